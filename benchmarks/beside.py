@@ -26,11 +26,11 @@ from node.learner.steps import Newest
 from node.lifecycle import Opened
 from node.monitor.record import Stopwatch
 from node.policy.policy import Policy
-from node.rollout.async_generator import JUDGES, OverlappingGenerator, StalenessWindow
+from node.rollout.async_generator import JUDGES, AsyncRolloutGenerator, StalenessWindow
 from node.rollout.generator import Generator, TaskIndexes
 from node.rollout.group_writer import UnfinishedGroups
-from node.rollout.groups import Intake, Limits
-from node.run.training_loop import Rounds
+from node.rollout.groups import GroupLimits, Intake
+from node.run.training_loop import TrainingLoop
 from node.run.update_groups import ExternalGroups, TrainedPolicy
 from node.tasks.catalogue import load_catalogue
 from node.tasks.curriculum import TaskSampler, served_levels
@@ -133,7 +133,7 @@ class Beside(Opened):
             group_size=options.completions,
             counters=counters,
         )
-        self._source = OverlappingGenerator(
+        self._source = AsyncRolloutGenerator(
             tasks,
             policy=policy,
             engine=self._engine,
@@ -150,12 +150,12 @@ class Beside(Opened):
         taken = Pool(journal, 1024, 600.0, clock, counters)
         trained = TrainedPolicy(Config(), policy, counters, self._engine)
         trained.learner = self._learner
-        self._rounds = Rounds(
+        self._rounds = TrainingLoop(
             source=self._source,
             external=ExternalGroups(
                 Experience.around(taken, journal, clock, counters),
                 Mixture(MixtureSection(external=0), 0),
-                Intake(policy, Limits(1, 1), {}, b"", counters),
+                Intake(policy, GroupLimits(1, 1), {}, b"", counters),
                 counters,
             ),
             trained=trained,

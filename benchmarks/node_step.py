@@ -23,8 +23,8 @@ from node.learner.learner import Learner
 from node.learner.steps import Newest
 from node.policy.policy import Policy
 from node.rollout.generator import Generator, TaskIndexes
-from node.rollout.groups import Intake, Limits
-from node.run.training_loop import Rounds
+from node.rollout.groups import GroupLimits, Intake
+from node.run.training_loop import TrainingLoop
 from node.run.update_groups import ExternalGroups, TrainedPolicy
 from node.tasks.catalogue import load_catalogue
 from node.tasks.curriculum import TaskSampler, served_levels
@@ -127,7 +127,7 @@ class NodeStep:
     def _prompts(self) -> list[list[int]]:
         return [list(group.prompt_ids) for group in self._groups]
 
-    def _assemble(self, folder: Path, prompts: int) -> Rounds:
+    def _assemble(self, folder: Path, prompts: int) -> TrainingLoop:
         catalogue, counters, clock = load_catalogue("tiny"), self._counters, self._clock
         journal = Journal(folder / "journal.sqlite", clock)
         self._stack.callback(journal.close)
@@ -151,7 +151,7 @@ class NodeStep:
 
         trained = TrainedPolicy(Config(), self._policy, counters, self._engine)
         trained.learner = self._learner
-        return Rounds(
+        return TrainingLoop(
             source=Generator(
                 author=bytes(32),
                 policy=self._policy,
@@ -166,7 +166,7 @@ class NodeStep:
             external=ExternalGroups(
                 experience,
                 Mixture(MixtureSection(external=0), 0),
-                Intake(self._policy, Limits(1, 1), {}, b"", counters),
+                Intake(self._policy, GroupLimits(1, 1), {}, b"", counters),
                 counters,
             ),
             trained=trained,

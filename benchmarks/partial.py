@@ -34,13 +34,13 @@ def measure(options: argparse.Namespace, stack: ExitStack) -> list[dict[str, flo
     """Tokens a second of both nodes, one row a turn."""
     from beside import Beside
 
-    from node.engines.engine import Sampling, Trajectory
+    from node.engines.engine import Sampling, SamplingRequest
     from node.engines.process.engine import EngineProcess
 
     class LongTailed(EngineProcess):
         """Ends each trajectory at a length of its own, the same when it is gone on with."""
 
-        def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
+        def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
             for each in trajectories:
                 length = int(random.Random(each.key).lognormvariate(0.0, SIGMA) * MEDIAN)
                 cap = max(1, min(sampling.max_new_tokens, length))

@@ -28,7 +28,7 @@ from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.libp2p.node import Libp2pTransport
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.subprocess.transport import ApartTransport
-from swarm.transport.transport import Limits
+from swarm.transport.transport import HandlerLimits
 
 KINDS: dict[str, type[NodeTransport]] = {"hivemind": HivemindTransport, "libp2p": Libp2pTransport}
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
@@ -87,7 +87,7 @@ async def pulled(over: type[NodeTransport], size: int, seconds: float) -> dict[s
             Identity.create(Path(folder) / name)
             ends.append(ApartTransport(Path(folder) / name, listen=LISTEN, over=over))
         giver, taker = ends
-        giver.handle(STREAM, give, Limits(1, 8, 8))
+        giver.handle(STREAM, give, HandlerLimits(1, 8, 8))
         try:
             await giver.start()
             await taker.start()

@@ -104,7 +104,7 @@ def largest_gaps(policy: Any, kind: str, prompts: list[list[int]], turns: int) -
 
     Every step brings every request a token, and an update makes the next step read them anew.
     """
-    from node.engines.backend import Backend, BackendSettings, Job
+    from node.engines.backend import Backend, BackendSettings, Request
     from node.engines.process.worker import open_backend
     from node.engines.weight_snapshot import Snapshot
 
@@ -124,7 +124,9 @@ def largest_gaps(policy: Any, kind: str, prompts: list[list[int]], turns: int) -
     )
 
     def turn() -> float:
-        jobs = [Job(n, tuple(ids), 2 * UPDATE_AFTER, 1.0, False) for n, ids in enumerate(prompts)]
+        jobs = [
+            Request(n, tuple(ids), 2 * UPDATE_AFTER, 1.0, False) for n, ids in enumerate(prompts)
+        ]
         backend.submit(jobs)
         backend.step()
         gaps = [seconds(backend.step) for _ in range(UPDATE_AFTER)]

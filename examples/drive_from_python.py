@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from node.config.config import Config
-from node.run.node import Participant
+from node.run.node import Node
 from node.run.preflight import open_identity
 from node.storage.run_folder import RunFolder
 
@@ -20,7 +20,7 @@ def main(folder: RunFolder, rounds: int) -> None:
     settings = {"network.listen": ["/ip4/127.0.0.1/tcp/0"], "schedule.checkpoint_every": 5}
     config = Config.with_overrides(settings)
     open_identity(folder)
-    with folder.locked(), Participant(config, folder) as node:
+    with folder.locked(), Node(config, folder) as node:
         print("others join with: swarm-node join --peers", *node.membership.status().addresses)
         for _ in range(rounds):
             outcome = node.rounds.step()

@@ -20,7 +20,7 @@ from experiments.regimes import UNHARMED, Regime
 from experiments.run import Plan, done, read
 from experiments.settings import Settings
 from experiments.tables import extent, markdown_rows, show
-from node.evaluation.comparison import Estimate
+from node.evaluation.comparison import ScoreEstimate
 from node.storage.atomic_files import write_atomic
 from swarm.common.util import counted
 
@@ -73,12 +73,12 @@ class Harm:
     regime: str
     description: str
     hostile: int
-    alone: Estimate
-    honest: Estimate
-    heldout: Estimate
-    hostile_share: Estimate
+    alone: ScoreEstimate
+    honest: ScoreEstimate
+    heldout: ScoreEstimate
+    hostile_share: ScoreEstimate
     author_share: float
-    looks: Mapping[int, tuple[Estimate, Estimate]]
+    looks: Mapping[int, tuple[ScoreEstimate, ScoreEstimate]]
     missed: tuple[str, ...]
 
 
@@ -198,14 +198,14 @@ def _harm(regime: Regime, nodes: int, runs: Recordings) -> Harm:
         ratio,
         _ratio(rewards[2], rewards[1]),
         heldout,
-        Estimate.of([fmean(s.hostile for s in each.shares) for each in influx]),
+        ScoreEstimate.of([fmean(s.hostile for s in each.shares) for each in influx]),
         max(s.author for each in influx for s in each.shares),
         _looks(attacked),
         missed(MARGINS.get(regime.name, Margin()), ratio, heldout),
     )
 
 
-def missed(margin: Margin, reward: Estimate, heldout: Estimate) -> tuple[str, ...]:
+def missed(margin: Margin, reward: ScoreEstimate, heldout: ScoreEstimate) -> tuple[str, ...]:
     """Names of the margins that do not hold."""
     held = {
         "reward": margin.reward is None or min(reward.values) >= margin.reward,
@@ -214,13 +214,15 @@ def missed(margin: Margin, reward: Estimate, heldout: Estimate) -> tuple[str, ..
     return tuple(name for name, holds in held.items() if not holds)
 
 
-def _looks(runs: Sequence[Recording]) -> dict[int, tuple[Estimate, Estimate]]:
+def _looks(runs: Sequence[Recording]) -> dict[int, tuple[ScoreEstimate, ScoreEstimate]]:
     """By round, the first look left out, as the others are compared with it."""
     influx = [run.influx.looks for run in runs if run.influx]
     return {
         looks[0].round: (
-            Estimate.of([look.sampled for look in looks]),
-            Estimate.of([a.logprob - b[0].logprob for a, b in zip(looks, influx, strict=True)]),
+            ScoreEstimate.of([look.sampled for look in looks]),
+            ScoreEstimate.of(
+                [a.logprob - b[0].logprob for a, b in zip(looks, influx, strict=True)]
+            ),
         )
         for looks in list(zip(*influx, strict=True))[1:]
     }
@@ -234,9 +236,9 @@ def _heldout(run: Recording) -> float:
     return [r.evaluation for r in run.rounds if r.evaluation is not None][-1]
 
 
-def _ratio(own: Sequence[float], other: Sequence[float]) -> Estimate:
+def _ratio(own: Sequence[float], other: Sequence[float]) -> ScoreEstimate:
     """Paired by seed; without anything to compare with, there is no ratio."""
-    return Estimate.of([a / b if b else float("nan") for a, b in zip(own, other, strict=True)])
+    return ScoreEstimate.of([a / b if b else float("nan") for a, b in zip(own, other, strict=True)])
 
 
 def _panel(regime: Regime, nodes: int, runs: Recordings) -> RegimeSummary:

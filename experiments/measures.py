@@ -12,7 +12,7 @@ import numpy as np
 from experiments.arms import Arm
 from experiments.influence import Shares
 from experiments.recording import Recording
-from node.evaluation.comparison import Estimate
+from node.evaluation.comparison import ScoreEstimate
 
 Recordings = Mapping[tuple[str, int], Recording]
 """By name of the arm and seed."""
@@ -37,13 +37,13 @@ class Comparison:
     """
 
     reference: str
-    gain: Estimate
-    factor: Estimate
-    at_equal_tokens: Estimate
-    at_equal_cpu: Estimate
-    heldout: Estimate
-    heldout_at_equal_tokens: Estimate
-    heldout_at_equal_cpu: Estimate
+    gain: ScoreEstimate
+    factor: ScoreEstimate
+    at_equal_tokens: ScoreEstimate
+    at_equal_cpu: ScoreEstimate
+    heldout: ScoreEstimate
+    heldout_at_equal_tokens: ScoreEstimate
+    heldout_at_equal_cpu: ScoreEstimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Summary:
 
     arm: str
     seeds: tuple[int, ...]
-    measures: Mapping[str, Estimate]
+    measures: Mapping[str, ScoreEstimate]
     comparison: Comparison | None
 
 
@@ -147,9 +147,9 @@ def heldout_within(recording: Recording, costs: Sequence[float], budget: float) 
     return float(np.trapezoid(np.interp(within, points, rewards), within)) / budget
 
 
-def _estimates(runs: Sequence[Mapping[str, float]]) -> dict[str, Estimate]:
+def _estimates(runs: Sequence[Mapping[str, float]]) -> dict[str, ScoreEstimate]:
     names = [name for name in runs[0] if all(name in run for run in runs)]
-    return {name: Estimate.of([run[name] for run in runs]) for name in names}
+    return {name: ScoreEstimate.of([run[name] for run in runs]) for name in names}
 
 
 def _compare(arm: Arm, recordings: Recordings, nodes: Collection[int]) -> Comparison | None:
@@ -163,12 +163,12 @@ def _compare(arm: Arm, recordings: Recordings, nodes: Collection[int]) -> Compar
         return None
     return Comparison(
         arm.reference,
-        Estimate.of([own - other for own, other in sums]),
-        Estimate.of([own / other for own, other in sums]),
-        Estimate.of([_equal(own, other, nodes, _tokens) for own, other in pairs]),
-        Estimate.of([_equal(own, other, nodes, _seconds) for own, other in pairs]),
+        ScoreEstimate.of([own - other for own, other in sums]),
+        ScoreEstimate.of([own / other for own, other in sums]),
+        ScoreEstimate.of([_equal(own, other, nodes, _tokens) for own, other in pairs]),
+        ScoreEstimate.of([_equal(own, other, nodes, _seconds) for own, other in pairs]),
         *(
-            Estimate.of([_ahead(own, other, costs) for own, other in pairs])
+            ScoreEstimate.of([_ahead(own, other, costs) for own, other in pairs])
             for costs in (_rounds, _tokens, _seconds)
         ),
     )

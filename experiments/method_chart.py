@@ -10,7 +10,7 @@ from node.monitor.history import new_figure
 
 if TYPE_CHECKING:
     from experiments.method_report import Worths
-    from node.evaluation.comparison import Estimate
+    from node.evaluation.comparison import ScoreEstimate
 
 APART = 0.22
 """Of the marks of one method, in rows."""
@@ -33,7 +33,7 @@ def draw(names: Sequence[str], worths: Worths, path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-def _panel(axes: Any, rows: Mapping[int, Mapping[str, Estimate]], nothing: float) -> None:
+def _panel(axes: Any, rows: Mapping[int, Mapping[str, ScoreEstimate]], nothing: float) -> None:
     """Means with their 95 % intervals, those of a row one below the other."""
     kinds = list(next(iter(rows.values()), ()))
     for number, kind in enumerate(kinds):

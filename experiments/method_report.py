@@ -22,7 +22,7 @@ from experiments.run import Plan, check_engine, done, read
 from experiments.settings import Settings
 from experiments.tables import extent, markdown_rows, show
 from node.errors import ConfigError
-from node.evaluation.comparison import Estimate
+from node.evaluation.comparison import ScoreEstimate
 from node.storage.atomic_files import write_atomic
 
 FACTORS = ("equal rounds", "equal tokens", "equal CPU time")
@@ -45,8 +45,8 @@ class Worth:
     """
 
     seeds: int
-    factors: Mapping[str, Estimate]
-    differences: Mapping[str, Estimate]
+    factors: Mapping[str, ScoreEstimate]
+    differences: Mapping[str, ScoreEstimate]
 
 
 Worths = Mapping[Length, Mapping[str, Worth]]
@@ -185,7 +185,7 @@ def _row(name: str, worth: Worth | None) -> tuple[str, ...]:
     return (name, str(worth.seeds), *factors, *differences)
 
 
-def _mark(estimate: Estimate, nothing: float) -> str:
+def _mark(estimate: ScoreEstimate, nothing: float) -> str:
     margin = estimate.margin
     return " *" if margin is not None and abs(estimate.mean - nothing) > margin else ""
 

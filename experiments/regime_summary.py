@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from experiments.arms import AUTO, Arm
 from experiments.measures import Recordings, Summary, summarise
 from experiments.regimes import Regime
-from node.evaluation.comparison import Estimate
+from node.evaluation.comparison import ScoreEstimate
 
 FLOOR = 0.97
 """Of the best fixed mix's reward: below it, the default hurts."""
@@ -25,7 +25,7 @@ class RegimeVerdict:
     """
 
     rival: str
-    ratio: Estimate
+    ratio: ScoreEstimate
     hurts: bool
 
 
@@ -80,5 +80,5 @@ def judge(summaries: Sequence[Summary]) -> RegimeVerdict | None:
     rewards, best = (s.measures["cumulative"].values for s in (default, rival))
     if not all(best):
         return None
-    ratio = Estimate.of([own / other for own, other in zip(rewards, best, strict=True)])
+    ratio = ScoreEstimate.of([own / other for own, other in zip(rewards, best, strict=True)])
     return RegimeVerdict(rival.arm, ratio, ratio.mean < FLOOR)

@@ -23,7 +23,7 @@ from experiments.useless import UselessEngine
 from node.engines.engine import Sampling
 from node.network.membership import MIB
 from node.run.outcome import Outcome
-from node.run.training_loop import Rounds, Trainer, open_experience
+from node.run.training_loop import Trainer, TrainingLoop, open_experience
 from node.tasks.curriculum import served_levels
 from protocol.manifest import swarm_id
 from swarm.admission import Admission
@@ -71,7 +71,7 @@ class SimulatedNode:
         self._transport = MemoryTransport(around.network, self._identity.peer_id, self.counters)
         self.member = self._member(around, number)
 
-    def _rounds(self, around: Surroundings, number: int) -> Rounds:
+    def _rounds(self, around: Surroundings, number: int) -> TrainingLoop:
         config, useless = self.config, around.roles[number].useless
         trainer = Trainer(
             config,

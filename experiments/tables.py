@@ -10,7 +10,7 @@ from rich.table import Table
 
 from experiments.measures import Summary
 from experiments.settings import Settings
-from node.evaluation.comparison import Estimate
+from node.evaluation.comparison import ScoreEstimate
 from swarm.common.util import counted
 
 COLUMNS = (
@@ -111,13 +111,13 @@ def _cells(summary: Summary) -> tuple[str, ...]:
     )
 
 
-def show(estimate: Estimate, digits: int) -> str:
+def show(estimate: ScoreEstimate, digits: int) -> str:
     """Mean ± standard error."""
     error = "" if estimate.error is None else f" ± {estimate.error:.{digits}f}"
     return f"{estimate.mean:.{digits}f}{error}"
 
 
-def _gain(gain: Estimate) -> str:
+def _gain(gain: ScoreEstimate) -> str:
     if gain.margin is None:
         return f"{gain.mean:+.1f}"
     low, high = gain.mean - gain.margin, gain.mean + gain.margin

@@ -20,7 +20,7 @@ from protocol.codec import (
     MAX_GROUPS,
     MAX_OFFERS,
     MAX_RECORD_BYTES,
-    Limits,
+    CodecLimits,
     decode,
     encode,
 )
@@ -115,7 +115,7 @@ REMEMBERED = 1024
 """Cached opened records, 2 KiB each. A turn reads two shards in two time slots and one gossip
 response: a few hundred records in a swarm of any size."""
 
-_LIMITS = Limits(MAX_RECORD_BYTES, depth=3, items=128, str_len=32, bin_len=32)
+_LIMITS = CodecLimits(MAX_RECORD_BYTES, depth=3, items=128, str_len=32, bin_len=32)
 
 _FIELDS = ("epoch", "depth", "shard", "sequence", "policy_step", "expiry", "nonce", "offers")
 _OFFER = ("content_id", "size", "groups", "env_digest", "informative")

@@ -31,7 +31,7 @@ _FLOAT64 = struct.Struct(">d")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CodecLimits:
     """Limits of one message: bytes, depth (0: a scalar only), items, lengths.
 
     ``items`` counts all values, including keys and the containers themselves.
@@ -58,7 +58,7 @@ def encode(value: object) -> bytes:
         raise BadEncoding(f"cannot encode: {error}") from error
 
 
-def decode(data: bytes, limits: Limits) -> object:
+def decode(data: bytes, limits: CodecLimits) -> object:
     """Decode ``data``, which must be one canonical value without trailing bytes.
 
     It checks lengths against the rest of the message before it builds anything. So it never
@@ -81,7 +81,7 @@ class _Reader:
 
     __slots__ = ("at", "data", "left", "limits")
 
-    def __init__(self, data: bytes, limits: Limits) -> None:
+    def __init__(self, data: bytes, limits: CodecLimits) -> None:
         self.data = data
         self.at = 0
         self.left = limits.items

@@ -28,26 +28,28 @@ NO_SWARM = bytes(32)  # swarm id field of a manifest, which exists before its sw
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class EnvelopeKind:
     """A kind of message: its first eight bytes and its signature domain."""
 
     magic: bytes
     domain: bytes
 
 
-MANIFEST = Kind(b"SWARMAN2", MANIFEST_DOMAIN)
-FRAME = Kind(b"SWARFRM1", FRAME_DOMAIN)
-ANNOUNCEMENT = Kind(b"SWARANN2", ANNOUNCEMENT_DOMAIN)
-PROFILE = Kind(b"SWARPRF1", PROFILE_DOMAIN)
+MANIFEST = EnvelopeKind(b"SWARMAN2", MANIFEST_DOMAIN)
+FRAME = EnvelopeKind(b"SWARFRM1", FRAME_DOMAIN)
+ANNOUNCEMENT = EnvelopeKind(b"SWARANN2", ANNOUNCEMENT_DOMAIN)
+PROFILE = EnvelopeKind(b"SWARPRF1", PROFILE_DOMAIN)
 
 
-def close(kind: Kind, swarm_id: bytes, identity: Identity, body: bytes) -> bytes:
+def close(kind: EnvelopeKind, swarm_id: bytes, identity: Identity, body: bytes) -> bytes:
     """Sign ``body`` and wrap it in an envelope."""
     signature = identity.sign(kind.domain, swarm_id + sha256(body).digest())
     return kind.magic + swarm_id + identity.author + signature + body
 
 
-def open_envelope(kind: Kind, data: bytes, swarm_id: bytes, most: int) -> tuple[bytes, bytes]:
+def open_envelope(
+    kind: EnvelopeKind, data: bytes, swarm_id: bytes, most: int
+) -> tuple[bytes, bytes]:
     """Return author and body of an envelope after verifying its signature.
 
     Raises:
@@ -60,7 +62,7 @@ def open_envelope(kind: Kind, data: bytes, swarm_id: bytes, most: int) -> tuple[
     return author, body
 
 
-def parts(kind: Kind, data: bytes, swarm_id: bytes) -> tuple[bytes, bytes, bytes]:
+def parts(kind: EnvelopeKind, data: bytes, swarm_id: bytes) -> tuple[bytes, bytes, bytes]:
     """Return author, signature and body without verifying the signature."""
     if data[:8] != kind.magic[: len(data)]:
         if _is_of_other_version(kind, data[:8]):
@@ -73,12 +75,12 @@ def parts(kind: Kind, data: bytes, swarm_id: bytes) -> tuple[bytes, bytes, bytes
     return data[40:72], data[72:HEAD_BYTES], data[HEAD_BYTES:]
 
 
-def of_this_version(kind: Kind, data: bytes) -> bytes:
+def of_this_version(kind: EnvelopeKind, data: bytes) -> bytes:
     """Replace the magic by that of ``kind`` if only its version differs."""
     return kind.magic + data[8:] if _is_of_other_version(kind, data[:8]) else data
 
 
-def _is_of_other_version(kind: Kind, magic: bytes) -> bool:
+def _is_of_other_version(kind: EnvelopeKind, magic: bytes) -> bool:
     return magic != kind.magic and magic[:7] == kind.magic[:7] and magic[7:].isdigit()
 
 

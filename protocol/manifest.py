@@ -19,7 +19,7 @@ from protocol.codec import (
     MAX_COMPLETIONS,
     MAX_FRAME_BYTES,
     MAX_MANIFEST_BYTES,
-    Limits,
+    CodecLimits,
     decode,
     encode,
 )
@@ -126,7 +126,7 @@ node must be able to read the manifest."""
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 _ENV_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
-_LIMITS = Limits(MAX_MANIFEST_BYTES, depth=4, items=1 << 15, str_len=1 << 13, bin_len=32)
+_LIMITS = CodecLimits(MAX_MANIFEST_BYTES, depth=4, items=1 << 15, str_len=1 << 13, bin_len=32)
 _FIELDS = (
     "name",
     "created",

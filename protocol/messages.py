@@ -19,7 +19,7 @@ from protocol.codec import (
     MAX_FRAME_BYTES,
     MAX_MANIFEST_BYTES,
     MAX_RECORD_BYTES,
-    Limits,
+    CodecLimits,
     decode,
     encode,
 )
@@ -44,10 +44,10 @@ MAX_MANIFEST_RESPONSE_BYTES = MAX_MANIFEST_BYTES
 MAX_PROFILE_RESPONSE_BYTES = MAX_RECORD_BYTES
 
 _REQUEST = ("after", "limit", "known")
-_REQUEST_LIMITS = Limits(
+_REQUEST_LIMITS = CodecLimits(
     MAX_GOSSIP_REQUEST_BYTES, depth=1, items=7, str_len=5, bin_len=MAX_DIGESTS * DIGEST_BYTES
 )
-_RESPONSE_LIMITS = Limits(
+_RESPONSE_LIMITS = CodecLimits(
     MAX_GOSSIP_RESPONSE_BYTES, depth=1, items=MAX_GOSSIP + 1, str_len=0, bin_len=MAX_RECORD_BYTES
 )
 
@@ -156,11 +156,11 @@ MAX_DIAL_BACK_REQUEST_BYTES = 32
 MAX_DIAL_BACK_RESPONSE_BYTES = 128
 
 _DIAL_BACK_REQUEST = ("ports",)
-_DIAL_BACK_REQUEST_LIMITS = Limits(
+_DIAL_BACK_REQUEST_LIMITS = CodecLimits(
     MAX_DIAL_BACK_REQUEST_BYTES, depth=2, items=MAX_PORTS + 3, str_len=5, bin_len=0
 )
 _RESPONSE = ("host", "open", "relays")
-_DIAL_BACK_RESPONSE_LIMITS = Limits(
+_DIAL_BACK_RESPONSE_LIMITS = CodecLimits(
     MAX_DIAL_BACK_RESPONSE_BYTES,
     depth=2,
     items=MAX_PORTS + 7,

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import cast
 
 from protocol import codec, envelope
-from protocol.codec import MAX_RECORD_BYTES, Limits, decode, encode
+from protocol.codec import MAX_RECORD_BYTES, CodecLimits, decode, encode
 from protocol.errors import BadSchema, TooLarge
 from protocol.identity import Identity
 
@@ -41,7 +41,9 @@ _BLANK_LETTERS = frozenset(
 """Characters that Unicode calls letters, marks or symbols but that display nothing."""
 
 _FIELDS = ("name", "line", "model", "version", "made")
-_LIMITS = Limits(MAX_RECORD_BYTES, depth=1, items=11, str_len=CHARACTER_BYTES * MAX_LINE, bin_len=0)
+_LIMITS = CodecLimits(
+    MAX_RECORD_BYTES, depth=1, items=11, str_len=CHARACTER_BYTES * MAX_LINE, bin_len=0
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from protocol.codec import (
     MAX_ITEMS,
     MAX_SEGMENTS,
     PLAIN_RATIO,
-    Limits,
+    CodecLimits,
     decode,
     encode,
 )
@@ -247,7 +247,7 @@ def encode_batch(batch: Batch) -> bytes:
 
 def decode_batch(plain: bytes, most: int = MAX_PLAIN_BYTES) -> Batch:
     """Decode and check an uncompressed body; :func:`check_batch` checks the manifest."""
-    wire = decode(plain, Limits(most, DEPTH, MAX_ITEMS, str_len=most, bin_len=most))
+    wire = decode(plain, CodecLimits(most, DEPTH, MAX_ITEMS, str_len=most, bin_len=most))
     values = codec.fields(wire, _BATCH, "batch")
     sequence, step, created, model, encoding, temperature, length, groups = values
     batch = Batch(
@@ -273,7 +273,9 @@ def encode_group(group: Group) -> bytes:
 def decode_group(plain: bytes) -> Group:
     """Decode what :func:`encode_group` returns."""
     most = MAX_PLAIN_BYTES
-    return _group(decode(plain, Limits(most, DEPTH - 2, MAX_ITEMS, str_len=most, bin_len=most)))
+    return _group(
+        decode(plain, CodecLimits(most, DEPTH - 2, MAX_ITEMS, str_len=most, bin_len=most))
+    )
 
 
 def group_to_wire(group: Group) -> dict[str, object]:

@@ -83,7 +83,7 @@ class RefusedGroups:
         return taken
 
 
-class Told(NamedTuple):
+class ClaimedGroup(NamedTuple):
     """A group as its author encoded it, and its bytes on the wire."""
 
     group: Group
@@ -107,7 +107,7 @@ class Findings:
     author: bytes
     proven: bool = False
     opened: OpenFrame | None = None
-    pending: list[Told] = field(default_factory=list)
+    pending: list[ClaimedGroup] = field(default_factory=list)
     now: float = 0.0
     seconds: float = 0.0
     admitted: list[PooledGroup] = field(default_factory=list)
@@ -312,7 +312,7 @@ class Admission:
 
     def _unseen(
         self, author: bytes, groups: list[Group], now: float, findings: Findings
-    ) -> list[Told]:
+    ) -> list[ClaimedGroup]:
         """Return the groups whose sample indexes are new; they count as seen from now on.
 
         They are noted before verification. So a crash loses a group but never admits it twice, and
@@ -327,7 +327,7 @@ class Admission:
                 known = connection.execute(_SEEN, draw).fetchone()
                 if known is None:
                     connection.execute("INSERT INTO seen VALUES (?, ?, ?, ?)", (*draw, digest))
-                    unseen.append(Told(group, plain))
+                    unseen.append(ClaimedGroup(group, plain))
                 elif known[0] == digest:
                     findings.refused[verification.REPLAY] += 1
                 else:
@@ -359,7 +359,7 @@ class Admission:
         return outcomes
 
 
-def _pooled(opened: OpenFrame, told: Told, verdict: Verdict, now: float) -> PooledGroup:
+def _pooled(opened: OpenFrame, told: ClaimedGroup, verdict: Verdict, now: float) -> PooledGroup:
     return PooledGroup(
         author=opened.author,
         told=told.plain,

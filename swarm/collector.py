@@ -195,7 +195,7 @@ class CollectorLimits:
     blind: bool = False
 
 
-class Admission(Protocol):
+class FrameAdmission(Protocol):
     """Decides which groups of a frame are admitted."""
 
     async def admit(self, frame: bytes, expected_author: bytes, offer: Offer) -> list[PooledGroup]:
@@ -215,7 +215,7 @@ class Collector:
         transport: Transport,
         directory: Directory,
         exchange: Exchange,
-        admission: Admission,
+        admission: FrameAdmission,
         pool: Pool,
         accounts: Accounts,
         counters: Counters,

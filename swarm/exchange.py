@@ -39,7 +39,7 @@ from swarm.transport.transport import (
     MINIMUM_RATE,
     OPENING_SECONDS,
     RATE_GRACE_SECONDS,
-    Limits,
+    HandlerLimits,
     Refusal,
     Transport,
     TransportError,
@@ -181,23 +181,23 @@ class Exchange:
         self._transport.handle(
             PULL_STREAM,
             self._on_pull,
-            Limits(CONTENT_ID_BYTES, concurrent=32, concurrent_per_peer=4),
+            HandlerLimits(CONTENT_ID_BYTES, concurrent=32, concurrent_per_peer=4),
         )
         self._transport.handle(
             GOSSIP_STREAM,
             self._on_gossip,
-            Limits(MAX_GOSSIP_REQUEST_BYTES, concurrent=16, concurrent_per_peer=2),
+            HandlerLimits(MAX_GOSSIP_REQUEST_BYTES, concurrent=16, concurrent_per_peer=2),
         )
         self._transport.handle(
             MANIFEST_STREAM,
             self._on_manifest,
-            Limits(0, concurrent=16, concurrent_per_peer=2),
+            HandlerLimits(0, concurrent=16, concurrent_per_peer=2),
         )
         if self._profile:
             self._transport.handle(
                 PROFILE_STREAM,
                 self._on_profile,
-                Limits(0, concurrent=16, concurrent_per_peer=2),
+                HandlerLimits(0, concurrent=16, concurrent_per_peer=2),
             )
 
     async def _on_pull(self, peer: str, request: bytes) -> bytes:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from protocol import codec
 from protocol.announcement import task_seed
-from protocol.codec import Limits, decode, encode
+from protocol.codec import CodecLimits, decode, encode
 from protocol.errors import BadSchema
 from protocol.rollout import (
     ENCODING_BYTES,
@@ -109,7 +109,7 @@ class PooledGroup:
 
 
 _SIZE = 2 * MAX_PLAIN_BYTES
-ROW_LIMITS = Limits(_SIZE, depth=2, items=1 << 16, str_len=_SIZE, bin_len=_SIZE)
+ROW_LIMITS = CodecLimits(_SIZE, depth=2, items=1 << 16, str_len=_SIZE, bin_len=_SIZE)
 
 
 def pack_pooled(pooled: PooledGroup) -> bytes:

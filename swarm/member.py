@@ -21,7 +21,7 @@ from protocol.identity import Identity, author_of, peer_id_of
 from protocol.manifest import swarm_id
 from protocol.profile import Profile, sign_profile
 from swarm.admission import RefusedGroups
-from swarm.collector import Admission, Collector, CollectorLimits
+from swarm.collector import Collector, CollectorLimits, FrameAdmission
 from swarm.common.clock import Clock, within
 from swarm.common.counters import ClockWatch, Counters
 from swarm.common.fair_limits import Backoff, OwnFirst
@@ -206,7 +206,7 @@ class Member:
         transport: Transport,
         directory: Directory,
         exchange: Exchange,
-        admission: Admission,
+        admission: FrameAdmission,
         experience: Experience,
         clock: Clock,
         counters: Counters,
@@ -374,7 +374,7 @@ def assemble(
     transport: Transport,
     identity: Identity,
     signed: bytes,
-    admission: Admission,
+    admission: FrameAdmission,
     experience: Experience,
     *,
     clock: Clock,

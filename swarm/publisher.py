@@ -25,7 +25,7 @@ _OFFER = "content_id, size, groups, env_digest, informative"
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class QueuedGroup:
     """A group that is in no frame yet, and its number in the outbox."""
 
     number: int
@@ -79,7 +79,7 @@ class Outbox:
         self._counters.add("groups_without_tokens")
         return bare
 
-    def take(self, most_bytes: int) -> list[Waiting]:
+    def take(self, most_bytes: int) -> list[QueuedGroup]:
         """Return the youngest waiting groups, oldest of them first.
 
         They wait until :meth:`keep` or :meth:`drop`.
@@ -88,7 +88,7 @@ class Outbox:
             most_bytes: maximum total size in the journal, not counting the oldest.
         """
         rows = self._journal.read(_YOUNGEST_WAITING, (most_bytes,))
-        return [Waiting(number, *unpack_waiting(plain)) for number, plain in rows]
+        return [QueuedGroup(number, *unpack_waiting(plain)) for number, plain in rows]
 
     def keep(self, offer: Offer, frame: bytes, created: float, sealed: Sequence[int]) -> None:
         """Serve a frame from now on; atomically remove its groups, numbered ``sealed``."""
@@ -253,7 +253,7 @@ class Publisher:
             self._seal_run(replace(run[0].origin, policy_step=step), run)
         return before - self._frames_left
 
-    def _within_manifest(self, waiting: list[Waiting]) -> list[Waiting]:
+    def _within_manifest(self, waiting: list[QueuedGroup]) -> list[QueuedGroup]:
         """Return the groups within the manifest's limits and drop the others.
 
         Peers would refuse the whole frame of the others, with a penalty.
@@ -276,7 +276,7 @@ class Publisher:
             self._outbox.drop(refused)
         return [each for each in waiting if each.number not in refused]
 
-    def _seal_run(self, origin: Origin, run: list[Waiting]) -> None:
+    def _seal_run(self, origin: Origin, run: list[QueuedGroup]) -> None:
         numbers = {(w.group.epoch, w.group.index): w.number for w in run}
         packing = self._pack([waiting.group for waiting in run])
         for groups in packing.frames[-self._frames_left :]:

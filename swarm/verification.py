@@ -138,7 +138,7 @@ NOT_REPLAYABLE = "not_replayable"
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class TrajectoryTexts:
     """A trajectory in an environment.
 
     Attributes:
@@ -150,7 +150,7 @@ class Turns:
     cut: bool
 
 
-Answer = str | Turns
+Answer = str | TrajectoryTexts
 """A completion as the verifier receives it: the policy's text, or a trajectory."""
 
 
@@ -159,7 +159,7 @@ def answer_of(completion: Completion, *, played: bool) -> Answer:
     if not played:
         return completion.text
     texts = tuple(segment.text for segment in completion.segments)
-    return Turns(texts, completion.finish is Finish.LENGTH)
+    return TrajectoryTexts(texts, completion.finish is Finish.LENGTH)
 
 
 @dataclass(frozen=True, slots=True)

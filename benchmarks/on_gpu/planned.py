@@ -28,7 +28,7 @@ def planned_gb(
         return None
     from node.config.config import Config
 
-    plan: Any = importlib.import_module(f"{PLAN}.estimate")
+    plan: Any = importlib.import_module(f"{PLAN}.memory")
     shape_of: Any = importlib.import_module(f"{PLAN}.model_shape").shape_of
     prompt, groups, answers, tokens = sides
     keys = {

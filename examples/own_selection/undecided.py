@@ -6,10 +6,10 @@ import random
 from collections.abc import Sequence
 
 from swarm.groups import Candidate
-from swarm.mixture.selection import Auto
+from swarm.mixture.selection import AutoSelection
 
 
-class Undecided(Auto):
+class Undecided(AutoSelection):
     """Takes as many groups as ``auto`` does, those of the largest variance of rewards first.
 
     A group's gradient is largest where its rewards vary most, as in VCRL (arXiv:2509.19803).

@@ -17,7 +17,7 @@ from swarm.common.fair_limits import Standing
 from swarm.transport.transport import (
     MINIMUM_RATE,
     Handler,
-    Limits,
+    HandlerLimits,
     PeerUnreachable,
     Reach,
     RecordCheck,
@@ -230,7 +230,7 @@ class SimulatedTransport:
         self.tally.asked[kind] += len(answer)
         return answer
 
-    def handle(self, protocol: str, handler: Handler, limits: Limits) -> None:
+    def handle(self, protocol: str, handler: Handler, limits: HandlerLimits) -> None:
         self._handlers[protocol] = handler
 
     async def serve(self, peer: str, protocol: str, payload: bytes) -> bytes:

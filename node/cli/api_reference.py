@@ -12,8 +12,8 @@ from node.config.registry import REGISTRIES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 DRIVEN = (
-    "node.run.node:Participant",
-    "node.run.training_loop:Rounds",
+    "node.run.node:Node",
+    "node.run.training_loop:TrainingLoop",
     "node.storage.run_folder:RunFolder",
     "node.policy.policy:Policy",
     "node.monitor.record:RoundRecord",

@@ -15,7 +15,7 @@ from node.cli.options import (
     ConfigOption,
     DebugOption,
     JsonOption,
-    Node,
+    LoadedNode,
     PeersOption,
     SetOption,
     find_config,
@@ -26,7 +26,7 @@ from node.cli.options import (
 from node.errors import NodeError, UsageError
 
 if TYPE_CHECKING:
-    from node.conformance.peer import Finding
+    from node.conformance.peer import CaseResult
 
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -62,13 +62,13 @@ def doctor_command(
         raise typer.Exit(1)
 
 
-def _unmade(overrides: dict[str, Any]) -> Node:
+def _unmade(overrides: dict[str, Any]) -> LoadedNode:
     from node.cli.join import NEW_FOLDER
     from node.config.config import Config, run_folder
 
     config = Config.with_overrides(overrides)
     path = NEW_FOLDER / "node.toml"
-    return Node(path, config, run_folder(path, config))
+    return LoadedNode(path, config, run_folder(path, config))
 
 
 def _show(findings: list[Any]) -> None:
@@ -131,7 +131,7 @@ def conformance_command(
         raise typer.Exit(1)
 
 
-async def _look(address: str, over: str) -> list[Finding]:
+async def _look(address: str, over: str) -> list[CaseResult]:
     from node.conformance.streams import look_at
     from protocol.errors import ProtocolError
     from swarm.transport.transport import TransportError
@@ -150,7 +150,7 @@ async def _look(address: str, over: str) -> list[Finding]:
             ) from error
 
 
-def _conformance_show(findings: Sequence[Finding]) -> None:
+def _conformance_show(findings: Sequence[CaseResult]) -> None:
     from rich.text import Text
 
     from node.monitor.output import printable

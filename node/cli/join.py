@@ -19,7 +19,7 @@ from node.cli.options import (
     DebugOption,
     JsonOption,
     LanOption,
-    Node,
+    LoadedNode,
     PeersOption,
     PublicOption,
     SetOption,
@@ -45,7 +45,7 @@ def start(
     json: bool = False,
     debug: bool = False,
     stop_on_eof: bool = False,
-) -> Node:
+) -> LoadedNode:
     """Open the node of :func:`ready` and its log, which outlives its output."""
     from node.monitor.logs import start_logging
     from node.monitor.output import drop_what_fails
@@ -58,7 +58,7 @@ def start(
     return node
 
 
-def ready(given: Path | None, overrides: Mapping[str, Any], *, json: bool = False) -> Node:
+def ready(given: Path | None, overrides: Mapping[str, Any], *, json: bool = False) -> LoadedNode:
     """Read the node's config, or create a node in ./swarm-run, with an identity.
 
     A new config stores only where the peers are; the other overrides are for this run.

@@ -14,7 +14,7 @@ from node.cli.options import (
     ConfigOption,
     DebugOption,
     JsonOption,
-    Node,
+    LoadedNode,
     SetOption,
     StepOption,
     check_choice,
@@ -134,7 +134,9 @@ def compare_command(
     _show(comparison, first, second, show)
 
 
-def _whose_tasks(config: Any, sides: dict[str, Node | None], overrides: dict[str, Any]) -> Node:
+def _whose_tasks(
+    config: Any, sides: dict[str, LoadedNode | None], overrides: dict[str, Any]
+) -> LoadedNode:
     if config is None:
         found = next((side for side in sides.values() if side), None)
         config = found.path if found else None
@@ -371,7 +373,7 @@ def _show_question(asked: Any) -> None:
 
 
 def _answer(
-    node: Node,
+    node: LoadedNode,
     verifier: Any,
     asked: Any,
     model: tuple[Any, str],

@@ -61,7 +61,7 @@ StopOption = Annotated[bool, typer.Option("--stop-on-eof", hidden=True)]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class LoadedNode:
     """A node as its files describe it: config path, config and run folder."""
 
     path: Path
@@ -76,7 +76,7 @@ def find_config(given: Path | None) -> Path | None:
     return given / "node.toml" if os.path.isdir(given) else given  # noqa: PTH112 - never raises
 
 
-def open_node(given: Path | None, overrides: Mapping[str, Any] | None = None) -> Node:
+def open_node(given: Path | None, overrides: Mapping[str, Any] | None = None) -> LoadedNode:
     """Read the config that a command needs; raise NodeError if it is missing or wrong."""
     from node.config.config import load, run_folder
 
@@ -88,7 +88,7 @@ def open_node(given: Path | None, overrides: Mapping[str, Any] | None = None) ->
             "Write one with: swarm-node init, or name yours with --config.",
         )
     config = load(path, overrides)
-    return Node(path, config, run_folder(path, config))
+    return LoadedNode(path, config, run_folder(path, config))
 
 
 def overrides_of(
@@ -267,7 +267,7 @@ def loading() -> Iterator[Callable[[str], None]]:
 
 
 def model_of(
-    node: Node, *, model: str | None = None, step: int | None = None, best: bool = False
+    node: LoadedNode, *, model: str | None = None, step: int | None = None, best: bool = False
 ) -> tuple[Any, str]:
     """Load a policy and return it with its name, or raise NodeError.
 
@@ -293,7 +293,7 @@ def model_of(
             return checkpoint_policy(wanted, loaded, tell), str(loaded.path)
 
 
-def node_named(name: str) -> Node | None:
+def node_named(name: str) -> LoadedNode | None:
     """Return the node whose config or folder this is, or None if it is neither.
 
     Raises NodeError if its config is wrong.

@@ -105,9 +105,9 @@ def _check(spec: EnvSpec, level: int, file: Path | None, *, needs_file: bool) ->
 
 
 def _by_hand(verifier: Any, task: Any) -> None:
-    from node.trajectories.turns import Sitting
+    from node.trajectories.turns import Session
 
-    sitting = Sitting(verifier, task)
+    sitting = Session(verifier, task)
     _show(sitting.first)
     for line in sys.stdin:
         answered = sitting.take(line.rstrip("\n"))

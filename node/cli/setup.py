@@ -16,7 +16,7 @@ from node.cli.options import (
     ConfigOption,
     DebugOption,
     JsonOption,
-    Node,
+    LoadedNode,
     open_node,
     print_json,
 )
@@ -134,7 +134,7 @@ def _check_new(path: Path) -> None:
         raise NodeError("cannot write the manifest (File exists)", path, remedy)
 
 
-def _next(path: Path, node: Node) -> Iterator[str]:
+def _next(path: Path, node: LoadedNode) -> Iterator[str]:
     """Yield the next steps; a node reads only the manifest in its own folder."""
     pinned = node.folder.manifest
     seed = f"swarm-node seed --config {quote(str(node.path))}"

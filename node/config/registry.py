@@ -127,7 +127,7 @@ def _entry_points(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     return tuple(entry for entry in every if entry.group.startswith("swarm_node."))
 
 
-class Kind:
+class Plugin:
     """A plugin, chosen by name; ``Options`` defines its settings, None if none."""
 
     Options: ClassVar[type[Section] | None] = None
@@ -163,7 +163,7 @@ CORRECTIONS = Registry(
         "better": "node.learner.off_policy:Better",
         "none": "node.learner.off_policy:Uncorrected",
         "tapered": "node.learner.off_policy:Tapered",
-        "tis": "node.learner.off_policy:Truncated",
+        "tis": "node.learner.off_policy:TruncatedWeights",
     },
     "swarm_node.corrections",
 )
@@ -171,8 +171,8 @@ SELECTIONS = Registry(
     "mixture.select",
     "swarm.mixture.selection:Selection",
     {
-        "auto": "swarm.mixture.selection:Auto",
-        "uniform": "swarm.mixture.selection:Uniform",
+        "auto": "swarm.mixture.selection:AutoSelection",
+        "uniform": "swarm.mixture.selection:UniformSelection",
     },
     "swarm_node.selections",
 )
@@ -181,7 +181,7 @@ CURRICULA = Registry(
     "node.tasks.curriculum:Curriculum",
     {
         "thompson": "node.tasks.curriculum:Thompson",
-        "uniform": "node.tasks.curriculum:Uniform",
+        "uniform": "node.tasks.curriculum:UniformCurriculum",
     },
     "swarm_node.curricula",
 )

@@ -134,7 +134,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CaseResult:
     """The result of a case; ``found`` is the deviation or why it was skipped."""
 
     section: int
@@ -143,17 +143,17 @@ class Finding:
     found: str = ""
 
 
-async def find(case: Case, peer: Peer) -> Finding:
+async def find(case: Case, peer: Peer) -> CaseResult:
     """Run one case."""
     try:
         await case.look(peer)
     except Broken as broken:
-        return Finding(case.section, case.says, "fail", str(broken))
+        return CaseResult(case.section, case.says, "fail", str(broken))
     except Untried as untried:
-        return Finding(case.section, case.says, "skip", str(untried))
+        return CaseResult(case.section, case.says, "skip", str(untried))
     except TransportError as error:
-        return Finding(case.section, case.says, "fail", f"{error.code}: {error}")
-    return Finding(case.section, case.says, "ok")
+        return CaseResult(case.section, case.says, "fail", f"{error.code}: {error}")
+    return CaseResult(case.section, case.says, "ok")
 
 
 def require(holds: bool, otherwise: str) -> None:

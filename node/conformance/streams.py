@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from node.conformance.peer import Broken, Case, Finding, Peer, Untried, find, meet, require
+from node.conformance.peer import Broken, Case, CaseResult, Peer, Untried, find, meet, require
 from node.conformance.records import RECORD_CASES
 from protocol.announcement import Announcement, offer_of, open_announcement
 from protocol.codec import encode
@@ -249,7 +249,7 @@ STREAM_CASES = (
 CASES = (*RECORD_CASES, *STREAM_CASES)
 
 
-async def look_at(address: str, folder: Path, over: str) -> list[Finding]:
+async def look_at(address: str, folder: Path, over: str) -> list[CaseResult]:
     """Return the result of each of :data:`CASES`; errors as for ``meet``.
 
     Args:

@@ -28,7 +28,7 @@ COOKIE = "swarm_node_dashboard"
 BYTES = 32
 
 
-class Entry:
+class EntryToken:
     """A one-time token and the session cookie that it is exchanged for.
 
     Each exchange creates the next token and passes it to ``tell``, so the operator can find it.
@@ -67,7 +67,7 @@ KEY = "monitor.dashboard"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ListeningSocket:
     """A listening socket."""
 
     socket: socket.socket
@@ -83,7 +83,7 @@ class Place:
         return f"http://{shown}:{self.port}/"
 
 
-def listen(wanted: bool | str, key: str = KEY) -> Place:
+def listen(wanted: bool | str, key: str = KEY) -> ListeningSocket:
     """Listen on the configured place; True means loopback and the next free port.
 
     Raises:
@@ -119,9 +119,9 @@ def _bound(host: str, port: int, key: str) -> socket.socket:
     return listening
 
 
-def _place(host: str, listening: socket.socket) -> Place:
+def _place(host: str, listening: socket.socket) -> ListeningSocket:
     address, port, *_ = listening.getsockname()
-    return Place(listening, host, port, ipaddress.ip_address(address).is_loopback)
+    return ListeningSocket(listening, host, port, ipaddress.ip_address(address).is_loopback)
 
 
 def _unusable(host: str, port: int, key: str, error: OSError) -> NodeError:
@@ -237,7 +237,7 @@ class Guard:
     an ``entry``, clients without the cookie.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Hosts, entry: Entry | None) -> None:
+    def __init__(self, app: ASGIApp, hosts: Hosts, entry: EntryToken | None) -> None:
         self._app = app
         self._hosts = hosts
         self._entry = entry

@@ -17,7 +17,7 @@ from node.dashboard.rounds import Rounds
 from node.doctor.machine import (
     LITTLE_DISK,
     NO_DISK,
-    Finding,
+    Check,
     check_clock,
     check_device,
     check_disk,
@@ -64,7 +64,7 @@ class Doctor:
                 self._at = time.monotonic()
             return self._found
 
-    def _look(self) -> list[Finding]:
+    def _look(self) -> list[Check]:
         config, folder = self._config, self._folder
         found = [*check_packages(), check_transport(config.network)]
         if "torch" in sys.modules:  # loading it would take longer than all other checks
@@ -76,7 +76,7 @@ class Doctor:
         return found + (told_by_node(folder) if folder.holder() is not None else [])
 
 
-def _told(finding: Finding) -> dict[str, Any]:
+def _told(finding: Check) -> dict[str, Any]:
     return {
         "level": finding.level,
         "what": finding.check,

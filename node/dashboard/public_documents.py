@@ -13,7 +13,7 @@ from node.dashboard.app import STATIC as DASHBOARD
 from node.dashboard.rounds import plain
 from protocol.identity import peer_id_of
 from protocol.manifest import Manifest
-from swarm.census.authors import Author, Mean, Told
+from swarm.census.authors import Author, ClaimedProfile, Mean
 from swarm.census.buckets import columns, rewards
 from swarm.census.census import Census
 
@@ -57,7 +57,7 @@ def dialled(addresses: Sequence[str]) -> list[str]:
 def _swarm(census: Census, seen: Observed) -> dict[str, Any]:
     total, manifest, now = census.state.total, seen.manifest, census.now
     there = [census.state.authors.get(author) for author in census.state.present]
-    told = [author.told if author else Told() for author in there]
+    told = [author.told if author else ClaimedProfile() for author in there]
     return {
         "version": seen.version,
         "time": seen.time,

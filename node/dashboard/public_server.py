@@ -19,10 +19,10 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from node.dashboard.access import A_SECOND, Place, Rate, Sending, out_of_bounds
+from node.dashboard.access import A_SECOND, ListeningSocket, Rate, Sending, out_of_bounds
 from node.dashboard.public_documents import INDEX, Page
 from node.dashboard.rounds import failure
-from node.dashboard.server import Connection, Serving
+from node.dashboard.server import BoundedConnection, Serving
 from node.errors import NodeError
 from node.storage.atomic_files import replacing, write_atomic, write_error
 from node.storage.run_folder import RunFolder
@@ -35,7 +35,7 @@ TEXTS = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PageFile:
     """One file, ready to send."""
 
     body: bytes
@@ -44,7 +44,7 @@ class Answer:
     media_type: str
 
     @classmethod
-    def of(cls, path: str, body: bytes) -> Answer:
+    def of(cls, path: str, body: bytes) -> PageFile:
         """Compress and label a file."""
         packed = gzip.compress(body, LEVEL, mtime=0) if len(body) >= LEAST_PACKED else body
         etag = f'W/"{sha256(body).hexdigest()[:32]}"'
@@ -59,12 +59,12 @@ def media_type(path: str) -> str:
     return mimetypes.guess_type(path)[0] or "text/plain; charset=utf-8"
 
 
-def answers(page: Page, before: dict[str, Answer]) -> dict[str, Answer]:
+def answers(page: Page, before: dict[str, PageFile]) -> dict[str, PageFile]:
     """Return the files by request path; unchanged files are reused from ``before``."""
     found = {}
     for name, body in page.items():
         old = before.get(f"/{name}")
-        found[f"/{name}"] = old if old and old.body == body else Answer.of(name, body)
+        found[f"/{name}"] = old if old and old.body == body else PageFile.of(name, body)
     if (index := found.get(f"/{INDEX}")) is not None:
         found["/"] = index
     return found
@@ -76,7 +76,7 @@ log = logging.getLogger(__name__)
 BEHIND_A_PROXY = 10 * A_SECOND
 
 
-class Reader(Connection):
+class Reader(BoundedConnection):
     """A connection of a reader of the page."""
 
     most: ClassVar[int] = 512
@@ -96,7 +96,7 @@ class Files:
 
     def __init__(self, rate: Rate) -> None:
         self._rate = rate
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[str, PageFile] = {}
 
     def show(self, page: Page) -> None:
         """Serve ``page`` from now on; may be called on any thread."""
@@ -115,7 +115,7 @@ class Files:
         return _reply(found, Headers(scope=scope))
 
 
-def _reply(answer: Answer, asked: Headers) -> Response:
+def _reply(answer: PageFile, asked: Headers) -> Response:
     told = {"etag": answer.etag, "vary": "accept-encoding"}
     known = [each.strip() for each in asked.get("if-none-match", "").split(",")]
     if answer.etag in known or "*" in known:
@@ -133,7 +133,7 @@ class PageServer:
     Its failures are logged and counted (``public_page_failures``), and do not stop the node.
     """
 
-    def __init__(self, place: Place, counters: Counters) -> None:
+    def __init__(self, place: ListeningSocket, counters: Counters) -> None:
         self._counters = counters
         private = place.private
         self._files = Files(Rate(a_second=BEHIND_A_PROXY if private else A_SECOND))
@@ -159,7 +159,7 @@ FILE, FOLDER = 0o644, 0o755  # another user serves the files
 _KEY = "monitor.snapshot"
 
 
-class Snapshot:
+class PageWriter:
     """A folder that receives each version of the page.
 
     Each file is replaced in one step; the index, which refers to the others, is last.

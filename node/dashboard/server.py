@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from node.config.config import Config
-from node.dashboard.access import Entry, Guard, Hosts, Place, listen
+from node.dashboard.access import EntryToken, Guard, Hosts, ListeningSocket, listen
 from node.dashboard.app import application
 from node.dashboard.asking import Asking
 from node.dashboard.run_view import Feed, RunView
@@ -28,7 +28,7 @@ MOST_OF_ONE = 64  # of one address
 PATIENCE_SECONDS = 10.0
 
 
-class Connection(H11Protocol):
+class BoundedConnection(H11Protocol):
     """A connection that aborts if too many are open or if its client is inactive."""
 
     most: ClassVar[int] = MOST  # maximum open connections
@@ -40,7 +40,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         address = self.client[0] if self.client else ""
-        others = [each for each in self.connections if isinstance(each, Connection)]
+        others = [each for each in self.connections if isinstance(each, BoundedConnection)]
         of_one = [each for each in others if each.client and each.client[0] == address]
         if len(self.connections) > self.most or len(of_one) > self.most_of_one:
             transport.abort()
@@ -90,12 +90,12 @@ class Serving:
     def __init__(
         self,
         app: ASGIApp,
-        place: Place,
+        place: ListeningSocket,
         name: str,
         failed: Callable[[BaseException], None],
         *,
         farewell: Callable[[], Awaitable[None]] | None = None,
-        connection: type[Connection] = Connection,
+        connection: type[BoundedConnection] = BoundedConnection,
     ) -> None:
         self._place = place
         self._failed = failed
@@ -190,7 +190,7 @@ class Dashboard:
         private = self._place.private
         self._asking = Asking(folder, config, counters, private=private)
         hosts = Hosts(self._place.host, private=private)
-        entry = None if private else Entry(self._tell_token)
+        entry = None if private else EntryToken(self._tell_token)
         if entry is None:
             tell(self.url)
         app = Guard(application(run, self._feed, self._asking), hosts, entry)

@@ -24,10 +24,10 @@ from node.distributed.ranks import Order, Ranks
 from node.errors import NodeError
 from node.learner.batches import MicroBatch, Row, TrainingGroup
 from node.learner.learner import Learner
-from node.learner.micro_batching import Share, TokenBudget
+from node.learner.micro_batching import TokenBudget, UpdateShare
 from node.learner.off_policy import check_versions
 from node.learner.steps import Choices, Newest
-from node.learner.update_stats import Tally, UpdateStats
+from node.learner.update_stats import UpdateStats, UpdateSums
 from node.policy.policy import Policy
 
 
@@ -97,7 +97,7 @@ BEGIN = "begin"
 MOST_SHARES = 1.5  # Maximum row in even shares of the ranks; less would split similar rows.
 
 
-class RankShare(Share):
+class RankShare(UpdateShare):
     """Rows that are assigned to one rank."""
 
     def __init__(self, ranks: Ranks) -> None:
@@ -128,8 +128,8 @@ class RankShare(Share):
     def agreed(self, value: T) -> T:
         return self._ranks.gather(value)[0]
 
-    def tally(self, tally: Tally) -> Tally:
-        total = Tally()
+    def tally(self, tally: UpdateSums) -> UpdateSums:
+        total = UpdateSums()
         for each in self._ranks.gather(tally.on("cpu")):
             total.add(each)
         return total

@@ -29,7 +29,7 @@ from swarm.common.util import DISTRIBUTION, counted
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Check:
     """One line of the report; "fail" prevents a node from working, "warn" may."""
 
     check: str
@@ -38,35 +38,35 @@ class Finding:
     remedy: str = ""
 
 
-def ok(check: str, found: str) -> Finding:
+def ok(check: str, found: str) -> Check:
     """Return a finding: all is well."""
-    return Finding(check, "ok", found)
+    return Check(check, "ok", found)
 
 
-def warn(check: str, found: str, remedy: str) -> Finding:
+def warn(check: str, found: str, remedy: str) -> Check:
     """Return a finding: a node works, but possibly not as intended."""
-    return Finding(check, "warn", found, remedy)
+    return Check(check, "warn", found, remedy)
 
 
-def fail(check: str, found: str, remedy: str) -> Finding:
+def fail(check: str, found: str, remedy: str) -> Check:
     """Return a finding: a node does not work."""
-    return Finding(check, "fail", found, remedy)
+    return Check(check, "fail", found, remedy)
 
 
-def check_walls() -> Finding:
+def check_walls() -> Check:
     """Check the sandbox of the verifier process."""
     walls = find_walls()
     return ok("isolation", str(walls)) if walls.whole else warn("isolation", str(walls), REMEDY)
 
 
-def check_pinned(config: Config, folder: RunFolder) -> list[Finding]:
+def check_pinned(config: Config, folder: RunFolder) -> list[Check]:
     """Check the manifest in the run folder, if any."""
     if not folder.manifest.exists():
         return []
     return check_manifest(folder.manifest.read_bytes(), str(folder.manifest), config.tasks)
 
 
-def check_manifest(signed: bytes, source: str, tasks: TasksSection) -> list[Finding]:
+def check_manifest(signed: bytes, source: str, tasks: TasksSection) -> list[Check]:
     """Check which task families of a manifest this node would open."""
     try:
         manifest = checked_manifest(signed, source)
@@ -76,7 +76,7 @@ def check_manifest(signed: bytes, source: str, tasks: TasksSection) -> list[Find
     return [ok("tasks", opened), *(_closed(line) for line in closed)]
 
 
-def _closed(line: str) -> Finding:
+def _closed(line: str) -> Check:
     found, _, remedy = line.partition(": ")
     return warn("tasks", found, f"{remedy[0].upper()}{remedy[1:]}.")
 
@@ -88,7 +88,7 @@ CLOCK_DRIFT_SECONDS = 0.05
 EARLIEST_SANE = 1_735_689_600.0  # 2025-01-01
 
 
-def check_packages() -> list[Finding]:
+def check_packages() -> list[Check]:
     """Check installed package versions against the requirements."""
     try:
         wanted = importlib.metadata.requires(DISTRIBUTION) or []
@@ -100,7 +100,7 @@ def check_packages() -> list[Finding]:
     return findings or [ok("packages", f"all {len(requirements)} as required")]
 
 
-def _package(wanted: Requirement) -> Finding | None:
+def _package(wanted: Requirement) -> Check | None:
     remedy = f"Install it with: pip install '{wanted.name}{wanted.specifier}'"
     try:
         version = importlib.metadata.version(wanted.name)
@@ -111,7 +111,7 @@ def _package(wanted: Requirement) -> Finding | None:
     return warn("packages", f"{wanted.name} {version}, tested with {wanted.specifier}", remedy)
 
 
-def check_transport(network: NetworkSection) -> Finding:
+def check_transport(network: NetworkSection) -> Check:
     """Check the requirements of the transport."""
     kind: TransportKind = TRANSPORTS.load(network.transport)()
     if kind.daemon:
@@ -123,7 +123,7 @@ def check_transport(network: NetworkSection) -> Finding:
     return ok("transport", network.transport)
 
 
-def check_daemon() -> Finding:
+def check_daemon() -> Check:
     """Check that hivemind's p2p daemon is present and starts."""
     spec = importlib.util.find_spec("hivemind")
     if spec is None or spec.origin is None:
@@ -138,7 +138,7 @@ def check_daemon() -> Finding:
     return ok("p2p daemon", str(daemon))
 
 
-def check_device(device: str) -> Finding:
+def check_device(device: str) -> Check:
     """Check that the policy's device is available."""
     import torch
 
@@ -156,7 +156,7 @@ def check_device(device: str) -> Finding:
     return fail("device", f"{device}, but torch sees {counted(count, 'GPU')}", remedy)
 
 
-def check_engine(name: str) -> Finding:
+def check_engine(name: str) -> Check:
     """Check that the engine's library is installed."""
     try:
         ENGINES.load(name)().check()
@@ -165,7 +165,7 @@ def check_engine(name: str) -> Finding:
     return ok("engine", name)
 
 
-def check_model_memory(config: Config) -> Finding:
+def check_model_memory(config: Config) -> Check:
     """Check that this machine's memory can train the model."""
     try:
         found = check_memory(config)
@@ -182,7 +182,7 @@ def check_model_memory(config: Config) -> Finding:
     )
 
 
-def check_key(folder: RunFolder) -> Finding:
+def check_key(folder: RunFolder) -> Check:
     """Check that the identity is usable and private."""
     if not folder.identity.exists():
         return warn("key file", f"none at {folder.identity}", "The first join makes one.")
@@ -192,7 +192,7 @@ def check_key(folder: RunFolder) -> Finding:
         return fail("key file", "not usable", str(error))
 
 
-def check_disk(folder: RunFolder) -> Finding:
+def check_disk(folder: RunFolder) -> Check:
     """Check that the run folder is writable and has space."""
     try:
         folder.create()
@@ -206,7 +206,7 @@ def check_disk(folder: RunFolder) -> Finding:
     return warn("disk", found, remedy) if free < LITTLE_DISK else ok("disk", found)
 
 
-def check_shared_memory() -> Finding:
+def check_shared_memory() -> Check:
     """Check that shared memory has room for the network library's semaphores."""
     try:
         check_semaphores()
@@ -215,7 +215,7 @@ def check_shared_memory() -> Finding:
     return ok("memory", "shared memory takes semaphores")
 
 
-def check_clock() -> Finding:
+def check_clock() -> Check:
     """Check the date and the clock's drift; peers compare clocks when dialed."""
     steady, wall = time.monotonic(), time.time()
     time.sleep(CLOCK_WATCH_SECONDS)
@@ -229,7 +229,7 @@ def check_clock() -> Finding:
     return ok("clock", date)
 
 
-def check_machine(config: Config, folder: RunFolder) -> list[Finding]:
+def check_machine(config: Config, folder: RunFolder) -> list[Check]:
     """Run all checks of this machine."""
     return [
         *check_packages(),

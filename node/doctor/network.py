@@ -12,7 +12,7 @@ from pathlib import Path
 from node.config.config import Config
 from node.config.registry import TRANSPORTS
 from node.config.sections import NetworkSection
-from node.doctor.machine import Finding, check_manifest, fail, ok, warn
+from node.doctor.machine import Check, check_manifest, fail, ok, warn
 from node.errors import NodeError
 from node.network.transports import FAMILIES, TransportKind, listened_on, why_not_free
 from node.storage.run_folder import RunFolder
@@ -46,7 +46,7 @@ from swarm.transport.transport import (
 HEAR_SECONDS = 3.0
 
 
-def check_local_network(network: NetworkSection, folder: RunFolder) -> Finding:
+def check_local_network(network: NetworkSection, folder: RunFolder) -> Check:
     """Listen briefly for nodes other than the folder's own."""
     try:
         heard = asyncio.run(_heard(network.listen))
@@ -75,7 +75,7 @@ async def _heard(listen: tuple[str, ...]) -> list[Sighting]:
 ANSWER_SECONDS = 10.0
 
 
-async def check_reach(transport: Transport, peers: Sequence[str]) -> list[Finding]:
+async def check_reach(transport: Transport, peers: Sequence[str]) -> list[Check]:
     """Ask connected peers to dial back this machine's ports."""
     own = (port_of(each) for each in transport.addresses() if not is_relayed(each))
     ports = tuple(dict.fromkeys(port for port in own if port))[:MAX_PORTS]
@@ -93,7 +93,7 @@ async def check_reach(transport: Transport, peers: Sequence[str]) -> list[Findin
     return [_finding(told("direct" if dialled(answers) else "unreachable", ports, hosts, 0))]
 
 
-def told_by_node(folder: RunFolder) -> list[Finding]:
+def told_by_node(folder: RunFolder) -> list[Check]:
     """Return the reachability that a running node in this folder has found."""
     try:
         reach = folder.read_status().get("reach")
@@ -102,7 +102,7 @@ def told_by_node(folder: RunFolder) -> list[Finding]:
     return [_finding(Reach(**reach))] if reach else []
 
 
-def _finding(reach: Reach) -> Finding:
+def _finding(reach: Reach) -> Check:
     found = f"{reach.way}: {reach.cause}" if reach.cause else reach.way
     return warn("reach", found, reach.remedy) if reach.remedy else ok("reach", found)
 
@@ -123,10 +123,10 @@ DIAL_SECONDS = 20.0
 HOSTS = (*FAMILIES, "dns", "dns4", "dns6")
 
 
-def check_network(config: Config, folder: RunFolder) -> list[Finding]:
+def check_network(config: Config, folder: RunFolder) -> list[Check]:
     """Check all ports and peers of the config."""
     peers, lan = config.network.peers, config.network.lan
-    reached: list[Finding] = []
+    reached: list[Check] = []
     if lan:
         reached.append(check_local_network(config.network, folder))
     if not peers and not lan:
@@ -140,7 +140,7 @@ def check_network(config: Config, folder: RunFolder) -> list[Finding]:
     return [*check_ports(config, folder), *reached]
 
 
-def check_ports(config: Config, folder: RunFolder) -> list[Finding]:
+def check_ports(config: Config, folder: RunFolder) -> list[Check]:
     """Check that the ports are free; a node running here holds them itself."""
     if (process := folder.holder()) is not None:
         return [ok("ports", f"in use by this node, process {process}")]
@@ -150,7 +150,7 @@ def check_ports(config: Config, folder: RunFolder) -> list[Finding]:
     return [_check_port(address) for address in addresses]
 
 
-def _check_port(address: str) -> Finding:
+def _check_port(address: str) -> Check:
     place = listened_on(address)
     if place is None:
         remedy = "Listen on an address such as /ip4/0.0.0.0/tcp/31337."
@@ -161,7 +161,7 @@ def _check_port(address: str) -> Finding:
     return ok("ports", f"{address} is free" if place[3] else f"{address}: any free port")
 
 
-def _check_connection(address: str) -> Finding:
+def _check_connection(address: str) -> Check:
     """Open a TCP connection: a dead machine differs from a swarm without answer."""
     _, family, host, kind, port, *_ = [*address.split("/"), "", "", "", ""]
     if family not in HOSTS or kind != "tcp" or not port.isdecimal():
@@ -174,7 +174,7 @@ def _check_connection(address: str) -> Finding:
     return ok("peers", f"{host} port {port} accepts connections")
 
 
-async def _dial(peers: Sequence[str], config: Config, folder: RunFolder) -> list[Finding]:
+async def _dial(peers: Sequence[str], config: Config, folder: RunFolder) -> list[Check]:
     """Dial each peer as this node would, with a temporary identity."""
     kind: TransportKind = TRANSPORTS.open(
         config.network.transport, config.network.transport_options
@@ -202,7 +202,7 @@ async def _dial(peers: Sequence[str], config: Config, folder: RunFolder) -> list
 
 async def _dial_one(
     transport: Transport, address: str, config: Config, folder: RunFolder
-) -> list[Finding]:
+) -> list[Check]:
     peer = address.rpartition("/")[2]
     try:
         async with asyncio.timeout(DIAL_SECONDS):
@@ -225,7 +225,7 @@ async def _dial_one(
     ]
 
 
-def _check_swarm(signed: bytes, peer: str, folder: RunFolder) -> list[Finding]:
+def _check_swarm(signed: bytes, peer: str, folder: RunFolder) -> list[Check]:
     if not folder.manifest.exists():
         return []
     try:

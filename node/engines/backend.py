@@ -25,7 +25,7 @@ class BackendSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Request:
     """A text to continue; its number identifies it."""
 
     number: int
@@ -37,7 +37,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class RequestOutput:
     """Tokens added to a job since the last report."""
 
     number: int
@@ -54,13 +54,13 @@ class Backend(Protocol):
     def busy(self) -> bool:
         """Whether a step would do anything."""
 
-    def submit(self, jobs: Sequence[Job]) -> None:
+    def submit(self, jobs: Sequence[Request]) -> None:
         """Queue jobs, in order."""
 
-    def step(self) -> list[Written]:
+    def step(self) -> list[RequestOutput]:
         """Sample one token per job; return ended jobs, and others at intervals."""
 
-    def update(self) -> list[Written]:
+    def update(self) -> list[RequestOutput]:
         """Switch to the snapshot's weights, now or some steps later.
 
         Returns tokens sampled under the earlier weights. Unfinished jobs are prefilled again, so
@@ -70,7 +70,7 @@ class Backend(Protocol):
             SnapshotError: the snapshot cannot be used.
         """
 
-    def halt(self) -> list[Written]:
+    def halt(self) -> list[RequestOutput]:
         """Abort all jobs; return their unreported tokens."""
 
     def forget(self, lasting: Sequence[int]) -> None:

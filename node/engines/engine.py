@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from node.engines.backend import Job, Written
+from node.engines.backend import Request, RequestOutput
 from node.policy.policy import Policy
 from protocol.rollout import Finish, Tokens
 
@@ -58,7 +58,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Trajectory:
+class SamplingRequest:
     """A completion to sample or continue.
 
     Attributes:
@@ -98,7 +98,7 @@ class RolloutEngine(Protocol):
             ValueError: an empty prompt, or one that leaves no room for a completion.
         """
 
-    def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
+    def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
         """Start or continue these completions, in order.
 
         With a seed (see :class:`Sampling`), a stream starts with the first trajectory submitted
@@ -151,7 +151,7 @@ class WritesAtOnce(ABC):
     ) -> list[list[Sample]]:
         """Return ``n`` completions of each prompt; see :class:`RolloutEngine`."""
 
-    def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
+    def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
         if self._done is None:
             self._done = defaultdict(list)
         written = self.generate([each.prompt for each in trajectories], 1, sampling)
@@ -175,15 +175,15 @@ class WritesAtOnce(ABC):
 class Pending:
     """A trajectory, its sampling settings, and the tokens added so far."""
 
-    trajectory: Trajectory
+    trajectory: SamplingRequest
     sampling: Sampling
     streamed: bool  # whether it is polled for
     cap: int  # maximum tokens of the whole completion
-    added: list[Written] = field(default_factory=list)
+    added: list[RequestOutput] = field(default_factory=list)
 
     @classmethod
     def of(
-        cls, trajectory: Trajectory, sampling: Sampling, policy: Policy, *, streamed: bool
+        cls, trajectory: SamplingRequest, sampling: Sampling, policy: Policy, *, streamed: bool
     ) -> Pending:
         """Create it without added tokens; raise ValueError for a prompt that is too long."""
         policy.check_prompt(trajectory.prompt)
@@ -212,10 +212,10 @@ class Pending:
         tokens = self.tokens
         return Sample(tokens, finish, policy.decode(tokens.ids))
 
-    def job(self, number: int) -> Job:
+    def job(self, number: int) -> Request:
         """Create the job that samples the rest, under a number."""
         written = self.tokens.ids
-        return Job(
+        return Request(
             number,
             (*self.trajectory.prompt, *written),
             self.cap - len(written),

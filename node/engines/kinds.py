@@ -8,7 +8,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from node.config.config import Config
-from node.config.registry import ENGINES, Kind
+from node.config.registry import ENGINES, Plugin
 from node.config.schema import Section, key
 from node.config.sections import EngineSection
 from node.errors import ConfigError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from node.policy.policy import Policy
 
 
-class EngineKind(Kind, ABC):
+class EngineKind(Plugin, ABC):
     """A kind of rollout engine.
 
     Attributes:
@@ -115,7 +115,8 @@ class Transformers(EngineKind):
 
         from node.engines.transformers.backend import ContinuousDecoding
 
-        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        if threads := os.environ.get("OMP_NUM_THREADS"):  # set by the engine's owner
+            torch.set_num_threads(int(threads))
         return ContinuousDecoding.open(settings)
 
 

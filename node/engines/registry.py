@@ -11,7 +11,7 @@ from node.config.config import Config
 from node.engines.engine import RolloutEngine
 from node.engines.kinds import kind_of
 from node.engines.process.child import Starter
-from node.engines.process.data_parallel import EngineFleet
+from node.engines.process.data_parallel import DataParallelEngine
 from node.engines.process.engine import EngineProcess
 from node.errors import ConfigError
 from node.policy.policy import Policy
@@ -57,7 +57,7 @@ def open_streaming_engine(
         )
         for number, variables in enumerate(devices(config, policy))
     ]
-    return engines[0] if len(engines) == 1 else EngineFleet(engines, policy)
+    return engines[0] if len(engines) == 1 else DataParallelEngine(engines, policy)
 
 
 def devices(config: Config, policy: Policy) -> list[dict[str, str]]:

@@ -16,7 +16,7 @@ from transformers import AutoConfig
 from vllm import EngineArgs, LLMEngine, SamplingParams, envs
 from vllm.sampling_params import RequestOutputKind
 
-from node.engines.backend import BackendSettings, Job, Written
+from node.engines.backend import BackendSettings, Request, RequestOutput
 from node.engines.weight_snapshot import opened
 from node.errors import NodeError
 from protocol.rollout import Finish
@@ -74,7 +74,7 @@ class VllmBackend:
     def busy(self) -> bool:
         return bool(self._requests)
 
-    def submit(self, jobs: Sequence[Job]) -> None:
+    def submit(self, jobs: Sequence[Request]) -> None:
         if self._asleep:
             self._wake()
         for job in jobs:
@@ -83,7 +83,7 @@ class VllmBackend:
                 str(job.number), {"prompt_token_ids": list(job.ids)}, self._sampling(job)
             )
 
-    def step(self) -> list[Written]:
+    def step(self) -> list[RequestOutput]:
         finished = [
             self._finish(int(output.request_id), output.outputs[0])
             for output in self._engine.step()
@@ -92,14 +92,14 @@ class VllmBackend:
         self._steps += 1
         return finished + (self._report() if self._steps % REPORT_EVERY == 0 else [])
 
-    def update(self) -> list[Written]:
+    def update(self) -> list[RequestOutput]:
         if self._asleep:
             return []
         written = self._report()
         self._version = self._load()
         return written
 
-    def halt(self) -> list[Written]:
+    def halt(self) -> list[RequestOutput]:
         written = self._report()
         self._engine.abort_request(list(self._requests.values()), internal=True)
         self._requests.clear()
@@ -126,7 +126,7 @@ class VllmBackend:
         self._engine.reset_prefix_cache(reset_running_requests=True)
         return int(version)
 
-    def _sampling(self, job: Job) -> Any:
+    def _sampling(self, job: Request) -> Any:
         return SamplingParams(
             temperature=0.0 if job.greedy else job.temperature,
             max_tokens=job.room,
@@ -138,12 +138,12 @@ class VllmBackend:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
-    def _finish(self, number: int, completion: Any) -> Written:
+    def _finish(self, number: int, completion: Any) -> RequestOutput:
         del self._requests[number]
         finish = Finish.STOP if completion.finish_reason == "stop" else Finish.LENGTH
         return self._since(number, completion.token_ids, completion.logprobs, finish)
 
-    def _report(self) -> list[Written]:
+    def _report(self) -> list[RequestOutput]:
         """Read unfinished outputs from vLLM's state; emitting them would cost every step."""
         states = self._engine.output_processor.request_states
         written = []
@@ -155,12 +155,14 @@ class VllmBackend:
 
     def _since(
         self, number: int, ids: Sequence[int], logprobs: Any, finish: Finish | None
-    ) -> Written:
+    ) -> RequestOutput:
         start = self._reported.pop(number)
         if finish is None:
             self._reported[number] = len(ids)
         # One entry per token: ``logprobs=0`` requests only that of the sampled token.
-        return Written(number, list(ids[start:]), logprobs.logprobs[start:], self._version, finish)
+        return RequestOutput(
+            number, list(ids[start:]), logprobs.logprobs[start:], self._version, finish
+        )
 
 
 class SnapshotLoader:

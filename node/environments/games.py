@@ -151,7 +151,7 @@ History = Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Player:
+class GamePlayer:
     """A way to play: a ``good`` action, or ``any`` random action of a valid form."""
 
     good: Callable[[History, random.Random], str]
@@ -233,12 +233,12 @@ def _any_arm(seen: History, rng: random.Random) -> str:
     return rng.choice(seen[0].removeprefix("Pull ").split())
 
 
-PLAYERS: Mapping[str, Player] = {
-    "guess": Player(_halving, _any_number),
-    "maze": Player(_nearer, _any_way),
-    "tictactoe": Player(_winning, _any_square),
-    "calculator": Player(_calling, _any_answer),
-    "bandit": Player(_staying, _any_arm),
+PLAYERS: Mapping[str, GamePlayer] = {
+    "guess": GamePlayer(_halving, _any_number),
+    "maze": GamePlayer(_nearer, _any_way),
+    "tictactoe": GamePlayer(_winning, _any_square),
+    "calculator": GamePlayer(_calling, _any_answer),
+    "bandit": GamePlayer(_staying, _any_arm),
 }
 
 

@@ -30,7 +30,7 @@ from swarm.groups import TaskRef
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class ScoreEstimate:
     """A mean over ``values``, one per seed, and its standard error (None from one)."""
 
     mean: float
@@ -38,7 +38,7 @@ class Estimate:
     values: tuple[float, ...]
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Estimate:
+    def of(cls, values: Sequence[float]) -> ScoreEstimate:
         """Return the estimate from at least one value."""
         n, mean = len(values), fmean(values)
         spread = sum((value - mean) ** 2 for value in values)
@@ -63,7 +63,7 @@ class Difference:
     tasks: int
     first: float
     second: float
-    gain: Estimate
+    gain: ScoreEstimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def _difference(rows: list[Disputed]) -> Difference:
         tasks=len(rows),
         first=fmean(row.first for row in rows),
         second=fmean(row.second for row in rows),
-        gain=Estimate.of([row.second - row.first for row in rows]),
+        gain=ScoreEstimate.of([row.second - row.first for row in rows]),
     )
 
 

@@ -15,7 +15,7 @@ from node.monitor.record import percent, share
 from node.policy.policy import Policy
 from node.tasks.scorer import Scorer, buildable, nothing_built
 from node.trajectories.player import Player, judged
-from node.trajectories.trajectory import Played, TurnLimits
+from node.trajectories.trajectory import Trajectory, TurnLimits
 from protocol.announcement import heldout_seed
 from swarm.common.counters import Counters
 from swarm.groups import Split, TaskRef
@@ -41,7 +41,7 @@ class Evaluation:
     unbuilt: int = 0
     unfit: int = 0
     prompts: tuple[str | None, ...] = ()
-    written: tuple[tuple[Played, ...], ...] = ()
+    written: tuple[tuple[Trajectory, ...], ...] = ()
 
     @property
     def mean(self) -> float:
@@ -143,7 +143,7 @@ class Evaluator:
         )
 
     def _scored(
-        self, tasks: Sequence[TaskRef], written: Sequence[Sequence[Played]]
+        self, tasks: Sequence[TaskRef], written: Sequence[Sequence[Trajectory]]
     ) -> Iterator[tuple[float, ...]]:
         pairs = list(zip(tasks, written, strict=True))
         for (task, group), found in zip(pairs, judged(self._verifier, pairs), strict=True):

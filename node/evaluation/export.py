@@ -72,7 +72,7 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ModelOrigin:
     """A policy's swarm, if any, and its mean held-out reward, 0 to 1, if measured."""
 
     signed: bytes | None
@@ -80,7 +80,9 @@ class Origin:
     heldout: float | None
 
 
-def model_card(config: Config, training: Training, origin: Origin, *, adapter: bool = False) -> str:
+def model_card(
+    config: Config, training: Training, origin: ModelOrigin, *, adapter: bool = False
+) -> str:
     """Return the card in Markdown; ``adapter``: of the adapter alone."""
     base = config.policy.model
     public = base if base not in SHIPPED and not Path(base).expanduser().exists() else None
@@ -126,7 +128,7 @@ def licence_of(base: str) -> str | None:
     return licence if isinstance(licence, str) else None
 
 
-def _table(base: str, training: Training, origin: Origin) -> str:
+def _table(base: str, training: Training, origin: ModelOrigin) -> str:
     about = "" if training.exact else "about "
     rows = [
         ("base model", _code(Path(base).name if Path(base).expanduser().exists() else base)),
@@ -145,7 +147,7 @@ def _table(base: str, training: Training, origin: Origin) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _tasks(origin: Origin) -> str:
+def _tasks(origin: ModelOrigin) -> str:
     if origin.manifest is None:
         return ""
     families = ", ".join(_code(env.name) for env in origin.manifest.catalogue)
@@ -192,13 +194,13 @@ def write_card(
     write_atomic(out / constants.REPOCARD_NAME, card.encode())
 
 
-def _origin(folder: RunFolder, loaded: Loaded) -> Origin:
+def _origin(folder: RunFolder, loaded: Loaded) -> ModelOrigin:
     if not folder.manifest.exists():
-        return Origin(None, None, None)
+        return ModelOrigin(None, None, None)
     signed = folder.manifest.read_bytes()
     rated = Checkpoints(loaded.path.parent).rewards.read().get(loaded.step)
     here = rated is not None and rated[0] == swarm_id(signed).hex()
-    return Origin(
+    return ModelOrigin(
         signed, checked_manifest(signed, str(folder.manifest)), rated[1] if rated and here else None
     )
 

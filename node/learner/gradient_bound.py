@@ -15,7 +15,7 @@ from node.learner.batches import Row
 from node.learner.group_gradients import GradientSum, GroupGradients, fits
 from node.learner.off_policy import usefulness
 from node.learner.optimizer import Optimizer
-from node.learner.update_stats import Tally
+from node.learner.update_stats import UpdateSums
 
 log = logging.getLogger(__name__)
 
@@ -121,14 +121,14 @@ class GroupNorms:
         return bound(math.fsum(self._own), [*self._outside.values()], self._groups)
 
 
-class Adding(Protocol):
+class AddGradient(Protocol):
     """Function that adds ``factor`` times the gradient of rows and returns their loss."""
 
     def __call__(
         self,
         rows: Sequence[Row],
         frozen: dict[int, Tensor],
-        tally: Tally,
+        tally: UpdateSums,
         factor: float = 1.0,
         apart: GroupGradients | None = None,
     ) -> Tensor: ...
@@ -147,7 +147,7 @@ class BoundedGradient:
         self,
         model: torch.nn.Module,
         optimizer: Optimizer,
-        add: Adding,
+        add: AddGradient,
         summed: Callable[[Tensor], Tensor],
         *,
         by_use: bool,
@@ -163,7 +163,7 @@ class BoundedGradient:
         self._checked = False
 
     def add(
-        self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, groups: float
+        self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: UpdateSums, groups: float
     ) -> tuple[Tensor, Influence]:
         """Add the gradient of all rows; return the loss, a scalar, and peers' influence.
 
@@ -177,10 +177,10 @@ class BoundedGradient:
         return together or self._one_by_one(rows, frozen, tally, groups)
 
     def _together(
-        self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, groups: float
+        self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: UpdateSums, groups: float
     ) -> tuple[Tensor, Influence] | None:
         """Add all rows in one pass; return None and add nothing if that is impossible."""
-        seen, heard = dict(frozen), Tally()
+        seen, heard = dict(frozen), UpdateSums()
         with GroupGradients(self._model, [row.group for row in rows]) as apart:
             loss = self._add(rows, seen, heard, apart=apart)
         if not (self._checked or apart.complete):
@@ -202,12 +202,12 @@ class BoundedGradient:
         return loss, norms.influence()
 
     def _one_by_one(
-        self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: Tally, groups: float
+        self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: UpdateSums, groups: float
     ) -> tuple[Tensor, Influence]:
         parts, norms = GradientSum(self._optimizer.masters, self._summed), GroupNorms(groups)
         losses = []
         for row in sorted(rows, key=lambda row: not row.own):
-            heard = Tally()
+            heard = UpdateSums()
             loss = self._add([row], frozen, heard)
             tally.add(heard)
             weight = self._weights([row], heard).get(row.group, 1.0)
@@ -221,10 +221,10 @@ class BoundedGradient:
         missing = norms.missing()
         for row in rows:
             if factor := missing.get(row.group, 0.0):
-                self._add([row], dict(frozen), Tally(), factor)
+                self._add([row], dict(frozen), UpdateSums(), factor)
                 parts.keep()
         parts.hand_over()
         return torch.stack(losses or [torch.zeros_like(loss)]).sum(), norms.influence()
 
-    def _weights(self, rows: Sequence[Row], heard: Tally) -> Mapping[int, float]:
+    def _weights(self, rows: Sequence[Row], heard: UpdateSums) -> Mapping[int, float]:
         return usefulness(rows, heard.plausible()) if self._by_use else {}

@@ -26,7 +26,14 @@ from node.learner.gradient_bound import BoundedGradient
 from node.learner.group_gradients import GroupGradients
 from node.learner.logprobs import TokenScores
 from node.learner.losses import Clip, Loss, Terms
-from node.learner.micro_batching import RowCost, Share, TokenBudget, fits, no_room_to_step, ran_out
+from node.learner.micro_batching import (
+    RowCost,
+    TokenBudget,
+    UpdateShare,
+    fits,
+    no_room_to_step,
+    ran_out,
+)
 from node.learner.off_policy import Span, Weighting, check_versions, plausibility, usefulness
 from node.learner.optimizer import Optimizer
 from node.learner.steps import (
@@ -40,7 +47,7 @@ from node.learner.steps import (
     together,
 )
 from node.learner.update_rows import TurnCredit, by_own_group, by_turn, rows_of
-from node.learner.update_stats import Tally, UpdateStats
+from node.learner.update_stats import UpdateStats, UpdateSums
 from swarm.groups import informative
 
 
@@ -91,7 +98,7 @@ class Pass:
     factor: float = 1.0
     apart: GroupGradients | None = None
     losses: list[Tensor] = field(default_factory=list)
-    tally: Tally = field(default_factory=Tally)
+    tally: UpdateSums = field(default_factory=UpdateSums)
 
 
 log = logging.getLogger(__name__)
@@ -110,7 +117,7 @@ class Learner:
         self,
         policy: Trained,
         config: LearnerSection,
-        share: Share | None = None,
+        share: UpdateShare | None = None,
         *,
         temperature: float = 1.0,
         correction: str = "none",
@@ -129,7 +136,7 @@ class Learner:
         self._credit = TurnCredit(self._advantage, config.turn_credit, config.turn_discount)
         self.sharing = RowCost.of(policy.model) if fits(policy.model) else None
         self.optimizer = Optimizer(policy.model.parameters(), config)
-        self._share = share or Share()
+        self._share = share or UpdateShare()
         self._span = Span(policy.version, config.epochs)
         self._budget = TokenBudget(config.micro_batch_tokens)
         checkpointing = config.gradient_checkpointing
@@ -173,7 +180,7 @@ class Learner:
     def _steps(
         self, groups: Sequence[TrainingGroup], rows: Sequence[Row], newest: Newest
     ) -> UpdateStats:
-        tally, frozen, halved = Tally(), dict[int, Tensor](), self._budget.halved
+        tally, frozen, halved = UpdateSums(), dict[int, Tensor](), self._budget.halved
         lr, made, refused = self.optimizer.lr, 0, 0
         gap: float | None = None
         useful = sum(informative(group.rewards) for group in groups)
@@ -261,7 +268,7 @@ class Learner:
         self,
         rows: Sequence[Row],
         frozen: dict[int, Tensor],
-        tally: Tally,
+        tally: UpdateSums,
         factor: float = 1.0,
         apart: GroupGradients | None = None,
     ) -> Tensor:

@@ -197,7 +197,7 @@ def _parts(hidden: Tensor, head: VocabularyHead) -> Iterator[tuple[int, Tensor]]
 WHOLE_BYTES = 128 << 20  # Maximum float32 logits of a micro-batch without chunks.
 
 
-class Scores(NamedTuple):
+class TokenLogprobs(NamedTuple):
     """Scores of a micro-batch's completion tokens, float32 ``[C, T]``.
 
     They are undefined where not trained. ``entropies`` (nats, no gradient) is None if not
@@ -225,7 +225,9 @@ class TokenScores:
         """Return whether logits of this many positions are computed in chunks."""
         return self._head is not None and self._large(tokens)
 
-    def __call__(self, batch: MicroBatch, *, entropies: bool = True, whole: bool = False) -> Scores:
+    def __call__(
+        self, batch: MicroBatch, *, entropies: bool = True, whole: bool = False
+    ) -> TokenLogprobs:
         """Score a micro-batch, differentiable by ``backward``.
 
         See :func:`chunked_logprobs`. ``whole`` disables chunks; hooks on the model's modules need
@@ -233,10 +235,10 @@ class TokenScores:
         """
         if self._head and not whole and self._large(len(batch.input_ids) * batch.kept):
             logprobs, spread = self._chunked(batch, self._head)
-            return Scores(logprobs, spread if entropies else None)
+            return TokenLogprobs(logprobs, spread if entropies else None)
         distribution = distributions(self._model, batch, self._temperature)
         logprobs = token_logprobs(distribution, batch)
-        return Scores(logprobs, token_entropies(distribution, batch) if entropies else None)
+        return TokenLogprobs(logprobs, token_entropies(distribution, batch) if entropies else None)
 
     def _large(self, tokens: int) -> bool:
         return 4 * self._words * tokens > WHOLE_BYTES

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from node.config.registry import Kind
+from node.config.registry import Plugin
 from node.config.schema import Section
 from swarm.groups import informative
 
@@ -174,7 +174,7 @@ class Cispo(Loss):
         return ratio > 1 + self.clip.high
 
 
-class Advantage(Kind, ABC):
+class Advantage(Plugin, ABC):
     """Function from rewards to advantages; ``Options``: ``learner.advantage_options``."""
 
     def __call__(self, rewards: Sequence[float]) -> tuple[float, ...]:

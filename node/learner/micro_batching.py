@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from node.errors import NodeError
 from node.learner.batches import MicroBatch, Row, held_tokens
-from node.learner.update_stats import Tally
+from node.learner.update_stats import UpdateSums
 from swarm.common.util import counted
 
 log = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ class RowCost:
 T = TypeVar("T")
 
 
-class Share:
+class UpdateShare:
     """Part of an update that this process computes: by default all of it.
 
     All processes that train one policy call the same methods and make equally many passes.
@@ -187,6 +187,6 @@ class Share:
         """Return the value of the process that runs the node."""
         return value
 
-    def tally(self, tally: Tally) -> Tally:
+    def tally(self, tally: UpdateSums) -> UpdateSums:
         """Sum the tallies of all processes."""
         return tally

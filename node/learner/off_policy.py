@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from node.config.learning import LearnerSection
-from node.config.registry import Kind
+from node.config.registry import Plugin
 from node.config.schema import Section, key
 from node.learner.batches import MicroBatch, Row, TrainingGroup
 from node.learner.losses import masked
@@ -169,7 +169,7 @@ def check_versions(groups: Sequence[TrainingGroup], version: int) -> None:
         )
 
 
-class Correction(Kind, ABC):
+class Correction(Plugin, ABC):
     """Off-policy correction: weights of tokens that this policy did not sample.
 
     A peer's claimed log-probs may lower a weight, but never raise it above its value without a
@@ -219,7 +219,7 @@ class TisOptions(Section):
     cap: float = key(2.0, "Upper bound of a weight; 1 for external tokens.", gt=0)
 
 
-class Truncated(Correction):
+class TruncatedWeights(Correction):
     """Weight ``min(exp(prox - mu), cap)`` where the behavior log-prob ``mu`` is known.
 
     For peers' tokens the cap is not above 1, so no claim raises a weight.

@@ -74,7 +74,7 @@ class UpdateStats:
     halved: int = 0
 
 
-class Tally:
+class UpdateSums:
     """Sums over micro-batches, kept on the device and read once."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Tally:
         self._plausible: list[Tensor] = []
         self._entropies: list[Tensor] = []
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: UpdateSums) -> None:
         """Add another tally's sums."""
         self._sums += other._sums
         self._bounded += other._bounded
@@ -96,9 +96,9 @@ class Tally:
         self._plausible += other._plausible
         self._entropies += other._entropies
 
-    def on(self, device: str) -> Tally:
+    def on(self, device: str) -> UpdateSums:
         """Return the same sums on another device."""
-        moved = Tally()
+        moved = UpdateSums()
         for name, tensors in vars(self).items():
             setattr(moved, name, [tensor.to(device) for tensor in tensors])
         return moved

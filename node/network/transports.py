@@ -10,7 +10,7 @@ from contextlib import closing
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from node.config.registry import TRANSPORTS, Kind
+from node.config.registry import TRANSPORTS, Plugin
 from node.config.sections import NetworkSection
 from node.errors import ConfigError
 from node.storage.run_folder import RunFolder
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from swarm.transport.transport import Transport
 
 
-class TransportKind(Kind, ABC):
+class TransportKind(Plugin, ABC):
     """A peer-to-peer stack; ``daemon`` says if it uses hivemind's p2p daemon."""
 
     daemon: ClassVar[bool] = False

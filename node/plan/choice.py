@@ -13,7 +13,7 @@ from node.config.config import Config
 from node.config.registry import ENGINES
 from node.errors import ConfigError, NodeError
 from node.plan.machine import Machine
-from node.plan.memory import Estimate, Place, estimate
+from node.plan.memory import MemoryEstimate, Place, estimate
 from node.plan.model_shape import ModelShape, gigabytes
 from node.policy.model_source import SHIPPED
 
@@ -41,7 +41,7 @@ class Choice:
     rung: Rung
     keys: Overrides
     config: Config
-    estimate: Estimate
+    estimate: MemoryEstimate
 
 
 def rungs(machine: Machine) -> Iterator[Rung]:
@@ -104,7 +104,7 @@ def choose(shape: ModelShape, machine: Machine, model: str, tokens: int) -> Choi
     raise ConfigError("policy.model", model, missing(least.estimate, machine))
 
 
-def missing(told: Estimate, machine: Machine) -> str:
+def missing(told: MemoryEstimate, machine: Machine) -> str:
     """Describe what an estimate lacks, and the remedy."""
     place: Place = "device" if machine.apart and _short(told, machine, "device") else "memory"
     there = machine.device.free if place == "device" else machine.free
@@ -121,17 +121,17 @@ def prompt_tokens(tokens: int) -> int:
     return max(1, tokens // 4)
 
 
-def fits(told: Estimate, machine: Machine) -> bool:
+def fits(told: MemoryEstimate, machine: Machine) -> bool:
     """Return whether a tenth of the free memory remains."""
     return _excess(told, machine) <= 0
 
 
-def _excess(told: Estimate, machine: Machine) -> float:
+def _excess(told: MemoryEstimate, machine: Machine) -> float:
     short = _short(told, machine, "memory")
     return max(short, _short(told, machine, "device")) if machine.apart else short
 
 
-def _short(told: Estimate, machine: Machine, place: Place) -> float:
+def _short(told: MemoryEstimate, machine: Machine, place: Place) -> float:
     free = machine.device.free if place == "device" else machine.free
     return told.peak(place) - FREE_SHARE * free
 
@@ -149,7 +149,7 @@ def _choice(
     return choice
 
 
-def _told(shape: ModelShape, machine: Machine, config: Config, tokens: int) -> Estimate:
+def _told(shape: ModelShape, machine: Machine, config: Config, tokens: int) -> MemoryEstimate:
     return estimate(
         shape,
         config,

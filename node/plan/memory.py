@@ -97,7 +97,7 @@ GPU_PROGRAM = 500 << 20  # GPU memory of CUDA and its libraries per process
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MemoryPart:
     """The peak bytes of one part, in main and GPU memory, during its phases."""
 
     name: str
@@ -111,10 +111,10 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class MemoryEstimate:
     """All parts, in table order with repeated names; ``disk`` holds all checkpoints."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[MemoryPart, ...]
     disk: int
 
     def peak(self, place: Place) -> int:
@@ -140,7 +140,7 @@ class Estimate:
 
 def estimate(
     shape: ModelShape, config: Config, *, device: str, prompt: int, device_memory: int = 0
-) -> Estimate:
+) -> MemoryEstimate:
     """Estimate the memory of a node with this model and configuration.
 
     Args:
@@ -154,32 +154,32 @@ def estimate(
         *_update(shape, config, work, device),
         *_engine(shape, config, work, device, device_memory),
     )
-    return Estimate(found, _disk(shape, config))
+    return MemoryEstimate(found, _disk(shape, config))
 
 
-def _at(name: str, value: float, device: str, *phases: Phase) -> Part:
+def _at(name: str, value: float, device: str, *phases: Phase) -> MemoryPart:
     chosen = phases or PHASES
     if device == "cuda":
-        return Part(name, device=value, phases=chosen)
-    return Part(name, memory=value, phases=chosen)
+        return MemoryPart(name, device=value, phases=chosen)
+    return MemoryPart(name, memory=value, phases=chosen)
 
 
-def _program(device: str) -> Iterator[Part]:
-    yield Part("program", memory=PROGRAM, device=GPU_PROGRAM if device == "cuda" else 0)
-    yield Part("other processes", memory=OTHERS)
+def _program(device: str) -> Iterator[MemoryPart]:
+    yield MemoryPart("program", memory=PROGRAM, device=GPU_PROGRAM if device == "cuda" else 0)
+    yield MemoryPart("other processes", memory=OTHERS)
 
 
-def _model(shape: ModelShape, config: Config, device: str) -> Iterator[Part]:
+def _model(shape: ModelShape, config: Config, device: str) -> Iterator[MemoryPart]:
     whole = weights(shape, config)
     yield _at("weights", whole, device)
     if config.policy.lora_rank:
-        yield Part("program", memory=PEFT)
+        yield MemoryPart("program", memory=PEFT)
     else:
         # A weight file is assembled in main memory before it is written.
-        yield Part("files", memory=whole, phases=("save",))
+        yield MemoryPart("files", memory=whole, phases=("save",))
 
 
-def _update(shape: ModelShape, config: Config, work: Workload, device: str) -> Iterator[Part]:
+def _update(shape: ModelShape, config: Config, work: Workload, device: str) -> Iterator[MemoryPart]:
     place = "cpu" if config.learner.offload else device
     if place == "cuda":
         yield _at("gradients", gradients(shape, config), place, "update")
@@ -194,7 +194,7 @@ def _update(shape: ModelShape, config: Config, work: Workload, device: str) -> I
 
 def _engine(
     shape: ModelShape, config: Config, work: Workload, device: str, device_memory: int
-) -> Iterator[Part]:
+) -> Iterator[MemoryPart]:
     shared = not config.overlaps and config.engine.kind == "transformers"
     # The process keeps main memory that the embedded engine frees: the allocator returns no
     # block below 32 MiB (mallopt(3), M_MMAP_THRESHOLD). Freed GPU memory serves the update.
@@ -207,17 +207,17 @@ def _engine(
         share = config.engine.gpu_memory * device_memory
         taken = share if device == "cuda" else model + cache(shape, config, work)
         yield _at("engine", taken, device, *awake)
-        yield Part("engine", memory=VLLM + 2 * model, phases=("load", *writing))
+        yield MemoryPart("engine", memory=VLLM + 2 * model, phases=("load", *writing))
         return
     yield _at("cache", cache(shape, config, work), device, *writing)
     yield _at("engine", decoder(shape, config), device, *writing)
     if device == "cpu":
         # In the same process, gradients of equal size take its place.
         phases: tuple[Phase, ...] = ("generate",) if shared else writing
-        yield Part("engine", memory=laid_out(shape, config), phases=phases)
+        yield MemoryPart("engine", memory=laid_out(shape, config), phases=phases)
     if not shared:
         yield _at("engine", model, device, *writing)
-        yield Part("engine", memory=PROGRAM + 2 * model, phases=writing)
+        yield MemoryPart("engine", memory=PROGRAM + 2 * model, phases=writing)
 
 
 def _disk(shape: ModelShape, config: Config) -> int:

@@ -205,7 +205,7 @@ LOOK_SECONDS = 1.0  # Maximum wait between polls; any event interrupts it.
 JUDGES = 2  # A task that is slow to score blocks only one of them.
 
 
-class OverlappingGenerator:
+class AsyncRolloutGenerator:
     """Source of scored groups that works while the policy learns from earlier ones.
 
     All work runs on the caller's thread, in :meth:`generate` and :meth:`beside`, except that of the

@@ -18,7 +18,7 @@ from node.rollout.groups import OwnGroup, OwnTask, own_group
 from node.tasks.curriculum import EnvLevel, TaskSampler
 from node.tasks.scorer import Scorer, buildable, nothing_built
 from node.trajectories.player import Player, judged
-from node.trajectories.trajectory import Played, TurnLimits
+from node.trajectories.trajectory import Trajectory, TurnLimits
 from protocol.announcement import epoch_of
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
@@ -209,7 +209,7 @@ class Generator:
         return buildable(self._verifier, refs, lambda n, why: self._unscored(tasks[n], why))
 
     def score(
-        self, task: OwnTask, prompt_ids: Sequence[int], written: Sequence[Played]
+        self, task: OwnTask, prompt_ids: Sequence[int], written: Sequence[Trajectory]
     ) -> OwnGroup | None:
         """Return the completions' group; None, counted, if it cannot be scored.
 
@@ -224,7 +224,7 @@ class Generator:
             raise nothing_built(self._unbuilt)
 
     def _score(
-        self, rolled_out: Sequence[tuple[OwnTask, Sequence[int], Sequence[Played]]]
+        self, rolled_out: Sequence[tuple[OwnTask, Sequence[int], Sequence[Trajectory]]]
     ) -> Iterator[OwnGroup | None]:
         outcomes = judged(self._verifier, [(task.ref, written) for task, _, written in rolled_out])
         for (task, prompt_ids, written), found in zip(rolled_out, outcomes, strict=True):

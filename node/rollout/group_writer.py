@@ -15,7 +15,7 @@ from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup, OwnTask
 from node.tasks.scorer import Scorer
 from node.trajectories.trajectory import OpenTrajectory, TurnLimits
-from node.trajectories.turns import Turns
+from node.trajectories.turns import TurnScheduler
 from protocol.rollout import Finish, Tokens
 from swarm.groups import TaskRef
 from swarm.journal import Journal
@@ -23,7 +23,7 @@ from swarm.journal import Journal
 OWN = b""  # Author of local groups in the journal's table of used groups.
 
 
-class Place(NamedTuple):
+class TurnPlace(NamedTuple):
     """One turn of one completion of one group."""
 
     ticket: int
@@ -69,7 +69,7 @@ class UnfinishedGroups:
         with self._journal.transaction() as connection:
             connection.executemany("INSERT INTO begun VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
-    def write(self, turns: Iterable[tuple[Place, UnfinishedTurn]]) -> None:
+    def write(self, turns: Iterable[tuple[TurnPlace, UnfinishedTurn]]) -> None:
         """Store the current content of these turns."""
         rows = [(*place, *_packed(each)) for place, each in turns]
         if not rows:
@@ -98,7 +98,7 @@ class UnfinishedGroups:
 
         Groups started later count as started now.
         """
-        cut: dict[tuple[int, int], tuple[Place, UnfinishedTurn]] = {}
+        cut: dict[tuple[int, int], tuple[TurnPlace, UnfinishedTurn]] = {}
         lost = 0
         for place, turn in self._turns():
             tokens, completion = turn.tokens, (place.ticket, place.number)
@@ -132,12 +132,12 @@ class UnfinishedGroups:
             completions[place.number] = (*completions.get(place.number, ()), turn)
         return list(kept.values())
 
-    def _turns(self) -> list[tuple[Place, UnfinishedTurn]]:
+    def _turns(self) -> list[tuple[TurnPlace, UnfinishedTurn]]:
         rows = self._journal.read(
             "SELECT ticket, place, turn, finish, ids, logprobs, versions, observation "
             "FROM written ORDER BY 1, 2, 3"
         )
-        return [(Place(*row[:3]), _unpacked(*row[3:])) for row in rows]
+        return [(TurnPlace(*row[:3]), _unpacked(*row[3:])) for row in rows]
 
 
 def _strike(connection: sqlite3.Connection, tickets: Sequence[int]) -> None:
@@ -243,8 +243,8 @@ class GroupWriter:
         self._once = sampling
         self._turn = replace(sampling, max_new_tokens=limits.turn_tokens)
         self._unfinished = unfinished
-        self._turns = Turns(policy, scorer, limits, engine.nudge)
-        self._open: dict[int, tuple[RunningGroup, Place]] = {}
+        self._turns = TurnScheduler(policy, scorer, limits, engine.nudge)
+        self._open: dict[int, tuple[RunningGroup, TurnPlace]] = {}
         self._waiting: list[OpenTrajectory] = []
         self._complete: list[RunningGroup] = []
         self._quiet = False
@@ -258,7 +258,7 @@ class GroupWriter:
         """Start to generate a group whose prompt is known."""
         group.open(self._policy, self._sampling(group).max_new_tokens)
         for number, each in enumerate(group.completions):
-            self._open[each.key] = group, Place(group.ticket, number)
+            self._open[each.key] = group, TurnPlace(group.ticket, number)
             if each.played is None or each.played.turns[-1].observation is not None:
                 self._waiting.append(each)
             else:
@@ -351,7 +351,7 @@ class GroupWriter:
         return self._turn if group.task.ref.env in self._scorer.environments else self._once
 
 
-def _place(each: OpenTrajectory, place: Place) -> Place:
+def _place(each: OpenTrajectory, place: TurnPlace) -> TurnPlace:
     return place._replace(turn=len(each.played.turns) if each.played else 0)
 
 

@@ -15,7 +15,7 @@ from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.off_policy import FILTERS, Answer, budget
 from node.monitor.record import Stopwatch
 from node.policy.policy import Policy
-from node.trajectories.trajectory import Played
+from node.trajectories.trajectory import Trajectory
 from protocol.manifest import Extract
 from protocol.rollout import Completion, Finish, Group, Writer
 from swarm.common.counters import Counters
@@ -59,7 +59,7 @@ class OwnGroup:
 
 
 def own_group(
-    task: OwnTask, prompt_ids: Sequence[int], written: Sequence[Played], verdict: Verdict
+    task: OwnTask, prompt_ids: Sequence[int], written: Sequence[Trajectory], verdict: Verdict
 ) -> OwnGroup:
     """Combine a task's completions and their verification result."""
     rewards = verdict.rewards
@@ -128,7 +128,7 @@ class GroupSource(Protocol):
     """Source of a round's local groups; it decides the schedule.
 
     :class:`node.rollout.generator.Generator` pauses while the policy learns.
-    :class:`node.rollout.async_generator.OverlappingGenerator` continues.
+    :class:`node.rollout.async_generator.AsyncRolloutGenerator` continues.
     """
 
     def generate(self, count: int, watch: Stopwatch) -> list[OwnGroup]:
@@ -149,7 +149,7 @@ REMEMBERED_TEXTS = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class GroupLimits:
     """Limits of a peer's group: ``completions`` sampled, ``tokens`` of each, filters."""
 
     completions: int
@@ -167,7 +167,7 @@ class Intake:
     def __init__(
         self,
         policy: Policy,
-        limits: Limits,
+        limits: GroupLimits,
         extracts: Mapping[str, Extract],
         secret: bytes,
         counters: Counters,

@@ -23,7 +23,7 @@ from node.monitor.sinks import open_sinks
 from node.network.membership import Membership
 from node.network.moving import enter
 from node.run.foreground import STOPS, RunOptions, announce, dashboard, stopping
-from node.run.node import Participant
+from node.run.node import Node
 from node.run.observer import LOOK_SECONDS, Observer
 from node.run.status import StatusFile
 from node.storage.run_folder import RunFolder, SwarmFiles
@@ -142,9 +142,7 @@ def run_join(config: Config, folder: RunFolder, options: RunOptions, stages: Sta
         for note in enter(config, folder, options.swarm):
             tell(note)
         ranks = stack.enter_context(Ranks(launch)) if launch else None
-        node = stack.enter_context(
-            Participant(config, folder, ranks=ranks, say=tell, stage=stages.begin)
-        )
+        node = stack.enter_context(Node(config, folder, ranks=ranks, say=tell, stage=stages.begin))
         stages.close()
         stack.enter_context(stop.working())
         announce(node.membership, tell)

@@ -22,7 +22,7 @@ from node.rollout.async_generator import JUDGES
 from node.run.preflight import cautions
 from node.run.recorder import Recorder, ShownGroups
 from node.run.resume import RunState
-from node.run.training_loop import Rounds, Trainer, open_experience
+from node.run.training_loop import Trainer, TrainingLoop, open_experience
 from node.run.update_groups import public_name
 from node.storage.run_folder import RunFolder
 from node.tasks.catalogue import allowed_by, overview
@@ -40,7 +40,7 @@ from swarm.verification import JudgeRefused
 log = logging.getLogger(__name__)
 
 
-class Participant(Opened):
+class Node(Opened):
     """A node in its run folder, resumed where it stopped.
 
     Entering this context manager opens every part and joins the swarm; leaving closes them. The
@@ -53,12 +53,12 @@ class Participant(Opened):
         stage: receives each next step while the node opens.
 
     Attributes:
-        rounds: the loop; :meth:`node.run.training_loop.Rounds.step` does one round.
+        rounds: the loop; :meth:`node.run.training_loop.TrainingLoop.step` does one round.
         groups: some of the latest round, for display.
         notes: what had to be corrected on opening, one sentence each.
     """
 
-    rounds: Rounds
+    rounds: TrainingLoop
     membership: Membership
     policy: Policy
     recorder: Recorder

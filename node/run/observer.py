@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from node.config.config import Config
-from node.dashboard.access import Place, listen
+from node.dashboard.access import ListeningSocket, listen
 from node.dashboard.public_documents import Observed, data, dialled, documents, unchanging
-from node.dashboard.public_server import PageServer, Snapshot, read_census, write_census
+from node.dashboard.public_server import PageServer, PageWriter, read_census, write_census
 from node.network.membership import Membership
 from node.storage.run_folder import RunFolder
-from swarm.census.authors import Tally
+from swarm.census.authors import RefusalCounts
 from swarm.census.census import Census
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
@@ -52,11 +52,11 @@ class Observer:
         counters: Counters,
     ) -> None:
         self._config, self._folder, self._kind = config, folder, kind
-        self._counters, self._clock, self._tally = counters, SystemClock(), Tally()
+        self._counters, self._clock, self._tally = counters, SystemClock(), RefusalCounts()
         snapshot = config.monitor.snapshot
-        self._snapshot = Snapshot(Path(snapshot)) if snapshot else None
+        self._snapshot = PageWriter(Path(snapshot)) if snapshot else None
         self._static = unchanging()
-        self._place: Place | None = listen(wanted, KEY) if wanted else None
+        self._place: ListeningSocket | None = listen(wanted, KEY) if wanted else None
         self._server: PageServer | None = None
         self._pool: Pool | None = None
         self._due: dict[str, float] = {}

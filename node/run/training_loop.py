@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 MAX_FAILURES_IN_A_ROW = 3
 
 
-class Rounds:
+class TrainingLoop:
     """The loop of rounds: generate, publish, mix with peer groups, update the policy.
 
     Args:
@@ -267,9 +267,9 @@ class Trainer:
         report: Callable[[Outcome], None],
         rate: Callable[[int, float], bool],
         done: int = 0,
-    ) -> Rounds:
+    ) -> TrainingLoop:
         """Build the loop, after ``done`` rounds."""
-        return Rounds(
+        return TrainingLoop(
             source=self._own.source(done),
             external=self._external,
             semi_online=self._semi_online,

@@ -23,10 +23,10 @@ from node.learner.off_policy import FILTERS
 from node.learner.update_stats import UpdateStats
 from node.policy.device import give_back
 from node.policy.policy import Policy
-from node.rollout.async_generator import JUDGES, OverlappingGenerator, StalenessWindow
+from node.rollout.async_generator import JUDGES, AsyncRolloutGenerator, StalenessWindow
 from node.rollout.generator import Generator, TaskIndexes
 from node.rollout.group_writer import GroupWriter, UnfinishedGroups
-from node.rollout.groups import GroupSource, Intake, Limits, OwnGroup
+from node.rollout.groups import GroupLimits, GroupSource, Intake, OwnGroup
 from node.rollout.replay import Revived, SuccessPool
 from node.run.outcome import Rules, earned
 from node.tasks.curriculum import EnvLevel, TaskSampler
@@ -185,7 +185,7 @@ def open_intake(
     config: Config, policy: Policy, manifest: Manifest, secret: bytes, counters: Counters
 ) -> Intake:
     """Open the intake that the config and the swarm ask for."""
-    limits = Limits(
+    limits = GroupLimits(
         config.engine.group_size,
         config.engine.max_new_tokens,
         [name for name in FILTERS if name in config.mixture.refuse],
@@ -321,7 +321,7 @@ class OwnGroups:
         self._journal = journal
         self._counters = counters
         self._limits = TurnLimits.of(config.engine)
-        self._overlapping: OverlappingGenerator | None = None
+        self._overlapping: AsyncRolloutGenerator | None = None
         self._generator = Generator(
             author=author,
             policy=trained.policy,
@@ -345,7 +345,7 @@ class OwnGroups:
             tokens = counted(lost, "token")
             log.info("%s of policies after the last checkpoint will be written anew", tokens)
         engine = self._trained.streaming
-        self._overlapping = OverlappingGenerator(
+        self._overlapping = AsyncRolloutGenerator(
             self._generator,
             policy=policy,
             engine=engine,

@@ -57,7 +57,7 @@ class Curriculum(ABC):
         del state
 
 
-class Uniform(Curriculum):
+class UniformCurriculum(Curriculum):
     """Curriculum that samples an env by weight, then one of its levels uniformly."""
 
     def next(
@@ -106,7 +106,7 @@ class TaskSampler:
         _check(weights, names)
         self._weights = {name: weights.get(name, 0.0) if weights else 1.0 for name in names}
         self._rng = rng
-        self._curriculum = curriculum or Uniform(group_size=0)
+        self._curriculum = curriculum or UniformCurriculum(group_size=0)
         self.levels = tuple(pair for pair in levels if self._weights[pair[0]] > 0.0)
         if not self.levels:
             raise ConfigError("tasks.weights", dict(weights), "Give an env a weight above 0.")

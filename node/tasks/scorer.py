@@ -18,7 +18,7 @@ from swarm.verification import (
     Asked,
     Judged,
     JudgeRefused,
-    Turns,
+    TrajectoryTexts,
     Verdict,
     one_outcome,
 )
@@ -146,14 +146,14 @@ def nothing_built(count: int) -> JudgeRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
+class GroupRewards:
     """Rewards in completion order, and how many answers made the scorer raise."""
 
     rewards: list[float]
     unreadable: int
 
 
-def score(source: TaskSource, task: Task, answers: Sequence[Answer]) -> Scores:
+def score(source: TaskSource, task: Task, answers: Sequence[Answer]) -> GroupRewards:
     """Score whole completions as answers to a task; trajectories are replayed.
 
     An answer that makes the scorer raise counts as wrong.
@@ -166,7 +166,7 @@ def score(source: TaskSource, task: Task, answers: Sequence[Answer]) -> Scores:
     rewards, unreadable = [], 0
     with kept():
         for answer in answers:
-            if isinstance(answer, Turns):
+            if isinstance(answer, TrajectoryTexts):
                 rewards.append(_replayed(source, task, answer))
                 continue
             try:
@@ -176,10 +176,10 @@ def score(source: TaskSource, task: Task, answers: Sequence[Answer]) -> Scores:
             except Exception:  # noqa: BLE001 - see above
                 rewards.append(0.0)
                 unreadable += 1
-    return Scores(rewards, unreadable)
+    return GroupRewards(rewards, unreadable)
 
 
-def _replayed(source: TaskSource, task: Task, turns: Turns) -> float:
+def _replayed(source: TaskSource, task: Task, turns: TrajectoryTexts) -> float:
     if source.environment is None:
         raise ScoringError(f"env {source.name!r} is answered in one turn")
     try:

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from node.engines.engine import RolloutEngine, Sample, Sampling
 from node.policy.policy import Policy
 from node.tasks.scorer import Scorer, judge_all
-from node.trajectories.trajectory import OpenTrajectory, Played, Script, TurnLimits
-from node.trajectories.turns import Turns
+from node.trajectories.trajectory import OpenTrajectory, Script, Trajectory, TurnLimits
+from node.trajectories.turns import TurnScheduler
 from protocol.rollout import Finish, Tokens
 from swarm.groups import TaskRef
 from swarm.verification import Asked, Judged, Verdict
@@ -43,7 +43,7 @@ class Player:
         n: int,
         sampling: Sampling,
         scripts: Mapping[TaskRef, Script] = MappingProxyType({}),
-    ) -> list[list[Played]]:
+    ) -> list[list[Trajectory]]:
         """Generate ``n`` completions of each task, in the order of ``tasks``.
 
         Args:
@@ -55,12 +55,12 @@ class Player:
             ValueError: a prompt is empty or leaves no tokens for a completion.
         """
         many = self._scorer.environments
-        done: dict[int, list[Played]] = {}
+        done: dict[int, list[Trajectory]] = {}
         once = [number for number, task in enumerate(tasks) if task.env not in many]
         if once:
             answers = self._engine.generate([prompts[number] for number in once], n, sampling)
             for number, samples in zip(once, answers, strict=True):
-                done[number] = [Played.once(sample) for sample in samples]
+                done[number] = [Trajectory.once(sample) for sample in samples]
         played = [number for number, task in enumerate(tasks) if task.env in many]
         if played:
             begun = [(tasks[number], prompts[number]) for number in played]
@@ -73,11 +73,11 @@ class Player:
         n: int,
         sampling: Sampling,
         scripts: Mapping[TaskRef, Script],
-    ) -> list[list[Played]]:
+    ) -> list[list[Trajectory]]:
         groups = [[OpenTrajectory(task, list(prompt)) for _ in range(n)] for task, prompt in begun]
         opened = {each.key: each for group in groups for each in group}
         turn = replace(sampling, max_new_tokens=self._limits.turn_tokens)
-        turns = Turns(self._policy, self._scorer, self._limits, self._engine.nudge)
+        turns = TurnScheduler(self._policy, self._scorer, self._limits, self._engine.nudge)
         try:
             self._go_on(opened, turn, turns, scripts)
         except BaseException:
@@ -89,7 +89,7 @@ class Player:
         self,
         opened: Mapping[int, OpenTrajectory],
         turn: Sampling,
-        turns: Turns,
+        turns: TurnScheduler,
         scripts: Mapping[TaskRef, Script],
     ) -> None:
         ready, left = list(opened.values()), len(opened)
@@ -118,7 +118,9 @@ class Player:
             each.patch(Sample(Tokens(ids, (0.0,) * len(ids), versions), Finish.STOP, action))
 
 
-def judged(scorer: Scorer, written: Sequence[tuple[TaskRef, Sequence[Played]]]) -> Iterator[Judged]:
+def judged(
+    scorer: Scorer, written: Sequence[tuple[TaskRef, Sequence[Trajectory]]]
+) -> Iterator[Judged]:
     """Yield the verification result of each task's completions, in order.
 
     Trajectories are replayed as peers do; what does not reproduce is neither shared nor trained on.
@@ -135,7 +137,7 @@ def judged(scorer: Scorer, written: Sequence[tuple[TaskRef, Sequence[Played]]]) 
         yield next(found) if settled is None else settled
 
 
-def _settled(scorer: Scorer, task: TaskRef, group: Sequence[Played]) -> Judged | None:
+def _settled(scorer: Scorer, task: TaskRef, group: Sequence[Trajectory]) -> Judged | None:
     if lost := next((each.lost for each in group if each.lost), None):
         return lost
     if task.env not in scorer.unrepeatable:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from node.config.sections import EngineSection
-from node.engines.engine import Sample, Trajectory
+from node.engines.engine import Sample, SamplingRequest
 from node.learner.batches import TrainingCompletion
 from node.tasks.scorer import Move
 from protocol.rollout import Finish, Segment, Tokens, Writer
 from swarm.groups import TaskRef
-from swarm.verification import Answer, JudgeRefused, Turns
+from swarm.verification import Answer, JudgeRefused, TrajectoryTexts
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class Trajectory:
     """A completion of one or more turns; the last one has no observation.
 
     Attributes:
@@ -44,7 +44,7 @@ class Played:
     lost: JudgeRefused | None = None
 
     @classmethod
-    def once(cls, sample: Sample) -> Played:
+    def once(cls, sample: Sample) -> Trajectory:
         """Wrap a single-turn answer."""
         return cls((Turn(sample),), sample.finish)
 
@@ -77,7 +77,9 @@ class Played:
         """Return the answer for a verifier; ``played``: in an environment."""
         if not played:
             return self.text
-        return Turns(tuple(each.text for each in self.segments), self.finish is Finish.LENGTH)
+        return TrajectoryTexts(
+            tuple(each.text for each in self.segments), self.finish is Finish.LENGTH
+        )
 
     def training(self) -> TrainingCompletion:
         """Return the learner's input; observations between turns are not trained on."""
@@ -93,16 +95,16 @@ class Played:
             versions += [*own.versions, *own.versions[-1:] * read]
         return TrainingCompletion(tuple(ids), tuple(trained), tuple(behaviour), tuple(versions))
 
-    def answered(self, observation: str, observed: tuple[int, ...]) -> Played:
+    def answered(self, observation: str, observed: tuple[int, ...]) -> Trajectory:
         """Return a copy with the observation after its last turn."""
         last = replace(self.turns[-1], observation=observation, observed=observed)
         return replace(self, turns=(*self.turns[:-1], last))
 
-    def with_turn(self, sample: Sample) -> Played:
+    def with_turn(self, sample: Sample) -> Trajectory:
         """Return a copy with one more turn."""
         return replace(self, turns=(*self.turns, Turn(sample)), finish=sample.finish)
 
-    def with_turn_of_another(self, sample: Sample) -> Played:
+    def with_turn_of_another(self, sample: Sample) -> Trajectory:
         """Return a copy whose last turn is replaced by one not from the policy."""
         return replace(
             self, turns=(*self.turns[:-1], Turn(sample, own=False)), finish=sample.finish
@@ -124,7 +126,7 @@ class TurnLimits:
         turn_tokens = engine.max_turn_tokens or max(1, share)
         return cls(engine.max_turns, turn_tokens, engine.max_new_tokens)
 
-    def last(self, played: Played) -> bool:
+    def last(self, played: Trajectory) -> bool:
         """Return whether no turn may follow."""
         written = sum(len(turn.sample.tokens.ids) for turn in played.turns)
         return len(played.turns) >= self.turns or written + self.turn_tokens > self.tokens
@@ -146,17 +148,17 @@ class OpenTrajectory:
     task: TaskRef
     ids: list[int]
     key: int = field(default_factory=lambda: next(_keys))
-    played: Played | None = None
+    played: Trajectory | None = None
     begun: Tokens = field(default_factory=Tokens)
     over: bool = False
 
-    def wanted(self, *, stream: int = 0, lasts: bool) -> Trajectory:
+    def wanted(self, *, stream: int = 0, lasts: bool) -> SamplingRequest:
         """Return the engine request for its next turn, or for the rest of one."""
-        return Trajectory(self.key, tuple(self.ids), self.begun, stream, lasts)
+        return SamplingRequest(self.key, tuple(self.ids), self.begun, stream, lasts)
 
     def add(self, sample: Sample) -> None:
         """Append one turn."""
-        self.played = self.played.with_turn(sample) if self.played else Played.once(sample)
+        self.played = self.played.with_turn(sample) if self.played else Trajectory.once(sample)
         self.ids += sample.tokens.ids
         self.begun = Tokens()
 
@@ -172,12 +174,12 @@ class OpenTrajectory:
         self.ids += observed
         self.played = self.so_far.answered(observation, tuple(observed))
 
-    def end(self, played: Played) -> None:
+    def end(self, played: Trajectory) -> None:
         """Mark it as over, with ``played`` as its result."""
         self.played, self.over = played, True
 
     @property
-    def so_far(self) -> Played:
+    def so_far(self) -> Trajectory:
         """Its turns; at least one must exist."""
         assert self.played is not None
         return self.played
@@ -202,7 +204,7 @@ class Script:
     actions: tuple[str, ...]
     patches: int
 
-    def instead(self, played: Played) -> str | None:
+    def instead(self, played: Trajectory) -> str | None:
         """Return the replacement of the last turn; None to keep it."""
         written = tuple(turn.sample.text for turn in played.turns)
         before, number = written[:-1], len(written) - 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from node.policy.policy import Policy
 from node.tasks.scorer import Answered, Move, Moved, Scorer
-from node.trajectories.trajectory import OpenTrajectory, Played, TurnLimits
+from node.trajectories.trajectory import OpenTrajectory, Trajectory, TurnLimits
 from protocol.rollout import Finish
 from swarm.groups import TaskRef
 from swarm.verification import JudgeRefused
@@ -21,7 +21,7 @@ class _Asked:
     answer: Future[Moved]
 
 
-class Turns:
+class TurnScheduler:
     """Requests to environments for trajectories, each answered as soon as possible.
 
     ``nudge`` is called from any thread when :meth:`answered` has something.
@@ -92,12 +92,12 @@ class Turns:
         return True
 
 
-def _ended(played: Played, moved: Answered) -> Played:
+def _ended(played: Trajectory, moved: Answered) -> Trajectory:
     whole = moved.over and played.finish is Finish.STOP
     return replace(played, reward=moved.reward, finish=Finish.STOP if whole else Finish.LENGTH)
 
 
-class Sitting:
+class Session:
     """Session in one task, after the prompt ``first``.
 
     A single-turn task takes one turn. Raises ``JudgeRefused`` if the task cannot be built.
@@ -130,6 +130,6 @@ class Sitting:
         return moved
 
 
-def turns_of(played: Played) -> list[tuple[str, str | None]]:
+def turns_of(played: Trajectory) -> list[tuple[str, str | None]]:
     """Return the text of each turn and the response to it."""
     return [(turn.sample.text, turn.observation) for turn in played.turns]

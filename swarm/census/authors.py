@@ -41,7 +41,7 @@ DAY = 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ClaimedProfile:
     """Unverified claims of a peer about itself."""
 
     name: str | None = None
@@ -50,12 +50,14 @@ class Told:
     version: str | None = None
 
 
-def told_by(peer: PeerInfo) -> Told:
+def told_by(peer: PeerInfo) -> ClaimedProfile:
     """Return a peer's claims about itself; empty ones become None."""
     said = peer.profile
     if said is None:
-        return Told()
-    return Told(said.name or None, said.line or None, said.model or None, said.version or None)
+        return ClaimedProfile()
+    return ClaimedProfile(
+        said.name or None, said.line or None, said.model or None, said.version or None
+    )
 
 
 @dataclass(slots=True)
@@ -85,7 +87,7 @@ class Author:
     present: bool = True
     policy_step: int = 0
     link: str | None = None
-    told: Told = Told()
+    told: ClaimedProfile = ClaimedProfile()
     offered: int = 0
     verified: int = 0
     offers: list[str] = field(default_factory=list)
@@ -191,7 +193,7 @@ MAX_TALLIED = 4_096
 NOBODY = b""  # stands for all authors beyond MAX_TALLIED
 
 
-class Tally:
+class RefusalCounts:
     """Thread-safe counts of rejections by author and reason."""
 
     def __init__(self) -> None:

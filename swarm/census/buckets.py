@@ -130,7 +130,7 @@ Cells = dict[str, dict[int, dict[str, Mean]]]  # by family, level and author
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class RewardEstimate:
     """Mean verified reward of a level, with a 95 % interval from two authors on."""
 
     env: str
@@ -162,7 +162,7 @@ class Lately:
         hour = int(now // HOUR)
         self.hours = {at: cells for at, cells in self.hours.items() if hour - HOURS < at <= hour}
 
-    def estimates(self) -> list[Estimate]:
+    def estimates(self) -> list[RewardEstimate]:
         """Return the estimate of each family and level, in order."""
         whole: dict[tuple[str, int], dict[str, Mean]] = {}
         for cells in self.hours.values():
@@ -178,7 +178,7 @@ def _size(cells: Cells) -> int:
     return sum(len(authors) for levels in cells.values() for authors in levels.values())
 
 
-def _estimate(env: str, level: int, authors: Collection[Mean]) -> Estimate:
+def _estimate(env: str, level: int, authors: Collection[Mean]) -> RewardEstimate:
     """Estimate with authors as clusters, because groups of one author are alike.
 
     Cluster-robust variance of a mean (Liang and Zeger 1986), corrected for few clusters.
@@ -187,8 +187,10 @@ def _estimate(env: str, level: int, authors: Collection[Mean]) -> Estimate:
     reward = sum(mean.total for mean in authors) / groups
     count = len(authors)
     if count < 2:
-        return Estimate(env, level, groups, reward, None, None)
+        return RewardEstimate(env, level, groups, reward, None, None)
     squares = sum((mean.total - mean.groups * reward) ** 2 for mean in authors)
     error = math.sqrt(squares * count / (count - 1)) / groups
     half = error * t95(count - 1)
-    return Estimate(env, level, groups, reward, max(0.0, reward - half), min(1.0, reward + half))
+    return RewardEstimate(
+        env, level, groups, reward, max(0.0, reward - half), min(1.0, reward + half)
+    )

@@ -27,7 +27,7 @@ from typing import Any
 
 from swarm.groups import Candidate
 from swarm.mixture.peer_advantage import Earned, PeersLead
-from swarm.mixture.selection import Auto, MixtureSettings, Selection
+from swarm.mixture.selection import AutoSelection, MixtureSettings, Selection
 from swarm.reputation import PROMISING
 
 NOBODY: Mapping[bytes, float] = MappingProxyType({})
@@ -56,7 +56,7 @@ class Mixture:
         settings: MixtureSettings,
         seed: int,
         lead: PeersLead | None = None,
-        rule: type[Selection] = Auto,
+        rule: type[Selection] = AutoSelection,
         options: Any = None,
         *,
         discard: bool = True,

@@ -73,7 +73,7 @@ class Selection(ABC):
         return draw.sample(groups, len(groups))
 
 
-class Auto(Selection):
+class AutoSelection(Selection):
     """Fills an update with informative groups, scaled by the peers' advantage.
 
     Groups with equal rewards teach nothing, and most local groups of a weak policy are such. The
@@ -102,7 +102,7 @@ class Auto(Selection):
         return self.lead.worth
 
 
-class Uniform(Selection):
+class UniformSelection(Selection):
     """Takes at most J groups, as SAPO does (arXiv 2509.08721, section 3 and setup)."""
 
     @property

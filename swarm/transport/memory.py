@@ -17,7 +17,7 @@ from swarm.common.clock import Clock, within
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import Standing
 from swarm.transport.records import Watch
-from swarm.transport.request_limits import Guests, Service
+from swarm.transport.request_limits import PeerLimits, Service
 from swarm.transport.transport import (
     HEADER_SECONDS,
     MINIMUM_RATE,
@@ -25,7 +25,7 @@ from swarm.transport.transport import (
     RATE_GRACE_SECONDS,
     DeadlineExceeded,
     Handler,
-    Limits,
+    HandlerLimits,
     PeerUnreachable,
     Reach,
     RecordCheck,
@@ -115,7 +115,7 @@ class MemoryTransport:
         self.bytes_out = 0
         self._network = network
         self._counters = counters or Counters()
-        self._guests = Guests(network.clock, self._counters)
+        self._guests = PeerLimits(network.clock, self._counters)
         self._services: dict[str, Service] = {}
         self._check: RecordCheck | None = None
         self._watch = Watch(self._counters)
@@ -220,7 +220,7 @@ class MemoryTransport:
         self.bytes_in += len(answer)
         return answer
 
-    def handle(self, protocol: str, handler: Handler, limits: Limits) -> None:
+    def handle(self, protocol: str, handler: Handler, limits: HandlerLimits) -> None:
         self._services[protocol] = Service(protocol, handler, limits, self._counters, self._guests)
 
     async def serve(self, peer: str, protocol: str, payload: bytes) -> bytes:

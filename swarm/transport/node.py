@@ -1,4 +1,4 @@
-"""The :class:`Node` interface below a transport, its settings, and daemon helpers."""
+"""The :class:`TransportNode` interface below a transport, its settings, and daemon helpers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 
 from swarm.common.counters import Counters
 from swarm.transport.records import RecordGate
-from swarm.transport.request_limits import Guests
+from swarm.transport.request_limits import PeerLimits
 from swarm.transport.transport import TransportError, is_relayed
 
 Role = Literal["public", "private", ""]
@@ -44,7 +44,7 @@ StreamHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awai
 """(peer id, reader, writer) of an incoming stream."""
 
 
-class Node(Protocol):
+class TransportNode(Protocol):
     """One identity's connections and DHT, until it fails or is stopped; no retries."""
 
     @property
@@ -114,7 +114,7 @@ class Node(Protocol):
         """Return ``settings`` with the port drawn for ``/tcp/0`` in ``listen``."""
 
 
-Launch = Callable[[NodeSettings, Counters, Any, Guests], Awaitable[Node]]
+Launch = Callable[[NodeSettings, Counters, Any, PeerLimits], Awaitable[TransportNode]]
 """Starts a node, which replaces a dead one of its kind or None. Raises ``TransportError``."""
 
 

@@ -13,11 +13,11 @@ from protocol.messages import DIAL_BACK_STREAM, MAX_DIAL_BACK_RESPONSE_BYTES
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import Standing
-from swarm.transport.node import Launch, Node, NodeSettings, Role, StreamHandler
+from swarm.transport.node import Launch, NodeSettings, Role, StreamHandler, TransportNode
 from swarm.transport.peer_connections import PeerCache
 from swarm.transport.reachability import ANSWER_SECONDS, LIMITS, DialBack, Reachability
 from swarm.transport.records import Watch
-from swarm.transport.request_limits import Guests, Service
+from swarm.transport.request_limits import PeerLimits, Service
 from swarm.transport.streams import ask, serve
 from swarm.transport.supervisor import Supervisor
 from swarm.transport.transport import (
@@ -25,7 +25,7 @@ from swarm.transport.transport import (
     OPENING_SECONDS,
     DeadlineExceeded,
     Handler,
-    Limits,
+    HandlerLimits,
     PeerUnreachable,
     Reach,
     RecordCheck,
@@ -70,7 +70,7 @@ class NodeTransport:
         role: Role = "public" if relay else ""
         settings = NodeSettings(identity, tuple(listen), tuple(announce), start_timeout, role)
         self._counters = counters or Counters()
-        self._guests = Guests(clock or SystemClock(), self._counters)
+        self._guests = PeerLimits(clock or SystemClock(), self._counters)
         self._services: dict[str, Service] = {}
         self._check: RecordCheck | None = None
         self._watch = Watch(self._counters)
@@ -99,7 +99,7 @@ class NodeTransport:
 
     @property
     def node(self) -> Any:
-        """The current :class:`swarm.transport.node.Node`; another one after each failure."""
+        """The current node; another one after each failure."""
         return self._supervisor.node
 
     @property
@@ -237,13 +237,13 @@ class NodeTransport:
                 f"no stream to peer {peer} within {OPENING_SECONDS:g} s"
             ) from error
 
-    def handle(self, protocol: str, handler: Handler, limits: Limits) -> None:
+    def handle(self, protocol: str, handler: Handler, limits: HandlerLimits) -> None:
         self._services[protocol] = Service(protocol, handler, limits, self._counters, self._guests)
         if self._supervisor.started:
             added = self._supervisor.node.add_handler(protocol, self._stream_handler(protocol))
             self._supervisor.spawn(added)
 
-    async def _prepare(self, node: Node) -> None:
+    async def _prepare(self, node: TransportNode) -> None:
         node.gate.check, node.gate.watch = self._check, self._watch
         for protocol in self._services:
             await node.add_handler(protocol, self._stream_handler(protocol))

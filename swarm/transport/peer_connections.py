@@ -14,7 +14,7 @@ from swarm.common.counters import Counters
 from swarm.common.fair_limits import KNOWN
 from swarm.common.util import make_private
 from swarm.transport import protobuf
-from swarm.transport.node import Node
+from swarm.transport.node import TransportNode
 from swarm.transport.transport import ClockSkew, Timing, TransportError, links_of
 
 FIRST_SECONDS = 1.0
@@ -225,7 +225,7 @@ class Timings:
         self._asked[peer] = now
         return peer
 
-    async def measure(self, node: Node, peer: str) -> None:
+    async def measure(self, node: TransportNode, peer: str) -> None:
         """Call a peer and store its timing; drop the timing if it does not answer."""
         asked, began = self._clock.time(), self._clock.monotonic()
         try:

@@ -32,7 +32,7 @@ from swarm.common.counters import Counters
 from swarm.common.fair_limits import Backoff
 from swarm.transport.supervisor import Supervisor
 from swarm.transport.transport import (
-    Limits,
+    HandlerLimits,
     Reach,
     Refusal,
     TransportError,
@@ -319,7 +319,7 @@ def identity_in(payload: bytes) -> tuple[bytes, bytes]:
 DIAL_SECONDS = 2.0  # less than the asking peer waits for an answer to begin
 
 PAUSE_SECONDS = 5.0
-LIMITS = Limits(MAX_DIAL_BACK_REQUEST_BYTES, concurrent=4, concurrent_per_peer=1)
+LIMITS = HandlerLimits(MAX_DIAL_BACK_REQUEST_BYTES, concurrent=4, concurrent_per_peer=1)
 
 Connections = Callable[[str], Awaitable[tuple[str, ...]]]  # peer id -> current addresses
 

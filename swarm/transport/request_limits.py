@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import KEPT, Backoff, ByteBudget, Standings
-from swarm.transport.transport import Handler, Limits, Refusal, TransportError
+from swarm.transport.transport import Handler, HandlerLimits, Refusal, TransportError
 
 YOUNG_SECONDS = 0.25  # a younger request yields only to peers with two slots fewer
 
@@ -26,7 +26,7 @@ CONTESTED_RATE = 65_536.0  # bytes per second at which a peer must take an answe
 
 
 @dataclass(eq=False, slots=True)
-class Place:
+class RequestSlot:
     """The slot of one request."""
 
     peer: str
@@ -39,7 +39,7 @@ class Place:
     give_way: Callable[[], None] = field(default=lambda: None)  # called when the slot is lost
 
 
-class Places:
+class RequestSlots:
     """A service's slots: some for each peer, a quarter of all for known peers only.
 
     If none is free, the peer with most slots loses the one waited for longest. Unknown peers lose
@@ -51,7 +51,7 @@ class Places:
         self._each = each
         self._clock = clock
         self._standings = standings
-        self._places: dict[Place, None] = {}
+        self._places: dict[RequestSlot, None] = {}
         self._held: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class Places:
         """Return the number of slots of one peer."""
         return self._held[peer]
 
-    def take(self, peer: str) -> Place | None:
+    def take(self, peer: str) -> RequestSlot | None:
         """Take a slot for an incoming request of ``peer``; return None if there is none."""
         if self._held[peer] >= self._each:
             return None
@@ -73,22 +73,22 @@ class Places:
             victim.lost = True
             self.release(victim)
             victim.give_way()
-        place = Place(peer, known, now, now + YOUNG_SECONDS)
+        place = RequestSlot(peer, known, now, now + YOUNG_SECONDS)
         self._places[place] = None
         self._held[peer] += 1
         return place
 
-    def work(self, place: Place) -> None:
+    def work(self, place: RequestSlot) -> None:
         """Note that the request is complete and this node prepares the answer."""
         place.waiting = False
 
-    def hand_over(self, place: Place, size: int) -> None:
+    def hand_over(self, place: RequestSlot, size: int) -> None:
         """Note that an answer of ``size`` bytes is ready for the peer to take."""
         place.waiting = place.firm = True
         place.since = self._clock.time()
         place.safe_until = place.since + TAKING_SECONDS + size / CONTESTED_RATE
 
-    def release(self, place: Place) -> None:
+    def release(self, place: RequestSlot) -> None:
         """Free the slot; do nothing if it was lost."""
         if place in self._places:
             del self._places[place]
@@ -102,10 +102,10 @@ class Places:
         strangers = sum(not place.known for place in self._places)
         return known or strangers < self._total - int(self._total * KEPT)
 
-    def _victim(self, peer: str, known: bool, now: float) -> Place | None:
+    def _victim(self, peer: str, known: bool, now: float) -> RequestSlot | None:
         mine = self._held[peer]
 
-        def gives_way(place: Place) -> bool:
+        def gives_way(place: RequestSlot) -> bool:
             if not place.waiting or place.peer == peer or (place.known and not known):
                 return False
             if place.safe_until > now and place.firm:
@@ -127,7 +127,7 @@ FADE_SECONDS = 10.0
 MAX_REMEMBERED = 4096
 
 
-class Flood:
+class FloodGuard:
     """Refusals of each peer, which decay by a factor e in ``FADE_SECONDS``."""
 
     def __init__(self, clock: Clock) -> None:
@@ -155,7 +155,7 @@ FLOOD_PAUSE = 10.0
 LONGEST_PAUSE = 120.0
 
 
-class Guests:
+class PeerLimits:
     """Reputation, backoff and flood state of the peers of one transport."""
 
     def __init__(self, clock: Clock, counters: Counters) -> None:
@@ -166,7 +166,7 @@ class Guests:
         self._patience: Backoff[str] = Backoff(
             clock, first=FIRST_PAUSE, longest=LONGEST_PAUSE, free=FREE_TIMEOUTS
         )
-        self._flood = Flood(clock)
+        self._flood = FloodGuard(clock)
         self._outside: Backoff[str] = Backoff(clock, first=FLOOD_PAUSE, longest=LONGEST_PAUSE)
 
     def welcome(self, peer: str) -> bool:
@@ -206,21 +206,21 @@ class Service:
         self,
         protocol: str,
         handler: Handler,
-        limits: Limits,
+        limits: HandlerLimits,
         counters: Counters,
-        guests: Guests,
+        guests: PeerLimits,
     ) -> None:
         self.protocol = protocol
         self.request_limit = limits.request_bytes
         self.guests = guests
         self._handler = handler
         self._counters = counters
-        self._places = Places(
+        self._places = RequestSlots(
             limits.concurrent, limits.concurrent_per_peer, guests.clock, guests.standings
         )
 
     @contextmanager
-    def admit(self, peer: str) -> Iterator[Place]:
+    def admit(self, peer: str) -> Iterator[RequestSlot]:
         """Hold one of the peer's slots from the first byte read to the last one sent.
 
         Raises :class:`Refusal`: ``busy`` if no slot is free, ``backed_off`` if the peer was late
@@ -244,11 +244,11 @@ class Service:
         finally:
             self._places.release(place)
 
-    def asked(self, place: Place) -> None:
+    def asked(self, place: RequestSlot) -> None:
         """Note that a request is complete."""
         self._places.work(place)
 
-    def answered(self, place: Place, size: int) -> None:
+    def answered(self, place: RequestSlot, size: int) -> None:
         """Note that an answer of ``size`` bytes is on its way."""
         self._places.hand_over(place, size)
 
@@ -292,7 +292,7 @@ class CallBudget:
     They prevent a peer from making this node verify records or send a shard again and again.
     """
 
-    def __init__(self, counters: Counters, guests: Guests) -> None:
+    def __init__(self, counters: Counters, guests: PeerLimits) -> None:
         self._counters = counters
         self._guests = guests
         self._received = ByteBudget(

@@ -11,9 +11,9 @@ from typing import Any
 
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.transport.node import Launch, Node, NodeSettings, Role, check_ports
+from swarm.transport.node import Launch, NodeSettings, Role, TransportNode, check_ports
 from swarm.transport.peer_connections import DialLog, PeerCache, Redial, Shortcuts, Timings
-from swarm.transport.request_limits import Guests
+from swarm.transport.request_limits import PeerLimits
 from swarm.transport.transport import ClockSkew, PeerUnreachable, TransportError
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,9 @@ MAX_SKEW_SECONDS = 3.0
 FIRST_RESTART_PAUSE = 0.5
 LONGEST_RESTART_PAUSE = 30.0
 
-Prepare = Callable[[Node], Awaitable[None]]  # makes a new node ready to serve, before it connects
+Prepare = Callable[
+    [TransportNode], Awaitable[None]
+]  # makes a new node ready to serve, before it connects
 
 
 class Supervisor:
@@ -40,7 +42,7 @@ class Supervisor:
         prepare: Prepare,
         clock: Clock,
         counters: Counters,
-        guests: Guests,
+        guests: PeerLimits,
     ) -> None:
         self.connected: dict[str, tuple[str, ...]] = {}  # full addresses by peer id
         self._launch = launch
@@ -57,7 +59,7 @@ class Supervisor:
         self._log = DialLog()
         self._leaving: set[str] = set()
         self._change = ""
-        self._node: Node | None = None
+        self._node: TransportNode | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -65,7 +67,7 @@ class Supervisor:
         return self._node is not None
 
     @property
-    def node(self) -> Node:
+    def node(self) -> TransportNode:
         """The current node; raises :class:`PeerUnreachable` before start and after close."""
         if self._node is None:
             raise PeerUnreachable("the transport is not started")
@@ -221,7 +223,7 @@ class Supervisor:
             # In the background, because the new node may also die from it.
             self.spawn(self._dial_beside(known))
 
-    async def _restart(self, dead: Node) -> Node:
+    async def _restart(self, dead: TransportNode) -> TransportNode:
         pause = FIRST_RESTART_PAUSE
         while True:
             try:
@@ -232,7 +234,7 @@ class Supervisor:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_RESTART_PAUSE)
 
-    async def _ready(self, node: Node) -> Node:
+    async def _ready(self, node: TransportNode) -> TransportNode:
         # Stops a node that cannot be prepared.
         try:
             await self._prepare(node)
@@ -241,7 +243,7 @@ class Supervisor:
             raise
         return node
 
-    async def _start_node(self, dead: Node | None) -> Node:
+    async def _start_node(self, dead: TransportNode | None) -> TransportNode:
         # If cancelled, stop the node that is starting instead of losing it.
         starting = asyncio.ensure_future(
             self._launch(self._settings, self._counters, dead, self._guests)

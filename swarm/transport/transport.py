@@ -125,7 +125,7 @@ Handler = Callable[[str, bytes], Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HandlerLimits:
     """Limits of a protocol's handler."""
 
     request_bytes: int  # maximum size of a request
@@ -301,7 +301,7 @@ class Transport(Protocol):
         """
         ...
 
-    def handle(self, protocol: str, handler: Handler, limits: Limits) -> None:
+    def handle(self, protocol: str, handler: Handler, limits: HandlerLimits) -> None:
         """Serve ``protocol``; refuse excess requests as ``busy`` or ``too_large``."""
         ...
 

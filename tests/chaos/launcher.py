@@ -29,15 +29,15 @@ def shift_clock(path: Path) -> None:
 
 def pause_rounds(seconds: float) -> None:
     """Rest before each round."""
-    from node.run.training_loop import Rounds
+    from node.run.training_loop import TrainingLoop
 
-    step = Rounds.step
+    step = TrainingLoop.step
 
-    def rested(self: Rounds, **options: Any) -> Any:
+    def rested(self: TrainingLoop, **options: Any) -> Any:
         time.sleep(seconds)
         return step(self, **options)
 
-    Rounds.step = rested  # type: ignore[method-assign]
+    TrainingLoop.step = rested  # type: ignore[method-assign]
 
 
 def main() -> None:

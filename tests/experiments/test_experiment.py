@@ -32,7 +32,7 @@ from experiments.surroundings import Surroundings
 from experiments.worker_pool import WorkerPool
 from node.config.config import Config
 from node.errors import ConfigError, NodeError
-from node.run.node import Participant
+from node.run.node import Node
 from node.run.outcome import Outcome, Rules
 from node.storage.run_folder import RunFolder
 from swarm.common.clock import VirtualClock
@@ -145,13 +145,13 @@ def test_a_simulated_node_that_shares_nothing_is_a_real_node_of_the_same_seed(tm
     config = node_config(SMALL, this, 1, "tiny").model_dump()
     config["network"]["listen"] = ("/ip4/127.0.0.1/tcp/0",)
     clock = VirtualClock(START)
-    with Participant(Config.model_validate(config), folder, clock) as real:
+    with Node(Config.model_validate(config), folder, clock) as real:
         joined = [_step(real, clock, n) for n in range(SMALL.rounds)]
 
     assert traces(joined) == traces(alone)
 
 
-def _step(node: SimulatedNode | Participant, clock: VirtualClock, number: int) -> Outcome:
+def _step(node: SimulatedNode | Node, clock: VirtualClock, number: int) -> Outcome:
     outcome = node.rounds.step(last=number + 1 == SMALL.rounds)
     asyncio.run(clock.advance(EPOCH_SECONDS))
     return outcome

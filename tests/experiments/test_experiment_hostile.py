@@ -23,7 +23,7 @@ from experiments.regimes import EQUAL, EVERY, HOSTILE, UNHARMED, find
 from experiments.settings import Configuration, Settings, node_identity
 from experiments.simulation import SimulatedSwarm, run_simulation
 from experiments.surroundings import Surroundings
-from node.evaluation.comparison import Estimate
+from node.evaluation.comparison import ScoreEstimate
 from node.run.outcome import Outcome
 from protocol.announcement import task_seed
 from swarm.groups import TaskRef
@@ -155,12 +155,12 @@ def test_the_trigger_is_measured_where_an_answer_begins():
 
 def test_margins_are_of_the_worst_seed_in_reward_and_of_the_mean_in_heldout_reward():
     margin = Margin(reward=0.97, heldout=0.95)
-    assert missed(margin, Estimate.of([0.98, 1.5]), Estimate.of([0.9, 1.0])) == ()
-    assert missed(margin, Estimate.of([0.96, 1.5]), Estimate.of([0.9, 0.9])) == (
+    assert missed(margin, ScoreEstimate.of([0.98, 1.5]), ScoreEstimate.of([0.9, 1.0])) == ()
+    assert missed(margin, ScoreEstimate.of([0.96, 1.5]), ScoreEstimate.of([0.9, 0.9])) == (
         "reward",
         "heldout",
     )
-    assert missed(Margin(), Estimate.of([0.1]), Estimate.of([0.1])) == ()
+    assert missed(Margin(), ScoreEstimate.of([0.1]), ScoreEstimate.of([0.1])) == ()
 
 
 @pytest.mark.usefixtures("in_this_process")

@@ -7,7 +7,7 @@ import pytest
 from experiments.arms import MIXES, mix
 from experiments.measures import heldout_within, mean_reward_within, summarise
 from experiments.recording import Recording, RoundFigures
-from node.evaluation.comparison import Estimate
+from node.evaluation.comparison import ScoreEstimate
 
 BOTH = (0, 1)
 
@@ -21,17 +21,17 @@ def recording(arm: str, seed: int, rewards: list[float], tokens: float, cpu: flo
 
 
 def test_a_single_seed_says_nothing_of_noise():
-    one = Estimate.of([3.0])
+    one = ScoreEstimate.of([3.0])
     assert (one.mean, one.error, one.margin, one.beyond_noise) == (3.0, None, None, None)
 
 
 def test_noise_is_judged_by_students_t():
     # Mean 2, standard deviation 1, so the error is 1/sqrt(3) and the margin 4.303 of them.
-    three = Estimate.of([1.0, 2.0, 3.0])
+    three = ScoreEstimate.of([1.0, 2.0, 3.0])
     assert three.error == pytest.approx(3**-0.5)
     assert three.margin == pytest.approx(4.303 * 3**-0.5)
     assert not three.beyond_noise
-    assert Estimate.of([2.0, 2.1, 2.2]).beyond_noise
+    assert ScoreEstimate.of([2.0, 2.1, 2.2]).beyond_noise
 
 
 def test_a_budget_that_ends_within_a_round_counts_a_part_of_it():

@@ -26,7 +26,7 @@ from experiments.simulation import SimulatedSwarm, run_simulation
 from experiments.surroundings import Surroundings
 from experiments.useless import CONSTANT
 from node.errors import UsageError
-from node.evaluation.comparison import Estimate
+from node.evaluation.comparison import ScoreEstimate
 from node.run.outcome import Outcome
 
 SMALL = Settings(nodes=4, rounds=4, model="tiny", bury=0, eval_every=2, eval_tasks=4)
@@ -149,7 +149,7 @@ def test_a_regime_that_is_not_there_is_refused_with_those_that_are():
 
 
 def summary(arm: str, *rewards: float) -> Summary:
-    return Summary(arm, tuple(range(len(rewards))), {"cumulative": Estimate.of(rewards)}, None)
+    return Summary(arm, tuple(range(len(rewards))), {"cumulative": ScoreEstimate.of(rewards)}, None)
 
 
 def test_the_default_is_held_against_the_mix_that_is_best_on_average():

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from node.engines.backend import Job
-from node.engines.engine import Sample, Sampling, Trajectory
+from node.engines.backend import Request
+from node.engines.engine import Sample, Sampling, SamplingRequest
 from node.engines.transformers.engine import TransformersEngine
 from node.learner.batches import Row, TrainingCompletion, micro_batches
 from node.learner.logprobs import distributions, token_logprobs
@@ -99,7 +99,7 @@ def _sampled(policy: Policy, prompts: Sequence[Sequence[int]], count: int) -> fl
 def _joined(policies: Sequence[Policy], folder: Path) -> float:
     writing = Writing(folder, policies[0])
     for number, (prompt, cap) in enumerate(zip(PROMPTS, CAPS, strict=True)):
-        writing.backend.submit([Job(number, prompt, cap, 1.0, False)])
+        writing.backend.submit([Request(number, prompt, cap, 1.0, False)])
         writing.steps(5)
     writing.update(policies[1])
     writing.steps()
@@ -120,7 +120,7 @@ def _turned(policy: Policy) -> float:
     ids = {key: [*prompt] for key, prompt in enumerate(PROMPTS)}
     gaps = []
     for turn in range(TURNS):
-        wanted = [Trajectory(key, tuple(each), lasts=True) for key, each in ids.items()]
+        wanted = [SamplingRequest(key, tuple(each), lasts=True) for key, each in ids.items()]
         # Of different lengths, so that rows rest behind different ones.
         for each, cap in zip(wanted, CAPS, strict=True):
             engine.submit([each], Sampling(max_new_tokens=cap // 3))

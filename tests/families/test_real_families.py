@@ -18,7 +18,7 @@ from node.learner.batches import TrainingGroup
 from node.learner.learner import Learner
 from node.policy.policy import Policy
 from node.rollout.groups import OwnTask, external_group, own_group
-from node.trajectories.trajectory import Played
+from node.trajectories.trajectory import Trajectory
 from protocol.rollout import encode_group
 from swarm.groups import PooledGroup, TaskRef
 from swarm.verification import Verdict
@@ -61,7 +61,7 @@ def taught(policy: Policy, question: str, seed: int) -> tuple[TrainingGroup, Poo
     prompt, samples = written(policy, question, seed)
     task = OwnTask(TaskRef("sums", 0, seed, split="train"), 7, seed)
     verdict = Verdict(question, (1.0, 0.0, 1.0, 0.0))
-    own = own_group(task, prompt, list(map(Played.once, samples)), verdict)
+    own = own_group(task, prompt, list(map(Trajectory.once, samples)), verdict)
     shared = PooledGroup(
         b"m" * 32, encode_group(own.group), own.group, question, policy.encoding, 0, received=0.0
     )

@@ -6,7 +6,7 @@ from functools import partial
 
 from protocol import envelope
 from protocol.announcement import check_record, dht_key_of, open_announcement, record_key
-from protocol.codec import Limits, decode, encode
+from protocol.codec import CodecLimits, decode, encode
 from protocol.envelope import decompress_body
 from protocol.errors import ProtocolError
 from protocol.frame import open_frame, seal
@@ -29,7 +29,7 @@ from tests.fuzz.target import Target, vectors
 from tests.protocol import samples
 from tests.protocol.samples import MALLORY, MANIFEST, SWARM
 
-_LIMITS = Limits(1 << 16, depth=9, items=4096, str_len=1 << 12, bin_len=1 << 12)
+_LIMITS = CodecLimits(1 << 16, depth=9, items=4096, str_len=1 << 12, bin_len=1 << 12)
 _MOST = 1 << 16
 _PLAIN = encode_batch(samples.batch())
 _MESSAGES = (

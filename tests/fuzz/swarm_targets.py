@@ -40,7 +40,7 @@ from swarm.transport.libp2p.calls import (
     pack_store,
     pack_stored,
 )
-from swarm.transport.libp2p.dht import HashTable
+from swarm.transport.libp2p.dht import Libp2pDHT
 from swarm.transport.libp2p.introductions import (
     asked_for,
     identification,
@@ -51,9 +51,15 @@ from swarm.transport.libp2p.introductions import (
 from swarm.transport.peer_connections import DialReasons
 from swarm.transport.protobuf import decode, encode
 from swarm.transport.reachability import Handshake, NoPeer, identity_in
-from swarm.transport.request_limits import Guests, Service
+from swarm.transport.request_limits import PeerLimits, Service
 from swarm.transport.streams import ask, serve
-from swarm.transport.transport import Handler, Limits, PeerUnreachable, Refusal, TransportError
+from swarm.transport.transport import (
+    Handler,
+    HandlerLimits,
+    PeerUnreachable,
+    Refusal,
+    TransportError,
+)
 from tests.fuzz.target import Target, vectors
 from tests.protocol import cases_profile, samples
 from tests.protocol.samples import ALICE, MALLORY
@@ -91,7 +97,7 @@ def records() -> Target:
 
 def calls() -> Target:
     """What a node over libp2p reads of calls, answers, neighbours, relays and beginnings."""
-    table = HashTable(ALICE.peer_id, _nobody, Counters(), Guests(VirtualClock(), Counters()))
+    table = Libp2pDHT(ALICE.peer_id, _nobody, Counters(), PeerLimits(VirtualClock(), Counters()))
     table.share.gate.check = _directory(_Captured()).check
     node_id = bytes(range(20))
 
@@ -145,7 +151,7 @@ class _Captured:
         self.handlers: dict[str, Handler] = {}
         self.answer = b""
 
-    def handle(self, protocol: str, handler: Handler, limits: Limits) -> None:
+    def handle(self, protocol: str, handler: Handler, limits: HandlerLimits) -> None:
         self.handlers[protocol] = handler
 
     async def request(self, *_: object, limit: int, **__: object) -> bytes:
@@ -217,9 +223,9 @@ def served() -> Target:
         Service(
             protocol,
             handler,
-            Limits(limits[protocol], concurrent=4, concurrent_per_peer=4),
+            HandlerLimits(limits[protocol], concurrent=4, concurrent_per_peer=4),
             Counters(),
-            Guests(VirtualClock(samples.NOW), Counters()),
+            PeerLimits(VirtualClock(samples.NOW), Counters()),
         )
         for protocol, handler in transport.handlers.items()
     ]

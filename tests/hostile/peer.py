@@ -54,7 +54,7 @@ from swarm.common.counters import Counters
 from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.node import StreamHandler
-from swarm.transport.transport import Limits, TransportError
+from swarm.transport.transport import HandlerLimits, TransportError
 from tests.hostile.terms import Served, Terms
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
@@ -110,7 +110,9 @@ class Peer:
         }
         for protocol, answer in {**honest, **answers}.items():
             if protocol not in raw:
-                limits = Limits(MAX_GOSSIP_REQUEST_BYTES, concurrent=64, concurrent_per_peer=64)
+                limits = HandlerLimits(
+                    MAX_GOSSIP_REQUEST_BYTES, concurrent=64, concurrent_per_peer=64
+                )
                 self.transport.handle(protocol, answer, limits)
         await self.transport.start()
         for protocol, handler in raw.items():

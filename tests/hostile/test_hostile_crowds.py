@@ -17,7 +17,7 @@ from protocol.messages import (
 )
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.dht import MAX_SUBKEYS, MAX_VERSIONS, BoundedStorage
-from swarm.transport.request_limits import Guests
+from swarm.transport.request_limits import PeerLimits
 from tests.hostile.test_hostile_peers import LIMITS, offer, offer_as
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, identity
 
@@ -192,7 +192,7 @@ def replica(known: bytes) -> tuple[BoundedStorage, Counters]:
     from swarm.common.clock import SystemClock
 
     counters = Counters()
-    guests = Guests(SystemClock(), counters)
+    guests = PeerLimits(SystemClock(), counters)
     guests.standings.use(lambda author: float(author == known))
     return BoundedStorage(DHTLocalStorage(), counters, guests), counters
 

@@ -17,10 +17,10 @@ from protocol.messages import (
     encode_pull_response,
 )
 from swarm.transport.memory import MemoryTransport
-from swarm.transport.transport import Limits, RecordTooLarge, Refused
+from swarm.transport.transport import HandlerLimits, RecordTooLarge, Refused
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, identity
 
-LIMITS = Limits(1024, concurrent=8, concurrent_per_peer=8)
+LIMITS = HandlerLimits(1024, concurrent=8, concurrent_per_peer=8)
 
 
 def announcement_of(node: Node, name: str, *offers: Offer, sequence: int = 1) -> Announcement:
@@ -266,7 +266,7 @@ def test_flo_holds_many_requests_open_and_is_refused_beyond_her_places() -> None
             await release.wait()
             return b"done"
 
-        limits = Limits(10, concurrent=8, concurrent_per_peer=4)
+        limits = HandlerLimits(10, concurrent=8, concurrent_per_peer=4)
         anna.transport.handle("slow", slow, limits)
 
         def ask(who: MemoryTransport) -> asyncio.Task[bytes]:

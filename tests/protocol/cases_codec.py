@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from protocol.codec import Limits
+from protocol.codec import CodecLimits
 
-LIMITS = Limits(bytes=64, depth=3, items=12, str_len=40, bin_len=16)
+LIMITS = CodecLimits(bytes=64, depth=3, items=12, str_len=40, bin_len=16)
 VALID = {
     "nil": None,
     "false": False,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from protocol import envelope
-from protocol.codec import Limits, decode, encode
+from protocol.codec import CodecLimits, decode, encode
 from protocol.manifest import canonical_json, sign_manifest
 from tests.protocol.samples import ALICE, CLOSED, FRAME, MALLORY, MANIFEST, SIGNED, WORKING
 
@@ -14,7 +14,7 @@ from tests.protocol.samples import ALICE, CLOSED, FRAME, MALLORY, MANIFEST, SIGN
 def bent(change: Callable[[dict], object]) -> bytes:
     """A manifest that mallory signed properly around a changed body."""
     body = SIGNED[envelope.HEAD_BYTES :]
-    wire = decode(body, Limits(1 << 20, 9, 1 << 16, 1 << 16, 64))
+    wire = decode(body, CodecLimits(1 << 20, 9, 1 << 16, 1 << 16, 64))
     change(wire)
     return envelope.close(envelope.MANIFEST, envelope.NO_SWARM, MALLORY, encode(wire))
 

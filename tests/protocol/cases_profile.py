@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from protocol import envelope
-from protocol.codec import Limits, decode, encode
+from protocol.codec import CodecLimits, decode, encode
 from protocol.profile import MAX_LINE, MAX_NAME, Profile, sign_profile
 from tests.protocol.samples import ALICE, FRAME, MALLORY, OTHER_SWARM, SWARM
 
@@ -22,7 +22,7 @@ def signed(**changes: object) -> bytes:
 
 def bent(change: Callable[[dict], object]) -> bytes:
     """A profile that mallory signed properly around a changed body."""
-    wire = decode(SIGNED[envelope.HEAD_BYTES :], Limits(1024, 9, 200, 999, 99))
+    wire = decode(SIGNED[envelope.HEAD_BYTES :], CodecLimits(1024, 9, 200, 999, 99))
     change(wire)
     return envelope.close(envelope.PROFILE, SWARM, MALLORY, encode(wire))
 

@@ -14,7 +14,7 @@ from protocol.announcement import (
     shard_of,
     sign_announcement,
 )
-from protocol.codec import Limits, decode, encode
+from protocol.codec import CodecLimits, decode, encode
 from protocol.messages import MAX_GOSSIP
 from tests.protocol.samples import (
     ALICE,
@@ -39,7 +39,7 @@ def signed(**changes: object) -> bytes:
 
 def bent(change: Callable[[dict], object]) -> bytes:
     """An announcement that mallory signed properly around a changed body."""
-    wire = decode(SIGNED[envelope.HEAD_BYTES :], Limits(1024, 9, 200, 99, 99))
+    wire = decode(SIGNED[envelope.HEAD_BYTES :], CodecLimits(1024, 9, 200, 99, 99))
     change(wire)
     return record(wire, MALLORY)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from protocol import envelope
 from protocol.announcement import Announcement, offer_of, shard_of
-from protocol.codec import MAX_ITEMS, Limits, decode, encode
+from protocol.codec import MAX_ITEMS, CodecLimits, decode, encode
 from protocol.envelope import compress_body
 from protocol.frame import seal
 from protocol.identity import Identity
@@ -97,7 +97,7 @@ def announcement(identity: Identity = ALICE, epoch: int = EPOCH, **changes) -> A
 
 def plain_wire(of: Batch | None = None) -> dict:
     """The body of a batch as the decoder sees it, to be bent."""
-    limits = Limits(1 << 22, 9, MAX_ITEMS, 1 << 20, 1 << 20)
+    limits = CodecLimits(1 << 22, 9, MAX_ITEMS, 1 << 20, 1 << 20)
     return decode(encode_batch(of or batch()), limits)
 
 

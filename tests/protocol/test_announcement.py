@@ -21,7 +21,7 @@ from protocol.announcement import (
     shard_of,
     sign_announcement,
 )
-from protocol.codec import MAX_DEPTH, MAX_INT, MAX_RECORD_BYTES, Limits, decode
+from protocol.codec import MAX_DEPTH, MAX_INT, MAX_RECORD_BYTES, CodecLimits, decode
 from protocol.errors import ProtocolError
 from protocol.frame import content_id, seal
 from protocol.manifest import AllowList, ProofOfWork, find_nonce
@@ -49,7 +49,7 @@ EXPIRY = announcement().expiry
 
 def wire_of(made: Announcement) -> dict:
     signed = sign_announcement(made, ALICE, SWARM)
-    return decode(signed[envelope.HEAD_BYTES :], Limits(1024, 9, 200, 99, 99))
+    return decode(signed[envelope.HEAD_BYTES :], CodecLimits(1024, 9, 200, 99, 99))
 
 
 def key_of(made: Announcement) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.codec import Limits, decode, encode
+from protocol.codec import CodecLimits, decode, encode
 from protocol.errors import (
     BadEncoding,
     DuplicateKey,
@@ -22,7 +22,7 @@ from protocol.errors import (
 )
 from tests.protocol.strategies import values
 
-ROOMY = Limits(bytes=1 << 20, depth=64, items=1 << 16, str_len=1 << 16, bin_len=1 << 16)
+ROOMY = CodecLimits(bytes=1 << 20, depth=64, items=1 << 16, str_len=1 << 16, bin_len=1 << 16)
 
 
 @given(values)
@@ -149,7 +149,7 @@ def test_nesting_is_bounded_however_deep_it_goes(opening: bytes) -> None:
 
 
 def test_depth_counts_containers() -> None:
-    one = Limits(bytes=100, depth=1, items=100, str_len=10, bin_len=10)
+    one = CodecLimits(bytes=100, depth=1, items=100, str_len=10, bin_len=10)
     assert decode(encode([1, 2]), one) == [1, 2]
     with pytest.raises(TooDeep):
         decode(encode([[]]), one)
@@ -157,20 +157,20 @@ def test_depth_counts_containers() -> None:
 
 def test_items_count_keys_and_containers() -> None:
     value = {"a": [1, 2]}
-    assert decode(encode(value), Limits(100, 9, 5, 9, 9)) == value
+    assert decode(encode(value), CodecLimits(100, 9, 5, 9, 9)) == value
     with pytest.raises(TooManyItems):
-        decode(encode(value), Limits(100, 9, 4, 9, 9))
+        decode(encode(value), CodecLimits(100, 9, 4, 9, 9))
 
 
 @pytest.mark.parametrize("value", ["abcd", b"abcd", [1, 2, 3, 4, 5, 6, 7, 8, 9]])
 def test_each_length_has_its_limit(value: object) -> None:
     with pytest.raises(TooLarge):
-        decode(encode(value), Limits(bytes=9, depth=9, items=99, str_len=3, bin_len=3))
+        decode(encode(value), CodecLimits(bytes=9, depth=9, items=99, str_len=3, bin_len=3))
 
 
 @pytest.mark.parametrize("head", ["dd", "df", "db", "c6"])
 def test_a_length_that_the_message_cannot_hold_allocates_nothing(head: str) -> None:
-    vast = Limits(1 << 20, 9, 1 << 40, 1 << 40, 1 << 40)
+    vast = CodecLimits(1 << 20, 9, 1 << 40, 1 << 40, 1 << 40)
     with pytest.raises(Truncated):
         decode(bytes.fromhex(head) + struct.pack(">I", (1 << 32) - 1), vast)
 
@@ -181,7 +181,7 @@ def test_a_bomb_of_small_items_stops_at_the_item_limit(item: bytes) -> None:
     bomb = b"\xdd" + struct.pack(">I", count) + item * count
     tracemalloc.start()
     with pytest.raises(TooManyItems):
-        decode(bomb, Limits(len(bomb), 9, 1 << 12, 9, 9))
+        decode(bomb, CodecLimits(len(bomb), 9, 1 << 12, 9, 9))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1 << 20
@@ -192,7 +192,7 @@ def test_many_lists_of_allowed_length_stop_at_the_item_limit_too() -> None:
     bomb = b"\xdc\x01\x00" + row * 256
     tracemalloc.start()
     with pytest.raises(TooManyItems):
-        decode(bomb, Limits(len(bomb), 9, 1 << 13, 9, 9))
+        decode(bomb, CodecLimits(len(bomb), 9, 1 << 13, 9, 9))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2 << 20

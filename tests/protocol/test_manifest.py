@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import envelope
-from protocol.codec import MAX_MANIFEST_BYTES, Limits, decode, encode
+from protocol.codec import MAX_MANIFEST_BYTES, CodecLimits, decode, encode
 from protocol.errors import (
     BadKey,
     BadMagic,
@@ -40,7 +40,7 @@ GCD = MANIFEST.catalogue[0]
 def resigned(change) -> bytes:
     """Mallory founds a swarm of her own with a bent body."""
     body = SIGNED[envelope.HEAD_BYTES :]
-    wire = decode(body, Limits(1 << 20, 9, 1 << 16, 1 << 16, 64))
+    wire = decode(body, CodecLimits(1 << 20, 9, 1 << 16, 1 << 16, 64))
     change(wire)
     return envelope.close(envelope.MANIFEST, envelope.NO_SWARM, MALLORY, encode(wire))
 

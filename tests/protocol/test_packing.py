@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.codec import Limits, decode, encode
+from protocol.codec import CodecLimits, decode, encode
 from protocol.frame import item_count, pack, seal, without_tokens
 from protocol.rollout import Group, Tokens
 from tests.protocol.samples import ALICE, SWARM, batch, completion, group, plain_wire
@@ -69,7 +69,7 @@ def test_only_the_tokens_are_dropped() -> None:
 
 def test_items_are_counted_as_the_decoder_counts_them() -> None:
     wire = plain_wire(batch(wordy(0), replace(wordy(1), index=2)))
-    exactly = Limits(1 << 20, 9, item_count(wire), 1 << 20, 1 << 20)
+    exactly = CodecLimits(1 << 20, 9, item_count(wire), 1 << 20, 1 << 20)
     assert decode(encode(wire), exactly) == wire
     with pytest.raises(ValueError, match="items"):
         decode(encode(wire), replace(exactly, items=exactly.items - 1))

@@ -24,7 +24,7 @@ from protocol.announcement import (
     sign_announcement,
     task_seed,
 )
-from protocol.codec import Limits, decode, encode
+from protocol.codec import CodecLimits, decode, encode
 from protocol.errors import ProtocolError
 from protocol.frame import open_frame, seal
 from protocol.identity import Identity, author_of, verify
@@ -38,7 +38,7 @@ unhex = bytes.fromhex
 
 
 def read_codec(vector: dict, context: dict) -> object:
-    value = decode(unhex(vector["input"]), Limits(**context["limits"]))
+    value = decode(unhex(vector["input"]), CodecLimits(**context["limits"]))
     assert encode(value).hex() == vector["input"]
     return tagged(value)
 

@@ -19,10 +19,10 @@ from protocol.messages import (
 )
 from swarm.collector import Collector, CollectorLimits
 from swarm.groups import PooledGroup
-from swarm.transport.transport import Limits, Refusal
+from swarm.transport.transport import HandlerLimits, Refusal
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, identity
 
-LIMITS = Limits(1024, concurrent=8, concurrent_per_peer=8)
+LIMITS = HandlerLimits(1024, concurrent=8, concurrent_per_peer=8)
 MANY = CollectorLimits(pulls_per_epoch=1000)
 
 

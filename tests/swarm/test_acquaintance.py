@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from protocol.manifest import sign_manifest, swarm_id
 from protocol.messages import MANIFEST_STREAM
-from swarm.transport.transport import Limits
+from swarm.transport.transport import HandlerLimits
 from tests.swarm.network_parts import EPOCH_SECONDS, FOUNDER, MemorySwarm, Node, manifest
 
 ELSEWHERE = sign_manifest(manifest(name="elsewhere"), FOUNDER)
@@ -21,7 +21,7 @@ def tells(node: Node, signed: bytes) -> list[str]:
         asked.append(asker)
         return signed
 
-    node.transport.handle(MANIFEST_STREAM, answer, Limits(64, 8, 8))
+    node.transport.handle(MANIFEST_STREAM, answer, HandlerLimits(64, 8, 8))
     return asked
 
 

@@ -13,7 +13,7 @@ from node.config.learning import MixtureSection
 from swarm.groups import Candidate, informative
 from swarm.mixture.mixture import Mixture
 from swarm.mixture.peer_advantage import OWN, Earned
-from swarm.mixture.selection import Auto, Uniform
+from swarm.mixture.selection import AutoSelection, UniformSelection
 from tests.swarm.experience_parts import START, pooled
 
 AUTHORS = [bytes([number]) * 32 for number in range(1, 9)]
@@ -35,7 +35,7 @@ configs = st.builds(
     author_share=shares,
     newcomer_share=shares,
 )
-rules = st.sampled_from([Uniform, Auto])
+rules = st.sampled_from([UniformSelection, AutoSelection])
 proven_authors = st.frozensets(st.sampled_from(AUTHORS))
 
 
@@ -127,7 +127,7 @@ def test_one_author_with_a_full_pool_gets_a_quarter_of_an_update_and_no_more(own
     assert len(Mixture(MixtureSection(), 1).choose(flood, 1, 0, own, proven)) == taken
 
 
-@pytest.mark.parametrize("rule", [Auto, Uniform])
+@pytest.mark.parametrize("rule", [AutoSelection, UniformSelection])
 @pytest.mark.parametrize("keys", [1, 100, 1000])
 def test_however_many_keys_sybil_mints_all_of_them_weigh_what_one_newcomer_does(rule, keys):
     honest = AUTHORS[:5]
@@ -194,7 +194,9 @@ def test_an_honest_author_is_found_among_ever_so_many_useless_keys_and_then_kept
 
 @given(st.integers(0, 6), st.integers(0, 40))
 def test_uniform_wants_the_same_number_always(external, own):
-    assert Mixture(MixtureSection(external=external), 1, rule=Uniform).wanted(own) == external
+    assert (
+        Mixture(MixtureSection(external=external), 1, rule=UniformSelection).wanted(own) == external
+    )
 
 
 @pytest.mark.parametrize(("own", "wanted"), [(0, 12), (5, 7), (12, 0), (30, 0)])
@@ -231,7 +233,7 @@ def test_groups_that_were_used_fill_what_unused_ones_leave_free(candidates, turn
     counted = [replace(c, uses=i % 3) for i, c in enumerate(candidates)]
     useful = sorted(c.uses for c in counted if informative(c.rewards))
     config = MixtureSection(external=wanted, author_share=1.0)
-    chosen = Mixture(config, 1, rule=Uniform).choose(counted, turn, 0, wanted, EVERYBODY)
+    chosen = Mixture(config, 1, rule=UniformSelection).choose(counted, turn, 0, wanted, EVERYBODY)
     assert [c.uses for c in chosen] == useful[:wanted]
 
 
@@ -254,7 +256,7 @@ def test_a_node_ahead_of_its_peers_lives_on_its_own_experience_but_keeps_looking
 
 
 def test_a_published_mix_takes_what_it_is_told_to_whoever_is_ahead():
-    mixture = Mixture(MixtureSection(external=6), 1, rule=Uniform)
+    mixture = Mixture(MixtureSection(external=6), 1, rule=UniformSelection)
     mixture.observe(told(-0.3), EVERYBODY)
     spared = [mixture.spared(pool, EVERYBODY) for pool in (groups(AUTHORS), groups(AUTHORS[:2]))]
     assert (*spared, mixture.wanted(2)) == (6, 2, 6)
@@ -269,7 +271,7 @@ def test_from_a_rich_pool_the_default_draws_among_the_newest_groups_only():
     turns = range(60)
     drawn = {c.key.number for t in turns for c in mixture.choose(pool, t, 0, 0, EVERYBODY)}
     assert drawn == set(range(48, 80))
-    published = Mixture(MixtureSection(external=3), 1, rule=Uniform)
+    published = Mixture(MixtureSection(external=3), 1, rule=UniformSelection)
     drawn = {c.key.number for t in turns for c in published.choose(pool, t, 0, 5, EVERYBODY)}
     assert min(drawn) < 5
 

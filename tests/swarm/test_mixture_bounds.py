@@ -9,7 +9,7 @@ import pytest
 
 from node.config.learning import MixtureSection
 from swarm.mixture.mixture import Mixture
-from swarm.mixture.selection import Uniform
+from swarm.mixture.selection import UniformSelection
 from swarm.reputation import PROMISING
 from tests.swarm.experience_parts import START
 from tests.swarm.test_mixture import AUTHORS, EVERYBODY, groups
@@ -43,7 +43,9 @@ def test_a_share_is_not_a_group_less_for_the_rounding_of_its_product() -> None:
 
 
 def test_shares_of_the_published_mix_are_of_own_and_external_groups() -> None:
-    mixture = Mixture(MixtureSection(external=4, local=8, newcomer_share=0.5), 1, rule=Uniform)
+    mixture = Mixture(
+        MixtureSection(external=4, local=8, newcomer_share=0.5), 1, rule=UniformSelection
+    )
     assert (mixture.caps(12).author, mixture.caps(12).newcomers) == (3, 6)
     assert mixture.caps(100) == mixture.caps(12)
 

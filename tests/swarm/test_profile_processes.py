@@ -16,7 +16,7 @@ from protocol.manifest import sign_manifest, swarm_id
 from protocol.messages import PROFILE_STREAM
 from protocol.profile import sign_profile
 from swarm.transport.hivemind.transport import HivemindTransport
-from swarm.transport.transport import HEADER_SECONDS, Limits, Refusal, Transport
+from swarm.transport.transport import HEADER_SECONDS, HandlerLimits, Refusal, Transport
 from tests.swarm.network_parts import FOUNDER, identity, manifest
 from tests.swarm.test_member_processes import BEN, Kind, eventually, running, told
 from tests.swarm.transport.over import APART_LIBP2P
@@ -32,7 +32,7 @@ def answers(answer: Callable[[], Awaitable[bytes]]) -> Callable[[Transport], Non
     async def handler(asker: str, request: bytes) -> bytes:
         return await answer()
 
-    return lambda transport: transport.handle(PROFILE_STREAM, handler, Limits(64, 8, 8))
+    return lambda transport: transport.handle(PROFILE_STREAM, handler, HandlerLimits(64, 8, 8))
 
 
 @pytest.mark.parametrize("kind", [HivemindTransport, APART_LIBP2P])

@@ -14,7 +14,7 @@ from protocol.manifest import sign_manifest, swarm_id
 from protocol.messages import MANIFEST_STREAM, PROFILE_STREAM
 from protocol.profile import Profile, sign_profile
 from swarm.profiles import AGAIN_SECONDS, KEPT_SECONDS, Profiles
-from swarm.transport.transport import Limits, Refusal
+from swarm.transport.transport import HandlerLimits, Refusal
 from tests.swarm.network_parts import EPOCH_SECONDS, FOUNDER, MemorySwarm, Node, identity, manifest
 
 ANNA = Profile("anna", "Two old laptops.", "tiny", "0.1.0", 1.7e9)
@@ -39,7 +39,7 @@ def serves(node: Node, answer: Callable[[], bytes]) -> list[str]:
         asked.append(asker)
         return answer()
 
-    node.transport.handle(PROFILE_STREAM, handler, Limits(64, 8, 8))
+    node.transport.handle(PROFILE_STREAM, handler, HandlerLimits(64, 8, 8))
     return asked
 
 
@@ -136,7 +136,7 @@ def test_nobody_of_another_swarm_is_asked() -> None:
         async def answer(asker: str, request: bytes) -> bytes:
             return elsewhere
 
-        stranger.transport.handle(MANIFEST_STREAM, answer, Limits(0, 8, 8))
+        stranger.transport.handle(MANIFEST_STREAM, answer, HandlerLimits(0, 8, 8))
         asked = serves(stranger, lambda: sign_profile(ANNA, stranger.identity, SWARM))
         await meet(anna)
         assert asked == []
@@ -259,7 +259,7 @@ def test_flo_who_never_finishes_holds_up_no_other() -> None:
             await asyncio.Event().wait()
             return b""
 
-        flo.transport.handle(PROFILE_STREAM, never, Limits(64, 8, 8))
+        flo.transport.handle(PROFILE_STREAM, never, HandlerLimits(64, 8, 8))
         await anna.member.meet()
         meeting = asyncio.ensure_future(anna.member.meet())
         await swarm.clock.advance(1.0)

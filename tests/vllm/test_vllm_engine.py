@@ -13,7 +13,7 @@ from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel, Qwen3Config, Qwe
 
 from node.config.config import Config
 from node.config.learning import LearnerSection, PolicySection
-from node.engines.engine import RolloutEngine, Sample, Sampling, Trajectory
+from node.engines.engine import RolloutEngine, Sample, Sampling, SamplingRequest
 from node.engines.registry import open_streaming_engine
 from node.errors import NodeError
 from node.learner.learner import Learner
@@ -145,11 +145,11 @@ def test_an_update_with_requests_on_their_way_loses_none_and_every_token_knows_i
     policies = [policy_of(version, tied=tied, spread=0.1) for version in range(4, 7)]
     sampling = Sampling(0.7, max_new_tokens=300)
     engine.update(policies[0])
-    engine.submit([Trajectory(99, (1, 2))], Sampling(0.7, max_new_tokens=40))
-    engine.submit([Trajectory(key, PROMPTS[key % 4]) for key in range(12)], sampling)
+    engine.submit([SamplingRequest(99, (1, 2))], Sampling(0.7, max_new_tokens=40))
+    engine.submit([SamplingRequest(key, PROMPTS[key % 4]) for key in range(12)], sampling)
     finished(engine, 1)
     engine.update(policies[1])
-    engine.submit([Trajectory(98, (1, 2))], Sampling(0.7, max_new_tokens=40))
+    engine.submit([SamplingRequest(98, (1, 2))], Sampling(0.7, max_new_tokens=40))
     finished(engine, 1)
     engine.update(policies[2])
     samples = finished(engine, 12)
@@ -169,15 +169,15 @@ def test_halted_completions_are_gone_on_with_under_new_weights_after_a_rest(engi
     policies = [policy_of(version, tied=tied, spread=0.1) for version in (7, 8)]
     sampling = Sampling(0.7, max_new_tokens=300)
     engine.update(policies[0])
-    engine.submit([Trajectory(99, (1, 2))], Sampling(0.7, max_new_tokens=40))
-    engine.submit([Trajectory(key, PROMPTS[key]) for key in range(4)], sampling)
+    engine.submit([SamplingRequest(99, (1, 2))], Sampling(0.7, max_new_tokens=40))
+    engine.submit([SamplingRequest(key, PROMPTS[key]) for key in range(4)], sampling)
     finished(engine, 1)
     left = engine.halt()
     assert [key for key, _ in left] == [0, 1, 2, 3]
     assert all(0 < len(begun.ids) < 300 for _, begun in left)
     engine.rest()
     engine.update(policies[1])
-    resumed = [Trajectory(key, PROMPTS[key], begun) for key, begun in left]
+    resumed = [SamplingRequest(key, PROMPTS[key], begun) for key, begun in left]
     engine.submit(resumed, sampling)
     for key, sample in finished(engine, 4).items():
         begun = resumed[key].tokens
@@ -192,7 +192,7 @@ def test_a_trajectory_goes_on_behind_what_it_was_answered_as_if_all_were_read_an
     sampling = Sampling(0.7, max_new_tokens=40)
     ids = {key: [*prompt] for key, prompt in enumerate(PROMPTS)}
     for turn in range(3):
-        going = [Trajectory(key, tuple(each), lasts=True) for key, each in ids.items()]
+        going = [SamplingRequest(key, tuple(each), lasts=True) for key, each in ids.items()]
         engine.submit(going, sampling)
         for key, sample in finished(engine, len(ids)).items():
             assert_drawn_from(sample, tuple(ids[key]), [policy])
@@ -228,8 +228,8 @@ def test_a_killed_vllm_is_started_again_on_trained_adapters_and_nothing_is_lost(
     counters = Counters()
     engine = open_streaming_engine(CONFIG, policy, counters, threads=1)
     sampling = Sampling(0.7, max_new_tokens=400)
-    engine.submit([Trajectory(99, (10,) * (CONTEXT - 1))], sampling)
-    engine.submit([Trajectory(key, (10, 11, key)) for key in range(64)], sampling)
+    engine.submit([SamplingRequest(99, (10,) * (CONTEXT - 1))], sampling)
+    engine.submit([SamplingRequest(key, (10, 11, key)) for key in range(64)], sampling)
     samples = finished(engine, 1)
     os.kill(engine.pid, signal.SIGKILL)
     samples |= finished(engine, 65 - len(samples))

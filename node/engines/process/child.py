@@ -29,7 +29,7 @@ PULSE_SECONDS = 1.0  # maximum time, plus one step, between messages of a workin
 START_SECONDS = 1800.0  # compiling and profiling a large model takes minutes without messages
 
 
-class Silence:
+class Watchdog:
     """Watchdog: how long an engine has owed its owner a message.
 
     It owes one from each message sent to it until it reports that all are handled and nothing is
@@ -91,7 +91,7 @@ class EngineChild:
     """An engine process, started at construction without waiting for it.
 
     Two threads read its output, so that it never blocks. Another one kills it when it hangs (see
-    :class:`Silence`), which ends every wait for it. Any thread may send messages. ``variables``
+    :class:`Watchdog`), which ends every wait for it. Any thread may send messages. ``variables``
     extend this process's environment.
     """
 
@@ -107,7 +107,7 @@ class EngineChild:
         self._inbox: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._sending = threading.Lock()
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
-        self._silence = Silence(patience)
+        self._silence = Watchdog(patience)
         self._hung = False
         self._ending = threading.Event()
         self._failure = ""

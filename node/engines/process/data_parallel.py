@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from node.engines.engine import RolloutEngine, Sample, Sampling, Trajectory
+from node.engines.engine import RolloutEngine, Sample, Sampling, SamplingRequest
 from node.policy.policy import Policy
 from protocol.rollout import Tokens
 
 LOOK_SECONDS = 0.005
 
 
-class EngineFleet:
+class DataParallelEngine:
     """A :class:`node.engines.engine.RolloutEngine` made of one or more others.
 
     Trajectories of one prompt that are submitted together share computation, so they go to the same
@@ -41,7 +41,7 @@ class EngineFleet:
             )
         return [done[number % count][number // count] for number in range(len(prompts))]
 
-    def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
+    def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
         keys = [*self._where, *(each.key for each in trajectories)]
         if len(set(keys)) < len(keys):
             raise ValueError("there is a trajectory with one of these keys already")

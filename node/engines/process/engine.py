@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple
 from typing import Any
 
-from node.engines.backend import Written
-from node.engines.engine import Pending, Sample, Sampling, Trajectory
+from node.engines.backend import RequestOutput
+from node.engines.engine import Pending, Sample, Sampling, SamplingRequest
 from node.engines.process.child import EngineChild, Starter
 from node.errors import NodeError
 from node.policy.policy import Policy
@@ -63,7 +63,7 @@ class EngineProcess:
         self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
     ) -> list[list[Sample]]:
         wanted = [
-            Pending.of(Trajectory(row, tuple(prompt)), sampling, self._policy, streamed=False)
+            Pending.of(SamplingRequest(row, tuple(prompt)), sampling, self._policy, streamed=False)
             for prompt in prompts
             for row in range(n)
         ]
@@ -73,7 +73,7 @@ class EngineProcess:
         samples = [self._samples.pop(number) for number in numbers]
         return [samples[start : start + n] for start in range(0, len(samples), n)]
 
-    def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
+    def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
         taken = {p.trajectory.key for p in self._pending.values() if p.streamed}
         for trajectory in trajectories:
             if trajectory.key in taken:
@@ -206,9 +206,9 @@ class EngineProcess:
     def _handle(self, message: dict[str, Any]) -> None:
         self._done_orders = message.get("done", self._done_orders)
         for each in message.get("written", ()):
-            self._write(Written(*each))
+            self._write(RequestOutput(*each))
 
-    def _write(self, written: Written) -> None:
+    def _write(self, written: RequestOutput) -> None:
         pending = self._pending.get(written.number)
         if pending is None:
             return

@@ -23,7 +23,7 @@ from typing import Any
 
 from node.concurrency.channel import Channel, ChannelError, take_over_stdin
 from node.config.registry import ENGINES
-from node.engines.backend import Backend, BackendSettings, Job, Written
+from node.engines.backend import Backend, BackendSettings, Request, RequestOutput
 from node.engines.kinds import EngineKind
 from node.engines.process.child import PULSE_SECONDS
 from node.errors import NodeError
@@ -84,7 +84,7 @@ def _work(channel: Channel, inbox: queue.SimpleQueue[dict[str, Any]], backend: B
 
 def _handle(message: dict[str, Any], backend: Backend, channel: Channel) -> None:
     if "jobs" in message:
-        backend.submit([Job(n, tuple(ids), *rest) for n, ids, *rest in message["jobs"]])
+        backend.submit([Request(n, tuple(ids), *rest) for n, ids, *rest in message["jobs"]])
     elif "forget" in message:
         backend.forget(message["forget"])
     elif "update" in message:
@@ -97,7 +97,7 @@ def _handle(message: dict[str, Any], backend: Backend, channel: Channel) -> None
         channel.send({"done": message["rest"]})
 
 
-def _report(channel: Channel, written: list[Written]) -> None:
+def _report(channel: Channel, written: list[RequestOutput]) -> None:
     if written:
         channel.send({"written": [astuple(each) for each in written]})
 

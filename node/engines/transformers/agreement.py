@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from node.engines.backend import Written
+from node.engines.backend import RequestOutput
 from node.engines.engine import Sampling
 from node.engines.transformers.decoding import Decoding
 from node.learner import micro_batching
@@ -95,13 +95,13 @@ def _written(policy: Policy, prompts: Sequence[Sequence[int]]) -> list[TrainingC
     told += decoding.join(prompts[1:], [2, 1], CAPS[1:])
     while decoding.left:
         told += decoding.step()
-    rows = defaultdict[int, list[Written]](list)
+    rows = defaultdict[int, list[RequestOutput]](list)
     for each in told:
         rows[each.number].append(each)
     return [_completion(rows[number]) for number in range(len(CAPS))]
 
 
-def _completion(told: Sequence[Written]) -> TrainingCompletion:
+def _completion(told: Sequence[RequestOutput]) -> TrainingCompletion:
     ids = tuple(token for each in told for token in each.ids)
     logprobs = tuple(value for each in told for value in each.logprobs)
     return TrainingCompletion(ids, (True,) * len(ids), logprobs)

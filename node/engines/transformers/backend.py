@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from node.engines.backend import BackendSettings, Job, Written
+from node.engines.backend import BackendSettings, Request, RequestOutput
 from node.engines.engine import Sampling
 from node.engines.transformers.decoding import Decoding
 from node.engines.transformers.kv_cache import Continued, RestingRow
@@ -25,7 +25,7 @@ JOIN_SHARE = 0.25
 
 @dataclass(slots=True)
 class _Row:
-    job: Job
+    job: Request
     ids: list[int]
 
 
@@ -51,7 +51,7 @@ class ContinuousBatch:
         self._eight_bits = eight_bits
         self._random = random
         self._max_rows = max_rows
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[Request] = deque()
         self._rows: dict[int, _Row] = {}
         self._resting: dict[int, _Rest] = {}
         self._joined = 0
@@ -68,11 +68,11 @@ class ContinuousBatch:
         """Tokens of each job in the batch, prompt and completion."""
         return [len(row.job.ids) + len(row.ids) for row in self._rows.values()]
 
-    def submit(self, jobs: Sequence[Job]) -> None:
+    def submit(self, jobs: Sequence[Request]) -> None:
         """Queue jobs, in order."""
         self._waiting.extend(jobs)
 
-    def step(self, *, admit: bool = True) -> list[Written]:
+    def step(self, *, admit: bool = True) -> list[RequestOutput]:
         """Sample one token per row; return what is due for a report."""
         written = self._admit() if admit else []
         if self._decoding:
@@ -81,12 +81,12 @@ class ContinuousBatch:
                 self._decoding = None
         return written
 
-    def cut(self) -> list[Written]:
+    def cut(self) -> list[RequestOutput]:
         """End the batch; its unfinished jobs wait first in the queue, with their tokens."""
         self._resting.clear()
         return self._ended()
 
-    def halt(self) -> list[Written]:
+    def halt(self) -> list[RequestOutput]:
         """Abort all jobs; return their unreported tokens."""
         written = self.cut()
         self._waiting.clear()
@@ -97,7 +97,7 @@ class ContinuousBatch:
         for name in lasting:
             self._resting.pop(name, None)
 
-    def _ended(self) -> list[Written]:
+    def _ended(self) -> list[RequestOutput]:
         if self._decoding is None:
             return []
         written = self._by_job(self._decoding.flush())
@@ -108,9 +108,9 @@ class ContinuousBatch:
         self._rows, self._decoding = {}, None
         return written
 
-    def _admit(self) -> list[Written]:
+    def _admit(self) -> list[RequestOutput]:
         """Let waiting jobs join, or start a batch, if there are enough of them."""
-        written: list[Written] = []
+        written: list[RequestOutput] = []
         going = len(self._rows)
         room = min(len(self._waiting), self._max_rows - going)
         if room <= 0 or room < JOIN_SHARE * going:
@@ -126,7 +126,7 @@ class ContinuousBatch:
             self._joined = 0
         return written + self._join(self._decoding)
 
-    def _join(self, decoding: Decoding) -> list[Written]:
+    def _join(self, decoding: Decoding) -> list[RequestOutput]:
         alike, behind = self._take()
         jobs = [job for same in alike.values() for job in same] + [job for job, _ in behind]
         if not jobs:
@@ -144,10 +144,10 @@ class ContinuousBatch:
         self._joined += len(jobs)
         return written
 
-    def _take(self) -> tuple[dict[tuple[int, ...], list[Job]], list[tuple[Job, Continued]]]:
+    def _take(self) -> tuple[dict[tuple[int, ...], list[Request]], list[tuple[Request, Continued]]]:
         """Take jobs that fit from the queue: those to prefill, by ids, and continued ones."""
-        alike: dict[tuple[int, ...], list[Job]] = {}
-        behind: list[tuple[Job, Continued]] = []
+        alike: dict[tuple[int, ...], list[Request]] = {}
+        behind: list[tuple[Request, Continued]] = []
         sampling = (self._sampling.temperature, self._sampling.greedy)
         for _ in range(min(len(self._waiting), self._max_rows - len(self._rows))):
             job = self._waiting[0]
@@ -160,12 +160,12 @@ class ContinuousBatch:
                 alike.setdefault(job.ids, []).append(job)
         return alike, behind
 
-    def _rest_of(self, job: Job) -> _Rest | None:
+    def _rest_of(self, job: Request) -> _Rest | None:
         if job.lasting is None or (rest := self._resting.pop(job.lasting, None)) is None:
             return None
         return rest if job.ids[: len(rest.ids)] == rest.ids else None
 
-    def _by_job(self, written: Sequence[Written]) -> list[Written]:
+    def _by_job(self, written: Sequence[RequestOutput]) -> list[RequestOutput]:
         """Name what rows sampled by their jobs' numbers; ended rows are removed."""
         named = []
         for each in written:
@@ -222,14 +222,14 @@ class ContinuousDecoding:
     def busy(self) -> bool:
         return self._batch.busy
 
-    def submit(self, jobs: Sequence[Job]) -> None:
+    def submit(self, jobs: Sequence[Request]) -> None:
         self._batch.submit(jobs)
 
     def forget(self, lasting: Sequence[int]) -> None:
         self._batch.forget(lasting)
 
     @torch.inference_mode()
-    def step(self) -> list[Written]:
+    def step(self) -> list[RequestOutput]:
         written = self._batch.step(admit=self._update_in is None)
         if self._update_in is not None:
             self._update_in -= 1
@@ -237,13 +237,13 @@ class ContinuousDecoding:
         return written
 
     @torch.inference_mode()
-    def update(self) -> list[Written]:
+    def update(self) -> list[RequestOutput]:
         if self._update_in is None:
             self._update_in = self._delay()
         return self._load_when_due()
 
     @torch.inference_mode()
-    def halt(self) -> list[Written]:
+    def halt(self) -> list[RequestOutput]:
         written = self._batch.halt()
         if self._update_in is not None:
             self._load_when_due()
@@ -258,7 +258,7 @@ class ContinuousDecoding:
             return 0
         return min(MOST_DELAY, int(READ_COST * sum(lengths) / len(lengths)))
 
-    def _load_when_due(self) -> list[Written]:
+    def _load_when_due(self) -> list[RequestOutput]:
         if self._batch.lengths and self._update_in:
             return []
         written = self._batch.cut()

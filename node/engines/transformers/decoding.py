@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache
 
-from node.engines.backend import Written
+from node.engines.backend import RequestOutput
 from node.engines.engine import Sampling
 from node.engines.transformers.fused_decoder import FusedDecoder, Past, fits
 from node.engines.transformers.kv_cache import (
+    CacheRows,
     Continued,
     RestingRow,
-    Share,
     alike,
     gathered,
     growing_cache,
@@ -66,7 +66,7 @@ class Cohort:
     hidden: Tensor | None = None  # ``[size, tokens]``, not the row's own; None if none is
 
 
-class Part(NamedTuple):
+class CohortRows(NamedTuple):
     """Rows that become part of a cohort."""
 
     cache: DynamicCache
@@ -182,7 +182,7 @@ class Decoding:
         caps: Sequence[int],
         continued: Sequence[Continued] = (),
         lasting: Collection[int] = (),
-    ) -> list[Written]:
+    ) -> list[RequestOutput]:
         """Prefill prompts and return unreported tokens of the rows in the batch.
 
         Args:
@@ -200,9 +200,9 @@ class Decoding:
         self._arrange(newcomers)
         return written
 
-    def step(self) -> list[Written]:
+    def step(self) -> list[RequestOutput]:
         """Sample one token per unfinished row; return what is due for a report."""
-        rows, written = self._rows, list[Written]()
+        rows, written = self._rows, list[RequestOutput]()
         assert rows is not None
         tokens, logprobs = sample_tokens(rows.logits, self._sampling, self._random)
         self._unsaved.append((tokens, logprobs))
@@ -225,14 +225,14 @@ class Decoding:
         self._forward(tokens)
         return written
 
-    def flush(self) -> list[Written]:
+    def flush(self) -> list[RequestOutput]:
         """Return the unreported tokens of the rows in the batch."""
         written = self._tell(~self._rows.told) if self._rows else []
         self._unsaved.clear()
         self._told_at = self._steps
         return written
 
-    def _tell(self, which: Tensor) -> list[Written]:
+    def _tell(self, which: Tensor) -> list[RequestOutput]:
         rows = self._rows
         if rows is None or not self._unsaved:
             return []
@@ -246,7 +246,7 @@ class Decoding:
         return written
 
     def _rest(
-        self, rows: BatchRows, places: Sequence[int], written: Sequence[Written], sampled: int
+        self, rows: BatchRows, places: Sequence[int], written: Sequence[RequestOutput], sampled: int
     ) -> None:
         """Pause those of the reported rows that ended and may continue."""
         over: dict[int, int] = {}
@@ -264,7 +264,7 @@ class Decoding:
                 self.resting |= zip(rows.number[chosen].tolist(), resting, strict=True)
             begin += cohort.size
 
-    def _written(self, row: int, last: int, ids: list[int], logprobs: list[float]) -> Written:
+    def _written(self, row: int, last: int, ids: list[int], logprobs: list[float]) -> RequestOutput:
         """Truncate what was sampled after the end."""
         finish = None
         if last <= self._steps:
@@ -274,7 +274,7 @@ class Decoding:
         if ends:
             finish = Finish.STOP
             del ids[ends[0] + 1 :]
-        return Written(row, ids, logprobs[: len(ids)], self._policy.version, finish)
+        return RequestOutput(row, ids, logprobs[: len(ids)], self._policy.version, finish)
 
     def _read(
         self,
@@ -282,7 +282,7 @@ class Decoding:
         counts: Sequence[int],
         caps: Sequence[int],
         continued: Sequence[Continued],
-    ) -> list[Part]:
+    ) -> list[CohortRows]:
         begins = list(accumulate(counts, initial=0))
         worth = PREFILL_WORTH if self._joinable else sys.maxsize
         done = read(self._policy, prompts, worth) if prompts else []
@@ -300,10 +300,10 @@ class Decoding:
                 told=torch.zeros_like(lines, dtype=torch.bool),
                 logits=logits[lines],
             )
-            parts.append(Part(cache, lines, rows, self._tensor([])))
+            parts.append(CohortRows(cache, lines, rows, self._tensor([])))
         return parts
 
-    def _arrange(self, newcomers: Sequence[Part]) -> Tensor:
+    def _arrange(self, newcomers: Sequence[CohortRows]) -> Tensor:
         """Remove ended rows and add new ones; return former places of those that stay."""
         parts = [*self._staying(), *newcomers]
         if self._fused is None and fits(self._policy.model, parts[0].cache):
@@ -322,9 +322,9 @@ class Decoding:
         self._unsaved = [(ids[kept], logprobs[kept]) for ids, logprobs in self._unsaved]
         return kept
 
-    def _staying(self) -> list[Part]:
+    def _staying(self) -> list[CohortRows]:
         """Return the current rows; ended ones leave once that repays a copy of the cache."""
-        parts: list[Part] = []
+        parts: list[CohortRows] = []
         begin = 0
         for cohort in self._cohorts:
             assert self._rows is not None
@@ -336,11 +336,11 @@ class Decoding:
                 lines = torch.arange(cohort.size, device=self._device)
             if left:
                 before = begin + lines
-                parts.append(Part(cohort.cache, lines, self._rows[before], before))
+                parts.append(CohortRows(cohort.cache, lines, self._rows[before], before))
             begin += cohort.size
         return parts
 
-    def _cohort(self, parts: Sequence[Part]) -> Cohort:
+    def _cohort(self, parts: Sequence[CohortRows]) -> Cohort:
         size = sum(len(part.lines) for part in parts)
         for cohort in self._cohorts:
             if len(parts) == 1 and parts[0].cache is cohort.cache and size == cohort.size:
@@ -348,7 +348,7 @@ class Decoding:
         shares = []
         for cache, lines, rows, _ in parts:
             first = cache.get_seq_length() - int(rows.position.max())
-            shares.append(Share(cache, lines, first))
+            shares.append(CacheRows(cache, lines, first))
         return Cohort(gathered(shares), size)
 
     def _look_ahead(self, rows: BatchRows) -> None:

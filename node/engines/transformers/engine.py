@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from node.engines.backend import Written
-from node.engines.engine import Pending, Sample, Sampling, Trajectory
+from node.engines.backend import RequestOutput
+from node.engines.engine import Pending, Sample, Sampling, SamplingRequest
 from node.engines.transformers.backend import ContinuousBatch
 from node.engines.transformers.decoding import Decoding
 from node.policy.device import draws_on
@@ -41,7 +41,7 @@ class PolledBatch:
         """Whether no trajectory is being decoded, waits for a poll or may continue."""
         return not (self._pending or self._lasting or any(self._finished.values()))
 
-    def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
+    def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
         taken = {each.trajectory.key for each in self._pending.values()}
         if len(taken | {each.key for each in trajectories}) < len(taken) + len(trajectories):
             raise ValueError("there is a trajectory with one of these keys already")
@@ -87,7 +87,7 @@ class PolledBatch:
         self._lasting.difference_update(keys)
         self._batch.forget(keys)
 
-    def _take(self, written: Sequence[Written]) -> None:
+    def _take(self, written: Sequence[RequestOutput]) -> None:
         for each in written:
             self._pending[each.number].added.append(each)
             if each.finish is not None:
@@ -136,7 +136,7 @@ class TransformersEngine:
             samples += self._generate(prompts[start : start + at_once], n, sampling, random)
         return samples
 
-    def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
+    def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
         if self._polled is None:
             merged, random = self._policy.merged(), self._chance(sampling)
             self._polled = PolledBatch(merged, random, self._max_rows, eight_bits=self._eight_bits)
@@ -211,13 +211,13 @@ class TransformersEngine:
         written = decoding.join(prompts, [n] * len(prompts), caps)
         while decoding.left:
             written += decoding.step()
-        rows: list[list[Written]] = [[] for _ in caps]
+        rows: list[list[RequestOutput]] = [[] for _ in caps]
         for each in written:
             rows[each.number].append(each)
         samples = [self._sample(row) for row in rows]
         return [samples[start : start + n] for start in range(0, len(samples), n)]
 
-    def _sample(self, written: Sequence[Written]) -> Sample:
+    def _sample(self, written: Sequence[RequestOutput]) -> Sample:
         ids = tuple(token for each in written for token in each.ids)
         logprobs = tuple(value for each in written for value in each.logprobs)
         finish = written[-1].finish

@@ -72,7 +72,7 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     @classmethod
     def of(
-        cls, parts: Sequence[tuple[GrowingLayer, Share]], rows: int, tokens: int
+        cls, parts: Sequence[tuple[GrowingLayer, CacheRows]], rows: int, tokens: int
     ) -> GrowingLayer:
         """Build a right-aligned layer ``[rows, H, tokens, D]`` from rows of other layers."""
         layer = cls()
@@ -87,7 +87,7 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class CacheRows:
     """Some rows of a cache."""
 
     cache: DynamicCache
@@ -110,7 +110,7 @@ def joinable(cache: DynamicCache) -> bool:
     return bool(cache.layers) and all(type(layer) is GrowingLayer for layer in cache.layers)
 
 
-def gathered(shares: Sequence[Share]) -> DynamicCache:
+def gathered(shares: Sequence[CacheRows]) -> DynamicCache:
     """Combine rows into one right-aligned cache, share after share.
 
     Missing tokens on the left are zero and must be hidden from attention. A cache that is not
@@ -140,7 +140,7 @@ def aligned(cache: DynamicCache, over: Tensor) -> None:
             cast(GrowingLayer, layer).shift(over)
 
 
-def _gathered(parts: Sequence[tuple[Tensor, Share]], rows: int, tokens: int) -> Tensor:
+def _gathered(parts: Sequence[tuple[Tensor, CacheRows]], rows: int, tokens: int) -> Tensor:
     whole = _room(parts[0][0], tokens, rows)
     places = iter(torch.split(whole, [len(share.rows) for _, share in parts]))
     for past, share in parts:
@@ -245,7 +245,7 @@ def set_aside(cache: DynamicCache, lines: Tensor, read: Tensor, over: Tensor) ->
         read: int64 ``[R]``, cached tokens of each row.
         over: int64 ``[R]``, how many of its last tokens to drop.
     """
-    kept = gathered([Share(cache, lines, cache.get_seq_length() - int(read.max()))])
+    kept = gathered([CacheRows(cache, lines, cache.get_seq_length() - int(read.max()))])
     aligned(kept, over)
     return [RestingRow(kept, line, n) for line, n in enumerate((read - over).tolist())]
 
@@ -289,7 +289,7 @@ def _resting_rows_together(
     return ReadPrompts([which[n] for n in order], cache, logits, read + more)
 
 
-def _shares(rows: Sequence[RestingRow]) -> tuple[list[Share], list[int]]:
+def _shares(rows: Sequence[RestingRow]) -> tuple[list[CacheRows], list[int]]:
     together: dict[int, list[int]] = {}
     for number, row in enumerate(rows):
         together.setdefault(id(row.cache), []).append(number)
@@ -298,7 +298,7 @@ def _shares(rows: Sequence[RestingRow]) -> tuple[list[Share], list[int]]:
         cache = rows[numbers[0]].cache
         lines = torch.tensor([rows[n].line for n in numbers], device=_device(cache))
         longest = max(rows[n].length for n in numbers)
-        shares.append(Share(cache, lines, cache.get_seq_length() - longest))
+        shares.append(CacheRows(cache, lines, cache.get_seq_length() - longest))
     return shares, [n for numbers in together.values() for n in numbers]
 
 

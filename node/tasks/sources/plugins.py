@@ -1,7 +1,7 @@
 """Tasks of installed packages, by entry point, and of this package.
 
 A package registers a factory in the group ``swarm_node.tasks``. The factory takes the list of
-level settings and returns a :class:`Plugin`. Only plain, bounded JSON reaches it; the package
+level settings and returns a :class:`TaskPlugin`. Only plain, bounded JSON reaches it; the package
 checks its meaning. Packages may be opened because this machine's owner installed them.
 """
 
@@ -20,7 +20,7 @@ from protocol.manifest import EnvSpec
 GROUP = "swarm_node.tasks"
 
 
-class Plugin(Questions, Protocol):
+class TaskPlugin(Questions, Protocol):
     """Questions of a package, in a version that all peers share."""
 
     version: str
@@ -48,7 +48,7 @@ def open_plugin(spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> Questions
     for number, level in enumerate(levels):
         check_plain(spec.name, number, level)
     try:
-        questions: Plugin = load()(list(levels))
+        questions: TaskPlugin = load()(list(levels))
         version, _ = questions.version, questions.evaluates_text
     except Exception as error:
         raise CatalogueError(f"env {spec.name!r}: {where} fails: {error}") from error

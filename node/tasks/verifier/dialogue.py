@@ -25,7 +25,7 @@ from swarm.verification import (
     Asked,
     Judged,
     JudgeRefused,
-    Turns,
+    TrajectoryTexts,
     Verdict,
 )
 
@@ -127,7 +127,7 @@ def refusal(reply: dict[str, Any], seconds: float, *, played: bool = False) -> J
 
 def _outcome(reply: dict[str, Any], texts: Sequence[Answer], seconds: float) -> tuple[Judged, int]:
     """Check the reply: scoring untrusted text may compromise a worker."""
-    count, played = len(texts), any(isinstance(text, Turns) for text in texts)
+    count, played = len(texts), any(isinstance(text, TrajectoryTexts) for text in texts)
     if refused := refusal(reply, seconds, played=played):
         return refused, 0
     prompt, rewards = reply.get("prompt"), reply.get("rewards")

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from node.environments.own_file import NotReplayed
 from node.tasks.sandbox import seccomp
-from node.tasks.scorer import Scores, score
+from node.tasks.scorer import GroupRewards, score
 from node.tasks.task import ScoringError, Task, TaskError, TaskSource
 from swarm.verification import CRASHED, NOT_REPLAYED, TIMEOUT, UNKNOWN_ENV
 
@@ -25,7 +25,7 @@ class OutOfTime(Exception):  # noqa: N818 - what happened
 
 def score_apart(
     source: TaskSource, task: Task, texts: Sequence[str], program: bytes, cpu_seconds: int
-) -> Scores:
+) -> GroupRewards:
     """Score like :func:`node.tasks.scorer.score`, for text that may run as code.
 
     A copy of this process scores each text, under the seccomp ``program``. It cannot affect other
@@ -36,7 +36,7 @@ def score_apart(
         ScoringError: a text left no reward.
     """
     replies = [_ask(source, task, text, program, cpu_seconds) for text in texts]
-    return Scores([reward for reward, _ in replies], sum(tripped for _, tripped in replies))
+    return GroupRewards([reward for reward, _ in replies], sum(tripped for _, tripped in replies))
 
 
 def _ask(

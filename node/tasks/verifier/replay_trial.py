@@ -18,7 +18,7 @@ from node.tasks.scorer import Move
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import ENVIRONMENT, EnvSpec
 from swarm.groups import TaskRef
-from swarm.verification import JudgeRefused, Turns
+from swarm.verification import JudgeRefused, TrajectoryTexts
 
 EPISODES = 4  # Per level.
 TURNS = 16  # Maximum per episode.
@@ -110,7 +110,7 @@ def _replay(verifier: Verifier, episode: _Episode) -> None:
     if prompt != episode.prompt:
         raise _otherwise(episode.task, f"it begins with {differing(prompt, episode.prompt)}")
     try:
-        turns = Turns(tuple(episode.texts), cut=not episode.over)
+        turns = TrajectoryTexts(tuple(episode.texts), cut=not episode.over)
         (reward,) = verifier.judge(episode.task, [turns]).rewards
     except JudgeRefused as refused:
         raise _otherwise(episode.task, str(refused)) from refused

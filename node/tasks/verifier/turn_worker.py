@@ -18,7 +18,7 @@ MOST_LOSSES = 3  # Lost workers without a known culprit, after which a turn is b
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
+class PendingTurn:
     """A requested turn; its ``outcome`` is never cancelled, and set once.
 
     ``begun`` is the node time when its worker first ran it. ``losses`` counts the workers lost with
@@ -88,12 +88,12 @@ class TurnWorker(asyncio.Protocol):
         process: WorkerProcess,
         wall_seconds: float,
         *,
-        answered: Callable[[TurnWorker, Turn, Moved], None],
+        answered: Callable[[TurnWorker, PendingTurn, Moved], None],
         rested: Callable[[], None],
         ended: Callable[[TurnWorker, WorkerDied | None], None],
     ) -> None:
         self.process = process
-        self.turns: dict[int, Turn] = {}
+        self.turns: dict[int, PendingTurn] = {}
         self.stuck = False
         self._wall_seconds = wall_seconds
         self._answered = answered
@@ -115,11 +115,11 @@ class TurnWorker(asyncio.Protocol):
         return not self.stuck and len(self.turns) < MOST_TURNS
 
     @property
-    def at(self) -> Turn | None:
+    def at(self) -> PendingTurn | None:
         """The turn that it runs; None if there is none or it was withdrawn."""
         return None if self._at is None else self.turns.get(self._at)
 
-    def take(self, turn: Turn) -> None:
+    def take(self, turn: PendingTurn) -> None:
         """Send it a turn; raise ``ValueError`` if the turn cannot be encoded."""
         message = turn.message(self._count, self._wall_seconds)
         now = time.monotonic()
@@ -132,7 +132,7 @@ class TurnWorker(asyncio.Protocol):
         self._count += 1
         self._write(message)
 
-    def drop(self, numbers: Sequence[int]) -> list[Turn]:
+    def drop(self, numbers: Sequence[int]) -> list[PendingTurn]:
         """Withdraw turns; later messages about them are ignored."""
         self._write(packed({"drop": list(numbers)}))
         return [self.turns.pop(number) for number in numbers]
@@ -160,7 +160,7 @@ class TurnWorker(asyncio.Protocol):
             return True
         return (bool(self.turns) or self.stuck) and now - self._moved_on > most
 
-    def late(self) -> Turn | None:
+    def late(self) -> PendingTurn | None:
         """Return the turn to blame for an overdue worker, if any."""
         if self._at is not None:
             return self.at
@@ -199,7 +199,7 @@ class TurnWorker(asyncio.Protocol):
         """Whether a message is due soon: it runs a turn or has one to begin."""
         return self._at is not None or any(turn.begun is None for turn in self.turns.values())
 
-    def _first(self) -> Turn | None:
+    def _first(self) -> PendingTurn | None:
         return next(iter(self.turns.values()), None)
 
     def _write(self, message: bytes) -> None:

@@ -19,7 +19,7 @@ from node.tasks.sandbox.sandbox import Grants
 from node.tasks.scorer import Answered, Move, Moved, settled
 from node.tasks.verifier.dialogue import admit
 from node.tasks.verifier.turn_server import MOST_LIVE
-from node.tasks.verifier.turn_worker import MOST_LOSSES, Turn, TurnWorker
+from node.tasks.verifier.turn_worker import MOST_LOSSES, PendingTurn, TurnWorker
 from node.tasks.verifier.worker_process import WorkerDied, WorkerProcess, Workers
 from protocol.manifest import ENVIRONMENT
 from swarm.groups import TaskRef
@@ -60,7 +60,7 @@ class WorkerPair:
         self._all = workers
         self._start = start
         self._wall_seconds = workers.limits.wall_seconds
-        self._queue: deque[Turn] = deque()
+        self._queue: deque[PendingTurn] = deque()
         self._workers: list[TurnWorker] = []
         self._homes = Homes(MOST_LIVE * MOST_WORKERS)
         self._starting: asyncio.Task[None] | None = None
@@ -69,7 +69,7 @@ class WorkerPair:
         self._look: asyncio.TimerHandle | None = None
         self._closed = False
 
-    def take(self, turns: Sequence[Turn]) -> None:
+    def take(self, turns: Sequence[PendingTurn]) -> None:
         """Queue turns, in order."""
         self._queue.extend(turn for turn in turns if not self._given_up(turn))
         self._spread()
@@ -96,7 +96,7 @@ class WorkerPair:
             await asyncio.wait(self._leaving)
 
     def _spread(self) -> None:
-        left: list[Turn] = []
+        left: list[PendingTurn] = []
         while self._queue and any(worker.open for worker in self._workers):
             turn = self._queue.popleft()
             if worker := self._place(turn):
@@ -109,14 +109,14 @@ class WorkerPair:
         if self._look is None and (self._queue or any(w.turns or w.stuck for w in self._workers)):
             self._look = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look_around)
 
-    def _place(self, turn: Turn) -> TurnWorker | None:
+    def _place(self, turn: PendingTurn) -> TurnWorker | None:
         home = self._home(turn)
         if home and (self._bound(turn) or not home.stuck):
             return home if home.open else None
         able = [worker for worker in self._workers if worker.open]
         return min(able, key=lambda worker: len(worker.turns), default=None)
 
-    def _hand(self, turn: Turn, worker: TurnWorker) -> None:
+    def _hand(self, turn: PendingTurn, worker: TurnWorker) -> None:
         try:
             admit(worker.process, self._all.specs, turn.move.task)
             worker.take(turn)
@@ -125,16 +125,16 @@ class WorkerPair:
         except ValueError as error:
             turn.settle(JudgeRefused(CRASHED, str(error), 0.0))
 
-    def _home(self, turn: Turn) -> TurnWorker | None:
+    def _home(self, turn: PendingTurn) -> TurnWorker | None:
         home = self._homes.of(turn.move)
         return home if home in self._workers else None
 
-    def _bound(self, turn: Turn) -> bool:
+    def _bound(self, turn: PendingTurn) -> bool:
         """Return whether a turn can continue only where its episode is."""
         begun = turn.begun is not None or self._homes.of(turn.move) is not None
         return begun and turn.move.task.env in self._all.unrepeatable
 
-    def _given_up(self, turn: Turn) -> bool:
+    def _given_up(self, turn: PendingTurn) -> bool:
         """Refuse a turn whose episode is lost and not replayable; return whether so."""
         lost = self._bound(turn) and self._home(turn) is None
         if lost:
@@ -216,7 +216,7 @@ class WorkerPair:
         while self._queue:
             self._queue.popleft().settle(refused)
 
-    def _answered(self, worker: TurnWorker, turn: Turn, moved: Moved) -> None:
+    def _answered(self, worker: TurnWorker, turn: PendingTurn, moved: Moved) -> None:
         self._homes.answered(turn.move, moved, worker)
         turn.settle(moved)
 
@@ -224,7 +224,9 @@ class WorkerPair:
         if worker in self._workers:
             self._lose(worker, worker.at, death or ChannelError("end of file"))
 
-    def _lose(self, worker: TurnWorker, culprit: Turn | None, error: OSError | WorkerDied) -> None:
+    def _lose(
+        self, worker: TurnWorker, culprit: PendingTurn | None, error: OSError | WorkerDied
+    ) -> None:
         """Drop a worker and its culprit turn; the other turns continue elsewhere."""
         self._workers.remove(worker)
         worker.leave()
@@ -244,7 +246,7 @@ class WorkerPair:
         leaving.add_done_callback(self._leaving.discard)
 
     async def _buried(
-        self, process: WorkerProcess, error: OSError | WorkerDied, blamed: Sequence[Turn]
+        self, process: WorkerProcess, error: OSError | WorkerDied, blamed: Sequence[PendingTurn]
     ) -> None:
         now = time.monotonic()
         death = await asyncio.to_thread(process.death, error, self._wall_seconds)
@@ -268,13 +270,13 @@ class TurnWorkers:
 
     def play_each(self, moves: Sequence[Move]) -> list[Future[Moved]]:
         """Begin turns; return a future per move, in order."""
-        turns: list[Turn] = []
+        turns: list[PendingTurn] = []
         outcomes: list[Future[Moved]] = []
         for move in moves:
             if refused := self._refused(move.task.env):
                 outcomes.append(settled(refused))
             else:
-                turns.append(Turn(move))
+                turns.append(PendingTurn(move))
                 outcomes.append(turns[-1].outcome)
         with self._lock:
             if turns and not self._closed:
@@ -306,7 +308,7 @@ class TurnWorkers:
             return JudgeRefused(UNKNOWN_ENV, f"env {env!r} is answered in one turn", 0.0)
         return None
 
-    def _take(self, turns: Sequence[Turn]) -> None:
+    def _take(self, turns: Sequence[PendingTurn]) -> None:
         for grants, alike in groupby(turns, lambda turn: self._all.granted(turn.move.task.env)):
             if grants not in self._pairs:
                 self._pairs[grants] = WorkerPair(self._all, partial(self._all.for_turns, grants))

@@ -27,7 +27,7 @@ from node.tasks.verifier.isolated_scoring import OutOfTime, allow_cpu, refused, 
 from node.tasks.verifier.turn_server import TurnServer
 from protocol.manifest import EnvSpec
 from swarm.groups import Split
-from swarm.verification import Answer, Turns
+from swarm.verification import Answer, TrajectoryTexts
 
 OUT_OF_MEMORY = 70
 _OPENING_CPU_SECONDS = 60
@@ -141,7 +141,7 @@ def _scored(
 
 def _answer(told: Any) -> Answer:
     """Decode a completion sent by :func:`node.tasks.verifier.dialogue.answers`."""
-    return told if isinstance(told, str) else Turns(tuple(told[0]), told[1])
+    return told if isinstance(told, str) else TrajectoryTexts(tuple(told[0]), told[1])
 
 
 def _build(sources: dict[str, TaskSource], task: Sequence[Any]) -> Task:

@@ -19,7 +19,7 @@ from protocol.identity import decode_base58
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import Bounded, lot, rank_of
 from swarm.transport.records import MAX_SUBKEYS, DictionaryRecord, RecordGate
-from swarm.transport.request_limits import Guests
+from swarm.transport.request_limits import PeerLimits
 from swarm.transport.search import BUCKET, Search, placed
 from swarm.transport.transport import is_relayed
 
@@ -35,7 +35,7 @@ class Kinds:
     found_dictionary: int  # type of a result with a dictionary
 
 
-class HashTable:
+class HivemindDHT:
     """One node's DHT access: hivemind's ``DHTNode``, with records checked by ``gate``."""
 
     def __init__(self, dht: Any, kinds: Kinds, gate: RecordGate, counters: Counters) -> None:
@@ -154,7 +154,7 @@ SAME_ID_SECONDS = 10.0
 MAX_PEERS = 4096
 
 
-def guard_routing(protocol: Any, counters: Counters, guests: Guests) -> None:
+def guard_routing(protocol: Any, counters: Counters, guests: PeerLimits) -> None:
     """Apply :class:`OneIdEach` to a ``DHTProtocol``."""
     protocol.update_routing_table = OneIdEach(protocol, counters, guests).update
 
@@ -171,7 +171,7 @@ def be_client(protocol: Any) -> None:
 class OneIdEach:
     """A filter for ``DHTProtocol.update_routing_table``: one node id per peer."""
 
-    def __init__(self, protocol: Any, counters: Counters, guests: Guests) -> None:
+    def __init__(self, protocol: Any, counters: Counters, guests: PeerLimits) -> None:
         secret = token_bytes(32)
         self._table = protocol.routing_table
         self._update = protocol.update_routing_table
@@ -279,7 +279,7 @@ class BoundedStorage:
         self,
         storage: Any,
         counters: Counters,
-        guests: Guests,
+        guests: PeerLimits,
         stored: Callable[[Any, bytes], None] = lambda key, value: None,
     ) -> None:
         self._storage = storage

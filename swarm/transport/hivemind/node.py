@@ -17,7 +17,7 @@ from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.dht import (
     BoundedStorage,
-    HashTable,
+    HivemindDHT,
     Kinds,
     be_client,
     by_peer,
@@ -35,7 +35,7 @@ from swarm.transport.node import (
 )
 from swarm.transport.peer_connections import DialReasons
 from swarm.transport.records import RecordGate, StrictSerializer
-from swarm.transport.request_limits import CallBudget, Guests
+from swarm.transport.request_limits import CallBudget, PeerLimits
 from swarm.transport.transport import PeerUnreachable, Refused
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class PendingCalls(dict[Any, "asyncio.Future[Any]"]):
         return super().__contains__(call) and not self[call].done()
 
 
-def limit_calls(p2p: Any, counters: Counters, guests: Guests) -> None:
+def limit_calls(p2p: Any, counters: Counters, guests: PeerLimits) -> None:
     """Charge every incoming DHT call, and its answer, to the calling peer."""
     budget = CallBudget(counters, guests)
     handlers = p2p._client.control.unary_handlers
@@ -150,7 +150,7 @@ class HivemindNode:
         self.p2p = p2p
         self.dht = dht
         self._gate = gate
-        self._table = HashTable(dht, _kinds(), gate, counters)
+        self._table = HivemindDHT(dht, _kinds(), gate, counters)
         self._visible = visible
         self._reasons = DialReasons()
 
@@ -160,13 +160,13 @@ class HivemindNode:
         settings: NodeSettings,
         counters: Counters,
         predecessor: HivemindNode | None = None,
-        guests: Guests | None = None,
+        guests: PeerLimits | None = None,
     ) -> HivemindNode:
         """Start a daemon with a predecessor's id and records; raise ``DaemonFailed``."""
         from hivemind.dht.storage import DictionaryDHTValue
         from hivemind.utils.logging import use_hivemind_log_handler
 
-        guests = guests or Guests(SystemClock(), counters)
+        guests = guests or PeerLimits(SystemClock(), counters)
         sweep_sockets()
         use_hivemind_log_handler("nowhere")
         logging.addLevelName(logging.WARNING, "WARNING")

@@ -19,7 +19,7 @@ LONGEST = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HostPort:
     """A TCP port of a host, or of the relay (a peer id) if ``relay`` is set."""
 
     kind: str
@@ -32,7 +32,7 @@ class Place:
         """What connections from here have in common: their relay, or their host."""
         return self.relay or self.host
 
-    def of_relay(self) -> Place:
+    def of_relay(self) -> HostPort:
         """Return the relay's own address."""
         return replace(self, relay="")
 
@@ -41,7 +41,7 @@ class Place:
         return f"/{self.kind}/{self.host}/tcp/{self.port}{through}"
 
 
-def place_of(address: str) -> Place:
+def place_of(address: str) -> HostPort:
     """Parse a TCP multiaddress through at most one relay; raises ``ValueError``."""
     first, circuit, last = address.partition(CIRCUIT)
     bare, _, peer = first.partition("/p2p/")
@@ -51,20 +51,20 @@ def place_of(address: str) -> Place:
     if not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"{port!r} is no port")
     if not circuit:
-        return Place(kind, host, int(port))
+        return HostPort(kind, host, int(port))
     if CIRCUIT in last or not (last == "" or last.startswith("/p2p/")):
         raise ValueError("an address through more than a relay")
     peer_id_bytes(peer)
-    return Place(kind, host, int(port), peer)
+    return HostPort(kind, host, int(port), peer)
 
 
-def seen_at(listening: Sequence[Place]) -> tuple[str, ...]:
+def seen_at(listening: Sequence[HostPort]) -> tuple[str, ...]:
     """Return this machine's addresses at which others may reach the listeners."""
     found: dict[str, None] = {}
     for place in listening:
         family = EVERYWHERE.get(place.host)
         hosts = [place.host] if family is None else _own(family)
-        found |= dict.fromkeys(str(Place(place.kind, host, place.port)) for host in hosts)
+        found |= dict.fromkeys(str(HostPort(place.kind, host, place.port)) for host in hosts)
     return tuple(found)
 
 

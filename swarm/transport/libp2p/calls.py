@@ -186,7 +186,7 @@ def _open_result(fields: Fields, most: int) -> Result:
     return Result(one(fields, 2), expirations[-1] if expirations else 0.0, nearest)
 
 
-class Entry(NamedTuple):
+class StoredValue(NamedTuple):
     """A value and its expiration, unix seconds."""
 
     value: Any
@@ -197,7 +197,7 @@ class Dictionary:
     """Values by subkey, with the methods of hivemind's ``DictionaryDHTValue`` in use."""
 
     def __init__(self, limit: object = None) -> None:
-        self._entries: dict[bytes, Entry] = {}
+        self._entries: dict[bytes, StoredValue] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -213,11 +213,11 @@ class Dictionary:
         """The latest expiration; minus infinity if empty."""
         return max((entry.expiration_time for entry in self._entries.values()), default=-math.inf)
 
-    def get(self, subkey: bytes) -> Entry | None:
+    def get(self, subkey: bytes) -> StoredValue | None:
         """Return the entry under a subkey."""
         return self._entries.get(subkey)
 
-    def items(self) -> ItemsView[bytes, Entry]:
+    def items(self) -> ItemsView[bytes, StoredValue]:
         """Return all subkeys with their entries."""
         return self._entries.items()
 
@@ -231,7 +231,7 @@ class Dictionary:
         present = self._entries.get(subkey)
         if present is not None and present.expiration_time >= expiration_time:
             return False
-        self._entries[subkey] = Entry(value, expiration_time)
+        self._entries[subkey] = StoredValue(value, expiration_time)
         return True
 
     def forget(self, now: float) -> None:
@@ -262,7 +262,7 @@ class Shelf:
     def __delitem__(self, key: bytes) -> None:
         self._dictionaries.pop(key, None)
 
-    def get(self, key: bytes) -> Entry | None:
+    def get(self, key: bytes) -> StoredValue | None:
         """Return the dictionary under a key and its latest expiration."""
         found = self._dictionaries.get(key)
         if found is None:
@@ -270,12 +270,12 @@ class Shelf:
         found.forget(self._clock.time())
         if not len(found):
             return None
-        return Entry(found, found.latest)
+        return StoredValue(found, found.latest)
 
-    def items(self) -> list[tuple[bytes, Entry]]:
+    def items(self) -> list[tuple[bytes, StoredValue]]:
         """Return all keys with their dictionaries."""
         self._sweep()
-        return [(key, Entry(held, held.latest)) for key, held in self._dictionaries.items()]
+        return [(key, StoredValue(held, held.latest)) for key, held in self._dictionaries.items()]
 
     def store_subkey(self, key: bytes, subkey: bytes, value: bytes, expiration_time: float) -> bool:
         """Store a record; return False if it has expired or a later one is present."""

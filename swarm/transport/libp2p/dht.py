@@ -25,13 +25,13 @@ from swarm.transport.libp2p.calls import (
     pack_answer,
     pack_error,
 )
-from swarm.transport.libp2p.routing_table import RoutingTable, Share, distance
+from swarm.transport.libp2p.routing_table import RecordShare, RoutingTable, distance
 from swarm.transport.protobuf import Fields, decode, encode, varints
 from swarm.transport.records import MESSAGE_LIMIT
-from swarm.transport.request_limits import CallBudget, Guests, Service
+from swarm.transport.request_limits import CallBudget, PeerLimits, Service
 from swarm.transport.search import BUCKET, REPLICAS, Search, placed
 from swarm.transport.streams import Varint, serve
-from swarm.transport.transport import Limits, Refusal, TransportError
+from swarm.transport.transport import HandlerLimits, Refusal, TransportError
 
 logger = logging.getLogger(__name__)
 
@@ -41,19 +41,19 @@ Call = Callable[[str, str, bytes], Awaitable[bytes]]
 """(peer id, name, request) -> response; raises ``TransportError``."""
 
 
-class HashTable:
+class Libp2pDHT:
     """This node's part of the DHT, and its client for the other nodes.
 
     Attributes:
         client: whether it only sends requests, because no peer can dial it.
     """
 
-    def __init__(self, peer_id: str, call: Call, counters: Counters, guests: Guests) -> None:
+    def __init__(self, peer_id: str, call: Call, counters: Counters, guests: PeerLimits) -> None:
         self._peer_id = peer_id
         self._call = call
         self._counters = counters
         self.client = False
-        self.share = Share(counters, guests)
+        self.share = RecordShare(counters, guests)
         self.table = RoutingTable(token_bytes(calls.NODE_BYTES), guests, counters)
         self._working: set[asyncio.Task[None]] = set()
 
@@ -256,7 +256,7 @@ class HashTable:
         task.add_done_callback(self._working.discard)
 
 
-CONCURRENT = Limits(MESSAGE_LIMIT, concurrent=128, concurrent_per_peer=32)
+CONCURRENT = HandlerLimits(MESSAGE_LIMIT, concurrent=128, concurrent_per_peer=32)
 LENGTH_VARINT = Varint()
 
 
@@ -266,10 +266,10 @@ class ServedCalls:
     def __init__(
         self,
         protocol: str,
-        table: HashTable,
+        table: Libp2pDHT,
         budget: CallBudget,
         counters: Counters,
-        guests: Guests,
+        guests: PeerLimits,
     ) -> None:
         self.protocol = protocol
         self._table = table
@@ -306,7 +306,7 @@ class ServedCalls:
             return pack_error(call_id, str(error))
 
 
-def served_calls(table: HashTable, counters: Counters, guests: Guests) -> list[ServedCalls]:
+def served_calls(table: Libp2pDHT, counters: Counters, guests: PeerLimits) -> list[ServedCalls]:
     """Return a handler for each call name; all share one call budget."""
     budget = CallBudget(counters, guests)
     return [ServedCalls(name, table, budget, counters, guests) for name in (PING, FIND, STORE)]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from protocol.identity import Identity
 from swarm.common.counters import Counters
-from swarm.transport.libp2p.addresses import Place
+from swarm.transport.libp2p.addresses import HostPort
 from swarm.transport.libp2p.bridge import (
     NEGOTIATION_SECONDS,
     Carried,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Connection:
     """One connection, its remote end, and whether this node dialed it."""
 
-    def __init__(self, muxed: Muxed, place: Place, *, dialled: bool) -> None:
+    def __init__(self, muxed: Muxed, place: HostPort, *, dialled: bool) -> None:
         self.muxed = muxed
         self.place = place
         self.dialled = dialled
@@ -53,7 +53,7 @@ class Connections:
         """Return the connections with a peer, oldest first."""
         return tuple(self._held.get(peer, ()))
 
-    def places(self) -> dict[str, tuple[Place, ...]]:
+    def places(self) -> dict[str, tuple[HostPort, ...]]:
         """Return the remote ends of all connections, by peer id."""
         return {peer: tuple(each.place for each in held) for peer, held in self._held.items()}
 
@@ -84,7 +84,7 @@ class Connections:
 KEEP_ALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
-async def reach(place: Place) -> trio.SocketStream:
+async def reach(place: HostPort) -> trio.SocketStream:
     """Open a TCP connection; raises ``ConnectionError`` with the system's message."""
     import trio
 
@@ -94,10 +94,10 @@ async def reach(place: Place) -> trio.SocketStream:
         raise ConnectionError(_first_cause(error)) from error
 
 
-def comes_from(tcp: trio.SocketStream) -> Place:
+def comes_from(tcp: trio.SocketStream) -> HostPort:
     """Return a connection's remote end; raises ``OSError`` if it is closed."""
     host, port = tcp.socket.getpeername()[:2]
-    return Place("ip6" if ":" in host else "ip4", host, port)
+    return HostPort("ip6" if ":" in host else "ip4", host, port)
 
 
 def keep_alive(tcp: trio.SocketStream) -> None:
@@ -198,7 +198,7 @@ class Host:
         self._thread.nursery.start_soon(trio.serve_listeners, self._accepted, [listener])
         return int(listener.socket.getsockname()[1])
 
-    async def connected(self) -> dict[str, tuple[Place, ...]]:
+    async def connected(self) -> dict[str, tuple[HostPort, ...]]:
         """Return the remote ends of all connections, by peer id."""
         return self._connections.places()
 
@@ -206,7 +206,7 @@ class Host:
         """Return the protocols whose streams this node accepts."""
         return tuple(sorted(self._spoken))
 
-    async def dial(self, peer: str, place: Place) -> None:
+    async def dial(self, peer: str, place: HostPort) -> None:
         """Connect unless connected; raises ``OSError``, ``EOFError`` or ``ValueError``."""
         import trio
 
@@ -241,7 +241,7 @@ class Host:
                 self._thread.nursery.start_soon(self._carry, carried, pipe, b"")
                 return
 
-    async def reserve(self, relay: str, place: Place) -> float:
+    async def reserve(self, relay: str, place: HostPort) -> float:
         """Reserve a slot at a relay; return its seconds. Raises as :meth:`dial`."""
         await self.dial(relay, place)
         # The relay may forward a connection before this node reads its answer.
@@ -267,7 +267,7 @@ class Host:
             raise LookupError(peer)
         return connection
 
-    async def _wire(self, peer: str, place: Place) -> Wire | Circuit:
+    async def _wire(self, peer: str, place: HostPort) -> Wire | Circuit:
         if place.relay:
             await self.dial(place.relay, place.of_relay())
             return await connected(self._best(place.relay).muxed, peer)
@@ -294,7 +294,7 @@ class Host:
         if wire is not None and held:
             await self._take_over(wire, replace(held[-1].place, relay=relay))
 
-    async def _take_over(self, wire: Wire | Circuit, place: Place) -> None:
+    async def _take_over(self, wire: Wire | Circuit, place: HostPort) -> None:
         import trio
 
         half_open = self._half_open.total()

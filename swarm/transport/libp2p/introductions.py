@@ -15,7 +15,7 @@ from typing import Any
 
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import Bounded, lot
-from swarm.transport.libp2p.addresses import Place, peer_id_bytes, peer_id_text, place_of
+from swarm.transport.libp2p.addresses import HostPort, peer_id_bytes, peer_id_text, place_of
 from swarm.transport.libp2p.bridge import TrioThread
 from swarm.transport.libp2p.calls import one, several
 from swarm.transport.libp2p.host import Host
@@ -42,7 +42,7 @@ class Book:
         """Return a peer's addresses, without its id."""
         return tuple(self._known.get(peer) or ())
 
-    def met(self, peer: str, places: Sequence[Place]) -> tuple[str, ...]:
+    def met(self, peer: str, places: Sequence[HostPort]) -> tuple[str, ...]:
         """Return a connected peer's addresses; direct ones first if one of ``places`` is.
 
         Its connections show its host, but its listening port is only its claim.
@@ -228,7 +228,7 @@ class Introductions:
             await asyncio.gather(*dials, return_exceptions=True)
         raise ConnectionError(reason)
 
-    async def _dial(self, peer: str, address: str) -> Place:
+    async def _dial(self, peer: str, address: str) -> HostPort:
         place = place_of(address)
         if place.relay:
             await asyncio.sleep(RELAYED_AFTER_SECONDS)
@@ -277,7 +277,7 @@ class Introductions:
 
     async def _identified(self, peer: str, writer: asyncio.StreamWriter) -> None:
         connected = await self._thread.call(self._host.connected)
-        places: Sequence[Place] = connected.get(peer, ())
+        places: Sequence[HostPort] = connected.get(peer, ())
         message = identification(
             self._host.stack.public_key,
             [address_bytes(address) for address in self.listening],

@@ -1,7 +1,7 @@
 """A node on the libp2p package: connections on trio, the DHT on asyncio.
 
-It implements :class:`swarm.transport.node.Node`. After a failure, :meth:`Libp2pNode.start` creates
-another node with the same identity, port, node id and records.
+It implements :class:`swarm.transport.node.TransportNode`. After a failure,
+:meth:`Libp2pNode.start` creates another node with the same identity, port, node id and records.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 from protocol.identity import Identity
 from swarm.common.counters import Counters
-from swarm.transport.libp2p.addresses import Place, place_of, resolved, seen_at
+from swarm.transport.libp2p.addresses import HostPort, place_of, resolved, seen_at
 from swarm.transport.libp2p.bridge import Bridge, Pipe, TrioThread
 from swarm.transport.libp2p.calls import open_answer, pack_call
-from swarm.transport.libp2p.dht import HashTable, served_calls
+from swarm.transport.libp2p.dht import Libp2pDHT, served_calls
 from swarm.transport.libp2p.host import Host
 from swarm.transport.libp2p.introductions import Introductions
 from swarm.transport.libp2p.relays import STOP
@@ -26,7 +26,7 @@ from swarm.transport.libp2p.stack import check_library
 from swarm.transport.node import DaemonFailed, NodeSettings, StreamHandler, with_port_of
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.records import MESSAGE_LIMIT, RecordGate
-from swarm.transport.request_limits import Guests
+from swarm.transport.request_limits import PeerLimits
 from swarm.transport.streams import Varint, ask
 from swarm.transport.transport import PeerUnreachable, Refused, TransportError
 
@@ -99,11 +99,11 @@ class Libp2pNode:
     daemon: int | None = None
 
     def __init__(
-        self, settings: NodeSettings, counters: Counters, guests: Guests, identity: Identity
+        self, settings: NodeSettings, counters: Counters, guests: PeerLimits, identity: Identity
     ) -> None:
         self.peer_id = identity.peer_id
         self.addresses: tuple[str, ...] = ()
-        self._listening: tuple[Place, ...] = ()
+        self._listening: tuple[HostPort, ...] = ()
         self._settings = settings
         self._guests = guests
         self._thread = TrioThread("libp2p")
@@ -112,7 +112,7 @@ class Libp2pNode:
         self._streams: set[asyncio.Task[None]] = set()
         self._introductions = Introductions(self._host, self._thread, self.open_stream, counters)
         self._reservations = Reservations(self._host, self._thread, counters)
-        self.hash_table = HashTable(self.peer_id, self.call_table, counters, guests)
+        self.hash_table = Libp2pDHT(self.peer_id, self.call_table, counters, guests)
 
     @classmethod
     async def start(
@@ -120,7 +120,7 @@ class Libp2pNode:
         settings: NodeSettings,
         counters: Counters,
         predecessor: Libp2pNode | None,
-        guests: Guests,
+        guests: PeerLimits,
     ) -> Libp2pNode:
         """Listen, with a dead predecessor's id and records; raises ``DaemonFailed``."""
         check_library()
@@ -166,7 +166,7 @@ class Libp2pNode:
 
     async def connected(self) -> dict[str, tuple[str, ...]]:
         """Return full addresses of connected peers by id; a new peer may have none yet."""
-        peers: dict[str, tuple[Place, ...]] = await self._thread.call(self._host.connected)
+        peers: dict[str, tuple[HostPort, ...]] = await self._thread.call(self._host.connected)
         return {
             peer: tuple(f"{at}/p2p/{peer}" for at in self._introductions.book.met(peer, places))
             for peer, places in peers.items()
@@ -174,7 +174,7 @@ class Libp2pNode:
 
     async def seen_at(self, peer: str) -> tuple[str, ...]:
         """Return the remote ends of a peer's connections, regardless of its claims."""
-        peers: dict[str, tuple[Place, ...]] = await self._thread.call(self._host.connected)
+        peers: dict[str, tuple[HostPort, ...]] = await self._thread.call(self._host.connected)
         return tuple(map(str, peers.get(peer, ())))
 
     async def look(self) -> None:

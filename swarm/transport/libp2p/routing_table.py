@@ -10,7 +10,7 @@ from swarm.common.fair_limits import Bounded, lot
 from swarm.transport.hivemind.dht import BoundedStorage
 from swarm.transport.libp2p.calls import NODE_BYTES, Dictionary, Neighbour, Shelf, Stored
 from swarm.transport.records import DictionaryRecord, RecordGate, StrictSerializer
-from swarm.transport.request_limits import Guests
+from swarm.transport.request_limits import PeerLimits
 from swarm.transport.search import BUCKET
 
 SAME_ID_SECONDS = 10.0
@@ -26,7 +26,7 @@ class RoutingTable:
     the newest waiting node replaces it (Maymounkov and Mazieres, 2002). Each peer has one node id.
     """
 
-    def __init__(self, own: bytes, guests: Guests, counters: Counters) -> None:
+    def __init__(self, own: bytes, guests: PeerLimits, counters: Counters) -> None:
         secret = token_bytes(32)
         self.own = own
         self._guests = guests
@@ -114,10 +114,10 @@ def distance(one: bytes, other: bytes) -> int:
     return int.from_bytes(one, "big") ^ int.from_bytes(other, "big")
 
 
-class Share:
+class RecordShare:
     """The records that this node stores, and a reader for those of other nodes."""
 
-    def __init__(self, counters: Counters, guests: Guests) -> None:
+    def __init__(self, counters: Counters, guests: PeerLimits) -> None:
         self._serializer = StrictSerializer(Dictionary)
         self.gate = RecordGate(self._serializer, counters)
         self._storage = BoundedStorage(Shelf(guests.clock), counters, guests, self.gate.stored)

@@ -28,7 +28,7 @@ from swarm.common.util import socket_at_stdin
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.records import RecordRule
 from swarm.transport.subprocess.link import Link
-from swarm.transport.transport import Limits
+from swarm.transport.transport import HandlerLimits
 
 SHARE = 0.05  # fraction of all cores that this process may run on
 
@@ -205,7 +205,7 @@ class Child:
             answer: bytes = await self.link.call("answer", protocol, peer, request)
             return answer
 
-        self.transport.handle(protocol, ask, Limits(**limits))
+        self.transport.handle(protocol, ask, HandlerLimits(**limits))
 
     def use_manifest(self, signed: bytes) -> None:
         """Admit the records of one swarm."""

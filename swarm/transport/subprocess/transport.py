@@ -20,7 +20,7 @@ from swarm.transport.transport import (
     MINIMUM_RATE,
     DeadlineExceeded,
     Handler,
-    Limits,
+    HandlerLimits,
     PeerUnreachable,
     Reach,
     RecordCheck,
@@ -106,7 +106,7 @@ class ApartTransport:
             "peer_cache": None if peer_cache is None else str(peer_cache),
         }
         self._counters = counters or Counters()
-        self._services: dict[str, tuple[Handler, Limits]] = {}
+        self._services: dict[str, tuple[Handler, HandlerLimits]] = {}
         self._standing: OwnFirst | None = None
         self._heard: Callable[[bytes], None] | None = None
         self._kept: dict[str, Any] = {}
@@ -183,7 +183,7 @@ class ApartTransport:
         )
         return answer
 
-    def handle(self, protocol: str, handler: Handler, limits: Limits) -> None:
+    def handle(self, protocol: str, handler: Handler, limits: HandlerLimits) -> None:
         self._services[protocol] = handler, limits
         self._tell("handle", protocol, **asdict(limits))
 

@@ -15,7 +15,7 @@ from experiments.scale.tally import Kind
 from protocol.announcement import dht_key_of
 from protocol.messages import GOSSIP_STREAM, PULL_STREAM
 from swarm.transport.transport import (
-    Limits,
+    HandlerLimits,
     PeerUnreachable,
     RecordTooLarge,
     RecordView,
@@ -25,7 +25,7 @@ from swarm.transport.transport import (
 )
 
 NOW = 1000.0
-LIMITS = Limits(64, 4, 4)
+LIMITS = HandlerLimits(64, 4, 4)
 
 
 def on_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:

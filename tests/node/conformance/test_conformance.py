@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from node.conformance.peer import Finding
+from node.conformance.peer import CaseResult
 from node.conformance.streams import CASES, look_at
 from protocol.codec import encode
 from protocol.identity import Identity
@@ -30,7 +30,7 @@ from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.transport import protobuf
 from swarm.transport.hivemind.transport import HivemindTransport
-from swarm.transport.transport import Limits, Transport
+from swarm.transport.transport import HandlerLimits, Transport
 from tests.swarm.network_parts import FOUNDER, Node, identity, manifest
 from tests.swarm.transport.over import APART_LIBP2P
 
@@ -56,7 +56,7 @@ def opened(folder: Path, name: str) -> Path:
 def test_a_member_that_shares_groups_passes_every_case(
     kind: Callable[..., Transport], tmp_path: Path
 ) -> None:
-    async def scenario() -> list[Finding]:
+    async def scenario() -> list[CaseResult]:
         counters = Counters()
         transport = kind(key_file(tmp_path, "anna"), listen=LISTEN, counters=counters)
         anna = Node("anna", transport, SystemClock(), counters, manifest(), profile=PROFILE)
@@ -126,7 +126,7 @@ def test_a_sloppy_peer_fails_the_cases_that_it_breaks_and_no_others(tmp_path: Pa
         PROFILE_STREAM: sign_profile(PROFILE, FOUNDER, swarm_id(signed)),
     }
 
-    async def scenario() -> list[Finding]:
+    async def scenario() -> list[CaseResult]:
         transport = HivemindTransport(key_file(tmp_path, "sloppy"), listen=LISTEN)
         transport.use_validator(lambda record: True)
         for protocol, answer in answers.items():
@@ -134,7 +134,7 @@ def test_a_sloppy_peer_fails_the_cases_that_it_breaks_and_no_others(tmp_path: Pa
             async def anything(peer: str, request: bytes, answer: bytes = answer) -> bytes:
                 return answer
 
-            transport.handle(protocol, anything, Limits(1 << 32, 64, 64))
+            transport.handle(protocol, anything, HandlerLimits(1 << 32, 64, 64))
         await transport.start()
         try:
             return await look_at(transport.addresses()[0], opened(tmp_path, "sloppy"), "hivemind")
@@ -171,7 +171,7 @@ def test_the_command_says_what_it_found_and_fails_where_something_is_broken(tmp_
         async def gives(peer: str, request: bytes) -> bytes:
             return sign_manifest(manifest(), FOUNDER)
 
-        transport.handle(MANIFEST_STREAM, gives, Limits(0, 4, 4))
+        transport.handle(MANIFEST_STREAM, gives, HandlerLimits(0, 4, 4))
         await transport.start()
         try:
             return await looked_at(transport.addresses()[0])

@@ -12,7 +12,7 @@ import pytest
 
 from node.dashboard import access as guard
 from node.dashboard import server as connections
-from node.dashboard.access import AT_ONCE, CLIENTS, COOKIE, HEADERS, Entry, Hosts, Rate
+from node.dashboard.access import AT_ONCE, CLIENTS, COOKIE, HEADERS, EntryToken, Hosts, Rate
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
 from tests.node.dashboard.browser import Answer, Site, served, write_rounds
@@ -239,7 +239,7 @@ def test_the_page_never_tells_the_token(tmp_path: Path) -> None:
 
 def test_a_token_of_another_kind_of_text_is_none() -> None:
     told: list[str] = []
-    entry = Entry(told.append)
+    entry = EntryToken(told.append)
     for guess in ("", "é", told[0][:-1], told[0] + "x", told[0].upper()):
         assert entry.exchange(guess) is None and not entry.admits(guess)
     assert entry.exchange(told[0]) is not None

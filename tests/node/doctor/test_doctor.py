@@ -36,7 +36,7 @@ from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
 from protocol.manifest import swarm_id
 from protocol.messages import MANIFEST_STREAM
-from swarm.transport.transport import Limits
+from swarm.transport.transport import HandlerLimits
 
 NOBODY = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
 
@@ -179,7 +179,7 @@ def test_peers_are_dialled_and_told_dead_from_alive(folder: RunFolder) -> None:
     async def answer(peer: str, request: bytes) -> bytes:
         return theirs
 
-    transport.handle(MANIFEST_STREAM, answer, Limits(64, 8, 8))
+    transport.handle(MANIFEST_STREAM, answer, HandlerLimits(64, 8, 8))
     try:
         loop.call(transport.start(), timeout=300)
         alive = transport.addresses()[0]

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from node.engines.backend import BackendSettings, Job, Written
+from node.engines.backend import BackendSettings, Request, RequestOutput
 from node.engines.process.worker import serve
 from node.errors import NodeError
 from protocol.rollout import Finish
@@ -29,10 +29,10 @@ class Counting:
     def busy(self) -> bool:
         return bool(self._jobs)
 
-    def submit(self, jobs: Sequence[Job]) -> None:
+    def submit(self, jobs: Sequence[Request]) -> None:
         self._jobs.update({job.number: [len(job.ids), job.room] for job in jobs})
 
-    def step(self) -> list[Written]:
+    def step(self) -> list[RequestOutput]:
         self._steps += 1
         if self._steps == self._dies_at:
             print("no more memory, sorry", file=sys.stderr, flush=True)
@@ -46,15 +46,15 @@ class Counting:
             state[0] += 1
             state[1] -= 1
             finish = None if state[1] else Finish.LENGTH
-            written.append(Written(number, [state[0] % 90 + 1], [-1.0], 0, finish))
+            written.append(RequestOutput(number, [state[0] % 90 + 1], [-1.0], 0, finish))
             if not state[1]:
                 del self._jobs[number]
         return written
 
-    def update(self) -> list[Written]:
+    def update(self) -> list[RequestOutput]:
         raise ValueError("these weights are of no use")
 
-    def halt(self) -> list[Written]:
+    def halt(self) -> list[RequestOutput]:
         self._jobs.clear()
         return []
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from node.engines.engine import Sampling, Trajectory
+from node.engines.engine import Sampling, SamplingRequest
 from node.engines.process.child import Starter
-from node.engines.process.data_parallel import EngineFleet
+from node.engines.process.data_parallel import DataParallelEngine
 from node.engines.process.engine import EngineProcess
 from node.errors import NodeError
 from swarm.common.counters import Counters
@@ -42,13 +42,13 @@ def engines(tmp_path, monkeypatch) -> list[EngineProcess]:
 
 
 @pytest.fixture
-def fleet(engines) -> Iterator[EngineFleet]:
-    fleet = EngineFleet(engines, POLICY)
+def fleet(engines) -> Iterator[DataParallelEngine]:
+    fleet = DataParallelEngine(engines, POLICY)
     yield fleet
     fleet.close()
 
 
-def polled(fleet: EngineFleet, count: int) -> dict[int, tuple[int, ...]]:
+def polled(fleet: DataParallelEngine, count: int) -> dict[int, tuple[int, ...]]:
     samples: dict[int, tuple[int, ...]] = {}
     while len(samples) < count:
         finished = fleet.poll(240.0)
@@ -71,7 +71,7 @@ def test_completions_come_in_the_order_of_their_prompts_whoever_wrote_them(fleet
 
 def test_one_prompt_is_one_engines_and_the_work_is_shared(fleet, engines):
     prompts = [(1,) * length for length in (1, 2, 3, 4)]
-    everything = [Trajectory(8 * n + k, p) for n, p in enumerate(prompts) for k in range(8)]
+    everything = [SamplingRequest(8 * n + k, p) for n, p in enumerate(prompts) for k in range(8)]
     fleet.submit(everything, SAMPLING)
     homes = [{t.prompt for t in everything if fleet.home(t.key) == n} for n in range(2)]
     assert [len(home) for home in homes] == [2, 2]
@@ -88,22 +88,22 @@ def test_whoever_waits_for_it_can_be_called_back(fleet):
 
 def test_what_is_left_on_halting_comes_in_the_order_it_was_submitted(fleet):
     keys = [5, 3, 9, 1]
-    fleet.submit([Trajectory(key, (1,) * key) for key in keys], Sampling(max_new_tokens=400))
+    fleet.submit([SamplingRequest(key, (1,) * key) for key in keys], Sampling(max_new_tokens=400))
     assert [key for key, _ in fleet.halt()] == keys
-    fleet.submit([Trajectory(key, (1,) * key) for key in keys], SAMPLING)
+    fleet.submit([SamplingRequest(key, (1,) * key) for key in keys], SAMPLING)
     assert set(polled(fleet, 4)) == set(keys)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_one_of_them_dies_or_hangs_and_nothing_is_lost(fleet, engines, how):
     fleet.generate([(1,), (2,)], 1, SAMPLING)
-    fleet.submit([Trajectory(key, (1,) * (key + 1)) for key in range(6)], Sampling())
+    fleet.submit([SamplingRequest(key, (1,) * (key + 1)) for key in range(6)], Sampling())
     os.kill(engines[1].pid, how)
     assert set(polled(fleet, 6)) == set(range(6))
 
 
 def test_one_that_died_for_good_is_told_and_what_the_other_wrote_is_not_lost(fleet, engines):
-    trajectories = [Trajectory(key, (1,) * (key + 1)) for key in range(2)]
+    trajectories = [SamplingRequest(key, (1,) * (key + 1)) for key in range(2)]
     for _ in range(2):
         fleet.submit(trajectories, Sampling(max_new_tokens=400))
         fleet.generate([(1,), (2,)], 1, SAMPLING)
@@ -115,11 +115,11 @@ def test_one_that_died_for_good_is_told_and_what_the_other_wrote_is_not_lost(fle
 
 
 def test_a_wrong_submission_reaches_none_of_them(fleet):
-    fleet.submit([Trajectory(0, (1, 2))], SAMPLING)
+    fleet.submit([SamplingRequest(0, (1, 2))], SAMPLING)
     with pytest.raises(ValueError, match="keys already"):
-        fleet.submit([Trajectory(1, (1,)), Trajectory(0, (1, 2))], SAMPLING)
+        fleet.submit([SamplingRequest(1, (1,)), SamplingRequest(0, (1, 2))], SAMPLING)
     with pytest.raises(ValueError, match="a prompt of 600 tokens"):
-        fleet.submit([Trajectory(1, (1,)), Trajectory(2, (1,) * 600)], SAMPLING)
+        fleet.submit([SamplingRequest(1, (1,)), SamplingRequest(2, (1,) * 600)], SAMPLING)
     assert set(polled(fleet, 1)) == {0}
-    fleet.submit([Trajectory(1, (1,)), Trajectory(2, (1,))], SAMPLING)
+    fleet.submit([SamplingRequest(1, (1,)), SamplingRequest(2, (1,))], SAMPLING)
     assert set(polled(fleet, 2)) == {1, 2}

@@ -100,7 +100,9 @@ def test_a_processor_that_adds_products_in_16_bits_gets_half_the_steps_and_sums_
     names = ("the_steps_of_both_sides", "summed_exactly", "whatever_is_beside")
     # The widest instructions that oneDNN may use: none of VNNI's.
     narrow = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
-    steps = "from node.engines.transformers import eight_bits; print(eight_bits.weight_steps())"
+    steps = (
+        "from node.engines.transformers.fused_decoder import weight_steps; print(weight_steps())"
+    )
     told = subprocess.run([sys.executable, "-c", steps], env=narrow, capture_output=True, text=True)
     assert told.stdout.split() == ["63"]
     tests = [sys.executable, "-m", "pytest", __file__, "-k", " or ".join(names)]

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import torch
 
-from node.engines.engine import Sample, Sampling, Trajectory
+from node.engines.engine import Sample, Sampling, SamplingRequest
 from node.engines.process.child import Starter
 from node.engines.process.engine import EngineProcess
 from node.engines.transformers.engine import TransformersEngine
@@ -78,10 +78,10 @@ def finished(engine: EngineProcess, count: int) -> dict[int, Sample]:
 
 
 def under_way(
-    engine: EngineProcess, trajectories: list[Trajectory], sampling: Sampling, tokens: int
+    engine: EngineProcess, trajectories: list[SamplingRequest], sampling: Sampling, tokens: int
 ) -> dict[int, Sample]:
     """Submit and wait until about so many tokens of each were written; what has finished."""
-    short = Trajectory(99, (1, 2))
+    short = SamplingRequest(99, (1, 2))
     engine.submit([short], replace(sampling, max_new_tokens=tokens))
     engine.submit(trajectories, sampling)
     samples: dict[int, Sample] = {}
@@ -127,8 +127,8 @@ def test_draws_have_the_distribution_of_the_engine_inside(engine):
 
 
 def test_trajectories_are_told_one_by_one_under_their_keys(engine):
-    engine.submit([Trajectory(7, (5, 6, 7)), Trajectory(3, (1, 2))], GREEDY)
-    engine.submit([Trajectory(11, (9, 9))], Sampling(max_new_tokens=3, greedy=True))
+    engine.submit([SamplingRequest(7, (5, 6, 7)), SamplingRequest(3, (1, 2))], GREEDY)
+    engine.submit([SamplingRequest(11, (9, 9))], Sampling(max_new_tokens=3, greedy=True))
     samples = finished(engine, 3)
     policy = random_policy()
     assert samples[7].tokens.ids == generated(policy, (5, 6, 7), 24)
@@ -141,7 +141,7 @@ def test_trajectories_are_told_one_by_one_under_their_keys(engine):
 @pytest.mark.parametrize("begun", [False, True], ids=["without a process", "with one"])
 def test_whoever_waits_for_it_can_be_called_back(engine, begun):
     if begun:
-        engine.submit([Trajectory(0, (1, 2))], Sampling(max_new_tokens=1))
+        engine.submit([SamplingRequest(0, (1, 2))], Sampling(max_new_tokens=1))
         assert finished(engine, 1)
     with ThreadPoolExecutor() as threads:
         polled = threads.submit(engine.poll, 3600.0)
@@ -156,7 +156,7 @@ def test_what_was_begun_elsewhere_is_gone_on_with_and_part_of_the_sample(engine)
     later = random_policy()
     later.version = 4
     engine.update(later)
-    engine.submit([Trajectory(1, (5, 6, 7), begun)], GREEDY)
+    engine.submit([SamplingRequest(1, (5, 6, 7), begun)], GREEDY)
     sample = finished(engine, 1)[1]
     assert sample.tokens.ids == whole
     assert sample.tokens.versions == (0,) * 10 + (4,) * (len(whole) - 10)
@@ -169,7 +169,7 @@ def test_what_is_complete_already_is_finished_at_once(engine, ids, finish):
     policy.stop_ids = (97,)
     engine.update(policy)
     begun = Tokens(ids, (-1.0,) * len(ids), (0,) * len(ids))
-    engine.submit([Trajectory(0, (1, 2), begun)], GREEDY)
+    engine.submit([SamplingRequest(0, (1, 2), begun)], GREEDY)
     ((key, sample),) = engine.poll(0.0)
     assert (key, sample.tokens.ids, sample.finish) == (0, ids, finish)
 
@@ -180,13 +180,13 @@ def test_halted_and_resumed_under_new_weights_every_token_knows_its_own(engine):
     engine.update(first)
     sampling = Sampling(max_new_tokens=450)
     prompt = (5, 6, 7)
-    done = under_way(engine, [Trajectory(key, prompt) for key in range(6)], sampling, 40)
+    done = under_way(engine, [SamplingRequest(key, prompt) for key in range(6)], sampling, 40)
     left = engine.halt()
     done |= dict(engine.poll(0.0))
     assert sorted([*(key for key, _ in left), *done]) == list(range(6))
     assert [key for key, _ in left] == sorted(key for key, _ in left)
     engine.update(second)
-    engine.submit([Trajectory(key, prompt, begun) for key, begun in left], sampling)
+    engine.submit([SamplingRequest(key, prompt, begun) for key, begun in left], sampling)
     done |= finished(engine, len(left))
     assert set(done) == set(range(6))
     for sample in done.values():
@@ -201,7 +201,7 @@ def test_halted_and_resumed_under_new_weights_every_token_knows_its_own(engine):
 
 
 def test_generate_leaves_trajectories_on_their_way_alone(engine):
-    engine.submit([Trajectory(0, (1, 2))], GREEDY)
+    engine.submit([SamplingRequest(0, (1, 2))], GREEDY)
     ((sample,),) = engine.generate([[5, 6, 7]], 1, GREEDY)
     assert sample.tokens.ids == generated(random_policy(), (5, 6, 7), 24)
     assert finished(engine, 1)[0].tokens.ids == generated(random_policy(), (1, 2), 24)
@@ -209,20 +209,20 @@ def test_generate_leaves_trajectories_on_their_way_alone(engine):
 
 @pytest.mark.parametrize("prompt", [(), (1,) * 512, (1,) * 600])
 def test_a_prompt_that_leaves_no_room_is_refused_and_the_others_go_on(engine, prompt):
-    engine.submit([Trajectory(0, (1, 2))], GREEDY)
+    engine.submit([SamplingRequest(0, (1, 2))], GREEDY)
     with pytest.raises(ValueError, match=f"a prompt of {len(prompt)} tokens"):
-        engine.submit([Trajectory(1, prompt)], GREEDY)
+        engine.submit([SamplingRequest(1, prompt)], GREEDY)
     with pytest.raises(ValueError, match=f"a prompt of {len(prompt)} tokens"):
         engine.generate([prompt], 1, GREEDY)
     assert list(finished(engine, 1)) == [0]
 
 
 def test_a_key_that_is_taken_is_refused_until_its_trajectory_has_finished(engine):
-    engine.submit([Trajectory(0, (1, 2))], GREEDY)
+    engine.submit([SamplingRequest(0, (1, 2))], GREEDY)
     with pytest.raises(ValueError, match="key 0"):
-        engine.submit([Trajectory(0, (1, 2))], GREEDY)
+        engine.submit([SamplingRequest(0, (1, 2))], GREEDY)
     finished(engine, 1)
-    engine.submit([Trajectory(0, (1, 2))], GREEDY)
+    engine.submit([SamplingRequest(0, (1, 2))], GREEDY)
     assert list(finished(engine, 1)) == [0]
 
 
@@ -232,7 +232,7 @@ def test_killed_in_mid_sentence_another_goes_on_and_nothing_is_lost_or_doubled(t
     policy.stop_ids = (-1,)
     engine = opened(policy, tmp_path, kind="transformers", counters=counters)
     sampling = Sampling(max_new_tokens=480, greedy=True)
-    under_way(engine, [Trajectory(key, (5, 6, key)) for key in range(3)], sampling, 20)
+    under_way(engine, [SamplingRequest(key, (5, 6, key)) for key in range(3)], sampling, 20)
     os.kill(engine.pid, signal.SIGKILL)
     samples = finished(engine, 3)
     policy.model.generation_config.eos_token_id = None
@@ -247,7 +247,7 @@ def test_killed_in_mid_sentence_another_goes_on_and_nothing_is_lost_or_doubled(t
 def test_hung_in_mid_sentence_another_goes_on_and_nothing_is_lost_or_doubled(strange, tmp_path):
     engine = strange("counting", HASTY, slow=0.01)
     prompts = {key: (1,) * (key + 2) for key in range(3)}
-    trajectories = [Trajectory(key, prompt) for key, prompt in prompts.items()]
+    trajectories = [SamplingRequest(key, prompt) for key, prompt in prompts.items()]
     under_way(engine, trajectories, Sampling(max_new_tokens=400), 20)
     os.kill(engine.pid, signal.SIGSTOP)
     samples = finished(engine, 3)
@@ -263,7 +263,7 @@ def test_hung_in_mid_sentence_another_goes_on_and_nothing_is_lost_or_doubled(str
 
 def test_the_second_death_ends_the_run_with_the_last_words(strange, caplog):
     engine = strange("counting", dies_at=5)
-    engine.submit([Trajectory(key, (5, 6, 7)) for key in range(3)], GREEDY)
+    engine.submit([SamplingRequest(key, (5, 6, 7)) for key in range(3)], GREEDY)
     with pytest.raises(NodeError, match=r"died twice.*SIGKILL: no more memory, sorry"):
         finished(engine, 3)
     assert "another one goes on" in caplog.text
@@ -272,13 +272,13 @@ def test_the_second_death_ends_the_run_with_the_last_words(strange, caplog):
         key: tuple(range(5, 13)) for key in range(3)
     }
     with pytest.raises(NodeError, match="the engine died twice"):
-        engine.submit([Trajectory(0, (5, 6, 7))], GREEDY)
+        engine.submit([SamplingRequest(0, (5, 6, 7))], GREEDY)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_process_that_dies_or_hangs_while_it_halts_has_halted(strange, how):
     engine = strange("counting", HASTY, slow=0.05)
-    under_way(engine, [Trajectory(0, (5, 6, 7))], GREEDY, 3)
+    under_way(engine, [SamplingRequest(0, (5, 6, 7))], GREEDY, 3)
     os.kill(engine.pid, how)
     ((key, begun),) = engine.halt()
     assert key == 0
@@ -289,21 +289,21 @@ def test_a_process_that_dies_or_hangs_while_it_halts_has_halted(strange, how):
 
 def test_the_second_death_loses_nothing_where_it_meets_a_halt(strange, caplog):
     engine = strange("counting", slow=0.05)
-    under_way(engine, [Trajectory(0, (5, 6, 7))], Sampling(max_new_tokens=400), 3)
+    under_way(engine, [SamplingRequest(0, (5, 6, 7))], Sampling(max_new_tokens=400), 3)
     os.kill(engine.pid, signal.SIGKILL)
-    under_way(engine, [Trajectory(1, (5, 6, 7))], Sampling(max_new_tokens=400), 3)
+    under_way(engine, [SamplingRequest(1, (5, 6, 7))], Sampling(max_new_tokens=400), 3)
     assert engine.counters.snapshot() == {"engine_restarts": 1}
     os.kill(engine.pid, signal.SIGKILL)
     left = dict(engine.halt())
     assert sorted(left) == [0, 1] and all(begun.ids for begun in left.values())
     assert "the engine died twice" in caplog.text
     with pytest.raises(NodeError, match="the engine died twice"):
-        engine.submit([Trajectory(2, (5, 6, 7))], GREEDY)
+        engine.submit([SamplingRequest(2, (5, 6, 7))], GREEDY)
 
 
 def test_a_stop_that_reaches_the_process_too_is_left_to_its_owner(strange):
     engine = strange("counting", slow=0.05)
-    under_way(engine, [Trajectory(0, (5, 6, 7))], GREEDY, 3)
+    under_way(engine, [SamplingRequest(0, (5, 6, 7))], GREEDY, 3)
     os.kill(engine.pid, signal.SIGTERM)
     assert len(finished(engine, 1)[0].tokens.ids) == GREEDY.max_new_tokens
     assert engine.counters.snapshot() == {}
@@ -313,7 +313,7 @@ def test_without_another_process_it_is_said_which_limit_and_nothing_is_forgotten
     strange, monkeypatch
 ):
     engine = strange("counting", slow=0.01)
-    under_way(engine, [Trajectory(0, (5, 6, 7))], Sampling(max_new_tokens=400), 3)
+    under_way(engine, [SamplingRequest(0, (5, 6, 7))], Sampling(max_new_tokens=400), 3)
 
     def spawn(*arguments):
         raise BlockingIOError(11, "Resource temporarily unavailable")
@@ -323,7 +323,7 @@ def test_without_another_process_it_is_said_which_limit_and_nothing_is_forgotten
         os.kill(engine.pid, signal.SIGKILL)
         with pytest.raises(NodeError, match=r"temporarily unavailable.*ulimit -u"):
             finished(engine, 1)
-    engine.submit([Trajectory(1, (1, 2))], GREEDY)
+    engine.submit([SamplingRequest(1, (1, 2))], GREEDY)
     assert {key: len(sample.tokens.ids) for key, sample in finished(engine, 2).items()} == {
         0: 400,
         1: 24,
@@ -427,7 +427,7 @@ def test_a_snapshot_that_was_damaged_stops_the_engine_with_its_name(tmp_path):
 
 def test_an_update_that_meets_the_shutdown_is_left_and_what_comes_later_is_refused(strange):
     engine = strange("counting", slow=0.1)
-    engine.submit([Trajectory(0, (1, 2))], GREEDY)
+    engine.submit([SamplingRequest(0, (1, 2))], GREEDY)
     engine.update(random_policy())
     engine.close()
     engine.update(random_policy())
@@ -440,14 +440,14 @@ def test_the_process_and_its_snapshot_end_with_an_owner_that_is_killed(tmp_path)
     code = (
         "import sys, pathlib, time; sys.path[:0] = sys.argv[2:];"
         "from tests.support import random_policy;"
-        "from node.engines.engine import Sampling, Trajectory;"
+        "from node.engines.engine import Sampling, SamplingRequest;"
         "from node.engines.process.engine import EngineProcess;"
         "from node.engines.process.child import Starter;"
         "from swarm.common.counters import Counters;"
         "engine = EngineProcess(random_policy(), Starter(kind='counting', seed=0, threads=1,"
         " patience=60.0, place=pathlib.Path(sys.argv[1]), module='strange_engine',"
         " options={'slow': 0.05}), Counters());"
-        "engine.submit([Trajectory(0, (1, 2))], Sampling(max_new_tokens=400));"
+        "engine.submit([SamplingRequest(0, (1, 2))], Sampling(max_new_tokens=400));"
         "print(engine.pid, flush=True); time.sleep(60)"
     )
     here = Path(__file__).parent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from node.engines.backend import Job
+from node.engines.backend import Request
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.engines.transformers.kv_cache import GrowingLayer
@@ -36,7 +36,7 @@ def test_rows_leave_and_join_and_weights_change_without_a_trace(family, tmp_path
     writing = Writing(tmp_path, policies[0])
     caps = [4, 25, 12, 30]
     for number, (prompt, cap) in enumerate(zip(PROMPTS, caps, strict=True)):
-        writing.backend.submit([Job(number, prompt, cap, 1.0, False)])
+        writing.backend.submit([Request(number, prompt, cap, 1.0, False)])
         writing.steps(5)
     writing.update(policies[1])
     writing.steps()

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import MistralConfig, MistralForCausalLM
 
-from node.engines.backend import BackendSettings, Job
+from node.engines.backend import BackendSettings, Request
 from node.engines.engine import Sampling
 from node.engines.transformers import backend, decoding
 from node.engines.transformers.backend import ContinuousDecoding
@@ -110,7 +110,7 @@ def test_whatever_joins_or_interrupts_greedy_completions_stay_what_they_are(
             ids = (*prompt, *expected[prompt][:begun])
             number = len(wanted)
             wanted[number] = expected[prompt][begun:]
-            writing.backend.submit([Job(number, ids, CAP - begun, 1.0, True)])
+            writing.backend.submit([Request(number, ids, CAP - begun, 1.0, True)])
         elif action == "steps":
             writing.steps(which)
         else:
@@ -129,7 +129,7 @@ def test_every_token_has_the_logprob_and_the_version_of_the_weights_it_was_drawn
         each.version = version
     writing = Writing(tmp_path, policies[0])
     prompts = [(5, 6, 7), (5, 6, 7), tuple(range(20))]
-    writing.backend.submit([Job(n, ids, 30, 0.8, False) for n, ids in enumerate(prompts)])
+    writing.backend.submit([Request(n, ids, 30, 0.8, False) for n, ids in enumerate(prompts)])
     for each in policies[1:]:
         writing.steps(7)
         writing.update(each)
@@ -147,7 +147,7 @@ def test_every_token_has_the_logprob_and_the_version_of_the_weights_it_was_drawn
 
 def test_what_was_written_is_reported_on_halting_and_nothing_goes_on(tmp_path, policy):
     writing = Writing(tmp_path, random_policy())
-    writing.backend.submit([Job(n, (1, 2, n), CAP, 1.0, True) for n in range(12)])
+    writing.backend.submit([Request(n, (1, 2, n), CAP, 1.0, True) for n in range(12)])
     writing.steps(5)
     writing.take(writing.backend.halt())
     assert not writing.backend.busy
@@ -158,7 +158,9 @@ def test_what_was_written_is_reported_on_halting_and_nothing_goes_on(tmp_path, p
 def test_jobs_sampled_differently_never_share_a_batch(tmp_path, policy, expected):
     writing = Writing(tmp_path, policy)
     prompt = PROMPTS[0]
-    writing.backend.submit([Job(n, prompt, CAP, (1.0, 0.5)[n % 2], n % 3 == 0) for n in range(12)])
+    writing.backend.submit(
+        [Request(n, prompt, CAP, (1.0, 0.5)[n % 2], n % 3 == 0) for n in range(12)]
+    )
     writing.steps()
     assert set(writing.finish) == set(range(12))
     for number in range(0, 12, 3):
@@ -176,7 +178,7 @@ def test_a_job_that_joins_is_read_and_the_others_are_not_read_again(tmp_path):
 
     writing.backend.policy.model.register_forward_pre_hook(count, with_kwargs=True)
     for number, prompt in enumerate(PROMPTS):
-        writing.backend.submit([Job(number, prompt, CAP, 1.0, False)])
+        writing.backend.submit([Request(number, prompt, CAP, 1.0, False)])
         writing.steps(5)
     writing.steps()
     assert read == [len(prompt) for prompt in PROMPTS]
@@ -202,7 +204,7 @@ def test_jobs_join_also_where_a_cache_cannot_take_them(tmp_path):
     alone = [TransformersEngine(policy, seed=0).generate([p], 1, greedy)[0][0] for p in PROMPTS]
     writing = Writing(tmp_path, policy)
     for number, prompt in enumerate(PROMPTS):
-        writing.backend.submit([Job(number, prompt, CAP, 1.0, True)])
+        writing.backend.submit([Request(number, prompt, CAP, 1.0, True)])
         writing.steps(5)
     writing.steps()
     assert [tuple(writing.ids[number]) for number in range(4)] == [
@@ -216,11 +218,11 @@ def test_new_weights_wait_no_longer_than_reading_the_batch_again_would_take(tmp_
         each.version, each.stop_ids = version, ()
     writing = Writing(tmp_path, policies[0])
     rooms = [20, 23, 60, 60]
-    jobs = [Job(n, (5,) * 30, room, 1.0, False) for n, room in enumerate(rooms)]
+    jobs = [Request(n, (5,) * 30, room, 1.0, False) for n, room in enumerate(rooms)]
     writing.backend.submit(jobs)
     writing.steps(20)
     writing.update(policies[1])
-    writing.backend.submit([Job(4, (5,) * 30, 8, 1.0, False)])
+    writing.backend.submit([Request(4, (5,) * 30, 8, 1.0, False)])
     writing.steps()
     assert {len(set(writing.versions[n])) for n in (0, 1, 4)} == {1}, "nearly done, or not begun"
     assert set(writing.versions[4]) == {1}
@@ -233,11 +235,11 @@ def test_halting_brings_new_weights_that_wait(tmp_path):
     policies = [random_policy(seed=seed) for seed in range(2)]
     policies[1].version = 1
     writing = Writing(tmp_path, policies[0])
-    writing.backend.submit([Job(0, (5,) * 30, 60, 1.0, False)])
+    writing.backend.submit([Request(0, (5,) * 30, 60, 1.0, False)])
     writing.steps(8)
     writing.update(policies[1])
     writing.take(writing.backend.halt())
     assert writing.versions[0] == [0] * 8
-    writing.backend.submit([Job(1, (5,) * 30, 4, 1.0, False)])
+    writing.backend.submit([Request(1, (5,) * 30, 4, 1.0, False)])
     writing.steps()
     assert set(writing.versions[1]) == {1}

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config
 
-from node.engines.engine import Sample, Sampling, Trajectory
+from node.engines.engine import Sample, Sampling, SamplingRequest
 from node.engines.transformers import backend as continuous_batch
 from node.engines.transformers.decoding import Decoding
 from node.engines.transformers.engine import TransformersEngine
@@ -44,7 +44,7 @@ def turns(
     """What was written of every prompt, turn by turn, and behind what."""
     ids = {key: [*prompt] for key, prompt in enumerate(PROMPTS)}
     told: dict[int, list[tuple[tuple[int, ...], Sample]]] = {key: [] for key in ids}
-    engine.submit([Trajectory(k, tuple(ids[k]), lasts=True) for k in ids], sampling)
+    engine.submit([SamplingRequest(k, tuple(ids[k]), lasts=True) for k in ids], sampling)
     going = set(ids)
     while going:
         again = []
@@ -56,7 +56,7 @@ def turns(
                 continue
             answer = [(each + key) % 98 for each in answers[len(told[key]) - 1]]
             ids[key] += [*sample.tokens.ids, *answer]
-            again.append(Trajectory(key, tuple(ids[key]), lasts=True))
+            again.append(SamplingRequest(key, tuple(ids[key]), lasts=True))
         if again:
             engine.submit(again, sampling)
     return list(told.values())
@@ -137,11 +137,11 @@ def test_new_weights_are_written_with_from_the_next_token_on(policy):
     changed = stopping(random_policy(seed=6))
     changed.version = 1
     engine = TransformersEngine(policy, seed=0)
-    engine.submit([Trajectory(0, PROMPTS[0], lasts=True)], GREEDY)
+    engine.submit([SamplingRequest(0, PROMPTS[0], lasts=True)], GREEDY)
     ((_, sample),) = engine.poll(1.0)
     engine.update(changed)
     ids = (*PROMPTS[0], *sample.tokens.ids, 4, 5)
-    engine.submit([Trajectory(0, ids, lasts=True)], GREEDY)
+    engine.submit([SamplingRequest(0, ids, lasts=True)], GREEDY)
     ((_, again),) = engine.poll(1.0)
     assert again.tokens.ids == read_anew(changed, ids)
     assert set(again.tokens.versions) == {1}
@@ -149,9 +149,9 @@ def test_new_weights_are_written_with_from_the_next_token_on(policy):
 
 def test_a_halt_gives_what_is_unfinished_and_a_key_is_taken_once(policy):
     engine = TransformersEngine(policy, seed=0)
-    engine.submit([Trajectory(key, PROMPTS[1]) for key in (3, 4)], GREEDY)
+    engine.submit([SamplingRequest(key, PROMPTS[1]) for key in (3, 4)], GREEDY)
     with pytest.raises(ValueError, match="these keys"):
-        engine.submit([Trajectory(4, PROMPTS[0])], GREEDY)
+        engine.submit([SamplingRequest(4, PROMPTS[0])], GREEDY)
     engine.nudge()
     assert engine.poll(9.0) == []
     assert [key for key, _ in engine.halt()] == [3, 4]

@@ -3,19 +3,19 @@ from __future__ import annotations
 import pytest
 
 from node.engines.process import child
-from node.engines.process.child import Silence
+from node.engines.process.child import Watchdog
 
 
 @pytest.fixture
-def started() -> Silence:
-    made = Silence(3.0)
+def started() -> Watchdog:
+    made = Watchdog(3.0)
     made.send()
     made.hear({"ready": True})
     made.hear({"idle": 1})
     return made
 
 
-def watched(silence: Silence, ticks: int) -> float:
+def watched(silence: Watchdog, ticks: int) -> float:
     for _ in range(ticks):
         silence.tick(1.0)
     return silence.seconds
@@ -42,10 +42,10 @@ def test_nothing_is_owed_once_every_message_is_handled(started):
 
 
 def test_a_start_may_take_longer_than_patience_and_never_less():
-    slow = Silence(3.0)
+    slow = Watchdog(3.0)
     slow.send()
     assert watched(slow, int(child.START_SECONDS) - 1) > 3.0
     assert not slow.too_long
     assert watched(slow, 1)
     assert slow.too_long
-    assert Silence(9999.0).bound == 9999.0
+    assert Watchdog(9999.0).bound == 9999.0

@@ -14,11 +14,18 @@ from node.tasks.verifier.in_process import LocalJudge
 from node.tasks.verifier.verifier import Verifier
 from node.tasks.verifier.worker_process import WorkerLimits
 from node.trajectories.player import judged
-from node.trajectories.trajectory import Played
+from node.trajectories.trajectory import Trajectory
 from protocol.manifest import EnvSpec
 from protocol.rollout import Finish
 from swarm.groups import TaskRef
-from swarm.verification import NOT_REPLAYABLE, NOT_REPLAYED, Asked, JudgeRefused, Turns, Verdict
+from swarm.verification import (
+    NOT_REPLAYABLE,
+    NOT_REPLAYED,
+    Asked,
+    JudgeRefused,
+    TrajectoryTexts,
+    Verdict,
+)
 from tests.node.environments.parts import FOR_TESTS, spec
 from tests.node.packages import declare
 
@@ -55,7 +62,7 @@ def letter(scorer: Scorer, ref: TaskRef) -> str:
     return prompt.split()[1]
 
 
-def played(scorer: Scorer, ref: TaskRef, *actions: str, key: int = 1) -> Turns:
+def played(scorer: Scorer, ref: TaskRef, *actions: str, key: int = 1) -> TrajectoryTexts:
     """The trajectory of these actions, the last of them being the end."""
     texts: list[str] = []
     for number in range(1, len(actions) + 1):
@@ -63,10 +70,10 @@ def played(scorer: Scorer, ref: TaskRef, *actions: str, key: int = 1) -> Turns:
         assert isinstance(moved, Answered)
         texts += [actions[number - 1], moved.observation]
         assert moved.over == (number == len(actions)) == (moved.reward is not None)
-    return Turns(tuple(texts[:-1]), cut=False)
+    return TrajectoryTexts(tuple(texts[:-1]), cut=False)
 
 
-def reward(scorer: Scorer, ref: TaskRef, turns: Turns) -> float:
+def reward(scorer: Scorer, ref: TaskRef, turns: TrajectoryTexts) -> float:
     return scorer.judge(ref, [turns]).rewards[0]
 
 
@@ -107,9 +114,9 @@ def test_what_is_ended_before_its_environment_has_its_reward_and_says_that_it_wa
     (moved,) = scorer.play([Move(3, ref, (letter(scorer, ref),), final=True)])
     assert moved == Answered("", False, pytest.approx(1 / 3))
     texts = (letter(scorer, ref),)
-    assert reward(scorer, ref, Turns(texts, cut=True)) == pytest.approx(1 / 3)
+    assert reward(scorer, ref, TrajectoryTexts(texts, cut=True)) == pytest.approx(1 / 3)
     with pytest.raises(JudgeRefused, match=f"{NOT_REPLAYED}: it does not end with turn 1"):
-        reward(scorer, ref, Turns(texts, cut=False))
+        reward(scorer, ref, TrajectoryTexts(texts, cut=False))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +159,7 @@ def test_a_family_that_is_answered_in_one_turn_is_not_played(installed: None) ->
         (moved,) = verifier.play([Move(1, TaskRef("gcd", 0, 1), ("1",), True)])
         assert isinstance(moved, JudgeRefused) and "one turn" in str(moved)
         with pytest.raises(JudgeRefused, match="one turn"):
-            verifier.judge(TaskRef("gcd", 0, 1), [Turns(("1", "?", "2"), cut=False)])
+            verifier.judge(TaskRef("gcd", 0, 1), [TrajectoryTexts(("1", "?", "2"), cut=False)])
 
 
 def test_what_never_answers_twice_alike_is_played_and_has_no_verdict(scorer: Scorer) -> None:
@@ -164,7 +171,7 @@ def test_what_never_answers_twice_alike_is_played_and_has_no_verdict(scorer: Sco
     assert refused.value.reason == NOT_REPLAYABLE
     (moved,) = scorer.play([Move(99, ref, ("a", "b"), final=False)])
     assert isinstance(moved, JudgeRefused), "its episode is not here, and cannot be played again"
-    own = Played((), Finish.STOP, reward=0.25)
+    own = Trajectory((), Finish.STOP, reward=0.25)
     (verdict,) = judged(scorer, [(ref, [own, own])])
     assert isinstance(verdict, Verdict) and verdict.rewards == (0.25, 0.25)
 

@@ -17,7 +17,7 @@ from node.tasks.verifier.replay_trial import Trial, try_replays
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec, canonical_json
 from swarm.groups import TaskRef
-from swarm.verification import Turns
+from swarm.verification import TrajectoryTexts
 
 gymnasium = pytest.importorskip("gymnasium")
 spaces = gymnasium.spaces
@@ -101,7 +101,9 @@ def test_an_environment_is_played_and_judged_in_the_worker() -> None:
         shown = [each.observation for each in answered[:-1] if isinstance(each, Answered)]
         assert shown == ["4", "8", "9", "10", "14"]
         texts = [text for pair in zip(WAY, [*shown, ""], strict=True) for text in pair]
-        assert verifier.judge(task, [Turns(tuple(texts[:-1]), cut=False)]).rewards == (1.0,)
+        assert verifier.judge(task, [TrajectoryTexts(tuple(texts[:-1]), cut=False)]).rewards == (
+            1.0,
+        )
 
 
 def test_the_toy_texts_come_out_alike_elsewhere() -> None:
@@ -208,7 +210,7 @@ def test_a_class_of_ones_own_is_an_environment_as_it_is(tmp_path: Path) -> None:
         name, asked, at = prompt.splitlines()
         assert name.startswith("Stairs, episode ") and asked == "Answer with down, up"
         turns = [text for n in range(int(at) + 1, 3) for text in ("up", str(n))]
-        trajectory = Turns((*turns, "up"), cut=False)
+        trajectory = TrajectoryTexts((*turns, "up"), cut=False)
         assert verifier.judge(TaskRef("stairs", 0, 4), [trajectory]).rewards == (1.0,)
 
 

@@ -11,7 +11,7 @@ from node.tasks.catalogue import Allowed, load_catalogue, open_envs, overview
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec
 from swarm.groups import TaskRef
-from swarm.verification import Turns
+from swarm.verification import TrajectoryTexts
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_environment"
 WRITTEN = (EXAMPLE / "treasure.py").read_text()
@@ -42,7 +42,7 @@ def test_the_example_takes_under_forty_lines_and_is_played_in_the_worker() -> No
         assert verifier.start() == ("treasure",)
         (prompt,) = verifier.prompts([TaskRef("treasure", 0, 1)])
         assert prompt.startswith("At house ")
-        verdict = verifier.judge(TaskRef("treasure", 0, 1), [Turns(("w",), cut=True)])
+        verdict = verifier.judge(TaskRef("treasure", 0, 1), [TrajectoryTexts(("w",), cut=True)])
         assert verdict.rewards[0] in (0.0, 1.0)
 
 

@@ -18,7 +18,7 @@ from node.tasks.verifier.replay_trial import Trial, try_replays
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec, canonical_json
 from swarm.groups import TaskRef
-from swarm.verification import Turns
+from swarm.verification import TrajectoryTexts
 
 textarena = pytest.importorskip("textarena")
 registration = pytest.importorskip("textarena.envs.registration")
@@ -71,7 +71,7 @@ def test_a_game_is_played_and_judged_in_the_worker() -> None:
             assert moved.observation == "The target number is higher."
         reward = moved.reward
         assert reward is not None and 0 < reward <= 1
-        trajectory = Turns(tuple(texts[:-1]), cut=False)
+        trajectory = TrajectoryTexts(tuple(texts[:-1]), cut=False)
         assert verifier.judge(task, [trajectory]).rewards == (reward,)
 
 

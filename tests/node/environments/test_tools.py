@@ -14,7 +14,7 @@ from node.tasks.catalogue import Allowed, load_catalogue, open_envs
 from node.tasks.scorer import Answered, Move
 from node.tasks.verifier.verifier import Verifier
 from swarm.groups import TaskRef
-from swarm.verification import Turns
+from swarm.verification import TrajectoryTexts
 
 SHOP = '''
 import random
@@ -208,7 +208,7 @@ def test_a_class_of_tools_in_a_file_is_played_and_judged_in_the_worker(tmp_path,
         assert isinstance(answered, Answered)
         (end,) = verifier.play([Move(1, task, ("buy(1)", "Thanks."), False)])
         assert end == Answered("", True, 1 / 3)
-        turns = Turns(("buy(1)", answered.observation, "Thanks."), cut=False)
+        turns = TrajectoryTexts(("buy(1)", answered.observation, "Thanks."), cut=False)
         assert verifier.judge(task, [turns]).rewards == (1 / 3,)
 
 

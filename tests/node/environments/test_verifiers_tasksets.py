@@ -15,7 +15,7 @@ from node.tasks.verifier.replay_trial import Trial, try_replays
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec
 from swarm.groups import TaskRef
-from swarm.verification import NOT_REPLAYABLE, JudgeRefused, Turns
+from swarm.verification import NOT_REPLAYABLE, JudgeRefused, TrajectoryTexts
 
 vf = pytest.importorskip("verifiers.v1")
 
@@ -81,7 +81,7 @@ def test_a_taskset_in_a_file_is_answered_and_judged_in_the_worker(tmp_path: Path
         (prompt,) = verifier.prompts([task])
         right = str(2 * int(prompt.split()[2]))
         texts = (right, "no", "no number")
-        answers = [Turns((text,), cut=False) for text in texts]
+        answers = [TrajectoryTexts((text,), cut=False) for text in texts]
         assert verifier.judge(task, answers).rewards == (1.0, 0.25, 0.0)
 
 
@@ -100,7 +100,7 @@ def test_a_taskset_that_is_not_replayable_is_not_judged_for_others(tmp_path: Pat
     with Verifier(specs, allowed, outside=True) as verifier:
         verifier.start()
         with pytest.raises(JudgeRefused, match=NOT_REPLAYABLE):
-            verifier.judge(TaskRef("addition", 0, 3), [Turns(("1",), cut=False)])
+            verifier.judge(TaskRef("addition", 0, 3), [TrajectoryTexts(("1",), cut=False)])
 
 
 class Data(vf.TaskData):

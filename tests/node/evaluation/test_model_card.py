@@ -8,13 +8,13 @@ import pytest
 from huggingface_hub import ModelCard
 
 from node.config.config import Config
-from node.evaluation.export import Origin, Training, licence_of, model_card
+from node.evaluation.export import ModelOrigin, Training, licence_of, model_card
 from node.monitor.record import RoundRecord
 from node.network.founding import found_swarm
 from protocol.identity import Identity
 from protocol.manifest import open_manifest, swarm_id
 
-NOTHING = Origin(None, None, None)
+NOTHING = ModelOrigin(None, None, None)
 
 
 def rounds(*numbers: int, own: int = 3, external: int = 1) -> list[RoundRecord]:
@@ -49,7 +49,7 @@ def test_a_run_without_records_claims_nothing() -> None:
 
 def test_the_card_names_the_swarm_what_it_learned_from_and_what_it_is_worth() -> None:
     signed = found_swarm(Identity.from_seed(bytes(32)), name="a `name` | [x](y)")
-    origin = Origin(signed, open_manifest(signed), 0.4567)
+    origin = ModelOrigin(signed, open_manifest(signed), 0.4567)
     card = model_card(Config(), Training.of(rounds(1, 2), 2, 2), origin)
     data = ModelCard(card).data
     assert (data.license, data.library_name) == ("apache-2.0", "transformers")

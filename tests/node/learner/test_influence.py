@@ -14,7 +14,7 @@ from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.gradient_bound import bound
 from node.learner.group_gradients import GroupGradients
 from node.learner.learner import Learner
-from node.learner.update_stats import Tally
+from node.learner.update_stats import UpdateSums
 from node.policy.policy import Policy
 from tests.node.learner import test_learner
 from tests.node.learner.test_learner import MIXED, gradient_of, spoil, weights
@@ -171,7 +171,7 @@ def test_an_update_hears_every_weight_of_the_shipped_models():
         done = tuple(TrainingCompletion((n, *ids), (True,) * 5) for n in (1, 2))
         groups = [TrainingGroup(ids, done, (0.0, 1.0), own) for own in (True, False)]
         with GroupGradients(policy.model, [0, 1]) as parts:
-            learner.add(learner.rows(groups), {}, Tally(), apart=parts)
+            learner.add(learner.rows(groups), {}, UpdateSums(), apart=parts)
         assert parts.complete
 
 

@@ -9,7 +9,7 @@ import torch
 
 from node.learner.batches import MicroBatch, Row, TrainingCompletion, micro_batches
 from node.learner.losses import Cispo, Clip, Grpo, Gspo, Loss, Terms
-from node.learner.update_stats import Tally
+from node.learner.update_stats import UpdateSums
 
 VERSION = 3
 CPU = torch.device("cpu")
@@ -42,7 +42,7 @@ def terms(log_ratio: torch.Tensor, weights: torch.Tensor, laid_out: MicroBatch) 
     )
 
 
-def quiet(tally: Tally, laid_out: MicroBatch) -> Tally:
+def quiet(tally: UpdateSums, laid_out: MicroBatch) -> UpdateSums:
     """With nothing to tell of trust regions and likelihoods."""
     nothing = torch.zeros(laid_out.mask.shape)
     tally.add_bounded(Grpo(Clip(0.2, 0.2)), terms(nothing, nothing + 1, laid_out))
@@ -59,8 +59,8 @@ MIXED = batch(
 CUR = torch.tensor([[-1.5, -1.0], [-0.5, -7.0], [-3.0, -3.0], [-0.1, -0.1]])
 
 
-def mixed() -> Tally:
-    tally = Tally()
+def mixed() -> UpdateSums:
+    tally = UpdateSums()
     entropy = torch.tensor([[1.0, 2.0], [3.0, 100.0], [4.0, 5.0], [6.0, 7.0]])
     tally.add_behaviour(CUR, entropy, MIXED, VERSION)
     return quiet(tally, MIXED)
@@ -84,7 +84,7 @@ def test_ratios_and_ages_are_of_own_tokens_whose_behaviour_is_known() -> None:
 def test_the_engines_gap_is_of_own_tokens_of_the_version_that_is_updated() -> None:
     assert mixed().stats().engine_gap == pytest.approx(0.5)
     alone = batch(row(own=False, behaviour=(-1.0, -1.0)))
-    tally = Tally()
+    tally = UpdateSums()
     tally.add_behaviour(torch.zeros(1, 2), torch.zeros(1, 2), alone, VERSION)
     stats = quiet(tally, alone).stats()
     assert (stats.engine_gap, stats.ratio_mean, stats.ratio_max) == (None, None, None)
@@ -95,7 +95,7 @@ def test_the_engines_gap_is_of_own_tokens_of_the_version_that_is_updated() -> No
 def test_quantiles_are_those_of_one_half_and_one_in_a_hundred_at_either_end() -> None:
     count = 101
     one = batch(row(count, behaviour=(0.0,) * count, versions=(VERSION,) * count))
-    tally = Tally()
+    tally = UpdateSums()
     ratios = torch.arange(1.0, count + 1)
     tally.add_behaviour(ratios.log()[None], torch.zeros(1, count), one, VERSION)
     stats = quiet(tally, one).stats()
@@ -108,7 +108,7 @@ def test_the_trust_region_has_two_sides_and_counts_trained_tokens_of_every_epoch
     laid_out = batch(row(4), row(4, trained=(True, True, False, False)))
     ratios = torch.tensor([[0.75, 1.25, 1.0, 1.4], [0.69, 1.31, 9.0, 0.01]])
     weights = torch.tensor([[0.0, 0.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0]])
-    tally = Tally()
+    tally = UpdateSums()
     tally.add_behaviour(torch.zeros(2, 4), torch.zeros(2, 4), laid_out, VERSION)
     loss = Grpo(Clip(0.3, 0.35))
     tally.add_bounded(loss, terms(ratios.log(), weights, laid_out))
@@ -130,7 +130,7 @@ def test_each_side_of_the_trust_region_is_its_own() -> None:
         (1.25, Clip(0.3, 0.2), True),
         (1.25, Clip(0.2, 0.3), False),
     ):
-        tally = Tally()
+        tally = UpdateSums()
         tally.add_behaviour(torch.zeros(1, 2), torch.zeros(1, 2), laid_out, VERSION)
         log_ratio = torch.full((1, 2), ratio).log()
         tally.add_bounded(Grpo(clip), terms(log_ratio, torch.ones(1, 2), laid_out))
@@ -157,7 +157,7 @@ def test_what_is_clipped_and_dropped_is_counted_in_what_the_loss_clips(
 ) -> None:
     trained = [(True,) * 3, (True, True, False), (True,) * 3, (True, False, False)]
     laid_out = batch(*(row(3, trained=each) for each in trained))
-    tally = Tally()
+    tally = UpdateSums()
     tally.add_behaviour(torch.zeros(4, 3), torch.zeros(4, 3), laid_out, VERSION)
     tally.add_bounded(loss(Clip(0.2, 0.28)), terms(RATIOS.log(), WEIGHTS, laid_out))
     tally.add_unlikely(torch.zeros(4, dtype=torch.bool))
@@ -173,7 +173,7 @@ def test_plausible_is_what_this_node_would_imitate_of_others() -> None:
         row(own=False, first=2, advantage=-1.0),
         row(own=False, first=3),
     )
-    tally = Tally()
+    tally = UpdateSums()
     assert tally.plausible() == {}
     tally.add_plausible(torch.tensor([[1.0, 1.0], [0.25, 9.0], [1.0, 1.0], [0.5, 1.0]]), laid_out)
     assert tally.plausible() == {0: (0.0, 0), 1: (0.25, 1), 2: (0.0, 0), 3: (1.5, 2)}
@@ -187,7 +187,7 @@ def test_what_another_has_summed_counts_as_if_it_had_been_summed_here(moved: boo
         each.add_plausible(torch.ones(MIXED.mask.shape), MIXED)
     for each in parts:
         together.add(each.on("cpu") if moved else each)
-    alone = Tally()
+    alone = UpdateSums()
     alone.add(parts[0])
     assert alone.stats() == parts[0].stats()
     assert alone.plausible() == parts[0].plausible() != {}

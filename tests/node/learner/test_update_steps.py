@@ -12,7 +12,7 @@ from torch import Tensor
 
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.learner import Learner
-from node.learner.micro_batching import Share
+from node.learner.micro_batching import UpdateShare
 from node.learner.update_stats import UpdateStats
 from node.policy.policy import Policy
 from tests.node.learner.test_learner import CONFIG, MIXED, behaving, dated, group, weights
@@ -28,7 +28,7 @@ def norms(learner: Learner, *values: float) -> None:
     learner.optimizer.clip = lambda: torch.tensor(next(left))
 
 
-class Boundless(Share):
+class Boundless(UpdateShare):
     """Of an update whose loss is beyond all numbers."""
 
     def sum(self, value: Tensor) -> Tensor:

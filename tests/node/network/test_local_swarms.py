@@ -24,7 +24,7 @@ from swarm.lan.discovery import Discovery
 from swarm.lan.multicast import MulticastUnavailable
 from swarm.lan.sighting import Sighting
 from swarm.transport.memory import MemoryNetwork, MemoryTransport
-from swarm.transport.transport import Limits
+from swarm.transport.transport import HandlerLimits
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ def among(use: Use[T], manifests: Sequence[bytes], lies: str = "", kind: type[He
             async def answer(asker: str, request: bytes, told: bytes = signed) -> bytes:
                 return told
 
-            peer.handle(MANIFEST_STREAM, answer, Limits(64, 8, 8))
+            peer.handle(MANIFEST_STREAM, answer, HandlerLimits(64, 8, 8))
             sightings.append(seen(number, lies or swarm_id(signed).hex()))
         node = MemoryTransport(network, "node")
         await node.start()

@@ -19,7 +19,7 @@ from protocol.manifest import swarm_id
 from protocol.messages import MANIFEST_STREAM
 from swarm.common.clock import SystemClock
 from swarm.transport.memory import MemoryNetwork, MemoryTransport
-from swarm.transport.transport import Limits
+from swarm.transport.transport import HandlerLimits
 
 ANNA = Identity.from_seed(b"anna".ljust(32, b"."))
 HERE, THERE = (found_swarm(ANNA, name=name) for name in ("here", "there"))
@@ -57,7 +57,7 @@ class Street:
             async def answer(asker: str, request: bytes, told: bytes = signed) -> bytes:
                 return told
 
-            peer.handle(MANIFEST_STREAM, answer, Limits(64, 8, 8))
+            peer.handle(MANIFEST_STREAM, answer, HandlerLimits(64, 8, 8))
             addresses.append(address(f"peer {number}"))
         node = MemoryTransport(self._network, "node")
         await node.start()

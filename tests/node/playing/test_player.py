@@ -16,7 +16,7 @@ from node.policy.policy import Policy
 from node.tasks.scorer import Answered, Move, Moved, Scorer, settled
 from node.tasks.verifier.in_process import LocalJudge
 from node.trajectories.player import Player, judged
-from node.trajectories.trajectory import OpenTrajectory, Played, TurnLimits
+from node.trajectories.trajectory import OpenTrajectory, Trajectory, TurnLimits
 from protocol.rollout import Completion, Finish, Writer
 from swarm.common.counters import Counters
 from swarm.groups import TaskRef
@@ -49,7 +49,7 @@ def tasks(count: int) -> list[TaskRef]:
 
 def play(
     policy: Policy, scorer: Scorer, refs: Sequence[TaskRef], limits: TurnLimits = LIMITS
-) -> list[list[Played]]:
+) -> list[list[Trajectory]]:
     prompts = [policy.encode_prompt(prompt) for prompt in scorer.prompts(refs)]
     return Player(policy, TransformersEngine(policy, seed=0), scorer, limits).play(
         refs, prompts, 3, SAMPLING

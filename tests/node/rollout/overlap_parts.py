@@ -11,14 +11,14 @@ from hashlib import sha256
 from node.config.config import Config
 from node.config.learning import MixtureSection
 from node.config.sections import ScheduleSection
-from node.engines.engine import Sample, Sampling, Trajectory
+from node.engines.engine import Sample, Sampling, SamplingRequest
 from node.policy.policy import Policy
-from node.rollout.async_generator import OverlappingGenerator, StalenessWindow
+from node.rollout.async_generator import AsyncRolloutGenerator, StalenessWindow
 from node.rollout.generator import Generator, TaskIndexes
 from node.rollout.group_writer import GroupWriter, UnfinishedGroups
-from node.rollout.groups import Intake, Limits
+from node.rollout.groups import GroupLimits, Intake
 from node.run.outcome import Outcome
-from node.run.training_loop import Rounds
+from node.run.training_loop import TrainingLoop
 from node.run.update_groups import ExternalGroups, TrainedPolicy
 from node.tasks.curriculum import TaskSampler
 from node.tasks.scorer import Scorer
@@ -58,8 +58,8 @@ class VirtualEngine:
         self, policy: Policy, before: Callable[[str], None] = lambda call: None, *, seed: int = 0
     ) -> None:
         self.version = policy.version
-        self.running: dict[int, tuple[Trajectory, int]] = {}
-        self.submitted: list[Trajectory] = []
+        self.running: dict[int, tuple[SamplingRequest, int]] = {}
+        self.submitted: list[SamplingRequest] = []
         self._before = before
         self._policy = policy
         self._seed = seed
@@ -69,11 +69,14 @@ class VirtualEngine:
         self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
     ) -> list[list[Sample]]:
         return [
-            [self._written(Trajectory(0, tuple(prompt)), self._length(prompt)) for _ in range(n)]
+            [
+                self._written(SamplingRequest(0, tuple(prompt)), self._length(prompt))
+                for _ in range(n)
+            ]
             for prompt in prompts
         ]
 
-    def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
+    def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
         self._before("submit")
         for trajectory in trajectories:
             assert trajectory.key not in self.running
@@ -121,14 +124,14 @@ class VirtualEngine:
         draw = random.Random(f"{self._seed}/{tuple(prompt)}/{nth}")
         return min(CAP, max(1, int(draw.lognormvariate(1.5, 1.0))))
 
-    def _written(self, trajectory: Trajectory, length: int) -> Sample:
+    def _written(self, trajectory: SamplingRequest, length: int) -> Sample:
         while len(trajectory.tokens.ids) < length:
             trajectory = replace(trajectory, tokens=self._grown(trajectory))
         begun, finish = trajectory.tokens, Finish.LENGTH if length == CAP else Finish.STOP
         text = self._policy.decode(begun.ids)
         return Sample(begun, finish, text)
 
-    def _grown(self, trajectory: Trajectory) -> Tokens:
+    def _grown(self, trajectory: SamplingRequest) -> Tokens:
         begun = trajectory.tokens
         told = repr((trajectory.prompt, len(begun.ids), self.version, self._seed))
         token = sha256(told.encode()).digest()[0] % len(LETTERS)
@@ -180,10 +183,10 @@ class Parts:
         share: float = 0.0,
         version: int = 0,
         threads: Executor | None = None,
-    ) -> OverlappingGenerator:
+    ) -> AsyncRolloutGenerator:
         self.unfinished = UnfinishedGroups(self.journal)
         self.window = StalenessWindow(staleness, over_provision=share, version=version)
-        return OverlappingGenerator(
+        return AsyncRolloutGenerator(
             self.tasks,
             policy=self.policy,
             engine=self.engine,
@@ -203,7 +206,9 @@ class Parts:
             counters=self.counters,
         )
 
-    def rounds(self, source, *, size: int = 3, done: int = 0, sleep_mode: bool = False) -> Rounds:
+    def rounds(
+        self, source, *, size: int = 3, done: int = 0, sleep_mode: bool = False
+    ) -> TrainingLoop:
         clock = VirtualClock(0.0)
         pool = Pool(self.journal, 8, 60.0, clock, self.counters)
         config = Config.with_overrides({"learner.lr": 1e-3, "mixture.correction": "none"})
@@ -211,12 +216,12 @@ class Parts:
         self.learner, trained.sleep_mode = trained.learner, sleep_mode
         self.outcomes: list[Outcome] = []
         self.published: list[tuple[int, int]] = []
-        return Rounds(
+        return TrainingLoop(
             source=source,
             external=ExternalGroups(
                 Experience.around(pool, self.journal, clock, self.counters),
                 Mixture(MixtureSection(external=0), 0),
-                Intake(self.policy, Limits(1, 1), {}, b"", self.counters),
+                Intake(self.policy, GroupLimits(1, 1), {}, b"", self.counters),
                 self.counters,
             ),
             trained=trained,

@@ -4,8 +4,15 @@ import pytest
 
 from node.engines.engine import Sample
 from node.learner.off_policy import FILTERS
-from node.rollout.groups import REMEMBERED_LENGTHS, Intake, Limits, OwnGroup, OwnTask, own_group
-from node.trajectories.trajectory import Played
+from node.rollout.groups import (
+    REMEMBERED_LENGTHS,
+    GroupLimits,
+    Intake,
+    OwnGroup,
+    OwnTask,
+    own_group,
+)
+from node.trajectories.trajectory import Trajectory
 from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer, encode_group
 from swarm.common.counters import Counters
 from swarm.groups import PooledGroup, TaskRef
@@ -35,7 +42,7 @@ def intake(
     refuse: tuple[str, ...] = tuple(FILTERS),
     secret: bytes = b"secret",
 ) -> Intake:
-    limits = Limits(completions, tokens, refuse)
+    limits = GroupLimits(completions, tokens, refuse)
     return Intake(POLICY, limits, {"tagged": "answer_tag"}, secret, counters or Counters())
 
 
@@ -143,7 +150,7 @@ def wrote(length: int, *, level: int = 0, times: int = 1) -> list[OwnGroup]:
     tokens = Tokens((1,) * length, (-0.5,) * length, (0,) * length)
     sample, task = Sample(tokens, Finish.STOP, "x" * length), TaskRef("sums", level, 1)
     verdict = Verdict("?", (1.0,) * 8)
-    written = [Played.once(sample)] * 8
+    written = [Trajectory.once(sample)] * 8
     return [own_group(OwnTask(task, 7, n), [1], written, verdict) for n in range(times)]
 
 

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.engines.engine import Sample, Sampling, Trajectory
+from node.engines.engine import Sample, Sampling, SamplingRequest
 from node.engines.transformers.engine import TransformersEngine
 from node.errors import NodeError
 from node.monitor.record import Stopwatch
 from node.rollout.group_writer import UnfinishedGroups
 from node.run.outcome import Outcome
-from node.run.training_loop import Rounds
+from node.run.training_loop import TrainingLoop
 from protocol.rollout import Tokens
 from swarm.common.clock import VirtualClock
 from swarm.groups import TaskRef
@@ -38,9 +38,9 @@ class Deferred(TransformersEngine):
 
     def __init__(self, policy) -> None:
         super().__init__(policy, seed=3)
-        self._submitted: list[Trajectory] = []
+        self._submitted: list[SamplingRequest] = []
 
-    def submit(self, trajectories: Sequence[Trajectory], sampling: Sampling) -> None:
+    def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
         self._submitted += trajectories
         self._sampling = sampling
 
@@ -160,7 +160,7 @@ def test_nothing_an_update_takes_is_older_than_the_bound(journal, staleness, sha
         assert mixed, "some completions were gone on with by a later policy"
 
 
-def watched(journal, calls: list[str], **settings) -> tuple[Parts, Rounds]:
+def watched(journal, calls: list[str], **settings) -> tuple[Parts, TrainingLoop]:
     """A node that alternates, and the calls of its engine and learner in their order."""
     made = parts(journal, lambda policy: VirtualEngine(policy, calls.append))
     rounds = made.rounds(made.tasks, **settings)

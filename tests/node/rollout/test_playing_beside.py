@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from node.engines.engine import Sampling, Trajectory
+from node.engines.engine import Sampling, SamplingRequest
 from node.engines.transformers.engine import TransformersEngine
 from node.environments import games as shipped
 from node.learner.batches import TrainingCompletion
@@ -115,7 +115,7 @@ def test_what_a_play_that_failed_has_left_in_the_engine_is_halted_with_the_rest(
     made = playing(journal, judge, "echo")
     source = made.overlapping(1)
     source.generate(1, Stopwatch())
-    stray = Trajectory(1_000_000, (1, 2, 3), stream=1, lasts=True)
+    stray = SamplingRequest(1_000_000, (1, 2, 3), stream=1, lasts=True)
     made.engine.submit([stray], Sampling(max_new_tokens=400))
     source.close()
     assert made.engine.halt() == []

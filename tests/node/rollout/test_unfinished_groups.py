@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.rollout.group_writer import Place, UnfinishedGroups, UnfinishedTurn
+from node.rollout.group_writer import TurnPlace, UnfinishedGroups, UnfinishedTurn
 from node.rollout.groups import OwnTask
 from protocol.rollout import Finish, Tokens
 from swarm.common.clock import VirtualClock
@@ -39,7 +39,7 @@ def unfinished(journal: Journal) -> UnfinishedGroups:
 def test_what_is_written_comes_back_to_the_last_bit(begun: Tokens, finish: Finish | None) -> None:
     unfinished = UnfinishedGroups(Journal(MEMORY, VirtualClock(0.0)))
     unfinished.begin(enumerate(TASKS), 5)
-    unfinished.write([(Place(1, 3), UnfinishedTurn(begun, finish))])
+    unfinished.write([(TurnPlace(1, 3), UnfinishedTurn(begun, finish))])
     kept = unfinished.groups()
     assert [(k.ticket, k.task, k.version) for k in kept] == [(t, TASKS[t], 5) for t in range(3)]
     assert [k.completions for k in kept] == [{}, {3: (UnfinishedTurn(begun, finish),)}, {}]
@@ -48,7 +48,9 @@ def test_what_is_written_comes_back_to_the_last_bit(begun: Tokens, finish: Finis
 def test_taken_groups_are_used_and_dropped_ones_are_gone(
     unfinished: UnfinishedGroups, journal: Journal
 ) -> None:
-    unfinished.write([(Place(t, 0), UnfinishedTurn(Tokens((1,), (-1.0,), (5,)))) for t in range(3)])
+    unfinished.write(
+        [(TurnPlace(t, 0), UnfinishedTurn(Tokens((1,), (-1.0,), (5,)))) for t in range(3)]
+    )
     unfinished.take([0, 2], 9)
     unfinished.drop([1])
     assert unfinished.groups() == []
@@ -64,9 +66,9 @@ def test_going_back_to_a_policy_strikes_off_what_later_ones_wrote(
 ) -> None:
     unfinished.write(
         [
-            (Place(0, 0), UnfinishedTurn(Tokens((1, 2), (-1.0, -2.0), (3, 3)), Finish.STOP)),
-            (Place(0, 1), UnfinishedTurn(Tokens((3, 4), (-1.0, -2.0), (3, 4)), Finish.STOP)),
-            (Place(1, 0), UnfinishedTurn(Tokens((5,), (-1.0,), (4,)))),
+            (TurnPlace(0, 0), UnfinishedTurn(Tokens((1, 2), (-1.0, -2.0), (3, 3)), Finish.STOP)),
+            (TurnPlace(0, 1), UnfinishedTurn(Tokens((3, 4), (-1.0, -2.0), (3, 4)), Finish.STOP)),
+            (TurnPlace(1, 0), UnfinishedTurn(Tokens((5,), (-1.0,), (4,)))),
         ]
     )
     assert unfinished.rewind(2, 3) == 2
@@ -83,11 +85,11 @@ def test_going_back_strikes_off_what_followed_a_turn_of_a_later_policy(
     early, late = Tokens((1, 2), (-1.0, -2.0), (3, 3)), Tokens((3, 4), (-1.0, -2.0), (3, 4))
     unfinished.write(
         [
-            (Place(0, 0, 0), UnfinishedTurn(early, Finish.STOP, "lower")),
-            (Place(0, 0, 1), UnfinishedTurn(late, Finish.STOP, "higher")),
-            (Place(0, 0, 2), UnfinishedTurn(early)),
-            (Place(0, 1, 0), UnfinishedTurn(early, Finish.STOP, "lower")),
-            (Place(0, 1, 1), UnfinishedTurn(Tokens())),
+            (TurnPlace(0, 0, 0), UnfinishedTurn(early, Finish.STOP, "lower")),
+            (TurnPlace(0, 0, 1), UnfinishedTurn(late, Finish.STOP, "higher")),
+            (TurnPlace(0, 0, 2), UnfinishedTurn(early)),
+            (TurnPlace(0, 1, 0), UnfinishedTurn(early, Finish.STOP, "lower")),
+            (TurnPlace(0, 1, 1), UnfinishedTurn(Tokens())),
         ]
     )
     assert unfinished.rewind(2, 3) == 3

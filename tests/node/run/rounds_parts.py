@@ -9,10 +9,10 @@ from node.config.config import Config
 from node.config.learning import MixtureSection
 from node.config.sections import ScheduleSection
 from node.learner.update_stats import UpdateStats
-from node.rollout.groups import Intake, Limits, OwnGroup
+from node.rollout.groups import GroupLimits, Intake, OwnGroup
 from node.rollout.replay import SemiOnline, SuccessPool
 from node.run.outcome import Outcome, Rules
-from node.run.training_loop import Rounds
+from node.run.training_loop import TrainingLoop
 from node.run.update_groups import ExternalGroups, TrainedPolicy
 from protocol.rollout import Group
 from swarm.common.clock import VirtualClock
@@ -21,7 +21,7 @@ from swarm.journal import MEMORY, Journal
 from swarm.member import Experience
 from swarm.mixture.mixture import Mixture
 from swarm.mixture.peer_advantage import PeersLead
-from swarm.mixture.selection import Selection, Uniform
+from swarm.mixture.selection import Selection, UniformSelection
 from swarm.pool import Pool
 from swarm.verification import Verdict
 from tests.node.rollout.overlap_parts import CAP, Teacher, VirtualEngine, parts
@@ -81,7 +81,7 @@ class Loop:
         rules: Rules = Rules(),  # noqa: B008 - frozen
         sleep_mode: bool = False,
         teacher: Teacher | None = None,
-        select: type[Selection] = Uniform,
+        select: type[Selection] = UniformSelection,
         successes: int = 0,
         semi_online: SemiOnline | None = None,
     ) -> None:
@@ -94,7 +94,7 @@ class Loop:
         experience = Experience.around(self.pool, journal, clock, self.counters)
         self.accounts = experience.accounts
         self.lead = PeersLead()
-        self.intake = Watching(self.policy, Limits(8, 1000), {}, b"", self.counters)
+        self.intake = Watching(self.policy, GroupLimits(8, 1000), {}, b"", self.counters)
         self.evaluated: list[int] = []
         self.saved: list[tuple[int, int]] = []
         self.rated: list[tuple[int, float]] = []
@@ -121,7 +121,7 @@ class Loop:
             }
         )
         self.trained = TrainedPolicy(config, self.policy, self.counters, self.engine)
-        self.rounds = Rounds(
+        self.rounds = TrainingLoop(
             source=self.source,
             external=self.external,
             semi_online=semi_online,

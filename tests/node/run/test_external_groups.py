@@ -12,7 +12,7 @@ from node.run.update_groups import open_intake
 from swarm.common.counters import Counters
 from swarm.groups import GroupKey
 from swarm.mixture.peer_advantage import KEPT
-from swarm.mixture.selection import Auto
+from swarm.mixture.selection import AutoSelection
 from tests.node.rollout.test_intake import sent
 from tests.node.run.rounds_parts import Half, Loop
 from tests.node.run.trainer_parts import Parts, configured, manifest
@@ -39,7 +39,7 @@ def test_own_groups_that_nobody_offers_to_spare_are_missing(fill, missing) -> No
 
 
 def test_an_update_is_credited_to_the_policy_after_it_and_to_the_authors() -> None:
-    loop = Loop(local=4, external=4, teacher=Half(), select=Auto)
+    loop = Loop(local=4, external=4, teacher=Half(), select=AutoSelection)
     loop.prove(ANNA)
     loop.pool.add([pooled(1), pooled(2, author=BEN), pooled(3, (1.0, 1.0), author=BEN)])
     written = loop.source.generate(14, Stopwatch())

@@ -8,7 +8,7 @@ import pytest
 
 from node.config.config import Config
 from node.network.founding import found_swarm
-from node.run.node import Participant
+from node.run.node import Node
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
 
@@ -26,7 +26,7 @@ def test_a_node_says_once_at_its_start_which_keys_make_its_groups_too_large(tmp_
             "network.listen": ["/ip4/127.0.0.1/tcp/0"],
         }
     )
-    with Participant(config, folder) as node:
+    with Node(config, folder) as node:
         told = [note for note in node.notes if "engine.group_size = 65" in note]
         assert len(told) == 1
         assert "max_completions" in told[0]

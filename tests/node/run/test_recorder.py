@@ -19,7 +19,7 @@ from node.rollout.groups import OwnGroup, OwnTask, own_group
 from node.run import recorder
 from node.run.outcome import Outcome
 from node.run.recorder import Recorder, record_of
-from node.trajectories.trajectory import Played
+from node.trajectories.trajectory import Trajectory
 from protocol.rollout import Finish, Tokens
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
@@ -60,7 +60,7 @@ def own(index: int, lengths: tuple[int, ...], rewards: tuple[float, ...]) -> Own
         for n in lengths
     ]
     task = OwnTask(TaskRef("sums", 0, 1), 7, index)
-    written = list(map(Played.once, samples))
+    written = list(map(Trajectory.once, samples))
     return own_group(task, [1, 2], written, Verdict(f"question {index}", rewards))
 
 

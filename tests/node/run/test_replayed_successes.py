@@ -10,7 +10,7 @@ from node.learner.batches import TrainingGroup
 from node.learner.update_stats import UpdateStats
 from node.run.outcome import Rules
 from swarm.groups import TaskRef
-from swarm.mixture.selection import Auto
+from swarm.mixture.selection import AutoSelection
 from tests.node.run.rounds_parts import Half, Loop, Nothing
 from tests.node.run.trainer_parts import Parts
 from tests.swarm.experience_parts import ANNA, pooled
@@ -74,7 +74,14 @@ def test_without_any_kept_a_round_learns_from_what_it_wrote() -> None:
 def test_what_is_given_to_a_group_leaves_less_room_for_those_of_others() -> None:
     rules = Rules(fill=False)
     wanted = [
-        Loop(local=4, external=1, rules=rules, teacher=HalfOfThem(), select=Auto, successes=most)
+        Loop(
+            local=4,
+            external=1,
+            rules=rules,
+            teacher=HalfOfThem(),
+            select=AutoSelection,
+            successes=most,
+        )
         .rounds.step()
         .external_wanted
         for most in (0, 1)

@@ -13,7 +13,7 @@ from node.rollout.replay import SemiOnline
 from node.run.outcome import Outcome, Rules
 from swarm.groups import GroupKey, PooledGroup
 from swarm.journal import JournalError
-from swarm.mixture.selection import Auto
+from swarm.mixture.selection import AutoSelection
 from tests.node.run.rounds_parts import REWARD, Half, Loop
 from tests.swarm.experience_parts import ANNA, BEN, pooled
 
@@ -75,7 +75,9 @@ def test_an_update_is_of_all_own_groups_or_of_so_many_that_teach(keep, trained) 
 
 
 def test_what_an_update_has_room_for_follows_from_the_own_groups_that_teach() -> None:
-    outcome = Loop(local=4, external=1, rules=Rules(fill=False), teacher=Half(), select=Auto)
+    outcome = Loop(
+        local=4, external=1, rules=Rules(fill=False), teacher=Half(), select=AutoSelection
+    )
     assert outcome.rounds.step().external_wanted == 12 - 2
 
 
@@ -112,7 +114,7 @@ def test_shares_are_of_the_own_groups_that_are_trained_on() -> None:
 
 
 def test_what_a_round_tells_has_its_times_and_what_there_was_room_for() -> None:
-    loop = Loop(local=4, external=1, rules=Rules(keep=1), select=Auto, eval_every=1)
+    loop = Loop(local=4, external=1, rules=Rules(keep=1), select=AutoSelection, eval_every=1)
     outcome = run(loop, 1).outcomes[0]
     assert outcome.external_wanted == 12 - 1, "of the own groups that are trained on"
     phases = {"publish", "mix", "update", "evaluate", "generate", "verify", "total"}

@@ -10,7 +10,7 @@ from node.learner.update_stats import UpdateStats
 from node.monitor.groups import ShownGroup
 from node.rollout.groups import OwnGroup, OwnTask, own_group
 from node.run.recorder import AT_ONCE, EMPTIED, IMPLAUSIBLE, NO_STEP, REFUSED_STEP, ShownGroups
-from node.trajectories.trajectory import Played
+from node.trajectories.trajectory import Trajectory
 from protocol.rollout import Finish, Tokens
 from swarm.admission import RefusedGroup
 from swarm.groups import TaskRef
@@ -27,7 +27,7 @@ def own(rewards: tuple[float, ...] = (1.0, 0.0), text: str = "4 2") -> OwnGroup:
     tokens = Tokens(ids, (-0.25,) * len(ids), (7,) * len(ids))
     samples = [Sample(tokens, Finish.STOP, text) for _ in rewards]
     task = OwnTask(TaskRef("sums", 1, 1), 7, 3)
-    return own_group(task, [1], list(map(Played.once, samples)), Verdict("6 * 7", rewards))
+    return own_group(task, [1], list(map(Trajectory.once, samples)), Verdict("6 * 7", rewards))
 
 
 def shown(*refused: RefusedGroup, **changes: object) -> list[ShownGroup]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from node.dashboard.public_documents import INDEX, SHARED, STATIC, dialled, documents
-from node.dashboard.public_server import Snapshot, read_census, write_census
+from node.dashboard.public_server import PageWriter, read_census, write_census
 from node.errors import NodeError
 from protocol.identity import Identity
 from swarm.common.counters import Counters
@@ -81,7 +81,7 @@ def test_all_addresses_of_the_page_are_relative() -> None:
 
 def test_a_snapshot_holds_what_is_served_byte_for_byte(tmp_path: Path) -> None:
     page = page_of(["anna", "ben"])
-    snapshot = Snapshot(tmp_path / "deep" / "site")
+    snapshot = PageWriter(tmp_path / "deep" / "site")
     snapshot.write(page)
     found = {
         path.relative_to(snapshot.folder).as_posix(): path.read_bytes()
@@ -95,7 +95,7 @@ def test_a_snapshot_holds_what_is_served_byte_for_byte(tmp_path: Path) -> None:
 def test_a_snapshot_can_be_read_by_the_user_of_a_web_server(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        snapshot = Snapshot(tmp_path / "site")
+        snapshot = PageWriter(tmp_path / "site")
         snapshot.write(page_of(["anna"]))
     finally:
         os.umask(before)
@@ -104,7 +104,7 @@ def test_a_snapshot_can_be_read_by_the_user_of_a_web_server(tmp_path: Path) -> N
 
 
 def test_a_snapshot_writes_again_what_has_changed_and_names_it_last(tmp_path: Path) -> None:
-    snapshot = Snapshot(tmp_path)
+    snapshot = PageWriter(tmp_path)
     snapshot.write({INDEX: b"1", "data/swarm.json": b"1", "static/a.js": b"1"})
     (tmp_path / "static" / "a.js").write_bytes(b"left alone")
     snapshot.write({INDEX: b"2", "data/swarm.json": b"2", "static/a.js": b"1"})
@@ -121,17 +121,17 @@ def test_a_snapshot_writes_again_what_has_changed_and_names_it_last(tmp_path: Pa
 def test_a_snapshot_takes_the_place_of_no_other_site(tmp_path: Path) -> None:
     (tmp_path / INDEX).write_text("my page")
     with pytest.raises(NodeError, match=r"another page.*Name a folder"):
-        Snapshot(tmp_path)
+        PageWriter(tmp_path)
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(NodeError, match=r"monitor\.snapshot.*file"):
-        Snapshot(file)
+        PageWriter(file)
 
 
 def test_a_snapshot_is_not_written_beside_a_nodes_key(tmp_path: Path) -> None:
     Identity.create(tmp_path / "identity.key")
     with pytest.raises(NodeError, match=r"monitor\.snapshot: a node's key.*Name another folder"):
-        Snapshot(tmp_path)
+        PageWriter(tmp_path)
 
 
 def test_a_census_goes_on_after_a_restart(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from node.tasks.verifier.worker_process import WorkerLimits
 from protocol.manifest import EnvSpec, canonical_json
 from swarm.common.counters import Counters
 from swarm.groups import TaskRef
-from swarm.verification import JudgeRefused, Turns
+from swarm.verification import JudgeRefused, TrajectoryTexts
 
 FILE = Path(__file__).with_name("turn_environments.py")
 NAMES = (
@@ -315,7 +315,7 @@ def test_there_is_no_process_for_turns_before_the_first_one(played: Played) -> N
 
 def test_a_verdict_that_takes_long_holds_up_no_turn_and_no_turn_a_verdict(played: Played) -> None:
     ref = TaskRef("hanging", 0, 1)
-    hangs = [Turns(("hang", "1 hang", "stop"), cut=False)]
+    hangs = [TrajectoryTexts(("hang", "1 hang", "stop"), cut=False)]
     with VerifierPool([played.verifier]) as pool, ThreadPoolExecutor(1) as aside:
         verdict = aside.submit(pool.judge, ref, hangs)
         until(lambda: played.verifier.busy)
@@ -325,7 +325,7 @@ def test_a_verdict_that_takes_long_holds_up_no_turn_and_no_turn_a_verdict(played
         assert verdict.result(60).rewards == (0.5,)
         played.gate.unlink()
         hanging = played.one(turn(2, "hanging", "hang"))
-        assert pool.judge(ref, [Turns(("stop",), cut=False)]).rewards == (0.5,)
+        assert pool.judge(ref, [TrajectoryTexts(("stop",), cut=False)]).rewards == (0.5,)
         assert not hanging.done()
         played.gate.touch()
         assert told(hanging) == "1 hang"
@@ -341,7 +341,7 @@ def test_trajectories_that_wait_side_by_side_are_judged_as_they_were_played(
             assert isinstance(moved, Answered)
             texts[number] += ["abcd"[count - 1], moved.observation]
     for number, each in texts.items():
-        told_of = [Turns(tuple(each[:-1]), cut=False)]
+        told_of = [TrajectoryTexts(tuple(each[:-1]), cut=False)]
         assert played.verifier.judge(TaskRef("dice", 0, number), told_of).rewards == (0.5,)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from swarm.census import authors as authors_module
 from swarm.census import authors as tally_module
 from swarm.census import buckets as lately_module
-from swarm.census.authors import DAYS, NOBODY, Tally
+from swarm.census.authors import DAYS, NOBODY, RefusalCounts
 from swarm.census.buckets import Lately
 from tests.swarm.census.census_parts import SWARM, Watched, group, key, offer, peer
 
@@ -190,7 +190,7 @@ def test_whoever_comes_the_authors_are_bounded_and_the_sums_agree(looks: list) -
 
 def test_refusals_wait_in_a_bounded_tally(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tally_module, "MAX_TALLIED", 3)
-    tally = Tally()
+    tally = RefusalCounts()
     for number in range(10):
         tally.refused(bytes([number]) * 32, "replay", 2)
     taken = tally.take()

@@ -12,7 +12,13 @@ from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import MAX_REMEMBERED, Backoff, Bounded, lot, rank_of
 from swarm.transport.peer_connections import MAX_ADDRESSES, PeerCache
-from swarm.transport.request_limits import FADE_SECONDS, FLOOD_PAUSE, MOST_REFUSALS, Flood, Guests
+from swarm.transport.request_limits import (
+    FADE_SECONDS,
+    FLOOD_PAUSE,
+    MOST_REFUSALS,
+    FloodGuard,
+    PeerLimits,
+)
 from tests.swarm.experience_parts import wait
 
 
@@ -110,14 +116,14 @@ def test_a_backoff_remembers_a_bounded_number_of_keys() -> None:
 
 def test_a_peer_is_shown_out_for_a_flood_of_refusals_and_not_for_as_many_in_hours() -> None:
     clock = VirtualClock()
-    flood = Flood(clock)
+    flood = FloodGuard(clock)
     assert not any(flood.refused("ben") or wait(clock, FADE_SECONDS) for _ in range(300))
     assert [flood.refused("flo") for _ in range(int(MOST_REFUSALS))].count(True) == 1
 
 
 def test_a_peer_that_floods_is_kept_out_for_a_while_and_longer_each_time() -> None:
     clock, out = VirtualClock(), []
-    guests = Guests(clock, Counters())
+    guests = PeerLimits(clock, Counters())
     guests.show_out = out.append
 
     def flood() -> None:

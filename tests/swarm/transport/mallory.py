@@ -14,7 +14,7 @@ from swarm.transport.libp2p.addresses import place_of
 from swarm.transport.libp2p.bridge import TrioThread
 from swarm.transport.libp2p.node import Libp2pTransport
 from swarm.transport.libp2p.stack import MUXER, SECURITY, propose
-from swarm.transport.transport import Limits
+from swarm.transport.transport import HandlerLimits
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 ECHO = "swarm-node/test/echo"
@@ -97,7 +97,7 @@ def against_anna(tmp_path: Path, scenario) -> Counters:
             counted = counters if name == "anna" else Counters()
             transports.append(Libp2pTransport(tmp_path / name, listen=LOOPBACK, counters=counted))
             transports[-1].use_validator(lambda record: True)
-            transports[-1].handle(ECHO, echo, Limits(64, 8, 4))
+            transports[-1].handle(ECHO, echo, HandlerLimits(64, 8, 4))
             await transports[-1].start()
         anna, ben = transports
         thread = TrioThread("mallory")

@@ -25,7 +25,7 @@ from swarm.transport.subprocess import link as process
 from swarm.transport.subprocess.link import Link, LinkLost, Process
 from swarm.transport.subprocess.transport import ApartTransport
 from swarm.transport.transport import (
-    Limits,
+    HandlerLimits,
     PeerUnreachable,
     RecordTooLarge,
     Refusal,
@@ -198,7 +198,7 @@ def test_requests_and_errors_cross_to_the_network_process_and_back(
         with pytest.raises(PeerUnreachable, match="not started"):
             await anna.connect("/ip4/127.0.0.1/tcp/1/p2p/x")
         nobody = Identity.load(identity(tmp_path, "nobody")).peer_id
-        limits = Limits(100_000, concurrent=8, concurrent_per_peer=4)
+        limits = HandlerLimits(100_000, concurrent=8, concurrent_per_peer=4)
         anna.handle(ECHO, echo, limits)
         await anna.start()
         ben = HivemindTransport(identity(tmp_path, "ben"), listen=LOOPBACK)

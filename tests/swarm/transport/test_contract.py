@@ -23,13 +23,13 @@ from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.libp2p.node import Libp2pNode, Libp2pTransport
 from swarm.transport.memory import MemoryTransport
-from swarm.transport.node import Node, PortTaken
+from swarm.transport.node import PortTaken, TransportNode
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.supervisor import WATCH_SECONDS
 from swarm.transport.transport import (
     ClockSkew,
     DeadlineExceeded,
-    Limits,
+    HandlerLimits,
     PeerUnreachable,
     RecordTooLarge,
     RecordView,
@@ -176,7 +176,7 @@ def echo_on(transport: Transport) -> None:
             raise Refusal("not_today")
         return peer.encode() + b":" + request
 
-    transport.handle(ECHO, echo, Limits(1 << 20, concurrent=8, concurrent_per_peer=4))
+    transport.handle(ECHO, echo, HandlerLimits(1 << 20, concurrent=8, concurrent_per_peer=4))
 
 
 def test_two_nodes_exchange_records_and_streams(in_swarm) -> None:
@@ -221,7 +221,7 @@ def test_the_largest_frame_that_the_protocol_knows_arrives_whole(in_swarm) -> No
         async def serve(peer: str, request: bytes) -> bytes:
             return b"\0" + frame
 
-        anna.handle(ECHO, serve, Limits(64, concurrent=8, concurrent_per_peer=4))
+        anna.handle(ECHO, serve, HandlerLimits(64, concurrent=8, concurrent_per_peer=4))
         bert = await swarm.member("bert", peers=anna.addresses())
         asked = bert.request(anna.peer_id, ECHO, b"", limit=MAX_PULL_RESPONSE_BYTES, deadline=20)
         assert await asked == b"\0" + frame
@@ -309,10 +309,12 @@ def test_a_node_that_fails_comes_back_with_the_same_identity_port_and_handlers(o
 def test_a_node_that_fails_again_before_it_serves_is_started_once_more(
     on_wires, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failed: list[Node] = []
+    failed: list[TransportNode] = []
 
-    def dying(start: Callable[..., Awaitable[Node]]) -> Callable[..., Awaitable[Node]]:
-        async def started(settings, counters, dead=None, *others) -> Node:
+    def dying(
+        start: Callable[..., Awaitable[TransportNode]],
+    ) -> Callable[..., Awaitable[TransportNode]]:
+        async def started(settings, counters, dead=None, *others) -> TransportNode:
             node = await start(settings, counters, dead, *others)
             if dead and not failed:
                 failed.append(node)
@@ -433,7 +435,7 @@ def test_a_stream_that_nobody_reads_does_not_hold_up_the_others(on_wires) -> Non
             answered.set()
             return bytes(4 << 20)
 
-        anna.handle(ECHO + "/large", large, Limits(64, concurrent=8, concurrent_per_peer=4))
+        anna.handle(ECHO + "/large", large, HandlerLimits(64, concurrent=8, concurrent_per_peer=4))
         echo_on(anna)
         bert = await swarm.member("bert", peers=anna.addresses())
         _, writer = await bert.node.open_stream(anna.peer_id, ECHO + "/large")
@@ -488,7 +490,7 @@ def test_flo_gets_no_more_places_than_one_peer_has_and_others_get_theirs(
             await done.wait()
             return b"done"
 
-        anna.handle(ECHO, long, Limits(64, concurrent=8, concurrent_per_peer=2))
+        anna.handle(ECHO, long, HandlerLimits(64, concurrent=8, concurrent_per_peer=2))
         flo = await swarm.member("flo", peers=anna.addresses())
         ben = await swarm.member("ben", peers=anna.addresses())
 
@@ -520,7 +522,7 @@ def test_a_request_over_the_limit_is_refused_and_never_handled(in_swarm) -> None
             handled.append(len(request))
             return b""
 
-        anna.handle(ECHO, small, Limits(64, concurrent=8, concurrent_per_peer=4))
+        anna.handle(ECHO, small, HandlerLimits(64, concurrent=8, concurrent_per_peer=4))
         mallory = await swarm.member("mallory", peers=anna.addresses())
         assert await mallory.request(anna.peer_id, ECHO, bytes(64), limit=9, deadline=10) == b""
         with pytest.raises((Refused, PeerUnreachable)):
@@ -539,7 +541,7 @@ def test_sid_who_never_begins_to_answer_is_given_up(in_swarm) -> None:
             await swarm.over.clock.sleep(1e6)
             return b""
 
-        sid.handle(ECHO, silent, Limits(64, concurrent=8, concurrent_per_peer=4))
+        sid.handle(ECHO, silent, HandlerLimits(64, concurrent=8, concurrent_per_peer=4))
         ben = await swarm.member("ben", peers=sid.addresses())
         with pytest.raises(DeadlineExceeded):
             asked = ben.request(sid.peer_id, ECHO, b"", limit=9, deadline=1e5)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.dht import SAME_ID_SECONDS, OneIdEach
-from swarm.transport.request_limits import Guests
+from swarm.transport.request_limits import PeerLimits
 
 
 def routing(clock: VirtualClock):
@@ -24,7 +24,12 @@ def routing(clock: VirtualClock):
 
     counters = Counters()
     protocol = SimpleNamespace(routing_table=table, update_routing_table=update)
-    return table, OneIdEach(protocol, counters, Guests(clock, counters)), counters, DHTID.generate
+    return (
+        table,
+        OneIdEach(protocol, counters, PeerLimits(clock, counters)),
+        counters,
+        DHTID.generate,
+    )
 
 
 def test_flo_has_one_place_in_the_routing_table_however_many_ids_she_claims() -> None:

@@ -14,9 +14,15 @@ from protocol.identity import Identity
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.transport.libp2p import calls
-from swarm.transport.libp2p.addresses import Place, peer_id_bytes, peer_id_text, place_of, seen_at
+from swarm.transport.libp2p.addresses import (
+    HostPort,
+    peer_id_bytes,
+    peer_id_text,
+    place_of,
+    seen_at,
+)
 from swarm.transport.libp2p.calls import PING, Dictionary, Result, Shelf, Stored
-from swarm.transport.libp2p.dht import HashTable
+from swarm.transport.libp2p.dht import Libp2pDHT
 from swarm.transport.libp2p.introductions import (
     MOST_EACH,
     Book,
@@ -30,7 +36,7 @@ from swarm.transport.libp2p.introductions import (
 from swarm.transport.libp2p.routing_table import SAME_ID_SECONDS, RoutingTable, distance
 from swarm.transport.libp2p.stack import HEADER, NotSpoken, accept, propose
 from swarm.transport.protobuf import decode, encode
-from swarm.transport.request_limits import Guests
+from swarm.transport.request_limits import PeerLimits
 from swarm.transport.search import BUCKET, MOST_ASKED
 from swarm.transport.transport import PeerUnreachable, Refused
 
@@ -44,7 +50,7 @@ def node(number: int, far: bool = True) -> bytes:
 
 def table(clock: VirtualClock | None = None) -> tuple[RoutingTable, Counters]:
     counters = Counters()
-    return RoutingTable(OWN, Guests(clock or VirtualClock(), counters), counters), counters
+    return RoutingTable(OWN, PeerLimits(clock or VirtualClock(), counters), counters), counters
 
 
 def test_flo_has_one_place_in_the_routing_table_however_many_ids_she_claims() -> None:
@@ -180,7 +186,7 @@ def test_a_store_that_makes_no_sense_is_refused(nonsense: bytes) -> None:
         calls.open_store(decode(nonsense))
 
 
-def answering(answer: Callable[[str], tuple]) -> tuple[HashTable, list[str], Counters]:
+def answering(answer: Callable[[str], tuple]) -> tuple[Libp2pDHT, list[str], Counters]:
     """A hash table, whom it asked, and its counters; ``answer`` gives a peer's neighbours."""
     asked: list[str] = []
     counters = Counters()
@@ -191,7 +197,7 @@ def answering(answer: Callable[[str], tuple]) -> tuple[HashTable, list[str], Cou
         asked.append(peer)
         return calls.pack_results([Result(None, 0.0, answer(peer))], node(len(asked)))
 
-    return HashTable("own", call, counters, Guests(VirtualClock(), counters)), asked, counters
+    return Libp2pDHT("own", call, counters, PeerLimits(VirtualClock(), counters)), asked, counters
 
 
 def test_larry_lists_this_node_and_a_crowd_and_the_search_ends() -> None:
@@ -219,7 +225,7 @@ def test_a_node_that_does_not_answer_is_forgotten_and_the_others_are_asked() -> 
 
     async def scenario() -> None:
         counters = Counters()
-        hash_table = HashTable("own", call, counters, Guests(VirtualClock(), counters))
+        hash_table = Libp2pDHT("own", call, counters, PeerLimits(VirtualClock(), counters))
         hash_table.table.seen(node(1), PEERS[0])
         hash_table.table.seen(node(2), PEERS[1])
         await hash_table.find_neighbours()
@@ -242,7 +248,7 @@ def test_mallory_answers_a_store_with_nonsense_and_the_others_keep_the_record() 
 
     async def scenario() -> None:
         clock, counters = VirtualClock(), Counters()
-        hash_table = HashTable("own", call, counters, Guests(clock, counters))
+        hash_table = Libp2pDHT("own", call, counters, PeerLimits(clock, counters))
         hash_table.client = True
         for number, peer in enumerate(PEERS[:2], start=1):
             hash_table.table.seen(node(number), peer)
@@ -353,12 +359,12 @@ def test_what_larry_says_of_a_peer_gives_way_to_its_own_word() -> None:
 
 
 def test_an_address_leads_to_a_port_or_is_refused() -> None:
-    assert place_of("/ip6/::1/tcp/7/p2p/x") == Place("ip6", "::1", 7)
+    assert place_of("/ip6/::1/tcp/7/p2p/x") == HostPort("ip6", "::1", 7)
     for nowhere in ("/ip4/1.2.3.4/udp/7", "/ip4/1.2.3.4/tcp/99999", "/ip4//tcp/1", "x" * 1000):
         with pytest.raises(ValueError):
             place_of(nowhere)
-    assert "/ip4/127.0.0.1/tcp/7" in seen_at([Place("ip4", "0.0.0.0", 7)])
-    assert seen_at([Place("ip4", "127.0.0.1", 7)]) == ("/ip4/127.0.0.1/tcp/7",)
+    assert "/ip4/127.0.0.1/tcp/7" in seen_at([HostPort("ip4", "0.0.0.0", 7)])
+    assert seen_at([HostPort("ip4", "127.0.0.1", 7)]) == ("/ip4/127.0.0.1/tcp/7",)
 
 
 def test_who_is_asked_where_somebody_listens_tells_it() -> None:

@@ -21,10 +21,10 @@ from swarm.transport.libp2p import relays
 from swarm.transport.libp2p.addresses import peer_id_bytes
 from swarm.transport.libp2p.node import Libp2pNode, Libp2pTransport
 from swarm.transport.libp2p.relays import LEAST_SECONDS, MOST_SECONDS
-from swarm.transport.node import Node, NodeSettings, Role
+from swarm.transport.node import NodeSettings, Role, TransportNode
 from swarm.transport.protobuf import decode, encode
 from swarm.transport.records import RecordRule
-from swarm.transport.request_limits import Guests
+from swarm.transport.request_limits import PeerLimits
 from swarm.transport.streams import Varint, ask
 from swarm.transport.subprocess.transport import ApartTransport
 from swarm.transport.transport import PeerUnreachable, Transport, is_relayed
@@ -49,10 +49,10 @@ def key_of(folder: Path, name: str) -> Path:
 @asynccontextmanager
 async def node(
     kind: type[HivemindNode] | type[Libp2pNode], folder: Path, name: str, role: Role, *relays: str
-) -> AsyncIterator[Node]:
+) -> AsyncIterator[TransportNode]:
     settings = NodeSettings(key_of(folder, name), LOOPBACK, (), 60.0, role, relays)
     counters = Counters()
-    started = await kind.start(settings, counters, None, Guests(SystemClock(), counters))
+    started = await kind.start(settings, counters, None, PeerLimits(SystemClock(), counters))
     await started.add_handler(ECHO, echo)
     try:
         yield started

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from swarm.common.clock import VirtualClock
 from swarm.common.fair_limits import KEPT, KNOWN, Standings
-from swarm.transport.request_limits import TAKING_SECONDS, YOUNG_SECONDS, Place, Places
+from swarm.transport.request_limits import TAKING_SECONDS, YOUNG_SECONDS, RequestSlot, RequestSlots
 from tests.swarm.experience_parts import wait
 from tests.swarm.network_parts import identity
 
@@ -16,17 +16,17 @@ FRIEND = identity("friend")
 TOTAL, EACH = 8, 4
 
 
-def places(clock: VirtualClock) -> Places:
+def places(clock: VirtualClock) -> RequestSlots:
     standings = Standings(clock)
     standings.use(lambda author: float(author == FRIEND.author))
-    return Places(TOTAL, EACH, clock, standings)
+    return RequestSlots(TOTAL, EACH, clock, standings)
 
 
 def sams(count: int) -> list[str]:
     return [identity(f"slow sam {n}").peer_id for n in range(count)]
 
 
-def filled(clock: VirtualClock, keys: int) -> tuple[Places, list[Place]]:
+def filled(clock: VirtualClock, keys: int) -> tuple[RequestSlots, list[RequestSlot]]:
     """Places of which ``keys`` strangers hold as many as they get."""
     held = places(clock)
     taken = [held.take(sam) for sam in sams(keys) for _ in range(EACH)]
@@ -102,7 +102,7 @@ class Service(RuleBasedStateMachine):
         super().__init__()
         self.clock = VirtualClock()
         self.held = places(self.clock)
-        self.open: list[Place] = []
+        self.open: list[RequestSlot] = []
 
     @rule(who=st.integers(0, 5))
     def arrive(self, who: int) -> None:

@@ -13,10 +13,10 @@ import pytest
 import swarm.transport.streams as streams
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.transport.request_limits import Guests, Service
+from swarm.transport.request_limits import PeerLimits, Service
 from swarm.transport.transport import (
     DeadlineExceeded,
-    Limits,
+    HandlerLimits,
     PeerUnreachable,
     Refusal,
     Refused,
@@ -41,9 +41,9 @@ def service(handler=echo, counters: Counters | None = None, places: int = 4) -> 
     return Service(
         "echo",
         handler,
-        Limits(100_000, concurrent=places, concurrent_per_peer=places),
+        HandlerLimits(100_000, concurrent=places, concurrent_per_peer=places),
         counters or Counters(),
-        Guests(SystemClock(), counters or Counters()),
+        PeerLimits(SystemClock(), counters or Counters()),
     )
 
 
