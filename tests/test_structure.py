@@ -22,7 +22,7 @@ LATE = {"bitsandbytes", "hivemind", "libp2p", "peft", "vllm", "zeroconf"}
 REACHES_IN = ROOT / "tests" / "library_privates.py"
 WHEEL = ("protocol", "swarm", "node")
 # A limit may rise by 5 % for new features, with a reason in the commit.
-MOST_FILES = 265
+MOST_FILES = 266
 MOST_LINES = 52_400
 LONGEST_FILE = 480
 SHORT_FILE = 60

@@ -272,11 +272,11 @@ def model_of(
     """Load a policy and return it with its name, or raise NodeError.
 
     ``model`` is a folder, hub id or shipped model. Without it, ``step`` and ``best`` choose a
-    checkpoint of the node, as in :func:`node.policy.lora.chosen`.
+    checkpoint of the node, as in :func:`node.policy.checkpoint_policy.chosen`.
     """
     with loading() as tell:
         from node.config.learning import PolicySection
-        from node.policy.lora import checkpoint_policy, chosen
+        from node.policy.checkpoint_policy import checkpoint_policy, chosen
         from node.policy.policy import Policy
 
         wanted = node.config.policy

@@ -190,7 +190,7 @@ def export_command(
     node = open_node(config)
     with Terminal(stderr=True).status(LOADING) as status:
         from node.evaluation.export import write_card
-        from node.policy.lora import chosen, export
+        from node.policy.checkpoint_policy import chosen, export
 
         with chosen(node.folder, step=step, best=best) as loaded:
             for note in loaded.notes:

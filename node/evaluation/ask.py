@@ -100,7 +100,7 @@ def _answers(asked: Event) -> Iterator[Event]:
 
 
 def _model(config: Any, folder: Any, base: bool) -> tuple[Any, str]:
-    from node.policy.lora import checkpoint_policy, chosen
+    from node.policy.checkpoint_policy import checkpoint_policy, chosen
     from node.policy.policy import Policy
 
     wanted = config.policy.model_copy(update={"device": "cpu"})

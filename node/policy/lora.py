@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,15 +22,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from transformers import PreTrainedModel
 
-from node.config.config import Config
-from node.config.learning import PolicySection
-from node.errors import ConfigError, NodeError, UsageError
-from node.policy.model_files import check_begun
-from node.policy.policy import Policy
-from node.storage.atomic_files import make_folder
-from node.storage.checkpoint_list import best_of, list_checkpoints, no_checkpoint, of_step
-from node.storage.checkpoints import Checkpoints, Loaded
-from node.storage.run_folder import RunFolder
+from node.errors import ConfigError
 
 SEED = 0  # of the initial ``A``, so nodes and runs start equal; ``B`` starts with zeros
 
@@ -127,88 +118,3 @@ def _refused(targets: Sequence[str], reason: str) -> ConfigError:
 
 
 log = logging.getLogger(__name__)
-
-
-@contextmanager
-def chosen(folder: RunFolder, *, step: int | None = None, best: bool = False) -> Iterator[Loaded]:
-    """Yield the newest intact checkpoint, that of a step, or of best held-out reward.
-
-    A node in that folder deletes no checkpoint meanwhile.
-
-    Raises:
-        NodeError: there is no checkpoint.
-        UsageError: there is none of that step, or none was evaluated.
-        CheckpointError: it is damaged.
-    """
-    checkpoints = Checkpoints(folder.checkpoints)
-    with checkpoints.reading():
-        if step is not None:
-            yield of_step(list_checkpoints(checkpoints), step).load()
-        elif best:
-            yield best_of(list_checkpoints(checkpoints), folder).load()
-        elif loaded := checkpoints.load_latest():
-            yield loaded
-        else:
-            raise no_checkpoint(checkpoints.folder)
-
-
-def saved_policy(
-    config: PolicySection, loaded: Loaded, tell: Callable[[str], None] = log.info
-) -> Policy:
-    """Load a checkpoint's policy; an adapter goes into the run's initial model.
-
-    Raises:
-        PolicyError: it cannot be loaded.
-        ConfigError: the run started with another model, weight type or adapter.
-    """
-    check_begun(config, loaded.state)
-    if config.lora_rank:
-        return Policy.load(config, loaded.path, tell)
-    policy = Policy.load(config.model_copy(update={"model": str(loaded.path)}))
-    policy.name = config.model
-    return policy
-
-
-def checkpoint_policy(
-    config: PolicySection, loaded: Loaded, tell: Callable[[str], None] = log.info
-) -> Policy:
-    """Load a checkpoint's own model, or its adapter into the configured model.
-
-    Raises:
-        PolicyError: it cannot be loaded.
-        ConfigError: an adapter was trained with other settings.
-    """
-    if "lora_rank" in loaded.state:
-        return saved_policy(config, loaded, tell)
-    return Policy.load(
-        PolicySection(
-            model=str(loaded.path),
-            dtype=config.dtype,
-            device=config.device,
-            chat_options=config.chat_options,
-        )
-    )
-
-
-def export(
-    config: Config,
-    loaded: Loaded,
-    out: Path,
-    *,
-    adapter: bool = False,
-    tell: Callable[[str], None] = log.info,
-) -> None:
-    """Write a checkpoint's model (or only its adapter) and tokenizer to ``out``.
-
-    Raises:
-        NodeError: ``out`` exists and is not an empty folder, or cannot be made.
-        UsageError: there is no adapter.
-        PolicyError: the checkpoint cannot be loaded.
-    """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise NodeError("there is something already at", out, "Name a new folder with --out.")
-    make_folder(out, "--out")
-    policy = checkpoint_policy(config.policy.model_copy(update={"device": "cpu"}), loaded, tell)
-    if adapter and policy.adapter is None:
-        raise UsageError("--adapter", loaded.path, "The run has none: leave the option out.")
-    (policy.save_adapter if adapter else policy.save)(out)

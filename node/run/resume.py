@@ -14,7 +14,7 @@ from node.config.sections import ScheduleSection
 from node.errors import CheckpointError, NodeError
 from node.monitor.history import read_history
 from node.monitor.record import RoundRecord
-from node.policy.lora import saved_policy
+from node.policy.checkpoint_policy import saved_policy
 from node.policy.policy import Policy
 from node.run.training_loop import Trainer
 from node.storage.checkpoint_list import CheckpointEntry, best_of, list_checkpoints, of_round
