@@ -19,6 +19,10 @@ from tests.private_names import reached
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {"protocol": 0, "swarm": 1, "node": 2, "experiments": 3}
 LATE = {"bitsandbytes", "hivemind", "libp2p", "peft", "vllm", "zeroconf"}
+OPTIONAL = {
+    *("bitsandbytes", "gymnasium", "peft", "tensorboard", "textarena", "trackio", "trl"),
+    *("verifiers", "vllm", "wandb"),
+}
 REACHES_IN = ROOT / "tests" / "library_privates.py"
 WHEEL = ("protocol", "swarm", "node")
 # A limit may rise by 5 % for new features, with a reason in the commit.
@@ -91,6 +95,32 @@ def test_lower_floors_load_without_heavy_libraries(package: str) -> None:
     )
     loaded = {line.split(".")[0] for line in run.stdout.split()}
     assert not loaded & HEAVY
+
+
+def test_without_extras_every_module_loads_that_imports_none_itself() -> None:
+    """``make demo`` installs no extras: what a node imports must not need them."""
+    names = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for package in ("protocol", "swarm", "node")
+        for path in modules(package)
+        if path.stem != "__init__" and not OPTIONAL & imported_on_load(path)
+    ]
+    code = (
+        "import importlib, sys\n"
+        f"sys.modules.update(dict.fromkeys({sorted(OPTIONAL)!r}))\n"
+        f"for name in {names!r}: importlib.import_module(name)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+
+
+def imported_on_load(path: Path) -> set[str]:
+    statements = [
+        item for item in parsed(path).body if isinstance(item, ast.Import | ast.ImportFrom)
+    ]
+    return imported(ast.Module(statements, []))
 
 
 def test_the_command_line_answers_without_torch() -> None:
