@@ -174,8 +174,6 @@ DELETE FROM waiting WHERE number IN (
 """
 
 
-logger = logging.getLogger(__name__)
-
 MAX_OUTBOX_BYTES = 64 << 20
 MAX_ANNOUNCEMENTS = 4
 """Per time slot. Storing one costs the network a search for its peers, whatever it contains."""
@@ -265,7 +263,7 @@ class Publisher:
             except ProtocolError as error:
                 refused[each.number] = error
         if refused:
-            logger.warning(
+            log.warning(
                 "%d groups are not shared, as this swarm's manifest allows no such: %s; lower "
                 "engine.max_new_tokens or engine.group_size, or train in a swarm founded with "
                 "larger --answer-tokens and --group-size",
@@ -282,7 +280,7 @@ class Publisher:
         for groups in packing.frames[-self._frames_left :]:
             self._seal(origin, groups, [numbers[g.epoch, g.index] for g in groups])
         if packing.oversize:
-            logger.warning("%d groups fit into no frame and are not shared", len(packing.oversize))
+            log.warning("%d groups fit into no frame and are not shared", len(packing.oversize))
             self._counters.add("outbox_dropped", len(packing.oversize), reason="group_oversize")
             self._outbox.drop(numbers[g.epoch, g.index] for g in packing.oversize)
 
@@ -293,7 +291,7 @@ class Publisher:
             return packing
         bare = pack(map(without_tokens, packing.oversize), limit)
         if count := len(packing.oversize) - len(bare.oversize):
-            logger.warning(
+            log.warning(
                 "%d groups are shared without token ids and log-probs, with which they fit into "
                 "no frame of %d bytes: their answers are too long, or too many",
                 count,
@@ -318,7 +316,7 @@ class Publisher:
             frame = seal(batch, self._directory.identity, self._directory.swarm_id)
             offer = offer_of(frame, batch, self._directory.manifest)
         except ProtocolError:
-            logger.exception("groups that the protocol refuses are not shared")
+            log.exception("groups that the protocol refuses are not shared")
             self._counters.add("outbox_dropped", len(groups), reason="group_refused")
             self._outbox.drop(numbers)
             return

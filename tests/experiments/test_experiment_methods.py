@@ -14,7 +14,7 @@ from experiments.method_report import Worth, markdown, possible, run_methods
 from experiments.methods import METHODS, Method, methods_of
 from experiments.settings import Settings
 from node.config.config import Config
-from node.engines.transformers import fused_decoder as eight_bits
+from node.engines.transformers import fused_decoder
 from node.errors import ConfigError, UsageError
 
 SMALL = Settings(nodes=2, rounds=3, model="tiny", bury=0, eval_every=2, eval_tasks=4)
@@ -80,7 +80,7 @@ def test_what_sets_nothing_is_worth_exactly_nothing_and_something_else_is_not(tm
 
 
 def test_what_this_machine_refuses_is_left_out_of_all_and_told_by_name(monkeypatch):
-    monkeypatch.setattr(eight_bits, "share_of_float32", lambda: 1.5)
+    monkeypatch.setattr(fused_decoder, "share_of_float32", lambda: 1.5)
     screen = Console(record=True, width=200, file=StringIO())
     left = possible(METHODS, screen)
     assert {method.name for method in METHODS} - {method.name for method in left} == {
@@ -92,7 +92,7 @@ def test_what_this_machine_refuses_is_left_out_of_all_and_told_by_name(monkeypat
 def test_one_asked_for_by_name_that_this_machine_refuses_is_told_before_any_run(
     tmp_path: Path, monkeypatch
 ):
-    monkeypatch.setattr(eight_bits, "share_of_float32", lambda: 1.5)
+    monkeypatch.setattr(fused_decoder, "share_of_float32", lambda: 1.5)
     with pytest.raises(ConfigError, match=r"engine\.kind_options"):
         measured(tmp_path, *methods_of(["int8-rollouts"]))
     assert not list(tmp_path.glob("*/runs/*"))

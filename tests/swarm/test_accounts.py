@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from protocol import errors
 from swarm import reputation
-from swarm import reputation as accounts_module
-from swarm import verification as judge
-from swarm import verification as refusals
+from swarm import reputation as reputation_module
+from swarm import verification as verification_module
 from swarm.collector import AUTHORS_FAULT
 from swarm.common.clock import VirtualClock
 from swarm.journal import Journal
@@ -113,7 +112,7 @@ def test_every_reason_of_protocol_pull_admission_and_judge_has_its_line_in_the_t
     codes = {kind.code for _, kind in inspect.getmembers(errors, inspect.isclass)}
     named = {
         value
-        for module in (judge, refusals)
+        for module in (verification_module, verification_module)
         for name, value in vars(module).items()
         if name.isupper() and isinstance(value, str)
     }
@@ -156,7 +155,7 @@ def test_a_strike_during_a_ban_does_not_end_it(accounts, clock):
 
 
 def test_what_is_forgotten_of_an_author_is_all_and_of_others_nothing(accounts, clock, monkeypatch):
-    monkeypatch.setattr(accounts_module, "MAX_ACCOUNTS", 2)
+    monkeypatch.setattr(reputation_module, "MAX_ACCOUNTS", 2)
     for author in (ANNA, BEN, b"\xcc" * 32):
         accounts.refuse(author, "stale_epoch")
         wait(clock, 1.0)
@@ -173,7 +172,7 @@ def test_time_of_verification_adds_up(accounts):
 
 
 def test_strangers_push_out_the_idlest_account_but_no_ban(accounts, clock, monkeypatch):
-    monkeypatch.setattr(accounts_module, "MAX_ACCOUNTS", 3)
+    monkeypatch.setattr(reputation_module, "MAX_ACCOUNTS", 3)
     accounts.refuse(ANNA, "bad_signature")
     for number in range(10):
         wait(clock, 1.0)
@@ -186,7 +185,7 @@ def test_strangers_push_out_the_idlest_account_but_no_ban(accounts, clock, monke
 def test_keys_that_are_or_were_banned_keep_no_newcomer_from_being_proven(
     accounts, clock, monkeypatch, hours
 ):
-    monkeypatch.setattr(accounts_module, "MAX_ACCOUNTS", 3)
+    monkeypatch.setattr(reputation_module, "MAX_ACCOUNTS", 3)
     for number in range(3):
         accounts.refuse(bytes([number]) * 32, "bad_signature")
     wait(clock, 3600.0 * hours)
@@ -229,7 +228,7 @@ def test_standing_outlives_a_night_and_not_a_month(accounts, clock):
 
 
 def test_strangers_push_out_no_proven_author_however_idle(accounts, clock, monkeypatch):
-    monkeypatch.setattr(accounts_module, "MAX_ACCOUNTS", 3)
+    monkeypatch.setattr(reputation_module, "MAX_ACCOUNTS", 3)
     accounts.prove([(ANNA, 1.0)] * 4)
     for number in range(20):
         wait(clock, 1.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from swarm.common import util as durable_file
+from swarm.common import util
 from swarm.common.clock import VirtualClock
 from swarm.journal import LARGEST_LOG, VERSION, Journal, JournalError, backup_path, open_or_restore
 from swarm.reputation import Accounts
@@ -102,7 +102,7 @@ def test_a_backup_is_on_the_disk_before_it_takes_its_name(path, clock, monkeypat
     def note(flushing: Path) -> None:
         flushed.append((flushing.name, target.exists()))
 
-    monkeypatch.setattr(durable_file, "fsync_path", note)
+    monkeypatch.setattr(util, "fsync_path", note)
     journal.backup()
     assert flushed == [(target.name + ".tmp", False), (path.parent.name, True)]
 

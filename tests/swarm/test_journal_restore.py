@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from swarm import journal as journal_restore
+from swarm import journal as journal_module
 from swarm.common.clock import VirtualClock
 from swarm.journal import Journal, backup_path, open_or_restore
 from tests.swarm.experience_parts import START
@@ -48,7 +48,7 @@ def test_a_rebuilding_that_was_cut_short_is_done_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(journal_restore, "replace_durably", cut)
+        patched.setattr(journal_module, "replace_durably", cut)
         for _ in range(1 + resumed_twice):
             with pytest.raises(KeyboardInterrupt):
                 open_or_restore(path, VirtualClock())

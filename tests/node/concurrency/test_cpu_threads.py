@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from node.concurrency import threads as cpu_threads
+from node.concurrency import threads
 
 
 class Clock:
@@ -24,7 +24,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(cpu_threads, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(threads, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     return clock
 
 
@@ -34,7 +34,7 @@ def test_a_process_that_chose_its_threads_gives_torch_and_its_children_no_more()
         "import json, os, torch;"
         "print(json.dumps([torch.get_num_threads(), os.environ['OMP_NUM_THREADS']]))"
     )
-    clean = {k: v for k, v in os.environ.items() if k not in cpu_threads.LIBRARIES}
+    clean = {k: v for k, v in os.environ.items() if k not in threads.LIBRARIES}
     output = subprocess.run(
         [sys.executable, "-c", code], env=clean, capture_output=True, check=True, timeout=300
     ).stdout
@@ -55,7 +55,7 @@ def test_zero_takes_the_cores_that_this_process_may_run_on():
 
 def test_fewer_than_one_thread_is_refused_by_name():
     with pytest.raises(ValueError, match="threads = 0"):
-        cpu_threads.environment(0)
+        threads.environment(0)
 
 
 def test_threads_that_do_not_pay_are_left_to_others(clock):
@@ -63,7 +63,7 @@ def test_threads_that_do_not_pay_are_left_to_others(clock):
 
     before = torch.get_num_threads()
     try:
-        assert cpu_threads.fastest(lambda: clock.wait(0.02), 4) == 1
+        assert threads.fastest(lambda: clock.wait(0.02), 4) == 1
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
@@ -74,6 +74,6 @@ def test_threads_that_halve_the_time_are_taken(clock):
 
     before = torch.get_num_threads()
     try:
-        assert cpu_threads.fastest(lambda: clock.wait(0.02 / torch.get_num_threads()), 4) == 4
+        assert threads.fastest(lambda: clock.wait(0.02 / torch.get_num_threads()), 4) == 4
     finally:
         torch.set_num_threads(before)

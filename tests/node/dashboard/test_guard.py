@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node.dashboard import access as guard
-from node.dashboard import server as connections
+from node.dashboard import access as access_module
+from node.dashboard import server
 from node.dashboard.access import AT_ONCE, CLIENTS, COOKIE, HEADERS, EntryToken, Hosts, Rate
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
@@ -132,7 +132,7 @@ def test_flo_asks_without_end_and_is_told_to_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a clock that stands still: a busy machine asks no faster than anybody may.
-    monkeypatch.setattr(guard, "Rate", lambda: Rate(lambda: 0.0))
+    monkeypatch.setattr(access_module, "Rate", lambda: Rate(lambda: 0.0))
     with served(tmp_path) as site:
         answers = [site.get("/nothing").status for _ in range(AT_ONCE + 5)]
     assert answers == [404] * AT_ONCE + [429] * 5
@@ -153,7 +153,7 @@ def test_requests_come_at_an_even_rate_of_each_client_and_few_are_remembered() -
 def test_flo_who_sends_half_a_request_is_let_go(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(server, "PATIENCE_SECONDS", 0.2)
     with closing(site.connect()) as silent, closing(site.connect()) as slow:
         slow.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n")
         assert ended(silent) and ended(slow)
@@ -170,7 +170,7 @@ def ended(bare: socket.socket) -> bool:
 def test_flo_who_reads_nothing_of_long_answers_is_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(server, "PATIENCE_SECONDS", 0.2)
     write_rounds(RunFolder(tmp_path), range(1, 501), reward_own=lambda n: n / 7)
     asked = b"GET /api/v1/rounds HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     with served(tmp_path) as site, closing(site.connect(receive=4096)) as flo:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from node.demo import run as tail
+from node.demo import run as run_module
 from node.demo.run import RecordTail
 from tests.node.monitor.test_monitor import RECORD
 
@@ -61,6 +61,6 @@ def test_a_file_in_the_place_of_the_one_before_adds_its_new_rounds(path: Path) -
 
 
 def test_no_more_is_kept_than_can_be_shown(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "KEPT", 5)
+    monkeypatch.setattr(run_module, "KEPT", 5)
     path.write_text("".join(map(line, range(1, 21))))
     assert rounds(RecordTail(path)) == [16, 17, 18, 19, 20]

@@ -15,7 +15,7 @@ from node.config.config import Config
 from node.engines.engine import Sampling
 from node.engines.kinds import kind_of
 from node.engines.registry import open_engine, open_streaming_engine
-from node.engines.transformers import fused_decoder as eight_bits
+from node.engines.transformers import fused_decoder as fused_decoder_module
 from node.engines.transformers.engine import TransformersEngine
 from node.engines.transformers.fused_decoder import (
     check_rounding,
@@ -40,8 +40,8 @@ def drawn(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
-def written(policy: Policy, *, eight_bits: bool) -> list:
-    engine = TransformersEngine(policy, seed=0, eight_bits=eight_bits)
+def written(policy: Policy, *, fused_decoder_module: bool) -> list:
+    engine = TransformersEngine(policy, seed=0, eight_bits=fused_decoder_module)
     return engine.generate(PROMPTS, 4, SAMPLING)
 
 
@@ -110,15 +110,15 @@ def test_a_processor_that_adds_products_in_16_bits_gets_half_the_steps_and_sums_
 
 
 def test_a_processor_whose_products_are_wrong_is_refused(monkeypatch):
-    monkeypatch.setattr(eight_bits, "share_of_float32", lambda: 0.5)
-    eight_bits.check_processor()
-    monkeypatch.setattr(eight_bits, "exact", lambda steps: False)
+    monkeypatch.setattr(fused_decoder_module, "share_of_float32", lambda: 0.5)
+    fused_decoder_module.check_processor()
+    monkeypatch.setattr(fused_decoder_module, "exact", lambda steps: False)
     with pytest.raises(ConfigError, match=r"engine\.kind_options.*are wrong"):
-        eight_bits.check_processor()
+        fused_decoder_module.check_processor()
 
 
 def test_an_evaluation_refuses_what_a_node_does(monkeypatch):
-    monkeypatch.setattr(eight_bits, "share_of_float32", lambda: 1.5)
+    monkeypatch.setattr(fused_decoder_module, "share_of_float32", lambda: 1.5)
     config = Config.model_validate({"engine": {"kind_options": {"int8": True}}})
     with pytest.raises(ConfigError, match=r"engine\.kind_options.*1\.5 times as long"):
         open_engine(config, random_policy(), Counters())
@@ -177,7 +177,7 @@ def test_an_engine_in_a_process_of_its_own_rounds_too():
 
 def test_a_model_whose_steps_are_not_rounded_is_refused_by_name(monkeypatch):
     config = Config.model_validate({"engine": {"kind_options": {"int8": True}}})
-    monkeypatch.setattr(eight_bits, "share_of_float32", lambda: 0.5)
+    monkeypatch.setattr(fused_decoder_module, "share_of_float32", lambda: 0.5)
     kind_of(config).check_policy(random_policy())
     model = GPT2LMHeadModel(GPT2Config(vocab_size=98, n_embd=64, n_layer=1, n_head=2))
     other = Policy(model, character_tokenizer(), "gpt2")
@@ -187,6 +187,6 @@ def test_a_model_whose_steps_are_not_rounded_is_refused_by_name(monkeypatch):
 
 
 def test_a_processor_that_gains_nothing_is_told(monkeypatch):
-    monkeypatch.setattr(eight_bits, "share_of_float32", lambda: 1.5)
+    monkeypatch.setattr(fused_decoder_module, "share_of_float32", lambda: 1.5)
     with pytest.raises(ConfigError, match=r"products take 1\.5 times as long in 8 bits"):
         check_rounding(random_policy())

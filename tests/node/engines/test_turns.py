@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config
 
 from node.engines.engine import Sample, Sampling, SamplingRequest
-from node.engines.transformers import backend as continuous_batch
+from node.engines.transformers import backend
 from node.engines.transformers.decoding import Decoding
 from node.engines.transformers.engine import TransformersEngine
 from node.policy.policy import Policy
@@ -118,7 +118,7 @@ class Late(Decoding):
 def test_what_was_read_behind_the_end_of_a_turn_is_not_gone_on_with(policy, monkeypatch):
     answers = [[1, 2], [3, 4, 5]]
     expected = turns(TransformersEngine(policy, seed=0), answers)
-    monkeypatch.setattr(continuous_batch, "Decoding", Late)
+    monkeypatch.setattr(backend, "Decoding", Late)
     assert [
         [sample.tokens.ids for _, sample in told]
         for told in turns(TransformersEngine(policy, seed=0), answers)

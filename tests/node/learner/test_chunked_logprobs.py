@@ -21,7 +21,7 @@ from transformers import (
 
 from node.config.learning import LearnerSection
 from node.learner import logprobs
-from node.learner import logprobs as chunked_logprobs
+from node.learner import logprobs as logprobs_module
 from node.learner.batches import Row, TrainingCompletion, micro_batches
 from node.learner.learner import Learner
 from node.learner.logprobs import TokenScores, VocabularyHead
@@ -58,8 +58,8 @@ CONFIGS = {
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logits of three positions at a time, whatever they take."""
     monkeypatch.setattr(logprobs, "WHOLE_BYTES", 0)
-    monkeypatch.setattr(chunked_logprobs, "LEAST_POSITIONS", 1)
-    monkeypatch.setattr(chunked_logprobs, "CHUNK_BYTES", 3 * 4 * WORDS)
+    monkeypatch.setattr(logprobs_module, "LEAST_POSITIONS", 1)
+    monkeypatch.setattr(logprobs_module, "CHUNK_BYTES", 3 * 4 * WORDS)
 
 
 def built(config, **settings) -> PreTrainedModel:
@@ -144,8 +144,8 @@ def test_an_update_is_the_same_with_logits_in_parts(drawn, loss, how, budget, po
     apart, expected = update(random_policy(), ALWAYS, drawn, config, how)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logprobs, "WHOLE_BYTES", 0)
-        patch.setattr(chunked_logprobs, "LEAST_POSITIONS", 1)
-        patch.setattr(chunked_logprobs, "CHUNK_BYTES", 4 * WORDS * positions)
+        patch.setattr(logprobs_module, "LEAST_POSITIONS", 1)
+        patch.setattr(logprobs_module, "CHUNK_BYTES", 4 * WORDS * positions)
         gradient, stats = update(random_policy(), ALWAYS, drawn, config, how)
     scale = max(1.0, float(apart.abs().max()))
     torch.testing.assert_close(gradient / scale, apart / scale, atol=1e-5, rtol=0)
@@ -162,8 +162,8 @@ def test_adapters_and_layers_computed_again_learn_from_logits_in_parts():
     for whole in (1 << 40, 0):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(logprobs, "WHOLE_BYTES", whole)
-            patch.setattr(chunked_logprobs, "LEAST_POSITIONS", 1)
-            patch.setattr(chunked_logprobs, "CHUNK_BYTES", 3 * 4 * WORDS)
+            patch.setattr(logprobs_module, "LEAST_POSITIONS", 1)
+            patch.setattr(logprobs_module, "CHUNK_BYTES", 3 * 4 * WORDS)
             base = random_policy()
             adapter = Adapter(base.model, rank=2, alpha=4)
             policy = Policy(base.model, base.tokenizer, "adapted", adapter)
@@ -183,8 +183,8 @@ def test_half_precision_weights_get_the_gradient_of_all_logits_at_once(dtype):
     for whole in (0, 1 << 40):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(logprobs, "WHOLE_BYTES", whole)
-            patch.setattr(chunked_logprobs, "LEAST_POSITIONS", 1)
-            patch.setattr(chunked_logprobs, "CHUNK_BYTES", 3 * 4 * WORDS)
+            patch.setattr(logprobs_module, "LEAST_POSITIONS", 1)
+            patch.setattr(logprobs_module, "CHUNK_BYTES", 3 * 4 * WORDS)
             policy = random_policy(dtype=dtype, spread=0.1)
             learner = Learner(policy, CONFIG)
             masters = learner.optimizer.masters

@@ -8,7 +8,7 @@ import torch
 
 from node.errors import ConfigError
 from node.learner import optimizer
-from node.learner import optimizer as eight_bit_adam
+from node.learner import optimizer as optimizer_module
 from node.learner.learner import Learner
 from tests.node.learner.test_learner import CONFIG, MIXED, weights
 from tests.support import changed, random_policy
@@ -136,10 +136,10 @@ def test_moments_in_8_bit_are_the_same_whether_stepped_in_slabs_or_whole(monkeyp
     pytest.importorskip("bitsandbytes")
     found = []
     for slab in (1 << 30, 512):
-        monkeypatch.setattr(eight_bit_adam, "SLAB", slab)
+        monkeypatch.setattr(optimizer_module, "SLAB", slab)
         torch.manual_seed(0)
         weights = torch.randn(8 * size[0], *size[1:])
-        adam = eight_bit_adam.eight_bit_adam([weights], EIGHT_BIT)
+        adam = optimizer_module.eight_bit_adam([weights], EIGHT_BIT)
         for _ in range(3):
             weights.grad = torch.randn_like(weights)
             adam.step()

@@ -10,7 +10,7 @@ import pytest
 
 from node.engines.engine import Sample, Sampling
 from node.engines.transformers.engine import TransformersEngine
-from node.environments import games as shipped
+from node.environments import games
 from node.evaluation.evaluator import Evaluator
 from node.policy.policy import Policy
 from node.tasks.scorer import Answered, Move, Moved, Scorer, settled
@@ -31,8 +31,8 @@ NAMES = ("echo", "drawing", "tripping")
 
 @pytest.fixture
 def judge(monkeypatch: pytest.MonkeyPatch) -> LocalJudge:
-    monkeypatch.setattr(shipped, "SHIPPED", {**shipped.SHIPPED, **FOR_TESTS})
-    monkeypatch.setattr("node.tasks.sources.environments.SHIPPED", shipped.SHIPPED)
+    monkeypatch.setattr(games, "SHIPPED", {**games.SHIPPED, **FOR_TESTS})
+    monkeypatch.setattr("node.tasks.sources.environments.SHIPPED", games.SHIPPED)
     return LocalJudge([spec(name) for name in NAMES])
 
 

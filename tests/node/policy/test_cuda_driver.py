@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from node.policy import device as cuda_driver
+from node.policy import device as device_module
 
 
 @pytest.mark.parametrize(
@@ -29,17 +29,17 @@ def test_the_driver_is_looked_for_by_the_name_that_it_has_there(
             ctypes.cast(count, ctypes.POINTER(ctypes.c_int)).contents.value = 2
             return 0
 
-    monkeypatch.setattr(cuda_driver.sys, "platform", system)
-    monkeypatch.setattr(cuda_driver.ctypes, "CDLL", Driver)
-    assert cuda_driver.gpus() == 2
+    monkeypatch.setattr(device_module.sys, "platform", system)
+    monkeypatch.setattr(device_module.ctypes, "CDLL", Driver)
+    assert device_module.gpus() == 2
     assert asked == [library]
 
 
 def test_the_torch_that_is_installed_is_read_and_not_imported() -> None:
     import torch
 
-    assert cuda_driver.torch_build()["__version__"] == torch.__version__
-    assert cuda_driver.torch_build()["cuda"] == torch.version.cuda
+    assert device_module.torch_build()["__version__"] == torch.__version__
+    assert device_module.torch_build()["cuda"] == torch.version.cuda
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,6 @@ def test_a_gpu_counts_where_torch_can_use_it(
             ctypes.cast(size, ctypes.POINTER(ctypes.c_size_t)).contents.value = 8 << 30
             return 0
 
-    monkeypatch.setattr(cuda_driver.ctypes, "CDLL", Driver)
-    monkeypatch.setattr(cuda_driver, "torch_build", lambda: {"cuda": built})
-    assert cuda_driver.gpu_memory(device) == bytes_there
+    monkeypatch.setattr(device_module.ctypes, "CDLL", Driver)
+    monkeypatch.setattr(device_module, "torch_build", lambda: {"cuda": built})
+    assert device_module.gpu_memory(device) == bytes_there

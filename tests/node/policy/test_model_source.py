@@ -11,7 +11,7 @@ from huggingface_hub import ModelInfo, constants
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
 from node.errors import ConfigError
-from node.policy import model_source as hub_model
+from node.policy import model_source as model_source_module
 from node.policy.model_files import PolicyError
 from node.policy.model_source import check_model, wanted
 from tests.support import saved_policy
@@ -87,7 +87,7 @@ def test_what_the_hub_answers_is_said(monkeypatch, answer: Exception, said: str)
 def test_a_hub_that_does_not_answer_is_told_with_what_to_do(
     monkeypatch, answer: Exception | None
 ) -> None:
-    monkeypatch.setattr(hub_model, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(model_source_module, "PATIENCE_SECONDS", 0.01)
     waits = threading.Event()
     if answer:
         hub(monkeypatch, answer)
@@ -100,13 +100,13 @@ def test_a_hub_that_does_not_answer_is_told_with_what_to_do(
 
 @pytest.mark.parametrize("given", ["", "0", "soon", "-3", "1.5"])
 def test_seconds_for_a_slow_hub_are_a_whole_number(monkeypatch, given: str) -> None:
-    monkeypatch.setenv(hub_model.PATIENCE_VARIABLE, given)
-    with pytest.raises(ConfigError, match=f"{hub_model.PATIENCE_VARIABLE}.*whole seconds"):
+    monkeypatch.setenv(model_source_module.PATIENCE_VARIABLE, given)
+    with pytest.raises(ConfigError, match=f"{model_source_module.PATIENCE_VARIABLE}.*whole seconds"):
         check_model(HUB)
 
 
 def test_a_slow_hub_is_given_the_seconds_that_the_user_names(monkeypatch) -> None:
-    monkeypatch.setenv(hub_model.PATIENCE_VARIABLE, "30")
+    monkeypatch.setenv(model_source_module.PATIENCE_VARIABLE, "30")
     asked: list[float] = []
 
     def info(self: object, model: str, timeout: float) -> ModelInfo:

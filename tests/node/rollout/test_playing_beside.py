@@ -9,7 +9,7 @@ import pytest
 
 from node.engines.engine import Sampling, SamplingRequest
 from node.engines.transformers.engine import TransformersEngine
-from node.environments import games as shipped
+from node.environments import games
 from node.learner.batches import TrainingCompletion
 from node.monitor.record import Stopwatch
 from node.policy.policy import Policy
@@ -64,8 +64,8 @@ class Judge(LocalJudge):
 
 @pytest.fixture
 def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
-    monkeypatch.setattr(shipped, "SHIPPED", {**shipped.SHIPPED, **FOR_TESTS})
-    monkeypatch.setattr("node.tasks.sources.environments.SHIPPED", shipped.SHIPPED)
+    monkeypatch.setattr(games, "SHIPPED", {**games.SHIPPED, **FOR_TESTS})
+    monkeypatch.setattr("node.tasks.sources.environments.SHIPPED", games.SHIPPED)
     return Judge()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
-from node.environments import games as shipped
+from node.environments import games
 from node.policy.policy import Policy
 from node.rollout.replay import MOST_SCRIPTS, SemiOnline, SemiOnlineLimits
 from node.tasks.verifier.in_process import LocalJudge
@@ -28,8 +28,8 @@ ECHO = TaskRef("echo", 0, 9)
 
 @pytest.fixture
 def judge(monkeypatch: pytest.MonkeyPatch) -> LocalJudge:
-    monkeypatch.setattr(shipped, "SHIPPED", {**shipped.SHIPPED, **FOR_TESTS})
-    monkeypatch.setattr("node.tasks.sources.environments.SHIPPED", shipped.SHIPPED)
+    monkeypatch.setattr(games, "SHIPPED", {**games.SHIPPED, **FOR_TESTS})
+    monkeypatch.setattr("node.tasks.sources.environments.SHIPPED", games.SHIPPED)
     return LocalJudge([spec("echo"), spec("tripping")])
 
 

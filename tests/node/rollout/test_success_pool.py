@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.learner.batches import TrainingCompletion, TrainingGroup
-from node.rollout import replay as success_pool
+from node.rollout import replay as replay_module
 from node.rollout.replay import SuccessPool
 from swarm.common.counters import Counters
 from swarm.groups import GroupKey
@@ -90,7 +90,7 @@ def test_a_text_is_kept_once_as_it_was_written_last() -> None:
 def test_of_too_much_the_questions_are_forgotten_that_were_asked_longest_ago(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(success_pool, "MOST_TOKENS", 3 * (1 + 3))
+    monkeypatch.setattr(replay_module, "MOST_TOKENS", 3 * (1 + 3))
     kept = pool()
     for prompt in (1, 2, 3):
         kept.observe(group(prompt, 1.0, 0.0))
@@ -111,7 +111,7 @@ def test_what_is_kept_stays_within_its_bounds(
     seen: list[tuple[int, int, float]], most: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(success_pool, "MOST_TOKENS", 20)
+        patch.setattr(replay_module, "MOST_TOKENS", 20)
         kept = pool(most)
         for prompt, first, reward in seen:
             kept.observe(group(prompt, reward, 0.0, first=first))

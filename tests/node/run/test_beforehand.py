@@ -14,7 +14,7 @@ import pytest
 
 from node.config.config import Config, write_config
 from node.errors import ConfigError, NodeError
-from node.run import preflight as beforehand
+from node.run import preflight as preflight_module
 from node.run.preflight import cautions, check_device, check_places, check_start
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
@@ -50,12 +50,12 @@ def config(**keys: object) -> Config:
 
 def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
     """Let packages be missing."""
-    found = beforehand.find_spec
+    found = preflight_module.find_spec
 
     def spec(name: str) -> ModuleSpec | None:
         return None if name in packages else found(name)
 
-    monkeypatch.setattr(beforehand, "find_spec", spec)
+    monkeypatch.setattr(preflight_module, "find_spec", spec)
 
 
 def test_what_init_writes_can_start(folder: RunFolder) -> None:
@@ -85,8 +85,8 @@ def test_a_package_that_an_extra_brings_is_missed_at_once(
 
 def built(monkeypatch: pytest.MonkeyPatch, devices: int = 0, **facts: object) -> None:
     """A machine with so many GPUs, and a torch built in some way."""
-    monkeypatch.setattr(beforehand, "torch_build", lambda: {"__version__": "2.13.0", **facts})
-    monkeypatch.setattr(beforehand, "gpus", lambda: devices)
+    monkeypatch.setattr(preflight_module, "torch_build", lambda: {"__version__": "2.13.0", **facts})
+    monkeypatch.setattr(preflight_module, "gpus", lambda: devices)
 
 
 def test_a_gpu_is_asked_for_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

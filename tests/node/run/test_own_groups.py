@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from node.rollout.group_writer import UnfinishedGroups
-from node.run import update_groups as own_groups
+from node.run import update_groups as update_groups_module
 from node.run.update_groups import MODEL_CHARACTERS, public_name
 from swarm.groups import Origin
 from tests.node.rollout.overlap_parts import AtOnce
@@ -26,7 +26,7 @@ def test_what_is_shared_says_which_policy_wrote_it_and_how(monkeypatch) -> None:
 
 def test_closing_keeps_what_is_begun_for_the_next_run(monkeypatch) -> None:
     # On threads a question could still be built when the last update ends: no answer was begun.
-    monkeypatch.setattr(own_groups, "ThreadPoolExecutor", lambda *arguments: AtOnce())
+    monkeypatch.setattr(update_groups_module, "ThreadPoolExecutor", lambda *arguments: AtOnce())
     parts = Parts(monkeypatch, streaming=True, schedule__max_staleness=1).run(2)
     parts.trainer.close()
     assert parts.calls[-2:] == ["poll", "close"], "halted, looked at once more and let go"

@@ -10,7 +10,7 @@ import pytest
 from node.config.config import Config
 from node.engines.engine import RolloutEngine
 from node.policy.policy import Policy
-from node.run import update_groups as trained_policy
+from node.run import update_groups
 from node.run.outcome import Outcome, Rules
 from node.run.training_loop import Trainer, open_experience
 from protocol.identity import Identity
@@ -86,7 +86,7 @@ class Parts:
         self.config = configured(streaming=streaming, **changes)
         self.policy = random_policy(hidden=32, layers=1)
         self.engine = Closing(self.policy, self.calls.append)
-        monkeypatch.setattr(trained_policy, "open_streaming_engine", self._open)
+        monkeypatch.setattr(update_groups, "open_streaming_engine", self._open)
         clock = VirtualClock(START)
         self.counters = Counters()
         self.journal = Journal(MEMORY, clock)

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.census import authors as authors_module
-from swarm.census import authors as tally_module
-from swarm.census import buckets as lately_module
+from swarm.census import buckets as buckets_module
 from swarm.census.authors import DAYS, NOBODY, RefusalCounts
 from swarm.census.buckets import Lately
 from tests.swarm.census.census_parts import SWARM, Watched, group, key, offer, peer
@@ -136,7 +135,7 @@ def test_an_interval_holds_its_mean_and_stays_among_rewards(told: list[tuple[int
 
 
 def test_flos_many_keys_share_one_place_in_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lately_module, "MOST_IN_AN_HOUR", 3)
+    monkeypatch.setattr(buckets_module, "MOST_IN_AN_HOUR", 3)
     lately = Lately()
     for number in range(50):
         lately.add(0, "sums", number % 2, str(number), 0.5)
@@ -189,7 +188,7 @@ def test_whoever_comes_the_authors_are_bounded_and_the_sums_agree(looks: list) -
 
 
 def test_refusals_wait_in_a_bounded_tally(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tally_module, "MAX_TALLIED", 3)
+    monkeypatch.setattr(authors_module, "MAX_TALLIED", 3)
     tally = RefusalCounts()
     for number in range(10):
         tally.refused(bytes([number]) * 32, "replay", 2)

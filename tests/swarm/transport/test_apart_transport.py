@@ -21,7 +21,7 @@ from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.libp2p.node import Libp2pTransport
 from swarm.transport.node import NodeSettings, PortTaken
 from swarm.transport.node_transport import NodeTransport
-from swarm.transport.subprocess import link as process
+from swarm.transport.subprocess import link as link_module
 from swarm.transport.subprocess.link import Link, LinkLost, Process
 from swarm.transport.subprocess.transport import ApartTransport
 from swarm.transport.transport import (
@@ -311,10 +311,6 @@ def begun(over: type[NodeTransport]) -> bool:
 
 WAITING = """
 import asyncio, sys
-from pathlib import Path
-from swarm.transport.subprocess.transport import ApartTransport
-from swarm.transport.hivemind.transport import HivemindTransport
-from swarm.transport.libp2p.node import Libp2pTransport
 
 async def main():
     over = {k.__name__: k for k in (HivemindTransport, Libp2pTransport)}[sys.argv[2]]
@@ -343,7 +339,7 @@ def test_a_process_that_prints_an_endless_line_is_waited_for_like_any_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     program = "import sys; sys.stderr.write('x' * 200_000 + '\\n' + 'and then\\n')"
-    monkeypatch.setattr(process, "COMMAND", (sys.executable, "-c", program))
+    monkeypatch.setattr(link_module, "COMMAND", (sys.executable, "-c", program))
 
     async def scenario() -> None:
         child = await Process.start(Methods())

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.common.counters import Counters
-from swarm.transport import search as searching
+from swarm.transport import search as search_module
 from swarm.transport.search import (
     BUCKET,
     MISNAMED,
@@ -99,7 +99,7 @@ def test_mallory_names_a_crowd_that_does_not_answer_and_who_does_is_asked_soon()
 
 
 def test_two_who_name_silent_peers_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(search_module, "PATIENCE_SECONDS", 0.01)
     crowd = [(node, f"nobody {node}") for node in range(1, 2 * BUCKET + 1)]
     honest = named(*range(1000, 1008))
     named_by = {"peer 100": crowd[::2], "peer 101": crowd[1::2], **{peer: [] for _, peer in honest}}
@@ -129,7 +129,7 @@ def test_two_who_name_silent_peers_hold_nobody_up(monkeypatch: pytest.MonkeyPatc
 def test_a_peer_that_is_slow_and_answers_counts_as_any_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(searching, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(search_module, "PATIENCE_SECONDS", 0.0)
     near = named(*range(1, BUCKET + 1))
     answers = {"peer 9000": near, **{peer: [] for _, peer in near}}
 
@@ -201,7 +201,7 @@ def test_nobody_names_this_node_nor_a_peer_twice() -> None:
 
 
 def test_what_was_found_when_time_is_up_is_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "SEARCH_SECONDS", 0.0)
+    monkeypatch.setattr(search_module, "SEARCH_SECONDS", 0.0)
     answers = {"peer 9": named(1, 2), "peer 8": named(3)}
     asked, found = searched(answers, named(8, 9))
     assert asked == ["peer 8", "peer 9"], "who was asked already may answer"
@@ -243,7 +243,7 @@ def test_a_record_goes_to_the_next_nodes_in_place_of_those_that_do_not_answer() 
 def test_a_record_that_some_took_is_placed_though_others_never_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(searching, "PLACING_SECONDS", 0.05)
+    monkeypatch.setattr(search_module, "PLACING_SECONDS", 0.05)
 
     async def took(peer: str) -> list[bool]:
         if peer != "peer 2":
