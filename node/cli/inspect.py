@@ -223,7 +223,7 @@ def rollouts_command(
 ) -> None:
     """Show the last rollouts of a node that runs or has run, the newest at the bottom.
 
-    Of each round, the node keeps the worst and the best completion of one local group and of one
+    The node keeps, per round, the worst and the best completion of one local group and of one
     peer group, about two dozen in total.
     """
     from node.monitor.rollouts import in_full, read_rollouts

@@ -82,11 +82,11 @@ def check_text(arguments: Sequence[str]) -> None:
     folder = ""
     with suppress(FileNotFoundError):  # if it was deleted, what needs it reports that
         folder = str(Path.cwd())
-    told = [("folder", folder), *(("argument", text) for text in arguments)]
-    for what, text in told:
+    texts = [("folder", folder), *(("argument", text) for text in arguments)]
+    for what, text in texts:
         if any("\ud800" <= character <= "\udfff" for character in text):
             remedy = "Rename it, or choose a locale that has its characters: LC_ALL=C.UTF-8."
-            raise UsageError(f"{what} that is no text in this locale", text, remedy)
+            raise UsageError(f"{what} is not text in this locale", text, remedy)
 
 
 def usage_error(error: typer.TyperException, program: str) -> UsageError:

@@ -98,7 +98,7 @@ class NetworkSection(Section):
 
 
 class ProfileSection(Section):
-    """What this node tells its peers about itself, for people to read. Empty: nothing."""
+    """Public description of this node, for people to read. Without a name and a line, none is sent."""
 
     name: str = key(
         "",
@@ -296,9 +296,9 @@ class MonitorSection(Section):
     loggers: Texts = kind_key(
         LOGGERS,
         (),
-        'Where else records go: "tensorboard" writes event files into the run folder, where '
-        'nothing bounds them, "trackio" into a project of Trackio, "wandb" to Weights & Biases. '
-        "Each needs the extra of its name: swarm-node[tensorboard].",
+        'Further destinations of the metrics: "tensorboard" writes event files into the run '
+        'folder, where nothing bounds them, "trackio" into a project of Trackio, "wandb" to '
+        "Weights & Biases. Each needs the extra of its name: swarm-node[tensorboard].",
     )
     loggers_options: dict[str, Options] = key(
         {}, "Settings of those loggers that have any of their own, a table for each name."

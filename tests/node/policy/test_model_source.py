@@ -101,7 +101,9 @@ def test_a_hub_that_does_not_answer_is_told_with_what_to_do(
 @pytest.mark.parametrize("given", ["", "0", "soon", "-3", "1.5"])
 def test_seconds_for_a_slow_hub_are_a_whole_number(monkeypatch, given: str) -> None:
     monkeypatch.setenv(model_source_module.PATIENCE_VARIABLE, given)
-    with pytest.raises(ConfigError, match=f"{model_source_module.PATIENCE_VARIABLE}.*whole seconds"):
+    with pytest.raises(
+        ConfigError, match=f"{model_source_module.PATIENCE_VARIABLE}.*whole seconds"
+    ):
         check_model(HUB)
 
 
