@@ -98,7 +98,7 @@ class NetworkSection(Section):
 
 
 class ProfileSection(Section):
-    """Public description of this node, for people to read. Without a name and a line, none is sent."""
+    """Public description of this node, for people to read. Without name and line, none is sent."""
 
     name: str = key(
         "",

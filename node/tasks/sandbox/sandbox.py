@@ -18,7 +18,7 @@ from typing import Literal
 
 from node.tasks.sandbox import landlock, seccomp
 from node.tasks.sandbox.confine import Confinement
-from node.tasks.sources.plugins import GROUP
+from node.tasks.sources import environments, plugins
 
 PROBE_SECONDS = 30.0
 RESOURCES = "limits on resources only" if os.name == "posix" else "no walls and no limits"
@@ -124,6 +124,7 @@ def _works(prefix: Sequence[str], *arguments: str) -> bool:
 _DEVICES = ("/dev/null", "/dev/urandom")
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/usr/share/zoneinfo")
 _OURS = ("node", "protocol", "swarm")
+_GROUPS = (plugins.GROUP, environments.GROUP)  # entry points whose code runs in a worker
 
 
 def readable() -> tuple[str, ...]:
@@ -171,7 +172,8 @@ def _importable(folder: Path) -> Iterator[Path]:
 
 
 def _plugin_modules() -> Sequence[str]:
-    return [point.module.partition(".")[0] for point in entry_points(group=GROUP)]
+    points = (point for group in _GROUPS for point in entry_points(group=group))
+    return [point.module.partition(".")[0] for point in points]
 
 
 def _files_of(module: str) -> Iterator[Path]:
