@@ -67,7 +67,7 @@ class Beside(Opened):
         self._folder = folder
         self._share = share
         self._kind = kind
-        self._window = StalenessWindow(staleness, over_provision=share)
+        self._window = StalenessWindow(staleness, oversample=share)
 
     def step(self) -> None:
         """One round."""
@@ -110,13 +110,13 @@ class Beside(Opened):
         verifiers = [SignalVerifier(catalogue, outside=False) for _ in range(JUDGES)]
         pool = stack.enter_context(VerifierPool(verifiers))
         served = served_levels(catalogue, pool.start())
-        section = EngineSection(kind=options.engine, gpu_memory=0.5)
+        section = EngineSection(kind=options.engine, gpu_memory_utilization=0.5)
         kind = ENGINES.open(section.kind, {})
         starter = Starter(
             section.kind,
             seed=0,
             threads=options.threads,
-            patience=section.patience,
+            patience=section.timeout,
             options=kind.settings(section),
             as_checkpoint=kind.as_checkpoint,
         )

@@ -3,7 +3,7 @@
 ``learner_over_bare`` compares whole updates, advantages, layout, corrections, clipping and
 statistics included, with forward, backward and AdamW on the same tensors in the same layout. All
 groups have a signal; every other one is an external one, and the corrections are those of a node
-under ``schedule.mode = "overlap"``, which computes the most. Tokens are those trained on.
+under ``schedule.mode = "async"``, which computes the most. Tokens are those trained on.
 
 ``padded_over_layout`` is the time of that bare training with a padded row for every completion,
 prompt included, over its time in the layout that the learner chose: 1 where it chose padded rows.

@@ -1,6 +1,6 @@
 """How long a step takes where generation overlaps with learning, against the longer of the two.
 
-A step of the ``overlap`` schedule should last as long as generating alone or learning alone,
+A step of the ``async`` schedule should last as long as generating alone or learning alone,
 whichever takes longer: ``step_over_longest`` is 1 then. Engine and learner have a CPU thread each.
 The parts are timed in turns with the steps, on the same work, while the other stands still. Run it
 as ``python benchmarks/overlap.py [--model tiny] [--json]``.

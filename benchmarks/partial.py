@@ -1,7 +1,7 @@
 """What partial rollouts gain where few completions are long: completed tokens a second.
 
 Lengths are drawn from a log-normal distribution, as those of reasoning models are spread, and cut
-at a cap. One node waits for all groups of an update, as the ``alternate`` schedule does; the other
+at a cap. One node waits for all groups of an update, as the ``sync`` schedule does; the other
 begins more, takes as many as an update needs, and goes on with the rest. Both use the same engine
 in a process with one CPU thread, take turns, and nothing is learned. Run it as
 ``python benchmarks/partial.py [--tokens 512] [--share 1.0] [--staleness 2] [--json]``.
@@ -67,7 +67,7 @@ def measure(options: argparse.Namespace, stack: ExitStack) -> list[dict[str, flo
 def main() -> None:
     arguments = parser(__doc__)
     arguments.set_defaults(tokens=512)
-    arguments.add_argument("--share", type=float, default=1.0, help="as schedule.over_provision")
+    arguments.add_argument("--share", type=float, default=1.0, help="as schedule.oversample")
     arguments.add_argument("--staleness", type=int, default=2, help="as schedule.max_staleness")
     options = arguments.parse_args()
     threads.choose(options.threads)

@@ -30,7 +30,7 @@ LENGTHS = {
     "engine.max_new_tokens": 96,
     "mixture.local": 2,
     "mixture.external": 2,
-    "mixture.informative": 4,
+    "mixture.target_groups": 4,
     "schedule.eval_tasks": 16,
     "learner.micro_batch_tokens": 1024,
     "policy.device": "cpu",

@@ -1,8 +1,8 @@
-"""Whether ``overlap`` learns more than ``alternate`` in the same time, with the same cores.
+"""Whether ``async`` learns more than ``sync`` in the same time, with the same cores.
 
 A pair is two whole nodes, started as ``swarm-node join`` starts them, alone in a swarm of their
-own, one after the other and never at the same time; which comes first alternates. ``alternate``
-has as many threads as the node itself chooses, ``overlap`` one for the engine and one for the
+own, one after the other and never at the same time; which comes first alternates. ``sync``
+has as many threads as the node itself chooses, ``async`` one for the engine and one for the
 learner. The time begins with the end of a node's first rounds, so that what starts with them does
 not count, and ends with an interrupt. The last checkpoint is then scored on held-out
 tasks, the same ones for all, outside the time.
@@ -60,8 +60,8 @@ COMPARED = (
     "staleness",
 )
 SCHEDULES: dict[str, dict[str, Any]] = {
-    "alternate": {"schedule.mode": "alternate"},
-    "overlap": {"schedule.mode": "overlap", "node.threads": 1},
+    "sync": {"schedule.mode": "sync"},
+    "async": {"schedule.mode": "async", "node.threads": 1},
 }
 REGIMES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -203,7 +203,7 @@ def pair(seed: int, options: argparse.Namespace, folder: Path) -> dict[str, Any]
             **SCHEDULES[name],
             **overrides_of(options.set),
         }
-        if name == "overlap":
+        if name == "async":
             overrides["schedule.max_staleness"] = options.staleness
         trial = Trial(folder / f"{seed}-{name}", overrides, catalogue)
         result = figures(trial.run(options.seconds), options.seconds, options.level)
@@ -222,7 +222,7 @@ def summary(pairs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         result[f"{name}_level_reached"] = f"{len(reached)} of {len(pairs)}"
         result[f"{name}_shares"] = pairs[-1][name]["shares"]
     for figure in ("rounds", "area", "heldout"):
-        ratios = [p["overlap"][figure] / p["alternate"][figure] for p in pairs]
+        ratios = [p["async"][figure] / p["sync"][figure] for p in pairs]
         result[f"{figure}_ratio"] = round(median(ratios), 2)
         result[f"{figure}_ratio_least_most"] = [round(min(ratios), 2), round(max(ratios), 2)]
     return result

@@ -30,7 +30,7 @@ UPDATE_AFTER = 32
 """Steps of the requests on their way when the update comes, and after it."""
 GPU_SHARE = 0.35
 """Of a GPU's memory, where there is one, for each of two vLLMs beside the policy."""
-OPTIONS = {"tensor_parallel": 1, "gpu_memory": GPU_SHARE, "sleeps": False}
+OPTIONS = {"tensor_parallel_size": 1, "gpu_memory_utilization": GPU_SHARE, "sleeps": False}
 
 
 def bare_vllm(policy: Any, prompts: list[list[int]], options: argparse.Namespace) -> Any:
@@ -78,7 +78,7 @@ def process(policy: Any, kind: str, threads: int, **options: Any) -> Any:
         kind,
         seed=0,
         threads=threads,
-        patience=Config().engine.patience,
+        patience=Config().engine.timeout,
         options={**OPTIONS, **options},
         as_checkpoint=ENGINES.load(kind).as_checkpoint,
     )

@@ -65,8 +65,8 @@ AUTO = Arm(
         "learner.groups_per_step": LearnerSection().groups_per_step,
         "mixture.max_age": 600.0,
         "mixture.author_share": DEFAULT.author_share,
-        "mixture.newcomer_share": DEFAULT.newcomer_share,
-        "mixture.refuse": DEFAULT.refuse,
+        "mixture.unproven_share": DEFAULT.unproven_share,
+        "mixture.filters": DEFAULT.filters,
     },
 )
 """As nodes train by default."""
@@ -102,7 +102,7 @@ VARIED = ("engine", "learner", "mixture", "tasks")
 
 
 def varied(text: str) -> Arm:
-    """As nodes train by default, but for some keys: ``"mixture.local=8 mixture.informative=40"``.
+    """As nodes train by default, but for some keys: ``"mixture.local=8 mixture.target_groups=40"``.
 
     Raises:
         UsageError: see :func:`varied_keys`.

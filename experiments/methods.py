@@ -123,7 +123,7 @@ METHODS = (
             "engine.group_size": 4,
             "mixture.local": 4,
             "mixture.external": 12,
-            "mixture.informative": 24,
+            "mixture.target_groups": 24,
             "learner.groups_per_step": 6,
         },
     ),

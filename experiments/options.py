@@ -32,7 +32,7 @@ Vary = Annotated[
         "--vary",
         metavar="'KEY=VALUE ...'",
         help="Run the default beside the rest with some keys of the configuration set otherwise, "
-        "such as 'mixture.local=8 mixture.informative=40'; may be repeated.",
+        "such as 'mixture.local=8 mixture.target_groups=40'; may be repeated.",
         show_default=False,
     ),
 ]

@@ -35,8 +35,8 @@ EVERY_NODE: Mapping[str, Any] = {
     "mixture.correction": "none",
     # The published rule knows no authors and refuses no text.
     "mixture.author_share": 1.0,
-    "mixture.newcomer_share": 1.0,
-    "mixture.refuse": [],
+    "mixture.unproven_share": 1.0,
+    "mixture.filters": [],
     "learner.lr": 3e-4,
     "learner.betas": [0.9, 0.99],
     # Nor has its update more than one step, whatever it took.

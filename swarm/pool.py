@@ -1,7 +1,7 @@
 """The replay buffer: admitted peer groups for updates, and the record of what updates used.
 
 If the buffer is over a limit, groups of unproven authors are evicted while their share exceeds
-``newcomer_share``, then those of proven authors. The author with the largest share loses a group
+``unproven_share``, then those of proven authors. The author with the largest share loses a group
 first. Its groups without advantage are evicted first, then the oldest.
 """
 
@@ -48,13 +48,13 @@ class PoolLimits:
     """Limits of a replay buffer: ``groups`` in number, ``size`` in stored bytes.
 
     Attributes:
-        newcomer_share: of both, what unproven authors keep if others need the space.
+        unproven_share: of both, what unproven authors keep if others need the space.
         salt: of this node; it makes the order between equal authors unpredictable to others.
     """
 
     groups: int
     size: int
-    newcomer_share: float = 0.25
+    unproven_share: float = 0.25
     salt: bytes = b""
 
 
@@ -70,7 +70,7 @@ def over_limits(
         newcomers.groups + others.groups > limits.groups
         or newcomers.size + others.size > limits.size
     ):
-        first = newcomers.groups and newcomers.share > limits.newcomer_share
+        first = newcomers.groups and newcomers.share > limits.unproven_share
         dropped.append((newcomers if first or not others.groups else others).give())
     return dropped
 
@@ -164,7 +164,7 @@ class Pool:
         max_bytes: int = MAX_BYTES,
         max_uses: int = 1,
         *,
-        newcomer_share: float = 0.25,
+        unproven_share: float = 0.25,
         salt: bytes = b"",
         kept_uses: int = KEPT_USES,
         least_uses: int = LEAST_USES,
@@ -173,7 +173,7 @@ class Pool:
         self._max_age_s = max_age_s
         self._clock = clock
         self._counters = counters
-        self._limits = PoolLimits(max_groups, max_bytes, newcomer_share, salt)
+        self._limits = PoolLimits(max_groups, max_bytes, unproven_share, salt)
         self._accounts = Accounts(journal, clock)
         self._max_uses = max_uses
         self._kept_uses = kept_uses

@@ -19,7 +19,7 @@ THREADS = 4
 
 
 def transformers(settings: Settings) -> Iterator[Row]:
-    """The engine ``transformers`` in a process of its own, as under the schedule ``overlap``."""
+    """The engine ``transformers`` in a process of its own, as under the schedule ``async``."""
     yield from _engine(settings, "transformers", settings.sizes[0])
     policy = _policy(settings, settings.sizes[0])
     yield _in_flight(policy, "transformers", _asked(settings))
@@ -58,7 +58,7 @@ def several(settings: Settings) -> Iterator[Row]:
 
     size, options = settings.sizes[len(settings.sizes) // 2], _options(settings)
     sampling = Sampling(max_new_tokens=options.tokens)
-    for key in ("data_parallel", "tensor_parallel"):
+    for key in ("data_parallel_size", "tensor_parallel_size"):
         policy = _policy(settings, size)
         engine = _open(policy, "vllm", **{key: 2})
         try:
@@ -135,7 +135,7 @@ def _open(policy: Any, kind: str, **keys: int) -> Any:
     from node.engines.registry import open_streaming_engine
     from swarm.common.counters import Counters
 
-    engine = {"kind": kind, "sleep_mode": True, "gpu_memory": GPU_SHARE, **keys}
+    engine = {"kind": kind, "sleep_mode": True, "gpu_memory_utilization": GPU_SHARE, **keys}
     config = Config.with_overrides({f"engine.{name}": value for name, value in engine.items()})
     return open_streaming_engine(config, policy, Counters(), THREADS)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A public swarm in small, on this machine: founded, a seed with the swarm's page, and nodes that
+# A public swarm in small, on this machine: founded, a bootstrap node with the swarm's page, and nodes that
 # train and tell their names. Ctrl-C ends all of it in order; the folder stays.
 #
 #   demo.sh [FOLDER]     NODES=3 PAGE=127.0.0.1:8720 SECONDS_TO_RUN=0 (0: until Ctrl-C)
@@ -22,8 +22,8 @@ trap stop EXIT
 trap 'exit 0' INT TERM
 
 swarm-node init "$folder/seed"
-swarm-node found --config "$folder/seed" --name "demo" --catalogue tiny --epoch-seconds 5
-swarm-node seed --config "$folder/seed" --public "$page" --set "$listen" --detach
+swarm-node create --config "$folder/seed" --name "demo" --catalogue tiny --epoch-seconds 5
+swarm-node bootstrap --config "$folder/seed" --public "$page" --set "$listen" --detach
 address=$(swarm-node status --config "$folder/seed" --json |
     python3 -c 'import json, sys; print(json.load(sys.stdin)["addresses"][0])')
 for number in $(seq "$nodes"); do

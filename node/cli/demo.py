@@ -209,7 +209,7 @@ def _run_folders(path: Path) -> list[Path]:
 
 
 def _no_round(folder: Path) -> NodeError:
-    remedy = "Let its node finish a round; a seed trains nothing and has none."
+    remedy = "Let its node finish a round; a bootstrap node trains nothing and has none."
     return NodeError("no round is recorded yet in", folder, remedy)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from node.run.status import Run
 
 
-def runs_command(
+def list_command(
     path: Annotated[Path, typer.Argument(help="Folder to look in.")] = Path(),
     depth: Annotated[
         int, typer.Option("--depth", min=0, max=16, help="Folders to go down at most.")

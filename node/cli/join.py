@@ -1,4 +1,4 @@
-"""``swarm-node join`` and ``seed``: run a node, here or in the background."""
+"""``swarm-node join`` and ``bootstrap``: run a node, here or in the background."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def join_command(
         run_join(node.config, node.folder, RunOptions(json, swarm or ""), stages)
 
 
-def seed_command(
+def bootstrap_command(
     peers: PeersOption = None,
     lan: LanOption = False,
     config: ConfigOption = None,

@@ -282,9 +282,9 @@ def model_of(
         wanted = node.config.policy
         if model:
             # Another model's chat template may not have the same options.
-            options = wanted.chat_options if model == wanted.model else {}
+            options = wanted.chat_template_kwargs if model == wanted.model else {}
             named = PolicySection(
-                model=model, dtype=wanted.dtype, device=wanted.device, chat_options=options
+                model=model, dtype=wanted.dtype, device=wanted.device, chat_template_kwargs=options
             )
             return Policy.load(named, tell=tell), model
         with chosen(node.folder, step=step, best=best) as loaded:

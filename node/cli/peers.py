@@ -163,7 +163,7 @@ def _name(peer: dict[str, Any]) -> Any:
 
 def _kind(peer: dict[str, Any], ours: str | None) -> str:
     kinds = {
-        "seed": peer.get("seed"),
+        "bootstrap": peer.get("bootstrap"),
         "relayed": peer.get("link") == "relayed",
         "another swarm": peer.get("swarm_id") not in (None, ours),
         "banned": peer["banned"],
@@ -216,7 +216,7 @@ def _refused(peer: dict[str, Any]) -> str:
 PATIENCE_SECONDS = 30.0  # for a named peer to answer, unless a config says otherwise
 
 
-def watch_command(
+def observe_command(
     peers: PeersOption = None,
     config: Annotated[
         Path | None,

@@ -24,19 +24,19 @@ from node.cli.demo import demo_command, plot_command
 from node.cli.inspect import (
     checkpoints_command,
     dashboard_command,
+    list_command,
     logs_command,
     rollback_command,
     rollouts_command,
-    runs_command,
     status_command,
     stop_command,
 )
-from node.cli.join import join_command, seed_command
+from node.cli.join import bootstrap_command, join_command
 from node.cli.model import ask_command, compare_command, evaluate_command
 from node.cli.options import SpreadPeers
-from node.cli.peers import peers_command, watch_command
+from node.cli.peers import observe_command, peers_command
 from node.cli.play import export_command, play_command
-from node.cli.setup import found_command, init_command, plan_command
+from node.cli.setup import create_command, init_command, plan_command
 from node.errors import NodeError, UsageError
 from node.monitor.output import (
     as_typed,
@@ -132,11 +132,16 @@ COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] =
     ("plan", plan_command, TyperCommand, "plan Qwen/Qwen2.5-0.5B-Instruct --task-tokens 1024"),
     ("init", init_command, TyperCommand, "init my-node"),
     ("join", join_command, SpreadPeers, f"join --peers {PEER} --set learner.lr=1e-5"),
-    ("seed", seed_command, SpreadPeers, "seed --config public/node.toml"),
-    ("watch", watch_command, SpreadPeers, f"watch --peers {PEER} --snapshot public --seconds 60"),
-    ("found", found_command, TyperCommand, "found --name sums --catalogue tiny"),
+    ("bootstrap", bootstrap_command, SpreadPeers, "bootstrap --config public/node.toml"),
+    (
+        "observe",
+        observe_command,
+        SpreadPeers,
+        f"observe --peers {PEER} --snapshot public --seconds 60",
+    ),
+    ("create", create_command, TyperCommand, "create --name sums --catalogue tiny"),
     ("status", status_command, TyperCommand, "status --json"),
-    ("runs", runs_command, TyperCommand, "runs ~ --depth 3"),
+    ("list", list_command, TyperCommand, "list ~ --depth 3"),
     ("logs", logs_command, TyperCommand, "logs -f -n 50 --config my-node"),
     ("stop", stop_command, TyperCommand, "stop --config my-node"),
     ("peers", peers_command, TyperCommand, "peers 12D3KooWAbCd --config my-node"),

@@ -1,4 +1,4 @@
-"""``swarm-node found``, ``plan`` and ``init``: create a swarm or a node."""
+"""``swarm-node create``, ``plan`` and ``init``: create a swarm or a node."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from node.tasks.verifier.replay_trial import Trial
 
 
-def found_command(
+def create_command(
     name: Annotated[str, typer.Option("--name", help="What people call the swarm.")],
     catalogue: Annotated[
         str,
@@ -78,12 +78,14 @@ def found_command(
     from node.monitor.terminal import Terminal
     from node.network.founding import bounds_for, found_swarm, try_catalogue
     from node.storage.atomic_files import write_new
+    from node.tasks.catalogue import allowed_by
     from protocol.errors import BadSchema
     from protocol.identity import Identity
     from protocol.manifest import swarm_id
     from swarm.verification import JudgeRefused
 
     node = open_node(config)
+    allowed = allowed_by(node.config.tasks, node.config.sandbox)
     path = out or node.folder.manifest
     _check_new(path)
     try:
@@ -97,7 +99,7 @@ def found_command(
             answers=answers,
         )
         with Terminal(stderr=True).status("opening the catalogue, and playing its environments"):
-            trial = try_catalogue(catalogue, node.config.tasks)
+            trial = try_catalogue(catalogue, allowed)
     except JudgeRefused as refused:
         remedy = "See what this machine lacks with: swarm-node doctor."
         raise NodeError("the catalogue cannot be tried", str(refused), remedy) from refused
@@ -106,7 +108,7 @@ def found_command(
         raise UsageError("--catalogue", f"{catalogue} ({error})", remedy) from error
     except BadSchema as error:
         field, _, wrong = str(error).partition(": ")
-        remedy = "See what it takes with: swarm-node found --help."
+        remedy = "See what it takes with: swarm-node create --help."
         raise UsageError(f"--{field.replace('_', '-')}", wrong, remedy) from error
     write_new(path, manifest)
     identifier = swarm_id(manifest).hex()
@@ -137,7 +139,7 @@ def _check_new(path: Path) -> None:
 def _next(path: Path, node: LoadedNode) -> Iterator[str]:
     """Yield the next steps; a node reads only the manifest in its own folder."""
     pinned = node.folder.manifest
-    seed = f"swarm-node seed --config {quote(str(node.path))}"
+    seed = f"swarm-node bootstrap --config {quote(str(node.path))}"
     if pinned.exists() and pinned.samefile(path):
         yield f"next: {seed}"
         return
@@ -145,7 +147,7 @@ def _next(path: Path, node: LoadedNode) -> Iterator[str]:
         yield f"{pinned} is another swarm's: this one takes another node"
         yield "next: swarm-node init FOLDER"
         yield f"then: install -m 600 {quote(str(path))} FOLDER/{pinned.name}"
-        yield "then: swarm-node seed --config FOLDER"
+        yield "then: swarm-node bootstrap --config FOLDER"
         return
     yield f"next: install -m 600 {quote(str(path))} {quote(str(pinned))}"
     yield f"then: {seed}"

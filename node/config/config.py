@@ -22,6 +22,7 @@ from node.config.sections import (
     NetworkSection,
     NodeSection,
     ProfileSection,
+    SandboxSection,
     ScheduleSection,
     TasksSection,
 )
@@ -41,6 +42,7 @@ class Config(Section):
     policy: PolicySection = PolicySection()
     engine: EngineSection = EngineSection()
     tasks: TasksSection = TasksSection()
+    sandbox: SandboxSection = SandboxSection()
     mixture: MixtureSection = MixtureSection()
     learner: LearnerSection = LearnerSection()
     schedule: ScheduleSection = ScheduleSection()
@@ -52,11 +54,11 @@ class Config(Section):
         return build({}, overrides)
 
     @property
-    def overlaps(self) -> bool:
+    def asynchronous(self) -> bool:
         """Whether local groups are generated while the policy learns."""
         if self.schedule.mode == "auto":
             return bool(ENGINES.load(self.engine.kind).beside)
-        return self.schedule.mode == "overlap"
+        return self.schedule.mode == "async"
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Config:
@@ -67,7 +69,7 @@ class Config(Section):
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
     """Read ``path``, apply ``overrides`` (dotted key to value) and validate.
 
-    ``tasks.files``, ``tasks.read``, ``monitor.snapshot`` and a ``policy.model`` that is a folder
+    ``tasks.files``, ``sandbox.read``, ``monitor.snapshot`` and a ``policy.model`` that is a folder
     beside the file become absolute.
 
     Raises:
@@ -137,7 +139,7 @@ def _with_paths(config: Config, base: Path) -> Config:
         return str((base / Path(path).expanduser()).resolve())
 
     files = {name: absolute(file) for name, file in config.tasks.files.items()}
-    read = {name: tuple(map(absolute, paths)) for name, paths in config.tasks.read.items()}
+    read = {name: tuple(map(absolute, paths)) for name, paths in config.sandbox.read.items()}
     model = config.policy.model
     folder = base / Path(model).expanduser()
     if (folder / "config.json").is_file():
@@ -145,7 +147,8 @@ def _with_paths(config: Config, base: Path) -> Config:
     snapshot = config.monitor.snapshot and absolute(config.monitor.snapshot)
     return config.model_copy(
         update={
-            "tasks": config.tasks.model_copy(update={"files": files, "read": read}),
+            "tasks": config.tasks.model_copy(update={"files": files}),
+            "sandbox": config.sandbox.model_copy(update={"read": read}),
             "policy": config.policy.model_copy(update={"model": model}),
             "monitor": config.monitor.model_copy(update={"snapshot": snapshot}),
         }
@@ -196,18 +199,18 @@ def _check_groups(config: Config) -> None:
 
 def _check_schedule(config: Config) -> None:
     schedule = config.schedule
-    if schedule.over_provision > schedule.max_staleness:
+    if schedule.oversample > schedule.max_staleness:
         raise ConfigError(
-            "schedule.over_provision",
-            schedule.over_provision,
+            "schedule.oversample",
+            schedule.oversample,
             "What an update leaves must be young enough for the next: raise "
-            f"schedule.max_staleness to {math.ceil(schedule.over_provision)} or lower it.",
+            f"schedule.max_staleness to {math.ceil(schedule.oversample)} or lower it.",
         )
-    if schedule.over_provision and not config.overlaps:
+    if schedule.oversample and not config.asynchronous:
         raise ConfigError(
-            "schedule.over_provision",
-            schedule.over_provision,
-            "Groups are begun ahead of an update under schedule.mode = 'overlap' alone: set "
+            "schedule.oversample",
+            schedule.oversample,
+            "Groups are begun ahead of an update under schedule.mode = 'async' alone: set "
             "that, or leave it at 0.",
         )
 
@@ -229,7 +232,7 @@ def _check_kinds(config: Config) -> None:
 
 
 def _check_gpus(config: Config) -> None:
-    for key in ("tensor_parallel", "data_parallel"):
+    for key in ("tensor_parallel_size", "data_parallel_size"):
         width = getattr(config.engine, key)
         if width > 1 and not ENGINES.load(config.engine.kind).several_gpus:
             able = [name for name in ENGINES.own if ENGINES.load(name).several_gpus]
@@ -243,7 +246,7 @@ def _check_gpus(config: Config) -> None:
 
 def _check_network(config: Config) -> None:
     network = config.network
-    for key in ("listen", "announce", "peers"):
+    for key in ("listen", "announce_maddrs", "peers"):
         check_addresses(f"network.{key}", getattr(network, key))
 
 

@@ -40,7 +40,7 @@ class PolicySection(Section):
         'Linear layers that get an adapter, by the end of their names: ["q_proj", "v_proj"]. '
         "None: all of the decoder.",
     )
-    chat_options: Options = key(
+    chat_template_kwargs: Options = key(
         {},
         "What the chat template is handed beside the question, such as { enable_thinking = false } "
         "with Qwen3. Nodes whose prompts are to be alike set the same.",
@@ -85,7 +85,7 @@ class LearnerSection(Section):
     clip_low: float = key(
         0.2,
         "How far the ratio may fall below 1. Each step of an update begins with a ratio of 1: the "
-        'clip acts where epochs is above 1, or with prox = "versions".',
+        'clip acts where epochs is above 1, or with proximal_policy = "versions".',
         ge=0,
         le=1,
     )
@@ -143,12 +143,12 @@ class LearnerSection(Section):
     )
     stale: Literal["mask_tokens", "mask_sequences", "clamp"] = key(
         "mask_tokens",
-        'Own tokens that the policy has moved away from (schedule.mode = "overlap") are weighed by '
-        'importance, up to "stale_cap". Beyond it "mask_tokens" drops a token, "mask_sequences" '
-        'a completion by the geometric mean of its tokens, "clamp" none.',
+        'Own tokens that the policy has moved away from (schedule.mode = "async") are weighed by '
+        'importance, up to "importance_cap". Beyond it "mask_tokens" drops a token, '
+        '"mask_sequences" a completion by the geometric mean of its tokens, "clamp" none.',
     )
-    stale_cap: float = key(5.0, 'Upper bound of that weight (see "stale").', gt=0)
-    prox: Literal["start", "versions"] = key(
+    importance_cap: float = key(5.0, 'Upper bound of that weight (see "stale").', gt=0)
+    proximal_policy: Literal["start", "versions"] = key(
         "start",
         'What own stale tokens are clipped against: "start", the policy that a step begins with, '
         'or "versions", a mean of that and the one that wrote them, by their age.',
@@ -170,11 +170,11 @@ class MixtureSection(Section):
         SELECTIONS,
         "auto",
         'How many external groups an update takes, among those whose rewards differ: "uniform" '
-        'takes "external" of them; "auto" fills the update up to "informative", and takes less '
+        'takes "external" of them; "auto" fills the update up to "target_groups", and takes less '
         "where their authors do worse on them than this policy would.",
     )
     select_options: Options = options_key("select")
-    informative: int = key(
+    target_groups: int = key(
         12,
         'Groups whose rewards differ, own and external, that "auto" fills an update up to.',
         unit="groups",
@@ -191,7 +191,7 @@ class MixtureSection(Section):
         '"better" does so with better answers and does not read worse ones.',
     )
     correction_options: Options = options_key("correction")
-    refuse: Refusals = key(
+    filters: Refusals = key(
         ("overlong", "repeating", "trailing", "copied"),
         "Right answers of others that are not imitated: much longer than this node's own on such "
         "tasks, running in circles, going on behind the answer, or sent by another author before; "
@@ -204,7 +204,7 @@ class MixtureSection(Section):
         gt=0,
         le=1,
     )
-    newcomer_share: float = key(
+    unproven_share: float = key(
         0.25,
         "Most of an update's groups, and of a full pool, that all authors together may have whose "
         "groups have not yet proved useful here; one group always may.",

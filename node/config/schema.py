@@ -228,7 +228,7 @@ _PEER = f"{_PLAIN}/p2p/12D3Koo…"
 
 
 def check_addresses(key: str, addresses: tuple[str, ...]) -> None:
-    """Check addresses of ``network.listen``, ``.announce`` or ``.peers``.
+    """Check addresses of ``network.listen``, ``.announce_maddrs`` or ``.peers``.
 
     Raises:
         ConfigError: an address is not a multiaddress, or not one that this key takes.

@@ -1,4 +1,4 @@
-"""Config sections: node, network, profile, engine, tasks, schedule, monitor.
+"""Config sections: node, network, profile, engine, tasks, sandbox, schedule, monitor.
 
 :mod:`node.config.learning` has the other sections. Each key's description, default, unit and limits
 are only here: ``swarm-node init`` and ``docs/configuration.md`` are generated from them.
@@ -57,7 +57,7 @@ class NetworkSection(Section):
         "Multiaddresses to listen on. Port 0 takes any free port; name one to open a firewall for.",
         min_length=1,
     )
-    announce: Texts = key(
+    announce_maddrs: Texts = key(
         (), "Multiaddresses that others should dial, where they differ from `listen` (NAT, cloud)."
     )
     peers: Texts = key(
@@ -140,15 +140,17 @@ class EngineSection(Section):
         le=1_000_000,
     )
     group_size: int = key(8, "Completions for each task.", unit="completions", ge=2, le=1024)
-    tensor_parallel: int = key(1, "GPUs that vLLM splits the model over.", unit="GPUs", ge=1, le=64)
-    data_parallel: int = key(
+    tensor_parallel_size: int = key(
+        1, "GPUs that vLLM splits the model over.", unit="GPUs", ge=1, le=64
+    )
+    data_parallel_size: int = key(
         1,
         "vLLMs beside each other, each with its own GPUs and its own share of the completions.",
         unit="processes",
         ge=1,
         le=64,
     )
-    gpu_memory: float = key(
+    gpu_memory_utilization: float = key(
         0.4,
         "Share of each GPU's memory that vLLM takes for weights and cache; the learner needs the "
         "rest where it is on the same one. Without a GPU the cache takes at most 1 GiB, or the "
@@ -162,7 +164,7 @@ class EngineSection(Section):
         "both share. vLLM sleeps then, and takes its memory back when it goes on; without a GPU it "
         "keeps it.",
     )
-    patience: float = key(
+    timeout: float = key(
         300.0,
         "An engine's process that has something to do and says nothing for so long is killed, and "
         "another one goes on. A step, the reading of the longest prompts and a change of weights "
@@ -191,39 +193,43 @@ class TasksSection(Section):
         "Local files of the catalogue's jsonl families and environments, by name. Relative to "
         "this file.",
     )
-    evaluating: Texts = key(
+    allow_code_execution: Texts = key(
         (),
         "Families, by name, that this node opens though scoring them evaluates the text of "
         "answers. No other family needs this.",
     )
+
+
+class SandboxSection(Section):
+    """What tasks of your own may reach from the sandbox that scores answers."""
+
     read: dict[str, Texts] = key(
         {},
-        "Files and folders that a task of your own may read, by its name, beside what it imports. "
+        "Files and folders that a task may read, by its name, in addition to what it imports. "
         "Relative to this file.",
     )
-    network: Texts = key((), "Tasks of your own, by name, that may use the network.")
+    network: Texts = key((), "Tasks, by name, that may use the network.")
 
 
 class ScheduleSection(Section):
     """The order and length of the run's phases."""
 
-    mode: Literal["auto", "alternate", "overlap"] = key(
+    mode: Literal["auto", "sync", "async"] = key(
         "auto",
-        '"alternate": generate, then update, in turn. "overlap": generate in a process of its own '
-        'while the policy learns. "auto": overlap with engine.kind = "vllm", alternate with '
-        '"transformers".',
+        '"sync": generate, then update, in turn. "async": generate in a separate process while '
+        'the policy learns. "auto": async with engine.kind = "vllm", sync with "transformers".',
     )
     max_staleness: int = key(
         1,
-        'Most updates between the begin of an own group and the one that takes it ("overlap"). 0: '
+        'Most updates between the begin of an own group and the one that takes it ("async"). 0: '
         "begin and take each update's groups in turn.",
         unit="updates",
         ge=0,
         le=64,
     )
-    over_provision: float = key(
+    oversample: float = key(
         0.0,
-        'Groups that run beyond those an update needs, as a share of them ("overlap"). Above 0, '
+        'Groups that run beyond those an update needs, as a share of them ("async"). Above 0, '
         "generation stands still while the policy learns, and goes on with what was unfinished: "
         "for a device that both share.",
         ge=0,
@@ -280,9 +286,9 @@ class MonitorSection(Section):
     )
     public: str = key(
         "",
-        "Where `swarm-node seed` and `watch` serve the page of the whole swarm to everybody, as "
-        '"host:port"; the seed then checks a sample of what is shared, network.pulls_per_epoch '
-        "frames an epoch at the most.",
+        "Where `swarm-node bootstrap` and `observe` serve the page of the whole swarm to "
+        'everybody, as "host:port"; the bootstrap node then checks a sample of what is shared, at '
+        "most network.pulls_per_epoch frames per epoch.",
         values='"" (nowhere) or "host:port"',
     )
     snapshot: str = key(

@@ -29,7 +29,7 @@ class Observed:
     time: float  # of the observation, unix seconds
     every: float  # seconds between two observations
     peer_id: str  # of the observer
-    kind: str  # "seed" or "watch"
+    kind: str  # "bootstrap" or "observe"
     join: Sequence[str]  # addresses that other nodes can dial
     manifest: Manifest
     swarm_id: bytes
@@ -75,7 +75,7 @@ def _swarm(census: Census, seen: Observed) -> dict[str, Any]:
         "join": list(seen.join),
         "now": {
             "nodes": now.nodes,
-            "seeds": now.seeds,
+            "bootstrap": now.seeds,
             "estimated": now.estimated,
             "connected": now.connected,
             "groups_offered": now.groups_offered,
@@ -128,7 +128,7 @@ def _author(key: str, author: Author) -> dict[str, Any]:
         "first": author.first,
         "last": author.last,
         "policy_step": author.policy_step,
-        "seed": not author.offered and not author.policy_step,
+        "bootstrap": not author.offered and not author.policy_step,
         "link": author.link,
         "offered": author.offered,
         "checked": author.checked,

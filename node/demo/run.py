@@ -255,7 +255,7 @@ def opening(settings: DemoSettings, folder: Path) -> str:
     until = "until Ctrl-C"
     if settings.rounds:
         until = f"to round {settings.rounds}; with --rounds 0 it goes on until Ctrl-C"
-    return f"a swarm of {settings.nodes} and a seed in {folder}, {until}"
+    return f"a swarm of {settings.nodes} and a bootstrap node in {folder}, {until}"
 
 
 @contextmanager
@@ -267,9 +267,9 @@ def swarm_of(
     environment = {"OMP_NUM_THREADS": str(threads)}
     try:
         transport = settings.transport_of(SEED)
-        seed = start_seed(folder / "seed", environment, transport, settings.catalogue)
+        seed = start_bootstrap(folder / "seed", environment, transport, settings.catalogue)
         processes.append(seed)
-        with console.status("starting the seed"):
+        with console.status("starting the bootstrap node"):
             address = seed.wait_for_address(START_SECONDS)
         nodes: dict[str, NodeProcess] = {}
         for number in range(settings.nodes):
@@ -283,7 +283,7 @@ def swarm_of(
         stop_all(list(reversed(processes)))
 
 
-def start_seed(
+def start_bootstrap(
     folder: Path,
     environment: dict[str, str],
     transport: str = DEFAULT_TRANSPORT,
@@ -298,7 +298,7 @@ def start_seed(
     )
     overrides = {"node.name": "seed", "network.transport": transport, "monitor.dashboard": False}
     write_config(folder / "node.toml", loopback(overrides))
-    return NodeProcess(["seed", "--config", str(folder / "node.toml")], folder, environment)
+    return NodeProcess(["bootstrap", "--config", str(folder / "node.toml")], folder, environment)
 
 
 def start_node(

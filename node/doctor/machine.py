@@ -16,13 +16,13 @@ from packaging.requirements import Requirement
 from node.concurrency.threads import check_semaphores
 from node.config.config import Config
 from node.config.registry import ENGINES, TRANSPORTS
-from node.config.sections import NetworkSection, TasksSection
+from node.config.sections import NetworkSection
 from node.errors import ConfigError, NodeError
 from node.network.pinned_manifest import checked_manifest
 from node.network.transports import TransportKind
 from node.plan.model_shape import check_memory
 from node.storage.run_folder import RunFolder
-from node.tasks.catalogue import allowed_by, overview
+from node.tasks.catalogue import Allowed, allowed_by, overview
 from node.tasks.sandbox.sandbox import REMEDY, find_walls
 from protocol.identity import Identity, KeyFileError
 from swarm.common.util import DISTRIBUTION, counted
@@ -63,16 +63,17 @@ def check_pinned(config: Config, folder: RunFolder) -> list[Check]:
     """Check the manifest in the run folder, if any."""
     if not folder.manifest.exists():
         return []
-    return check_manifest(folder.manifest.read_bytes(), str(folder.manifest), config.tasks)
+    allowed = allowed_by(config.tasks, config.sandbox)
+    return check_manifest(folder.manifest.read_bytes(), str(folder.manifest), allowed)
 
 
-def check_manifest(signed: bytes, source: str, tasks: TasksSection) -> list[Check]:
+def check_manifest(signed: bytes, source: str, allowed: Allowed) -> list[Check]:
     """Check which task families of a manifest this node would open."""
     try:
         manifest = checked_manifest(signed, source)
     except NodeError as error:
         return [fail("tasks", f"{error.what}: {error.value}", error.remedy)]
-    opened, *closed = overview(manifest.catalogue, allowed_by(tasks))
+    opened, *closed = overview(manifest.catalogue, allowed)
     return [ok("tasks", opened), *(_closed(line) for line in closed)]
 
 

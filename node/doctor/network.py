@@ -16,6 +16,7 @@ from node.doctor.machine import Check, check_manifest, fail, ok, warn
 from node.errors import NodeError
 from node.network.transports import FAMILIES, TransportKind, listened_on, why_not_free
 from node.storage.run_folder import RunFolder
+from node.tasks.catalogue import allowed_by
 from protocol.errors import ProtocolError
 from protocol.identity import Identity
 from protocol.manifest import swarm_id
@@ -181,7 +182,7 @@ async def _dial(peers: Sequence[str], config: Config, folder: RunFolder) -> list
     )
     runs = folder.holder() is not None
     listen = ("/ip4/127.0.0.1/tcp/0",) if runs else config.network.listen
-    alone = {"listen": listen, "announce": (), "peers": (), "relay": "off"}
+    alone = {"listen": listen, "announce_maddrs": (), "peers": (), "relay": "off"}
     network = config.network.model_copy(update=alone)
     with tempfile.TemporaryDirectory() as thrown_away:
         thrown = RunFolder(Path(thrown_away))
@@ -221,7 +222,7 @@ async def _dial_one(
     return [
         answers,
         *_check_swarm(signed, peer, folder),
-        *check_manifest(signed, peer, config.tasks),
+        *check_manifest(signed, peer, allowed_by(config.tasks, config.sandbox)),
     ]
 
 

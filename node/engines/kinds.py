@@ -180,7 +180,7 @@ class Vllm(EngineKind):
         check_vllm()
 
     def settings(self, engine: EngineSection) -> dict[str, Any]:
-        told = engine.model_dump(include={"tensor_parallel", "gpu_memory"})
+        told = engine.model_dump(include={"tensor_parallel_size", "gpu_memory_utilization"})
         return {**told, "sleeps": engine.sleep_mode}
 
     def backend(self, settings: BackendSettings) -> Backend:

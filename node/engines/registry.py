@@ -48,7 +48,7 @@ def open_streaming_engine(
                 config.engine.kind,
                 config.node.seed + number,
                 threads,
-                config.engine.patience,
+                config.engine.timeout,
                 options=kind.settings(config.engine),
                 variables=variables,
                 as_checkpoint=kind.as_checkpoint,
@@ -65,7 +65,7 @@ def devices(config: Config, policy: Policy) -> list[dict[str, str]]:
 
     A single one-GPU engine shares the policy's GPU; otherwise the first GPUs are assigned in order.
     """
-    count, width = config.engine.data_parallel, config.engine.tensor_parallel
+    count, width = config.engine.data_parallel_size, config.engine.tensor_parallel_size
     if policy.device.type != "cuda" or not kind_of(config).several_gpus or width > count == 1:
         return [{}] * count
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -74,9 +74,9 @@ def devices(config: Config, policy: Policy) -> list[dict[str, str]]:
         return [{"CUDA_VISIBLE_DEVICES": seen[policy.device.index or 0]}]
     if len(seen) < count * width:
         raise ConfigError(
-            "engine.data_parallel",
+            "engine.data_parallel_size",
             count,
-            f"With engine.tensor_parallel = {width} it takes "
+            f"With engine.tensor_parallel_size = {width} it takes "
             f"{counted(count * width, 'GPU')}, and there are {len(seen)}.",
         )
     starts = range(0, count * width, width)

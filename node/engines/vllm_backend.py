@@ -196,8 +196,8 @@ def _arguments(settings: BackendSettings) -> EngineArgs:
         # The policy version of a token must be known when the token is sampled.
         async_scheduling=False,
         worker_extension_cls=f"{__name__}.{SnapshotLoader.__name__}",
-        tensor_parallel_size=settings.options["tensor_parallel"],
-        gpu_memory_utilization=settings.options["gpu_memory"],
+        tensor_parallel_size=settings.options["tensor_parallel_size"],
+        gpu_memory_utilization=settings.options["gpu_memory_utilization"],
         kv_cache_memory_bytes=_cache_bytes(settings),
         enable_sleep_mode=settings.options["sleeps"] and settings.device != "cpu",
         enforce_eager=settings.device == "cpu" and not _compiles(),

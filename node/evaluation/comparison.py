@@ -140,7 +140,9 @@ def verifier_of(
     config: Config, manifest: Manifest
 ) -> Iterator[tuple[Verifier, tuple[EnvLevel, ...]]]:
     """Yield a swarm's verifier and ``(env, level)`` pairs; raises ``CatalogueError``."""
-    with Verifier(manifest.catalogue, allowed_by(config.tasks), outside=False) as verifier:
+    with Verifier(
+        manifest.catalogue, allowed_by(config.tasks, config.sandbox), outside=False
+    ) as verifier:
         levels = served_levels(manifest.catalogue, verifier.start())
         yield verifier, TaskSampler(levels, config.tasks.weights, random.Random(0)).levels
 
@@ -209,6 +211,6 @@ def pinned_manifest(folder: RunFolder) -> Manifest:
         raise NodeError(
             "this node has no swarm yet, and so no tasks",
             path,
-            "Join one with: swarm-node join, or found one with: swarm-node found.",
+            "Join one with: swarm-node join, or found one with: swarm-node create.",
         )
     return checked_manifest(path.read_bytes(), str(path))

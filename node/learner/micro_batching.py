@@ -49,7 +49,7 @@ def no_room_to_step() -> NodeError:
         "precision",
         "Set learner.optimizer = 'adamw8bit', learner.offload = true or policy.lora_rank = 16; "
         "where an engine is on the same GPU, engine.sleep_mode = true or a lower "
-        "engine.gpu_memory.",
+        "engine.gpu_memory_utilization.",
     )
 
 

@@ -347,11 +347,11 @@ class Weighting:
         self._correction = correction
         self._decoupled = decoupled
         self._floor = floor
-        self._stale = Stale(config.stale, config.stale_cap)
+        self._stale = Stale(config.stale, config.importance_cap)
 
     def prox(self, cur: Tensor, batch: MicroBatch, span: Span) -> Tensor:
         """Return proximal log-probs ``[C, T]``; ``cur`` is from before the first step."""
-        if not self._decoupled or self._config.prox == "start":
+        if not self._decoupled or self._config.proximal_policy == "start":
             return cur
         told = interpolated_prox(cur, batch.behaviour, batch.versions, span)
         return torch.where(batch.own & batch.known & (batch.versions >= 0), told, cur)

@@ -47,7 +47,7 @@ class RoundRecord:
             :attr:`node.learner.update_stats.UpdateStats.useful`.
         levels: mean reward of local completions by ``family/level``.
         author_share: fraction of the update's groups from the peer with most of them, 0 to 1.
-        newcomer_share: fraction of the update's groups from unproven authors.
+        unproven_share: fraction of the update's groups from unproven authors.
         pool_groups: groups in the replay buffer after the round.
         tokens_generated: completion tokens sampled.
         tokens_trained: completion tokens in the update.
@@ -84,7 +84,7 @@ class RoundRecord:
     useful: Mapping[str, float] = field(default_factory=dict)
     levels: Mapping[str, float] = field(default_factory=dict)
     author_share: float | None = None
-    newcomer_share: float | None = None
+    unproven_share: float | None = None
     pool_groups: int = 0
     tokens_generated: int = 0
     tokens_trained: int = 0

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, fields, replace
 
-from node.config.sections import TasksSection
-from node.tasks.catalogue import allowed_by, load_catalogue, own_files
+from node.tasks.catalogue import Allowed, load_catalogue, own_files
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from protocol.codec import MAX_COMPLETIONS, MAX_FRAME_BYTES
 from protocol.errors import BadSchema
@@ -73,7 +72,7 @@ def caution(manifest: Manifest, tokens: int, group_size: int) -> str:
     weight = frame_weight(tokens, group_size)
     asked = f"engine.max_new_tokens = {tokens} and engine.group_size = {group_size}"
     remedy = (
-        "lower them, or train in a swarm founded with: swarm-node found "
+        "lower them, or train in a swarm founded with: swarm-node create "
         f"--answer-tokens {tokens} --group-size {group_size}"
     )
     if group_size > manifest.max_completions:
@@ -148,14 +147,13 @@ def found_swarm(
     return sign_manifest(manifest, identity)
 
 
-def try_catalogue(catalogue: str, tasks: TasksSection) -> Trial:
+def try_catalogue(catalogue: str, allowed: Allowed) -> Trial:
     """Check that a task set opens and its environments replay identically.
 
-    Args as in :func:`found_swarm`; the creator's node may also open what ``tasks`` names. Raises
+    Args as in :func:`found_swarm`; the creator's node may also open what ``allowed`` names. Raises
     CatalogueError if the task set cannot be opened or a replay differs, and JudgeRefused if no
     process is available.
     """
-    allowed = allowed_by(tasks)
     files = {**allowed.files, **own_files(catalogue)}
     return try_replays(load_catalogue(catalogue), replace(allowed, files=files))
 

@@ -146,7 +146,7 @@ class Membership(Opened):
     def _verifier(self) -> Verifier:
         return Verifier(
             self.manifest.catalogue,
-            allowed_by(self._config.tasks),
+            allowed_by(self._config.tasks, self._config.sandbox),
             outside=True,
             counters=self._counters,
         )

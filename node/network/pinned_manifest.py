@@ -61,7 +61,7 @@ def _none(wanted: str, patience: float) -> NodeError:
         f"no member of {swarm} was found on the local network within seconds",
         f"{patience:g}",
         "Have a member there run with --lan, or name one with --peers; to begin a swarm here: "
-        "swarm-node init, swarm-node found --name NAME, then the same command.",
+        "swarm-node init, swarm-node create --name NAME, then the same command.",
     )
 
 

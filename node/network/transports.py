@@ -63,7 +63,7 @@ class Hivemind(TransportKind):
         return kind(
             folder.identity,
             listen=network.listen,
-            announce=network.announce,
+            announce=network.announce_maddrs,
             peers=network.peers,
             relay=network.relay == "auto",
             start_timeout=network.start_timeout,
@@ -89,7 +89,7 @@ class Libp2p(TransportKind):
         self.check(network)
         settings: dict[str, Any] = {
             "listen": network.listen,
-            "announce": network.announce,
+            "announce": network.announce_maddrs,
             "peers": network.peers,
             "relay": network.relay == "auto",
             "start_timeout": network.start_timeout,

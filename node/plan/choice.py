@@ -143,7 +143,7 @@ def _choice(
     config = Config.with_overrides(keys)
     choice = Choice(rung, keys, config, _told(shape, machine, config, tokens))
     if config.engine.kind == "vllm" and not fits(choice.estimate, machine):
-        keys = {**keys, "schedule.mode": "alternate", "engine.sleep_mode": True}
+        keys = {**keys, "schedule.mode": "sync", "engine.sleep_mode": True}
         config = Config.with_overrides(keys)
         choice = Choice(rung, keys, config, _told(shape, machine, config, tokens))
     return choice

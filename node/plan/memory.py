@@ -42,8 +42,8 @@ class Workload:
         size = config.engine.group_size
         answer = max(1, min(config.engine.max_new_tokens, shape.context - prompt))
         own = max(1, config.mixture.local)
-        groups = max(own + config.mixture.external, config.mixture.informative)
-        most = PROCESS_ROWS if config.overlaps else ENGINE_ROWS
+        groups = max(own + config.mixture.external, config.mixture.target_groups)
+        most = PROCESS_ROWS if config.asynchronous else ENGINE_ROWS
         # Without peers' groups all are local, and an evaluation samples one completion per task.
         rows = max(
             size, min(most, max((own + config.mixture.external) * size, config.schedule.eval_tasks))
@@ -195,7 +195,7 @@ def _update(shape: ModelShape, config: Config, work: Workload, device: str) -> I
 def _engine(
     shape: ModelShape, config: Config, work: Workload, device: str, device_memory: int
 ) -> Iterator[MemoryPart]:
-    shared = not config.overlaps and config.engine.kind == "transformers"
+    shared = not config.asynchronous and config.engine.kind == "transformers"
     # The process keeps main memory that the embedded engine frees: the allocator returns no
     # block below 32 MiB (mallopt(3), M_MMAP_THRESHOLD). Freed GPU memory serves the update.
     gone = shared and device == "cuda"
@@ -204,7 +204,7 @@ def _engine(
     if config.engine.kind == "vllm":
         asleep = config.engine.sleep_mode and device == "cuda"
         awake: tuple[Phase, ...] = ("generate", "save") if asleep else writing
-        share = config.engine.gpu_memory * device_memory
+        share = config.engine.gpu_memory_utilization * device_memory
         taken = share if device == "cuda" else model + cache(shape, config, work)
         yield _at("engine", taken, device, *awake)
         yield MemoryPart("engine", memory=VLLM + 2 * model, phases=("load", *writing))

@@ -230,7 +230,7 @@ HELP: tuple[Mapping[str, Any], ...] = (
     {"policy.dtype": "bfloat16", "learner.offload": True},
     {"policy.lora_rank": 16},
     {"policy.dtype": "bfloat16", "policy.lora_rank": 16},
-    {"policy.dtype": "bfloat16", "policy.lora_rank": 16, "schedule.mode": "alternate"},
+    {"policy.dtype": "bfloat16", "policy.lora_rank": 16, "schedule.mode": "sync"},
 )
 """Config keys that a plan changes, too, the least drastic first."""
 
@@ -280,7 +280,7 @@ def least(config: Config, weights: int) -> Least:
     """Return the minimum memory of a model with so many weights here."""
     gpu = gpu_memory(config.policy.device)
     place = WIDTHS[config.policy.dtype] * weights
-    copies = 2 if config.overlaps else 1
+    copies = 2 if config.asynchronous else 1
     stepped = 0.0
     if not config.policy.lora_rank:
         half = WIDTHS[config.policy.dtype] < FLOAT or config.learner.offload

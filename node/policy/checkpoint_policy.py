@@ -76,7 +76,7 @@ def checkpoint_policy(
             model=str(loaded.path),
             dtype=config.dtype,
             device=config.device,
-            chat_options=config.chat_options,
+            chat_template_kwargs=config.chat_template_kwargs,
         )
     )
 

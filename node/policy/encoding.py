@@ -69,7 +69,9 @@ def check_options(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]
         if name in taken or not re.search(rf"\b{re.escape(name)}\b", template):
             has = "has no such switch" if template else "is missing"
             raise ConfigError(
-                f"policy.chat_options.{name}", value, f"The chat template {has}: take it out."
+                f"policy.chat_template_kwargs.{name}",
+                value,
+                f"The chat template {has}: take it out.",
             )
 
 

@@ -82,7 +82,7 @@ class Policy:
 
     Attributes:
         model: always in evaluation mode (dropout would make log-probs incomparable).
-        chat_options: arguments of the chat template in addition to the question.
+        chat_template_kwargs: arguments of the chat template in addition to the question.
         adapter: the trained part of the model; None if all of it is trained.
         version: optimizer steps so far; the learner increments it.
         encoding: 32-byte digest of tokenizer, chat template with its options, and prompt format.
@@ -101,21 +101,21 @@ class Policy:
         tokenizer: PreTrainedTokenizerBase,
         name: str,
         adapter: Adapter | None = None,
-        chat_options: Mapping[str, Any] = MappingProxyType({}),
+        chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.model = model
         self.adapter = adapter
         self.model.train(False)
         quicken(model)
         self.tokenizer = tokenizer
-        self.chat_options = chat_options
+        self.chat_template_kwargs = chat_template_kwargs
         self.name = name
         self.version = 0
         self.device = model.device
         self.eos_id, self.stop_ids = _stop_ids(model, tokenizer, name)
         self.pad_id = self.eos_id if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
         self.context_length = context_length(model.config, name)
-        self.encoding = encoding_digest(tokenizer, self.eos_id, chat_options)
+        self.encoding = encoding_digest(tokenizer, self.eos_id, chat_template_kwargs)
         self.vocabulary = int(cast(Embedding, model.get_input_embeddings()).num_embeddings)
         self.special_ids = frozenset(tokenizer.all_special_ids)
         opening: list[int] = tokenizer.encode("", add_special_tokens=True)
@@ -155,15 +155,15 @@ class Policy:
         check_vocabulary(config.model, model.get_input_embeddings().num_embeddings, len(tokenizer))
         if tokenizer.chat_template is None and config.model not in SHIPPED:
             tell(f"{config.model} has no chat template: prompts are given to it as plain text")
-        check_options(tokenizer, config.chat_options)
+        check_options(tokenizer, config.chat_template_kwargs)
         adapted = adapter_of(model, config, adapter) if config.lora_rank else None
-        return cls(model.to(device), tokenizer, config.model, adapted, config.chat_options)
+        return cls(model.to(device), tokenizer, config.model, adapted, config.chat_template_kwargs)
 
     def encode_prompt(self, text: str) -> list[int]:
         """Encode a prompt: one user turn of the chat template, or else BOS and plain text."""
         if self.tokenizer.chat_template is None:
             return self._prefix + plain_ids(self.tokenizer, text)
-        return turn_ids(self.tokenizer, text, self.chat_options)
+        return turn_ids(self.tokenizer, text, self.chat_template_kwargs)
 
     def encode_observation(self, text: str) -> list[int]:
         """Encode an environment's response, from after the policy's EOS token on.
@@ -173,7 +173,7 @@ class Policy:
         """
         if self.tokenizer.chat_template is None:
             return plain_ids(self.tokenizer, f"\n{text}\n")
-        return next_turn_ids(self.tokenizer, text, self.chat_options)
+        return next_turn_ids(self.tokenizer, text, self.chat_template_kwargs)
 
     def check_prompt(self, ids: Sequence[int]) -> None:
         """Raise ValueError if a prompt is empty or leaves no room in the context."""

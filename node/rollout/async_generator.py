@@ -39,14 +39,12 @@ class StalenessWindow:
 
     Args:
         max_staleness: maximum updates from a group's start to the one that takes it; 0: in turn.
-        over_provision: at most ``1 + over_provision`` times an update's groups run; 0: no limit.
+        oversample: at most ``1 + oversample`` times an update's groups run; 0: no limit.
     """
 
-    def __init__(
-        self, max_staleness: int, *, over_provision: float = 0.0, version: int = 0
-    ) -> None:
+    def __init__(self, max_staleness: int, *, oversample: float = 0.0, version: int = 0) -> None:
         self._max_staleness = max_staleness
-        self._over_provision = over_provision
+        self._oversample = oversample
         self._sizes: deque[int] = deque()
         self._slots: dict[int, _Slot] = {}
         self._next = 0
@@ -66,8 +64,8 @@ class StalenessWindow:
     def capacity(self) -> int:
         """Groups that may start now."""
         free = sum(self._sizes) - len(self._slots)
-        if self._over_provision and self._sizes:
-            most = math.ceil((1 + self._over_provision) * self.size)
+        if self._oversample and self._sizes:
+            most = math.ceil((1 + self._oversample) * self.size)
             free = min(free, most - len(self.running))
         return max(0, free)
 

@@ -1,4 +1,4 @@
-"""What join, seed and watch do: run a node until it is stopped."""
+"""What join, bootstrap and observe do: run a node until it is stopped."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def run_seed(config: Config, folder: RunFolder, options: RunOptions, stages: Sta
                 status.serve_swarm(observer.url)
         status.run(membership)
         stack.enter_context(dashboard(config, folder, counters, status, tell))
-        work(stop, membership, status, "seed", observer)
+        work(stop, membership, status, "bootstrap", observer)
 
 
 def _observer(
@@ -80,7 +80,7 @@ def _observer(
     monitor = config.monitor
     if not (monitor.public or monitor.snapshot):
         return None
-    observer = Observer(config, folder, "seed", monitor.public or False, counters)
+    observer = Observer(config, folder, "bootstrap", monitor.public or False, counters)
     stack.callback(observer.close)
     return observer
 
@@ -189,7 +189,7 @@ def check_peers(config: Config, folder: RunFolder) -> None:
     """Raise ConfigError if no peer is named and the folder has no manifest."""
     if not (config.network.peers or folder.manifest.exists()):
         raise ConfigError(
-            "network.peers", "[]", "Name members of the swarm: swarm-node watch --peers ADDRESS."
+            "network.peers", "[]", "Name members of the swarm: swarm-node observe --peers ADDRESS."
         )
 
 
@@ -204,7 +204,7 @@ def run_watch(
     tell, status = teller(folder.log, err=options.json), StatusFile(folder)
     with stopping(status.stop_after(tell)) as stop, folder.locked(), ExitStack() as stack:
         public, snapshot = config.monitor.public, config.monitor.snapshot
-        observer = Observer(config, folder, "watch", public or not snapshot, counters)
+        observer = Observer(config, folder, "observe", public or not snapshot, counters)
         stack.callback(observer.close)
         status.start()
         stack.callback(status.end)
@@ -232,6 +232,6 @@ def run_watch(
             if observer.url:
                 status.serve_swarm(observer.url)
             status.run(membership)
-            work(stop, membership, status, "watch", observer, seconds or math.inf)
+            work(stop, membership, status, "observe", observer, seconds or math.inf)
     if options.json:
         say(json.dumps(observer.shown))

@@ -83,14 +83,14 @@ class Node(Opened):
         self.notes: tuple[str, ...] = ()
 
     def _verifiers(self, manifest: Manifest) -> VerifierPool:
-        allowed = allowed_by(self.config.tasks)
+        allowed = allowed_by(self.config.tasks, self.config.sandbox)
         for line in overview(manifest.catalogue, allowed):
             self._say(line)
         self._say(f"texts are scored behind: {find_walls()}")
         return VerifierPool(
             [
                 Verifier(manifest.catalogue, allowed, outside=False, counters=self.counters)
-                for _ in range(JUDGES if self.config.overlaps else 1)
+                for _ in range(JUDGES if self.config.asynchronous else 1)
             ]
         )
 
@@ -110,7 +110,7 @@ class Node(Opened):
     def _open(self, stack: ExitStack) -> None:
         config, clock, stage = self.config, self._clock, self._stage
         stage("opening the journal")
-        threads = choose(config.node.threads, share=2 if config.overlaps else 1)
+        threads = choose(config.node.threads, share=2 if config.asynchronous else 1)
         journal, notes = open_or_restore(self.folder.journal, clock)
         stack.callback(journal.close)
         salt = secrets.token_bytes(16)

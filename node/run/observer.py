@@ -32,7 +32,7 @@ SAVE_SECONDS = 60.0
 POOLED, POOLED_SECONDS = 1024, 60.0  # maximum groups, and seconds, until they are counted
 KEY = "monitor.public"
 
-Kind = Literal["seed", "watch"]
+Kind = Literal["bootstrap", "observe"]
 
 
 class Observer:
@@ -131,7 +131,7 @@ class Observer:
 
     def _documents(self) -> dict[str, Any]:
         member, status = self._membership, self._membership.status()
-        own = self._kind == "seed"
+        own = self._kind == "bootstrap"
         found = documents(
             self._census,
             Observed(

@@ -59,7 +59,7 @@ class Outcome:
         return dict(found)
 
     @property
-    def newcomer_share(self) -> float | None:
+    def unproven_share(self) -> float | None:
         """Share of unproven authors in the update; None without groups."""
         strangers = sum(pooled.author not in self.proven for pooled in self.external)
         return strangers / self.trained if self.trained else None

@@ -79,11 +79,11 @@ def check_places(config: Config, folder: RunFolder) -> None:
         if not Path(path).is_file():
             remedy = f"There is no such file: write one, or take {name!r} out."
             raise ConfigError(f"tasks.files.{name}", path, remedy)
-    for name, paths in config.tasks.read.items():
+    for name, paths in config.sandbox.read.items():
         for path in paths:
             if not Path(path).exists():
                 remedy = f"There is no such file or folder: make it, or take it out of {name!r}."
-                raise ConfigError(f"tasks.read.{name}", path, remedy)
+                raise ConfigError(f"sandbox.read.{name}", path, remedy)
     if folder.holder() is not None:
         return  # that node holds the ports, and locking the folder reports it
     check_ports(config.network.listen)

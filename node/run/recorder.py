@@ -256,7 +256,7 @@ def record_of(
         authors=Counter(pooled.author.hex() for pooled in outcome.external),
         useful=outcome.useful,
         author_share=outcome.author_share,
-        newcomer_share=outcome.newcomer_share,
+        unproven_share=outcome.unproven_share,
         pool_groups=pool.available(),
         tokens_trained=update.tokens_trained,
         seconds=outcome.seconds,

@@ -140,7 +140,7 @@ class StatusFile:
             "admitted": account.admitted,
             "heard": peer.heard,
             "admitted_at": account.admitted_at or None,
-            "seed": _is_seed(peer, account),
+            "bootstrap": _is_seed(peer, account),
             "refused": dict(account.refused),
             "strikes": account.strikes,
             "banned": self._membership.accounts.banned(account.author),

@@ -326,7 +326,7 @@ def open_experience(
         clock,
         counters,
         max_uses=config.max_uses,
-        newcomer_share=config.newcomer_share,
+        unproven_share=config.unproven_share,
         salt=salt,
     )
     return Experience.around(pool, journal, clock, counters)

@@ -188,7 +188,7 @@ def open_intake(
     limits = GroupLimits(
         config.engine.group_size,
         config.engine.max_new_tokens,
-        [name for name in FILTERS if name in config.mixture.refuse],
+        [name for name in FILTERS if name in config.mixture.filters],
     )
     extracts = {spec.name: spec.extract for spec in manifest.catalogue}
     return Intake(policy, limits, extracts, secret, counters)
@@ -231,12 +231,12 @@ class TrainedPolicy:
         ranks: Ranks | None = None,
     ) -> None:
         self.policy = policy
-        self.sleep_mode = config.engine.sleep_mode or config.schedule.over_provision > 0
+        self.sleep_mode = config.engine.sleep_mode or config.schedule.oversample > 0
         self._counters = counters
         self.streaming: RolloutEngine | None = None
         if engine is None:
             kind_of(config).check_policy(policy)
-        if config.overlaps and engine is None:
+        if config.asynchronous and engine is None:
             threads = torch.get_num_threads()
             self.streaming = open_streaming_engine(config, policy, counters, threads)
         self.engine = engine or self.streaming or open_engine(config, policy, counters)
@@ -248,7 +248,7 @@ class TrainedPolicy:
             correction=config.mixture.correction,
             correction_options=config.mixture.correction_options,
             decoupled=self.streaming is not None and config.schedule.max_staleness > 0,
-            floor="unlikely" in config.mixture.refuse,
+            floor="unlikely" in config.mixture.filters,
         )
 
     def learn(self, groups: Sequence[TrainingGroup], source: GroupSource) -> UpdateStats:
@@ -354,7 +354,7 @@ class OwnGroups:
             ),
             group_size=self._group_size,
             window=StalenessWindow(
-                schedule.max_staleness, over_provision=schedule.over_provision, version=done
+                schedule.max_staleness, oversample=schedule.oversample, version=done
             ),
             unfinished=unfinished,
             sleep_mode=self._trained.sleep_mode,

@@ -37,7 +37,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from node.config.sections import TasksSection
+from node.config.sections import SandboxSection, TasksSection
 from node.environments.games import SHIPPED
 from node.environments.own_file import LIBRARIES
 from node.errors import CatalogueError
@@ -51,8 +51,8 @@ from protocol.manifest import ENVIRONMENT, EnvSpec, canonical_json
 NO_FILE = "env '{name}' is not served here: name its file under [tasks] files"
 NO_PACKAGE = "env '{name}' is not served here: install the package that brings it"
 EVALUATES = (
-    "env '{name}' evaluates the text of answers and is not opened: name it in tasks.evaluating "
-    "if you trust whoever writes the answers"
+    "env '{name}' evaluates the text of answers and is not opened: name it in "
+    "tasks.allow_code_execution if you trust whoever writes the answers"
 )
 UNREPEATED = (
     "env '{name}' is not opened: its questions differ between processes, so nobody could check "
@@ -300,8 +300,12 @@ def _entry(spec: EnvSpec) -> str:
     return f"{spec.name} ({levels} of {source}{evaluating})"
 
 
-def allowed_by(tasks: TasksSection) -> Allowed:
-    """Return what the user's ``[tasks]`` table allows on this machine."""
+def allowed_by(tasks: TasksSection, sandbox: SandboxSection) -> Allowed:
+    """Return what the user's ``[tasks]`` and ``[sandbox]`` tables allow on this machine."""
     return Allowed(
-        tasks.files, tasks.evaluating, tasks.read, tasks.network, walled=find_walls().whole
+        tasks.files,
+        tasks.allow_code_execution,
+        sandbox.read,
+        sandbox.network,
+        walled=find_walls().whole,
     )

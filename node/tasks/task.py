@@ -93,7 +93,7 @@ class Questions(Protocol):
     """Questions of one env: a reasoning-gym family, a file or a user's own task.
 
     With ``evaluates_text``, scoring may evaluate answers (``eval`` or a parser built on it). Such
-    an env opens only if ``tasks.evaluating`` names it.
+    an env opens only if ``tasks.allow_code_execution`` names it.
     """
 
     levels: int

@@ -98,7 +98,7 @@ class Mixture:
         counted = min(size, self._rule.slots)
         return Caps(
             max(1, int(settings.author_share * counted + _ROUNDING)),
-            max(1, int(settings.newcomer_share * counted + _ROUNDING)),
+            max(1, int(settings.unproven_share * counted + _ROUNDING)),
         )
 
     def wanted(self, informative: int) -> int:

@@ -23,7 +23,7 @@ class MixtureSettings(Protocol):
         """J, local groups that peers' groups replace; 0 disables them."""
 
     @property
-    def informative(self) -> int:
+    def target_groups(self) -> int:
         """Maximum informative groups, local and peers', to fill an update up to."""
 
     @property
@@ -31,7 +31,7 @@ class MixtureSettings(Protocol):
         """Maximum fraction of an update's groups from one author."""
 
     @property
-    def newcomer_share(self) -> float:
+    def unproven_share(self) -> float:
         """Maximum fraction of an update's groups from all unproven authors."""
 
 
@@ -88,12 +88,12 @@ class AutoSelection(Selection):
 
     @property
     def slots(self) -> int:
-        return self.sizes.informative
+        return self.sizes.target_groups
 
     def room(self, informative: int) -> int:
         if self.sizes.external == 0:
             return 0
-        room = max(0, self.sizes.informative - informative)
+        room = max(0, self.sizes.target_groups - informative)
         # Always take one; otherwise the node could not see that peers catch up.
         return max(min(1, room), round(self.worth * room))
 

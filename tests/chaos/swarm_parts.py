@@ -58,7 +58,7 @@ def crowd(world: World, folder: Path, nodes: int, *, hurt: bool, pause: float) -
     Raises:
         RuntimeError, TimeoutError: somebody did not come up.
     """
-    seed = ChaosNode(world, folder / "seed", "seed", 0, command="seed")
+    seed = ChaosNode(world, folder / "seed", "seed", 0, command="bootstrap")
     members, listeners = [], []
     try:
         signed, address = _found(world, seed)

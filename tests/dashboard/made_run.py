@@ -73,7 +73,7 @@ def _status(texts: Sequence[str]) -> dict[str, Any]:
             "admitted": 30 * at,
             "heard": 1.79e9,
             "admitted_at": 1.79e9,
-            "seed": at == 0,
+            "bootstrap": at == 0,
             "refused": {texts[at % len(texts)]: 2, "reward_mismatch": 1},
             "strikes": 0.0,
             "banned": at == 3,

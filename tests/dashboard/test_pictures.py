@@ -48,7 +48,7 @@ def fill(folder: RunFolder) -> None:
         entropy=lambda n: 0.5 + 1.6 * math.exp(-n / 180),
         lead=lambda n: 0.08 * math.exp(-n / 120),
         mean_length=lambda n: 21 + 3 * math.sin(n / 40),
-        newcomer_share=lambda n: 0.12 + 0.1 * math.exp(-n / 90),
+        unproven_share=lambda n: 0.12 + 0.1 * math.exp(-n / 90),
         largest_share=0.25,
         clip_fraction=lambda n: 0.04 * math.exp(-n / 250),
         masked_fraction=0.01,

@@ -22,7 +22,7 @@ BASH = ("bash", "-euo", "pipefail", "-c")
 PYTHON = ("python", "-c")
 AT_WORK = {
     "join": (r"^round \d+ \|", 12),
-    "seed": (r"^others join with: swarm-node join --peers \S+$", 1),
+    "bootstrap": (r"^others join with: swarm-node join --peers \S+$", 1),
     "dashboard": (r"^look at it in a browser: http\S+$", 1),
     "demo": (r" \| (\d+) of \1 at work$", 1),
 }
@@ -31,7 +31,7 @@ by then a node has a checkpoint."""
 
 AT_THE_END = {
     "join": r"^\d+ rounds are done; the same command goes on from there$",
-    "seed": r"^stopping in order",
+    "bootstrap": r"^stopping in order",
     "dashboard": r"^stopping in order",
     "demo": r"^the chart is \S+$",
 }

@@ -152,7 +152,7 @@ def test_a_variable_is_missed_that_another_block_set() -> None:
         ("swarm-node init a\nswarm-node join --config a", "join"),
         ("swarm-node join --rounds 0", "join"),
         ("torchrun --no-python swarm-node join --config a", "join"),
-        ("swarm-node seed", "seed"),
+        ("swarm-node bootstrap", "bootstrap"),
         ("swarm-node demo --rounds 0", "demo"),
         ("swarm-node demo", None),
         ("swarm-node join --rounds 12", None),

@@ -15,8 +15,8 @@ from tests.documents.shell import BASH, PYTHON, PageError, Running, end_all, sta
 
 SOMEBODY = """
 swarm-node init somebody
-swarm-node found --config somebody --name somebodys --epoch-seconds 2
-swarm-node seed --config somebody --set 'network.listen=["/ip4/127.0.0.1/tcp/0"]'
+swarm-node create --config somebody --name somebodys --epoch-seconds 2
+swarm-node bootstrap --config somebody --set 'network.listen=["/ip4/127.0.0.1/tcp/0"]'
 """
 """Whom a page means that says how to join others and starts none."""
 

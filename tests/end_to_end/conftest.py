@@ -59,7 +59,7 @@ class Swarm:
     def restart_seed(self, process: NodeProcess, listen: str) -> NodeProcess:
         """The same seed once more, on the port it had."""
         config = str(process.folder / "node.toml")
-        command = ["seed", "--config", config, "--set", f'network.listen=["{listen}"]']
+        command = ["bootstrap", "--config", config, "--set", f'network.listen=["{listen}"]']
         fresh = NodeProcess(command, process.folder, ENVIRONMENT)
         self._stack.callback(fresh.close)
         return fresh

@@ -73,7 +73,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 def assert_no_second_node_starts(shell: Shell) -> None:
     """One in the same folder fails as in the foreground."""
-    for arguments in (("join", "--detach"), ("seed", "--detach"), ("join",)):
+    for arguments in (("join", "--detach"), ("bootstrap", "--detach"), ("join",)):
         status, _, err = shell(*arguments, *QUICK)
         assert status == 1
         (line,) = err
@@ -112,7 +112,7 @@ def test_who_looks_on_does_so_in_the_background_and_status_tells_where(shell: Sh
     on = ("--config", "watch")
     assert shell("init", "watch")[0] == 0
     shell.elsewhere("watch")
-    status, out, err = shell("watch", "--detach", "--json", "--peers", address, *on)
+    status, out, err = shell("observe", "--detach", "--json", "--peers", address, *on)
     assert status == 0, err
     told = json.loads(out[-1])
     assert told["running"] and told["addresses"] == [], "nobody joins through it"
@@ -126,7 +126,7 @@ def test_who_looks_on_does_so_in_the_background_and_status_tells_where(shell: Sh
     status, out, _ = shell("status", *on)
     assert out[0].startswith("state     stopped") and not any("http" in line for line in out)
 
-    status, _, (said,) = shell("watch", "--detach", "--peers", address)
+    status, _, (said,) = shell("observe", "--detach", "--peers", address)
     assert status == 2 and "--config" in said
 
 

@@ -25,7 +25,7 @@ MOMENTS = (
     ("join", "pydantic"),
     ("join", "numpy"),
     ("join", "torch.nn"),
-    ("seed", "node.run.commands"),
+    ("bootstrap", "node.run.commands"),
     ("doctor", "node.doctor.machine"),
     ("demo --nodes 2 --rounds 1", "matplotlib"),
     ("export --out model", "transformers.utils"),

@@ -22,7 +22,7 @@ def permitted() -> None:
         pytest.skip("no disk of its own can be mounted here")
 
 
-@pytest.mark.parametrize("command", ["seed", "join", "demo"])
+@pytest.mark.parametrize("command", ["bootstrap", "join", "demo"])
 def test_full_shared_memory_is_named_with_the_remedy_before_anything_is_made(
     command: str, tmp_path: Path
 ) -> None:

@@ -40,11 +40,11 @@ def test_two_nodes_learn_from_each_others_games_and_refuse_none(
 
 
 def test_games_are_played_beside_the_updates_and_gone_on_with_after_a_stop(tmp_path: Path) -> None:
-    found = ("found", "--name", "players", "--catalogue", "games", "--config", "swarm-run")
+    found = ("create", "--name", "players", "--catalogue", "games", "--config", "swarm-run")
     for arguments in (("init", "swarm-run"), found):
         with closing(Command(tmp_path, *arguments, forked=True)) as command:
             assert command.wait() == 0, command.err
-    overlap = (*QUICK, *PLAYING, "--set=schedule.mode=overlap", "--set=schedule.max_staleness=2")
+    overlap = (*QUICK, *PLAYING, "--set=schedule.mode=async", "--set=schedule.max_staleness=2")
     for rounds in (4, 8):
         arguments = ("join", *overlap, f"--rounds={rounds}")
         with closing(Command(tmp_path, *arguments, forked=True)) as node:

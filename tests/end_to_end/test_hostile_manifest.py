@@ -44,7 +44,7 @@ def mallory(tmp_path_factory: pytest.TempPathFactory, marker: Path) -> Iterator[
     )
     (folder / "manifest.swarm").write_bytes(sign_manifest(manifest, identity))
     write_config(folder / "node.toml", loopback({"node.name": "mallory"}))
-    command = ["seed", "--config", str(folder / "node.toml")]
+    command = ["bootstrap", "--config", str(folder / "node.toml")]
     process = ForkedNode(command, folder, {"OMP_NUM_THREADS": "1"})
     try:
         yield process.wait_for_address(PATIENCE)
@@ -75,7 +75,7 @@ def test_joining_mallorys_swarm_runs_nothing_of_hers(tmp_path, mallory, marker):
 
 @pytest.mark.parametrize("family", sorted(KEYS))
 def test_a_node_that_allows_her_family_runs_nothing_of_hers(tmp_path, mallory, family, marker):
-    allowed = f'--set=tasks.evaluating=["{family}"]'
+    allowed = f'--set=tasks.allow_code_execution=["{family}"]'
     opened = said(tmp_path, "join", *QUICK, f'--set=network.peers=["{mallory}"]', allowed)
     assert f"{family} (1 level of reasoning-gym, evaluates answers)" in "\n".join(opened)
     assert f"env '{family}' level 0: setting '{KEYS[family]}' = " in opened[-1]

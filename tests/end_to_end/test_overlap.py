@@ -12,14 +12,14 @@ from commands import QUICK, Command
 
 pytestmark = pytest.mark.processes
 
-OVERLAP = (*QUICK, "--set=schedule.mode=overlap", "--set=schedule.max_staleness=2")
+OVERLAP = (*QUICK, "--set=schedule.mode=async", "--set=schedule.max_staleness=2")
 
 
 @pytest.mark.parametrize("share", [0, 1])
 def test_a_killed_node_goes_on_with_its_groups_and_trains_on_none_twice(
     tmp_path: Path, share: int
 ) -> None:
-    options = (*OVERLAP, f"--set=schedule.over_provision={share}")
+    options = (*OVERLAP, f"--set=schedule.oversample={share}")
     with closing(Command(tmp_path, "join", *options, forked=True)) as first:
         first.until(lambda: len(first.records()) >= 5)
         engines = first.children("node.engines.process.worker")

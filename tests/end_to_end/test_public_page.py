@@ -75,7 +75,9 @@ class Public:
         (place / "manifest.swarm").write_bytes(self.terms.signed)
         self.site = folder / "site"
         shown = ("--public", "127.0.0.1:0", "--snapshot", str(self.site))
-        self.seed = self.start("seed", "--config", str(place / "node.toml"), *shown, LOCAL, QUIET)
+        self.seed = self.start(
+            "bootstrap", "--config", str(place / "node.toml"), *shown, LOCAL, QUIET
+        )
         self.address = self.seed.wait_for_address(PATIENCE)
         self.url = address_of(self.seed)
         self.loop = LoopThread("peers")
@@ -145,7 +147,7 @@ def test_the_page_of_a_swarm_is_true_whoever_looks(public: Public, swarm) -> Non
     ben = public.author("ben", (RIGHT, "no idea", RIGHT, "none"))
     larry = public.author("larry", ("no idea", "none"), claims=(1.0, 0.0))
     first = swarm.node("first", public.address)
-    watch = public.start("watch", "--peers", public.address, LOCAL)
+    watch = public.start("observe", "--peers", public.address, LOCAL)
     other = address_of(watch)
 
     for page in (url, other):
@@ -160,7 +162,7 @@ def test_the_page_of_a_swarm_is_true_whoever_looks(public: Public, swarm) -> Non
     until(lambda: told(url)["now"]["nodes"] == 3, seed)
     until(lambda: told(other)["now"]["nodes"] == 4, watch)
     assert told(url)["total"]["authors"] == 3, "the watch was counted"
-    assert told(other)["now"]["seeds"] >= 1 and told(other)["observer"]["kind"] == "watch"
+    assert told(other)["now"]["bootstrap"] >= 1 and told(other)["observer"]["kind"] == "observe"
     until(lambda: told(url)["total"]["verified"] > author_on(url, ben)["verified"], seed)
     assert first.exit_code is None
 
@@ -193,11 +195,11 @@ def failing(folder: Path, *arguments: str) -> str:
 
 def test_what_cannot_be_shown_is_said_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    taken = failing(tmp_path, "watch", "--peers", NOBODY, "--public", "127.0.0.1:1x")
+    taken = failing(tmp_path, "observe", "--peers", NOBODY, "--public", "127.0.0.1:1x")
     assert "monitor.public" in taken and "host:port" in taken
-    blocked = failing(tmp_path, "watch", "--peers", NOBODY, "--snapshot", "file")
+    blocked = failing(tmp_path, "observe", "--peers", NOBODY, "--snapshot", "file")
     assert "monitor.snapshot" in blocked and "file" in blocked
-    alone = failing(tmp_path, "watch")
-    assert "network.peers" in alone and "swarm-node watch --peers ADDRESS" in alone
-    silent = failing(tmp_path, "watch", "--peers", NOBODY, "--set=network.start_timeout=15")
+    alone = failing(tmp_path, "observe")
+    assert "network.peers" in alone and "swarm-node observe --peers ADDRESS" in alone
+    silent = failing(tmp_path, "observe", "--peers", NOBODY, "--set=network.start_timeout=15")
     assert "no peer answered within 15 seconds" in silent

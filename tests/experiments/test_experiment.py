@@ -92,7 +92,7 @@ def test_a_variation_trains_as_nodes_do_by_default_but_for_its_keys():
     names = [
         "tasks.weights={gcd=1}",
         "tasks.weights={gcd=10}",
-        "mixture.refuse=[]",
+        "mixture.filters=[]",
         "engine.top_k=1",
     ]
     assert len({varied(name).file_name for name in names[:3]}) == 3
@@ -101,7 +101,7 @@ def test_a_variation_trains_as_nodes_do_by_default_but_for_its_keys():
 
 
 def test_the_auto_arm_takes_as_many_groups_as_the_update_lacks():
-    everybody = {**AUTO.overrides, "mixture.author_share": 1.0, "mixture.newcomer_share": 1.0}
+    everybody = {**AUTO.overrides, "mixture.author_share": 1.0, "mixture.unproven_share": 1.0}
     arm = replace(AUTO, overrides=everybody)
     swarm = simulated(arm, settings=replace(SMALL, nodes=8, rounds=3))
     assert max(figures.external for figures in swarm.rounds) > AUTO.external

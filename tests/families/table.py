@@ -126,9 +126,9 @@ three updates of all weights or of an adapter with the engine held against the l
 back from a checkpoint, export, and groups of another family to learn from. Adapters of mixtures of
 experts need `policy.lora_targets`, such as `["q_proj", "k_proj", "v_proj", "o_proj"]`.
 
-Where a chat template has a switch for thinking, `policy.chat_options` sets it, as with
-`--set policy.chat_options.enable_thinking=false`; an option that the template does not read is
-refused. A model without a template is given its prompts as plain text, and says so.
+Where a chat template has a switch for thinking, `policy.chat_template_kwargs` sets it, as with
+`--set policy.chat_template_kwargs.enable_thinking=false`; an option that the template does not read
+is refused. A model without a template is given its prompts as plain text, and says so.
 """
 REFUSED = """What the start says of them, before anything is trained. With `engine.kind = "vllm"`
 the engine reads those that vLLM knows.

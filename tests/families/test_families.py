@@ -69,5 +69,5 @@ def test_a_family_that_is_a_little_off_does_not_work():
 
 
 def test_chat_options_are_set_from_the_command_line():
-    config = Config.with_overrides({"policy.chat_options.enable_thinking": False})
-    assert config.policy.chat_options == {"enable_thinking": False}
+    config = Config.with_overrides({"policy.chat_template_kwargs.enable_thinking": False})
+    assert config.policy.chat_template_kwargs == {"enable_thinking": False}

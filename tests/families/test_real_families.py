@@ -107,15 +107,17 @@ def test_thinking_is_switched_off_where_the_template_has_the_switch(name, folder
     off = {"enable_thinking": False}
     plain = loaded(folders[name])
     if not REAL[name].thinks:
-        with pytest.raises(ConfigError, match=r"policy\.chat_options\.enable_thinking: false.*has"):
-            loaded(folders[name], chat_options=off)
+        with pytest.raises(
+            ConfigError, match=r"policy\.chat_template_kwargs\.enable_thinking: false.*has"
+        ):
+            loaded(folders[name], chat_template_kwargs=off)
         return
-    switched = loaded(folders[name], chat_options=off)
+    switched = loaded(folders[name], chat_template_kwargs=off)
     told = plain.tokenizer.decode(switched.encode_prompt(QUESTIONS[0]))
     begin = plain.tokenizer.decode(plain.encode_prompt(QUESTIONS[0]))
     assert told == f"{begin}<think>\n\n</think>\n\n"
     assert switched.encoding != plain.encoding
-    on = loaded(folders[name], chat_options={"enable_thinking": True})
+    on = loaded(folders[name], chat_template_kwargs={"enable_thinking": True})
     assert on.encode_prompt(QUESTIONS[0]) == plain.encode_prompt(QUESTIONS[0])
 
 

@@ -35,7 +35,7 @@ class Village:
         if not self.addresses:
             founded(self._folder / name)
         here = {"network__listen": [f"{ip}/tcp/4001"], "network__peers": self.addresses}
-        seed = self.member(place, name, "seed", **{**here, **settings})
+        seed = self.member(place, name, "bootstrap", **{**here, **settings})
         address = f"{ip}/tcp/4001/p2p/{seed.peer_id}"
         wait_until(lambda: bool(seed.status().get("addresses")), seed, "a seed")
         self.addresses = [*self.addresses, address]

@@ -45,11 +45,11 @@ def test_a_name_whose_records_list_the_seed_is_joined_and_one_of_nobody_is_told(
         here = village.laboratory.resolving(
             village.laboratory.host(), place, tmp_path / "resolv.conf"
         )
-        found = village.member(here, "found", "seed", network__peers=[known])
+        found = village.member(here, "found", "bootstrap", network__peers=[known])
         wait_until(lambda: bool(peer(found, seed).get("connected")), found, "the seed")
         assert found.status()["swarm_id"] == seed.status()["swarm_id"]
         lost = village.member(
-            here, "lost", "seed", network__peers=[nobody], network__start_timeout=15.0
+            here, "lost", "bootstrap", network__peers=[nobody], network__start_timeout=15.0
         )
         wait_until(lambda: lost.exit_code is not None, seed, "an end of looking")
         assert lost.exit_code == 1

@@ -33,7 +33,7 @@ configs = st.builds(
     informative=st.integers(1, 12),
     local=st.integers(0, 8),
     author_share=shares,
-    newcomer_share=shares,
+    unproven_share=shares,
 )
 rules = st.sampled_from([UniformSelection, AutoSelection])
 proven_authors = st.frozensets(st.sampled_from(AUTHORS))
@@ -85,7 +85,7 @@ def test_no_author_and_not_the_newcomers_together_exceed_their_share_and_the_res
     authors = Counter(c.key.author for c in chosen)
     strangers = sum(count for author, count in authors.items() if author not in proven)
     assert max(authors.values(), default=0) <= max(1, config.author_share * size)
-    assert strangers <= max(1, config.newcomer_share * size)
+    assert strangers <= max(1, config.unproven_share * size)
     for larger in range(size + 1, own + mixture.wanted(own) + 1):
         assert own + most(mixture, candidates, larger, proven) < larger
 
@@ -104,7 +104,7 @@ def test_of_a_choice_that_shrank_no_more_is_kept_than_the_caps_of_what_is_left_a
     size = own + len(kept)
     strangers = sum(author not in proven for author in kept)
     assert max(Counter(kept).values(), default=0) <= max(1, config.author_share * size)
-    assert strangers <= max(1, config.newcomer_share * size)
+    assert strangers <= max(1, config.unproven_share * size)
     assert bool(kept) == bool(authors)
 
 
@@ -201,7 +201,7 @@ def test_uniform_wants_the_same_number_always(external, own):
 
 @pytest.mark.parametrize(("own", "wanted"), [(0, 12), (5, 7), (12, 0), (30, 0)])
 def test_auto_fills_an_update_with_groups_that_teach(own, wanted):
-    assert Mixture(MixtureSection(external=4, informative=12), 1).wanted(own) == wanted
+    assert Mixture(MixtureSection(external=4, target_groups=12), 1).wanted(own) == wanted
 
 
 @given(pools, st.integers(0, 9))
@@ -212,7 +212,7 @@ def test_a_node_that_shares_nothing_takes_nothing(candidates, own):
 def test_every_useful_group_of_an_author_is_chosen_equally_often():
     candidates = [pooled(i, (0.0, 1.0), author=AUTHORS[i % 4]).candidate for i in range(8)]
     candidates += [pooled(i, (1.0, 1.0), author=AUTHORS[0]).candidate for i in range(8, 12)]
-    mixture = Mixture(MixtureSection(informative=6), 3)
+    mixture = Mixture(MixtureSection(target_groups=6), 3)
     chosen = [c for turn in range(2000) for c in mixture.choose(candidates, turn, 2, 2, EVERYBODY)]
     times = Counter(c.key.number for c in chosen)
     assert set(times) == set(range(8))
@@ -245,7 +245,7 @@ def told(lead: float) -> list[Earned]:
 
 
 def test_a_node_ahead_of_its_peers_lives_on_its_own_experience_but_keeps_looking():
-    mixture, pool = Mixture(MixtureSection(external=6, informative=12), 1), groups(AUTHORS, 2)
+    mixture, pool = Mixture(MixtureSection(external=6, target_groups=12), 1), groups(AUTHORS, 2)
     assert (mixture.spared(pool, EVERYBODY), mixture.wanted(2)) == (6, 10)
     mixture.observe(told(-0.3), EVERYBODY)
     wanted = (mixture.wanted(2), mixture.wanted(12))
@@ -267,7 +267,7 @@ def test_from_a_rich_pool_the_default_draws_among_the_newest_groups_only():
         pooled(i, (0.0, 1.0), author=AUTHORS[i % 4], received=START + i).candidate
         for i in range(80)
     ]
-    mixture = Mixture(MixtureSection(external=6, informative=8), 1)
+    mixture = Mixture(MixtureSection(external=6, target_groups=8), 1)
     turns = range(60)
     drawn = {c.key.number for t in turns for c in mixture.choose(pool, t, 0, 0, EVERYBODY)}
     assert drawn == set(range(48, 80))

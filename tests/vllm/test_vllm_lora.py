@@ -20,7 +20,7 @@ def test_a_node_trains_adapters_on_what_vllm_writes_between_its_updates(tmp_path
         "engine.max_new_tokens": 16,
         "engine.sleep_mode": "true",
         "policy.lora_rank": 8,
-        "schedule.mode": "overlap",
+        "schedule.mode": "async",
         "monitor.live": "false",
         "node.threads": 1,
         "schedule.eval_tasks": 8,

@@ -19,7 +19,7 @@ function Figures({ swarm, history }) {
   const { now, total: all, models } = swarm;
   const figures = [
     ['nodes', 'nodes now', number(now.nodes), now.estimated === null ? null : `some ${number(now.estimated)} in all`],
-    ['seeds', 'seeds among them', number(now.seeds)],
+    ['bootstrap', 'bootstrap nodes among them', number(now.bootstrap)],
     ['link', 'direct, relayed', `${number(now.direct)}, ${number(now.relayed)}`],
     ['models', 'models', number(models.filter(({ model }) => model !== null).length)],
     ['offered', 'groups on offer', number(now.groups_offered)],
@@ -78,11 +78,11 @@ function Facts({ swarm: { swarm, observer, since } }) {
     <div><dt>epoch</dt><dd>${lapse(swarm.epoch_seconds)}</dd></div>
     <div><dt>tasks</dt><dd><ul>${swarm.families.map(({ name, levels }) => html`<li key=${name}><${Stranger} text=${name} />
       <small> ${number(levels)} ${levels === 1 ? 'level' : 'levels'}</small></li>`)}</ul></dd></div>
-    <div><dt>seen by</dt><dd>${observer.kind === 'seed' ? 'its seed' : 'an onlooker'} <code class="long">${plain(observer.peer_id)}</code>
+    <div><dt>seen by</dt><dd>${observer.kind === 'bootstrap' ? 'its bootstrap node' : 'an onlooker'} <code class="long">${plain(observer.peer_id)}</code>
       ${' '}since ${moment(since)}</dd></div></dl></section>`;
 }
 
-export const observerOf = ({ observer }) => (observer.kind === 'seed' ? 'the seed that serves this page' : 'whoever watches the swarm for this page');
+export const observerOf = ({ observer }) => (observer.kind === 'bootstrap' ? 'the bootstrap node that serves this page' : 'whoever watches the swarm for this page');
 
 export function Overview({ swarm, history }) {
   const { now, total: all } = swarm;

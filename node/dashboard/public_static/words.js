@@ -5,7 +5,7 @@ import { WORDS } from './shared/parts.js';
 
 Object.assign(WORDS, {
   nodes: 'Authors that announced themselves within the last two epochs, this page’s own observer left out. Where only a part of the swarm is seen, the size of the whole is estimated.',
-  seeds: 'Those that never shared a group: they only keep the swarm together.',
+  bootstrap: 'Those that never shared a group: they only keep the swarm together.',
   link: 'Whether the observer reaches a node directly or through another that relays.',
   models: 'What the nodes train, as their owners say.',
   versions: 'Of the program, as their owners say.',

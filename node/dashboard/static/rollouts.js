@@ -185,7 +185,7 @@ function Nothing({ filter }) {
   return narrowed
     ? html`<${Empty} title="No group is like that">Widen the filter, or clear it.<//>`
     : html`<${Empty} title="No group is kept yet">The first round writes some; they appear here by themselves.
-      A seed trains nothing and has none.<//>`;
+      A bootstrap node trains nothing and has none.<//>`;
 }
 
 // A filter can come along in the address: #/rollouts?author=…

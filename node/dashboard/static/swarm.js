@@ -12,7 +12,7 @@ const unit = (value, name, written) => (known(value) ? `${written(value)} ${name
 
 function kind(peer, ours) {
   const kinds = {
-    seed: peer.seed,
+    bootstrap: peer.bootstrap,
     'another swarm': peer.swarm_id && ours && peer.swarm_id !== ours,
     banned: peer.banned,
   };
@@ -51,16 +51,16 @@ const place = (at, count) => {
 
 const said = (peer) =>
   `${plain(peer.peer_id)}: ${number(peer.admitted)} groups admitted, ` +
-  `${peer.connected ? plain(peer.link ?? 'connected') : 'not connected'}${peer.seed ? ', a seed' : ''}`;
+  `${peer.connected ? plain(peer.link ?? 'connected') : 'not connected'}${peer.bootstrap ? ', a bootstrap node' : ''}`;
 
 function Spoke({ peer, at, count, most }) {
   const [x, y] = place(at, count);
   const solid = peer.connected && peer.link !== 'relayed';
-  const kind = peer.banned ? 'banned' : peer.seed ? 'seed' : peer.admitted ? 'giver' : 'silent';
+  const kind = peer.banned ? 'banned' : peer.bootstrap ? 'bootstrap' : peer.admitted ? 'giver' : 'silent';
   return html`<g class=${kind}><title>${said(peer)}</title>
     <path class=${solid ? 'solid' : 'dashed'} d=${`M${x} ${y} ${CENTRE_X} ${CENTRE_Y}`}
       stroke-width=${1 + 7 * Math.sqrt(peer.admitted / (most || 1))} />
-    ${peer.seed ? html`<rect x=${x - 7} y=${y - 7} width="14" height="14" />` : html`<circle cx=${x} cy=${y} r="8" />`}
+    ${peer.bootstrap ? html`<rect x=${x - 7} y=${y - 7} width="14" height="14" />` : html`<circle cx=${x} cy=${y} r="8" />`}
     <text x=${x} y=${y + (y < CENTRE_Y ? -13 : 21)}>${shortId(peer.peer_id)}</text></g>`;
 }
 
@@ -74,7 +74,7 @@ function Takes({ peers, self }) {
       ${shown.map((peer, at) => html`<${Spoke} key=${peer.peer_id} ...${{ peer, at, most, count: shown.length }} />`)}
       <circle class="self" cx=${CENTRE_X} cy=${CENTRE_Y} r="13" />
       <text class="own" x=${CENTRE_X} y=${CENTRE_Y + 28}>${shortId(self.peer_id)}</text></svg>
-    <p class="hint">${words}${peers.length > MOST ? ` Drawn are the ${MOST} who gave most.` : ''} A square is a seed.</p></figure>`;
+    <p class="hint">${words}${peers.length > MOST ? ` Drawn are the ${MOST} who gave most.` : ''} A square is a bootstrap node.</p></figure>`;
 }
 
 const Self = ({ self }) =>

@@ -83,8 +83,10 @@ MODULE = "node.engines.process.worker"
 LAST_LINES = 20
 END_SECONDS = 5.0
 ROUTINE = re.compile(r"\b(DEBUG|INFO)\b")  # lines that do not explain why a process ended
-SLOW = "If it was slow and did not hang, raise engine.patience."
-MEMORY = "If memory ran out, choose a smaller policy.model or a lower engine.gpu_memory."
+SLOW = "If it was slow and did not hang, raise engine.timeout."
+MEMORY = (
+    "If memory ran out, choose a smaller policy.model or a lower engine.gpu_memory_utilization."
+)
 
 
 class EngineChild:

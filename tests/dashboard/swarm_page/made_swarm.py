@@ -47,7 +47,7 @@ def empty(every: float = 60) -> Page:
     page["authors"]["more"] = 0
     nothing = {"offered": 0, "checked": 0, "verified": 0, "refused": {}, "authors": 0}
     page["swarm"] |= {"total": nothing, "models": [], "versions": [], "rewards": [], "join": []}
-    page["swarm"]["now"] |= {"nodes": 0, "seeds": 0, "groups_offered": 0, "estimated": None}
+    page["swarm"]["now"] |= {"nodes": 0, "bootstrap": 0, "groups_offered": 0, "estimated": None}
     return page
 
 
@@ -61,7 +61,7 @@ def _swarm(
         "time": now,
         "since": now - 3 * DAY,
         "every": every,
-        "observer": {"peer_id": "12D3KooW" + "o" * 44, "kind": "seed"},
+        "observer": {"peer_id": "12D3KooW" + "o" * 44, "kind": "bootstrap"},
         "swarm": {
             "id": key(-1),
             "name": named[0],
@@ -73,7 +73,7 @@ def _swarm(
         "join": [ADDRESS, ADDRESS.replace("ip4/203.0.113.5", "dns4/seed.example.org"), *texts],
         "now": {
             "nodes": len(people),
-            "seeds": 2,
+            "bootstrap": 2,
             "estimated": 40,
             "connected": 6,
             "groups_offered": 321,
@@ -135,7 +135,7 @@ def _author(at: int, now: int, texts: Sequence[str]) -> Page:
         "first": now - 3 * DAY,
         "last": now - 60 * at,
         "policy_step": 100 + at,
-        "seed": at % 5 == 4,
+        "bootstrap": at % 5 == 4,
         "link": ("direct", "relayed", None)[at % 3],
         "offered": 1_000 - at,
         "checked": 100,

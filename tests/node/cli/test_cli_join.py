@@ -26,7 +26,7 @@ def started(monkeypatch: pytest.MonkeyPatch):
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     module = ModuleType("node.run.commands")
-    for name in ("join", "seed"):
+    for name in ("join", "bootstrap"):
         setattr(module, f"run_{name}", lambda *args, name=name: calls.append((name, *args)))
     monkeypatch.setitem(sys.modules, "node.run.commands", module)
     yield calls
@@ -102,11 +102,11 @@ def test_json_keeps_standard_output_for_records(terminal: Terminal, started: lis
 
 
 def test_a_seed_takes_the_same_config(terminal: Terminal, node: RunFolder, started: list) -> None:
-    assert terminal("seed", "--config", "node", "--peers", A, B) == 0
-    assert started[0][0] == "seed"
+    assert terminal("bootstrap", "--config", "node", "--peers", A, B) == 0
+    assert started[0][0] == "bootstrap"
     assert started[0][1].network.peers == (A, B)
     assert not started[0][1].network.lan
-    assert terminal("seed", "--config", "node", "--lan") == 0
+    assert terminal("bootstrap", "--config", "node", "--lan") == 0
     assert started[1][1].network.lan
 
 

@@ -20,7 +20,7 @@ from tests.support import saved_policy
 def test_found_signs_a_manifest_into_the_run_folder_once(
     terminal: Terminal, node: RunFolder
 ) -> None:
-    args = ("found", "--config", "node", "--name", "sums", "--epoch-seconds", "2")
+    args = ("create", "--config", "node", "--name", "sums", "--epoch-seconds", "2")
     facts = terminal.json(*args)
     data = node.manifest.read_bytes()
     manifest = open_manifest(data)
@@ -34,7 +34,7 @@ def test_found_signs_a_manifest_into_the_run_folder_once(
 def test_found_takes_an_allow_list_and_proof_of_work(terminal: Terminal, node: RunFolder) -> None:
     friend = Identity.generate()
     Path("friends").write_text(f"# people\n{friend.peer_id}  # flo\n\n")
-    args = ("found", "--config", "node", "--name", "s")
+    args = ("create", "--config", "node", "--name", "s")
     assert terminal(*args, "--admission", "allow:friends", "--out", "a.swarm") == 0
     assert open_manifest(Path("a.swarm").read_bytes()).admission.authors == (friend.author,)
     assert terminal(*args, "--admission", "pow:12", "--out", "b.swarm") == 0
@@ -57,7 +57,7 @@ def test_found_takes_an_allow_list_and_proof_of_work(terminal: Terminal, node: R
 def test_found_refuses_impossible_values(
     terminal: Terminal, node: RunFolder, args: list[str], complaint: str
 ) -> None:
-    assert terminal("found", "--config", "node", "--name", "s", *args) == 2
+    assert terminal("create", "--config", "node", "--name", "s", *args) == 2
     assert complaint in terminal.err
     assert len(terminal.err.splitlines()) == 1
 
@@ -65,7 +65,7 @@ def test_found_refuses_impossible_values(
 def test_found_proposes_bounds_that_groups_of_long_answers_fit(
     terminal: Terminal, node: RunFolder
 ) -> None:
-    args = ("found", "--config", "node", "--name", "s", "--answer-tokens", "8192")
+    args = ("create", "--config", "node", "--name", "s", "--answer-tokens", "8192")
     assert terminal(*args, "--group-size", "16") == 2
     assert "--answer-tokens" in terminal.err and "groups of 15" in terminal.err
     assert not node.manifest.exists()
@@ -181,7 +181,7 @@ def test_eval_scores_a_model_on_held_out_tasks(terminal: Terminal, node: RunFold
     saved_policy(Path("model"))
     args = ("eval", "--config", "node", "--model", "model", "--tasks", "20", "--samples", "2")
     assert terminal(*args) == 1
-    assert "swarm-node found" in terminal.err
+    assert "swarm-node create" in terminal.err
     node.manifest.write_bytes(found_swarm(Identity.load(node.identity), name="sums"))
     result = terminal.json(*args, "--set", "engine.max_new_tokens=4")
     assert result["tasks"] == 20 == sum(row["tasks"] for row in result["families"].values())

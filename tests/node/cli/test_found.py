@@ -9,7 +9,7 @@ import pytest
 from node.storage.run_folder import RunFolder
 from tests.node.conftest import Terminal
 
-FOUND = ("found", "--config", "node", "--name", "sums")
+FOUND = ("create", "--config", "node", "--name", "sums")
 SUM = '{"prompt": "1 + 1 =", "answer": "2"}\n'
 KEYS = 'template = "{question}"\nextract = "text"\n[[env]]\n'
 

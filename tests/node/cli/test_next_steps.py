@@ -13,7 +13,7 @@ from node.storage.run_folder import RunFolder
 from tests.node.conftest import Terminal
 from tests.support import saved_policy
 
-FOUND = ("found", "--name", "sums", "--config")
+FOUND = ("create", "--name", "sums", "--config")
 
 
 def steps(terminal: Terminal) -> list[list[str]]:
@@ -29,7 +29,7 @@ def test_a_manifest_in_a_file_of_its_own_is_told_how_it_comes_to_be_a_swarm(
     assert terminal("init", "my node") == 0
     assert terminal(*FOUND, "my node", "--out", "other file.swarm") == 0
     copy, seed = steps(terminal)
-    assert seed == ["swarm-node", "seed", "--config", "my node/node.toml"]
+    assert seed == ["swarm-node", "bootstrap", "--config", "my node/node.toml"]
     subprocess.run(copy, check=True)
     pinned = RunFolder(Path("my node")).manifest
     assert pinned.read_bytes() == Path("other file.swarm").read_bytes()
@@ -44,11 +44,11 @@ def test_a_manifest_beside_that_of_another_swarm_goes_to_another_node(
     make, copy, seed = steps(terminal)
     assert make == ["swarm-node", "init", "FOLDER"]
     assert copy[-2:] == ["other.swarm", "FOLDER/manifest.swarm"]
-    assert seed == ["swarm-node", "seed", "--config", "FOLDER"]
+    assert seed == ["swarm-node", "bootstrap", "--config", "FOLDER"]
 
 
 def test_a_manifest_in_the_run_folder_has_only_to_be_seeded(terminal: Terminal) -> None:
-    seed = ["swarm-node", "seed", "--config", "my node/node.toml"]
+    seed = ["swarm-node", "bootstrap", "--config", "my node/node.toml"]
     assert terminal("init", "my node") == 0
     assert terminal(*FOUND, "my node") == 0
     assert steps(terminal) == [seed]

@@ -35,7 +35,7 @@ def peer(whose: str, /, **changes: Any) -> dict[str, Any]:
         "admitted": 3,
         "heard": time.time() - 3.0,
         "admitted_at": time.time() - 600.0,
-        "seed": False,
+        "bootstrap": False,
         "refused": {"reward_mismatch": 2, "expired": 1},
         "strikes": 2.0,
         "banned": False,
@@ -67,7 +67,7 @@ def test_no_terminal_is_too_narrow_for_a_whole_line_of_whose_it_is(
     assert all(column in terminal.out for column in ("when", "admitted", "strikes", "refused"))
 
 
-def test_the_table_says_who_is_a_seed_and_when_each_was_heard_and_admitted_last(
+def test_the_table_says_who_is_a_bootstrap_node_and_when_each_was_heard_and_admitted_last(
     terminal: Terminal, met: list
 ) -> None:
     assert terminal("peers", "--config", "node") == 0
@@ -75,7 +75,7 @@ def test_the_table_says_who_is_a_seed_and_when_each_was_heard_and_admitted_last(
         next(line for line in terminal.out.splitlines() if each["peer_id"][:14] in line)
         for each in met
     )
-    assert "seed" not in anna and " seed " in sam and " another swarm " in mallory
+    assert "bootstrap" not in anna and " bootstrap " in sam and " another swarm " in mallory
     assert "s / 10 min" in anna
     assert "s / –" in sam
 
@@ -129,7 +129,7 @@ def test_a_beginning_of_several_or_of_none_is_refused_and_the_choices_are_named(
 def test_a_status_of_an_earlier_release_is_shown_as_far_as_it_goes(
     terminal: Terminal, node: RunFolder
 ) -> None:
-    new = {"heard", "admitted_at", "seed", "swarm_id", "policy_step"}
+    new = {"heard", "admitted_at", "bootstrap", "swarm_id", "policy_step"}
     told = {key: value for key, value in peer("anna").items() if key not in new}
     node.write_status({"swarm_id": OURS, "peers": [told], "peer_id": "12D3KooWme"})
     assert terminal("peers", "--config", "node") == 0

@@ -27,7 +27,7 @@ def made(terminal: Terminal, path: str, **status: object) -> RunFolder:
 
 
 def found(terminal: Terminal, *args: str) -> dict[str, dict]:
-    return {run["path"]: run for run in terminal.json("runs", *args)["runs"]}
+    return {run["path"]: run for run in terminal.json("list", *args)["runs"]}
 
 
 def test_every_run_folder_is_listed_with_what_is_true_of_its_node(terminal: Terminal) -> None:
@@ -38,7 +38,7 @@ def test_every_run_folder_is_listed_with_what_is_true_of_its_node(terminal: Term
     Path("a/plain").mkdir()
     with works.locked():
         runs = found(terminal)
-        assert terminal("runs") == 0
+        assert terminal("list") == 0
     states = {path: run["state"] for path, run in runs.items()}
     assert states == {
         "a/b/done": "stopped",
@@ -64,7 +64,7 @@ def test_no_terminal_is_too_narrow_for_whole_figures_and_for_which_run_they_are_
     late = {**RECORD, "round": 1012}
     for path in ("short", "a-folder/of-many/runs-with/a-long-name"):
         made(terminal, path, state="stopped", time=time.time() - 7200.0, record=late)
-    assert terminal("runs") == 0
+    assert terminal("list") == 0
     lines = terminal.out.splitlines()
     short = next(line for line in lines if line.split()[:1] == ["short"])
     for shown in (" stopped ", " sums ", SWARM[:8] + "…", " 1012 ", " 0.500 ", " 2 h"):
@@ -125,7 +125,7 @@ def test_what_may_not_be_read_is_counted_and_keeps_nothing_else_from_being_liste
     terminal: Terminal, closed: Path
 ) -> None:
     made(terminal, "node")
-    told = terminal.json("runs")
+    told = terminal.json("list")
     assert [run["path"] for run in told["runs"]] == ["node"]
     assert told["unread"] == [str(closed)]
 
@@ -134,15 +134,15 @@ def test_a_run_that_says_nonsense_is_counted_as_well(terminal: Terminal) -> None
     made(terminal, "node")
     made(terminal, "odd").status.write_text("{")
     made(terminal, "strange").status.write_text("[[1, 2, 3]]")
-    assert terminal("runs") == 0
+    assert terminal("list") == 0
     assert "2 folders could not be read, such as odd" in terminal.err
     assert "node" in terminal.out and "odd" not in terminal.out
 
 
 def test_nothing_found_and_no_such_folder_are_told_apart(terminal: Terminal) -> None:
-    assert terminal("runs") == 0
+    assert terminal("list") == 0
     assert "no run folders" in terminal.out
-    assert terminal("runs", "nowhere") == 2
+    assert terminal("list", "nowhere") == 2
     assert "no such folder: nowhere" in terminal.err
 
 

@@ -69,16 +69,16 @@ def test_the_configuration_page_is_up_to_date() -> None:
         ("network.relay=true", "network.relay", "auto"),
         ("engine.group_size=1", "engine.group_size", "greater than or equal to 2"),
         ("engine.kind=sglang", "engine.kind", "'transformers' or 'vllm'"),
-        ("engine.tensor_parallel=2", "engine.tensor_parallel", "engine.kind = 'vllm'"),
-        ("engine.data_parallel=2", "engine.data_parallel", "engine.kind = 'vllm'"),
-        ("engine.gpu_memory=0", "engine.gpu_memory", "greater than 0"),
+        ("engine.tensor_parallel_size=2", "engine.tensor_parallel_size", "engine.kind = 'vllm'"),
+        ("engine.data_parallel_size=2", "engine.data_parallel_size", "engine.kind = 'vllm'"),
+        ("engine.gpu_memory_utilization=0", "engine.gpu_memory_utilization", "greater than 0"),
         ("mixture.local=-2", "mixture.local", "greater than or equal to 0"),
         ("mixture.pool_groups=2", "mixture.pool_groups", "mixture.external"),
         ("engine.max_turn_tokens=65", "engine.max_turn_tokens", "engine.max_new_tokens = 64"),
-        ("schedule.mode=hurry", "schedule.mode", "'overlap'"),
+        ("schedule.mode=hurry", "schedule.mode", "'async'"),
         ("schedule.max_staleness=-1", "schedule.max_staleness", "greater than or equal to 0"),
-        ("schedule.over_provision=1.5", "schedule.over_provision", "max_staleness to 2"),
-        ("schedule.over_provision=0.5", "schedule.over_provision", "schedule.mode = 'overlap'"),
+        ("schedule.oversample=1.5", "schedule.oversample", "max_staleness to 2"),
+        ("schedule.oversample=0.5", "schedule.oversample", "schedule.mode = 'async'"),
         ("policy.device=gpu", "policy.device", "cuda"),
         ("tasks.weights={chain_sum = 0}", "tasks.weights", "positive weight"),
         ("tasks.weights.chain_sum=-1", "tasks.weights.chain_sum", "greater than or equal"),
@@ -152,13 +152,13 @@ def test_paths_are_relative_to_the_file_and_not_to_where_one_stands(
     [
         ("auto", "transformers", False),
         ("auto", "vllm", True),
-        ("overlap", "transformers", True),
-        ("alternate", "vllm", False),
+        ("async", "transformers", True),
+        ("sync", "vllm", False),
     ],
 )
 def test_the_schedule_follows_the_engine_unless_it_is_named(mode, kind, overlaps):
     config = Config.with_overrides({"schedule.mode": mode, "engine.kind": kind})
-    assert config.overlaps is overlaps
+    assert config.asynchronous is overlaps
 
 
 @pytest.mark.parametrize("text", ["12345678", "12e45678", "0123", "1_000", "true", "2026-01-01"])
@@ -193,7 +193,7 @@ def test_a_peer_is_named_by_a_name_an_address_or_through_a_relay(address: str) -
     assert Config.with_overrides({"network.peers": [address]}).network.peers == (address,)
 
 
-@pytest.mark.parametrize("key", ["network.listen", "network.announce"])
+@pytest.mark.parametrize("key", ["network.listen", "network.announce_maddrs"])
 def test_only_peers_are_named_by_their_dnsaddr(key: str) -> None:
     with pytest.raises(ConfigError, match="multiaddress"):
         Config.with_overrides({key: [f"/dnsaddr/example.org/p2p/{NOBODY}"]})

@@ -48,7 +48,7 @@ def test_without_vllm_it_is_said_how_to_get_it_before_anything_starts(monkeypatc
 @pytest.mark.parametrize(("named", "shares"), [("", ["0,1", "2,3"]), ("7,5,3,1", ["7,5", "3,1"])])
 def test_every_vllm_sees_the_gpus_that_are_its_own(monkeypatch, named, shares):
     config = Config.with_overrides(
-        {"engine.kind": "vllm", "engine.tensor_parallel": 2, "engine.data_parallel": 2}
+        {"engine.kind": "vllm", "engine.tensor_parallel_size": 2, "engine.data_parallel_size": 2}
     )
     policy = random_policy()
     policy.device = torch.device("cuda")

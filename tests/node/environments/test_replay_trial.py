@@ -130,7 +130,7 @@ def test_tasks_of_one_turn_are_not_played() -> None:
 
 def test_found_tries_the_files_beside_the_catalogue(terminal: Terminal, node) -> None:
     door(Path())
-    args = ("found", "--config", "node", "--name", "doors", "--catalogue", "door.toml")
+    args = ("create", "--config", "node", "--name", "doors", "--catalogue", "door.toml")
     facts = terminal.json(*args)
     assert facts["environments"]["replayed"] == ["door"]
     assert open_manifest(node.manifest.read_bytes()).catalogue[0].name == "door"
@@ -140,7 +140,7 @@ def test_found_tries_the_files_beside_the_catalogue(terminal: Terminal, node) ->
 
 def test_found_refuses_one_that_lies_and_writes_nothing(terminal: Terminal, node) -> None:
     door(Path(), later=LIES["its address"])
-    args = ("found", "--config", "node", "--name", "doors", "--catalogue", "door.toml")
+    args = ("create", "--config", "node", "--name", "doors", "--catalogue", "door.toml")
     assert terminal(*args) == 2
     assert "turn 1 is answered" in terminal.err and len(terminal.err.splitlines()) == 1
     assert not node.manifest.exists()

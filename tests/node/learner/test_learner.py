@@ -134,7 +134,7 @@ def test_own_stale_tokens_are_weighed_by_importance_and_dropped_beyond_the_cap()
     torch.testing.assert_close(gradient_of(near, **DECOUPLED), plain * 1.6487, atol=1e-5, rtol=1e-3)
     assert not gradient_of(far, **DECOUPLED).any()
     clamped = gradient_of(far, changed(CONFIG, stale="clamp"), **DECOUPLED)
-    torch.testing.assert_close(clamped, plain * CONFIG.stale_cap, atol=1e-5, rtol=1e-3)
+    torch.testing.assert_close(clamped, plain * CONFIG.importance_cap, atol=1e-5, rtol=1e-3)
 
 
 def test_external_tokens_keep_their_own_correction_beside_stale_ones():
@@ -200,15 +200,15 @@ def dated(groups, version: int) -> list[TrainingGroup]:
 
 def test_a_proximal_policy_told_by_age_moves_the_drift_from_the_weight_to_the_ratio():
     """The product of weight and ratio is the same; only what clips it differs."""
-    open_clip = changed(CONFIG, clip_low=1.0, clip_high=9.0, stale_cap=9.0)
-    told = changed(open_clip, prox="versions")
+    open_clip = changed(CONFIG, clip_low=1.0, clip_high=9.0, importance_cap=9.0)
+    told = changed(open_clip, proximal_policy="versions")
     near = behaving(MIXED, 0.5)
     whole = gradient_of(near, open_clip, **DECOUPLED)
     for version in (0, -1):
         torch.testing.assert_close(
             gradient_of(dated(near, version), told, **DECOUPLED), whole, atol=1e-6, rtol=1e-4
         )
-    clipped = changed(CONFIG, prox="versions")
+    clipped = changed(CONFIG, proximal_policy="versions")
     assert not torch.allclose(gradient_of(dated(near, 0), clipped, **DECOUPLED), whole)
 
 

@@ -193,7 +193,9 @@ def test_the_version_before_the_last_update_lies_half_way_however_many_steps_tha
     policy = random_policy()
     policy.version = 2 * epochs
     groups = dated(behaving(MIXED, 0.5), epochs)
-    config = changed(CONFIG, epochs=epochs, lr=1e-9, prox="versions", clip_low=1.0, clip_high=bound)
+    config = changed(
+        CONFIG, epochs=epochs, lr=1e-9, proximal_policy="versions", clip_low=1.0, clip_high=bound
+    )
     assert Learner(policy, config, decoupled=True).update(groups).clip_fraction == left
 
 

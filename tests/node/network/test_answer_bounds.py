@@ -78,7 +78,7 @@ def test_a_node_is_told_which_keys_make_groups_too_large_for_its_swarm() -> None
     said = caution(usual, 4_096, 8)
     for word in ("engine.max_new_tokens = 4096", "engine.group_size = 8", "max_frame_bytes"):
         assert word in said
-    assert "swarm-node found --answer-tokens 4096 --group-size 8" in said
+    assert "swarm-node create --answer-tokens 4096 --group-size 8" in said
     assert caution(founded(4_096, 8), 4_096, 8) == ""
     assert "max_completions" in caution(usual, 64, 65)
     assert "max_frame_bytes" in caution(usual, 1 << 17, 2)

@@ -140,7 +140,7 @@ def test_mallory_with_many_swarms_gets_a_bounded_line() -> None:
 
 
 def test_where_nobody_is_or_nothing_can_be_heard_the_remedy_is_named() -> None:
-    with pytest.raises(NodeError, match="swarm-node found --name NAME, then the same command"):
+    with pytest.raises(NodeError, match="swarm-node create --name NAME, then the same command"):
         search()
     with pytest.raises(NodeError, match=r"no multicast DNS at 10\.0\.0\.1.*--peers"):
         search(kind=Deaf)

@@ -98,7 +98,7 @@ def test_too_little_disk_keeps_fewer_checkpoints_and_then_is_refused() -> None:
             "learner.offload": st.booleans(),
             "learner.optimizer": st.sampled_from(["adamw", "adamw8bit"]),
             "learner.gradient_checkpointing": st.booleans(),
-            "schedule.mode": st.sampled_from(["alternate", "overlap"]),
+            "schedule.mode": st.sampled_from(["sync", "async"]),
         }
     ),
 )

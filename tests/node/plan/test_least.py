@@ -89,7 +89,7 @@ def test_a_damaged_file_counts_as_nothing(damage: bytes, tmp_path: Path) -> None
 @pytest.mark.parametrize("lora", [0, 16])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw8bit"])
-@pytest.mark.parametrize("mode", ["alternate", "overlap"])
+@pytest.mark.parametrize("mode", ["sync", "async"])
 def test_the_least_is_never_above_the_estimate(
     lora: int, dtype: str, optimizer: str, mode: str, tmp_path: Path, sixteen: None
 ) -> None:

@@ -185,7 +185,7 @@ class Parts:
         threads: Executor | None = None,
     ) -> AsyncRolloutGenerator:
         self.unfinished = UnfinishedGroups(self.journal)
-        self.window = StalenessWindow(staleness, over_provision=share, version=version)
+        self.window = StalenessWindow(staleness, oversample=share, version=version)
         return AsyncRolloutGenerator(
             self.tasks,
             policy=self.policy,

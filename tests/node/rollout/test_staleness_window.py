@@ -18,7 +18,7 @@ class AnyOrder(RuleBasedStateMachine):
     @initialize(staleness=st.integers(0, 3), share=st.sampled_from([0.0, 0.25, 1.0]))
     def open(self, staleness: int, share: float) -> None:
         self.staleness, self.share = staleness, min(share, float(staleness))
-        self.window = StalenessWindow(staleness, over_provision=self.share)
+        self.window = StalenessWindow(staleness, oversample=self.share)
         self.begun: dict[int, int] = {}
         self.settled: set[int] = set()
         self.started = self.trained = self.filtered = 0
@@ -63,7 +63,7 @@ class AnyOrder(RuleBasedStateMachine):
     def restart(self) -> None:
         """Every group that was not taken is gone on with; verdicts are given again."""
         version = self.window.version
-        self.window = StalenessWindow(self.staleness, over_provision=self.share, version=version)
+        self.window = StalenessWindow(self.staleness, oversample=self.share, version=version)
         self.restarted = True
         self.settled.clear()
         self.sizes = self.sizes[:version]
@@ -110,7 +110,7 @@ TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=40, deadl
     st.integers(1, 8),
 )
 def test_nothing_expires_whatever_finishes_when(draw, staleness, share, size) -> None:
-    window = StalenessWindow(staleness, over_provision=min(share, staleness))
+    window = StalenessWindow(staleness, oversample=min(share, staleness))
     for _ in range(12):
         window.plan(draw.randint(1, size))
         assert not window.expire()
@@ -126,7 +126,7 @@ def test_nothing_expires_whatever_finishes_when(draw, staleness, share, size) ->
 
 
 def filled(staleness: int, size: int = 2, *, share: float = 0.0) -> StalenessWindow:
-    window = StalenessWindow(staleness, over_provision=share)
+    window = StalenessWindow(staleness, oversample=share)
     window.plan(size)
     for _ in range(window.capacity):
         window.begin()

@@ -134,7 +134,7 @@ def test_a_port_that_somebody_holds_is_named_with_its_key(folder: RunFolder, tak
 
 
 def test_a_file_that_the_config_names_is_missed_at_once(folder: RunFolder, tmp_path: Path) -> None:
-    for key in ("tasks.files", "tasks.read"):
+    for key in ("tasks.files", "sandbox.read"):
         value = str(tmp_path / "nowhere")
         table = {"sums": value if key == "tasks.files" else [value]}
         with pytest.raises(ConfigError, match=rf"{key}\.sums: .*nowhere"):

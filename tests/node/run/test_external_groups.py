@@ -120,7 +120,7 @@ def test_shares_of_an_author_and_of_newcomers_are_those_asked_for(monkeypatch) -
         mixture__local=4,
         mixture__external=4,
         mixture__author_share=0.25,
-        mixture__newcomer_share=0.5,
+        mixture__unproven_share=0.5,
     )
     parts.pool.add(pooled(n, author=author) for author in (ANNA, BEN) for n in range(4))
     parts.run(1)
@@ -128,7 +128,7 @@ def test_shares_of_an_author_and_of_newcomers_are_those_asked_for(monkeypatch) -
 
 
 def intake_of(counters: Counters, *refuse: str) -> Intake:
-    config = configured(mixture__refuse=list(refuse))
+    config = configured(mixture__filters=list(refuse))
     policy = random_policy(hidden=32, layers=1)
     return open_intake(config, policy, manifest(), b"secret", counters)
 

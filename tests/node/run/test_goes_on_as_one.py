@@ -1,6 +1,6 @@
 """Two runs one after the other are one run: what is drawn, learned and told is the same to the bit.
 
-One alone, under ``alternate``, within an epoch: tasks follow from the epoch they are drawn in.
+One alone, under ``sync``, within an epoch: tasks follow from the epoch they are drawn in.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Real(TransformersEngine):
         super().__init__(policy, seed=0)
 
 
-@pytest.mark.parametrize("streaming", [False, True], ids=["alternate", "overlap"])
+@pytest.mark.parametrize("streaming", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize(
     ("length", "counter"),
     [(0, "own_prompts_empty"), (LONGER_THAN_ANY_CONTEXT, "own_prompts_too_long")],
@@ -43,7 +43,7 @@ def test_every_third_question_cannot_be_answered(
     assert parts.counters.snapshot()[counter] > 0
 
 
-@pytest.mark.parametrize("streaming", [False, True], ids=["alternate", "overlap"])
+@pytest.mark.parametrize("streaming", [False, True], ids=["sync", "async"])
 def test_three_of_four_tasks_cannot_be_built(
     monkeypatch: pytest.MonkeyPatch, streaming: bool
 ) -> None:

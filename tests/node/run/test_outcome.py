@@ -18,12 +18,12 @@ def outcome(*external, trained: int, proven=frozenset()) -> Outcome:
 def test_shares_are_of_all_groups_of_the_update():
     groups = [pooled(i, author=ANNA) for i in range(3)] + [pooled(9, author=BEN)]
     done = outcome(*groups, trained=12, proven=frozenset({ANNA}))
-    assert (done.author_share, done.newcomer_share) == (3 / 12, 1 / 12)
-    assert replace(done, proven=frozenset()).newcomer_share == pytest.approx(4 / 12)
+    assert (done.author_share, done.unproven_share) == (3 / 12, 1 / 12)
+    assert replace(done, proven=frozenset()).unproven_share == pytest.approx(4 / 12)
     alone = outcome(trained=2)
-    assert (alone.author_share, alone.newcomer_share) == (0.0, 0.0)
+    assert (alone.author_share, alone.unproven_share) == (0.0, 0.0)
     nothing = outcome(trained=0)
-    assert (nothing.author_share, nothing.newcomer_share) == (None, None)
+    assert (nothing.author_share, nothing.unproven_share) == (None, None)
 
 
 def test_authors_are_credited_with_what_the_learner_found_and_nothing_for_no_advantage():

@@ -112,7 +112,7 @@ def test_a_record_tells_of_a_round_what_its_parts_tell() -> None:
     assert record.reward_eval == 0.25
     assert record.informative_own == 0.5
     assert (record.groups_own, record.groups_external, record.external_wanted) == (2, 3, 6)
-    assert (record.author_share, record.newcomer_share) == (0.2, 0.1)
+    assert (record.author_share, record.unproven_share) == (0.2, 0.1)
     assert record.pool_groups == 1
     assert (record.tokens_generated, record.tokens_trained) == (20, 11)
     assert (record.tokens_per_s, record.mean_length) == (5.0, 5.0)
@@ -153,7 +153,7 @@ def test_a_round_without_own_groups_is_recorded_too() -> None:
     assert (record.groups_own, record.tokens_generated) == (0, 0)
     assert (record.reward_own, record.reward_external, record.informative_own) == (None,) * 3
     assert (record.tokens_per_s, record.mean_length, record.truncated) == (None,) * 3
-    assert (record.author_share, record.newcomer_share) == (None, None)
+    assert (record.author_share, record.unproven_share) == (None, None)
 
 
 def test_a_figure_of_an_update_that_was_not_measured_is_none_and_the_others_are_told() -> None:

@@ -76,7 +76,7 @@ def test_an_engine_is_compared_also_where_only_strangers_teach() -> None:
     [
         ({}, False),
         ({"engine__sleep_mode": True}, True),
-        ({"streaming": True, "schedule__over_provision": 0.5}, True),
+        ({"streaming": True, "schedule__oversample": 0.5}, True),
         ({"streaming": True}, False),
     ],
 )
@@ -112,7 +112,7 @@ def test_own_groups_are_weighed_by_age_only_where_they_can_be_old(
         engine__temperature=0.75,
         mixture__correction="tis",
         mixture__correction_options={"cap": 3.0},
-        mixture__refuse=["unlikely"],
+        mixture__filters=["unlikely"],
         **changes,
     )
     (choices,) = told
@@ -120,5 +120,5 @@ def test_own_groups_are_weighed_by_age_only_where_they_can_be_old(
     assert choices["temperature"] == 0.75
     assert (choices["correction"], choices["correction_options"]) == ("tis", {"cap": 3.0})
     assert choices["floor"]
-    Parts(monkeypatch, mixture__refuse=[])
+    Parts(monkeypatch, mixture__filters=[])
     assert not told[1]["floor"]

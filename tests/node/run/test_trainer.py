@@ -108,7 +108,7 @@ def test_the_pool_is_bounded_as_the_configuration_says() -> None:
 
 
 def test_newcomers_keep_the_share_of_the_pool_that_the_configuration_says() -> None:
-    experience = experience_of(pool_groups=16, newcomer_share=0.125)
+    experience = experience_of(pool_groups=16, unproven_share=0.125)
     experience.accounts.prove([(ANNA, 1.0)] * 8)
     experience.pool.add(pooled(number, author=ANNA) for number in range(16))
     assert len([author for author in kept(experience) if author != ANNA]) == 2

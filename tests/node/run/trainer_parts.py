@@ -47,7 +47,7 @@ def configured(*, streaming: bool = False, **changes: object) -> Config:
             "engine.max_new_tokens": 40,
             "mixture.local": 4,
             "mixture.external": 0,
-            "schedule.mode": "overlap" if streaming else "alternate",
+            "schedule.mode": "async" if streaming else "sync",
             "schedule.eval_tasks": 2,
             **{name.replace("__", "."): value for name, value in changes.items()},
         }
