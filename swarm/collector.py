@@ -200,7 +200,6 @@ class FrameAdmission(Protocol):
 
     async def admit(self, frame: bytes, expected_author: bytes, offer: Offer) -> list[PooledGroup]:
         """Return the groups that pass; refusals are counted and charged inside."""
-        ...
 
 
 class Collector:

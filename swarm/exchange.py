@@ -73,7 +73,6 @@ class FrameStore(Protocol):
 
     def get(self, content_id: bytes) -> bytes | None:
         """Return a frame by its content id, or None."""
-        ...
 
 
 class Exchange:

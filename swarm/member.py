@@ -44,7 +44,6 @@ class ManifestSource(Protocol):
 
     async def fetch_manifest(self, peer: str) -> bytes:
         """Return the signed bytes, unchecked; errors as in :meth:`Transport.request`."""
-        ...
 
 
 class Acquaintance:

@@ -29,7 +29,6 @@ class ProfileSource(Protocol):
 
     async def fetch_profile(self, peer: str) -> bytes:
         """Return the signed bytes, unchecked; errors as in :meth:`Transport.request`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

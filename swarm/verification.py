@@ -222,7 +222,6 @@ class Judge(Protocol):
         Raises:
             JudgeRefused: there is no result; every other exception is a bug.
         """
-        ...
 
     def judge_some(
         self, asked: Sequence[Asked], *, seconds: float | None = None

@@ -37,10 +37,11 @@ from swarm.transport.transport import (
     Reach,
     Transport,
     TransportError,
+    Way,
+    describe_reach,
     dialled,
     is_relayed,
     port_of,
-    told,
 )
 
 HEAR_SECONDS = 3.0
@@ -90,7 +91,8 @@ async def check_reach(transport: Transport, peers: Sequence[str]) -> list[Check]
     if not answers:
         return []
     hosts = [answer.host for answer in answers]
-    return [_finding(told("direct" if dialled(answers) else "unreachable", ports, hosts, 0))]
+    way: Way = "direct" if dialled(answers) else "unreachable"
+    return [_finding(describe_reach(way, ports, hosts, 0))]
 
 
 def told_by_node(folder: RunFolder) -> list[Check]:

@@ -19,9 +19,9 @@ from swarm.transport.hivemind.dht import (
     BoundedStorage,
     HivemindDHT,
     Kinds,
+    OneIdEach,
     be_client,
     by_peer,
-    guard_routing,
     own,
     packed,
 )
@@ -40,9 +40,11 @@ from swarm.transport.transport import PeerUnreachable, Refused
 
 logger = logging.getLogger(__name__)
 
+# Streams that may wait while this process is busy. Beyond asyncio's default of 100, the daemon
+# resets each further stream, so a flood of streams would shut out all peers.
 UNACCEPTED = 512
-"""Streams that may wait while this process is busy. Beyond asyncio's default of 100, the daemon
-resets each further stream, so a flood of streams would shut out all peers."""
+RPC_SECONDS = 1.5
+STOP_SECONDS = 5.0
 
 
 def expect_hang_ups(p2p: Any) -> None:
@@ -137,10 +139,6 @@ def options(settings: NodeSettings) -> dict[str, Any]:
     }
 
 
-RPC_SECONDS = 1.5
-STOP_SECONDS = 5.0
-
-
 class HivemindNode:
     """A running daemon with its DHT node. All methods belong to one event loop."""
 
@@ -184,17 +182,16 @@ class HivemindNode:
             raise
         dht.protocol.serializer = serializer
         dht.protocol._validate_dictionary = gate.prune
-        dht.protocol.storage = (
-            predecessor.dht.protocol.storage
-            if predecessor
-            else BoundedStorage(
+        if predecessor:
+            dht.protocol.storage = predecessor.dht.protocol.storage
+        else:
+            dht.protocol.storage = BoundedStorage(
                 dht.protocol.storage,
                 counters,
                 guests,
                 lambda key, value: gate.stored(key.to_bytes(), value),
             )
-        )
-        guard_routing(dht.protocol, counters, guests)
+        dht.protocol.update_routing_table = OneIdEach(dht.protocol, counters, guests).update
         limit_calls(p2p, counters, guests)
         expect_hang_ups(p2p)
         return cls(p2p, dht, gate, visible, counters)

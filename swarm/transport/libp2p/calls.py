@@ -163,10 +163,9 @@ def several(fields: Fields, number: int) -> list[bytes]:
 
 
 def _pack_result(result: Result) -> bytes:
-    nodes, peers = ([pair[n] for pair in result.nearest] for n in (0, 1))
     listed: dict[int, Field | Sequence[Field]] = {
-        4: [node for node in nodes if isinstance(node, bytes)],
-        5: [peer_id_bytes(peer) for peer in peers if isinstance(peer, str)],
+        4: [node for node, _ in result.nearest],
+        5: [peer_id_bytes(peer) for _, peer in result.nearest],
     }
     if result.value is None:
         return encode(listed)
@@ -177,9 +176,7 @@ def _open_result(fields: Fields, most: int) -> Result:
     nodes, peers = several(fields, 4), several(fields, 5)
     if len(nodes) != len(peers) or any(len(node) != NODE_BYTES for node in nodes):
         raise ValueError("neighbours without an id or a peer")
-    nearest = tuple(
-        (node, peer_id_text(peer)) for node, peer in zip(nodes[:most], peers, strict=False)
-    )
+    nearest = tuple(zip(nodes[:most], map(peer_id_text, peers[:most]), strict=True))
     if varints(fields.get(1, [_NOT_FOUND]))[-1:] != [_DICTIONARY]:
         return Result(None, 0.0, nearest)
     expirations = doubles(fields.get(3, []))
@@ -265,12 +262,9 @@ class Shelf:
     def get(self, key: bytes) -> StoredValue | None:
         """Return the dictionary under a key and its latest expiration."""
         found = self._dictionaries.get(key)
-        if found is None:
-            return None
-        found.forget(self._clock.time())
-        if not len(found):
-            return None
-        return StoredValue(found, found.latest)
+        if found is not None:
+            found.forget(self._clock.time())
+        return StoredValue(found, found.latest) if found else None
 
     def items(self) -> list[tuple[bytes, StoredValue]]:
         """Return all keys with their dictionaries."""
@@ -281,9 +275,8 @@ class Shelf:
         """Store a record; return False if it has expired or a later one is present."""
         if expiration_time <= self._clock.time():
             return False
-        return self._dictionaries.setdefault(key, Dictionary()).store(
-            subkey, value, expiration_time
-        )
+        dictionary = self._dictionaries.setdefault(key, Dictionary())
+        return dictionary.store(subkey, value, expiration_time)
 
     def _sweep(self) -> None:
         now = self._clock.time()
