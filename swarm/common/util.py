@@ -114,8 +114,7 @@ def make_private(path: Path) -> Path:
 
 
 UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0), ("days", 86400.0))
-ENOUGH = 2.0
-"""Minimum number of a unit before it is used, so that 60 and 90 minutes stay distinct."""
+ENOUGH = 2.0  # minimum number of a unit before it is used, so that 60 and 90 minutes stay distinct
 
 
 def counted(count: int, noun: str) -> str:

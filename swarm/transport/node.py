@@ -144,16 +144,12 @@ default, because a flood left it three times as large.
 """
 
 
-class DaemonFailed(TransportError):  # noqa: N818
+class DaemonFailed(TransportError, code="daemon_failed"):  # noqa: N818
     """p2pd did not start."""
 
-    code = "daemon_failed"
 
-
-class PortTaken(TransportError):  # noqa: N818
+class PortTaken(TransportError, code="port_taken"):  # noqa: N818
     """Another process listens on a port of this node."""
-
-    code = "port_taken"
 
 
 def check_ports(listen: Iterable[str]) -> None:

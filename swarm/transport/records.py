@@ -34,7 +34,6 @@ from swarm.transport.transport import RECORD_LIMIT, RecordCheck, RecordView
 logger = logging.getLogger(__name__)
 
 MAX_REPORTS = 128  # a node stores about 20 per time slot in any swarm: 4 versions, 5 nodes each
-
 DICTIONARY_CODE = 0x50  # hivemind's msgpack extension for the subkeys of one key
 MAX_SUBKEYS = 1024
 SUBKEY_LIMIT = 64

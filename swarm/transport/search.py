@@ -13,7 +13,6 @@ from typing import Generic, TypeVar
 from swarm.common.counters import Counters
 
 BUCKET = 20  # neighbors in an honest answer, and nodes that a search returns
-
 REPLICAS = 5
 WORKERS = 4
 PATIENCE_SECONDS = 0.5  # before another peer is asked in parallel, so silent peers delay nothing

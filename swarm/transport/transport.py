@@ -128,47 +128,36 @@ class TransportError(Exception):
 
     code = "transport"
 
+    def __init_subclass__(cls, code: str = "") -> None:
+        cls.code = code or cls.code
 
-class PeerUnreachable(TransportError):
+
+class PeerUnreachable(TransportError, code="unreachable"):
     """No connection to the peer, or it broke."""
 
-    code = "unreachable"
 
-
-class DeadlineExceeded(TransportError):
+class DeadlineExceeded(TransportError, code="deadline"):
     """The answer was not complete in time."""
 
-    code = "deadline"
 
-
-class TooSlow(TransportError):
+class TooSlow(TransportError, code="too_slow"):
     """The answer arrived below the minimum rate."""
 
-    code = "too_slow"
 
-
-class ResponseTooLarge(TransportError):
+class ResponseTooLarge(TransportError, code="response_too_large"):
     """The peer declared an answer over the caller's limit; none of it was read."""
 
-    code = "response_too_large"
 
-
-class Refused(TransportError):
+class Refused(TransportError, code="refused"):
     """The peer closed the stream without an answer: it is busy or declined."""
 
-    code = "refused"
 
-
-class ClockSkew(TransportError):
+class ClockSkew(TransportError, code="clock_skew"):
     """The clocks of this machine and the swarm disagree."""
 
-    code = "clock_skew"
 
-
-class RecordTooLarge(TransportError):
+class RecordTooLarge(TransportError, code="record_too_large"):
     """A record to store exceeds :data:`RECORD_LIMIT`."""
-
-    code = "record_too_large"
 
 
 def check_size(value: bytes) -> None:
@@ -238,8 +227,7 @@ class Transport(Protocol):
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
         """Put a record into the DHT; return False if no replica took it.
 
-        Only a record with a strictly later ``expiry`` (unix seconds) replaces it. Raises
-        :class:`RecordTooLarge`.
+        Only a strictly later ``expiry`` (unix seconds) replaces it. Raises ``RecordTooLarge``.
         """
 
     async def read(self, key: str) -> dict[bytes, bytes]:
@@ -270,8 +258,7 @@ class Transport(Protocol):
                 :data:`HEADER_SECONDS`.
             minimum_rate: bytes per second, enforced after :data:`RATE_GRACE_SECONDS`.
 
-        Raises:
-            PeerUnreachable, DeadlineExceeded, TooSlow, ResponseTooLarge, Refused
+        Raises ``PeerUnreachable, DeadlineExceeded, TooSlow, ResponseTooLarge`` or ``Refused``.
         """
 
     def handle(self, protocol: str, handler: Handler, limits: HandlerLimits) -> None:

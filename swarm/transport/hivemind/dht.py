@@ -135,8 +135,7 @@ class HivemindDHT:
         nodes, peers = result.nearest_node_ids, result.nearest_peer_ids
         if refused := max(0, len(nodes) - BUCKET - 1):
             self._counters.add("neighbours_refused", refused)
-        few = slice(BUCKET + 1)
-        pairs = zip(nodes[few], peers[few], strict=True)
+        pairs = zip(nodes[: BUCKET + 1], peers[: BUCKET + 1], strict=True)
         peer_of = type(self._dht.peer_id)
         return [(self._node_of(node), peer_of(peer)) for node, peer in pairs]
 

@@ -147,9 +147,10 @@ class HivemindNode:
     ) -> None:
         self.p2p = p2p
         self.dht = dht
-        self._gate = gate
+        self.gate = gate
+        self.addresses = visible
+        self.peer_id = str(p2p.peer_id)
         self._table = HivemindDHT(dht, _kinds(), gate, counters)
-        self._visible = visible
         self._reasons = DialReasons()
 
     @classmethod
@@ -169,7 +170,7 @@ class HivemindNode:
         use_hivemind_log_handler("nowhere")
         logging.addLevelName(logging.WARNING, "WARNING")
         serializer = StrictSerializer(DictionaryDHTValue)
-        gate = predecessor._gate if predecessor else RecordGate(serializer, counters)
+        gate = predecessor.gate if predecessor else RecordGate(serializer, counters)
         p2p = await cls._start_daemon(settings)
         p2p._client.control._pending_calls = PendingCalls()
         try:
@@ -252,21 +253,9 @@ class HivemindNode:
         return self.p2p._client.control
 
     @property
-    def peer_id(self) -> str:
-        return str(self.p2p.peer_id)
-
-    @property
     def daemon(self) -> int | None:
         child = self.p2p._child
         return child.pid if child.returncode is None else None
-
-    @property
-    def gate(self) -> RecordGate:
-        return self._gate
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        return self._visible
 
     async def connect(self, address: str) -> tuple[str, float]:
         from hivemind.dht.routing import DHTID
@@ -304,7 +293,7 @@ class HivemindNode:
 
     async def look(self) -> None:
         _, now = await self.p2p._client.identify()
-        self._visible = own(now, self.peer_id)
+        self.addresses = own(now, self.peer_id)
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
         return await self._table.store(key, subkey, value, expiry)
@@ -378,7 +367,7 @@ class HivemindNode:
         await _shut_down(self.p2p)
 
     def at_same_port(self, settings: NodeSettings) -> NodeSettings:
-        return replace(settings, listen=with_port_of(self._visible, settings.listen))
+        return replace(settings, listen=with_port_of(self.addresses, settings.listen))
 
 
 async def _shut_down(p2p: Any) -> None:

@@ -19,8 +19,7 @@ from swarm.transport.transport import Refused
 PING, FIND, STORE = (f"DHTProtocol.rpc_{name}" for name in ("ping", "find", "store"))
 CALL_ID_BYTES = 16
 NODE_BYTES = 20
-MOST_KEYS = 256
-"""Maximum keys of a find and records of a store; a node that returns sends many."""
+MOST_KEYS = 256  # maximum keys of a find and records of a store; a node that returns sends many
 
 _NOT_FOUND, _DICTIONARY = 0, 2
 _ERROR_BYTES = 200
@@ -30,17 +29,11 @@ Neighbour = tuple[bytes, str]  # (node id, peer id)
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A node's response for one key.
+    """A node's response for one key."""
 
-    Attributes:
-        value: packed dictionary of its records, None if there are none.
-        expiration: latest of their expirations, unix seconds.
-        nearest: known nodes nearest to the key, nearest first.
-    """
-
-    value: bytes | None
-    expiration: float
-    nearest: tuple[Neighbour, ...]
+    value: bytes | None  # packed dictionary of its records, None if there are none
+    expiration: float  # latest of their expirations, unix seconds
+    nearest: tuple[Neighbour, ...]  # known nodes nearest to the key, nearest first
 
 
 @dataclass(frozen=True, slots=True)

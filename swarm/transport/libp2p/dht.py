@@ -27,6 +27,7 @@ from swarm.transport.libp2p.calls import (
     pack_error,
 )
 from swarm.transport.libp2p.routing_table import RecordShare, RoutingTable, distance
+from swarm.transport.node import StreamHandler
 from swarm.transport.protobuf import Fields, decode, encode, varints
 from swarm.transport.records import MESSAGE_LIMIT
 from swarm.transport.request_limits import CallBudget, PeerLimits, Service
@@ -243,53 +244,44 @@ class Libp2pDHT:
             self._counters.add("dht_work_dropped")
 
 
-class ServedCalls:
-    """A stream handler that answers the DHT calls of one name."""
-
-    def __init__(
-        self,
-        protocol: str,
-        table: Libp2pDHT,
-        budget: CallBudget,
-        counters: Counters,
-        guests: PeerLimits,
-    ) -> None:
-        self.protocol = protocol
-        self._table = table
-        self._budget = budget
-        self._counters = counters
-        self._service = Service(protocol, self._answer, CONCURRENT, counters, guests)
-
-    async def serve(
-        self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        """Answer the call on a stream."""
-        try:
-            await serve(reader, writer, self._service, peer, LENGTH_VARINT)
-        except Refusal as refusal:
-            logger.debug("%s from %s refused: %s", self.protocol, peer, refusal.reason)
-        except (TransportError, ValueError) as error:
-            self._counters.add("dht_calls_lost")
-            logger.debug("%s of %s: %s", self.protocol, peer, error)
-        finally:
-            writer.close()
-
-    async def _answer(self, peer: str, data: bytes) -> bytes:
-        try:
-            call_id, request = open_call(data)
-        except (ValueError, OverflowError) as error:
-            raise Refusal("malformed") from error
-
-        async def handle() -> bytes:
-            return await self._table.answer(self.protocol, peer, request)
-
-        try:
-            return pack_answer(call_id, await self._budget.serve(peer, len(data), handle))
-        except (ValueError, OverflowError, PermissionError) as error:
-            return pack_error(call_id, str(error))
+async def _answer_call(
+    table: Libp2pDHT, budget: CallBudget, name: str, peer: str, data: bytes
+) -> bytes:
+    try:
+        call_id, request = open_call(data)
+    except (ValueError, OverflowError) as error:
+        raise Refusal("malformed") from error
+    try:
+        handle = partial(table.answer, name, peer, request)
+        return pack_answer(call_id, await budget.serve(peer, len(data), handle))
+    except (ValueError, OverflowError, PermissionError) as error:
+        return pack_error(call_id, str(error))
 
 
-def served_calls(table: Libp2pDHT, counters: Counters, guests: PeerLimits) -> list[ServedCalls]:
-    """Return a handler for each call name; all share one call budget."""
+def served_calls(
+    table: Libp2pDHT, counters: Counters, guests: PeerLimits
+) -> dict[str, StreamHandler]:
+    """Return a stream handler for each call name; all share one call budget."""
     budget = CallBudget(counters, guests)
-    return [ServedCalls(name, table, budget, counters, guests) for name in (PING, FIND, STORE)]
+
+    def handler(name: str) -> StreamHandler:
+        service = Service(
+            name, partial(_answer_call, table, budget, name), CONCURRENT, counters, guests
+        )
+
+        async def on_stream(
+            peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
+            try:
+                await serve(reader, writer, service, peer, LENGTH_VARINT)
+            except Refusal as refusal:
+                logger.debug("%s from %s refused: %s", name, peer, refusal.reason)
+            except (TransportError, ValueError) as error:
+                counters.add("dht_calls_lost")
+                logger.debug("%s of %s: %s", name, peer, error)
+            finally:
+                writer.close()
+
+        return on_stream
+
+    return {name: handler(name) for name in (PING, FIND, STORE)}

@@ -128,9 +128,8 @@ class Libp2pNode:
         await node._thread.start()
         try:
             await node._listen()
-            for calls in served_calls(node.hash_table, counters, guests):
-                await node.add_handler(calls.protocol, calls.serve)
-            for protocol, handler in node._introductions.handlers().items():
+            handlers = served_calls(node.hash_table, counters, guests)
+            for protocol, handler in (handlers | node._introductions.handlers()).items():
                 await node.add_handler(protocol, handler)
             node._reservations.keep(settings.relays if settings.client else ())
         except BaseException:
@@ -171,10 +170,10 @@ class Libp2pNode:
 
     async def look(self) -> None:
         """Update this node's addresses: relays come and go, and a laptop moves."""
-        told = (*self._reservations.addresses(), *self._own())
-        if told != self._introductions.listening:
-            self.addresses = tuple(f"{address}/p2p/{self.peer_id}" for address in told)
-            self._introductions.listen_at(told)
+        listening = (*self._reservations.addresses(), *self._own())
+        if listening != self._introductions.listening:
+            self.addresses = tuple(f"{address}/p2p/{self.peer_id}" for address in listening)
+            self._introductions.listen_at(listening)
 
     async def disconnect(self, peer: str) -> None:
         """Close all connections with a peer, and their streams."""

@@ -94,7 +94,7 @@ async def reserve_on(relay: Muxed) -> float:
     stream = await relay.open()
     try:
         with trio.fail_after(RESERVATION_SECONDS):
-            source = await _asked(stream, encode({1: _RESERVE}))
+            source = await _asked(stream, reserve())
             return reservation_seconds(await _message(source), time.time())
     except trio.TooSlowError:
         raise ConnectionError(f"no answer within {RESERVATION_SECONDS:g} s") from None
@@ -122,6 +122,11 @@ async def _message(source: Source) -> bytes:
     if size > MESSAGE_BYTES:
         raise ValueError(f"a relay's message of {size} bytes")
     return await source.read(size)
+
+
+def reserve() -> bytes:
+    """Encode a request for a reservation."""
+    return encode({1: _RESERVE})
 
 
 def connect(peer: str) -> bytes:

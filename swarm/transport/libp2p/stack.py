@@ -23,7 +23,6 @@ NOT_SPOKEN = "na"
 MAX_LINE = 1024
 MAX_PROPOSALS = 16
 LONGEST_LENGTH = 3  # bytes of the varint before a line
-
 SECURITY = "/noise"
 MUXER = "/yamux/1.0.0"
 MAX_FRAME = 1 << 20  # bytes

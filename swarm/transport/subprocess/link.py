@@ -111,11 +111,9 @@ class Link:
             self._writer.close()
 
     async def call(self, method: str, /, *args: Any, **options: Any) -> Any:
-        """Call the other side's ``method`` and return its result.
+        """Call the other side's ``method``; raise its ``TransportError`` or ``Refusal``.
 
-        Raises:
-            LinkLost: the other side will never answer.
-            TransportError, Refusal: as raised there; other errors become a ``TransportError``.
+        Other errors become a ``TransportError``. Raises ``LinkLost`` if no answer can come.
         """
         number = next(self._numbers)
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
