@@ -108,55 +108,40 @@ def _u64(digest: bytes) -> int:
 
 
 LIFETIME_EPOCHS = 3  # maximum time slots from the end of a record's own to its expiry
-
 CLOCK_SKEW = 3.0  # seconds by which two honest clocks may differ
-
+# Cached opened records, 2 KiB each. A turn reads two shards in two time slots and one gossip
+# response: a few hundred records in a swarm of any size.
 REMEMBERED = 1024
-"""Cached opened records, 2 KiB each. A turn reads two shards in two time slots and one gossip
-response: a few hundred records in a swarm of any size."""
 
 _LIMITS = CodecLimits(MAX_RECORD_BYTES, depth=3, items=128, str_len=32, bin_len=32)
-
 _FIELDS = ("epoch", "depth", "shard", "sequence", "policy_step", "expiry", "nonce", "offers")
 _OFFER = ("content_id", "size", "groups", "env_digest", "informative")
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One frame that its author serves.
-
-    Attributes:
-        env_digest: 8 bytes, big-endian; bit ``i mod 64`` is set for each task family, ``i`` being
-            its position in the manifest's task set.
-        informative: number of groups whose claimed rewards differ.
-    """
+    """One frame that its author serves."""
 
     content_id: bytes
     size: int
     groups: int
+    # 8 bytes, big-endian; bit ``i mod 64`` is set for each task family, ``i`` being its position in
+    # the manifest's task set.
     env_digest: bytes
-    informative: int
+    informative: int  # number of groups whose claimed rewards differ
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """An author's record of one time slot.
-
-    Attributes:
-        depth: the author's choice; the time slot has 2^depth shards at this depth.
-        shard: :func:`protocol.announcement.shard_of` author, epoch and depth.
-        sequence: strictly increasing over an author's lifetime, shared with its frames.
-        expiry: Unix time, seconds; also the record's expiration in the DHT.
-        nonce: proof of work if the manifest requires it, else 0.
-    """
+    """An author's record of one time slot."""
 
     epoch: int
-    depth: int
-    shard: int
-    sequence: int
+    depth: int  # the author's choice; the time slot has 2^depth shards at this depth
+    shard: int  # :func:`protocol.announcement.shard_of` author, epoch and depth
+    sequence: int  # strictly increasing over an author's lifetime, shared with its frames
     policy_step: int
-    expiry: float
-    nonce: int
+    expiry: float  # Unix time, seconds; also the record's expiration in the DHT
+    nonce: int  # proof of work if the manifest requires it, else 0
     offers: tuple[Offer, ...]
 
 
@@ -191,11 +176,9 @@ def open_announcement(
 ) -> tuple[bytes, Announcement]:
     """Return author and announcement, with everything checked except the clock.
 
-    Recent results are cached, because a node reads the same record from every replica and turn.
-
-    Raises:
-        ProtocolError: in the order size, magic, swarm, key, signature, encoding, schema, shard,
-            lifetime, the manifest's limits, admission.
+    Checks in the order size, magic, swarm, key, signature, encoding, schema, shard, lifetime, the
+    manifest's limits, admission. Recent results are cached, because a node reads the same record
+    from every replica and turn.
     """
     return _opened(bytes(data), swarm_id, manifest)
 
@@ -205,10 +188,8 @@ def _opened(data: bytes, swarm_id: bytes, manifest: Manifest) -> tuple[bytes, An
     author, body = envelope.open_envelope(envelope.ANNOUNCEMENT, data, swarm_id, MAX_RECORD_BYTES)
     announcement = _from_wire(decode(body, _LIMITS))
     if announcement.shard != shard_of(author, announcement.epoch, announcement.depth):
-        raise WrongShard(
-            f"shard {announcement.shard} of depth {announcement.depth} is not the author's in this "
-            "epoch"
-        )
+        place = f"shard {announcement.shard} of depth {announcement.depth}"
+        raise WrongShard(f"{place} is not the author's in this epoch")
     begin = announcement.epoch * manifest.epoch_seconds
     end = (announcement.epoch + 1 + LIFETIME_EPOCHS) * manifest.epoch_seconds
     if not begin < announcement.expiry <= end:
@@ -223,9 +204,8 @@ def _opened(data: bytes, swarm_id: bytes, manifest: Manifest) -> tuple[bytes, An
 def check_clock(announcement: Announcement, manifest: Manifest, now: float) -> None:
     """Check an opened announcement against ``now`` (Unix seconds).
 
-    Raises:
-        Expired: its lifetime is over.
-        BadLifetime: its time slot has not begun, or it expires over three time slots from now.
+    Raises ``Expired``, or ``BadLifetime`` if its time slot has not begun or it expires more than
+    three time slots from now.
     """
     if announcement.expiry <= now:
         raise Expired(f"expired {now - announcement.expiry:.1f} s ago")
@@ -247,11 +227,8 @@ def check_record(
 ) -> tuple[bytes, Announcement]:
     """Check a record as a DHT validator does before it stores or returns it.
 
-    Args:
-        key: hashed, as in the DHT (:func:`protocol.announcement.dht_key_of`).
-        subkey: the author's public key.
-        expiry: must equal the signed one, or any peer could prolong the record.
-        opener: :func:`open_announcement`, or a function that caches its results.
+    ``key`` is hashed by :func:`dht_key_of`, ``subkey`` is the author's public key. ``expiry`` must
+    equal the signed one, or any peer could prolong the record.
     """
     author, announcement = opener(value, swarm_id, manifest)
     if subkey != author:
@@ -266,26 +243,9 @@ def check_record(
 
 
 def _to_wire(announcement: Announcement) -> dict[str, object]:
-    offers = [
-        {
-            "content_id": offer.content_id,
-            "size": offer.size,
-            "groups": offer.groups,
-            "env_digest": offer.env_digest,
-            "informative": offer.informative,
-        }
-        for offer in announcement.offers
-    ]
-    return {
-        "epoch": announcement.epoch,
-        "depth": announcement.depth,
-        "shard": announcement.shard,
-        "sequence": announcement.sequence,
-        "policy_step": announcement.policy_step,
-        "expiry": float(announcement.expiry),
-        "nonce": announcement.nonce,
-        "offers": offers,
-    }
+    offers = [codec.record(offer, _OFFER) for offer in announcement.offers]
+    plain = {"expiry": float(announcement.expiry), "offers": offers}
+    return codec.record(announcement, _FIELDS) | plain
 
 
 def _from_wire(wire: object) -> Announcement:

@@ -45,13 +45,7 @@ class CodecLimits:
 
 
 def encode(value: object) -> bytes:
-    """Encode None, bool, int, float, str, bytes, list or dict as canonical bytes.
-
-    Dicts keep their own order; the caller writes them in schema order.
-
-    Raises:
-        BadEncoding: the format cannot hold the value.
-    """
+    """Encode plain values, dicts in their own order; raise ``BadEncoding`` for others."""
     try:
         return cast(bytes, msgpack.packb(value, use_bin_type=True, strict_types=True))
     except (TypeError, ValueError, OverflowError) as error:
@@ -59,13 +53,10 @@ def encode(value: object) -> bytes:
 
 
 def decode(data: bytes, limits: CodecLimits) -> object:
-    """Decode ``data``, which must be one canonical value without trailing bytes.
+    """Decode one canonical value; raise a ``ProtocolError`` for anything else.
 
     It checks lengths against the rest of the message before it builds anything. So it never
     allocates more than a small multiple of ``limits.items`` and ``limits.bytes``.
-
-    Raises:
-        ProtocolError: a subclass, for anything except one canonical value.
     """
     if len(data) > limits.bytes:
         raise TooLarge(f"message of {len(data)} bytes, limit {limits.bytes}")
@@ -197,10 +188,7 @@ _READ: tuple[_Read | None, ...] = (
     lambda r, d: r.blob(r.length(1, 0)),
     lambda r, d: r.blob(r.length(2, 1 << 8)),
     lambda r, d: r.blob(r.length(4, 1 << 16)),
-    None,
-    None,
-    None,
-    None,
+    *(None,) * 4,
     lambda r, d: r.float64(),
     lambda r, d: r.integer(1, signed=False),
     lambda r, d: r.integer(2, signed=False),
@@ -210,11 +198,7 @@ _READ: tuple[_Read | None, ...] = (
     lambda r, d: r.integer(2, signed=True),
     lambda r, d: r.integer(4, signed=True),
     lambda r, d: r.integer(8, signed=True),
-    None,
-    None,
-    None,
-    None,
-    None,
+    *(None,) * 5,
     lambda r, d: r.text(r.length(1, 32)),
     lambda r, d: r.text(r.length(2, 1 << 8)),
     lambda r, d: r.text(r.length(4, 1 << 16)),
@@ -231,18 +215,17 @@ MAX_RECORD_BYTES = 1024
 MAX_OFFERS = 4
 
 MAX_DEPTH = 12  # the announcements of a time slot use at most 2**MAX_DEPTH DHT keys
-
-PLAIN_RATIO = 4
-"""Maximum ratio of a frame's uncompressed body to the manifest's ``max_frame_bytes``."""
-
+PLAIN_RATIO = 4  # of a frame's uncompressed body to the manifest's ``max_frame_bytes``, at most
 MAX_ITEMS = 1 << 17  # values (including keys and containers) in one frame body
-
 MAX_GROUPS = 1024
 MAX_COMPLETIONS = 1024
 MAX_SEGMENTS = 64
+MAX_INT = (1 << 63) - 1  # in any field: it fits a signed 64-bit word in every language
 
-MAX_INT = (1 << 63) - 1
-"""Largest integer in any field; it fits a signed 64-bit word in every language."""
+
+def record(value: object, names: tuple[str, ...]) -> dict[str, object]:
+    """Return a map of these attributes, in this order."""
+    return {name: getattr(value, name) for name in names}
 
 
 def fields(value: object, names: tuple[str, ...], where: str) -> list[object]:

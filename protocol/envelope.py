@@ -52,8 +52,7 @@ def open_envelope(
 ) -> tuple[bytes, bytes]:
     """Return author and body of an envelope after verifying its signature.
 
-    Raises:
-        TooLarge, BadMagic, Truncated, WrongSwarm, BadKey, BadSignature: checked in this order.
+    Checks in the order size, magic, head, swarm, key, signature; raises ``ProtocolError``.
     """
     if len(data) > most:
         raise TooLarge(f"message of {len(data)} bytes, limit {most}")
@@ -103,11 +102,7 @@ def compress_body(plain: bytes, *, compress: bool) -> bytes:
 
 
 def decompress_body(body: bytes, most: int) -> bytes:
-    """Return the uncompressed bytes, at most ``most``.
-
-    Raises:
-        Truncated, TooLarge, BadCompression
-    """
+    """Return at most ``most`` bytes; raise ``Truncated``, ``TooLarge``, ``BadCompression``."""
     if len(body) < COMPRESSED_HEAD_BYTES:
         raise Truncated(f"body of {len(body)} bytes, its head alone takes {COMPRESSED_HEAD_BYTES}")
     method, length = _HEAD.unpack_from(body)
@@ -129,9 +124,8 @@ def _decompress(packed: bytes, length: int, most: int) -> bytes:
     try:
         frame = zstandard.get_frame_parameters(packed)
         if frame.content_size != length or frame.dict_id:
-            raise BadCompression(
-                f"the zstd frame does not declare {length} bytes without dictionary"
-            )
+            due = f"{length} bytes without dictionary"
+            raise BadCompression(f"the zstd frame does not declare {due}")
         if frame.window_size > _MAX_WINDOW:
             raise BadCompression(f"zstd window of {frame.window_size} bytes")
         return zstandard.ZstdDecompressor().decompress(

@@ -16,11 +16,12 @@ class ProtocolError(ValueError):
 
     code: ClassVar[str] = "protocol_error"
 
+    def __init_subclass__(cls, code: str = "") -> None:
+        cls.code = code or cls.code
 
-class BadMagic(ProtocolError):
+
+class BadMagic(ProtocolError, code="bad_magic"):
     """Bytes that are not the expected kind of message."""
-
-    code = "bad_magic"
 
 
 class OtherVersion(BadMagic):
@@ -34,97 +35,65 @@ class OtherVersion(BadMagic):
         self.older = found < expected
 
 
-class Truncated(ProtocolError):
+class Truncated(ProtocolError, code="truncated"):
     """Bytes that end before the value does."""
 
-    code = "truncated"
 
-
-class TrailingBytes(ProtocolError):
+class TrailingBytes(ProtocolError, code="trailing_bytes"):
     """Bytes after the end of the value."""
 
-    code = "trailing_bytes"
 
-
-class TooLarge(ProtocolError):
+class TooLarge(ProtocolError, code="too_large"):
     """A message, string, byte string or declared uncompressed length over its limit."""
 
-    code = "too_large"
 
-
-class TooDeep(ProtocolError):
+class TooDeep(ProtocolError, code="too_deep"):
     """Arrays and maps nested deeper than allowed."""
 
-    code = "too_deep"
 
-
-class TooManyItems(ProtocolError):
+class TooManyItems(ProtocolError, code="too_many_items"):
     """Too many values in one message, or too many elements in a field."""
 
-    code = "too_many_items"
 
-
-class DuplicateKey(ProtocolError):
+class DuplicateKey(ProtocolError, code="duplicate_key"):
     """A map with the same key twice."""
 
-    code = "duplicate_key"
 
-
-class BadEncoding(ProtocolError):
+class BadEncoding(ProtocolError, code="bad_encoding"):
     """Ill-formed or non-canonical msgpack: long forms, extensions, NaN, invalid UTF-8."""
 
-    code = "bad_encoding"
 
-
-class BadCompression(ProtocolError):
+class BadCompression(ProtocolError, code="bad_compression"):
     """An unknown compression method, a broken zstd frame, or a wrong declared length."""
 
-    code = "bad_compression"
 
-
-class BadSchema(ProtocolError):
+class BadSchema(ProtocolError, code="bad_schema"):
     """A well-formed value with a missing, unknown, mistyped or out-of-range field."""
 
-    code = "bad_schema"
 
-
-class BadKey(ProtocolError):
+class BadKey(ProtocolError, code="bad_key"):
     """An Ed25519 key of wrong length, not canonical, off the curve or of small order."""
 
-    code = "bad_key"
 
-
-class BadSignature(ProtocolError):
+class BadSignature(ProtocolError, code="bad_signature"):
     """A signature that is not the author's over these bytes in this domain."""
 
-    code = "bad_signature"
 
-
-class WrongSwarm(ProtocolError):
+class WrongSwarm(ProtocolError, code="wrong_swarm"):
     """A message that belongs to another swarm."""
 
-    code = "wrong_swarm"
 
-
-class WrongShard(ProtocolError):
+class WrongShard(ProtocolError, code="wrong_shard"):
     """A record in a shard, under a key or under a subkey that is not its author's."""
 
-    code = "wrong_shard"
 
-
-class Expired(ProtocolError):
+class Expired(ProtocolError, code="expired"):
     """A record whose lifetime is over."""
 
-    code = "expired"
 
-
-class BadLifetime(ProtocolError):
+class BadLifetime(ProtocolError, code="bad_lifetime"):
     """A record that lives longer than allowed, or comes from the future."""
 
-    code = "bad_lifetime"
 
-
-class NotAdmitted(ProtocolError):
+class NotAdmitted(ProtocolError, code="not_admitted"):
     """An author that the manifest's admission rule does not admit."""
-
-    code = "not_admitted"

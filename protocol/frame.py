@@ -36,19 +36,15 @@ class OpenFrame:
 
 
 def seal(batch: Batch, identity: Identity, swarm_id: bytes, *, compress: bool = True) -> bytes:
-    """Sign a batch into a frame that :func:`open_frame` accepts.
+    """Sign a batch into a frame; raise ``ProtocolError`` beyond schema or hard limits.
 
-    This holds within the protocol's hard limits. :func:`check_batch` checks the manifest's limits,
-    and the caller compares the frame's length with ``max_frame_bytes``.
-
-    Raises:
-        ProtocolError: the batch breaks the schema or a hard limit.
+    :func:`check_batch` checks the manifest's limits, and the caller compares the frame's length
+    with ``max_frame_bytes``.
     """
     plain = encode_batch(batch)
     decode_batch(plain)
-    frame = envelope.close(
-        envelope.FRAME, swarm_id, identity, compress_body(plain, compress=compress)
-    )
+    body = compress_body(plain, compress=compress)
+    frame = envelope.close(envelope.FRAME, swarm_id, identity, body)
     if len(frame) > MAX_FRAME_BYTES:
         raise TooLarge(f"frame of {len(frame)} bytes, limit {MAX_FRAME_BYTES}: seal fewer groups")
     return frame
@@ -57,9 +53,8 @@ def seal(batch: Batch, identity: Identity, swarm_id: bytes, *, compress: bool = 
 def open_frame(frame: bytes, swarm_id: bytes, manifest: Manifest) -> OpenFrame:
     """Open a frame and check everything except clock, tasks and history.
 
-    Raises:
-        ProtocolError: in the order size, magic, swarm, key, signature, admission, compression,
-            encoding, schema, the manifest's limits.
+    Checks in the order size, magic, swarm, key, signature, admission, compression, encoding,
+    schema, the manifest's limits; raises ``ProtocolError``.
     """
     author, body = envelope.open_envelope(envelope.FRAME, frame, swarm_id, manifest.max_frame_bytes)
     check_author(manifest.admission, author)

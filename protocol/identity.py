@@ -42,9 +42,8 @@ def domain_hash(domain: bytes, *parts: bytes) -> bytes:
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 
+# Cached keys, more than a node has accounts; each takes about 300 bytes per cache below.
 REMEMBERED = 1 << 14
-"""Cached keys, more than a node has accounts; each takes about 300 bytes per cache below."""
-
 # Heads of protobuf PrivateKey {Type = Ed25519 (1), Data = 64 bytes}, and of PublicKey with 32 bytes
 # inside an identity multihash of 36 bytes.
 _PRIVATE_HEAD = bytes.fromhex("08011240")
@@ -99,11 +98,7 @@ class Identity:
 
     @classmethod
     def load(cls, path: Path | str) -> Identity:
-        """Load the identity in a key file.
-
-        Raises:
-            KeyFileError: missing, unreadable, open to other users, or not a key.
-        """
+        """Load the identity in a key file; raise ``KeyFileError`` if it is not usable."""
         try:
             with Path(path).open("rb") as file:
                 mode = os.fstat(file.fileno()).st_mode
@@ -111,10 +106,9 @@ class Identity:
         except FileNotFoundError as error:
             raise KeyFileError(f"no key file at {path}: create one, or correct the path") from error
         except OSError as error:
-            raise KeyFileError(
-                f"cannot read key file {path} ({error.strerror}): look at its owner and "
-                "permissions, or correct the path"
-            ) from error
+            remedy = "look at its owner and permissions, or correct the path"
+            problem = f"cannot read key file {path} ({error.strerror})"
+            raise KeyFileError(f"{problem}: {remedy}") from error
         if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise KeyFileError(
                 f"key file {path} is open to other users (mode {mode & 0o777:04o}): "
@@ -123,18 +117,12 @@ class Identity:
         try:
             return cls.from_bytes(data)
         except BadKey as error:
-            raise KeyFileError(
-                f"{path} holds no usable key: {error}. Restore it from a backup, "
-                "or move it away and create a new identity"
-            ) from error
+            remedy = "Restore it from a backup, or move it away and create a new identity"
+            raise KeyFileError(f"{path} holds no usable key: {error}. {remedy}") from error
 
     @classmethod
     def create(cls, path: Path | str) -> Identity:
-        """Create an identity in a new key file of mode 0600.
-
-        Raises:
-            KeyFileError: the file exists, or cannot be written.
-        """
+        """Create an identity in a new file of mode 0600; raise ``KeyFileError`` on failure."""
         identity = cls.generate()
         path = Path(path)
         try:
@@ -171,19 +159,15 @@ def verify(author: bytes, domain: bytes, message: bytes, signature: bytes) -> No
     """Check the author's signature over ``message`` within ``domain``.
 
     Beyond RFC 8032 it refuses small-order keys and small-order R, for which one signature is
-    valid for many messages (``verify_strict`` in other libraries).
-
-    Raises:
-        BadKey: the author is not a usable public key.
-        BadSignature: the signature does not verify.
+    valid for many messages (``verify_strict`` in other libraries). Raises ``BadKey`` for an
+    unusable public key, else ``BadSignature``.
     """
     check_key(author)
     if len(signature) != SIGNATURE_BYTES or _y(signature[:KEY_BYTES]) in _SMALL_ORDER_Y:
         raise BadSignature("malformed signature")
     try:
-        Ed25519PublicKey.from_public_bytes(author).verify(
-            signature, domain_separated(domain, message)
-        )
+        key = Ed25519PublicKey.from_public_bytes(author)
+        key.verify(signature, domain_separated(domain, message))
     except InvalidSignature as error:
         raise BadSignature("the signature does not verify") from error
 

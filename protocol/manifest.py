@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from itertools import count
 from reprlib import repr as short
-from typing import Literal, TypeAlias, cast, get_args
+from typing import Literal, TypeAlias, get_args
 
 from protocol import codec, envelope
 from protocol.codec import (
@@ -119,48 +119,31 @@ Extract = Literal["text", "answer_tag", "boxed"]
 ENVIRONMENT: Source = "environment"
 
 QUESTION = "{question}"
-
+# Nested objects and arrays in a level's settings: parsers differ in their limits, but every node
+# must be able to read the manifest.
 MAX_NESTING = 16
-"""Nested objects and arrays in a level's settings: parsers differ in their limits, but every
-node must be able to read the manifest."""
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
-
 _ENV_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _LIMITS = CodecLimits(MAX_MANIFEST_BYTES, depth=4, items=1 << 15, str_len=1 << 13, bin_len=32)
 _FIELDS = (
-    "name",
-    "created",
-    "catalogue",
-    "epoch_seconds",
-    "max_frame_bytes",
-    "max_groups_per_epoch",
-    "max_completions",
-    "max_text_bytes",
-    "max_age_epochs",
-    "admission",
+    *("name", "created", "catalogue", "epoch_seconds", "max_frame_bytes", "max_groups_per_epoch"),
+    *("max_completions", "max_text_bytes", "max_age_epochs", "admission"),
 )
 _ENV_FIELDS = ("name", "source", "version", "levels", "template", "extract")
 
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
-    """One task family of the task set; construction checks every field.
+    """One task family of the task set; construction checks every field."""
 
-    Attributes:
-        name: unique in the task set; letters, digits, ``_ . -``.
-        source: what builds and scores its tasks; for ``environment`` a completion is a trajectory.
-        version: of that source; for a JSONL file the hex SHA-256 of its bytes.
-        levels: settings, one canonical JSON object per difficulty level (:func:`canonical_json`).
-        template: the prompt, with ``{question}`` in it exactly once.
-        extract: how to extract the answer from a completion.
-    """
-
-    name: str
+    name: str  # unique in the task set; letters, digits, ``_ . -``
+    # What builds and scores its tasks; for ``environment`` a completion is a trajectory.
     source: Source
-    version: str
+    version: str  # of that source; for a JSONL file the hex SHA-256 of its bytes
+    # Settings, one canonical JSON object per difficulty level (:func:`canonical_json`).
     levels: tuple[str, ...]
-    template: str
-    extract: Extract
+    template: str  # the prompt, with ``{question}`` in it exactly once
+    extract: Extract  # how to extract the answer from a completion
 
     def __post_init__(self) -> None:
         where = f"catalogue entry {short(self.name)}"
@@ -180,29 +163,19 @@ class EnvSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A swarm's settings; construction checks every field.
+    """A swarm's settings; construction checks every field."""
 
-    Attributes:
-        name: for people; printable ASCII.
-        founder: public key of the swarm creator, which signs the manifest.
-        created: Unix time, seconds.
-        catalogue: the task set: task families with unique names.
-        epoch_seconds: length of a time slot.
-        max_groups_per_epoch: a group's ``index`` is below this.
-        max_text_bytes: UTF-8 bytes of all segments of one completion, and its number of tokens.
-        max_age_epochs: time slots after which a group is no longer admitted.
-    """
-
-    name: str
-    founder: bytes
-    created: float
-    catalogue: tuple[EnvSpec, ...]
-    epoch_seconds: float = 60.0
+    name: str  # for people; printable ASCII
+    founder: bytes  # public key of the swarm creator, which signs the manifest
+    created: float  # Unix time, seconds
+    catalogue: tuple[EnvSpec, ...]  # the task set: task families with unique names
+    epoch_seconds: float = 60.0  # length of a time slot
     max_frame_bytes: int = 1 << 18
-    max_groups_per_epoch: int = 256
+    max_groups_per_epoch: int = 256  # a group's ``index`` is below this
     max_completions: int = 64
+    # UTF-8 bytes of all segments of one completion, and its number of tokens.
     max_text_bytes: int = 1 << 16
-    max_age_epochs: int = 10
+    max_age_epochs: int = 10  # time slots after which a group is no longer admitted
     admission: AdmissionRule = field(default_factory=Open)
 
     def __post_init__(self) -> None:
@@ -287,28 +260,10 @@ def _nesting(text: str) -> int:
 
 def _to_wire(manifest: Manifest) -> dict[str, object]:
     catalogue = [
-        {
-            "name": env.name,
-            "source": env.source,
-            "version": env.version,
-            "levels": list(env.levels),
-            "template": env.template,
-            "extract": env.extract,
-        }
-        for env in manifest.catalogue
+        codec.record(env, _ENV_FIELDS) | {"levels": list(env.levels)} for env in manifest.catalogue
     ]
-    return {
-        "name": manifest.name,
-        "created": manifest.created,
-        "catalogue": catalogue,
-        "epoch_seconds": manifest.epoch_seconds,
-        "max_frame_bytes": manifest.max_frame_bytes,
-        "max_groups_per_epoch": manifest.max_groups_per_epoch,
-        "max_completions": manifest.max_completions,
-        "max_text_bytes": manifest.max_text_bytes,
-        "max_age_epochs": manifest.max_age_epochs,
-        "admission": rule_to_wire(manifest.admission),
-    }
+    plain = {"catalogue": catalogue, "admission": rule_to_wire(manifest.admission)}
+    return codec.record(manifest, _FIELDS) | plain
 
 
 def _from_wire(wire: object, founder: bytes) -> Manifest:
@@ -325,14 +280,7 @@ def _from_wire(wire: object, founder: bytes) -> Manifest:
 
 
 def _env_from_wire(wire: object) -> EnvSpec:
-    name, source, version, levels, template, extract = codec.fields(
-        wire, _ENV_FIELDS, "catalogue entry"
-    )
-    return EnvSpec(
-        cast(str, name),
-        cast(Source, source),
-        cast(str, version),
-        cast("tuple[str, ...]", tuple(codec.items(levels, "levels", 64, least=1))),
-        cast(str, template),
-        cast(Extract, extract),
-    )
+    values = dict(zip(_ENV_FIELDS, codec.fields(wire, _ENV_FIELDS, "catalogue entry"), strict=True))
+    values["levels"] = tuple(codec.items(values["levels"], "levels", 64, least=1))
+    # Construction checks all fields, including their types.
+    return EnvSpec(**values)  # type: ignore[arg-type]

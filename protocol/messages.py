@@ -33,10 +33,8 @@ PROFILE_STREAM: Final = "/swarm-node/1/profile"
 
 CONTENT_ID_BYTES = 32
 MAX_GOSSIP = 256  # records in one gossip response
-
 DIGEST_BYTES = 3
 MAX_DIGESTS = 256  # record digests in one gossip request
-
 MAX_GOSSIP_REQUEST_BYTES = 64 + MAX_DIGESTS * DIGEST_BYTES
 MAX_GOSSIP_RESPONSE_BYTES = MAX_GOSSIP * (MAX_RECORD_BYTES + 3) + 3
 MAX_PULL_RESPONSE_BYTES = MAX_FRAME_BYTES + 1
@@ -116,11 +114,8 @@ def encode_gossip_request(request: GossipRequest) -> bytes:
 def decode_gossip_request(data: bytes) -> GossipRequest:
     """Decode what :func:`encode_gossip_request` returns."""
     after, limit, known = codec.fields(decode(data, _REQUEST_LIMITS), _REQUEST, "gossip request")
-    return GossipRequest(
-        codec.integer(after, "after"),
-        codec.integer(limit, "limit", 1, MAX_GOSSIP),
-        _digests(known),
-    )
+    most = codec.integer(limit, "limit", 1, MAX_GOSSIP)
+    return GossipRequest(codec.integer(after, "after"), most, _digests(known))
 
 
 def encode_gossip_response(records: list[bytes]) -> bytes:
@@ -161,27 +156,17 @@ _DIAL_BACK_REQUEST_LIMITS = CodecLimits(
 )
 _RESPONSE = ("host", "open", "relays")
 _DIAL_BACK_RESPONSE_LIMITS = CodecLimits(
-    MAX_DIAL_BACK_RESPONSE_BYTES,
-    depth=2,
-    items=MAX_PORTS + 7,
-    str_len=MAX_ADDRESS_BYTES,
-    bin_len=0,
+    MAX_DIAL_BACK_RESPONSE_BYTES, depth=2, items=MAX_PORTS + 7, str_len=MAX_ADDRESS_BYTES, bin_len=0
 )
 
 
 @dataclass(frozen=True, slots=True)
 class DialledBack:
-    """The result of dialing the peer that asked.
+    """The result of dialing the peer that asked."""
 
-    Attributes:
-        host: the IP address that the request came from, the only one dialed.
-        open: the requested ports at which the peer answered under its own PeerID.
-        relays: whether the responding peer is reachable itself and relays for others.
-    """
-
-    host: str
-    open: tuple[int, ...]
-    relays: bool
+    host: str  # the IP address that the request came from, the only one dialed
+    open: tuple[int, ...]  # the requested ports at which the peer answered under its own PeerID
+    relays: bool  # whether the responding peer is reachable itself and relays for others
 
 
 def encode_dial_back_request(ports: tuple[int, ...]) -> bytes:

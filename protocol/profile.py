@@ -20,25 +20,20 @@ MAX_LINE = 160
 MAX_MODEL = 64
 MAX_VERSION = 32
 
+# Maximum mean UTF-8 bytes per character: the basic plane's maximum. Profiles then fit a record.
 CHARACTER_BYTES = 3
-"""Maximum mean UTF-8 bytes per character: the basic plane's maximum. Profiles then fit a record."""
-
+# Maximum consecutive combining marks (UTS 39, section 5.4). No script needs more, and more of them
+# cover the lines around them.
 MAX_MARKS = 4
-"""Maximum consecutive combining marks (UTS 39, section 5.4). No script needs more, and more of them
-cover the lines around them."""
-
+# Code points that Unicode calls letters, marks or symbols but that display nothing.
 _BLANK_LETTERS = frozenset(
-    map(
-        chr,
-        (
-            *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0),
-            *range(0x180B, 0x1810),
-            *range(0xFE00, 0xFE10),
-            *range(0xE0100, 0xE01F0),
-        ),
+    (
+        *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0),
+        *range(0x180B, 0x1810),
+        *range(0xFE00, 0xFE10),
+        *range(0xE0100, 0xE01F0),
     )
 )
-"""Characters that Unicode calls letters, marks or symbols but that display nothing."""
 
 _FIELDS = ("name", "line", "model", "version", "made")
 _LIMITS = CodecLimits(
@@ -51,45 +46,32 @@ class Profile:
     """A peer's description of itself; construction checks every field.
 
     Name or line must not be empty.
-
-    Attributes:
-        name: display name, up to 48 characters (:func:`check_told`).
-        line: free text, up to 160 characters.
-        model: the model it trains, printable ASCII, up to 64; empty if it trains nothing.
-        version: of its program, printable ASCII, up to 32; may be empty.
-        made: Unix time, seconds.
     """
 
-    name: str
-    line: str
-    model: str
-    version: str
-    made: float
+    name: str  # display name, up to 48 characters (:func:`check_shown`)
+    line: str  # free text, up to 160 characters
+    model: str  # the model it trains, printable ASCII, up to 64; empty if it trains nothing
+    version: str  # of its program, printable ASCII, up to 32; may be empty
+    made: float  # Unix time, seconds
 
     def __post_init__(self) -> None:
-        check_told(self.name, "name", MAX_NAME)
-        check_told(self.line, "line", MAX_LINE)
-        for text, where, most in (
-            (self.model, "model", MAX_MODEL),
-            (self.version, "version", MAX_VERSION),
-        ):
-            if text != "":
-                codec.label(text, where, most)
+        check_shown(self.name, "name", MAX_NAME)
+        check_shown(self.line, "line", MAX_LINE)
+        if self.model != "":
+            codec.label(self.model, "model", MAX_MODEL)
+        if self.version != "":
+            codec.label(self.version, "version", MAX_VERSION)
         codec.real(self.made, "made", 0.0, 2.0**40)
         if not (self.name or self.line):
             raise BadSchema("profile: name and line are both empty, so that there is none")
 
 
-def check_told(value: object, where: str, most: int) -> str:
-    """Check a text of at most ``most`` characters that must display only itself.
+def check_shown(value: object, where: str, most: int) -> str:
+    """Return a text that displays only itself; raise ``TooLarge`` or ``BadSchema``.
 
     It must be in Unicode's normal form C. It must not contain control characters, format characters
     such as direction overrides, line separators or unassigned characters. The only blanks allowed
     are single spaces between other characters. It must not start with a combining mark.
-
-    Raises:
-        TooLarge: the text is too long.
-        BadSchema: it breaks another rule.
     """
     text = codec.text(value, where, CHARACTER_BYTES * most)
     if len(text) > most:
@@ -99,7 +81,7 @@ def check_told(value: object, where: str, most: int) -> str:
     if text != text.strip(" ") or "  " in text:
         raise BadSchema(f"{where}: blanks at its ends, or two in a row")
     for character in text:
-        if not character.isprintable() or character in _BLANK_LETTERS:
+        if not character.isprintable() or ord(character) in _BLANK_LETTERS:
             raise BadSchema(f"{where}: U+{ord(character):04X} shows nothing")
     _check_marks(text, where)
     return text
@@ -121,11 +103,7 @@ def sign_profile(profile: Profile, identity: Identity, swarm_id: bytes) -> bytes
 
 
 def open_profile(data: bytes, swarm_id: bytes) -> tuple[bytes, Profile]:
-    """Return author and profile of a signed envelope, fully checked.
-
-    Raises:
-        ProtocolError: in the order size, magic, swarm, key, signature, encoding, schema.
-    """
+    """Return author and profile of a signed envelope, fully checked."""
     author, body = envelope.open_envelope(envelope.PROFILE, data, swarm_id, MAX_RECORD_BYTES)
     name, line, model, version, made = codec.fields(decode(body, _LIMITS), _FIELDS, "profile")
     # Construction checks them all, including their types.

@@ -52,17 +52,13 @@ class Tokens:
 
     The three tuples have the same length. Empty ones mean a completion that is not generated yet;
     they are never sent. A sampled EOS token is included.
-
-    Attributes:
-        ids: token ids in the author's vocabulary, each below 2**32.
-        logprobs: natural log-probability of each id under its sampling distribution (after
-            temperature); float16 on the wire.
-        versions: the author's policy step at which each token was sampled.
     """
 
-    ids: tuple[int, ...] = ()
+    ids: tuple[int, ...] = ()  # token ids in the author's vocabulary, each below 2**32
+    # Natural log-probability of each id under its sampling distribution (after temperature);
+    # float16 on the wire.
     logprobs: tuple[float, ...] = ()
-    versions: tuple[int, ...] = ()
+    versions: tuple[int, ...] = ()  # the author's policy step at which each token was sampled
 
     def first(self, count: int) -> Tokens:
         """Return the first ``count`` tokens."""
@@ -80,15 +76,12 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One answer to a task.
+    """One answer to a task."""
 
-    Attributes:
-        segments: usually one policy segment. In an environment the policy and the environment
-            alternate; the policy is first and last.
-        reward: as claimed by the author. A reader replaces it with its own verification result.
-    """
-
+    # Usually one policy segment. In an environment the policy and the environment alternate; the
+    # policy is first and last.
     segments: tuple[Segment, ...]
+    # As claimed by the author. A reader replaces it with its own verification result.
     reward: float
     finish: Finish
 
@@ -112,16 +105,12 @@ class Group:
     The task's seed is not included. Every reader derives it from the author's key, ``epoch`` and
     ``index`` (:func:`protocol.announcement.task_seed`). So an author chooses the task family and
     the difficulty level, but never the instance.
-
-    Attributes:
-        epoch: time slot in which the author sampled the task.
-        index: sample index within the time slot; each is used once.
     """
 
     env: str
     level: int
-    epoch: int
-    index: int
+    epoch: int  # time slot in which the author sampled the task
+    index: int  # sample index within the time slot; each is used once
     completions: tuple[Completion, ...]
 
     @property
@@ -132,26 +121,34 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The contents of one frame: groups that one policy generated.
+    """The contents of one frame: groups that one policy generated."""
 
-    Attributes:
-        sequence: strictly increasing over an author's lifetime.
-        created: Unix time, seconds.
-        encoding: 32-byte digest of tokenizer, chat template and prompt format (equal digests mean
-            equal token ids for equal text).
-    """
-
-    sequence: int
+    sequence: int  # strictly increasing over an author's lifetime
     policy_step: int
-    created: float
+    created: float  # Unix time, seconds
     model: str
+    # 32-byte digest of tokenizer, chat template and prompt format (equal digests mean equal token
+    # ids for equal text).
     encoding: bytes
     temperature: float
     max_new_tokens: int
     groups: tuple[Group, ...]
 
 
-_FIELDS = ("ids", "logprobs", "versions")
+MAX_PLAIN_BYTES = PLAIN_RATIO * MAX_FRAME_BYTES
+DEPTH = 9  # batch, groups, group, completions, completion, segments, segment, tokens, versions
+ENCODING_BYTES = 32
+MODEL_BYTES = 128
+TEMPERATURES = (1e-3, 1e3)  # minimum and maximum
+
+_BATCH = (
+    *("sequence", "policy_step", "created", "model", "encoding"),
+    *("temperature", "max_new_tokens", "groups"),
+)
+_GROUP = ("env", "level", "epoch", "index", "completions")
+_COMPLETION = ("segments", "reward", "finish")
+_SEGMENT = ("writer", "text", "tokens")
+_TOKENS = ("ids", "logprobs", "versions")
 _LEAST_LOGPROB = -65504.0
 _WORD = next(code for code in "IL" if array(code).itemsize == 4)
 
@@ -175,7 +172,7 @@ def tokens_to_wire(tokens: Tokens) -> dict[str, object]:
 
 def tokens_from_wire(wire: object) -> Tokens:
     """Decode what :func:`tokens_to_wire` returns, up to the rounding of log-probs."""
-    ids, logprobs, versions = codec.fields(wire, _FIELDS, "tokens")
+    ids, logprobs, versions = codec.fields(wire, _TOKENS, "tokens")
     if type(ids) is not bytes or not ids or len(ids) % 4:
         raise BadSchema("tokens: ids takes one or more words of 4 bytes")
     count = len(ids) // 4
@@ -207,42 +204,11 @@ def _expand(wire: object, count: int) -> tuple[int, ...]:
     return tuple(version for version, length in pairs for _ in range(length))
 
 
-MAX_PLAIN_BYTES = PLAIN_RATIO * MAX_FRAME_BYTES
-DEPTH = 9  # batch, groups, group, completions, completion, segments, segment, tokens, versions
-
-ENCODING_BYTES = 32
-MODEL_BYTES = 128
-TEMPERATURES = (1e-3, 1e3)  # minimum and maximum
-
-_BATCH = (
-    "sequence",
-    "policy_step",
-    "created",
-    "model",
-    "encoding",
-    "temperature",
-    "max_new_tokens",
-    "groups",
-)
-_GROUP = ("env", "level", "epoch", "index", "completions")
-_COMPLETION = ("segments", "reward", "finish")
-_SEGMENT = ("writer", "text", "tokens")
-
-
 def encode_batch(batch: Batch) -> bytes:
     """Encode the uncompressed body."""
-    return encode(
-        {
-            "sequence": batch.sequence,
-            "policy_step": batch.policy_step,
-            "created": float(batch.created),
-            "model": batch.model,
-            "encoding": batch.encoding,
-            "temperature": float(batch.temperature),
-            "max_new_tokens": batch.max_new_tokens,
-            "groups": [group_to_wire(group) for group in batch.groups],
-        }
-    )
+    wire = codec.record(batch, _BATCH)
+    wire |= {"created": float(batch.created), "temperature": float(batch.temperature)}
+    return encode(wire | {"groups": [group_to_wire(group) for group in batch.groups]})
 
 
 def decode_batch(plain: bytes, most: int = MAX_PLAIN_BYTES) -> Batch:
@@ -273,20 +239,14 @@ def encode_group(group: Group) -> bytes:
 def decode_group(plain: bytes) -> Group:
     """Decode what :func:`encode_group` returns."""
     most = MAX_PLAIN_BYTES
-    return _group(
-        decode(plain, CodecLimits(most, DEPTH - 2, MAX_ITEMS, str_len=most, bin_len=most))
-    )
+    limits = CodecLimits(most, DEPTH - 2, MAX_ITEMS, str_len=most, bin_len=most)
+    return _group(decode(plain, limits))
 
 
 def group_to_wire(group: Group) -> dict[str, object]:
     """Convert a group to its map in the body."""
-    return {
-        "env": group.env,
-        "level": group.level,
-        "epoch": group.epoch,
-        "index": group.index,
-        "completions": [_completion_to_wire(completion) for completion in group.completions],
-    }
+    completions = [_completion_to_wire(completion) for completion in group.completions]
+    return codec.record(group, _GROUP) | {"completions": completions}
 
 
 def _completion_to_wire(completion: Completion) -> dict[str, object]:
@@ -298,11 +258,8 @@ def _completion_to_wire(completion: Completion) -> dict[str, object]:
         }
         for segment in completion.segments
     ]
-    return {
-        "segments": segments,
-        "reward": float(completion.reward),
-        "finish": int(completion.finish),
-    }
+    reward, finish = float(completion.reward), int(completion.finish)
+    return {"segments": segments, "reward": reward, "finish": finish}
 
 
 def _group(wire: object) -> Group:

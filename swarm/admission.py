@@ -42,23 +42,28 @@ from swarm.verification import (
     answer_of,
 )
 
-KEPT = 16
+log = logging.getLogger(__name__)
+
+KEPT = 16  # refused groups
+REWARD_TOLERANCE = 1e-3
+# A frame is abandoned after this many groups hang or kill the verifier. So an author's cost is
+# bounded by seconds per frame, not by seconds per group.
+MAX_STALLS = 2
+# Time slots by which an honest author's clock may be ahead of this node's.
+AHEAD_EPOCHS = 1
+Opener = Callable[[bytes, bytes, Manifest], OpenFrame]
+_SEEN = "SELECT digest FROM seen WHERE author=? AND epoch=? AND number=?"
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedGroup:
-    """A group as its author encoded it, and why it was refused.
-
-    Attributes:
-        reason: a name of :mod:`swarm.verification`.
-        at: Unix time at which its frame came, seconds.
-        prompt, rewards: this node's own verification result; empty if there is none.
-    """
+    """A group as its author encoded it, and why it was refused."""
 
     author: bytes
     group: Group
-    reason: str
-    at: float
+    reason: str  # a name of :mod:`swarm.verification`
+    at: float  # Unix time at which its frame came, seconds
+    # This node's own verification result; empty if there is none.
     prompt: str = ""
     rewards: tuple[float, ...] = ()
 
@@ -92,45 +97,23 @@ class ClaimedGroup(NamedTuple):
 
 @dataclass(slots=True)
 class Findings:
-    """The admission result of one frame so far.
+    """The admission result of one frame so far."""
 
-    Attributes:
-        author: accountable for the frame.
-        now: Unix time at which processing began, seconds.
-        pending: groups that wait for verification.
-        proven: whether the author was proven when the frame came.
-        seconds: verification time spent.
-        shown: refused groups that could be decoded.
-        stalls: groups that hung or killed the verifier.
-    """
-
-    author: bytes
-    proven: bool = False
+    author: bytes  # accountable for the frame
+    proven: bool = False  # whether the author was proven when the frame came
     opened: OpenFrame | None = None
-    pending: list[ClaimedGroup] = field(default_factory=list)
-    now: float = 0.0
-    seconds: float = 0.0
+    pending: list[ClaimedGroup] = field(default_factory=list)  # groups that wait for verification
+    now: float = 0.0  # Unix time at which processing began, seconds
+    seconds: float = 0.0  # verification time spent
     admitted: list[PooledGroup] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
-    shown: list[RefusedGroup] = field(default_factory=list)
-    stalls: int = 0
+    shown: list[RefusedGroup] = field(default_factory=list)  # refused groups that could be decoded
+    stalls: int = 0  # groups that hung or killed the verifier
 
     def refuse(self, reason: str, group: Group, verdict: Verdict | None = None) -> None:
         self.refused[reason] += 1
         found = (verdict.prompt, verdict.rewards) if verdict else ()
         self.shown.append(RefusedGroup(self.author, group, reason, self.now, *found))
-
-
-log = logging.getLogger(__name__)
-
-REWARD_TOLERANCE = 1e-3
-# A frame is abandoned after this many groups hang or kill the verifier. So an author's cost is
-# bounded by seconds per frame, not by seconds per group.
-MAX_STALLS = 2
-# Time slots by which an honest author's clock may be ahead of this node's.
-AHEAD_EPOCHS = 1
-Opener = Callable[[bytes, bytes, Manifest], OpenFrame]
-_SEEN = "SELECT digest FROM seen WHERE author=? AND epoch=? AND number=?"
 
 
 def oldest_epoch(manifest: Manifest, now: float) -> int:
@@ -181,10 +164,9 @@ class Admission:
         self._opener = opener
         self._shown = shown or RefusedGroups()
         # A rebuilt journal may lack what was used in time slots that had begun by then.
-        restored = journal.restored_at
-        self._first_epoch = (
-            0 if restored is None else epoch_of(restored, manifest.epoch_seconds) + AHEAD_EPOCHS + 1
-        )
+        self._first_epoch = 0
+        if (restored := journal.restored_at) is not None:
+            self._first_epoch = epoch_of(restored, manifest.epoch_seconds) + AHEAD_EPOCHS + 1
 
     async def admit(
         self, frame: bytes, expected_author: bytes, offer: Offer | None = None
@@ -194,13 +176,8 @@ class Admission:
         With ``threaded`` the work runs on another thread and the event loop continues. Between two
         requests, frames of other authors may have their turn (:mod:`swarm.verification`).
 
-        Args:
-            expected_author: announced them, by their SHA-256, under its signature; it is
-                accountable for them in any case.
-            offer: its announcement of them; None skips the comparison.
-
-        Raises:
-            JournalError: this node's own storage failed.
+        ``expected_author`` announced the frame in ``offer`` (None skips the comparison) and is
+        accountable for it. Raises ``JournalError`` if this node's own storage fails.
         """
         if not self._threaded:
             return self.examine(frame, expected_author, offer)
@@ -248,18 +225,16 @@ class Admission:
             findings.pending = findings.pending[1:]
             return
         outcomes = self._outcomes(findings, left)
-        judged, findings.pending = (
-            findings.pending[: len(outcomes)],
-            findings.pending[len(outcomes) :],
-        )
-        for told, found in zip(judged, outcomes, strict=True):
+        judged = findings.pending[: len(outcomes)]
+        findings.pending = findings.pending[len(outcomes) :]
+        for claimed, found in zip(judged, outcomes, strict=True):
             if isinstance(found, JudgeRefused):
-                findings.refuse(found.reason, told.group)
+                findings.refuse(found.reason, claimed.group)
                 findings.stalls += found.reason in (TIMEOUT, CRASHED)
-            elif fault := _disagreement(told.group, found):
-                findings.refuse(fault, told.group, found)
+            elif fault := _disagreement(claimed.group, found):
+                findings.refuse(fault, claimed.group, found)
             elif findings.opened:
-                findings.admitted.append(_pooled(findings.opened, told, found, findings.now))
+                findings.admitted.append(_pooled(findings.opened, claimed, found, findings.now))
 
     def _settle(self, findings: Findings) -> None:
         author = findings.author
@@ -352,18 +327,18 @@ class Admission:
             # A bug in this node's verifier must not lose the other groups.
             log.exception("the judge failed on a group of %s", asked[0].task.env)
             outcomes = [JudgeRefused(verification.JUDGE_FAILED)]
-        told = [found.seconds for found in outcomes if found.seconds is not None]
-        seconds = sum(told) if len(told) == len(outcomes) else self._timer() - began
+        measured = [found.seconds for found in outcomes if found.seconds is not None]
+        seconds = sum(measured) if len(measured) == len(outcomes) else self._timer() - began
         findings.seconds += seconds
         self._budget.charge(author, seconds, proven=findings.proven)
         return outcomes
 
 
-def _pooled(opened: OpenFrame, told: ClaimedGroup, verdict: Verdict, now: float) -> PooledGroup:
+def _pooled(opened: OpenFrame, claimed: ClaimedGroup, verdict: Verdict, now: float) -> PooledGroup:
     return PooledGroup(
         author=opened.author,
-        told=told.plain,
-        group=rewarded(told.group, verdict.rewards),
+        encoded=claimed.plain,
+        group=rewarded(claimed.group, verdict.rewards),
         prompt=verdict.prompt,
         encoding=opened.batch.encoding,
         policy_step=opened.batch.policy_step,

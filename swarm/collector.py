@@ -32,9 +32,30 @@ from swarm.transport.transport import (
     TransportError,
 )
 
+logger = logging.getLogger(__name__)
+
+# Pulls from unknown authors that may start per time slot, failed ones included, as a multiple of
+# ``pulls``.
 TRIES = 4
-"""Pulls from unknown authors that may start per time slot, as a multiple of ``pulls``. It includes
-failed ones."""
+REMEMBERED_FRAMES = 16_384
+ATTEMPTS = 3
+
+# Multiple of the pulls per time slot. A member that knows so many authors with something to pull
+# needs no more of them. It still requests ``FEW`` announcements by gossip. Otherwise peers that
+# fill its DHT shards would alone decide which authors it knows.
+PLENTY = 2
+FEW = 16
+
+# An author that does not deliver is skipped for a quarter of a time slot, or ``LEAST_PAUSE``
+# seconds if longer. The pause doubles up to ``LONGEST_PAUSE`` times that.
+LEAST_PAUSE = 4.0
+LONGEST_PAUSE = 64.0
+
+# Minimum bytes per second from unknown authors, so they occupy a pull for seconds only.
+STRANGERS_RATE = 16_384.0
+
+AUTHORS_FAULT = (WrongContent, ResponseTooLarge, TooSlow)
+"""Errors for which the author is accountable, and which are not retried."""
 
 
 class PullAllowance:
@@ -97,10 +118,6 @@ class PullAllowance:
             self._left += 1
 
 
-REMEMBERED_FRAMES = 16_384
-ATTEMPTS = 3
-
-
 class WantedOffers:
     """Remembers attempted offers by author, and selects among the rest.
 
@@ -120,11 +137,7 @@ class WantedOffers:
         self._attempts: OrderedDict[tuple[bytes, bytes], int] = OrderedDict()
 
     def among(self, author: bytes, offers: Iterable[Offer]) -> Iterator[Offer]:
-        """Return the offers that are worth a pull.
-
-        It skips a frame whose groups all have equal claimed rewards: they have no advantage, or are
-        refused.
-        """
+        """Return the offers worth a pull: groups of equal rewards have no advantage."""
         return (
             offer
             for offer in offers
@@ -135,10 +148,11 @@ class WantedOffers:
     def best(self, author: bytes, offers: Iterable[Offer]) -> Offer:
         """Return the most informative of the offers worth a pull; one must exist."""
         sign = 0 if self._blind else -1
-        return min(
-            self.among(author, offers),
-            key=lambda o: (sign * o.informative, lot(self._secret, o.content_id)),
-        )
+
+        def rank(offer: Offer) -> tuple[int, float]:
+            return sign * offer.informative, lot(self._secret, offer.content_id)
+
+        return min(self.among(author, offers), key=rank)
 
     def try_once(self, author: bytes, offer: Offer) -> None:
         """Count an attempt; after :data:`ATTEMPTS` the offer is no longer wanted."""
@@ -156,42 +170,15 @@ class WantedOffers:
             self._attempts.popitem(last=False)
 
 
-logger = logging.getLogger(__name__)
-
-PLENTY = 2
-"""Multiple of the pulls per time slot. A member that knows so many authors with something to pull
-needs no more of them. It still requests :data:`FEW` announcements by gossip. Otherwise peers that
-fill its DHT shards would alone decide which authors it knows."""
-FEW = 16
-
-LEAST_PAUSE = 4.0
-LONGEST_PAUSE = 64.0
-"""An author that does not deliver is skipped for a quarter of a time slot, or ``LEAST_PAUSE``
-seconds if longer. The pause doubles up to ``LONGEST_PAUSE`` times that."""
-
-STRANGERS_RATE = 16_384.0
-"""Minimum bytes per second from unknown authors, so they occupy a pull for seconds only."""
-
-AUTHORS_FAULT = (WrongContent, ResponseTooLarge, TooSlow)
-"""Errors for which the author is accountable, and which are not retried."""
-
-
 @dataclass(frozen=True, slots=True)
 class CollectorLimits:
-    """Limits on a member's requests to peers.
+    """Limits on a member's requests to peers."""
 
-    Attributes:
-        gossip_peers: random peers asked for announcements per time slot.
-        pulls_per_epoch: maximum frames pulled per time slot.
-        concurrent_pulls: maximum pulls at a time, one per author.
-        uninformative: also pull frames in which no group's claimed rewards differ.
-        blind: pull frames independent of their claims, for a fair sample of what is offered.
-    """
-
-    gossip_peers: int = 3
-    pulls_per_epoch: int = 16
-    concurrent_pulls: int = 8
-    uninformative: bool = False
+    gossip_peers: int = 3  # random peers asked for announcements per time slot
+    pulls_per_epoch: int = 16  # maximum frames pulled per time slot
+    concurrent_pulls: int = 8  # maximum pulls at a time, one per author
+    uninformative: bool = False  # also pull frames in which no group's claimed rewards differ
+    # Pull frames independent of their claims, for a fair sample of what is offered.
     blind: bool = False
 
 
@@ -200,7 +187,6 @@ class FrameAdmission(Protocol):
 
     async def admit(self, frame: bytes, expected_author: bytes, offer: Offer) -> list[PooledGroup]:
         """Return the groups that pass; refusals are counted and charged inside."""
-        ...
 
 
 class Collector:
@@ -248,10 +234,7 @@ class Collector:
         self._closed = False
 
     async def gossip(self) -> None:
-        """Ask a few random peers for announcements, once per time slot.
-
-        This helps if the DHT is eclipsed, partitioned or absent.
-        """
+        """Ask some peers for announcements, once per slot: the DHT may be partitioned."""
         peers = self._transport.peers()
         if not peers or self._gossip_epoch == self._directory.epoch:
             return
@@ -266,11 +249,7 @@ class Collector:
                 self._counters.add("announcements_by_gossip")
 
     async def look(self) -> None:
-        """Read the directory and start the pulls that the limits allow.
-
-        It raises failures inside this node, including those of pulls; failures of peers are
-        counted.
-        """
+        """Read the directory and start pulls; raise failures inside this node."""
         self._raise_failure()
         if self._pull_epoch != self._directory.epoch:
             self._pull_epoch = self._directory.epoch

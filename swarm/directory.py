@@ -46,6 +46,13 @@ COUNTS_KEPT = 3
 LARGEST_STEP = 1.0  # maximum change of depth per time slot; limits the effect of one odd count
 
 ALL_DEPTHS = tuple(range(MAX_DEPTH + 1))
+# All depths are read about once per so many time slots, and while no author is found. Partitioned
+# parts of a swarm may have arrived at different depths.
+SOUNDING_EPOCHS = 16
+
+MAX_KNOWN = 4096
+LIFETIME_EPOCHS = 2.0
+LEAST_STEP = 0.001  # seconds by which an announcement outlives the one it overwrites
 
 Path = Mapping[int, Collection[bytes]]  # authors found along one path, by depth
 
@@ -86,9 +93,8 @@ class Density:
     def count(self, paths: Collection[Path]) -> None:
         """Move to the median of three counts at :meth:`depths`, by one depth at most."""
         self._counts.append(fmean(map(authors_along, paths)))
-        suits = depth_for(median(self._counts))
-        step = min(max(suits - self.depth, -LARGEST_STEP), LARGEST_STEP)
-        self.depth += step
+        step = depth_for(median(self._counts)) - self.depth
+        self.depth += min(max(step, -LARGEST_STEP), LARGEST_STEP)
 
     def sound(self, paths: Collection[Path]) -> None:
         """Update the estimate with authors found along the paths at :data:`ALL_DEPTHS`.
@@ -104,10 +110,6 @@ class Density:
         self._counts.append(least)
         self.depth = depth_for(least)
 
-
-SOUNDING_EPOCHS = 16
-"""All depths are read about once per so many time slots, and while no author is found. Partitioned
-parts of a swarm may have arrived at different depths."""
 
 Found = dict[int, dict[bytes, bytes]]  # records along one path, by depth and author
 
@@ -149,7 +151,8 @@ class ShardReader:
         async with self._counting:
             if self._counted == epoch:
                 return []
-            sounding = self._alone or self._sounds(epoch)
+            drawn = lot(self._secret, b"sounding", epoch.to_bytes(8, "big"))
+            sounding = self._alone or drawn < 1 / SOUNDING_EPOCHS
             depths = ALL_DEPTHS if sounding else self.density.depths()
             paths = await self._along(epoch - 1, self._paths(epoch - 1), depths)
             if sounding and self._nobody(paths):
@@ -174,40 +177,23 @@ class ShardReader:
         return [{depth: at[depth, shard] for depth, shard in line.items()} for line in lines]
 
     def _nobody(self, paths: Iterable[Found]) -> bool:
-        return not any(
-            author != self._author
-            for path in paths
-            for records in path.values()
-            for author in records
-        )
-
-    def _sounds(self, epoch: int) -> bool:
-        return lot(self._secret, b"sounding", epoch.to_bytes(8, "big")) < 1 / SOUNDING_EPOCHS
+        authors = {author for path in paths for records in path.values() for author in records}
+        return authors <= {self._author}
 
 
 def _records(paths: Iterable[Found]) -> list[bytes]:
     return [record for path in paths for records in path.values() for record in records.values()]
 
 
-MAX_KNOWN = 4096
-LIFETIME_EPOCHS = 2.0
-LEAST_STEP = 0.001  # seconds by which an announcement outlives the one it overwrites
-
-
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An author's latest announcement, opened.
-
-    Attributes:
-        digest: stands for the record in a gossip request.
-        heard: Unix time at which it came, seconds.
-    """
+    """An author's latest announcement, opened."""
 
     author: bytes
     announcement: Announcement
     record: bytes
-    digest: bytes
-    heard: float
+    digest: bytes  # stands for the record in a gossip request
+    heard: float  # Unix time at which it came, seconds
 
 
 class Directory:
@@ -271,9 +257,8 @@ class Directory:
         depth = self._depth(epoch)
         shard = shard_of(self.identity.author, epoch, depth)
         expiry = self._expiry(now, epoch)
-        announcement = Announcement(
-            epoch, depth, shard, sequence, policy_step, expiry, nonce, tuple(offers)
-        )
+        place = epoch, depth, shard
+        announcement = Announcement(*place, sequence, policy_step, expiry, nonce, tuple(offers))
         record = sign_announcement(announcement, self.identity, self.swarm_id)
         self._own = Known(self.identity.author, announcement, record, record_digest(record), now)
         key = record_key(self.swarm_id, epoch, depth, shard)
@@ -359,9 +344,7 @@ class Directory:
         """Return records later than ``after``: this node's, then a sample of the others.
 
         Up to a quarter is from authors known to be useful, the best first; the rest is random.
-
-        Args:
-            known: digests of records to leave out.
+        Records whose digests are in ``known`` are left out.
         """
         timely = [k for k in self.known() if k.announcement.epoch > after and k.digest not in known]
         own = [k for k in timely if k is self._own]

@@ -47,11 +47,10 @@ from swarm.transport.transport import (
 
 logger = logging.getLogger(__name__)
 
+# Deadline of a response, without the time for its bytes.
 ANSWER_SECONDS = OPENING_SECONDS + HEADER_SECONDS + RATE_GRACE_SECONDS
-"""Deadline of a response, without the time for its bytes."""
-
+# Bytes charged for requesting a frame that is not here, which still costs a database lookup.
 MISS_COST = 16_384
-"""Bytes charged for requesting a frame that is not here, which still costs a database lookup."""
 
 
 class NotServed(TransportError):  # noqa: N818
@@ -62,10 +61,8 @@ class NotServed(TransportError):  # noqa: N818
         super().__init__(f"the author answered {self.code}")
 
 
-class WrongContent(TransportError):  # noqa: N818
+class WrongContent(TransportError, code="wrong_content"):  # noqa: N818
     """Bytes that are not the requested ones."""
-
-    code = "wrong_content"
 
 
 class FrameStore(Protocol):
@@ -73,7 +70,6 @@ class FrameStore(Protocol):
 
     def get(self, content_id: bytes) -> bytes | None:
         """Return a frame by its content id, or None."""
-        ...
 
 
 class Exchange:
@@ -118,11 +114,8 @@ class Exchange:
     ) -> bytes:
         """Request the frame of that content id and size from its author.
 
-        Args:
-            minimum_rate: bytes per second, as in :meth:`Transport.request`.
-
-        Raises:
-            NotServed, WrongContent, and the errors of :meth:`Transport.request`
+        Raises ``NotServed``, ``WrongContent`` and the errors of :meth:`Transport.request`, which
+        defines ``minimum_rate``.
         """
         answer = await self._transport.request(
             peer_id_of(author),
@@ -146,8 +139,7 @@ class Exchange:
     async def gossip(self, peer: str, limit: int = MAX_GOSSIP) -> list[bytes]:
         """Request unchecked records of the current and previous time slots.
 
-        Raises:
-            WrongContent, and the errors of :meth:`Transport.request`
+        Raises ``WrongContent`` and the errors of :meth:`Transport.request`.
         """
         after = max(0, self._directory.epoch - 2)
         request = GossipRequest(after, limit, self._directory.digests(after))
@@ -170,35 +162,19 @@ class Exchange:
     async def fetch_profile(self, peer: str) -> bytes:
         """Request a peer's profile, unopened; errors as in :meth:`Transport.request`."""
         return await self._transport.request(
-            peer,
-            PROFILE_STREAM,
-            b"",
-            limit=MAX_PROFILE_RESPONSE_BYTES,
-            deadline=ANSWER_SECONDS,
+            peer, PROFILE_STREAM, b"", limit=MAX_PROFILE_RESPONSE_BYTES, deadline=ANSWER_SECONDS
         )
 
     def _serve(self) -> None:
-        self._transport.handle(
-            PULL_STREAM,
-            self._on_pull,
-            HandlerLimits(CONTENT_ID_BYTES, concurrent=32, concurrent_per_peer=4),
-        )
-        self._transport.handle(
-            GOSSIP_STREAM,
-            self._on_gossip,
-            HandlerLimits(MAX_GOSSIP_REQUEST_BYTES, concurrent=16, concurrent_per_peer=2),
-        )
-        self._transport.handle(
-            MANIFEST_STREAM,
-            self._on_manifest,
-            HandlerLimits(0, concurrent=16, concurrent_per_peer=2),
-        )
+        handle = self._transport.handle
+        pulls = HandlerLimits(CONTENT_ID_BYTES, concurrent=32, concurrent_per_peer=4)
+        gossip = HandlerLimits(MAX_GOSSIP_REQUEST_BYTES, concurrent=16, concurrent_per_peer=2)
+        empty = HandlerLimits(0, concurrent=16, concurrent_per_peer=2)
+        handle(PULL_STREAM, self._on_pull, pulls)
+        handle(GOSSIP_STREAM, self._on_gossip, gossip)
+        handle(MANIFEST_STREAM, self._on_manifest, empty)
         if self._profile:
-            self._transport.handle(
-                PROFILE_STREAM,
-                self._on_profile,
-                HandlerLimits(0, concurrent=16, concurrent_per_peer=2),
-            )
+            handle(PROFILE_STREAM, self._on_profile, empty)
 
     async def _on_pull(self, peer: str, request: bytes) -> bytes:
         try:
@@ -229,8 +205,7 @@ class Exchange:
         if not self._budget.has_room(peer):
             raise self._over_budget()
         records = self._directory.recent(asked.after, asked.limit, set(asked.known))
-        answer = encode_gossip_response(records)
-        return self._within_budget(peer, answer)
+        return self._within_budget(peer, encode_gossip_response(records))
 
     async def _on_manifest(self, peer: str, request: bytes) -> bytes:
         return self._within_budget(peer, self._manifest)

@@ -54,19 +54,14 @@ def informative(rewards: Sequence[float]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """The replay buffer's description of a group before it is consumed.
-
-    Attributes:
-        rewards: this node's own verification result, one per completion.
-        received: Unix time of admission here, seconds.
-    """
+    """The replay buffer's description of a group before it is consumed."""
 
     key: GroupKey
     env: str
     level: int
-    rewards: tuple[float, ...]
+    rewards: tuple[float, ...]  # this node's own verification result, one per completion
     policy_step: int
-    received: float
+    received: float  # Unix time of admission here, seconds
     uses: int = 0
 
     @property
@@ -80,21 +75,15 @@ class PooledGroup:
 
     Its token ids are the author's claim and may differ from the text that was scored. Before
     training, check that they decode to it.
-
-    Attributes:
-        told: the group as its author encoded it, with the rewards it claims.
-        group: the group with this node's own rewards.
-        prompt: the question as this node's verifier rebuilt it.
-        received: Unix time of admission here, seconds.
     """
 
     author: bytes
-    told: bytes
-    group: Group
-    prompt: str
+    encoded: bytes  # the group as its author encoded it, with the rewards it claims
+    group: Group  # the group with this node's own rewards
+    prompt: str  # the question as this node's verifier rebuilt it
     encoding: bytes
     policy_step: int
-    received: float
+    received: float  # Unix time of admission here, seconds
 
     @property
     def key(self) -> GroupKey:
@@ -115,20 +104,20 @@ ROW_LIMITS = CodecLimits(_SIZE, depth=2, items=1 << 16, str_len=_SIZE, bin_len=_
 def pack_pooled(pooled: PooledGroup) -> bytes:
     """Encode a replay buffer group without its author and its time of receipt."""
     rewards = list(pooled.group.rewards)
-    return encode([pooled.prompt, pooled.encoding, pooled.policy_step, rewards, pooled.told])
+    return encode([pooled.prompt, pooled.encoding, pooled.policy_step, rewards, pooled.encoded])
 
 
 def unpack_pooled(author: bytes, received: float, data: bytes) -> PooledGroup:
     """Decode what :func:`pack_pooled` returns."""
     wire = codec.items(decode(data, ROW_LIMITS), "row of the pool", 5, 5)
-    prompt, encoding, step, rewards, told = wire
-    plain = as_bytes(told)
-    group = decode_group(plain)
+    prompt, encoding, step, rewards, plain = wire
+    encoded = _encoded(plain)
+    group = decode_group(encoded)
     count = len(group.completions)
     own = [codec.real(each, "reward") for each in codec.items(rewards, "rewards", count, count)]
     return PooledGroup(
         author=author,
-        told=plain,
+        encoded=encoded,
         group=rewarded(group, own),
         prompt=codec.text(prompt, "prompt", _SIZE),
         encoding=codec.blob(encoding, "encoding", ENCODING_BYTES),
@@ -163,7 +152,7 @@ def unpack_waiting(data: bytes) -> tuple[Group, Origin]:
         codec.real(temperature, "temperature", *TEMPERATURES),
         codec.integer(length, "max_new_tokens", 1),
     )
-    return decode_group(as_bytes(plain)), origin
+    return decode_group(_encoded(plain)), origin
 
 
 def pack_rewards(rewards: Sequence[float]) -> bytes:
@@ -176,8 +165,7 @@ def unpack_rewards(data: bytes) -> tuple[float, ...]:
     return struct.unpack(f"<{len(data) // 8}d", data)
 
 
-def as_bytes(group: object) -> bytes:
-    """Return an encoded group; raise BadSchema if it is not bytes."""
+def _encoded(group: object) -> bytes:
     if not isinstance(group, bytes):
         raise BadSchema(f"group: expected bytes, got {type(group).__name__}")
     return group

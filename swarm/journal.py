@@ -86,8 +86,31 @@ def create_tables(connection: sqlite3.Connection) -> None:
     connection.executescript(f"BEGIN;{TABLES}PRAGMA user_version={VERSION};COMMIT;")
 
 
-RESTORED = "its backup is used where there is one"
+log = logging.getLogger(__name__)
 
+MEMORY = ":memory:"
+BUSY_SECONDS = 5.0
+LARGEST_LOG = 4 << 20
+# Sample indexes of older time slots are forgotten: more than any manifest's ``max_age_epochs``.
+KEPT_EPOCHS = 1 << 21
+# The latest time slots with samples are always kept, even if the clock ran ahead and was set back.
+# Otherwise a sample index could be used again, with different answers to the same task.
+KEPT_DRAWS = 4096
+_FORGET_DRAWS = """
+DELETE FROM draws WHERE epoch<? AND epoch NOT IN (
+    SELECT epoch FROM draws ORDER BY epoch DESC LIMIT ?
+)
+"""
+# Tables that must survive the loss of the file; the others hold groups and frames in transit.
+KEPT_TABLES = ("numbers", "draws", "seen", "used", "accounts", "refusals")
+ASIDE = "corrupt-"  # in the name of a journal that was moved aside, before the millisecond
+
+_SEQUENCE = "last_sequence"
+_RESTORED = "restored_ms"
+_VOID = "void_epoch"
+_UNDECIDED = -1
+
+RESTORED = "its backup is used where there is one"
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _REMEDIES = {
     sqlite3.SQLITE_FULL: "free some space and start again",
@@ -127,31 +150,6 @@ def named_errors(path: Path | str) -> Iterator[None]:
     except OSError as error:
         problem = error.strerror or str(error)
         raise JournalError(path, problem, "check the disk and the run folder") from error
-
-
-log = logging.getLogger(__name__)
-
-MEMORY = ":memory:"
-BUSY_SECONDS = 5.0
-LARGEST_LOG = 4 << 20
-# Sample indexes of older time slots are forgotten: more than any manifest's ``max_age_epochs``.
-KEPT_EPOCHS = 1 << 21
-# The latest time slots with samples are always kept, even if the clock ran ahead and was set back.
-# Otherwise a sample index could be used again, with different answers to the same task.
-KEPT_DRAWS = 4096
-_FORGET_DRAWS = """
-DELETE FROM draws WHERE epoch<? AND epoch NOT IN (
-    SELECT epoch FROM draws ORDER BY epoch DESC LIMIT ?
-)
-"""
-
-# Tables that must survive the loss of the file; the others hold groups and frames in transit.
-KEPT_TABLES = ("numbers", "draws", "seen", "used", "accounts", "refusals")
-
-_SEQUENCE = "last_sequence"
-_RESTORED = "restored_ms"
-_VOID = "void_epoch"
-_UNDECIDED = -1
 
 
 class Journal:
@@ -194,11 +192,8 @@ class Journal:
             raise JournalCorrupt(self.path, f"quick check says {findings[0]!r}", RESTORED)
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         if version not in (0, VERSION):
-            raise JournalError(
-                self.path,
-                f"has layout {version}, this program knows {VERSION}",
-                "update swarm-node or use another run folder",
-            )
+            problem = f"has layout {version}, this program knows {VERSION}"
+            raise JournalError(self.path, problem, "update swarm-node or use another run folder")
         if version == 0:
             create_tables(self._connection)
 
@@ -335,23 +330,15 @@ def _set_number(connection: sqlite3.Connection, name: str, value: int) -> None:
     connection.execute("REPLACE INTO numbers VALUES (?, ?)", (name, value))
 
 
-ASIDE = "corrupt-"  # in the name of a journal that was moved aside, before the millisecond
-
-
 def open_or_restore(
     path: Path, clock: Clock, backup: Path | None = None
 ) -> tuple[Journal, tuple[str, ...]]:
-    """Open the journal, or rebuild it from its backup.
+    """Open the journal, or rebuild it from its backup; also return what happened, for people.
 
     A corrupt file is moved aside, never deleted. A rebuilt journal drops what it cannot be sure
     about: pooled, waiting and begun groups. It takes no samples from the current time slot. With
     :attr:`Journal.restored_at`, admission knows which peer groups may have been used before.
-
-    Returns:
-        The journal, and sentences for people on what happened (empty if nothing did).
-
-    Raises:
-        JournalError: it can be neither opened nor rebuilt.
+    Raises ``JournalError`` if it can be neither opened nor rebuilt.
     """
     backup = backup or backup_path(path)
     # Opening a file may write to it, and the clock may be behind after a power failure. So take the

@@ -13,7 +13,7 @@ import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import Self
 
 from protocol.announcement import Offer, Opener, open_announcement
 from protocol.errors import BadKey, ProtocolError
@@ -36,15 +36,10 @@ from swarm.transport.transport import Reach, Timing, Transport, TransportError, 
 
 logger = logging.getLogger(__name__)
 
-ASKED_AT_ONCE = 4
-
-
-class ManifestSource(Protocol):
-    """Requests a peer's manifest."""
-
-    async def fetch_manifest(self, peer: str) -> bytes:
-        """Return the signed bytes, unchecked; errors as in :meth:`Transport.request`."""
-        ...
+MAX_PARALLEL = 4  # requests to peers for their swarm
+TURNS_PER_EPOCH = 4
+FAILURES_REPORTED = 10
+MEETING_SECONDS = 1.0  # between two requests to connected peers for their swarm
 
 
 class Acquaintance:
@@ -61,13 +56,13 @@ class Acquaintance:
     def __init__(
         self,
         transport: Transport,
-        manifests: ManifestSource,
+        exchange: Exchange,
         ours: bytes,
         clock: Clock,
         pause: float,
     ) -> None:
         self._transport = transport
-        self._manifests = manifests
+        self._exchange = exchange
         self._ours = ours
         self._silent: Backoff[str] = Backoff(clock, first=pause, longest=64 * pause)
         self._swarms: dict[str, bytes] = {}
@@ -81,7 +76,7 @@ class Acquaintance:
             for peer in connected
             if peer not in self._swarms and not is_member(peer) and not self._silent.waits(peer)
         ]
-        await asyncio.gather(*map(self._ask, unknown[:ASKED_AT_ONCE]))
+        await asyncio.gather(*map(self._ask, unknown[:MAX_PARALLEL]))
 
     def swarm_of(self, peer: str) -> bytes | None:
         """Return the id of a peer's swarm, or None if unknown."""
@@ -89,7 +84,7 @@ class Acquaintance:
 
     async def _ask(self, peer: str) -> None:
         try:
-            found = swarm_id(await self._manifests.fetch_manifest(peer))
+            found = swarm_id(await self._exchange.fetch_manifest(peer))
         except (TransportError, ProtocolError) as error:
             pause = self._silent.failed(peer)
             logger.debug("asking %s for its swarm: %s; again after %g s", peer, error, pause)
@@ -102,20 +97,13 @@ class Acquaintance:
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """Storage that a member and its node share.
-
-    Attributes:
-        outbox: local groups to be shared, and the frames that are served.
-        pool: admitted peer groups, the replay buffer.
-        accounts: the record of each author.
-        refused: recently refused peer groups.
-    """
+    """Storage that a member and its node share."""
 
     journal: Journal
-    pool: Pool
-    outbox: Outbox
-    accounts: Accounts
-    refused: RefusedGroups = field(default_factory=RefusedGroups)
+    pool: Pool  # admitted peer groups, the replay buffer
+    outbox: Outbox  # local groups to be shared, and the frames that are served
+    accounts: Accounts  # the record of each author
+    refused: RefusedGroups = field(default_factory=RefusedGroups)  # recently refused peer groups
 
     @classmethod
     def around(
@@ -130,58 +118,36 @@ class Experience:
         return cls(journal, pool, Outbox(journal, counters), Accounts(journal, clock, heard))
 
 
-TURNS_PER_EPOCH = 4
-FAILURES_REPORTED = 10
-MEETING_SECONDS = 1.0  # between two requests to connected peers for their swarm
-
-
 @dataclass(frozen=True, slots=True)
 class PeerInfo:
-    """What this node knows of a peer.
-
-    Attributes:
-        author: public key; None if the peer's identity is not an Ed25519 key.
-        connected: whether there is a connection now.
-        swarm: id of its swarm; None while unknown.
-        link: how it is connected, "direct" or "relayed"; None if it is not.
-        timing: its latency and clock offset; None if not measured.
-        profile: its unverified description of itself; None if it gives none.
-        policy_step: as last announced; None if nothing was announced.
-        groups: groups in the frames it offers.
-        heard: Unix time of its last announcement or connection, seconds.
-    """
+    """What this node knows of a peer."""
 
     peer_id: str
-    author: bytes | None
-    connected: bool
-    policy_step: int | None
-    groups: int
-    heard: float
-    swarm: bytes | None = None
-    link: Way | None = None
-    timing: Timing | None = None
-    profile: Profile | None = None
+    author: bytes | None  # public key; None if the peer's identity is not an Ed25519 key
+    connected: bool  # whether there is a connection now
+    policy_step: int | None  # as last announced; None if nothing was announced
+    groups: int  # groups in the frames it offers
+    heard: float  # Unix time of its last announcement or connection, seconds
+    swarm: bytes | None = None  # id of its swarm; None while unknown
+    link: Way | None = None  # how it is connected, "direct" or "relayed"; None if it is not
+    timing: Timing | None = None  # its latency and clock offset; None if not measured
+    profile: Profile | None = None  # its unverified description of itself; None if it gives none
     offers: tuple[Offer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """A member's status at one time; byte counts are payload since the start.
-
-    Attributes:
-        peers: all connected or announced peers, including those of other swarms.
-        reach: whether others can dial this node.
-        estimated: authors of the whole swarm, if this node sees only a part of them.
-    """
+    """A member's status at one time; byte counts are payload since the start."""
 
     peer_id: str
     swarm_id: bytes
     addresses: tuple[str, ...]
     epoch: int
-    peers: tuple[PeerInfo, ...]
+    peers: tuple[PeerInfo, ...]  # all connected or announced peers, including those of other swarms
     bytes_in: int
     bytes_out: int
-    reach: Reach = field(default_factory=Reach)
+    reach: Reach = field(default_factory=Reach)  # whether others can dial this node
+    # Authors of the whole swarm, if this node sees only a part of them.
     estimated: int | None = None
 
     @property
@@ -221,9 +187,8 @@ class Member:
         self._directory = directory
         self._clock = clock
         self._counters = counters
-        self._publisher = Publisher(
-            directory, experience.outbox, experience.journal, clock, counters
-        )
+        outbox, journal = experience.outbox, experience.journal
+        self._publisher = Publisher(directory, outbox, journal, clock, counters)
         self._collector = Collector(
             transport,
             directory,
@@ -236,7 +201,6 @@ class Member:
             rng or random.Random(),
             clock,
         )
-
         self._watch = ClockWatch(clock, counters)
         pause = directory.manifest.epoch_seconds
         ours = directory.swarm_id
@@ -345,19 +309,20 @@ class Member:
         result = []
         for peer in sorted(connected | set(known)):
             entry = known.get(peer)
+            offers = entry.announcement.offers if entry else ()
             result.append(
                 PeerInfo(
                     peer_id=peer,
                     author=entry.author if entry else _author(peer),
                     connected=peer in connected,
                     policy_step=entry.announcement.policy_step if entry else None,
-                    groups=sum(o.groups for o in entry.announcement.offers) if entry else 0,
+                    groups=sum(offer.groups for offer in offers),
                     heard=entry.heard if entry and peer not in connected else now,
                     swarm=self._directory.swarm_id if entry else self._acquaintance.swarm_of(peer),
                     link=reach.links.get(peer) if peer in connected else None,
                     timing=reach.timings.get(peer) if peer in connected else None,
                     profile=self._profiles.of(peer),
-                    offers=entry.announcement.offers if entry else (),
+                    offers=offers,
                 )
             )
         return tuple(result)
@@ -389,15 +354,9 @@ def assemble(
 ) -> Member:
     """Create a member and install its handlers and record check in ``transport``.
 
-    Call it on the loop that the member will run on, before other peers are served.
-
-    Args:
-        signed: the swarm's verified manifest.
-        limits, rng: see :class:`swarm.collector.Collector`.
-        upload_rate: see :class:`swarm.exchange.Exchange`.
-        secret, opener: see :class:`swarm.directory.Directory`.
-        profile: this node's description of itself, or None.
-        quiet: whether it announces and serves nothing: an observer is not a member.
+    Call it on the loop that the member will run on, before other peers are served. ``signed`` is
+    the swarm's verified manifest. With ``quiet`` it announces and serves nothing: an observer is
+    not a member. The other arguments are those of Collector, Exchange and Directory.
     """
     accounts, outbox = experience.accounts, experience.outbox
     directory = Directory(

@@ -31,6 +31,30 @@ from swarm.groups import (
 from swarm.journal import Journal
 from swarm.reputation import Accounts
 
+log = logging.getLogger(__name__)
+
+MAX_BYTES = 64 << 20
+# Maximum number of recorded uses, for distant checkpoints: several times as many as can occur
+# before a group is too old to be admitted again.
+KEPT_USES = 1 << 16
+LEAST_USES = 1 << 12  # latest uses always kept, so the composition of updates can be inspected
+# Uses deleted per transaction, so the network's thread never waits long for it.
+MAX_DELETED = 1 << 12
+_OWN = b""
+_THIS = "author=? AND epoch=? AND number=?"
+_INSERT = "INSERT OR IGNORE INTO pool VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
+_USE = "INSERT INTO used (author, epoch, number, step, trained) VALUES (?, ?, ?, ?, ?)"
+_FORGET = "DELETE FROM used WHERE use<=(SELECT max(use) FROM used)-?"
+_FORGET_MOOT = """
+DELETE FROM used WHERE use IN (
+    SELECT use FROM used
+    WHERE use<=(SELECT max(use) FROM used)-? AND (author=? OR epoch<?) LIMIT ?
+) RETURNING author, epoch
+"""
+_FORGOTTEN = "forgotten_epoch"
+_READ_FORGOTTEN = "SELECT coalesce(max(value), -1) FROM numbers WHERE name=?"
+_NOTE_FORGOTTEN = "REPLACE INTO numbers VALUES (?, ?)"
+
 
 class Held(NamedTuple):
     key: GroupKey
@@ -45,16 +69,12 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """Limits of a replay buffer: ``groups`` in number, ``size`` in stored bytes.
-
-    Attributes:
-        unproven_share: of both, what unproven authors keep if others need the space.
-        salt: of this node; it makes the order between equal authors unpredictable to others.
-    """
+    """Limits of a replay buffer: ``groups`` in number, ``size`` in stored bytes."""
 
     groups: int
     size: int
-    unproven_share: float = 0.25
+    unproven_share: float = 0.25  # of both, what unproven authors keep if others need the space
+    # Of this node; it makes the order between equal authors unpredictable to others.
     salt: bytes = b""
 
 
@@ -65,13 +85,12 @@ def over_limits(
     ranked = sorted(held, key=lambda h: h.rank, reverse=True)
     newcomers = _Side([h for h in ranked if h.key.author not in proven], limits)
     others = _Side([h for h in ranked if h.key.author in proven], limits)
-    dropped = []
-    while (
-        newcomers.groups + others.groups > limits.groups
-        or newcomers.size + others.size > limits.size
-    ):
+    dropped: list[GroupKey] = []
+    groups, size = len(ranked), newcomers.size + others.size
+    while groups - len(dropped) > limits.groups or size > limits.size:
         first = newcomers.groups and newcomers.share > limits.unproven_share
         dropped.append((newcomers if first or not others.groups else others).give())
+        size = newcomers.size + others.size
     return dropped
 
 
@@ -110,31 +129,6 @@ class _Side:
         group = repr(tuple(stack[-1].key)).encode()
         lot = blake2b(group, key=limits.salt, digest_size=8).digest()
         return -part, lot, author
-
-
-log = logging.getLogger(__name__)
-
-MAX_BYTES = 64 << 20
-KEPT_USES = 1 << 16
-"""Maximum number of recorded uses, for distant checkpoints: several times as many as can occur
-before a group is too old to be admitted again."""
-LEAST_USES = 1 << 12  # latest uses always kept, so the composition of updates can be inspected
-FORGOTTEN_AT_ONCE = 1 << 12
-"""Maximum uses deleted per transaction, so the network's thread never waits long for it."""
-_OWN = b""
-_THIS = "author=? AND epoch=? AND number=?"
-_INSERT = "INSERT OR IGNORE INTO pool VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
-_USE = "INSERT INTO used (author, epoch, number, step, trained) VALUES (?, ?, ?, ?, ?)"
-_FORGET = "DELETE FROM used WHERE use<=(SELECT max(use) FROM used)-?"
-_FORGET_MOOT = """
-DELETE FROM used WHERE use IN (
-    SELECT use FROM used
-    WHERE use<=(SELECT max(use) FROM used)-? AND (author=? OR epoch<?) LIMIT ?
-) RETURNING author, epoch
-"""
-_FORGOTTEN = "forgotten_epoch"
-_READ_FORGOTTEN = "SELECT coalesce(max(value), -1) FROM numbers WHERE name=?"
-_NOTE_FORGOTTEN = "REPLACE INTO numbers VALUES (?, ?)"
 
 
 class Pool:
@@ -207,10 +201,7 @@ class Pool:
 
     def arrived(self) -> list[Candidate]:
         """Return each group added since the last call, once, even if evicted since."""
-        found = []
-        while self._arrived:
-            found.append(self._arrived.popleft())
-        return found
+        return [self._arrived.popleft() for _ in range(len(self._arrived))]
 
     def fresh(self) -> list[Candidate]:
         """Return every group young enough for training, in the order of keys."""
@@ -289,17 +280,14 @@ class Pool:
 
         Local sample indexes are never used again. A peer group of a forgotten time slot is never
         added again, however far the clock is set back. Returning to a checkpoint needs nothing that
-        is deleted: an unknown update is equivalent to a removed one.
-
-        Args:
-            epoch: groups of earlier time slots are too old to be admitted.
+        is deleted: an unknown update is equivalent to a removed one. Groups of time slots before
+        ``epoch`` are too old to be admitted.
         """
-        total, found = 0, FORGOTTEN_AT_ONCE
-        while found == FORGOTTEN_AT_ONCE:
+        total, found = 0, MAX_DELETED
+        moot = self._least_uses, _OWN, epoch, MAX_DELETED
+        while found == MAX_DELETED:
             with self._journal.transaction() as connection:
-                rows = connection.execute(
-                    _FORGET_MOOT, (self._least_uses, _OWN, epoch, FORGOTTEN_AT_ONCE)
-                ).fetchall()
+                rows = connection.execute(_FORGET_MOOT, moot).fetchall()
                 latest = max((of for author, of in rows if author != _OWN), default=-1)
                 if latest > _forgotten(connection):
                     connection.execute(_NOTE_FORGOTTEN, (_FORGOTTEN, latest))
@@ -336,14 +324,5 @@ def _forgotten(connection: sqlite3.Connection) -> int:
 
 def _row(pooled: PooledGroup) -> tuple[object, ...]:
     entry, contents = pooled.candidate, pack_pooled(pooled)
-    return (
-        *entry.key,
-        entry.received,
-        entry.informative,
-        len(contents),
-        entry.env,
-        entry.level,
-        pack_rewards(entry.rewards),
-        entry.policy_step,
-        contents,
-    )
+    head = (*entry.key, entry.received, entry.informative, len(contents), entry.env, entry.level)
+    return (*head, pack_rewards(entry.rewards), entry.policy_step, contents)

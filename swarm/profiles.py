@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from protocol.errors import ProtocolError
 from protocol.identity import peer_id_of
@@ -14,26 +13,19 @@ from protocol.profile import Profile, open_profile
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import Backoff
+from swarm.exchange import Exchange
 from swarm.transport.transport import PeerUnreachable, Refused, Transport, TransportError
 
 logger = logging.getLogger(__name__)
 
-ASKED_AT_ONCE = 4
+MAX_PARALLEL = 4  # requests to peers
 AGAIN_SECONDS = 3600.0  # between two requests to a peer that served its profile
 KEPT_SECONDS = 24 * 3600.0  # how long a profile is shown without being served again
 MOST = 1024  # profiles kept; each takes about 2 KiB
 
 
-class ProfileSource(Protocol):
-    """Requests a peer's profile."""
-
-    async def fetch_profile(self, peer: str) -> bytes:
-        """Return the signed bytes, unchecked; errors as in :meth:`Transport.request`."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Served:
     profile: Profile
     at: float
 
@@ -53,20 +45,20 @@ class Profiles:
     def __init__(
         self,
         transport: Transport,
-        source: ProfileSource,
+        exchange: Exchange,
         ours: bytes,
         clock: Clock,
         counters: Counters,
         pause: float,
     ) -> None:
         self._transport = transport
-        self._source = source
+        self._exchange = exchange
         self._ours = ours
         self._clock = clock
         self._counters = counters
         longest = max(pause, AGAIN_SECONDS)
         self._silent: Backoff[str] = Backoff(clock, first=pause, longest=longest)
-        self._told: dict[str, _Told] = {}
+        self._served: dict[str, _Served] = {}
 
     async def look(self, is_member: Callable[[str], bool]) -> None:
         """Ask some connected peers for which ``is_member`` is true."""
@@ -75,19 +67,19 @@ class Profiles:
             for peer in self._transport.peers()
             if self._age(peer) >= AGAIN_SECONDS and not self._silent.waits(peer)
         ]
-        await asyncio.gather(*map(self._ask, [p for p in due if is_member(p)][:ASKED_AT_ONCE]))
+        await asyncio.gather(*map(self._ask, [p for p in due if is_member(p)][:MAX_PARALLEL]))
 
     def of(self, peer: str) -> Profile | None:
         """Return a peer's profile if served within a day, else None."""
-        return self._told[peer].profile if self._age(peer) < KEPT_SECONDS else None
+        return self._served[peer].profile if self._age(peer) < KEPT_SECONDS else None
 
     def _age(self, peer: str) -> float:
-        told = self._told.get(peer)
-        return float("inf") if told is None else self._clock.monotonic() - told.at
+        served = self._served.get(peer)
+        return float("inf") if served is None else self._clock.monotonic() - served.at
 
     async def _ask(self, peer: str) -> None:
         try:
-            author, profile = open_profile(await self._source.fetch_profile(peer), self._ours)
+            author, profile = open_profile(await self._exchange.fetch_profile(peer), self._ours)
         except (PeerUnreachable, Refused) as error:
             pause = self._silent.failed(peer)
             logger.debug("peer %s tells no profile: %s; again after %g s", peer, error, pause)
@@ -101,21 +93,21 @@ class Profiles:
 
     def _refuse(self, peer: str, reason: str, why: str) -> None:
         self._counters.add("profiles_refused", reason=reason)
-        self._told.pop(peer, None)
+        self._served.pop(peer, None)
         pause = self._silent.failed(peer)
         logger.info("the profile of %s is refused: %s; again after %g s", peer, why, pause)
 
     def _remember(self, peer: str, profile: Profile) -> None:
         self._silent.succeeded(peer)
-        self._told.pop(peer, None)
-        self._told[peer] = _Told(profile, self._clock.monotonic())
-        if len(self._told) <= MOST:
+        self._served.pop(peer, None)
+        self._served[peer] = _Served(profile, self._clock.monotonic())
+        if len(self._served) <= MOST:
             return
         # Dropping a connected peer would only request its profile again immediately. So if all are
         # connected, the new one has to wait.
         connected = set(self._transport.peers())
-        forgotten = next((other for other in self._told if other not in connected), peer)
-        del self._told[forgotten]
+        forgotten = next((other for other in self._served if other not in connected), peer)
+        del self._served[forgotten]
         if forgotten == peer:
             self._counters.add("profiles_without_room")
             self._silent.failed(peer)

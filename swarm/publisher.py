@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 
 from protocol.announcement import Offer, offer_of
@@ -21,7 +21,35 @@ from swarm.journal import Journal
 
 log = logging.getLogger(__name__)
 
+MAX_OUTBOX_BYTES = 64 << 20
+# Per time slot. Storing one costs the network a search for its peers, whatever it contains.
+MAX_ANNOUNCEMENTS = 4
+
 _OFFER = "content_id, size, groups, env_digest, informative"
+_YOUNGEST_WAITING = """
+SELECT number, plain FROM waiting WHERE number IN (
+    SELECT number FROM (
+        SELECT number, sum(length(plain)) OVER (ORDER BY number DESC) - length(plain) AS younger
+        FROM waiting
+    ) WHERE younger<?
+) ORDER BY number
+"""
+_STALE_WAITING = "DELETE FROM waiting WHERE epoch<?"
+_OLD_FRAMES = "DELETE FROM frames WHERE created<?"
+_SURPLUS_FRAMES = """
+DELETE FROM frames WHERE content_id IN (
+    SELECT content_id FROM (
+        SELECT content_id, sum(size) OVER (ORDER BY created DESC, content_id) AS upto FROM frames
+    ) WHERE upto>?
+)
+"""
+_SURPLUS_WAITING = """
+DELETE FROM waiting WHERE number IN (
+    SELECT number FROM (
+        SELECT number, sum(length(plain)) OVER (ORDER BY number DESC) AS upto FROM waiting
+    ) WHERE upto>?
+)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +108,10 @@ class Outbox:
         return bare
 
     def take(self, most_bytes: int) -> list[QueuedGroup]:
-        """Return the youngest waiting groups, oldest of them first.
+        """Return the youngest waiting groups, up to ``most_bytes`` in the journal.
 
-        They wait until :meth:`keep` or :meth:`drop`.
-
-        Args:
-            most_bytes: maximum total size in the journal, not counting the oldest.
+        The oldest of them comes first and does not count. They wait until :meth:`keep` or
+        :meth:`drop`.
         """
         rows = self._journal.read(_YOUNGEST_WAITING, (most_bytes,))
         return [QueuedGroup(number, *unpack_waiting(plain)) for number, plain in rows]
@@ -93,18 +119,9 @@ class Outbox:
     def keep(self, offer: Offer, frame: bytes, created: float, sealed: Sequence[int]) -> None:
         """Serve a frame from now on; atomically remove its groups, numbered ``sealed``."""
         with self._journal.transaction(durable=True) as connection:
-            connection.execute(
-                "REPLACE INTO frames VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (
-                    offer.content_id,
-                    created,
-                    offer.size,
-                    offer.groups,
-                    offer.env_digest,
-                    offer.informative,
-                    frame,
-                ),
-            )
+            counts = offer.size, offer.groups, offer.env_digest, offer.informative
+            row = offer.content_id, created, *counts, frame
+            connection.execute("REPLACE INTO frames VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             connection.executemany("DELETE FROM waiting WHERE number=?", [(n,) for n in sealed])
 
     def drop(self, numbers: Iterable[int]) -> None:
@@ -118,22 +135,16 @@ class Outbox:
         return rows[0][0] if rows else None
 
     def offers(self, limit: int) -> list[Offer]:
-        """Return the ``limit`` frames kept last, newest first.
-
-        Rows give the order, because clock times would prefer frames signed while the clock was
-        ahead.
-        """
+        """Return the ``limit`` frames kept last, newest first."""
+        # By row, because times would prefer frames signed while the clock was ahead.
         query = f"SELECT {_OFFER} FROM frames ORDER BY rowid DESC LIMIT ?"
         return [Offer(*row) for row in self._journal.read(query, (limit,))]
 
     def prune(self, *, oldest_epoch: int, oldest_frame: float, max_bytes: int) -> None:
-        """Drop what no peer would accept any more.
+        """Drop what no peer would accept any more, and the oldest beyond ``max_bytes`` each.
 
-        Args:
-            oldest_epoch: waiting groups of earlier time slots are dropped.
-            oldest_frame: frames created before this Unix time are dropped.
-            max_bytes: maximum bytes of frames, and separately of waiting groups; the oldest are
-                dropped.
+        These are waiting groups of time slots before ``oldest_epoch``, and frames created before
+        the Unix time ``oldest_frame``.
         """
         with self._journal.transaction() as connection:
             dropped = {
@@ -146,37 +157,6 @@ class Outbox:
             if count:
                 self._counters.add("outbox_dropped", count, reason=reason)
                 log.info("outbox: %d dropped (%s)", count, reason)
-
-
-_YOUNGEST_WAITING = """
-SELECT number, plain FROM waiting WHERE number IN (
-    SELECT number FROM (
-        SELECT number, sum(length(plain)) OVER (ORDER BY number DESC) - length(plain) AS younger
-        FROM waiting
-    ) WHERE younger<?
-) ORDER BY number
-"""
-_STALE_WAITING = "DELETE FROM waiting WHERE epoch<?"
-_OLD_FRAMES = "DELETE FROM frames WHERE created<?"
-_SURPLUS_FRAMES = """
-DELETE FROM frames WHERE content_id IN (
-    SELECT content_id FROM (
-        SELECT content_id, sum(size) OVER (ORDER BY created DESC, content_id) AS upto FROM frames
-    ) WHERE upto>?
-)
-"""
-_SURPLUS_WAITING = """
-DELETE FROM waiting WHERE number IN (
-    SELECT number FROM (
-        SELECT number, sum(length(plain)) OVER (ORDER BY number DESC) AS upto FROM waiting
-    ) WHERE upto>?
-)
-"""
-
-
-MAX_OUTBOX_BYTES = 64 << 20
-MAX_ANNOUNCEMENTS = 4
-"""Per time slot. Storing one costs the network a search for its peers, whatever it contains."""
 
 
 class Publisher:
@@ -252,10 +232,7 @@ class Publisher:
         return before - self._frames_left
 
     def _within_manifest(self, waiting: list[QueuedGroup]) -> list[QueuedGroup]:
-        """Return the groups within the manifest's limits and drop the others.
-
-        Peers would refuse the whole frame of the others, with a penalty.
-        """
+        """Return the groups within the manifest and drop those that peers would penalize."""
         refused: dict[int, ProtocolError] = {}
         for each in waiting:
             try:
@@ -302,16 +279,8 @@ class Publisher:
 
     def _seal(self, origin: Origin, groups: tuple[Group, ...], numbers: list[int]) -> None:
         created = self._clock.time()
-        batch = Batch(
-            sequence=self._journal.next_sequence(),
-            policy_step=origin.policy_step,
-            created=created,
-            model=origin.model,
-            encoding=origin.encoding,
-            temperature=origin.temperature,
-            max_new_tokens=origin.max_new_tokens,
-            groups=groups,
-        )
+        sequence = self._journal.next_sequence()
+        batch = Batch(sequence=sequence, created=created, groups=groups, **asdict(origin))
         try:
             frame = seal(batch, self._directory.identity, self._directory.swarm_id)
             offer = offer_of(frame, batch, self._directory.manifest)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,29 @@ from swarm.common.clock import Clock
 from swarm.journal import VERSION, Journal, JournalError, named_errors
 from swarm.verification import strike_weight
 
+log = logging.getLogger(__name__)
+
 MEMORY = 12  # useless groups that reduce earned reputation to ``1/e``
 FULL = 6.0  # earned reputation from which reputation is 1
 PROVEN = 0.5  # reputation from which an author counts as proven
 PROMISING = 0.5  # earned reputation from which an unproven author precedes untried ones
 PROOF_HALF_LIFE_S = 3 * 86400.0
+STRIKE_HALF_LIFE_S = 3600.0
+BAR_AT = 5.0
+RELEASE_AT = 1.0
+# This cap limits a ban to five and a half half-lives after the last penalty.
+MOST_STRIKES = 45.0
+LONGEST_BAN_S = math.log2(MOST_STRIKES / RELEASE_AT) * STRIKE_HALF_LIFE_S
+MAX_ACCOUNTS = 10_000
+BUSY_SECONDS = 2.0
+
+RefusalHeard = Callable[[bytes, str, int], None]
+"""Callback with an author, a reason and a number of refusals."""
+
+_COLUMNS = (
+    "author, bytes_in, bytes_out, admitted, strikes, struck_at, barred, touched, "
+    "earned, earned_at, seconds, admitted_at"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,52 +61,23 @@ class Proof:
         return min(1.0, self.now(now) / FULL) * max(0.0, 1.0 - strikes / most)
 
 
-log = logging.getLogger(__name__)
-
-STRIKE_HALF_LIFE_S = 3600.0
-BAR_AT = 5.0
-RELEASE_AT = 1.0
-# This cap limits a ban to five and a half half-lives after the last penalty.
-MOST_STRIKES = 45.0
-LONGEST_BAN_S = math.log2(MOST_STRIKES / RELEASE_AT) * STRIKE_HALF_LIFE_S
-MAX_ACCOUNTS = 10_000
-
-RefusalHeard = Callable[[bytes, str, int], None]
-"""Callback with an author, a reason and a number of refusals."""
-
-_COLUMNS = (
-    "author, bytes_in, bytes_out, admitted, strikes, struck_at, barred, touched, "
-    "earned, earned_at, seconds, admitted_at"
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One author's record.
-
-    Attributes:
-        bytes_out: payload bytes served to this author.
-        admitted_at: Unix time of the last of them, seconds; 0 if there is none.
-        strikes: weight of penalties at ``struck_at``; it halves every hour.
-        struck_at: Unix time of the last penalty, seconds.
-        barred: the last penalty raised the weight to ``BAR_AT`` or found the author banned.
-        touched: Unix time of the last change, seconds.
-        proof: earned by groups that were useful to this node; a ban removes it.
-        seconds: verification time of its groups.
-        refused: refusals by reason: number of groups, or 1 per frame that could not be opened.
-    """
+    """One author's record."""
 
     author: bytes
     bytes_in: int = 0
-    bytes_out: int = 0
+    bytes_out: int = 0  # payload bytes served to this author
     admitted: int = 0
-    strikes: float = 0.0
-    struck_at: float = 0.0
+    strikes: float = 0.0  # weight of penalties at ``struck_at``; it halves every hour
+    struck_at: float = 0.0  # Unix time of the last penalty, seconds
+    # The last penalty raised the weight to ``BAR_AT`` or found the author banned.
     barred: bool = False
-    touched: float = 0.0
-    proof: Proof = Proof()
-    seconds: float = 0.0
-    admitted_at: float = 0.0
+    touched: float = 0.0  # Unix time of the last change, seconds
+    proof: Proof = Proof()  # earned by groups that were useful to this node; a ban removes it
+    seconds: float = 0.0  # verification time of its groups
+    admitted_at: float = 0.0  # Unix time of the last of them, seconds; 0 if there is none
+    # Refusals by reason: number of groups, or 1 per frame that could not be opened.
     refused: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -132,12 +121,7 @@ class Accounts:
         heard: called with every refusal, on the thread where it happens.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        clock: Clock,
-        heard: RefusalHeard | None = None,
-    ) -> None:
+    def __init__(self, journal: Journal, clock: Clock, heard: RefusalHeard | None = None) -> None:
         self._journal = journal
         self._clock = clock
         self._heard = heard
@@ -159,16 +143,15 @@ class Accounts:
     def proven(self) -> frozenset[bytes]:
         """Return every proven author."""
         now = self._clock.time()
-        rows = self._journal.read(
-            f"SELECT {_COLUMNS} FROM accounts WHERE earned>=?", (PROVEN * FULL,)
-        )
-        return frozenset(a.author for a in _accounts(rows) if standing(a, now) >= PROVEN)
+        query = f"SELECT {_COLUMNS} FROM accounts WHERE earned>=?"
+        accounts = (_account(row) for row in self._journal.read(query, (PROVEN * FULL,)))
+        return frozenset(a.author for a in accounts if standing(a, now) >= PROVEN)
 
     def standings(self) -> dict[bytes, float]:
         """Return the reputation of every author that has any."""
         now = self._clock.time()
         rows = self._journal.read(f"SELECT {_COLUMNS} FROM accounts WHERE earned>0")
-        found = {account.author: standing(account, now) for account in _accounts(rows)}
+        found = {account.author: standing(account, now) for account in map(_account, rows)}
         return {author: value for author, value in found.items() if value > 0}
 
     def tried(self) -> dict[bytes, float]:
@@ -191,14 +174,8 @@ class Accounts:
         """Add payload bytes received from or sent to the author."""
         with self._journal.transaction() as connection:
             account = self._load(connection, author)
-            self._store(
-                connection,
-                replace(
-                    account,
-                    bytes_in=account.bytes_in + received,
-                    bytes_out=account.bytes_out + sent,
-                ),
-            )
+            received, sent = account.bytes_in + received, account.bytes_out + sent
+            self._store(connection, replace(account, bytes_in=received, bytes_out=sent))
 
     def admit(self, author: bytes, groups: int) -> None:
         """Add admitted groups."""
@@ -239,7 +216,7 @@ class Accounts:
         query = f"SELECT {_COLUMNS} FROM accounts WHERE author=?"
         row = connection.execute(query, (author,)).fetchone()
         if row:
-            return _account(row, {})
+            return _account(row)
         (count,) = connection.execute("SELECT count(*) FROM accounts").fetchone()
         if count >= MAX_ACCOUNTS:
             self._forget_idlest(connection, self._clock.time())
@@ -284,68 +261,37 @@ def all_accounts(read: Callable[[str], list[tuple[Any, ...]]]) -> list[Account]:
     return [_account(row, refused.get(row[0], {})) for row in rows]
 
 
-def _accounts(rows: Iterable[tuple[Any, ...]]) -> Iterator[Account]:
-    return (_account(row, {}) for row in rows)
-
-
-def _account(row: tuple[Any, ...], refused: Mapping[str, int]) -> Account:
-    (
-        author,
-        bytes_in,
-        bytes_out,
-        admitted,
-        strikes,
-        struck_at,
-        barred,
-        touched,
-        earned,
-        at,
-        seconds,
-        admitted_at,
-    ) = row
-    return Account(
-        author=author,
-        bytes_in=bytes_in,
-        bytes_out=bytes_out,
-        admitted=admitted,
-        strikes=strikes,
-        struck_at=struck_at,
+def _account(row: tuple[Any, ...], refused: Mapping[str, int] | None = None) -> Account:
+    """Convert a row of ``_COLUMNS``, which have the order of the account's fields."""
+    *counts, barred, touched, earned, at, seconds, admitted_at = row
+    return replace(
+        Account(*counts),
         barred=bool(barred),
         touched=touched,
         proof=Proof(earned, at),
         seconds=seconds,
         admitted_at=admitted_at,
-        refused=refused,
+        refused=refused or {},
     )
 
 
-BUSY_SECONDS = 2.0
-
-
 def read_accounts(path: Path) -> list[Account]:
-    """Return the accounts of a journal file, if any, the most recently changed first.
+    """Return a journal file's accounts, if any, the most recently changed first.
 
-    Raises:
-        JournalError: the file has another layout, or is unusable.
+    Raises ``JournalError`` if the file has another layout, or is unusable.
     """
     if not path.exists():
         return []
-    with _opened(path) as connection:
+    # Without a writer there is no WAL file, and reading must not create one.
+    still = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
+    uri = f"{path.absolute().as_uri()}?mode=ro{still}"
+    with (
+        named_errors(path),
+        closing(sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS)) as connection,
+    ):
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version != VERSION:
             remedy = "update swarm-node or use another run folder"
             problem = f"has layout {version}, this program reads {VERSION}"
             raise JournalError(path, problem, remedy)
         return all_accounts(lambda query: connection.execute(query).fetchall())
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    # Without a writer there is no WAL file, and reading must not create one.
-    still = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
-    with named_errors(path):
-        connection = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode=ro{still}", uri=True, timeout=BUSY_SECONDS
-        )
-        with closing(connection):
-            yield connection

@@ -53,10 +53,7 @@ class VerificationBudget:
         return max(2 * LEAST_SECONDS, self._whole / FRAME_PARTS)
 
     def left(self, author: bytes, frame: float, *, proven: bool) -> float:
-        """Return the seconds for the author's next request, 0 if none may start.
-
-        ``frame`` is the number of seconds that its frame has taken.
-        """
+        """Return seconds for the next request, 0 if none, after ``frame`` seconds of its frame."""
         left = min(
             self.frame_seconds - frame,
             max(2 * LEAST_SECONDS, AUTHOR_SHARE * self._whole) - self.spent(author),
@@ -139,15 +136,11 @@ NOT_REPLAYABLE = "not_replayable"
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryTexts:
-    """A trajectory in an environment.
+    """A trajectory in an environment."""
 
-    Attributes:
-        texts: alternating texts of policy and environment; the policy is first and last.
-        cut: whether it ended before its environment did.
-    """
-
+    # Alternating texts of policy and environment; the policy is first and last.
     texts: tuple[str, ...]
-    cut: bool
+    cut: bool  # whether it ended before its environment did
 
 
 Answer = str | TrajectoryTexts
@@ -164,16 +157,11 @@ def answer_of(completion: Completion, *, played: bool) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verification result of one group.
+    """The verification result of one group."""
 
-    Attributes:
-        prompt: the task's question as this node gives it to a policy, before any chat template.
-        rewards: in [0, 1], one per text, in order.
-        seconds: of scoring, without the start of a worker; None if not measured.
-    """
-
-    prompt: str
-    rewards: tuple[float, ...]
+    prompt: str  # the task's question as this node gives it to a policy, before any chat template
+    rewards: tuple[float, ...]  # in [0, 1], one per text, in order
+    # Of scoring, without the start of a worker; None if not measured.
     seconds: float | None = field(default=None, compare=False)
 
 
@@ -217,27 +205,15 @@ class Judge(Protocol):
     def judge(
         self, task: TaskRef, texts: Sequence[Answer], *, seconds: float | None = None
     ) -> Verdict:
-        """Score ``texts``, the answers of one group. Blocks for ``seconds`` at most.
-
-        Raises:
-            JudgeRefused: there is no result; every other exception is a bug.
-        """
-        ...
+        """Score the answers of one group within ``seconds``, or raise ``JudgeRefused``."""
 
     def judge_some(
         self, asked: Sequence[Asked], *, seconds: float | None = None
     ) -> Sequence[Judged]:
-        """Verify the first of some groups, and more while that takes only a moment.
+        """Return results of the first groups, in order: of one, and more if that is quick.
 
         It stops after a group that hangs or breaks the verifier, so the caller decides whether to
-        continue. By default it verifies only the first group.
-
-        Args:
-            asked: one group or more.
-            seconds: maximum for all of it, as in :meth:`judge`.
-
-        Returns:
-            Results of the first groups, in order.
+        continue. By default it verifies only the first group. ``seconds`` is the maximum for all.
         """
         first = asked[0]
         return one_outcome(lambda: self.judge(first.task, first.texts, seconds=seconds))
@@ -275,58 +251,30 @@ _NO_FAULT = 0.0
 
 STRIKES: Mapping[str, float] = {
     # Forgery: an author's name on data that it did not sign.
-    "bad_signature": _FORGED,
-    "bad_key": _FORGED,
-    WRONG_AUTHOR: _FORGED,
+    **dict.fromkeys(("bad_signature", "bad_key", WRONG_AUTHOR), _FORGED),
     # False claims: another reward than the verifier's, another observation than the environment's,
     # or two different groups for one task sample. A node that lost its journal without a backup can
     # do the last once by honest mistake.
-    REWARD_MISMATCH: _WRONG,
-    NOT_REPLAYED: _WRONG,
-    EQUIVOCATION: _WRONG,
+    **dict.fromkeys((REWARD_MISMATCH, NOT_REPLAYED, EQUIVOCATION), _WRONG),
     # An offer that does not match its frame.
     OFFER_MISMATCH: _WRONG,
     # Malformed: not allowed by the protocol or by the manifest, which every member has.
-    "protocol_error": _WRONG,
-    "bad_magic": _WRONG,
-    "truncated": _WRONG,
-    "trailing_bytes": _WRONG,
-    "too_large": _WRONG,
-    "too_deep": _WRONG,
-    "too_many_items": _WRONG,
-    "duplicate_key": _WRONG,
-    "bad_encoding": _WRONG,
-    "bad_compression": _WRONG,
-    "bad_schema": _WRONG,
-    "wrong_swarm": _WRONG,
-    "wrong_shard": _WRONG,
-    UNEXPECTED_SEGMENTS: _WRONG,
+    **dict.fromkeys(("protocol_error", "bad_magic", "truncated", "trailing_bytes"), _WRONG),
+    **dict.fromkeys(("too_large", "too_deep", "too_many_items", "duplicate_key"), _WRONG),
+    **dict.fromkeys(("bad_encoding", "bad_compression", "bad_schema"), _WRONG),
+    **dict.fromkeys(("wrong_swarm", "wrong_shard", UNEXPECTED_SEGMENTS), _WRONG),
     # Not the announced frame, served over a stream that only the author's key can open.
-    "wrong_content": _WRONG,
-    "response_too_large": _WRONG,
+    **dict.fromkeys(("wrong_content", "response_too_large"), _WRONG),
     # Texts that hang or kill the verifier.
-    "timeout": _SLOW,
-    "crashed": _SLOW,
+    **dict.fromkeys((TIMEOUT, CRASHED), _SLOW),
     # Time: a slow author or connection, a wrong clock (the author's or this node's), a replay.
-    "too_slow": _NO_FAULT,
-    STALE_EPOCH: _NO_FAULT,
-    EPOCH_AHEAD: _NO_FAULT,
-    BEFORE_RESTORE: _NO_FAULT,
-    REPLAY: _NO_FAULT,
-    "expired": _NO_FAULT,
-    "bad_lifetime": _NO_FAULT,
+    **dict.fromkeys(("too_slow", STALE_EPOCH, EPOCH_AHEAD, BEFORE_RESTORE), _NO_FAULT),
+    **dict.fromkeys((REPLAY, "expired", "bad_lifetime"), _NO_FAULT),
     # Policy of the swarm or of this node.
-    "not_admitted": _NO_FAULT,
-    BANNED: _NO_FAULT,
+    **dict.fromkeys(("not_admitted", BANNED), _NO_FAULT),
     # This node's limits: what it does not know, refuses to run, or failed to do.
-    "unknown_env": _NO_FAULT,
-    "evaluates_text": _NO_FAULT,
-    "not_replayable": _NO_FAULT,
-    "unavailable": _NO_FAULT,
-    ABANDONED: _NO_FAULT,
-    OVER_BUDGET: _NO_FAULT,
-    BAD_VERDICT: _NO_FAULT,
-    JUDGE_FAILED: _NO_FAULT,
+    **dict.fromkeys((UNKNOWN_ENV, EVALUATES_TEXT, NOT_REPLAYABLE, UNAVAILABLE), _NO_FAULT),
+    **dict.fromkeys((ABANDONED, OVER_BUDGET, BAD_VERDICT, JUDGE_FAILED), _NO_FAULT),
 }
 
 

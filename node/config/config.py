@@ -30,7 +30,7 @@ from node.errors import ConfigError, NodeError
 from node.storage.atomic_files import write_atomic
 from node.storage.run_folder import RunFolder
 from protocol.errors import ProtocolError
-from protocol.profile import MAX_LINE, MAX_NAME, check_told
+from protocol.profile import MAX_LINE, MAX_NAME, check_shown
 
 
 class Config(Section):
@@ -254,7 +254,7 @@ def _check_profile(config: Config) -> None:
     for key, most in (("name", MAX_NAME), ("line", MAX_LINE)):
         value = getattr(config.profile, key)
         try:
-            check_told(value, key, most)
+            check_shown(value, key, most)
         except ProtocolError as error:
             _, _, why = str(error).partition(": ")
             raise ConfigError(

@@ -31,17 +31,17 @@ from protocol.messages import (
 from swarm.common.counters import Counters
 from swarm.common.util import counted
 from swarm.exchange import fetch_manifest
-from swarm.lan.multicast import Multicast, MulticastUnavailable, networks
-from swarm.lan.sighting import Sighting
+from swarm.lan.multicast import Multicast, MulticastUnavailable, Sighting, networks
 from swarm.transport.transport import (
     ClockSkew,
     Reach,
     Transport,
     TransportError,
+    Way,
+    describe_reach,
     dialled,
     is_relayed,
     port_of,
-    told,
 )
 
 HEAR_SECONDS = 3.0
@@ -91,7 +91,8 @@ async def check_reach(transport: Transport, peers: Sequence[str]) -> list[Check]
     if not answers:
         return []
     hosts = [answer.host for answer in answers]
-    return [_finding(told("direct" if dialled(answers) else "unreachable", ports, hosts, 0))]
+    way: Way = "direct" if dialled(answers) else "unreachable"
+    return [_finding(describe_reach(way, ports, hosts, 0))]
 
 
 def told_by_node(folder: RunFolder) -> list[Check]:

@@ -17,8 +17,7 @@ from protocol.identity import Identity
 from protocol.manifest import Manifest, open_manifest, swarm_id
 from swarm.exchange import fetch_manifest
 from swarm.lan.discovery import Discovery
-from swarm.lan.multicast import MulticastUnavailable
-from swarm.lan.sighting import Sighting
+from swarm.lan.multicast import MulticastUnavailable, Sighting
 from swarm.transport.transport import Transport, TransportError
 
 log = logging.getLogger(__name__)

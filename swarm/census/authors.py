@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protocol.announcement import Offer
+from protocol.profile import Profile
 from swarm.member import PeerInfo
 
 
@@ -49,15 +50,13 @@ class ClaimedProfile:
     model: str | None = None
     version: str | None = None
 
-
-def told_by(peer: PeerInfo) -> ClaimedProfile:
-    """Return a peer's claims about itself; empty ones become None."""
-    said = peer.profile
-    if said is None:
-        return ClaimedProfile()
-    return ClaimedProfile(
-        said.name or None, said.line or None, said.model or None, said.version or None
-    )
+    @classmethod
+    def of(cls, profile: Profile | None) -> ClaimedProfile:
+        """Copy a profile; empty fields become None."""
+        if profile is None:
+            return cls()
+        texts = profile.name, profile.line, profile.model, profile.version
+        return cls(*(text or None for text in texts))
 
 
 @dataclass(slots=True)
@@ -71,29 +70,20 @@ class Day:
 
 @dataclass(slots=True)
 class Author:
-    """One author.
+    """One author."""
 
-    Attributes:
-        first, last: first and last time present, unix seconds.
-        link: type of its connection with the observer.
-        offered: groups, as announced; ``offers`` has the latest content ids, in hex.
-        verified: groups whose rewards the observer confirmed; ``rewards`` has them by family.
-        refused: rejections by reason.
-        days: the latest, ascending.
-    """
-
-    first: float
+    first: float  # first and last time present, unix seconds
     last: float
     present: bool = True
     policy_step: int = 0
-    link: str | None = None
+    link: str | None = None  # type of its connection with the observer
     told: ClaimedProfile = ClaimedProfile()
-    offered: int = 0
-    verified: int = 0
-    offers: list[str] = field(default_factory=list)
-    refused: dict[str, int] = field(default_factory=dict)
-    rewards: dict[str, Mean] = field(default_factory=dict)
-    days: list[Day] = field(default_factory=list)
+    offered: int = 0  # groups, as announced
+    verified: int = 0  # groups whose rewards the observer confirmed
+    offers: list[str] = field(default_factory=list)  # latest content ids, in hex
+    refused: dict[str, int] = field(default_factory=dict)  # rejections by reason
+    rewards: dict[str, Mean] = field(default_factory=dict)  # verified, by family
+    days: list[Day] = field(default_factory=list)  # the latest, ascending
 
     @property
     def checked(self) -> int:
@@ -104,7 +94,7 @@ class Author:
         """Note a peer's current state; return the number of newly offered groups."""
         self.last, self.present = now, True
         self.policy_step, self.link = peer.policy_step or 0, peer.link
-        self.told = told_by(peer)
+        self.told = ClaimedProfile.of(peer.profile)
         offers = [offer.content_id.hex() for offer in peer.offers]
         new = _groups(peer.offers, self.offers) if offers != self.offers else 0
         self.offers = offers

@@ -13,33 +13,32 @@ TEN_MINUTES, DAY = 600, 86_400
 HOUR = 3600
 FINE_SECONDS = 2 * DAY
 HOURLY_SECONDS = 60 * DAY
-MOST = 5_500
-"""Maximum buckets: days of ten years, hours of 60 days, ten minutes of two days."""
+MOST = 5_500  # buckets: days of ten years, hours of 60 days, ten minutes of two days
+HOURS = 24
+# Maximum (family, level, author) cells per hour. Later authors count together as one, which widens
+# the interval rather than narrowing it.
+MOST_IN_AN_HOUR = 1_000
+OTHERS = ""
+
+Column = list[float | None]
+Cells = dict[str, dict[int, dict[str, Mean]]]  # by family, level and author
 
 
 @dataclass(slots=True)
 class Bucket:
-    """Counts of one time span from unix time ``start``.
-
-    Attributes:
-        looks: observations of the swarm.
-        nodes: present nodes, summed over the looks.
-        joined: nodes that came or returned.
-        offered, checked, verified, refused: groups.
-        rewards: verified, by task family.
-    """
+    """Counts of one time span from unix time ``start``: nodes, then groups."""
 
     start: int
     seconds: int = TEN_MINUTES
-    looks: int = 0
-    nodes: int = 0
-    joined: int = 0
+    looks: int = 0  # observations of the swarm
+    nodes: int = 0  # present, summed over the looks
+    joined: int = 0  # came or returned
     left: int = 0
     offered: int = 0
     checked: int = 0
     verified: int = 0
     refused: int = 0
-    rewards: dict[str, Mean] = field(default_factory=dict)
+    rewards: dict[str, Mean] = field(default_factory=dict)  # verified, by task family
 
     @property
     def end(self) -> int:
@@ -65,10 +64,9 @@ def bucket_at(now: float) -> Bucket:
 
 
 def record(buckets: list[Bucket], news: Bucket) -> None:
-    """Add ``news``, the counts of the current ten minutes, to ``buckets`` in place.
+    """Add the counts of the current ten minutes in place; buckets stay ascending, disjoint.
 
-    Buckets stay ascending and disjoint. If the clock was set back, counts of future times move to
-    the current time.
+    If the clock was set back, counts of future times move to the current time.
     """
     if buckets and buckets[-1].start <= news.start < buckets[-1].end:
         buckets[-1].take(news)
@@ -98,9 +96,6 @@ def _place(bucket: Bucket, now: int) -> tuple[int, int]:
     return bucket.start, bucket.seconds
 
 
-Column = list[float | None]
-
-
 def columns(buckets: Sequence[Bucket]) -> dict[str, Column]:
     """Return the buckets as columns of equal length; None without a look."""
     found: dict[str, Column] = {
@@ -118,15 +113,6 @@ def rewards(buckets: Sequence[Bucket]) -> dict[str, list[float | None]]:
         family: [b.rewards[family].value if family in b.rewards else None for b in buckets]
         for family in sorted({family for bucket in buckets for family in bucket.rewards})
     }
-
-
-HOURS = 24
-MOST_IN_AN_HOUR = 1_000
-"""Maximum (family, level, author) cells per hour. Later authors count together as one, which widens
-the interval rather than narrowing it."""
-OTHERS = ""
-
-Cells = dict[str, dict[int, dict[str, Mean]]]  # by family, level and author
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +135,11 @@ class Lately:
 
     def add(self, now: float, env: str, level: int, author: str, reward: float) -> None:
         """Count a group verified at unix time ``now``."""
-        hour = int(now // HOUR)
-        cells = self.hours.setdefault(hour, {})
-        levels = cells.setdefault(env, {})
-        authors = levels.setdefault(level, {})
-        if author not in authors and _size(cells) >= MOST_IN_AN_HOUR:
-            author = OTHERS
+        cells = self.hours.setdefault(int(now // HOUR), {})
+        authors = cells.setdefault(env, {}).setdefault(level, {})
+        if author not in authors:
+            size = sum(len(each) for levels in cells.values() for each in levels.values())
+            author = OTHERS if size >= MOST_IN_AN_HOUR else author
         authors.setdefault(author, Mean()).take(Mean(1, reward))
 
     def forget(self, now: float) -> None:
@@ -174,10 +159,6 @@ class Lately:
         return [_estimate(*place, whole[place].values()) for place in sorted(whole)]
 
 
-def _size(cells: Cells) -> int:
-    return sum(len(authors) for levels in cells.values() for authors in levels.values())
-
-
 def _estimate(env: str, level: int, authors: Collection[Mean]) -> RewardEstimate:
     """Estimate with authors as clusters, because groups of one author are alike.
 
@@ -189,8 +170,6 @@ def _estimate(env: str, level: int, authors: Collection[Mean]) -> RewardEstimate
     if count < 2:
         return RewardEstimate(env, level, groups, reward, None, None)
     squares = sum((mean.total - mean.groups * reward) ** 2 for mean in authors)
-    error = math.sqrt(squares * count / (count - 1)) / groups
-    half = error * t95(count - 1)
-    return RewardEstimate(
-        env, level, groups, reward, max(0.0, reward - half), min(1.0, reward + half)
-    )
+    half = math.sqrt(squares * count / (count - 1)) / groups * t95(count - 1)
+    low, high = max(0.0, reward - half), min(1.0, reward + half)
+    return RewardEstimate(env, level, groups, reward, low, high)

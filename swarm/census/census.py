@@ -15,16 +15,12 @@ from swarm.member import MemberStatus, PeerInfo
 
 @dataclass(slots=True)
 class Totals:
-    """Counts since the first look; an author that returns after a drop counts again.
-
-    Attributes:
-        offered: groups, as announced.
-        refused: by reason; groups, or 1 for a frame that could not be opened.
-    """
+    """Counts since the first look; an author that returns after a drop counts again."""
 
     authors: int = 0
-    offered: int = 0
+    offered: int = 0  # groups, as announced
     verified: int = 0
+    # By reason; groups, or 1 for a frame that could not be opened.
     refused: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -35,19 +31,12 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """The swarm at the last look, without the observer.
+    """The swarm at the last look, without the observer."""
 
-    Attributes:
-        nodes: authors with an unexpired announcement of this time slot or the two before.
-        seeds: of these, the ones that never shared a group.
-        estimated: authors of the whole swarm, if only a part of it is visible.
-        connected, direct, relayed: nodes connected with the observer.
-    """
-
-    nodes: int = 0
-    seeds: int = 0
-    estimated: int | None = None
-    connected: int = 0
+    nodes: int = 0  # authors with an unexpired announcement of this time slot or the two before
+    seeds: int = 0  # of these, the ones that never shared a group
+    estimated: int | None = None  # authors of the whole swarm, if only a part of it is visible
+    connected: int = 0  # with the observer
     direct: int = 0
     relayed: int = 0
     groups_offered: int = 0
@@ -55,18 +44,13 @@ class Present:
 
 @dataclass(slots=True)
 class CensusState:
-    """The persistent state, made of plain values, since unix time ``since``.
+    """The persistent state, made of plain values, since unix time ``since``."""
 
-    Attributes:
-        swarm: its id in hex.
-        authors, present: by key in hex; ``present`` as of the last look.
-    """
-
-    swarm: str
+    swarm: str  # its id in hex
     since: float
     total: Totals = field(default_factory=Totals)
-    present: list[str] = field(default_factory=list)
-    authors: dict[str, Author] = field(default_factory=dict)
+    present: list[str] = field(default_factory=list)  # keys in hex, as of the last look
+    authors: dict[str, Author] = field(default_factory=dict)  # by key in hex
     buckets: list[Bucket] = field(default_factory=list)
     lately: Lately = field(default_factory=Lately)
 
@@ -86,11 +70,7 @@ class Census:
         arrived: Iterable[Candidate] = (),
         refused: Mapping[tuple[bytes, str], int] | None = None,
     ) -> None:
-        """Count the swarm's state, and groups verified and rejected since the last look.
-
-        Args:
-            refused: rejections by author and reason.
-        """
+        """Count the state, and groups verified and rejected since the last look."""
         now = self._clock.time()
         there = {p.author.hex(): p for p in status.peers if p.author and p.policy_step is not None}
         news, before = bucket_at(now), set(self.state.present)

@@ -21,15 +21,12 @@ class Clock(Protocol):
 
     def time(self) -> float:
         """Return Unix time, seconds."""
-        ...
 
     def monotonic(self) -> float:
         """Return seconds since an arbitrary start; it never decreases."""
-        ...
 
     async def sleep(self, seconds: float) -> None:
         """Return after ``seconds``; immediately if not positive."""
-        ...
 
 
 class SystemClock:

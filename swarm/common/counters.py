@@ -9,6 +9,15 @@ from dataclasses import dataclass, field
 
 from swarm.common.clock import Clock
 
+log = logging.getLogger(__name__)
+
+PERIOD_SECONDS = 600.0
+LINES = 8  # messages per wording and period that differ only in the names they contain
+MAX_WORDINGS = 1024
+_PASSES = "repeats_passes"
+UNREPEATED = {_PASSES: True}  # the ``extra`` of a message that is always logged, such as a round's
+LEAST_STEP = 2.0  # seconds; more than time services correct in one step
+
 
 class Counters:
     """Thread-safe totals by name and labels, as in ``refused{reason=bad_signature}``."""
@@ -31,19 +40,11 @@ class Counters:
             return {name: self._totals[name] for name in sorted(self._totals)}
 
 
-PERIOD_SECONDS = 600.0
-LINES = 8  # messages per wording and period that differ only in the names they contain
-MAX_KINDS = 1024
-_TOLD = "repeats_told"
-UNREPEATED = {_TOLD: True}
-"""The ``extra`` of a message that is always logged, such as a round's."""
-
-
 @dataclass(slots=True)
-class _Kind:
+class _Wording:
     since: float
-    told: set[tuple[str, ...]] = field(default_factory=set)
-    untold: int = 0
+    logged: set[tuple[str, ...]] = field(default_factory=set)
+    suppressed: int = 0
 
 
 class Repeats(logging.Filter):
@@ -58,36 +59,35 @@ class Repeats(logging.Filter):
         super().__init__()
         self._clock = clock
         self._lock = threading.Lock()
-        self._kinds: OrderedDict[tuple[str, int, str], _Kind] = OrderedDict()
+        self._wordings: OrderedDict[tuple[str, int, str], _Wording] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno <= logging.DEBUG:
             return True
         found = vars(record)
         with self._lock:
-            if _TOLD not in found:  # otherwise another handler called first
-                found[_TOLD] = self._take(record)
-            return bool(found[_TOLD])
+            if _PASSES not in found:  # otherwise another handler called first
+                found[_PASSES] = self._take(record)
+            return bool(found[_PASSES])
 
     def _take(self, record: logging.LogRecord) -> bool:
         now = self._clock.monotonic()
         # With the format "%s" the argument is the complete message.
         wording = record.getMessage() if record.msg == "%s" else str(record.msg)
         key, names = (record.name, record.levelno, wording), _names(record)
-        kind = self._kinds.get(key)
-        if kind is None or now - kind.since >= PERIOD_SECONDS:
-            if kind is not None and kind.untold:
-                minutes = (now - kind.since) / 60
-                text = f"{record.getMessage()} ({kind.untold} more like it in {minutes:.0f} min)"
-                record.msg, record.args = text, ()
-            kind = self._kinds[key] = _Kind(now)
-            self._kinds.move_to_end(key)
-            if len(self._kinds) > MAX_KINDS:
-                self._kinds.popitem(last=False)
-        if names in kind.told or len(kind.told) == LINES:
-            kind.untold += 1
+        seen = self._wordings.get(key)
+        if seen is None or now - seen.since >= PERIOD_SECONDS:
+            if seen is not None and seen.suppressed:
+                more = f"{seen.suppressed} more like it in {(now - seen.since) / 60:.0f} min"
+                record.msg, record.args = f"{record.getMessage()} ({more})", ()
+            seen = self._wordings[key] = _Wording(now)
+            self._wordings.move_to_end(key)
+            if len(self._wordings) > MAX_WORDINGS:
+                self._wordings.popitem(last=False)
+        if names in seen.logged or len(seen.logged) == LINES:
+            seen.suppressed += 1
             return False
-        kind.told.add(names)
+        seen.logged.add(names)
         return True
 
 
@@ -96,11 +96,6 @@ def _names(record: logging.LogRecord) -> tuple[str, ...]:
     names = tuple(str(each) for each in found if not isinstance(each, int | float))
     error = record.exc_info[0] if record.exc_info else None
     return (*names, error.__name__) if error else names
-
-
-log = logging.getLogger(__name__)
-
-LEAST_STEP = 2.0  # seconds; more than time services correct in one step
 
 
 class ClockWatch:

@@ -18,9 +18,7 @@ Standing = Callable[[bytes], float]
 """Author's public key -> reputation in [0, 1]; see :meth:`swarm.reputation.Accounts.standing`."""
 
 KNOWN = 0.25  # reputation from which a peer counts as known to be useful
-
 KEPT = 0.25  # part of every bounded resource that unknown peers cannot take from known ones
-
 REMEMBERED_SECONDS = 5.0
 MAX_REMEMBERED = 4096
 
@@ -153,17 +151,14 @@ class Bounded(Generic[K, V]):
     def put(self, key: K, value: V) -> K | None:
         """Insert or update a key; return the key evicted for it, which may be ``key``."""
         rank = self._rank(key)
+        worst = None
         if self._ranks.get(key) != rank:
             if key not in self._values and len(self._values) >= self._limit:
                 worst = self._top()
                 if rank >= self._ranks[worst]:
                     return key
                 self.pop(worst)
-            else:
-                worst = None
             self._note(key, rank)
-        else:
-            worst = None
         self._values[key] = value
         return worst
 
@@ -194,7 +189,6 @@ class Bounded(Generic[K, V]):
 BURST_SECONDS = 4.0
 PEER_SHARE = 0.25
 GREED = 0.5  # a peer may use this fraction of the unused rest
-
 LEAST_COST = 1024
 """Minimum bytes charged per message, so that small messages are limited in number too."""
 
@@ -294,7 +288,8 @@ class Backoff(Generic[K]):
 
     def failed(self, key: K) -> float:
         """Note a failure and return the seconds of the pause that begins now."""
-        count = self._count(key) + 1
+        count, until = self._failures.get(key, (0, 0.0))
+        count = count + 1 if until + self._longest > self._clock.monotonic() else 1
         pause = 0.0
         if count > self._free:
             pause = min(self._longest, self._first * 2.0 ** min(count - self._free - 1, 60))
@@ -312,7 +307,3 @@ class Backoff(Generic[K]):
     def waits(self, key: K) -> bool:
         """Return whether the key is in a pause."""
         return key in self._failures and self._failures[key][1] > self._clock.monotonic()
-
-    def _count(self, key: K) -> int:
-        count, until = self._failures.get(key, (0, 0.0))
-        return count if until + self._longest > self._clock.monotonic() else 0

@@ -9,9 +9,44 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+
+class BackgroundTasks:
+    """Tasks of one owner, cancelled together; ``failed`` receives the error of one."""
+
+    def __init__(self, failed: Callable[[BaseException], None] | None = None) -> None:
+        self._failed = failed
+        self._running: set[asyncio.Future[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def spawn(self, work: Awaitable[None]) -> asyncio.Future[None]:
+        """Run ``work`` on the running loop until it ends or is cancelled."""
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def cancel(self) -> None:
+        """Cancel all tasks."""
+        for task in self._running:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Cancel all tasks and wait until they have ended."""
+        self.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Future[None]) -> None:
+        self._running.discard(task)
+        if self._failed is None or task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            self._failed(error)
 
 
 class Wakeup:
@@ -79,8 +114,7 @@ def make_private(path: Path) -> Path:
 
 
 UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0), ("days", 86400.0))
-ENOUGH = 2.0
-"""Minimum number of a unit before it is used, so that 60 and 90 minutes stay distinct."""
+ENOUGH = 2.0  # minimum number of a unit before it is used, so that 60 and 90 minutes stay distinct
 
 
 def counted(count: int, noun: str) -> str:

@@ -10,16 +10,19 @@ from collections.abc import Collection, Iterable, Sequence
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import Backoff
-from swarm.lan.multicast import Multicast, MulticastUnavailable, networks
-from swarm.lan.sighting import Sighting
+from swarm.lan.multicast import Multicast, MulticastUnavailable, Sighting, networks
 from swarm.transport.transport import Transport, TransportError, is_relayed, port_of
 
-AT_A_TIME = 8
-EACH = 2
-"""Maximum dials per host and turn, so a host with many names cannot displace others."""
+logger = logging.getLogger(__name__)
 
-ENOUGH = 32
-"""Maximum connected peers found here; the DHT introduces all others."""
+LOOK_SECONDS = 2.0
+# Seconds until queries and announcements repeat, since packets get lost. Each repeat doubles the
+# pause (RFC 6762 §5.2, §8.3).
+FIRST_PAUSE = 15.0
+AT_A_TIME = 8
+EACH = 2  # maximum dials per host and turn, so a host with many names cannot displace others
+
+ENOUGH = 32  # maximum connected peers found here; the DHT introduces all others
 
 FIRST_REDIAL_PAUSE = 30.0
 LONGEST_PAUSE = 600.0
@@ -41,9 +44,7 @@ class Neighbours:
     ) -> list[Sighting]:
         """Return the peers to dial now, in an order that announcers cannot predict.
 
-        Args:
-            connected: peer ids.
-            swarm: swarm id or its beginning; empty for any.
+        ``swarm`` is a swarm id or its beginning; empty for any.
         """
         self._met &= set(connected)
         if len(self._met) >= ENOUGH:
@@ -80,15 +81,6 @@ class Neighbours:
                 taken[each.host] = turn + 1
                 peers.add(each.peer_id)
         return [each for turn in turns for each in turn]
-
-
-logger = logging.getLogger(__name__)
-
-LOOK_SECONDS = 2.0
-
-FIRST_PAUSE = 15.0
-"""Seconds until queries and announcements repeat, since packets get lost. Each repeat doubles the
-pause (RFC 6762 §5.2, §8.3)."""
 
 
 class Discovery:

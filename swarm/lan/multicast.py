@@ -8,15 +8,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv6Address,
+    IPv6Interface,
+    ip_address,
+    ip_interface,
+)
 from socket import AF_INET, AF_INET6
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from protocol.errors import BadKey
+from protocol.identity import author_of
 from swarm.common.counters import Counters
-from swarm.lan.sighting import SERVICE, BadSighting, Interface, Sighting, sightings_of, text_of
 from swarm.transport.transport import host_of
 
 if TYPE_CHECKING:
@@ -26,12 +36,86 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SERVICE = "_swarm-node._tcp.local."
+VERSION = b"1"
+LOWEST_PORT = 1024  # lower ones belong to system services, which no announcement may have dialed
+HIGHEST_PORT = 65535
+MAX_HOSTS = 4  # maximum addresses per name
 DRAWN = 512  # maximum names examined per turn, sampled from the cache
-
 ASKED = 4  # maximum names per turn whose missing records are requested
-
 ASK_SECONDS = 1.5
 CLOSE_SECONDS = 5.0
+FAMILIES = {AF_INET: IPv4Address, AF_INET6: IPv6Address}
+MAX_INTERFACES = 16
+_SWARM = re.compile(rb"[0-9a-f]{64}")
+
+Interface = IPv4Interface | IPv6Interface
+
+
+class BadSighting(Exception):  # noqa: N818 - reads as what it says
+    """A name without a node to dial; ``reason`` (snake_case) is counted."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A node as announced, unverified: base58 peer id, swarm id in hex, IP, TCP port."""
+
+    peer_id: str
+    swarm: str
+    host: str
+    port: int
+
+    @property
+    def address(self) -> str:
+        """Full multiaddress."""
+        family = "ip6" if ":" in self.host else "ip4"
+        return f"/{family}/{self.host}/tcp/{self.port}/p2p/{self.peer_id}"
+
+
+def text_of(peer_id: str, swarm: bytes) -> dict[bytes, bytes]:
+    """Return the TXT record of this node."""
+    return {b"v": VERSION, b"peer": peer_id.encode(), b"swarm": swarm.hex().encode()}
+
+
+def sightings_of(
+    text: Mapping[bytes, bytes | None],
+    port: int | None,
+    hosts: Sequence[str],
+    networks: Sequence[Interface],
+) -> tuple[Sighting, ...]:
+    """Parse a name's records, one sighting per address; raises ``BadSighting``.
+
+    Unknown keys are ignored. Addresses outside of ``networks``, those of this machine, are never
+    dialed. ``port`` is that of the SRV record, None without one.
+    """
+    if text.get(b"v") != VERSION:
+        raise BadSighting("version")
+    swarm, peer = text.get(b"swarm") or b"", text.get(b"peer") or b""
+    if not _SWARM.fullmatch(swarm):
+        raise BadSighting("swarm")
+    try:
+        peer_id = peer.decode("ascii")
+        author_of(peer_id)
+    except (UnicodeDecodeError, BadKey) as error:
+        raise BadSighting("peer") from error
+    if port is None or not LOWEST_PORT <= port <= HIGHEST_PORT:
+        raise BadSighting("port")
+    near = [host for host in hosts[:MAX_HOSTS] if _is_near(host, networks)]
+    if not near:
+        raise BadSighting("host")
+    return tuple(Sighting(peer_id, swarm.decode(), host, port) for host in near)
+
+
+def _is_near(host: str, networks: Sequence[Interface]) -> bool:
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    return any(address in interface.network for interface in networks)
 
 
 class MulticastUnavailable(Exception):  # noqa: N818 - reads as what it says
@@ -131,7 +215,8 @@ class Multicast:
                 found += self._read(info)
             elif len(asked) < ASKED:
                 asked.append(info)
-        await asyncio.gather(*(self._ask(info) for info in asked))
+        zeroconf, milliseconds = self._zeroconf.zeroconf, 1000 * ASK_SECONDS
+        await asyncio.gather(*(info.async_request(zeroconf, milliseconds) for info in asked))
         return [*found, *(sighting for info in asked for sighting in self._read(info))]
 
     async def close(self) -> None:
@@ -157,9 +242,6 @@ class Multicast:
         info.load_from_cache(self._zeroconf.zeroconf)
         return info
 
-    async def _ask(self, info: Any) -> None:
-        await info.async_request(self._zeroconf.zeroconf, 1000 * ASK_SECONDS)
-
     def _read(self, info: Any) -> tuple[Sighting, ...]:
         try:
             return sightings_of(info.properties, info.port, info.parsed_addresses(), self.networks)
@@ -173,18 +255,11 @@ def _browser(zeroconf: AsyncZeroconf) -> AsyncServiceBrowser:
     from zeroconf import DNSQuestionType
     from zeroconf.asyncio import AsyncServiceBrowser
 
-    everybody = DNSQuestionType.QM
-    return AsyncServiceBrowser(
-        zeroconf.zeroconf, SERVICE, handlers=[_heard], question_type=everybody
-    )
+    def heard(**change: Any) -> None:
+        """Do nothing: the cache holds the record, but a browser requires a handler."""
 
-
-def _heard(**change: Any) -> None:
-    """Do nothing: the cache holds the record, but a browser requires a handler."""
-
-
-FAMILIES = {AF_INET: IPv4Address, AF_INET6: IPv6Address}
-MAX_INTERFACES = 16
+    every = DNSQuestionType.QM
+    return AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[heard], question_type=every)
 
 
 def networks(listen: Sequence[str]) -> tuple[Interface, ...]:

@@ -136,12 +136,7 @@ class Mixture:
             room = len(chosen)
 
     def within(self, authors: Sequence[bytes], own: int, proven: Set[bytes]) -> list[int]:
-        """Return the indices of peers' groups that the caps of their update allow.
-
-        Args:
-            authors: one per group of a peer.
-            own: local groups in the update.
-        """
+        """Return the indices of peers' groups, by ``authors``, that the caps allow."""
         kept = list(range(len(authors)))
         while True:
             caps, taken, left = self.caps(own + len(kept)), Counter[bytes](), list[int]()

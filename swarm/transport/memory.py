@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import islice
 
 from protocol.announcement import dht_key_of
 from swarm.common.clock import Clock, within
@@ -82,13 +83,8 @@ class MemoryNetwork:
         """Return the first reachable peers after the key's place on the ring."""
         start = bisect_left(self._ring, (key, ""))
         around = self._ring[start:] + self._ring[:start]
-        found: list[MemoryTransport] = []
-        for _, peer in around:
-            if self.reachable(source, peer):
-                found.append(self.members[peer])
-                if len(found) == REPLICAS:
-                    break
-        return found
+        near = (self.members[peer] for _, peer in around if self.reachable(source, peer))
+        return list(islice(near, REPLICAS))
 
     def lost(self) -> bool:
         """Draw whether one message is lost."""
@@ -190,8 +186,9 @@ class MemoryTransport:
     def records(self, key: bytes) -> list[RecordView]:
         """Return the unexpired records under a hashed key."""
         now = self._network.clock.time()
-        for stale in [k for k, held in self._records.items() if _all_expired(held, now)]:
-            del self._records[stale]
+        for name, held in list(self._records.items()):
+            if all(record.expiry <= now for record in held.values()):
+                del self._records[name]
         return [record for record in self._records.get(key, {}).values() if record.expiry > now]
 
     async def request(
@@ -262,7 +259,3 @@ class MemoryTransport:
         if not passed:
             self._counters.add("records_refused")
         return passed
-
-
-def _all_expired(held: dict[bytes, RecordView], now: float) -> bool:
-    return all(record.expiry <= now for record in held.values())

@@ -123,7 +123,6 @@ logger = logging.getLogger(__name__)
 SOCKET_PATTERN = "hivemind-p2p*.sock"
 STALE_SECONDS = 60.0
 
-
 DETACHED = (
     sys.executable,
     "-ISc",
@@ -145,16 +144,12 @@ default, because a flood left it three times as large.
 """
 
 
-class DaemonFailed(TransportError):  # noqa: N818
+class DaemonFailed(TransportError, code="daemon_failed"):  # noqa: N818
     """p2pd did not start."""
 
-    code = "daemon_failed"
 
-
-class PortTaken(TransportError):  # noqa: N818
+class PortTaken(TransportError, code="port_taken"):  # noqa: N818
     """Another process listens on a port of this node."""
-
-    code = "port_taken"
 
 
 def check_ports(listen: Iterable[str]) -> None:
@@ -174,15 +169,11 @@ def check_ports(listen: Iterable[str]) -> None:
             try:
                 probe.bind((parts[1], int(parts[3])))
             except OSError as error:
+                why = f"{error.strerror}; use an address of this machine, 0.0.0.0 for all"
                 if error.errno == errno.EADDRINUSE:
-                    raise PortTaken(
-                        f"network.listen = {address}: another process uses port {parts[3]}; "
-                        "stop it, or choose another port (0 draws a free one)"
-                    ) from error
-                raise PortTaken(
-                    f"network.listen = {address}: {error.strerror}; "
-                    "use an address of this machine, 0.0.0.0 for all"
-                ) from error
+                    why = f"another process uses port {parts[3]}; stop it, or choose another port "
+                    why += "(0 draws a free one)"
+                raise PortTaken(f"network.listen = {address}: {why}") from error
 
 
 def sweep_sockets(folder: Path = Path("/tmp")) -> int:

@@ -74,23 +74,19 @@ class NodeTransport:
         self._services: dict[str, Service] = {}
         self._check: RecordCheck | None = None
         self._watch = Watch(self._counters)
-        self._bytes_in = 0
-        self._bytes_out = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        cache = PeerCache(peer_cache)
         self._supervisor = Supervisor(
-            launch,
-            settings,
-            peers,
-            PeerCache(peer_cache),
-            self._prepare,
-            self._guests.clock,
-            self._counters,
-            self._guests,
+            launch, settings, peers, cache, self._prepare, self._counters, self._guests
         )
         self._reachability = Reachability(
             self._supervisor, self._ask_back, self._counters, relays=self.relays
         )
         self._finds_out = relay
-        back = DialBack(self._connections, self._relays_for_others, self._guests.clock)
+        back = DialBack(
+            self._connections, lambda: relay and self._reachability.relays, self._guests.clock
+        )
         self.handle(DIAL_BACK_STREAM, back, LIMITS)
 
     @staticmethod
@@ -106,18 +102,10 @@ class NodeTransport:
     def peer_id(self) -> str:
         return self._supervisor.node.peer_id
 
-    @property
-    def bytes_in(self) -> int:
-        return self._bytes_in
-
-    @property
-    def bytes_out(self) -> int:
-        return self._bytes_out
-
     async def start(self) -> None:
         await self._supervisor.start()
         if self._finds_out:
-            self._supervisor.spawn(self._reachability.run())
+            self._supervisor.tasks.spawn(self._reachability.run())
 
     async def close(self) -> None:
         await self._supervisor.close()
@@ -143,7 +131,7 @@ class NodeTransport:
 
     def state(self) -> dict[str, Any]:
         """Return the current state; it has fewer items while the node is not started."""
-        state: dict[str, Any] = {"bytes_in": self._bytes_in, "bytes_out": self._bytes_out}
+        state: dict[str, Any] = {"bytes_in": self.bytes_in, "bytes_out": self.bytes_out}
         if self._supervisor.started:
             state |= {
                 "peer_id": self.peer_id,
@@ -202,7 +190,7 @@ class NodeTransport:
         try:
             async with asyncio.timeout(deadline):
                 reader, writer = await self._open(peer, protocol)
-                self._bytes_out += len(payload)
+                self.bytes_out += len(payload)
                 answer = await ask(
                     reader, writer, payload, peer=peer, limit=limit, minimum_rate=minimum_rate
                 )
@@ -213,11 +201,8 @@ class NodeTransport:
         finally:
             if writer is not None:
                 writer.close()
-        self._bytes_in += len(answer)
+        self.bytes_in += len(answer)
         return answer
-
-    def _relays_for_others(self) -> bool:
-        return self._finds_out and self._reachability.relays
 
     async def _connections(self, peer: str) -> tuple[str, ...]:
         return await self._supervisor.node.seen_at(peer)
@@ -233,15 +218,14 @@ class NodeTransport:
             async with asyncio.timeout(OPENING_SECONDS):
                 return await self._supervisor.node.open_stream(peer, protocol)
         except TimeoutError as error:
-            raise PeerUnreachable(
-                f"no stream to peer {peer} within {OPENING_SECONDS:g} s"
-            ) from error
+            late = f"no stream to peer {peer} within {OPENING_SECONDS:g} s"
+            raise PeerUnreachable(late) from error
 
     def handle(self, protocol: str, handler: Handler, limits: HandlerLimits) -> None:
         self._services[protocol] = Service(protocol, handler, limits, self._counters, self._guests)
         if self._supervisor.started:
             added = self._supervisor.node.add_handler(protocol, self._stream_handler(protocol))
-            self._supervisor.spawn(added)
+            self._supervisor.tasks.spawn(added)
 
     async def _prepare(self, node: TransportNode) -> None:
         node.gate.check, node.gate.watch = self._check, self._watch
@@ -254,8 +238,8 @@ class NodeTransport:
         ) -> None:
             try:
                 received, sent = await serve(reader, writer, self._services[protocol], peer)
-                self._bytes_in += received
-                self._bytes_out += sent
+                self.bytes_in += received
+                self.bytes_out += sent
             except Refusal as refusal:
                 logger.debug("%s from %s refused: %s", protocol, peer, refusal.reason)
             except TransportError as error:

@@ -17,12 +17,13 @@ from swarm.transport import protobuf
 from swarm.transport.node import TransportNode
 from swarm.transport.transport import ClockSkew, Timing, TransportError, links_of
 
+logger = logging.getLogger(__name__)
+
 FIRST_SECONDS = 1.0
 LONGEST_SECONDS = 60.0
+# Time for a lost peer to come back by itself. A peer behind a router dials, after a restart, from
+# the port at which others dial it. If two peers dial each other this way, neither gets through.
 LOST_SECONDS = 5.0
-"""Time for a lost peer to come back by itself. A peer behind a router dials, after a restart, from
-the port at which others dial it. If two peers dial each other this way, neither gets through."""
-
 LONGEST_FOR_BOOTSTRAP = 10.0
 AT_A_TIME = 8
 MAX_REMEMBERED = 64
@@ -60,7 +61,8 @@ class Redial:
         ready = wanted + (met[:AT_A_TIME] if connected else met)
         for address in ready:
             _, pause = self._next.get(address, (now, FIRST_SECONDS))
-            self._next[address] = now + pause, min(2 * pause, self._longest(address))
+            longest = LONGEST_FOR_BOOTSTRAP if address in self._bootstrap else LONGEST_SECONDS
+            self._next[address] = now + pause, min(2 * pause, longest)
         return tuple(ready)
 
     def _waited(self, address: str, connected: Collection[str], now: float) -> bool:
@@ -72,16 +74,11 @@ class Redial:
         at, _ = self._next.get(address, (now, 0.0))
         return at <= now
 
-    def _longest(self, address: str) -> float:
-        return LONGEST_FOR_BOOTSTRAP if address in self._bootstrap else LONGEST_SECONDS
-
 
 def peer_of(address: str) -> str:
     """Return the peer id that a full multiaddress ends in, or an empty string."""
     return address.rpartition("/p2p/")[2] if "/p2p/" in address else ""
 
-
-logger = logging.getLogger(__name__)
 
 MAX_ADDRESSES = 64
 MOST_EACH = 4
@@ -153,9 +150,8 @@ class PeerCache:
         draft = self._path.with_suffix(".new")
         try:
             draft.unlink(missing_ok=True)
-            make_private(draft).write_text(
-                "".join(f"{a}\n" for a in self._addresses), encoding="ascii"
-            )
+            lines = "".join(f"{address}\n" for address in self._addresses)
+            make_private(draft).write_text(lines, encoding="ascii")
             draft.replace(self._path)
         except OSError as error:
             logger.warning("peer cache %s was not written: %s", self._path, error)
@@ -171,7 +167,6 @@ def _few_of_each(addresses: Iterable[str]) -> Iterator[str]:
 
 
 SETTLED_SECONDS = 20.0  # by then, both ends of a connection know their observed addresses
-
 AGAIN_SECONDS = 1800.0  # between two attempts with a peer: maximum lifetime of a relayed connection
 
 
@@ -199,9 +194,7 @@ class Shortcuts:
 
 PING = "DHTProtocol.rpc_ping"
 CLOCK_FIELD = 4  # of the answer: the peer's clock, a double in unix seconds (protocol, section 10)
-
 EVERY_SECONDS = 60.0  # between two measurements of one peer: about 300 bytes each way
-
 END_OF_TIME = 2.0**33  # unix seconds, in the year 2242
 
 
@@ -229,7 +222,10 @@ class Timings:
         """Call a peer and store its timing; drop the timing if it does not answer."""
         asked, began = self._clock.time(), self._clock.monotonic()
         try:
-            theirs = _clock_in(await node.call(peer, PING, b""))
+            answer = protobuf.decode(await node.call(peer, PING, b""))
+            theirs = answer.get(CLOCK_FIELD, [math.nan])[-1]
+            if not isinstance(theirs, float) or not 0.0 <= theirs < END_OF_TIME:
+                raise ValueError(f"its clock says {theirs!r}, no unix time")
         except (TransportError, ValueError, OSError, EOFError) as error:
             self._counters.add("pings_unanswered")
             logger.debug("peer %s does not tell its clock: %s", peer, error)
@@ -238,13 +234,6 @@ class Timings:
         took = self._clock.monotonic() - began
         if peer in self._asked:  # the peer may be gone by now
             self.latest = {**self.latest, peer: Timing(took, theirs - asked - took / 2)}
-
-
-def _clock_in(answer: bytes) -> float:
-    value = protobuf.decode(answer).get(CLOCK_FIELD, [math.nan])[-1]
-    if not isinstance(value, float) or not 0.0 <= value < END_OF_TIME:
-        raise ValueError(f"its clock says {value!r}, no unix time")
-    return value
 
 
 REMEMBERED = 4096  # unreachable addresses, mostly chosen by peers; when full, the set is cleared

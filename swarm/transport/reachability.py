@@ -37,12 +37,12 @@ from swarm.transport.transport import (
     Refusal,
     TransportError,
     Way,
+    describe_reach,
     dialled,
     host_of,
     is_relayed,
     links_of,
     port_of,
-    told,
 )
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,6 @@ RELAYS = 3
 ANSWER_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 RELAYED_AFTER_SECONDS = 10.0  # for relays to work before the node tries others
-
 AGAIN_SECONDS = 60.0
 DIRECT_SECONDS = 600.0  # between two checks: a router's address changes, a port is opened
 
@@ -103,15 +102,12 @@ class Reachability:
             lost = self._supervisor.settings.client and now > relayed_at + RELAYED_AFTER_SECONDS
             if now < asked_at + self._pause(lost):
                 continue
-            if not (near := self._near()):
+            links = links_of(self._supervisor.connected)
+            if not (near := [peer for peer, way in links.items() if way == "direct"]):
                 continue
             answered, asked_at = await self._try(near), loop.time()
             if answered and self._decide(lost):
                 relayed_at = loop.time()
-
-    def _near(self) -> list[str]:
-        links = links_of(self._supervisor.connected)
-        return [peer for peer, way in links.items() if way == "direct"]
 
     async def _try(self, near: list[str]) -> bool:
         # Returns whether any of the asked peers answered.
@@ -151,9 +147,8 @@ class Reachability:
             return False
         relays = self._addresses_of(self._tried.relays)
         if relays and (lost or not settings.client or not settings.relays):
-            supervisor.become(
-                "private", relays, f"{self._told('unreachable').cause}; taking relays"
-            )
+            cause = self._described("unreachable").cause
+            supervisor.become("private", relays, f"{cause}; taking relays")
             self._set("unreachable")
             return True
         self._note()
@@ -178,14 +173,14 @@ class Reachability:
 
     def _set(self, way: Way) -> None:
         if way != self.reach.way:
-            self.reach = self._told(way)
+            self.reach = self._described(way)
             remedy = f". {self.reach.remedy}" if self.reach.remedy else ""
             logger.info("this node is %s: %s%s", way, self.reach.cause, remedy)
 
-    def _told(self, way: Way) -> Reach:
+    def _described(self, way: Way) -> Reach:
         through = {a.split("/p2p/")[1] for a in self._supervisor.node.addresses if is_relayed(a)}
         hosts = [answer.host for answer in self._tried.answers]
-        return told(way, self._ports(), hosts, len(through))
+        return describe_reach(way, self._ports(), hosts, len(through))
 
     def _ports(self) -> tuple[int, ...]:
         # In this order: announced, mapped by the router, listened on.
@@ -195,11 +190,9 @@ class Reachability:
         return tuple(dict.fromkeys(port for port in ports if port))[:MAX_PORTS]
 
     def _addresses_of(self, peers: Sequence[str]) -> tuple[str, ...]:
-        near = {
-            peer: [a for a in self._supervisor.connected.get(peer, ()) if not is_relayed(a)]
-            for peer in peers
-        }
-        return tuple(addresses[0] for addresses in near.values() if addresses)[:RELAYS]
+        connected = self._supervisor.connected
+        near = ([a for a in connected.get(peer, ()) if not is_relayed(a)] for peer in peers)
+        return tuple(addresses[0] for addresses in near if addresses)[:RELAYS]
 
 
 PROTOCOL = b"Noise_XX_25519_ChaChaPoly_SHA256"
@@ -226,7 +219,8 @@ async def who_answers(host: str, port: int, seconds: float) -> str:
                 if await _line(reader) != line:
                     raise NoPeer(f"{host} port {port} speaks another protocol")
             handshake = Handshake()
-            writer.write(_framed(handshake.first()))
+            first = handshake.first()
+            writer.write(len(first).to_bytes(2, "big") + first)
             size = int.from_bytes(await reader.readexactly(2), "big")
             if size > LARGEST_MESSAGE:
                 raise NoPeer(f"{host} port {port} sends a handshake of {size} bytes")
@@ -295,10 +289,6 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(size)
 
 
-def _framed(message: bytes) -> bytes:
-    return len(message).to_bytes(2, "big") + message
-
-
 def identity_in(payload: bytes) -> tuple[bytes, bytes]:
     """Return public key and signature, fields 1 and 2, of a handshake's payload.
 
@@ -317,7 +307,6 @@ def identity_in(payload: bytes) -> tuple[bytes, bytes]:
 
 
 DIAL_SECONDS = 2.0  # less than the asking peer waits for an answer to begin
-
 PAUSE_SECONDS = 5.0
 LIMITS = HandlerLimits(MAX_DIAL_BACK_REQUEST_BYTES, concurrent=4, concurrent_per_peer=1)
 

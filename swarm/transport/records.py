@@ -31,7 +31,16 @@ from swarm.common.counters import Counters
 from swarm.common.fair_limits import Bounded, lot
 from swarm.transport.transport import RECORD_LIMIT, RecordCheck, RecordView
 
-MAX_TOLD = 128  # a node stores about 20 per time slot in any swarm: 4 versions, 5 nodes each
+logger = logging.getLogger(__name__)
+
+MAX_REPORTS = 128  # a node stores about 20 per time slot in any swarm: 4 versions, 5 nodes each
+DICTIONARY_CODE = 0x50  # hivemind's msgpack extension for the subkeys of one key
+MAX_SUBKEYS = 1024
+SUBKEY_LIMIT = 64
+BIN_HEADER = 3
+MESSAGE_LIMIT = 4 << 20
+REMEMBERED_CHECKS = 8192
+FRESH_SECONDS = 600.0  # a check displaces checks from earlier intervals of this length
 
 Heard = Callable[[bytes], None]  # takes a record's value
 
@@ -49,7 +58,7 @@ class Watch:
         """Call ``heard`` for records under ``keys`` from now on, and for no others."""
         self._keys = frozenset(map(dht_key_of, keys))
         self._heard = heard
-        self._left = MAX_TOLD
+        self._left = MAX_REPORTS
 
     def stored(self, key: bytes, value: bytes) -> None:
         """Report a checked and stored record; ``key`` is hashed, as in the DHT."""
@@ -60,18 +69,6 @@ class Watch:
             return
         self._left -= 1
         self._heard(value)
-
-
-logger = logging.getLogger(__name__)
-
-DICTIONARY_CODE = 0x50  # hivemind's msgpack extension for the subkeys of one key
-
-MAX_SUBKEYS = 1024
-SUBKEY_LIMIT = 64
-BIN_HEADER = 3
-MESSAGE_LIMIT = 4 << 20
-REMEMBERED_CHECKS = 8192
-FRESH_SECONDS = 600.0  # a check displaces checks from earlier intervals of this length
 
 
 class StrictSerializer:
@@ -215,9 +212,7 @@ class RecordGate:
         """Return the value unchanged: authors sign their records themselves."""
         return bytes(record.value)
 
-    def strip_value(self, record: Any) -> bytes:
-        """Return the value unchanged: :meth:`sign_value` adds nothing."""
-        return bytes(record.value)
+    strip_value = sign_value
 
     def _examine(self, record: Any) -> bool:
         if self.check is None or len(record.subkey) > SUBKEY_LIMIT:
@@ -241,11 +236,7 @@ class RecordRule:
     """
 
     def __init__(
-        self,
-        signed: bytes,
-        clock: Clock,
-        counters: Counters,
-        opener: Opener = open_announcement,
+        self, signed: bytes, clock: Clock, counters: Counters, opener: Opener = open_announcement
     ) -> None:
         self.signed = signed
         self.manifest = open_manifest(signed)
@@ -256,17 +247,9 @@ class RecordRule:
 
     def __call__(self, record: RecordView) -> bool:
         now = self._clock.time()
+        stored = record.key, record.subkey, record.value, record.expiry
         try:
-            _, announcement = check_record(
-                record.key,
-                record.subkey,
-                record.value,
-                record.expiry,
-                now,
-                self.swarm_id,
-                self.manifest,
-                self._opener,
-            )
+            _, announcement = check_record(*stored, now, self.swarm_id, self.manifest, self._opener)
         except Expired:
             # A replica whose clock is behind still stores the record, which is valid.
             return record.expiry > now - CLOCK_SKEW
@@ -276,10 +259,7 @@ class RecordRule:
         return self.begun(announcement.epoch)
 
     def opened(self, record: bytes) -> tuple[bytes, Announcement]:
-        """Return a record's author and announcement, or raise ``ProtocolError``.
-
-        It does not check the clock and the record's place in the DHT.
-        """
+        """Return author and announcement; check neither the clock nor the place in the DHT."""
         return self._opener(record, self.swarm_id, self.manifest)
 
     def begun(self, epoch: int) -> bool:

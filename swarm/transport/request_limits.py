@@ -19,8 +19,9 @@ from swarm.common.counters import Counters
 from swarm.common.fair_limits import KEPT, Backoff, ByteBudget, Standings
 from swarm.transport.transport import Handler, HandlerLimits, Refusal, TransportError
 
-YOUNG_SECONDS = 0.25  # a younger request yields only to peers with two slots fewer
+logger = logging.getLogger(__name__)
 
+YOUNG_SECONDS = 0.25  # a younger request yields only to peers with two slots fewer
 TAKING_SECONDS = 2.0
 CONTESTED_RATE = 65_536.0  # bytes per second at which a peer must take an answer to keep its slot
 
@@ -114,12 +115,10 @@ class RequestSlots:
                 return True
             return self._held[place.peer] > mine + (place.safe_until > now)
 
-        candidates = [place for place in self._places if gives_way(place)]
-        return max(
-            candidates,
-            key=lambda place: (not place.known, self._held[place.peer], -place.since),
-            default=None,
-        )
+        def rank(place: RequestSlot) -> tuple[bool, int, float]:
+            return not place.known, self._held[place.peer], -place.since
+
+        return max(filter(gives_way, self._places), key=rank, default=None)
 
 
 MOST_REFUSALS = 128.0
@@ -146,8 +145,6 @@ class FloodGuard:
         self._refusals[peer] = count, now
         return False
 
-
-logger = logging.getLogger(__name__)
 
 FREE_TIMEOUTS = 3
 FIRST_PAUSE = 2.0

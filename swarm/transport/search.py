@@ -13,18 +13,12 @@ from typing import Generic, TypeVar
 from swarm.common.counters import Counters
 
 BUCKET = 20  # neighbors in an honest answer, and nodes that a search returns
-
 REPLICAS = 5
 WORKERS = 4
-PATIENCE_SECONDS = 0.5
-"""Time before another peer is asked in parallel, so that silent peers delay nothing."""
-
+PATIENCE_SECONDS = 0.5  # before another peer is asked in parallel, so silent peers delay nothing
 MOST_ASKED = 64  # nodes asked in one search, however many are named
-
 SEARCH_SECONDS = 5.0  # until the search asks no more nodes and returns what it has
-
 PLACING_SECONDS = 5.0  # until a store waits for no more answers
-
 MISNAMED = 4  # false or silent neighbors of one peer, after which its other ones are asked last
 
 N = TypeVar("N", bound=Hashable)
@@ -79,10 +73,11 @@ class Search(Generic[N, P]):
         try:
             self._begin()
             while self._under_way:
+                # Until an answer arrives or the next request becomes slow.
+                ends = [request.patience_ends for request in self._awaited()]
+                patience = max(0.0, min(ends) - time.monotonic()) if ends else None
                 done, _ = await asyncio.wait(
-                    self._under_way,
-                    timeout=self._patience(),
-                    return_when=asyncio.FIRST_COMPLETED,
+                    self._under_way, timeout=patience, return_when=asyncio.FIRST_COMPLETED
                 )
                 for task in done:
                     self._take(self._under_way.pop(task), task.result())
@@ -110,11 +105,6 @@ class Search(Generic[N, P]):
 
     def _awaited(self) -> list[_Request[N, P]]:
         return [request for request in self._under_way.values() if not request.slow]
-
-    def _patience(self) -> float | None:
-        # Seconds until the next request becomes slow.
-        ends = [request.patience_ends for request in self._awaited()]
-        return max(0.0, min(ends) - time.monotonic()) if ends else None
 
     def _lose_patience(self) -> None:
         now = time.monotonic()
@@ -183,10 +173,9 @@ async def placed(
             under_way |= {asyncio.ensure_future(put(peer)) for _, peer in islice(left, free)}
             if not under_way:
                 break
+            left_seconds = max(0.0, end - time.monotonic())
             done, under_way = await asyncio.wait(
-                under_way,
-                timeout=max(0.0, end - time.monotonic()),
-                return_when=asyncio.FIRST_COMPLETED,
+                under_way, timeout=left_seconds, return_when=asyncio.FIRST_COMPLETED
             )
             if not done:
                 break

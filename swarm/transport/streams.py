@@ -7,7 +7,7 @@ is a refusal.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from struct import Struct
 from typing import Protocol
 
@@ -23,7 +23,9 @@ from swarm.transport.transport import (
     TooSlow,
 )
 
+CHUNK = 1 << 16
 LONGEST_VARINT = 5
+REQUEST_SECONDS = 1.5  # for a complete request, at most 64 bytes: one distant round trip
 
 
 class Framing(Protocol):
@@ -56,13 +58,20 @@ class Varint:
         return varint(size)
 
     async def size(self, reader: asyncio.StreamReader) -> int:
-        size = 0
-        for place in range(LONGEST_VARINT):
-            (byte,) = await reader.readexactly(1)
-            size |= (byte & 127) << 7 * place
-            if byte < 128:
-                return size
-        raise ValueError("a length that does not end")
+        return await read_varint(reader.readexactly)
+
+
+async def read_varint(
+    read: Callable[[int], Awaitable[bytes]], longest: int = LONGEST_VARINT
+) -> int:
+    """Read a length of at most ``longest`` bytes; ``read`` returns so many bytes exactly."""
+    size = 0
+    for place in range(longest):
+        (byte,) = await read(1)
+        size |= (byte & 127) << 7 * place
+        if byte < 128:
+            return size
+    raise ValueError("a length that does not end")
 
 
 def varint(value: int) -> bytes:
@@ -74,10 +83,7 @@ def varint(value: int) -> bytes:
     return bytes([*found, value])
 
 
-CHUNK = 1 << 16
-REQUEST_SECONDS = 1.5  # for a complete request, at most 64 bytes: one distant round trip
-
-LENGTH_U32 = U32()
+LENGTH_U32, LENGTH_VARINT = U32(), Varint()
 
 
 async def ask(
@@ -90,11 +96,7 @@ async def ask(
     minimum_rate: float = MINIMUM_RATE,
     framing: Framing = LENGTH_U32,
 ) -> bytes:
-    """Send one request on a new stream and return its answer; set no deadline.
-
-    Raises:
-        PeerUnreachable, Refused, DeadlineExceeded, ResponseTooLarge, TooSlow
-    """
+    """Send one request on a new stream and return its answer; raise ``TransportError``."""
     begun = False
     try:
         async with asyncio.timeout(HEADER_SECONDS):
@@ -106,9 +108,8 @@ async def ask(
             raise ResponseTooLarge(f"peer {peer} declared {size} bytes, {limit} were agreed on")
         return await _read_at_rate(reader, size, minimum_rate, peer)
     except TimeoutError as error:
-        raise DeadlineExceeded(
-            f"peer {peer} did not begin to answer within {HEADER_SECONDS:g} s"
-        ) from error
+        late = f"peer {peer} did not begin to answer within {HEADER_SECONDS:g} s"
+        raise DeadlineExceeded(late) from error
     except asyncio.IncompleteReadError as error:
         if not error.partial and not begun:
             raise Refused(f"peer {peer} gave no answer") from error
@@ -126,16 +127,15 @@ async def serve(
 ) -> tuple[int, int]:
     """Answer an incoming stream's request; return payload bytes (received, sent).
 
-    A peer that sends or receives too slowly loses the stream.
-
-    Raises:
-        Refusal, PeerUnreachable, DeadlineExceeded: nothing more is to be sent.
+    Raises ``Refusal``, ``PeerUnreachable`` or, for a slow peer, ``DeadlineExceeded``.
     """
     try:
         with service.admit(peer) as place:
             async with asyncio.timeout(REQUEST_SECONDS) as patience:
-                place.give_way = _at_once(patience)
-                request = await _read_request(reader, service, framing)
+                place.give_way = _expire(patience)
+                size = await framing.size(reader)
+                service.check_size(size)
+                request = await reader.readexactly(size)
             service.asked(place)
             answer = await service.answer(peer, request)
             # Drained means sent: the peer keeps its slot until the last byte has left.
@@ -143,7 +143,7 @@ async def serve(
             writer.write(framing.head(len(answer)) + answer)
             service.answered(place, len(answer))
             async with asyncio.timeout(RATE_GRACE_SECONDS + len(answer) / MINIMUM_RATE) as patience:
-                place.give_way = _at_once(patience)
+                place.give_way = _expire(patience)
                 await writer.drain()
             return len(request), len(answer)
     except TimeoutError as error:
@@ -152,14 +152,8 @@ async def serve(
         raise PeerUnreachable(f"the stream from peer {peer} broke: {error}") from error
 
 
-def _at_once(patience: asyncio.Timeout) -> Callable[[], None]:
+def _expire(patience: asyncio.Timeout) -> Callable[[], None]:
     return lambda: None if patience.expired() else patience.reschedule(0.0)
-
-
-async def _read_request(reader: asyncio.StreamReader, service: Service, framing: Framing) -> bytes:
-    size = await framing.size(reader)
-    service.check_size(size)
-    return await reader.readexactly(size)
 
 
 async def _read_at_rate(
@@ -174,10 +168,8 @@ async def _read_at_rate(
             async with asyncio.timeout_at(due):
                 chunk = await reader.read(min(CHUNK, size - len(received)))
         except TimeoutError as error:
-            raise TooSlow(
-                f"peer {peer} sent {len(received)} of {size} bytes, "
-                f"below {minimum_rate:g} bytes a second"
-            ) from error
+            sent = f"peer {peer} sent {len(received)} of {size} bytes"
+            raise TooSlow(f"{sent}, below {minimum_rate:g} bytes a second") from error
         if not chunk:
             raise asyncio.IncompleteReadError(bytes(received), size)
         received += chunk

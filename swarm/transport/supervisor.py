@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
-from swarm.common.clock import Clock
 from swarm.common.counters import Counters
+from swarm.common.util import BackgroundTasks
 from swarm.transport.node import Launch, NodeSettings, Role, TransportNode, check_ports
 from swarm.transport.peer_connections import DialLog, PeerCache, Redial, Shortcuts, Timings
 from swarm.transport.request_limits import PeerLimits
@@ -25,9 +24,8 @@ MAX_SKEW_SECONDS = 3.0
 FIRST_RESTART_PAUSE = 0.5
 LONGEST_RESTART_PAUSE = 30.0
 
-Prepare = Callable[
-    [TransportNode], Awaitable[None]
-]  # makes a new node ready to serve, before it connects
+# Makes a new node ready to serve, before it connects.
+Prepare = Callable[[TransportNode], Awaitable[None]]
 
 
 class Supervisor:
@@ -40,17 +38,18 @@ class Supervisor:
         peers: Sequence[str],
         cache: PeerCache,
         prepare: Prepare,
-        clock: Clock,
         counters: Counters,
         guests: PeerLimits,
     ) -> None:
         self.connected: dict[str, tuple[str, ...]] = {}  # full addresses by peer id
+        clock = guests.clock
+        self.settings = settings
+        self.timings = Timings(clock, counters)
+        self.tasks = BackgroundTasks(self._failed)
         self._launch = launch
-        self._settings = settings
         self._cache = cache
         self._redial = Redial(peers, cache.load(), clock)
         self._shortcuts = Shortcuts(clock)
-        self.timings = Timings(clock, counters)
         self._prepare = prepare
         self._clock = clock
         self._counters = counters
@@ -60,7 +59,6 @@ class Supervisor:
         self._leaving: set[str] = set()
         self._change = ""
         self._node: TransportNode | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def started(self) -> bool:
@@ -76,39 +74,34 @@ class Supervisor:
     async def start(self) -> None:
         """Start the node and dial the known peers; continue alone if none answers.
 
-        Raises:
-            PortTaken, DaemonFailed
-            ClockSkew: every peer that answered disagrees with this machine's clock.
+        Raises ``PortTaken``, ``DaemonFailed`` or, if every peer that answered disagrees with this
+        machine's clock, ``ClockSkew``.
         """
-        check_ports(self._settings.listen)
+        check_ports(self.settings.listen)
         self._node = await self._start_node(None)
-        self._settings = self._node.at_same_port(self._settings)
+        self.settings = self._node.at_same_port(self.settings)
         try:
             await self._prepare(self._node)
-            _raise_if_all_skewed(await self._dial(self._redial.due(())))
+            outcomes = await self._dial(self._redial.due(()))
+            skewed = [outcome for outcome in outcomes if isinstance(outcome, ClockSkew)]
+            if skewed and not any(isinstance(outcome, str) for outcome in outcomes):
+                raise skewed[0]
             self.connected = await self._node.connected()
         except BaseException:
             await self.close()
             raise
-        self.spawn(self._supervise())
-        self.spawn(self._watch())
-
-    @property
-    def settings(self) -> NodeSettings:
-        return self._settings
+        self.tasks.spawn(self._supervise())
+        self.tasks.spawn(self._watch())
 
     def become(self, role: Role, relays: tuple[str, ...], why: str) -> None:
         """Replace the node with one in another role, using ``relays``; log ``why``."""
-        self._settings = replace(self._settings, role=role, relays=relays)
+        self.settings = replace(self.settings, role=role, relays=relays)
         self._change = why
         self.node.end()
 
     async def close(self) -> None:
         """Stop the node and everything that would restart it."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.tasks.close()
         if self._node is not None:
             node, self._node = self._node, None
             self._cache.remember(self._addresses_connected(), self._guests.standings.of_peer)
@@ -116,18 +109,14 @@ class Supervisor:
             await node.stop()
 
     async def connect(self, address: str) -> str:
-        """Dial a full multiaddress and return the peer id.
-
-        Raises ``PeerUnreachable`` or ``ClockSkew``.
-        """
+        """Dial a full address; return the id or raise ``PeerUnreachable``, ``ClockSkew``."""
         asked = self._clock.time()
         try:
             async with asyncio.timeout(DIAL_SECONDS):
                 peer, theirs = await self.node.connect(address)
         except TimeoutError as error:
-            raise PeerUnreachable(
-                f"no peer answers at {address} within {DIAL_SECONDS:g} s"
-            ) from error
+            late = f"no peer answers at {address} within {DIAL_SECONDS:g} s"
+            raise PeerUnreachable(late) from error
         self.connected.setdefault(peer, (address,))
         skew = max(asked - theirs, theirs - self._clock.time())
         if skew > MAX_SKEW_SECONDS:
@@ -138,13 +127,6 @@ class Supervisor:
                 "(for instance: timedatectl set-ntp true)"
             )
         return peer
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run ``work`` in the background until it ends or the supervisor closes."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        return task
 
     async def _dial(self, addresses: Sequence[str]) -> list[BaseException | str]:
         # Returns the peer id or the error for each address.
@@ -177,11 +159,12 @@ class Supervisor:
                     self._redial.remember(self._cache.addresses)
                 # In the background, because a dead address takes seconds.
                 if dialling is None or dialling.done():
-                    dialling = self.spawn(self._dial_beside(self._redial.due(self.connected)))
+                    due = self._redial.due(self.connected)
+                    dialling = self.tasks.spawn(self._dial_in_background(due))
                 if relayed := self._shortcuts.due(self.node.peer_id, self.connected):
-                    self.spawn(self._begin_anew(relayed))
+                    self.tasks.spawn(self._reconnect(relayed))
                 if peer := self.timings.due(self.connected):
-                    self.spawn(self.timings.measure(self.node, peer))
+                    self.tasks.spawn(self.timings.measure(self.node, peer))
             except Exception as error:  # a node that stops looking dials no peers
                 self._counters.add("watch_failed")
                 known = isinstance(error, TransportError | OSError | EOFError)
@@ -191,14 +174,14 @@ class Supervisor:
                 self._cache.remember(self._addresses_connected(), self._guests.standings.of_peer)
                 self._redial.remember(self._cache.addresses)
 
-    async def _begin_anew(self, peer: str) -> None:
+    async def _reconnect(self, peer: str) -> None:
         addresses = self.connected.get(peer, ())
         self._counters.add("relayed_begun_anew")
         logger.info("peer %s is relayed: dialling it again, for a direct connection", peer)
         await self._disconnect(peer)
-        await self._dial_beside(addresses)
+        await self._dial_in_background(addresses)
 
-    async def _dial_beside(self, addresses: Sequence[str]) -> None:
+    async def _dial_in_background(self, addresses: Sequence[str]) -> None:
         try:
             await self._dial(addresses)
         except (TransportError, OSError, EOFError) as error:
@@ -221,7 +204,7 @@ class Supervisor:
             await dead.stop()
             self._node = await self._restart(dead)
             # In the background, because the new node may also die from it.
-            self.spawn(self._dial_beside(known))
+            self.tasks.spawn(self._dial_in_background(known))
 
     async def _restart(self, dead: TransportNode) -> TransportNode:
         pause = FIRST_RESTART_PAUSE
@@ -245,9 +228,8 @@ class Supervisor:
 
     async def _start_node(self, dead: TransportNode | None) -> TransportNode:
         # If cancelled, stop the node that is starting instead of losing it.
-        starting = asyncio.ensure_future(
-            self._launch(self._settings, self._counters, dead, self._guests)
-        )
+        launch = self._launch(self.settings, self._counters, dead, self._guests)
+        starting = asyncio.ensure_future(launch)
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -258,7 +240,7 @@ class Supervisor:
     def _show_out(self, peer: str) -> None:
         if peer not in self._leaving:
             self._leaving.add(peer)
-            self.spawn(self._disconnect(peer))
+            self.tasks.spawn(self._disconnect(peer))
 
     async def _disconnect(self, peer: str) -> None:
         try:
@@ -271,14 +253,6 @@ class Supervisor:
     def _addresses_connected(self) -> tuple[str, ...]:
         return tuple(address for addresses in self.connected.values() for address in addresses)
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._counters.add("transport_failures")
-            logger.error("a task of the transport failed", exc_info=error)
-
-
-def _raise_if_all_skewed(outcomes: Sequence[BaseException | str]) -> None:
-    skewed = [outcome for outcome in outcomes if isinstance(outcome, ClockSkew)]
-    if skewed and not any(isinstance(outcome, str) for outcome in outcomes):
-        raise skewed[0]
+    def _failed(self, error: BaseException) -> None:
+        self._counters.add("transport_failures")
+        logger.error("a task of the transport failed", exc_info=error)

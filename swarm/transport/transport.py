@@ -73,22 +73,17 @@ def links_of(connected: Mapping[str, Sequence[str]]) -> dict[str, Way]:
 
 
 def dialled(answers: Sequence[DialledBack]) -> bool:
-    """Return whether a node can be dialed, according to peers that tried.
+    """Return whether at least half of the peers that tried could dial a node.
 
-    If any peers saw it at a public address, only these count: the others share its router. Half
-    of them must have reached it, so that one liar among three decides nothing.
+    If any peers saw it at a public address, only these count: the others share its router.
     """
-    outside = [answer for answer in answers if ip_address(answer.host).is_global]
-    counted = outside or answers
+    public = [answer for answer in answers if ip_address(answer.host).is_global]
+    counted = public or answers
     return 2 * sum(bool(answer.open) for answer in counted) >= len(counted)
 
 
-def told(way: Way, ports: Sequence[int], hosts: Sequence[str], relays: int) -> Reach:
-    """Describe the state in words that a user can act on.
-
-    The node listens on or announces ``ports``, peers saw it at ``hosts``, and ``relays`` of them
-    relay for it.
-    """
+def describe_reach(way: Way, ports: Sequence[int], hosts: Sequence[str], relays: int) -> Reach:
+    """Explain how peers reach a node at ``ports``, seen at ``hosts``, with so many relays."""
     port, seen = ports[0] if ports else 0, " and ".join(dict.fromkeys(hosts))
     if way == "direct":
         return Reach(way, f"peers dialled it at {seen}")
@@ -108,16 +103,11 @@ def told(way: Way, ports: Sequence[int], hosts: Sequence[str], relays: int) -> R
 # The names say what happened and need no suffix.
 # ruff: noqa: N818
 
-
+# Larger record values poison the DHT of nodes that store them.
 RECORD_LIMIT = MAX_RECORD_BYTES
-"""Maximum bytes of a record's value. Larger ones poison the DHT of nodes that store them."""
-
 MINIMUM_RATE = 4096.0  # bytes per second below which an answer is aborted
-
 RATE_GRACE_SECONDS = 2.0  # before the minimum rate applies: a distant peer's round trips and disk
-
 HEADER_SECONDS = 3.0  # for an answer to begin, once the stream is open
-
 OPENING_SECONDS = 5.0  # for a stream to open, including the dial if needed
 
 Handler = Callable[[str, bytes], Awaitable[bytes]]
@@ -138,55 +128,43 @@ class TransportError(Exception):
 
     code = "transport"
 
+    def __init_subclass__(cls, code: str = "") -> None:
+        cls.code = code or cls.code
 
-class PeerUnreachable(TransportError):
+
+class PeerUnreachable(TransportError, code="unreachable"):
     """No connection to the peer, or it broke."""
 
-    code = "unreachable"
 
-
-class DeadlineExceeded(TransportError):
+class DeadlineExceeded(TransportError, code="deadline"):
     """The answer was not complete in time."""
 
-    code = "deadline"
 
-
-class TooSlow(TransportError):
+class TooSlow(TransportError, code="too_slow"):
     """The answer arrived below the minimum rate."""
 
-    code = "too_slow"
 
-
-class ResponseTooLarge(TransportError):
+class ResponseTooLarge(TransportError, code="response_too_large"):
     """The peer declared an answer over the caller's limit; none of it was read."""
 
-    code = "response_too_large"
 
-
-class Refused(TransportError):
+class Refused(TransportError, code="refused"):
     """The peer closed the stream without an answer: it is busy or declined."""
 
-    code = "refused"
 
-
-class ClockSkew(TransportError):
+class ClockSkew(TransportError, code="clock_skew"):
     """The clocks of this machine and the swarm disagree."""
 
-    code = "clock_skew"
 
-
-class RecordTooLarge(TransportError):
+class RecordTooLarge(TransportError, code="record_too_large"):
     """A record to store exceeds :data:`RECORD_LIMIT`."""
-
-    code = "record_too_large"
 
 
 def check_size(value: bytes) -> None:
     """Raise :class:`RecordTooLarge` for a record over :data:`RECORD_LIMIT`."""
     if len(value) > RECORD_LIMIT:
-        raise RecordTooLarge(
-            f"record of {len(value)} bytes, limit {RECORD_LIMIT}; offer fewer frames"
-        )
+        what = f"record of {len(value)} bytes, limit {RECORD_LIMIT}"
+        raise RecordTooLarge(f"{what}; offer fewer frames")
 
 
 class Refusal(Exception):
@@ -216,67 +194,51 @@ class Transport(Protocol):
     @property
     def peer_id(self) -> str:
         """Base58 libp2p peer id."""
-        ...
 
     @property
     def bytes_in(self) -> int:
         """Payload bytes received in requests and answers."""
-        ...
 
     @property
     def bytes_out(self) -> int:
         """Payload bytes sent in requests and answers."""
-        ...
 
     async def start(self) -> None:
         """Join the network; continue alone if no peer answers.
 
         Raises :class:`TransportError` if it cannot run (port taken, daemon missing, clock off).
         """
-        ...
 
     async def close(self) -> None:
         """Leave the network and clean up the machine; may be called twice."""
-        ...
 
     def addresses(self) -> tuple[str, ...]:
         """Return full multiaddresses, with ``/p2p/<peer id>``, that others can dial."""
-        ...
 
     async def connect(self, address: str) -> str:
-        """Dial a full multiaddress and return the peer id.
-
-        Raises ``PeerUnreachable`` or ``ClockSkew``.
-        """
-        ...
+        """Dial a full address; return the id or raise ``PeerUnreachable``, ``ClockSkew``."""
 
     def peers(self) -> tuple[str, ...]:
         """Return the sorted ids of connected peers, without this one."""
-        ...
 
     def reach(self) -> Reach:
         """Return whether others can dial this peer, and how it is connected to each."""
-        ...
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
         """Put a record into the DHT; return False if no replica took it.
 
-        Only a record with a strictly later ``expiry`` (unix seconds) replaces it. Raises
-        :class:`RecordTooLarge`.
+        Only a strictly later ``expiry`` (unix seconds) replaces it. Raises ``RecordTooLarge``.
         """
-        ...
 
     async def read(self, key: str) -> dict[bytes, bytes]:
         """Return validated values by subkey; empty if there are none."""
-        ...
 
     def watch(self, keys: Collection[str], heard: Callable[[bytes], None]) -> None:
         """Report validated records that others store with this peer under ``keys`` only.
 
         Reports may be missing: a peer stores few of all records, and reports at most
-        :data:`swarm.transport.records.MAX_TOLD`. ``heard`` runs on the loop and must not raise.
+        :data:`swarm.transport.records.MAX_REPORTS`. ``heard`` runs on the loop and must not raise.
         """
-        ...
 
     async def request(
         self,
@@ -296,19 +258,14 @@ class Transport(Protocol):
                 :data:`HEADER_SECONDS`.
             minimum_rate: bytes per second, enforced after :data:`RATE_GRACE_SECONDS`.
 
-        Raises:
-            PeerUnreachable, DeadlineExceeded, TooSlow, ResponseTooLarge, Refused
+        Raises ``PeerUnreachable, DeadlineExceeded, TooSlow, ResponseTooLarge`` or ``Refused``.
         """
-        ...
 
     def handle(self, protocol: str, handler: Handler, limits: HandlerLimits) -> None:
         """Serve ``protocol``; refuse excess requests as ``busy`` or ``too_large``."""
-        ...
 
     def use_validator(self, check: RecordCheck) -> None:
         """Check every record stored or read; before this call, none passes."""
-        ...
 
     def use_standing(self, standing: Standing) -> None:
         """Reserve a share of limits for known authors; before, no author is known."""
-        ...

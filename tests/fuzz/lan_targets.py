@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_interface
 
-from swarm.lan.sighting import SERVICE, BadSighting, sightings_of, text_of
+from swarm.lan.multicast import SERVICE, BadSighting, sightings_of, text_of
 from tests.fuzz.target import Target
 from tests.protocol.samples import ALICE
 

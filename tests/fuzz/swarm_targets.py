@@ -42,11 +42,11 @@ from swarm.transport.libp2p.calls import (
 )
 from swarm.transport.libp2p.dht import Libp2pDHT
 from swarm.transport.libp2p.introductions import (
+    addresses_in,
     asked_for,
     identification,
     listening_at,
     reply,
-    told,
 )
 from swarm.transport.peer_connections import DialReasons
 from swarm.transport.protobuf import decode, encode
@@ -108,7 +108,7 @@ def calls() -> Target:
         _tried(lambda: open_answer(data, b"id"))
         _tried(lambda: open_results(decode(data), 1, 20))
         _tried(lambda: listening_at(data, bytes.hex, 8))
-        _tried(lambda: told(data, bytes.hex, 8))
+        _tried(lambda: addresses_in(data, bytes.hex, 8))
         _tried(lambda: asked_for(data))
         for read in (
             relays.taken,

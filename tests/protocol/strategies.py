@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from protocol.announcement import Announcement, Offer
 from protocol.codec import MAX_DEPTH, MAX_INT
 from protocol.errors import ProtocolError
-from protocol.profile import MAX_LINE, MAX_NAME, Profile, check_told
+from protocol.profile import MAX_LINE, MAX_NAME, Profile, check_shown
 from protocol.rollout import Batch, Completion, Finish, Group, Segment, Tokens, Writer
 from tests.protocol.samples import ENCODING, EPOCH, MANIFEST
 
@@ -108,7 +108,7 @@ announcements = st.builds(
 def is_told(text: str) -> bool:
     """Whether a profile may say so."""
     try:
-        check_told(text, "text", MAX_LINE)
+        check_shown(text, "text", MAX_LINE)
     except ProtocolError:
         return False
     return True

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from protocol import envelope
 from protocol.codec import MAX_RECORD_BYTES
 from protocol.errors import BadSchema, ProtocolError
-from protocol.profile import MAX_LINE, Profile, check_told, open_profile, sign_profile
+from protocol.profile import MAX_LINE, Profile, check_shown, open_profile, sign_profile
 from tests.protocol.cases_profile import PROFILE, SIGNED, VALID
 from tests.protocol.samples import ALICE, MALLORY, SWARM
 from tests.protocol.strategies import profiles
@@ -44,7 +44,7 @@ def test_arbitrary_bytes_are_refused_by_name(data: bytes) -> None:
 @given(st.text(max_size=40))
 def test_what_is_told_does_nothing_on_a_screen_or_is_refused(text: str) -> None:
     try:
-        check_told(text, "line", MAX_LINE)
+        check_shown(text, "line", MAX_LINE)
     except ProtocolError:
         return
     assert text.isprintable() and text == unicodedata.normalize("NFC", text)
@@ -55,12 +55,12 @@ def test_what_is_told_does_nothing_on_a_screen_or_is_refused(text: str) -> None:
 @pytest.mark.parametrize("bidi", "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067")
 def test_no_character_that_turns_writing_around_is_told(bidi: str) -> None:
     with pytest.raises(BadSchema, match=f"U\\+{ord(bidi):04X}"):
-        check_told(f"an{bidi}na", "name", 48)
+        check_shown(f"an{bidi}na", "name", 48)
 
 
 def test_a_refusal_names_the_character_and_does_not_repeat_it() -> None:
     with pytest.raises(BadSchema) as caught:
-        check_told("anna\x1b[2J", "name", 48)
+        check_shown("anna\x1b[2J", "name", 48)
     assert "U+001B" in str(caught.value) and str(caught.value).isprintable()
 
 

@@ -54,7 +54,7 @@ def pooled(
     told = group(index, rewards, epoch=epoch, env=env, texts=texts)
     return PooledGroup(
         author=author,
-        told=encode_group(told),
+        encoded=encode_group(told),
         group=told,
         prompt="1 + 1 =",
         encoding=b"\x01" * 32,

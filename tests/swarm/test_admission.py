@@ -35,7 +35,7 @@ def test_an_honest_frame_is_admitted_with_rewards_and_prompt_of_our_own(gate, an
     (pooled,) = asyncio.run(gate.admission.admit(frame, anna.author))
     assert pooled.key == (anna.author, NOW, 3)
     assert pooled.group == group
-    assert decode_group(pooled.told) == group
+    assert decode_group(pooled.encoded) == group
     assert pooled.prompt.endswith("+ 1")
     assert (pooled.policy_step, pooled.encoding, pooled.received) == (5, b"\x02" * 32, START)
     assert gate.accounts.get(anna.author).admitted == 1
@@ -53,7 +53,7 @@ def test_our_reward_stands_in_the_group_when_the_claim_differs_by_rounding(gate,
     group = anna.group(0, ["right", "wrong"], claims=[0.9995, 0.0])
     (pooled,) = gate.admission.examine(anna.frame(group), anna.author)
     assert pooled.group.rewards == (1.0, 0.0)
-    assert decode_group(pooled.told).rewards == (0.9995, 0.0)
+    assert decode_group(pooled.encoded).rewards == (0.9995, 0.0)
 
 
 def test_the_event_loop_goes_on_while_a_frame_is_judged(gate, anna):

@@ -12,7 +12,7 @@ from swarm.admission import AHEAD_EPOCHS, oldest_epoch
 from swarm.common.counters import Counters
 from swarm.groups import GroupKey
 from swarm.journal import open_or_restore
-from swarm.pool import FORGOTTEN_AT_ONCE, LEAST_USES, Pool
+from swarm.pool import LEAST_USES, MAX_DELETED, Pool
 from tests.swarm.admission_parts import EPOCH_SECONDS, NOW, Gate, Peer
 from tests.swarm.experience_parts import pooled, wait
 from tests.swarm.test_pool import Parts, keys
@@ -78,7 +78,7 @@ def test_the_latest_uses_stay_to_be_looked_at() -> None:
 
 def test_much_is_forgotten_in_pieces_between_which_others_have_their_turn(monkeypatch) -> None:
     parts = Parts(least_uses=0)
-    many = 2 * FORGOTTEN_AT_ONCE + 5
+    many = 2 * MAX_DELETED + 5
     parts.pool.record_update(1, [(7, number) for number in range(many)], [])
     left = []
     transaction = parts.journal.transaction
@@ -89,7 +89,7 @@ def test_much_is_forgotten_in_pieces_between_which_others_have_their_turn(monkey
 
     monkeypatch.setattr(parts.journal, "transaction", counted)
     assert parts.pool.forget(epoch=100) == many
-    assert left == [many, many - FORGOTTEN_AT_ONCE, 5]
+    assert left == [many, many - MAX_DELETED, 5]
 
 
 def test_what_was_forgotten_is_known_to_a_restored_journal(tmp_path) -> None:

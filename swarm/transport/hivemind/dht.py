@@ -135,8 +135,7 @@ class HivemindDHT:
         nodes, peers = result.nearest_node_ids, result.nearest_peer_ids
         if refused := max(0, len(nodes) - BUCKET - 1):
             self._counters.add("neighbours_refused", refused)
-        few = slice(BUCKET + 1)
-        pairs = zip(nodes[few], peers[few], strict=True)
+        pairs = zip(nodes[: BUCKET + 1], peers[: BUCKET + 1], strict=True)
         peer_of = type(self._dht.peer_id)
         return [(self._node_of(node), peer_of(peer)) for node, peer in pairs]
 
@@ -148,15 +147,9 @@ class HivemindDHT:
         return found
 
 
+# Minimum time between two node ids of a peer, which gets another id when it restarts.
 SAME_ID_SECONDS = 10.0
-"""Minimum time between two node ids of a peer, which gets another id when it restarts."""
-
 MAX_PEERS = 4096
-
-
-def guard_routing(protocol: Any, counters: Counters, guests: PeerLimits) -> None:
-    """Apply :class:`OneIdEach` to a ``DHTProtocol``."""
-    protocol.update_routing_table = OneIdEach(protocol, counters, guests).update
 
 
 def be_client(protocol: Any) -> None:
@@ -263,7 +256,6 @@ def _text(address: Any) -> str:
 
 MAX_KEYS = 256
 MAX_RECORDS = 16_384  # over all keys; a record with its author takes about 1.5 KiB
-
 MAX_VERSIONS = 64  # later records that may replace one of an author and time slot
 
 

@@ -19,9 +19,9 @@ from swarm.transport.hivemind.dht import (
     BoundedStorage,
     HivemindDHT,
     Kinds,
+    OneIdEach,
     be_client,
     by_peer,
-    guard_routing,
     own,
     packed,
 )
@@ -40,9 +40,11 @@ from swarm.transport.transport import PeerUnreachable, Refused
 
 logger = logging.getLogger(__name__)
 
+# Streams that may wait while this process is busy. Beyond asyncio's default of 100, the daemon
+# resets each further stream, so a flood of streams would shut out all peers.
 UNACCEPTED = 512
-"""Streams that may wait while this process is busy. Beyond asyncio's default of 100, the daemon
-resets each further stream, so a flood of streams would shut out all peers."""
+RPC_SECONDS = 1.5
+STOP_SECONDS = 5.0
 
 
 def expect_hang_ups(p2p: Any) -> None:
@@ -137,10 +139,6 @@ def options(settings: NodeSettings) -> dict[str, Any]:
     }
 
 
-RPC_SECONDS = 1.5
-STOP_SECONDS = 5.0
-
-
 class HivemindNode:
     """A running daemon with its DHT node. All methods belong to one event loop."""
 
@@ -149,9 +147,10 @@ class HivemindNode:
     ) -> None:
         self.p2p = p2p
         self.dht = dht
-        self._gate = gate
+        self.gate = gate
+        self.addresses = visible
+        self.peer_id = str(p2p.peer_id)
         self._table = HivemindDHT(dht, _kinds(), gate, counters)
-        self._visible = visible
         self._reasons = DialReasons()
 
     @classmethod
@@ -171,7 +170,7 @@ class HivemindNode:
         use_hivemind_log_handler("nowhere")
         logging.addLevelName(logging.WARNING, "WARNING")
         serializer = StrictSerializer(DictionaryDHTValue)
-        gate = predecessor._gate if predecessor else RecordGate(serializer, counters)
+        gate = predecessor.gate if predecessor else RecordGate(serializer, counters)
         p2p = await cls._start_daemon(settings)
         p2p._client.control._pending_calls = PendingCalls()
         try:
@@ -184,17 +183,16 @@ class HivemindNode:
             raise
         dht.protocol.serializer = serializer
         dht.protocol._validate_dictionary = gate.prune
-        dht.protocol.storage = (
-            predecessor.dht.protocol.storage
-            if predecessor
-            else BoundedStorage(
+        if predecessor:
+            dht.protocol.storage = predecessor.dht.protocol.storage
+        else:
+            dht.protocol.storage = BoundedStorage(
                 dht.protocol.storage,
                 counters,
                 guests,
                 lambda key, value: gate.stored(key.to_bytes(), value),
             )
-        )
-        guard_routing(dht.protocol, counters, guests)
+        dht.protocol.update_routing_table = OneIdEach(dht.protocol, counters, guests).update
         limit_calls(p2p, counters, guests)
         expect_hang_ups(p2p)
         return cls(p2p, dht, gate, visible, counters)
@@ -255,21 +253,9 @@ class HivemindNode:
         return self.p2p._client.control
 
     @property
-    def peer_id(self) -> str:
-        return str(self.p2p.peer_id)
-
-    @property
     def daemon(self) -> int | None:
         child = self.p2p._child
         return child.pid if child.returncode is None else None
-
-    @property
-    def gate(self) -> RecordGate:
-        return self._gate
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        return self._visible
 
     async def connect(self, address: str) -> tuple[str, float]:
         from hivemind.dht.routing import DHTID
@@ -307,7 +293,7 @@ class HivemindNode:
 
     async def look(self) -> None:
         _, now = await self.p2p._client.identify()
-        self._visible = own(now, self.peer_id)
+        self.addresses = own(now, self.peer_id)
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
         return await self._table.store(key, subkey, value, expiry)
@@ -381,7 +367,7 @@ class HivemindNode:
         await _shut_down(self.p2p)
 
     def at_same_port(self, settings: NodeSettings) -> NodeSettings:
-        return replace(settings, listen=with_port_of(self._visible, settings.listen))
+        return replace(settings, listen=with_port_of(self.addresses, settings.listen))
 
 
 async def _shut_down(p2p: Any) -> None:

@@ -16,6 +16,17 @@ from swarm.transport.transport import CIRCUIT
 HOSTS = ("ip4", "ip6", "dns", "dns4", "dns6")
 EVERYWHERE = {"0.0.0.0": socket.AF_INET, "::": socket.AF_INET6}
 LONGEST = 400
+LONGEST_RAW = 64
+LONGEST_TEXT = 96
+
+logger = logging.getLogger(__name__)
+
+NAMED = "/dnsaddr/"
+RECORD = "dnsaddr="
+SECONDS = 4.0
+MOST_NESTED = 3
+MOST_NAMES = 8
+MOST_ADDRESSES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +89,6 @@ def _own(family: int) -> list[str]:
     return sorted(own, key=lambda host: not host.startswith(("127.", "::1")))
 
 
-LONGEST_RAW = 64
-LONGEST_TEXT = 96
-
-
 def peer_id_bytes(peer: str) -> bytes:
     """Decode a PeerID; raises ``ValueError``."""
     found = decode_base58(peer) if len(peer) <= LONGEST_TEXT else None
@@ -95,16 +102,6 @@ def peer_id_text(peer: bytes) -> str:
     if not 0 < len(peer) <= LONGEST_RAW:
         raise ValueError(f"a PeerID of {len(peer)} bytes")
     return encode_base58(peer)
-
-
-logger = logging.getLogger(__name__)
-
-NAMED = "/dnsaddr/"
-RECORD = "dnsaddr="
-SECONDS = 4.0
-MOST_NESTED = 3
-MOST_NAMES = 8
-MOST_ADDRESSES = 16
 
 
 async def resolved(address: str) -> tuple[str, ...]:

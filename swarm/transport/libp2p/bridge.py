@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+CHUNK = 1 << 16
+AHEAD = 1 << 18  # maximum bytes on their way to asyncio's side
+# Time for a slow peer to read one window and end its side; a reset discards unread bytes.
+LINGER_SECONDS = 75.0
+NEGOTIATION_SECONDS = 3.0
+
 
 class TrioThread:
     """A trio loop in a thread, called from the asyncio loop that created it.
@@ -47,7 +53,8 @@ class TrioThread:
 
     def end(self) -> None:
         """Cancel all tasks on the thread."""
-        self.post(self._cancel)
+        assert self.nursery is not None, "start comes first"
+        self.post(self.nursery.cancel_scope.cancel)
 
     async def stop(self) -> None:
         """Cancel all tasks on the thread and wait until it has ended."""
@@ -61,11 +68,12 @@ class TrioThread:
 
         if self.ended.done():
             raise PeerUnreachable("the transport is not started")
+        assert self.nursery is not None, "start comes first"
         future = self._loop.create_future()
         self._calls.add(future)
         scope = trio.CancelScope()
         try:
-            self.post(self._begin, scope, work, args, future)
+            self.post(self.nursery.start_soon, self._work, scope, work, args, future)
             return await future
         except asyncio.CancelledError:
             self.post(scope.cancel)
@@ -85,7 +93,7 @@ class TrioThread:
         """Block the thread for a while."""
         self.post(time.sleep, seconds)
 
-    def tell(self, work: Callable[..., object], *args: Any) -> None:
+    def post_back(self, work: Callable[..., object], *args: Any) -> None:
         """Run ``work`` on the asyncio loop soon, in calling order; for the trio thread."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(work, *args)
@@ -100,25 +108,15 @@ class TrioThread:
             reason = f"the network's thread ended with {error!r}"
             logger.exception("the network's thread failed")
         finally:
-            self.tell(self._finish, reason)
+            self.post_back(self._finish, reason)
 
     async def _main(self) -> None:
         import trio
 
         async with trio.open_nursery() as self.nursery:
             self._token = trio.lowlevel.current_trio_token()
-            self.tell(self._started.set_result, None)
+            self.post_back(self._started.set_result, None)
             await trio.sleep_forever()
-
-    def _begin(
-        self,
-        scope: trio.CancelScope,
-        work: Callable[..., Awaitable[Any]],
-        args: tuple[Any, ...],
-        future: asyncio.Future[Any],
-    ) -> None:
-        assert self.nursery is not None
-        self.nursery.start_soon(self._work, scope, work, args, future)
 
     async def _work(
         self,
@@ -129,13 +127,9 @@ class TrioThread:
     ) -> None:
         with scope:
             try:
-                self.tell(_settle, future, await work(*args), None)
+                self.post_back(_settle, future, await work(*args), None)
             except Exception as error:  # noqa: BLE001 - raised again by the caller
-                self.tell(_settle, future, None, error)
-
-    def _cancel(self) -> None:
-        assert self.nursery is not None
-        self.nursery.cancel_scope.cancel()
+                self.post_back(_settle, future, None, error)
 
     def _finish(self, reason: str) -> None:
         for future in self._calls:
@@ -150,13 +144,6 @@ def _settle(future: asyncio.Future[Any], value: Any, error: Exception | None) ->
         future.set_result(value)
     else:
         future.set_exception(error)
-
-
-CHUNK = 1 << 16
-AHEAD = 1 << 18  # maximum bytes on their way to asyncio's side
-
-LINGER_SECONDS = 75.0
-"""Time for a slow peer to read one window and end its side; a reset discards unread bytes."""
 
 
 class Carried(Protocol):
@@ -224,12 +211,12 @@ class Pipe:
                     clean = True
                 nursery.cancel_scope.cancel()
         except* ConnectionError as errors:
-            self._tell_lost(ConnectionResetError(str(errors.exceptions[0])))
+            self._report_lost(ConnectionResetError(str(errors.exceptions[0])))
         finally:
             if not clean:
                 with trio.CancelScope(shield=True), trio.move_on_after(1.0):
                     await stream.reset()
-            self._tell_lost(None)
+            self._report_lost(None)
 
     async def _send_all(self, stream: Carried) -> None:
         while True:
@@ -239,7 +226,7 @@ class Pipe:
             data = self._chunks.popleft()
             await stream.write(data)
             if self._bridge is not None:
-                self._thread.tell(self._bridge.sent, len(data))
+                self._thread.post_back(self._bridge.sent, len(data))
         await stream.close()
 
     async def _receive(self, stream: Carried, begun: bytes, ended: trio.Event) -> None:
@@ -249,10 +236,10 @@ class Pipe:
         data = begun or await stream.read(CHUNK)
         while data:
             self._ahead += len(data)
-            self._thread.tell(bridge.received, data)
+            self._thread.post_back(bridge.received, data)
             await self._until(lambda: self._ahead < AHEAD)
             data = await stream.read(CHUNK)
-        self._thread.tell(bridge.received, b"")
+        self._thread.post_back(bridge.received, b"")
         ended.set()
 
     async def _watch_abort(self, scope: trio.CancelScope) -> None:
@@ -271,9 +258,9 @@ class Pipe:
         if self._wake is not None:
             self._wake.set()
 
-    def _tell_lost(self, error: Exception | None) -> None:
+    def _report_lost(self, error: Exception | None) -> None:
         if self._bridge is not None:
-            self._thread.tell(self._bridge.lost, error)
+            self._thread.post_back(self._bridge.lost, error)
 
 
 class Bridge(asyncio.Transport):
@@ -369,9 +356,6 @@ class Bridge(asyncio.Transport):
         if not self._full and self._unsent > self._high:
             self._full = True
             self._protocol.pause_writing()
-
-
-NEGOTIATION_SECONDS = 3.0
 
 
 class Source:

@@ -19,8 +19,7 @@ from swarm.transport.transport import Refused
 PING, FIND, STORE = (f"DHTProtocol.rpc_{name}" for name in ("ping", "find", "store"))
 CALL_ID_BYTES = 16
 NODE_BYTES = 20
-MOST_KEYS = 256
-"""Maximum keys of a find and records of a store; a node that returns sends many."""
+MOST_KEYS = 256  # maximum keys of a find and records of a store; a node that returns sends many
 
 _NOT_FOUND, _DICTIONARY = 0, 2
 _ERROR_BYTES = 200
@@ -30,17 +29,11 @@ Neighbour = tuple[bytes, str]  # (node id, peer id)
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A node's response for one key.
+    """A node's response for one key."""
 
-    Attributes:
-        value: packed dictionary of its records, None if there are none.
-        expiration: latest of their expirations, unix seconds.
-        nearest: known nodes nearest to the key, nearest first.
-    """
-
-    value: bytes | None
-    expiration: float
-    nearest: tuple[Neighbour, ...]
+    value: bytes | None  # packed dictionary of its records, None if there are none
+    expiration: float  # latest of their expirations, unix seconds
+    nearest: tuple[Neighbour, ...]  # known nodes nearest to the key, nearest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +156,9 @@ def several(fields: Fields, number: int) -> list[bytes]:
 
 
 def _pack_result(result: Result) -> bytes:
-    nodes, peers = ([pair[n] for pair in result.nearest] for n in (0, 1))
     listed: dict[int, Field | Sequence[Field]] = {
-        4: [node for node in nodes if isinstance(node, bytes)],
-        5: [peer_id_bytes(peer) for peer in peers if isinstance(peer, str)],
+        4: [node for node, _ in result.nearest],
+        5: [peer_id_bytes(peer) for _, peer in result.nearest],
     }
     if result.value is None:
         return encode(listed)
@@ -177,9 +169,7 @@ def _open_result(fields: Fields, most: int) -> Result:
     nodes, peers = several(fields, 4), several(fields, 5)
     if len(nodes) != len(peers) or any(len(node) != NODE_BYTES for node in nodes):
         raise ValueError("neighbours without an id or a peer")
-    nearest = tuple(
-        (node, peer_id_text(peer)) for node, peer in zip(nodes[:most], peers, strict=False)
-    )
+    nearest = tuple(zip(nodes[:most], map(peer_id_text, peers[:most]), strict=True))
     if varints(fields.get(1, [_NOT_FOUND]))[-1:] != [_DICTIONARY]:
         return Result(None, 0.0, nearest)
     expirations = doubles(fields.get(3, []))
@@ -265,12 +255,9 @@ class Shelf:
     def get(self, key: bytes) -> StoredValue | None:
         """Return the dictionary under a key and its latest expiration."""
         found = self._dictionaries.get(key)
-        if found is None:
-            return None
-        found.forget(self._clock.time())
-        if not len(found):
-            return None
-        return StoredValue(found, found.latest)
+        if found is not None:
+            found.forget(self._clock.time())
+        return StoredValue(found, found.latest) if found else None
 
     def items(self) -> list[tuple[bytes, StoredValue]]:
         """Return all keys with their dictionaries."""
@@ -281,9 +268,8 @@ class Shelf:
         """Store a record; return False if it has expired or a later one is present."""
         if expiration_time <= self._clock.time():
             return False
-        return self._dictionaries.setdefault(key, Dictionary()).store(
-            subkey, value, expiration_time
-        )
+        dictionary = self._dictionaries.setdefault(key, Dictionary())
+        return dictionary.store(subkey, value, expiration_time)
 
     def _sweep(self) -> None:
         now = self._clock.time()

@@ -12,6 +12,7 @@ from typing import Any
 
 from protocol.announcement import dht_key_of
 from swarm.common.counters import Counters
+from swarm.common.util import BackgroundTasks
 from swarm.transport.libp2p import calls
 from swarm.transport.libp2p.calls import (
     FIND,
@@ -26,16 +27,18 @@ from swarm.transport.libp2p.calls import (
     pack_error,
 )
 from swarm.transport.libp2p.routing_table import RecordShare, RoutingTable, distance
+from swarm.transport.node import StreamHandler
 from swarm.transport.protobuf import Fields, decode, encode, varints
 from swarm.transport.records import MESSAGE_LIMIT
 from swarm.transport.request_limits import CallBudget, PeerLimits, Service
 from swarm.transport.search import BUCKET, REPLICAS, Search, placed
-from swarm.transport.streams import Varint, serve
+from swarm.transport.streams import LENGTH_VARINT, serve
 from swarm.transport.transport import HandlerLimits, Refusal, TransportError
 
 logger = logging.getLogger(__name__)
 
 MOST_WORKING = 256  # maximum concurrent pings and record transfers to new nodes
+CONCURRENT = HandlerLimits(MESSAGE_LIMIT, concurrent=128, concurrent_per_peer=32)
 
 Call = Callable[[str, str, bytes], Awaitable[bytes]]
 """(peer id, name, request) -> response; raises ``TransportError``."""
@@ -45,26 +48,18 @@ class Libp2pDHT:
     """This node's part of the DHT, and its client for the other nodes.
 
     Attributes:
+        call: calls a peer; replaced when a new node replaces a dead one.
         client: whether it only sends requests, because no peer can dial it.
     """
 
     def __init__(self, peer_id: str, call: Call, counters: Counters, guests: PeerLimits) -> None:
-        self._peer_id = peer_id
-        self._call = call
-        self._counters = counters
+        self.call = call
         self.client = False
         self.share = RecordShare(counters, guests)
         self.table = RoutingTable(token_bytes(calls.NODE_BYTES), guests, counters)
-        self._working: set[asyncio.Task[None]] = set()
-
-    def go_on_over(self, call: Call) -> None:
-        """Replace the function that calls peers, after a new node replaces a dead one."""
-        self._call = call
-
-    def close(self) -> None:
-        """Cancel running background work."""
-        for task in self._working:
-            task.cancel()
+        self.tasks = BackgroundTasks()
+        self._peer_id = peer_id
+        self._counters = counters
 
     async def answer(self, name: str, peer: str, request: bytes) -> bytes:
         """Return the response to a call; raises ``ValueError`` if it is malformed."""
@@ -74,13 +69,9 @@ class Libp2pDHT:
         return (self._answer_find if name == FIND else self._answer_store)(peer, fields)
 
     async def ping(self, peer: str) -> float:
-        """Ping and note a node; return its clock, unix seconds.
-
-        Raises:
-            TransportError, ValueError
-        """
+        """Note a node and return its clock; raises ``TransportError``, ``ValueError``."""
         request = encode({2: calls.pack_node(self._name)})
-        fields = decode(await self._call(peer, PING, request))
+        fields = decode(await self.call(peer, PING, request))
         self._met(calls.node_of(fields, 2), peer)
         clock = fields.get(4, [0.0])[-1]
         if not isinstance(clock, float):
@@ -167,7 +158,7 @@ class Libp2pDHT:
 
     async def _ask(self, peer: str, name: str, request: bytes) -> Fields | None:
         try:
-            fields = decode(await self._call(peer, name, request))
+            fields = decode(await self.call(peer, name, request))
             self._met(calls.node_of(fields, 3), peer)
         except (TransportError, ValueError) as error:
             logger.debug("%s of peer %s: %s", name, peer, error)
@@ -203,9 +194,8 @@ class Libp2pDHT:
     def _result(self, key: bytes, asker: str) -> Result:
         nearest = tuple(self.table.nearest(key, BUCKET, asker))
         held = self.share.held(key)
-        if held is None:
-            return Result(None, 0.0, nearest)
-        return Result(held.value, held.expiration, nearest)
+        value, expiration = (held.value, held.expiration) if held else (None, 0.0)
+        return Result(value, expiration, nearest)
 
     def _met(self, node_id: bytes | None, peer: str) -> None:
         """Note a node; a new one receives the records that it should store."""
@@ -216,9 +206,9 @@ class Libp2pDHT:
         # Only for a node in the table: transfers are slow, and others could call again and again.
         if new and node_id in self.table:
             for stored in self._due_to(node_id, peer):
-                self._work(self._hand_over(peer, stored))
+                self._spawn(self._hand_over(peer, stored))
         if oldest is not None:
-            self._work(self._still_there(oldest[1]))
+            self._spawn(self._forget_if_silent(oldest[1]))
 
     def _due_to(self, node_id: bytes, peer: str) -> list[Stored]:
         """Return the records that a new node should store and this node is nearest to."""
@@ -235,7 +225,7 @@ class Libp2pDHT:
         if await self._put(peer, [stored]) is None:
             self._counters.add("records_not_handed_over")
 
-    async def _still_there(self, peer: str) -> None:
+    async def _forget_if_silent(self, peer: str) -> None:
         if not await self._answers(peer):
             self.table.forget(peer)
 
@@ -246,67 +236,52 @@ class Libp2pDHT:
             return False
         return True
 
-    def _work(self, work: Coroutine[Any, Any, None]) -> None:
-        if len(self._working) >= MOST_WORKING:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if len(self.tasks) < MOST_WORKING:
+            self.tasks.spawn(work)
+        else:
             work.close()
             self._counters.add("dht_work_dropped")
-            return
-        task = asyncio.ensure_future(work)
-        self._working.add(task)
-        task.add_done_callback(self._working.discard)
 
 
-CONCURRENT = HandlerLimits(MESSAGE_LIMIT, concurrent=128, concurrent_per_peer=32)
-LENGTH_VARINT = Varint()
+async def _answer_call(
+    table: Libp2pDHT, budget: CallBudget, name: str, peer: str, data: bytes
+) -> bytes:
+    try:
+        call_id, request = open_call(data)
+    except (ValueError, OverflowError) as error:
+        raise Refusal("malformed") from error
+    try:
+        handle = partial(table.answer, name, peer, request)
+        return pack_answer(call_id, await budget.serve(peer, len(data), handle))
+    except (ValueError, OverflowError, PermissionError) as error:
+        return pack_error(call_id, str(error))
 
 
-class ServedCalls:
-    """A stream handler that answers the DHT calls of one name."""
-
-    def __init__(
-        self,
-        protocol: str,
-        table: Libp2pDHT,
-        budget: CallBudget,
-        counters: Counters,
-        guests: PeerLimits,
-    ) -> None:
-        self.protocol = protocol
-        self._table = table
-        self._budget = budget
-        self._counters = counters
-        self._service = Service(protocol, self._answer, CONCURRENT, counters, guests)
-
-    async def serve(
-        self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        """Answer the call on a stream."""
-        try:
-            await serve(reader, writer, self._service, peer, LENGTH_VARINT)
-        except Refusal as refusal:
-            logger.debug("%s from %s refused: %s", self.protocol, peer, refusal.reason)
-        except (TransportError, ValueError) as error:
-            self._counters.add("dht_calls_lost")
-            logger.debug("%s of %s: %s", self.protocol, peer, error)
-        finally:
-            writer.close()
-
-    async def _answer(self, peer: str, data: bytes) -> bytes:
-        try:
-            call_id, request = open_call(data)
-        except (ValueError, OverflowError) as error:
-            raise Refusal("malformed") from error
-
-        async def handle() -> bytes:
-            return await self._table.answer(self.protocol, peer, request)
-
-        try:
-            return pack_answer(call_id, await self._budget.serve(peer, len(data), handle))
-        except (ValueError, OverflowError, PermissionError) as error:
-            return pack_error(call_id, str(error))
-
-
-def served_calls(table: Libp2pDHT, counters: Counters, guests: PeerLimits) -> list[ServedCalls]:
-    """Return a handler for each call name; all share one call budget."""
+def served_calls(
+    table: Libp2pDHT, counters: Counters, guests: PeerLimits
+) -> dict[str, StreamHandler]:
+    """Return a stream handler for each call name; all share one call budget."""
     budget = CallBudget(counters, guests)
-    return [ServedCalls(name, table, budget, counters, guests) for name in (PING, FIND, STORE)]
+
+    def handler(name: str) -> StreamHandler:
+        service = Service(
+            name, partial(_answer_call, table, budget, name), CONCURRENT, counters, guests
+        )
+
+        async def on_stream(
+            peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
+            try:
+                await serve(reader, writer, service, peer, LENGTH_VARINT)
+            except Refusal as refusal:
+                logger.debug("%s from %s refused: %s", name, peer, refusal.reason)
+            except (TransportError, ValueError) as error:
+                counters.add("dht_calls_lost")
+                logger.debug("%s of %s: %s", name, peer, error)
+            finally:
+                writer.close()
+
+        return on_stream
+
+    return {name: handler(name) for name in (PING, FIND, STORE)}

@@ -10,7 +10,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from protocol.identity import Identity
@@ -24,20 +24,42 @@ from swarm.transport.libp2p.bridge import (
     Source,
     TrioThread,
 )
-from swarm.transport.libp2p.relays import STOP, Circuit, brought, connected, reserve_on
+from swarm.transport.libp2p.relays import (
+    STOP,
+    BufferedWire,
+    Circuit,
+    brought,
+    connected,
+    reserve_on,
+)
 from swarm.transport.libp2p.stack import Muxed, Stack, Stream, accept, end, proposal
 
 if TYPE_CHECKING:
     import trio
 
+logger = logging.getLogger(__name__)
 
+KEEP_ALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+WIRE_BYTES = 1 << 16
+UPGRADE_SECONDS = 5.0
+MAX_HALF_OPEN = 64
+# Limit for sources without another half-open connection; a relay counts as one source.
+MOST_HALF_OPEN = 512
+MAX_CONNECTIONS = 512
+MAX_OF_PEER = 4
+BACKLOG = 128
+
+Incoming = Callable[[str, str, Pipe], None]
+"""Receives (peer id, protocol, pipe) of a new incoming stream, on the asyncio loop."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Connection:
     """One connection, its remote end, and whether this node dialed it."""
 
-    def __init__(self, muxed: Muxed, place: HostPort, *, dialled: bool) -> None:
-        self.muxed = muxed
-        self.place = place
-        self.dialled = dialled
+    muxed: Muxed
+    place: HostPort
+    dialled: bool
 
 
 class Connections:
@@ -81,9 +103,6 @@ class Connections:
         return max(taken, key=lambda each: sources[each.place.source])
 
 
-KEEP_ALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-
-
 async def reach(place: HostPort) -> trio.SocketStream:
     """Open a TCP connection; raises ``ConnectionError`` with the system's message."""
     import trio
@@ -115,30 +134,14 @@ def _first_cause(error: BaseException) -> str:
     return _first_cause(cause) if cause else getattr(error, "strerror", None) or str(error)
 
 
-WIRE_BYTES = 1 << 16
-
-
-class Wire:
-    """A TCP connection that buffers reads: the package reads two bytes at a time."""
+class Wire(BufferedWire):
+    """A TCP connection."""
 
     def __init__(self, tcp: trio.SocketStream) -> None:
+        super().__init__()
         self._tcp = tcp
-        self._unread = b""
-
-    async def read(self, n: int | None = None) -> bytes:
-        """Return at most ``n`` bytes; empty at the end."""
-        import trio
-
-        if not self._unread:
-            try:
-                self._unread = bytes(await self._tcp.receive_some(WIRE_BYTES))
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                return b""
-        data, self._unread = self._unread[:n], self._unread[n:] if n is not None else b""
-        return data
 
     async def write(self, data: bytes) -> None:
-        """Send all bytes."""
         import trio
 
         try:
@@ -149,24 +152,13 @@ class Wire:
     async def close(self) -> None:
         await self._tcp.aclose()
 
-    def get_remote_address(self) -> tuple[str, int] | None:
-        """Return None: the caller knows the remote address."""
-        return None
+    async def _receive(self) -> bytes:
+        import trio
 
-
-logger = logging.getLogger(__name__)
-
-UPGRADE_SECONDS = 5.0
-MAX_HALF_OPEN = 64
-MOST_HALF_OPEN = 512
-"""Limit for sources without another half-open connection; a relay counts as one source."""
-
-MAX_CONNECTIONS = 512
-MAX_OF_PEER = 4
-BACKLOG = 128
-
-Incoming = Callable[[str, str, Pipe], None]
-"""Receives (peer id, protocol, pipe) of a new incoming stream, on the asyncio loop."""
+        try:
+            return bytes(await self._tcp.receive_some(WIRE_BYTES))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return b""
 
 
 class Host:
@@ -183,7 +175,7 @@ class Host:
         self._half_open: Counter[str] = Counter()
         self._spoken: set[str] = set()
         self._relays: dict[str, Muxed] = {}
-        self.on_connection: Callable[[str], None] = lambda peer: None
+        self.on_connection: Callable[[str], object] = lambda peer: None
 
     def speak(self, protocol: str) -> None:
         """Accept streams of a protocol."""
@@ -237,8 +229,8 @@ class Host:
                 self._connections.remove(connection)
                 self._thread.nursery.start_soon(end, connection.muxed.close)
             else:
-                carried = Proposed(stream, protocol)
-                self._thread.nursery.start_soon(self._carry, carried, pipe, b"")
+                proposed = Proposed(stream, protocol)
+                self._thread.nursery.start_soon(self._carry, proposed, pipe, b"")
                 return
 
     async def reserve(self, relay: str, place: HostPort) -> float:
@@ -350,7 +342,7 @@ class Host:
         """Add a connection; over a limit, close the oldest of the peer or busiest source."""
         peer = connection.muxed.peer
         self._connections.add(connection)
-        self._thread.tell(self.on_connection, peer)
+        self._thread.post_back(self.on_connection, peer)
         held = self._connections.of(peer)
         if len(held) > MAX_OF_PEER:
             self._refuse("of_peer")
@@ -374,7 +366,7 @@ class Host:
             await end(stream.reset)
             return
         pipe = Pipe(self._thread)
-        self._thread.tell(self._incoming, peer, protocol, pipe)
+        self._thread.post_back(self._incoming, peer, protocol, pipe)
         await self._carry(stream, pipe, source.rest)
 
     async def _carry(self, stream: Carried, pipe: Pipe, begun: bytes) -> None:

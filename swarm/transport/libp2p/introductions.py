@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from secrets import token_bytes
-from typing import Any
 
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import Bounded, lot
+from swarm.common.util import BackgroundTasks
 from swarm.transport.libp2p.addresses import HostPort, peer_id_bytes, peer_id_text, place_of
 from swarm.transport.libp2p.bridge import TrioThread
 from swarm.transport.libp2p.calls import one, several
@@ -22,11 +22,32 @@ from swarm.transport.libp2p.host import Host
 from swarm.transport.libp2p.stack import address_bytes, address_text
 from swarm.transport.node import StreamHandler
 from swarm.transport.protobuf import decode, encode, varints
-from swarm.transport.streams import Varint
+from swarm.transport.streams import LENGTH_VARINT
 from swarm.transport.transport import PeerUnreachable, TransportError, is_relayed
+
+logger = logging.getLogger(__name__)
+
+IDENTIFY = "/ipfs/id/1.0.0"
+PUSH = "/ipfs/id/push/1.0.0"  # announces changed addresses
+ROUTING = "/ipfs/kad/1.0.0"
+VERSION = b"swarm-node/1"
 
 MAX_PEERS = 4096
 MOST_EACH = 8
+MOST_PEERS = 20
+ASKED_AT_A_TIME = 5
+ANSWER_SECONDS = 2.0
+MOST_QUESTIONS = 64  # per stream; clients may keep a stream open for the next request
+MESSAGE_BYTES = 1 << 16
+MOST_STREAMS = 64
+STREAM_SECONDS = 60.0
+RELAYED_AFTER_SECONDS = 0.3  # head start of direct connections
+
+_FIND_NODE, _CONNECTED = 4, 1
+_TYPE, _KEY, _CLOSER = 1, 2, 8
+
+Open = Callable[[str, str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+"""(peer id, protocol) -> stream; raises ``PeerUnreachable``."""
 
 
 class Book:
@@ -59,11 +80,11 @@ class Book:
         """Note an address that answered."""
         self._note(peer, [address, *self.of(peer)])
 
-    def said(self, peer: str, addresses: Iterable[str]) -> None:
+    def claimed(self, peer: str, addresses: Iterable[str]) -> None:
         """Note the addresses that a peer claims, before those that others claim for it."""
         self._note(peer, [*addresses, *self.of(peer)])
 
-    def told(self, peer: str, addresses: Iterable[str]) -> None:
+    def reported(self, peer: str, addresses: Iterable[str]) -> None:
         """Note the addresses that one peer claims for another."""
         self._note(peer, [*self.of(peer), *addresses])
 
@@ -78,13 +99,6 @@ def _usable(address: str) -> bool:
         return place_of(address).port > 0
     except ValueError:
         return False
-
-
-IDENTIFY = "/ipfs/id/1.0.0"
-PUSH = "/ipfs/id/push/1.0.0"  # announces changed addresses
-
-MAX_IDENTIFY_BYTES = 1 << 16
-VERSION = b"swarm-node/1"
 
 
 def identification(
@@ -113,13 +127,6 @@ def listening_at(message: bytes, text: Callable[[bytes], str | None], most: int)
     return tuple(address for address in found if address)
 
 
-ROUTING = "/ipfs/kad/1.0.0"
-MAX_ROUTING_BYTES = 1 << 18
-MOST_PEERS = 20
-_FIND_NODE, _CONNECTED = 4, 1
-_TYPE, _KEY, _CLOSER = 1, 2, 8
-
-
 def question(peer: bytes) -> bytes:
     """Encode a FIND_NODE request for a peer."""
     return encode({_TYPE: _FIND_NODE, _KEY: peer})
@@ -139,35 +146,16 @@ def reply(known: Iterable[tuple[bytes, Sequence[bytes]]]) -> bytes:
     return encode({_TYPE: _FIND_NODE, _CLOSER: closer})
 
 
-def told(message: bytes, text: Callable[[bytes], str | None], most: int) -> Mapping[str, list[str]]:
-    """Return the addresses by peer id, ``most`` each, from a FIND_NODE response.
-
-    ``text`` and errors as for :func:`listening_at`.
-    """
+def addresses_in(
+    message: bytes, text: Callable[[bytes], str | None], most: int
+) -> Mapping[str, list[str]]:
+    """Return addresses by peer id from a FIND_NODE response; see :func:`listening_at`."""
     found: dict[str, list[str]] = {}
     for each in several(decode(message), _CLOSER)[:MOST_PEERS]:
         fields = decode(each)
         addresses = [text(address) for address in several(fields, 2)[:most]]
         found[peer_id_text(one(fields, 1))] = [address for address in addresses if address]
     return found
-
-
-logger = logging.getLogger(__name__)
-
-ASKED_AT_A_TIME = 5
-ANSWER_SECONDS = 2.0
-MOST_QUESTIONS = 64
-"""Maximum requests per stream; clients may keep a stream open for the next request."""
-
-MESSAGE_BYTES = 1 << 16
-MOST_STREAMS = 64
-STREAM_SECONDS = 60.0
-RELAYED_AFTER_SECONDS = 0.3  # head start of direct connections
-
-LENGTH_VARINT = Varint()
-
-Open = Callable[[str, str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
-"""(peer id, protocol) -> stream; raises ``PeerUnreachable``."""
 
 
 class Introductions:
@@ -182,24 +170,19 @@ class Introductions:
         self._thread = thread
         self._open = open_stream
         self._counters = counters
-        self._working: set[asyncio.Task[None]] = set()
+        self.tasks = BackgroundTasks()
         self._served = 0
-        host.on_connection = self._connected
+        host.on_connection = lambda peer: self.tasks.spawn(self._ask_where(peer))
 
     def handlers(self) -> dict[str, StreamHandler]:
         """Return the stream handlers by protocol."""
-        served = {IDENTIFY: self._identify, PUSH: self._told_anew, ROUTING: self._route}
+        served = {IDENTIFY: self._identify, PUSH: self._on_push, ROUTING: self._route}
         return {protocol: self._bounded(serve) for protocol, serve in served.items()}
 
     def listen_at(self, addresses: tuple[str, ...]) -> None:
         """Set this node's addresses and push them to all connected peers."""
         self.listening = addresses
-        self._work(self._tell_all())
-
-    def close(self) -> None:
-        """Cancel running background work."""
-        for task in self._working:
-            task.cancel()
+        self.tasks.spawn(self._push_to_all())
 
     async def reach(self, peer: str) -> None:
         """Connect to a peer, asking others for its address; raises ``PeerUnreachable``."""
@@ -212,7 +195,7 @@ class Introductions:
                 raise PeerUnreachable(f"no stream to peer {peer}: {error}") from error
 
     async def dial(self, peer: str, addresses: Sequence[str]) -> None:
-        """Dial all at once, note the first to answer; raises ``OSError`` if none does."""
+        """Dial in parallel, note the first to answer; raises ``OSError`` if none does."""
         reason = "nobody knows where it listens"
         dials = {asyncio.ensure_future(self._dial(peer, address)) for address in addresses}
         try:
@@ -245,8 +228,8 @@ class Introductions:
     async def _ask(self, whom: str, peer: str) -> None:
         try:
             message = await self._exchange(whom, ROUTING, question(peer_id_bytes(peer)))
-            for each, addresses in told(message, address_text, MOST_EACH).items():
-                self.book.told(each, addresses)
+            for each, addresses in addresses_in(message, address_text, MOST_EACH).items():
+                self.book.reported(each, addresses)
         except (TransportError, OSError, EOFError, ValueError, TimeoutError) as error:
             logger.debug("peer %s does not say where %s is: %s", whom, peer, error)
 
@@ -260,22 +243,16 @@ class Introductions:
             finally:
                 writer.close()
 
-    def _connected(self, peer: str) -> None:
-        self._work(self._ask_where(peer))
-
     async def _ask_where(self, peer: str) -> None:
         try:
             message = await self._exchange(peer, IDENTIFY, None)
-            self.book.said(peer, listening_at(message, address_text, MOST_EACH))
+            self.book.claimed(peer, listening_at(message, address_text, MOST_EACH))
         except (TransportError, OSError, EOFError, ValueError, TimeoutError) as error:
             logger.debug("peer %s does not say where it listens: %s", peer, error)
 
     async def _identify(
         self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        await self._identified(peer, writer)
-
-    async def _identified(self, peer: str, writer: asyncio.StreamWriter) -> None:
         connected = await self._thread.call(self._host.connected)
         places: Sequence[HostPort] = connected.get(peer, ())
         message = identification(
@@ -287,23 +264,23 @@ class Introductions:
         writer.write(LENGTH_VARINT.head(len(message)) + message)
         await writer.drain()
 
-    async def _told_anew(
+    async def _on_push(
         self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         message = await _message(reader, MESSAGE_BYTES)
-        self.book.said(peer, listening_at(message, address_text, MOST_EACH))
+        self.book.claimed(peer, listening_at(message, address_text, MOST_EACH))
 
-    async def _tell_all(self) -> None:
+    async def _push_to_all(self) -> None:
         connected = await self._thread.call(self._host.connected)
-        await asyncio.gather(*map(self._tell, connected))
+        await asyncio.gather(*map(self._push, connected))
 
-    async def _tell(self, peer: str) -> None:
+    async def _push(self, peer: str) -> None:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                _, writer = await self._open(peer, PUSH)
+                reader, writer = await self._open(peer, PUSH)
                 try:
                     writer.transport.set_write_buffer_limits(high=0)  # drained means sent
-                    await self._identified(peer, writer)
+                    await self._identify(peer, reader, writer)
                 finally:
                     writer.close()
         except (TransportError, OSError, EOFError, ValueError, TimeoutError) as error:
@@ -348,11 +325,6 @@ class Introductions:
                 writer.close()
 
         return on_stream
-
-    def _work(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._working.add(task)
-        task.add_done_callback(self._working.discard)
 
 
 async def _message(reader: asyncio.StreamReader, most: int) -> bytes:

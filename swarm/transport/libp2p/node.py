@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from protocol.identity import Identity
 from swarm.common.counters import Counters
+from swarm.common.util import BackgroundTasks
 from swarm.transport.libp2p.addresses import HostPort, place_of, resolved, seen_at
 from swarm.transport.libp2p.bridge import Bridge, Pipe, TrioThread
 from swarm.transport.libp2p.calls import open_answer, pack_call
@@ -27,7 +28,7 @@ from swarm.transport.node import DaemonFailed, NodeSettings, StreamHandler, with
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.records import MESSAGE_LIMIT, RecordGate
 from swarm.transport.request_limits import PeerLimits
-from swarm.transport.streams import Varint, ask
+from swarm.transport.streams import LENGTH_VARINT, ask
 from swarm.transport.transport import PeerUnreachable, Refused, TransportError
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
+RPC_SECONDS = 1.5
+STOP_SECONDS = 5.0
 
 
 class Reservations:
@@ -45,18 +48,14 @@ class Reservations:
         self._thread = thread
         self._counters = counters
         self._held: dict[str, str] = {}
-        self._working: list[asyncio.Task[None]] = []
+        self.tasks = BackgroundTasks()
 
     def keep(self, relays: Sequence[str]) -> None:
         """Start reserving at relays, given as full multiaddresses."""
         if relays:
             self._thread.post(self._host.speak, STOP)
-        self._working = [asyncio.ensure_future(self._keep(address)) for address in relays]
-
-    def close(self) -> None:
-        """Stop renewing; the relays notice by themselves."""
-        for task in self._working:
-            task.cancel()
+        for address in relays:
+            self.tasks.spawn(self._keep(address))
 
     def addresses(self) -> tuple[str, ...]:
         """Return this node's relayed addresses, without its id."""
@@ -88,11 +87,6 @@ class Reservations:
                 raise ConnectionError("its connection is gone")
 
 
-RPC_SECONDS = 1.5
-STOP_SECONDS = 5.0
-LENGTH_VARINT = Varint()
-
-
 class Libp2pNode:
     """One host with its DHT node; all methods belong to one event loop."""
 
@@ -109,7 +103,9 @@ class Libp2pNode:
         self._thread = TrioThread("libp2p")
         self._host = Host(identity, self._thread, self._incoming, counters)
         self._handlers: dict[str, StreamHandler] = {}
-        self._streams: set[asyncio.Task[None]] = set()
+        self._streams = BackgroundTasks(
+            lambda error: logger.error("a stream's handler failed", exc_info=error)
+        )
         self._introductions = Introductions(self._host, self._thread, self.open_stream, counters)
         self._reservations = Reservations(self._host, self._thread, counters)
         self.hash_table = Libp2pDHT(self.peer_id, self.call_table, counters, guests)
@@ -127,14 +123,13 @@ class Libp2pNode:
         node = cls(settings, counters, guests, Identity.load(settings.identity))
         if predecessor is not None:
             node.hash_table = predecessor.hash_table
-            node.hash_table.go_on_over(node.call_table)
+            node.hash_table.call = node.call_table
         node.hash_table.client = settings.client
         await node._thread.start()
         try:
             await node._listen()
-            for calls in served_calls(node.hash_table, counters, guests):
-                await node.add_handler(calls.protocol, calls.serve)
-            for protocol, handler in node._introductions.handlers().items():
+            handlers = served_calls(node.hash_table, counters, guests)
+            for protocol, handler in (handlers | node._introductions.handlers()).items():
                 await node.add_handler(protocol, handler)
             node._reservations.keep(settings.relays if settings.client else ())
         except BaseException:
@@ -148,11 +143,7 @@ class Libp2pNode:
         return self.hash_table.share.gate
 
     async def connect(self, address: str) -> tuple[str, float]:
-        """Dial and ping a peer; return its id and clock, unix seconds.
-
-        Raises:
-            PeerUnreachable
-        """
+        """Dial and ping a peer; return its id and clock, or raise ``PeerUnreachable``."""
         _, _, peer = address.rpartition("/p2p/")
         try:
             await self._introductions.dial(peer, await resolved(address))
@@ -179,10 +170,10 @@ class Libp2pNode:
 
     async def look(self) -> None:
         """Update this node's addresses: relays come and go, and a laptop moves."""
-        told = (*self._reservations.addresses(), *self._own())
-        if told != self._introductions.listening:
-            self.addresses = tuple(f"{address}/p2p/{self.peer_id}" for address in told)
-            self._introductions.listen_at(told)
+        listening = (*self._reservations.addresses(), *self._own())
+        if listening != self._introductions.listening:
+            self.addresses = tuple(f"{address}/p2p/{self.peer_id}" for address in listening)
+            self._introductions.listen_at(listening)
 
     async def disconnect(self, peer: str) -> None:
         """Close all connections with a peer, and their streams."""
@@ -232,12 +223,7 @@ class Libp2pNode:
                 reader, writer = await self.open_stream(peer, name)
                 try:
                     answer = await ask(
-                        reader,
-                        writer,
-                        call,
-                        peer=peer,
-                        limit=MESSAGE_LIMIT,
-                        framing=LENGTH_VARINT,
+                        reader, writer, call, peer=peer, limit=MESSAGE_LIMIT, framing=LENGTH_VARINT
                     )
                 finally:
                     writer.close()
@@ -255,12 +241,9 @@ class Libp2pNode:
 
     async def stop(self) -> None:
         """Close all connections."""
-        self.hash_table.close()
-        self._introductions.close()
-        self._reservations.close()
-        for task in list(self._streams):
-            task.cancel()
-        await asyncio.gather(*self._streams, return_exceptions=True)
+        for part in (self.hash_table, self._introductions, self._reservations):
+            part.tasks.cancel()
+        await self._streams.close()
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 await self._thread.stop()
@@ -297,17 +280,7 @@ class Libp2pNode:
             self._guests.refused(peer)
             bridge.abort()
             return
-        self._spawn(self._handlers[protocol](peer, bridge.reader, bridge.writer))
-
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._streams.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._streams.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a stream's handler failed", exc_info=error)
+        self._streams.spawn(self._handlers[protocol](peer, bridge.reader, bridge.writer))
 
 
 class Libp2pTransport(NodeTransport):

@@ -10,43 +10,69 @@ from swarm.transport.libp2p.bridge import CHUNK, Source
 from swarm.transport.libp2p.calls import one
 from swarm.transport.libp2p.stack import agreed, end, proposal
 from swarm.transport.protobuf import Fields, decode, encode
-from swarm.transport.streams import varint
+from swarm.transport.streams import read_varint, varint
 
 if TYPE_CHECKING:
     from swarm.transport.libp2p.stack import Muxed, Stream
 
-
+HOP = "/libp2p/circuit/relay/0.2.0/hop"  # spoken by relays
+STOP = "/libp2p/circuit/relay/0.2.0/stop"  # spoken by relayed nodes
 RESERVATION_SECONDS = 5.0
+MESSAGE_BYTES = 4096
+LONGEST_LENGTH = 3  # bytes of the varint before a message
+LEAST_SECONDS = 60.0
+MOST_SECONDS = 3600.0  # upper limit on the reservation time that a relay claims
+
+OK, UNEXPECTED_MESSAGE = 100, 401
+REFUSALS = {
+    200: "the relay takes nobody",
+    201: "the relay is full; join through another peer",
+    202: "the relay does not allow it",
+    203: "the relay does not reach it",
+    204: "the relay does not relay for it any more; join through another peer",
+}
+_RESERVE, _HOP_CONNECT, _HOP_STATUS = 0, 1, 2
+_STOP_CONNECT, _STOP_STATUS = 0, 1
 
 
-class Circuit:
-    """A stream through a relay that carries a connection as TCP does."""
+class BufferedWire:
+    """A connection for the package, which reads two bytes at a time."""
 
-    def __init__(self, stream: Stream, begun: bytes) -> None:
-        self._stream = stream
-        self._unread = begun
+    def __init__(self, unread: bytes = b"") -> None:
+        self._unread = unread
 
     async def read(self, n: int | None = None) -> bytes:
         """Return at most ``n`` bytes; empty at the end."""
-        if not self._unread:
-            try:
-                self._unread = await self._stream.read(CHUNK)
-            except ConnectionError:
-                return b""
+        self._unread = self._unread or await self._receive()
         data, self._unread = self._unread[:n], self._unread[n:] if n is not None else b""
         return data
-
-    async def write(self, data: bytes) -> None:
-        """Send all bytes."""
-        await self._stream.write(data)
-
-    async def close(self) -> None:
-        """Close both sides."""
-        await self._stream.reset()
 
     def get_remote_address(self) -> tuple[str, int] | None:
         """Return None: the caller knows the remote address."""
         return None
+
+    async def _receive(self) -> bytes:
+        raise NotImplementedError
+
+
+class Circuit(BufferedWire):
+    """A stream through a relay that carries a connection as TCP does."""
+
+    def __init__(self, stream: Stream, begun: bytes) -> None:
+        super().__init__(begun)
+        self._stream = stream
+
+    async def write(self, data: bytes) -> None:
+        await self._stream.write(data)
+
+    async def close(self) -> None:
+        await self._stream.reset()
+
+    async def _receive(self) -> bytes:
+        try:
+            return await self._stream.read(CHUNK)
+        except ConnectionError:
+            return b""
 
 
 async def connected(relay: Muxed, peer: str) -> Circuit:
@@ -62,11 +88,7 @@ async def connected(relay: Muxed, peer: str) -> Circuit:
 
 
 async def reserve_on(relay: Muxed) -> float:
-    """Reserve a relay slot, return its seconds.
-
-    Raises:
-        OSError, EOFError, ValueError: the relay refuses or does not answer.
-    """
+    """Reserve a slot; return its seconds or raise ``OSError``, ``EOFError``, ``ValueError``."""
     import trio
 
     stream = await relay.open()
@@ -83,8 +105,8 @@ async def reserve_on(relay: Muxed) -> float:
 async def brought(stream: Stream, source: Source, *, wanted: bool) -> Circuit | None:
     """Accept or refuse (None) a forwarded connection; errors as :func:`reserve_on`."""
     taken(await _message(source))
-    status = OK if wanted else UNEXPECTED_MESSAGE
-    await _send(stream, answer(status))
+    message = answer(OK if wanted else UNEXPECTED_MESSAGE)
+    await stream.write(varint(len(message)) + message)
     return Circuit(stream, source.rest) if wanted else None
 
 
@@ -95,43 +117,11 @@ async def _asked(stream: Stream, request: bytes) -> Source:
     return source
 
 
-async def _send(stream: Stream, message: bytes) -> None:
-    await stream.write(varint(len(message)) + message)
-
-
 async def _message(source: Source) -> bytes:
-    size = shift = 0
-    while True:
-        (byte,) = await source.read(1)
-        size |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            break
-        if shift > 14:
-            raise ValueError("a length without end")
+    size = await read_varint(source.read, LONGEST_LENGTH)
     if size > MESSAGE_BYTES:
         raise ValueError(f"a relay's message of {size} bytes")
     return await source.read(size)
-
-
-HOP = "/libp2p/circuit/relay/0.2.0/hop"  # spoken by relays
-
-STOP = "/libp2p/circuit/relay/0.2.0/stop"  # spoken by relayed nodes
-
-MESSAGE_BYTES = 4096
-LEAST_SECONDS = 60.0
-MOST_SECONDS = 3600.0  # upper limit on the reservation time that a relay claims
-
-OK, UNEXPECTED_MESSAGE = 100, 401
-REFUSALS = {
-    200: "the relay takes nobody",
-    201: "the relay is full; join through another peer",
-    202: "the relay does not allow it",
-    203: "the relay does not reach it",
-    204: "the relay does not relay for it any more; join through another peer",
-}
-_RESERVE, _HOP_CONNECT, _HOP_STATUS = 0, 1, 2
-_STOP_CONNECT, _STOP_STATUS = 0, 1
 
 
 def reserve() -> bytes:
@@ -150,10 +140,7 @@ def relayed(message: bytes) -> None:
 
 
 def reservation_seconds(message: bytes, now: float) -> float:
-    """Return the seconds granted in the answer to :func:`reserve`.
-
-    Raises ``ConnectionError`` if the relay refuses, ``ValueError`` if the answer is malformed.
-    """
+    """Return the seconds that a relay grants; raise as :func:`relayed`."""
     fields = decode(message)
     _check(fields)
     expiry = _number(decode(one(fields, 3)), 1)

@@ -42,10 +42,6 @@ class RoutingTable:
     def __len__(self) -> int:
         return sum(map(len, self._buckets))
 
-    def id_of(self, peer: str) -> bytes | None:
-        """Return the node id of a known peer."""
-        return self._ids.get(peer)
-
     def seen(self, node_id: bytes, peer: str) -> Neighbour | None:
         """Note a node; return the node to ping if its bucket is full."""
         if not self._may(node_id, peer):

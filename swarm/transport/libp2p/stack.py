@@ -14,12 +14,23 @@ from typing import Any
 
 from protocol.identity import Identity
 from swarm.transport.node import DaemonFailed
-from swarm.transport.streams import varint
+from swarm.transport.streams import read_varint, varint
+
+logger = logging.getLogger(__name__)
 
 HEADER = "/multistream/1.0.0"
 NOT_SPOKEN = "na"
 MAX_LINE = 1024
 MAX_PROPOSALS = 16
+LONGEST_LENGTH = 3  # bytes of the varint before a line
+SECURITY = "/noise"
+MUXER = "/yamux/1.0.0"
+MAX_FRAME = 1 << 20  # bytes
+MAX_UNREAD = 8 << 20  # unread bytes on all streams of a connection
+MAX_STREAMS = 512  # of a connection at a time; each waits for a slot of its protocol
+WINDOW = 1 << 18  # bytes that a sender may be ahead of the stream's reader (yamux)
+WAIT_SECONDS = 0.01
+PATIENCE_SECONDS = 1.0
 
 Read = Callable[[int], Awaitable[bytes]]
 """Returns exactly so many bytes; raises ``EOFError`` or ``OSError`` otherwise."""
@@ -70,35 +81,16 @@ def _line(text: str) -> bytes:
 
 
 async def _read_line(read: Read) -> str:
-    size = shift = 0
-    while True:
-        (byte,) = await read(1)
-        size |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            break
-        if shift > 14:
-            raise NotSpoken("a line without end")
+    try:
+        size = await read_varint(read, LONGEST_LENGTH)
+    except ValueError as error:
+        raise NotSpoken("a line without end") from error
     if not 1 <= size <= MAX_LINE:
         raise NotSpoken(f"a line of {size} bytes")
     line = await read(size)
     if not line.endswith(b"\n"):
         raise NotSpoken("a line without its end")
     return line[:-1].decode(errors="replace")
-
-
-SECURITY = "/noise"
-MUXER = "/yamux/1.0.0"
-MAX_FRAME = 1 << 20  # bytes
-
-MAX_UNREAD = 8 << 20  # unread bytes on all streams of a connection
-
-MAX_STREAMS = 512
-"""Maximum streams of a connection at a time; each waits for a slot of its protocol."""
-
-WINDOW = 1 << 18  # bytes that a sender may be ahead of the stream's reader (yamux)
-
-WAIT_SECONDS = 0.01
 
 
 def check_library() -> None:
@@ -135,11 +127,8 @@ class Stack:
     async def upgrade(self, wire: Any, peer: str | None) -> Muxed:
         """Secure and multiplex a connection to ``peer``, or an incoming one (None).
 
-        Args:
-            wire: a :class:`swarm.transport.libp2p.host.Wire` or an object with its methods.
-
-        Raises:
-            OSError, EOFError, NotSpoken: it broke, is not libp2p, or another peer answers.
+        ``wire`` is a :class:`swarm.transport.libp2p.host.Wire` or has its methods. Raises
+        ``OSError``, ``EOFError`` or ``NotSpoken``, also if another peer answers.
         """
         from libp2p.network.connection.raw_connection import RawConnection
         from libp2p.peer.id import ID
@@ -165,9 +154,8 @@ class Stack:
         except (OSError, EOFError, ValueError):
             raise
         except Exception as error:
-            raise ConnectionError(
-                f"no secure connection: {error or type(error).__name__}"
-            ) from error
+            reason = str(error) or type(error).__name__
+            raise ConnectionError(f"no secure connection: {reason}") from error
         guarded.muxer = Yamux(guarded, secure.get_remote_peer(), is_initiator=peer is not None)
         return Muxed(guarded, known)
 
@@ -183,8 +171,10 @@ class Guarded:
 
     async def read(self, n: int) -> bytes:
         """Return ``n`` bytes; raises ``OverBounds``."""
-        streams = () if self.muxer is None else self.muxer.streams
-        waiting = 0 if self.muxer is None else unread(self.muxer)
+        streams, waiting = (), 0
+        if self.muxer is not None:
+            streams = self.muxer.streams
+            waiting = sum(map(len, self.muxer.stream_buffers.values()))
         if n > MAX_FRAME or len(streams) > MAX_STREAMS or waiting > MAX_UNREAD:
             self.refused = True
             raise OverBounds(f"frame {n}, streams {len(streams)}, unread {waiting}")
@@ -296,11 +286,6 @@ class Stream:
         await self._muxed.reset()
 
 
-def unread(muxer: Any) -> int:
-    """Return the unread bytes on all streams of a muxer."""
-    return sum(map(len, muxer.stream_buffers.values()))
-
-
 def _exactly(source: Any) -> Any:
     async def read(n: int) -> bytes:
         found = b""
@@ -330,11 +315,6 @@ def address_text(data: bytes) -> str | None:
         return str(Multiaddr(data))
     except (Error, ValueError, TypeError, KeyError, IndexError, EOFError):
         return None
-
-
-logger = logging.getLogger(__name__)
-
-PATIENCE_SECONDS = 1.0
 
 
 async def end(how: Callable[[], Awaitable[object]]) -> None:

@@ -31,15 +31,13 @@ from swarm.transport.subprocess.link import Link
 from swarm.transport.transport import HandlerLimits
 
 SHARE = 0.05  # fraction of all cores that this process may run on
-
+# Minimum cores. With half of this, a flood of streams left one request in ten unanswered.
 LEAST = 0.2
-"""Minimum cores. With half of this, a flood of streams left one request in ten unanswered."""
-
 SAVED_SECONDS = 2.0  # maximum saved CPU time, for the start and other bursts
-
 THRIFT_LOOK_SECONDS = 0.1
 WORK_SECONDS = 0.005
 LONGEST_PAUSE = 0.15  # seconds: an answer takes a few pauses and has about one second
+LOOK_SECONDS = 0.5
 
 
 class Allowance:
@@ -127,9 +125,6 @@ def standing_still(process: psutil.Process | None) -> Iterator[None]:
                 process.send_signal(signal.SIGCONT)
 
 
-LOOK_SECONDS = 0.5
-
-
 class Child:
     """A transport that the parent controls and that reports events to it."""
 
@@ -139,17 +134,8 @@ class Child:
         self._state: dict[str, Any] = {}
         self._transport: NodeTransport | None = None
         methods = (
-            self.open,
-            self.start,
-            self.close,
-            self.connect,
-            self.store,
-            self.read,
-            self.request,
-            self.handle,
-            self.use_manifest,
-            self.use_standings,
-            self.watch,
+            *(self.open, self.start, self.close, self.connect, self.store, self.read),
+            *(self.request, self.handle, self.use_manifest, self.use_standings, self.watch),
         )
         self.link = Link(reader, writer, {method.__name__: method for method in methods})
 
@@ -219,7 +205,7 @@ class Child:
         """Report records stored here under ``keys`` to the parent."""
 
         def heard(value: bytes) -> None:
-            if not self.link.tell("hear", value):
+            if not self.link.notify("hear", value):
                 self.counters.add("records_not_told")
 
         self.transport.watch(keys, heard)
@@ -241,10 +227,10 @@ class Child:
         totals = self.counters.snapshot()
         added = {k: n - self._counted.get(k, 0.0) for k, n in totals.items()}
         added = {name: n for name, n in added.items() if n}
-        if added and self.link.tell("count", added):
+        if added and self.link.notify("count", added):
             self._counted = totals
         state = self._transport.state()
-        if state != self._state and self.link.tell("state", state):
+        if state != self._state and self.link.notify("state", state):
             self._state = state
 
     async def look_again(self) -> None:
@@ -266,12 +252,12 @@ class LinkHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         line = record.name, record.levelno, self.format(record)
         if threading.get_ident() == self._thread:
-            self._tell(line)
+            self._send(line)
         elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._tell, line)
+            self._loop.call_soon_threadsafe(self._send, line)
 
-    def _tell(self, line: tuple[str, int, str]) -> None:
-        if not self._link.tell("log", *line):
+    def _send(self, line: tuple[str, int, str]) -> None:
+        if not self._link.notify("log", *line):
             self._counters.add("log_lines_lost")
 
 

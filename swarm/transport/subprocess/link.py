@@ -33,24 +33,25 @@ logger = logging.getLogger(__name__)
 
 REFUSAL = "refusal"
 INTERNAL = "internal"
+CALL, RESULT, FAILURE, CANCEL, NOTE = range(5)
 
-_KINDS: dict[str, type[TransportError]] = {
-    kind.code: kind
-    for kind in (
-        ClockSkew,
-        DaemonFailed,
-        DeadlineExceeded,
-        PeerUnreachable,
-        PortTaken,
-        RecordTooLarge,
-        Refused,
-        ResponseTooLarge,
-        TooSlow,
+COMMAND = (sys.executable, "-P", "-m", "swarm.transport.subprocess.child")
+CLOSE_SECONDS = 10.0
+EXIT_SECONDS = 5.0
+CHUNK = 1 << 16
+LARGEST = 64 << 20  # bytes of a message: many times the largest frame
+UNSENT = 1 << 20  # bytes that may wait to be sent before notes are dropped
+
+_ERRORS: dict[str, type[TransportError]] = {
+    error.code: error
+    for error in (
+        *(ClockSkew, DaemonFailed, DeadlineExceeded, PeerUnreachable, PortTaken),
+        *(RecordTooLarge, Refused, ResponseTooLarge, TooSlow),
     )
 }
 
 
-def told(error: Exception) -> tuple[str, str]:
+def reported(error: Exception) -> tuple[str, str]:
     """Return the code and text of an error; log an unexpected one with its trace."""
     match error:
         case Refusal():
@@ -63,15 +64,8 @@ def told(error: Exception) -> tuple[str, str]:
 
 def raised(code: str, text: str) -> Exception:
     """Return the error of a code and text, to be raised again."""
-    return Refusal(text) if code == REFUSAL else _KINDS.get(code, TransportError)(text)
+    return Refusal(text) if code == REFUSAL else _ERRORS.get(code, TransportError)(text)
 
-
-CHUNK = 1 << 16
-LARGEST = 64 << 20  # bytes of a message: many times the largest frame
-
-UNSENT = 1 << 20  # bytes that may wait to be sent before notes are dropped
-
-CALL, RESULT, FAILURE, CANCEL, NOTE = range(5)
 
 Methods = Mapping[str, Callable[..., Any]]
 """Methods for the other side to call, by name. Notes are handled in order of arrival."""
@@ -117,11 +111,9 @@ class Link:
             self._writer.close()
 
     async def call(self, method: str, /, *args: Any, **options: Any) -> Any:
-        """Call the other side's ``method`` and return its result.
+        """Call the other side's ``method``; raise its ``TransportError`` or ``Refusal``.
 
-        Raises:
-            LinkLost: the other side will never answer.
-            TransportError, Refusal: as raised there; other errors become a ``TransportError``.
+        Other errors become a ``TransportError``. Raises ``LinkLost`` if no answer can come.
         """
         number = next(self._numbers)
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
@@ -138,7 +130,7 @@ class Link:
         finally:
             del self._waiting[number]
 
-    def tell(self, method: str, /, *args: Any, **options: Any) -> bool:
+    def notify(self, method: str, /, *args: Any, **options: Any) -> bool:
         """Call without an answer; return False if the call is dropped."""
         if self._lost or self._writer.transport.get_write_buffer_size() > UNSENT:
             return False
@@ -183,13 +175,8 @@ class Link:
         except LinkLost:
             return
         except Exception as error:  # noqa: BLE001 - raised again on the other side
-            self._send(FAILURE, number, *told(error))
+            self._send(FAILURE, number, *reported(error))
         await self._writer.drain()
-
-
-COMMAND = (sys.executable, "-P", "-m", "swarm.transport.subprocess.child")
-CLOSE_SECONDS = 10.0
-EXIT_SECONDS = 5.0
 
 
 class Process:

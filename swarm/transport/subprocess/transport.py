@@ -11,6 +11,7 @@ from typing import Any
 
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import REMEMBERED_SECONDS, OwnFirst, Standing
+from swarm.common.util import BackgroundTasks
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.node import DaemonFailed, with_port_of
 from swarm.transport.node_transport import LOOKUP_SECONDS, NodeTransport
@@ -28,6 +29,14 @@ from swarm.transport.transport import (
     check_size,
     reach_of,
 )
+
+logger = logging.getLogger(__name__)
+
+GRACE_SECONDS = 5.0  # extra time for calls that have their own deadline in the child
+START_SECONDS = 60.0  # to load libraries and dial, in addition to the daemon's timeout
+DIAL_SECONDS = 10.0
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 30.0  # seconds before a dead process is replaced
 
 
 class State:
@@ -60,17 +69,6 @@ class State:
         if name not in self._latest:
             raise PeerUnreachable("the transport is not started")
         return self._latest[name]
-
-
-logger = logging.getLogger(__name__)
-
-GRACE_SECONDS = 5.0  # extra time for calls that have their own deadline in the child
-
-START_SECONDS = 60.0  # to load libraries and dial, in addition to the daemon's timeout
-
-DIAL_SECONDS = 10.0
-FIRST_PAUSE = 0.5
-LONGEST_PAUSE = 30.0  # seconds before a dead process is replaced
 
 
 class ApartTransport:
@@ -112,7 +110,7 @@ class ApartTransport:
         self._kept: dict[str, Any] = {}
         self._state = State()
         self._process: Process | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = BackgroundTasks(self._failed)
 
     @property
     def peer_id(self) -> str:
@@ -138,16 +136,11 @@ class ApartTransport:
 
     async def start(self) -> None:
         self._process = await self._launch()
-        self._tasks = [
-            asyncio.ensure_future(work) for work in (self._supervise(), self._tell_standings())
-        ]
-        for task in self._tasks:
-            task.add_done_callback(self._finished)
+        self._tasks.spawn(self._supervise())
+        self._tasks.spawn(self._send_standings())
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
         if self._process is not None:
             process, self._process = self._process, None
             await process.stop()
@@ -173,19 +166,14 @@ class ApartTransport:
         deadline: float,
         minimum_rate: float = MINIMUM_RATE,
     ) -> bytes:
-        answer: bytes = await self._call(
-            deadline,
-            "request",
-            *(peer, protocol, payload),
-            limit=limit,
-            deadline=deadline,
-            minimum_rate=minimum_rate,
-        )
+        asked = peer, protocol, payload
+        limits = {"limit": limit, "deadline": deadline, "minimum_rate": minimum_rate}
+        answer: bytes = await self._call(deadline, "request", *asked, **limits)
         return answer
 
     def handle(self, protocol: str, handler: Handler, limits: HandlerLimits) -> None:
         self._services[protocol] = handler, limits
-        self._tell("handle", protocol, **asdict(limits))
+        self._notify("handle", protocol, **asdict(limits))
 
     def use_validator(self, check: RecordCheck) -> None:
         if not isinstance(check, RecordRule):
@@ -218,9 +206,9 @@ class ApartTransport:
                 level = logging.getLogger("swarm").getEffectiveLevel()
                 await process.link.call("open", log_level=level, **self._settings)
                 for protocol, (_, limits) in self._services.items():
-                    process.link.tell("handle", protocol, **asdict(limits))
+                    process.link.notify("handle", protocol, **asdict(limits))
                 for method, kept in self._kept.items():
-                    process.link.tell(method, kept)
+                    process.link.notify(method, kept)
                 await process.link.call("start")
         except BaseException as error:
             await process.stop()
@@ -252,18 +240,17 @@ class ApartTransport:
             except (TransportError, OSError) as error:
                 logger.error("%s; next attempt in %g s", error, pause)
 
-    async def _tell_standings(self) -> None:
-        told: dict[bytes, float] = {}
+    async def _send_standings(self) -> None:
+        sent: dict[bytes, float] = {}
         while True:
             await asyncio.sleep(REMEMBERED_SECONDS)
             standings = self._standing.all() if self._standing else {}
-            if standings != told and self._keep("use_standings", standings):
-                told = standings
+            if standings != sent and self._keep("use_standings", standings):
+                sent = standings
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._counters.add("transport_failures")
-            logger.error("a task of the transport failed", exc_info=error)
+    def _failed(self, error: BaseException) -> None:
+        self._counters.add("transport_failures")
+        logger.error("a task of the transport failed", exc_info=error)
 
     async def _answer(self, protocol: str, peer: str, request: bytes) -> bytes:
         handler, _ = self._services[protocol]
@@ -277,13 +264,13 @@ class ApartTransport:
         if self._heard is not None:
             self._heard(record)
 
-    def _tell(self, method: str, /, *args: Any, **options: Any) -> bool:
-        return self._process is not None and self._process.link.tell(method, *args, **options)
+    def _notify(self, method: str, /, *args: Any, **options: Any) -> bool:
+        return self._process is not None and self._process.link.notify(method, *args, **options)
 
-    def _keep(self, method: str, told: Any) -> bool:
+    def _keep(self, method: str, value: Any) -> bool:
         # Sends a value to this process and to each later replacement.
-        self._kept[method] = told
-        return self._tell(method, told)
+        self._kept[method] = value
+        return self._notify(method, value)
 
     async def _call(self, seconds: float, method: str, /, *args: Any, **options: Any) -> Any:
         if self._process is None:
@@ -292,9 +279,8 @@ class ApartTransport:
             async with asyncio.timeout(seconds + GRACE_SECONDS):
                 return await self._process.link.call(method, *args, **options)
         except TimeoutError as error:
-            raise DeadlineExceeded(
-                f"the network's process did not answer within {seconds + GRACE_SECONDS:g} s"
-            ) from error
+            late = f"the network's process did not answer within {seconds + GRACE_SECONDS:g} s"
+            raise DeadlineExceeded(late) from error
         except LinkLost as error:
             raise PeerUnreachable("the network's process is gone; another is started") from error
 

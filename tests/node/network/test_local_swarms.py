@@ -21,8 +21,7 @@ from protocol.messages import MANIFEST_STREAM
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.lan.discovery import Discovery
-from swarm.lan.multicast import MulticastUnavailable
-from swarm.lan.sighting import Sighting
+from swarm.lan.multicast import MulticastUnavailable, Sighting
 from swarm.transport.memory import MemoryNetwork, MemoryTransport
 from swarm.transport.transport import HandlerLimits
 

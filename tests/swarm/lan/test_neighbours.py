@@ -8,7 +8,7 @@ import random
 from protocol.identity import Identity
 from swarm.common.clock import VirtualClock
 from swarm.lan.discovery import AT_A_TIME, EACH, ENOUGH, FIRST_REDIAL_PAUSE, Neighbours
-from swarm.lan.sighting import Sighting
+from swarm.lan.multicast import Sighting
 
 OURS, OTHER = "aa" * 32, "bb" * 32
 

@@ -14,7 +14,7 @@ from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.lan import discovery as module
 from swarm.lan.discovery import Discovery
-from swarm.lan.sighting import Interface
+from swarm.lan.multicast import Interface
 from swarm.transport.memory import MemoryNetwork, MemoryTransport
 
 PATIENCE = 300.0

@@ -7,8 +7,7 @@ from ipaddress import ip_interface
 import pytest
 
 from protocol.identity import Identity
-from swarm.lan.multicast import networks
-from swarm.lan.sighting import MAX_HOSTS, BadSighting, sightings_of, text_of
+from swarm.lan.multicast import MAX_HOSTS, BadSighting, networks, sightings_of, text_of
 
 PEER = Identity.from_seed(b"anna".ljust(32, b".")).peer_id
 SWARM = bytes(range(32))

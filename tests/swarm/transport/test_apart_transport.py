@@ -98,7 +98,7 @@ def test_both_sides_call_each_other_at_the_same_time() -> None:
     async def scenario(one: Link, other: Link, methods: Methods) -> None:
         calls = [link.call("add", n, 1) for n in range(50) for link in (one, other)]
         assert await asyncio.gather(*calls) == [n + 1 for n in range(50) for _ in range(2)]
-        assert one.tell("note", "first") and one.tell("note", b"second")
+        assert one.notify("note", "first") and one.notify("note", b"second")
         await one.call("add", 0, 0)
         assert methods.told == ["first", b"second"]
 
@@ -138,7 +138,7 @@ def test_a_call_to_a_side_that_goes_away_fails() -> None:
             await call
         with pytest.raises(LinkLost):
             await one.call("add", 1, 1)
-        assert not one.tell("note", "lost")
+        assert not one.notify("note", "lost")
         assert methods.given_up == 1
 
     over_a_link(scenario)
@@ -149,7 +149,7 @@ def test_notes_to_a_side_that_does_not_listen_are_dropped_and_said_to_be() -> No
         ours, deaf = socket.socketpair()
         with deaf:
             link = Link(*(await asyncio.open_unix_connection(sock=ours)), {})
-            told = [link.tell("note", bytes(1 << 16)) for _ in range(100)]
+            told = [link.notify("note", bytes(1 << 16)) for _ in range(100)]
             assert told[0] and not told[-1]
             link.close()
 

@@ -26,12 +26,12 @@ from swarm.transport.libp2p.dht import Libp2pDHT
 from swarm.transport.libp2p.introductions import (
     MOST_EACH,
     Book,
+    addresses_in,
     asked_for,
     identification,
     listening_at,
     question,
     reply,
-    told,
 )
 from swarm.transport.libp2p.routing_table import SAME_ID_SECONDS, RoutingTable, distance
 from swarm.transport.libp2p.stack import HEADER, NotSpoken, accept, propose
@@ -339,9 +339,9 @@ def test_whoever_agrees_on_nothing_is_let_go(heard: bytes) -> None:
 
 def test_a_book_holds_a_few_addresses_that_can_be_dialled() -> None:
     book = Book()
-    book.told("anna", [f"/ip4/10.0.0.{n}/tcp/1" for n in range(100)])
+    book.reported("anna", [f"/ip4/10.0.0.{n}/tcp/1" for n in range(100)])
     assert len(book.of("anna")) == MOST_EACH
-    book.told(
+    book.reported(
         "ben", ["/ip4/1.2.3.4/udp/1/quic-v1", "/unix/tmp/x", "/ip4/1.2.3.4/tcp/0", "nonsense"]
     )
     assert book.of("ben") == ()
@@ -351,10 +351,10 @@ def test_a_book_holds_a_few_addresses_that_can_be_dialled() -> None:
 
 def test_what_larry_says_of_a_peer_gives_way_to_its_own_word() -> None:
     book = Book()
-    book.told("anna", [f"/ip4/10.0.0.{n}/tcp/1" for n in range(100)])
-    book.said("anna", ["/ip4/10.1.1.1/tcp/7"])
+    book.reported("anna", [f"/ip4/10.0.0.{n}/tcp/1" for n in range(100)])
+    book.claimed("anna", ["/ip4/10.1.1.1/tcp/7"])
     assert book.of("anna")[0] == "/ip4/10.1.1.1/tcp/7"
-    book.told("anna", ["/ip4/10.2.2.2/tcp/7"])
+    book.reported("anna", ["/ip4/10.2.2.2/tcp/7"])
     assert "/ip4/10.2.2.2/tcp/7" not in book.of("anna")
 
 
@@ -371,7 +371,7 @@ def test_who_is_asked_where_somebody_listens_tells_it() -> None:
     raw = peer_id_bytes(PEERS[0])
     assert asked_for(question(raw)) == raw
     answer = reply([(raw, [b"/one", b"/two"])])
-    assert told(answer, lambda data: data.decode(), 1) == {PEERS[0]: ["/one"]}
+    assert addresses_in(answer, lambda data: data.decode(), 1) == {PEERS[0]: ["/one"]}
     with pytest.raises(ValueError, match="FIND_NODE"):
         asked_for(encode({1: 0, 2: raw}))
     said = identification(b"key", [b"/one", b"/two"], ["/p/1"], b"/seen")

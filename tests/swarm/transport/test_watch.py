@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.announcement import dht_key_of
 from swarm.common.counters import Counters
-from swarm.transport.records import MAX_TOLD, Watch
+from swarm.transport.records import MAX_REPORTS, Watch
 
 
 def test_only_what_is_stored_under_the_latest_keys_is_told() -> None:
@@ -27,8 +27,8 @@ def test_flo_who_floods_a_key_is_heard_so_many_times_and_then_no_more() -> None:
     watch.begin(["a key"], heard.append)
     for number in range(1000):
         watch.stored(dht_key_of("a key"), b"flo %d" % number)
-    assert len(heard) == MAX_TOLD
-    assert counters.snapshot()["records_not_told"] == 1000 - MAX_TOLD
+    assert len(heard) == MAX_REPORTS
+    assert counters.snapshot()["records_not_told"] == 1000 - MAX_REPORTS
     watch.begin(["a key"], heard.append)
     watch.stored(dht_key_of("a key"), b"anna")
     assert heard[-1] == b"anna"
