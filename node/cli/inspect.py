@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from node.cli.options import ConfigOption, DebugOption, JsonOption, open_node, print_json
+from node.cli.options import ConfigOption, DebugOption, JsonOption, open_node, print_json, say_lines
 from node.errors import NodeError, UsageError
 from node.monitor.output import as_typed, say
 from swarm.common.util import counted
@@ -109,7 +109,7 @@ def _lines(status: dict[str, Any]) -> list[tuple[str, str]]:
         ("swarm", f"{status['swarm_name']} {status['swarm_id']}"),
         *(("address", address) for address in status["addresses"]),
         *(("reach", line) for line in _reach(status)),
-        ("peers", _peers(status)),
+        ("peers", _peers(status["peers"], status["swarm_id"])),
         *((name, status[page]) for page, name in PAGES.items() if status[page]),
     ]
     if status["record"] is None:
@@ -128,20 +128,15 @@ def _reach(status: dict[str, Any]) -> list[str]:
     reach = status.get("reach")  # missing in earlier releases
     if not reach or not status["running"]:
         return []
-    told = f"{reach['way']}: {reach['cause']}" if reach["cause"] else reach["way"]
-    return [told, f"-> {reach['remedy']}"] if reach["remedy"] else [told]
+    way = f"{reach['way']}: {reach['cause']}" if reach["cause"] else reach["way"]
+    return [way, f"-> {reach['remedy']}"] if reach["remedy"] else [way]
 
 
-def _peers(status: dict[str, Any]) -> str:
-    met = [peer for peer in status["peers"] if not _stranger(peer, status["swarm_id"])]
-    connected = sum(peer["connected"] for peer in met)
-    strangers = len(status["peers"]) - len(met)
-    others = f"; {strangers} in another swarm" if strangers else ""
-    return f"{connected} connected, {len(met)} met{others}"
-
-
-def _stranger(peer: dict[str, Any], ours: str) -> bool:
-    return peer.get("swarm_id") not in (None, ours)
+def _peers(peers: list[dict[str, Any]], ours: str) -> str:
+    met = [peer for peer in peers if peer.get("swarm_id") in (None, ours)]
+    connected, others = sum(peer["connected"] for peer in met), len(peers) - len(met)
+    suffix = f"; {others} in another swarm" if others else ""
+    return f"{connected} connected, {len(met)} met{suffix}"
 
 
 LOOK_SECONDS = 0.25
@@ -165,19 +160,14 @@ def logs_command(
 
     folder = open_node(config).folder
     with closing(LogTail(folder.log)) as tail:
-        _show(tail.last(lines))
+        say_lines(tail.last(lines))
         while follow:
             # Checked before the log is read: once the node has ended, its log is complete.
             follow = folder.holder() is not None
-            _show(tail.new())
+            say_lines(tail.new())
             if follow:
                 time.sleep(LOOK_SECONDS)
-        _show(tail.rest())
-
-
-def _show(lines: list[str]) -> None:
-    for line in lines:
-        say(line)
+        say_lines(tail.rest())
 
 
 def stop_command(
@@ -317,7 +307,6 @@ def dashboard_command(
             "--address",
             metavar="HOST:PORT",
             help="Serve it there. Left out: on this machine alone, on port 8710 or the next free.",
-            show_default=False,
         ),
     ] = None,
     config: ConfigOption = None,

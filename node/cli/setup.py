@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli.options import (
-    LOADING,
     ConfigOption,
     DebugOption,
     JsonOption,
     LoadedNode,
+    loading,
     open_node,
     print_json,
+    say_lines,
 )
 from node.errors import NodeError, UsageError
 from node.monitor.output import as_typed, say
@@ -37,8 +38,7 @@ def found_command(
         ),
     ] = "tiny",
     epoch_seconds: Annotated[
-        float,
-        typer.Option("--epoch-seconds", help="How often each node announces; about a round."),
+        float, typer.Option("--epoch-seconds", help="How often each node announces; about a round.")
     ] = 60.0,
     admission: Annotated[
         str,
@@ -53,7 +53,6 @@ def found_command(
         typer.Option(
             "--answer-tokens",
             help="Longest answers that groups are to fit with; left out, the usual bounds.",
-            show_default=False,
         ),
     ] = None,
     group_size: Annotated[
@@ -65,7 +64,6 @@ def found_command(
             "--out",
             help="New file, to be copied to manifest.swarm in the folder of a node that has none. "
             "Left out: straight there.",
-            show_default=False,
         ),
     ] = None,
     config: ConfigOption = None,
@@ -85,7 +83,9 @@ def found_command(
 
     node = open_node(config)
     path = out or node.folder.manifest
-    _check_new(path)
+    if os.path.lexists(path):
+        remedy = "Name a new file with --out, or move this one away if no swarm runs on it yet."
+        raise NodeError("cannot write the manifest (File exists)", path, remedy)
     try:
         answers = None if answer_tokens is None else bounds_for(answer_tokens, group_size)
         manifest = found_swarm(
@@ -111,9 +111,9 @@ def found_command(
     write_new(path, manifest)
     identifier = swarm_id(manifest).hex()
     if json:
-        told = {"swarm_id": identifier, "manifest": str(path), "bytes": len(manifest)}
-        tried = {"environments": asdict(trial)}
-        print_json(told | tried | ({"answers": asdict(answers)} if answers else {}))
+        facts = {"swarm_id": identifier, "manifest": str(path), "bytes": len(manifest)}
+        facts["environments"] = asdict(trial)
+        print_json(facts | ({"answers": asdict(answers)} if answers else {}))
         return
     say(f"wrote {path}")
     say(f"the swarm is {identifier}")
@@ -122,16 +122,8 @@ def found_command(
             f"{group_size} answers of {answer_tokens} tokens weigh up to {answers.weight} bytes, "
             f"and a frame may have {answers.max_frame_bytes}"
         )
-    for line in _tried(trial):
-        say(line)
-    for line in _next(path, node):
-        say(as_typed(line))
-
-
-def _check_new(path: Path) -> None:
-    if os.path.lexists(path):
-        remedy = "Name a new file with --out, or move this one away if no swarm runs on it yet."
-        raise NodeError("cannot write the manifest (File exists)", path, remedy)
+    say_lines(_tried(trial))
+    say_lines(map(as_typed, _next(path, node)))
 
 
 def _next(path: Path, node: LoadedNode) -> Iterator[str]:
@@ -164,8 +156,7 @@ def _tried(trial: Trial) -> Iterator[str]:
 TASK_TOKENS = 512
 
 TaskTokensOption = Annotated[
-    int,
-    typer.Option("--task-tokens", min=2, help="Of a task, its prompt and an answer together."),
+    int, typer.Option("--task-tokens", min=2, help="Of a task, its prompt and an answer together.")
 ]
 
 
@@ -173,16 +164,14 @@ def plan_command(
     model: Annotated[str, typer.Argument(help="A folder, a hub id, or a shipped model.")],
     task_tokens: TaskTokensOption = TASK_TOKENS,
     probe: Annotated[
-        bool,
-        typer.Option("--probe", help="Measure the speed here, with random weights; a minute."),
+        bool, typer.Option("--probe", help="Measure the speed here, with random weights; a minute.")
     ] = False,
     memory: Annotated[
         float | None,
         typer.Option("--memory", help="GiB of main memory, of another machine.", min=0.5),
     ] = None,
     device_memory: Annotated[
-        float | None,
-        typer.Option("--device-memory", help="GiB of a GPU that is not here.", min=1),
+        float | None, typer.Option("--device-memory", help="GiB of a GPU that is not here.", min=1)
     ] = None,
     json: JsonOption = False,
     debug: DebugOption = False,
@@ -191,24 +180,21 @@ def plan_command(
 
     It reads only the model's config.json.
     """
-    from node.monitor.terminal import Terminal
-
     if probe and (memory is not None or device_memory is not None):
         remedy = "Leave it out, or ask about this machine without --memory and --device-memory."
         raise UsageError("--probe", "measures this machine alone", remedy)
-    with Terminal(stderr=True).status(LOADING) as status:
+    with loading() as update:
         found = planned(model, task_tokens, Path(), memory, device_memory)
         if probe:
             from node.plan.plan import probed
 
-            found = probed(found, status.update)
+            found = probed(found, update)
     if json:
         print_json(found.as_json())
         return
     from node.plan.plan import lines
 
-    for line in lines(found):
-        say(line)
+    say_lines(lines(found))
     say(as_typed(f"next: swarm-node init --model {quote(model)} FOLDER"))
 
 
@@ -248,7 +234,6 @@ def init_command(
         typer.Option(
             "--model",
             help="Choose what suits this model on this machine, as swarm-node plan shows it.",
-            show_default=False,
         ),
     ] = None,
     task_tokens: TaskTokensOption = TASK_TOKENS,
@@ -265,8 +250,10 @@ def init_command(
     if model and not made:
         remedy = "Leave --model out, or name a new folder."
         raise UsageError("--model", f"{folder.config} is there already", remedy)
-    wanted = model and not folder.config.exists()
-    plan = _plan(model, task_tokens, directory) if model and wanted else None
+    plan = None
+    if model and not folder.config.exists():
+        with loading():
+            plan = planned(model, task_tokens, directory)
     if made:
         folder, identity = prepare(directory, plan.choice.keys if plan else None)
     else:
@@ -280,31 +267,15 @@ def init_command(
         print_json({**paths, **known, **({"plan": plan.as_json()} if plan else {})})
         return
     if plan:
-        _show(plan)
+        from node.plan.plan import lines
+
+        say_lines(lines(plan))
     if made:
         say(f"wrote {config} and {folder.identity}")
     say(f"this node is {identity.peer_id}")
-    _say_next(config, unit)
-
-
-def _show(plan: Plan) -> None:
-    from node.plan.plan import lines
-
-    for line in lines(plan):
-        say(line)
-
-
-def _say_next(config: Path, unit: Path | None) -> None:
     if unit is None:
         say(as_typed(f"next: swarm-node join --config {quote(str(config))} --peers ADDRESS"))
         return
     say(f"wrote {unit}")
     say(f"next: systemctl --user link {quote(str(unit))}")
     say(f"then: systemctl --user enable --now {unit.name}")
-
-
-def _plan(model: str, tokens: int, directory: Path) -> Plan:
-    from node.monitor.terminal import Terminal
-
-    with Terminal(stderr=True).status(LOADING):
-        return planned(model, tokens, directory)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from node.dashboard.rounds import Rounds
 from node.monitor.history import GrowingLines
-from node.monitor.present_status import TOLD
+from node.monitor.present_status import PROFILE_KEYS
 from protocol.errors import BadKey
 from protocol.identity import check_key, peer_id_of
 from swarm.reputation import Account, is_banned, standing, strikes_now
@@ -200,7 +200,7 @@ def authors(
         {
             "author": name,
             "peer_id": (peer_id := _peer_id(name)),
-            **{key: told.get(peer_id, {}).get(key) for key in TOLD},
+            **{key: told.get(peer_id, {}).get(key) for key in PROFILE_KEYS},
             "used": round(known[name]),
             "share": known[name] / all_groups if all_groups else 0.0,
             "usefulness": gains.get(name),

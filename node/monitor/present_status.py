@@ -15,7 +15,7 @@ STARTING, RUNNING, STOPPING, STOPPED = "starting", "running", "stopping", "stopp
 CRASHED = "crashed"  # the process ended without reporting it
 
 
-TOLD = ("name", "line", "model", "version")  # signed but unchecked claims of a peer; null if absent
+PROFILE_KEYS = ("name", "line", "model", "version")  # signed but unchecked claims of a peer; null if absent
 
 
 OF_A_CONNECTION = ("link", "round_trip_s", "clock_ahead_s")  # null for a peer that is not connected

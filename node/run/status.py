@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from node.errors import NodeError
-from node.monitor.present_status import RUNNING, STARTING, STOPPED, STOPPING, TOLD, present_status
+from node.monitor.present_status import RUNNING, STARTING, STOPPED, STOPPING, PROFILE_KEYS, present_status
 from node.monitor.record import RoundRecord
 from node.network.membership import Membership
 from node.storage.run_folder import RunFolder
@@ -148,7 +148,7 @@ class StatusFile:
 
 
 def _profile(told: Profile | None) -> dict[str, str | None]:
-    texts = {key: getattr(told, key, "") for key in TOLD}
+    texts = {key: getattr(told, key, "") for key in PROFILE_KEYS}
     return {key: text or None for key, text in texts.items()}
 
 
