@@ -141,8 +141,6 @@ async def _look(address: str, over: str) -> list[CaseResult]:
             remedy = "Look at it with swarm-node doctor --peers; nothing was tried."
             raise NodeError("the peer hands out no manifest", error, remedy) from error
         except ProtocolError as error:
-            raise NodeError(
-                "the peer's manifest does not hold",
-                f"{error.code}: {error}",
-                "Try it on the vectors of docs/protocol.md, section 14, first.",
-            ) from error
+            what = "the peer's manifest does not hold"
+            remedy = "Try it on the vectors of docs/protocol.md, section 14, first."
+            raise NodeError(what, f"{error.code}: {error}", remedy) from error

@@ -29,8 +29,7 @@ class ChannelError(OSError):
 def packed(message: dict[str, Any]) -> bytes:
     """Encode a message with its length prefix.
 
-    Raises:
-        ValueError: the message is larger than ``MAX_MESSAGE_BYTES``.
+    Raises ValueError if the message is larger than ``MAX_MESSAGE_BYTES``.
     """
     body: bytes = msgpack.packb(message)
     if len(body) > MAX_MESSAGE_BYTES:
@@ -51,8 +50,7 @@ class Unread:
     def missing(self) -> int:
         """Return the minimum number of bytes the next message needs; 0 if complete.
 
-        Raises:
-            ChannelError: the message would be larger than ``MAX_MESSAGE_BYTES``.
+        Raises ChannelError if the message would be larger than ``MAX_MESSAGE_BYTES``.
         """
         if len(self._data) < _LENGTH.size:
             return _LENGTH.size - len(self._data)
@@ -64,8 +62,7 @@ class Unread:
     def take(self) -> dict[str, Any]:
         """Remove and return the next message, which must be complete.
 
-        Raises:
-            ChannelError: the bytes are not a message.
+        Raises ChannelError if the bytes are not a message.
         """
         end = _LENGTH.size + _LENGTH.unpack_from(self._data)[0]
         body = bytes(self._data[_LENGTH.size : end])
@@ -106,9 +103,8 @@ class Channel:
     def receive(self, seconds: float | None = None) -> dict[str, Any]:
         """Wait for the next message.
 
-        Raises:
-            TimeoutError: no message is complete after ``seconds``.
-            ChannelError: the connection is closed, or the bytes are not a message.
+        Raises TimeoutError if no message is complete after ``seconds``, and ChannelError if the
+        connection is closed, or the bytes are not a message.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
         while missing := self._unread.missing():

@@ -13,10 +13,8 @@ def parse_assignments(pairs: Iterable[str], option: str = "--set") -> dict[str, 
     """Parse ``["learner.lr=1e-5"]`` to ``{"learner.lr": 1e-5}``.
 
     Values are TOML, or else plain text. A key of type text takes its value as written. ``option``
-    is the command-line option that errors name.
-
-    Raises:
-        ConfigError: a pair is not of the form section.key=value.
+    is the command-line option that errors name. Raises ConfigError if a pair is not of the form
+    section.key=value.
     """
     assignments: dict[str, Any] = {}
     for pair in pairs:
@@ -33,8 +31,7 @@ def parse_assignments(pairs: Iterable[str], option: str = "--set") -> dict[str, 
 def parse_mix(text: str) -> tuple[int, int]:
     """Parse ``"4/4"`` to ``(4, 4)``: local and peer groups in an update.
 
-    Raises:
-        UsageError: the text is not two numbers with a slash between them.
+    Raises UsageError if the text is not two numbers with a slash between them.
     """
     local, slash, external = text.partition("/")
     if not (slash and local.isdecimal() and external.isdecimal()):

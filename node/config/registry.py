@@ -22,24 +22,17 @@ class Registry:
 
     A plugin is a class from ``own`` or from an entry point in ``group``. It is imported only when
     it is loaded, so commands can list names without torch.
-
-    Attributes:
-        key: the config key that chooses a plugin; its settings are in ``key + "_options"``.
-        base: the class that every plugin extends, as ``"module:name"``.
-        own: the project's own plugins by name, each as ``"module:name"``.
-        group: the entry-point group in which packages add plugins.
     """
 
-    key: str
-    base: str
-    own: Mapping[str, str]
-    group: str
+    key: str  # the config key that chooses a plugin; its settings are in ``key + "_options"``
+    base: str  # the class that every plugin extends, as ``"module:name"``
+    own: Mapping[str, str]  # the project's own plugins by name, each as ``"module:name"``
+    group: str  # the entry-point group in which packages add plugins
 
     def check(self, name: str) -> str:
         """Return ``name`` if it names exactly one plugin.
 
-        Raises:
-            ConfigError: no plugin or two plugins have this name.
+        Raises ConfigError if no plugin or two plugins have this name.
         """
         installed = self._installed().get(name)
         if name in self.own and installed:
@@ -50,20 +43,18 @@ class Registry:
             )
         if name not in self.own and not installed:
             others = sorted({*self.own, *self._installed()})
-            raise ConfigError(
-                self.key,
-                name,
+            remedy = (
                 f"There is no such kind: use {' or '.join(map(repr, others))}, or install what "
-                f"names it in the entry points {self.group}.",
+                f"names it in the entry points {self.group}."
             )
+            raise ConfigError(self.key, name, remedy)
         return name
 
     def load(self, name: str) -> Any:
         """Import and return a plugin's class.
 
-        Raises:
-            ConfigError: the name is unknown, the import fails, or the class does not extend
-                ``base``.
+        Raises ConfigError if the name is unknown, the import fails, or the class does not extend
+        ``base``.
         """
         if self.check(name) in self.own:
             return _named(self.own[name])
@@ -71,9 +62,8 @@ class Registry:
         try:
             found = entry.load()
         except Exception as error:
-            raise ConfigError(
-                self.key, name, f"{entry.value} cannot be imported ({error}): mend its package."
-            ) from error
+            remedy = f"{entry.value} cannot be imported ({error}): mend its package."
+            raise ConfigError(self.key, name, remedy) from error
         if not (isinstance(found, type) and issubclass(found, self._base)):
             remedy = f"{entry.value} must be a class that extends {self.base.replace(':', '.')}."
             raise ConfigError(self.key, name, remedy)
@@ -86,8 +76,7 @@ class Registry:
     def options(self, name: str, given: Mapping[str, Any]) -> Section | None:
         """Validate a plugin's settings against its ``Options``; None if it has none.
 
-        Raises:
-            ConfigError: a key is unknown or has a wrong value.
+        Raises ConfigError if a key is unknown or has a wrong value.
         """
         kind: type[Section] | None = self.load(name).Options
         where = f"{self.key}_options"
@@ -99,11 +88,9 @@ class Registry:
             return kind.model_validate(dict(given))
         except ValidationError as error:
             detail = error.errors()[0]
-            raise ConfigError(
-                ".".join([where, *map(str, detail["loc"])]),
-                detail["input"],
-                f"{wording(detail)}. {name!r} has {', '.join(kind.model_fields)}.",
-            ) from None
+            what = ".".join([where, *map(str, detail["loc"])])
+            remedy = f"{wording(detail)}. {name!r} has {', '.join(kind.model_fields)}."
+            raise ConfigError(what, detail["input"], remedy) from None
 
     def _installed(self) -> dict[str, EntryPoint]:
         entries = _entry_points(tuple(sys.path))
@@ -150,10 +137,7 @@ LOSSES = Registry(
 ADVANTAGES = Registry(
     "learner.advantage",
     "node.learner.losses:Advantage",
-    {
-        "dr_grpo": "node.learner.losses:Centred",
-        "grpo": "node.learner.losses:Standardised",
-    },
+    {"dr_grpo": "node.learner.losses:Centred", "grpo": "node.learner.losses:Standardised"},
     "swarm_node.advantages",
 )
 CORRECTIONS = Registry(
@@ -188,19 +172,13 @@ CURRICULA = Registry(
 ENGINES = Registry(
     "engine.kind",
     "node.engines.kinds:EngineKind",
-    {
-        "transformers": "node.engines.kinds:Transformers",
-        "vllm": "node.engines.kinds:Vllm",
-    },
+    {"transformers": "node.engines.kinds:Transformers", "vllm": "node.engines.kinds:Vllm"},
     "swarm_node.engines",
 )
 TRANSPORTS = Registry(
     "network.transport",
     "node.network.transports:TransportKind",
-    {
-        "hivemind": "node.network.transports:Hivemind",
-        "libp2p": "node.network.transports:Libp2p",
-    },
+    {"hivemind": "node.network.transports:Hivemind", "libp2p": "node.network.transports:Libp2p"},
     "swarm_node.transports",
 )
 LOGGERS = Registry(
@@ -213,16 +191,7 @@ LOGGERS = Registry(
     },
     "swarm_node.loggers",
 )
-REGISTRIES = (
-    LOSSES,
-    ADVANTAGES,
-    CORRECTIONS,
-    SELECTIONS,
-    CURRICULA,
-    ENGINES,
-    TRANSPORTS,
-    LOGGERS,
-)
+REGISTRIES = (LOSSES, ADVANTAGES, CORRECTIONS, SELECTIONS, CURRICULA, ENGINES, TRANSPORTS, LOGGERS)
 
 
 def kind_key(registry: Registry, default: str | tuple[str, ...], about: str) -> Any:

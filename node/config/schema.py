@@ -230,8 +230,7 @@ _PEER = f"{_PLAIN}/p2p/12D3Koo…"
 def check_addresses(key: str, addresses: tuple[str, ...]) -> None:
     """Check addresses of ``network.listen``, ``.announce`` or ``.peers``.
 
-    Raises:
-        ConfigError: an address is not a multiaddress, or not one that this key takes.
+    Raises ConfigError if an address is not a multiaddress, or not one that this key takes.
     """
     dialled = key == "network.peers"
     for address in addresses:
@@ -240,20 +239,17 @@ def check_addresses(key: str, addresses: tuple[str, ...]) -> None:
         parsed = _ADDRESS.fullmatch(address)
         if not parsed or not _has_host(parsed[1], parsed[2]) or int(parsed[3]) > _HIGHEST_PORT:
             example = _PEER if dialled else _PLAIN
-            raise ConfigError(
-                key, address, f"Write a multiaddress such as {example}: no URL, no host:port."
-            )
+            remedy = f"Write a multiaddress such as {example}: no URL, no host:port."
+            raise ConfigError(key, address, remedy)
         if int(parsed[3]) == 0 and key != "network.listen":
-            raise ConfigError(
-                key, address, "Nobody can be dialled at port 0: write the port that is listened on."
-            )
+            remedy = "Nobody can be dialled at port 0: write the port that is listened on."
+            raise ConfigError(key, address, remedy)
         if dialled and not _is_peer(address):
-            raise ConfigError(
-                key,
-                address,
+            remedy = (
                 f"End it with /p2p/ and the peer's id, as in {_PEER}; the peer's start message "
-                "shows it whole.",
+                "shows it whole."
             )
+            raise ConfigError(key, address, remedy)
 
 
 def host_and_port(key: str, place: str) -> tuple[str, int]:

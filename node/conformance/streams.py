@@ -245,7 +245,6 @@ STREAM_CASES = (
     Case(11, "still answers after all of this", _still_there),
 )
 
-
 CASES = (*RECORD_CASES, *STREAM_CASES)
 
 

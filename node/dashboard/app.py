@@ -88,8 +88,8 @@ class Routes:
     async def _events(self, request: Request) -> Response:
         last = request.headers.get("last-event-id", "")
         if self._feed.full:
-            words = "as many pages as this node tells of its rounds are open: close one"
-            return failure(words, 503, {"retry-after": "5"})
+            message = "as many pages as this node tells of its rounds are open: close one"
+            return failure(message, 503, {"retry-after": "5"})
         known = int(last) if last.isascii() and last.isdecimal() and len(last) <= 16 else None
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")

@@ -133,8 +133,7 @@ MOST_LINES = 1000
 def last_lines(path: Path, count: int) -> list[str]:
     """Return a log's last whole lines, within its last 256 KiB; empty without a log.
 
-    Raises:
-        NodeError: the log cannot be read.
+    Raises NodeError if the log cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -213,7 +212,7 @@ class RunView:
         self._last: int | None = None
         self._news: deque[RoundRecord] = deque(maxlen=AT_ONCE)
         self._state: str | None = None
-        self._told: float | None = None
+        self._reported: float | None = None
 
     def status(self) -> dict[str, Any]:
         """Return the output of ``swarm-node status --json`` and this program's version.
@@ -315,12 +314,12 @@ class RunView:
                 events.append(Event("groups", {"last": self._groups.last}))
             self._last = self._groups.last
         status = self.status()
-        state, told = str(status["state"]), status.get("time")
-        if (state, told) != (self._state, self._told):
+        state, reported = str(status["state"]), status.get("time")
+        if (state, reported) != (self._state, self._reported):
             events.append(Event("status", status))
             if state in ENDED and self._state not in (None, *ENDED):
                 events.append(Event(GONE, {}))
-        self._state, self._told = state, told
+        self._state, self._reported = state, reported
         return events
 
     def _read_on(self) -> None:

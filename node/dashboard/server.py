@@ -164,13 +164,10 @@ class Dashboard:
 
     Its failures are logged and counted (``dashboard_failures``), and do not stop the node.
     ``wanted`` is as in ``monitor.dashboard``. ``tell`` gets ``url`` now and whenever it changes.
+    Raises NodeError if it cannot listen there, and ConfigError if ``wanted`` is not a place.
 
     Attributes:
         url: the URL for a browser, including a token if one is required.
-
-    Raises:
-        NodeError: it cannot listen there.
-        ConfigError: ``wanted`` is not a place.
     """
 
     def __init__(

@@ -90,11 +90,9 @@ class NodeProcess:
             if self.exit_code is not None:
                 break
             time.sleep(0.05)
-        raise NodeError(
-            f"{self.folder.name} did not come up",
-            self.last_words() or "it printed nothing",
-            f"All it printed is in {self._output.name}.",
-        )
+        what = f"{self.folder.name} did not come up"
+        remedy = f"All it printed is in {self._output.name}."
+        raise NodeError(what, self.last_words() or "it printed nothing", remedy)
 
     def last_words(self) -> str:
         """Return the last line of its output."""
@@ -167,10 +165,7 @@ class Practice:
     turns: int = 8
 
 
-PRACTICES = {
-    "tiny": Practice(("tiny", "tiny-wide"), 16),
-    "games": Practice(("tiny-games",), 64),
-}
+PRACTICES = {"tiny": Practice(("tiny", "tiny-wide"), 16), "games": Practice(("tiny-games",), 64)}
 
 
 def practice_of(catalogue: str) -> Practice:
@@ -351,11 +346,9 @@ def watch(nodes: dict[str, NodeProcess], view: SwarmView, console: Console) -> N
                 console.print(f"look at it in a browser: {url}", soft_wrap=True, highlight=False)
             for name, node in nodes.items():
                 if node.exit_code not in (None, 0):
-                    raise NodeError(
-                        f"{name} ended with status {node.exit_code}",
-                        node.last_words(),
-                        f"All it printed is in {node.folder / 'output.log'}.",
-                    )
+                    what = f"{name} ended with status {node.exit_code}"
+                    remedy = f"All it printed is in {node.folder / 'output.log'}."
+                    raise NodeError(what, node.last_words(), remedy)
             time.sleep(REFRESH_SECONDS)
 
 
@@ -365,9 +358,8 @@ def summarise(
     """Draw the chart and summarize the nodes' records."""
     records = {name: read_history(node.folder) for name, node in nodes.items()}
     if not all(records.values()):
-        raise NodeError(
-            "stopped before every node had done a round", None, f"The logs are under {folder}."
-        )
+        remedy = f"The logs are under {folder}."
+        raise NodeError("stopped before every node had done a round", None, remedy)
     from node.demo.summary import draw
 
     chart = folder / "reward.png"

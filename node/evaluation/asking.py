@@ -47,11 +47,8 @@ def pieces(
     """Stream an answer; raises ``UsageError`` if the prompt leaves no room for it."""
     ids = policy.encode_prompt(prompt)
     if len(ids) >= policy.context_length:
-        raise UsageError(
-            "QUESTION",
-            f"{len(ids)} tokens, context {policy.context_length}",
-            "Ask a shorter one.",
-        )
+        remedy = "Ask a shorter one."
+        raise UsageError("QUESTION", f"{len(ids)} tokens, context {policy.context_length}", remedy)
     return stream(policy, ids, max_new_tokens=max_new_tokens, temperature=temperature)
 
 

@@ -74,8 +74,7 @@ def heldout_tasks(levels: Sequence[tuple[str, int]], count: int) -> tuple[TaskRe
 def fitting(policy: Policy, prompts: Sequence[Sequence[int]]) -> list[bool]:
     """Return which prompts (token ids) leave room for a completion.
 
-    Raises:
-        NodeError: no prompt does.
+    Raises NodeError if no prompt does.
     """
     fits = [0 < len(ids) < policy.context_length for ids in prompts]
     if fits and not any(fits):
@@ -167,19 +166,13 @@ TASKS = 16
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """A policy's baseline on a sample of a swarm's tasks; fractions are 0 to 1.
-
-    Attributes:
-        fit: fraction of prompts that leave room for a completion.
-        informative: fraction of tasks whose rewards differ: only those train the policy.
-        takes: whether the node takes peers' groups.
-    """
+    """A policy's baseline on a sample of a swarm's tasks; fractions are 0 to 1."""
 
     tasks: int
-    fit: float
+    fit: float  # fraction of prompts that leave room for a completion
     reward: float
-    informative: float
-    takes: bool
+    informative: float  # fraction of tasks whose rewards differ: only those train the policy
+    takes: bool  # whether the node takes peers' groups
 
     @classmethod
     def of(cls, evaluation: Evaluation, *, takes: bool) -> Assessment:

@@ -37,19 +37,13 @@ SHIPPED_LICENCE = "apache-2.0"
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A policy's training until its export.
-
-    Attributes:
-        tokens: completion tokens trained on; an estimate unless ``exact``.
-        external: fraction of update groups from peers, 0 to 1; None without groups.
-        exact: whether the records of all rounds are present.
-    """
+    """A policy's training until its export."""
 
     rounds: int
     policy_steps: int | None
-    tokens: float
-    external: float | None
-    exact: bool
+    tokens: float  # completion tokens trained on; an estimate unless ``exact``
+    external: float | None  # fraction of update groups from peers, 0 to 1; None without groups
+    exact: bool  # whether the records of all rounds are present
 
     @classmethod
     def of(cls, history: Sequence[RoundRecord], rounds: int, policy_steps: int | None) -> Training:
@@ -185,8 +179,7 @@ def write_card(
 ) -> None:
     """Write a checkpoint's model card into ``out``.
 
-    Raises:
-        NodeError: the run's records or manifest cannot be read, or the card cannot be written.
+    Raises NodeError if the run's records or manifest cannot be read, or the card cannot be written.
     """
     history, steps = read_history(folder.root), loaded.state.get("policy_step")
     training = Training.of(history, loaded.step, steps)
@@ -228,9 +221,6 @@ def push(folder: Path, repo: str) -> str:
         api.upload_folder(repo_id=found.repo_id, folder_path=folder, commit_message="Add a model")
     except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
         why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise NodeError(
-            f"{folder} was written but not pushed to {repo}",
-            why,
-            f"Try again with: hf upload {repo} {folder}",
-        ) from error
+        remedy = f"Try again with: hf upload {repo} {folder}"
+        raise NodeError(f"{folder} was written but not pushed to {repo}", why, remedy) from error
     return str(found)

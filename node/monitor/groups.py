@@ -148,11 +148,7 @@ class GroupsFile:
         self._work: Future[None] | None = None
 
     def write(self, record: RoundRecord) -> None:
-        """Write the latest groups in the background, at most every ``SECONDS``.
-
-        Raises:
-            NodeError: an earlier write failed.
-        """
+        """Write the latest groups in the background; raise NodeError of an earlier write."""
         if self._now() - self._written < SECONDS or (self._work and not self._work.done()):
             return
         self._written = self._now()

@@ -137,11 +137,9 @@ class Membership(Opened):
 
     def _claim(self, what: str, digest: bytes, path: Path) -> None:
         if not self._experience.journal.claim(what, digest):
-            raise NodeError(
-                f"the journal in this run folder belongs to another {what} than",
-                path,
-                "Put the earlier file back, or begin anew in another run folder.",
-            )
+            what = f"the journal in this run folder belongs to another {what} than"
+            remedy = "Put the earlier file back, or begin anew in another run folder."
+            raise NodeError(what, path, remedy)
 
     def _verifier(self) -> Verifier:
         return Verifier(

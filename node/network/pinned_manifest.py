@@ -68,12 +68,11 @@ def _none(wanted: str, patience: float) -> NodeError:
 def _several(found: Found, wanted: str) -> ConfigError:
     choices = [f"{each} (at {where})" for each, (_, where) in list(found.items())[:NAMED]]
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    return ConfigError(
-        "network.swarm",
-        wanted,
+    remedy = (
         "Several swarms are on the local network; name one with --swarm ID: "
-        f"{', '.join(choices)}{more}.",
+        f"{', '.join(choices)}{more}."
     )
+    return ConfigError("network.swarm", wanted, remedy)
 
 
 async def _look(lan: Discovery, transport: Transport, wanted: str, found: Found) -> None:
@@ -168,22 +167,20 @@ def checked_manifest(signed: bytes, source: str) -> Manifest:
             f"the manifest from {source} cannot be used", error, OLDER if error.older else NEWER
         ) from error
     except ProtocolError as error:
-        raise NodeError(
-            f"the manifest from {source} is not valid",
-            error,
+        remedy = (
             "Restore that file from a backup, or from another member of the swarm; of a peer's, "
-            "ask its owner.",
-        ) from error
+            "ask its owner."
+        )
+        raise NodeError(f"the manifest from {source} is not valid", error, remedy) from error
 
 
 def _check_wanted(found: str, wanted: str, source: str) -> None:
     if not found.startswith(wanted):
-        raise ConfigError(
-            "network.swarm",
-            wanted,
+        remedy = (
             f"{source} belongs to swarm {found}: correct the key, name other peers, or move to the "
-            "other swarm with: swarm-node join --swarm ID.",
+            "other swarm with: swarm-node join --swarm ID."
         )
+        raise ConfigError("network.swarm", wanted, remedy)
 
 
 async def _check_unique(
@@ -198,9 +195,8 @@ async def _check_unique(
                 fitting.setdefault(theirs, address)
     if len(fitting) > 1:
         choices = ", ".join(f"{theirs} (from {where})" for theirs, where in fitting.items())
-        raise ConfigError(
-            "network.swarm", wanted, f"Several swarms begin so: write more digits of {choices}."
-        )
+        remedy = f"Several swarms begin so: write more digits of {choices}."
+        raise ConfigError("network.swarm", wanted, remedy)
 
 
 async def _strangers(

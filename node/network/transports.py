@@ -104,7 +104,6 @@ class Libp2p(TransportKind):
 
 FAMILIES = {"ip4": socket.AF_INET, "ip6": socket.AF_INET6}
 
-
 KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
 
 

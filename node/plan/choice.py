@@ -90,8 +90,7 @@ def learning_rate(shape: ModelShape, *, adapters: bool) -> float:
 def choose(shape: ModelShape, machine: Machine, model: str, tokens: int) -> Choice:
     """Return the first way to train that fits; ``tokens``: prompt plus completion.
 
-    Raises:
-        ConfigError: nothing fits, or the disk is too small for a checkpoint.
+    Raises ConfigError if nothing fits, or the disk is too small for a checkpoint.
     """
     least: Choice | None = None
     # If half precision is slow, every way to train in float32 is faster than any in it.
@@ -209,9 +208,8 @@ def _with_disk(choice: Choice, shape: ModelShape, machine: Machine, tokens: int)
         told = _told(shape, machine, config, tokens)
         if told.disk <= FREE_SHARE * machine.disk:
             return Choice(choice.rung, keys, config, told)
-    raise ConfigError(
-        "schedule.keep_checkpoints",
-        1,
+    remedy = (
         f"One checkpoint and the next take {gigabytes(told.disk)} of disk, and "
-        f"{gigabytes(machine.disk)} are free: free some, or name a folder on another disk.",
+        f"{gigabytes(machine.disk)} are free: free some, or name a folder on another disk."
     )
+    raise ConfigError("schedule.keep_checkpoints", 1, remedy)

@@ -17,10 +17,7 @@ GIB = 1 << 30
 COPIED = 64 << 20  # bytes per copy in a measurement: more than any cache
 MATRIX, ON_CPU = 1024, 512
 SECONDS = 0.1  # per measurement
-LIMITS = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
+LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 """Files with a container's memory limit, of either version of control groups."""
 
 

@@ -17,23 +17,15 @@ PROCESS_ROWS = 64  # the same of an engine in its own process
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Tokens and rows of a round.
-
-    Attributes:
-        answer: maximum tokens per completion.
-        rows: completions decoded concurrently.
-        written: completions per round.
-        read: tokens per update.
-        batch: tokens of the largest forward pass, of which ``scored`` have log-probs.
-    """
+    """Tokens and rows of a round."""
 
     prompt: int
-    answer: int
-    rows: int
-    written: int
-    read: int
+    answer: int  # maximum tokens per completion
+    rows: int  # completions decoded concurrently
+    written: int  # completions per round
+    read: int  # tokens per update
     steps: int
-    batch: int
+    batch: int  # tokens of the largest forward pass, of which ``scored`` have log-probs
     scored: int
 
     @classmethod

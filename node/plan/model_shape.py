@@ -27,25 +27,15 @@ FUSED = ("llama", "qwen2", "qwen3")
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The sizes of a causal language model.
-
-    Attributes:
-        parameters: all of them; a head tied to the embeddings counts once.
-        active: used per token; of experts only the chosen ones.
-        adapted: weights of the linear layers with an adapter, all but the head.
-        adapter_width: inputs plus outputs of these layers: the weights per rank.
-        shares: whether a group's completions may share their prompt's forward pass.
-        fused: weights that the engine's decoding step duplicates.
-        context: maximum prompt plus completion tokens.
-    """
+    """The sizes of a causal language model."""
 
     family: str
-    parameters: int
-    active: int
-    adapted: int
-    adapter_width: int
-    shares: bool
-    fused: int
+    parameters: int  # all of them; a head tied to the embeddings counts once
+    active: int  # used per token; of experts only the chosen ones
+    adapted: int  # weights of the linear layers with an adapter, all but the head
+    adapter_width: int  # inputs plus outputs of these layers: the weights per rank
+    shares: bool  # whether a group's completions may share their prompt's forward pass
+    fused: int  # weights that the engine's decoding step duplicates
     layers: int
     hidden: int
     intermediate: int
@@ -53,7 +43,7 @@ class ModelShape:
     kv_heads: int
     head_size: int
     vocabulary: int
-    context: int
+    context: int  # maximum prompt plus completion tokens
 
     def scaled(self, factor: float) -> ModelShape:
         """Return ``factor`` times the parameters at equal depth, heads and vocabulary."""
@@ -241,18 +231,13 @@ class Least:
 
     Only weights, one gradient and the optimizer's state count: no activations, KV cache or
     libraries.
-
-    Attributes:
-        weights: number of the model's; 0 if unknown.
-        there: available: main memory with swap, and the GPU's, 0 without one.
-        free: of main memory, without swap.
     """
 
-    weights: int
+    weights: int  # number of the model's; 0 if unknown
     memory: float
     device: float
-    there: tuple[int, int]
-    free: int
+    there: tuple[int, int]  # available: main memory with swap, and the GPU's, 0 without one
+    free: int  # of main memory, without swap
 
     @property
     def fits(self) -> bool:

@@ -88,8 +88,7 @@ def _write(
     else:
         share = MULTIPLY_SHARE
     seconds = max(
-        (model + past) / (device.bandwidth * READ_SHARE),
-        2 * rows * shape.active / (flops * share),
+        (model + past) / (device.bandwidth * READ_SHARE), 2 * rows * shape.active / (flops * share)
     )
     if device.kind == "cuda" and config.engine.kind == "transformers":
         seconds = max(seconds, shape.layers * LAUNCHES * LAUNCH_SECONDS)

@@ -96,9 +96,8 @@ def stop_node(folder: RunFolder, *, now: bool = False) -> int | None:
     if pid is None:
         return None
     if pid <= 0:
-        raise NodeError(
-            "cannot tell which process works in", folder.root, "It has just begun: ask again."
-        )
+        remedy = "It has just begun: ask again."
+        raise NodeError("cannot tell which process works in", folder.root, remedy)
     process = _process(pid)
     if not _is_stopping(folder):
         _tell(pid)
@@ -140,9 +139,8 @@ def _tell(pid: int) -> None:
     except ProcessLookupError:
         return  # it has just ended
     except PermissionError as error:
-        raise NodeError(
-            "may not stop process", pid, "Ask as the user that the node runs as, or as root."
-        ) from error
+        remedy = "Ask as the user that the node runs as, or as root."
+        raise NodeError("may not stop process", pid, remedy) from error
 
 
 def _wait(condition: Callable[[], bool]) -> None:

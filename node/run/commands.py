@@ -30,7 +30,7 @@ from node.storage.run_folder import RunFolder, SwarmFiles
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.common.util import counted
-from swarm.journal import Journal, open_or_restore
+from swarm.journal import open_or_restore
 from swarm.member import Experience
 from swarm.pool import Pool
 
@@ -46,15 +46,20 @@ def run_seed(config: Config, folder: RunFolder, options: RunOptions, stages: Sta
     counters = Counters()
     tell, status = teller(folder.log, err=options.json), StatusFile(folder)
     with stopping(status.stop_after(tell)) as stop, folder.locked(), ExitStack() as stack:
-        observer = _observer(config, folder, counters, stack)
+        public, observer = config.monitor.public, None
+        if public or config.monitor.snapshot:
+            observer = Observer(config, folder, "seed", public or False, counters)
+            stack.callback(observer.close)
         status.start()
         stack.callback(status.end)
         SwarmFiles(folder).settle()
         journal, notes = open_or_restore(folder.journal, SystemClock())
         stack.callback(journal.close)
-        experience = (
-            observer.experience(journal) if observer else _experience(config, journal, counters)
-        )
+        if observer:
+            experience = observer.experience(journal)
+        else:
+            pool = Pool(journal, 1, config.mixture.max_age, SystemClock(), counters)
+            experience = Experience.around(pool, journal, SystemClock(), counters)
         stages.begin("joining the swarm")
         takes = observer is not None
         membership = stack.enter_context(
@@ -68,27 +73,10 @@ def run_seed(config: Config, folder: RunFolder, options: RunOptions, stages: Sta
         if observer:
             stack.enter_context(observer.at_work(membership, tell))
             if observer.url:
-                status.serve_swarm(observer.url)
+                status.serve(observer.url, "public")
         status.run(membership)
         stack.enter_context(dashboard(config, folder, counters, status, tell))
         work(stop, membership, status, "seed", observer)
-
-
-def _observer(
-    config: Config, folder: RunFolder, counters: Counters, stack: ExitStack
-) -> Observer | None:
-    monitor = config.monitor
-    if not (monitor.public or monitor.snapshot):
-        return None
-    observer = Observer(config, folder, "seed", monitor.public or False, counters)
-    stack.callback(observer.close)
-    return observer
-
-
-def _experience(config: Config, journal: Journal, counters: Counters) -> Experience:
-    clock = SystemClock()
-    pool = Pool(journal, 1, config.mixture.max_age, clock, counters)
-    return Experience.around(pool, journal, clock, counters)
 
 
 def work(
@@ -117,11 +105,9 @@ def work(
 
 def _check_network(membership: Membership, what: str) -> None:
     if membership.failure:
-        raise NodeError(
-            f"the network side of this {what} keeps failing",
-            membership.failure,
-            "The traces are in node.log; start it again once the cause is gone.",
-        )
+        what = f"the network side of this {what} keeps failing"
+        remedy = "The traces are in node.log; start it again once the cause is gone."
+        raise NodeError(what, membership.failure, remedy)
 
 
 def run_join(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) -> None:
@@ -188,9 +174,8 @@ def help_learn(launch: Launch) -> None:
 def check_peers(config: Config, folder: RunFolder) -> None:
     """Raise ConfigError if no peer is named and the folder has no manifest."""
     if not (config.network.peers or folder.manifest.exists()):
-        raise ConfigError(
-            "network.peers", "[]", "Name members of the swarm: swarm-node watch --peers ADDRESS."
-        )
+        remedy = "Name members of the swarm: swarm-node watch --peers ADDRESS."
+        raise ConfigError("network.peers", "[]", remedy)
 
 
 def run_watch(
@@ -214,12 +199,7 @@ def run_watch(
         stages.begin("dialling the peers that are named")
         membership = stack.enter_context(
             Membership(
-                config,
-                folder,
-                observer.experience(journal),
-                counters,
-                samples=True,
-                quiet=True,
+                config, folder, observer.experience(journal), counters, samples=True, quiet=True
             )
         )
         stages.close()
@@ -230,7 +210,7 @@ def run_watch(
         tell(f"watching swarm {name!r} {swarm}, as {membership.status().peer_id}")
         with observer.at_work(membership, tell):
             if observer.url:
-                status.serve_swarm(observer.url)
+                status.serve(observer.url, "public")
             status.run(membership)
             work(stop, membership, status, "watch", observer, seconds or math.inf)
     if options.json:

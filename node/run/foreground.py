@@ -43,7 +43,7 @@ class Stop(threading.Event):
     def __init__(self, tell: Callable[[str], None]) -> None:
         super().__init__()
         self._tell = tell
-        self._words: list[threading.Thread] = []
+        self._printing: list[threading.Thread] = []
         self._works = False
         self._closes = False
 
@@ -70,13 +70,13 @@ class Stop(threading.Event):
     def _say(self, what: str, number: int) -> None:
         """Print on another thread: this one may be in the middle of a line of its own."""
         line = f"{what} ({signal.Signals(number).name})"
-        self._words.append(threading.Thread(target=self._tell, args=(line,)))
-        self._words[-1].start()
+        self._printing.append(threading.Thread(target=self._tell, args=(line,)))
+        self._printing[-1].start()
 
-    def said(self) -> None:
+    def wait_for_output(self) -> None:
         """Wait until all messages are printed."""
-        for words in self._words:
-            words.join()
+        for thread in self._printing:
+            thread.join()
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def stopping(tell: Callable[[str], None] = say) -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        stop.said()
+        stop.wait_for_output()
 
 
 @dataclass(frozen=True, slots=True)

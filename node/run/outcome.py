@@ -76,17 +76,11 @@ def earned(external: Sequence[PooledGroup], useful: Sequence[float]) -> list[tup
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Rules of a round; experiments switch single ones off, nodes use the defaults.
+    """Rules of a round; experiments switch single ones off, nodes use the defaults."""
 
-    Attributes:
-        fill: local groups replace peer groups that the replay buffer lacks.
-        discard: groups of equal rewards are neither shared nor taken.
-        keep: maximum local groups to train on, informative ones only; 0 takes all.
-    """
-
-    fill: bool = True
-    discard: bool = True
-    keep: int = 0
+    fill: bool = True  # local groups replace peer groups that the replay buffer lacks
+    discard: bool = True  # groups of equal rewards are neither shared nor taken
+    keep: int = 0  # maximum local groups to train on, informative ones only; 0 takes all
 
     def shared(self, own: Sequence[OwnGroup]) -> list[Group]:
         """Return the local groups that a node publishes."""

@@ -210,12 +210,11 @@ WIDE_GAP = 0.05  # mean nats per token between engine and learner
 class TrainedPolicy:
     """A policy with its engine and its learner, of which one waits for the other.
 
+    Raises PolicyError if the engine and the learner do not compute the model alike.
+
     Args:
         engine: source of completions; None opens the one of the config.
         ranks: processes that the learner is divided over; None: it works alone.
-
-    Raises:
-        PolicyError: the engine and the learner do not compute the model alike.
 
     Attributes:
         streaming: the engine, if it keeps generating while the policy learns.

@@ -106,11 +106,8 @@ def best_of(entries: Sequence[CheckpointEntry], folder: RunFolder) -> Checkpoint
 
 def no_checkpoint(folder: Path) -> NodeError:
     """Build the error for a folder without checkpoints."""
-    return NodeError(
-        "no checkpoint yet in",
-        folder,
-        "Let the node run until schedule.checkpoint_every rounds are done, or stop it.",
-    )
+    remedy = "Let the node run until schedule.checkpoint_every rounds are done, or stop it."
+    return NodeError("no checkpoint yet in", folder, remedy)
 
 
 def _policy_step(path: Path) -> int | None:

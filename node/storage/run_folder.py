@@ -99,17 +99,12 @@ class RunFolder:
         try:
             self.root.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         except OSError as error:
-            raise NodeError(
-                f"cannot make the run folder ({error.strerror})",
-                self.root,
-                "Choose a writable place; in a node.toml [node] run_dir names it.",
-            ) from error
+            what = f"cannot make the run folder ({error.strerror})"
+            remedy = "Choose a writable place; in a node.toml [node] run_dir names it."
+            raise NodeError(what, self.root, remedy) from error
         if not os.access(self.root, os.W_OK | os.X_OK):
-            raise NodeError(
-                "cannot write to the run folder",
-                self.root,
-                "Change its owner or choose another place with [node] run_dir.",
-            )
+            remedy = "Change its owner or choose another place with [node] run_dir."
+            raise NodeError("cannot write to the run folder", self.root, remedy)
         if tighten(self.root.resolve()):
             log.warning(
                 "the run folder %s was open to other users: it is yours alone now", self.root
@@ -154,11 +149,9 @@ class RunFolder:
         with private_umask(), self._lock_handle() as handle:
             # `holder` takes the lock for an instant
             if not _try_lock(handle, attempts=4):
-                raise RunFolderBusy(
-                    f"the run folder is already used by process {_pid(handle)}",
-                    self.root,
-                    "Stop that process, or give this node a folder of its own.",
-                )
+                what = f"the run folder is already used by process {_pid(handle)}"
+                remedy = "Stop that process, or give this node a folder of its own."
+                raise RunFolderBusy(what, self.root, remedy)
             try:
                 handle.truncate(0)
                 handle.write(f"{os.getpid()}\n".encode())
@@ -204,15 +197,11 @@ class RunFolder:
         try:
             return dict(json.loads(self.status.read_bytes()))
         except FileNotFoundError:
-            raise NodeError(
-                "no node has reported from",
-                self.root,
-                "Start one with: swarm-node join, or name its config with --config.",
-            ) from None
+            remedy = "Start one with: swarm-node join, or name its config with --config."
+            raise NodeError("no node has reported from", self.root, remedy) from None
         except (ValueError, TypeError, RecursionError) as error:
-            raise NodeError(
-                "not a status file", self.status, "Delete it; a running node writes it anew."
-            ) from error
+            remedy = "Delete it; a running node writes it anew."
+            raise NodeError("not a status file", self.status, remedy) from error
 
 
 def _kin(path: Path) -> list[Path]:
