@@ -58,16 +58,13 @@ class Wanted:
 
 
 class Groups:
-    """The lines of ``groups.jsonl``, held in memory; not thread-safe.
-
-    ``last`` is the number of the newest group, 0 if there is none.
-    """
+    """The lines of ``groups.jsonl``, held in memory; not thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = GrowingLines()
         self._lines: list[bytes] = []
-        self.last = 0
+        self.last = 0  # number of the newest group
 
     def look(self) -> None:
         """Read new lines; raise NodeError if the file cannot be read."""

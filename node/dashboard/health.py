@@ -14,21 +14,7 @@ import psutil
 
 from node.config.config import Config
 from node.dashboard.rounds import Rounds
-from node.doctor.machine import (
-    LITTLE_DISK,
-    NO_DISK,
-    Check,
-    check_clock,
-    check_device,
-    check_disk,
-    check_engine,
-    check_key,
-    check_packages,
-    check_pinned,
-    check_shared_memory,
-    check_transport,
-    check_walls,
-)
+from node.doctor import machine
 from node.doctor.network import check_ports, reported_reach
 from node.monitor.record import RoundRecord
 from node.storage.run_folder import RunFolder
@@ -44,10 +30,7 @@ OK, WARN, FAIL = "ok", "warn", "fail"
 
 
 class Doctor:
-    """The doctor's checks, run at most once a minute.
-
-    It dials no peers; the running node reports its own.
-    """
+    """The doctor's checks, run at most once a minute, except those that dial peers."""
 
     def __init__(self, folder: RunFolder, config: Config) -> None:
         self._folder = folder
@@ -72,15 +55,17 @@ class Doctor:
                 self._at = time.monotonic()
             return self._found
 
-    def _look(self) -> list[Check]:
+    def _look(self) -> list[machine.Check]:
         config, folder = self._config, self._folder
-        found = [*check_packages(), check_transport(config.network)]
+        found = [*machine.check_packages(), machine.check_transport(config.network)]
         if "torch" in sys.modules:  # loading it would take longer than all other checks
-            found.append(check_device(config.policy.device))
-        found += [check_engine(config.engine.kind), check_shared_memory(), check_clock()]
-        found += [check_walls(), *check_pinned(config, folder)]
+            found.append(machine.check_device(config.policy.device))
+        found += [machine.check_engine(config.engine.kind), machine.check_shared_memory()]
+        found += [machine.check_clock(), machine.check_walls()]
+        found += machine.check_pinned(config, folder)
         if folder.root.is_dir():
-            found += [check_disk(folder), check_key(folder), *check_ports(config, folder)]
+            found += [machine.check_disk(folder), machine.check_key(folder)]
+            found += check_ports(config, folder)
         return found + (reported_reach(folder) if folder.holder() is not None else [])
 
 
@@ -162,7 +147,9 @@ def _of_machine(folder: RunFolder) -> Sequence[Alarm]:
             "Bytes free where the run folder is. A full disk stops the node at its last "
             "checkpoint.",
             free,
-            lambda left: FAIL if left < NO_DISK else WARN if left < LITTLE_DISK else OK,
+            lambda left: (
+                FAIL if left < machine.NO_DISK else WARN if left < machine.LITTLE_DISK else OK
+            ),
         ),
         Alarm(
             "memory",

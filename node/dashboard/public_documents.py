@@ -41,14 +41,18 @@ class Observed:
 
 def documents(census: Census, seen: Observed) -> dict[str, Any]:
     """Return the page's three documents by name: swarm, history and authors."""
-    buckets = census.state.buckets
+    buckets, authors = census.state.buckets, census.state.authors
+    order = sorted(authors, key=lambda key: (-authors[key].verified, -authors[key].last, key))
     found = columns(buckets)
     found["nodes"] = [_round(nodes) for nodes in found["nodes"]]
     learned = {env: list(map(_round, means)) for env, means in rewards(buckets).items()}
     return {
         "swarm": _swarm(census, seen),
         "history": {**found, "rewards": learned},
-        "authors": _authors(census.state.authors),
+        "authors": {
+            "authors": [_author(key, authors[key]) for key in order[:LISTED]],
+            "more": max(0, len(order) - LISTED),
+        },
     }
 
 
@@ -99,14 +103,6 @@ def _picked(source: object, *names: str) -> dict[str, Any]:
 
 def _counted(name: str, values: Sequence[str | None]) -> list[dict[str, Any]]:
     return [{name: value, "nodes": nodes} for value, nodes in Counter(values).most_common()]
-
-
-def _authors(authors: dict[str, Author]) -> dict[str, Any]:
-    order = sorted(authors, key=lambda key: (-authors[key].verified, -authors[key].last, key))
-    return {
-        "authors": [_author(key, authors[key]) for key in order[:LISTED]],
-        "more": max(0, len(order) - LISTED),
-    }
 
 
 def _author(key: str, author: Author) -> dict[str, Any]:

@@ -156,13 +156,10 @@ _KEY = "monitor.snapshot"
 
 
 class PageWriter:
-    """A folder that receives each version of the page.
+    """A folder, created if missing, that receives each version of the page.
 
     Each file is replaced in one step; the index, which refers to the others, is last. Raises
     NodeError if the folder is not writable, or holds another site or a node's key.
-
-    Args:
-        folder: created if missing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -180,10 +177,7 @@ class PageWriter:
             raise NodeError(f"{_KEY}: cannot write to", folder, remedy)
 
     def write(self, page: Page) -> None:
-        """Write the files that have changed since the last call.
-
-        Raises NodeError if a file cannot be written; its old content stays.
-        """
+        """Write the files that have changed; on a NodeError the old content stays."""
         for name in sorted(page, key=lambda each: (each == INDEX, each)):
             if self._written.get(name) == page[name]:
                 continue
@@ -216,14 +210,10 @@ ASIDE = ".aside"
 
 
 def read_census(path: Path, swarm: str, now: float, counters: Counters) -> CensusState:
-    """Read the census of a swarm, or start an empty one if there is none.
+    """Read the census of a swarm (id in hex), or start one at unix time ``now``.
 
     A damaged file, or one of another swarm, is renamed, logged and counted (``census_set_aside``).
     Raises NodeError if the file cannot be read or renamed.
-
-    Args:
-        swarm: id in hex.
-        now: unix time, seconds.
     """
     try:
         state = STATE.validate_json(path.read_bytes())

@@ -91,11 +91,6 @@ class Rounds:
     """The columns of ``metrics.jsonl``; not thread-safe.
 
     If a crash made the node repeat a round, the later record counts. The file may not exist yet.
-
-    Attributes:
-        latest: the newest records, the newest last.
-        named: the ``NAMED`` fields of all rounds.
-        damaged: number of lines that are not records; they are skipped.
     """
 
     def __init__(self, metrics: Path) -> None:
@@ -103,9 +98,9 @@ class Rounds:
         self._lines = GrowingLines()
         self._columns: dict[str, array[float]] = {}
         self._count = 0
-        self.latest: deque[RoundRecord] = deque(maxlen=LATEST)
+        self.latest: deque[RoundRecord] = deque(maxlen=LATEST)  # the newest last
         self.named = {name: Entries() for name in NAMED}
-        self.damaged = 0
+        self.damaged = 0  # lines that are not records, and are skipped
 
     def look(self) -> list[RoundRecord]:
         """Read and return the new records, at most ``LATEST``, or raise NodeError."""
@@ -159,10 +154,7 @@ class Rounds:
         }
 
     def edges(self, since: int, points: int) -> NDArray[np.int64]:
-        """Return the starts of up to ``points`` rows after ``since``, and the end.
-
-        The last row is the latest round alone.
-        """
+        """Return where rows after ``since`` start, the latest round alone, and the end."""
         begin = int(np.searchsorted(self.column("round"), since, "right"))
         if self._count - begin <= points:
             return np.arange(begin, self._count + 1)

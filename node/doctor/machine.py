@@ -73,12 +73,11 @@ def check_manifest(signed: bytes, source: str, tasks: TasksSection) -> list[Chec
     except NodeError as error:
         return [fail("tasks", f"{error.what}: {error.value}", error.remedy)]
     opened, *closed = overview(manifest.catalogue, allowed_by(tasks))
-    return [ok("tasks", opened), *(_closed(line) for line in closed)]
-
-
-def _closed(line: str) -> Check:
-    found, _, remedy = line.partition(": ")
-    return warn("tasks", found, f"{remedy[0].upper()}{remedy[1:]}.")
+    checks = [ok("tasks", opened)]
+    for line in closed:
+        found, _, remedy = line.partition(": ")
+        checks.append(warn("tasks", found, f"{remedy[0].upper()}{remedy[1:]}."))
+    return checks
 
 
 LITTLE_DISK = 2 << 30

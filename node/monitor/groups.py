@@ -171,7 +171,8 @@ class GroupsFile:
             first = self._number + 1
             data = b"".join(group.line(n) for n, group in enumerate(groups, first))
             self._number += len(groups)
-            if self._size() + len(data) > self._most:
+            size = self._path.stat().st_size if self._path.exists() else 0
+            if size + len(data) > self._most:
                 self._thin()
             with make_private(self._path).open("ab+", buffering=0) as file:
                 _end_line(file)
@@ -179,9 +180,6 @@ class GroupsFile:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise write_error(self._path, error) from error
-
-    def _size(self) -> int:
-        return self._path.stat().st_size if self._path.exists() else 0
 
     def _thin(self) -> None:
         room = {origin: self._most // (2 * len(ORIGINS)) for origin in ORIGINS}

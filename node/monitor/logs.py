@@ -156,10 +156,7 @@ class _RemediesFormatter(PrintableFormatter):
 
 
 class LogTail:
-    """A reader of a log's lines, including rotated files; ``skip`` starts at the end.
-
-    Raises NodeError if the file is missing or cannot be read.
-    """
+    """A reader of a log's lines, rotated files included; ``skip`` starts at its end."""
 
     def __init__(self, path: Path, *, skip: bool = False) -> None:
         self._path = path

@@ -129,12 +129,9 @@ class LastingOutput(io.FileIO):
     """A descriptor that fails at most once; later output is lost.
 
     If the reader is gone, nothing is raised and the log reports it.
-
-    Attributes:
-        drops: whether to treat every other write error the same way.
     """
 
-    drops = False
+    drops = False  # whether to treat every other write error the same way
 
     def write(self, data: Any) -> int:
         """Write, or drop output without a reader; raise NodeError if the write fails."""

@@ -99,7 +99,7 @@ class RolloutsFile:
 
 
 def read_rollouts(path: Path) -> list[ShownRollout]:
-    """Read a node's rollouts, newest last; raise NodeError if the file is missing or wrong."""
+    """Read a node's rollouts, newest last; raise NodeError if there is no such file."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         return [ShownRollout(**json.loads(line)) for line in lines]

@@ -56,7 +56,9 @@ class JsonLinesFile:
         self._path = path
         self._most = most_bytes
         self._unwritten: deque[bytes] = deque(maxlen=MOST_UNWRITTEN)
-        _drop_half_line(path)
+        if path.exists():  # a killed process may have left a partial last line
+            with path.open("rb+") as file:
+                file.truncate(file.read().rfind(b"\n") + 1)
         # Unbuffered, so that close() does not retry a failed write.
         self.file = make_private(path).open("ab", buffering=0)
 
@@ -85,8 +87,9 @@ class JsonLinesFile:
 
     def _thin(self) -> None:
         full = files(self._path)
+        kept = set(thinned([_look(line) for line in _lines(full)], self._most // 2))
         with replacing(self._path) as draft:
-            draft.writelines(_thinned(full, self._most // 2))
+            draft.writelines(line for place, line in enumerate(_lines(full)) if place in kept)
         for earlier in full[:-1]:
             earlier.unlink()
         self.file.close()
@@ -109,11 +112,6 @@ def _line(record: RoundRecord) -> bytes:
     return json.dumps(record.to_dict(), allow_nan=False).encode() + b"\n"
 
 
-def _thinned(full: Sequence[Path], most: int) -> Iterator[bytes]:
-    kept = set(thinned([_look(line) for line in _lines(full)], most))
-    return (line for place, line in enumerate(_lines(full)) if place in kept)
-
-
 def _lines(paths: Sequence[Path]) -> Iterator[bytes]:
     for path in paths:
         with path.open("rb") as file:
@@ -127,13 +125,6 @@ def _look(line: bytes) -> Line | None:
         log.warning("a damaged line is taken out of the records of rounds: %r", line[:80])
         return None
     return Line(record.round, record.reward_eval is not None, len(line))
-
-
-def _drop_half_line(path: Path) -> None:
-    """Remove the partial last line that a killed process left."""
-    if path.exists():
-        with path.open("rb+") as file:
-            file.truncate(file.read().rfind(b"\n") + 1)
 
 
 PREFIX = "swarm_node_"
