@@ -75,10 +75,9 @@ class LoopThread:
 
     def close(self) -> None:
         """Cancel pending work and end the thread."""
-        if not self._loop.is_running():
-            return
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(STOP_SECONDS)
+        if self._loop.is_running():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(STOP_SECONDS)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

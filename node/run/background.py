@@ -61,12 +61,11 @@ def start_detached(arguments: Sequence[str], folder: RunFolder) -> Detached:
             process.wait()
             raise
         code = process.returncode
-        return Detached(
-            process.pid,
-            status,
-            code if code is None or code >= 0 else 128 - code,
-            _last_words([*tail.new(), *tail.rest()]),
-        )
+        lines = [*tail.new(), *tail.rest()]
+        errors = [error for line in lines if (error := error_in(line))]
+        last = next(iter([*errors[-1:], *lines[-1:]]), "")
+        exit_code = code if code is None or code >= 0 else 128 - code
+        return Detached(process.pid, status, exit_code, last)
 
 
 def _once_it_runs(process: subprocess.Popen[bytes], folder: RunFolder) -> dict[str, Any] | None:
@@ -79,11 +78,6 @@ def _once_it_runs(process: subprocess.Popen[bytes], folder: RunFolder) -> dict[s
             return status
         time.sleep(LOOK_SECONDS)
     return None
-
-
-def _last_words(lines: Sequence[str]) -> str:
-    errors = [error for line in lines if (error := error_in(line))]
-    return next(iter([*errors[-1:], *lines[-1:]]), "")
 
 
 def stop_node(folder: RunFolder, *, now: bool = False) -> int | None:

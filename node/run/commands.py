@@ -24,7 +24,7 @@ from node.network.membership import Membership
 from node.network.moving import enter
 from node.run.foreground import STOPS, RunOptions, announce, dashboard, stopping
 from node.run.node import Node
-from node.run.observer import LOOK_SECONDS, Observer
+from node.run.observer import LOOK_SECONDS, Kind, Observer
 from node.run.status import StatusFile
 from node.storage.run_folder import RunFolder, SwarmFiles
 from swarm.common.clock import SystemClock
@@ -43,12 +43,36 @@ def run_seed(config: Config, folder: RunFolder, options: RunOptions, stages: Sta
     With ``monitor.public`` or ``monitor.snapshot`` it checks a sample of groups and shows the
     swarm.
     """
-    counters = Counters()
+    _run(config, folder, options, stages, "seed", math.inf)
+
+
+def run_watch(
+    config: Config, folder: RunFolder, options: RunOptions, stages: Stages, seconds: float
+) -> None:
+    """Observe a swarm until stopped or for ``seconds`` (0: no limit); share nothing.
+
+    With ``options.json`` it prints the last view. Raises NodeError if it cannot start or continue.
+    """
+    observer = _run(config, folder, options, stages, "watch", seconds or math.inf)
+    if observer and options.json:
+        say(json.dumps(observer.shown))
+
+
+def _run(
+    config: Config,
+    folder: RunFolder,
+    options: RunOptions,
+    stages: Stages,
+    kind: Kind,
+    seconds: float,
+) -> Observer | None:
+    counters, watches = Counters(), kind == "watch"
     tell, status = teller(folder.log, err=options.json), StatusFile(folder)
     with stopping(status.stop_after(tell)) as stop, folder.locked(), ExitStack() as stack:
-        public, observer = config.monitor.public, None
-        if public or config.monitor.snapshot:
-            observer = Observer(config, folder, "seed", public or False, counters)
+        public, snapshot, observer = config.monitor.public, config.monitor.snapshot, None
+        if watches or public or snapshot:
+            wanted = public or (watches and not snapshot)
+            observer = Observer(config, folder, kind, wanted, counters)
             stack.callback(observer.close)
         status.start()
         stack.callback(status.end)
@@ -60,23 +84,26 @@ def run_seed(config: Config, folder: RunFolder, options: RunOptions, stages: Sta
         else:
             pool = Pool(journal, 1, config.mixture.max_age, SystemClock(), counters)
             experience = Experience.around(pool, journal, SystemClock(), counters)
-        stages.begin("joining the swarm")
-        takes = observer is not None
-        membership = stack.enter_context(
-            Membership(config, folder, experience, counters, takes=takes, samples=takes)
+        stages.begin("dialling the peers that are named" if watches else "joining the swarm")
+        pulls = observer is not None
+        member = Membership(
+            config, folder, experience, counters, takes=pulls, samples=pulls, quiet=watches
         )
+        stack.enter_context(member)
         stages.close()
         stack.enter_context(stop.working())
-        for note in (*notes, *membership.notes):
+        for note in (*notes, *member.notes):
             tell(note)
-        announce(membership, tell)
+        announce(member, tell, watches=watches)
         if observer:
-            stack.enter_context(observer.at_work(membership, tell))
+            stack.enter_context(observer.at_work(member, tell))
             if observer.url:
                 status.serve(observer.url, "public")
-        status.run(membership)
-        stack.enter_context(dashboard(config, folder, counters, status, tell))
-        work(stop, membership, status, "seed", observer)
+        status.run(member)
+        if not watches:
+            stack.enter_context(dashboard(config, folder, counters, status, tell))
+        work(stop, member, status, kind, observer, seconds)
+    return observer
 
 
 def work(
@@ -85,7 +112,7 @@ def work(
     status: StatusFile,
     what: str,
     observer: Observer | None,
-    seconds: float = math.inf,
+    seconds: float,
 ) -> None:
     """Refresh the status and observe until stopped or ``seconds`` have passed.
 
@@ -98,16 +125,12 @@ def work(
             status.write(None)
         if observer:
             observer.look()
-        _check_network(membership, what)
+        if membership.failure:
+            failure = f"the network side of this {what} keeps failing"
+            remedy = "The traces are in node.log; start it again once the cause is gone."
+            raise NodeError(failure, membership.failure, remedy)
         if stop.wait(LOOK_SECONDS if observer else REPORT_SECONDS):
             return
-
-
-def _check_network(membership: Membership, what: str) -> None:
-    if membership.failure:
-        what = f"the network side of this {what} keeps failing"
-        remedy = "The traces are in node.log; start it again once the cause is gone."
-        raise NodeError(what, membership.failure, remedy)
 
 
 def run_join(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) -> None:
@@ -157,10 +180,7 @@ def ended(done: int, asked: int) -> str:
 
 
 def help_learn(launch: Launch) -> None:
-    """Run a rank other than 0 until rank 0 ends; a signal stops only rank 0.
-
-    Raises NodeError if the ranks cannot continue together.
-    """
+    """Run a rank other than 0 until rank 0 ends; a signal stops only rank 0."""
     messages = logging.StreamHandler()
     messages.setFormatter(PrintableFormatter(f"rank {launch.rank}: %(message)s"))
     logging.basicConfig(handlers=[messages])
@@ -176,42 +196,3 @@ def check_peers(config: Config, folder: RunFolder) -> None:
     if not (config.network.peers or folder.manifest.exists()):
         remedy = "Name members of the swarm: swarm-node watch --peers ADDRESS."
         raise ConfigError("network.peers", "[]", remedy)
-
-
-def run_watch(
-    config: Config, folder: RunFolder, options: RunOptions, stages: Stages, seconds: float
-) -> None:
-    """Observe a swarm until stopped or for ``seconds`` (0: no limit); share nothing.
-
-    With ``options.json`` it prints the last view. Raises NodeError if it cannot start or continue.
-    """
-    counters = Counters()
-    tell, status = teller(folder.log, err=options.json), StatusFile(folder)
-    with stopping(status.stop_after(tell)) as stop, folder.locked(), ExitStack() as stack:
-        public, snapshot = config.monitor.public, config.monitor.snapshot
-        observer = Observer(config, folder, "watch", public or not snapshot, counters)
-        stack.callback(observer.close)
-        status.start()
-        stack.callback(status.end)
-        SwarmFiles(folder).settle()
-        journal, notes = open_or_restore(folder.journal, SystemClock())
-        stack.callback(journal.close)
-        stages.begin("dialling the peers that are named")
-        membership = stack.enter_context(
-            Membership(
-                config, folder, observer.experience(journal), counters, samples=True, quiet=True
-            )
-        )
-        stages.close()
-        stack.enter_context(stop.working())
-        for note in (*notes, *membership.notes):
-            tell(note)
-        name, swarm = membership.manifest.name, membership.swarm_id.hex()[:16]
-        tell(f"watching swarm {name!r} {swarm}, as {membership.status().peer_id}")
-        with observer.at_work(membership, tell):
-            if observer.url:
-                status.serve(observer.url, "public")
-            status.run(membership)
-            work(stop, membership, status, "watch", observer, seconds or math.inf)
-    if options.json:
-        say(json.dumps(observer.shown))

@@ -24,11 +24,14 @@ STOPS = tuple(
 """Ctrl-C, a service manager's stop, and a terminal that is closed."""
 
 
-def announce(membership: Membership, tell: Callable[[str], None]) -> None:
-    """Print who this node is and how others join through it."""
+def announce(membership: Membership, tell: Callable[[str], None], *, watches: bool = False) -> None:
+    """Print who this node is and, unless it only watches, how others join through it."""
     status = membership.status()
-    name = membership.manifest.name
-    tell(f"{status.peer_id} in swarm {name!r} {membership.swarm_id.hex()[:16]}")
+    swarm = f"swarm {membership.manifest.name!r} {membership.swarm_id.hex()[:16]}"
+    if watches:
+        tell(f"watching {swarm}, as {status.peer_id}")
+        return
+    tell(f"{status.peer_id} in {swarm}")
     for address in status.addresses:
         tell(f"others join with: swarm-node join --peers {address}")
 

@@ -34,7 +34,6 @@ from swarm.admission import oldest_epoch
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import Counters
 from swarm.journal import open_or_restore
-from swarm.pool import Pool
 from swarm.verification import JudgeRefused
 
 log = logging.getLogger(__name__)
@@ -93,10 +92,6 @@ class Node(Opened):
             for _ in range(count)
         ]
         return VerifierPool(verifiers)
-
-    def _save(self, number: int, progress: RunState, trainer: Trainer, pool: Pool) -> None:
-        pool.forget(oldest_epoch(self.membership.manifest, self._clock.time()))
-        progress.save(number, trainer)
 
     def _too_large(self, manifest: Manifest) -> tuple[str, ...]:
         engine = self.config.engine
@@ -158,9 +153,14 @@ class Node(Opened):
         self.recorder = Recorder(
             self.membership.status, experience.pool, self.counters, self.groups
         )
+
+        def save(number: int) -> None:
+            experience.pool.forget(oldest_epoch(manifest, clock.time()))
+            progress.save(number, trainer)
+
         self.rounds = trainer.rounds(
             publish=self.membership.publish,
-            save=lambda number: self._save(number, progress, trainer, experience.pool),
+            save=save,
             rate=progress.rate,
             report=self.recorder.report,
             done=progress.round,

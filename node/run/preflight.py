@@ -143,15 +143,11 @@ def prepare(
         remedy = "Edit it, or choose another folder."
         raise NodeError("there is a config already", folder.config, remedy)
     identity, _ = open_identity(folder)
-    own = {"node.seed": _seed_of(identity)}
+    # Only the key's holder knows this seed, so peers cannot predict choices.
+    digest = sha256(identity.sign(b"swarm-node/1/node-seed", b"")).digest()
+    own = {"node.seed": int.from_bytes(digest[:8], "big") >> 1}
     write_config(folder.config, Config.with_overrides({**own, **(overrides or {})}))
     return folder, identity
-
-
-def _seed_of(identity: Identity) -> int:
-    """Derive a seed that only the key's holder knows, so peers cannot predict choices."""
-    digest = sha256(identity.sign(b"swarm-node/1/node-seed", b"")).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
 
 
 def open_identity(folder: RunFolder) -> tuple[Identity, bool]:

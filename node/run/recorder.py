@@ -28,7 +28,7 @@ from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup
 from node.run.outcome import Outcome
 from protocol.identity import peer_id_of
-from protocol.rollout import Completion, Finish, Group, Tokens
+from protocol.rollout import Completion, Finish, Group
 from swarm.admission import RefusedGroup
 from swarm.common.counters import Counters
 from swarm.groups import PooledGroup, informative
@@ -72,7 +72,7 @@ class ShownGroups:
         number, now = outcome.round, time.time()
         entropies = outcome.update.entropies
         if len(entropies) != len(outcome.own):
-            entropies = [()] * len(outcome.own)
+            entropies = ((),) * len(outcome.own)
         own = sorted(
             zip(outcome.own, entropies, strict=True), key=lambda each: not each[0].informative
         )[:AT_ONCE]
@@ -181,12 +181,10 @@ class ShownGroups:
         stopped = done.finish is Finish.STOP
         if tokens is None or not self._policy.spells(tokens.ids, done.text, stopped):
             return ShownTokens()
-        return ShownTokens(self._spelled(tokens), tokens.logprobs, tokens.versions, entropy)
-
-    def _spelled(self, tokens: Tokens) -> list[str]:
         for each in set(tokens.ids) - self._pieces.keys():
             self._pieces[each] = str(self._policy.tokenizer.decode([each]))
-        return [self._pieces[each] for each in tokens.ids]
+        text = [self._pieces[each] for each in tokens.ids]
+        return ShownTokens(text, tokens.logprobs, tokens.versions, entropy)
 
 
 def _nothing(rewards: Sequence[float], outcome: Outcome) -> str | None:
@@ -239,8 +237,7 @@ UPDATE_FIGURES = (
     *("loss", "entropy", "grad_norm", "largest_share", "clip_fraction", "masked_fraction"),
     *("ratio_low", "ratio_median", "ratio_high", "ratio_max", "engine_gap"),
 )
-MEMORY_SECONDS = 5.0
-"""Between two readings of memory: one walks the page tables of every process."""
+MEMORY_SECONDS = 5.0  # between two readings of memory: one walks the page tables of every process
 
 
 def record_of(

@@ -36,10 +36,6 @@ class RunState:
     all that is trained. The optimizer and the random states lie beside it. What was noted of
     another ``swarm``'s tasks is not restored. Raises CheckpointError if there were checkpoints, and
     none is left or can be read.
-
-    Attributes:
-        round: rounds done.
-        notes: where it resumes, and what had to be skipped to get there.
     """
 
     def __init__(
@@ -54,7 +50,8 @@ class RunState:
         self.loaded: Loaded | None = self._checkpoints.load_latest()
         if not self.loaded:
             _check_none_lost(folder)
-        self.round, self.notes = 0, ()
+        self.round = 0  # rounds done
+        self.notes: tuple[str, ...] = ()  # where it resumes, and what had to be skipped
         if loaded := self.loaded:
             self.round = int(loaded.state["round"])
             place = f"round {self.round}, policy step {loaded.state['policy_step']}"
@@ -82,11 +79,7 @@ class RunState:
         pool.rewind(int(state["policy_step"]))
 
     def save(self, number: int, trainer: Trainer) -> None:
-        """Write a checkpoint, once per round, with a backup of the journal.
-
-        Raises DiskFullError; earlier checkpoints are then untouched.
-        """
-
+        """Write a round's checkpoint and back up the journal, or raise DiskFullError."""
         if number == self._saved:
             return
 
@@ -112,10 +105,7 @@ class RunState:
         self.round = self._saved = number
 
     def rate(self, number: int, reward: float) -> bool:
-        """Store a held-out reward; return whether it is the best and lacks a checkpoint.
-
-        Raises NodeError if it cannot be stored.
-        """
+        """Store a held-out reward; return whether it is the best and lacks a checkpoint."""
         checkpoints, rewards = self._checkpoints, self._checkpoints.rewards
         steps = checkpoints.steps()
         best = reward >= rewards.highest(self._swarm, steps)

@@ -43,7 +43,7 @@ from protocol.manifest import Manifest
 from protocol.rollout import Group
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.groups import Origin, PooledGroup
+from swarm.groups import Origin
 from swarm.journal import Journal, JournalError
 from swarm.member import Experience
 from swarm.mixture.peer_advantage import PeersLead
@@ -126,7 +126,10 @@ class TrainingLoop:
         with watch.time("mix"):
             taken = self.external.take(number, written, own)
         with watch.time("generate"):
-            scripted = self._scripted(taken.groups)
+            scripted: Sequence[TrainingGroup] = ()
+            if self.semi_online:
+                self.semi_online.observe(taken.groups)
+                scripted = self.semi_online.generate()
         with watch.time("update"):
             groups = [*taken.own, *taken.training, *scripted]
             update = self.trained.learn(groups, self.source)
@@ -155,12 +158,6 @@ class TrainingLoop:
         if number % self.schedule.checkpoint_every == 0:
             self._checkpoint(number)
         return outcome
-
-    def _scripted(self, taken: Sequence[PooledGroup]) -> Sequence[TrainingGroup]:
-        if self.semi_online is None:
-            return ()
-        self.semi_online.observe(taken)
-        return self.semi_online.generate()
 
     def _evaluate(self, number: int) -> float:
         with self._watch.time("evaluate"):

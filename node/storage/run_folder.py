@@ -27,72 +27,41 @@ from swarm.common.util import counted, fsync_path, make_private
 log = logging.getLogger(__name__)
 
 
+class _Inside:
+    """A path inside a run folder, by its name there."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: RunFolder, owner: type[RunFolder]) -> Path:
+        return folder.root / self._name
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """Paths of one node's state, and the lock that keeps a second process out."""
 
     root: Path
 
-    @property
-    def config(self) -> Path:
-        return self.root / "node.toml"
-
-    @property
-    def identity(self) -> Path:
-        return self.root / "identity.key"
+    config = _Inside("node.toml")
+    identity = _Inside("identity.key")
+    journal = _Inside("journal.sqlite")
+    checkpoints = _Inside("checkpoints")
+    swarms = _Inside("swarms")
+    metrics = _Inside("metrics.jsonl")
+    rollouts = _Inside("rollouts.jsonl")
+    groups = _Inside("groups.jsonl")
+    log = _Inside("node.log")
+    status = _Inside("status.json")
+    peer_cache = _Inside("peers.json")
+    census = _Inside("census.json")
+    tensorboard = _Inside("tensorboard")
+    lock_file = _Inside("lock")
 
     @property
     def manifest(self) -> Path:
         """The swarm's signed manifest, byte for byte as first received."""
         return self.root / "manifest.swarm"
-
-    @property
-    def journal(self) -> Path:
-        return self.root / "journal.sqlite"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
-
-    @property
-    def swarms(self) -> Path:
-        return self.root / "swarms"
-
-    @property
-    def metrics(self) -> Path:
-        return self.root / "metrics.jsonl"
-
-    @property
-    def rollouts(self) -> Path:
-        return self.root / "rollouts.jsonl"
-
-    @property
-    def groups(self) -> Path:
-        return self.root / "groups.jsonl"
-
-    @property
-    def log(self) -> Path:
-        return self.root / "node.log"
-
-    @property
-    def status(self) -> Path:
-        return self.root / "status.json"
-
-    @property
-    def peer_cache(self) -> Path:
-        return self.root / "peers.json"
-
-    @property
-    def census(self) -> Path:
-        return self.root / "census.json"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.root / "tensorboard"
-
-    @property
-    def lock_file(self) -> Path:
-        return self.root / "lock"
 
     def create(self) -> RunFolder:
         """Create the folder if needed; raise NodeError if it is not writable."""
@@ -125,9 +94,14 @@ class RunFolder:
 
     def size(self) -> int:
         """Return the bytes of the node's own files; raise OSError if a part is unreadable."""
+
+        def unless_gone(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):
+                raise error
+
         found = [*_kin(self.identity), *self._files()]
         for tree in self._trees():
-            walked = os.walk(tree, onerror=_unless_gone)
+            walked = os.walk(tree, onerror=unless_gone)
             found += [Path(folder, name) for folder, _, names in walked for name in names]
         return sum(map(_size, found))
 
@@ -147,8 +121,12 @@ class RunFolder:
         """
         self.create()
         with private_umask(), self._lock_handle() as handle:
-            # `holder` takes the lock for an instant
-            if not _try_lock(handle, attempts=4):
+            for attempt in range(4):  # `holder` takes the lock for an instant
+                if attempt:
+                    time.sleep(0.05)
+                if try_lock(handle):
+                    break
+            else:
                 what = f"the run folder is already used by process {_pid(handle)}"
                 remedy = "Stop that process, or give this node a folder of its own."
                 raise RunFolderBusy(what, self.root, remedy)
@@ -216,20 +194,6 @@ def _size(path: Path) -> int:
         return 0  # a running node has replaced it
 
 
-def _unless_gone(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
-        raise error
-
-
-def _try_lock(handle: BinaryIO, attempts: int) -> bool:
-    for attempt in range(attempts):
-        if attempt:
-            time.sleep(0.05)
-        if try_lock(handle):
-            return True
-    return False
-
-
 def _pid(handle: BinaryIO) -> str:
     handle.seek(0)
     return handle.read(32).decode(errors="replace").strip() or "unknown"
@@ -269,10 +233,7 @@ class SwarmFiles:
         self.settle()
 
     def settle(self) -> None:
-        """Complete an interrupted move, if there is one.
-
-        Raises NodeError if the folder cannot be written to or the plan of the move is damaged.
-        """
+        """Complete an interrupted move; raise NodeError if its plan is damaged."""
         if not self._plan.exists():
             return
         try:
