@@ -22,6 +22,7 @@ from node.cli.options import (
     open_node,
     overrides_of,
     print_json,
+    waiting,
 )
 from node.errors import NodeError, UsageError
 from node.monitor.output import as_typed, printable
@@ -46,11 +47,10 @@ def doctor_command(
     """
     from node.doctor.machine import check_machine
     from node.doctor.network import check_network
-    from node.monitor.terminal import Terminal
 
     overrides = overrides_of(assignments, peers)
     node = open_node(config, overrides) if find_config(config) else _unmade(overrides)
-    with Terminal(stderr=True).status("looking at this machine and its network"):
+    with waiting("looking at this machine and its network"):
         findings = [
             *check_machine(node.config, node.folder),
             *check_network(node.config, node.folder),
@@ -115,7 +115,7 @@ def conformance_command(
     over = transport or NetworkSection().transport
     if "/p2p/" not in address:
         raise UsageError("--peers", repr(address), f"Name one peer in full, as {EXAMPLE}.")
-    with Terminal(stderr=True).status("looking at the peer"):
+    with waiting("looking at the peer"):
         findings = asyncio.run(_look(address, over))
     if json:
         print_json([asdict(finding) for finding in findings])

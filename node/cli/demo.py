@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import DebugOption, JsonOption, open_node
+from node.cli.options import DebugOption, JsonOption, open_node, waiting
 from node.config.overrides import parse_mix
 from node.errors import NodeError, UsageError
 from node.monitor.output import say
@@ -128,11 +128,11 @@ def plot_command(
 
     if out is not None and out.suffix.lower() not in ENDINGS:
         raise UsageError("--out", out, f"Name a file that ends in {', '.join(ENDINGS)}.")
-    with Terminal(stderr=True).status("reading what the runs recorded") as status:
+    with waiting("reading what the runs recorded") as update:
         found = histories(runs or [])
         window = smooth or window_for(list(found.values()))
         if out is not None:
-            status.update("drawing the chart")
+            update("drawing the chart")
             draw_runs(found, window, out)
     if out is not None:
         say(f"wrote {out}")

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from node.cli.options import ConfigOption, DebugOption, JsonOption, open_node, print_json, say_lines
+from node.cli.options import (
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    open_node,
+    print_json,
+    say_lines,
+    waiting,
+)
 from node.errors import NodeError, UsageError
 from node.monitor.output import as_typed, say
 from swarm.common.util import counted
@@ -38,7 +46,7 @@ def runs_command(
 
     if not path.is_dir():
         raise UsageError("no such folder", path, "Name one that may hold run folders.")
-    with Terminal(stderr=True).status("looking for run folders"):
+    with waiting("looking for run folders"):
         runs, unread = find_runs(path, depth)
     if json:
         print_json({"runs": [asdict(run) for run in runs], "unread": unread})
@@ -183,12 +191,11 @@ def stop_command(
     Ctrl-C ends only the wait. It is not an error if no node runs.
     """
     from node.monitor.present_status import CRASHED, present_status
-    from node.monitor.terminal import Terminal
     from node.run.background import stop_node
     from node.storage.checkpoints import Checkpoints
 
     folder = open_node(config).folder
-    with Terminal(stderr=True).status("waiting until the node has ended"):
+    with waiting("waiting until the node has ended"):
         pid = stop_node(folder, now=now)
     status = present_status(folder)
     if pid is not None and status["state"] == CRASHED:
@@ -248,7 +255,7 @@ def checkpoints_command(
 def _checkpoints_table(entries: list[Any]) -> Any:
     from rich.table import Table
 
-    from node.monitor.record import NONE, age, share, size
+    from node.monitor.record import NONE, lapse, share, size
 
     table = Table()
     for column in ("round", "step", "held-out reward", "size", "written"):
@@ -266,7 +273,7 @@ def _checkpoints_table(entries: list[Any]) -> Any:
             NONE if entry.policy_step is None else str(entry.policy_step),
             share(entry.reward),
             size(entry.bytes),
-            age(entry.age_s),
+            f"{lapse(entry.age_s)} ago",
             ", ".join(mark for mark, holds in marks.items() if holds),
         )
     return table
@@ -284,13 +291,12 @@ def rollback_command(
 
     Later checkpoints are set aside. You can go back to one of them in the same way.
     """
-    from node.monitor.terminal import Terminal
     from node.run.resume import roll_back
 
     if to != "best" and not to.isdecimal():
         raise UsageError("--to", to, "Give the number of a round, or: best.")
     node = open_node(config)
-    with Terminal(stderr=True).status("reading the checkpoints"):
+    with waiting("reading the checkpoints"):
         entry, later = roll_back(node.folder, node.config.schedule, to)
     if json:
         print_json({"round": entry.round, "policy_step": entry.policy_step, "set_aside": later})

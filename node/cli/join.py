@@ -30,6 +30,7 @@ from node.cli.options import (
     overrides_of,
     page_overrides,
     print_json,
+    waiting,
 )
 from node.errors import UsageError
 from node.monitor.output import as_typed, drop_what_fails, say
@@ -47,7 +48,7 @@ def started(
     debug: bool = False,
     stop_on_eof: bool = False,
 ) -> Iterator[tuple[LoadedNode, Any]]:
-    """Open the node of :func:`ready` and its log; yield it and the stages of its start."""
+    """Open the node of :func:`ready` and its log; yield it and its start's stages."""
     from node.monitor.live import Stages
     from node.monitor.logs import start_logging
 
@@ -118,14 +119,13 @@ def detach(
     """
     from node.distributed.torchrun import Launch
     from node.monitor.logs import ERROR
-    from node.monitor.terminal import Terminal
     from node.run.background import start_detached
 
     if Launch.read():
         raise UsageError(OPTION, "under torchrun", "Start torchrun itself in the background.")
     node = ready(given, overrides, json=json)
     arguments = [argument for argument in sys.argv[1:] if argument not in (OPTION, "--json")]
-    with Terminal(stderr=True).status("waiting until the node runs; Ctrl-C ends it"):
+    with waiting("waiting until the node runs; Ctrl-C ends it"):
         process = start_detached(arguments, node.folder)
     if process.exit_code:
         message = process.last_words or "it said nothing"

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from node.cli.options import (
+    LOADING,
     BestOption,
     ConfigOption,
     DebugOption,
@@ -19,12 +20,12 @@ from node.cli.options import (
     SetOption,
     StepOption,
     check_choice,
-    loading,
     model_of,
     node_named,
     open_node,
     overrides_of,
     print_json,
+    waiting,
 )
 from node.errors import UsageError
 from node.monitor.output import printable, say, say_on
@@ -97,7 +98,7 @@ def compare_command(
     """
     sides = {name: node_named(name) for name in (first, second)}
     judged = _whose_tasks(config, sides, overrides_of(assignments))
-    with loading():
+    with waiting(LOADING):
         from node.evaluation.comparison import Comparison, pinned_manifest
 
     manifest = pinned_manifest(judged.folder)
@@ -216,7 +217,7 @@ def evaluate_command(
     if ks[-1] > samples:
         raise UsageError("--k", ks[-1], f"Sample at least as many: --samples {ks[-1]}.")
     node = open_node(config, overrides_of(assignments))
-    with loading():
+    with waiting(LOADING):
         from node.policy.model_source import check_model
 
         if model:
@@ -310,7 +311,7 @@ def ask_command(
     """
     check_choice(step, best)
     node = open_node(config, overrides_of(assignments))
-    with loading():
+    with waiting(LOADING):
         from node.evaluation.asking import question_of
         from node.evaluation.comparison import pinned_manifest, verifier_of
 

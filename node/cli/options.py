@@ -117,10 +117,7 @@ ADMISSION_OPTION = "--admission"
 
 
 def parse_admission(text: str) -> AdmissionRule:
-    """Parse ``open``, ``allow:FILE`` or ``pow:BITS``, or raise UsageError.
-
-    FILE has one peer id per line, and ``#`` begins a comment.
-    """
+    """Parse ``open``, ``allow:FILE`` (one peer id per line) or ``pow:BITS``."""
     kind, _, value = text.partition(":")
     try:
         if kind == "open" and not value:
@@ -243,11 +240,11 @@ def only(what: str, given: str, things: Iterable[T], names: Callable[[T], Sequen
 
 
 @contextmanager
-def loading() -> Iterator[Callable[[str], None]]:
-    """Show that torch is loading; the yielded function shows another text instead."""
+def waiting(what: str) -> Iterator[Callable[[str], None]]:
+    """Show what the command waits for; the yielded function shows another text."""
     from node.monitor.terminal import Terminal
 
-    with Terminal(stderr=True).status(LOADING) as status:
+    with Terminal(stderr=True).status(what) as status:
         yield status.update
 
 
@@ -259,7 +256,7 @@ def model_of(
     ``model`` is a folder, hub id or shipped model. Without it, ``step`` and ``best`` choose a
     checkpoint of the node, as in :func:`node.policy.checkpoint_policy.chosen`.
     """
-    with loading() as tell:
+    with waiting(LOADING) as tell:
         from node.config.learning import PolicySection
         from node.policy.checkpoint_policy import checkpoint_policy, chosen
         from node.policy.policy import Policy

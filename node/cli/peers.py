@@ -32,8 +32,7 @@ from swarm.common.util import counted
 
 LARGEST_WIDTH = 10_000
 NAME_WIDTH = 16  # of a name in the table; the view of one peer has all of it
-SLACK = 8
-"""Beyond a table's minimum width: rich also shrinks columns that must keep theirs."""
+SLACK = 8  # beyond a table's minimum width: rich also shrinks columns that must keep theirs
 
 
 def peers_command(

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from node.cli.options import (
+    LOADING,
     BestOption,
     ConfigOption,
     DebugOption,
     JsonOption,
     StepOption,
     check_choice,
-    loading,
     open_node,
     print_json,
+    waiting,
 )
 from node.errors import NodeError, UsageError
 from node.monitor.output import say, say_on
@@ -110,7 +111,7 @@ def _by_hand(verifier: Any, task: Any) -> None:
 
 
 def _by_model(verifier: Any, task: Any, model: str) -> None:
-    with loading():
+    with waiting(LOADING):
         from node.config.learning import PolicySection
         from node.engines.engine import Sampling
         from node.engines.transformers.engine import TransformersEngine
@@ -172,7 +173,7 @@ def export_command(
 
         check_pushable(push)
     node = open_node(config)
-    with loading() as tell:
+    with waiting(LOADING) as tell:
         from node.evaluation.export import push as upload
         from node.evaluation.export import write_card
         from node.policy.checkpoint_policy import chosen, export

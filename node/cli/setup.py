@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli.options import (
+    LOADING,
     ConfigOption,
     DebugOption,
     JsonOption,
     LoadedNode,
-    loading,
     open_node,
     print_json,
     say_lines,
+    waiting,
 )
 from node.errors import NodeError, UsageError
 from node.monitor.output import as_typed, say
@@ -73,7 +74,6 @@ def found_command(
     """Create and sign the manifest that the members of a new swarm agree on."""
     from node.cli.options import parse_admission
     from node.errors import CatalogueError
-    from node.monitor.terminal import Terminal
     from node.network.founding import bounds_for, found_swarm, try_catalogue
     from node.storage.atomic_files import write_new
     from protocol.errors import BadSchema
@@ -96,7 +96,7 @@ def found_command(
             admission=parse_admission(admission),
             answers=answers,
         )
-        with Terminal(stderr=True).status("opening the catalogue, and playing its environments"):
+        with waiting("opening the catalogue, and playing its environments"):
             trial = try_catalogue(catalogue, node.config.tasks)
     except JudgeRefused as refused:
         remedy = "See what this machine lacks with: swarm-node doctor."
@@ -183,7 +183,7 @@ def plan_command(
     if probe and (memory is not None or device_memory is not None):
         remedy = "Leave it out, or ask about this machine without --memory and --device-memory."
         raise UsageError("--probe", "measures this machine alone", remedy)
-    with loading() as update:
+    with waiting(LOADING) as update:
         found = planned(model, task_tokens, Path(), memory, device_memory)
         if probe:
             from node.plan.plan import probed
@@ -205,10 +205,7 @@ def planned(
     memory: float | None = None,
     device_memory: float | None = None,
 ) -> Plan:
-    """Plan for this machine, or for one with other amounts of memory, in GiB.
-
-    Raises NodeError if there is no such model, or if it does not fit.
-    """
+    """Plan for this machine, or one with other memory (GiB); raise NodeError."""
     from node.plan.machine import asked_for, card, this_machine
     from node.plan.plan import plan
     from node.policy.model_source import config_folder
@@ -252,7 +249,7 @@ def init_command(
         raise UsageError("--model", f"{folder.config} is there already", remedy)
     plan = None
     if model and not folder.config.exists():
-        with loading():
+        with waiting(LOADING):
             plan = planned(model, task_tokens, directory)
     if made:
         folder, identity = prepare(directory, plan.choice.keys if plan else None)

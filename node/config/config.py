@@ -153,7 +153,8 @@ def refuse(config: Config) -> None:
     _check_groups(config)
     _check_schedule(config)
     _check_gpus(config)
-    _check_network(config)
+    for key in ("listen", "announce", "peers"):
+        check_addresses(f"network.{key}", getattr(config.network, key))
     _check_profile(config)
     if config.monitor.public:
         host_and_port("monitor.public", config.monitor.public)
@@ -223,12 +224,6 @@ def _check_gpus(config: Config) -> None:
                 "that, or leave it at 1."
             )
             raise ConfigError(f"engine.{key}", width, remedy)
-
-
-def _check_network(config: Config) -> None:
-    network = config.network
-    for key in ("listen", "announce", "peers"):
-        check_addresses(f"network.{key}", getattr(network, key))
 
 
 def _check_profile(config: Config) -> None:

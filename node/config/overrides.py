@@ -22,17 +22,17 @@ def parse_assignments(pairs: Iterable[str], option: str = "--set") -> dict[str, 
         tables = key.strip().split(".")
         if not equals or len(tables) < 2 or not all(tables):
             raise ConfigError(option, pair, "Write section.key=value, as in learner.lr=1e-5.")
-        value = _value(text.strip())
+        try:
+            value = tomllib.loads(f"value = {text.strip()}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text.strip()
         textual = not isinstance(value, str) and _takes_text(key.strip())
         assignments[key.strip()] = text.strip() if textual else value
     return assignments
 
 
 def parse_mix(text: str) -> tuple[int, int]:
-    """Parse ``"4/4"`` to ``(4, 4)``: local and peer groups in an update.
-
-    Raises UsageError if the text is not two numbers with a slash between them.
-    """
+    """Parse ``"4/4"`` to ``(4, 4)``, local and peer groups, or raise UsageError."""
     local, slash, external = text.partition("/")
     if not (slash and local.isdecimal() and external.isdecimal()):
         raise UsageError("--mix", text, "Write own/external groups, as in 4/4.")
@@ -46,10 +46,3 @@ def _takes_text(key: str) -> bool:
     table = Config.model_fields.get(section)
     field = getattr(table.annotation, "model_fields", {}).get(name) if table else None
     return field is not None and field.annotation is str
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text

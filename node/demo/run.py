@@ -25,7 +25,7 @@ from node.concurrency.threads import check_semaphores
 from node.config.config import Config, write_config
 from node.config.registry import ENGINES
 from node.config.sections import NetworkSection
-from node.demo.summary import SwarmSummary, SwarmView, summarise_node, summarise_swarm, table
+from node.demo.summary import SwarmSummary, SwarmView, draw, summarise_node, summarise_swarm, table
 from node.engines.kinds import EngineKind
 from node.errors import ConfigError, NodeError
 from node.monitor.history import GrowingLines, parsed, read_history
@@ -181,8 +181,7 @@ START_SECONDS = 90.0
 REFRESH_SECONDS = 0.5
 SLOW_START_SECONDS = 10.0
 EVALUATIONS = 15  # per node
-UNLIMITED = 150
-"""Rounds per that many evaluations if there is no last round."""
+UNLIMITED = 150  # rounds per that many evaluations if there is no last round
 DEFAULT_TRANSPORT = NetworkSection().transport
 MIXED = ("hivemind", "libp2p")
 SEED = -1  # number of the bootstrap node
@@ -287,10 +286,8 @@ def start_seed(
     """Create a swarm in ``folder`` and start its bootstrap node."""
     folder.mkdir(mode=PRIVATE_FOLDER)
     identity = Identity.create(folder / "identity.key")
-    write_new(
-        folder / "manifest.swarm",
-        found_swarm(identity, name="demo", catalogue=catalogue, epoch_seconds=EPOCH_SECONDS),
-    )
+    manifest = found_swarm(identity, name="demo", catalogue=catalogue, epoch_seconds=EPOCH_SECONDS)
+    write_new(folder / "manifest.swarm", manifest)
     overrides = {"node.name": "seed", "network.transport": transport, "monitor.dashboard": False}
     write_config(folder / "node.toml", loopback(overrides))
     return NodeProcess(["seed", "--config", str(folder / "node.toml")], folder, environment)
@@ -360,19 +357,12 @@ def summarise(
     if not all(records.values()):
         remedy = f"The logs are under {folder}."
         raise NodeError("stopped before every node had done a round", None, remedy)
-    from node.demo.summary import draw
-
     chart = folder / "reward.png"
     draw(records, chart)
-    rows = [
-        summarise_node(
-            name,
-            Identity.load(nodes[name].folder / "identity.key").peer_id,
-            settings.model_of(number),
-            records[name],
-        )
-        for number, name in enumerate(nodes)
-    ]
+    rows = []
+    for number, (name, node) in enumerate(nodes.items()):
+        peer_id = Identity.load(node.folder / "identity.key").peer_id
+        rows.append(summarise_node(name, peer_id, settings.model_of(number), records[name]))
     manifest = (folder / "seed" / "manifest.swarm").read_bytes()
     return summarise_swarm(swarm_id(manifest).hex(), rows, wall_s, chart)
 

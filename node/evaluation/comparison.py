@@ -90,11 +90,9 @@ class Comparison:
         if first.tasks != second.tasks:
             raise ValueError("only evaluations of the same tasks can be compared")
         prompts = first.prompts or (None,) * len(first.tasks)
+        columns = zip(first.tasks, prompts, first.rewards, second.rewards, strict=True)
         rows = [
-            Disputed(task, prompt, fmean(one), fmean(other))
-            for task, prompt, one, other in zip(
-                first.tasks, prompts, first.rewards, second.rewards, strict=True
-            )
+            Disputed(task, prompt, fmean(one), fmean(other)) for task, prompt, one, other in columns
         ]
         families: dict[str, list[Disputed]] = {}
         for row in rows:

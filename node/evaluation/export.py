@@ -49,10 +49,8 @@ class Training:
     def of(cls, history: Sequence[RoundRecord], rounds: int, policy_steps: int | None) -> Training:
         """Sum records up to a round; a kept record stands for omitted ones before it."""
         kept = [record for record in history if record.round <= rounds]
-        gaps = [
-            record.round - before
-            for before, record in zip((0, *(r.round for r in kept)), kept, strict=False)
-        ]
+        rounds_before = (0, *(record.round for record in kept))
+        gaps = [r.round - before for before, r in zip(rounds_before, kept, strict=False)]
         weighed = list(zip(gaps, kept, strict=True))
         external = sum(gap * record.groups_external for gap, record in weighed)
         groups = external + sum(gap * record.groups_own for gap, record in weighed)
@@ -192,10 +190,8 @@ def _origin(folder: RunFolder, loaded: Loaded) -> ModelOrigin:
         return ModelOrigin(None, None, None)
     signed = folder.manifest.read_bytes()
     rated = Checkpoints(loaded.path.parent).rewards.read().get(loaded.step)
-    here = rated is not None and rated[0] == swarm_id(signed).hex()
-    return ModelOrigin(
-        signed, checked_manifest(signed, str(folder.manifest)), rated[1] if rated and here else None
-    )
+    heldout = rated[1] if rated and rated[0] == swarm_id(signed).hex() else None
+    return ModelOrigin(signed, checked_manifest(signed, str(folder.manifest)), heldout)
 
 
 def check_pushable(repo: str) -> None:
