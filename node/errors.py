@@ -34,15 +34,10 @@ class ConfigError(NodeError):
     exit_code = 2
 
     def __init__(self, key: str, value: object, remedy: str) -> None:
-        super().__init__(key, _as_written(value), remedy)
+        shown = str(value).lower() if isinstance(value, bool) else repr(value)
+        shown = shown if len(shown) <= MOST else f"{shown[:MOST]}…"
+        super().__init__(key, None if value is None else shown, remedy)
         self.key = key
-
-
-def _as_written(value: object) -> str | None:
-    if value is None:
-        return None
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= MOST else f"{text[:MOST]}…"
 
 
 class UsageError(NodeError):

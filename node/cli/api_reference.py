@@ -19,6 +19,7 @@ DRIVEN = (
     "node.monitor.record:RoundRecord",
 )
 """Classes with which another program drives a node."""
+DECORATED = (classmethod, staticmethod, property)
 HEAD = """\
 # Python
 
@@ -49,24 +50,22 @@ def _class(place: str) -> Iterator[str]:
     kind = getattr(importlib.import_module(module), name)
     yield f"### `{module}.{name}`\n"
     yield f"```text\n{inspect.getdoc(kind)}\n```\n"
-    for called, member in vars(kind).items():
-        told = inspect.getdoc(member)
-        if called.startswith("_") or not told or not _is_method(member):
-            continue
-        yield f"- `{called}{_arguments(member)}`: {_first(told)}"
+    for name, member in vars(kind).items():
+        documentation = inspect.getdoc(member)
+        method = inspect.isfunction(member) or isinstance(member, DECORATED)
+        if method and documentation and not name.startswith("_"):
+            summary = " ".join(documentation.split("\n\n")[0].split()).replace("``", "`")
+            yield f"- `{name}{_arguments(member)}`: {summary}"
     yield ""
-
-
-def _is_method(member: Any) -> bool:
-    return inspect.isfunction(member) or isinstance(member, classmethod | staticmethod | property)
 
 
 def _arguments(member: Any) -> str:
     if isinstance(member, property):
         return ""
     signature = inspect.signature(getattr(member, "__func__", member))
-    told = signature.replace(parameters=[_spelled(p) for p in signature.parameters.values()])
-    return str(told).replace("'", "").replace("Ellipsis", "...")
+    parameters = [_spelled(parameter) for parameter in signature.parameters.values()]
+    text = str(signature.replace(parameters=parameters))
+    return text.replace("'", "").replace("Ellipsis", "...")
 
 
 def _spelled(parameter: inspect.Parameter) -> inspect.Parameter:
@@ -75,10 +74,6 @@ def _spelled(parameter: inspect.Parameter) -> inspect.Parameter:
     if parameter.default is inspect.Parameter.empty or lasting:
         return parameter
     return parameter.replace(default=...)
-
-
-def _first(told: str) -> str:
-    return " ".join(told.split("\n\n")[0].split()).replace("``", "`")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,14 +22,16 @@ from node.cli.options import (
     open_node,
     overrides_of,
     print_json,
+    waiting,
 )
 from node.errors import NodeError, UsageError
+from node.monitor.output import as_typed, printable
 
 if TYPE_CHECKING:
     from node.conformance.peer import CaseResult
 
 
-COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+COLOURS = {"ok": "green", "warn": "yellow", "skip": "yellow", "fail": "red"}
 
 
 def doctor_command(
@@ -45,11 +47,10 @@ def doctor_command(
     """
     from node.doctor.machine import check_machine
     from node.doctor.network import check_network
-    from node.monitor.terminal import Terminal
 
     overrides = overrides_of(assignments, peers)
     node = open_node(config, overrides) if find_config(config) else _unmade(overrides)
-    with Terminal(stderr=True).status("looking at this machine and its network"):
+    with waiting("looking at this machine and its network"):
         findings = [
             *check_machine(node.config, node.folder),
             *check_network(node.config, node.folder),
@@ -57,7 +58,9 @@ def doctor_command(
     if json:
         print_json([asdict(finding) for finding in findings])
     else:
-        _show(findings)
+        for each in findings:
+            remedy = as_typed(each.remedy) if each.remedy else ""
+            _show(each.level, f"{each.check:<11}{printable(each.found)}", 11, remedy)
     if any(finding.level == "fail" for finding in findings):
         raise typer.Exit(1)
 
@@ -71,32 +74,24 @@ def _unmade(overrides: dict[str, Any]) -> LoadedNode:
     return LoadedNode(path, config, run_folder(path, config))
 
 
-def _show(findings: list[Any]) -> None:
+def _show(level: str, line: str, indent: int, note: str) -> None:
+    """Print a result in the color of its level, and a note below it, if there is one."""
     from rich.text import Text
 
-    from node.monitor.output import as_typed, printable
     from node.monitor.terminal import Terminal
 
     console = Terminal(soft_wrap=True)
-    for finding in findings:
-        level = (f"{finding.level:<4}", COLOURS[finding.level])
-        console.print(Text.assemble(level, f"  {finding.check:<11}{printable(finding.found)}"))
-        if finding.remedy:
-            console.print(
-                f"      {'':<11}-> {printable(as_typed(finding.remedy))}", highlight=False
-            )
+    console.print(Text.assemble((f"{level:<4}", COLOURS[level]), f"  {line}"))
+    if note:
+        console.print(f"      {'':<{indent}}-> {printable(note)}", highlight=False)
 
 
-CASE_COLOURS = {"ok": "green", "skip": "yellow", "fail": "red"}
 EXAMPLE = "/ip4/192.0.2.7/tcp/31337/p2p/12D3Koo…"
 
 
 def conformance_command(
     address: Annotated[
-        str,
-        typer.Option(
-            "--peers", metavar="ADDRESS", help="Of the one peer to look at.", show_default=False
-        ),
+        str, typer.Option("--peers", metavar="ADDRESS", help="Of the one peer to look at.")
     ] = "",
     transport: Annotated[
         str | None,
@@ -104,7 +99,6 @@ def conformance_command(
             "--transport",
             metavar="KIND",
             help="What to speak to it with: hivemind or libp2p; one that is installed.",
-            show_default=False,
         ),
     ] = None,
     json: JsonOption = False,
@@ -121,12 +115,16 @@ def conformance_command(
     over = transport or NetworkSection().transport
     if "/p2p/" not in address:
         raise UsageError("--peers", repr(address), f"Name one peer in full, as {EXAMPLE}.")
-    with Terminal(stderr=True).status("looking at the peer"):
+    with waiting("looking at the peer"):
         findings = asyncio.run(_look(address, over))
     if json:
         print_json([asdict(finding) for finding in findings])
     else:
-        _conformance_show(findings)
+        for each in findings:
+            _show(each.outcome, f"section {each.section:<2}  {each.says}", 12, each.found)
+        counts = Counter(finding.outcome for finding in findings)
+        total = ", ".join(f"{counts[kind]} {kind}" for kind in ("ok", "skip", "fail"))
+        Terminal(soft_wrap=True).print(total)
     if any(finding.outcome == "fail" for finding in findings):
         raise typer.Exit(1)
 
@@ -143,24 +141,6 @@ async def _look(address: str, over: str) -> list[CaseResult]:
             remedy = "Look at it with swarm-node doctor --peers; nothing was tried."
             raise NodeError("the peer hands out no manifest", error, remedy) from error
         except ProtocolError as error:
-            raise NodeError(
-                "the peer's manifest does not hold",
-                f"{error.code}: {error}",
-                "Try it on the vectors of docs/protocol.md, section 14, first.",
-            ) from error
-
-
-def _conformance_show(findings: Sequence[CaseResult]) -> None:
-    from rich.text import Text
-
-    from node.monitor.output import printable
-    from node.monitor.terminal import Terminal
-
-    console = Terminal(soft_wrap=True)
-    for finding in findings:
-        outcome = (f"{finding.outcome:<4}", CASE_COLOURS[finding.outcome])
-        console.print(Text.assemble(outcome, f"  section {finding.section:<2}  {finding.says}"))
-        if finding.found:
-            console.print(f"      {'':<10}  -> {printable(finding.found)}", highlight=False)
-    counts = {kind: sum(f.outcome == kind for f in findings) for kind in CASE_COLOURS}
-    console.print(", ".join(f"{count} {kind}" for kind, count in counts.items()))
+            what = "the peer's manifest does not hold"
+            remedy = "Try it on the vectors of docs/protocol.md, section 14, first."
+            raise NodeError(what, f"{error.code}: {error}", remedy) from error

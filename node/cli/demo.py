@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import DebugOption, JsonOption, open_node
+from node.cli.options import DebugOption, JsonOption, open_node, waiting
 from node.config.overrides import parse_mix
 from node.errors import NodeError, UsageError
 from node.monitor.output import say
@@ -31,28 +31,21 @@ def demo_command(
             min=1,
             max=64,
             help="Nodes that train. Left out: 4, or 2 where each has a vLLM of its own.",
-            show_default=False,
         ),
     ] = None,
     rounds: Annotated[
         int, typer.Option("--rounds", min=0, help="Rounds of each node; 0: until Ctrl-C.")
     ] = 150,
     mix: Annotated[
-        str,
-        typer.Option("--mix", metavar="OWN/EXTERNAL", help="Groups in an update."),
+        str, typer.Option("--mix", metavar="OWN/EXTERNAL", help="Groups in an update.")
     ] = "2/6",
     run_dir: Annotated[
         Path | None,
-        typer.Option(
-            "--run-dir",
-            help="New folder for all of it. Left out: under ./demo-run.",
-            show_default=False,
-        ),
+        typer.Option("--run-dir", help="New folder for all of it. Left out: under ./demo-run."),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**62, help="Seeds the nodes.")] = 0,
     engine: Annotated[
-        str,
-        typer.Option("--engine", metavar="KIND", help="What samples: transformers, vllm, …"),
+        str, typer.Option("--engine", metavar="KIND", help="What samples: transformers, vllm, …")
     ] = "transformers",
     transport: Annotated[
         str | None,
@@ -60,7 +53,6 @@ def demo_command(
             "--transport",
             metavar="KIND",
             help="What they meet over: hivemind, libp2p, …, or mixed for both of these.",
-            show_default=False,
         ),
     ] = None,
     catalogue: Annotated[
@@ -105,12 +97,10 @@ def plot_command(
             metavar="[RUN]...",
             help="Run folders, or folders that hold some, such as one in demo-run. "
             "Left out: ./node.toml's, then ./swarm-run.",
-            show_default=False,
         ),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", help="File to write: .png, .svg or .pdf.", show_default=False),
+        Path | None, typer.Option("--out", help="File to write: .png, .svg or .pdf.")
     ] = None,
     terminal: Annotated[
         bool,
@@ -122,7 +112,6 @@ def plot_command(
             "--smooth",
             min=1,
             help="Rounds that each point is the mean of. Left out: a twentieth of all.",
-            show_default=False,
         ),
     ] = None,
     debug: DebugOption = False,
@@ -134,33 +123,22 @@ def plot_command(
     if out is None and not terminal and not sys.stdout.isatty():
         remedy = "Add --out FILE.png, or --terminal for lines of bars."
         raise UsageError("standard output is no terminal to draw in", None, remedy)
-    from node.monitor.history import ENDINGS
+    from node.monitor.history import ENDINGS, draw_runs, run_table, window_for
     from node.monitor.terminal import Terminal
 
     if out is not None and out.suffix.lower() not in ENDINGS:
         raise UsageError("--out", out, f"Name a file that ends in {', '.join(ENDINGS)}.")
-    with Terminal(stderr=True).status("reading what the runs recorded") as status:
+    with waiting("reading what the runs recorded") as update:
         found = histories(runs or [])
-        from node.monitor.history import window_for
-
         window = smooth or window_for(list(found.values()))
         if out is not None:
-            status.update("drawing the chart")
-            from node.monitor.history import draw_runs
-
+            update("drawing the chart")
             draw_runs(found, window, out)
     if out is not None:
         say(f"wrote {out}")
     if out is None or terminal:
-        _show(found, window)
-
-
-def _show(found: dict[str, list[RoundRecord]], window: int) -> None:
-    from node.monitor.history import run_table
-    from node.monitor.terminal import Terminal
-
-    console = Terminal()
-    console.print_table(run_table(found, window, console))
+        console = Terminal()
+        console.print_table(run_table(found, window, console))
 
 
 def histories(given: Sequence[Path]) -> dict[str, list[RoundRecord]]:
@@ -201,7 +179,12 @@ def _run_folders(path: Path) -> list[Path]:
         if not (root / METRICS).exists():
             raise _no_round(root)
         return [root]
-    inside = sorted(path.glob(f"*/{METRICS}"), key=_by_number) if path.is_dir() else []
+
+    def by_number(path: Path) -> list[tuple[int, str]]:
+        parts = re.split(r"(\d+)", str(path))
+        return [(int(part), "") if part.isdigit() else (0, part) for part in parts]
+
+    inside = sorted(path.glob(f"*/{METRICS}"), key=by_number) if path.is_dir() else []
     if not inside:
         remedy = f"Name a folder with a {METRICS}, as each node that trains has one."
         raise NodeError("not a run folder", path, remedy)
@@ -211,12 +194,6 @@ def _run_folders(path: Path) -> list[Path]:
 def _no_round(folder: Path) -> NodeError:
     remedy = "Let its node finish a round; a bootstrap node trains nothing and has none."
     return NodeError("no round is recorded yet in", folder, remedy)
-
-
-def _by_number(path: Path) -> list[tuple[int, str]]:
-    return [
-        (int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", str(path))
-    ]
 
 
 def _names(folders: Sequence[Path]) -> list[str]:

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from node.cli.options import ConfigOption, DebugOption, JsonOption, open_node, print_json
+from node.cli.options import (
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    open_node,
+    print_json,
+    say_lines,
+    waiting,
+)
 from node.errors import NodeError, UsageError
 from node.monitor.output import as_typed, say
 from swarm.common.util import counted
@@ -38,7 +46,7 @@ def list_command(
 
     if not path.is_dir():
         raise UsageError("no such folder", path, "Name one that may hold run folders.")
-    with Terminal(stderr=True).status("looking for run folders"):
+    with waiting("looking for run folders"):
         runs, unread = find_runs(path, depth)
     if json:
         print_json({"runs": [asdict(run) for run in runs], "unread": unread})
@@ -109,7 +117,7 @@ def _lines(status: dict[str, Any]) -> list[tuple[str, str]]:
         ("swarm", f"{status['swarm_name']} {status['swarm_id']}"),
         *(("address", address) for address in status["addresses"]),
         *(("reach", line) for line in _reach(status)),
-        ("peers", _peers(status)),
+        ("peers", _peers(status["peers"], status["swarm_id"])),
         *((name, status[page]) for page, name in PAGES.items() if status[page]),
     ]
     if status["record"] is None:
@@ -128,20 +136,15 @@ def _reach(status: dict[str, Any]) -> list[str]:
     reach = status.get("reach")  # missing in earlier releases
     if not reach or not status["running"]:
         return []
-    told = f"{reach['way']}: {reach['cause']}" if reach["cause"] else reach["way"]
-    return [told, f"-> {reach['remedy']}"] if reach["remedy"] else [told]
+    way = f"{reach['way']}: {reach['cause']}" if reach["cause"] else reach["way"]
+    return [way, f"-> {reach['remedy']}"] if reach["remedy"] else [way]
 
 
-def _peers(status: dict[str, Any]) -> str:
-    met = [peer for peer in status["peers"] if not _stranger(peer, status["swarm_id"])]
-    connected = sum(peer["connected"] for peer in met)
-    strangers = len(status["peers"]) - len(met)
-    others = f"; {strangers} in another swarm" if strangers else ""
-    return f"{connected} connected, {len(met)} met{others}"
-
-
-def _stranger(peer: dict[str, Any], ours: str) -> bool:
-    return peer.get("swarm_id") not in (None, ours)
+def _peers(peers: list[dict[str, Any]], ours: str) -> str:
+    met = [peer for peer in peers if peer.get("swarm_id") in (None, ours)]
+    connected, others = sum(peer["connected"] for peer in met), len(peers) - len(met)
+    suffix = f"; {others} in another swarm" if others else ""
+    return f"{connected} connected, {len(met)} met{suffix}"
 
 
 LOOK_SECONDS = 0.25
@@ -165,19 +168,14 @@ def logs_command(
 
     folder = open_node(config).folder
     with closing(LogTail(folder.log)) as tail:
-        _show(tail.last(lines))
+        say_lines(tail.last(lines))
         while follow:
             # Checked before the log is read: once the node has ended, its log is complete.
             follow = folder.holder() is not None
-            _show(tail.new())
+            say_lines(tail.new())
             if follow:
                 time.sleep(LOOK_SECONDS)
-        _show(tail.rest())
-
-
-def _show(lines: list[str]) -> None:
-    for line in lines:
-        say(line)
+        say_lines(tail.rest())
 
 
 def stop_command(
@@ -193,12 +191,11 @@ def stop_command(
     Ctrl-C ends only the wait. It is not an error if no node runs.
     """
     from node.monitor.present_status import CRASHED, present_status
-    from node.monitor.terminal import Terminal
     from node.run.background import stop_node
     from node.storage.checkpoints import Checkpoints
 
     folder = open_node(config).folder
-    with Terminal(stderr=True).status("waiting until the node has ended"):
+    with waiting("waiting until the node has ended"):
         pid = stop_node(folder, now=now)
     status = present_status(folder)
     if pid is not None and status["state"] == CRASHED:
@@ -258,7 +255,7 @@ def checkpoints_command(
 def _checkpoints_table(entries: list[Any]) -> Any:
     from rich.table import Table
 
-    from node.monitor.record import NONE, age, share, size
+    from node.monitor.record import NONE, lapse, share, size
 
     table = Table()
     for column in ("round", "step", "held-out reward", "size", "written"):
@@ -276,7 +273,7 @@ def _checkpoints_table(entries: list[Any]) -> Any:
             NONE if entry.policy_step is None else str(entry.policy_step),
             share(entry.reward),
             size(entry.bytes),
-            age(entry.age_s),
+            f"{lapse(entry.age_s)} ago",
             ", ".join(mark for mark, holds in marks.items() if holds),
         )
     return table
@@ -294,13 +291,12 @@ def rollback_command(
 
     Later checkpoints are set aside. You can go back to one of them in the same way.
     """
-    from node.monitor.terminal import Terminal
     from node.run.resume import roll_back
 
     if to != "best" and not to.isdecimal():
         raise UsageError("--to", to, "Give the number of a round, or: best.")
     node = open_node(config)
-    with Terminal(stderr=True).status("reading the checkpoints"):
+    with waiting("reading the checkpoints"):
         entry, later = roll_back(node.folder, node.config.schedule, to)
     if json:
         print_json({"round": entry.round, "policy_step": entry.policy_step, "set_aside": later})
@@ -317,7 +313,6 @@ def dashboard_command(
             "--address",
             metavar="HOST:PORT",
             help="Serve it there. Left out: on this machine alone, on port 8710 or the next free.",
-            show_default=False,
         ),
     ] = None,
     config: ConfigOption = None,

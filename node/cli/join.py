@@ -6,8 +6,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
@@ -30,32 +30,36 @@ from node.cli.options import (
     overrides_of,
     page_overrides,
     print_json,
+    waiting,
 )
 from node.errors import UsageError
-from node.monitor.output import as_typed, say
+from node.monitor.output import as_typed, drop_what_fails, say
 
 NEW_FOLDER = Path("swarm-run")
 WAY_BACK = ("network.lan", "network.peers")
 
 
-def start(
+@contextmanager
+def started(
     given: Path | None,
     overrides: Mapping[str, Any],
     *,
     json: bool = False,
     debug: bool = False,
     stop_on_eof: bool = False,
-) -> LoadedNode:
-    """Open the node of :func:`ready` and its log, which outlives its output."""
+) -> Iterator[tuple[LoadedNode, Any]]:
+    """Open the node of :func:`ready` and its log; yield it and its start's stages."""
+    from node.monitor.live import Stages
     from node.monitor.logs import start_logging
-    from node.monitor.output import drop_what_fails
 
     node = ready(given, overrides, json=json)
     start_logging(node.folder.log, node.config.monitor.log_level, debug=debug)
-    drop_what_fails()
+    drop_what_fails()  # the log outlives the output
     if stop_on_eof:
         interrupt_on_eof()
-    return node
+    with closing(Stages(quiet=json)) as stages:
+        stages.begin("looking at the config and this machine")
+        yield node, stages
 
 
 def ready(given: Path | None, overrides: Mapping[str, Any], *, json: bool = False) -> LoadedNode:
@@ -74,13 +78,11 @@ def ready(given: Path | None, overrides: Mapping[str, Any], *, json: bool = Fals
         back = {key: value for key, value in overrides.items() if key in WAY_BACK}
         folder, identity = prepare(NEW_FOLDER, back)
         path = folder.config
-        say(
-            f"made a node in ./{NEW_FOLDER}: {identity.peer_id}; its settings are in {path}",
-            err=json,
-        )
+        made = f"made a node in ./{NEW_FOLDER}: {identity.peer_id}"
+        say(f"{made}; its settings are in {path}", err=json)
     node = open_node(path, overrides)
-    identity, made = open_identity(node.folder)
-    if made:
+    identity, is_new = open_identity(node.folder)
+    if is_new:
         say(f"made an identity: {identity.peer_id}, kept in {node.folder.identity}", err=json)
     return node
 
@@ -117,37 +119,35 @@ def detach(
     """
     from node.distributed.torchrun import Launch
     from node.monitor.logs import ERROR
-    from node.monitor.terminal import Terminal
     from node.run.background import start_detached
 
     if Launch.read():
         raise UsageError(OPTION, "under torchrun", "Start torchrun itself in the background.")
     node = ready(given, overrides, json=json)
     arguments = [argument for argument in sys.argv[1:] if argument not in (OPTION, "--json")]
-    with Terminal(stderr=True).status("waiting until the node runs; Ctrl-C ends it"):
-        started = start_detached(arguments, node.folder)
-    if started.exit_code:
-        words = started.last_words or "it said nothing"
-        if not words.startswith(ERROR):
-            words = f"{ERROR}the node ended with status {started.exit_code}: {words}"
-            words += f". All it said is in {node.folder.log}."
-        say(words, err=True)
-        raise typer.Exit(started.exit_code)
-    told = started.status or {}
-    addresses = told.get("addresses", []) if member else []
+    with waiting("waiting until the node runs; Ctrl-C ends it"):
+        process = start_detached(arguments, node.folder)
+    if process.exit_code:
+        message = process.last_words or "it said nothing"
+        if not message.startswith(ERROR):
+            message = f"{ERROR}the node ended with status {process.exit_code}: {message}"
+            message += f". All it said is in {node.folder.log}."
+        say(message, err=True)
+        raise typer.Exit(process.exit_code)
+    status = process.status or {}
+    addresses, public = status.get("addresses", []) if member else [], status.get("public")
     if json:
-        facts = {"pid": started.pid, "running": started.exit_code is None, "addresses": addresses}
-        facts["public"] = told.get("public")
-        print_json({**facts, "log": str(node.folder.log)})
+        facts = {"pid": process.pid, "running": process.exit_code is None, "addresses": addresses}
+        print_json({**facts, "public": public, "log": str(node.folder.log)})
         return
-    if started.status is None:
-        say(f"the node has ended: {started.last_words}")
+    if process.status is None:
+        say(f"the node has ended: {process.last_words}")
         return
-    say(f"the node runs in the background, as process {started.pid}")
+    say(f"the node runs in the background, as process {process.pid}")
     for address in addresses:
         say(f"others join with: swarm-node join --peers {address}")
-    if told.get("public"):
-        say(f"the swarm's page: {told['public']}")
+    if public:
+        say(f"the swarm's page: {public}")
     config = quote(str(node.path))
     say(as_typed(f"follow it with: swarm-node logs -f --config {config}"))
     say(as_typed(f"stop it with: swarm-node stop --config {config}"))
@@ -186,8 +186,7 @@ def join_command(
     from node.distributed.torchrun import Launch
     from node.run.foreground import RunOptions
 
-    launch = Launch.read()
-    if launch and launch.rank:
+    if (launch := Launch.read()) and launch.rank:
         from node.run.commands import help_learn
 
         help_learn(launch)
@@ -199,11 +198,8 @@ def join_command(
     if detached:
         detach(config, overrides, json=json)
         return
-    node = start(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
-    from node.monitor.live import Stages
-
-    with closing(Stages(quiet=json)) as stages:
-        stages.begin("looking at the config and this machine")
+    start = started(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
+    with start as (node, stages):
         from node.run.preflight import check_start
 
         check_start(node.config, node.folder)
@@ -235,13 +231,10 @@ def bootstrap_command(
     if detached:
         detach(config, overrides, json=json)
         return
-    node = start(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
-    from node.monitor.live import Stages
-
-    with closing(Stages(quiet=json)) as stages:
-        stages.begin("looking at the config and this machine")
-        from node.run.commands import run_seed
+    start = started(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
+    with start as (node, stages):
+        from node.run.commands import run_bootstrap
         from node.run.preflight import check_places
 
         check_places(node.config, node.folder)
-        run_seed(node.config, node.folder, RunOptions(json=json), stages)
+        run_bootstrap(node.config, node.folder, RunOptions(json=json), stages)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
+from textwrap import indent
 from typing import Annotated, Any
 
 import typer
 
 from node.cli.options import (
+    LOADING,
     BestOption,
     ConfigOption,
     DebugOption,
@@ -18,26 +20,19 @@ from node.cli.options import (
     SetOption,
     StepOption,
     check_choice,
-    loading,
     model_of,
     node_named,
     open_node,
     overrides_of,
     print_json,
+    waiting,
 )
 from node.errors import UsageError
 from node.monitor.output import printable, say, say_on
 
 
 def evaluated(
-    config: Any,
-    manifest: Any,
-    policy: Any,
-    *,
-    tasks: int,
-    samples: int,
-    seed: int | None = None,
-    name: str = "tasks",
+    config: Any, manifest: Any, policy: Any, name: str = "tasks", *, tasks: int, **counts: int
 ) -> Any:
     """Call :func:`node.evaluation.comparison.evaluate` with a progress bar ``name``."""
     from rich.progress import (
@@ -64,15 +59,11 @@ def evaluated(
         disable=not console.is_terminal,
     ) as bar:
         row = bar.add_task(name, total=tasks)
-        return evaluate(
-            config,
-            manifest,
-            policy,
-            tasks=tasks,
-            samples=samples,
-            seed=seed,
-            progress=lambda done: bar.update(row, completed=done),
-        )
+
+        def progress(done: int) -> None:
+            bar.update(row, completed=done)
+
+        return evaluate(config, manifest, policy, tasks=tasks, progress=progress, **counts)
 
 
 SEED = 0  # of what both sample, so that a comparison is reproducible
@@ -84,8 +75,7 @@ def compare_command(
     first: Annotated[
         str,
         typer.Argument(
-            metavar="A",
-            help="A node (config or folder), or a model (folder, hub id or shipped).",
+            metavar="A", help="A node (config or folder), or a model (folder, hub id or shipped)."
         ),
     ],
     second: Annotated[str, typer.Argument(metavar="B", help="What it is compared with.")],
@@ -108,25 +98,16 @@ def compare_command(
     """
     sides = {name: node_named(name) for name in (first, second)}
     judged = _whose_tasks(config, sides, overrides_of(assignments))
-    with loading():
+    with waiting(LOADING):
         from node.evaluation.comparison import Comparison, pinned_manifest
 
     manifest = pinned_manifest(judged.folder)
+    counts = {"tasks": tasks, "samples": samples, "seed": SEED}
     results = []
     for name in (first, second):
         side = sides[name]
         policy, _ = model_of(side, best=best) if side else model_of(judged, model=name)
-        results.append(
-            evaluated(
-                judged.config,
-                manifest,
-                policy,
-                tasks=tasks,
-                samples=samples,
-                seed=SEED,
-                name=printable(name),
-            )
-        )
+        results.append(evaluated(judged.config, manifest, policy, printable(name), **counts))
     comparison = Comparison.of(*results)
     if json:
         print_json(_plain(comparison, first, second, samples))
@@ -151,14 +132,8 @@ def _plain(comparison: Any, first: str, second: str, samples: int) -> dict[str, 
         **_figures(comparison.all),
         "families": {env: _figures(part) for env, part in comparison.families.items()},
         "disputed": [
-            {
-                "env": row.task.env,
-                "level": row.task.level,
-                "seed": row.task.seed,
-                "prompt": row.prompt,
-                "first": row.first,
-                "second": row.second,
-            }
+            {key: getattr(row.task, key) for key in ("env", "level", "seed")}
+            | {"prompt": row.prompt, "first": row.first, "second": row.second}
             for row in comparison.disputed
         ],
     }
@@ -220,9 +195,7 @@ def evaluate_command(
     model: Annotated[
         str | None,
         typer.Option(
-            "--model",
-            help="Folder, hub id or shipped model. Left out: the newest checkpoint.",
-            show_default=False,
+            "--model", help="Folder, hub id or shipped model. Left out: the newest checkpoint."
         ),
     ] = None,
     tasks: Annotated[int, typer.Option("--tasks", min=1, help="Held-out tasks.")] = 64,
@@ -244,7 +217,7 @@ def evaluate_command(
     if ks[-1] > samples:
         raise UsageError("--k", ks[-1], f"Sample at least as many: --samples {ks[-1]}.")
     node = open_node(config, overrides_of(assignments))
-    with loading():
+    with waiting(LOADING):
         from node.policy.model_source import check_model
 
         if model:
@@ -263,7 +236,12 @@ def evaluate_command(
         print_json(found | ({"shown": _shown(evaluation, show)} if show else {}))
         return
     for task in _shown(evaluation, show):
-        _print_task(task)
+        say(f"# {task['env']}, level {task['level']}")
+        say_on(f"{task['prompt'] or ''}\n")
+        for completion in task["completions"]:
+            say(f"## reward {completion['reward']:.2f}")
+            say_on(f"{completion['text']}\n")
+        say("")
     _print_scores(name, {**families, "all": total}, ks)
 
 
@@ -287,15 +265,6 @@ def _shown(evaluation: Any, count: int) -> list[dict[str, Any]]:
     ]
 
 
-def _print_task(task: dict[str, Any]) -> None:
-    say(f"# {task['env']}, level {task['level']}")
-    say_on(f"{task['prompt'] or ''}\n")
-    for completion in task["completions"]:
-        say(f"## reward {completion['reward']:.2f}")
-        say_on(f"{completion['text']}\n")
-    say("")
-
-
 def _print_scores(model: str, scores: dict[str, Any], ks: list[int]) -> None:
     from rich.table import Table
 
@@ -313,13 +282,9 @@ def _print_scores(model: str, scores: dict[str, Any], ks: list[int]) -> None:
 
 def ask_command(
     question: Annotated[
-        str | None,
-        typer.Argument(help="Left out: one is drawn that nobody trains on.", show_default=False),
+        str | None, typer.Argument(help="Left out: one is drawn that nobody trains on.")
     ] = None,
-    family: Annotated[
-        str | None,
-        typer.Option("--family", help="Of this task family.", show_default=False),
-    ] = None,
+    family: Annotated[str | None, typer.Option("--family", help="Of this task family.")] = None,
     base: Annotated[
         bool, typer.Option("--base", help="Ask the untrained model of this node as well.")
     ] = False,
@@ -330,7 +295,6 @@ def ask_command(
             min=0.01,
             max=100.0,
             help="Sample at this temperature. Left out: the most probable answer.",
-            show_default=False,
         ),
     ] = None,
     step: StepOption = None,
@@ -347,7 +311,7 @@ def ask_command(
     """
     check_choice(step, best)
     node = open_node(config, overrides_of(assignments))
-    with loading():
+    with waiting(LOADING):
         from node.evaluation.asking import question_of
         from node.evaluation.comparison import pinned_manifest, verifier_of
 
@@ -357,19 +321,14 @@ def ask_command(
         models.append(model_of(node, model=node.config.policy.model))
     with verifier_of(node.config, manifest) as (verifier, levels):
         asked = question_of(verifier, manifest, levels, question, family)
+        task = asked.task
         if not json:
-            _show_question(asked)
+            say(f"question of {task.env}, level {task.level}:" if task else "question:")
+            say_on(f"{indent(asked.prompt, '  ', lambda line: True)}\n")
         answers = [_answer(node, verifier, asked, model, temperature, json) for model in models]
     if json:
-        task = asked.task
         about = {"family": task and task.env, "level": task and task.level}
         print_json({"prompt": asked.prompt, **about, "answers": answers})
-
-
-def _show_question(asked: Any) -> None:
-    task = asked.task
-    say(f"question of {task.env}, level {task.level}:" if task else "question:")
-    say_on(f"{_indented(asked.prompt)}\n")
 
 
 def _answer(
@@ -397,7 +356,3 @@ def _answer(
         say_on("\n" if text else "(nothing)\n")
         say(f"  no reward: {why}" if reward is None else f"  reward {reward:.2f}")
     return {"model": name, "text": text, "reward": reward, "unscored": why}
-
-
-def _indented(text: str) -> str:
-    return "".join(f"  {line}" for line in text.splitlines(keepends=True))

@@ -30,7 +30,6 @@ ConfigOption = Annotated[
         "--config",
         "-c",
         help="The node's config file, or its folder. Left out: ./node.toml, then ./swarm-run.",
-        show_default=False,
     ),
 ]
 SetOption = Annotated[
@@ -39,21 +38,16 @@ SetOption = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Override a config key for this run, as in learner.lr=1e-5; may be repeated.",
-        show_default=False,
     ),
 ]
 PeersOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--peers",
-        metavar="ADDRESS...",
-        help="Peers to dial, instead of those in the config.",
-        show_default=False,
+        "--peers", metavar="ADDRESS...", help="Peers to dial, instead of those in the config."
     ),
 ]
 LanOption = Annotated[
-    bool,
-    typer.Option("--lan", help="Find members on the local network, and be found by them."),
+    bool, typer.Option("--lan", help="Find members on the local network, and be found by them.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Log more, and show stack traces.")]
@@ -82,11 +76,8 @@ def open_node(given: Path | None, overrides: Mapping[str, Any] | None = None) ->
 
     path = find_config(given)
     if path is None:
-        raise NodeError(
-            "no node.toml here or in ./swarm-run",
-            None,
-            "Write one with: swarm-node init, or name yours with --config.",
-        )
+        remedy = "Write one with: swarm-node init, or name yours with --config."
+        raise NodeError("no node.toml here or in ./swarm-run", None, remedy)
     config = load(path, overrides)
     return LoadedNode(path, config, run_folder(path, config))
 
@@ -116,14 +107,17 @@ def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
     typer.echo(json.dumps(value))
 
 
+def say_lines(lines: Iterable[str]) -> None:
+    """Print lines on standard output, as they come."""
+    for line in lines:
+        say(line)
+
+
 ADMISSION_OPTION = "--admission"
 
 
 def parse_admission(text: str) -> AdmissionRule:
-    """Parse ``open``, ``allow:FILE`` or ``pow:BITS``, or raise UsageError.
-
-    FILE has one peer id per line, and ``#`` begins a comment.
-    """
+    """Parse ``open``, ``allow:FILE`` (one peer id per line) or ``pow:BITS``."""
     kind, _, value = text.partition(":")
     try:
         if kind == "open" and not value:
@@ -139,14 +133,12 @@ def parse_admission(text: str) -> AdmissionRule:
 
 def _authors(path: Path) -> tuple[bytes, ...]:
     try:
-        lines = [
-            line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()
-        ]
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no UTF-8"
-        raise UsageError(
-            f"cannot read the allow list ({reason})", path, "Write one peer id a line."
-        ) from error
+        what = f"cannot read the allow list ({reason})"
+        raise UsageError(what, path, "Write one peer id a line.") from error
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
     return tuple(sorted({author_of(line) for line in lines if line}))
 
 
@@ -179,7 +171,6 @@ PublicOption = Annotated[
         "--public",
         metavar="HOST:PORT",
         help="Serve the page of the whole swarm there, to everybody (monitor.public).",
-        show_default=False,
     ),
 ]
 SnapshotOption = Annotated[
@@ -188,7 +179,6 @@ SnapshotOption = Annotated[
         "--snapshot",
         metavar="DIR",
         help="Write that page to a folder, again and again, for any web host (monitor.snapshot).",
-        show_default=False,
     ),
 ]
 
@@ -205,11 +195,7 @@ def page_overrides(public: str | None, snapshot: Path | None) -> dict[str, Any]:
 
 StepOption = Annotated[
     int | None,
-    typer.Option(
-        "--step",
-        help="The checkpoint after so many policy steps. Left out: the newest.",
-        show_default=False,
-    ),
+    typer.Option("--step", help="The checkpoint after so many policy steps. Left out: the newest."),
 ]
 BestOption = Annotated[
     bool, typer.Option("--best", help="The checkpoint of the best held-out reward.")
@@ -243,26 +229,22 @@ def only(what: str, given: str, things: Iterable[T], names: Callable[[T], Sequen
     whole = [each for each in found if prefix in names(each)]
     if len(whole or found) == 1:
         return (whole or found)[0]
-    choices = _listed([names(each)[0] for each in found or listed])
+    ids = [names(each)[0] for each in found or listed]
+    more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
+    choices = ", ".join(ids[:NAMED]) + more
     if not found:
         remedy = f"Known are {choices}." if listed else "None are known yet."
         raise UsageError(f"no {what} whose id begins with", given, remedy)
-    raise UsageError(
-        f"several {what}s have ids that begin with", given, f"Write more of one: {choices}."
-    )
-
-
-def _listed(ids: Sequence[str]) -> str:
-    more = len(ids) - NAMED
-    return ", ".join(ids[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    remedy = f"Write more of one: {choices}."
+    raise UsageError(f"several {what}s have ids that begin with", given, remedy)
 
 
 @contextmanager
-def loading() -> Iterator[Callable[[str], None]]:
-    """Show that torch is loading; the yielded function shows another text instead."""
+def waiting(what: str) -> Iterator[Callable[[str], None]]:
+    """Show what the command waits for; the yielded function shows another text."""
     from node.monitor.terminal import Terminal
 
-    with Terminal(stderr=True).status(LOADING) as status:
+    with Terminal(stderr=True).status(what) as status:
         yield status.update
 
 
@@ -274,7 +256,7 @@ def model_of(
     ``model`` is a folder, hub id or shipped model. Without it, ``step`` and ``best`` choose a
     checkpoint of the node, as in :func:`node.policy.checkpoint_policy.chosen`.
     """
-    with loading() as tell:
+    with waiting(LOADING) as tell:
         from node.config.learning import PolicySection
         from node.policy.checkpoint_policy import checkpoint_policy, chosen
         from node.policy.policy import Policy
@@ -294,10 +276,7 @@ def model_of(
 
 
 def node_named(name: str) -> LoadedNode | None:
-    """Return the node whose config or folder this is, or None if it is neither.
-
-    Raises NodeError if its config is wrong.
-    """
+    """Return the node whose config or folder this is; None if it is neither."""
     path = find_config(Path(name))
     is_node = path is not None and path.suffix == ".toml" and path.is_file()
     return open_node(path) if is_node else None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
 
-from node.cli.join import OPTION, DetachOption, detach, start
+from node.cli.join import OPTION, DetachOption, detach, started
 from node.cli.options import (
     ConfigOption,
     DebugOption,
@@ -32,8 +32,7 @@ from swarm.common.util import counted
 
 LARGEST_WIDTH = 10_000
 NAME_WIDTH = 16  # of a name in the table; the view of one peer has all of it
-SLACK = 8
-"""Beyond a table's minimum width: rich also shrinks columns that must keep theirs."""
+SLACK = 8  # beyond a table's minimum width: rich also shrinks columns that must keep theirs
 
 
 def peers_command(
@@ -42,7 +41,6 @@ def peers_command(
         typer.Argument(
             metavar="[PEER]",
             help="The beginning of a peer id or of an author's public key: show that one in full.",
-            show_default=False,
         ),
     ] = "",
     config: ConfigOption = None,
@@ -102,8 +100,8 @@ def _table(peers: list[dict[str, Any]], ours: str | None) -> Any:
     named = any(peer.get("name") for peer in peers)
     if named:
         table.add_column("name", no_wrap=True)
-    words = [word for peer in peers for word in _kind(peer, ours).split()]
-    table.add_column("", min_width=max(map(len, words), default=None))
+    kinds = [word for peer in peers for word in _kind(peer, ours).split()]
+    table.add_column("", min_width=max(map(len, kinds), default=None))
     table.add_column("when", min_width=len("59 min"))
     for column in ("in", "out", "admitted", "strikes"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -113,7 +111,7 @@ def _table(peers: list[dict[str, Any]], ours: str | None) -> Any:
             shown,
             *([_name(peer)] if named else []),
             _kind(peer, ours),
-            _when(peer),
+            f"{_ago(peer.get('heard'))} / {_ago(peer.get('admitted_at'))}",
             size(peer["bytes_in"]),
             size(peer["bytes_out"]),
             str(peer["admitted"]),
@@ -124,25 +122,22 @@ def _table(peers: list[dict[str, Any]], ours: str | None) -> Any:
 
 
 def _facts(peer: dict[str, Any], ours: str | None) -> list[tuple[str, str]]:
-    from node.monitor.present_status import TOLD
+    from node.monitor.present_status import PROFILE_KEYS
     from node.monitor.record import NONE, size
 
     _, *author = _names(peer)
-    step = peer.get("policy_step")
-    told = [(f"its {key}", peer[key]) for key in TOLD if peer.get(key)]
+    step, seconds = peer.get("policy_step"), peer.get("round_trip_s")
+    admitted = counted(peer["admitted"], "group")
     return [
         ("peer id", peer["peer_id"]),
         ("author", author[0] if author else NONE),
-        *told,
+        *((f"its {key}", peer[key]) for key in PROFILE_KEYS if peer.get(key)),
         ("kind", _kind(peer, ours) or "node"),
         ("connected", _link(peer)),
-        ("round trip", _round_trip(peer)),
+        ("round trip", NONE if seconds is None else f"{1000 * seconds:.3g} ms"),
         ("clock", _clock(peer)),
         ("heard", _ago(peer.get("heard"))),
-        (
-            "admitted",
-            f"{counted(peer['admitted'], 'group')}, the last {_ago(peer.get('admitted_at'))}",
-        ),
+        ("admitted", f"{admitted}, the last {_ago(peer.get('admitted_at'))}"),
         ("policy step", NONE if step is None else str(step)),
         ("in", size(peer["bytes_in"])),
         ("out", size(peer["bytes_out"])),
@@ -178,13 +173,6 @@ def _link(peer: dict[str, Any]) -> str:
     return ways.get(peer.get("link") or "", "yes")
 
 
-def _round_trip(peer: dict[str, Any]) -> str:
-    from node.monitor.record import NONE
-
-    seconds = peer.get("round_trip_s")
-    return NONE if seconds is None else f"{1000 * seconds:.3g} ms"
-
-
 def _clock(peer: dict[str, Any]) -> str:
     """Return the peer's clock offset from this machine's, and its uncertainty."""
     from node.monitor.record import NONE
@@ -194,10 +182,6 @@ def _clock(peer: dict[str, Any]) -> str:
         return NONE
     side = "ahead" if ahead > 0 else "behind"
     return f"{abs(ahead):.3g} s {side}, give or take {around / 2:.1g} s"
-
-
-def _when(peer: dict[str, Any]) -> str:
-    return f"{_ago(peer.get('heard'))} / {_ago(peer.get('admitted_at'))}"
 
 
 def _ago(unix: float | None) -> str:
@@ -225,7 +209,6 @@ def observe_command(
             "-c",
             help="A config or folder of its own, to go on from what was counted before. Left out: "
             "a folder that is gone afterwards.",
-            show_default=False,
         ),
     ] = None,
     public: PublicOption = None,
@@ -258,15 +241,12 @@ def observe_command(
             place = stack.enter_context(TemporaryDirectory(prefix="swarm-watch-"))
             prepare(Path(place), {"network.start_timeout": PATIENCE_SECONDS})
             config = Path(place)
-        node = start(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
-        from node.monitor.live import Stages
-
-        stages = stack.enter_context(closing(Stages(quiet=json)))
-        stages.begin("looking at the config and this machine")
-        from node.run.commands import check_peers, run_watch
+        start = started(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
+        node, stages = stack.enter_context(start)
+        from node.run.commands import check_peers, run_observer
         from node.run.foreground import RunOptions
         from node.run.preflight import check_places
 
         check_peers(node.config, node.folder)
         check_places(node.config, node.folder)
-        run_watch(node.config, node.folder, RunOptions(json=json), stages, seconds)
+        run_observer(node.config, node.folder, RunOptions(json=json), stages, seconds)

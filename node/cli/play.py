@@ -19,6 +19,7 @@ from node.cli.options import (
     check_choice,
     open_node,
     print_json,
+    waiting,
 )
 from node.errors import NodeError, UsageError
 from node.monitor.output import say, say_on
@@ -33,18 +34,13 @@ MOST_SEED = (1 << 63) - 1
 def play_command(
     family: Annotated[str, typer.Argument(metavar="FAMILY", help="A family of the catalogue.")],
     catalogue: Annotated[
-        str,
-        typer.Option("--catalogue", metavar="NAME|FILE", help="A shipped one, or a TOML file."),
+        str, typer.Option("--catalogue", metavar="NAME|FILE", help="A shipped one, or a TOML file.")
     ] = "games",
     level: Annotated[int, typer.Option("--level", min=0, help="Of the family.")] = 0,
     seed: Annotated[
         int | None,
         typer.Option(
-            "--seed",
-            min=0,
-            max=MOST_SEED,
-            help="Of the task. Left out: another one each time.",
-            show_default=False,
+            "--seed", min=0, max=MOST_SEED, help="Of the task. Left out: another one each time."
         ),
     ] = None,
     model: Annotated[
@@ -53,14 +49,10 @@ def play_command(
             "--model",
             metavar="MODEL",
             help="Have this one play: a folder, a hub id or a shipped model, such as tiny-games.",
-            show_default=False,
         ),
     ] = None,
     file: Annotated[
-        Path | None,
-        typer.Option(
-            "--file", help="Where the family lies, if it is in a file.", show_default=False
-        ),
+        Path | None, typer.Option("--file", help="Where the family lies, if it is in a file.")
     ] = None,
     debug: DebugOption = False,
 ) -> None:
@@ -107,21 +99,19 @@ def _check(spec: EnvSpec, level: int, file: Path | None, *, needs_file: bool) ->
 def _by_hand(verifier: Any, task: Any) -> None:
     from node.trajectories.turns import Session
 
-    sitting = Session(verifier, task)
-    _show(sitting.first)
+    session = Session(verifier, task)
+    _show(session.first)
     for line in sys.stdin:
-        answered = sitting.take(line.rstrip("\n"))
-        if answered.reward is not None:
-            _worth(answered.reward)
+        turn = session.take(line.rstrip("\n"))
+        if turn.reward is not None:
+            say(f"reward {turn.reward:.2f}")
             return
-        _show(answered.observation)
-    _worth(sitting.leave(), " so far")
+        _show(turn.observation)
+    say(f"reward so far {session.leave():.2f}")
 
 
 def _by_model(verifier: Any, task: Any, model: str) -> None:
-    from node.monitor.terminal import Terminal
-
-    with Terminal(stderr=True).status(LOADING):
+    with waiting(LOADING):
         from node.config.learning import PolicySection
         from node.engines.engine import Sampling
         from node.engines.transformers.engine import TransformersEngine
@@ -144,15 +134,13 @@ def _by_model(verifier: Any, task: Any, model: str) -> None:
     if played.lost is not None:
         raise played.lost
     reward = played.reward
-    _worth(verifier.judge(task, [played.text]).rewards[0] if reward is None else reward)
+    if reward is None:
+        reward = verifier.judge(task, [played.text]).rewards[0]
+    say(f"reward {reward:.2f}")
 
 
 def _show(text: str) -> None:
     say_on("".join(f"» {line}\n" for line in text.splitlines() or [""]))
-
-
-def _worth(reward: float, so_far: str = "") -> None:
-    say(f"reward{so_far} {reward:.2f}")
 
 
 def export_command(
@@ -167,7 +155,6 @@ def export_command(
             metavar="OWNER/NAME",
             help="Upload it to the model hub that you are logged in to, into a private repository "
             "where there is none of that name.",
-            show_default=False,
         ),
     ] = None,
     step: StepOption = None,
@@ -185,29 +172,23 @@ def export_command(
         from node.evaluation.export import check_pushable
 
         check_pushable(push)
-    from node.monitor.terminal import Terminal
-
     node = open_node(config)
-    with Terminal(stderr=True).status(LOADING) as status:
+    with waiting(LOADING) as tell:
+        from node.evaluation.export import push as upload
         from node.evaluation.export import write_card
         from node.policy.checkpoint_policy import chosen, export
 
         with chosen(node.folder, step=step, best=best) as loaded:
             for note in loaded.notes:
                 say(note, err=True)
-            export(node.config, loaded, out, adapter=adapter, tell=status.update)
+            export(node.config, loaded, out, adapter=adapter, tell=tell)
             write_card(node.config, node.folder, loaded, out, adapter=adapter)
     if not json:
         say(f"wrote {out} from {loaded.path.name}")
-    address = _pushed(out, push) if push is not None else None
+    address = None
+    if push is not None:
+        address = upload(out, push)
+        say(f"pushed it to {address}", err=True)
     if json:
         facts = {"model": str(out), "checkpoint": str(loaded.path), "state": loaded.state}
         print_json({**facts, "pushed": address})
-
-
-def _pushed(out: Path, repo: str) -> str:
-    from node.evaluation.export import push
-
-    address = push(out, repo)
-    say(f"pushed it to {address}", err=True)
-    return address

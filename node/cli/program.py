@@ -117,14 +117,7 @@ def _wrong_value(option: str, cause: ValueError, remedy: str) -> UsageError:
 
 
 PROGRAM = "swarm-node"
-app = typer.Typer(
-    name=PROGRAM,
-    help="Train a language model on this machine together with others, peer to peer.",
-    invoke_without_command=True,
-    pretty_exceptions_enable=False,
-)
-
-
+app = typer.Typer(name=PROGRAM, invoke_without_command=True, pretty_exceptions_enable=False)
 GROUP = "swarm_node.commands"  # entry points by which a package adds commands
 PEER = "/ip4/10.0.0.5/tcp/31337/p2p/12D3Koo…"
 COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] = (
@@ -195,10 +188,8 @@ def add_commands() -> None:
         try:
             loaded = entry.load()
         except Exception as error:  # noqa: BLE001 - a package's fault takes no other command away
-            say(
-                f"warning: command {entry.name}: {entry.value} cannot be imported: {error}",
-                err=True,
-            )
+            failure = f"{entry.value} cannot be imported: {error}"
+            say(f"warning: command {entry.name}: {failure}", err=True)
             continue
         if isinstance(loaded, typer.Typer):
             app.add_typer(loaded, name=entry.name)
@@ -248,10 +239,8 @@ def explain(error: Exception) -> str:
     """Return what to show of an error, in one line."""
     text = " ".join(str(error).split())
     if isinstance(error, OSError) and error.filename is not None:
-        return (
-            f"cannot use {error.filename} ({error.strerror}). "
-            "Look at the disk, and at the owner and permissions of that file."
-        )
+        remedy = "Look at the disk, and at the owner and permissions of that file."
+        return f"cannot use {error.filename} ({error.strerror}). {remedy}"
     if isinstance(error, _expected()):
         return text if text.endswith((".", "?", ")")) else f"{text}."
     return f"unexpected {type(error).__name__}: {text}. Add --debug to see where it comes from."
@@ -265,12 +254,5 @@ def _expected() -> tuple[type[Exception], ...]:
     from swarm.transport.transport import TransportError
     from swarm.verification import JudgeRefused
 
-    return (
-        NodeError,
-        CatalogueError,
-        JournalError,
-        JudgeRefused,
-        KeyFileError,
-        ProtocolError,
-        TransportError,
-    )
+    transport = (JournalError, KeyFileError, ProtocolError, TransportError)
+    return NodeError, CatalogueError, JudgeRefused, *transport

@@ -45,7 +45,8 @@ def _commands(name: str, command: Any) -> Iterator[str]:
     context = command.make_context(name, [], resilient_parsing=True)
     usage = command.collect_usage_pieces(context)
     yield f"## `{' '.join([name, *usage])}`\n"
-    yield f"{_told(command.help)}\n"
+    yield "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))
+    yield ""
     if rows := [row for each in command.params if (row := each.get_help_record(context))]:
         yield "| option | what it does |"
         yield "|---|---|"
@@ -58,10 +59,6 @@ def _commands(name: str, command: Any) -> Iterator[str]:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
-
-
-def _told(text: str | None) -> str:
-    return "\n\n".join(" ".join(part.split()) for part in (text or "").split("\n\n"))
 
 
 if __name__ == "__main__":

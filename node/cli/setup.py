@@ -19,6 +19,8 @@ from node.cli.options import (
     LoadedNode,
     open_node,
     print_json,
+    say_lines,
+    waiting,
 )
 from node.errors import NodeError, UsageError
 from node.monitor.output import as_typed, say
@@ -37,8 +39,7 @@ def create_command(
         ),
     ] = "tiny",
     epoch_seconds: Annotated[
-        float,
-        typer.Option("--epoch-seconds", help="How often each node announces; about a round."),
+        float, typer.Option("--epoch-seconds", help="How often each node announces; about a round.")
     ] = 60.0,
     admission: Annotated[
         str,
@@ -53,7 +54,6 @@ def create_command(
         typer.Option(
             "--answer-tokens",
             help="Longest answers that groups are to fit with; left out, the usual bounds.",
-            show_default=False,
         ),
     ] = None,
     group_size: Annotated[
@@ -65,7 +65,6 @@ def create_command(
             "--out",
             help="New file, to be copied to manifest.swarm in the folder of a node that has none. "
             "Left out: straight there.",
-            show_default=False,
         ),
     ] = None,
     config: ConfigOption = None,
@@ -75,7 +74,6 @@ def create_command(
     """Create and sign the manifest that the members of a new swarm agree on."""
     from node.cli.options import parse_admission
     from node.errors import CatalogueError
-    from node.monitor.terminal import Terminal
     from node.network.founding import bounds_for, found_swarm, try_catalogue
     from node.storage.atomic_files import write_new
     from node.tasks.catalogue import allowed_by
@@ -87,7 +85,9 @@ def create_command(
     node = open_node(config)
     allowed = allowed_by(node.config.tasks, node.config.sandbox)
     path = out or node.folder.manifest
-    _check_new(path)
+    if os.path.lexists(path):
+        remedy = "Name a new file with --out, or move this one away if no swarm runs on it yet."
+        raise NodeError("cannot write the manifest (File exists)", path, remedy)
     try:
         answers = None if answer_tokens is None else bounds_for(answer_tokens, group_size)
         manifest = found_swarm(
@@ -98,7 +98,7 @@ def create_command(
             admission=parse_admission(admission),
             answers=answers,
         )
-        with Terminal(stderr=True).status("opening the catalogue, and playing its environments"):
+        with waiting("opening the catalogue, and playing its environments"):
             trial = try_catalogue(catalogue, allowed)
     except JudgeRefused as refused:
         remedy = "See what this machine lacks with: swarm-node doctor."
@@ -113,9 +113,9 @@ def create_command(
     write_new(path, manifest)
     identifier = swarm_id(manifest).hex()
     if json:
-        told = {"swarm_id": identifier, "manifest": str(path), "bytes": len(manifest)}
-        tried = {"environments": asdict(trial)}
-        print_json(told | tried | ({"answers": asdict(answers)} if answers else {}))
+        facts = {"swarm_id": identifier, "manifest": str(path), "bytes": len(manifest)}
+        facts["environments"] = asdict(trial)
+        print_json(facts | ({"answers": asdict(answers)} if answers else {}))
         return
     say(f"wrote {path}")
     say(f"the swarm is {identifier}")
@@ -124,16 +124,8 @@ def create_command(
             f"{group_size} answers of {answer_tokens} tokens weigh up to {answers.weight} bytes, "
             f"and a frame may have {answers.max_frame_bytes}"
         )
-    for line in _tried(trial):
-        say(line)
-    for line in _next(path, node):
-        say(as_typed(line))
-
-
-def _check_new(path: Path) -> None:
-    if os.path.lexists(path):
-        remedy = "Name a new file with --out, or move this one away if no swarm runs on it yet."
-        raise NodeError("cannot write the manifest (File exists)", path, remedy)
+    say_lines(_tried(trial))
+    say_lines(map(as_typed, _next(path, node)))
 
 
 def _next(path: Path, node: LoadedNode) -> Iterator[str]:
@@ -166,8 +158,7 @@ def _tried(trial: Trial) -> Iterator[str]:
 TASK_TOKENS = 512
 
 TaskTokensOption = Annotated[
-    int,
-    typer.Option("--task-tokens", min=2, help="Of a task, its prompt and an answer together."),
+    int, typer.Option("--task-tokens", min=2, help="Of a task, its prompt and an answer together.")
 ]
 
 
@@ -175,16 +166,14 @@ def plan_command(
     model: Annotated[str, typer.Argument(help="A folder, a hub id, or a shipped model.")],
     task_tokens: TaskTokensOption = TASK_TOKENS,
     probe: Annotated[
-        bool,
-        typer.Option("--probe", help="Measure the speed here, with random weights; a minute."),
+        bool, typer.Option("--probe", help="Measure the speed here, with random weights; a minute.")
     ] = False,
     memory: Annotated[
         float | None,
         typer.Option("--memory", help="GiB of main memory, of another machine.", min=0.5),
     ] = None,
     device_memory: Annotated[
-        float | None,
-        typer.Option("--device-memory", help="GiB of a GPU that is not here.", min=1),
+        float | None, typer.Option("--device-memory", help="GiB of a GPU that is not here.", min=1)
     ] = None,
     json: JsonOption = False,
     debug: DebugOption = False,
@@ -193,24 +182,21 @@ def plan_command(
 
     It reads only the model's config.json.
     """
-    from node.monitor.terminal import Terminal
-
     if probe and (memory is not None or device_memory is not None):
         remedy = "Leave it out, or ask about this machine without --memory and --device-memory."
         raise UsageError("--probe", "measures this machine alone", remedy)
-    with Terminal(stderr=True).status(LOADING) as status:
+    with waiting(LOADING) as update:
         found = planned(model, task_tokens, Path(), memory, device_memory)
         if probe:
             from node.plan.plan import probed
 
-            found = probed(found, status.update)
+            found = probed(found, update)
     if json:
         print_json(found.as_json())
         return
     from node.plan.plan import lines
 
-    for line in lines(found):
-        say(line)
+    say_lines(lines(found))
     say(as_typed(f"next: swarm-node init --model {quote(model)} FOLDER"))
 
 
@@ -221,10 +207,7 @@ def planned(
     memory: float | None = None,
     device_memory: float | None = None,
 ) -> Plan:
-    """Plan for this machine, or for one with other amounts of memory, in GiB.
-
-    Raises NodeError if there is no such model, or if it does not fit.
-    """
+    """Plan for this machine, or one with other memory (GiB); raise NodeError."""
     from node.plan.machine import asked_for, card, this_machine
     from node.plan.plan import plan
     from node.policy.model_source import config_folder
@@ -250,7 +233,6 @@ def init_command(
         typer.Option(
             "--model",
             help="Choose what suits this model on this machine, as swarm-node plan shows it.",
-            show_default=False,
         ),
     ] = None,
     task_tokens: TaskTokensOption = TASK_TOKENS,
@@ -267,8 +249,10 @@ def init_command(
     if model and not made:
         remedy = "Leave --model out, or name a new folder."
         raise UsageError("--model", f"{folder.config} is there already", remedy)
-    wanted = model and not folder.config.exists()
-    plan = _plan(model, task_tokens, directory) if model and wanted else None
+    plan = None
+    if model and not folder.config.exists():
+        with waiting(LOADING):
+            plan = planned(model, task_tokens, directory)
     if made:
         folder, identity = prepare(directory, plan.choice.keys if plan else None)
     else:
@@ -282,31 +266,15 @@ def init_command(
         print_json({**paths, **known, **({"plan": plan.as_json()} if plan else {})})
         return
     if plan:
-        _show(plan)
+        from node.plan.plan import lines
+
+        say_lines(lines(plan))
     if made:
         say(f"wrote {config} and {folder.identity}")
     say(f"this node is {identity.peer_id}")
-    _say_next(config, unit)
-
-
-def _show(plan: Plan) -> None:
-    from node.plan.plan import lines
-
-    for line in lines(plan):
-        say(line)
-
-
-def _say_next(config: Path, unit: Path | None) -> None:
     if unit is None:
         say(as_typed(f"next: swarm-node join --config {quote(str(config))} --peers ADDRESS"))
         return
     say(f"wrote {unit}")
     say(f"next: systemctl --user link {quote(str(unit))}")
     say(f"then: systemctl --user enable --now {unit.name}")
-
-
-def _plan(model: str, tokens: int, directory: Path) -> Plan:
-    from node.monitor.terminal import Terminal
-
-    with Terminal(stderr=True).status(LOADING):
-        return planned(model, tokens, directory)

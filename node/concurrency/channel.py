@@ -27,11 +27,7 @@ class ChannelError(OSError):
 
 
 def packed(message: dict[str, Any]) -> bytes:
-    """Encode a message with its length prefix.
-
-    Raises:
-        ValueError: the message is larger than ``MAX_MESSAGE_BYTES``.
-    """
+    """Encode a message with its length prefix; raise ValueError if it is too large."""
     body: bytes = msgpack.packb(message)
     if len(body) > MAX_MESSAGE_BYTES:
         raise ValueError(f"a message of {len(body)} bytes: at most {MAX_MESSAGE_BYTES}")
@@ -49,11 +45,7 @@ class Unread:
         self._data += chunk
 
     def missing(self) -> int:
-        """Return the minimum number of bytes the next message needs; 0 if complete.
-
-        Raises:
-            ChannelError: the message would be larger than ``MAX_MESSAGE_BYTES``.
-        """
+        """Return the bytes that the next message lacks; raise ChannelError if too many."""
         if len(self._data) < _LENGTH.size:
             return _LENGTH.size - len(self._data)
         size: int = _LENGTH.unpack_from(self._data)[0]
@@ -62,11 +54,7 @@ class Unread:
         return max(0, _LENGTH.size + size - len(self._data))
 
     def take(self) -> dict[str, Any]:
-        """Remove and return the next message, which must be complete.
-
-        Raises:
-            ChannelError: the bytes are not a message.
-        """
+        """Remove and return the next message, which is complete, or raise ChannelError."""
         end = _LENGTH.size + _LENGTH.unpack_from(self._data)[0]
         body = bytes(self._data[_LENGTH.size : end])
         del self._data[:end]
@@ -89,10 +77,8 @@ class Channel:
     def send(self, message: dict[str, Any], seconds: float | None = None) -> None:
         """Send one message.
 
-        Raises:
-            TimeoutError: the other side did not accept it within ``seconds``.
-            ChannelError: the connection is closed.
-            ValueError: the message is larger than ``MAX_MESSAGE_BYTES``.
+        Raises TimeoutError if the other side did not accept it within ``seconds``, ChannelError if
+        the connection is closed, and ValueError if the message is too large.
         """
         data = packed(message)
         try:
@@ -106,13 +92,15 @@ class Channel:
     def receive(self, seconds: float | None = None) -> dict[str, Any]:
         """Wait for the next message.
 
-        Raises:
-            TimeoutError: no message is complete after ``seconds``.
-            ChannelError: the connection is closed, or the bytes are not a message.
+        Raises TimeoutError if no message is complete after ``seconds``, and ChannelError if the
+        connection is closed, or the bytes are not a message.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
         while missing := self._unread.missing():
-            self._unread.add(self._chunk(missing, deadline))
+            left = None if deadline is None else max(deadline - time.monotonic(), 1e-3)
+            # A message usually arrives whole, often together with the next ones.
+            most = min(max(missing, _READ_BYTES), _MOST_READ_BYTES)
+            self._unread.add(self._received(most, left))
         return self._unread.take()
 
     def arrived(self) -> list[dict[str, Any]]:
@@ -137,11 +125,6 @@ class Channel:
         with contextlib.suppress(OSError):  # the other side may have closed first
             self._end.shutdown(socket.SHUT_RDWR)
         self._end.close()
-
-    def _chunk(self, missing: int, deadline: float | None) -> bytes:
-        left = None if deadline is None else max(deadline - time.monotonic(), 1e-3)
-        # A message usually arrives whole, often together with the next ones.
-        return self._received(min(max(missing, _READ_BYTES), _MOST_READ_BYTES), left)
 
     def _received(self, most: int, seconds: float | None) -> bytes:
         try:

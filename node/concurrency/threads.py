@@ -42,10 +42,7 @@ class LoopThread:
         """Run a coroutine on the loop and wait for its result.
 
         Ctrl-C or ``timeout`` cancels the work; the call then waits up to ``STOP_SECONDS`` for its
-        cleanup.
-
-        Raises:
-            NodeError: the work took longer than ``timeout`` seconds.
+        cleanup. Raises NodeError if the work took longer than ``timeout`` seconds.
         """
         ended = threading.Event()
 
@@ -65,11 +62,8 @@ class LoopThread:
             ended.wait(STOP_SECONDS)
             if not isinstance(error, TimeoutError):
                 raise
-        raise NodeError(
-            "the network did not answer within seconds",
-            timeout,
-            "Raise network.start_timeout, or run: swarm-node doctor.",
-        )
+        remedy = "Raise network.start_timeout, or run: swarm-node doctor."
+        raise NodeError("the network did not answer within seconds", timeout, remedy)
 
     def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run a coroutine on the loop in the background."""
@@ -81,10 +75,9 @@ class LoopThread:
 
     def close(self) -> None:
         """Cancel pending work and end the thread."""
-        if not self._loop.is_running():
-            return
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(STOP_SECONDS)
+        if self._loop.is_running():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(STOP_SECONDS)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -202,8 +195,6 @@ def check_semaphores() -> None:
         get_context("fork").Semaphore()  # other start methods start a process
     except (ImportError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise NodeError(
-            "no semaphore can be made in shared memory",
-            f"{SHARED_MEMORY} ({reason})",
-            "Free some space there, or make it larger, as with: docker run --shm-size=1g.",
-        ) from error
+        what = "no semaphore can be made in shared memory"
+        remedy = "Free some space there, or make it larger, as with: docker run --shm-size=1g."
+        raise NodeError(what, f"{SHARED_MEMORY} ({reason})", remedy) from error

@@ -72,19 +72,14 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
     ``tasks.files``, ``sandbox.read``, ``monitor.snapshot`` and a ``policy.model`` that is a folder
     beside the file become absolute.
 
-    Raises:
-        NodeError: the file cannot be read.
-        ConfigError: the file is not UTF-8 or TOML; a key is unknown, has a wrong value, or
-            contradicts another.
+    Raises NodeError if the file cannot be read, and ConfigError if the file is not UTF-8 or TOML; a
+    key is unknown, has a wrong value, or contradicts another.
     """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise NodeError(
-            f"cannot read the config ({error.strerror})",
-            path,
-            "Write one with: swarm-node init, or name yours with --config.",
-        ) from error
+        remedy = "Write one with: swarm-node init, or name yours with --config."
+        raise NodeError(f"cannot read the config ({error.strerror})", path, remedy) from error
     except UnicodeDecodeError as error:
         remedy = "Save it as UTF-8; the file is TOML."
         raise ConfigError(f"{path} (no UTF-8 at byte {error.start})", None, remedy) from error
@@ -161,7 +156,8 @@ def refuse(config: Config) -> None:
     _check_groups(config)
     _check_schedule(config)
     _check_gpus(config)
-    _check_network(config)
+    for key in ("listen", "announce_maddrs", "peers"):
+        check_addresses(f"network.{key}", getattr(config.network, key))
     _check_profile(config)
     if config.monitor.public:
         host_and_port("monitor.public", config.monitor.public)
@@ -172,47 +168,37 @@ def refuse(config: Config) -> None:
 def _check_groups(config: Config) -> None:
     mixture = config.mixture
     if mixture.local + mixture.external == 0:
-        raise ConfigError(
-            "mixture.local",
-            0,
-            "With mixture.external = 0 as well an update has no groups: raise either.",
-        )
+        remedy = "With mixture.external = 0 as well an update has no groups: raise either."
+        raise ConfigError("mixture.local", 0, remedy)
     if mixture.pool_groups < mixture.external:
-        raise ConfigError(
-            "mixture.pool_groups",
-            mixture.pool_groups,
-            f"Hold at least mixture.external = {mixture.external} groups.",
-        )
+        remedy = f"Hold at least mixture.external = {mixture.external} groups."
+        raise ConfigError("mixture.pool_groups", mixture.pool_groups, remedy)
     engine = config.engine
     if engine.max_turn_tokens > engine.max_new_tokens:
-        raise ConfigError(
-            "engine.max_turn_tokens",
-            engine.max_turn_tokens,
+        remedy = (
             f"All turns together have engine.max_new_tokens = {engine.max_new_tokens}: raise that "
-            "or lower this.",
+            "or lower this."
         )
+        raise ConfigError("engine.max_turn_tokens", engine.max_turn_tokens, remedy)
     if config.tasks.weights and not any(config.tasks.weights.values()):
-        raise ConfigError(
-            "tasks.weights", config.tasks.weights, "Give at least one family a positive weight."
-        )
+        remedy = "Give at least one family a positive weight."
+        raise ConfigError("tasks.weights", config.tasks.weights, remedy)
 
 
 def _check_schedule(config: Config) -> None:
     schedule = config.schedule
     if schedule.oversample > schedule.max_staleness:
-        raise ConfigError(
-            "schedule.oversample",
-            schedule.oversample,
+        remedy = (
             "What an update leaves must be young enough for the next: raise "
-            f"schedule.max_staleness to {math.ceil(schedule.oversample)} or lower it.",
+            f"schedule.max_staleness to {math.ceil(schedule.oversample)} or lower it."
         )
+        raise ConfigError("schedule.oversample", schedule.oversample, remedy)
     if schedule.oversample and not config.asynchronous:
-        raise ConfigError(
-            "schedule.oversample",
-            schedule.oversample,
+        remedy = (
             "Groups are begun ahead of an update under schedule.mode = 'async' alone: set "
-            "that, or leave it at 0.",
+            "that, or leave it at 0."
         )
+        raise ConfigError("schedule.oversample", schedule.oversample, remedy)
 
 
 def _check_kinds(config: Config) -> None:
@@ -236,18 +222,11 @@ def _check_gpus(config: Config) -> None:
         width = getattr(config.engine, key)
         if width > 1 and not ENGINES.load(config.engine.kind).several_gpus:
             able = [name for name in ENGINES.own if ENGINES.load(name).several_gpus]
-            raise ConfigError(
-                f"engine.{key}",
-                width,
+            remedy = (
                 f"Only engine.kind = {' or '.join(map(repr, able))} takes several GPUs: set "
-                "that, or leave it at 1.",
+                "that, or leave it at 1."
             )
-
-
-def _check_network(config: Config) -> None:
-    network = config.network
-    for key in ("listen", "announce_maddrs", "peers"):
-        check_addresses(f"network.{key}", getattr(network, key))
+            raise ConfigError(f"engine.{key}", width, remedy)
 
 
 def _check_profile(config: Config) -> None:
@@ -257,9 +236,8 @@ def _check_profile(config: Config) -> None:
             check_shown(value, key, most)
         except ProtocolError as error:
             _, _, why = str(error).partition(": ")
-            raise ConfigError(
-                f"profile.{key}",
-                value,
+            remedy = (
                 f"Peers would refuse it ({why}): write up to {most} characters that are seen, in "
-                "one line, with single blanks between them.",
-            ) from error
+                "one line, with single blanks between them."
+            )
+            raise ConfigError(f"profile.{key}", value, remedy) from error

@@ -13,10 +13,8 @@ def parse_assignments(pairs: Iterable[str], option: str = "--set") -> dict[str, 
     """Parse ``["learner.lr=1e-5"]`` to ``{"learner.lr": 1e-5}``.
 
     Values are TOML, or else plain text. A key of type text takes its value as written. ``option``
-    is the command-line option that errors name.
-
-    Raises:
-        ConfigError: a pair is not of the form section.key=value.
+    is the command-line option that errors name. Raises ConfigError if a pair is not of the form
+    section.key=value.
     """
     assignments: dict[str, Any] = {}
     for pair in pairs:
@@ -24,18 +22,17 @@ def parse_assignments(pairs: Iterable[str], option: str = "--set") -> dict[str, 
         tables = key.strip().split(".")
         if not equals or len(tables) < 2 or not all(tables):
             raise ConfigError(option, pair, "Write section.key=value, as in learner.lr=1e-5.")
-        value = _value(text.strip())
+        try:
+            value = tomllib.loads(f"value = {text.strip()}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text.strip()
         textual = not isinstance(value, str) and _takes_text(key.strip())
         assignments[key.strip()] = text.strip() if textual else value
     return assignments
 
 
 def parse_mix(text: str) -> tuple[int, int]:
-    """Parse ``"4/4"`` to ``(4, 4)``: local and peer groups in an update.
-
-    Raises:
-        UsageError: the text is not two numbers with a slash between them.
-    """
+    """Parse ``"4/4"`` to ``(4, 4)``, local and peer groups, or raise UsageError."""
     local, slash, external = text.partition("/")
     if not (slash and local.isdecimal() and external.isdecimal()):
         raise UsageError("--mix", text, "Write own/external groups, as in 4/4.")
@@ -49,10 +46,3 @@ def _takes_text(key: str) -> bool:
     table = Config.model_fields.get(section)
     field = getattr(table.annotation, "model_fields", {}).get(name) if table else None
     return field is not None and field.annotation is str
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, distributions
 from typing import Any, ClassVar
@@ -22,48 +22,35 @@ class Registry:
 
     A plugin is a class from ``own`` or from an entry point in ``group``. It is imported only when
     it is loaded, so commands can list names without torch.
-
-    Attributes:
-        key: the config key that chooses a plugin; its settings are in ``key + "_options"``.
-        base: the class that every plugin extends, as ``"module:name"``.
-        own: the project's own plugins by name, each as ``"module:name"``.
-        group: the entry-point group in which packages add plugins.
     """
 
-    key: str
-    base: str
-    own: Mapping[str, str]
-    group: str
+    key: str  # the config key that chooses a plugin; its settings are in ``key + "_options"``
+    base: str  # the class that every plugin extends, as ``"module:name"``
+    own: Mapping[str, str]  # the project's own plugins by name, each as ``"module:name"``
+    group: str  # the entry-point group in which packages add plugins
 
     def check(self, name: str) -> str:
-        """Return ``name`` if it names exactly one plugin.
-
-        Raises:
-            ConfigError: no plugin or two plugins have this name.
-        """
+        """Return ``name`` if it names exactly one plugin, or raise ConfigError."""
         installed = self._installed().get(name)
         if name in self.own and installed:
-            raise ConfigError(
-                self.key,
-                name,
-                f"{installed.value} has a name that the project uses: rename it in its package.",
+            remedy = (
+                f"{installed.value} has a name that the project uses: rename it in its package."
             )
+            raise ConfigError(self.key, name, remedy)
         if name not in self.own and not installed:
             others = sorted({*self.own, *self._installed()})
-            raise ConfigError(
-                self.key,
-                name,
+            remedy = (
                 f"There is no such kind: use {' or '.join(map(repr, others))}, or install what "
-                f"names it in the entry points {self.group}.",
+                f"names it in the entry points {self.group}."
             )
+            raise ConfigError(self.key, name, remedy)
         return name
 
     def load(self, name: str) -> Any:
         """Import and return a plugin's class.
 
-        Raises:
-            ConfigError: the name is unknown, the import fails, or the class does not extend
-                ``base``.
+        Raises ConfigError if the name is unknown, the import fails, or the class does not extend
+        ``base``.
         """
         if self.check(name) in self.own:
             return _named(self.own[name])
@@ -71,10 +58,9 @@ class Registry:
         try:
             found = entry.load()
         except Exception as error:
-            raise ConfigError(
-                self.key, name, f"{entry.value} cannot be imported ({error}): mend its package."
-            ) from error
-        if not (isinstance(found, type) and issubclass(found, self._base)):
+            remedy = f"{entry.value} cannot be imported ({error}): mend its package."
+            raise ConfigError(self.key, name, remedy) from error
+        if not (isinstance(found, type) and issubclass(found, _named(self.base))):
             remedy = f"{entry.value} must be a class that extends {self.base.replace(':', '.')}."
             raise ConfigError(self.key, name, remedy)
         return found
@@ -84,11 +70,7 @@ class Registry:
         return self.load(name)(*arguments, self.options(name, given))
 
     def options(self, name: str, given: Mapping[str, Any]) -> Section | None:
-        """Validate a plugin's settings against its ``Options``; None if it has none.
-
-        Raises:
-            ConfigError: a key is unknown or has a wrong value.
-        """
+        """Validate a plugin's settings, None without ``Options``, or raise ConfigError."""
         kind: type[Section] | None = self.load(name).Options
         where = f"{self.key}_options"
         if kind is None:
@@ -99,20 +81,13 @@ class Registry:
             return kind.model_validate(dict(given))
         except ValidationError as error:
             detail = error.errors()[0]
-            raise ConfigError(
-                ".".join([where, *map(str, detail["loc"])]),
-                detail["input"],
-                f"{wording(detail)}. {name!r} has {', '.join(kind.model_fields)}.",
-            ) from None
+            what = ".".join([where, *map(str, detail["loc"])])
+            remedy = f"{wording(detail)}. {name!r} has {', '.join(kind.model_fields)}."
+            raise ConfigError(what, detail["input"], remedy) from None
 
     def _installed(self) -> dict[str, EntryPoint]:
         entries = _entry_points(tuple(sys.path))
         return {entry.name: entry for entry in entries if entry.group == self.group}
-
-    @cached_property
-    def _base(self) -> type:
-        base: type = _named(self.base)
-        return base
 
 
 def _named(path: str) -> Any:
@@ -127,6 +102,13 @@ def _entry_points(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     return tuple(entry for entry in every if entry.group.startswith("swarm_node."))
 
 
+def _registry(key: str, group: str, base: str, **own: str) -> Registry:
+    """Make a registry; its own plugins are classes in the module of ``base``."""
+    module, _, _ = base.partition(":")
+    classes = {name: f"{module}:{kind}" for name, kind in own.items()}
+    return Registry(key, base, classes, f"swarm_node.{group}")
+
+
 class Plugin:
     """A plugin, chosen by name; ``Options`` defines its settings, None if none."""
 
@@ -136,93 +118,68 @@ class Plugin:
         self.options = options
 
 
-LOSSES = Registry(
+LOSSES = _registry(
     "learner.loss",
+    "losses",
     "node.learner.losses:Loss",
-    {
-        "cispo": "node.learner.losses:Cispo",
-        "dr_grpo": "node.learner.losses:DrGrpo",
-        "grpo": "node.learner.losses:Grpo",
-        "gspo": "node.learner.losses:Gspo",
-    },
-    "swarm_node.losses",
+    cispo="Cispo",
+    dr_grpo="DrGrpo",
+    grpo="Grpo",
+    gspo="Gspo",
 )
-ADVANTAGES = Registry(
+ADVANTAGES = _registry(
     "learner.advantage",
+    "advantages",
     "node.learner.losses:Advantage",
-    {
-        "dr_grpo": "node.learner.losses:Centred",
-        "grpo": "node.learner.losses:Standardised",
-    },
-    "swarm_node.advantages",
+    dr_grpo="Centred",
+    grpo="Standardised",
 )
-CORRECTIONS = Registry(
+CORRECTIONS = _registry(
     "mixture.correction",
+    "corrections",
     "node.learner.off_policy:Correction",
-    {
-        "better": "node.learner.off_policy:Better",
-        "none": "node.learner.off_policy:Uncorrected",
-        "tapered": "node.learner.off_policy:Tapered",
-        "tis": "node.learner.off_policy:TruncatedWeights",
-    },
-    "swarm_node.corrections",
+    better="Better",
+    none="Uncorrected",
+    tapered="Tapered",
+    tis="TruncatedWeights",
 )
-SELECTIONS = Registry(
+SELECTIONS = _registry(
     "mixture.select",
+    "selections",
     "swarm.mixture.selection:Selection",
-    {
-        "auto": "swarm.mixture.selection:AutoSelection",
-        "uniform": "swarm.mixture.selection:UniformSelection",
-    },
-    "swarm_node.selections",
+    auto="AutoSelection",
+    uniform="UniformSelection",
 )
-CURRICULA = Registry(
+CURRICULA = _registry(
     "tasks.curriculum",
+    "curricula",
     "node.tasks.curriculum:Curriculum",
-    {
-        "thompson": "node.tasks.curriculum:Thompson",
-        "uniform": "node.tasks.curriculum:UniformCurriculum",
-    },
-    "swarm_node.curricula",
+    thompson="Thompson",
+    uniform="UniformCurriculum",
 )
-ENGINES = Registry(
+ENGINES = _registry(
     "engine.kind",
+    "engines",
     "node.engines.kinds:EngineKind",
-    {
-        "transformers": "node.engines.kinds:Transformers",
-        "vllm": "node.engines.kinds:Vllm",
-    },
-    "swarm_node.engines",
+    transformers="Transformers",
+    vllm="Vllm",
 )
-TRANSPORTS = Registry(
+TRANSPORTS = _registry(
     "network.transport",
+    "transports",
     "node.network.transports:TransportKind",
-    {
-        "hivemind": "node.network.transports:Hivemind",
-        "libp2p": "node.network.transports:Libp2p",
-    },
-    "swarm_node.transports",
+    hivemind="Hivemind",
+    libp2p="Libp2p",
 )
-LOGGERS = Registry(
+LOGGERS = _registry(
     "monitor.loggers",
+    "loggers",
     "node.monitor.loggers:Logger",
-    {
-        "tensorboard": "node.monitor.loggers:TensorBoard",
-        "trackio": "node.monitor.loggers:Trackio",
-        "wandb": "node.monitor.loggers:Wandb",
-    },
-    "swarm_node.loggers",
+    tensorboard="TensorBoard",
+    trackio="Trackio",
+    wandb="Wandb",
 )
-REGISTRIES = (
-    LOSSES,
-    ADVANTAGES,
-    CORRECTIONS,
-    SELECTIONS,
-    CURRICULA,
-    ENGINES,
-    TRANSPORTS,
-    LOGGERS,
-)
+REGISTRIES = (LOSSES, ADVANTAGES, CORRECTIONS, SELECTIONS, CURRICULA, ENGINES, TRANSPORTS, LOGGERS)
 
 
 def kind_key(registry: Registry, default: str | tuple[str, ...], about: str) -> Any:

@@ -86,7 +86,7 @@ def _purpose(section: BaseModel) -> str:
 
 def _values(field: FieldInfo) -> str:
     """Format the values a key takes, such as ``number, above 0, seconds``."""
-    kind = field.annotation
+    kind: Any = field.annotation
     if get_origin(kind) is Literal:
         return ", ".join(toml_value(choice) for choice in get_args(kind))
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
@@ -94,7 +94,7 @@ def _values(field: FieldInfo) -> str:
         return ", ".join([*map(toml_value, choices), "or a package's own"])
     if values := extra["values"]:
         return str(values)
-    parts = [_TYPES[kind] if kind in _TYPES else _container(kind)]
+    parts = [_TYPES.get(kind, "table" if get_origin(kind) is dict else "list")]
     for bound in field.metadata:
         if type(bound) in _BOUNDS:
             attribute, words = _BOUNDS[type(bound)]
@@ -102,10 +102,6 @@ def _values(field: FieldInfo) -> str:
     if extra["unit"]:
         parts.append(str(extra["unit"]))
     return ", ".join(parts)
-
-
-def _container(kind: Any) -> str:
-    return "table" if get_origin(kind) is dict else "list"
 
 
 _EXPECTED = {
@@ -158,11 +154,13 @@ def _known(root: type[BaseModel], location: Sequence[str], value: Any) -> str:
     *tables, last = location
     known = list(_section(root, tables).model_fields)
     what = "table" if not tables and isinstance(value, Mapping) else "key"
-    elsewhere = [f"{name}.{last}" for name in root.model_fields if last in _keys(root, name)]
-    close = [
-        ".".join([*tables, key]) for key in difflib.get_close_matches(last, known, n=1, cutoff=0.7)
+    elsewhere = [
+        f"{name}.{last}"
+        for name in root.model_fields
+        if last in _section(root, [name]).model_fields
     ]
-    if meant := (close or elsewhere):
+    close = difflib.get_close_matches(last, known, n=1, cutoff=0.7)
+    if meant := ([".".join([*tables, *close])] if close else elsewhere):
         return f"Unknown {what}: did you mean {meant[0]}?"
     return f"Unknown {what}: take it out, or use one of {', '.join(known)}."
 
@@ -173,10 +171,6 @@ def _documented(root: type[BaseModel], location: Sequence[str]) -> str:
         return f"Write it as a table: [{location[0]}]."
     field = _section(root, location[:1]).model_fields[location[1]]
     return f"{field.description} (Default: {toml_value(field.default)}.)"
-
-
-def _keys(root: type[BaseModel], table: str) -> Mapping[str, Any]:
-    return _section(root, [table]).model_fields
 
 
 def _section(root: type[BaseModel], tables: Sequence[str]) -> type[BaseModel]:
@@ -230,8 +224,7 @@ _PEER = f"{_PLAIN}/p2p/12D3Koo…"
 def check_addresses(key: str, addresses: tuple[str, ...]) -> None:
     """Check addresses of ``network.listen``, ``.announce_maddrs`` or ``.peers``.
 
-    Raises:
-        ConfigError: an address is not a multiaddress, or not one that this key takes.
+    Raises ConfigError if an address is not a multiaddress, or not one that this key takes.
     """
     dialled = key == "network.peers"
     for address in addresses:
@@ -240,20 +233,17 @@ def check_addresses(key: str, addresses: tuple[str, ...]) -> None:
         parsed = _ADDRESS.fullmatch(address)
         if not parsed or not _has_host(parsed[1], parsed[2]) or int(parsed[3]) > _HIGHEST_PORT:
             example = _PEER if dialled else _PLAIN
-            raise ConfigError(
-                key, address, f"Write a multiaddress such as {example}: no URL, no host:port."
-            )
+            remedy = f"Write a multiaddress such as {example}: no URL, no host:port."
+            raise ConfigError(key, address, remedy)
         if int(parsed[3]) == 0 and key != "network.listen":
-            raise ConfigError(
-                key, address, "Nobody can be dialled at port 0: write the port that is listened on."
-            )
+            remedy = "Nobody can be dialled at port 0: write the port that is listened on."
+            raise ConfigError(key, address, remedy)
         if dialled and not _is_peer(address):
-            raise ConfigError(
-                key,
-                address,
+            remedy = (
                 f"End it with /p2p/ and the peer's id, as in {_PEER}; the peer's start message "
-                "shows it whole.",
+                "shows it whole."
             )
+            raise ConfigError(key, address, remedy)
 
 
 def host_and_port(key: str, place: str) -> tuple[str, int]:

@@ -25,9 +25,7 @@ class NodeSection(Section):
         pattern=r"^[\w .-]{1,40}$",
     )
     run_dir: str = key(
-        ".",
-        "Run folder: key, journal, checkpoints and logs. Relative to this file.",
-        min_length=1,
+        ".", "Run folder: key, journal, checkpoints and logs. Relative to this file.", min_length=1
     )
     seed: int = key(
         0, "Seeds sampling and choices; a new node's follows from its key.", ge=0, lt=2**63

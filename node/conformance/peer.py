@@ -87,7 +87,7 @@ class Peer:
 
 @asynccontextmanager
 async def meet(address: str, folder: Path, over: str) -> AsyncIterator[Peer]:
-    """Dial a peer with a new key over a transport, and fetch its manifest.
+    """Dial a peer's full multiaddress with a new key, kept in an empty ``folder``.
 
     Raises ``ConfigError`` if the transport is unusable, ``TransportError`` if the peer does not
     answer, ``ProtocolError`` if its manifest is invalid.
@@ -130,7 +130,7 @@ class Case:
 
     section: int
     says: str
-    look: Callable[[Peer], Awaitable[None]]
+    look: Callable[[Peer], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)

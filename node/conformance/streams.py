@@ -35,8 +35,7 @@ from protocol.messages import (
 from protocol.profile import open_profile
 from swarm.transport.transport import PeerUnreachable, Refused, TransportError
 
-PATIENCE = 6.0
-"""Seconds within which a stream must close; a request has 1.5 s to arrive."""
+PATIENCE = 6.0  # seconds within which a stream must close; a request has 1.5 s to arrive
 PROMPT = 1.2  # the same if there is nothing to wait for
 FAR = 1 << 62
 _LENGTH = struct.Struct(">I")
@@ -134,10 +133,6 @@ async def _all_gossip(peer: Peer) -> dict[bytes, Announcement]:
     return found
 
 
-async def _true_gossip(peer: Peer) -> None:
-    await _all_gossip(peer)
-
-
 async def _limited_gossip(peer: Peer) -> None:
     await _gossip(peer, 0, 1)
 
@@ -154,11 +149,11 @@ async def _gossip_of_later_epochs(peer: Peer) -> None:
 
 
 async def _gossip_of_what_is_new(peer: Peer) -> None:
-    told = await _gossip(peer, 0, MAX_GOSSIP)
-    if not told:
+    known = await _gossip(peer, 0, MAX_GOSSIP)
+    if not known:
         raise Untried("it knows no announcement yet")
-    again = await _gossip(peer, 0, MAX_GOSSIP, told)
-    require(not set(told) & set(again), "it gives a record that the request says is known")
+    again = await _gossip(peer, 0, MAX_GOSSIP, known)
+    require(not set(known) & set(again), "it gives a record that the request says is known")
 
 
 MALFORMED: dict[str, bytes] = {
@@ -235,7 +230,7 @@ STREAM_CASES = (
     Case(11, "opens no stream of a protocol that it does not know", _unknown_stream),
     Case(11, "answers that a frame is not there, or that it is busy", _unknown_frame),
     Case(11, "refuses content ids of another length", _odd_content_ids),
-    Case(11, "gossips announcements that hold", _true_gossip),
+    Case(11, "gossips announcements that hold", _all_gossip),
     Case(11, "gossips no more records than it is asked for", _limited_gossip),
     Case(11, "gossips later epochs than the one it is told", _gossip_of_later_epochs),
     Case(11, "gossips nothing that it is told is known", _gossip_of_what_is_new),
@@ -245,17 +240,10 @@ STREAM_CASES = (
     Case(11, "still answers after all of this", _still_there),
 )
 
-
 CASES = (*RECORD_CASES, *STREAM_CASES)
 
 
 async def look_at(address: str, folder: Path, over: str) -> list[CaseResult]:
-    """Return the result of each of :data:`CASES`; errors as for ``meet``.
-
-    Args:
-        address: full multiaddress of the peer.
-        folder: empty; for the client's key.
-        over: transport of the client.
-    """
+    """Return the result of each case; arguments and errors as for ``meet``."""
     async with meet(address, folder, over) as peer:
         return [await find(case, peer) for case in CASES]

@@ -44,7 +44,7 @@ class EntryToken:
     def exchange(self, token: str) -> str | None:
         """Return the session cookie's value for the current token, which is then invalid."""
         with self._lock:
-            if not _equal(token, self._token):
+            if not hmac.compare_digest(token.encode(), self._token.encode()):
                 return None
             self._token = secrets.token_urlsafe(BYTES)
             self._tell(self._token)
@@ -52,11 +52,7 @@ class EntryToken:
 
     def admits(self, cookie: str) -> bool:
         """Whether a cookie's value is the session's."""
-        return _equal(cookie, self._session)
-
-
-def _equal(given: str, secret: str) -> bool:
-    return hmac.compare_digest(given.encode(), secret.encode())
+        return hmac.compare_digest(cookie.encode(), self._session.encode())
 
 
 HOST, PORT = "127.0.0.1", 8710
@@ -86,9 +82,8 @@ class ListeningSocket:
 def listen(wanted: bool | str, key: str = KEY) -> ListeningSocket:
     """Listen on the configured place; True means loopback and the next free port.
 
-    Raises:
-        ConfigError: ``wanted`` is not ``host:port``.
-        NodeError: the port is taken, or the address does not belong to this machine.
+    Raises ConfigError if ``wanted`` is not ``host:port``, and NodeError if the port is taken, or
+    the address does not belong to this machine.
     """
     if isinstance(wanted, str):
         host, port = host_and_port(key, wanted)
@@ -128,11 +123,9 @@ def _unusable(host: str, port: int, key: str, error: OSError) -> NodeError:
     what, other = "the swarm's page", "or 0 for any that is free."
     if key == KEY:
         what, other = "the dashboard", "or true for the next that is free."
-    return NodeError(
-        f"cannot serve {what} ({error.strerror or error})",
-        f"{key} = {host}:{port}",
-        f"Stop what holds that port, or name another one, {other}",
-    )
+    what = f"cannot serve {what} ({error.strerror or error})"
+    remedy = f"Stop what holds that port, or name another one, {other}"
+    return NodeError(what, f"{key} = {host}:{port}", remedy)
 
 
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9._-]{1,253}))(?::(\d{1,5}))?")
@@ -158,18 +151,16 @@ class Hosts:
         if not parsed:
             return False
         host = (parsed[1] or parsed[2]).lower()
-        return host in self._names or self._is_address(host)
+        if host in self._names:
+            return True
+        try:
+            return ipaddress.ip_address(host).is_loopback or not self._private
+        except ValueError:
+            return False
 
     def same(self, origin: str, header: str) -> bool:
         """Whether the origin has the same host and port as the header."""
         return origin.lower() in (f"http://{header.lower()}", f"https://{header.lower()}")
-
-    def _is_address(self, host: str) -> bool:
-        try:
-            address = ipaddress.ip_address(host)
-        except ValueError:
-            return False
-        return address.is_loopback or not self._private
 
 
 AT_ONCE = 240  # requests in a burst at the default rate
@@ -185,14 +176,14 @@ class Rate:
     ) -> None:
         self._now = now
         self._a_second = a_second
-        self._at_once = a_second * AT_ONCE / A_SECOND
+        self._burst = a_second * AT_ONCE / A_SECOND
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def allows(self, client: str) -> bool:
         """Whether a client may make one more request now; counts the request."""
         now = self._now()
-        left, at = self._left.pop(client, (self._at_once, now))
-        left = min(self._at_once, left + (now - at) * self._a_second)
+        left, at = self._left.pop(client, (self._burst, now))
+        left = min(self._burst, left + (now - at) * self._a_second)
         allowed = left >= 1.0
         self._left[client] = (left - allowed, now)
         if len(self._left) > CLIENTS:
@@ -264,10 +255,9 @@ class Guard:
         origins = headers.getlist("origin")
         if any(not self._hosts.same(origin, host) for origin in origins):
             return failure("pages of other sites may not read this node", 403)
-        site = headers.get("sec-fetch-site", "none")
-        leads_here = headers.get("sec-fetch-mode") == "navigate" and (
-            headers.get("sec-fetch-dest", "document") == "document"
-        )
+        site, document = headers.get("sec-fetch-site", "none"), "document"
+        is_document = headers.get("sec-fetch-dest", document) == document
+        leads_here = headers.get("sec-fetch-mode") == "navigate" and is_document
         if site not in OWN_SITE and not leads_here:
             return failure("pages of other sites may not read this node", 403)
         return None
@@ -279,18 +269,22 @@ class Guard:
         token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if scope["path"] == "/" and token and scope["method"] == "GET":
             if (session := entry.exchange(token)) is None:
-                return failure(
+                message = (
                     "this token is used up, or none of this node: the address with the next one "
-                    "is what swarm-node status says on the node's machine",
-                    401,
+                    "is what swarm-node status says on the node's machine"
                 )
+                return failure(message, 401)
             inside = RedirectResponse("/", 303)
             inside.set_cookie(COOKIE, session, httponly=True, samesite="strict", path="/")
             return inside
-        if entry.admits(_cookie(Headers(scope=scope))):
+        try:
+            cookie = SimpleCookie(Headers(scope=scope).get("cookie", "")).get(COOKIE)
+        except CookieError:
+            cookie = None
+        if entry.admits(cookie.value if cookie else ""):
             return None
-        words = "come in by the address that swarm-node status says on the node's machine"
-        return failure(words, 401)
+        message = "come in by the address that swarm-node status says on the node's machine"
+        return failure(message, 401)
 
 
 class Sending:
@@ -304,17 +298,6 @@ class Sending:
             headers = MutableHeaders(raw=message["headers"])
             for name, value in HEADERS.items():
                 headers[name] = value
-            if "etag" not in headers:
-                headers["cache-control"] = "no-store"
-            else:
-                headers["cache-control"] = "no-cache"
+            headers["cache-control"] = "no-cache" if "etag" in headers else "no-store"
             message = {**message, "headers": headers.raw}
         await self._send(message)
-
-
-def _cookie(headers: Headers) -> str:
-    try:
-        morsel = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return ""
-    return morsel.value if morsel else ""

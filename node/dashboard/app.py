@@ -18,8 +18,8 @@ from starlette.staticfiles import StaticFiles
 
 from node.dashboard.asking import Asking, CannotAskError
 from node.dashboard.groups import MAX_GROUPS, Wanted
-from node.dashboard.rounds import QueryError, failure, number, reply, text
-from node.dashboard.run_view import MOST_LINES, Feed, RunView
+from node.dashboard.rounds import QueryError, Rounds, failure, number, reply, text
+from node.dashboard.run_view import MOST_LINES, Feed, RunView, levels, updates
 from node.errors import NodeError
 from node.monitor.groups import ORIGINS
 from node.monitor.sinks import exposition
@@ -48,10 +48,10 @@ class Routes:
         """Return the routes in order of precedence."""
         views: Mapping[str, Callable[[Request], Mapping[str, Any]]] = {
             "status": lambda request: self._run.status(),
-            "rounds": lambda request: self._run.table(*_window(request)),
+            "rounds": lambda request: self._run.rounds(Rounds.table, *_window(request)),
             "groups": lambda request: self._run.groups(_wanted(request)),
-            "levels": lambda request: self._run.levels(*_window(request)),
-            "updates": lambda request: self._run.updates(*_window(request)),
+            "levels": lambda request: self._run.rounds(levels, *_window(request)),
+            "updates": lambda request: self._run.rounds(updates, *_window(request)),
             "authors": lambda request: self._run.authors(),
             "peers": lambda request: self._run.peers(),
             "health": lambda request: self._run.health(),
@@ -88,8 +88,8 @@ class Routes:
     async def _events(self, request: Request) -> Response:
         last = request.headers.get("last-event-id", "")
         if self._feed.full:
-            words = "as many pages as this node tells of its rounds are open: close one"
-            return failure(words, 503, {"retry-after": "5"})
+            message = "as many pages as this node tells of its rounds are open: close one"
+            return failure(message, 503, {"retry-after": "5"})
         known = int(last) if last.isascii() and last.isdecimal() and len(last) <= 16 else None
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")

@@ -36,8 +36,8 @@ LAST = ("end", "error")
 class CannotAskError(Exception):
     """A question that cannot be asked now: the reason, and the HTTP ``status``."""
 
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
         self.status = status
 
 
@@ -64,25 +64,22 @@ class Asking:
         """Check that the request comes from this server's own page.
 
         On loopback, browsers send the site that a request comes from. On other addresses they may
-        not, but there the cookie is restricted to this site.
-
-        Raises:
-            CannotAskError: the request comes from elsewhere.
+        not, but there the cookie is restricted to this site. Raises CannotAskError if the request
+        comes from elsewhere.
         """
         name, value = ASKED_BY
         site = headers.get("sec-fetch-site", "" if self._private else "same-origin")
         if site != "same-origin" or headers.get(name) != value:
-            words = "only this node's own page may ask: open it, and type the question there"
-            raise CannotAskError(403, words)
+            message = "only this node's own page may ask: open it, and type the question there"
+            raise CannotAskError(403, message)
 
     async def begin(
         self, question: str | None, family: str | None, base: bool
     ) -> AsyncIterator[bytes]:
         """Start a process and return its answer as lines of JSON; it ends with them.
 
-        Raises:
-            CannotAskError: another question is being answered, there were too many, there is no
-                checkpoint, the node is stopping, or no process can start.
+        Raises CannotAskError if another question is being answered, there were too many, there is
+        no checkpoint, the node is stopping, or no process can start.
         """
         self._check_room()
         asked = {
@@ -109,12 +106,12 @@ class Asking:
             raise CannotAskError(503, f"no process can be started here: {error}") from error
         finally:
             self._starting = False
-        told: asyncio.Queue[bytes | None] = asyncio.Queue()
-        line = json.dumps(asked).encode() + b"\n"
-        self._work = work = asyncio.create_task(self._follow(process, line, told))
+        lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+        request = json.dumps(asked).encode() + b"\n"
+        self._work = work = asyncio.create_task(self._follow(process, request, lines))
         if self._closed:
             work.cancel()
-        return _lines(work, told)
+        return _lines(work, lines)
 
     async def close(self) -> None:
         """End the current answer; call on the loop that serves it."""
@@ -127,46 +124,46 @@ class Asking:
         if self._closed:
             raise CannotAskError(503, "this node is stopping")
         if not (self._folder.manifest.exists() and Checkpoints(self._folder.checkpoints).steps()):
-            words = (
+            message = (
                 "there is no checkpoint of the policy yet: the node writes the first once "
                 f"{self._config.schedule.checkpoint_every} rounds are done, or when it stops"
             )
-            raise CannotAskError(409, words)
+            raise CannotAskError(409, message)
         if self._starting or (self._work and not self._work.done()):
-            words = "another question is being answered: one at a time, or the node would wait"
-            raise CannotAskError(409, words)
+            message = "another question is being answered: one at a time, or the node would wait"
+            raise CannotAskError(409, message)
         if len(self._begun) == MOST_BEGUN and time.monotonic() - self._begun[0] < BEGUN_SECONDS:
             raise CannotAskError(429, "too many questions: ask again in a minute")
 
     async def _follow(
-        self, process: Process, asked: bytes, told: asyncio.Queue[bytes | None]
+        self, process: Process, request: bytes, lines: asyncio.Queue[bytes | None]
     ) -> None:
         """Pass on the process's output until it ends or exceeds a limit."""
         assert process.stdin and process.stdout
         size, last = 0, None
         try:
             async with asyncio.timeout(SECONDS):
-                process.stdin.write(asked)
+                process.stdin.write(request)
                 while line := await process.stdout.readline():
                     size += len(line)
                     if size > MOST_BYTES:
                         raise ValueError(f"more than {MOST_BYTES} bytes")
-                    told.put_nowait(line)
+                    lines.put_nowait(line)
                     last = json.loads(line)["event"]
                 status = await process.wait()
                 if last not in LAST:
                     raise ValueError(f"it ended in the middle of it: {in_words(status)}")
         except (ValueError, KeyError) as error:
             self._failed(str(error))
-            told.put_nowait(_error(f"the process that answers failed: {error}"))
+            lines.put_nowait(_error(f"the process that answers failed: {error}"))
         except TimeoutError:
-            words = f"not done after {SECONDS:g} seconds: swarm-node ask, in a terminal, has longer"
-            told.put_nowait(_error(words))
+            reason = f"not done after {SECONDS:g} seconds"
+            lines.put_nowait(_error(f"{reason}: swarm-node ask, in a terminal, has longer"))
         finally:
             if process.returncode is None:
                 process.kill()
             await process.communicate()
-            told.put_nowait(None)
+            lines.put_nowait(None)
 
     def _failed(self, why: str) -> None:
         self._counters.add("dashboard_ask_failures")
@@ -174,14 +171,14 @@ class Asking:
 
 
 async def _lines(
-    work: asyncio.Task[None], told: asyncio.Queue[bytes | None]
+    work: asyncio.Task[None], lines: asyncio.Queue[bytes | None]
 ) -> AsyncIterator[bytes]:
     try:
-        while (line := await told.get()) is not None:
+        while (line := await lines.get()) is not None:
             yield line
     finally:
         work.cancel()
 
 
-def _error(words: str) -> bytes:
-    return json.dumps({"event": "error", "error": words}).encode() + b"\n"
+def _error(message: str) -> bytes:
+    return json.dumps({"event": "error", "error": message}).encode() + b"\n"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from node.dashboard.rounds import Rounds
 from node.monitor.history import GrowingLines
-from node.monitor.present_status import TOLD
+from node.monitor.present_status import PROFILE_KEYS
 from protocol.errors import BadKey
 from protocol.identity import check_key, peer_id_of
 from swarm.reputation import Account, is_banned, standing, strikes_now
@@ -58,21 +58,18 @@ class Wanted:
 
 
 class Groups:
-    """The lines of ``groups.jsonl``, held in memory; not thread-safe.
-
-    ``last`` is the number of the newest group, 0 if there is none.
-    """
+    """The lines of ``groups.jsonl``, held in memory; not thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = GrowingLines()
         self._lines: list[bytes] = []
-        self.last = 0
+        self.last = 0  # number of the newest group
 
     def look(self) -> None:
         """Read new lines; raise NodeError if the file cannot be read."""
-        lines, anew = self._file.new([self._path])
-        if anew:
+        lines, replaced = self._file.new([self._path])
+        if replaced:
             self._lines = []
         before = len(self._lines)
         self._lines.extend(lines)
@@ -92,7 +89,7 @@ class Groups:
             if len(found) == wanted.limit or (found and size + len(line) > BYTES):
                 return {"groups": found, "more": True}
             size += len(line)
-            found.append(_told(group))
+            found.append(_by_token(group))
         return {"groups": found, "more": False}
 
 
@@ -104,11 +101,11 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     return group if isinstance(group, dict) and group.keys() >= NAMES else None
 
 
-def _told(group: dict[str, Any]) -> dict[str, Any]:
-    done = [
+def _by_token(group: dict[str, Any]) -> dict[str, Any]:
+    completions = [
         {**each, "tokens": list(_tokens(each.get("tokens") or {}))} for each in group["completions"]
     ]
-    return {**group, "completions": done}
+    return {**group, "completions": completions}
 
 
 def _tokens(columns: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
@@ -186,21 +183,21 @@ def authors(
 
     ``peers`` are those of the status, with their claims about themselves; ``now`` is unix time.
     """
-    told = {peer["peer_id"]: peer for peer in peers}
+    by_id = {peer["peer_id"]: peer for peer in peers}
     by_key = {account.author.hex(): account for account in accounts}
     used = rounds.named["authors"].totals(rounds.column("round"), rounds.weights())
     known = {**dict.fromkeys(by_key, 0.0), **used}
     admitted = {name: account.admitted for name, account in by_key.items()}
-    order = sorted(known, key=lambda name: (-known[name], -admitted.get(name, 0), name))[
-        :MAX_AUTHORS
-    ]
-    all_groups = _all_groups(rounds)
+    order = sorted(known, key=lambda name: (-known[name], -admitted.get(name, 0), name))
+    order = order[:MAX_AUTHORS]
+    both = rounds.column("groups_own") + rounds.column("groups_external")
+    all_groups = float(both @ rounds.weights()) if len(both) else 0.0
     gains = _gains(rounds, order)
     return [
         {
             "author": name,
             "peer_id": (peer_id := _peer_id(name)),
-            **{key: told.get(peer_id, {}).get(key) for key in TOLD},
+            **{key: by_id.get(peer_id, {}).get(key) for key in PROFILE_KEYS},
             "used": round(known[name]),
             "share": known[name] / all_groups if all_groups else 0.0,
             "usefulness": gains.get(name),
@@ -208,11 +205,6 @@ def authors(
         }
         for name in order
     ]
-
-
-def _all_groups(rounds: Rounds) -> float:
-    both = rounds.column("groups_own") + rounds.column("groups_external")
-    return float(both @ rounds.weights()) if len(both) else 0.0
 
 
 def _gains(rounds: Rounds, names: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -232,14 +224,8 @@ def _gains(rounds: Rounds, names: Sequence[str]) -> dict[str, dict[str, float]]:
 
 def _account(account: Account | None, now: float) -> dict[str, Any]:
     if account is None:
-        return {
-            "admitted": 0,
-            "refused": {},
-            "standing": None,
-            "strikes": 0,
-            "banned": False,
-            "seen": None,
-        }
+        empty = {"admitted": 0, "refused": {}, "standing": None, "strikes": 0}
+        return {**empty, "banned": False, "seen": None}
     return {
         "admitted": account.admitted,
         "refused": dict(account.refused),

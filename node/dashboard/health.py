@@ -14,22 +14,8 @@ import psutil
 
 from node.config.config import Config
 from node.dashboard.rounds import Rounds
-from node.doctor.machine import (
-    LITTLE_DISK,
-    NO_DISK,
-    Check,
-    check_clock,
-    check_device,
-    check_disk,
-    check_engine,
-    check_key,
-    check_packages,
-    check_pinned,
-    check_shared_memory,
-    check_transport,
-    check_walls,
-)
-from node.doctor.network import check_ports, told_by_node
+from node.doctor import machine
+from node.doctor.network import check_ports, reported_reach
 from node.monitor.record import RoundRecord
 from node.storage.run_folder import RunFolder
 
@@ -44,10 +30,7 @@ OK, WARN, FAIL = "ok", "warn", "fail"
 
 
 class Doctor:
-    """The doctor's checks, run at most once a minute.
-
-    It dials no peers; the running node reports its own.
-    """
+    """The doctor's checks, run at most once a minute, except those that dial peers."""
 
     def __init__(self, folder: RunFolder, config: Config) -> None:
         self._folder = folder
@@ -60,29 +43,30 @@ class Doctor:
         """Return each check with its level, result and remedy."""
         with self._lock:
             if time.monotonic() - self._at > FRESH_SECONDS:
-                self._found = [_told(finding) for finding in self._look()]
+                self._found = [
+                    {
+                        "level": check.level,
+                        "what": check.check,
+                        "found": check.found,
+                        "remedy": check.remedy or None,
+                    }
+                    for check in self._look()
+                ]
                 self._at = time.monotonic()
             return self._found
 
-    def _look(self) -> list[Check]:
+    def _look(self) -> list[machine.Check]:
         config, folder = self._config, self._folder
-        found = [*check_packages(), check_transport(config.network)]
+        found = [*machine.check_packages(), machine.check_transport(config.network)]
         if "torch" in sys.modules:  # loading it would take longer than all other checks
-            found.append(check_device(config.policy.device))
-        found += [check_engine(config.engine.kind), check_shared_memory(), check_clock()]
-        found += [check_walls(), *check_pinned(config, folder)]
+            found.append(machine.check_device(config.policy.device))
+        found += [machine.check_engine(config.engine.kind), machine.check_shared_memory()]
+        found += [machine.check_clock(), machine.check_walls()]
+        found += machine.check_pinned(config, folder)
         if folder.root.is_dir():
-            found += [check_disk(folder), check_key(folder), *check_ports(config, folder)]
-        return found + (told_by_node(folder) if folder.holder() is not None else [])
-
-
-def _told(finding: Check) -> dict[str, Any]:
-    return {
-        "level": finding.level,
-        "what": finding.check,
-        "found": finding.found,
-        "remedy": finding.remedy or None,
-    }
+            found += [machine.check_disk(folder), machine.check_key(folder)]
+            found += check_ports(config, folder)
+        return found + (reported_reach(folder) if folder.holder() is not None else [])
 
 
 class Alarm(NamedTuple):
@@ -91,9 +75,9 @@ class Alarm(NamedTuple):
     name: str
     means: str  # its meaning, and the remedy
     value: float | None  # None if nothing was measured
-    level: Callable[[float], str]
+    level: Callable[[float], str] = lambda count: WARN if count else OK
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Convert to plain values for JSON; an unmeasured value is ok."""
         level = OK if self.value is None else self.level(self.value)
         return {"name": self.name, "level": level, "means": self.means, "value": self.value}
@@ -102,7 +86,7 @@ class Alarm(NamedTuple):
 def alarms(rounds: Rounds, folder: RunFolder) -> list[dict[str, Any]]:
     """Evaluate the alarms of the latest rounds and of this machine."""
     record = rounds.latest[-1] if rounds.latest else None
-    return [alarm.told() for alarm in (*_of_rounds(record, rounds), *_of_machine(folder))]
+    return [alarm.to_dict() for alarm in (*_of_rounds(record, rounds), *_of_machine(folder))]
 
 
 def _of_rounds(record: RoundRecord | None, rounds: Rounds) -> Sequence[Alarm]:
@@ -113,7 +97,6 @@ def _of_rounds(record: RoundRecord | None, rounds: Rounds) -> Sequence[Alarm]:
             "Times that the held-out reward fell far below its best. Lower learner.lr or "
             "mixture.external, or go back with: swarm-node rollback --to best",
             _count(counters, "forgetting_alarms"),
-            _any,
         ),
         Alarm(
             "engine gap",
@@ -141,19 +124,16 @@ def _of_rounds(record: RoundRecord | None, rounds: Rounds) -> Sequence[Alarm]:
             "Optimizer steps left out since the start, as loss or gradient was not finite. Lower "
             "learner.lr.",
             _count(counters, "steps_refused"),
-            _any,
         ),
         Alarm(
             "failed rounds",
             "Rounds since the start that broke off. The traces are in the log below.",
             _count(counters, "rounds_failed"),
-            _any,
         ),
         Alarm(
             "lost records",
             "Records since the start that a file, a view or a logger could not take.",
             _count(counters, "sink_failures"),
-            _any,
         ),
     )
 
@@ -167,7 +147,9 @@ def _of_machine(folder: RunFolder) -> Sequence[Alarm]:
             "Bytes free where the run folder is. A full disk stops the node at its last "
             "checkpoint.",
             free,
-            lambda left: FAIL if left < NO_DISK else WARN if left < LITTLE_DISK else OK,
+            lambda left: (
+                FAIL if left < machine.NO_DISK else WARN if left < machine.LITTLE_DISK else OK
+            ),
         ),
         Alarm(
             "memory",
@@ -177,10 +159,6 @@ def _of_machine(folder: RunFolder) -> Sequence[Alarm]:
             lambda share: WARN if share > LITTLE_MEMORY else OK,
         ),
     )
-
-
-def _any(count: float) -> str:
-    return WARN if count else OK
 
 
 def _count(counters: Mapping[str, float] | None, name: str) -> float | None:

@@ -11,12 +11,16 @@ from typing import Any
 
 from node.dashboard.app import STATIC as DASHBOARD
 from node.dashboard.rounds import plain
+from node.monitor.present_status import PROFILE_KEYS
 from protocol.identity import peer_id_of
 from protocol.manifest import Manifest
 from swarm.census.authors import Author, ClaimedProfile, Mean
 from swarm.census.buckets import columns, rewards
 from swarm.census.census import Census
 
+# Figures of the page by the names that the census has for them.
+NOW = ("nodes", "bootstrap", "estimated", "connected", "groups_offered", "relayed", "direct")
+TOTAL = ("authors", "offered", "checked", "verified", "refused")
 LISTED = 500  # maximum authors on the page
 DIGITS = 4
 
@@ -37,27 +41,35 @@ class Observed:
 
 def documents(census: Census, seen: Observed) -> dict[str, Any]:
     """Return the page's three documents by name: swarm, history and authors."""
-    buckets = census.state.buckets
+    buckets, authors = census.state.buckets, census.state.authors
+    order = sorted(authors, key=lambda key: (-authors[key].verified, -authors[key].last, key))
     found = columns(buckets)
     found["nodes"] = [_round(nodes) for nodes in found["nodes"]]
-    learned = {env: list(map(_round, told)) for env, told in rewards(buckets).items()}
+    learned = {env: list(map(_round, means)) for env, means in rewards(buckets).items()}
     return {
         "swarm": _swarm(census, seen),
         "history": {**found, "rewards": learned},
-        "authors": _authors(census.state.authors),
+        "authors": {
+            "authors": [_author(key, authors[key]) for key in order[:LISTED]],
+            "more": max(0, len(order) - LISTED),
+        },
     }
 
 
 def dialled(addresses: Sequence[str]) -> list[str]:
     """Return the non-loopback addresses, or all if every one is loopback."""
-    outside = [address for address in addresses if not _is_loopback(address)]
-    return outside or list(addresses)
+
+    def is_loopback(address: str) -> bool:
+        _, kind, host, *_ = [*address.split("/"), "", ""]
+        return kind in ("ip4", "ip6") and ip_address(host).is_loopback
+
+    return [address for address in addresses if not is_loopback(address)] or list(addresses)
 
 
 def _swarm(census: Census, seen: Observed) -> dict[str, Any]:
-    total, manifest, now = census.state.total, seen.manifest, census.now
+    manifest = seen.manifest
     there = [census.state.authors.get(author) for author in census.state.present]
-    told = [author.told if author else ClaimedProfile() for author in there]
+    profiles = [author.told if author else ClaimedProfile() for author in there]
     return {
         "version": seen.version,
         "time": seen.time,
@@ -73,67 +85,34 @@ def _swarm(census: Census, seen: Observed) -> dict[str, Any]:
             "families": [{"name": e.name, "levels": len(e.levels)} for e in manifest.catalogue],
         },
         "join": list(seen.join),
-        "now": {
-            "nodes": now.nodes,
-            "bootstrap": now.seeds,
-            "estimated": now.estimated,
-            "connected": now.connected,
-            "groups_offered": now.groups_offered,
-            "relayed": now.relayed,
-            "direct": now.direct,
-        },
-        "total": {
-            "authors": total.authors,
-            "offered": total.offered,
-            "checked": total.checked,
-            "verified": total.verified,
-            "refused": total.refused,
-        },
-        "models": _counted("model", [each.model for each in told]),
-        "versions": _counted("version", [each.version for each in told]),
+        "now": _picked(census.now, *NOW),
+        "total": _picked(census.state.total, *TOTAL),
+        "models": _counted("model", [each.model for each in profiles]),
+        "versions": _counted("version", [each.version for each in profiles]),
         "rewards": [
-            {
-                "env": found.env,
-                "level": found.level,
-                "groups": found.groups,
-                "reward": _round(found.reward),
-                "low": _round(found.low),
-                "high": _round(found.high),
-            }
+            _picked(found, "env", "level", "groups")
+            | {"reward": _round(found.reward), "low": _round(found.low), "high": _round(found.high)}
             for found in census.state.lately.estimates()
         ],
     }
 
 
-def _counted(name: str, told: Sequence[str | None]) -> list[dict[str, Any]]:
-    return [{name: value, "nodes": nodes} for value, nodes in Counter(told).most_common()]
+def _picked(source: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in names}
 
 
-def _authors(authors: dict[str, Author]) -> dict[str, Any]:
-    order = sorted(authors, key=lambda key: (-authors[key].verified, -authors[key].last, key))
-    return {
-        "authors": [_author(key, authors[key]) for key in order[:LISTED]],
-        "more": max(0, len(order) - LISTED),
-    }
+def _counted(name: str, values: Sequence[str | None]) -> list[dict[str, Any]]:
+    return [{name: value, "nodes": nodes} for value, nodes in Counter(values).most_common()]
 
 
 def _author(key: str, author: Author) -> dict[str, Any]:
     return {
         "author": key,
         "peer_id": peer_id_of(bytes.fromhex(key)),
-        "name": author.told.name,
-        "line": author.told.line,
-        "model": author.told.model,
-        "version": author.told.version,
-        "first": author.first,
-        "last": author.last,
-        "policy_step": author.policy_step,
+        **_picked(author.told, *PROFILE_KEYS),
+        **_picked(author, "first", "last", "policy_step"),
         "bootstrap": not author.offered and not author.policy_step,
-        "link": author.link,
-        "offered": author.offered,
-        "checked": author.checked,
-        "verified": author.verified,
-        "refused": author.refused,
+        **_picked(author, "link", "offered", "checked", "verified", "refused"),
         "rewards": {env: _mean(mean) for env, mean in sorted(author.rewards.items())},
         "days": [[d.start, d.offered, d.rewards.groups, _mean(d.rewards)] for d in author.days],
     }
@@ -145,11 +124,6 @@ def _mean(mean: Mean) -> float | None:
 
 def _round(value: float | None) -> float | None:
     return None if value is None else round(value, DIGITS)
-
-
-def _is_loopback(address: str) -> bool:
-    _, kind, host, *_ = [*address.split("/"), "", ""]
-    return kind in ("ip4", "ip6") and ip_address(host).is_loopback
 
 
 STATIC = Path(__file__).parent / "public_static"

@@ -109,22 +109,18 @@ class Files:
     def _answer(self, scope: Scope) -> Response:
         if refused := out_of_bounds(scope, self._rate):
             return refused
-        found = self._answers.get(scope["path"])
-        if found is None:
+        file, asked = self._answers.get(scope["path"]), Headers(scope=scope)
+        if file is None:
             return failure("there is nothing under that address", 404)
-        return _reply(found, Headers(scope=scope))
-
-
-def _reply(answer: PageFile, asked: Headers) -> Response:
-    told = {"etag": answer.etag, "vary": "accept-encoding"}
-    known = [each.strip() for each in asked.get("if-none-match", "").split(",")]
-    if answer.etag in known or "*" in known:
-        return Response(status_code=304, headers=told)
-    body = answer.body
-    if answer.packed is not None and "gzip" in asked.get("accept-encoding", ""):
-        body, told["content-encoding"] = answer.packed, "gzip"
-    # Passed as media_type, it would get a charset.
-    return Response(body, headers=told | {"content-type": answer.media_type})
+        headers = {"etag": file.etag, "vary": "accept-encoding"}
+        known = [each.strip() for each in asked.get("if-none-match", "").split(",")]
+        if file.etag in known or "*" in known:
+            return Response(status_code=304, headers=headers)
+        body = file.body
+        if file.packed is not None and "gzip" in asked.get("accept-encoding", ""):
+            body, headers["content-encoding"] = file.packed, "gzip"
+        # Passed as media_type, it would get a charset.
+        return Response(body, headers=headers | {"content-type": file.media_type})
 
 
 class PageServer:
@@ -160,44 +156,28 @@ _KEY = "monitor.snapshot"
 
 
 class PageWriter:
-    """A folder that receives each version of the page.
+    """A folder, created if missing, that receives each version of the page.
 
-    Each file is replaced in one step; the index, which refers to the others, is last.
-
-    Args:
-        folder: created if missing.
-
-    Raises:
-        NodeError: the folder is not writable, or holds another site or a node's key.
+    Each file is replaced in one step; the index, which refers to the others, is last. Raises
+    NodeError if the folder is not writable, or holds another site or a node's key.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._written: dict[str, bytes] = {}
         if (folder / INDEX).exists() and not (folder / "data" / "swarm.json").exists():
-            raise NodeError(
-                f"{_KEY}: there is another page",
-                folder / INDEX,
-                "Name a folder that nothing else is served from.",
-            )
+            remedy = "Name a folder that nothing else is served from."
+            raise NodeError(f"{_KEY}: there is another page", folder / INDEX, remedy)
         if RunFolder(folder).identity.exists():
-            raise NodeError(
-                f"{_KEY}: a node's key lies in",
-                folder,
-                "Name another folder: what is in this one is served to everybody.",
-            )
+            remedy = "Name another folder: what is in this one is served to everybody."
+            raise NodeError(f"{_KEY}: a node's key lies in", folder, remedy)
         self._make(folder)
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise NodeError(
-                f"{_KEY}: cannot write to", folder, "Change its owner, or name another folder."
-            )
+            remedy = "Change its owner, or name another folder."
+            raise NodeError(f"{_KEY}: cannot write to", folder, remedy)
 
     def write(self, page: Page) -> None:
-        """Write the files that have changed since the last call.
-
-        Raises:
-            NodeError: a file cannot be written; its old content stays.
-        """
+        """Write the files that have changed; on a NodeError the old content stays."""
         for name in sorted(page, key=lambda each: (each == INDEX, each)):
             if self._written.get(name) == page[name]:
                 continue
@@ -230,16 +210,10 @@ ASIDE = ".aside"
 
 
 def read_census(path: Path, swarm: str, now: float, counters: Counters) -> CensusState:
-    """Read the census of a swarm, or start an empty one if there is none.
+    """Read the census of a swarm (id in hex), or start one at unix time ``now``.
 
     A damaged file, or one of another swarm, is renamed, logged and counted (``census_set_aside``).
-
-    Args:
-        swarm: id in hex.
-        now: unix time, seconds.
-
-    Raises:
-        NodeError: the file cannot be read or renamed.
+    Raises NodeError if the file cannot be read or renamed.
     """
     try:
         state = STATE.validate_json(path.read_bytes())

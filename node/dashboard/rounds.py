@@ -91,11 +91,6 @@ class Rounds:
     """The columns of ``metrics.jsonl``; not thread-safe.
 
     If a crash made the node repeat a round, the later record counts. The file may not exist yet.
-
-    Attributes:
-        latest: the newest records, the newest last.
-        named: the ``NAMED`` fields of all rounds.
-        damaged: number of lines that are not records; they are skipped.
     """
 
     def __init__(self, metrics: Path) -> None:
@@ -103,15 +98,15 @@ class Rounds:
         self._lines = GrowingLines()
         self._columns: dict[str, array[float]] = {}
         self._count = 0
-        self.latest: deque[RoundRecord] = deque(maxlen=LATEST)
+        self.latest: deque[RoundRecord] = deque(maxlen=LATEST)  # the newest last
         self.named = {name: Entries() for name in NAMED}
-        self.damaged = 0
+        self.damaged = 0  # lines that are not records, and are skipped
 
     def look(self) -> list[RoundRecord]:
         """Read and return the new records, at most ``LATEST``, or raise NodeError."""
-        lines, anew = self._lines.new(files(self._metrics))
+        lines, replaced = self._lines.new(files(self._metrics))
         before = self.latest[-1].round if self.latest else 0
-        if anew:
+        if replaced:
             self._columns, self._count, self.damaged = {}, 0, 0
             self.named = {name: Entries() for name in NAMED}
             self.latest.clear()
@@ -125,14 +120,12 @@ class Rounds:
                 continue
             came.append(record)
         # Thinning rewrites the file; rounds read before are not new.
-        return [each for each in came if not anew or each.round > before]
+        return [each for each in came if not replaced or each.round > before]
 
     def column(self, name: str) -> NDArray[np.float64]:
         """Return a column's values, one per round; NaN where missing."""
         values = self._columns.get(name)
-        if values is None:
-            return np.full(self._count, np.nan)
-        return np.array(values, np.float64)
+        return np.full(self._count, np.nan) if values is None else np.array(values, np.float64)
 
     def table(self, since: int, points: int) -> dict[str, Any]:
         """Return the rounds after ``since`` in at most ``points`` rows.
@@ -161,10 +154,7 @@ class Rounds:
         }
 
     def edges(self, since: int, points: int) -> NDArray[np.int64]:
-        """Return the starts of up to ``points`` rows after ``since``, and the end.
-
-        The last row is the latest round alone.
-        """
+        """Return where rows after ``since`` start, the latest round alone, and the end."""
         begin = int(np.searchsorted(self.column("round"), since, "right"))
         if self._count - begin <= points:
             return np.arange(begin, self._count + 1)
@@ -177,7 +167,10 @@ class Rounds:
 
     def _add(self, record: RoundRecord) -> None:
         values = _row(record)
-        named = {name: _figures(getattr(record, name)) for name in NAMED}
+        named = {
+            name: {key: float(value) for key, value in getattr(record, name).items()}
+            for name in NAMED
+        }
         while self._count and self._columns["round"][-1] >= record.round:
             self._count -= 1
             for column in self._columns.values():
@@ -197,16 +190,12 @@ class Rounds:
 
 def _row(record: RoundRecord) -> dict[str, float]:
     """Flatten a record; an entry of a mapping is named ``mapping/entry``."""
-    told = ((name, getattr(record, name)) for name in SCALARS)
-    row = {name: float(value) for name, value in told if value is not None}
+    scalars = ((name, getattr(record, name)) for name in SCALARS)
+    row = {name: float(value) for name, value in scalars if value is not None}
     for name in MAPPINGS:
         for key, value in getattr(record, name).items():
             row[f"{name}{_BETWEEN}{key}"] = float(value)
     return row
-
-
-def _figures(mapping: Mapping[str, float]) -> dict[str, float]:
-    return {name: float(value) for name, value in mapping.items()}
 
 
 def thinned(
@@ -261,9 +250,9 @@ def reply(value: Mapping[str, Any], status: int = 200) -> Response:
     return Response(text, status, media_type=MEDIA_TYPE)
 
 
-def failure(words: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+def failure(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
     """Return a JSON response with an error message."""
-    return Response(plain({"error": words}), status, headers, MEDIA_TYPE)
+    return Response(plain({"error": message}), status, headers, MEDIA_TYPE)
 
 
 def number(query: QueryParams, name: str, default: int, least: int, most: int) -> int:

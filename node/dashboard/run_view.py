@@ -11,7 +11,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -131,11 +132,7 @@ MOST_LINES = 1000
 
 
 def last_lines(path: Path, count: int) -> list[str]:
-    """Return a log's last whole lines, within its last 256 KiB; empty without a log.
-
-    Raises:
-        NodeError: the log cannot be read.
-    """
+    """Return the last whole lines of a log's last 256 KiB, or raise NodeError."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -213,7 +210,7 @@ class RunView:
         self._last: int | None = None
         self._news: deque[RoundRecord] = deque(maxlen=AT_ONCE)
         self._state: str | None = None
-        self._told: float | None = None
+        self._reported: float | None = None
 
     def status(self) -> dict[str, Any]:
         """Return the output of ``swarm-node status --json`` and this program's version.
@@ -236,11 +233,12 @@ class RunView:
             status["dashboard"] = str(url).partition("?")[0]  # the token is only for the terminal
         return {**status, "version": self._version}
 
-    def table(self, since: int, points: int) -> dict[str, Any]:
-        """Return rounds as columns; see :meth:`node.dashboard.rounds.Rounds.table`."""
-        with self._lock:
-            self._read_on()
-            return self._rounds.table(since, points)
+    def rounds(
+        self, view: Callable[[Rounds, int, int], dict[str, Any]], since: int, points: int
+    ) -> dict[str, Any]:
+        """Return a view of the rounds after ``since`` in at most ``points`` rows."""
+        with self._reading() as rounds:
+            return view(rounds, since, points)
 
     def groups(self, wanted: Wanted) -> dict[str, Any]:
         """Return the newest matching groups; see :mod:`node.dashboard.groups`."""
@@ -248,24 +246,11 @@ class RunView:
             self._groups.look()
             return self._groups.find(wanted)
 
-    def updates(self, since: int, points: int) -> dict[str, Any]:
-        """Return the composition of updates; see :func:`node.dashboard.run_view.updates`."""
-        with self._lock:
-            self._read_on()
-            return updates(self._rounds, since, points)
-
-    def levels(self, since: int, points: int) -> dict[str, Any]:
-        """Return rewards by family and level; see :func:`node.dashboard.run_view.levels`."""
-        with self._lock:
-            self._read_on()
-            return levels(self._rounds, since, points)
-
     def authors(self) -> dict[str, Any]:
         """Return the authors of groups, or raise JournalError (unreadable accounts)."""
         accounts, peers = read_accounts(self.folder.journal), self.status()["peers"]
-        with self._lock:
-            self._read_on()
-            return {"authors": authors(self._rounds, accounts, peers, time.time())}
+        with self._reading() as rounds:
+            return {"authors": authors(rounds, accounts, peers, time.time())}
 
     def peers(self) -> dict[str, Any]:
         """Return this node and its peers."""
@@ -275,9 +260,8 @@ class RunView:
     def health(self) -> dict[str, Any]:
         """Return findings and alarms; see :mod:`node.dashboard.health`."""
         findings = self._doctor.findings()
-        with self._lock:
-            self._read_on()
-            return {"findings": findings, "alarms": alarms(self._rounds, self.folder)}
+        with self._reading() as rounds:
+            return {"findings": findings, "alarms": alarms(rounds, self.folder)}
 
     def log(self, lines: int) -> dict[str, Any]:
         """Return the end of the log."""
@@ -285,9 +269,8 @@ class RunView:
 
     def record(self) -> RoundRecord | None:
         """Return the latest round's record; None before the first."""
-        with self._lock:
-            self._read_on()
-            return self._rounds.latest[-1] if self._rounds.latest else None
+        with self._reading() as rounds:
+            return rounds.latest[-1] if rounds.latest else None
 
     def begin(self, last: int | None, first: bool) -> list[Event]:
         """Return a new listener's first events: status and rounds since ``last``.
@@ -295,19 +278,17 @@ class RunView:
         If it is the ``first`` listener, the events before it are dropped.
         """
         events = [Event("status", self.status())]
-        with self._lock:
-            self._read_on()
+        with self._reading() as rounds:
             if first:
                 self._news.clear()
                 self._groups.look()
                 self._last = self._groups.last
-            latest = [] if last is None else [r for r in self._rounds.latest if r.round > last]
+            latest = [] if last is None else [r for r in rounds.latest if r.round > last]
         return events + [_round(record) for record in latest[-AT_ONCE:]]
 
     def look(self) -> list[Event]:
         """Return the events since the last look."""
-        with self._lock:
-            self._read_on()
+        with self._reading():
             events = [_round(record) for record in self._news]
             self._news.clear()
             self._groups.look()
@@ -315,16 +296,19 @@ class RunView:
                 events.append(Event("groups", {"last": self._groups.last}))
             self._last = self._groups.last
         status = self.status()
-        state, told = str(status["state"]), status.get("time")
-        if (state, told) != (self._state, self._told):
+        state, reported = str(status["state"]), status.get("time")
+        if (state, reported) != (self._state, self._reported):
             events.append(Event("status", status))
             if state in ENDED and self._state not in (None, *ENDED):
                 events.append(Event(GONE, {}))
-        self._state, self._told = state, told
+        self._state, self._reported = state, reported
         return events
 
-    def _read_on(self) -> None:
-        self._news.extend(self._rounds.look())
+    @contextmanager
+    def _reading(self) -> Iterator[Rounds]:
+        with self._lock:
+            self._news.extend(self._rounds.look())
+            yield self._rounds
 
 
 def _round(record: RoundRecord) -> Event:

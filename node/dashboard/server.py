@@ -163,14 +163,9 @@ class Dashboard:
     """A server of one run folder's dashboard, until closed.
 
     Its failures are logged and counted (``dashboard_failures``), and do not stop the node.
-    ``wanted`` is as in ``monitor.dashboard``. ``tell`` gets ``url`` now and whenever it changes.
-
-    Attributes:
-        url: the URL for a browser, including a token if one is required.
-
-    Raises:
-        NodeError: it cannot listen there.
-        ConfigError: ``wanted`` is not a place.
+    ``wanted`` is as in ``monitor.dashboard``. ``tell`` gets ``url``, with a token if one is
+    required, now and whenever it changes. Raises NodeError if it cannot listen there, and
+    ConfigError if ``wanted`` is not a place.
     """
 
     def __init__(

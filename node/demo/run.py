@@ -25,7 +25,7 @@ from node.concurrency.threads import check_semaphores
 from node.config.config import Config, write_config
 from node.config.registry import ENGINES
 from node.config.sections import NetworkSection
-from node.demo.summary import SwarmSummary, SwarmView, summarise_node, summarise_swarm, table
+from node.demo.summary import SwarmSummary, SwarmView, draw, summarise_node, summarise_swarm, table
 from node.engines.kinds import EngineKind
 from node.errors import ConfigError, NodeError
 from node.monitor.history import GrowingLines, parsed, read_history
@@ -90,11 +90,9 @@ class NodeProcess:
             if self.exit_code is not None:
                 break
             time.sleep(0.05)
-        raise NodeError(
-            f"{self.folder.name} did not come up",
-            self.last_words() or "it printed nothing",
-            f"All it printed is in {self._output.name}.",
-        )
+        what = f"{self.folder.name} did not come up"
+        remedy = f"All it printed is in {self._output.name}."
+        raise NodeError(what, self.last_words() or "it printed nothing", remedy)
 
     def last_words(self) -> str:
         """Return the last line of its output."""
@@ -167,10 +165,7 @@ class Practice:
     turns: int = 8
 
 
-PRACTICES = {
-    "tiny": Practice(("tiny", "tiny-wide"), 16),
-    "games": Practice(("tiny-games",), 64),
-}
+PRACTICES = {"tiny": Practice(("tiny", "tiny-wide"), 16), "games": Practice(("tiny-games",), 64)}
 
 
 def practice_of(catalogue: str) -> Practice:
@@ -186,8 +181,7 @@ START_SECONDS = 90.0
 REFRESH_SECONDS = 0.5
 SLOW_START_SECONDS = 10.0
 EVALUATIONS = 15  # per node
-UNLIMITED = 150
-"""Rounds per that many evaluations if there is no last round."""
+UNLIMITED = 150  # rounds per that many evaluations if there is no last round
 DEFAULT_TRANSPORT = NetworkSection().transport
 MIXED = ("hivemind", "libp2p")
 SEED = -1  # number of the bootstrap node
@@ -292,10 +286,8 @@ def start_bootstrap(
     """Create a swarm in ``folder`` and start its bootstrap node."""
     folder.mkdir(mode=PRIVATE_FOLDER)
     identity = Identity.create(folder / "identity.key")
-    write_new(
-        folder / "manifest.swarm",
-        found_swarm(identity, name="demo", catalogue=catalogue, epoch_seconds=EPOCH_SECONDS),
-    )
+    manifest = found_swarm(identity, name="demo", catalogue=catalogue, epoch_seconds=EPOCH_SECONDS)
+    write_new(folder / "manifest.swarm", manifest)
     overrides = {"node.name": "seed", "network.transport": transport, "monitor.dashboard": False}
     write_config(folder / "node.toml", loopback(overrides))
     return NodeProcess(["bootstrap", "--config", str(folder / "node.toml")], folder, environment)
@@ -351,11 +343,9 @@ def watch(nodes: dict[str, NodeProcess], view: SwarmView, console: Console) -> N
                 console.print(f"look at it in a browser: {url}", soft_wrap=True, highlight=False)
             for name, node in nodes.items():
                 if node.exit_code not in (None, 0):
-                    raise NodeError(
-                        f"{name} ended with status {node.exit_code}",
-                        node.last_words(),
-                        f"All it printed is in {node.folder / 'output.log'}.",
-                    )
+                    what = f"{name} ended with status {node.exit_code}"
+                    remedy = f"All it printed is in {node.folder / 'output.log'}."
+                    raise NodeError(what, node.last_words(), remedy)
             time.sleep(REFRESH_SECONDS)
 
 
@@ -365,22 +355,14 @@ def summarise(
     """Draw the chart and summarize the nodes' records."""
     records = {name: read_history(node.folder) for name, node in nodes.items()}
     if not all(records.values()):
-        raise NodeError(
-            "stopped before every node had done a round", None, f"The logs are under {folder}."
-        )
-    from node.demo.summary import draw
-
+        remedy = f"The logs are under {folder}."
+        raise NodeError("stopped before every node had done a round", None, remedy)
     chart = folder / "reward.png"
     draw(records, chart)
-    rows = [
-        summarise_node(
-            name,
-            Identity.load(nodes[name].folder / "identity.key").peer_id,
-            settings.model_of(number),
-            records[name],
-        )
-        for number, name in enumerate(nodes)
-    ]
+    rows = []
+    for number, (name, node) in enumerate(nodes.items()):
+        peer_id = Identity.load(node.folder / "identity.key").peer_id
+        rows.append(summarise_node(name, peer_id, settings.model_of(number), records[name]))
     manifest = (folder / "seed" / "manifest.swarm").read_bytes()
     return summarise_swarm(swarm_id(manifest).hex(), rows, wall_s, chart)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -88,16 +88,14 @@ def summarise_swarm(
     swarm_id: str, nodes: Sequence[NodeSummary], wall_s: float, chart: Path
 ) -> SwarmSummary:
     """Combine the nodes' summaries."""
-    return SwarmSummary(
-        swarm_id=swarm_id,
-        nodes=tuple(nodes),
-        reward_first=_over(n.reward_first for n in nodes),
-        reward_last=_over(n.reward_last for n in nodes),
-        eval_first=_over(n.eval_first for n in nodes),
-        eval_last=_over(n.eval_last for n in nodes),
-        wall_s=round(wall_s, 1),
-        chart=str(chart),
-    )
+
+    def over(name: str) -> float | None:
+        return mean([value for node in nodes if (value := getattr(node, name)) is not None])
+
+    rewards = over("reward_first"), over("reward_last")
+    evaluations = over("eval_first"), over("eval_last")
+    wall_s = round(wall_s, 1)
+    return SwarmSummary(swarm_id, tuple(nodes), *rewards, *evaluations, wall_s, str(chart))
 
 
 def table(summary: SwarmSummary) -> Table:
@@ -141,10 +139,6 @@ def _change(first: float | None, last: float | None) -> str:
     return f"{number(first, '.2f')} → {number(last, '.2f')}"
 
 
-def _over(values: Iterable[float | None]) -> float | None:
-    return mean([value for value in values if value is not None])
-
-
 def known(records: Sequence[RoundRecord], figure: str) -> list[float]:
     """Return the measured values of a figure."""
     return [value for each in records if (value := getattr(each, figure)) is not None]
@@ -162,8 +156,7 @@ def mean(values: Sequence[float]) -> float | None:
 
 POINTS = 16
 RECENT = 10  # rounds that a figure averages
-AROUND = 11
-"""Terminal lines without a node: how to join and look, the table's head, progress."""
+AROUND = 11  # terminal lines without a node: how to join and look, the table's head, progress
 LINE_SECONDS = 5.0  # between two lines without a terminal
 
 Records = Mapping[str, Sequence[RoundRecord]]  # latest rounds by node name
@@ -260,7 +253,8 @@ def _last_evaluated(rows: Sequence[RoundRecord]) -> RoundRecord | None:
 
 def _taken(recent: Sequence[RoundRecord]) -> str:
     taken, wanted = (
-        fmean(getattr(r, name) for r in recent) for name in ("groups_external", "external_wanted")
+        fmean(r.groups_external for r in recent),
+        fmean(r.external_wanted for r in recent),
     )
     return f"{taken:.1f} of {wanted:.0f}"
 

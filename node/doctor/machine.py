@@ -74,12 +74,11 @@ def check_manifest(signed: bytes, source: str, allowed: Allowed) -> list[Check]:
     except NodeError as error:
         return [fail("tasks", f"{error.what}: {error.value}", error.remedy)]
     opened, *closed = overview(manifest.catalogue, allowed)
-    return [ok("tasks", opened), *(_closed(line) for line in closed)]
-
-
-def _closed(line: str) -> Check:
-    found, _, remedy = line.partition(": ")
-    return warn("tasks", found, f"{remedy[0].upper()}{remedy[1:]}.")
+    checks = [ok("tasks", opened)]
+    for line in closed:
+        found, _, remedy = line.partition(": ")
+        checks.append(warn("tasks", found, f"{remedy[0].upper()}{remedy[1:]}."))
+    return checks
 
 
 LITTLE_DISK = 2 << 30

@@ -95,7 +95,7 @@ async def check_reach(transport: Transport, peers: Sequence[str]) -> list[Check]
     return [_finding(describe_reach(way, ports, hosts, 0))]
 
 
-def told_by_node(folder: RunFolder) -> list[Check]:
+def reported_reach(folder: RunFolder) -> list[Check]:
     """Return the reachability that a running node in this folder has found."""
     try:
         reach = folder.read_status().get("reach")
@@ -138,7 +138,7 @@ def check_network(config: Config, folder: RunFolder) -> list[Check]:
         reached += [_check_connection(peer) for peer in peers]
         reached += asyncio.run(_dial(peers, config, folder))
     if folder.holder() is not None:
-        reached += told_by_node(folder)
+        reached += reported_reach(folder)
     return [*check_ports(config, folder), *reached]
 
 

@@ -38,8 +38,13 @@ def main() -> None:
         out.write(json.dumps(event) + "\n")
         out.flush()
 
+    def end_with_parent() -> None:
+        while os.read(0, 1):
+            pass
+        os._exit(1)
+
     asked = json.loads(sys.stdin.buffer.readline())
-    threading.Thread(target=_end_with_who_asked, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     _step_back()
     try:
         for event in _answers(asked):
@@ -47,14 +52,8 @@ def main() -> None:
     except NodeError as error:
         tell({"event": "error", "error": str(error)})
     except Exception as error:  # noqa: BLE001 - whatever it is, who asked has to hear of it
-        words = f"{type(error).__name__}: {error}"
-        tell({"event": "error", "error": " ".join(words.split())[:400]})
-
-
-def _end_with_who_asked() -> None:
-    while os.read(0, 1):
-        pass
-    os._exit(1)
+        message = f"{type(error).__name__}: {error}"
+        tell({"event": "error", "error": " ".join(message.split())[:400]})
 
 
 def _step_back() -> None:

@@ -1,20 +1,75 @@
-"""What a question's process samples, and what its verifier says of it."""
+"""A question for the policy: its task if recognized, its answer and the reward."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from node.errors import UsageError
-from node.evaluation.question import Question, drawn, recognised
 from node.policy.policy import Policy, stream
+from node.tasks.scorer import Scorer, buildable
 from node.tasks.verifier.verifier import Verifier
-from protocol.manifest import Manifest
-from swarm.groups import TaskRef
+from protocol.manifest import QUESTION, EnvSpec, Manifest
+from swarm.groups import Split, TaskRef
 from swarm.verification import JudgeRefused
 
-LOOKED_AT = 4096
-"""Tasks sampled to recognize a typed question, which takes seconds."""
+BATCH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A prompt (without chat template) and its task, None if answers cannot be scored."""
+
+    prompt: str
+    task: TaskRef | None
+
+
+def drawn(scorer: Scorer, levels: Sequence[tuple[str, int]], rng: random.Random) -> Question:
+    """Sample a held-out question; raises ``JudgeRefused`` if it cannot be built."""
+    env, level = rng.choice(levels)
+    task = TaskRef(env, level, rng.getrandbits(63), Split.HELDOUT)
+    (prompt,) = scorer.prompts([task])
+    return Question(prompt, task)
+
+
+def recognised(
+    scorer: Scorer,
+    specs: Sequence[EnvSpec],
+    levels: Sequence[tuple[str, int]],
+    text: str,
+    rng: random.Random,
+    most: int,
+) -> Question:
+    """Find ``text`` among at most ``most`` sampled tasks; raises ``JudgeRefused``.
+
+    Task families only sample questions, so only families with few distinct ones are recognized
+    reliably.
+    """
+    around = {spec.name: spec.template.split(QUESTION) for spec in specs}
+    wanted = text.strip()
+    for tasks in _batches(levels, rng, most):
+        for task, prompt in zip(tasks, buildable(scorer, tasks, lambda *_: None), strict=True):
+            before, after = around[task.env]
+            question = (prompt or "").removeprefix(before).removesuffix(after)
+            if prompt is not None and wanted in (question.strip(), prompt.strip()):
+                return Question(prompt, task)
+    return Question(text, None)
+
+
+def _batches(
+    levels: Sequence[tuple[str, int]], rng: random.Random, most: int
+) -> Iterator[list[TaskRef]]:
+    kinds = [(env, level, split) for env, level in levels for split in Split]
+    for begin in range(0, most, BATCH):
+        yield [
+            TaskRef(env, level, rng.getrandbits(63), split)
+            for n in range(begin, min(begin + BATCH, most))
+            for env, level, split in [kinds[n % len(kinds)]]
+        ]
+
+
+LOOKED_AT = 4096  # tasks sampled to recognize a typed question, which takes seconds
 
 
 def question_of(
@@ -47,11 +102,8 @@ def pieces(
     """Stream an answer; raises ``UsageError`` if the prompt leaves no room for it."""
     ids = policy.encode_prompt(prompt)
     if len(ids) >= policy.context_length:
-        raise UsageError(
-            "QUESTION",
-            f"{len(ids)} tokens, context {policy.context_length}",
-            "Ask a shorter one.",
-        )
+        remedy = "Ask a shorter one."
+        raise UsageError("QUESTION", f"{len(ids)} tokens, context {policy.context_length}", remedy)
     return stream(policy, ids, max_new_tokens=max_new_tokens, temperature=temperature)
 
 

@@ -90,11 +90,9 @@ class Comparison:
         if first.tasks != second.tasks:
             raise ValueError("only evaluations of the same tasks can be compared")
         prompts = first.prompts or (None,) * len(first.tasks)
+        columns = zip(first.tasks, prompts, first.rewards, second.rewards, strict=True)
         rows = [
-            Disputed(task, prompt, fmean(one), fmean(other))
-            for task, prompt, one, other in zip(
-                first.tasks, prompts, first.rewards, second.rewards, strict=True
-            )
+            Disputed(task, prompt, fmean(one), fmean(other)) for task, prompt, one, other in columns
         ]
         families: dict[str, list[Disputed]] = {}
         for row in rows:
@@ -180,11 +178,8 @@ def evaluate(
 
 def _joined(tasks: tuple[TaskRef, ...], parts: Sequence[Evaluation]) -> Evaluation:
     if unbuilt := sum(part.unbuilt for part in parts):
-        raise NodeError(
-            "held-out tasks cannot be built",
-            f"{unbuilt} of {len(tasks)}",
-            "Mend the family that the log names, or leave it out with tasks.weights.",
-        )
+        remedy = "Mend the family that the log names, or leave it out with tasks.weights."
+        raise NodeError("held-out tasks cannot be built", f"{unbuilt} of {len(tasks)}", remedy)
     return Evaluation(
         tasks,
         tuple(row for part in parts for row in part.rewards),
@@ -208,9 +203,6 @@ def pinned_manifest(folder: RunFolder) -> Manifest:
     """Return the folder's manifest; raises ``NodeError`` if it is missing or invalid."""
     path: Path = folder.manifest
     if not path.exists():
-        raise NodeError(
-            "this node has no swarm yet, and so no tasks",
-            path,
-            "Join one with: swarm-node join, or found one with: swarm-node create.",
-        )
+        remedy = "Join one with: swarm-node join, or found one with: swarm-node create."
+        raise NodeError("this node has no swarm yet, and so no tasks", path, remedy)
     return checked_manifest(path.read_bytes(), str(path))

@@ -29,19 +29,14 @@ LONGER_CONTEXT = "Choose a model with a longer context, or other envs with tasks
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Rewards on held-out tasks: one row per task, one entry per completion.
-
-    Attributes:
-        unbuilt, unfit: tasks with reward 0 that could not be built, or whose prompt is too long.
-        prompts, written: prompts (None: unbuilt) and completions (empty: unanswered), if known.
-    """
+    """Rewards on held-out tasks: one row per task, one entry per completion."""
 
     tasks: tuple[TaskRef, ...]
     rewards: tuple[tuple[float, ...], ...]
-    unbuilt: int = 0
-    unfit: int = 0
-    prompts: tuple[str | None, ...] = ()
-    written: tuple[tuple[Trajectory, ...], ...] = ()
+    unbuilt: int = 0  # tasks that could not be built, with reward 0
+    unfit: int = 0  # tasks whose prompt is too long, with reward 0
+    prompts: tuple[str | None, ...] = ()  # None if unbuilt
+    written: tuple[tuple[Trajectory, ...], ...] = ()  # completions; empty if unanswered
 
     @property
     def mean(self) -> float:
@@ -72,18 +67,12 @@ def heldout_tasks(levels: Sequence[tuple[str, int]], count: int) -> tuple[TaskRe
 
 
 def fitting(policy: Policy, prompts: Sequence[Sequence[int]]) -> list[bool]:
-    """Return which prompts (token ids) leave room for a completion.
-
-    Raises:
-        NodeError: no prompt does.
-    """
+    """Return which prompts (ids) leave room for an answer; raise NodeError if none."""
     fits = [0 < len(ids) < policy.context_length for ids in prompts]
     if fits and not any(fits):
-        raise NodeError(
-            "no prompt leaves room for an answer in the policy's context",
-            f"{min(map(len, prompts))} tokens or more, context {policy.context_length}",
-            LONGER_CONTEXT,
-        )
+        what = "no prompt leaves room for an answer in the policy's context"
+        found = f"{min(map(len, prompts))} tokens or more, context {policy.context_length}"
+        raise NodeError(what, found, LONGER_CONTEXT)
     return fits
 
 
@@ -161,25 +150,18 @@ class Evaluator:
         log.warning("a held-out task of %s counts as unsolved: %s", task.env, refused)
 
 
-TASKS = 16
-"""Held-out tasks of a baseline evaluation, each with one group of completions."""
+TASKS = 16  # held-out tasks of a baseline evaluation, each with one group of completions
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """A policy's baseline on a sample of a swarm's tasks; fractions are 0 to 1.
-
-    Attributes:
-        fit: fraction of prompts that leave room for a completion.
-        informative: fraction of tasks whose rewards differ: only those train the policy.
-        takes: whether the node takes peers' groups.
-    """
+    """A policy's baseline on a sample of a swarm's tasks; fractions are 0 to 1."""
 
     tasks: int
-    fit: float
+    fit: float  # fraction of prompts that leave room for a completion
     reward: float
-    informative: float
-    takes: bool
+    informative: float  # fraction of tasks whose rewards differ: only those train the policy
+    takes: bool  # whether the node takes peers' groups
 
     @classmethod
     def of(cls, evaluation: Evaluation, *, takes: bool) -> Assessment:
@@ -222,9 +204,8 @@ class Assessment:
         return f"it cannot learn here: take groups of others (mixture.external), or {remedy}"
 
 
-ERRORS = 3.5
-IN_A_ROW = 2
-"""The best of many evaluations is partly luck, so a single worse one proves nothing."""
+ERRORS = 3.5  # standard errors by which the mean must fall
+IN_A_ROW = 2  # the best of many evaluations is partly luck, so a single worse one proves nothing
 
 
 class ForgettingAlarm:
@@ -254,7 +235,10 @@ class ForgettingAlarm:
         if not self._best or sum(rewards) >= sum(self._best):
             self._best, self._worse = rewards, 0
             return False
-        self._worse = self._worse + 1 if fallen(self._best, rewards) else 0
+        differences = [now - best for best, now in zip(self._best, rewards, strict=True)]
+        n, mean = len(differences), sum(differences) / len(differences)
+        spread = math.sqrt(sum((d - mean) ** 2 for d in differences) / max(1, n - 1) / n)
+        self._worse = self._worse + 1 if mean < -ERRORS * spread else 0
         if self._worse != IN_A_ROW:
             return False
         self._counters.add("forgetting_alarms")
@@ -270,23 +254,11 @@ class ForgettingAlarm:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for JSON."""
-        return {
-            "tasks": self._tasks,
-            "best": list(self._best),
-            "worse": self._worse,
-            "version": self._version,
-        }
+        state = {"tasks": self._tasks, "best": list(self._best), "worse": self._worse}
+        return {**state, "version": self._version}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore :meth:`state_dict`, unless the tasks changed."""
         if state.get("tasks") == self._tasks:
             self._best, self._worse = state["best"], int(state["worse"])
             self._version = state.get("version")
-
-
-def fallen(before: Sequence[float], now: Sequence[float]) -> bool:
-    """Return whether the mean fell by more than ``ERRORS`` standard errors."""
-    differences = [b - a for a, b in zip(before, now, strict=True)]
-    n, mean = len(differences), sum(differences) / len(differences)
-    spread = math.sqrt(sum((d - mean) ** 2 for d in differences) / max(1, n - 1) / n)
-    return mean < -ERRORS * spread

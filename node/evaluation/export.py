@@ -37,28 +37,20 @@ SHIPPED_LICENCE = "apache-2.0"
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A policy's training until its export.
-
-    Attributes:
-        tokens: completion tokens trained on; an estimate unless ``exact``.
-        external: fraction of update groups from peers, 0 to 1; None without groups.
-        exact: whether the records of all rounds are present.
-    """
+    """A policy's training until its export."""
 
     rounds: int
     policy_steps: int | None
-    tokens: float
-    external: float | None
-    exact: bool
+    tokens: float  # completion tokens trained on; an estimate unless ``exact``
+    external: float | None  # fraction of update groups from peers, 0 to 1; None without groups
+    exact: bool  # whether the records of all rounds are present
 
     @classmethod
     def of(cls, history: Sequence[RoundRecord], rounds: int, policy_steps: int | None) -> Training:
         """Sum records up to a round; a kept record stands for omitted ones before it."""
         kept = [record for record in history if record.round <= rounds]
-        gaps = [
-            record.round - before
-            for before, record in zip((0, *(r.round for r in kept)), kept, strict=False)
-        ]
+        rounds_before = (0, *(record.round for record in kept))
+        gaps = [r.round - before for before, r in zip(rounds_before, kept, strict=False)]
         weighed = list(zip(gaps, kept, strict=True))
         external = sum(gap * record.groups_external for gap, record in weighed)
         groups = external + sum(gap * record.groups_own for gap, record in weighed)
@@ -185,8 +177,7 @@ def write_card(
 ) -> None:
     """Write a checkpoint's model card into ``out``.
 
-    Raises:
-        NodeError: the run's records or manifest cannot be read, or the card cannot be written.
+    Raises NodeError if the run's records or manifest cannot be read, or the card cannot be written.
     """
     history, steps = read_history(folder.root), loaded.state.get("policy_step")
     training = Training.of(history, loaded.step, steps)
@@ -199,10 +190,8 @@ def _origin(folder: RunFolder, loaded: Loaded) -> ModelOrigin:
         return ModelOrigin(None, None, None)
     signed = folder.manifest.read_bytes()
     rated = Checkpoints(loaded.path.parent).rewards.read().get(loaded.step)
-    here = rated is not None and rated[0] == swarm_id(signed).hex()
-    return ModelOrigin(
-        signed, checked_manifest(signed, str(folder.manifest)), rated[1] if rated and here else None
-    )
+    heldout = rated[1] if rated and rated[0] == swarm_id(signed).hex() else None
+    return ModelOrigin(signed, checked_manifest(signed, str(folder.manifest)), heldout)
 
 
 def check_pushable(repo: str) -> None:
@@ -228,9 +217,6 @@ def push(folder: Path, repo: str) -> str:
         api.upload_folder(repo_id=found.repo_id, folder_path=folder, commit_message="Add a model")
     except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
         why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise NodeError(
-            f"{folder} was written but not pushed to {repo}",
-            why,
-            f"Try again with: hf upload {repo} {folder}",
-        ) from error
+        remedy = f"Try again with: hf upload {repo} {folder}"
+        raise NodeError(f"{folder} was written but not pushed to {repo}", why, remedy) from error
     return str(found)

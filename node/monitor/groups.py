@@ -148,11 +148,7 @@ class GroupsFile:
         self._work: Future[None] | None = None
 
     def write(self, record: RoundRecord) -> None:
-        """Write the latest groups in the background, at most every ``SECONDS``.
-
-        Raises:
-            NodeError: an earlier write failed.
-        """
+        """Write the latest groups in the background; raise NodeError of an earlier write."""
         if self._now() - self._written < SECONDS or (self._work and not self._work.done()):
             return
         self._written = self._now()
@@ -175,7 +171,8 @@ class GroupsFile:
             first = self._number + 1
             data = b"".join(group.line(n) for n, group in enumerate(groups, first))
             self._number += len(groups)
-            if self._size() + len(data) > self._most:
+            size = self._path.stat().st_size if self._path.exists() else 0
+            if size + len(data) > self._most:
                 self._thin()
             with make_private(self._path).open("ab+", buffering=0) as file:
                 _end_line(file)
@@ -183,9 +180,6 @@ class GroupsFile:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise write_error(self._path, error) from error
-
-    def _size(self) -> int:
-        return self._path.stat().st_size if self._path.exists() else 0
 
     def _thin(self) -> None:
         room = {origin: self._most // (2 * len(ORIGINS)) for origin in ORIGINS}

@@ -36,12 +36,8 @@ class GrowingLines:
     def new(self, paths: Sequence[Path]) -> tuple[Iterator[bytes], bool]:
         """Return the lines added since the last call, and whether all come again.
 
-        Args:
-            paths: the files, the growing one last; empty if there is none yet. Consume the lines
-                before the next call.
-
-        Raises:
-            NodeError: a file cannot be read.
+        The growing file is the last of ``paths``; consume the lines before the next call. Raises
+        NodeError if a file cannot be read.
         """
         try:
             file = paths[-1].open("rb") if paths else None
@@ -50,15 +46,15 @@ class GrowingLines:
         except OSError as error:
             raise _unreadable(paths[-1], error) from error
         if file is None:
-            anew = self._read is not None
+            replaced = self._read is not None
             self._read, self._offset = None, 0
-            return iter(()), anew
+            return iter(()), replaced
         state = os.fstat(file.fileno())
         which = state.st_dev, state.st_ino
-        anew = which != self._read or state.st_size < self._offset
-        if anew:
+        replaced = which != self._read or state.st_size < self._offset
+        if replaced:
             self._read, self._offset = which, 0
-        return self._lines(paths[:-1] if anew else (), file), anew
+        return self._lines(paths[:-1] if replaced else (), file), replaced
 
     def _lines(self, earlier: Sequence[Path], last: BinaryIO) -> Iterator[bytes]:
         with last:
@@ -87,10 +83,8 @@ def read_history(folder: Path) -> list[RoundRecord]:
     """Read one record per round of a run, in order; empty if there are none.
 
     Older rounds are thinned (:func:`thinned`). If a crash made the node repeat a round, the later
-    record counts. The node may be running.
-
-    Raises:
-        NodeError: a line is not a record, or the file cannot be read.
+    record counts. The node may be running. Raises NodeError if a line is not a record or the file
+    cannot be read.
     """
     history: list[RoundRecord] = []
     for record in read_records(folder):
@@ -102,7 +96,17 @@ def read_history(folder: Path) -> list[RoundRecord]:
 
 def read_records(folder: Path) -> list[RoundRecord]:
     """Read all records, also of repeated rounds; raise as :func:`read_history`."""
-    return [record for path in files(RunFolder(folder).metrics) for record in _records(path)]
+    records: list[RoundRecord] = []
+    for path in files(RunFolder(folder).metrics):
+        lines, _ = GrowingLines().new([path])
+        for number, line in enumerate(lines, 1):
+            try:
+                records.append(parsed(line))
+            except ValueError as error:
+                what = f"line {number} is no record of a round"
+                remedy = "Take that line out: the others stand for themselves."
+                raise NodeError(what, path, remedy) from error
+    return records
 
 
 def files(metrics: Path) -> list[Path]:
@@ -116,19 +120,6 @@ def parsed(line: bytes) -> RoundRecord:
         return RoundRecord.from_dict(json.loads(line))
     except (TypeError, AttributeError, RecursionError) as error:
         raise ValueError("not a record") from error
-
-
-def _records(path: Path) -> Iterator[RoundRecord]:
-    lines, _ = GrowingLines().new([path])
-    for number, line in enumerate(lines, 1):
-        try:
-            yield parsed(line)
-        except ValueError as error:
-            raise NodeError(
-                f"line {number} is no record of a round",
-                path,
-                "Take that line out: the others stand for themselves.",
-            ) from error
 
 
 SMOOTHED_OVER = 20  # the default smoothing window is all rounds divided by this

@@ -277,13 +277,10 @@ class LivePanel:
         table.add_column()
         of = f" of {self._rounds}" if self._rounds else ""
         left = self._remaining.after(record)
+        step = f"policy step {record.policy_step}"
         total = record.seconds.get("total", 0.0)
         rows: dict[str, RenderableType] = {
-            "round": ", ".join(
-                part
-                for part in (f"{record.round}{of}", left, f"policy step {record.policy_step}")
-                if part
-            ),
+            "round": ", ".join(filter(None, (f"{record.round}{of}", left, step))),
             "reward": Text.assemble(
                 "own ",
                 (share(record.reward_own), "bold"),

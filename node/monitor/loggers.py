@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import logging
 from abc import ABC, abstractmethod
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from hashlib import sha256
 from typing import Any, ClassVar, Literal
 
@@ -58,6 +59,16 @@ def run_name(folder: RunFolder) -> str:
     return f"{whole.name}-{sha256(str(whole).encode()).hexdigest()[:8]}"
 
 
+@contextmanager
+def _required(package: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        what = f"monitor.loggers: {package} needs a package that is missing ({error})"
+        remedy = f"Install it with: pip install 'swarm-node[{package}]', or take it out."
+        raise NodeError(what, None, remedy) from error
+
+
 log = logging.getLogger(__name__)
 
 
@@ -81,14 +92,8 @@ class Trackio(Logger):
 
     def __init__(self, folder: RunFolder, options: Any = None) -> None:
         super().__init__(folder, options)
-        try:
+        with _required("trackio"):
             import trackio
-        except ImportError as error:
-            raise NodeError(
-                f"monitor.loggers: trackio needs a package that is missing ({error})",
-                None,
-                "Install it with: pip install 'swarm-node[trackio]', or take it out.",
-            ) from error
         self._finish: Any = trackio.finish
         self._run: Any = _quietly(
             trackio.init,
@@ -101,8 +106,8 @@ class Trackio(Logger):
         )
 
     def write(self, record: RoundRecord) -> None:
-        told = {name: value for name, value in figures(record).items() if name != "time"}
-        self._run.log(told, step=record.round)
+        values = {name: value for name, value in figures(record).items() if name != "time"}
+        self._run.log(values, step=record.round)
 
     def close(self) -> None:
         if self._run is not None:
@@ -130,31 +135,20 @@ class Wandb(Logger):
 
     package = "wandb"
 
-    class Options(Section):
+    class Options(Trackio.Options):
         """Settings of the W&B run."""
 
-        project: str = key("swarm-node", "The project.", min_length=1)
-        run: str = key("", "Name of the run. None: the run folder's, and a mark of its path.")
         mode: Literal["online", "offline"] = key(
             "online", '"offline" writes into wandb/ of the run folder, for: wandb sync.'
         )
 
     def __init__(self, folder: RunFolder, options: Any = None) -> None:
         super().__init__(folder, options)
-        try:
+        with _required("wandb"):
             import wandb
-        except ImportError as error:
-            raise NodeError(
-                f"monitor.loggers: wandb needs a package that is missing ({error})",
-                None,
-                "Install it with: pip install 'swarm-node[wandb]', or take it out.",
-            ) from error
         if self.options.mode == "online" and not wandb.login(prompt=False):
-            raise NodeError(
-                "monitor.loggers: nobody is logged in to wandb here",
-                None,
-                "Type wandb login, or set monitor.loggers_options.wandb.mode = 'offline'.",
-            )
+            remedy = "Type wandb login, or set monitor.loggers_options.wandb.mode = 'offline'."
+            raise NodeError("monitor.loggers: nobody is logged in to wandb here", None, remedy)
         name = self.options.run or run_name(folder)
         self._run: Any = wandb.init(
             project=self.options.project,
@@ -192,14 +186,8 @@ class TensorBoard(Logger):
 
     def __init__(self, folder: RunFolder, options: Any = None) -> None:
         super().__init__(folder, options)
-        try:
+        with _required("tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise NodeError(
-                f"monitor.loggers: tensorboard needs a package that is missing ({error})",
-                None,
-                "Install it with: pip install 'swarm-node[tensorboard]', or take it out.",
-            ) from error
         self._open = SummaryWriter
         self._writer: Any = None
 

@@ -98,9 +98,9 @@ def _terminal(debug: bool) -> logging.Handler:
         handler = RichHandler(console=console, show_path=False)
     handler.setLevel(logging.DEBUG if debug else logging.WARNING)
     handler.setFormatter(PrintableFormatter("%(message)s") if debug else _MessageOnly())
-    handler.addFilter(_is_new)
+    handler.addFilter(lambda record: not hasattr(record, _SAID))
     if not debug:
-        handler.addFilter(_is_ours)
+        handler.addFilter(lambda record: record.name.partition(".")[0] in OURS)
     return handler
 
 
@@ -155,20 +155,8 @@ class _RemediesFormatter(PrintableFormatter):
         return super().format(record)
 
 
-def _is_ours(record: logging.LogRecord) -> bool:
-    return record.name.partition(".")[0] in OURS
-
-
-def _is_new(record: logging.LogRecord) -> bool:
-    return not hasattr(record, _SAID)
-
-
 class LogTail:
-    """A reader of a log's lines, including rotated files; ``skip`` starts at the end.
-
-    Raises:
-        NodeError: the file is missing or cannot be read.
-    """
+    """A reader of a log's lines, rotated files included; ``skip`` starts at its end."""
 
     def __init__(self, path: Path, *, skip: bool = False) -> None:
         self._path = path
@@ -222,11 +210,8 @@ class LogTail:
         try:
             return path.open("rb")
         except OSError as error:
-            raise NodeError(
-                f"cannot read the log ({error.strerror})",
-                path,
-                "A node writes it once it starts; ask as the user that it runs as.",
-            ) from error
+            remedy = "A node writes it once it starts; ask as the user that it runs as."
+            raise NodeError(f"cannot read the log ({error.strerror})", path, remedy) from error
 
 
 def _text(line: bytes) -> str:

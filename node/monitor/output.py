@@ -77,17 +77,16 @@ def guard_terminal() -> None:
     handler.setLevel(logging.WARNING)
     handler.setFormatter(PrintableFormatter("%(message)s"))
     logging.lastResort = handler
-    threading.excepthook = _log_thread_error
 
+    def log_thread_error(error: threading.ExceptHookArgs) -> None:
+        if error.exc_value is not None and not isinstance(error.exc_value, SystemExit):
+            name = error.thread.name if error.thread else "of no name"
+            log.critical("thread %s ended", name, exc_info=error.exc_value)
 
-def _log_thread_error(error: threading.ExceptHookArgs) -> None:
-    if error.exc_value is not None and not isinstance(error.exc_value, SystemExit):
-        name = error.thread.name if error.thread else "of no name"
-        logging.getLogger(__name__).critical("thread %s ended", name, exc_info=error.exc_value)
+    threading.excepthook = log_thread_error
 
 
 NAME = "swarm-node"
-
 
 # Words that may follow the name in a command. Before any other word the name is plain text.
 COMMANDS = (
@@ -107,7 +106,6 @@ COMMANDS = (
     *("peers", "plot", "dashboard", "rollouts", "doctor", "conformance", "eval", "play", "ask"),
     *("compare", "checkpoints", "rollback", "export", "identity"),
 )
-
 
 _COMMAND = re.compile(rf"(?<![\w./-]){NAME}(?= (?:--|(?:{'|'.join(COMMANDS)})\b))")
 
@@ -136,7 +134,6 @@ log = logging.getLogger(__name__)
 
 GONE = (errno.EPIPE, errno.EIO)  # a pipe without a reader, a closed terminal
 
-
 _STDERR = 2
 
 
@@ -144,19 +141,12 @@ class LastingOutput(io.FileIO):
     """A descriptor that fails at most once; later output is lost.
 
     If the reader is gone, nothing is raised and the log reports it.
-
-    Attributes:
-        drops: whether to treat every other write error the same way.
     """
 
-    drops = False
+    drops = False  # whether to treat every other write error the same way
 
     def write(self, data: Any) -> int:
-        """Write, or drop output that has no reader.
-
-        Raises:
-            NodeError: the write failed, for example because the disk is full.
-        """
+        """Write, or drop output without a reader; raise NodeError if the write fails."""
         try:
             return super().write(data)
         except OSError as error:
@@ -165,7 +155,11 @@ class LastingOutput(io.FileIO):
             os.dup2(nowhere, self.fileno())
             os.close(nowhere)
             if error.errno not in GONE and not self.drops:
-                raise _write_error(error) from error
+                what = f"cannot write to standard output ({error.strerror})"
+                if error.errno in FULL:
+                    remedy = "Free some space there, or send it to another place."
+                    raise DiskFullError(what, None, remedy) from error
+                raise NodeError(what, None, "Send it to another place.") from error
             self._tell(error)
         return len(data)
 
@@ -183,13 +177,6 @@ class LastingOutput(io.FileIO):
             log.warning(text, self.fileno(), error.strerror, extra=extra)
 
 
-def _write_error(error: OSError) -> NodeError:
-    what = f"cannot write to standard output ({error.strerror})"
-    if error.errno in FULL:
-        return DiskFullError(what, None, "Free some space there, or send it to another place.")
-    return NodeError(what, None, "Send it to another place.")
-
-
 def last() -> None:
     """Keep output errors from ending this process.
 
@@ -204,17 +191,14 @@ def last() -> None:
             continue  # closed from the start, or replaced by the caller
         raw.drops = name == "stderr"  # there is no other place to report it
         stream.flush()
-        setattr(
-            sys,
-            name,
-            io.TextIOWrapper(
-                io.BufferedWriter(raw),
-                encoding=stream.encoding,
-                errors="backslashreplace",
-                line_buffering=stream.line_buffering,
-                write_through=stream.write_through,
-            ),
+        lasting = io.TextIOWrapper(
+            io.BufferedWriter(raw),
+            encoding=stream.encoding,
+            errors="backslashreplace",
+            line_buffering=stream.line_buffering,
+            write_through=stream.write_through,
         )
+        setattr(sys, name, lasting)
 
 
 def drop_what_fails() -> None:

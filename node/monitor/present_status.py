@@ -11,12 +11,10 @@ from node.storage.run_folder import RunFolder
 
 STARTING, RUNNING, STOPPING, STOPPED = "starting", "running", "stopping", "stopped"
 
-
 CRASHED = "crashed"  # the process ended without reporting it
 
-
-TOLD = ("name", "line", "model", "version")  # signed but unchecked claims of a peer; null if absent
-
+# Signed but unchecked claims of a peer; null if absent.
+PROFILE_KEYS = ("name", "line", "model", "version")
 
 OF_A_CONNECTION = ("link", "round_trip_s", "clock_ahead_s")  # null for a peer that is not connected
 
@@ -25,30 +23,26 @@ def present_status(folder: RunFolder) -> dict[str, Any]:
     """Return a node's status: the status file, corrected by who holds the folder.
 
     Adds ``running``, ``state`` and ``age_s`` (seconds since the file was written). A node that does
-    not run has no connections.
-
-    Raises:
-        NodeError: the node never ran, or its folder cannot be read.
+    not run has no connections. Raises NodeError if the node never ran or its folder cannot be read.
     """
     holder = folder.holder()
     try:
-        told: Mapping[str, Any] = folder.read_status()
+        reported: Mapping[str, Any] = folder.read_status()
     except NodeError:
         if holder is None:
             raise
-        told = {}
-    state = _state(told, holder)
+        reported = {}
+    state = _state(reported, holder)
     works = state in (RUNNING, STOPPING)
-    peers = [_now(peer, works) for peer in told.get("peers", [])]
-    age = max(0.0, time.time() - told["time"]) if "time" in told else None
+    age = max(0.0, time.time() - reported["time"]) if "time" in reported else None
     return {
         **dict.fromkeys(("peer_id", "swarm_id", "swarm_name", "record")),
         "addresses": [],
         "pid": holder,
-        **told,
-        "dashboard": told.get("dashboard") if works else None,
-        "public": told.get("public") if works else None,
-        "peers": peers,
+        **reported,
+        "dashboard": reported.get("dashboard") if works else None,
+        "public": reported.get("public") if works else None,
+        "peers": [_now(peer, works) for peer in reported.get("peers", [])],
         "running": holder is not None,
         "state": state,
         "age_s": age,
@@ -61,8 +55,8 @@ def _now(peer: Mapping[str, Any], works: bool) -> dict[str, Any]:
     return {**present, **dict.fromkeys(gone)}
 
 
-def _state(told: Mapping[str, Any], holder: int | None) -> str:
-    said = told.get("state", RUNNING if holder else STOPPED)  # earlier releases lack it
+def _state(reported: Mapping[str, Any], holder: int | None) -> str:
+    state = reported.get("state", RUNNING if holder else STOPPED)  # earlier releases lack it
     if holder is None:
-        return STOPPED if said == STOPPED else CRASHED
-    return str(said) if told.get("pid") == holder else STARTING
+        return STOPPED if state == STOPPED else CRASHED
+    return str(state) if reported.get("pid") == holder else STARTING

@@ -130,14 +130,10 @@ class RoundRecord:
 
         Phases are ``seconds_<phase>``, ages are ``staleness_<steps>``.
         """
-        flat = {
-            name: float(value)
-            for name, value in self.to_dict().items()
-            if isinstance(value, int | float)
-        }
-        flat.update({f"seconds_{phase}": float(s) for phase, s in self.seconds.items()})
-        flat.update({f"staleness_{steps}": float(n) for steps, n in self.staleness.items()})
-        return flat
+        named = self.to_dict().items()
+        flat = {name: float(value) for name, value in named if isinstance(value, int | float)}
+        flat |= {f"seconds_{phase}": float(s) for phase, s in self.seconds.items()}
+        return flat | {f"staleness_{steps}": float(n) for steps, n in self.staleness.items()}
 
 
 @cache
@@ -162,7 +158,7 @@ class Stopwatch:
             self._seconds[part] += time.perf_counter() - begin
 
     def split(self) -> dict[str, float]:
-        """Return seconds by part since the last split, with ``idle`` (unaccounted), ``total``."""
+        """Return seconds by part since the last split, with ``idle`` and ``total``."""
         now = time.perf_counter()
         total, self._started = now - self._started, now
         seconds, self._seconds = dict(self._seconds), defaultdict(float)
@@ -205,11 +201,6 @@ def lapse(seconds: float) -> str:
     return f"{seconds:.0f} days"
 
 
-def age(seconds: float) -> str:
-    """Format the time since an event in a suitable unit."""
-    return f"{lapse(seconds)} ago"
-
-
 def short_ids(ids: Collection[str], least: int = 14) -> list[str]:
     """Shorten ids to distinct prefixes of one length, at least ``least``."""
     longest = max(map(len, ids), default=0)
@@ -229,11 +220,6 @@ def split(seconds: Mapping[str, float]) -> str:
 def externals(record: RoundRecord) -> str:
     """Format the peer groups in the update, of those wanted."""
     return f"{record.groups_external} of {record.external_wanted}"
-
-
-def peers(record: RoundRecord) -> str:
-    """Format the number of peers, and of connected nodes in other swarms."""
-    return f"{record.peers}{strangers(record)}"
 
 
 def strangers(record: RoundRecord) -> str:
@@ -256,7 +242,7 @@ def one_line(record: RoundRecord) -> str:
         f"informative {percent(record.informative_own)}",
         f"{number(record.tokens_per_s)} tokens/s",
         f"{record.seconds.get('total', 0.0):.2f} s",
-        f"peers {peers(record)}",
+        f"peers {record.peers}{strangers(record)}",
         f"in {size(record.bytes_in)}, out {size(record.bytes_out)}",
     ]
     if record.reward_eval is not None:

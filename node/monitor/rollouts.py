@@ -81,11 +81,7 @@ class RolloutsFile:
         self._behind = False
 
     def write(self, record: RoundRecord) -> None:
-        """Write the kept rollouts, at most every ``SECONDS``.
-
-        Raises:
-            NodeError: the file cannot be written.
-        """
+        """Write the kept rollouts, at most every ``SECONDS``, or raise NodeError."""
         self._behind = True
         if self._now() - self._written >= SECONDS:
             self._replace()
@@ -103,18 +99,13 @@ class RolloutsFile:
 
 
 def read_rollouts(path: Path) -> list[ShownRollout]:
-    """Read a node's rollouts, the newest last; the node may be running.
-
-    Raises:
-        NodeError: the file is missing or is not a file of rollouts.
-    """
+    """Read a node's rollouts, newest last; raise NodeError if there is no such file."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         return [ShownRollout(**json.loads(line)) for line in lines]
     except FileNotFoundError:
-        raise NodeError(
-            "no rollouts yet in", path.parent, "A node keeps some from its first round on."
-        ) from None
+        remedy = "A node keeps some from its first round on."
+        raise NodeError("no rollouts yet in", path.parent, remedy) from None
     except (ValueError, TypeError, RecursionError) as error:
         remedy = "Delete it; a running node writes it anew."
         raise NodeError("not a file of rollouts", path, remedy) from error
@@ -127,11 +118,9 @@ LINES = 4  # that one rollout takes in a panel
 def heading(rollout: ShownRollout) -> str:
     """Describe a rollout's origin, task and reward in one line."""
     author = f"external by {rollout.author[:AUTHOR_CHARACTERS]}…" if rollout.author else "own"
-    cut = ", cut" if rollout.cut else ""
     task = f"{rollout.env} level {rollout.level}"
-    return printable(
-        f"round {rollout.round}, {author}, {task}, reward {share(rollout.reward)}{cut}"
-    )
+    reward = f"reward {share(rollout.reward)}{', cut' if rollout.cut else ''}"
+    return printable(f"round {rollout.round}, {author}, {task}, {reward}")
 
 
 def in_full(rollouts: Sequence[ShownRollout]) -> RenderableType:

@@ -56,16 +56,14 @@ class JsonLinesFile:
         self._path = path
         self._most = most_bytes
         self._unwritten: deque[bytes] = deque(maxlen=MOST_UNWRITTEN)
-        _drop_half_line(path)
+        if path.exists():  # a killed process may have left a partial last line
+            with path.open("rb+") as file:
+                file.truncate(file.read().rfind(b"\n") + 1)
         # Unbuffered, so that close() does not retry a failed write.
         self.file = make_private(path).open("ab", buffering=0)
 
     def write(self, record: RoundRecord) -> None:
-        """Append one line, without buffering.
-
-        Raises:
-            NodeError: the write failed, for example without disk space; the next call tries again.
-        """
+        """Append one line, or raise NodeError (disk full); the next call tries again."""
         self._unwritten.append(_line(record))
         try:
             while self._unwritten:
@@ -89,8 +87,9 @@ class JsonLinesFile:
 
     def _thin(self) -> None:
         full = files(self._path)
+        kept = set(thinned([_look(line) for line in _lines(full)], self._most // 2))
         with replacing(self._path) as draft:
-            draft.writelines(_thinned(full, self._most // 2))
+            draft.writelines(line for place, line in enumerate(_lines(full)) if place in kept)
         for earlier in full[:-1]:
             earlier.unlink()
         self.file.close()
@@ -113,11 +112,6 @@ def _line(record: RoundRecord) -> bytes:
     return json.dumps(record.to_dict(), allow_nan=False).encode() + b"\n"
 
 
-def _thinned(full: Sequence[Path], most: int) -> Iterator[bytes]:
-    kept = set(thinned([_look(line) for line in _lines(full)], most))
-    return (line for place, line in enumerate(_lines(full)) if place in kept)
-
-
 def _lines(paths: Sequence[Path]) -> Iterator[bytes]:
     for path in paths:
         with path.open("rb") as file:
@@ -133,41 +127,28 @@ def _look(line: bytes) -> Line | None:
     return Line(record.round, record.reward_eval is not None, len(line))
 
 
-def _drop_half_line(path: Path) -> None:
-    """Remove the partial last line that a killed process left."""
-    if not path.exists():
-        return
-    with path.open("rb+") as file:
-        content = file.read()
-        file.truncate(content.rfind(b"\n") + 1)
-
-
 PREFIX = "swarm_node_"
 ADDRESS = "127.0.0.1"
 
 
-class Prometheus(Collector):
+class Prometheus:
     """A sink that serves the newest record at ``/metrics`` until closed.
 
     Every figure is a gauge ``swarm_node_<name>``. Refusals and other totals are the counters
-    ``swarm_node_refused_total{reason}`` and ``swarm_node_events_total{event}``.
-
-    Raises:
-        NodeError: the port cannot be bound.
+    ``swarm_node_refused_total{reason}`` and ``swarm_node_events_total{event}``. Raises NodeError if
+    the port cannot be bound.
     """
 
     def __init__(self, port: int) -> None:
-        self._record: RoundRecord | None = None
+        self._metrics = RecordMetrics()
         registry = CollectorRegistry()
-        registry.register(self)
+        registry.register(self._metrics)
         try:
             self._server, self._thread = start_http_server(port, ADDRESS, registry)
         except OSError as error:
-            raise NodeError(
-                f"cannot serve metrics on {ADDRESS} ({error.strerror})",
-                f"monitor.prometheus_port = {port}",
-                "Choose a free port, or 0 for none.",
-            ) from error
+            what = f"cannot serve metrics on {ADDRESS} ({error.strerror})"
+            remedy = "Choose a free port, or 0 for none."
+            raise NodeError(what, f"monitor.prometheus_port = {port}", remedy) from error
 
     @property
     def port(self) -> int:
@@ -176,7 +157,7 @@ class Prometheus(Collector):
 
     def write(self, record: RoundRecord) -> None:
         """Serve this record from now on."""
-        self._record = record
+        self._metrics.record = record
 
     def close(self) -> None:
         """Stop serving and free the port."""
@@ -184,39 +165,35 @@ class Prometheus(Collector):
         self._server.server_close()
         self._thread.join()
 
-    def collect(self) -> Iterator[Metric]:
-        return metrics(self._record)
-
 
 def exposition(record: RoundRecord | None) -> tuple[bytes, str]:
     """Return a record's metrics in the Prometheus text format, and its content type."""
     registry = CollectorRegistry()
-    registry.register(_Fixed(record))
+    registry.register(RecordMetrics(record))
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
-def metrics(record: RoundRecord | None) -> Iterator[Metric]:
-    """Yield every figure of a record; nothing for None."""
-    if record is None:
-        return
-    for name, value in record.scalars().items():
-        yield GaugeMetricFamily(PREFIX + name, name.replace("_", " "), value)
-    refused = CounterMetricFamily(f"{PREFIX}refused", "refused groups by reason", labels=["reason"])
-    for reason, count in record.refused.items():
-        refused.add_metric([reason], count)
-    events = CounterMetricFamily(f"{PREFIX}events", "totals by name", labels=["event"])
-    for event, total in record.counters.items():
-        events.add_metric([event], total)
-    yield refused
-    yield events
+class RecordMetrics(Collector):
+    """The metrics of one record; none for None."""
 
-
-class _Fixed(Collector):
-    def __init__(self, record: RoundRecord | None) -> None:
-        self._record = record
+    def __init__(self, record: RoundRecord | None = None) -> None:
+        self.record = record
 
     def collect(self) -> Iterator[Metric]:
-        return metrics(self._record)
+        """Yield every figure of the record."""
+        if (record := self.record) is None:
+            return
+        for name, value in record.scalars().items():
+            yield GaugeMetricFamily(PREFIX + name, name.replace("_", " "), value)
+        totals = (
+            ("refused", "refused groups by reason", "reason", record.refused),
+            ("events", "totals by name", "event", record.counters),
+        )
+        for name, about, label, counts in totals:
+            family = CounterMetricFamily(PREFIX + name, about, labels=[label])
+            for each, count in counts.items():
+                family.add_metric([each], count)
+            yield family
 
 
 class Sink(Protocol):
@@ -235,10 +212,8 @@ def open_sinks(
     """Open the files of metrics and rollouts, configured sinks and a stdout view.
 
     The view is JSON lines with ``json``, log lines if stdout is the node's log, a live panel on a
-    terminal, else one line per round.
-
-    Raises:
-        NodeError: a port is taken or a package is missing; sinks already open are closed.
+    terminal, else one line per round. Raises NodeError if a port is taken or a package is missing;
+    sinks already open are closed.
     """
     monitor = config.monitor
     with ExitStack() as stack:
@@ -280,7 +255,7 @@ class Fenced:
         self._sink = sink
         self._counters = counters
         self._name = type(sink).__name__
-        self._told = False
+        self._failed = False
 
     def write(self, record: RoundRecord) -> None:
         """Pass on one record."""
@@ -295,9 +270,9 @@ class Fenced:
             work()
         except Exception as error:
             self._counters.add("sink_failures", sink=self._name)
-            if not self._told:
+            if not self._failed:
                 # An error that names its remedy needs no stack trace.
                 trace = None if isinstance(error, NodeError) else error
                 text = "%s failed: %s; what else it cannot take is counted, and told no more"
                 log.error(text, self._name, error, exc_info=trace)
-            self._told = True
+            self._failed = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 
 from node.tasks.catalogue import Allowed, load_catalogue, own_files
 from node.tasks.verifier.replay_trial import Trial, try_replays
@@ -50,10 +50,13 @@ def bounds_for(tokens: int, group_size: int) -> AnswerBounds:
         raise BadSchema(f"answer_tokens: {tokens}, and an answer has one or more")
     weight = frame_weight(tokens, group_size)
     if weight > MAX_FRAME_BYTES or TEXT_BYTES * tokens > MOST_TEXT_BYTES:
+        room = (MAX_FRAME_BYTES - FRAME_BYTES) // group_size - ANSWER_BYTES
+        fewer = (MAX_FRAME_BYTES - FRAME_BYTES) // (ANSWER_BYTES + TOKEN_BYTES * tokens)
         raise BadSchema(
             f"answer_tokens: {group_size} answers of {tokens} tokens may weigh {weight} bytes, and "
-            f"the protocol's frames hold {MAX_FRAME_BYTES}: take {_most_tokens(group_size)} tokens "
-            f"at most{_fewer(tokens)}"
+            f"the protocol's frames hold {MAX_FRAME_BYTES}: take "
+            f"{min(room // TOKEN_BYTES, MOST_TEXT_BYTES // TEXT_BYTES)} tokens at most"
+            + (f", or groups of {fewer}" if fewer >= FEWEST else "")
         )
     usual = {f.name: f.default for f in fields(Manifest) if isinstance(f.default, int)}
     return AnswerBounds(
@@ -97,16 +100,6 @@ def _rounded(size: int) -> int:
     return -(-size // STEP) * STEP
 
 
-def _most_tokens(group_size: int) -> int:
-    room = (MAX_FRAME_BYTES - FRAME_BYTES) // group_size - ANSWER_BYTES
-    return min(room // TOKEN_BYTES, MOST_TEXT_BYTES // TEXT_BYTES)
-
-
-def _fewer(tokens: int) -> str:
-    most = (MAX_FRAME_BYTES - FRAME_BYTES) // (ANSWER_BYTES + TOKEN_BYTES * tokens)
-    return f", or groups of {most}" if most >= FEWEST else ""
-
-
 LEAST_EPOCHS = 10
 MOST_EPOCHS = 1 << 20
 LEAST_SECONDS = 300.0
@@ -133,14 +126,18 @@ def found_swarm(
     Raises CatalogueError if the task set cannot be read, and BadSchema, which names the value, if
     one is out of its range.
     """
-    bounds = {} if answers is None else _of_manifest(answers)
+    bounds = {} if answers is None else asdict(answers)
+    bounds.pop("weight", None)
+    epochs = LEAST_EPOCHS
+    if epoch_seconds > 0:
+        epochs = round(min(LEAST_SECONDS / epoch_seconds, MOST_EPOCHS))
     manifest = Manifest(
         name=name,
         founder=identity.author,
         created=time.time(),
         catalogue=load_catalogue(catalogue),
         epoch_seconds=epoch_seconds,
-        max_age_epochs=_oldest(epoch_seconds),
+        max_age_epochs=max(LEAST_EPOCHS, epochs),
         admission=admission or Open(),
         **bounds,
     )
@@ -156,17 +153,3 @@ def try_catalogue(catalogue: str, allowed: Allowed) -> Trial:
     """
     files = {**allowed.files, **own_files(catalogue)}
     return try_replays(load_catalogue(catalogue), replace(allowed, files=files))
-
-
-def _of_manifest(answers: AnswerBounds) -> dict[str, int]:
-    return {
-        "max_frame_bytes": answers.max_frame_bytes,
-        "max_text_bytes": answers.max_text_bytes,
-        "max_completions": answers.max_completions,
-    }
-
-
-def _oldest(epoch_seconds: float) -> int:
-    if not epoch_seconds > 0:
-        return LEAST_EPOCHS
-    return max(LEAST_EPOCHS, round(min(LEAST_SECONDS / epoch_seconds, MOST_EPOCHS)))

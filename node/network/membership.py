@@ -12,7 +12,6 @@ from pathlib import Path
 from node.concurrency.threads import LoopThread
 from node.config.config import Config
 from node.config.registry import TRANSPORTS
-from node.config.sections import ProfileSection
 from node.errors import NodeError
 from node.lifecycle import Opened
 from node.network.pinned_manifest import pinned_manifest
@@ -35,14 +34,6 @@ from swarm.member import Experience, Member, MemberStatus, assemble
 from swarm.reputation import Accounts
 from swarm.transport.transport import Transport
 
-
-def own_profile(told: ProfileSection, model: str, now: float) -> Profile | None:
-    """Return the profile that a config asks for, or None; ``now`` is unix seconds."""
-    if not (told.name or told.line):
-        return None
-    return Profile(told.name, told.line, model, version()[:MAX_VERSION], now)
-
-
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
@@ -57,10 +48,6 @@ class Membership(Opened):
         model: the trained model's name as peers see it; empty for none.
         samples: pull groups whatever they claim, to count them and not to learn from them.
         quiet: announce and serve nothing, so that peers do not see this node as a member.
-
-    Attributes:
-        notes: what happened while joining, one sentence each.
-        failure: error that recurs in the network side or ended it; None while it works.
     """
 
     identity: Identity
@@ -89,9 +76,9 @@ class Membership(Opened):
         self._quiet = quiet
         self._experience = experience
         self._status: MemberStatus | None = None
-        self.failure: Exception | None = None
+        self.failure: Exception | None = None  # recurs in the network side, or ended it
         self.accounts = experience.accounts
-        self.notes: tuple[str, ...] = ()
+        self.notes: tuple[str, ...] = ()  # what happened while joining, one sentence each
 
     def publish(self, groups: Sequence[Group], origin: Origin) -> None:
         """Hand over local groups; the network thread seals and announces them."""
@@ -115,8 +102,9 @@ class Membership(Opened):
         transport = kind.open(network, self._folder, self._counters, beside=beside)
         stack.callback(lambda: loop.call(transport.close()))
         loop.call(transport.start())
-        lan = self._lan(transport) if network.lan else None
-        if lan:
+        lan: Discovery | None = None
+        if network.lan:
+            lan = Discovery(transport, network.listen, SystemClock(), self._counters)
             stack.callback(lambda: loop.call(lan.close()))
         signed, self.notes = loop.call(
             pinned_manifest(self._config, self._folder, self.identity, transport, lan)
@@ -125,49 +113,43 @@ class Membership(Opened):
         self._claim("swarm", self.swarm_id, self._folder.manifest)
         if network.peers and not transport.peers():
             self.notes += ("none of the peers named answers: going on alone, dialling goes on",)
-        verifier = stack.enter_context(self._verifier())
+        allowed = allowed_by(self._config.tasks, self._config.sandbox)
+        verifier = stack.enter_context(
+            Verifier(self.manifest.catalogue, allowed, outside=True, counters=self._counters)
+        )
         member = loop.call(self._member(transport, verifier, signed))
         self._status = member.status()
         works = [self.follow(member), *([lan.run(self.swarm_id)] if lan else [])]
         for running in map(loop.start, works):
             stack.callback(running.cancel)
 
-    def _lan(self, transport: Transport) -> Discovery:
-        return Discovery(transport, self._config.network.listen, SystemClock(), self._counters)
-
     def _claim(self, what: str, digest: bytes, path: Path) -> None:
         if not self._experience.journal.claim(what, digest):
-            raise NodeError(
-                f"the journal in this run folder belongs to another {what} than",
-                path,
-                "Put the earlier file back, or begin anew in another run folder.",
-            )
-
-    def _verifier(self) -> Verifier:
-        return Verifier(
-            self.manifest.catalogue,
-            allowed_by(self._config.tasks, self._config.sandbox),
-            outside=True,
-            counters=self._counters,
-        )
+            what = f"the journal in this run folder belongs to another {what} than"
+            remedy = "Put the earlier file back, or begin anew in another run folder."
+            raise NodeError(what, path, remedy)
 
     async def _member(self, transport: Transport, verifier: Verifier, signed: bytes) -> Member:
         network, clock, counters = self._config.network, SystemClock(), self._counters
-        experience, accounts = self._experience, self.accounts
+        experience, own, profile = self._experience, self._config.profile, None
+        if own.name or own.line:
+            release = version()[:MAX_VERSION]
+            profile = Profile(own.name, own.line, self._model, release, clock.time())
+        admission = Admission(
+            self.manifest,
+            self.swarm_id,
+            verifier,
+            self.accounts,
+            experience.journal,
+            clock,
+            counters,
+            shown=experience.refused,
+        )
         return assemble(
             transport,
             self.identity,
             signed,
-            Admission(
-                self.manifest,
-                self.swarm_id,
-                verifier,
-                accounts,
-                experience.journal,
-                clock,
-                counters,
-                shown=experience.refused,
-            ),
+            admission,
             experience,
             clock=clock,
             counters=counters,
@@ -178,7 +160,7 @@ class Membership(Opened):
             ),
             upload_rate=network.upload_mib_per_s * MIB,
             secret=secrets.token_bytes(32),
-            profile=own_profile(self._config.profile, self._model, clock.time()),
+            profile=profile,
             quiet=self._quiet,
         )
 

@@ -89,7 +89,6 @@ def _asked_for(config: Config, folder: RunFolder, wanted: str) -> tuple[str, byt
     checked_manifest(signed, source)
     found = swarm_id(signed).hex()
     if not found.startswith(wanted):
-        raise UsageError(
-            OPTION, wanted, f"{source} is in swarm {found}: name that, or other peers."
-        )
+        remedy = f"{source} is in swarm {found}: name that, or other peers."
+        raise UsageError(OPTION, wanted, remedy)
     return found, signed

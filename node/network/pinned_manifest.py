@@ -51,28 +51,18 @@ async def found_nearby(
         log.info("looked for swarms on the local network for %g s", patience)
     if len(found) == 1:
         return next(iter(found.values()))
-    raise _several(found, wanted) if found else _none(wanted, patience)
-
-
-def _none(wanted: str, patience: float) -> NodeError:
-    swarm = f"a swarm {wanted}…" if wanted else "any swarm"
-    return NodeError(
-        f"no member of {swarm} was found on the local network within seconds",
-        f"{patience:g}",
-        "Have a member there run with --lan, or name one with --peers; to begin a swarm here: "
-        "swarm-node init, swarm-node create --name NAME, then the same command.",
-    )
-
-
-def _several(found: Found, wanted: str) -> ConfigError:
+    if not found:
+        swarm = f"a swarm {wanted}…" if wanted else "any swarm"
+        what = f"no member of {swarm} was found on the local network within seconds"
+        remedy = (
+            "Have a member there run with --lan, or name one with --peers; to begin a swarm here: "
+            "swarm-node init, swarm-node create --name NAME, then the same command."
+        )
+        raise NodeError(what, f"{patience:g}", remedy)
     choices = [f"{each} (at {where})" for each, (_, where) in list(found.items())[:NAMED]]
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    return ConfigError(
-        "network.swarm",
-        wanted,
-        "Several swarms are on the local network; name one with --swarm ID: "
-        f"{', '.join(choices)}{more}.",
-    )
+    remedy = "Several swarms are on the local network; name one with --swarm ID: "
+    raise ConfigError("network.swarm", wanted, f"{remedy}{', '.join(choices)}{more}.")
 
 
 async def _look(lan: Discovery, transport: Transport, wanted: str, found: Found) -> None:
@@ -131,8 +121,7 @@ async def pinned_manifest(
     notes: tuple[str, ...] = ()
     pinned = folder.manifest.exists()
     if pinned:
-        signed = folder.manifest.read_bytes()
-        source = str(folder.manifest)
+        signed, source = folder.manifest.read_bytes(), str(folder.manifest)
     else:
         signed, source, notes = await _first_manifest(config, identity, transport, lan)
     checked_manifest(signed, source)
@@ -163,26 +152,23 @@ def checked_manifest(signed: bytes, source: str) -> Manifest:
     try:
         return open_manifest(signed)
     except OtherVersion as error:
-        raise NodeError(
-            f"the manifest from {source} cannot be used", error, OLDER if error.older else NEWER
-        ) from error
+        remedy = OLDER if error.older else NEWER
+        raise NodeError(f"the manifest from {source} cannot be used", error, remedy) from error
     except ProtocolError as error:
-        raise NodeError(
-            f"the manifest from {source} is not valid",
-            error,
+        remedy = (
             "Restore that file from a backup, or from another member of the swarm; of a peer's, "
-            "ask its owner.",
-        ) from error
+            "ask its owner."
+        )
+        raise NodeError(f"the manifest from {source} is not valid", error, remedy) from error
 
 
 def _check_wanted(found: str, wanted: str, source: str) -> None:
     if not found.startswith(wanted):
-        raise ConfigError(
-            "network.swarm",
-            wanted,
+        remedy = (
             f"{source} belongs to swarm {found}: correct the key, name other peers, or move to the "
-            "other swarm with: swarm-node join --swarm ID.",
+            "other swarm with: swarm-node join --swarm ID."
         )
+        raise ConfigError("network.swarm", wanted, remedy)
 
 
 async def _check_unique(
@@ -197,9 +183,8 @@ async def _check_unique(
                 fitting.setdefault(theirs, address)
     if len(fitting) > 1:
         choices = ", ".join(f"{theirs} (from {where})" for theirs, where in fitting.items())
-        raise ConfigError(
-            "network.swarm", wanted, f"Several swarms begin so: write more digits of {choices}."
-        )
+        remedy = f"Several swarms begin so: write more digits of {choices}."
+        raise ConfigError("network.swarm", wanted, remedy)
 
 
 async def _strangers(
@@ -300,9 +285,10 @@ async def _first(config: Config, transport: Transport, wanted: str) -> tuple[byt
                     return others[0]
                 await asyncio.sleep(RETRY_SECONDS)
     except TimeoutError:
-        raise NodeError(
-            f"no peer answered within {config.network.start_timeout:g} seconds",
-            "; ".join(failures) or ", ".join(config.network.peers),
+        what = f"no peer answered within {config.network.start_timeout:g} seconds"
+        reasons = "; ".join(failures) or ", ".join(config.network.peers)
+        remedy = (
             "A node that joins for the first time needs one peer that answers: check the address, "
-            "or run: swarm-node doctor --peers ADDRESS.",
-        ) from None
+            "or run: swarm-node doctor --peers ADDRESS."
+        )
+        raise NodeError(what, reasons, remedy) from None

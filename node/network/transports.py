@@ -40,6 +40,18 @@ def check_transport(network: NetworkSection) -> None:
     TRANSPORTS.load(network.transport)().check(network)
 
 
+def _settings(network: NetworkSection, folder: RunFolder, counters: Counters) -> dict[str, Any]:
+    return {
+        "listen": network.listen,
+        "announce": network.announce_maddrs,
+        "peers": network.peers,
+        "relay": network.relay == "auto",
+        "start_timeout": network.start_timeout,
+        "peer_cache": folder.peer_cache,
+        "counters": counters,
+    }
+
+
 class Hivemind(TransportKind):
     """Real p2p daemons; beside a learner in a separate process."""
 
@@ -60,16 +72,7 @@ class Hivemind(TransportKind):
         from swarm.transport.subprocess.transport import ApartTransport
 
         kind = ApartTransport if beside else HivemindTransport
-        return kind(
-            folder.identity,
-            listen=network.listen,
-            announce=network.announce_maddrs,
-            peers=network.peers,
-            relay=network.relay == "auto",
-            start_timeout=network.start_timeout,
-            peer_cache=folder.peer_cache,
-            counters=counters,
-        )
+        return kind(folder.identity, **_settings(network, folder, counters))
 
 
 class Libp2p(TransportKind):
@@ -87,15 +90,7 @@ class Libp2p(TransportKind):
         from swarm.transport.subprocess.transport import ApartTransport
 
         self.check(network)
-        settings: dict[str, Any] = {
-            "listen": network.listen,
-            "announce": network.announce_maddrs,
-            "peers": network.peers,
-            "relay": network.relay == "auto",
-            "start_timeout": network.start_timeout,
-            "peer_cache": folder.peer_cache,
-            "counters": counters,
-        }
+        settings = _settings(network, folder, counters)
         # A separate process receives one end of a socket pair; Windows does not support that.
         if beside and sys.platform != "win32":
             return ApartTransport(folder.identity, over=Libp2pTransport, **settings)
@@ -103,7 +98,6 @@ class Libp2p(TransportKind):
 
 
 FAMILIES = {"ip4": socket.AF_INET, "ip6": socket.AF_INET6}
-
 
 KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
 

@@ -90,8 +90,7 @@ def learning_rate(shape: ModelShape, *, adapters: bool) -> float:
 def choose(shape: ModelShape, machine: Machine, model: str, tokens: int) -> Choice:
     """Return the first way to train that fits; ``tokens``: prompt plus completion.
 
-    Raises:
-        ConfigError: nothing fits, or the disk is too small for a checkpoint.
+    Raises ConfigError if nothing fits, or the disk is too small for a checkpoint.
     """
     least: Choice | None = None
     # If half precision is slow, every way to train in float32 is faster than any in it.
@@ -104,13 +103,13 @@ def choose(shape: ModelShape, machine: Machine, model: str, tokens: int) -> Choi
     raise ConfigError("policy.model", model, missing(least.estimate, machine))
 
 
-def missing(told: MemoryEstimate, machine: Machine) -> str:
+def missing(need: MemoryEstimate, machine: Machine) -> str:
     """Describe what an estimate lacks, and the remedy."""
-    place: Place = "device" if machine.apart and _short(told, machine, "device") else "memory"
+    place: Place = "device" if machine.apart and _short(need, machine, "device") else "memory"
     there = machine.device.free if place == "device" else machine.free
     where = machine.device.name if place == "device" else "main memory"
     return (
-        f"Even {gigabytes(told.peak(place))} of {where} would be needed, and "
+        f"Even {gigabytes(need.peak(place))} of {where} would be needed, and "
         f"{gigabytes(there)} are free: free some, take a smaller model, shorter tasks with "
         "--task-tokens, or install swarm-node[lora,adamw8bit] where either is missing."
     )
@@ -121,19 +120,19 @@ def prompt_tokens(tokens: int) -> int:
     return max(1, tokens // 4)
 
 
-def fits(told: MemoryEstimate, machine: Machine) -> bool:
+def fits(need: MemoryEstimate, machine: Machine) -> bool:
     """Return whether a tenth of the free memory remains."""
-    return _excess(told, machine) <= 0
+    return _excess(need, machine) <= 0
 
 
-def _excess(told: MemoryEstimate, machine: Machine) -> float:
-    short = _short(told, machine, "memory")
-    return max(short, _short(told, machine, "device")) if machine.apart else short
+def _excess(need: MemoryEstimate, machine: Machine) -> float:
+    short = _short(need, machine, "memory")
+    return max(short, _short(need, machine, "device")) if machine.apart else short
 
 
-def _short(told: MemoryEstimate, machine: Machine, place: Place) -> float:
+def _short(need: MemoryEstimate, machine: Machine, place: Place) -> float:
     free = machine.device.free if place == "device" else machine.free
-    return told.peak(place) - FREE_SHARE * free
+    return need.peak(place) - FREE_SHARE * free
 
 
 def _choice(
@@ -141,22 +140,18 @@ def _choice(
 ) -> Choice:
     keys = _keys(shape, machine, model, tokens, rung, dtype)
     config = Config.with_overrides(keys)
-    choice = Choice(rung, keys, config, _told(shape, machine, config, tokens))
+    choice = Choice(rung, keys, config, need_of(shape, machine, config, tokens))
     if config.engine.kind == "vllm" and not fits(choice.estimate, machine):
         keys = {**keys, "schedule.mode": "sync", "engine.sleep_mode": True}
         config = Config.with_overrides(keys)
-        choice = Choice(rung, keys, config, _told(shape, machine, config, tokens))
+        choice = Choice(rung, keys, config, need_of(shape, machine, config, tokens))
     return choice
 
 
-def _told(shape: ModelShape, machine: Machine, config: Config, tokens: int) -> MemoryEstimate:
-    return estimate(
-        shape,
-        config,
-        device=machine.device.kind,
-        prompt=prompt_tokens(min(tokens, shape.context)),
-        device_memory=machine.device.memory,
-    )
+def need_of(shape: ModelShape, machine: Machine, config: Config, tokens: int) -> MemoryEstimate:
+    """Estimate the memory on a machine; ``tokens`` as in :func:`choose`."""
+    prompt, device = prompt_tokens(min(tokens, shape.context)), machine.device
+    return estimate(shape, config, device=device.kind, prompt=prompt, device_memory=device.memory)
 
 
 def _keys(
@@ -164,7 +159,7 @@ def _keys(
 ) -> dict[str, Any]:
     tokens = min(tokens, shape.context)
     keys: dict[str, Any] = {
-        "policy.model": _beside(model),
+        "policy.model": model if model in SHIPPED else _absolute(model),
         "policy.dtype": dtype,
         "policy.device": machine.device.kind,
         "engine.kind": "vllm" if vllm_here(machine, shape) else "transformers",
@@ -184,10 +179,9 @@ def _keys(
     return keys
 
 
-def _beside(model: str) -> str:
-    """Return a local model's absolute path, valid from any folder of a node.toml."""
+def _absolute(model: str) -> str:
     folder = Path(model).expanduser()
-    return str(folder.resolve()) if model not in SHIPPED and folder.is_dir() else model
+    return str(folder.resolve()) if folder.is_dir() else model
 
 
 def vllm_here(machine: Machine, shape: ModelShape) -> bool:
@@ -206,12 +200,11 @@ def _with_disk(choice: Choice, shape: ModelShape, machine: Machine, tokens: int)
     few = {"schedule.keep_checkpoints": 1, "schedule.keep_best": 0}
     for keys in (choice.keys, {**choice.keys, **few}):
         config = Config.with_overrides(keys)
-        told = _told(shape, machine, config, tokens)
-        if told.disk <= FREE_SHARE * machine.disk:
-            return Choice(choice.rung, keys, config, told)
-    raise ConfigError(
-        "schedule.keep_checkpoints",
-        1,
-        f"One checkpoint and the next take {gigabytes(told.disk)} of disk, and "
-        f"{gigabytes(machine.disk)} are free: free some, or name a folder on another disk.",
+        need = need_of(shape, machine, config, tokens)
+        if need.disk <= FREE_SHARE * machine.disk:
+            return Choice(choice.rung, keys, config, need)
+    remedy = (
+        f"One checkpoint and the next take {gigabytes(need.disk)} of disk, and "
+        f"{gigabytes(machine.disk)} are free: free some, or name a folder on another disk."
     )
+    raise ConfigError("schedule.keep_checkpoints", 1, remedy)

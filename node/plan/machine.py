@@ -17,32 +17,21 @@ GIB = 1 << 30
 COPIED = 64 << 20  # bytes per copy in a measurement: more than any cache
 MATRIX, ON_CPU = 1024, 512
 SECONDS = 0.1  # per measurement
-LIMITS = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
+LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 """Files with a container's memory limit, of either version of control groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The policy's device.
+    """The policy's device."""
 
-    Attributes:
-        kind: ``cpu``, ``cuda`` or ``mps``.
-        memory, free: bytes; those of main memory if the device has none of its own.
-        bandwidth: bytes read per second.
-        flops: per second by dtype, over a layer's product and both backward products.
-        told: whether the speed was measured or comes from a data sheet.
-    """
-
-    kind: str
+    kind: str  # ``cpu``, ``cuda`` or ``mps``
     name: str
-    memory: int
+    memory: int  # bytes, as ``free``; of main memory if the device has none of its own
     free: int
-    bandwidth: float
-    flops: dict[str, float]
-    told: str = "measured"
+    bandwidth: float  # bytes read per second
+    flops: dict[str, float]  # per second by dtype, over a layer's product and both backward ones
+    source: str = "measured"  # or by data sheet
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +116,8 @@ def _device(name: str) -> Device:
         matrix = torch.ones(size, size, dtype=getattr(torch, kind), device=device)
         forward = partial(product_of(matrix), matrix, matrix, None)
         # Without CPU instructions for bfloat16, its backward products are another ten times slower.
-        products = (
-            forward,
-            partial(torch.mm, matrix, matrix),
-            partial(torch.mm, matrix.t(), matrix),
-        )
-        flops[kind] = 3 * 2 * size**3 / sum(timed(each) for each in products)
+        backward = partial(torch.mm, matrix, matrix), partial(torch.mm, matrix.t(), matrix)
+        flops[kind] = 3 * 2 * size**3 / sum(timed(each) for each in (forward, *backward))
     return Device(device.type, shown, memory, free, bandwidth, flops)
 
 
@@ -166,4 +151,4 @@ def card(memory: float) -> Device:
     name, _, bandwidth, products = known[-1]
     size = round(memory * GIB)
     flops = {"float32": products * FLOAT32_SHARE, "bfloat16": products}
-    return Device("cuda", name, size, size, bandwidth, flops, told="by data sheet")
+    return Device("cuda", name, size, size, bandwidth, flops, source="by data sheet")

@@ -17,23 +17,15 @@ PROCESS_ROWS = 64  # the same of an engine in its own process
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Tokens and rows of a round.
-
-    Attributes:
-        answer: maximum tokens per completion.
-        rows: completions decoded concurrently.
-        written: completions per round.
-        read: tokens per update.
-        batch: tokens of the largest forward pass, of which ``scored`` have log-probs.
-    """
+    """Tokens and rows of a round."""
 
     prompt: int
-    answer: int
-    rows: int
-    written: int
-    read: int
+    answer: int  # maximum tokens per completion
+    rows: int  # completions decoded concurrently
+    written: int  # completions per round
+    read: int  # tokens per update
     steps: int
-    batch: int
+    batch: int  # tokens of the largest forward pass, of which ``scored`` have log-probs
     scored: int
 
     @classmethod
@@ -45,32 +37,28 @@ class Workload:
         groups = max(own + config.mixture.external, config.mixture.target_groups)
         most = PROCESS_ROWS if config.asynchronous else ENGINE_ROWS
         # Without peers' groups all are local, and an evaluation samples one completion per task.
-        rows = max(
-            size, min(most, max((own + config.mixture.external) * size, config.schedule.eval_tasks))
-        )
+        written = (own + config.mixture.external) * size
+        rows = max(size, min(most, max(written, config.schedule.eval_tasks)))
         row = prompt + answer
         group = _read_together(shape, size, prompt, answer)
         # Peers' groups are measured, and thus read, one by one.
         step = group if config.mixture.external else groups * group
         batch = max(row, min(config.learner.micro_batch_tokens, step))
+        steps = max(1, groups // (config.learner.groups_per_step or groups))
         return cls(
             prompt=prompt,
             answer=answer,
             rows=rows,
-            written=(own + config.mixture.external) * size,
+            written=written,
             read=groups * group * config.learner.epochs,
-            steps=config.learner.epochs
-            * max(1, groups // (config.learner.groups_per_step or groups)),
+            steps=config.learner.epochs * steps,
             batch=batch,
             scored=min(batch, round(batch * size * answer / group)),
         )
 
 
 def _read_together(shape: ModelShape, size: int, prompt: int, answer: int) -> int:
-    """Return tokens read per group, with prompts shared as cheaply as possible.
-
-    See :class:`node.learner.micro_batching.RowCost`.
-    """
+    """Return tokens read per group (:class:`node.learner.micro_batching.RowCost`)."""
     if not shape.shares:
         return size * (prompt + answer)
     pair = 2 * shape.layers * shape.heads * shape.head_size
@@ -91,8 +79,7 @@ AFTER_LOADING: tuple[Phase, ...] = PHASES[1:]
 PROGRAM = 450 << 20  # libraries of a process with torch and transformers
 PEFT = 50 << 20
 OTHERS = 400 << 20  # the network process with its daemon, and the verifier
-VLLM = 2 << 30
-"""Libraries of vLLM's process; on a CPU also its KV cache of one GiB."""
+VLLM = 2 << 30  # libraries of vLLM's process; on a CPU also its KV cache of one GiB
 GPU_PROGRAM = 500 << 20  # GPU memory of CUDA and its libraries per process
 
 
@@ -131,11 +118,8 @@ class MemoryEstimate:
         return {name: (self._most(name, "device"), self._most(name, "memory")) for name in names}
 
     def _most(self, name: str, place: Place) -> int:
-        sums = [
-            sum(p.at(place) for p in self.parts if p.name == name and phase in p.phases)
-            for phase in PHASES
-        ]
-        return round(max(sums))
+        parts = [part for part in self.parts if part.name == name]
+        return round(max(sum(p.at(place) for p in parts if phase in p.phases) for phase in PHASES))
 
 
 def estimate(
@@ -148,8 +132,10 @@ def estimate(
         device_memory: bytes of the whole GPU, of which vLLM takes a share.
     """
     work = Workload.of(config, shape, prompt)
+    gpu_program = GPU_PROGRAM if device == "cuda" else 0
     found = (
-        *_program(device),
+        MemoryPart("program", memory=PROGRAM, device=gpu_program),
+        MemoryPart("other processes", memory=OTHERS),
         *_model(shape, config, device),
         *_update(shape, config, work, device),
         *_engine(shape, config, work, device, device_memory),
@@ -158,15 +144,8 @@ def estimate(
 
 
 def _at(name: str, value: float, device: str, *phases: Phase) -> MemoryPart:
-    chosen = phases or PHASES
-    if device == "cuda":
-        return MemoryPart(name, device=value, phases=chosen)
-    return MemoryPart(name, memory=value, phases=chosen)
-
-
-def _program(device: str) -> Iterator[MemoryPart]:
-    yield MemoryPart("program", memory=PROGRAM, device=GPU_PROGRAM if device == "cuda" else 0)
-    yield MemoryPart("other processes", memory=OTHERS)
+    place = "device" if device == "cuda" else "memory"
+    return MemoryPart(name, phases=phases or PHASES, **{place: value})
 
 
 def _model(shape: ModelShape, config: Config, device: str) -> Iterator[MemoryPart]:

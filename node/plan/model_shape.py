@@ -27,25 +27,15 @@ FUSED = ("llama", "qwen2", "qwen3")
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The sizes of a causal language model.
-
-    Attributes:
-        parameters: all of them; a head tied to the embeddings counts once.
-        active: used per token; of experts only the chosen ones.
-        adapted: weights of the linear layers with an adapter, all but the head.
-        adapter_width: inputs plus outputs of these layers: the weights per rank.
-        shares: whether a group's completions may share their prompt's forward pass.
-        fused: weights that the engine's decoding step duplicates.
-        context: maximum prompt plus completion tokens.
-    """
+    """The sizes of a causal language model."""
 
     family: str
-    parameters: int
-    active: int
-    adapted: int
-    adapter_width: int
-    shares: bool
-    fused: int
+    parameters: int  # all of them; a head tied to the embeddings counts once
+    active: int  # used per token; of experts only the chosen ones
+    adapted: int  # weights of the linear layers with an adapter, all but the head
+    adapter_width: int  # inputs plus outputs of these layers: the weights per rank
+    shares: bool  # whether a group's completions may share their prompt's forward pass
+    fused: int  # weights that the engine's decoding step duplicates
     layers: int
     hidden: int
     intermediate: int
@@ -53,7 +43,7 @@ class ModelShape:
     kv_heads: int
     head_size: int
     vocabulary: int
-    context: int
+    context: int  # maximum prompt plus completion tokens
 
     def scaled(self, factor: float) -> ModelShape:
         """Return ``factor`` times the parameters at equal depth, heads and vocabulary."""
@@ -107,41 +97,29 @@ def _counted(built: Any, model: str) -> ModelShape:
     linear = [m for m in built.modules() if isinstance(m, nn.Linear) and m is not head]
     layers = int(text.num_hidden_layers)
     fused = layers * hidden * (heads + 2 * kv_heads) * size
+    idle, width = 0, getattr(text, "intermediate_size", 0)
+    experts, chosen = _first(text, EXPERTS), _first(text, CHOSEN)
+    if experts and chosen:  # a token passes through some experts only
+        width = int(getattr(text, "moe_intermediate_size", None) or width) * chosen
+        routed: int = sum(p.numel() for name, p in built.named_parameters() if ".experts." in name)
+        idle = round(routed * (1 - chosen / experts))
     return ModelShape(
         family=str(text.model_type),
         parameters=parameters,
-        active=parameters - _idle(built, text),
+        active=parameters - idle,
         adapted=sum(m.weight.numel() for m in linear),
         adapter_width=sum(m.in_features + m.out_features for m in linear),
         shares=fits(built),
         fused=fused if text.model_type in FUSED else 0,
         layers=layers,
         hidden=hidden,
-        intermediate=_intermediate(text, hidden),
+        intermediate=int(width or 4 * hidden),
         heads=heads,
         kv_heads=kv_heads,
         head_size=size,
         vocabulary=int(text.vocab_size),
         context=context_length(built.config, model),
     )
-
-
-def _intermediate(text: Any, hidden: int) -> int:
-    """Return the width of a layer's MLP, over all experts used per token."""
-    experts, chosen = _first(text, EXPERTS), _first(text, CHOSEN)
-    if experts and chosen:
-        width = getattr(text, "moe_intermediate_size", None) or text.intermediate_size
-        return int(width) * chosen
-    return int(getattr(text, "intermediate_size", None) or 4 * hidden)
-
-
-def _idle(built: Any, text: Any) -> int:
-    """Return the expert weights that a token does not use."""
-    experts, chosen = _first(text, EXPERTS), _first(text, CHOSEN)
-    if not (experts and chosen):
-        return 0
-    routed: int = sum(p.numel() for name, p in built.named_parameters() if ".experts." in name)
-    return round(routed * (1 - chosen / experts))
 
 
 def _first(text: Any, names: tuple[str, ...]) -> int:
@@ -241,18 +219,13 @@ class Least:
 
     Only weights, one gradient and the optimizer's state count: no activations, KV cache or
     libraries.
-
-    Attributes:
-        weights: number of the model's; 0 if unknown.
-        there: available: main memory with swap, and the GPU's, 0 without one.
-        free: of main memory, without swap.
     """
 
-    weights: int
+    weights: int  # number of the model's; 0 if unknown
     memory: float
     device: float
-    there: tuple[int, int]
-    free: int
+    there: tuple[int, int]  # available: main memory with swap, and the GPU's, 0 without one
+    free: int  # of main memory, without swap
 
     @property
     def fits(self) -> bool:
@@ -306,7 +279,9 @@ def check_memory(config: Config) -> Least:
         weights = 0
     found = least(config, weights)
     if not found.fits:
-        raise ConfigError("policy.model", model, f"{_sentence(found.words())} {help_for(config)}")
+        lack = found.words()
+        remedy = f"{lack[0].upper()}{lack[1:]}. {help_for(config)}"
+        raise ConfigError("policy.model", model, remedy)
     return found
 
 
@@ -322,7 +297,3 @@ def help_for(config: Config) -> str:
 
 def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."

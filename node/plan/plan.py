@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from node.config.schema import toml_value
-from node.plan.choice import Choice, choose, fits, prompt_tokens, rungs
+from node.plan.choice import Choice, choose, fits, need_of, prompt_tokens, rungs
 from node.plan.machine import Machine
-from node.plan.memory import Workload, estimate
+from node.plan.memory import Workload
 from node.plan.model_shape import ModelShape, gigabytes, shape_of
 from node.plan.speed import Speed, estimated
 from node.policy.model_source import config_folder
@@ -48,22 +48,22 @@ class Plan:
         config = type(self.choice.config).with_overrides({**named, **keys})
 
         def fitting(factor: float) -> bool:
-            told = estimate(
-                self.shape.scaled(factor),
-                config,
-                device=self.machine.device.kind,
-                prompt=prompt_tokens(self.tokens),
-                device_memory=self.machine.device.memory,
-            )
-            return fits(told, self.machine)
+            shape = self.shape.scaled(factor)
+            return fits(need_of(shape, self.machine, config, self.tokens), self.machine)
 
-        return _largest(fitting)
+        low, high = 0.0, MOST
+        if fitting(high):
+            return high
+        for _ in range(STEPS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if fitting(middle) else (low, middle)
+        return low
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan as JSON values; sizes in bytes, times in seconds."""
-        told = self.choice.estimate
-        parts = told.table()
-        machine = asdict(self.machine)
+        need, machine, speed = self.choice.estimate, asdict(self.machine), asdict(self.speed)
+        for values in (machine["device"], speed):
+            values["told"] = values.pop("source")
         return {
             "model": self.model,
             "shape": asdict(self.shape),
@@ -71,10 +71,10 @@ class Plan:
             "training": self.choice.rung.words,
             "task_tokens": self.tokens,
             "config": dict(self.choice.keys),
-            "bytes": {name: {"device": d, "memory": m} for name, (d, m) in parts.items()},
-            "peak": {"device": told.peak("device"), "memory": told.peak("memory")},
-            "disk": told.disk,
-            "speed": {**asdict(self.speed), "round": self.speed.round},
+            "bytes": {name: {"device": d, "memory": m} for name, (d, m) in need.table().items()},
+            "peak": {"device": need.peak("device"), "memory": need.peak("memory")},
+            "disk": need.disk,
+            "speed": {**speed, "round": self.speed.round},
             "largest": self.larger(),
         }
 
@@ -109,16 +109,6 @@ def probed(found: Plan, tell: Callable[[str], None]) -> Plan:
     return replace(found, speed=probe(found, tell))
 
 
-def _largest(fitting: Callable[[float], bool]) -> float:
-    low, high = 0.0, MOST
-    if fitting(high):
-        return high
-    for _ in range(STEPS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if fitting(middle) else (low, middle)
-    return low
-
-
 HEADS = ("", "GPU", "main memory")
 MILLION = 1e6
 BILLION = 1e9
@@ -126,14 +116,9 @@ BILLION = 1e9
 
 def lines(plan: Plan) -> Iterator[str]:
     """Yield the model, machine, memory table, speed and changed config keys as text."""
-    yield from _beginning(plan)
-    yield ""
-    yield from _table(plan)
-    yield ""
-    yield from _speed(plan)
-    yield ""
-    yield from _larger(plan)
-    yield ""
+    for part in (_beginning, _table, _speed, _larger):
+        yield from part(plan)
+        yield ""
     yield "node.toml:"
     for key, value in plan.choice.keys.items():
         yield f"  {key} = {toml_value(value)}"
@@ -153,7 +138,7 @@ def _beginning(plan: Plan) -> Iterator[str]:
         f"{plan.model}: {shape.family}, {count(shape.parameters)} parameters{active}, "
         f"{shape.layers} layers, {shape.vocabulary} words, context {shape.context}"
     )
-    speed = f"{machine.device.bandwidth / 1e9:.0f} GB/s {machine.device.told}"
+    speed = f"{machine.device.bandwidth / 1e9:.0f} GB/s {machine.device.source}"
     yield (
         f"on {machine.device.name} ({speed}), {machine.cores} cores, "
         f"{gigabytes(machine.free)} of {gigabytes(machine.memory)} main memory free"
@@ -162,12 +147,12 @@ def _beginning(plan: Plan) -> Iterator[str]:
 
 
 def _table(plan: Plan) -> Iterator[str]:
-    told, machine = plan.choice.estimate, plan.machine
-    rows = [HEADS, *((name, _size(d), _size(m)) for name, (d, m) in told.table().items())]
-    rows.append(("at once, at most", _size(told.peak("device")), _size(told.peak("memory"))))
+    need, machine = plan.choice.estimate, plan.machine
+    rows = [HEADS, *((name, _size(d), _size(m)) for name, (d, m) in need.table().items())]
+    rows.append(("at once, at most", _size(need.peak("device")), _size(need.peak("memory"))))
     free = machine.device.free if machine.apart else 0
     rows.append(("free", _size(free), _size(machine.free)))
-    rows.append(("disk for checkpoints", "", f"{_size(told.disk)} of {_size(machine.disk)}"))
+    rows.append(("disk for checkpoints", "", f"{_size(need.disk)} of {_size(machine.disk)}"))
     for name, device, memory in rows:
         yield f"{name:<22}{device:>10}{memory:>22}".rstrip()
 
@@ -179,7 +164,7 @@ def _size(size: float) -> str:
 def _speed(plan: Plan) -> Iterator[str]:
     speed, work = plan.speed, plan.work
     yield (
-        f"{speed.told}: writes {speed.write:.0f} tokens a second in {work.rows} rows at once, "
+        f"{speed.source}: writes {speed.write:.0f} tokens a second in {work.rows} rows at once, "
         f"learns from {speed.read:.0f}"
     )
     yield (

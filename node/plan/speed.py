@@ -29,26 +29,18 @@ FEW_ROWS_SHARE, LAID_OUT_SHARE, INT8_SHARE = 0.15, 0.25, 0.5
 LAUNCH_SECONDS = 6e-6
 LAUNCHES = 14  # of kernels per layer and decoding step, without CUDA graphs
 
-HOST_BANDWIDTH = 2e10
-"""Approximate bytes per second of main memory, and of its link to a GPU."""
+HOST_BANDWIDTH = 2e10  # approximate bytes per second of main memory, and of its link to a GPU
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Speed of a node on a device.
+    """Speed of a node on a device."""
 
-    Attributes:
-        write: sampled tokens per second, all rows together.
-        read: tokens per second in an update, forward and backward.
-        generate, update: seconds per round.
-        told: "estimated" or "measured".
-    """
-
-    write: float
-    read: float
-    generate: float
-    update: float
-    told: str
+    write: float  # sampled tokens per second, all rows together
+    read: float  # tokens per second in an update, forward and backward
+    generate: float  # seconds per round
+    update: float  # the same
+    source: str  # "estimated" or "measured"
 
     @property
     def round(self) -> float:
@@ -56,10 +48,10 @@ class Speed:
         return self.generate + self.update
 
     @classmethod
-    def of(cls, write: float, read: float, work: Workload, told: str, step: float = 0.0) -> Speed:
+    def of(cls, write: float, read: float, work: Workload, source: str, step: float = 0.0) -> Speed:
         """Return a full-length round's speed; ``step`` is optimizer time not in ``read``."""
         update = work.read / read + work.steps * step
-        return cls(write, read, work.written * work.answer / write, update, told)
+        return cls(write, read, work.written * work.answer / write, update, source)
 
 
 def estimated(shape: ModelShape, config: Config, work: Workload, device: Device) -> Speed:
@@ -88,8 +80,7 @@ def _write(
     else:
         share = MULTIPLY_SHARE
     seconds = max(
-        (model + past) / (device.bandwidth * READ_SHARE),
-        2 * rows * shape.active / (flops * share),
+        (model + past) / (device.bandwidth * READ_SHARE), 2 * rows * shape.active / (flops * share)
     )
     if device.kind == "cuda" and config.engine.kind == "transformers":
         seconds = max(seconds, shape.layers * LAUNCHES * LAUNCH_SECONDS)

@@ -61,12 +61,11 @@ def start_detached(arguments: Sequence[str], folder: RunFolder) -> Detached:
             process.wait()
             raise
         code = process.returncode
-        return Detached(
-            process.pid,
-            status,
-            code if code is None or code >= 0 else 128 - code,
-            _last_words([*tail.new(), *tail.rest()]),
-        )
+        lines = [*tail.new(), *tail.rest()]
+        errors = [error for line in lines if (error := error_in(line))]
+        last = next(iter([*errors[-1:], *lines[-1:]]), "")
+        exit_code = code if code is None or code >= 0 else 128 - code
+        return Detached(process.pid, status, exit_code, last)
 
 
 def _once_it_runs(process: subprocess.Popen[bytes], folder: RunFolder) -> dict[str, Any] | None:
@@ -81,11 +80,6 @@ def _once_it_runs(process: subprocess.Popen[bytes], folder: RunFolder) -> dict[s
     return None
 
 
-def _last_words(lines: Sequence[str]) -> str:
-    errors = [error for line in lines if (error := error_in(line))]
-    return next(iter([*errors[-1:], *lines[-1:]]), "")
-
-
 def stop_node(folder: RunFolder, *, now: bool = False) -> int | None:
     """Stop the node of a run folder and wait for it; repeated calls signal it once.
 
@@ -96,9 +90,8 @@ def stop_node(folder: RunFolder, *, now: bool = False) -> int | None:
     if pid is None:
         return None
     if pid <= 0:
-        raise NodeError(
-            "cannot tell which process works in", folder.root, "It has just begun: ask again."
-        )
+        remedy = "It has just begun: ask again."
+        raise NodeError("cannot tell which process works in", folder.root, remedy)
     process = _process(pid)
     if not _is_stopping(folder):
         _tell(pid)
@@ -140,9 +133,8 @@ def _tell(pid: int) -> None:
     except ProcessLookupError:
         return  # it has just ended
     except PermissionError as error:
-        raise NodeError(
-            "may not stop process", pid, "Ask as the user that the node runs as, or as root."
-        ) from error
+        remedy = "Ask as the user that the node runs as, or as root."
+        raise NodeError("may not stop process", pid, remedy) from error
 
 
 def _wait(condition: Callable[[], bool]) -> None:

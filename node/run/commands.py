@@ -24,71 +24,86 @@ from node.network.membership import Membership
 from node.network.moving import enter
 from node.run.foreground import STOPS, RunOptions, announce, dashboard, stopping
 from node.run.node import Node
-from node.run.observer import LOOK_SECONDS, Observer
+from node.run.observer import LOOK_SECONDS, Kind, Observer
 from node.run.status import StatusFile
 from node.storage.run_folder import RunFolder, SwarmFiles
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.common.util import counted
-from swarm.journal import Journal, open_or_restore
+from swarm.journal import open_or_restore
 from swarm.member import Experience
 from swarm.pool import Pool
 
 REPORT_SECONDS = 5.0
 
 
-def run_seed(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) -> None:
+def run_bootstrap(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) -> None:
     """Run a bootstrap node until stopped; raise NodeError if it cannot continue.
 
     With ``monitor.public`` or ``monitor.snapshot`` it checks a sample of groups and shows the
     swarm.
     """
-    counters = Counters()
+    _run(config, folder, options, stages, "bootstrap", math.inf)
+
+
+def run_observer(
+    config: Config, folder: RunFolder, options: RunOptions, stages: Stages, seconds: float
+) -> None:
+    """Observe a swarm until stopped or for ``seconds`` (0: no limit); share nothing.
+
+    With ``options.json`` it prints the last view. Raises NodeError if it cannot start or continue.
+    """
+    observer = _run(config, folder, options, stages, "observe", seconds or math.inf)
+    if observer and options.json:
+        say(json.dumps(observer.shown))
+
+
+def _run(
+    config: Config,
+    folder: RunFolder,
+    options: RunOptions,
+    stages: Stages,
+    kind: Kind,
+    seconds: float,
+) -> Observer | None:
+    counters, watches = Counters(), kind == "observe"
     tell, status = teller(folder.log, err=options.json), StatusFile(folder)
     with stopping(status.stop_after(tell)) as stop, folder.locked(), ExitStack() as stack:
-        observer = _observer(config, folder, counters, stack)
+        public, snapshot, observer = config.monitor.public, config.monitor.snapshot, None
+        if watches or public or snapshot:
+            wanted = public or (watches and not snapshot)
+            observer = Observer(config, folder, kind, wanted, counters)
+            stack.callback(observer.close)
         status.start()
         stack.callback(status.end)
         SwarmFiles(folder).settle()
         journal, notes = open_or_restore(folder.journal, SystemClock())
         stack.callback(journal.close)
-        experience = (
-            observer.experience(journal) if observer else _experience(config, journal, counters)
+        if observer:
+            experience = observer.experience(journal)
+        else:
+            pool = Pool(journal, 1, config.mixture.max_age, SystemClock(), counters)
+            experience = Experience.around(pool, journal, SystemClock(), counters)
+        stages.begin("dialling the peers that are named" if watches else "joining the swarm")
+        pulls = observer is not None
+        member = Membership(
+            config, folder, experience, counters, takes=pulls, samples=pulls, quiet=watches
         )
-        stages.begin("joining the swarm")
-        takes = observer is not None
-        membership = stack.enter_context(
-            Membership(config, folder, experience, counters, takes=takes, samples=takes)
-        )
+        stack.enter_context(member)
         stages.close()
         stack.enter_context(stop.working())
-        for note in (*notes, *membership.notes):
+        for note in (*notes, *member.notes):
             tell(note)
-        announce(membership, tell)
+        announce(member, tell, watches=watches)
         if observer:
-            stack.enter_context(observer.at_work(membership, tell))
+            stack.enter_context(observer.at_work(member, tell))
             if observer.url:
-                status.serve_swarm(observer.url)
-        status.run(membership)
-        stack.enter_context(dashboard(config, folder, counters, status, tell))
-        work(stop, membership, status, "bootstrap", observer)
-
-
-def _observer(
-    config: Config, folder: RunFolder, counters: Counters, stack: ExitStack
-) -> Observer | None:
-    monitor = config.monitor
-    if not (monitor.public or monitor.snapshot):
-        return None
-    observer = Observer(config, folder, "bootstrap", monitor.public or False, counters)
-    stack.callback(observer.close)
+                status.serve(observer.url, "public")
+        status.run(member)
+        if not watches:
+            stack.enter_context(dashboard(config, folder, counters, status, tell))
+        work(stop, member, status, kind, observer, seconds)
     return observer
-
-
-def _experience(config: Config, journal: Journal, counters: Counters) -> Experience:
-    clock = SystemClock()
-    pool = Pool(journal, 1, config.mixture.max_age, clock, counters)
-    return Experience.around(pool, journal, clock, counters)
 
 
 def work(
@@ -97,7 +112,7 @@ def work(
     status: StatusFile,
     what: str,
     observer: Observer | None,
-    seconds: float = math.inf,
+    seconds: float,
 ) -> None:
     """Refresh the status and observe until stopped or ``seconds`` have passed.
 
@@ -110,18 +125,12 @@ def work(
             status.write(None)
         if observer:
             observer.look()
-        _check_network(membership, what)
+        if membership.failure:
+            failure = f"the network side of this {what} keeps failing"
+            remedy = "The traces are in node.log; start it again once the cause is gone."
+            raise NodeError(failure, membership.failure, remedy)
         if stop.wait(LOOK_SECONDS if observer else REPORT_SECONDS):
             return
-
-
-def _check_network(membership: Membership, what: str) -> None:
-    if membership.failure:
-        raise NodeError(
-            f"the network side of this {what} keeps failing",
-            membership.failure,
-            "The traces are in node.log; start it again once the cause is gone.",
-        )
 
 
 def run_join(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) -> None:
@@ -171,10 +180,7 @@ def ended(done: int, asked: int) -> str:
 
 
 def help_learn(launch: Launch) -> None:
-    """Run a rank other than 0 until rank 0 ends; a signal stops only rank 0.
-
-    Raises NodeError if the ranks cannot continue together.
-    """
+    """Run a rank other than 0 until rank 0 ends; a signal stops only rank 0."""
     messages = logging.StreamHandler()
     messages.setFormatter(PrintableFormatter(f"rank {launch.rank}: %(message)s"))
     logging.basicConfig(handlers=[messages])
@@ -188,50 +194,5 @@ def help_learn(launch: Launch) -> None:
 def check_peers(config: Config, folder: RunFolder) -> None:
     """Raise ConfigError if no peer is named and the folder has no manifest."""
     if not (config.network.peers or folder.manifest.exists()):
-        raise ConfigError(
-            "network.peers", "[]", "Name members of the swarm: swarm-node observe --peers ADDRESS."
-        )
-
-
-def run_watch(
-    config: Config, folder: RunFolder, options: RunOptions, stages: Stages, seconds: float
-) -> None:
-    """Observe a swarm until stopped or for ``seconds`` (0: no limit); share nothing.
-
-    With ``options.json`` it prints the last view. Raises NodeError if it cannot start or continue.
-    """
-    counters = Counters()
-    tell, status = teller(folder.log, err=options.json), StatusFile(folder)
-    with stopping(status.stop_after(tell)) as stop, folder.locked(), ExitStack() as stack:
-        public, snapshot = config.monitor.public, config.monitor.snapshot
-        observer = Observer(config, folder, "observe", public or not snapshot, counters)
-        stack.callback(observer.close)
-        status.start()
-        stack.callback(status.end)
-        SwarmFiles(folder).settle()
-        journal, notes = open_or_restore(folder.journal, SystemClock())
-        stack.callback(journal.close)
-        stages.begin("dialling the peers that are named")
-        membership = stack.enter_context(
-            Membership(
-                config,
-                folder,
-                observer.experience(journal),
-                counters,
-                samples=True,
-                quiet=True,
-            )
-        )
-        stages.close()
-        stack.enter_context(stop.working())
-        for note in (*notes, *membership.notes):
-            tell(note)
-        name, swarm = membership.manifest.name, membership.swarm_id.hex()[:16]
-        tell(f"watching swarm {name!r} {swarm}, as {membership.status().peer_id}")
-        with observer.at_work(membership, tell):
-            if observer.url:
-                status.serve_swarm(observer.url)
-            status.run(membership)
-            work(stop, membership, status, "observe", observer, seconds or math.inf)
-    if options.json:
-        say(json.dumps(observer.shown))
+        remedy = "Name members of the swarm: swarm-node observe --peers ADDRESS."
+        raise ConfigError("network.peers", "[]", remedy)

@@ -24,11 +24,14 @@ STOPS = tuple(
 """Ctrl-C, a service manager's stop, and a terminal that is closed."""
 
 
-def announce(membership: Membership, tell: Callable[[str], None]) -> None:
-    """Print who this node is and how others join through it."""
+def announce(membership: Membership, tell: Callable[[str], None], *, watches: bool = False) -> None:
+    """Print who this node is and, unless it only watches, how others join through it."""
     status = membership.status()
-    name = membership.manifest.name
-    tell(f"{status.peer_id} in swarm {name!r} {membership.swarm_id.hex()[:16]}")
+    swarm = f"swarm {membership.manifest.name!r} {membership.swarm_id.hex()[:16]}"
+    if watches:
+        tell(f"watching {swarm}, as {status.peer_id}")
+        return
+    tell(f"{status.peer_id} in {swarm}")
     for address in status.addresses:
         tell(f"others join with: swarm-node join --peers {address}")
 
@@ -43,7 +46,7 @@ class Stop(threading.Event):
     def __init__(self, tell: Callable[[str], None]) -> None:
         super().__init__()
         self._tell = tell
-        self._words: list[threading.Thread] = []
+        self._printing: list[threading.Thread] = []
         self._works = False
         self._closes = False
 
@@ -70,13 +73,13 @@ class Stop(threading.Event):
     def _say(self, what: str, number: int) -> None:
         """Print on another thread: this one may be in the middle of a line of its own."""
         line = f"{what} ({signal.Signals(number).name})"
-        self._words.append(threading.Thread(target=self._tell, args=(line,)))
-        self._words[-1].start()
+        self._printing.append(threading.Thread(target=self._tell, args=(line,)))
+        self._printing[-1].start()
 
-    def said(self) -> None:
+    def wait_for_output(self) -> None:
         """Wait until all messages are printed."""
-        for words in self._words:
-            words.join()
+        for thread in self._printing:
+            thread.join()
 
 
 @contextmanager
@@ -89,7 +92,7 @@ def stopping(tell: Callable[[str], None] = say) -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        stop.said()
+        stop.wait_for_output()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,6 @@ from swarm.admission import oldest_epoch
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import Counters
 from swarm.journal import open_or_restore
-from swarm.pool import Pool
 from swarm.verification import JudgeRefused
 
 log = logging.getLogger(__name__)
@@ -87,16 +86,12 @@ class Node(Opened):
         for line in overview(manifest.catalogue, allowed):
             self._say(line)
         self._say(f"texts are scored behind: {find_walls()}")
-        return VerifierPool(
-            [
-                Verifier(manifest.catalogue, allowed, outside=False, counters=self.counters)
-                for _ in range(JUDGES if self.config.asynchronous else 1)
-            ]
-        )
-
-    def _save(self, number: int, progress: RunState, trainer: Trainer, pool: Pool) -> None:
-        pool.forget(oldest_epoch(self.membership.manifest, self._clock.time()))
-        progress.save(number, trainer)
+        count = JUDGES if self.config.asynchronous else 1
+        verifiers = [
+            Verifier(manifest.catalogue, allowed, outside=False, counters=self.counters)
+            for _ in range(count)
+        ]
+        return VerifierPool(verifiers)
 
     def _too_large(self, manifest: Manifest) -> tuple[str, ...]:
         engine = self.config.engine
@@ -116,14 +111,9 @@ class Node(Opened):
         salt = secrets.token_bytes(16)
         experience = open_experience(config.mixture, journal, clock, self.counters, salt)
         stage("joining the swarm")
+        name = public_name(config.policy.model)
         self.membership = stack.enter_context(
-            Membership(
-                config,
-                self.folder,
-                experience,
-                self.counters,
-                model=public_name(config.policy.model),
-            )
+            Membership(config, self.folder, experience, self.counters, model=name)
         )
         manifest = self.membership.manifest
         stage("opening the swarm's tasks")
@@ -153,24 +143,25 @@ class Node(Opened):
         progress.restore(trainer, experience.pool)
         if progress.round == 0:
             stage("trying the policy on the swarm's tasks")
-            self.notes += _assessed(trainer)
+            try:
+                self.notes += trainer.assess().lines()
+            except JudgeRefused as error:
+                self.notes += (f"the policy could not be tried on this swarm's tasks: {error}",)
         learner = config.learner
         advantage = ADVANTAGES.open(learner.advantage, learner.advantage_options)
         self.groups = ShownGroups(self.policy, advantage, experience.refused.take)
         self.recorder = Recorder(
             self.membership.status, experience.pool, self.counters, self.groups
         )
+
+        def save(number: int) -> None:
+            experience.pool.forget(oldest_epoch(manifest, clock.time()))
+            progress.save(number, trainer)
+
         self.rounds = trainer.rounds(
             publish=self.membership.publish,
-            save=lambda number: self._save(number, progress, trainer, experience.pool),
+            save=save,
             rate=progress.rate,
             report=self.recorder.report,
             done=progress.round,
         )
-
-
-def _assessed(trainer: Trainer) -> tuple[str, ...]:
-    try:
-        return trainer.assess().lines()
-    except JudgeRefused as error:
-        return (f"the policy could not be tried on this swarm's tasks: {error}",)

@@ -44,12 +44,7 @@ class Observer:
     """
 
     def __init__(
-        self,
-        config: Config,
-        folder: RunFolder,
-        kind: Kind,
-        wanted: bool | str,
-        counters: Counters,
+        self, config: Config, folder: RunFolder, kind: Kind, wanted: bool | str, counters: Counters
     ) -> None:
         self._config, self._folder, self._kind = config, folder, kind
         self._counters, self._clock, self._tally = counters, SystemClock(), RefusalCounts()

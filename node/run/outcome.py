@@ -15,16 +15,7 @@ from swarm.groups import PooledGroup
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One round, before it becomes a record.
-
-    Attributes:
-        external_wanted: peer groups that the update had room for.
-        trained: groups in the update, local and peer.
-        proven: authors with reputation when the groups were chosen.
-        lead: peer reward advantage; see :class:`swarm.mixture.peer_advantage.PeersLead`.
-        emptied: chosen peer groups of which nothing was left to learn from.
-        scripted_tokens: generated along the trajectories of peers.
-    """
+    """One round, before it becomes a record."""
 
     round: int
     policy_step: int
@@ -33,12 +24,12 @@ class Outcome:
     update: UpdateStats
     evaluation: float | None
     seconds: dict[str, float]
-    external_wanted: int
-    trained: int = 0
-    proven: frozenset[bytes] = frozenset()
-    lead: float | None = None
-    emptied: tuple[PooledGroup, ...] = ()
-    scripted_tokens: int = 0
+    external_wanted: int  # peer groups that the update had room for
+    trained: int = 0  # groups in the update, local and peer
+    proven: frozenset[bytes] = frozenset()  # authors with reputation at the choice of groups
+    lead: float | None = None  # see :class:`swarm.mixture.peer_advantage.PeersLead`
+    emptied: tuple[PooledGroup, ...] = ()  # chosen, but nothing was left to learn from
+    scripted_tokens: int = 0  # generated along the trajectories of peers
 
     @property
     def generated(self) -> int:
@@ -76,17 +67,11 @@ def earned(external: Sequence[PooledGroup], useful: Sequence[float]) -> list[tup
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Rules of a round; experiments switch single ones off, nodes use the defaults.
+    """Rules of a round; experiments switch single ones off, nodes use the defaults."""
 
-    Attributes:
-        fill: local groups replace peer groups that the replay buffer lacks.
-        discard: groups of equal rewards are neither shared nor taken.
-        keep: maximum local groups to train on, informative ones only; 0 takes all.
-    """
-
-    fill: bool = True
-    discard: bool = True
-    keep: int = 0
+    fill: bool = True  # local groups replace peer groups that the replay buffer lacks
+    discard: bool = True  # groups of equal rewards are neither shared nor taken
+    keep: int = 0  # maximum local groups to train on, informative ones only; 0 takes all
 
     def shared(self, own: Sequence[OwnGroup]) -> list[Group]:
         """Return the local groups that a node publishes."""

@@ -96,11 +96,8 @@ def check_places(config: Config, folder: RunFolder) -> None:
 def check_package(key: str, value: object, package: str, extra: str) -> None:
     """Raise ConfigError if a package of one of the extras is not installed."""
     if find_spec(package) is None:
-        raise ConfigError(
-            key,
-            value,
-            f"{package} is not installed: run pip install 'swarm-node[{extra}]', or change it.",
-        )
+        remedy = f"{package} is not installed: run pip install 'swarm-node[{extra}]', or change it."
+        raise ConfigError(key, value, remedy)
 
 
 def check_device(device: str) -> None:
@@ -143,19 +140,14 @@ def prepare(
     Config.with_overrides(overrides or {})
     folder = RunFolder(directory).create()
     if folder.config.exists():
-        raise NodeError(
-            "there is a config already", folder.config, "Edit it, or choose another folder."
-        )
+        remedy = "Edit it, or choose another folder."
+        raise NodeError("there is a config already", folder.config, remedy)
     identity, _ = open_identity(folder)
-    own = {"node.seed": _seed_of(identity)}
+    # Only the key's holder knows this seed, so peers cannot predict choices.
+    digest = sha256(identity.sign(b"swarm-node/1/node-seed", b"")).digest()
+    own = {"node.seed": int.from_bytes(digest[:8], "big") >> 1}
     write_config(folder.config, Config.with_overrides({**own, **(overrides or {})}))
     return folder, identity
-
-
-def _seed_of(identity: Identity) -> int:
-    """Derive a seed that only the key's holder knows, so peers cannot predict choices."""
-    digest = sha256(identity.sign(b"swarm-node/1/node-seed", b"")).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
 
 
 def open_identity(folder: RunFolder) -> tuple[Identity, bool]:
@@ -167,11 +159,9 @@ def open_identity(folder: RunFolder) -> tuple[Identity, bool]:
     if folder.identity.exists():
         return Identity.load(folder.identity), False
     if folder.journal.exists():
-        raise NodeError(
-            "the identity is gone and the journal of its node is still here",
-            folder.identity,
-            "Put the key back, or begin anew in another folder.",
-        )
+        what = "the identity is gone and the journal of its node is still here"
+        remedy = "Put the key back, or begin anew in another folder."
+        raise NodeError(what, folder.identity, remedy)
     folder.create()
     return Identity.create(folder.identity), True
 

@@ -28,7 +28,7 @@ from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup
 from node.run.outcome import Outcome
 from protocol.identity import peer_id_of
-from protocol.rollout import Completion, Finish, Group, Tokens
+from protocol.rollout import Completion, Finish, Group
 from swarm.admission import RefusedGroup
 from swarm.common.counters import Counters
 from swarm.groups import PooledGroup, informative
@@ -70,8 +70,9 @@ class ShownGroups:
         if outcome is None:
             return []
         number, now = outcome.round, time.time()
-        told = outcome.update.entropies
-        entropies = told if len(told) == len(outcome.own) else [()] * len(outcome.own)
+        entropies = outcome.update.entropies
+        if len(entropies) != len(outcome.own):
+            entropies = ((),) * len(outcome.own)
         own = sorted(
             zip(outcome.own, entropies, strict=True), key=lambda each: not each[0].informative
         )[:AT_ONCE]
@@ -91,7 +92,6 @@ class ShownGroups:
         self, own: OwnGroup, entropies: Sequence[Sequence[float]], outcome: Outcome, now: float
     ) -> ShownGroup:
         rewards = own.training.rewards
-        reason = _nothing(rewards, outcome)
         return ShownGroup(
             round=outcome.round,
             time=now,
@@ -101,7 +101,7 @@ class ShownGroups:
             author=None,
             prompt=own.prompt,
             in_update=True,
-            reason=reason,
+            reason=_nothing(rewards, outcome),
             completions=self._completions(own.group.completions, rewards, entropies, own=True),
         )
 
@@ -163,8 +163,8 @@ class ShownGroups:
         own: bool,
     ) -> list[ShownCompletion]:
         """With ``own``, token ids are of this policy's vocabulary; entropies may be empty."""
-        told = entropies or ((),) * len(completions)
-        columns = zip(completions, rewards, self._advantage(rewards), told, strict=True)
+        entropies = entropies or ((),) * len(completions)
+        columns = zip(completions, rewards, self._advantage(rewards), entropies, strict=True)
         return [
             ShownCompletion(
                 text=transcript(done.segments),
@@ -181,12 +181,10 @@ class ShownGroups:
         stopped = done.finish is Finish.STOP
         if tokens is None or not self._policy.spells(tokens.ids, done.text, stopped):
             return ShownTokens()
-        return ShownTokens(self._spelled(tokens), tokens.logprobs, tokens.versions, entropy)
-
-    def _spelled(self, tokens: Tokens) -> list[str]:
         for each in set(tokens.ids) - self._pieces.keys():
             self._pieces[each] = str(self._policy.tokenizer.decode([each]))
-        return [self._pieces[each] for each in tokens.ids]
+        text = [self._pieces[each] for each in tokens.ids]
+        return ShownTokens(text, tokens.logprobs, tokens.versions, entropy)
 
 
 def _nothing(rewards: Sequence[float], outcome: Outcome) -> str | None:
@@ -234,8 +232,12 @@ def _ends(
 
 
 REFUSED = "refused{reason="
-MEMORY_SECONDS = 5.0
-"""Between two readings of memory: one walks the page tables of every process."""
+# Fields of :class:`UpdateStats` that the record takes as they are.
+UPDATE_FIGURES = (
+    *("loss", "entropy", "grad_norm", "largest_share", "clip_fraction", "masked_fraction"),
+    *("ratio_low", "ratio_median", "ratio_high", "ratio_max", "engine_gap"),
+)
+MEMORY_SECONDS = 5.0  # between two readings of memory: one walks the page tables of every process
 
 
 def record_of(
@@ -319,21 +321,8 @@ def _update_figures(update: UpdateStats) -> dict[str, Any]:
     """Leave out NaN and infinity, which JSON does not have."""
     if update.skipped:
         return {}
-    figures = {
-        "loss": update.loss,
-        "entropy": update.entropy,
-        "grad_norm": update.grad_norm,
-        "largest_share": update.largest_share,
-        "groups_bounded": float(update.groups_bounded),
-        "clip_fraction": update.clip_fraction,
-        "masked_fraction": update.masked_fraction,
-        "ratio_low": update.ratio_low,
-        "ratio_median": update.ratio_median,
-        "ratio_high": update.ratio_high,
-        "ratio_max": update.ratio_max,
-        "engine_gap": update.engine_gap,
-        "learning_rate": update.lr,
-    }
+    figures = {name: getattr(update, name) for name in UPDATE_FIGURES}
+    figures |= {"groups_bounded": float(update.groups_bounded), "learning_rate": update.lr}
     return {
         name: figure
         for name, figure in figures.items()

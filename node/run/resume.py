@@ -13,7 +13,6 @@ from node.config.learning import PolicySection
 from node.config.sections import ScheduleSection
 from node.errors import CheckpointError, NodeError
 from node.monitor.history import read_history
-from node.monitor.record import RoundRecord
 from node.policy.checkpoint_policy import saved_policy
 from node.policy.policy import Policy
 from node.run.training_loop import Trainer
@@ -37,10 +36,6 @@ class RunState:
     all that is trained. The optimizer and the random states lie beside it. What was noted of
     another ``swarm``'s tasks is not restored. Raises CheckpointError if there were checkpoints, and
     none is left or can be read.
-
-    Attributes:
-        round: rounds done.
-        notes: where it resumes, and what had to be skipped to get there.
     """
 
     def __init__(
@@ -55,16 +50,12 @@ class RunState:
         self.loaded: Loaded | None = self._checkpoints.load_latest()
         if not self.loaded:
             _check_none_lost(folder)
-        self.round = int(self.loaded.state["round"]) if self.loaded else 0
-        self.notes = self._notes(self.loaded) if self.loaded else ()
-
-    def _notes(self, loaded: Loaded) -> tuple[str, ...]:
-        state = loaded.state
-        goes_on = (
-            f"goes on from round {self.round}, policy step {state['policy_step']}, "
-            f"checkpoint {loaded.path.name}"
-        )
-        return (*loaded.notes, goes_on)
+        self.round = 0  # rounds done
+        self.notes: tuple[str, ...] = ()  # where it resumes, and what had to be skipped
+        if loaded := self.loaded:
+            self.round = int(loaded.state["round"])
+            place = f"round {self.round}, policy step {loaded.state['policy_step']}"
+            self.notes = *loaded.notes, f"goes on from {place}, checkpoint {loaded.path.name}"
 
     def policy(self, config: PolicySection, tell: Callable[[str], None] = log.info) -> Policy:
         """Load the saved policy or the base model, or raise PolicyError or ConfigError."""
@@ -88,11 +79,7 @@ class RunState:
         pool.rewind(int(state["policy_step"]))
 
     def save(self, number: int, trainer: Trainer) -> None:
-        """Write a checkpoint, once per round, with a backup of the journal.
-
-        Raises DiskFullError; earlier checkpoints are then untouched.
-        """
-
+        """Write a round's checkpoint and back up the journal, or raise DiskFullError."""
         if number == self._saved:
             return
 
@@ -118,10 +105,7 @@ class RunState:
         self.round = self._saved = number
 
     def rate(self, number: int, reward: float) -> bool:
-        """Store a held-out reward; return whether it is the best and lacks a checkpoint.
-
-        Raises NodeError if it cannot be stored.
-        """
+        """Store a held-out reward; return whether it is the best and lacks a checkpoint."""
         checkpoints, rewards = self._checkpoints, self._checkpoints.rewards
         steps = checkpoints.steps()
         best = reward >= rewards.highest(self._swarm, steps)
@@ -142,29 +126,24 @@ def _check_none_lost(folder: RunFolder) -> None:
     Each checkpoint comes with a backup of the journal, which a move to another swarm sets aside.
     The record of the next round has the time that the checkpoint took.
     """
-    history = _history(folder)
-    backups = folder.swarms.glob(f"*/{backup_path(folder.journal).name}")
-    told = (
-        backup_path(folder.journal).exists()
-        or any(backups)
+    try:
+        history = read_history(folder.root)
+    except NodeError:
+        history = []
+    backup = backup_path(folder.journal)
+    had_checkpoints = (
+        backup.exists()
+        or any(folder.swarms.glob(f"*/{backup.name}"))
         or any("checkpoint" in record.seconds for record in history)
     )
-    if not told:
+    if not had_checkpoints:
         return
     what = "the checkpoints are gone"
     if history:
         done = history[-1].round
         what += f" and {counted(done, 'round')} {'was' if done == 1 else 'were'} done here"
-    raise CheckpointError(
-        what, folder.checkpoints, "Put them back, or begin anew in another folder."
-    )
-
-
-def _history(folder: RunFolder) -> list[RoundRecord]:
-    try:
-        return read_history(folder.root)
-    except NodeError:
-        return []
+    remedy = "Put them back, or begin anew in another folder."
+    raise CheckpointError(what, folder.checkpoints, remedy)
 
 
 def roll_back(

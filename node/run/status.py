@@ -7,18 +7,24 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from node.errors import NodeError
-from node.monitor.present_status import RUNNING, STARTING, STOPPED, STOPPING, TOLD, present_status
+from node.monitor.present_status import (
+    PROFILE_KEYS,
+    RUNNING,
+    STARTING,
+    STOPPED,
+    STOPPING,
+    present_status,
+)
 from node.monitor.record import RoundRecord
 from node.network.membership import Membership
 from node.storage.run_folder import RunFolder
-from protocol.profile import Profile
 from swarm.member import PeerInfo
-from swarm.reputation import Account
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +36,7 @@ class StatusFile:
         self._folder = folder
         self._membership: Membership | None = None
         self._lock = threading.Lock()
-        self._told: dict[str, Any] = {}
+        self._status: dict[str, Any] = {}
         self._pages: dict[str, str | None] = {"dashboard": None, "public": None}
         self._ended = False
 
@@ -38,11 +44,9 @@ class StatusFile:
         """Report that this process starts, unless no process has reported before."""
         if not self._folder.status.exists():
             return
-        try:
-            self._told = self._folder.read_status()
-            self._tell(STARTING, pid=os.getpid())
-        except NodeError as error:
-            log.warning("saying that this node starts failed: %s", error)
+        with _logged("that this node starts"):
+            self._status = self._folder.read_status()
+            self._report(STARTING, pid=os.getpid())
 
     def run(self, membership: Membership) -> None:
         """Report that the node is a member and works."""
@@ -51,76 +55,62 @@ class StatusFile:
 
     def write(self, record: RoundRecord | None) -> None:
         """Report the node after a round, or without a record before the first."""
-        assert self._membership is not None, "it is told first that the node runs"
+        assert self._membership is not None, "run() comes first"
         membership, status = self._membership, self._membership.status()
-        reach, stopping = status.reach, self._told.get("state") == STOPPING
-        self._tell(
-            STOPPING if stopping else RUNNING,
+        reach = status.reach
+        self._report(
+            STOPPING if self._status.get("state") == STOPPING else RUNNING,
             pid=os.getpid(),
             peer_id=status.peer_id,
             addresses=status.addresses,
             reach={"way": reach.way, "cause": reach.cause, "remedy": reach.remedy},
             swarm_id=membership.swarm_id.hex(),
             swarm_name=membership.manifest.name,
-            record=record.to_dict() if record else self._told.get("record"),
+            record=record.to_dict() if record else self._status.get("record"),
             peers=[self._peer(peer) for peer in status.peers],
         )
 
-    def serve(self, url: str) -> None:
-        """Report the address of the node's dashboard from now on."""
-        self._serve("dashboard", url)
-
-    def serve_swarm(self, url: str) -> None:
-        """Report the address of the whole swarm's page from now on."""
-        self._serve("public", url)
+    def serve(self, url: str, page: str = "dashboard") -> None:
+        """Report the address of the dashboard, or of the ``public`` page, from now on."""
+        with _logged("where the page is"), self._lock:
+            self._pages[page] = url
+            if self._status and not self._ended:
+                self._status |= {page: url}
+                self._folder.write_status(self._status)
 
     def stop(self) -> None:
         """Report that the node is to stop, unless the folder is not its own."""
-        try:
-            if self._told:
-                self._tell(STOPPING)
-        except NodeError as error:
-            log.warning("saying that this node stops failed: %s", error)
+        with _logged("that this node stops"):
+            if self._status:
+                self._report(STOPPING)
 
     def stop_after(self, tell: Callable[[str], None]) -> Callable[[str], None]:
         """Return a function that calls ``tell`` and then reports the stop."""
 
-        def heard(line: str) -> None:
+        def stop(line: str) -> None:
             tell(line)
             self.stop()
 
-        return heard
+        return stop
 
     def close(self) -> None:
         """Report that the last round is done and the node is closing."""
-        self._tell(STOPPING)
+        self._report(STOPPING)
 
     def end(self) -> None:
         """Report that the process has ended, in order or with an error."""
-        try:
-            if self._told:
-                self._tell(STOPPED)
-        except NodeError as error:
-            log.warning("saying that this node has stopped failed: %s", error)
+        with _logged("that this node has stopped"):
+            if self._status:
+                self._report(STOPPED)
 
-    def _serve(self, page: str, url: str) -> None:
-        try:
-            with self._lock:
-                self._pages[page] = url
-                if self._told and not self._ended:
-                    self._told |= {page: url}
-                    self._folder.write_status(self._told)
-        except NodeError as error:
-            log.warning("saying where the page is failed: %s", error)
-
-    def _tell(self, state: str, **news: Any) -> None:
+    def _report(self, state: str, **news: Any) -> None:
         with self._lock:
             if self._ended:
                 return  # a signal is reported on its own thread, which may come last
             self._ended = state == STOPPED
             pages = dict.fromkeys(self._pages) if self._ended else self._pages
-            self._told |= {**news, "state": state, "time": time.time(), **pages}
-            self._folder.write_status(self._told)
+            self._status |= {**news, "state": state, "time": time.time(), **pages}
+            self._folder.write_status(self._status)
 
     def _peer(self, peer: PeerInfo) -> dict[str, Any]:
         assert self._membership is not None
@@ -133,28 +123,27 @@ class StatusFile:
             "round_trip_s": peer.timing.round_trip if peer.timing else None,
             "clock_ahead_s": peer.timing.ahead if peer.timing else None,
             "swarm_id": peer.swarm.hex() if peer.swarm else None,
-            **_profile(peer.profile),
+            **{key: getattr(peer.profile, key, "") or None for key in PROFILE_KEYS},
             "policy_step": peer.policy_step,
             "bytes_in": account.bytes_in,
             "bytes_out": account.bytes_out,
             "admitted": account.admitted,
             "heard": peer.heard,
             "admitted_at": account.admitted_at or None,
-            "bootstrap": _is_seed(peer, account),
+            # Also true of a node in its first round, which has shared nothing yet.
+            "bootstrap": peer.policy_step == 0 and not peer.groups and not account.admitted,
             "refused": dict(account.refused),
             "strikes": account.strikes,
             "banned": self._membership.accounts.banned(account.author),
         }
 
 
-def _profile(told: Profile | None) -> dict[str, str | None]:
-    texts = {key: getattr(told, key, "") for key in TOLD}
-    return {key: text or None for key, text in texts.items()}
-
-
-def _is_seed(peer: PeerInfo, account: Account) -> bool:
-    """Return whether a peer has shared no group yet, like a node in its first round."""
-    return peer.policy_step == 0 and not peer.groups and not account.admitted
+@contextmanager
+def _logged(what: str) -> Iterator[None]:
+    try:
+        yield
+    except NodeError as error:
+        log.warning(f"saying {what} failed: %s", error)
 
 
 NEW = "new"  # state of a node that never ran
@@ -162,23 +151,16 @@ NEW = "new"  # state of a node that never ran
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run folder; ``state`` is as in ``status.json``, or :data:`NEW`.
-
-    Attributes:
-        round: rounds done; ``None`` before the first, and for a bootstrap node.
-        reward: mean reward of the node's own completions in that round, 0 to 1.
-        size: bytes of what the node keeps.
-        age_s: seconds since its last report.
-    """
+    """A run folder; ``state`` is as in ``status.json``, or :data:`NEW`."""
 
     path: str
     state: str
     swarm_name: str | None
     swarm_id: str | None
-    round: int | None
-    reward: float | None
-    size: int
-    age_s: float | None
+    round: int | None  # rounds done; ``None`` before the first, and for a bootstrap node
+    reward: float | None  # mean reward of the node's own completions in that round, 0 to 1
+    size: int  # bytes of what the node keeps
+    age_s: float | None  # seconds since its last report
 
 
 def find_runs(root: Path, depth: int) -> tuple[list[Run], list[str]]:

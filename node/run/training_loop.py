@@ -10,7 +10,7 @@ import random
 import secrets
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 from node.config.config import Config
@@ -43,7 +43,7 @@ from protocol.manifest import Manifest
 from protocol.rollout import Group
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.groups import Origin, PooledGroup
+from swarm.groups import Origin
 from swarm.journal import Journal, JournalError
 from swarm.member import Experience
 from swarm.mixture.peer_advantage import PeersLead
@@ -54,6 +54,7 @@ log = logging.getLogger(__name__)
 MAX_FAILURES_IN_A_ROW = 3
 
 
+@dataclass(kw_only=True, eq=False)
 class TrainingLoop:
     """The loop of rounds: generate, publish, mix with peer groups, update the policy.
 
@@ -69,39 +70,21 @@ class TrainingLoop:
         round: number of rounds already done.
     """
 
-    def __init__(
-        self,
-        *,
-        source: GroupSource,
-        external: ExternalGroups,
-        trained: TrainedPolicy,
-        evaluate: Callable[[], float],
-        publish: Callable[[Sequence[Group]], None],
-        save: Callable[[int], None],
-        rate: Callable[[int, float], bool],
-        report: Callable[[Outcome], None],
-        counters: Counters,
-        local: int,
-        schedule: ScheduleSection,
-        semi_online: SemiOnline | None = None,
-        rules: Rules = Rules(),  # noqa: B008 - frozen
-        round: int = 0,
-    ) -> None:
-        self._source = source
-        self._external = external
-        self._semi_online = semi_online
-        self._trained = trained
-        self._heldout = evaluate
-        self._publish = publish
-        self._save = save
-        self._rate = rate
-        self._report = report
-        self._counters = counters
-        self._local = local
-        self._schedule = schedule
-        self._rules = rules
-        self._watch = Stopwatch()
-        self.round = round
+    source: GroupSource
+    external: ExternalGroups
+    trained: TrainedPolicy
+    evaluate: Callable[[], float]
+    publish: Callable[[Sequence[Group]], None]
+    save: Callable[[int], None]
+    rate: Callable[[int, float], bool]
+    report: Callable[[Outcome], None]
+    counters: Counters
+    local: int
+    schedule: ScheduleSection
+    semi_online: SemiOnline | None = None
+    rules: Rules = Rules()  # noqa: RUF009 - frozen
+    round: int = 0
+    _watch: Stopwatch = field(default_factory=Stopwatch, init=False)
 
     def run(self, limit: int, stop: threading.Event) -> None:
         """Run until ``limit`` rounds are done (0: no limit) or ``stop`` is set.
@@ -118,16 +101,14 @@ class TrainingLoop:
                 raise
             except Exception as error:
                 failures += 1
-                self._counters.add("rounds_failed")
+                self.counters.add("rounds_failed")
                 log.exception("round %d failed: %s (%d in a row)", self.round + 1, error, failures)
                 if failures == MAX_FAILURES_IN_A_ROW:
-                    raise NodeError(
-                        f"{failures} rounds failed in a row, the last with",
-                        error,
-                        "The traces are in node.log; the last checkpoint is untouched.",
-                    ) from error
-        if self.round % self._schedule.checkpoint_every:
-            self._save(self.round)
+                    what = f"{failures} rounds failed in a row, the last with"
+                    remedy = "The traces are in node.log; the last checkpoint is untouched."
+                    raise NodeError(what, error, remedy) from error
+        if self.round % self.schedule.checkpoint_every:
+            self.save(self.round)
 
     def step(self, *, last: bool = False) -> Outcome:
         """Do one round.
@@ -136,26 +117,29 @@ class TrainingLoop:
         policy's. In the ``last`` round it measures the final policy instead.
         """
         number, watch = self.round + 1, self._watch
-        due = self.round % self._schedule.eval_every == 0
+        due = self.round % self.schedule.eval_every == 0
         evaluation = self._evaluate(self.round) if due and not last else None
-        written = self._source.generate(self._local + self._external.missing(), watch)
+        written = self.source.generate(self.local + self.external.missing(), watch)
         with watch.time("publish"):
-            self._publish(self._rules.shared(written))
-        own = self._rules.trained(written)
+            self.publish(self.rules.shared(written))
+        own = self.rules.trained(written)
         with watch.time("mix"):
-            taken = self._external.take(number, written, own)
+            taken = self.external.take(number, written, own)
         with watch.time("generate"):
-            scripted = self._scripted(taken.groups)
+            scripted: Sequence[TrainingGroup] = ()
+            if self.semi_online:
+                self.semi_online.observe(taken.groups)
+                scripted = self.semi_online.generate()
         with watch.time("update"):
             groups = [*taken.own, *taken.training, *scripted]
-            update = self._trained.learn(groups, self._source)
-            self._external.credit(own, taken, update, self._trained.policy.version)
+            update = self.trained.learn(groups, self.source)
+            self.external.credit(own, taken, update, self.trained.policy.version)
         if last:
             evaluation = self._evaluate(number)
         self.round = number
         outcome = Outcome(
             number,
-            self._trained.policy.version,
+            self.trained.policy.version,
             tuple(written),
             taken.groups,
             # Scripted groups come last and are not shown.
@@ -170,27 +154,21 @@ class TrainingLoop:
             sum(sum(done.trained) for group in scripted for done in group.completions),
         )
         # Before the checkpoint: a round killed in between is done and reported again, not lost.
-        self._report(outcome)
-        if number % self._schedule.checkpoint_every == 0:
+        self.report(outcome)
+        if number % self.schedule.checkpoint_every == 0:
             self._checkpoint(number)
         return outcome
 
-    def _scripted(self, taken: Sequence[PooledGroup]) -> Sequence[TrainingGroup]:
-        if self._semi_online is None:
-            return ()
-        self._semi_online.observe(taken)
-        return self._semi_online.generate()
-
     def _evaluate(self, number: int) -> float:
         with self._watch.time("evaluate"):
-            reward = self._heldout()
-        if self._rate(number, reward):
+            reward = self.evaluate()
+        if self.rate(number, reward):
             self._checkpoint(number)
         return reward
 
     def _checkpoint(self, number: int) -> None:
         with self._watch.time("checkpoint"):
-            self._save(number)
+            self.save(number)
 
 
 class Trainer:

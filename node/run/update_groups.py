@@ -36,7 +36,7 @@ from protocol.manifest import Manifest
 from protocol.rollout import Group
 from swarm.common.counters import Counters
 from swarm.common.util import counted
-from swarm.groups import Candidate, GroupKey, Origin, PooledGroup, informative
+from swarm.groups import GroupKey, Origin, PooledGroup, informative
 from swarm.journal import Journal
 from swarm.member import Experience
 from swarm.mixture.mixture import Mixture
@@ -47,26 +47,16 @@ Left = tuple[PooledGroup, TrainingGroup]  # a peer group, and what is learned fr
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Peer groups of one update, marked as used.
-
-    Attributes:
-        training: what is learned from each.
-        own: local groups beside them, as they are trained on.
-        lent: peer groups of earlier updates that local ones have a completion from.
-        proven: authors with reputation when the groups were chosen.
-        wanted: peer groups that there was room for then.
-        lead: peer reward advantage then; None if unknown.
-        emptied: chosen groups of which nothing was left to learn from.
-    """
+    """Peer groups of one update, marked as used."""
 
     groups: tuple[PooledGroup, ...]
-    training: Sequence[TrainingGroup]
-    own: Sequence[TrainingGroup]
-    lent: Sequence[GroupKey]
-    proven: frozenset[bytes]
-    wanted: int
-    lead: float | None = None
-    emptied: tuple[PooledGroup, ...] = ()
+    training: Sequence[TrainingGroup]  # what is learned from each
+    own: Sequence[TrainingGroup]  # local groups beside them, as they are trained on
+    lent: Sequence[GroupKey]  # earlier peer groups that local ones have a completion from
+    proven: frozenset[bytes]  # authors with reputation when the groups were chosen
+    wanted: int  # peer groups that there was room for then
+    lead: float | None = None  # peer reward advantage then; None if unknown
+    emptied: tuple[PooledGroup, ...] = ()  # chosen, but nothing was left to learn from
 
 
 class ExternalGroups:
@@ -109,7 +99,12 @@ class ExternalGroups:
         proven = self._accounts.proven()
         revived = self._revived(written, own, proven)
         teaching = sum(informative(group.rewards) for group in revived.training)
-        self._mixture.observe([*map(_own, written), *map(_admitted, self._pool.arrived())], proven)
+        observed = [_own(group) for group in written]
+        observed += [
+            Earned(each.key.author, each.env, each.level, each.rewards)
+            for each in self._pool.arrived()
+        ]
+        self._mixture.observe(observed, proven)
         # Before the update, which may change what there is room for.
         wanted = self._mixture.wanted(teaching)
         chosen = self._mixture.choose(
@@ -177,10 +172,6 @@ def _own(written: OwnGroup) -> Earned:
     return Earned(OWN, group.env, group.level, written.training.rewards)
 
 
-def _admitted(candidate: Candidate) -> Earned:
-    return Earned(candidate.key.author, candidate.env, candidate.level, candidate.rewards)
-
-
 def open_intake(
     config: Config, policy: Policy, manifest: Manifest, secret: bytes, counters: Counters
 ) -> Intake:
@@ -210,16 +201,11 @@ WIDE_GAP = 0.05  # mean nats per token between engine and learner
 class TrainedPolicy:
     """A policy with its engine and its learner, of which one waits for the other.
 
+    Raises PolicyError if the engine and the learner do not compute the model alike.
+
     Args:
         engine: source of completions; None opens the one of the config.
         ranks: processes that the learner is divided over; None: it works alone.
-
-    Raises:
-        PolicyError: the engine and the learner do not compute the model alike.
-
-    Attributes:
-        streaming: the engine, if it keeps generating while the policy learns.
-        sleep_mode: whether the engine sleeps while the policy learns, as on a shared device.
     """
 
     def __init__(
@@ -231,9 +217,10 @@ class TrainedPolicy:
         ranks: Ranks | None = None,
     ) -> None:
         self.policy = policy
+        # Whether the engine sleeps while the policy learns, as on a shared device.
         self.sleep_mode = config.engine.sleep_mode or config.schedule.oversample > 0
         self._counters = counters
-        self.streaming: RolloutEngine | None = None
+        self.streaming: RolloutEngine | None = None  # generates while the policy learns
         if engine is None:
             kind_of(config).check_policy(policy)
         if config.asynchronous and engine is None:

@@ -21,7 +21,6 @@ from swarm.common.util import PRIVATE_FILE, make_private, replace_durably
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _NEARLY_NOTHING = 1 << 20
 
-
 PRIVATE_FOLDER = 0o700
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -100,16 +99,10 @@ def is_disk_full(error: BaseException, folder: Path) -> bool:
 def write_error(path: Path, error: OSError) -> NodeError:
     """Build the error for a ``path`` that could not be written."""
     if is_disk_full(error, path.parent):
-        return DiskFullError(
-            "no space left to write",
-            path,
-            "Free some space and start again; it goes on from the last checkpoint.",
-        )
-    return NodeError(
-        f"cannot write ({error.strerror or error})",
-        path,
-        "Look at the disk, and at the owner and permissions of that folder.",
-    )
+        remedy = "Free some space and start again; it goes on from the last checkpoint."
+        return DiskFullError("no space left to write", path, remedy)
+    remedy = "Look at the disk, and at the owner and permissions of that folder."
+    return NodeError(f"cannot write ({error.strerror or error})", path, remedy)
 
 
 def make_folder(path: Path, option: str, *, fresh: bool = False) -> None:
@@ -120,11 +113,8 @@ def make_folder(path: Path, option: str, *, fresh: bool = False) -> None:
     try:
         path.mkdir(parents=True, exist_ok=not fresh)
     except OSError as error:
-        raise NodeError(
-            f"cannot make the folder ({error.strerror})",
-            path,
-            f"Name a new one, in a place that is yours, with {option}.",
-        ) from error
+        remedy = f"Name a new one, in a place that is yours, with {option}."
+        raise NodeError(f"cannot make the folder ({error.strerror})", path, remedy) from error
 
 
 def write_new(path: Path, data: bytes) -> None:
@@ -132,9 +122,8 @@ def write_new(path: Path, data: bytes) -> None:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
     except OSError as error:
-        raise NodeError(
-            f"cannot write ({error.strerror})", path, "Name a new file in a folder of yours."
-        ) from error
+        remedy = "Name a new file in a folder of yours."
+        raise NodeError(f"cannot write ({error.strerror})", path, remedy) from error
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

@@ -16,27 +16,17 @@ from protocol.manifest import swarm_id
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEntry:
-    """A listed checkpoint, whose files are not verified.
+    """A listed checkpoint, whose files are not verified."""
 
-    Attributes:
-        round: rounds done when it was written, which names it.
-        policy_step: optimizer steps by then; None if its state cannot be read.
-        reward: mean held-out reward; None if it was not evaluated.
-        swarm: id in hex of the swarm that the reward was measured in; empty without one.
-        bytes: total size of its files.
-        rolled_back: whether the run was rolled back to an earlier one.
-        best: whether it has its swarm's highest reward; of equals the latest not rolled back.
-    """
-
-    round: int
-    policy_step: int | None
-    reward: float | None
-    swarm: str
-    bytes: int
+    round: int  # rounds done when it was written, which names it
+    policy_step: int | None  # optimizer steps by then; None if its state cannot be read
+    reward: float | None  # mean held-out reward; None if it was not evaluated
+    swarm: str  # id in hex of the swarm that the reward was measured in; empty without one
+    bytes: int  # total size of its files
     age_s: float
     path: str
-    rolled_back: bool
-    best: bool = False
+    rolled_back: bool  # whether the run was rolled back to an earlier one
+    best: bool = False  # has its swarm's highest reward; of equals the latest not rolled back
 
     def load(self) -> Loaded:
         """Load and verify the checkpoint; raise CheckpointError if it is damaged."""
@@ -106,11 +96,8 @@ def best_of(entries: Sequence[CheckpointEntry], folder: RunFolder) -> Checkpoint
 
 def no_checkpoint(folder: Path) -> NodeError:
     """Build the error for a folder without checkpoints."""
-    return NodeError(
-        "no checkpoint yet in",
-        folder,
-        "Let the node run until schedule.checkpoint_every rounds are done, or stop it.",
-    )
+    remedy = "Let the node run until schedule.checkpoint_every rounds are done, or stop it."
+    return NodeError("no checkpoint yet in", folder, remedy)
 
 
 def _policy_step(path: Path) -> int | None:

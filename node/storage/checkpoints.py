@@ -181,11 +181,9 @@ class Checkpoints:
             full = is_disk_full(error, self.folder)
             shutil.rmtree(draft, ignore_errors=True)
             if full:
-                raise DiskFullError(
-                    "no space left to write a checkpoint in",
-                    self.folder,
-                    "Free some space there; earlier checkpoints are kept and the run resumes.",
-                ) from error
+                what = "no space left to write a checkpoint in"
+                remedy = "Free some space there; earlier checkpoints are kept and the run resumes."
+                raise DiskFullError(what, self.folder, remedy) from error
             raise
         final = self.path(step)
         if final.exists():
@@ -211,11 +209,9 @@ class Checkpoints:
                 log.info("%s", notes[-1])
             return Loaded(path, state, tuple(notes))
         if notes:
-            raise CheckpointError(
-                "no checkpoint can be read in",
-                f"{self.folder} ({'; '.join(notes)})",
-                "Restore that folder from a backup, or begin anew in another run folder.",
-            )
+            what = "no checkpoint can be read in"
+            remedy = "Restore that folder from a backup, or begin anew in another run folder."
+            raise CheckpointError(what, f"{self.folder} ({'; '.join(notes)})", remedy)
         return None
 
     def load(self, step: int) -> Loaded:
@@ -243,11 +239,8 @@ class Checkpoints:
             raise write_error(self.folder, error) from error
         with readers:
             if not try_lock(readers):
-                raise NodeError(
-                    "another process reads the checkpoints in",
-                    self.folder,
-                    "Let swarm-node eval or export come to its end, and try again.",
-                )
+                remedy = "Let swarm-node eval or export come to its end, and try again."
+                raise NodeError("another process reads the checkpoints in", self.folder, remedy)
             return self._set_aside(step, source, aside)
 
     def _set_aside(self, step: int, source: Checkpoints, aside: Checkpoints) -> list[int]:

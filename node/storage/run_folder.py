@@ -27,89 +27,53 @@ from swarm.common.util import counted, fsync_path, make_private
 log = logging.getLogger(__name__)
 
 
+class _Inside:
+    """A path inside a run folder, by its name there."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: RunFolder, owner: type[RunFolder]) -> Path:
+        return folder.root / self._name
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """Paths of one node's state, and the lock that keeps a second process out."""
 
     root: Path
 
-    @property
-    def config(self) -> Path:
-        return self.root / "node.toml"
-
-    @property
-    def identity(self) -> Path:
-        return self.root / "identity.key"
+    config = _Inside("node.toml")
+    identity = _Inside("identity.key")
+    journal = _Inside("journal.sqlite")
+    checkpoints = _Inside("checkpoints")
+    swarms = _Inside("swarms")
+    metrics = _Inside("metrics.jsonl")
+    rollouts = _Inside("rollouts.jsonl")
+    groups = _Inside("groups.jsonl")
+    log = _Inside("node.log")
+    status = _Inside("status.json")
+    peer_cache = _Inside("peers.json")
+    census = _Inside("census.json")
+    tensorboard = _Inside("tensorboard")
+    lock_file = _Inside("lock")
 
     @property
     def manifest(self) -> Path:
         """The swarm's signed manifest, byte for byte as first received."""
         return self.root / "manifest.swarm"
 
-    @property
-    def journal(self) -> Path:
-        return self.root / "journal.sqlite"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
-
-    @property
-    def swarms(self) -> Path:
-        return self.root / "swarms"
-
-    @property
-    def metrics(self) -> Path:
-        return self.root / "metrics.jsonl"
-
-    @property
-    def rollouts(self) -> Path:
-        return self.root / "rollouts.jsonl"
-
-    @property
-    def groups(self) -> Path:
-        return self.root / "groups.jsonl"
-
-    @property
-    def log(self) -> Path:
-        return self.root / "node.log"
-
-    @property
-    def status(self) -> Path:
-        return self.root / "status.json"
-
-    @property
-    def peer_cache(self) -> Path:
-        return self.root / "peers.json"
-
-    @property
-    def census(self) -> Path:
-        return self.root / "census.json"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.root / "tensorboard"
-
-    @property
-    def lock_file(self) -> Path:
-        return self.root / "lock"
-
     def create(self) -> RunFolder:
         """Create the folder if needed; raise NodeError if it is not writable."""
         try:
             self.root.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         except OSError as error:
-            raise NodeError(
-                f"cannot make the run folder ({error.strerror})",
-                self.root,
-                "Choose a writable place; in a node.toml [node] run_dir names it.",
-            ) from error
+            what = f"cannot make the run folder ({error.strerror})"
+            remedy = "Choose a writable place; in a node.toml [node] run_dir names it."
+            raise NodeError(what, self.root, remedy) from error
         if not os.access(self.root, os.W_OK | os.X_OK):
-            raise NodeError(
-                "cannot write to the run folder",
-                self.root,
-                "Change its owner or choose another place with [node] run_dir.",
-            )
+            remedy = "Change its owner or choose another place with [node] run_dir."
+            raise NodeError("cannot write to the run folder", self.root, remedy)
         if tighten(self.root.resolve()):
             log.warning(
                 "the run folder %s was open to other users: it is yours alone now", self.root
@@ -130,9 +94,14 @@ class RunFolder:
 
     def size(self) -> int:
         """Return the bytes of the node's own files; raise OSError if a part is unreadable."""
+
+        def unless_gone(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):
+                raise error
+
         found = [*_kin(self.identity), *self._files()]
         for tree in self._trees():
-            walked = os.walk(tree, onerror=_unless_gone)
+            walked = os.walk(tree, onerror=unless_gone)
             found += [Path(folder, name) for folder, _, names in walked for name in names]
         return sum(map(_size, found))
 
@@ -152,13 +121,15 @@ class RunFolder:
         """
         self.create()
         with private_umask(), self._lock_handle() as handle:
-            # `holder` takes the lock for an instant
-            if not _try_lock(handle, attempts=4):
-                raise RunFolderBusy(
-                    f"the run folder is already used by process {_pid(handle)}",
-                    self.root,
-                    "Stop that process, or give this node a folder of its own.",
-                )
+            for attempt in range(4):  # `holder` takes the lock for an instant
+                if attempt:
+                    time.sleep(0.05)
+                if try_lock(handle):
+                    break
+            else:
+                what = f"the run folder is already used by process {_pid(handle)}"
+                remedy = "Stop that process, or give this node a folder of its own."
+                raise RunFolderBusy(what, self.root, remedy)
             try:
                 handle.truncate(0)
                 handle.write(f"{os.getpid()}\n".encode())
@@ -204,15 +175,11 @@ class RunFolder:
         try:
             return dict(json.loads(self.status.read_bytes()))
         except FileNotFoundError:
-            raise NodeError(
-                "no node has reported from",
-                self.root,
-                "Start one with: swarm-node join, or name its config with --config.",
-            ) from None
+            remedy = "Start one with: swarm-node join, or name its config with --config."
+            raise NodeError("no node has reported from", self.root, remedy) from None
         except (ValueError, TypeError, RecursionError) as error:
-            raise NodeError(
-                "not a status file", self.status, "Delete it; a running node writes it anew."
-            ) from error
+            remedy = "Delete it; a running node writes it anew."
+            raise NodeError("not a status file", self.status, remedy) from error
 
 
 def _kin(path: Path) -> list[Path]:
@@ -225,20 +192,6 @@ def _size(path: Path) -> int:
         return path.lstat().st_size
     except FileNotFoundError:
         return 0  # a running node has replaced it
-
-
-def _unless_gone(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
-        raise error
-
-
-def _try_lock(handle: BinaryIO, attempts: int) -> bool:
-    for attempt in range(attempts):
-        if attempt:
-            time.sleep(0.05)
-        if try_lock(handle):
-            return True
-    return False
 
 
 def _pid(handle: BinaryIO) -> str:
@@ -280,10 +233,7 @@ class SwarmFiles:
         self.settle()
 
     def settle(self) -> None:
-        """Complete an interrupted move, if there is one.
-
-        Raises NodeError if the folder cannot be written to or the plan of the move is damaged.
-        """
+        """Complete an interrupted move; raise NodeError if its plan is damaged."""
         if not self._plan.exists():
             return
         try:

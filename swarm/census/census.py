@@ -34,7 +34,7 @@ class Present:
     """The swarm at the last look, without the observer."""
 
     nodes: int = 0  # authors with an unexpired announcement of this time slot or the two before
-    seeds: int = 0  # of these, the ones that never shared a group
+    bootstrap: int = 0  # of these, the ones that never shared a group
     estimated: int | None = None  # authors of the whole swarm, if only a part of it is visible
     connected: int = 0  # with the observer
     direct: int = 0
@@ -116,7 +116,7 @@ class Census:
         connected = [peer for peer in there.values() if peer.connected]
         return Present(
             nodes=len(there),
-            seeds=sum(self._is_seed(key, peer) for key, peer in there.items()),
+            bootstrap=sum(self._is_bootstrap(key, peer) for key, peer in there.items()),
             estimated=estimated,
             connected=len(connected),
             direct=sum(peer.link == "direct" for peer in connected),
@@ -124,6 +124,6 @@ class Census:
             groups_offered=sum(peer.groups for peer in there.values()),
         )
 
-    def _is_seed(self, key: str, peer: PeerInfo) -> bool:
+    def _is_bootstrap(self, key: str, peer: PeerInfo) -> bool:
         known = self._register.known(key)
         return not peer.groups and not peer.policy_step and not (known and known.offered)

@@ -25,7 +25,7 @@ def test_a_probe_replaces_the_estimate_and_nothing_else() -> None:
     found = plan("tiny", this_machine("cpu", Path()), 64)
     told: list[str] = []
     measured = probed(found, told.append)
-    assert (found.speed.told, measured.speed.told) == ("estimated", "measured")
+    assert (found.speed.source, measured.speed.source) == ("estimated", "measured")
     assert (measured.choice, measured.shape) == (found.choice, found.shape)
     work = found.work
     assert measured.speed.generate == pytest.approx(

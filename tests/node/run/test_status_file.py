@@ -116,7 +116,9 @@ def test_when_a_peer_was_heard_and_admitted_last_is_told_in_unix_time(folder):
         ({"policy_step": None}, False),
     ],
 )
-def test_who_announces_and_never_shared_anything_is_shown_as_a_bootstrap_node(folder, changes, seed):
+def test_who_announces_and_never_shared_anything_is_shown_as_a_bootstrap_node(
+    folder, changes, seed
+):
     with folder.locked():
         StatusFile(folder).run(Member(replace(PEER, **{"author": b"silent", **changes})))
     assert present_status(folder)["peers"][0]["bootstrap"] is seed

@@ -58,7 +58,9 @@ def shown(page: Page, host: str = "127.0.0.1") -> Iterator[Site]:
 def seen(watched: Watched) -> Observed:
     """What a seed knows beside what it counted."""
     agreed = manifest()
-    return Observed("1.0", watched.clock.time(), 10.0, "12D3me", "bootstrap", ["/ip4/1"], agreed, SWARM)
+    return Observed(
+        "1.0", watched.clock.time(), 10.0, "12D3me", "bootstrap", ["/ip4/1"], agreed, SWARM
+    )
 
 
 def swarm_of(names: list[str]) -> Watched:

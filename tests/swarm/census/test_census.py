@@ -27,9 +27,9 @@ def test_nodes_are_those_who_announce_and_seeds_those_who_never_shared(watched: 
     silent = peer("silent", policy_step=None)
     watched.look(peer("anna", [offer(1)]), peer("seed", policy_step=0), silent)
     now = watched.census.now
-    assert (now.nodes, now.seeds, now.groups_offered, now.connected) == (2, 1, 2, 2)
+    assert (now.nodes, now.bootstrap, now.groups_offered, now.connected) == (2, 1, 2, 2)
     watched.look(peer("anna", policy_step=0), peer("seed", policy_step=0))
-    assert watched.census.now.seeds == 1, "anna has shared before"
+    assert watched.census.now.bootstrap == 1, "anna has shared before"
     assert watched.state.total.authors == 2
 
 
