@@ -165,7 +165,7 @@ ENVIRONMENT = {
 
 CPU_ENVIRONMENT = {
     # On a CPU this compilation cannot be loaded again and would repeat at every start.
-    "VLLM_USE_AOT_COMPILE": "0",
+    "VLLM_USE_AOT_COMPILE": "0"
 }
 
 

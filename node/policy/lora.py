@@ -52,11 +52,7 @@ class Adapter:
         folder: Path | None = None,
     ) -> None:
         self._model = model
-        self.settings = {
-            "lora_rank": rank,
-            "lora_alpha": alpha,
-            "lora_targets": list(targets),
-        }
+        self.settings = {"lora_rank": rank, "lora_alpha": alpha, "lora_targets": list(targets)}
         try:
             if folder is None:
                 self._peft = _begin(model, rank, alpha, targets)

@@ -287,11 +287,7 @@ def _stop_ids(
 
 
 def stream(
-    policy: Policy,
-    prompt: Sequence[int],
-    *,
-    max_new_tokens: int,
-    temperature: float | None = None,
+    policy: Policy, prompt: Sequence[int], *, max_new_tokens: int, temperature: float | None = None
 ) -> Iterator[str]:
     """Yield one completion's text in pieces, as soon as they are known.
 

@@ -88,12 +88,7 @@ class TaskIndexes:
     """
 
     def __init__(
-        self,
-        journal: Journal,
-        clock: Clock,
-        epoch_seconds: float,
-        limit: int,
-        rng: random.Random,
+        self, journal: Journal, clock: Clock, epoch_seconds: float, limit: int, rng: random.Random
     ) -> None:
         self._journal = journal
         self._clock = clock

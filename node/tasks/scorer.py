@@ -113,9 +113,7 @@ def judge_all(scorer: Scorer, asked: Sequence[Asked]) -> Iterator[Judged]:
 
 
 def buildable(
-    scorer: Scorer,
-    tasks: Sequence[TaskRef],
-    unscored: Callable[[int, JudgeRefused], None],
+    scorer: Scorer, tasks: Sequence[TaskRef], unscored: Callable[[int, JudgeRefused], None]
 ) -> list[str | None]:
     """Return the prompts of tasks, None for each that cannot be built.
 

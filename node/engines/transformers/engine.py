@@ -199,11 +199,7 @@ class TransformersEngine:
 
     @torch.inference_mode()
     def _generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        n: int,
-        sampling: Sampling,
-        random: torch.Generator,
+        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling, random: torch.Generator
     ) -> list[list[Sample]]:
         room = [self._policy.context_length - len(prompt) for prompt in prompts for _ in range(n)]
         caps = [min(sampling.max_new_tokens, each) for each in room]

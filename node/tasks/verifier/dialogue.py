@@ -76,11 +76,7 @@ def admitted(
 
 
 def answers(
-    worker: WorkerProcess,
-    groups: Sequence[Asked],
-    *,
-    each: float,
-    together: float,
+    worker: WorkerProcess, groups: Sequence[Asked], *, each: float, together: float
 ) -> Iterator[tuple[Judged, int]]:
     """Yield the result of each of the first groups, and its count of unreadable texts.
 

@@ -89,20 +89,13 @@ class LocalJudge:
             return JudgeRefused(CRASHED, str(error))
 
     def judge(
-        self,
-        task: TaskRef,
-        texts: Sequence[Answer],
-        *,
-        seconds: float | None = None,
+        self, task: TaskRef, texts: Sequence[Answer], *, seconds: float | None = None
     ) -> Verdict:
         """Rebuild one task and score answers to it; ``seconds`` has no effect."""
         return self._judged(task, tuple(texts))
 
     def judge_some(
-        self,
-        asked: Sequence[Asked],
-        *,
-        seconds: float | None = None,
+        self, asked: Sequence[Asked], *, seconds: float | None = None
     ) -> Sequence[Judged]:
         """Score the first group only: more per call saves nothing here."""
         first = asked[0]

@@ -85,11 +85,7 @@ class Verifier:
         return tuple(name for name in self._workers.specs if name in served)
 
     def judge(
-        self,
-        task: TaskRef,
-        texts: Sequence[Answer],
-        *,
-        seconds: float | None = None,
+        self, task: TaskRef, texts: Sequence[Answer], *, seconds: float | None = None
     ) -> Verdict:
         """Rebuild one task and score ``texts``, whole completions, as answers to it."""
         (outcome,) = self.judge_some([Asked(task, texts)], seconds=seconds)
@@ -98,10 +94,7 @@ class Verifier:
         return outcome
 
     def judge_some(
-        self,
-        asked: Sequence[Asked],
-        *,
-        seconds: float | None = None,
+        self, asked: Sequence[Asked], *, seconds: float | None = None
     ) -> Sequence[Judged]:
         """Score the first of several groups in one request.
 
@@ -246,20 +239,13 @@ class VerifierPool(Opened):
             return verifier.start()
 
     def judge(
-        self,
-        task: TaskRef,
-        texts: Sequence[Answer],
-        *,
-        seconds: float | None = None,
+        self, task: TaskRef, texts: Sequence[Answer], *, seconds: float | None = None
     ) -> Verdict:
         with self._one() as verifier:
             return verifier.judge(task, texts, seconds=seconds)
 
     def judge_some(
-        self,
-        asked: Sequence[Asked],
-        *,
-        seconds: float | None = None,
+        self, asked: Sequence[Asked], *, seconds: float | None = None
     ) -> Sequence[Judged]:
         with self._one() as verifier:
             return verifier.judge_some(asked, seconds=seconds)

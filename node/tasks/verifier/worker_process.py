@@ -81,12 +81,7 @@ class WorkerProcess:
 
     @classmethod
     def start(
-        cls,
-        catalogue: dict[str, Any],
-        limits: WorkerLimits,
-        own: Confinement,
-        *,
-        hash_seed: int,
+        cls, catalogue: dict[str, Any], limits: WorkerLimits, own: Confinement, *, hash_seed: int
     ) -> WorkerProcess:
         """Start a worker and wait until it has opened the task set.
 
@@ -316,9 +311,7 @@ class Workers:
             if self._grants[name] == grants and (spec.source == ENVIRONMENT or not turns)
         ]
         own = grants.confinement(
-            find_walls(),
-            memory_mib=self.limits.memory_mib,
-            nice=10 if self._outside else 0,
+            find_walls(), memory_mib=self.limits.memory_mib, nice=10 if self._outside else 0
         )
         message = {"specs": [asdict(s) for s in specs], "allowed": self._allowed.message()}
         worker = WorkerProcess.start(message, self.limits, own, hash_seed=self._hash_seed)
