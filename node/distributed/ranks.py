@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PATIENCE = timedelta(days=3650)
-"""Timeout of an order: rank 0 may generate for any time. An ended rank closes its connection."""
+# Timeout of an order: rank 0 may generate for any time. An ended rank closes its connection.
 
 _LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 _FAILED = "failed"
@@ -49,7 +49,7 @@ class Ranks:
     """This process among the ranks, once all of them have connected.
 
     A context manager; leaving it on rank 0 ends the other ranks. Torchrun's environment variables
-    are removed. ``leads`` is true on rank 0.
+    are removed.
     """
 
     def __init__(self, launch: Launch) -> None:
@@ -72,7 +72,7 @@ class Ranks:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._failed:
             # A normal exit would wait for pending operations, and other ranks wait for this one.
-            end_at_once(getattr(error, "exit_code", 1))
+            exit_immediately(getattr(error, "exit_code", 1))
             return
         if self.leads:
             try:
@@ -80,7 +80,7 @@ class Ranks:
             except RuntimeError as gone:
                 if error is None:
                     lost = self._lost("at the end", "another rank has ended")
-                    end_at_once(lost.exit_code)
+                    exit_immediately(lost.exit_code)
                     raise lost from gone
                 log.warning("another rank had ended before this node did: %s", gone)
         dist.destroy_process_group()
@@ -104,8 +104,7 @@ class Ranks:
     def carrying_out(self, order: Order) -> Iterator[None]:
         """Carry out an order in the block on every rank; rank 0 sends it.
 
-        Raises:
-            NodeError: a rank failed, so none can continue. Has the message of the first failure.
+        Raises NodeError: a rank failed, so none can continue. Has the message of the first failure.
         """
         with self._bound(order.name):
             if self.leads:
@@ -177,7 +176,7 @@ class Ranks:
             return mine
 
 
-def end_at_once(status: int) -> None:
+def exit_immediately(status: int) -> None:
     """End this process without torch's teardown, in which a gloo thread may abort it."""
     atexit.register(_end, status)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, Unpack, cast
 
@@ -44,16 +44,9 @@ class Outline:
 
     @classmethod
     def of(cls, policy: Policy) -> Outline:
-        """Describe a policy without LoRA adapters."""
         model = policy.model
-        return cls(
-            copy.deepcopy(model.config),
-            model.dtype,
-            policy.device.type,
-            policy.pad_id,
-            policy.context_length,
-            policy.version,
-        )
+        config, device, pad_id = copy.deepcopy(model.config), policy.device.type, policy.pad_id
+        return cls(config, model.dtype, device, pad_id, policy.context_length, policy.version)
 
 
 @dataclass(slots=True)
@@ -79,16 +72,13 @@ def sharded(outline: Outline, mesh: DeviceMesh) -> PreTrainedModel:
     model.tie_weights()
     model.train(False)
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
-    for module in (*_layers(model), model):
+    layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    for module in (*layers, model):
         shard: FSDPModule = fully_shard(module, mesh=mesh, mp_policy=policy)
         shard.set_gradient_divide_factor(1.0)
         # The alternative scales within the reduction, which only NCCL supports.
         shard.set_force_sum_reduction_for_comms(True)
     return model
-
-
-def _layers(model: PreTrainedModel) -> Iterator[torch.nn.Module]:
-    return (m for m in model.modules() if isinstance(m, GradientCheckpointingLayer))
 
 
 T = TypeVar("T")
@@ -140,7 +130,7 @@ class ShardedLearner(Learner):
 
     Every rank reads some of an update's rows and holds some rows of each weight. Rank 0 also keeps
     the policy's own model (``whole``), for engines and checkpoints, and copies the new weights into
-    it after each update. Other ranks repeat rank 0's calls in :func:`follow`.
+    it. Other ranks repeat rank 0's calls in :func:`follow`.
     """
 
     def __init__(
@@ -155,13 +145,8 @@ class ShardedLearner(Learner):
         self._whole = whole
         with ranks.carrying_out(Order(BEGIN, (outline, config, choices))):
             device, self._mesh = ranks.mesh(outline.device)
-            self._replica = Replica(
-                sharded(outline, self._mesh),
-                device,
-                outline.pad_id,
-                outline.context_length,
-                outline.version,
-            )
+            model, context = sharded(outline, self._mesh), outline.context_length
+            self._replica = Replica(model, device, outline.pad_id, context, outline.version)
             self._spread()
             super().__init__(self._replica, config, RankShare(ranks), **choices)
             self._reshard()

@@ -27,21 +27,20 @@ class Launch:
     def read(cls) -> Launch | None:
         """Read this process's variables; None if it works alone.
 
-        Raises:
-            ConfigError: only some of torchrun's variables are set.
+        Raises ConfigError: only some of torchrun's variables are set.
         """
-        told = [os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")]
-        if told[2] is None:
+        values = [os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")]
+        if values[2] is None:
             return None
-        if told[2] == "1":
+        if values[2] == "1":
             forget()
             return None
         try:
-            return cls(*(int(each or "") for each in told))
+            return cls(*(int(each or "") for each in values))
         except ValueError as error:
             raise ConfigError(
                 "WORLD_SIZE",
-                told[2],
+                values[2],
                 "The environment names several processes as torchrun does, but not RANK and "
                 "LOCAL_RANK with it: start the node with torchrun, or unset WORLD_SIZE.",
             ) from error

@@ -64,10 +64,8 @@ class Backend(Protocol):
         """Switch to the snapshot's weights, now or some steps later.
 
         Returns tokens sampled under the earlier weights. Unfinished jobs are prefilled again, so
-        later tokens and their log-probs depend on the new weights alone.
-
-        Raises:
-            SnapshotError: the snapshot cannot be used.
+        later tokens and their log-probs depend on the new weights alone. Raises SnapshotError: the
+        snapshot cannot be used.
         """
 
     def halt(self) -> list[RequestOutput]:

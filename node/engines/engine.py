@@ -15,27 +15,16 @@ from protocol.rollout import Finish, Tokens
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Settings for drawing completions.
+    """Settings for drawing completions from the whole vocabulary, or ``ValueError``.
 
-    Sampling covers the whole vocabulary: top-k and top-p would cut the support that importance
-    weights need.
-
-    Attributes:
-        temperature: divides the logits; above 0.
-        max_new_tokens: maximum completion tokens, including end-of-sequence.
-        greedy: take the most probable token; log-probs are still those at ``temperature``.
-        seed: starts a separate random stream for one call of :meth:`RolloutEngine.generate`. Equal
-            weights then yield equal samples, and later draws are unaffected. If None, the engine's
-            stream continues. Engines in separate processes ignore it: their order of draws depends
-            on when jobs arrive.
-
-    Raises:
-        ValueError: a value is out of range.
+    Top-k and top-p would cut the support that importance weights need. A ``seed`` starts a separate
+    random stream for one call of :meth:`RolloutEngine.generate`: equal weights then yield equal
+    samples, and later draws are unaffected. Engines in separate processes ignore it.
     """
 
-    temperature: float = 1.0
-    max_new_tokens: int = 64
-    greedy: bool = False
+    temperature: float = 1.0  # divides the logits; above 0
+    max_new_tokens: int = 64  # including end-of-sequence
+    greedy: bool = False  # most probable token; log-probs are still those at ``temperature``
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -61,30 +50,23 @@ class Sample:
 class SamplingRequest:
     """A completion to sample or continue.
 
-    Attributes:
-        key: unique among the engine's current trajectories.
-        prompt: token ids.
-        tokens: completion so far.
-        stream: the consumer; each calls :meth:`RolloutEngine.poll` for its own.
-        lasts: whether another turn may follow, under the same key and with a prompt that begins
-            with this one and its completion. If it can, the engine keeps the cache until
-            :meth:`RolloutEngine.forget`.
+    If it ``lasts``, another turn may follow, under the same key and with a prompt that begins with
+    this one and its completion. The engine then keeps the cache until :meth:`RolloutEngine.forget`.
     """
 
-    key: int
-    prompt: tuple[int, ...]
-    tokens: Tokens = field(default_factory=Tokens)
-    stream: int = 0
+    key: int  # unique among the engine's current trajectories
+    prompt: tuple[int, ...]  # token ids
+    tokens: Tokens = field(default_factory=Tokens)  # completion so far
+    stream: int = 0  # the consumer; each calls :meth:`RolloutEngine.poll` for its own
     lasts: bool = False
 
 
 class RolloutEngine(Protocol):
     """Samples completions from a policy.
 
-    Trajectories are decoded during :meth:`poll`, or in parallel if the engine has its own process.
-    In that case only :meth:`generate` and :meth:`rest` wait for completions, and :meth:`poll` for
-    up to its timeout. :meth:`nudge` and :meth:`update` may be called from any thread, all others
-    from one.
+    Trajectories are decoded during :meth:`poll`, or in parallel by an engine with its own process.
+    Then only :meth:`generate` and :meth:`rest` wait for completions, and :meth:`poll` for up to its
+    timeout. :meth:`nudge` and :meth:`update` may be called from any thread, all others from one.
     """
 
     def generate(
@@ -92,27 +74,23 @@ class RolloutEngine(Protocol):
     ) -> list[list[Sample]]:
         """Return ``n`` completions of each prompt (token ids), in order.
 
-        A completion ends early if prompt and completion fill the policy's context.
-
-        Raises:
-            ValueError: an empty prompt, or one that leaves no room for a completion.
+        A completion ends early if prompt and completion fill the policy's context. Raises
+        ValueError: an empty prompt, or one that leaves no room for a completion.
         """
 
     def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
         """Start or continue these completions, in order.
 
         With a seed (see :class:`Sampling`), a stream starts with the first trajectory submitted
-        while no other is active or lasting.
-
-        Raises:
-            ValueError: a prompt leaves no room for a completion, or a key is taken.
+        while no other is active or lasting. Raises ValueError: a prompt leaves no room for a
+        completion, or a key is taken.
         """
 
     def poll(self, seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:
         """Return keys and completions that a stream has finished since its last call.
 
-        Returns as soon as there are any, or empty after ``seconds`` or a :meth:`nudge`. A sample
-        includes the tokens that its trajectory started with.
+        Returns as soon as there are any, or empty after ``seconds`` or a :meth:`nudge`. Samples
+        include the tokens that their trajectory started with.
         """
 
     def forget(self, keys: Sequence[int]) -> None:
@@ -129,15 +107,19 @@ class RolloutEngine(Protocol):
 
     def rest(self) -> None:
         """Free memory and wait until it is free; call this only while nothing is sampled."""
+        return
 
     def close(self) -> None:
         """Release memory and processes; the engine is not usable afterwards."""
+        return
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state to checkpoint, for ``torch.save``."""
+        """Return the state to checkpoint, for ``torch.save``; by default none."""
+        return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`; an engine of another kind starts fresh."""
+        return
 
 
 class WritesAtOnce(ABC):
@@ -192,7 +174,6 @@ class Pending:
 
     @property
     def tokens(self) -> Tokens:
-        """All tokens of the completion so far."""
         begun, added = self.trajectory.tokens, self.added
         return Tokens(
             (*begun.ids, *(token for each in added for token in each.ids)),
@@ -208,12 +189,10 @@ class Pending:
         return Finish.LENGTH if len(ids) >= self.cap else None
 
     def sample(self, policy: Policy, finish: Finish) -> Sample:
-        """Return the finished completion."""
         tokens = self.tokens
         return Sample(tokens, finish, policy.decode(tokens.ids))
 
     def job(self, number: int) -> Request:
-        """Create the job that samples the rest, under a number."""
         written = self.tokens.ids
         return Request(
             number,

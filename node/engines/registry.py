@@ -32,8 +32,7 @@ def open_streaming_engine(
 ) -> RolloutEngine:
     """Open an engine in separate processes, which samples while its owner works.
 
-    Raises:
-        ConfigError: a required library is missing, or there are too few GPUs.
+    Raises ConfigError: a required library is missing, or there are too few GPUs.
     """
     kind = kind_of(config)
     kind.check()
@@ -41,22 +40,18 @@ def open_streaming_engine(
         log.warning(
             "engine.sleep_mode: the engine stands still, but keeps its memory without a GPU"
         )
-    engines = [
-        EngineProcess(
-            policy,
-            Starter(
-                config.engine.kind,
-                config.node.seed + number,
-                threads,
-                config.engine.timeout,
-                options=kind.settings(config.engine),
-                variables=variables,
-                as_checkpoint=kind.as_checkpoint,
-            ),
-            counters,
+    engines = []
+    for number, variables in enumerate(devices(config, policy)):
+        starter = Starter(
+            config.engine.kind,
+            config.node.seed + number,
+            threads,
+            config.engine.timeout,
+            options=kind.settings(config.engine),
+            variables=variables,
+            as_checkpoint=kind.as_checkpoint,
         )
-        for number, variables in enumerate(devices(config, policy))
-    ]
+        engines.append(EngineProcess(policy, starter, counters))
     return engines[0] if len(engines) == 1 else DataParallelEngine(engines, policy)
 
 

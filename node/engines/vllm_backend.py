@@ -30,10 +30,10 @@ MAX_CPU_CACHE = 1 << 30  # bytes; vLLM fills a CPU's cache at start
 class VllmBackend:
     """A backend on a vLLM engine that steps inside this process; a job is one request.
 
-    Log-probs are those of the distribution that tokens are sampled from. A greedy job's are at
-    temperature 1, whatever its own. vLLM starts with random weights and loads the snapshot. An
-    update drops the prefix cache and recomputes running requests under the new weights. With the
-    option ``sleeps``, :meth:`rest` frees weights and KV cache until the next job.
+    Log-probs are those of the distribution that tokens are sampled from; a greedy job's are at
+    temperature 1. vLLM starts with random weights and loads the snapshot. An update drops the
+    prefix cache and recomputes running requests under the new weights. With the option ``sleeps``,
+    :meth:`rest` frees weights and KV cache until the next job.
     """
 
     def __init__(self, engine: Any, settings: BackendSettings) -> None:
@@ -169,7 +169,6 @@ class SnapshotLoader:
     """A vLLM worker extension that loads a snapshot's weights."""
 
     def load_snapshot(self, folder: str) -> int:
-        """Load the weights in ``folder`` and return their version."""
         worker: Any = self
         with opened(Path(folder)) as (version, weights):
             worker.reload_weights(weights_iterator=weights)
@@ -225,9 +224,8 @@ def _cache_bytes(settings: BackendSettings) -> int | None:
     shape: Any = AutoConfig.from_pretrained(settings.folder).get_text_config()
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
     size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
-    values: int = (
-        2 * shape.num_hidden_layers * heads * size * (settings.context_length + BLOCK_TOKENS)
-    )
+    tokens = settings.context_length + BLOCK_TOKENS
+    values: int = 2 * shape.num_hidden_layers * heads * size * tokens
     width = torch.finfo(getattr(torch, settings.dtype)).bits // 8
     return min(settings.max_rows * values * width, MAX_CPU_CACHE)
 

@@ -83,7 +83,6 @@ class Snapshot:
             raise write_error(path, cause) from error
 
     def remove(self) -> None:
-        """Delete the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
 

@@ -39,22 +39,19 @@ class Environment(Protocol):
         All randomness must follow from the 63-bit ``seed``. The other arguments are the level's
         settings, by name.
         """
-        ...
 
     def step(self, action: str) -> tuple[str, bool] | Awaitable[tuple[str, bool]]:
         """Apply a turn, any text; return an observation (unused if last) and the end."""
-        ...
 
     def reward(self) -> float | Awaitable[float]:
         """Return the reward so far, in [0, 1]."""
-        ...
 
 
 class Chance:
     """One episode's state of the global random generators.
 
     Episodes interleave in a process, and some libraries sample from ``random`` or numpy at every
-    step. Others may sample while this episode waits.
+    step.
     """
 
     def __init__(self, seed: int) -> None:
@@ -90,7 +87,6 @@ _around: ContextVar[tuple[Around, ...]] = ContextVar("around", default=())
 
 
 def is_async(environment: type[Any]) -> bool:
-    """Return whether an environment class has async methods."""
     methods = (getattr(environment, name, None) for name in ("reset", "step", "reward"))
     return any(inspect.iscoroutinefunction(method) for method in methods)
 
@@ -107,13 +103,17 @@ def finished(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def awaited(value: Any) -> Any:
-    """Return the value, awaited if necessary."""
     return await value if inspect.isawaitable(value) else value
 
 
-async def surrounded(work: Coroutine[Any, Any, T], around: Around) -> T:
-    """Await work inside ``around``, which it and its tasks leave while they wait."""
-    return await _Surrounded(work, _around.get(), around)
+async def surrounded(
+    work: Coroutine[Any, Any, T], around: Around, outer: tuple[Around, ...] | None = None
+) -> T:
+    """Await work inside ``around``, which it and its tasks leave while they wait.
+
+    ``outer`` are the contexts around it, by default those of the running code.
+    """
+    return await _Surrounded(work, _around.get() if outer is None else outer, around)
 
 
 def prepare_to_wait() -> None:
@@ -179,18 +179,12 @@ def _task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio
     """Create a task inside the contexts of its creator."""
     around = _around.get()
     for number in reversed(range(len(around))):
-        work = _inside(work, around[:number], around[number])
+        work = surrounded(work, around[number], around[:number])
     return asyncio.Task(work, loop=loop, **options)
 
 
-async def _inside(work: Coroutine[Any, Any, T], outer: tuple[Around, ...], around: Around) -> T:
-    return await _Surrounded(work, outer, around)
-
-
-MOST_ACTION = 1 << 16
-"""Maximum characters of a turn; a longer one ends the episode unsent."""
-MOST_OBSERVATION = 1 << 14
-"""Maximum characters; a longer observation is truncated and marked."""
+MOST_ACTION = 1 << 16  # Characters of a turn; a longer one ends the episode unsent.
+MOST_OBSERVATION = 1 << 14  # Characters; a longer observation is truncated and marked.
 CUT = " [cut]"
 
 Make = Callable[[], Environment]
@@ -217,7 +211,7 @@ class Episode:
         with self._chance:
             self._environment = self._make()
         reset = partial(self._environment.reset, self._seed, **self._settings)
-        observation = await self._told(reset)
+        observation = await self._call(reset)
         if not isinstance(observation, str):
             raise EpisodeError(f"reset gave {type(observation).__name__}, not a text")
         return bounded(observation)
@@ -235,7 +229,7 @@ class Episode:
             self.over = True
             return ""
         try:
-            observation, self.over = _checked(await self._told(self._environment.step, action))
+            observation, self.over = _checked(await self._call(self._environment.step, action))
         except (MemoryError, RecursionError):
             raise
         except Exception as error:  # noqa: BLE001 - see above
@@ -247,7 +241,7 @@ class Episode:
         if self.tripped is not None or self._environment is None:
             return 0.0
         try:
-            reward = await self._told(self._environment.reward)
+            reward = await self._call(self._environment.reward)
         except (MemoryError, RecursionError):
             raise
         except Exception as error:
@@ -258,10 +252,10 @@ class Episode:
             raise EpisodeError(f"reward gave {reward!r}, outside [0, 1]")
         return float(reward)
 
-    async def _told(self, method: Callable[..., Any], *arguments: Any) -> Any:
+    async def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
         with self._chance:
-            told = method(*arguments)
-        return await surrounded(awaited(told), self._chance) if isawaitable(told) else told
+            result = method(*arguments)
+        return await surrounded(awaited(result), self._chance) if isawaitable(result) else result
 
 
 def bounded(observation: str) -> str:
@@ -272,11 +266,11 @@ def bounded(observation: str) -> str:
     return text[: MOST_OBSERVATION - len(CUT)] + CUT
 
 
-def _checked(told: Any) -> tuple[str, bool]:
-    match told:
+def _checked(result: Any) -> tuple[str, bool]:
+    match result:
         case (str() as observation, bool() as over):
             return observation, over
-    raise EpisodeError(f"step gave {told!r:.80}, not an observation and whether it is over")
+    raise EpisodeError(f"step gave {result!r:.80}, not an observation and whether it is over")
 
 
 def unfit(environment: type[Environment], settings: Mapping[str, Any]) -> str | None:
@@ -303,22 +297,13 @@ def misfit(
     open_end = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in takes)
     if not open_end and (unknown := sorted(given.keys() - set(names))):
         return f"{unknown[0][:64]} is not known: {function} takes {', '.join(names) or 'none'}"
-    needed = [
-        each.name
-        for each in takes
-        if each.default is inspect.Parameter.empty
-        and each.kind is not inspect.Parameter.VAR_KEYWORD
-    ]
+    fixed = [each for each in takes if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    needed = [each.name for each in fixed if each.default is inspect.Parameter.empty]
     if missing := [name for name in needed if name not in given]:
         return f"{missing[0]} is missing: {function} takes {', '.join(names)}"
     for name, value in given.items():
         wanted = hints.get(name)
-        if wanted in (bool, int, float, str, list, dict) and not _is(value, wanted):
+        fits = type(value) is wanted or (wanted is float and type(value) is int)
+        if wanted in (bool, int, float, str, list, dict) and not fits:
             return f"{name} = {value!r:.60}: {function} takes {wanted.__name__}"
     return None
-
-
-def _is(value: Any, wanted: type) -> bool:
-    if wanted is float:
-        return type(value) in (int, float)
-    return type(value) is wanted

@@ -19,6 +19,13 @@ def within(name: str, value: int, least: int, most: int) -> int:
     return value
 
 
+class _Game:
+    """What all games here declare; a changed one raises its own ``version``."""
+
+    version: ClassVar[str] = "1"
+    replayable: ClassVar[bool] = True
+
+
 SIDE = 9
 WAYS = {"n": (0, -1), "e": (1, 0), "s": (0, 1), "w": (-1, 0)}
 WALLED = 0.25  # probability that a cell off the path is closed
@@ -26,14 +33,11 @@ WALLED = 0.25  # probability that a cell off the path is closed
 Cell = tuple[int, int]  # column and row, from 0
 
 
-class Maze:
+class Maze(_Game):
     """A maze that reports position, goal and open ways; actions are n, e, s or w.
 
     The reward is 1 at the goal, otherwise up to 0.5 for the fraction of the distance covered.
     """
-
-    version: ClassVar[str] = "1"
-    replayable: ClassVar[bool] = True
 
     def reset(self, seed: int, *, far: int = 3, moves: int = 6) -> str:
         """Place the goal ``far`` steps away, with at least one direct path."""
@@ -87,24 +91,19 @@ FREE = "."
 
 
 def won(board: str, mark: str) -> bool:
-    """Return whether a mark has three in a line."""
     return any(all(board[int(n)] == mark for n in line) for line in LINES)
 
 
 def placed(board: str, square: int, mark: str) -> str:
-    """Return the board with a mark on a square."""
     return board[:square] + mark + board[square + 1 :]
 
 
-class TicTacToe:
+class TicTacToe(_Game):
     """Shows nine squares by rows; the policy is ``x`` and names a square, 1 to 9.
 
     It begins with ``stones`` of each. The opponent wins if it can, else blocks, else moves at
     random. The reward is 1 for a win, 0.5 for a full board, 0 for a loss or an occupied square.
     """
-
-    version: ClassVar[str] = "1"
-    replayable: ClassVar[bool] = True
 
     def reset(self, seed: int, *, stones: int = 2) -> str:
         rng = random.Random(f"tictactoe/{seed}")
@@ -158,18 +157,13 @@ class GamePlayer:
     any: Callable[[History, random.Random], str]
 
 
-def _range(seen: History) -> tuple[int, int]:
-    low, high = map(int, re.findall(r"\d+", seen[0]))
-    for guess, told in zip(seen[1::2], seen[2::2], strict=True):
-        if told == "higher":
-            low = max(low, int(guess) + 1)
-        elif told == "lower":
-            high = min(high, int(guess) - 1)
-    return low, high
-
-
 def _halving(seen: History, rng: random.Random) -> str:
-    low, high = _range(seen)
+    low, high = map(int, re.findall(r"\d+", seen[0]))
+    for guess, reply in zip(seen[1::2], seen[2::2], strict=True):
+        if reply == "higher":
+            low = max(low, int(guess) + 1)
+        elif reply == "lower":
+            high = min(high, int(guess) - 1)
     return str((low + high) // 2)
 
 
@@ -190,17 +184,9 @@ def _nearer(seen: History, rng: random.Random) -> str:
     return rng.choice(ahead or list(open_) or ["n"])
 
 
-def _any_way(seen: History, rng: random.Random) -> str:
-    return rng.choice(list(WAYS))
-
-
-def _free(seen: History) -> tuple[str, list[int]]:
-    board = seen[-1].removeprefix("Play ")
-    return board, [n for n, mark in enumerate(board) if mark == FREE]
-
-
 def _winning(seen: History, rng: random.Random) -> str:
-    board, free = _free(seen)
+    board = seen[-1].removeprefix("Play ")
+    free = [n for n, mark in enumerate(board) if mark == FREE]
     for mark in "xo":
         for n in free:
             if won(placed(board, n, mark), mark):
@@ -208,37 +194,28 @@ def _winning(seen: History, rng: random.Random) -> str:
     return str((4 if 4 in free else rng.choice(free)) + 1)
 
 
-def _any_square(seen: History, rng: random.Random) -> str:
-    return str(rng.randint(1, 9))
-
-
-def _calling(seen: History, rng: random.Random) -> str:
-    return f"calc {seen[0].removeprefix('Compute ')}" if len(seen) == 1 else seen[-1]
-
-
-def _any_answer(seen: History, rng: random.Random) -> str:
-    return str(rng.randrange(10 ** rng.randint(1, 4)))
+def _arms(seen: History) -> list[str]:
+    return seen[0].removeprefix("Pull ").split()
 
 
 def _staying(seen: History, rng: random.Random) -> str:
-    arms = seen[0].removeprefix("Pull ").split()
+    arms = _arms(seen)
     paid = dict.fromkeys(arms, 1.0)
-    for arm, told in zip(seen[1::2], seen[2::2], strict=True):
+    for arm, reply in zip(seen[1::2], seen[2::2], strict=True):
         if arm in paid:
-            paid[arm] += 1.0 if told == "paid" else -0.7
+            paid[arm] += 1.0 if reply == "paid" else -0.7
     return max(arms, key=paid.__getitem__)
-
-
-def _any_arm(seen: History, rng: random.Random) -> str:
-    return rng.choice(seen[0].removeprefix("Pull ").split())
 
 
 PLAYERS: Mapping[str, GamePlayer] = {
     "guess": GamePlayer(_halving, _any_number),
-    "maze": GamePlayer(_nearer, _any_way),
-    "tictactoe": GamePlayer(_winning, _any_square),
-    "calculator": GamePlayer(_calling, _any_answer),
-    "bandit": GamePlayer(_staying, _any_arm),
+    "maze": GamePlayer(_nearer, lambda _, rng: rng.choice(list(WAYS))),
+    "tictactoe": GamePlayer(_winning, lambda _, rng: str(rng.randint(1, 9))),
+    "calculator": GamePlayer(
+        lambda seen, _: f"calc {seen[0].removeprefix('Compute ')}" if len(seen) == 1 else seen[-1],
+        lambda _, rng: str(rng.randrange(10 ** rng.randint(1, 4))),
+    ),
+    "bandit": GamePlayer(_staying, lambda seen, rng: rng.choice(_arms(seen))),
 }
 
 
@@ -247,18 +224,14 @@ OPERATORS = "+-*"
 
 
 def computed(first: int, operator: str, second: int) -> int:
-    """Return the calculator's result."""
     return {"+": first + second, "-": first - second, "*": first * second}[operator]
 
 
-class Calculator:
+class Calculator(_Game):
     """``calc 12*34`` returns its result; any other text is the final answer.
 
     The reward is 1 for the right answer within ``calls`` calls, otherwise 0.
     """
-
-    version: ClassVar[str] = "1"
-    replayable: ClassVar[bool] = True
 
     def reset(self, seed: int, *, digits: int = 2, calls: int = 3) -> str:
         """Return two numbers of ``digits`` digits each and an operator."""
@@ -288,11 +261,8 @@ NUMBER = re.compile(r"[0-9]{1,4}")
 HIGHEST = 900  # of a range's lowest number
 
 
-class Guess:
+class Guess(_Game):
     """Answers ``higher`` or ``lower``; reward 1 if found within ``tries``, else 0."""
-
-    version: ClassVar[str] = "1"
-    replayable: ClassVar[bool] = True
 
     def reset(self, seed: int, *, most: int = 8, tries: int = 4) -> str:
         """Return a range of ``most`` numbers, independent of the hidden one."""
@@ -310,22 +280,18 @@ class Guess:
             return "no number", not self._left
         guess = int(action)
         self._found = guess == self._hidden
-        told = "higher" if guess < self._hidden else "lower"
-        return told, self._found or not self._left
+        reply = "higher" if guess < self._hidden else "lower"
+        return reply, self._found or not self._left
 
     def reward(self) -> float:
         return float(self._found)
 
 
-GOOD, BAD = 0.9, 0.15
-"""Payout probability of the good arm and of each other one."""
+GOOD, BAD = 0.9, 0.15  # payout probability of the good arm and of each other one
 
 
-class Bandit:
+class Bandit(_Game):
     """Arms named by letters; the reward is the fraction of pulls that paid."""
-
-    version: ClassVar[str] = "1"
-    replayable: ClassVar[bool] = True
 
     def reset(self, seed: int, *, arms: int = 2, pulls: int = 6) -> str:
         """Return the arms in random order; their names do not reveal the good one."""

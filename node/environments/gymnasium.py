@@ -6,15 +6,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import metadata
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 import gymnasium
 from gymnasium import spaces
 
 from node.environments.environment import Environment
 
-LISTED = 8
-"""Maximum actions named individually; of more, the prompt names the first and last."""
+LISTED = 8  # Maximum actions named individually; of more, the prompt names the first and last.
 
 
 class Actions(Protocol):
@@ -24,7 +23,6 @@ class Actions(Protocol):
 
     def read(self, turn: str) -> Any:
         """Return the action that a turn names, None if it names none."""
-        ...
 
 
 class NamedActions:
@@ -78,11 +76,9 @@ def unnamed(space: Any, names: Any) -> str | None:
     return None
 
 
-ADAPTER = 1
-"""Increase it whenever the same settings, seed and actions give other results."""
+ADAPTER = 1  # Increase it whenever the same settings, seed and actions give other results.
 NUMBERS = 1_000_000
-MOST = 64
-"""Maximum characters of an option, values of a list, and number of options."""
+MOST = 64  # Maximum characters of an option, values of a list, and number of options.
 
 
 class SpokenEpisode:
@@ -190,8 +186,7 @@ def as_environment(found: type[Any]) -> type[Environment]:
 
     made: Any = Own
     made.__name__ = made.__qualname__ = found.__name__
-    environment: type[Environment] = made
-    return environment
+    return cast(type[Environment], made)
 
 
 def _refusal(make: Callable[..., Any], what: str, settings: Mapping[str, Any]) -> str | None:
@@ -205,8 +200,7 @@ def _refusal(make: Callable[..., Any], what: str, settings: Mapping[str, Any]) -
         made = make(**(options or {}))
     except Exception as error:  # noqa: BLE001 - whatever it raises, it cannot be made
         return f"{what} cannot be made: {error!r:.200}"
-    if not _readable(made.observation_space):
-        shown = made.observation_space
+    if not _readable(shown := made.observation_space):
         return f"{what} shows {shown!r:.80}: use one that shows text or whole numbers"
     return unnamed(made.action_space, names)
 

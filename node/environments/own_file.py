@@ -28,8 +28,7 @@ OF_LIBRARIES = {
 def load_file(path: Path, name: str) -> type[Environment]:
     """Return the environment class in a Python file, among several the one ``name``.
 
-    Raises:
-        ImportError: there is none, or the file fails; the message says why.
+    Raises ImportError: there is none, or the file fails; the message says why.
     """
     module_name = f"swarm_node_environment_{name}"
     spec = importlib.util.spec_from_file_location(module_name, path)
@@ -51,8 +50,7 @@ def load_file(path: Path, name: str) -> type[Environment]:
     if len(found) != 1:
         raise ImportError(
             f"{str(path)!r} defines {len(found)} classes with {', '.join(METHODS)}, or with "
-            "reset, get_reward and tools: "
-            f"name the one that is meant {name.capitalize()}"
+            f"reset, get_reward and tools: name the one that is meant {name.capitalize()}"
         )
     try:
         return environment_of(found[0])
@@ -88,7 +86,6 @@ class Library:
 
     @property
     def remedy(self) -> str:
-        """How to install it."""
         return f"pip install 'swarm-node[{self.package}]'"
 
     def is_here(self) -> bool:
@@ -109,8 +106,7 @@ LIBRARIES: Mapping[str, Library] = {
 """By the name of the env in a task set."""
 
 
-BEFORE, SHOWN = 20, 60
-"""Characters shown of differing texts, and how many of them before the difference."""
+BEFORE, SHOWN = 20, 60  # characters shown before a difference of texts, and in all
 
 
 class NotReplayed(Exception):  # noqa: N818 - a finding
@@ -129,19 +125,18 @@ async def replayed(episode: Episode, turns: Sequence[str], *, cut: bool) -> floa
         if episode.over:
             raise NotReplayed(f"turn {number} follows the end")
         observation = await episode.step(action)
-        told = turns[2 * number - 1 : 2 * number]
-        if told and not episode.over and observation != told[0]:
-            raise NotReplayed(f"turn {number} is answered {differing(observation, told[0])}")
+        recorded = turns[2 * number - 1 : 2 * number]
+        if recorded and not episode.over and observation != recorded[0]:
+            raise NotReplayed(f"turn {number} is answered {differing(observation, recorded[0])}")
     if not episode.over and not cut:
         raise NotReplayed(f"it does not end with turn {len(turns[::2])}")
     return await episode.reward()
 
 
-def differing(found: str, told: str) -> str:
-    """Describe where two texts differ."""
-    apart = (n for n, pair in enumerate(zip(found, told, strict=False)) if pair[0] != pair[1])
-    begin = max(0, next(apart, min(len(found), len(told))) - BEFORE)
-    parts = (each[begin : begin + SHOWN] for each in (found, told))
+def differing(found: str, recorded: str) -> str:
+    apart = (n for n, pair in enumerate(zip(found, recorded, strict=False)) if pair[0] != pair[1])
+    begin = max(0, next(apart, min(len(found), len(recorded))) - BEFORE)
+    parts = (each[begin : begin + SHOWN] for each in (found, recorded))
     return ", not ".join("…" * (begin > 0) + repr(part) for part in parts)
 
 
@@ -149,8 +144,7 @@ BRACKETED = re.compile(r"\[[^\[\]\n]{1,40}\]")
 TOOL = re.compile(r"^- ([A-Za-z_]\w{0,63})\(([^()\n]*)\)", re.MULTILINE | re.ASCII)
 WORD = re.compile(r"[A-Za-z]+|[0-9]+")
 DIGIT = re.compile(r"[0-9]")
-CALLED = 0.8
-"""Fraction of guesses that call a tool, if there are any; others end the episode."""
+CALLED = 0.8  # fraction of guesses that call a tool, if there are any; others end the episode
 REDRAWN = 0.5  # fraction of guesses with new random digits
 
 

@@ -14,30 +14,16 @@ from textarena.envs.registration import ENV_REGISTRY
 
 ALONE = frozenset(
     {
-        "2048",
-        "Blackjack",
-        "Crosswords",
-        "FifteenPuzzle",
-        "FrozenLake",
-        "GuessTheNumber",
-        "LightsOut",
-        "LogicPuzzle",
-        "Mastermind",
-        "Minesweeper",
-        "Secretary",
-        "Set",
-        "Slitherlink",
-        "Sokoban",
-        "Sudoku",
-        "ThreeCardMonte",
+        *("2048", "Blackjack", "Crosswords", "FifteenPuzzle", "FrozenLake", "GuessTheNumber"),
+        *("LightsOut", "LogicPuzzle", "Mastermind", "Minesweeper", "Secretary", "Set"),
+        *("Slitherlink", "Sokoban", "Sudoku", "ThreeCardMonte"),
     }
 )
 """Single-player games."""
 
 _COLUMNS = "abcdefghij"
 
-TOLD = ("<told>",)
-"""Marks games that list the valid moves."""
+FROM_LIST = ("<listed>",)  # Marks games that list the valid moves.
 
 FORMS: Mapping[str, tuple[str, ...]] = {
     "Alquerque": ("[<a-e><1-5> <a-e><1-5>]",),
@@ -52,7 +38,7 @@ FORMS: Mapping[str, tuple[str, ...]] = {
     "Briscola": ("[play <1-3>]",),
     "Chopsticks": ("[attack <0-1> <0-1>]", "[split <0-9> <0-9>]"),
     "ConnectFour": ("[col <0-14>]",),
-    "Crusade": TOLD,
+    "Crusade": FROM_LIST,
     "GameOfPureStrategy": ("[A]", "[<2-10>]", "[J]", "[Q]", "[K]"),
     "GermanWhist": ("[play <1-13>]",),
     "Golf": ("[draw]", "[take]", "[swap <1-3> <1-3>]", "[discard]"),
@@ -73,12 +59,12 @@ FORMS: Mapping[str, tuple[str, ...]] = {
     "Poker": ("[Check]", "[Call]", "[Fold]", "[Raise <20-100>]"),
     "QuantumTicTacToe": ("[<0-8>,<0-8>]",),
     "SimpleBlindAuction": ("[Bid on Item <0-2>: <1-300>]",),
-    "SimpleTak": TOLD,
+    "SimpleTak": FROM_LIST,
     "Snake": ("[up]", "[down]", "[left]", "[right]"),
     "Surround": ("[up]", "[down]", "[left]", "[right]"),
     "TicTacToe": ("[<0-8>]",),
     "UltimateTicTacToe": ("[<0-8> <0-8>]",),
-    "WildTicTacToe": TOLD,
+    "WildTicTacToe": FROM_LIST,
 }
 """Two-player games: forms of the opponent's moves; ``<a-e>`` is a letter, ``<1-13>`` a number."""
 
@@ -120,13 +106,11 @@ REFUSED: Mapping[str, str] = {name: why for why, names in _REASONS.items() for n
 """Unsupported games, with reasons."""
 
 REFUSED_VARIANTS: Mapping[str, str] = {"Sokoban-v0-medium": _SLOW, "Sudoku-v0-hard": _SLOW}
-"""Unsupported variants of supported games."""
-
 
 MOST_TRIES = 4096  # invalid moves after which the opponent gives up
 LISTED = re.compile(r"(?:Available|Valid) moves?:(.*)", re.IGNORECASE)
 BRACKETED = re.compile(r"\[[^\[\]]+\]")
-SLOT = re.compile(r"<(\w+)-(\w+)>")
+SLOT, SLOTS = re.compile(r"<(\w+)-(\w+)>"), re.compile(r"(<\w+-\w+>)")
 GIVEN_UP = "I give up."
 
 
@@ -135,15 +119,14 @@ class Opponent:
 
     def __init__(self, forms: Sequence[str], rng: random.Random) -> None:
         self._rng = rng
-        self._forms = [
-            [_choices(part) for part in _parts(form)] for form in forms if form not in TOLD
-        ]
+        parts = [filter(None, SLOTS.split(form)) for form in forms if form not in FROM_LIST]
+        self._forms = [[_choices(part) for part in form] for form in parts]
 
     def move(self, game: Any) -> bool:
         """Make a move, hiding invalid attempts; return whether the game is over."""
         _, messages = game.get_observation()
         state, allowance = game.state, game.state.error_allowance
-        told = {player: len(seen) for player, seen in state.observations.items()}
+        lengths = {player: len(seen) for player, seen in state.observations.items()}
         state.error_allowance = MOST_TRIES + 1
         for move in self._moves(messages):
             state.error_count = 0
@@ -152,26 +135,19 @@ class Opponent:
                 state.error_allowance = allowance
                 return bool(over)
             for player, seen in state.observations.items():
-                del seen[told[player] :]
+                del seen[lengths[player] :]
         state.error_allowance = 0
         over, _ = game.step(GIVEN_UP)
         state.error_allowance = allowance
         return bool(over)
 
     def _moves(self, messages: Sequence[tuple[int, str, Any]]) -> Iterator[str]:
-        listed = [move for _, text, _ in messages for move in _listed(text)]
+        lines = [line for _, text, _ in messages for line in LISTED.findall(text)]
+        listed = [move for line in lines for move in BRACKETED.findall(line)]
         self._rng.shuffle(listed)
         yield from listed
         for _ in range(MOST_TRIES if self._forms else 0):
             yield "".join(self._rng.choice(part) for part in self._rng.choice(self._forms))
-
-
-def _listed(text: str) -> list[str]:
-    return [move for line in LISTED.findall(text) for move in BRACKETED.findall(line)]
-
-
-def _parts(form: str) -> list[str]:
-    return [part for part in re.split(r"(<\w+-\w+>)", form) if part]
 
 
 def _choices(part: str) -> list[str]:
@@ -184,8 +160,7 @@ def _choices(part: str) -> list[str]:
     return [chr(letter) for letter in range(ord(first), ord(last) + 1)]
 
 
-ADAPTER = 1
-"""Increase it whenever the same game, seed and actions give other results."""
+ADAPTER = 1  # Increase it whenever the same game, seed and actions give other results.
 NUMBERS = 1_000_000
 MOST_TURNS = 1024  # consecutive turns of an opponent
 
@@ -261,10 +236,10 @@ class TextArenaGame:
         if self._over:
             return ""
         _, messages = self._game.get_observation()
-        return told(messages, self._seat)
+        return visible(messages, self._seat)
 
 
-def told(messages: Sequence[Message], seat: int) -> str:
+def visible(messages: Sequence[Message], seat: int) -> str:
     """Return messages as their reader sees them: the last board, no own moves."""
     kinds = textarena.ObservationType
     boards = [n for n, (_, _, kind) in enumerate(messages) if kind is kinds.GAME_BOARD]

@@ -106,7 +106,7 @@ def _arguments(text: str, at: int) -> tuple[int, dict[str, Any], list[Any]]:
     named: dict[str, Any] = {}
     positional: list[Any] = []
     if text.startswith(")", at):
-        return at + 1 + _spaces(text, at + 1), named, positional
+        return len(text) - len(text[at + 1 :].lstrip()), named, positional
     reader = json.JSONDecoder(parse_constant=_no_number)
     while True:
         keyword = KEYWORD.match(text, at)
@@ -128,10 +128,6 @@ def _arguments(text: str, at: int) -> tuple[int, dict[str, Any], list[Any]]:
         at = between.end()
         if between[1] == ")":
             return at, named, positional
-
-
-def _spaces(text: str, at: int) -> int:
-    return len(text) - at - len(text[at:].lstrip())
 
 
 def _check_depth(text: str) -> None:
@@ -156,7 +152,6 @@ def is_tool_class(found: type[Any]) -> bool:
 
 
 def tools_of(found: type[Any]) -> dict[str, Callable[..., Any]]:
-    """Return the tools of a class by name, sorted."""
     members = inspect.getmembers(found, inspect.isfunction)
     return {name: x for name, x in members if not name.startswith("_") and name not in OWN}
 
@@ -165,10 +160,8 @@ def as_environment(found: type[Any]) -> type[Environment]:
     """Return the environment of a tool class.
 
     Turns with calls are answered with the results, one per line. A turn without calls is the final
-    answer. Malformed calls and exceptions of tools are answered with an error.
-
-    Raises:
-        TypeError: it has no tools, one without a docstring, or a ``reset`` without a seed.
+    answer. Malformed calls and exceptions of tools are answered with an error. Raises TypeError: it
+    has no tools, one without a docstring, or a ``reset`` without a seed.
     """
     tools = tools_of(found)
     if not tools:
@@ -200,8 +193,8 @@ class _Tools:
 
     async def begin(self, seed: int, row: Mapping[str, Any]) -> str:
         self._object = self.made_of()
-        told = await awaited(self._object.reset(seed=seed, **row))
-        first = "" if told is None else _text(told)
+        observation = await awaited(self._object.reset(seed=seed, **row))
+        first = "" if observation is None else _text(observation)
         listed = "\n".join(f"- {described(name, tool)}" for name, tool in self.tools.items())
         return f"{first}\n\nTools:\n{listed}\n{INVITATION}".lstrip()
 
@@ -315,8 +308,8 @@ def _unfit(tool: Callable[..., Any], call: ToolCall) -> str | None:
 def _reason(error: Exception) -> str:
     """Describe an error, without Python's own message, which differs by version."""
     kind = type(error)
-    told = kind is ValueError or kind.__module__ != "builtins"
-    return f"{kind.__name__}: {error}" if told and str(error) else kind.__name__
+    stable = kind is ValueError or kind.__module__ != "builtins"
+    return f"{kind.__name__}: {error}" if stable and str(error) else kind.__name__
 
 
 def _type_name(hint: Any) -> str:

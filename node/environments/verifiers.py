@@ -20,10 +20,8 @@ from verifiers.v1.utils.generic import concrete_type
 
 from node.environments.environment import Environment
 
-MOST_TASKS = 4096
-"""Maximum tasks per taskset; all are loaded before the first is used."""
-NO_BOX = ("setup", "finalize")
-"""Methods of a task that run in a container, besides its scoring."""
+MOST_TASKS = 4096  # Per taskset; all are loaded before the first is used.
+NO_BOX = ("setup", "finalize")  # Methods of a task that run in a container, besides its scoring.
 
 
 def as_environment(found: type[Any]) -> type[Environment]:
@@ -103,7 +101,8 @@ def _unanswerable(taskset: type[Any], config: Any) -> str | None:
         return "it has tools, which are servers"
     if config.task.judges:
         return "a model judges the answers"
-    rewards = [each for each in _methods(task) if hasattr(each, "reward")]
+    methods = (each for base in task.__mro__ for each in vars(base).values() if callable(each))
+    rewards = [each for each in methods if hasattr(each, "reward")]
     if not rewards:
         return "its tasks have no rewards of their own"
     boxed = [each for each in rewards if "runtime" in inspect.signature(each).parameters]
@@ -111,14 +110,10 @@ def _unanswerable(taskset: type[Any], config: Any) -> str | None:
     return "its tasks need a box" if boxed or changed or task.NEEDS_CONTAINER else None
 
 
-def _methods(found: type[Any]) -> list[Any]:
-    return [each for base in found.__mro__ for each in vars(base).values() if callable(each)]
-
-
 def _trace(task: Any, answer: str) -> Any:
-    told = TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
+    described = TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
     agent = AgentInfo(config=vf.AgentConfig())
-    trace: Any = Trace(task=told, state=state_cls(type(task))(), agent=agent)
+    trace: Any = Trace(task=described, state=state_cls(type(task))(), agent=agent)
     asked, answered = UserMessage(content=task.data.prompt_text), AssistantMessage(content=answer)
     trace.nodes = [
         vf.MessageNode(message=asked, timestamp=0.0),

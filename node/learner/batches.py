@@ -19,29 +19,20 @@ CHEAP_PADDING = 256  # Tokens that take less time than the fixed cost of a pass.
 
 @dataclass(frozen=True, slots=True)
 class TrainingCompletion:
-    """One completion in the learner's vocabulary, with values per token.
+    """One completion in the learner's vocabulary, with values per token."""
 
-    Attributes:
-        ids: with the end-of-sequence token if the completion ended with it.
-        trained: whether the policy sampled the token (environment tokens are masked).
-        behaviour: log-probs under the policy that sampled it; None if unknown.
-        versions: of this node's policy that sampled it; None for another node's.
-        replayed: whether it was sampled for an earlier group (:mod:`node.rollout.replay`).
-    """
-
-    ids: tuple[int, ...]
-    trained: tuple[bool, ...]
-    behaviour: tuple[float, ...] | None = None
-    versions: tuple[int, ...] | None = None
-    replayed: bool = False
+    ids: tuple[int, ...]  # with the end-of-sequence token if the completion ended with it
+    trained: tuple[bool, ...]  # whether the policy sampled the token, not the environment
+    behaviour: tuple[float, ...] | None = None  # log-probs at sampling; None if unknown
+    versions: tuple[int, ...] | None = None  # of this node's policy; None for another node's
+    replayed: bool = False  # whether it was sampled for an earlier group
 
     def __post_init__(self) -> None:
         lengths = {len(self.ids), len(self.trained)}
         lengths |= {len(each) for each in (self.behaviour, self.versions) if each is not None}
         if len(lengths) != 1:
-            raise ValueError(
-                f"ids, trained, behaviour and versions differ in length: {sorted(lengths)}"
-            )
+            fields = "ids, trained, behaviour and versions"
+            raise ValueError(f"{fields} differ in length: {sorted(lengths)}")
 
     @classmethod
     def own(cls, tokens: Tokens) -> TrainingCompletion:
@@ -49,7 +40,6 @@ class TrainingCompletion:
         return cls(tokens.ids, (True,) * len(tokens.ids), tokens.logprobs, tokens.versions)
 
     def first(self, count: int) -> TrainingCompletion:
-        """Return the completion with its first ``count`` tokens."""
         if len(self.ids) <= count:
             return self
         behaviour = None if self.behaviour is None else self.behaviour[:count]
@@ -78,24 +68,17 @@ class Row:
 
     In ``[prompt | c1 | c2 | ...]`` every completion is positioned right after the prompt and sees
     the prompt and itself. The last token of each is omitted because it predicts nothing.
-
-    Attributes:
-        share: weight of a token or completion, see :meth:`node.learner.losses.Loss.share`.
-        group: number of its group in the update.
-        first: number of its first completion among all of the update.
-        credits: per completion, advantages by token; empty if turns do not have their own.
-        length: tokens read.
     """
 
     prompt_ids: tuple[int, ...]
     completions: tuple[TrainingCompletion, ...]
     advantages: tuple[float, ...]
     own: bool
-    share: float = 1.0
-    group: int = 0
-    first: int = 0
-    credits: tuple[tuple[float, ...], ...] = ()
-    length: int = field(init=False)
+    share: float = 1.0  # of a token or completion, see :meth:`node.learner.losses.Loss.share`
+    group: int = 0  # number of its group in the update
+    first: int = 0  # number of its first completion among all of the update
+    credits: tuple[tuple[float, ...], ...] = ()  # per completion, advantages by token, if any
+    length: int = field(init=False)  # tokens read
 
     def __post_init__(self) -> None:
         inner = sum(len(c.ids) for c in self.completions) - len(self.completions)
@@ -107,7 +90,6 @@ class Row:
         return len(self.completions) > 1
 
     def part(self, begin: int, end: int) -> Row:
-        """Return the row with some of its completions."""
         return replace(
             self,
             completions=self.completions[begin:end],
@@ -117,7 +99,6 @@ class Row:
         )
 
     def parts(self) -> list[Row]:
-        """Return one row per completion."""
         return [self.part(i, i + 1) for i in range(len(self.completions))]
 
 
@@ -125,45 +106,27 @@ class Row:
 class MicroBatch:
     """``B`` right-padded rows of ``L`` tokens, ``C`` completions of up to ``T``.
 
-    Attributes:
-        input_ids: int64 ``[B, L]``.
-        position_ids: int64 ``[B, L]``; None if every row has one completion.
-        segments: int64 ``[B, L]``, 0 in the prompt, 1 in the row's first completion and so on, or
-            None.
-        kept: number of last positions per row, from the first that predicts a completion's token.
-        scored: int64 ``[N]``, positions that predict trained tokens, indexes into ``[B, kept]``.
-        source: int64 ``[C, T]``, index in ``scored`` of the token's predictor; zero if not trained.
-        targets: int64 ``[C, T]``, token ids; zero where not trained.
-        mask: bool ``[C, T]``, trained tokens.
-        behaviour: float32 ``[C, T]``, mu; zero where unknown.
-        versions: int64 ``[C, T]``, of this node's policy; -1 for tokens of another node's.
-        known: bool ``[C, 1]``, completions with known mu.
-        own: bool ``[C, 1]``, completions this node sampled for this group.
-        replayed: bool ``[C, 1]``, completions sampled for an earlier group.
-        advantages, shares: float32 ``[C]``.
-        credits: float32 ``[C, T]``, advantages by token; None if no row has any.
-        numbers: of the ``C`` completions in the update.
-        groups: of the ``B`` rows in the update.
+    Ids, versions and indexes are int64, masks bool, all else float32.
     """
 
-    input_ids: Tensor
-    position_ids: Tensor | None
-    segments: Tensor | None
-    kept: int
-    scored: Tensor
-    source: Tensor
-    targets: Tensor
-    mask: Tensor
-    behaviour: Tensor
-    versions: Tensor
-    known: Tensor
-    own: Tensor
-    replayed: Tensor
-    advantages: Tensor
-    credits: Tensor | None
-    shares: Tensor
-    numbers: tuple[int, ...]
-    groups: tuple[int, ...]
+    input_ids: Tensor  # ``[B, L]``
+    position_ids: Tensor | None  # ``[B, L]``; None if every row has one completion
+    segments: Tensor | None  # ``[B, L]``, 0 in the prompt, 1 in the first completion; or None
+    kept: int  # last positions per row, from the first that predicts a completion's token
+    scored: Tensor  # ``[N]``, positions that predict trained tokens, indexes into ``[B, kept]``
+    source: Tensor  # ``[C, T]``, index in ``scored`` of the token's predictor; 0 if not trained
+    targets: Tensor  # ``[C, T]``, token ids; 0 where not trained
+    mask: Tensor  # ``[C, T]``, trained tokens
+    behaviour: Tensor  # ``[C, T]``, mu; 0 where unknown
+    versions: Tensor  # ``[C, T]``, of this node's policy; -1 for tokens of another node's
+    known: Tensor  # ``[C, 1]``, completions with known mu
+    own: Tensor  # ``[C, 1]``, completions this node sampled for this group
+    replayed: Tensor  # ``[C, 1]``, completions sampled for an earlier group
+    advantages: Tensor  # ``[C]``
+    credits: Tensor | None  # ``[C, T]``, advantages by token; None if no row has any
+    shares: Tensor  # ``[C]``
+    numbers: tuple[int, ...]  # of the ``C`` completions in the update
+    groups: tuple[int, ...]  # of the ``B`` rows in the update
 
 
 def held_tokens(rows: int, longest: Row, mask_weight: float) -> float:
@@ -184,8 +147,8 @@ def micro_batches(
 ) -> Iterator[MicroBatch]:
     """Batch rows of similar length so that :func:`held_tokens` meets the budget.
 
-    Rows with one completion need no mask and join masked rows only if that adds little padding. A
-    row beyond the budget gets its own micro-batch.
+    Unshared rows join masked ones only if that adds little padding. A row beyond the budget gets
+    its own micro-batch.
     """
     pending: list[Row] = []
     for row in sorted(rows, key=lambda row: (row.shared, row.length)):
@@ -246,8 +209,8 @@ def _collate(rows: Sequence[Row], pad_id: int, device: torch.device) -> MicroBat
 def _credits(rows: Sequence[Row], width: int, device: torch.device) -> Tensor | None:
     if not any(row.credits for row in rows):
         return None
-    told = (row.credits or [(gain,) * width for gain in row.advantages] for row in rows)
-    return _padded([*chain.from_iterable(told)], width, 0.0, np.float32).to(device)
+    lines = (row.credits or [(gain,) * width for gain in row.advantages] for row in rows)
+    return _padded([*chain.from_iterable(lines)], width, 0.0, np.float32).to(device)
 
 
 def _read(row: Row) -> list[int]:

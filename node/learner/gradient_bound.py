@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
 
 import torch
@@ -49,7 +49,7 @@ class Influence:
     """Influence of peers' groups on a step.
 
     ``largest_share`` is the maximum of one group in the sum of gradient norms, after scaling.
-    ``bounded`` counts groups scaled down, or omitted because their gradient is not finite.
+    ``bounded`` counts groups scaled down, or omitted because of a non-finite gradient.
     """
 
     largest_share: float | None = None
@@ -71,7 +71,7 @@ class GroupNorms:
         """Record a group's gradient norm; return the factor to add its gradient with now.
 
         Local groups come first. A peer's gradient far above the others is computed again after
-        scaling: the difference of large numbers would leave rounding errors.
+        scaling: a difference of large numbers would leave rounding errors.
         """
         if own:
             self._own.append(norm)
@@ -107,7 +107,6 @@ class GroupNorms:
         return {number: factor for number, factor in factors.items() if factor}
 
     def influence(self) -> Influence:
-        """Return the influence of all peers' groups."""
         level = self._level
         scaled = [min(norm, level) for norm in self._outside.values()]
         total = math.fsum(self._own) + math.fsum(scaled)
@@ -134,31 +133,24 @@ class AddGradient(Protocol):
     ) -> Tensor: ...
 
 
+@dataclass(eq=False)
 class BoundedGradient:
     """Gradient of an update; peers' groups are weighted and bounded in it.
 
-    Small models read all groups in one pass (:mod:`node.learner.group_gradients`), others one group
-    at a time. ``summed`` sums a scalar over all processes that hold a part of the weights.
-    ``by_use`` weighs peers' groups by usefulness. ``at_once`` says whether gradients may be held
-    together.
+    Small models read all groups in one pass, others one group at a time. ``summed`` sums a scalar
+    over all processes that hold a part of the weights. ``by_use`` weighs peers' groups by
+    usefulness. ``fits_together`` says whether gradients may be held together.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        optimizer: Optimizer,
-        add: AddGradient,
-        summed: Callable[[Tensor], Tensor],
-        *,
-        by_use: bool,
-        at_once: Callable[[Sequence[Row]], bool],
-    ) -> None:
-        self._model = model
-        self._optimizer = optimizer
-        self._add = add
-        self._summed = summed
-        self._by_use = by_use
-        self._at_once = at_once
+    model: torch.nn.Module
+    optimizer: Optimizer
+    add_gradient: AddGradient
+    summed: Callable[[Tensor], Tensor]
+    _: KW_ONLY
+    by_use: bool
+    fits_together: Callable[[Sequence[Row]], bool]
+
+    def __post_init__(self) -> None:
         self._small = True
         self._checked = False
 
@@ -170,9 +162,9 @@ class BoundedGradient:
         ``frozen`` holds by completion what the first pass over these rows fixes for later ones.
         """
         if all(row.own for row in rows):
-            return self._add(rows, frozen, tally), Influence()
+            return self.add_gradient(rows, frozen, tally), Influence()
         together = None
-        if self._small and self._at_once(rows) and fits([*self._model.parameters()], len(rows)):
+        if self._small and self.fits_together(rows) and fits([*self.model.parameters()], len(rows)):
             together = self._together(rows, frozen, tally, groups)
         return together or self._one_by_one(rows, frozen, tally, groups)
 
@@ -180,37 +172,37 @@ class BoundedGradient:
         self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: UpdateSums, groups: float
     ) -> tuple[Tensor, Influence] | None:
         """Add all rows in one pass; return None and add nothing if that is impossible."""
-        seen, heard = dict(frozen), UpdateSums()
-        with GroupGradients(self._model, [row.group for row in rows]) as apart:
-            loss = self._add(rows, seen, heard, apart=apart)
+        fixed, sums = dict(frozen), UpdateSums()
+        with GroupGradients(self.model, [row.group for row in rows]) as apart:
+            loss = self.add_gradient(rows, fixed, sums, apart=apart)
         if not (self._checked or apart.complete):
             self._small = False
             log.info("groups are read one by one: this model has weights that no hook listens to")
         values = apart.norms() if self._small else []
         if not values or not all(map(math.isfinite, values)):
-            self._optimizer.discard()
+            self.optimizer.discard()
             return None
         self._checked = True
-        norms, weights = GroupNorms(groups), self._weights(rows, heard)
+        norms, weights = GroupNorms(groups), self._weights(rows, sums)
         for row, norm in zip(rows, values, strict=True):
             norms.take(row.group, norm, own=row.own, weight=weights.get(row.group, 1.0))
         scales = norms.scales()
         if min(scales.values()) < 1.0:
             apart.weigh([scales.get(row.group, 1.0) for row in rows])
-        frozen.update(seen)
-        tally.add(heard)
+        frozen.update(fixed)
+        tally.add(sums)
         return loss, norms.influence()
 
     def _one_by_one(
         self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: UpdateSums, groups: float
     ) -> tuple[Tensor, Influence]:
-        parts, norms = GradientSum(self._optimizer.masters, self._summed), GroupNorms(groups)
+        parts, norms = GradientSum(self.optimizer.masters, self.summed), GroupNorms(groups)
         losses = []
         for row in sorted(rows, key=lambda row: not row.own):
-            heard = UpdateSums()
-            loss = self._add([row], frozen, heard)
-            tally.add(heard)
-            weight = self._weights([row], heard).get(row.group, 1.0)
+            sums = UpdateSums()
+            loss = self.add_gradient([row], frozen, sums)
+            tally.add(sums)
+            weight = self._weights([row], sums).get(row.group, 1.0)
             factor = norms.take(row.group, parts.norm(), own=row.own, weight=weight)
             if row.own or norms.measured(row.group):
                 losses.append(loss)
@@ -221,10 +213,10 @@ class BoundedGradient:
         missing = norms.missing()
         for row in rows:
             if factor := missing.get(row.group, 0.0):
-                self._add([row], dict(frozen), UpdateSums(), factor)
+                self.add_gradient([row], dict(frozen), UpdateSums(), factor)
                 parts.keep()
         parts.hand_over()
         return torch.stack(losses or [torch.zeros_like(loss)]).sum(), norms.influence()
 
-    def _weights(self, rows: Sequence[Row], heard: UpdateSums) -> Mapping[int, float]:
-        return usefulness(rows, heard.plausible()) if self._by_use else {}
+    def _weights(self, rows: Sequence[Row], sums: UpdateSums) -> Mapping[int, float]:
+        return usefulness(rows, sums.plausible()) if self.by_use else {}

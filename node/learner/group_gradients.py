@@ -54,7 +54,6 @@ class GroupGradients(Opened):
         self._rows = torch.tensor([self._places[number] for number in groups], device=device)
 
     def clear(self) -> None:
-        """Discard the recorded gradients."""
         self._parts.clear()
 
     @property
@@ -71,7 +70,6 @@ class GroupGradients(Opened):
         return bool(off <= AGREEMENT**2 * scale)
 
     def norms(self) -> list[float]:
-        """Return the L2 norm of each group's gradient."""
         squares = [part.flatten(1).square().sum(1) for part in self._parts.values()]
         norms: list[float] = torch.stack(squares).sum(0).sqrt().tolist()
         return norms
@@ -157,8 +155,12 @@ class GradientSum:
         self._kept: list[Tensor | None] = [None] * len(weights)
 
     def norm(self) -> float:
-        """Return the L2 norm of the current part."""
-        return self._norm([weight.grad for weight in self._weights])
+        parts = [weight.grad for weight in self._weights if weight.grad is not None]
+        local = [part.to_local() if isinstance(part, DTensor) else part for part in parts]
+        norms = [torch.linalg.vector_norm(part, dtype=torch.float32) for part in local]
+        if not norms:
+            return 0.0
+        return math.sqrt(float(self._total(torch.stack(norms).square().sum())))
 
     def keep(self, factor: float = 1.0) -> None:
         """Add ``factor`` times the current part to the sum."""
@@ -170,7 +172,6 @@ class GradientSum:
             weight.grad = None
 
     def drop(self) -> None:
-        """Discard the current part."""
         for weight in self._weights:
             weight.grad = None
 
@@ -179,17 +180,3 @@ class GradientSum:
         for weight, kept in zip(self._weights, self._kept, strict=True):
             weight.grad = kept
         self._kept = [None] * len(self._weights)
-
-    def _norm(self, tensors: Sequence[Tensor | None]) -> float:
-        norms = [
-            torch.linalg.vector_norm(_local(each), dtype=torch.float32)
-            for each in tensors
-            if each is not None
-        ]
-        if not norms:
-            return 0.0
-        return math.sqrt(float(self._total(torch.stack(norms).square().sum())))
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -20,20 +20,13 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from node.config.learning import LearnerSection
 from node.config.registry import ADVANTAGES, CORRECTIONS, LOSSES
-from node.errors import ConfigError
+from node.errors import ConfigError, NodeError
 from node.learner.batches import MicroBatch, Row, TrainingGroup, held_tokens, micro_batches
 from node.learner.gradient_bound import BoundedGradient
 from node.learner.group_gradients import GroupGradients
 from node.learner.logprobs import TokenScores
 from node.learner.losses import Clip, Loss, Terms
-from node.learner.micro_batching import (
-    RowCost,
-    TokenBudget,
-    UpdateShare,
-    fits,
-    no_room_to_step,
-    ran_out,
-)
+from node.learner.micro_batching import RowCost, TokenBudget, UpdateShare, fits, ran_out
 from node.learner.off_policy import Span, Weighting, check_versions, plausibility, usefulness
 from node.learner.optimizer import Optimizer
 from node.learner.steps import (
@@ -54,8 +47,7 @@ from swarm.groups import informative
 class GradientCheckpointing:
     """Gradient checkpointing (arXiv:1604.06174) of every decoder layer.
 
-    Raises:
-        ConfigError: the model does not support it.
+    Raises ConfigError: the model does not support it.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -69,16 +61,12 @@ class GradientCheckpointing:
 
     @contextmanager
     def forward(self) -> Iterator[None]:
-        """Recompute layers in the block; outside it they keep caches for sampling.
-
-        The library's switch requires training mode, in which some layers drop activations at
-        random.
-        """
+        """Recompute layers in the block; outside it they keep caches for sampling."""
+        # The library's switch requires training mode, in which some layers use dropout.
         for layer in self._layers:
-            again = partial(
+            layer.forward = partial(
                 checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False
             )
-            layer.forward = again
         try:
             yield
         finally:
@@ -91,7 +79,7 @@ class Pass:
     """Results of one pass over an update's groups.
 
     ``frozen`` holds by completion number the proximal log-probs and entropies, ``[T, 2]``, of the
-    first pass; it is empty if there is only one. ``apart`` records the groups' gradients.
+    first of several passes. ``apart`` records the groups' gradients.
     """
 
     frozen: dict[int, Tensor]
@@ -108,9 +96,8 @@ class Learner:
     """In-place updates of a policy; every optimizer step increments its version.
 
     Nothing else may write the policy's weights during an update. ``share`` is the part of an update
-    that this process computes. The other arguments are those of
-    :class:`node.learner.steps.Choices`. ``sharing`` is None if each completion has its own copy of
-    the prompt.
+    that this process computes; for the others see :class:`node.learner.steps.Choices`. ``sharing``
+    is None if each completion has its own copy of the prompt.
     """
 
     def __init__(
@@ -139,17 +126,15 @@ class Learner:
         self._share = share or UpdateShare()
         self._span = Span(policy.version, config.epochs)
         self._budget = TokenBudget(config.micro_batch_tokens)
-        checkpointing = config.gradient_checkpointing
-        self._forward = (
-            GradientCheckpointing(policy.model).forward if checkpointing else nullcontext
-        )
+        checkpointed = config.gradient_checkpointing and GradientCheckpointing(policy.model)
+        self._forward = checkpointed.forward if checkpointed else nullcontext
         self._gradient = BoundedGradient(
             policy.model,
             self.optimizer,
             self.add,
             self._share.sum,
             by_use=corrected.by_use,
-            at_once=self._at_once,
+            fits_together=self._fits_together,
         )
         # Last, because after a forward pass an FSDP model shows other weights.
         self._scores = TokenScores(policy.model, temperature, config.micro_batch_tokens)
@@ -218,7 +203,14 @@ class Learner:
     def _step(self) -> float:
         lr = self.optimizer.lr
         if ran_out(self.optimizer.step):
-            raise no_room_to_step()
+            raise NodeError(
+                "memory runs out in the optimizer's step",
+                "it keeps two numbers for each trained weight, and a float32 copy of weights in "
+                "half precision",
+                "Set learner.optimizer = 'adamw8bit', learner.offload = true or policy.lora_rank = "
+                "16; where an engine is on the same GPU, engine.sleep_mode = true or a lower "
+                "engine.gpu_memory_utilization.",
+            )
         self._policy.version += 1
         return lr
 
@@ -291,7 +283,7 @@ class Learner:
                 apart.clear()
             self._share.cut(self._budget, batch)
 
-    def _at_once(self, rows: Sequence[Row]) -> bool:
+    def _fits_together(self, rows: Sequence[Row]) -> bool:
         if self._config.gradient_checkpointing or self._config.offload:
             return False
         return not self._scores.in_parts(sum(row.length for row in rows))

@@ -27,7 +27,7 @@ class VocabularyHead:
     """Split of a causal language model's forward pass before its output matrix.
 
     The model's own ``forward`` applies soft caps, scales and adapters to the logits; in it,
-    precomputed hidden states replace the ``last_hidden_state`` of its ``base_model``.
+    precomputed hidden states replace its ``base_model``'s output.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -200,8 +200,7 @@ WHOLE_BYTES = 128 << 20  # Maximum float32 logits of a micro-batch without chunk
 class TokenLogprobs(NamedTuple):
     """Scores of a micro-batch's completion tokens, float32 ``[C, T]``.
 
-    They are undefined where not trained. ``entropies`` (nats, no gradient) is None if not
-    requested.
+    Undefined where not trained. ``entropies`` are in nats, without gradient, if requested.
     """
 
     logprobs: Tensor
@@ -211,8 +210,8 @@ class TokenLogprobs(NamedTuple):
 class TokenScores:
     """Scorer of micro-batches, in bounded memory for any vocabulary size.
 
-    ``temperature`` divides the logits, as in sampling. If the logits of ``tokens``, the size of the
-    largest micro-batch, may exceed ``WHOLE_BYTES``, the model is checked for chunked logits.
+    ``temperature`` divides the logits. If the logits of ``tokens``, the largest micro-batch, may
+    exceed ``WHOLE_BYTES``, the model is checked for chunked logits.
     """
 
     def __init__(self, model: PreTrainedModel, temperature: float, tokens: int) -> None:
@@ -228,10 +227,9 @@ class TokenScores:
     def __call__(
         self, batch: MicroBatch, *, entropies: bool = True, whole: bool = False
     ) -> TokenLogprobs:
-        """Score a micro-batch, differentiable by ``backward``.
+        """Score a micro-batch, differentiable by ``backward``; see :func:`chunked_logprobs`.
 
-        See :func:`chunked_logprobs`. ``whole`` disables chunks; hooks on the model's modules need
-        this.
+        ``whole`` disables chunks; hooks on the model's modules need this.
         """
         if self._head and not whole and self._large(len(batch.input_ids) * batch.kept):
             logprobs, spread = self._chunked(batch, self._head)
@@ -266,10 +264,7 @@ def distributions(model: PreTrainedModel, batch: MicroBatch, temperature: float)
     output = model(input_ids=batch.input_ids, use_cache=False, logits_to_keep=batch.kept, **apart)
     # Some models ignore logits_to_keep.
     logits: Tensor = output.logits[:, -batch.kept :].flatten(0, 1)
-    logits = logits.index_select(0, batch.scored).float()
-    if temperature != 1.0:
-        logits = logits / temperature
-    return logits.log_softmax(-1)
+    return _tempered(logits.index_select(0, batch.scored), temperature).log_softmax(-1)
 
 
 def token_logprobs(distribution: Tensor, batch: MicroBatch) -> Tensor:
@@ -288,8 +283,7 @@ def token_entropies(distribution: Tensor, batch: MicroBatch) -> Tensor:
 def completion_bias(segments: Tensor, dtype: torch.dtype) -> Tensor:
     """Return attention biases ``[B, 1, L, L]``: zero if visible, else the minimum.
 
-    A token sees earlier tokens of the prompt and of its own completion. ``segments`` is that of
-    :class:`node.learner.batches.MicroBatch`.
+    A token sees earlier tokens of the prompt and of its own completion (``segments``).
     """
     length = segments.shape[1]
     hidden = (segments[:, None] != segments[:, :, None]) & (segments[:, None] != 0)

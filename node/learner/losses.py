@@ -31,8 +31,8 @@ class Terms:
 
     A row is a completion, or one turn of it if turns have their own advantages. ``prox`` is from
     before the first step. ``weights`` corrects for a behavior policy other than ``prox``.
-    ``advantages`` and ``shares`` are ``[B]``, the others ``[B, T]``; ``mask`` is true on trained
-    tokens, the rest is float32.
+    ``advantages`` and ``shares`` are ``[B]``, the others ``[B, T]``; all are float32 except the
+    bool ``mask`` of trained tokens.
     """
 
     cur: Tensor
@@ -47,8 +47,8 @@ class Terms:
 class Counts:
     """Sizes of a group, before anything in it is skipped or masked.
 
-    ``rows`` are completions; ``sequences`` are turns if these have their own advantages. ``cap`` is
-    the maximum of trained tokens per completion.
+    ``rows`` are completions, ``sequences`` completions or turns with their own advantages. ``cap``
+    is the maximum of trained tokens per completion.
     """
 
     tokens: int
@@ -128,11 +128,8 @@ class Grpo(Loss):
         return clipped_sum(terms, self.clip)
 
 
-class DrGrpo(Loss):
+class DrGrpo(Grpo):
     """GRPO's sum over a constant ``rows * cap`` (arXiv:2503.20783), no length bias."""
-
-    def __call__(self, terms: Terms) -> Tensor:
-        return clipped_sum(terms, self.clip)
 
     def size(self, counts: Counts) -> int:
         return counts.rows * counts.cap

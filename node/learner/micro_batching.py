@@ -34,23 +34,11 @@ def ran_out(work: Callable[[], object]) -> bool:
     try:
         work()
     except RuntimeError as error:
-        told = any(message in str(error) for message in MESSAGES)
-        if not (told or isinstance(error, torch.OutOfMemoryError)):
-            raise
-        return True
+        known = any(message in str(error) for message in MESSAGES)
+        if known or isinstance(error, torch.OutOfMemoryError):
+            return True
+        raise
     return False
-
-
-def no_room_to_step() -> NodeError:
-    """Create the error for an optimizer step without memory, independent of batches."""
-    return NodeError(
-        "memory runs out in the optimizer's step",
-        "it keeps two numbers for each trained weight, and a float32 copy of weights in half "
-        "precision",
-        "Set learner.optimizer = 'adamw8bit', learner.offload = true or policy.lora_rank = 16; "
-        "where an engine is on the same GPU, engine.sleep_mode = true or a lower "
-        "engine.gpu_memory_utilization.",
-    )
 
 
 class TokenBudget:
@@ -113,10 +101,9 @@ def fits(model: PreTrainedModel) -> bool:
 class RowCost:
     """Cost of a row, estimated in multiplications of a forward pass.
 
-    A shared row saves copies of the prompt but pays for the whole square of its tokens, not half of
-    small squares. ``matrices`` is for one token, ``pair`` for its attention to another in all
-    layers. ``mask_weight`` overestimates the memory of one mask element relative to a token's
-    activations.
+    A shared row saves copies of the prompt but pays for the whole square of its tokens.
+    ``matrices`` is for one token, ``pair`` for its attention to another in all layers.
+    ``mask_weight`` overestimates the memory of one mask element relative to a token's activations.
     """
 
     matrices: int
@@ -130,11 +117,8 @@ class RowCost:
         heads, hidden = config.num_attention_heads, config.hidden_size
         size = getattr(config, "head_dim", None) or hidden // heads
         layers = config.num_hidden_layers
-        return cls(
-            model.num_parameters(exclude_embeddings=True),
-            2 * layers * heads * size,
-            1.0 / (layers * hidden),
-        )
+        matrices = model.num_parameters(exclude_embeddings=True)
+        return cls(matrices, 2 * layers * heads * size, 1.0 / (layers * hidden))
 
     def cost(self, row: Row) -> float:
         """Return the multiplications for the row."""
@@ -160,7 +144,7 @@ T = TypeVar("T")
 class UpdateShare:
     """Part of an update that this process computes: by default all of it.
 
-    All processes that train one policy call the same methods and make equally many passes.
+    All processes call the same methods and make equally many passes.
     """
 
     def room(self, budget: TokenBudget, held: Sequence[float]) -> float:

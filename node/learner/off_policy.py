@@ -31,10 +31,10 @@ SPARE = 8  # Tokens; a budget is LENGTHS times the long local completions plus S
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A completion to be imitated.
+    """A completion to be imitated, and what the filters read of it.
 
     ``ids`` is the text in this node's tokens before truncation; ``budget`` limits them if known.
-    ``elsewhere`` says whether another author sent the same text.
+    ``elsewhere``: another author sent the same text.
     """
 
     text: str
@@ -87,9 +87,9 @@ FILTERS: dict[str, Callable[[Answer], bool]] = {
 def unlikely(logprobs: Tensor, mask: Tensor) -> Tensor:
     """Find completions less likely than honest text of any model, bool ``[B]``.
 
-    This is GRAIL's sampling check with floors for authors who sample from another model. It uses
-    the median and a low quantile, so single surprising tokens, which teach most, do not count.
-    ``logprobs`` (float32) and ``mask`` (bool, trained tokens) are ``[B, T]``.
+    GRAIL's sampling check, with floors for authors who sample from another model. Median and low
+    quantile do not count single surprising tokens, which teach most. ``logprobs`` (float32) and
+    ``mask`` (bool, trained tokens) are ``[B, T]``.
     """
     lengths = mask.sum(-1)
     ordered = torch.where(mask, logprobs, torch.inf).sort(-1).values
@@ -124,9 +124,8 @@ class Stale:
 def decoupled_weights(prox: Tensor, mu: Tensor, mask: Tensor, stale: Stale) -> Tensor:
     """Return ``w = exp(prox - mu)``, bounded by ``stale``, ``[B, T]``, no gradient.
 
-    The importance weight of AReaL's decoupled objective (arXiv:2505.24298) corrects for the
-    sampling policy; the ratio's clip limits the update. It is one where masked out. A weight of
-    zero drops the token without changing a denominator.
+    The importance weight of AReaL's decoupled objective (arXiv:2505.24298); one where masked out. A
+    weight of zero drops the token without changing a denominator.
     """
     drift = prox - mu
     if stale.treat == "mask_sequences":
@@ -189,7 +188,7 @@ class Correction(Plugin, ABC):
         """Return weights of peers' tokens, ``[C, T]``, one where masked out, no gradient.
 
         ``prox`` and ``entropies`` (nats) are those of the policy when the update begins. ``mask``
-        is true on peers' trained tokens. All are ``[C, T]``.
+        is true on peers' trained tokens.
         """
 
     def reads(self, advantage: float) -> bool:
@@ -213,20 +212,18 @@ class Uncorrected(Correction):
         return torch.ones_like(prox)
 
 
-class TisOptions(Section):
-    """Options of truncated importance sampling."""
-
-    cap: float = key(2.0, "Upper bound of a weight; 1 for external tokens.", gt=0)
-
-
 class TruncatedWeights(Correction):
     """Weight ``min(exp(prox - mu), cap)`` where the behavior log-prob ``mu`` is known.
 
     For peers' tokens the cap is not above 1, so no claim raises a weight.
     """
 
-    Options = TisOptions
-    options: TisOptions
+    class Options(Section):
+        """Options of truncated importance sampling."""
+
+        cap: float = key(2.0, "Upper bound of a weight; 1 for external tokens.", gt=0)
+
+    options: Options
 
     def external(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
         cap = min(self.options.cap, 1.0)
@@ -239,8 +236,7 @@ class TruncatedWeights(Correction):
 def tis_weights(prox: Tensor, mu: Tensor, mask: Tensor, cap: float) -> Tensor:
     """Return truncated importance weights ``min(exp(prox - mu), cap)``, ``[B, T]``.
 
-    Token-level truncation as in DART (arXiv:2509.23866); ``mu`` is the behavior log-prob. Weights
-    are one where masked out and have no gradient.
+    Token-level truncation as in DART (arXiv:2509.23866); one where masked out, no gradient.
     """
     return torch.where(mask, (prox - mu).exp().clamp(max=cap), 1.0).detach()
 
@@ -280,8 +276,7 @@ def usefulness(rows: Sequence[Row], sums: Mapping[int, tuple[float, float]]) -> 
 
 
 NEGLIGIBLE = 1e-6
-"""Smaller weights become zero. They would fill the backward pass with denormal numbers, which are a
-hundred times slower on a CPU, so that crafted text could stop a node."""
+"""Smaller weights become zero: denormal numbers make a CPU's backward pass 100 times slower."""
 
 
 class Tapered(Correction):
@@ -290,9 +285,8 @@ class Tapered(Correction):
     by_use = True
 
     def external(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
-        return tapered_weights(
-            prox, entropies, batch.behaviour, batch.known, mask, batch.advantages
-        )
+        mu, known, advantages = batch.behaviour, batch.known, batch.advantages
+        return tapered_weights(prox, entropies, mu, known, mask, advantages)
 
 
 def tapered_weights(
@@ -300,16 +294,15 @@ def tapered_weights(
 ) -> Tensor:
     """Return weights of Tapered Off-Policy REINFORCE (arXiv:2503.14286), ``[B, T]``.
 
-    The weight is the plausibility where ``A >= 0``, else
-    ``exp(min(0, sum_t(prox - mu), sum_t(prox + H)))``. So a stronger author's correct answers are
-    learned even if they are improbable as a whole, unlike with importance weights. Wrong answers
-    count only as far as this policy would sample them: pushing down improbable text moves
-    probability anywhere.
+    The weight is the plausibility where ``A >= 0``, else ``exp(min(0, sum_t(prox - mu), sum_t(prox
+    + H)))``. A stronger author's correct answers are learned even if they are improbable as a
+    whole. Wrong answers count only as far as this policy would sample them: pushing down improbable
+    text moves probability anywhere.
 
     ``mu`` is only the author's claim, and a claim that the text was improbable would raise the
     weight. So the text is also compared with what this policy would sample, whose mean log-prob is
-    ``-H``. The lower value counts: no claim raises a weight. Correct answers are compared token by
-    token (:func:`plausibility`); otherwise a phrase put in front of one would be learned.
+    ``-H``; the lower value counts. Correct answers are compared token by token
+    (:func:`plausibility`); otherwise a phrase put in front of one would be learned.
 
     Weights below ``NEGLIGIBLE`` are zero; they are one where masked out and have no gradient.
     ``known`` (bool ``[B, 1]``) marks rows whose ``mu`` is claimed. ``entropies`` is ``H``, in nats.
@@ -324,8 +317,8 @@ def tapered_weights(
 class Better(Tapered):
     """``Tapered``, for peers' answers that are better than their group's mean.
 
-    Worse answers are most of what peers send and bring no gain in experiments. A wrong answer says
-    little about which token was wrong, and a node has wrong answers of its own.
+    Worse answers are most of what peers send and bring no gain in experiments: a wrong answer says
+    little about which token was wrong.
     """
 
     def reads(self, advantage: float) -> bool:
@@ -335,9 +328,8 @@ class Better(Tapered):
 class Weighting:
     """Weights and proximal log-probs of an update.
 
-    With ``decoupled``, local rollouts may be of earlier versions and get :func:`decoupled_weights`
-    instead of the correction. With ``floor``, peers' completions that are
-    :func:`node.learner.off_policy.unlikely` are not imitated.
+    With ``decoupled``, local rollouts get :func:`decoupled_weights` instead of the correction. With
+    ``floor``, peers' completions that are :func:`unlikely` are not imitated.
     """
 
     def __init__(
@@ -353,8 +345,8 @@ class Weighting:
         """Return proximal log-probs ``[C, T]``; ``cur`` is from before the first step."""
         if not self._decoupled or self._config.proximal_policy == "start":
             return cur
-        told = interpolated_prox(cur, batch.behaviour, batch.versions, span)
-        return torch.where(batch.own & batch.known & (batch.versions >= 0), told, cur)
+        approximation = interpolated_prox(cur, batch.behaviour, batch.versions, span)
+        return torch.where(batch.own & batch.known & (batch.versions >= 0), approximation, cur)
 
     def unlikely(self, prox: Tensor, batch: MicroBatch) -> Tensor:
         """Find peers' completions that are too unlikely to be imitated, bool ``[C]``."""
@@ -369,17 +361,14 @@ class Weighting:
         Replayed completions weigh like a peer's, limited to ``min(exp(prox - mu), 1)`` where ``mu``
         is known (DART, arXiv:2509.23866). ``entropies`` is from the policy when the update begins.
         """
-        own = batch.own & batch.known & batch.mask
-        weights = torch.where(
-            batch.own,
-            self._own(prox, own, batch),
-            self._correction.external(prox, entropies, batch.mask & ~batch.own, batch),
-        ).masked_fill(self.unlikely(prox, batch)[:, None], 0.0)
+        known = batch.own & batch.known & batch.mask
+        if self._decoupled:
+            own = decoupled_weights(prox, batch.behaviour, known, self._stale)
+        else:
+            own = self._correction.own(prox, known, batch)
+        external = self._correction.external(prox, entropies, batch.mask & ~batch.own, batch)
+        weights = torch.where(batch.own, own, external)
+        weights = weights.masked_fill(self.unlikely(prox, batch)[:, None], 0.0)
         replayed = batch.replayed & batch.known & batch.mask
         most = tis_weights(prox, batch.behaviour, replayed, 1.0)
         return torch.where(replayed, weights.minimum(most), weights)
-
-    def _own(self, prox: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
-        if self._decoupled:
-            return decoupled_weights(prox, batch.behaviour, mask, self._stale)
-        return self._correction.own(prox, mask, batch)

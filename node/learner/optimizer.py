@@ -74,10 +74,10 @@ SLAB_BYTES = 16 << 20  # Float32 bytes of a half-precision gradient that are add
 class Optimizer:
     """AdamW (arXiv:1711.05101) with a linear warm-up on a model's parameters.
 
-    The two moments are float32, or 8-bit in blocks (``"adamw8bit"``, arXiv:2110.02861). With
-    ``offload`` moments, gradients and float32 weights are in main memory and the step runs there
-    (ZeRO-Offload, arXiv:2101.06840). Half-precision and offloaded weights get a float32 master
-    copy: half precision would round a step of 1e-6 away. float16 losses are scaled up.
+    The two moments are float32, or 8-bit in blocks (arXiv:2110.02861). With ``offload`` moments,
+    gradients and float32 weights are in main memory and the step runs there (ZeRO-Offload,
+    arXiv:2101.06840). Half-precision and offloaded weights get a float32 master copy: half
+    precision would round a step of 1e-6 away. float16 losses are scaled up.
     """
 
     def __init__(self, parameters: Iterable[Parameter], config: LearnerSection) -> None:
@@ -86,24 +86,19 @@ class Optimizer:
         self._config = config
         # Float32 weights that train beside frozen half-precision ones are not duplicated.
         self._copied = config.offload or any(p.dtype != torch.float32 for p in parameters)
-        self._masters: list[Tensor] = (
+        # Tensors that are stepped; `backward` adds to their `grad`.
+        self.masters: list[Tensor] = (
             [self._moved(p.detach(), copy=config.offload) for p in self._weights]
             if self._copied
             else list(self._weights)
         )
         half = any(p.dtype == torch.float16 for p in parameters)
         self._scale = HALF_LOSS_SCALE if half else 1.0
-        self.adam = _adam(self._masters, config)
+        self.adam = _adam(self.masters, config)
         self.steps = 0
 
     @property
-    def masters(self) -> Sequence[Tensor]:
-        """Tensors that are stepped; :meth:`backward` adds to their ``grad``."""
-        return self._masters
-
-    @property
     def lr(self) -> float:
-        """Learning rate of the next step."""
         warmup = max(1, self._config.warmup_steps)
         return self._config.lr * min(1.0, (self.steps + 1) / warmup)
 
@@ -113,7 +108,7 @@ class Optimizer:
         if not self._copied:
             torch.autograd.backward(loss)
             return
-        pairs = list(zip(self._masters, self._weights, strict=True))
+        pairs = list(zip(self.masters, self._weights, strict=True))
         with ExitStack() as stack:
             for master, weight in pairs:
                 hook = partial(self._take, master)
@@ -125,7 +120,7 @@ class Optimizer:
 
     def clip(self) -> Tensor:
         """Clip the gradient to ``max_grad_norm``; return its previous norm, a scalar."""
-        norm = torch.nn.utils.clip_grad_norm_(self._masters, self._config.max_grad_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self.masters, self._config.max_grad_norm)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def step(self) -> None:
@@ -135,31 +130,26 @@ class Optimizer:
         self.adam.step()
         if self._copied:
             with torch.no_grad():
-                for master, weight in zip(self._masters, self._weights, strict=True):
+                for master, weight in zip(self.masters, self._weights, strict=True):
                     weight.copy_(master)
         self.steps += 1
         self.discard()
 
     def discard(self) -> None:
         """Discard the gradient; the weights stay unchanged."""
-        for each in (*self._masters, *self._weights):
+        for each in (*self.masters, *self._weights):
             each.grad = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return all state except the model's weights; tensors are live, as in torch."""
-        masters = [m.detach() for m in self._masters] if self._copied else []
-        return {
-            "kind": self._config.optimizer,
-            "adam": self.adam.state_dict(),
-            "masters": masters,
-            "steps": self.steps,
-        }
+        masters = [m.detach() for m in self.masters] if self._copied else []
+        state = {"kind": self._config.optimizer, "adam": self.adam.state_dict()}
+        return state | {"masters": masters, "steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a :meth:`state_dict` from the same moment as the model's weights.
 
-        Raises:
-            ConfigError: the state belongs to another optimizer.
+        Raises ConfigError: the state belongs to another optimizer.
         """
         begun = state.get("kind", "adamw")
         if begun != self._config.optimizer:
@@ -175,7 +165,7 @@ class Optimizer:
         if self._copied:
             with torch.no_grad():
                 saved = state["masters"] or self._weights
-                for master, each in zip(self._masters, saved, strict=True):
+                for master, each in zip(self.masters, saved, strict=True):
                     master.copy_(each)
         self.steps = int(state["steps"])
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, Protocol, TypedDict
 
 import torch
@@ -19,8 +18,8 @@ from node.learner.logprobs import TokenScores
 class Step:
     """Rows of one optimizer step, with the shares of an update of these rows alone.
 
-    ``groups`` counts the informative groups that the step stands for. ``weight`` is the step's part
-    in the update's figures; all add up to 1.
+    ``groups`` counts the informative groups that the step stands for. ``weight`` is its part in the
+    update's figures; all add up to 1.
     """
 
     rows: tuple[Row, ...]
@@ -32,10 +31,9 @@ def steps_of(rows: Sequence[Row], useful: int, groups_per_step: int) -> list[Ste
     """Distribute an update's rows over steps of at least ``groups_per_step`` rows.
 
     0 means one step. As with mini-batches (PPO, arXiv 1707.06347, algorithm 1), more informative
-    groups give more steps. Unlike in PPO, each step has its own proximal policy, the one at its
-    beginning. So the clip limits further epochs and not the number of steps. Each step's loss is a
-    mean over its share of all groups, so the steps' mean is the update's loss. ``useful`` counts
-    informative groups.
+    groups (``useful``) give more steps. Unlike in PPO, each step has its own proximal policy, so
+    the clip limits further epochs and not the number of steps. Each step's loss is a mean over its
+    share of all groups, so the steps' mean is the update's loss.
     """
     count = max(1, len(rows) // groups_per_step) if groups_per_step else 1
     if count == 1:
@@ -112,34 +110,31 @@ def newest_rows(groups: Sequence[TrainingGroup], trained: Trained, longest: int)
 
     ``groups`` has the oldest first; ``longest`` limits the tokens read per completion.
     """
-    return list(islice(_rows(groups, trained, longest), MOST_COMPLETIONS))
+    rows: list[Row] = []
+    for group in reversed(groups):
+        cap = max(0, min(longest, trained.context_length - len(group.prompt_ids)))
+        for completion in reversed(group.completions):
+            read = completion.first(cap)
+            if read.behaviour is not None and trained.version in (read.versions or ()):
+                rows.append(Row(group.prompt_ids, (read,), (0.0,), group.own))
+    return rows[:MOST_COMPLETIONS]
 
 
 @torch.no_grad()
 def engine_gap(
     trained: Trained, rows: Sequence[Row], scores: TokenScores, token_budget: int
 ) -> float | None:
-    """Return the mean ``|cur - mu|`` over tokens of the current version, nats.
+    """Return the mean ``|cur - mu|`` over tokens of the current version, nats, or None.
 
-    None without such tokens. ``rows`` have one completion each. ``scores`` uses the engine's
-    sampling temperature.
+    ``rows`` have one completion each. ``scores`` uses the engine's sampling temperature.
     """
     gaps = []
     for batch in micro_batches(rows, token_budget, trained.pad_id, trained.device):
         cur = scores(batch, entropies=False).logprobs
-        told = batch.mask & batch.known & (batch.versions == trained.version)
-        gaps.append((cur - batch.behaviour).abs()[told])
+        current = batch.mask & batch.known & (batch.versions == trained.version)
+        gaps.append((cur - batch.behaviour).abs()[current])
     together = torch.cat(gaps) if gaps else torch.empty(0)
     return float(together.mean()) if len(together) else None
-
-
-def _rows(groups: Sequence[TrainingGroup], trained: Trained, longest: int) -> Iterator[Row]:
-    for group in reversed(groups):
-        cap = min(longest, trained.context_length - len(group.prompt_ids))
-        for completion in reversed(group.completions):
-            read = completion.first(max(0, cap))
-            if read.behaviour is not None and trained.version in (read.versions or ()):
-                yield Row(group.prompt_ids, (read,), (0.0,), group.own)
 
 
 class Choices(TypedDict, total=False):

@@ -33,10 +33,10 @@ class TurnCredit:
     """``A_it = (1 - c) A(r)_i + c A(G_t)_i`` with ``G_it = gamma^(T_i - t) r_i``.
 
     Turn ``t`` of trajectory ``i``, of ``T_i`` turns, is compared with the same turn of the group's
-    other trajectories, if they have one. Without others ``A`` is 0. UI-S1 (arXiv:2509.11543) adds
-    advantages of episodes and steps: ``c`` = 1/2 up to a factor. Its returns add up rewards of
-    steps; here only the last reward is known. With ``gamma`` below 1, the shorter of two
-    trajectories with the same reward did better. ``share`` is ``c``, ``discount`` is ``gamma``.
+    other trajectories; without others ``A`` is 0. UI-S1 (arXiv:2509.11543) adds advantages of
+    episodes and steps: ``c`` = 1/2 up to a factor. Its returns add up rewards of steps; here only
+    the last reward is known. ``share`` is ``c``, ``discount`` is ``gamma``; below 1, shorter
+    trajectories of equal reward did better.
     """
 
     def __init__(self, advantage: Advantage, share: float, discount: float) -> None:
@@ -48,7 +48,7 @@ class TurnCredit:
         """Return advantages by token for each completion; empty if no turn has its own.
 
         They are 0 where the policy did not sample the token. A peer's turn is not imitated if its
-        whole trajectory (advantage in ``whole``) is not: such text was not checked for that.
+        whole trajectory (advantage in ``whole``) is not: it was not checked for that.
         """
         turns = [turns_of(completion.trained) for completion in group.completions]
         if not self._share or max(map(len, turns)) < 2:
@@ -108,10 +108,9 @@ def undecided(
     """Mask the turns of a group in which their author was most certain.
 
     The ``share`` of turns, rounded up, with the highest mean token entropy is kept (DART,
-    arXiv:2509.23866, which keeps 0.8). The entropy is estimated by the mean of ``-mu``, the
-    log-prob at sampling. A turn without known ``mu`` is kept, so a peer's claim can remove a turn
-    but never add one. Single-turn answers are unchanged. A group's sum keeps the divisor of all
-    turns (:class:`node.learner.losses.Counts`).
+    arXiv:2509.23866, which keeps 0.8), estimated by the mean of ``-mu``. A turn without known
+    ``mu`` is kept, so a peer's claim can remove a turn but never add one. Single-turn answers are
+    unchanged. A group's sum keeps the divisor of all turns (:class:`node.learner.losses.Counts`).
     """
     turns = [turns_of(completion.trained) for completion in completions]
     if share == 1.0 or max(map(len, turns)) < 2:
@@ -123,10 +122,10 @@ def undecided(
         for place in places
     ]
     known.sort(key=lambda turn: -turn[0])
-    told = [list(completion.trained) for completion in completions]
+    masks = [list(completion.trained) for completion in completions]
     for _, number, place in known[math.ceil(share * len(known) - ROUNDING) :]:
-        told[number][place] = [False] * (place.stop - place.start)
-    return [replace(c, trained=tuple(line)) for c, line in zip(completions, told, strict=True)]
+        masks[number][place] = [False] * (place.stop - place.start)
+    return [replace(c, trained=tuple(line)) for c, line in zip(completions, masks, strict=True)]
 
 
 def rows_of(
@@ -143,8 +142,8 @@ def rows_of(
     """Return a row for each informative group with a trained token.
 
     Every group counts in the mean over groups, also those of equal rewards. ``reads`` selects
-    peers' completions by advantage and ``turns_kept`` the share of turns (:func:`undecided`).
-    Omitted ones still count in their group's mean. ``longest`` is the maximum of trained tokens per
+    peers' completions by advantage and ``turns_kept`` the share of turns (:func:`undecided`);
+    omitted ones still count in their group's mean. ``longest`` is the maximum of trained tokens per
     completion.
     """
     rows: list[Row] = []
@@ -185,7 +184,7 @@ def _counts(done: Sequence[TrainingCompletion], longest: int, *, by_turn: bool) 
 
 
 def by_own_group(
-    told: Mapping[int, tuple[float, ...]], groups: Sequence[TrainingGroup], rows: Sequence[Row]
+    values: Mapping[int, tuple[float, ...]], groups: Sequence[TrainingGroup], rows: Sequence[Row]
 ) -> tuple[tuple[tuple[float, ...], ...], ...]:
     """Arrange values by local group and completion; empty where there are none."""
     first = {
@@ -194,7 +193,7 @@ def by_own_group(
         if row.own and len(row.completions) == len(groups[row.group].completions)
     }
     return tuple(
-        tuple(told.get(first[number] + place, ()) for place in range(len(group.completions)))
+        tuple(values.get(first[number] + place, ()) for place in range(len(group.completions)))
         if number in first
         else ((),) * len(group.completions)
         for number, group in enumerate(groups)

@@ -22,56 +22,35 @@ QUANTILES = (0.01, 0.5, 0.99)
 class UpdateStats:
     """Statistics of one update.
 
-    Means are over the trained tokens of informative groups. A figure without measurement is None; a
-    count is 0 then.
-
-    Attributes:
-        loss, grad_norm: means over the first epoch, before each step and before clipping.
-        entropy: of the policy, nats per token.
-        clip_fraction: share of terms whose ratio to the proximal policy left the trust region, over
-            all epochs. Terms are tokens, or completions if a loss has one ratio each.
-        ratio_mean, ratio_max: of policy to behavior probability, on local tokens with known
-            behavior.
-        ratio_low, ratio_median, ratio_high: its quantiles 0.01, 0.5 and 0.99.
-        masked_fraction: share of the loss's terms with weight zero, over all epochs.
-        staleness: local tokens by policy steps since they were sampled, from 0 up.
-        engine_gap: train-inference mismatch, mean ``|cur - mu|`` on local tokens of the updated
-            version: in the update's groups, else in the engine's newest text.
-        largest_share: maximum share of a peer's group in the sum of gradient norms, in the first
-            epoch, after scaling: see :mod:`node.learner.gradient_bound`.
-        groups_bounded: peers' groups whose gradient was scaled down there.
-        unlikely: peers' completions not imitated, see :func:`node.learner.off_policy.unlikely`.
-        useful: :func:`node.learner.off_policy.usefulness` of each peer's group, in order.
-        entropies: by local group and completion: entropy before the first step per token read,
-            nats.
-        skipped: whether no optimizer step was made.
-        refused: steps refused because loss or gradient was not finite.
-        halved: how often micro-batches became smaller because memory ran out.
+    Means are over the trained tokens of informative groups; loss and gradient norm are those of the
+    first epoch, before each step and before clipping. A figure without measurement is None; a count
+    is 0 then. Ratios are of policy to behavior probability, on local tokens with known behavior.
     """
 
     loss: float | None = None
     grad_norm: float | None = None
-    entropy: float | None = None
-    clip_fraction: float | None = None
+    entropy: float | None = None  # of the policy, nats per token
+    clip_fraction: float | None = None  # of terms whose ratio left the trust region, all epochs
     ratio_mean: float | None = None
     ratio_max: float | None = None
-    ratio_low: float | None = None
+    ratio_low: float | None = None  # quantiles 0.01, 0.5 and 0.99
     ratio_median: float | None = None
     ratio_high: float | None = None
-    masked_fraction: float | None = None
-    staleness: tuple[int, ...] = ()
-    engine_gap: float | None = None
+    masked_fraction: float | None = None  # of terms with weight zero, all epochs
+    staleness: tuple[int, ...] = ()  # local tokens by policy steps since sampling, from 0 up
+    engine_gap: float | None = None  # train-inference mismatch, mean ``|cur - mu|`` on local tokens
     tokens_trained: int = 0
     groups_informative: int = 0
-    largest_share: float | None = None
-    groups_bounded: int = 0
-    unlikely: int = 0
-    useful: tuple[float, ...] = ()
+    largest_share: float | None = None  # see :mod:`node.learner.gradient_bound`
+    groups_bounded: int = 0  # peers' groups whose gradient was scaled down there
+    unlikely: int = 0  # peers' completions not imitated, see :func:`off_policy.unlikely`
+    useful: tuple[float, ...] = ()  # of each peer's group, see :func:`off_policy.usefulness`
+    # By local group and completion: entropy before the first step per token read, nats.
     entropies: tuple[tuple[tuple[float, ...], ...], ...] = field(default=(), repr=False)
     lr: float = 0.0
-    skipped: bool = True
-    refused: int = 0
-    halved: int = 0
+    skipped: bool = True  # whether no optimizer step was made
+    refused: int = 0  # steps whose loss or gradient was not finite
+    halved: int = 0  # how often micro-batches became smaller because memory ran out
 
 
 class UpdateSums:
@@ -87,17 +66,10 @@ class UpdateSums:
         self._entropies: list[Tensor] = []
 
     def add(self, other: UpdateSums) -> None:
-        """Add another tally's sums."""
-        self._sums += other._sums
-        self._bounded += other._bounded
-        self._ratios += other._ratios
-        self._ages += other._ages
-        self._unlikely += other._unlikely
-        self._plausible += other._plausible
-        self._entropies += other._entropies
+        for name, tensors in vars(other).items():
+            vars(self)[name] += tensors
 
     def on(self, device: str) -> UpdateSums:
-        """Return the same sums on another device."""
         moved = UpdateSums()
         for name, tensors in vars(self).items():
             setattr(moved, name, [tensor.to(device) for tensor in tensors])
@@ -110,21 +82,14 @@ class UpdateSums:
         age = torch.where(own & (batch.versions >= 0), version - batch.versions, UNKNOWN)
         own = own & ((age == 0) | (batch.versions < 0))
         gap = torch.where(known, cur - batch.behaviour, 0.0)
-        told = batch.mask & batch.own
+        local = batch.mask & batch.own
         numbers = entropy.new_tensor(batch.numbers)[:, None].expand_as(entropy)
-        self._entropies.append(torch.stack([numbers[told], entropy[told]], -1))
+        self._entropies.append(torch.stack([numbers[local], entropy[local]], -1))
         self._ratios.append(gap.exp().where(known, UNKNOWN).flatten())
         self._ages.append(age.flatten())
-        self._sums.append(
-            torch.stack(
-                [
-                    batch.mask.sum(),
-                    torch.where(batch.mask, entropy, 0.0).sum(),
-                    own.sum(),
-                    torch.where(own, gap.abs(), 0.0).sum(),
-                ]
-            )
-        )
+        spread = torch.where(batch.mask, entropy, 0.0).sum()
+        difference = torch.where(own, gap.abs(), 0.0).sum()
+        self._sums.append(torch.stack([batch.mask.sum(), spread, own.sum(), difference]))
 
     def add_bounded(self, loss: Loss, terms: Terms) -> None:
         """Add the clipped and masked terms of a micro-batch's loss, in any epoch."""

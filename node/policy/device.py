@@ -28,11 +28,8 @@ def device_named(name: str) -> torch.device:
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
-        raise PolicyError(
-            "policy.device",
-            f"{name!r} ({str(error).splitlines()[0]})",
-            "Set it to 'auto' or 'cpu'.",
-        ) from error
+        value = f"{name!r} ({str(error).splitlines()[0]})"
+        raise PolicyError("policy.device", value, "Set it to 'auto' or 'cpu'.") from error
 
 
 def draws_on(device: torch.device) -> torch.device:
@@ -43,7 +40,6 @@ def draws_on(device: torch.device) -> torch.device:
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait until the device has finished all submitted work."""
     import torch
 
     if device.type == "cuda":
@@ -97,7 +93,6 @@ def gpu_memory(device: str) -> int:
 
 
 def _driver() -> Any:
-    """Return the initialized driver; None if there is none."""
     try:
         driver = ctypes.CDLL(LIBRARY_ON_WINDOWS if sys.platform == "win32" else LIBRARY)
     except OSError:

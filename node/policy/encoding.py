@@ -29,10 +29,9 @@ def turn_ids(
 ) -> list[int]:
     """Encode one user turn of the chat template, up to where the policy begins.
 
-    Questions and their templates come from manifests. Text that spells special tokens is inserted
-    after the template has become ids, so that it cannot end the user's turn and write others. This
-    covers what the tokenizer calls special: any text can imitate a template whose marks are
-    ordinary text.
+    Text that spells special tokens is inserted after the template has become ids, so that it cannot
+    end the user's turn and write others. This covers what the tokenizer calls special: any text can
+    imitate a template whose marks are ordinary text.
     """
     if plain_ids(tokenizer, text) == _own_ids(tokenizer, text):
         return _own_ids(tokenizer, _turn(tokenizer, text, options))
@@ -51,8 +50,8 @@ def next_turn_ids(
 ) -> list[int]:
     """Encode a further user turn, from the policy's last EOS to its next start.
 
-    The template's rendering of earlier turns is dropped: their ids exist and are never encoded
-    again. Raises PolicyError if the template does not take a second turn.
+    The template's rendering of earlier turns is dropped: their ids exist already. Raises
+    PolicyError if the template does not take a second turn.
     """
     before, after = _around_next(tokenizer, sha256(text.encode()).hexdigest(), options)
     own = plain_ids(tokenizer, text) == _own_ids(tokenizer, text)

@@ -1,14 +1,12 @@
-"""LoRA adapters (arXiv:2106.09685), and policies of checkpoints: load and export.
+"""LoRA adapters (arXiv:2106.09685).
 
 A linear layer's weight is ``W + alpha / rank * B A``. ``W`` is frozen, ``A`` and ``B`` are float32
-whatever the dtype of ``W``. Other parts of a node get a model with the merged weights and do not
-depend on adapters.
+whatever the dtype of ``W``. Other parts of a node get a model with the merged weights.
 """
 
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -52,11 +50,7 @@ class Adapter:
         folder: Path | None = None,
     ) -> None:
         self._model = model
-        self.settings = {
-            "lora_rank": rank,
-            "lora_alpha": alpha,
-            "lora_targets": list(targets),
-        }
+        self.settings = {"lora_rank": rank, "lora_alpha": alpha, "lora_targets": list(targets)}
         try:
             if folder is None:
                 self._peft = _begin(model, rank, alpha, targets)
@@ -84,7 +78,6 @@ class Adapter:
         return copy.deepcopy(self._model, shared)
 
     def save(self, folder: Path) -> None:
-        """Write it in the layout that peft, ``transformers`` and vLLM load."""
         self._peft.save_pretrained(str(folder), save_embedding_layers=False)
 
 
@@ -115,6 +108,3 @@ def _refused(targets: Sequence[str], reason: str) -> ConfigError:
         f"{reason.rstrip('.')}. Name linear layers of the decoder, such as 'q_proj' and 'v_proj', "
         "or none for all of them.",
     )
-
-
-log = logging.getLogger(__name__)

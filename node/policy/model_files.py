@@ -81,8 +81,10 @@ def check_weights(folder: Path, model: str) -> None:
             break
     else:
         names = [name for name in WHOLE if (folder / name).is_file()][:1]
+        if not names and any(folder.glob(f"*{GGUF}")):
+            raise gguf(model)
         if not names:
-            raise _no_weights(folder, model)
+            raise _refused(model, f"there is neither {WHOLE[0]} nor {WHOLE[1]} in it", FETCH_AGAIN)
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         why = f"{len(missing)} of the {len(names)} files of its weights are missing: {missing[0]}"
@@ -93,19 +95,12 @@ def check_weights(folder: Path, model: str) -> None:
 
 
 def is_gguf(path: Path) -> bool:
-    """Return whether ``path`` is a GGUF file."""
     return path.suffix == GGUF and path.is_file()
 
 
 def gguf(model: str) -> PolicyError:
     """Return the error for a GGUF file, or for a folder with nothing else."""
     return _refused(model, "GGUF holds weights that are quantised for llama.cpp", NO_OTHER_FORMAT)
-
-
-def _no_weights(folder: Path, model: str) -> PolicyError:
-    if any(folder.glob(f"*{GGUF}")):
-        return gguf(model)
-    return _refused(model, f"there is neither {WHOLE[0]} nor {WHOLE[1]} in it", FETCH_AGAIN)
 
 
 def _short(path: Path) -> Iterator[str]:
@@ -121,9 +116,8 @@ def _short(path: Path) -> Iterator[str]:
         if LENGTH_BYTES < whole <= size:
             try:
                 tensors = json.loads(file.read(header))
-                ends = [
-                    each["data_offsets"][1] for name, each in tensors.items() if name[:2] != "__"
-                ]
+                kept = (each for name, each in tensors.items() if name[:2] != "__")
+                ends = [each["data_offsets"][1] for each in kept]
             except (ValueError, KeyError, TypeError, AttributeError, IndexError):
                 yield f"the header of {path.name} is damaged"
                 return
@@ -155,9 +149,8 @@ def _read(path: Path, model: str) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except OSError as error:
-        raise _refused(
-            model, f"{path.name} cannot be read: {error.strerror}", FETCH_AGAIN
-        ) from error
+        why = f"{path.name} cannot be read: {error.strerror}"
+        raise _refused(model, why, FETCH_AGAIN) from error
     except (ValueError, RecursionError) as error:
         raise _refused(model, f"{path.name} is not JSON", FETCH_AGAIN) from error
     if not isinstance(found, dict):

@@ -23,8 +23,7 @@ PATIENCE_VARIABLE = "HF_HUB_ETAG_TIMEOUT"
 TEXTS = (".json", ".model", ".txt", ".jinja")
 WEIGHTS = (("model", ".safetensors"), ("", ".safetensors"), ("pytorch_model", ".bin"))
 """Prefixes and suffixes of weight files; the first pair that matches any file is loaded."""
-TELL_SECONDS = 1.0
-MEGABYTE = 1e6
+REPORT_SECONDS = 1.0
 
 
 class NotAtHubError(Exception):
@@ -48,7 +47,6 @@ def cached(model: str) -> Path | None:
 
 
 def offline() -> bool:
-    """Return whether hub access is disabled."""
     from huggingface_hub import constants
 
     return bool(constants.HF_HUB_OFFLINE)
@@ -120,7 +118,7 @@ def fetch(model: str, names: Sequence[str], tell: Callable[[str], None]) -> Path
     needed = wanted(names)
     plan = snapshot_download(model, allow_patterns=needed, dry_run=True)
     missing = sum(file.file_size or 0 for file in plan if file.will_download)
-    bar = _bar_that_tells(model, missing, tell) if missing else None
+    bar = _reporting_bar(model, missing, tell) if missing else None
     return Path(snapshot_download(model, allow_patterns=needed, tqdm_class=bar))
 
 
@@ -149,23 +147,16 @@ def fetch_config(model: str) -> Path:
 def wanted(names: Sequence[str]) -> list[str]:
     """Select the files that a model is loaded from: no copies in other formats."""
     top = [name for name in names if "/" not in name]
-    weights = next(
-        (
-            found
-            for begin, end in WEIGHTS
-            if (found := [n for n in top if n.startswith(begin) and n.endswith(end)])
-        ),
-        [],
-    )
-    return [*(name for name in top if name.endswith(TEXTS)), *weights]
+    found = ([n for n in top if n.startswith(begin) and n.endswith(end)] for begin, end in WEIGHTS)
+    return [*(name for name in top if name.endswith(TEXTS)), *next(filter(None, found), [])]
 
 
-def _bar_that_tells(model: str, total: int, tell: Callable[[str], None]) -> type[Any]:
+def _reporting_bar(model: str, total: int, tell: Callable[[str], None]) -> type[Any]:
     """Create a tqdm class that reports progress; its own total omits pending files."""
     from tqdm import tqdm
 
     started = time.monotonic()
-    told = [-1, started - TELL_SECONDS]
+    last_report = [-1, started - REPORT_SECONDS]
 
     class Bar(tqdm):  # type: ignore[misc]
         def __init__(self, *args: Any, **settings: Any) -> None:
@@ -174,10 +165,15 @@ def _bar_that_tells(model: str, total: int, tell: Callable[[str], None]) -> type
         def display(self, *_: Any, **__: Any) -> bool:
             now, done = time.monotonic(), min(self.n, total)
             part = 100 * done // total
-            if self.unit == "B" and part > told[0] and now >= told[1] + TELL_SECONDS and done > 0:
-                told[:] = [part, now]
+            if (
+                self.unit == "B"
+                and part > last_report[0]
+                and now >= last_report[1] + REPORT_SECONDS
+                and done > 0
+            ):
+                last_report[:] = [part, now]
                 left = duration((now - started) * (total - done) / done)
-                size = f"{done / MEGABYTE:.0f} of {total / MEGABYTE:.0f} MB"
+                size = f"{done / 1e6:.0f} of {total / 1e6:.0f} MB"
                 tell(f"fetching {model}: {size}, about {left} left")
             return True
 
@@ -207,7 +203,6 @@ def shipped_folder(model: str) -> Path:
 
 
 def no_model(model: str, why: str) -> PolicyError:
-    """Return the error for a model that cannot be loaded."""
     return PolicyError("policy.model", f"{model!r} ({why})", REMEDY)
 
 
@@ -220,7 +215,6 @@ def no_folder(model: str) -> str:
 
 
 def unreachable(model: str, why: str) -> PolicyError:
-    """Return the error for a model whose hub cannot be reached."""
     return PolicyError(
         "policy.model",
         f"{model!r} (no such folder here, and {why})",
@@ -241,8 +235,7 @@ def gated(model: str) -> PolicyError:
 def check_model(model: str) -> None:
     """Check that a model exists: shipped, a folder, in the hub's cache, or at the hub.
 
-    This also checks, without torch, configuration and file sizes of a user's folder. For a cached
-    model it checks the configuration, and offline the sizes.
+    Also checks, without torch, the configuration, and file sizes of a user's folder or offline.
 
     Raises:
         PolicyError: there is none, the hub does not respond, or it cannot be trained.
@@ -267,11 +260,8 @@ def check_model(model: str) -> None:
 def located(model: str, tell: Callable[[str], None]) -> Path:
     """Return the folder to load a model from, after downloading what is missing.
 
-    If the hub is unreachable and the cache has part of the model, that is a warning.
-
-    Raises:
-        PolicyError: there is none, the hub does not respond, or it cannot be trained.
-        ConfigError: see :func:`patience`.
+    If the hub is unreachable and the cache has part of the model, that is a warning. Raises as
+    :func:`check_model`.
     """
     if model in SHIPPED:
         return shipped_folder(model)

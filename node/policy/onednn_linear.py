@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, cast
 
 import torch
@@ -114,8 +114,7 @@ class _Differentiable(torch.autograd.Function):
         )
 
 
-packed_product: Product = _product
-"""``x W^T + b`` where ``W`` is :func:`packed`."""
+packed_product: Product = _product  # ``x W^T + b`` where ``W`` is :func:`packed`.
 
 
 @cache
@@ -127,7 +126,7 @@ def quicker() -> bool:
         x = torch.randn(PROBED_ROWS, PROBED_SIZE)
         weight = torch.randn(PROBED_SIZE, PROBED_SIZE)
         ratio = share_of_time(lambda: _product(x, weight), lambda: torch_linear(x, weight))
-    return _told(f"oneDNN with {PROBED_ROWS} rows", ratio)
+    return _pays(f"oneDNN with {PROBED_ROWS} rows", ratio)
 
 
 @cache
@@ -143,11 +142,9 @@ def packing_pays(dtype: torch.dtype) -> bool:
         except RuntimeError as error:
             log.info("oneDNN lays out no matrix of %s on this processor: %.200s", dtype, error)
             return False
-        product = product_of(weight)
-        ratio = share_of_time(
-            lambda: packed_product(x, laid_out, None), lambda: product(x, weight, None)
-        )
-    return _told(f"a matrix of {dtype} laid out for {PACKED_ROWS} rows", ratio)
+        ours, theirs = partial(_product, x, laid_out), partial(product_of(weight), x, weight, None)
+        ratio = share_of_time(ours, theirs)
+    return _pays(f"a matrix of {dtype} laid out for {PACKED_ROWS} rows", ratio)
 
 
 def share_of_time(ours: Callable[[], Tensor], theirs: Callable[[], Tensor]) -> float:
@@ -161,7 +158,7 @@ def share_of_time(ours: Callable[[], Tensor], theirs: Callable[[], Tensor]) -> f
     return min(times[ours]) / min(times[theirs])
 
 
-def _told(what: str, ratio: float) -> bool:
+def _pays(what: str, ratio: float) -> bool:
     chosen = ratio < QUICKER
     log.info(
         "a product with %d x %d weights takes %.2f of its time by %s: %s",

@@ -36,7 +36,6 @@ from node.policy.onednn_linear import quicken
 if TYPE_CHECKING:
     from node.policy.lora import Adapter
 
-
 log = logging.getLogger(__name__)
 
 UNBOUNDED = 1 << 20
@@ -45,9 +44,9 @@ UNBOUNDED = 1 << 20
 def context_length(config: PreTrainedConfig, name: str) -> int:
     """Return the maximum prompt plus completion tokens, equal in every forward pass.
 
-    Beyond their original length models with longrope rotate every token differently (Ding et al.,
-    arXiv 2402.13753). A token's log-prob then depends on the later length of the text, and training
-    would differ from sampling. For these models it is the original length.
+    Longrope models rotate every token differently beyond their original length (Ding et al., arXiv
+    2402.13753), so a token's log-prob would depend on the later length of the text. For these
+    models it is the original length.
     """
     text: Any = config.get_text_config()
     whole = int(getattr(text, "max_position_embeddings", UNBOUNDED))
@@ -136,8 +135,7 @@ class Policy:
             tell: receives download progress, and a note if prompts will be plain text.
 
         Raises:
-            PolicyError: nothing loadable under ``config.model``, no such device, or the hub does
-                not respond.
+            PolicyError: nothing loadable under ``config.model``, no such device, or a silent hub.
             ConfigError: the model cannot have the adapter, peft is not installed, or the chat
                 template has no such option.
         """
@@ -186,8 +184,7 @@ class Policy:
     def encode_completion(self, text: str, stopped: bool) -> list[int]:
         """Encode a completion, with EOS at the end if it ``stopped``.
 
-        Special tokens in the text are read as plain text, so an author cannot write control tokens
-        into a peer's training data.
+        Special tokens in the text become plain text, so no author writes control tokens.
         """
         return plain_ids(self.tokenizer, text) + ([self.eos_id] if stopped else [])
 
@@ -228,9 +225,8 @@ class Policy:
         model = self.merged().model
         # For some models ``transformers`` refuses to write the generation config that it has read.
         unsettled(model).save_pretrained(folder)
-        model.generation_config.to_json_file(
-            folder / GENERATION_CONFIG_NAME, keys_to_pop=["compile_config"]
-        )
+        path = folder / GENERATION_CONFIG_NAME
+        model.generation_config.to_json_file(path, keys_to_pop=["compile_config"])
         self.tokenizer.save_pretrained(folder)
 
     def save_adapter(self, folder: Path) -> None:
@@ -252,13 +248,8 @@ def adapter_of(
             config.lora_rank,
             f"peft cannot be loaded ({error}): install swarm-node[lora], or set it to 0.",
         ) from error
-    return Adapter(
-        model,
-        rank=config.lora_rank,
-        alpha=config.lora_alpha,
-        targets=config.lora_targets,
-        folder=folder,
-    )
+    rank, alpha, targets = config.lora_rank, config.lora_alpha, config.lora_targets
+    return Adapter(model, rank=rank, alpha=alpha, targets=targets, folder=folder)
 
 
 def unsettled(model: PreTrainedModel) -> PreTrainedModel:
@@ -287,11 +278,7 @@ def _stop_ids(
 
 
 def stream(
-    policy: Policy,
-    prompt: Sequence[int],
-    *,
-    max_new_tokens: int,
-    temperature: float | None = None,
+    policy: Policy, prompt: Sequence[int], *, max_new_tokens: int, temperature: float | None = None
 ) -> Iterator[str]:
     """Yield one completion's text in pieces, as soon as they are known.
 

@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -33,9 +33,8 @@ class _Slot:
 class StalenessWindow:
     """State machine over the numbers of groups, without clock or threads.
 
-    Tickets of groups increase. A group runs until it is settled: complete and scored, or lost. A
-    lost group keeps its place in an update, so unusable tasks slow the node down instead of being
-    sampled without end.
+    A group runs until it is settled: complete and scored, or lost. A lost group keeps its place in
+    an update, so unusable tasks slow the node down instead of being sampled without end.
 
     Args:
         max_staleness: maximum updates from a group's start to the one that takes it; 0: in turn.
@@ -92,7 +91,6 @@ class StalenessWindow:
         return [ticket for ticket, slot in self._slots.items() if not slot.settled]
 
     def begin(self) -> int:
-        """Start a group and return its ticket."""
         ticket = self._next
         self.resume(ticket, self.version)
         return ticket
@@ -128,48 +126,40 @@ class StalenessWindow:
         return settled[: self.size]
 
 
+@dataclass(eq=False)
 class PromptRequests:
     """Groups whose prompt is not known yet; ``listen`` is called with every future."""
 
-    def __init__(
-        self,
-        tasks: Generator,
-        policy: Policy,
-        window: StalenessWindow,
-        threads: Executor,
-        listen: Callable[[Future[Any]], None],
-    ) -> None:
-        self._tasks = tasks
-        self._policy = policy
-        self._window = window
-        self._threads = threads
-        self._listen = listen
+    tasks: Generator
+    policy: Policy
+    window: StalenessWindow
+    threads: Executor
+    listen: Callable[[Future[Any]], None]
+
+    def __post_init__(self) -> None:
         self._new: list[RunningGroup] = []
         self._asked: list[tuple[list[RunningGroup], Future[list[str | None]]]] = []
         self._unbuilt = 0
 
     def add(self, group: RunningGroup) -> None:
-        """Queue a group for its prompt."""
         self._new.append(group)
 
     def drop(self, groups: Iterable[RunningGroup]) -> None:
-        """Remove groups from the queue."""
         gone = {group.ticket for group in groups}
         self._new = [group for group in self._new if group.ticket not in gone]
 
     def ask(self) -> None:
         """Send all queued groups to the verifier."""
         if self._new:
-            asked = self._threads.submit(self._tasks.prompts, [group.task for group in self._new])
-            self._listen(asked)
+            asked = self.threads.submit(self.tasks.prompts, [group.task for group in self._new])
+            self.listen(asked)
             self._asked.append((self._new, asked))
             self._new = []
 
     def answered(self) -> Iterator[tuple[RunningGroup, bool]]:
         """Yield groups whose prompt has arrived, and whether it can be answered.
 
-        Raises:
-            NodeError: too many prompts in a row do not fit, or no task can be built.
+        Raises NodeError: too many prompts in a row do not fit, or no task can be built.
         """
         for groups, asked in [pair for pair in self._asked if pair[1].done()]:
             self._asked.remove((groups, asked))
@@ -177,7 +167,7 @@ class PromptRequests:
                 self._new += groups
             for group, prompt in zip(groups, asked.result(), strict=True):
                 yield group, self._takes(group, prompt)
-            if self._unbuilt >= max(self._window.size, MANY_UNBUILT):
+            if self._unbuilt >= max(self.window.size, MANY_UNBUILT):
                 raise NodeError(
                     "no task can be built any more",
                     f"{self._unbuilt} in a row",
@@ -189,8 +179,8 @@ class PromptRequests:
             self._unbuilt += 1
             return False
         self._unbuilt = 0
-        group.prompt_ids = self._policy.encode_prompt(prompt)
-        (fits,) = self._tasks.room.fits([group.prompt_ids])
+        group.prompt_ids = self.policy.encode_prompt(prompt)
+        (fits,) = self.tasks.room.fits([group.prompt_ids])
         return fits
 
 
@@ -203,46 +193,36 @@ LOOK_SECONDS = 1.0  # Maximum wait between polls; any event interrupts it.
 JUDGES = 2  # A task that is slow to score blocks only one of them.
 
 
+@dataclass(eq=False)
 class AsyncRolloutGenerator:
     """Source of scored groups that works while the policy learns from earlier ones.
 
     All work runs on the caller's thread, in :meth:`generate` and :meth:`beside`, except that of the
     verifier (``threads``, shut down on closing) and of the engine (a process). Groups start as
-    :class:`StalenessWindow` allows and stay on disk until they are taken. Interrupted groups are
-    resumed.
+    :class:`StalenessWindow` allows and stay on disk until they are taken.
 
     With ``sleep_mode`` the engine sleeps while the policy learns, as on a shared device. It then
     continues unfinished completions first, as partial rollouts in APRIL (arXiv 2509.18521). Counts
     ``own_groups_filtered{reason=stale|task_gone}`` and ``generation_errors``.
     """
 
-    def __init__(
-        self,
-        tasks: Generator,
-        *,
-        policy: Policy,
-        engine: RolloutEngine,
-        writer: GroupWriter,
-        group_size: int,
-        window: StalenessWindow,
-        unfinished: UnfinishedGroups,
-        sleep_mode: bool,
-        threads: Executor,
-        counters: Counters,
-    ) -> None:
-        self._tasks = tasks
-        self._policy = policy
-        self._engine = engine
-        self._writer = writer
-        self._group_size = group_size
-        self._window = window
-        self._unfinished = unfinished
-        self._sleep_mode = sleep_mode
-        self._counters = counters
-        self._threads = threads
+    tasks: Generator
+    _: KW_ONLY
+    policy: Policy
+    engine: RolloutEngine
+    writer: GroupWriter
+    group_size: int
+    window: StalenessWindow
+    unfinished: UnfinishedGroups
+    sleep_mode: bool
+    threads: Executor
+    counters: Counters
+
+    def __post_init__(self) -> None:
         self._learner = WorkThread("learner")
         self._groups: dict[int, RunningGroup] = {}
-        self._asking = PromptRequests(tasks, policy, window, threads, self._listen)
+        listen = self._listen
+        self._asking = PromptRequests(self.tasks, self.policy, self.window, self.threads, listen)
         self._judged: dict[int, Future[OwnGroup | None]] = {}
         self._restore()
 
@@ -252,21 +232,21 @@ class AsyncRolloutGenerator:
         ``count`` is for the last update in the window. NodeError is raised if too many prompts in a
         row do not fit, or no task can be built.
         """
-        self._window.plan(count)
+        self.window.plan(count)
         self._expire()
-        self._writer.go_on()
+        self.writer.go_on()
         with watch.time("wait"):
             self._admit()
             self._look(0.0)
-            while not self._window.complete:
+            while not self.window.complete:
                 self._look(LOOK_SECONDS)
                 self._admit()
-            if self._sleep_mode:
-                self._writer.halt()
-        taken = [self._groups.pop(ticket) for ticket in self._window.take()]
-        self._unfinished.take([group.ticket for group in taken], self._policy.version)
+            if self.sleep_mode:
+                self.writer.halt()
+        taken = [self._groups.pop(ticket) for ticket in self.window.take()]
+        self.unfinished.take([group.ticket for group in taken], self.policy.version)
         groups = [group.scored for group in taken if group.scored]
-        self._tasks.observe(groups)
+        self.tasks.observe(groups)
         return groups
 
     def beside(self, work: Callable[[], T]) -> T:
@@ -284,7 +264,7 @@ class AsyncRolloutGenerator:
             # Wait, because nothing else may write the weights during this work.
             failed = result.exception()
             if failed is None and not isinstance(error, FATAL):
-                self._counters.add("generation_errors")
+                self.counters.add("generation_errors")
                 log.exception("generation failed beside an update: %s", error)
                 return result.result()
             if not isinstance(failed, Exception):
@@ -296,25 +276,25 @@ class AsyncRolloutGenerator:
 
     def newest(self) -> Sequence[TrainingGroup]:
         """Return the latest completions, each as its own group without its reward."""
-        return self._writer.newest()
+        return self.writer.newest()
 
     def close(self) -> None:
         """Halt the engine and keep what is generated of every group."""
-        self._writer.halt()
+        self.writer.halt()
         self._learner.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.threads.shutdown(wait=False, cancel_futures=True)
 
     def _restore(self) -> None:
-        for kept in self._unfinished.groups():
-            if (kept.task.ref.env, kept.task.ref.level) in self._tasks.levels:
-                self._window.resume(kept.ticket, kept.version)
-                self._add([RunningGroup.of(kept, self._group_size)])
+        for kept in self.unfinished.groups():
+            if (kept.task.ref.env, kept.task.ref.level) in self.tasks.levels:
+                self.window.resume(kept.ticket, kept.version)
+                self._add([RunningGroup.of(kept, self.group_size)])
             else:
                 self._filter([kept.ticket], "task_gone")
 
     def _filter(self, tickets: Sequence[int], reason: str) -> None:
-        self._unfinished.drop(tickets)
-        self._counters.add("own_groups_filtered", len(tickets), reason=reason)
+        self.unfinished.drop(tickets)
+        self.counters.add("own_groups_filtered", len(tickets), reason=reason)
         log.warning("%d own groups of an earlier run are dropped (%s)", len(tickets), reason)
 
     def _add(self, groups: Iterable[RunningGroup]) -> None:
@@ -323,29 +303,29 @@ class AsyncRolloutGenerator:
             self._asking.add(group)
 
     def _admit(self) -> None:
-        if not (count := self._window.capacity):
+        if not (count := self.window.capacity):
             return
-        version = self._window.version
-        new = [(self._window.begin(), task) for task in self._tasks.next_tasks(count)]
-        self._unfinished.begin(new, version)
-        self._add(RunningGroup(ticket, task, self._group_size) for ticket, task in new)
+        version = self.window.version
+        new = [(self.window.begin(), task) for task in self.tasks.next_tasks(count)]
+        self.unfinished.begin(new, version)
+        self._add(RunningGroup(ticket, task, self.group_size) for ticket, task in new)
 
     def _expire(self) -> None:
-        if stale := self._window.expire():
+        if stale := self.window.expire():
             self._filter(stale, "stale")
             self._asking.drop([self._groups.pop(ticket) for ticket in stale])
 
     def _look(self, seconds: float) -> None:
         self._asking.ask()
         for group, answerable in self._asking.answered():
-            (self._writer.add if answerable else self._lose)(group)
-        for group in self._writer.look(seconds):
+            (self.writer.add if answerable else self._lose)(group)
+        for group in self.writer.look(seconds):
             self._judge(group)
         self._settle()
 
     def _judge(self, group: RunningGroup) -> None:
         written = [each.so_far for each in group.completions]
-        verdict = self._threads.submit(self._tasks.score, group.task, group.prompt_ids, written)
+        verdict = self.threads.submit(self.tasks.score, group.task, group.prompt_ids, written)
         self._listen(verdict)
         self._judged[group.ticket] = verdict
 
@@ -356,13 +336,13 @@ class AsyncRolloutGenerator:
                 self._judge(group)
             group.scored = verdict.result()
             if group.scored:
-                self._window.settle(ticket)
+                self.window.settle(ticket)
             else:
                 self._lose(group)
 
     def _lose(self, group: RunningGroup) -> None:
-        self._unfinished.drop([group.ticket])
-        self._window.settle(group.ticket)
+        self.unfinished.drop([group.ticket])
+        self.window.settle(group.ticket)
 
     def _listen(self, work: Future[Any]) -> None:
-        work.add_done_callback(lambda _: self._engine.nudge())
+        work.add_done_callback(lambda _: self.engine.nudge())

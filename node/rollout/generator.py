@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import compress
 from typing import TypeVar
 
@@ -80,6 +81,7 @@ PRIVATE = range(1 << 31, 1 << 32)
 """Indexes above every manifest's limit; their groups are trained on and never shared."""
 
 
+@dataclass(eq=False)
 class TaskIndexes:
     """Source of ``(epoch, index)`` pairs; the journal keeps them across crashes.
 
@@ -87,30 +89,21 @@ class TaskIndexes:
     uses random private indexes.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        clock: Clock,
-        epoch_seconds: float,
-        limit: int,
-        rng: random.Random,
-    ) -> None:
-        self._journal = journal
-        self._clock = clock
-        self._epoch_seconds = epoch_seconds
-        self._limit = limit
-        self._rng = rng
+    journal: Journal
+    clock: Clock
+    epoch_seconds: float
+    limit: int
+    rng: random.Random
 
     def take(self, count: int) -> list[tuple[int, int]]:
-        """Return the next ``count`` pairs."""
-        epoch = epoch_of(self._clock.time(), self._epoch_seconds)
-        shared = list(self._journal.next_indexes(epoch, count, self._limit))
-        private = [self._rng.choice(PRIVATE) for _ in range(count - len(shared))]
+        epoch = epoch_of(self.clock.time(), self.epoch_seconds)
+        shared = list(self.journal.next_indexes(epoch, count, self.limit))
+        private = [self.rng.choice(PRIVATE) for _ in range(count - len(shared))]
         return [(epoch, index) for index in shared + private]
 
     def shareable(self, index: int) -> bool:
         """Return whether peers accept a group of this index."""
-        return index < self._limit
+        return index < self.limit
 
 
 T = TypeVar("T")
@@ -118,6 +111,7 @@ T = TypeVar("T")
 MANY_UNBUILT = 8  # Tasks in a row that cannot be built, which show a general problem.
 
 
+@dataclass(eq=False, kw_only=True)
 class Generator:
     """Source of scored groups from a node's next tasks.
 
@@ -125,30 +119,20 @@ class Generator:
     rebuild the task.
     """
 
-    def __init__(
-        self,
-        *,
-        author: bytes,
-        policy: Policy,
-        engine: RolloutEngine,
-        verifier: Scorer,
-        sampler: TaskSampler,
-        indexes: TaskIndexes,
-        sampling: Sampling,
-        group_size: int,
-        counters: Counters,
-        limits: TurnLimits = TurnLimits(),  # noqa: B008 - frozen
-    ) -> None:
-        self._author = author
-        self._policy = policy
-        self._player = Player(policy, engine, verifier, limits)
-        self._verifier = verifier
-        self.sampler = sampler
-        self._indexes = indexes
-        self._sampling = sampling
-        self._group_size = group_size
-        self._counters = counters
-        self.room = PromptRoom(policy, counters)
+    author: bytes
+    policy: Policy
+    engine: RolloutEngine
+    verifier: Scorer
+    sampler: TaskSampler
+    indexes: TaskIndexes
+    sampling: Sampling
+    group_size: int
+    counters: Counters
+    limits: TurnLimits = field(default_factory=TurnLimits)
+
+    def __post_init__(self) -> None:
+        self._player = Player(self.policy, self.engine, self.verifier, self.limits)
+        self.room = PromptRoom(self.policy, self.counters)
         self._unbuilt = 0
         self._newest: list[TrainingGroup] = []
 
@@ -164,13 +148,12 @@ class Generator:
             prompts = self.prompts(tasks)
             self._note(prompts)
         with watch.time("generate"):
-            asked = [(t, p) for t, p in zip(tasks, prompts, strict=True) if p is not None]
-            tasks = [task for task, _ in asked]
-            encoded = [self._policy.encode_prompt(prompt) for _, prompt in asked]
+            tasks = [task for task, p in zip(tasks, prompts, strict=True) if p is not None]
+            encoded = [self.policy.encode_prompt(p) for p in prompts if p is not None]
             fits = self.room.fits(encoded)
             tasks, encoded = list(compress(tasks, fits)), list(compress(encoded, fits))
             refs = [task.ref for task in tasks]
-            written = self._player.play(refs, encoded, self._group_size, self._sampling)
+            written = self._player.play(refs, encoded, self.group_size, self.sampling)
         with watch.time("verify"):
             scored = self._score(list(zip(tasks, encoded, written, strict=True)))
             groups = [group for group in scored if group is not None]
@@ -193,12 +176,14 @@ class Generator:
 
     @property
     def levels(self) -> tuple[EnvLevel, ...]:
-        """Task families and levels that tasks are sampled from."""
         return self.sampler.levels
 
     def next_tasks(self, count: int) -> list[OwnTask]:
-        """Choose the next ``count`` tasks."""
-        return [self._next_task(*index) for index in self._indexes.take(count)]
+        tasks = []
+        for epoch, index in self.indexes.take(count):
+            ref = TaskRef.shared(self.author, *self.sampler.next(), epoch, index)
+            tasks.append(OwnTask(ref, epoch, index))
+        return tasks
 
     def prompts(self, tasks: Sequence[OwnTask]) -> list[str | None]:
         """Return the tasks' prompts; None, counted, for a task that cannot be built.
@@ -206,7 +191,7 @@ class Generator:
         May run concurrently with everything else; raises JudgeRefused if nothing can be built now.
         """
         refs = [task.ref for task in tasks]
-        return buildable(self._verifier, refs, lambda n, why: self._unscored(tasks[n], why))
+        return buildable(self.verifier, refs, lambda n, why: self._unscored(tasks[n], why))
 
     def score(
         self, task: OwnTask, prompt_ids: Sequence[int], written: Sequence[Trajectory]
@@ -226,7 +211,7 @@ class Generator:
     def _score(
         self, rolled_out: Sequence[tuple[OwnTask, Sequence[int], Sequence[Trajectory]]]
     ) -> Iterator[OwnGroup | None]:
-        outcomes = judged(self._verifier, [(task.ref, written) for task, _, written in rolled_out])
+        outcomes = judged(self.verifier, [(task.ref, written) for task, _, written in rolled_out])
         for (task, prompt_ids, written), found in zip(rolled_out, outcomes, strict=True):
             if isinstance(found, JudgeRefused):
                 self._unscored(task, found)
@@ -235,9 +220,5 @@ class Generator:
                 yield own_group(task, prompt_ids, written, found)
 
     def _unscored(self, task: OwnTask, refused: JudgeRefused) -> None:
-        self._counters.add("own_groups_unscored", reason=refused.reason)
+        self.counters.add("own_groups_unscored", reason=refused.reason)
         log.warning("own group of %s could not be scored: %s", task.ref.env, refused)
-
-    def _next_task(self, epoch: int, index: int) -> OwnTask:
-        env, level = self.sampler.next()
-        return OwnTask(TaskRef.shared(self._author, env, level, epoch, index), epoch, index)

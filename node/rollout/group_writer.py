@@ -53,8 +53,8 @@ class UnfinishedGroup:
 class UnfinishedGroups:
     """Started and unused groups in the journal, kept across crashes.
 
-    One transaction deletes a group and marks it as used, on disk before the learner sees it. A
-    crash wastes what an update had taken, but nothing is trained on twice.
+    One transaction deletes a group and marks it as used, on disk before the learner sees it:
+    nothing is trained on twice.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -70,7 +70,6 @@ class UnfinishedGroups:
             connection.executemany("INSERT INTO begun VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
     def write(self, turns: Iterable[tuple[TurnPlace, UnfinishedTurn]]) -> None:
-        """Store the current content of these turns."""
         rows = [(*place, *_packed(each)) for place, each in turns]
         if not rows:
             return
@@ -89,7 +88,6 @@ class UnfinishedGroups:
             _strike(connection, tickets)
 
     def drop(self, tickets: Sequence[int]) -> None:
-        """Delete groups."""
         with self._journal.transaction() as connection:
             _strike(connection, tickets)
 
@@ -121,12 +119,10 @@ class UnfinishedGroups:
         rows = self._journal.read(
             "SELECT ticket, version, env, level, seed, epoch, number FROM begun ORDER BY ticket"
         )
-        kept = {
-            ticket: UnfinishedGroup(
-                ticket, OwnTask(TaskRef(env, level, seed), epoch, index), version, {}
-            )
-            for ticket, version, env, level, seed, epoch, index in rows
-        }
+        kept: dict[int, UnfinishedGroup] = {}
+        for ticket, version, env, level, seed, epoch, index in rows:
+            task = OwnTask(TaskRef(env, level, seed), epoch, index)
+            kept[ticket] = UnfinishedGroup(ticket, task, version, {})
         for place, turn in self._turns():
             completions = kept[place.ticket].completions
             completions[place.number] = (*completions.get(place.number, ()), turn)
@@ -175,8 +171,7 @@ def _unpacked(
 class RunningGroup:
     """State of a group; prompt and completions are empty until they are known.
 
-    ``kept`` has turns from an earlier run, by completion number. ``scored`` is set after
-    verification.
+    ``kept`` has turns from an earlier run, by completion number.
     """
 
     ticket: int
@@ -194,14 +189,12 @@ class RunningGroup:
 
     @property
     def complete(self) -> bool:
-        """Whether every completion has ended."""
         return bool(self.completions) and all(each.over for each in self.completions)
 
     def open(self, policy: Policy, cap: int) -> None:
         """Create the completions with their turns so far; ``cap`` limits a turn's tokens."""
-        self.completions = [
-            OpenTrajectory(self.task.ref, [*self.prompt_ids]) for _ in range(self.size)
-        ]
+        task, ids = self.task.ref, self.prompt_ids
+        self.completions = [OpenTrajectory(task, [*ids]) for _ in range(self.size)]
         for number, each in enumerate(self.completions):
             _restore(each, self.kept.get(number, ()), policy, cap)
 
@@ -221,6 +214,7 @@ def _restore(
             each.read(turn.observation, policy.encode_observation(turn.observation))
 
 
+@dataclass(eq=False)
 class GroupWriter:
     """Generation of completions with an engine, and of environments' answers to turns.
 
@@ -228,22 +222,16 @@ class GroupWriter:
     disk. ``sampling`` is for single-turn answers; turns have the limits' own length.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        engine: RolloutEngine,
-        scorer: Scorer,
-        limits: TurnLimits,
-        sampling: Sampling,
-        unfinished: UnfinishedGroups,
-    ) -> None:
-        self._policy = policy
-        self._engine = engine
-        self._scorer = scorer
-        self._once = sampling
-        self._turn = replace(sampling, max_new_tokens=limits.turn_tokens)
-        self._unfinished = unfinished
-        self._turns = TurnScheduler(policy, scorer, limits, engine.nudge)
+    policy: Policy
+    engine: RolloutEngine
+    scorer: Scorer
+    limits: TurnLimits
+    sampling: Sampling
+    unfinished: UnfinishedGroups
+
+    def __post_init__(self) -> None:
+        self._turn = replace(self.sampling, max_new_tokens=self.limits.turn_tokens)
+        self._turns = TurnScheduler(self.policy, self.scorer, self.limits, self.engine.nudge)
         self._open: dict[int, tuple[RunningGroup, TurnPlace]] = {}
         self._waiting: list[OpenTrajectory] = []
         self._complete: list[RunningGroup] = []
@@ -256,7 +244,8 @@ class GroupWriter:
 
     def add(self, group: RunningGroup) -> None:
         """Start to generate a group whose prompt is known."""
-        group.open(self._policy, self._sampling(group).max_new_tokens)
+        played = group.task.ref.env in self.scorer.environments
+        group.open(self.policy, (self._turn if played else self.sampling).max_new_tokens)
         for number, each in enumerate(group.completions):
             self._open[each.key] = group, TurnPlace(group.ticket, number)
             if each.played is None or each.played.turns[-1].observation is not None:
@@ -265,7 +254,6 @@ class GroupWriter:
                 self._answer(each)
 
     def go_on(self) -> None:
-        """Resume generation after a :meth:`halt`."""
         self._quiet = False
 
     def look(self, seconds: float) -> list[RunningGroup]:
@@ -274,7 +262,7 @@ class GroupWriter:
         Waits only for the engine, for up to ``seconds``.
         """
         self._submit()
-        self._finish(self._engine.poll(seconds))
+        self._finish(self.engine.poll(seconds))
         self._read()
         complete, self._complete = self._complete, []
         return complete
@@ -283,7 +271,7 @@ class GroupWriter:
         """Stop the engine and keep its unfinished turns, which continue first."""
         self._quiet = True
         kept = []
-        for key, begun in self._engine.halt():
+        for key, begun in self.engine.halt():
             if key not in self._open:
                 continue  # from another play that failed
             group, place = self._open[key]
@@ -291,18 +279,18 @@ class GroupWriter:
             each.begun = begun
             kept.append((_place(each, place), UnfinishedTurn(begun)))
             self._waiting.append(each)
-        self._unfinished.write(kept)
-        self._finish(self._engine.poll(0.0))
+        self.unfinished.write(kept)
+        self._finish(self.engine.poll(0.0))
 
     def _submit(self) -> None:
         if self._quiet or not self._waiting:
             return
         waiting = sorted(self._waiting, key=lambda each: self._open[each.key][1])
-        for sampling in (self._once, self._turn):
+        for sampling in (self.sampling, self._turn):
             lasts = sampling is self._turn
             wanted = [each.wanted(lasts=lasts) for each in waiting if self._plays(each) == lasts]
             if wanted:
-                self._engine.submit(wanted, sampling)
+                self.engine.submit(wanted, sampling)
             # Requests that the engine refuses stay queued: the next look raises the error again.
             self._waiting = [each for each in self._waiting if self._plays(each) != lasts]
 
@@ -312,11 +300,13 @@ class GroupWriter:
             group, place = self._open[key]
             each = group.completions[place.number]
             # Replaced as a whole, because the learner's thread reads it.
-            self._newest = (*self._newest, _alone(each, sample))[-MOST_COMPLETIONS:]
+            done = (TrainingCompletion.own(sample.tokens),)
+            alone = TrainingGroup(tuple(each.ids), done, (0.0,), own=True)
+            self._newest = (*self._newest, alone)[-MOST_COMPLETIONS:]
             written.append((_place(each, place), UnfinishedTurn(sample.tokens, sample.finish)))
             each.add(sample)
             self._answer(each)
-        self._unfinished.write(written)
+        self.unfinished.write(written)
 
     def _answer(self, each: OpenTrajectory) -> None:
         if self._plays(each):
@@ -329,7 +319,7 @@ class GroupWriter:
         written = []
         for each in self._turns.answered():
             if each.over:
-                self._engine.forget([each.key])
+                self.engine.forget([each.key])
                 self._close(each)
             else:
                 last = each.so_far.turns[-1]
@@ -337,7 +327,7 @@ class GroupWriter:
                 place = self._open[each.key][1]
                 written.append((place._replace(turn=len(each.so_far.turns) - 1), turn))
                 self._waiting.append(each)
-        self._unfinished.write(written)
+        self.unfinished.write(written)
 
     def _close(self, each: OpenTrajectory) -> None:
         group, _ = self._open.pop(each.key)
@@ -345,16 +335,8 @@ class GroupWriter:
             self._complete.append(group)
 
     def _plays(self, each: OpenTrajectory) -> bool:
-        return each.task.env in self._scorer.environments
-
-    def _sampling(self, group: RunningGroup) -> Sampling:
-        return self._turn if group.task.ref.env in self._scorer.environments else self._once
+        return each.task.env in self.scorer.environments
 
 
 def _place(each: OpenTrajectory, place: TurnPlace) -> TurnPlace:
     return place._replace(turn=len(each.played.turns) if each.played else 0)
-
-
-def _alone(each: OpenTrajectory, sample: Sample) -> TrainingGroup:
-    done = (TrainingCompletion.own(sample.tokens),)
-    return TrainingGroup(tuple(each.ids), done, (0.0,), own=True)

@@ -45,7 +45,6 @@ class OwnGroup:
 
     @property
     def key(self) -> tuple[int, int]:
-        """``(epoch, index)`` of its task."""
         return self.group.epoch, self.group.index
 
     @property
@@ -81,8 +80,7 @@ def external_group(policy: Policy, pooled: PooledGroup, kept: Sequence[int]) -> 
     """Encode those completions of a peer's group for ``policy`` that are ``kept``.
 
     Token ids and behavior log-probs are reused if the author encodes exactly like this policy and
-    the ids decode to the scored text. Otherwise the text is encoded again and the behavior is
-    unknown.
+    the ids decode to the scored text; otherwise the behavior is unknown.
     """
     prompt_ids = policy.encode_prompt(pooled.prompt)
     same = pooled.encoding == policy.encoding
@@ -109,10 +107,9 @@ def _external_completion(
             part: Sequence[int] = tokens.ids
             behaviour.extend(tokens.logprobs)
         else:
+            text = segment.text
             part = (
-                policy.encode_completion(segment.text, stopped=stopped)
-                if ours
-                else policy.encode_observation(segment.text)
+                policy.encode_completion(text, stopped) if ours else policy.encode_observation(text)
             )
             behaviour.extend([0.0] * len(part))
             known = known and not ours
@@ -133,15 +130,12 @@ class GroupSource(Protocol):
 
     def generate(self, count: int, watch: Stopwatch) -> list[OwnGroup]:
         """Return about ``count`` new local groups for the next update."""
-        ...
 
     def newest(self) -> Sequence[TrainingGroup]:
         """Return the latest completions, the newest last; callable in :meth:`beside`."""
-        ...
 
     def beside(self, work: Callable[[], T]) -> T:
         """Do ``work``, an update, while any generation continues."""
-        ...
 
 
 REMEMBERED_LENGTHS = 512  # Local completions of a task whose length is kept.
@@ -157,6 +151,7 @@ class GroupLimits:
     refuse: Collection[str] = ()
 
 
+@dataclass(eq=False)
 class Intake:
     """Truncation of peers' groups and removal of what must not be imitated.
 
@@ -164,19 +159,13 @@ class Intake:
     predict which completions are sampled.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        limits: GroupLimits,
-        extracts: Mapping[str, Extract],
-        secret: bytes,
-        counters: Counters,
-    ) -> None:
-        self._policy = policy
-        self._limits = limits
-        self._extracts = extracts
-        self._secret = secret
-        self._counters = counters
+    policy: Policy
+    limits: GroupLimits
+    extracts: Mapping[str, Extract]
+    secret: bytes
+    counters: Counters
+
+    def __post_init__(self) -> None:
         self._lengths: defaultdict[tuple[str, int], deque[int]] = defaultdict(
             partial(deque, maxlen=REMEMBERED_LENGTHS)
         )
@@ -191,25 +180,25 @@ class Intake:
     def take(self, pooled: PooledGroup) -> TrainingGroup | None:
         """Return the group as it is trained on; None if nothing is left to learn."""
         kept = self._drawn(pooled)
-        whole = external_group(self._policy, pooled, kept)
+        whole = external_group(self.policy, pooled, kept)
         left = self._unrefused(whole, pooled, kept)
         if left is None or (informative(pooled.group.rewards) and not informative(left.rewards)):
-            self._counters.add("external_nothing_left")
+            self.counters.add("external_nothing_left")
             return None
         cut = self._cut(left)
         longest = max(len(done.ids) for done in cut.completions)
-        if len(cut.prompt_ids) + longest > self._policy.context_length:
-            self._counters.add("external_too_long")
+        if len(cut.prompt_ids) + longest > self.policy.context_length:
+            self.counters.add("external_too_long")
             return None
         return cut
 
     def _drawn(self, pooled: PooledGroup) -> Sequence[int]:
         group = pooled.group
-        count, most = len(group.completions), self._limits.completions
+        count, most = len(group.completions), self.limits.completions
         if count <= most:
             return range(count)
-        self._counters.add("external_completions_cut", count - most)
-        name = b"%b/%b/%d/%d" % (self._secret, pooled.author, group.epoch, group.index)
+        self.counters.add("external_completions_cut", count - most)
+        name = b"%b/%b/%d/%d" % (self.secret, pooled.author, group.epoch, group.index)
         return sorted(random.Random(sha256(name).digest()).sample(range(count), most))
 
     def _unrefused(
@@ -223,7 +212,7 @@ class Intake:
             if reason is None:
                 kept.append(place)
             else:
-                self._counters.add("external_refused", reason=reason)
+                self.counters.add("external_refused", reason=reason)
         if len(kept) < 2:
             return None
         return replace(
@@ -233,11 +222,11 @@ class Intake:
         )
 
     def _cut(self, training: TrainingGroup) -> TrainingGroup:
-        most = self._limits.tokens
+        most = self.limits.tokens
         done = tuple(each.first(_until(each, most)) for each in training.completions)
         pairs = zip(training.completions, done, strict=True)
         if extra := sum(sum(whole.trained) - sum(cut.trained) for whole, cut in pairs):
-            self._counters.add("external_tokens_cut", extra)
+            self.counters.add("external_tokens_cut", extra)
             return replace(training, completions=done)
         return training
 
@@ -248,11 +237,11 @@ class Intake:
         answer = Answer(
             text,
             tuple(token for token, ours in own if ours),
-            self._extracts.get(group.env, "text"),
+            self.extracts.get(group.env, "text"),
             budget(self._lengths[group.env, group.level]),
             self._elsewhere(pooled.author, text),
         )
-        return next((name for name in self._limits.refuse if FILTERS[name](answer)), None)
+        return next((name for name in self.limits.refuse if FILTERS[name](answer)), None)
 
     def _elsewhere(self, author: bytes, text: str) -> bool:
         first = self._texts.setdefault(sha256(text.encode()).digest(), author)

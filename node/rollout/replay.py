@@ -1,8 +1,8 @@
 """Replay of correct answers in failed groups, and of peers' best trajectories.
 
-A group whose rewards are all 0 teaches nothing. An earlier correct answer to the same question
+A group whose rewards are all 0 teaches nothing; an earlier correct answer to the same question
 makes it informative (DART, arXiv:2509.23866). Tasks rarely recur, but questions do, so answers are
-kept by prompt. All is in memory only, so an update after a restart may differ.
+kept by prompt, in memory only: an update after a restart may differ.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from node.policy.policy import Policy
 from node.tasks.scorer import Scorer, buildable
 from node.trajectories.player import Player
 from node.trajectories.trajectory import Script
-from protocol.rollout import Completion, Writer
+from protocol.rollout import Writer
 from swarm.common.counters import Counters
 from swarm.groups import GroupKey, PooledGroup, TaskRef
 from swarm.verification import JudgeRefused
@@ -83,7 +83,15 @@ class SuccessPool:
         for number, success in enumerate(found):
             if success is None or (success.source and number not in allowed):
                 continue
-            training[number] = _with(groups[number], success)
+            group, answer = (
+                groups[number],
+                replace(success.completion, versions=None, replayed=True),
+            )
+            training[number] = replace(
+                group,
+                completions=(*group.completions[:-1], answer),
+                rewards=(*group.rewards[:-1], success.reward),
+            )
             self._counters.add("successes_replayed")
             if success.source:
                 lent.append(success.source)
@@ -113,15 +121,6 @@ class SuccessPool:
         return success
 
 
-def _with(group: TrainingGroup, success: Success) -> TrainingGroup:
-    replayed = replace(success.completion, versions=None, replayed=True)
-    return replace(
-        group,
-        completions=(*group.completions[:-1], replayed),
-        rewards=(*group.rewards[:-1], success.reward),
-    )
-
-
 MOST_SCRIPTS = 256  # Kept in memory; the oldest are dropped.
 
 
@@ -133,81 +132,71 @@ class SemiOnlineLimits:
     patches: int = 1
 
 
+@dataclass(eq=False)
 class SemiOnline:
     """Repeated play of peers' tasks along their best trajectory.
 
-    See :class:`node.trajectories.trajectory.Script`. These groups are not shared, because their
-    tasks are not this node's and peers wrote parts of them. Counts ``scripted_groups`` (trained on)
-    and ``scripted_groups_lost{reason}``.
+    See :class:`node.trajectories.trajectory.Script`. These groups are not shared: peers wrote parts
+    of them. Counts ``scripted_groups`` (trained on) and ``scripted_groups_lost{reason}``.
     """
 
-    def __init__(
-        self,
-        limits: SemiOnlineLimits,
-        player: Player,
-        policy: Policy,
-        scorer: Scorer,
-        sampling: Sampling,
-        group_size: int,
-        counters: Counters,
-    ) -> None:
-        self._limits = limits
-        self._player = player
-        self._policy = policy
-        self._scorer = scorer
-        self._sampling = sampling
-        self._group_size = group_size
-        self._counters = counters
+    limits: SemiOnlineLimits
+    player: Player
+    policy: Policy
+    scorer: Scorer
+    sampling: Sampling
+    group_size: int
+    counters: Counters
+
+    def __post_init__(self) -> None:
         self._scripts: deque[tuple[TaskRef, Script]] = deque(maxlen=MOST_SCRIPTS)
 
     def observe(self, groups: Sequence[PooledGroup]) -> None:
         """Keep each group's best trajectory, if it is better than another."""
-        for pooled in groups if self._limits.groups else ():
+        for pooled in groups if self.limits.groups else ():
             group = pooled.group
-            if group.env not in self._scorer.environments:
+            if group.env not in self.scorer.environments:
                 continue
             best = max(group.completions, key=lambda done: done.reward)
             if best.reward > min(done.reward for done in group.completions):
                 ref = TaskRef.shared(
                     pooled.author, group.env, group.level, group.epoch, group.index
                 )
-                self._scripts.append((ref, Script(_actions(best), self._limits.patches)))
+                turns = [each for each in best.segments if each.writer is Writer.POLICY]
+                actions = tuple(each.text for each in turns)
+                self._scripts.append((ref, Script(actions, self.limits.patches)))
 
     def generate(self) -> list[TrainingGroup]:
         """Generate groups along the newest scripts; each script is used once."""
-        count = min(self._limits.groups, len(self._scripts))
+        count = min(self.limits.groups, len(self._scripts))
         scripts = dict(self._scripts.pop() for _ in range(count))
         asked = self._questions(list(scripts)) if scripts else []
         if not asked:
             return []
         tasks, prompts = zip(*asked, strict=True)
-        written = self._player.play(tasks, prompts, self._group_size, self._sampling, scripts)
+        written = self.player.play(tasks, prompts, self.group_size, self.sampling, scripts)
         groups = []
         for prompt_ids, played in zip(prompts, written, strict=True):
             if lost := next((each.lost for each in played if each.lost), None):
                 self._lost(lost)
                 continue
-            self._counters.add("scripted_groups")
+            self.counters.add("scripted_groups")
             completions = tuple(each.training() for each in played)
             rewards = tuple(each.reward or 0.0 for each in played)
             groups.append(TrainingGroup(tuple(prompt_ids), completions, rewards, own=True))
         return groups
 
     def _questions(self, tasks: Sequence[TaskRef]) -> list[tuple[TaskRef, list[int]]]:
-        built = buildable(self._scorer, tasks, lambda _, refused: self._lost(refused))
+        built = buildable(self.scorer, tasks, lambda _, refused: self._lost(refused))
         asked = [
-            (task, self._policy.encode_prompt(prompt))
+            (task, self.policy.encode_prompt(prompt))
             for task, prompt in zip(tasks, built, strict=True)
             if prompt is not None
         ]
-        fit = [each for each in asked if 0 < len(each[1]) < self._policy.context_length]
+        fit = [each for each in asked if 0 < len(each[1]) < self.policy.context_length]
         if left_out := len(asked) - len(fit):
-            self._counters.add("scripted_groups_lost", left_out, reason="no_room")
+            self.counters.add("scripted_groups_lost", left_out, reason="no_room")
         return fit
 
     def _lost(self, refused: JudgeRefused) -> None:
-        self._counters.add("scripted_groups_lost", reason=refused.reason)
-
-
-def _actions(done: Completion) -> tuple[str, ...]:
-    return tuple(each.text for each in done.segments if each.writer is Writer.POLICY)
+        self.counters.add("scripted_groups_lost", reason=refused.reason)

@@ -11,7 +11,7 @@ import time
 from contextlib import ExitStack
 
 from node.config.config import Config
-from node.distributed.ranks import Ranks, end_at_once
+from node.distributed.ranks import Ranks, exit_immediately
 from node.distributed.sharded_learner import follow
 from node.distributed.torchrun import Launch
 from node.errors import ConfigError, NodeError
@@ -166,7 +166,7 @@ def run_join(config: Config, folder: RunFolder, options: RunOptions, stages: Sta
         node.rounds.run(config.schedule.rounds, stop)
     tell(ended(node.rounds.round, config.schedule.rounds))
     if launch:
-        end_at_once(0)
+        exit_immediately(0)
 
 
 def ended(done: int, asked: int) -> str:
@@ -188,7 +188,7 @@ def help_learn(launch: Launch) -> None:
         for number in STOPS:
             signal.signal(number, signal.SIG_IGN)
         follow(ranks)
-    end_at_once(0)
+    exit_immediately(0)
 
 
 def check_peers(config: Config, folder: RunFolder) -> None:

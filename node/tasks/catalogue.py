@@ -97,8 +97,8 @@ def own_files(name_or_path: str) -> dict[str, Path]:
 class Allowed:
     """What this machine's owner lets a task set open, by env name.
 
-    ``evaluating`` envs may open although they evaluate answers. ``files`` has the file of an env,
-    ``read`` more paths that its task may read. ``walled``: the machine can sandbox evaluation.
+    ``evaluating`` envs may open although they evaluate answers. ``read`` has more paths that a task
+    may read. ``walled``: the machine can sandbox evaluation.
     """
 
     files: Mapping[str, str | Path] = field(default_factory=dict)
@@ -129,16 +129,11 @@ def open_catalogue(
 def open_envs(
     specs: Sequence[EnvSpec], allowed: Allowed
 ) -> tuple[dict[str, TaskSource], dict[str, str]]:
-    """Open every env that this machine can and may serve.
+    """Open every env that this machine can and may serve; return why others are closed.
 
-    An env is left out if its file or plugin is missing, or if it evaluates text without permission.
-    The node neither trains on it nor accepts groups of it.
-
-    Returns:
-        The open envs by name, and the reason for each closed one.
-
-    Raises:
-        CatalogueError: an env has another version or impossible settings.
+    An env is closed if its file or plugin is missing, or if it evaluates text without permission.
+    The node neither trains on it nor accepts groups of it. Raises CatalogueError: an env has
+    another version or impossible settings.
     """
     sources: dict[str, TaskSource] = {}
     closed: dict[str, str] = {}
@@ -254,9 +249,8 @@ def _spec(table: dict[str, Any], where: str, folder: Path) -> EnvSpec:
     try:
         return EnvSpec(**{**table, "levels": tuple(map(canonical_json, levels))})
     except TypeError as error:
-        raise CatalogueError(
-            f"env {name!r} in {where!r}: a setting is a date or time, which no manifest holds"
-        ) from error
+        why = "a setting is a date or time, which no manifest holds"
+        raise CatalogueError(f"env {name!r} in {where!r}: {why}") from error
     except ValueError as error:
         raise CatalogueError(f"env {name!r} in {where!r}: {error}") from error
 
@@ -274,20 +268,16 @@ def overview(specs: Sequence[EnvSpec], allowed: Allowed) -> list[str]:
 def _closed(spec: EnvSpec, allowed: Allowed) -> str | None:
     """Return why an env is closed; a package's evaluation is known only once open."""
     reason = None
+    is_here = {"plugin": plugins.is_here, ENVIRONMENT: environments.is_here}.get(spec.source)
     if in_file(spec) and spec.name not in allowed.files:
         reason = NO_FILE
-    elif not in_file(spec) and not _is_here(spec):
+    elif not in_file(spec) and is_here and not is_here(spec.name):
         reason = environments.absent(spec.name) or NO_PACKAGE
     elif spec.source == "reasoning-gym" and spec.name in UNREPEATABLE:
         reason = UNREPEATED
     elif evaluates(spec):
         return allowed.closed(spec.name)
     return reason.format(name=spec.name) if reason else None
-
-
-def _is_here(spec: EnvSpec) -> bool:
-    brought = {"plugin": plugins.is_here, ENVIRONMENT: environments.is_here}.get(spec.source)
-    return brought is None or brought(spec.name)
 
 
 def _entry(spec: EnvSpec) -> str:
@@ -302,10 +292,5 @@ def _entry(spec: EnvSpec) -> str:
 
 def allowed_by(tasks: TasksSection, sandbox: SandboxSection) -> Allowed:
     """Return what the user's ``[tasks]`` and ``[sandbox]`` tables allow on this machine."""
-    return Allowed(
-        tasks.files,
-        tasks.allow_code_execution,
-        sandbox.read,
-        sandbox.network,
-        walled=find_walls().whole,
-    )
+    walled = find_walls().whole
+    return Allowed(tasks.files, tasks.allow_code_execution, sandbox.read, sandbox.network, walled)

@@ -110,45 +110,45 @@ _TIME = re.compile("([0-9]|1[0-9]|2[0-3]):([0-5][0-9])")
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """Current time and target time, in minutes since midnight."""
+class Progress:
+    """Current number and goal; times are in minutes since midnight."""
 
-    now: int
+    here: int
     goal: int
 
 
-class Waiting(Working[Wait]):
+class Waiting(Working[Progress]):
     """Waits from ``7:40`` to ``9:15``: ``8:40 9:10 9:15`` or any other way."""
 
     settings: ClassVar = {"minutes": range(20, DAY)}  # Maximum wait; the minimum is half.
 
-    def begin(self, rng: random.Random, **settings: int) -> Wait:
+    def begin(self, rng: random.Random, **settings: int) -> Progress:
         fives = rng.randint(settings["minutes"] // 10, settings["minutes"] // 5)
         now = rng.randrange((DAY - 5 * fives) // 5) * 5
-        return Wait(now, now + 5 * fives)
+        return Progress(now, now + 5 * fives)
 
-    def question(self, state: Wait) -> str:
-        wait = f"Wait from {_told(state.now)} to {_told(state.goal)}"
+    def question(self, state: Progress) -> str:
+        wait = f"Wait from {_clock_time(state.here)} to {_clock_time(state.goal)}"
         return f"{wait}. Every wait takes 5, 10, 30 or 60 minutes. Write down the time after each"
 
-    def way(self, rng: random.Random, state: Wait) -> Iterator[str]:
-        now = state.now
+    def way(self, rng: random.Random, state: Progress) -> Iterator[str]:
+        now = state.here
         while now != state.goal:
             now += rng.choice([wait for wait in WAITS if now + wait <= state.goal][-2:])
-            yield _told(now)
+            yield _clock_time(now)
 
-    def move(self, state: Wait, step: str) -> Wait | None:
+    def move(self, state: Progress, step: str) -> Progress | None:
         found = _TIME.fullmatch(step)
         if not found:
             return None
         now = 60 * int(found[1]) + int(found[2])
-        return replace(state, now=now) if now - state.now in WAITS else None
+        return replace(state, here=now) if now - state.here in WAITS else None
 
-    def arrived(self, state: Wait) -> bool:
-        return state.now == state.goal
+    def arrived(self, state: Progress) -> bool:
+        return state.here == state.goal
 
 
-def _told(minutes: int) -> str:
+def _clock_time(minutes: int) -> str:
     return f"{minutes // 60}:{minutes % 60:02}"
 
 
@@ -202,39 +202,31 @@ TAKEN = (1, 3, 7)
 LOWEST = 30  # Maximum goal: the way to a large number consists of small steps only.
 
 
-@dataclass(frozen=True, slots=True)
-class Descent:
-    """Current number and goal."""
-
-    here: int
-    goal: int
-
-
-class Halving(Working[Descent]):
+class Halving(Working[Progress]):
     """Descents from ``20`` to ``3``: ``10 7 6 3``, ``19 12 6 3`` or any other way."""
 
     settings: ClassVar = {"most": range(10, 100_000_000)}  # Maximum start; the minimum is half.
 
-    def begin(self, rng: random.Random, **settings: int) -> Descent:
+    def begin(self, rng: random.Random, **settings: int) -> Progress:
         most = settings["most"]
-        return Descent(rng.randint(most // 2, most), rng.randint(0, min(most // 4, LOWEST)))
+        return Progress(rng.randint(most // 2, most), rng.randint(0, min(most // 4, LOWEST)))
 
-    def question(self, state: Descent) -> str:
+    def question(self, state: Progress) -> str:
         down = f"Bring {state.here} down to {state.goal}. Every step halves an even number"
         return f"{down} or takes away 1, 3 or 7. Write down every number"
 
-    def way(self, rng: random.Random, state: Descent) -> Iterator[str]:
+    def way(self, rng: random.Random, state: Progress) -> Iterator[str]:
         here = state.here
         while here != state.goal:
             below = [number for number in _below(here) if number >= state.goal]
             here = below[0] if rng.random() < 0.5 else rng.choice(below)
             yield str(here)
 
-    def move(self, state: Descent, step: str) -> Descent | None:
+    def move(self, state: Progress, step: str) -> Progress | None:
         number = whole(step)
         return None if number not in _below(state.here) else replace(state, here=number)
 
-    def arrived(self, state: Descent) -> bool:
+    def arrived(self, state: Progress) -> bool:
         return state.here == state.goal
 
 
@@ -247,35 +239,27 @@ def _below(number: int) -> list[int]:
 MOST_ADDED = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Climb:
-    """Current number and goal."""
-
-    here: int
-    goal: int
-
-
-class Climbing(Working[Climb]):
+class Climbing(Working[Progress]):
     """Climbs from ``4`` to ``19``: ``8 16 19``, ``9 14 19`` or any other way."""
 
     settings: ClassVar = {"most": range(20, 3001)}  # Maximum goal; the minimum is half.
 
-    def begin(self, rng: random.Random, **settings: int) -> Climb:
+    def begin(self, rng: random.Random, **settings: int) -> Progress:
         most = settings["most"]
-        return Climb(rng.randint(1, most // 4), rng.randint(most // 2, most))
+        return Progress(rng.randint(1, most // 4), rng.randint(most // 2, most))
 
-    def question(self, state: Climb) -> str:
+    def question(self, state: Progress) -> str:
         climb = f"Climb from {state.here} to {state.goal}"
         return f"{climb}. Every step doubles the number or adds 1 to 5. Write down every number"
 
-    def way(self, rng: random.Random, state: Climb) -> Iterator[str]:
+    def way(self, rng: random.Random, state: Progress) -> Iterator[str]:
         here, goal = state.here, state.goal
         while here != goal:
             nexts = [2 * here] * (here > MOST_ADDED) + [here + rng.randint(1, MOST_ADDED)]
             here = min(rng.choice([n for n in nexts if n <= goal] or [goal]), goal)
             yield str(here)
 
-    def move(self, state: Climb, step: str) -> Climb | None:
+    def move(self, state: Progress, step: str) -> Progress | None:
         number = whole(step)
         if number is None or not (
             number == 2 * state.here or 1 <= number - state.here <= MOST_ADDED
@@ -283,7 +267,7 @@ class Climbing(Working[Climb]):
             return None
         return replace(state, here=number)
 
-    def arrived(self, state: Climb) -> bool:
+    def arrived(self, state: Progress) -> bool:
         return state.here == state.goal
 
 

@@ -18,12 +18,8 @@ EnvLevel = tuple[str, int]
 class Curriculum(ABC):
     """A rule that samples levels and may learn from their rewards.
 
-    Args:
-        group_size: completions per group.
-        options: instance of ``Options``, if the curriculum has settings.
-
-    Attributes:
-        Options: schema of ``tasks.curriculum_options``; None if there are no settings.
+    ``Options`` is the schema of ``tasks.curriculum_options``, None if there are no settings.
+    ``options`` is its instance; ``group_size`` counts the completions per group.
     """
 
     Options: ClassVar[type[Section] | None] = None
@@ -38,10 +34,8 @@ class Curriculum(ABC):
     ) -> EnvLevel:
         """Return the level of the next task.
 
-        Args:
-            levels: levels to sample from.
-            weights: relative frequency of each env in ``levels``, non-negative.
-            rng: the only source of randomness.
+        ``weights`` has the relative frequency of each env in ``levels``, non-negative. ``rng`` is
+        the only source of randomness.
         """
 
     def observe(self, level: EnvLevel, rewards: Sequence[float]) -> None:
@@ -81,8 +75,7 @@ class TaskSampler:
     """Sampler of tasks by env weights and a curriculum (default: uniform).
 
     Args:
-        weights: relative frequency by env name. Empty: all equal; an env missing from a non-empty
-            mapping is never sampled.
+        weights: relative frequency by env name. Empty: all equal; a missing env is never sampled.
         rng: the only source of randomness; its state is the sampler's.
 
     Raises:
@@ -112,19 +105,15 @@ class TaskSampler:
             raise ConfigError("tasks.weights", dict(weights), "Give an env a weight above 0.")
 
     def next(self) -> EnvLevel:
-        """Return the env name and level of the next task."""
         return self._curriculum.next(self.levels, self._weights, self._rng)
 
     def observe(self, pair: EnvLevel, rewards: Sequence[float]) -> None:
-        """Record the rewards of a group generated for a sampled level."""
         self._curriculum.observe(pair, rewards)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the checkpoint state."""
         return {"rng": self._rng.getstate(), "beliefs": self._curriculum.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a checkpoint state."""
         version, words, gauss = state["rng"]
         self._rng.setstate((version, tuple(words), gauss))
         self._curriculum.load_state_dict(state["beliefs"])
@@ -133,16 +122,11 @@ class TaskSampler:
 def _check(weights: Mapping[str, float], names: Collection[str]) -> None:
     for name, weight in weights.items():
         if name not in names:
-            raise ConfigError(
-                "tasks.weights",
-                name,
-                f"No such env is served here: use {', '.join(sorted(names))}.",
-            )
+            remedy = f"No such env is served here: use {', '.join(sorted(names))}."
+            raise ConfigError("tasks.weights", name, remedy)
         if not 0.0 <= weight < float("inf"):
             raise ConfigError(f"tasks.weights.{name}", weight, "Use a number from 0 up.")
 
-
-Level = tuple[str, int]
 
 KEPT = 0.7  # Fraction of counts that remains at each observation: the policy has changed since.
 FADE = 0.99  # Decay of all counts per sampled task; unused levels become unknown again.
@@ -151,39 +135,35 @@ FADE = 0.99  # Decay of all counts per sampled task; unused levels become unknow
 class Beliefs:
     """Beta distribution of each level's success rate, as in VADE (arXiv 2511.18902).
 
-    Counts decay as in MoPPS (arXiv 2507.04632). With a constant success rate ``p``, groups of ``G``
-    completions and no fading, a level's first parameter tends to ``1 + G p / (1 - KEPT)``. The
-    prior is uniform.
+    Counts decay as in MoPPS (arXiv 2507.04632): at a constant rate ``p``, with groups of ``G``, a
+    level's first parameter tends to ``1 + G p / (1 - KEPT)``. The prior is uniform.
     """
 
     def __init__(self) -> None:
         self._draws = 0
-        self._seen: dict[Level, tuple[float, float, int]] = {}
+        self._seen: dict[EnvLevel, tuple[float, float, int]] = {}
 
-    def observe(self, level: Level, solved: float, failed: float) -> None:
+    def observe(self, level: EnvLevel, solved: float, failed: float) -> None:
         """Record a group: its summed rewards, and their shortfall from the maximum."""
         won, lost = self._counts(level)
         self._seen[level] = (KEPT * won + solved, KEPT * lost + failed, self._draws)
 
-    def draw(self, level: Level, rng: random.Random) -> float:
+    def draw(self, level: EnvLevel, rng: random.Random) -> float:
         """Sample a success rate (Thompson sampling)."""
         won, lost = self._counts(level)
         return rng.betavariate(1 + won, 1 + lost)
 
     def tick(self) -> None:
-        """Count one sampled task."""
         self._draws += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the JSON-compatible state."""
         return {"draws": self._draws, "seen": [[*k, *v] for k, v in self._seen.items()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of :meth:`state_dict`."""
         self._draws = state["draws"]
         self._seen = {(env, n): (won, lost, at) for env, n, won, lost, at in state["seen"]}
 
-    def _counts(self, level: Level) -> tuple[float, float]:
+    def _counts(self, level: EnvLevel) -> tuple[float, float]:
         won, lost, at = self._seen.get(level, (0.0, 0.0, 0))
         left = FADE ** (self._draws - at)
         return won * left, lost * left
@@ -197,9 +177,8 @@ def teaches(rate: float, group_size: int) -> float:
 class Thompson(Curriculum):
     """Curriculum that favors levels likely to give informative groups.
 
-    A level's probability is proportional to its share of the env's weight, times
-    ``1 - p^G - (1 - p)^G``. ``p`` is sampled from :class:`Beliefs` (Thompson sampling, as in VADE,
-    arXiv 2511.18902).
+    A level's probability is proportional to its share of the env's weight, times ``1 - p^G - (1 -
+    p)^G``, with ``p`` sampled from :class:`Beliefs`.
     """
 
     def __init__(self, group_size: int, options: Any = None) -> None:
@@ -212,10 +191,10 @@ class Thompson(Curriculum):
         self._beliefs.tick()
         sizes = Counter(env for env, _ in levels)
         shares = [
-            teaches(self._beliefs.draw(level, rng), self.group_size)
-            * weights[level[0]]
-            / sizes[level[0]]
-            for level in levels
+            teaches(self._beliefs.draw((env, number), rng), self.group_size)
+            * weights[env]
+            / sizes[env]
+            for env, number in levels
         ]
         (level,) = rng.choices(levels, shares)
         return level

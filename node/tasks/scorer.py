@@ -28,7 +28,7 @@ from swarm.verification import (
 class Move:
     """The next turn of a trajectory; ``actions`` includes all earlier ones.
 
-    ``key`` identifies the trajectory among those in play. If ``final``, no turn follows.
+    ``key`` identifies the trajectory; no turn follows a ``final`` one.
     """
 
     key: int
@@ -41,7 +41,7 @@ class Move:
 class Answered:
     """An environment's response to a turn; ``over``: the environment has ended.
 
-    Once no turn follows, ``observation`` is empty and ``reward`` is that of the whole trajectory.
+    After the last turn ``observation`` is empty and ``reward`` is the whole trajectory's.
     """
 
     observation: str
@@ -65,7 +65,6 @@ class Scorer(Protocol):
 
     def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
         """Return the prompts of tasks, in order; raise ``JudgeRefused`` if one fails."""
-        ...
 
     @property
     def environments(self) -> frozenset[str]:
@@ -95,7 +94,6 @@ class Scorer(Protocol):
 
     def judge(self, task: TaskRef, texts: Sequence[Answer]) -> Verdict:
         """Rebuild one task and score answers to it."""
-        ...
 
     def judge_some(self, asked: Sequence[Asked]) -> Sequence[Judged]:
         """Score the first groups: see :meth:`swarm.verification.Judge.judge_some`."""
@@ -113,13 +111,12 @@ def judge_all(scorer: Scorer, asked: Sequence[Asked]) -> Iterator[Judged]:
 
 
 def buildable(
-    scorer: Scorer,
-    tasks: Sequence[TaskRef],
-    unscored: Callable[[int, JudgeRefused], None],
+    scorer: Scorer, tasks: Sequence[TaskRef], unscored: Callable[[int, JudgeRefused], None]
 ) -> list[str | None]:
     """Return the prompts of tasks, None for each that cannot be built.
 
-    ``unscored`` receives its index and the reason. ``JudgeRefused``: nothing can be built now.
+    ``unscored`` receives its index and the reason. Raises ``JudgeRefused`` if nothing can be built
+    now.
     """
     try:
         return list(scorer.prompts(tasks))

@@ -1,8 +1,7 @@
 """Checks of the settings in a task set, made before anything uses them.
 
-The swarm creator chooses a level's settings. A reasoning-gym family takes the fields of the
-library's configuration class: numbers within a range, booleans, words from a closed set, and lists
-of these. The only text that reaches the library is its own.
+The swarm creator chooses them. A reasoning-gym family takes the fields of the library's
+configuration class: bounded numbers, booleans, words from a closed set, and lists of these.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from node.errors import CatalogueError
 NOT_OPEN = frozenset({"seed", "size", "data_file"})  # Set by sampling, or names a file.
 
 ROOM = 10
-"""Maximum of a number, in multiples of the largest default of its field and the opposite end."""
+# Maximum of a number, in multiples of the largest default of its field and the opposite end.
 
 _LARGEST: dict[str, dict[str, float]] = {
     "basic_arithmetic": {"min_digits": 10, "max_digits": 10, "min_terms": 20, "max_terms": 20},
@@ -59,11 +58,6 @@ _LARGEST: dict[str, dict[str, float]] = {
 """Cost grows as a power of these numbers or by search; above, one task may take minutes."""
 
 
-def largest(family: str, name: str) -> float | None:
-    """Return a number's maximum if stricter than the general rule, else None."""
-    return _LARGEST.get(family, {}).get(name)
-
-
 MAX_ITEMS = 64  # Of a list. The library's longest default has 40.
 
 PLUGIN_DEPTH = 4
@@ -90,7 +84,6 @@ class Number:
     real: bool
 
     def wants(self, value: object) -> str | None:
-        """Return the remedy if ``value`` is invalid, else None."""
         fits = isinstance(value, int | float) if self.real else isinstance(value, int)
         if not fits or isinstance(value, bool):
             return f"use a {'number' if self.real else 'whole number'}"
@@ -108,7 +101,6 @@ class Word:
     words: tuple[str, ...]
 
     def wants(self, value: object) -> str | None:
-        """Return the remedy if ``value`` is invalid, else None."""
         if isinstance(value, str) and value in self.words:
             return None
         return f"use one of {', '.join(map(repr, self.words))}"
@@ -121,7 +113,6 @@ class Items:
     kind: Word | Number
 
     def wants(self, value: object) -> str | None:
-        """Return the remedy if ``value`` is invalid, else None."""
         if not isinstance(value, list):
             return "use a list"
         if len(value) > MAX_ITEMS:
@@ -192,7 +183,7 @@ def _kind(family: str, name: str, hint: Any, fields: Mapping[str, Any]) -> Kind 
 def _range(family: str, name: str, real: bool, fields: Mapping[str, Any]) -> Number:
     ends = [fields[name], *(fields[other] for other in _other_ends(name) if other in fields)]
     scale = max(abs(end) for end in ends)
-    most = largest(family, name) or max(ROOM, ROOM * scale)
+    most = _LARGEST.get(family, {}).get(name) or max(ROOM, ROOM * scale)
     return Number(-most if min(ends) < 0 else 0, most, real)
 
 

@@ -1,7 +1,7 @@
 """Tasks, the sources that rebuild them from a seed, and answer extraction.
 
-A question's own hash assigns it permanently to one split, whatever its family, level or seed. One
-question in eight is held out for evaluation and never appears in training.
+A question's own hash assigns it permanently to one split. One question in eight is held out for
+evaluation and never appears in training.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _kept: ContextVar[bool] = ContextVar("kept", default=False)  # Whether inside ke
 def seeded(env: str, level: int, number: int) -> Iterator[None]:
     """Seed the global ``random`` and numpy generators, and restore them afterwards.
 
-    Some reasoning-gym families use them: unseeded, a question or score would depend on earlier
-    requests. ``number`` has 63 bits. numpy is seeded only if it is already imported.
+    Some reasoning-gym families use them. ``number`` has 63 bits. numpy is seeded only if it is
+    already imported.
     """
     if not _kept.get():
         with kept(), seeded(env, level, number):
@@ -45,10 +45,7 @@ def seeded(env: str, level: int, number: int) -> Iterator[None]:
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Restore the global generators after work that seeds them many times.
-
-    Restoring costs several times as much as seeding, so nested calls leave it to the outermost.
-    """
+    """Restore the global generators once, after work that seeds them many times."""
     if _kept.get():
         yield
         return
@@ -101,11 +98,9 @@ class Questions(Protocol):
 
     def draw(self, level: int, number: int) -> Mapping[str, Any]:
         """Return the entry of a question by 63-bit number, identical on every machine."""
-        ...
 
     def score(self, entry: Mapping[str, Any], answer: str) -> float:
         """Return the correctness of ``answer``, in [0, 1]."""
-        ...
 
 
 def split_of(question: str) -> Split:
@@ -154,8 +149,7 @@ class TaskSource:
         """Build a seed's task, resampling to fit ``split``, or raise ``TaskError``."""
         task = TaskRef(self.name, level, seed, split)
         for number in self._numbers(task):
-            entry = self._draw(level, number)
-            question = self._question(level, entry)
+            entry, question = self._draw(level, number)
             if split_of(question) is split:
                 return Task(task, self.template.replace("{question}", question), entry)
         raise self._exhausted(task)
@@ -194,19 +188,14 @@ class TaskSource:
     def _undrawn(self, level: int, error: Exception) -> TaskError:
         return TaskError(f"env {self.name!r} level {level} cannot draw: {error!r}")
 
-    def _draw(self, level: int, number: int) -> Mapping[str, Any]:
+    def _draw(self, level: int, number: int) -> tuple[Mapping[str, Any], str]:
         try:
             with seeded(self.name, level, number):
-                return self.questions.draw(level, number)
+                entry = self.questions.draw(level, number)
+            return entry, as_text(entry["question"])
         except MemoryError:
             raise
         except Exception as error:
-            raise self._undrawn(level, error) from error
-
-    def _question(self, level: int, entry: Mapping[str, Any]) -> str:
-        try:
-            return as_text(entry["question"])
-        except (KeyError, TypeError, ValueError) as error:
             raise self._undrawn(level, error) from error
 
     def score(self, task: Task, answer: str) -> float:
@@ -223,11 +212,10 @@ _BOX = r"\boxed{"
 
 
 def extract(text: str, how: Extract) -> str:
-    """Extract the answer from a completion, stripped; empty if there is none.
+    """Extract the stripped answer from a completion; empty if there is none.
 
-    Args:
-        how: ``text`` takes the whole text, ``answer_tag`` the inside of the last
-            ``<answer>…</answer>``, ``boxed`` the inside of the last ``\\boxed{…}``.
+    ``how`` takes the whole ``text``, or the inside of the last ``answer_tag``
+    (``<answer>…</answer>``) or ``boxed`` (``\\boxed{…}``).
     """
     match how:
         case "text":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from node.engines.engine import RolloutEngine, Sample, Sampling
@@ -20,6 +20,7 @@ LOOK_SECONDS = 1.0  # Poll timeout while nothing happens.
 PATIENCE = 1.0  # Seconds that a synchronous environment may take before others continue.
 
 
+@dataclass(eq=False)
 class Player:
     """Generator of completions: the engine samples turns, environments answer them.
 
@@ -28,13 +29,10 @@ class Player:
     than :data:`PATIENCE`.
     """
 
-    def __init__(
-        self, policy: Policy, engine: RolloutEngine, scorer: Scorer, limits: TurnLimits
-    ) -> None:
-        self._policy = policy
-        self._engine = engine
-        self._scorer = scorer
-        self._limits = limits
+    policy: Policy
+    engine: RolloutEngine
+    scorer: Scorer
+    limits: TurnLimits
 
     def play(
         self,
@@ -46,19 +44,15 @@ class Player:
     ) -> list[list[Trajectory]]:
         """Generate ``n`` completions of each task, in the order of ``tasks``.
 
-        Args:
-            prompts: token ids, one list per task.
-            sampling: of single-turn answers; turns have the length in the limits.
-            scripts: by task, for trajectories that follow one.
-
-        Raises:
-            ValueError: a prompt is empty or leaves no tokens for a completion.
+        ``prompts`` has token ids per task. ``sampling`` is for single-turn answers; turns have the
+        length in the limits. Trajectories of tasks in ``scripts`` follow those. Raises ValueError:
+        a prompt is empty or leaves no tokens for a completion.
         """
-        many = self._scorer.environments
+        many = self.scorer.environments
         done: dict[int, list[Trajectory]] = {}
         once = [number for number, task in enumerate(tasks) if task.env not in many]
         if once:
-            answers = self._engine.generate([prompts[number] for number in once], n, sampling)
+            answers = self.engine.generate([prompts[number] for number in once], n, sampling)
             for number, samples in zip(once, answers, strict=True):
                 done[number] = [Trajectory.once(sample) for sample in samples]
         played = [number for number, task in enumerate(tasks) if task.env in many]
@@ -76,12 +70,12 @@ class Player:
     ) -> list[list[Trajectory]]:
         groups = [[OpenTrajectory(task, list(prompt)) for _ in range(n)] for task, prompt in begun]
         opened = {each.key: each for group in groups for each in group}
-        turn = replace(sampling, max_new_tokens=self._limits.turn_tokens)
-        turns = TurnScheduler(self._policy, self._scorer, self._limits, self._engine.nudge)
+        turn = replace(sampling, max_new_tokens=self.limits.turn_tokens)
+        turns = TurnScheduler(self.policy, self.scorer, self.limits, self.engine.nudge)
         try:
             self._go_on(opened, turn, turns, scripts)
         except BaseException:
-            self._engine.forget([*opened])
+            self.engine.forget([*opened])
             raise
         return [[each.so_far for each in group] for group in groups]
 
@@ -95,14 +89,14 @@ class Player:
         ready, left = list(opened.values()), len(opened)
         while left:
             over = [each.key for each in ready if each.over]
-            self._engine.forget(over)
+            self.engine.forget(over)
             left -= len(over)
             going = [each.wanted(stream=STREAM, lasts=True) for each in ready if not each.over]
             if going:
-                self._engine.submit(going, turn)
-            written = self._engine.poll(LOOK_SECONDS, STREAM) if left else []
+                self.engine.submit(going, turn)
+            written = self.engine.poll(LOOK_SECONDS, STREAM) if left else []
             if strays := [key for key, _ in written if key not in opened]:  # from a failed play
-                self._engine.forget(strays)
+                self.engine.forget(strays)
                 written = [(key, sample) for key, sample in written if key in opened]
             for key, sample in written:
                 opened[key].add(sample)
@@ -113,8 +107,8 @@ class Player:
     def _hold(self, each: OpenTrajectory, script: Script | None) -> None:
         """Replace the last turn by the script's if it departs from the script."""
         if script and (action := script.instead(each.so_far)) is not None:
-            ids = tuple(self._policy.encode_completion(action, stopped=True))
-            versions = (self._policy.version,) * len(ids)
+            ids = tuple(self.policy.encode_completion(action, stopped=True))
+            versions = (self.policy.version,) * len(ids)
             each.patch(Sample(Tokens(ids, (0.0,) * len(ids), versions), Finish.STOP, action))
 
 

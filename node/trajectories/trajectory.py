@@ -32,10 +32,8 @@ class Turn:
 class Trajectory:
     """A completion of one or more turns; the last one has no observation.
 
-    Attributes:
-        finish: ``LENGTH`` if truncated: the last turn at the cap, or all before the environment
-            ended.
-        reward: from the environment; None if there is none or it is ``lost``.
+    ``finish`` is ``LENGTH`` if the last turn was truncated or the environment did not end.
+    ``reward`` is the environment's; None if there is none or it is ``lost``.
     """
 
     turns: tuple[Turn, ...]
@@ -45,17 +43,14 @@ class Trajectory:
 
     @classmethod
     def once(cls, sample: Sample) -> Trajectory:
-        """Wrap a single-turn answer."""
         return cls((Turn(sample),), sample.finish)
 
     @property
     def text(self) -> str:
-        """Text of all policy turns."""
         return "".join(turn.sample.text for turn in self.turns)
 
     @property
     def tokens(self) -> Tokens:
-        """Tokens of all policy turns."""
         parts = [turn.sample.tokens for turn in self.turns]
         return Tokens(
             tuple(each for part in parts for each in part.ids),
@@ -66,20 +61,19 @@ class Trajectory:
     @property
     def segments(self) -> tuple[Segment, ...]:
         """Segments as shared with peers."""
-        told = []
+        segments = []
         for turn in self.turns:
-            told.append(Segment(Writer.POLICY, turn.sample.text, turn.sample.tokens))
+            segments.append(Segment(Writer.POLICY, turn.sample.text, turn.sample.tokens))
             if turn.observation is not None:
-                told.append(Segment(Writer.ENVIRONMENT, turn.observation))
-        return tuple(told)
+                segments.append(Segment(Writer.ENVIRONMENT, turn.observation))
+        return tuple(segments)
 
     def answer(self, *, played: bool) -> Answer:
         """Return the answer for a verifier; ``played``: in an environment."""
         if not played:
             return self.text
-        return TrajectoryTexts(
-            tuple(each.text for each in self.segments), self.finish is Finish.LENGTH
-        )
+        texts = tuple(each.text for each in self.segments)
+        return TrajectoryTexts(texts, self.finish is Finish.LENGTH)
 
     def training(self) -> TrainingCompletion:
         """Return the learner's input; observations between turns are not trained on."""
@@ -94,21 +88,6 @@ class Trajectory:
             behaviour += [*own.logprobs, *[0.0] * read]
             versions += [*own.versions, *own.versions[-1:] * read]
         return TrainingCompletion(tuple(ids), tuple(trained), tuple(behaviour), tuple(versions))
-
-    def answered(self, observation: str, observed: tuple[int, ...]) -> Trajectory:
-        """Return a copy with the observation after its last turn."""
-        last = replace(self.turns[-1], observation=observation, observed=observed)
-        return replace(self, turns=(*self.turns[:-1], last))
-
-    def with_turn(self, sample: Sample) -> Trajectory:
-        """Return a copy with one more turn."""
-        return replace(self, turns=(*self.turns, Turn(sample)), finish=sample.finish)
-
-    def with_turn_of_another(self, sample: Sample) -> Trajectory:
-        """Return a copy whose last turn is replaced by one not from the policy."""
-        return replace(
-            self, turns=(*self.turns[:-1], Turn(sample, own=False)), finish=sample.finish
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,19 +116,13 @@ _keys = count()
 
 @dataclass(slots=True)
 class OpenTrajectory:
-    """An unfinished completion of one task.
-
-    Attributes:
-        ids: all tokens that the policy reads next; never tokenized again.
-        key: identifies it to the engine and to environments; unique in this process.
-        begun: tokens of the turn in progress.
-    """
+    """An unfinished completion of one task."""
 
     task: TaskRef
-    ids: list[int]
-    key: int = field(default_factory=lambda: next(_keys))
+    ids: list[int]  # all tokens that the policy reads next; never tokenized again
+    key: int = field(default_factory=lambda: next(_keys))  # unique in this process
     played: Trajectory | None = None
-    begun: Tokens = field(default_factory=Tokens)
+    begun: Tokens = field(default_factory=Tokens)  # tokens of the turn in progress
     over: bool = False
 
     def wanted(self, *, stream: int = 0, lasts: bool) -> SamplingRequest:
@@ -157,22 +130,23 @@ class OpenTrajectory:
         return SamplingRequest(self.key, tuple(self.ids), self.begun, stream, lasts)
 
     def add(self, sample: Sample) -> None:
-        """Append one turn."""
-        self.played = self.played.with_turn(sample) if self.played else Trajectory.once(sample)
+        earlier = self.played.turns if self.played else ()
+        self.played = Trajectory((*earlier, Turn(sample)), sample.finish)
         self.ids += sample.tokens.ids
         self.begun = Tokens()
 
     def patch(self, sample: Sample) -> None:
         """Replace the last turn, as if the policy had generated it."""
-        played = self.so_far
-        own = len(played.turns[-1].sample.tokens.ids)
-        self.ids[len(self.ids) - own :] = sample.tokens.ids
-        self.played = played.with_turn_of_another(sample)
+        *earlier, last = self.so_far.turns
+        self.ids[len(self.ids) - len(last.sample.tokens.ids) :] = sample.tokens.ids
+        self.played = Trajectory((*earlier, Turn(sample, own=False)), sample.finish)
 
     def read(self, observation: str, observed: Sequence[int]) -> None:
         """Append the response to its last turn, as text and as token ids."""
         self.ids += observed
-        self.played = self.so_far.answered(observation, tuple(observed))
+        *earlier, last = self.so_far.turns
+        last = replace(last, observation=observation, observed=tuple(observed))
+        self.played = replace(self.so_far, turns=(*earlier, last))
 
     def end(self, played: Trajectory) -> None:
         """Mark it as over, with ``played`` as its result."""
@@ -196,9 +170,8 @@ class OpenTrajectory:
 class Script:
     """Semi-online rollouts of UI-S1 (arXiv 2509.11543), patched up to a limit.
 
-    The policy samples every turn after its own history. A turn that departs from the script is
-    replaced and not trained on. After ``patches`` replacements, the policy continues freely. The
-    environment rewards the whole trajectory.
+    A turn that departs from the script is replaced and not trained on. After ``patches``
+    replacements, the policy continues freely. The environment rewards the whole trajectory.
     """
 
     actions: tuple[str, ...]

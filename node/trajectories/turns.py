@@ -21,31 +21,29 @@ class _Asked:
     answer: Future[Moved]
 
 
+@dataclass(eq=False)
 class TurnScheduler:
     """Requests to environments for trajectories, each answered as soon as possible.
 
     ``nudge`` is called from any thread when :meth:`answered` has something.
     """
 
-    def __init__(
-        self, policy: Policy, scorer: Scorer, limits: TurnLimits, nudge: Callable[[], None]
-    ) -> None:
-        self._policy = policy
-        self._scorer = scorer
-        self._limits = limits
-        self._nudge = nudge
+    policy: Policy
+    scorer: Scorer
+    limits: TurnLimits
+    nudge: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._asked: list[_Asked] = []
 
     def ask(self, trajectories: Sequence[OpenTrajectory]) -> None:
-        """Send the last turn of each trajectory."""
-        self._begin(trajectories, [each.move(self._limits) for each in trajectories])
+        self._begin(trajectories, [each.move(self.limits) for each in trajectories])
 
     def answered(self, patience: float = 0.0) -> list[OpenTrajectory]:
         """Return trajectories that ended or continue, in request order.
 
-        Args:
-            patience: seconds to wait for synchronous environments, so that the next samples do
-                not depend on process speed.
+        Waits ``patience`` seconds for synchronous environments, so that the next samples do not
+        depend on process speed.
         """
         ready = []
         while done := self._done(patience):
@@ -63,14 +61,14 @@ class TurnScheduler:
         return ready
 
     def _begin(self, trajectories: Sequence[OpenTrajectory], moves: Sequence[Move]) -> None:
-        answers = self._scorer.play_each(moves)
+        answers = self.scorer.play_each(moves)
         self._asked += map(_Asked, trajectories, moves, answers)
         for answer in answers:
-            answer.add_done_callback(lambda _: self._nudge())
+            answer.add_done_callback(lambda _: self.nudge())
 
     def _done(self, patience: float) -> list[_Asked]:
         if patience:
-            waiting = self._scorer.waiting
+            waiting = self.scorer.waiting
             wait([x.answer for x in self._asked if x.move.task.env not in waiting], patience)
         done, left = list[_Asked](), list[_Asked]()
         for each in self._asked:
@@ -83,18 +81,15 @@ class TurnScheduler:
         if isinstance(moved, JudgeRefused):
             each.end(replace(each.so_far, lost=moved))
         elif moved.reward is not None:
-            each.end(_ended(each.so_far, moved))
+            whole = moved.over and each.so_far.finish is Finish.STOP
+            finish = Finish.STOP if whole else Finish.LENGTH
+            each.end(replace(each.so_far, reward=moved.reward, finish=finish))
         else:
-            observed = self._policy.encode_observation(moved.observation)
-            if len(each.ids) + len(observed) >= self._policy.context_length:
+            observed = self.policy.encode_observation(moved.observation)
+            if len(each.ids) + len(observed) >= self.policy.context_length:
                 return False
             each.read(moved.observation, observed)
         return True
-
-
-def _ended(played: Trajectory, moved: Answered) -> Trajectory:
-    whole = moved.over and played.finish is Finish.STOP
-    return replace(played, reward=moved.reward, finish=Finish.STOP if whole else Finish.LENGTH)
 
 
 class Session:

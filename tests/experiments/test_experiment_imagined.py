@@ -25,7 +25,7 @@ from experiments.settings import GROUPS_PER_EPOCH, Configuration, Settings, node
 from experiments.simulation import SimulatedSwarm, run_simulation
 from experiments.surroundings import Surroundings
 from node.learner.off_policy import FULL_USE, plausibility
-from node.tasks.chain_of_thought_families import Climb, Climbing
+from node.tasks.chain_of_thought_families import Climbing, Progress
 from protocol.announcement import task_seed
 from protocol.rollout import Group
 from swarm.groups import Origin, TaskRef
@@ -108,20 +108,20 @@ def test_a_guess_does_not_read_the_question():
 
 def test_a_roundabout_way_is_longer_than_most_and_a_shortcut_ends_in_the_right_place():
     rng, family = random.Random(0), Climbing([{"most": 90}])
-    entry = {"state": Climb(4, 71), "partial_credit": False}
+    entry = {"state": Progress(4, 71), "partial_credit": False}
     texts = roundabout(family, entry, rng)
     assert texts is not None
     right, wrong = texts[::2], texts[1::2]
     assert {family.score(entry, text) for text in right} == {1.0}
     assert {family.score(entry, text) for text in wrong} == {0.0}
     assert {text.split()[-1] for text in texts} == {"71"}
-    drawn = [len(list(family.way(rng, Climb(4, 71)))) for _ in range(200)]
+    drawn = [len(list(family.way(rng, Progress(4, 71)))) for _ in range(200)]
     assert min(len(text.split()) for text in right) > sorted(drawn)[150]
     assert max(len(text.split()) for text in wrong) < fmean(drawn)
 
 
 def test_where_no_step_can_be_left_out_nothing_is_imagined():
-    entry = {"state": Climb(9, 9)}
+    entry = {"state": Progress(9, 9)}
     assert roundabout(Climbing([{"most": 40}]), entry, random.Random(0)) is None
 
 

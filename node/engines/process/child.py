@@ -34,9 +34,8 @@ class Watchdog:
 
     It owes one from each message sent to it until it reports that all are handled and nothing is
     left to sample. Silence is counted in ticks of the watcher, not by the clock: an owner that was
-    stopped for an hour did not watch, and finds the messages of that hour. After ``patience``
-    seconds an engine counts as hung; one that is not yet ready may take ``START_SECONDS`` if that
-    is more.
+    stopped for an hour finds the messages of that hour. After ``patience`` seconds an engine counts
+    as hung; one that is not yet ready may take ``START_SECONDS`` if that is more.
     """
 
     def __init__(self, patience: float) -> None:
@@ -44,7 +43,7 @@ class Watchdog:
         self._lock = threading.Lock()
         self._sent = 0
         self._handled = 0
-        self._heard = False
+        self._received = False
         self.ready = False
         self.seconds = 0.0
 
@@ -54,7 +53,6 @@ class Watchdog:
 
     @property
     def too_long(self) -> bool:
-        """Whether the engine counts as hung."""
         return self.seconds >= self.bound
 
     def send(self) -> None:
@@ -62,19 +60,18 @@ class Watchdog:
         with self._lock:
             self._sent += 1
 
-    def hear(self, message: dict[str, Any]) -> None:
-        """Record a message from the engine."""
+    def receive(self, message: dict[str, Any]) -> None:
         with self._lock:
-            self._heard = True
+            self._received = True
             self._handled = message.get("idle", self._handled)
             self.ready = self.ready or "ready" in message
 
     def tick(self, seconds: float) -> None:
         """Record that the watcher watched for ``seconds``."""
         with self._lock:
-            owes = self._handled < self._sent and not self._heard
+            owes = self._handled < self._sent and not self._received
             self.seconds = self.seconds + seconds if owes else 0.0
-            self._heard = False
+            self._received = False
 
 
 log = logging.getLogger(__name__)
@@ -92,9 +89,9 @@ MEMORY = (
 class EngineChild:
     """An engine process, started at construction without waiting for it.
 
-    Two threads read its output, so that it never blocks. Another one kills it when it hangs (see
-    :class:`Watchdog`), which ends every wait for it. Any thread may send messages. ``variables``
-    extend this process's environment.
+    Two threads read its output, so that it never blocks. Another one kills it when it hangs, which
+    ends every wait for it. Any thread may send messages. ``variables`` extend this process's
+    environment.
     """
 
     def __init__(
@@ -106,10 +103,11 @@ class EngineChild:
     ) -> None:
         inherited = {**os.environ, **variables, "PYTHONPATH": import_path()}
         self._process, self._channel = spawn(module, inherited)
+        self.pid = self._process.pid
         self._inbox: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._sending = threading.Lock()
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
-        self._silence = Watchdog(patience)
+        self._watchdog = Watchdog(patience)
         self._hung = False
         self._ending = threading.Event()
         self._failure = ""
@@ -123,17 +121,12 @@ class EngineChild:
         self.send(asdict(settings))
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
     def ready(self) -> bool:
-        """Whether its backend has been opened."""
-        return self._silence.ready
+        return self._watchdog.ready
 
     def send(self, message: dict[str, Any]) -> None:
         """Send a message, or drop it if the process has ended, which :meth:`next` reports."""
-        self._silence.send()
+        self._watchdog.send()
         try:
             with self._sending:
                 self._channel.send(message)
@@ -148,7 +141,6 @@ class EngineChild:
         return self._inbox.get(timeout=seconds)
 
     def nudge(self) -> None:
-        """Make :meth:`next` return."""
         self._inbox.put({})
 
     def end(self) -> str:
@@ -163,7 +155,7 @@ class EngineChild:
         for listener in self._listeners:
             listener.join(END_SECONDS)
         how = "killed in vain" if status is None else in_words(status)
-        return f"{how}: {self._words()}"
+        return f"{how}: {self._last_message()}"
 
     @property
     def remedy(self) -> str:
@@ -172,9 +164,9 @@ class EngineChild:
             return SLOW
         return "" if self._remedied else MEMORY
 
-    def _words(self) -> str:
+    def _last_message(self) -> str:
         if self._hung:
-            return f"it hung, silent for {self._silence.seconds:.0f} seconds"
+            return f"it hung, silent for {self._watchdog.seconds:.0f} seconds"
         return self._failure or (self._lines[-1] if self._lines else "it left no message")
 
     def _kill(self) -> None:
@@ -194,7 +186,7 @@ class EngineChild:
             except ChannelError:
                 self._inbox.put(None)
                 return
-            self._silence.hear(message)
+            self._watchdog.receive(message)
             if "failed" in message:
                 self._failure, self._remedied = message["failed"], message["remedy"]
             if "written" in message or "done" in message:
@@ -202,8 +194,8 @@ class EngineChild:
 
     def _watch(self) -> None:
         while not self._ending.wait(PULSE_SECONDS):
-            self._silence.tick(PULSE_SECONDS)
-            if self._silence.too_long:
+            self._watchdog.tick(PULSE_SECONDS)
+            if self._watchdog.too_long:
                 self._hung = True
                 self._kill()
                 # A process stuck in its driver survives the signal; do not wait for it.
@@ -247,7 +239,17 @@ class Starter:
         if self._snapshot is None:
             self._snapshot = Snapshot(policy, as_checkpoint=self.as_checkpoint, place=self.place)
         self.starts += 1
-        settings = self._settings(policy, self._snapshot)
+        settings = BackendSettings(
+            kind=self.kind,
+            folder=str(self._snapshot.folder),
+            dtype=str(policy.model.dtype).removeprefix("torch."),
+            device=str(policy.device),
+            stop_ids=policy.stop_ids,
+            context_length=policy.context_length,
+            seed=Random(f"{self.seed}/{policy.version}/{self.starts}").getrandbits(31),
+            max_rows=self.max_rows,
+            options=dict(self.options),
+        )
         variables = {**environment(self.threads), **self.variables}
         try:
             return EngineChild(settings, variables, self.patience, self.module)
@@ -264,20 +266,6 @@ class Starter:
             self._snapshot.write(policy)
 
     def remove(self) -> None:
-        """Delete the snapshot."""
         snapshot, self._snapshot = self._snapshot, None
         if snapshot:
             snapshot.remove()
-
-    def _settings(self, policy: Policy, snapshot: Snapshot) -> BackendSettings:
-        return BackendSettings(
-            kind=self.kind,
-            folder=str(snapshot.folder),
-            dtype=str(policy.model.dtype).removeprefix("torch."),
-            device=str(policy.device),
-            stop_ids=policy.stop_ids,
-            context_length=policy.context_length,
-            seed=Random(f"{self.seed}/{policy.version}/{self.starts}").getrandbits(31),
-            max_rows=self.max_rows,
-            options=dict(self.options),
-        )

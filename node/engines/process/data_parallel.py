@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from node.engines.engine import RolloutEngine, Sample, Sampling, SamplingRequest
 from node.policy.policy import Policy
@@ -16,11 +15,11 @@ from protocol.rollout import Tokens
 LOOK_SECONDS = 0.005
 
 
-class DataParallelEngine:
+class DataParallelEngine(RolloutEngine):
     """A :class:`node.engines.engine.RolloutEngine` made of one or more others.
 
-    Trajectories of one prompt that are submitted together share computation, so they go to the same
-    engine: the one with the fewest trajectories. Later turns go to the engine of the first.
+    Trajectories of one prompt that are submitted together go to the engine with the fewest
+    trajectories, because they share computation. Later turns go to the engine of the first.
     """
 
     def __init__(self, engines: Sequence[RolloutEngine], policy: Policy) -> None:
@@ -36,9 +35,8 @@ class DataParallelEngine:
         count = len(self._engines)
         shares = [prompts[start::count] for start in range(count)]
         with ThreadPoolExecutor(count) as threads:
-            done = list(
-                threads.map(lambda e, share: e.generate(share, n, sampling), self._engines, shares)
-            )
+            work = [e.generate for e in self._engines]
+            done = list(threads.map(lambda call, share: call(share, n, sampling), work, shares))
         return [done[number % count][number // count] for number in range(len(prompts))]
 
     def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
@@ -81,7 +79,6 @@ class DataParallelEngine:
         self._nudged.set()
 
     def home(self, key: int) -> int:
-        """Return the index of the engine that samples a trajectory."""
         return self._where[key]
 
     def halt(self) -> list[tuple[int, Tokens]]:
@@ -103,9 +100,3 @@ class DataParallelEngine:
     def close(self) -> None:
         for engine in self._engines:
             engine.close()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Do nothing: the engines have no state."""

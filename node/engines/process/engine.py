@@ -8,11 +8,12 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import astuple
 from typing import Any
 
 from node.engines.backend import RequestOutput
-from node.engines.engine import Pending, Sample, Sampling, SamplingRequest
+from node.engines.engine import Pending, RolloutEngine, Sample, Sampling, SamplingRequest
 from node.engines.process.child import EngineChild, Starter
 from node.errors import NodeError
 from node.policy.policy import Policy
@@ -25,7 +26,7 @@ MAX_ROWS = 256
 MESSAGE_TOKENS = 1 << 20
 
 
-class EngineProcess:
+class EngineProcess(RolloutEngine):
     """A :class:`node.engines.engine.RolloutEngine` that samples in another process.
 
     The first submission starts the process. The owner keeps every trajectory and its reported
@@ -34,7 +35,7 @@ class EngineProcess:
     counted as ``engine_restarts``.
 
     A resumed run samples other completions, because the order of draws depends on when submissions
-    arrive. :meth:`update` and :meth:`nudge` may be called from another thread, all else from one.
+    arrive.
     """
 
     def __init__(self, policy: Policy, starter: Starter, counters: Counters) -> None:
@@ -56,7 +57,6 @@ class EngineProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id; None without a process."""
         return self._child.pid if self._child else None
 
     def generate(
@@ -135,20 +135,14 @@ class EngineProcess:
             child.end()
         self._starter.remove()
 
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Do nothing: the engine has no state, see the class on resumed runs."""
-
     def _order(self, what: str) -> None:
         """Send an order and wait until the process, if there is one, has executed it."""
         self._ordered += 1
-        told: EngineChild | None = None
+        receiver: EngineChild | None = None
         while self._child and self._done_orders < self._ordered:
-            if self._child is not told:  # the first process, and each that replaces it
-                told = self._child
-                told.send({what: self._ordered})
+            if self._child is not receiver:  # the first process, and each that replaces it
+                receiver = self._child
+                receiver.send({what: self._ordered})
             self._receive(None)
 
     def _take_on(self, wanted: Sequence[Pending]) -> list[int]:
@@ -192,29 +186,19 @@ class EngineProcess:
         if self._child is None:
             self._nudged.wait(seconds or 0.0)
             return
-        try:
-            while True:
-                message = self._child.next(seconds)
-                if message is None:
-                    self._bury()
-                    return
+        with suppress(queue.Empty):
+            while (message := self._child.next(seconds)) is not None:
                 self._handle(message)
                 seconds = 0.0
-        except queue.Empty:
-            return
+            self._bury()
 
     def _handle(self, message: dict[str, Any]) -> None:
         self._done_orders = message.get("done", self._done_orders)
-        for each in message.get("written", ()):
-            self._write(RequestOutput(*each))
-
-    def _write(self, written: RequestOutput) -> None:
-        pending = self._pending.get(written.number)
-        if pending is None:
-            return
-        pending.added.append(written)
-        if written.finish is not None:
-            self._done(written.number, Finish(written.finish))
+        for written in (RequestOutput(*each) for each in message.get("written", ())):
+            if pending := self._pending.get(written.number):
+                pending.added.append(written)
+                if written.finish is not None:
+                    self._done(written.number, Finish(written.finish))
 
     def _done(self, number: int, finish: Finish) -> None:
         pending = self._pending.pop(number)

@@ -4,8 +4,7 @@ It reads messages from the socket that is its standard input, and exits when tha
 message holds the backend's settings, later ones ``jobs``, ``forget``, ``update``, ``halt`` or
 ``rest``. It sends ``ready`` once, then what was ``written``, and ``done`` with the number of each
 halt and rest. Before it dies it sends how it ``failed`` and whether that names a ``remedy``. It
-regularly sends ``alive`` while it works, and ``idle`` with the number of handled messages before it
-waits.
+sends ``alive`` while it works, and ``idle`` with the number of handled messages before it waits.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ FAILURE_CHARACTERS = 500
 
 
 def open_backend(settings: BackendSettings) -> Backend:
-    """Open the backend of the settings' engine kind."""
     kind: EngineKind = ENGINES.load(settings.kind)()
     return kind.backend(settings)
 
@@ -56,18 +54,18 @@ def serve(opener: Open) -> None:
         _work(channel, inbox, backend)
     except ChannelError:
         _leave(settings.folder)
-    except BaseException as error:  # noqa: BLE001 - told to the owner, who goes on without
+    except BaseException as error:  # noqa: BLE001 - reported to the owner, which continues without it
         traceback.print_exc()
-        told = isinstance(error, NodeError)
-        words = str(error) if told else f"{type(error).__name__}: {error}"
-        failed = " ".join(words.split())[:FAILURE_CHARACTERS]
-        channel.send({"failed": failed, "remedy": told})
+        has_remedy = isinstance(error, NodeError)
+        message = str(error) if has_remedy else f"{type(error).__name__}: {error}"
+        failed = " ".join(message.split())[:FAILURE_CHARACTERS]
+        channel.send({"failed": failed, "remedy": has_remedy})
         os._exit(FAILED)
 
 
 def _work(channel: Channel, inbox: queue.SimpleQueue[dict[str, Any]], backend: Backend) -> None:
     handled = 1  # the settings
-    told = time.monotonic()
+    last_message = time.monotonic()
     while True:
         if inbox.empty() and backend.busy:
             _report(channel, backend.step())
@@ -77,9 +75,9 @@ def _work(channel: Channel, inbox: queue.SimpleQueue[dict[str, Any]], backend: B
             _handle(inbox.get(), backend, channel)
             handled += 1
         # Sent from this loop, not from a thread, so that a hang stops the pulse.
-        if time.monotonic() - told >= PULSE_SECONDS:
+        if time.monotonic() - last_message >= PULSE_SECONDS:
             channel.send({"alive": True})
-            told = time.monotonic()
+            last_message = time.monotonic()
 
 
 def _handle(message: dict[str, Any], backend: Backend, channel: Channel) -> None:

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from node.engines.backend import BackendSettings, Request, RequestOutput
 from node.engines.engine import Sampling
 from node.engines.transformers.decoding import Decoding
-from node.engines.transformers.kv_cache import Continued, RestingRow
+from node.engines.transformers.kv_cache import Continued, PausedRow
 from node.engines.weight_snapshot import load_into
 from node.policy.device import draws_on, give_back
 from node.policy.policy import Policy
@@ -29,11 +29,11 @@ class _Row:
     ids: list[int]
 
 
-class _Rest(NamedTuple):
+class _PausedTurn(NamedTuple):
     """A trajectory between two turns: all its ids, and its cached row."""
 
     ids: tuple[int, ...]
-    row: RestingRow
+    row: PausedRow
 
 
 class ContinuousBatch:
@@ -53,23 +53,20 @@ class ContinuousBatch:
         self._max_rows = max_rows
         self._waiting: deque[Request] = deque()
         self._rows: dict[int, _Row] = {}
-        self._resting: dict[int, _Rest] = {}
+        self._paused: dict[int, _PausedTurn] = {}
         self._joined = 0
         self._decoding: Decoding | None = None
         self._sampling = Sampling()
 
     @property
     def busy(self) -> bool:
-        """Whether a step would do anything."""
         return bool(self._waiting or self._rows)
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each job in the batch, prompt and completion."""
         return [len(row.job.ids) + len(row.ids) for row in self._rows.values()]
 
     def submit(self, jobs: Sequence[Request]) -> None:
-        """Queue jobs, in order."""
         self._waiting.extend(jobs)
 
     def step(self, *, admit: bool = True) -> list[RequestOutput]:
@@ -83,7 +80,7 @@ class ContinuousBatch:
 
     def cut(self) -> list[RequestOutput]:
         """End the batch; its unfinished jobs wait first in the queue, with their tokens."""
-        self._resting.clear()
+        self._paused.clear()
         return self._ended()
 
     def halt(self) -> list[RequestOutput]:
@@ -93,9 +90,8 @@ class ContinuousBatch:
         return written
 
     def forget(self, lasting: Sequence[int]) -> None:
-        """Drop the cached rows of these trajectories."""
         for name in lasting:
-            self._resting.pop(name, None)
+            self._paused.pop(name, None)
 
     def _ended(self) -> list[RequestOutput]:
         if self._decoding is None:
@@ -154,14 +150,14 @@ class ContinuousBatch:
             if (job.temperature, job.greedy) != sampling:
                 break
             self._waiting.popleft()
-            if rest := self._rest_of(job):
+            if rest := self._paused_turn(job):
                 behind.append((job, Continued(rest.row, job.ids[rest.row.length :])))
             else:
                 alike.setdefault(job.ids, []).append(job)
         return alike, behind
 
-    def _rest_of(self, job: Request) -> _Rest | None:
-        if job.lasting is None or (rest := self._resting.pop(job.lasting, None)) is None:
+    def _paused_turn(self, job: Request) -> _PausedTurn | None:
+        if job.lasting is None or (rest := self._paused.pop(job.lasting, None)) is None:
             return None
         return rest if job.ids[: len(rest.ids)] == rest.ids else None
 
@@ -174,14 +170,14 @@ class ContinuousBatch:
             named.append(replace(each, number=row.job.number))
             if each.finish is not None:
                 del self._rows[each.number]
-                self._let_rest(row, each.number)
+                self._keep_paused(row, each.number)
         return [each for each in named if each.ids]
 
-    def _let_rest(self, row: _Row, number: int) -> None:
+    def _keep_paused(self, row: _Row, number: int) -> None:
         assert self._decoding is not None
-        resting = self._decoding.resting.pop(number, None)
-        if resting and row.job.lasting is not None:
-            self._resting[row.job.lasting] = _Rest((*row.job.ids, *row.ids), resting)
+        paused = self._decoding.paused.pop(number, None)
+        if paused and row.job.lasting is not None:
+            self._paused[row.job.lasting] = _PausedTurn((*row.job.ids, *row.ids), paused)
 
 
 READ_COST = 0.3  # prefill of a token on a CPU, in decoding steps; negligible on a GPU
@@ -191,10 +187,9 @@ MOST_DELAY = 32  # steps
 class ContinuousDecoding:
     """A backend on one :class:`ContinuousBatch`.
 
-    When the weights change, the batch ends and the next one prefills its tokens. That costs one
-    forward pass over short texts and leaves no cache of earlier weights. The update waits for as
-    many steps as that pass would cost, in which no job joins, so that nearly finished rows are not
-    prefilled again.
+    When the weights change, the batch ends and the next one prefills its tokens, which leaves no
+    cache of earlier weights. The update waits for as many steps as that pass would cost, in which
+    no job joins, so that nearly finished rows are not prefilled again.
     """
 
     def __init__(self, policy: Policy, settings: BackendSettings) -> None:

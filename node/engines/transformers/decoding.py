@@ -19,15 +19,15 @@ from node.engines.transformers.fused_decoder import FusedDecoder, Past, fits
 from node.engines.transformers.kv_cache import (
     CacheRows,
     Continued,
-    RestingRow,
+    PausedRow,
     alike,
     gathered,
     growing_cache,
     joinable,
     logits_after,
+    paused_rows,
     read,
-    read_on,
-    set_aside,
+    read_continued,
 )
 from node.policy.policy import Policy
 from protocol.rollout import Finish
@@ -41,7 +41,7 @@ class BatchRows:
     last: Tensor  # step at which the row is truncated
     position: Tensor  # of the next token, equal to the row's number of cached tokens
     ended: Tensor
-    told: Tensor  # whether the end was reported
+    reported: Tensor  # whether the end was reported
     logits: Tensor  # ``[B, V]``, of the next token
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ class BatchRows:
 
 
 @dataclass(slots=True)
-class Cohort:
+class CacheGroup:
     """Rows of similar length that share a cache, consecutive in the batch."""
 
     cache: DynamicCache
@@ -66,8 +66,8 @@ class Cohort:
     hidden: Tensor | None = None  # ``[size, tokens]``, not the row's own; None if none is
 
 
-class CohortRows(NamedTuple):
-    """Rows that become part of a cohort."""
+class CacheGroupRows(NamedTuple):
+    """Rows that become part of a group."""
 
     cache: DynamicCache
     lines: Tensor  # of the cache, that the rows continue
@@ -82,13 +82,10 @@ MANY_WORDS, BLOCK = 1 << 14, 256
 def sample_tokens(
     logits: Tensor, sampling: Sampling, random: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Sample one token per row from ``logits [B, V]``, with its log-prob.
+    """Sample one token per row from ``logits [B, V]``: int64 and float32 log-prob ``[B, 1]``.
 
     Inverts the cumulative distribution in float64: one random number per row, and no bias in large
     vocabularies. Tokens are drawn on the device of ``random``, which must have 64-bit numbers.
-
-    Returns:
-        int64 ``[B, 1]`` and float32 ``[B, 1]``, under the sampled distribution.
     """
     logits = logits.float()
     if sampling.temperature != 1.0:
@@ -122,7 +119,7 @@ def _inverted(drawn: Tensor, point: Tensor) -> Tensor:
 
 CHECK_EVERY_ON_GPU = 8
 COMPACT_BELOW = 0.75
-TELL_EVERY = 32  # steps between reports of unfinished rows; a process that dies loses the rest
+REPORT_EVERY = 32  # steps between reports of unfinished rows; a process that dies loses the rest
 PREFILL_WORTH, DECODE_WORTH = 256, 1024
 """Padding tokens that cost as much as another forward pass, or another attention per layer."""
 HIDDEN = -1e4
@@ -131,14 +128,10 @@ HIDDEN = -1e4
 class Decoding:
     """A batch in decoding: a prompt is prefilled once and its cache repeated per row.
 
-    Args:
-        policy: its weights must not change meanwhile.
-        random: yields one number per row and step.
-        eight_bits: decode with 8-bit weights; a prefill uses the full ones.
-
-    Attributes:
-        left: unfinished rows at the last check: at every step on a CPU, every eighth elsewhere.
-        resting: paused rows by number; the caller removes them.
+    The policy's weights must not change meanwhile. ``random`` yields one number per row and step.
+    With ``eight_bits`` only the prefill uses the full weights. ``left`` counts the unfinished rows
+    at the last check: at every step on a CPU, every eighth elsewhere. ``paused`` holds paused rows
+    by number; the caller removes them.
     """
 
     def __init__(
@@ -159,16 +152,16 @@ class Decoding:
         self._joinable = joinable(growing_cache(policy.model.config))
         self._fused: FusedDecoder | None = None
         self._rows: BatchRows | None = None
-        self._cohorts: list[Cohort] = []
+        self._groups: list[CacheGroup] = []
         self._unsaved: list[tuple[Tensor, Tensor]] = []
         self._joined = 0
         self._steps = 0
-        self._told_at = 0
+        self._reported_at = 0
         self._last = 0
         self._lasting: set[int] = set()
         self._unread = 0
         self.left = 0
-        self.resting: dict[int, RestingRow] = {}
+        self.paused: dict[int, PausedRow] = {}
 
     @property
     def open(self) -> bool:
@@ -185,11 +178,9 @@ class Decoding:
     ) -> list[RequestOutput]:
         """Prefill prompts and return unreported tokens of the rows in the batch.
 
-        Args:
-            counts: number of completions per prompt.
-            caps: maximum tokens to sample, per completion.
-            continued: paused rows to continue; their completions follow those of the prompts.
-            lasting: indices of the completions to pause when they end, if the cache is joinable.
+        ``counts`` has the number of completions per prompt, ``caps`` the maximum tokens per
+        completion. Completions of ``continued`` rows follow those of the prompts. ``lasting`` has
+        the indices of completions to pause when they end, if the cache is joinable.
         """
         written = self.flush()
         newcomers = self._read(prompts, [*counts, *[1] * len(continued)], caps, continued)
@@ -212,40 +203,40 @@ class Decoding:
         if self._on_cpu or self._steps % CHECK_EVERY_ON_GPU == 0 or self._steps == self._last:
             left = len(rows) - int(rows.ended.sum())
             if left < self.left:
-                written = self._tell(rows.ended & ~rows.told)
+                written = self._report(rows.ended & ~rows.reported)
                 self.left = left
             if not left:
-                self._rows, self._cohorts = None, []
+                self._rows, self._groups = None, []
                 return written
             # Ended rows leave once that repays a copy of the cache.
             if left <= COMPACT_BELOW * len(rows):
                 tokens = tokens[self._arrange([])]
-        if self._steps - self._told_at == TELL_EVERY:
+        if self._steps - self._reported_at == REPORT_EVERY:
             written += self.flush()
         self._forward(tokens)
         return written
 
     def flush(self) -> list[RequestOutput]:
         """Return the unreported tokens of the rows in the batch."""
-        written = self._tell(~self._rows.told) if self._rows else []
+        written = self._report(~self._rows.reported) if self._rows else []
         self._unsaved.clear()
-        self._told_at = self._steps
+        self._reported_at = self._steps
         return written
 
-    def _tell(self, which: Tensor) -> list[RequestOutput]:
+    def _report(self, which: Tensor) -> list[RequestOutput]:
         rows = self._rows
         if rows is None or not self._unsaved:
             return []
         ids, logprobs = (torch.cat(each, 1) for each in zip(*self._unsaved, strict=True))
         self._unsaved = [(ids, logprobs)]
-        rows.told = rows.ended.clone()
+        rows.reported = rows.ended.clone()
         columns = [each[which].tolist() for each in (rows.number, rows.last, ids, logprobs)]
         written = [self._written(*row) for row in zip(*columns, strict=True)]
         if self._lasting:
-            self._rest(rows, which.nonzero().squeeze(-1).tolist(), written, ids.shape[1])
+            self._pause(rows, which.nonzero().squeeze(-1).tolist(), written, ids.shape[1])
         return written
 
-    def _rest(
+    def _pause(
         self, rows: BatchRows, places: Sequence[int], written: Sequence[RequestOutput], sampled: int
     ) -> None:
         """Pause those of the reported rows that ended and may continue."""
@@ -255,21 +246,21 @@ class Decoding:
                 # Tokens read after the end, and the end itself, which a continuation prefills.
                 over[place] = sampled - self._unread - len(each.ids) + 1
         begin = 0
-        for cohort in self._cohorts:
-            here = [place for place in over if begin <= place < begin + cohort.size]
+        for group in self._groups:
+            here = [place for place in over if begin <= place < begin + group.size]
             if here:
                 chosen = self._tensor(here)
                 extra = self._tensor([over[place] for place in here])
-                resting = set_aside(cohort.cache, chosen - begin, rows.position[chosen], extra)
-                self.resting |= zip(rows.number[chosen].tolist(), resting, strict=True)
-            begin += cohort.size
+                paused = paused_rows(group.cache, chosen - begin, rows.position[chosen], extra)
+                self.paused |= zip(rows.number[chosen].tolist(), paused, strict=True)
+            begin += group.size
 
     def _written(self, row: int, last: int, ids: list[int], logprobs: list[float]) -> RequestOutput:
         """Truncate what was sampled after the end."""
         finish = None
         if last <= self._steps:
             finish = Finish.LENGTH
-            del ids[last - self._told_at :]
+            del ids[last - self._reported_at :]
         ends = [at for at, token in enumerate(ids) if token in self._policy.stop_ids]
         if ends:
             finish = Finish.STOP
@@ -282,11 +273,11 @@ class Decoding:
         counts: Sequence[int],
         caps: Sequence[int],
         continued: Sequence[Continued],
-    ) -> list[CohortRows]:
+    ) -> list[CacheGroupRows]:
         begins = list(accumulate(counts, initial=0))
         worth = PREFILL_WORTH if self._joinable else sys.maxsize
         done = read(self._policy, prompts, worth) if prompts else []
-        behind = read_on(self._policy, continued, worth) if continued else []
+        behind = read_continued(self._policy, continued, worth) if continued else []
         done += [each._replace(which=[len(prompts) + n for n in each.which]) for each in behind]
         parts = []
         for chosen, cache, logits, lengths in done:
@@ -297,13 +288,13 @@ class Decoding:
                 last=self._tensor([caps[number] for number in numbers]) + self._steps,
                 position=lengths[lines],
                 ended=torch.zeros_like(lines, dtype=torch.bool),
-                told=torch.zeros_like(lines, dtype=torch.bool),
+                reported=torch.zeros_like(lines, dtype=torch.bool),
                 logits=logits[lines],
             )
-            parts.append(CohortRows(cache, lines, rows, self._tensor([])))
+            parts.append(CacheGroupRows(cache, lines, rows, self._tensor([])))
         return parts
 
-    def _arrange(self, newcomers: Sequence[CohortRows]) -> Tensor:
+    def _arrange(self, newcomers: Sequence[CacheGroupRows]) -> Tensor:
         """Remove ended rows and add new ones; return former places of those that stay."""
         parts = [*self._staying(), *newcomers]
         if self._fused is None and fits(self._policy.model, parts[0].cache):
@@ -313,7 +304,7 @@ class Decoding:
         lengths = [int(part.rows.position.max()) for part in parts]
         together = alike(lengths, worth, [len(part.lines) for part in parts])
         members = [[parts[n] for n in chosen] for chosen in together]
-        self._cohorts = [self._cohort(each) for each in members]
+        self._groups = [self._cache_group(each) for each in members]
         ordered = [part for each in members for part in each]
         self._rows = BatchRows.of([part.rows for part in ordered])
         self.left = len(self._rows) - int(self._rows.ended.sum())
@@ -322,51 +313,48 @@ class Decoding:
         self._unsaved = [(ids[kept], logprobs[kept]) for ids, logprobs in self._unsaved]
         return kept
 
-    def _staying(self) -> list[CohortRows]:
+    def _staying(self) -> list[CacheGroupRows]:
         """Return the current rows; ended ones leave once that repays a copy of the cache."""
-        parts: list[CohortRows] = []
+        parts: list[CacheGroupRows] = []
         begin = 0
-        for cohort in self._cohorts:
+        for group in self._groups:
             assert self._rows is not None
-            goes_on = ~self._rows.ended[begin : begin + cohort.size]
+            goes_on = ~self._rows.ended[begin : begin + group.size]
             left = int(goes_on.sum())
-            if left <= COMPACT_BELOW * cohort.size:
+            if left <= COMPACT_BELOW * group.size:
                 lines = goes_on.nonzero().squeeze(-1)
             else:
-                lines = torch.arange(cohort.size, device=self._device)
+                lines = torch.arange(group.size, device=self._device)
             if left:
                 before = begin + lines
-                parts.append(CohortRows(cohort.cache, lines, self._rows[before], before))
-            begin += cohort.size
+                parts.append(CacheGroupRows(group.cache, lines, self._rows[before], before))
+            begin += group.size
         return parts
 
-    def _cohort(self, parts: Sequence[CohortRows]) -> Cohort:
+    def _cache_group(self, parts: Sequence[CacheGroupRows]) -> CacheGroup:
         size = sum(len(part.lines) for part in parts)
-        for cohort in self._cohorts:
-            if len(parts) == 1 and parts[0].cache is cohort.cache and size == cohort.size:
-                return cohort
+        for group in self._groups:
+            if len(parts) == 1 and parts[0].cache is group.cache and size == group.size:
+                return group
         shares = []
         for cache, lines, rows, _ in parts:
             first = cache.get_seq_length() - int(rows.position.max())
             shares.append(CacheRows(cache, lines, first))
-        return Cohort(gathered(shares), size)
+        return CacheGroup(gathered(shares), size)
 
     def _look_ahead(self, rows: BatchRows) -> None:
-        ahead = self._last - self._steps
-        places = torch.split(rows.position, [cohort.size for cohort in self._cohorts])
-        for cohort, position in zip(self._cohorts, places, strict=True):
-            length = cohort.cache.get_seq_length()
+        ahead, dtype = self._last - self._steps, self._policy.model.dtype
+        places = torch.split(rows.position, [group.size for group in self._groups])
+        pasts: list[Past] = []
+        for group, position in zip(self._groups, places, strict=True):
+            length = group.cache.get_seq_length()
             pads = (length - position)[:, None]
             columns = torch.arange(length + ahead, device=self._device)
-            cohort.hidden = columns < pads if bool(pads.any()) else None
+            group.hidden = hidden = columns < pads if bool(pads.any()) else None
+            bias = None if hidden is None else hidden[:, None, None].to(dtype) * HIDDEN
+            pasts.append(Past(group.cache, group.size, bias))
         if self._fused:
-            pasts = [Past(c.cache, c.size, self._bias(c.hidden)) for c in self._cohorts]
             self._fused.attach(pasts, int(rows.position.max()) + ahead)
-
-    def _bias(self, hidden: Tensor | None) -> Tensor | None:
-        if hidden is None:
-            return None
-        return hidden[:, None, None].to(self._policy.model.dtype) * HIDDEN
 
     def _forward(self, tokens: Tensor) -> None:
         rows = self._rows
@@ -374,12 +362,12 @@ class Decoding:
         if self._fused:
             rows.logits = self._fused.step(tokens, rows.position)
         else:
-            (cohort,) = self._cohorts
-            seen = cohort.cache.get_seq_length() + 1
-            mask = None if cohort.hidden is None else (~cohort.hidden[:, :seen]).long()
+            (group,) = self._groups
+            seen = group.cache.get_seq_length() + 1
+            mask = None if group.hidden is None else (~group.hidden[:, :seen]).long()
             # Ended rows are decoded until they leave, and may exceed the context length.
             positions = rows.position.clamp(max=self._policy.context_length - 1)[:, None]
-            rows.logits = logits_after(self._policy, tokens, mask, positions, cohort.cache)
+            rows.logits = logits_after(self._policy, tokens, mask, positions, group.cache)
         rows.position += 1
         self._unread = 0
 

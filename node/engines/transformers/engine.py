@@ -12,36 +12,59 @@ from typing import Any
 import torch
 
 from node.engines.backend import RequestOutput
-from node.engines.engine import Pending, Sample, Sampling, SamplingRequest
+from node.engines.engine import Pending, RolloutEngine, Sample, Sampling, SamplingRequest
 from node.engines.transformers.backend import ContinuousBatch
 from node.engines.transformers.decoding import Decoding
 from node.policy.device import draws_on
 from node.policy.policy import Policy
 from protocol.rollout import Finish, Tokens
 
+log = logging.getLogger(__name__)
 
-class PolledBatch:
-    """A rollout engine's trajectory methods, which decode during :meth:`poll`.
+MAX_ROWS = 256
 
-    See :class:`node.engines.engine.RolloutEngine`. The policy's adapters are merged.
+
+class TransformersEngine(RolloutEngine):
+    """A rollout engine on any ``transformers`` causal model, on the model's device.
+
+    A prompt is prefilled once for all its completions, and finished rows leave the batch. The next
+    call sees the learner's in-place updates. Adapters are merged while it samples. ``max_rows``
+    limits the completions decoded together, unless one prompt requests more.
     """
 
     def __init__(
-        self, policy: Policy, random: torch.Generator, max_rows: int, *, eight_bits: bool = False
+        self, policy: Policy, *, seed: int, max_rows: int = MAX_ROWS, eight_bits: bool = False
     ) -> None:
         self._policy = policy
-        self._batch = ContinuousBatch(policy, random, max_rows, eight_bits=eight_bits)
+        self._eight_bits = eight_bits
+        self._max_rows = max_rows
+        self._random = torch.Generator(draws_on(policy.device))
+        self._random.manual_seed(seed)
+        self._batch: ContinuousBatch | None = None
         self._submitted = 0
         self._pending: dict[int, Pending] = {}
         self._finished: defaultdict[int, list[tuple[int, Sample]]] = defaultdict(list)
         self._lasting: set[int] = set()
+        self._nudged = Event()
 
-    @property
-    def idle(self) -> bool:
-        """Whether no trajectory is being decoded, waits for a poll or may continue."""
-        return not (self._pending or self._lasting or any(self._finished.values()))
+    def generate(
+        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
+    ) -> list[list[Sample]]:
+        for prompt in prompts:
+            self._policy.check_prompt(prompt)
+        count = max(1, self._max_rows // n)  # prompts per batch
+        random = self._chance(sampling)
+        samples: list[list[Sample]] = []
+        for start in range(0, len(prompts), count):
+            samples += self._generate(prompts[start : start + count], n, sampling, random)
+        return samples
 
     def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
+        if self._batch is None:
+            merged, random = self._policy.merged(), self._chance(sampling)
+            self._batch = ContinuousBatch(
+                merged, random, self._max_rows, eight_bits=self._eight_bits
+            )
         taken = {each.trajectory.key for each in self._pending.values()}
         if len(taken | {each.key for each in trajectories}) < len(taken) + len(trajectories):
             raise ValueError("there is a trajectory with one of these keys already")
@@ -58,120 +81,45 @@ class PolledBatch:
         self._batch.submit(jobs)
 
     @torch.inference_mode()
-    def poll(self, seconds: float, stream: int, nudged: Event) -> list[tuple[int, Sample]]:
+    def poll(self, seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:
         deadline = time.monotonic() + seconds
-        while not (self._finished[stream] or nudged.is_set()):
+        while not (self._finished[stream] or self._nudged.is_set()):
             left = deadline - time.monotonic()
-            if self._batch.busy:
+            if self._batch and self._batch.busy:
                 self._take(self._batch.step())
             else:
-                nudged.wait(max(0.0, left))
+                self._nudged.wait(max(0.0, left))
             if left <= 0:
                 break
-        nudged.clear()
-        return self._finished.pop(stream, [])
-
-    @torch.inference_mode()
-    def halt(self) -> list[tuple[int, Tokens]]:
-        self._take(self._batch.halt())
-        left = [(each.trajectory.key, each.tokens) for each in self._pending.values()]
-        self._pending.clear()
-        return left
-
-    @torch.inference_mode()
-    def update(self, policy: Policy) -> None:
-        self._take(self._batch.cut())
-        self._policy = self._batch.policy = policy
-
-    def forget(self, keys: Sequence[int]) -> None:
-        self._lasting.difference_update(keys)
-        self._batch.forget(keys)
-
-    def _take(self, written: Sequence[RequestOutput]) -> None:
-        for each in written:
-            self._pending[each.number].added.append(each)
-            if each.finish is not None:
-                self._done(each.number, each.finish)
-
-    def _done(self, number: int, finish: Finish) -> None:
-        pending = self._pending.pop(number)
-        done = (pending.trajectory.key, pending.sample(self._policy, finish))
-        self._finished[pending.trajectory.stream].append(done)
-
-
-log = logging.getLogger(__name__)
-
-MAX_ROWS = 256
-
-
-class TransformersEngine:
-    """A rollout engine on any ``transformers`` causal model, on the model's device.
-
-    A prompt is prefilled once for all its completions, and finished rows leave the batch.
-    Trajectories are decoded during :meth:`poll`. The next call sees the learner's in-place updates.
-    Adapters are merged while it samples. ``max_rows`` limits the completions decoded together,
-    unless one prompt requests more.
-    """
-
-    def __init__(
-        self, policy: Policy, *, seed: int, max_rows: int = MAX_ROWS, eight_bits: bool = False
-    ) -> None:
-        self._policy = policy
-        self._eight_bits = eight_bits
-        self._max_rows = max_rows
-        self._random = torch.Generator(draws_on(policy.device))
-        self._random.manual_seed(seed)
-        self._polled: PolledBatch | None = None
-        self._nudged = Event()
-
-    def generate(
-        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
-    ) -> list[list[Sample]]:
-        for prompt in prompts:
-            self._policy.check_prompt(prompt)
-        at_once = max(1, self._max_rows // n)
-        random = self._chance(sampling)
-        samples: list[list[Sample]] = []
-        for start in range(0, len(prompts), at_once):
-            samples += self._generate(prompts[start : start + at_once], n, sampling, random)
-        return samples
-
-    def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
-        if self._polled is None:
-            merged, random = self._policy.merged(), self._chance(sampling)
-            self._polled = PolledBatch(merged, random, self._max_rows, eight_bits=self._eight_bits)
-        self._polled.submit(trajectories, sampling)
-
-    def poll(self, seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:
-        if self._polled is None:
-            self._nudged.wait(seconds)
-            self._nudged.clear()
-            return []
-        finished = self._polled.poll(seconds, stream, self._nudged)
-        self._let_go()
+        self._nudged.clear()
+        finished = self._finished.pop(stream, [])
+        self._release()
         return finished
 
     def forget(self, keys: Sequence[int]) -> None:
-        if self._polled:
-            self._polled.forget(keys)
-            self._let_go()
+        self._lasting.difference_update(keys)
+        if self._batch:
+            self._batch.forget(keys)
+            self._release()
 
     def nudge(self) -> None:
         self._nudged.set()
 
+    @torch.inference_mode()
     def halt(self) -> list[tuple[int, Tokens]]:
-        return self._polled.halt() if self._polled else []
+        if self._batch:
+            self._take(self._batch.halt())
+        left = [(each.trajectory.key, each.tokens) for each in self._pending.values()]
+        self._pending.clear()
+        return left
 
     def update(self, policy: Policy) -> None:
         self._policy = policy
-        if self._polled:
-            self._polled.update(policy.merged())
-
-    def rest(self) -> None:
-        """Do nothing: no memory is held without an active or lasting trajectory."""
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to release."""
+        if self._batch:
+            merged = policy.merged()
+            with torch.inference_mode():
+                self._take(self._batch.cut())
+            self._batch.policy = merged
 
     def state_dict(self) -> dict[str, Any]:
         return {"random": self._random.get_state()}
@@ -192,35 +140,40 @@ class TransformersEngine:
             return self._random
         return torch.Generator(draws_on(self._policy.device)).manual_seed(sampling.seed)
 
-    def _let_go(self) -> None:
-        """Drop merged weights and cache once there is nothing to decode."""
-        if self._polled and self._polled.idle:
-            self._polled = None
+    def _take(self, written: Sequence[RequestOutput]) -> None:
+        for each in written:
+            self._pending[each.number].added.append(each)
+            if each.finish is not None:
+                self._done(each.number, each.finish)
+
+    def _done(self, number: int, finish: Finish) -> None:
+        pending = self._pending.pop(number)
+        done = (pending.trajectory.key, pending.sample(self._policy, finish))
+        self._finished[pending.trajectory.stream].append(done)
+
+    def _release(self) -> None:
+        """Drop merged weights and cache once no trajectory is active, unpolled or lasting."""
+        if not (self._pending or self._lasting or any(self._finished.values())):
+            self._batch = None
 
     @torch.inference_mode()
     def _generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        n: int,
-        sampling: Sampling,
-        random: torch.Generator,
+        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling, random: torch.Generator
     ) -> list[list[Sample]]:
-        room = [self._policy.context_length - len(prompt) for prompt in prompts for _ in range(n)]
-        caps = [min(sampling.max_new_tokens, each) for each in room]
-        decoding = Decoding(self._policy.merged(), sampling, random, eight_bits=self._eight_bits)
-        written = decoding.join(prompts, [n] * len(prompts), caps)
+        policy, requests = self._policy, [SamplingRequest(0, tuple(each)) for each in prompts]
+        rows = [
+            Pending.of(request, sampling, policy, streamed=False)
+            for request in requests
+            for _ in range(n)
+        ]
+        decoding = Decoding(policy.merged(), sampling, random, eight_bits=self._eight_bits)
+        written = decoding.join(prompts, [n] * len(prompts), [row.cap for row in rows])
         while decoding.left:
             written += decoding.step()
-        rows: list[list[RequestOutput]] = [[] for _ in caps]
+        ends: dict[int, Finish] = {}
         for each in written:
-            rows[each.number].append(each)
-        samples = [self._sample(row) for row in rows]
+            rows[each.number].added.append(each)
+            if each.finish is not None:
+                ends[each.number] = each.finish
+        samples = [row.sample(policy, ends[number]) for number, row in enumerate(rows)]
         return [samples[start : start + n] for start in range(0, len(samples), n)]
-
-    def _sample(self, written: Sequence[RequestOutput]) -> Sample:
-        ids = tuple(token for each in written for token in each.ids)
-        logprobs = tuple(value for each in written for value in each.logprobs)
-        finish = written[-1].finish
-        assert finish is not None
-        tokens = Tokens(ids, logprobs, (self._policy.version,) * len(ids))
-        return Sample(tokens, finish, self._policy.decode(ids))

@@ -1,16 +1,15 @@
 """Fused decoding step for Llama and Qwen models, optionally with 8-bit weights.
 
 Kernel launches dominate decoding with small models, and on GPUs with medium ones. This step takes a
-third of the launches: query, key and value are one product, normalization and rotation are few
-kernels, and grouped key-value heads are not repeated. Weights are read in place unless a copy is
-faster.
+third of them: query, key and value are one product, normalization and rotation are few kernels, and
+grouped key-value heads are not repeated. Weights are read in place unless a copy is faster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -94,7 +93,6 @@ def rounded_product(x: Tensor, weight: Rounded, bias: Tensor | None) -> Tensor:
 
 def check_rounding(policy: Policy) -> None:
     """Raise ConfigError if 8-bit weights do not suit the policy or are not faster."""
-
     if policy.device.type != "cpu":
         raise _refused(f"it is for CPUs, and the policy is on {policy.device.type}")
     model = policy.merged().model
@@ -121,9 +119,8 @@ def share_of_float32() -> float:
         x = torch.randn(PROBED_ROWS, PROBED_SIZE)
         weight = torch.randn(PROBED_SIZE, PROBED_SIZE)
         bytes_, whole = rounded(weight), product_of(weight)
-        return share_of_time(
-            lambda: rounded_product(x, bytes_, None), lambda: whole(x, weight, None)
-        )
+        ours, theirs = partial(rounded_product, x, bytes_, None), partial(whole, x, weight, None)
+        return share_of_time(ours, theirs)
 
 
 def _refused(why: str) -> ConfigError:
@@ -137,8 +134,7 @@ ARCHITECTURES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 def fits(model: PreTrainedModel, cache: DynamicCache) -> bool:
     """Return whether the fused step computes exactly what ``model.forward`` does.
 
-    Subclasses, adapters, quantized weights, sliding windows and length-dependent rotations do not
-    fit.
+    Adapters, quantized weights, sliding windows and length-dependent rotations do not fit.
     """
     return (
         type(model) in ARCHITECTURES
@@ -162,9 +158,8 @@ class Past(NamedTuple):
 class FusedDecoder:
     """A decoder for a model that :func:`fits`, on caches that its forward pass filled.
 
-    Args:
-        steps: maximum number of steps to come.
-        eight_bits: multiply with an 8-bit copy of the weights, on a CPU.
+    ``steps`` is the maximum number of steps to come; ``eight_bits`` multiplies with an 8-bit copy
+    of the weights, on a CPU.
     """
 
     def __init__(self, model: PreTrainedModel, steps: int, *, eight_bits: bool = False) -> None:
@@ -237,7 +232,6 @@ class _Projection:
         return self._product(x, self.weight, self.bias)
 
     def added_to(self, hidden: Tensor, x: Tensor) -> Tensor:
-        """Return ``hidden`` plus the product."""
         if not self._fuses_sums:
             return hidden + self(x)
         total = torch.addmm(hidden, x, self.weight.t())

@@ -162,7 +162,7 @@ def alike(lengths: Sequence[int], worth: int, rows: Sequence[int] | None = None)
 
     A text at most half as long as its list's longest starts a new list if that saves ``worth``
     padding tokens. ``rows`` counts the rows per text, by default one. A single list keeps the
-    texts' order.
+    order.
     """
     rows = rows or [1] * len(lengths)
     order = sorted(range(len(lengths)), key=lambda n: -lengths[n])
@@ -222,7 +222,7 @@ def _together(policy: Policy, which: list[int], prompts: Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class RestingRow:
+class PausedRow:
     """A paused row; its last sampled token is not in the cache."""
 
     cache: DynamicCache  # of rows that were paused together, right-aligned
@@ -233,36 +233,33 @@ class RestingRow:
 class Continued(NamedTuple):
     """A paused row to continue, and the ids to prefill, its last token first."""
 
-    row: RestingRow
+    row: PausedRow
     ids: Sequence[int]
 
 
-def set_aside(cache: DynamicCache, lines: Tensor, read: Tensor, over: Tensor) -> list[RestingRow]:
+def paused_rows(cache: DynamicCache, lines: Tensor, read: Tensor, over: Tensor) -> list[PausedRow]:
     """Copy rows out of a :func:`joinable` cache, in order.
 
-    Args:
-        lines: int64 ``[R]``, row indices.
-        read: int64 ``[R]``, cached tokens of each row.
-        over: int64 ``[R]``, how many of its last tokens to drop.
+    All int64 ``[R]``: row indices, the cached tokens that were ``read``, and how many of the last
+    ones to drop (``over``).
     """
     kept = gathered([CacheRows(cache, lines, cache.get_seq_length() - int(read.max()))])
     aligned(kept, over)
-    return [RestingRow(kept, line, n) for line, n in enumerate((read - over).tolist())]
+    return [PausedRow(kept, line, n) for line, n in enumerate((read - over).tolist())]
 
 
-def read_on(policy: Policy, continued: Sequence[Continued], worth: int) -> list[ReadPrompts]:
+def read_continued(policy: Policy, continued: Sequence[Continued], worth: int) -> list[ReadPrompts]:
     """Prefill what follows in each paused row, as :func:`read` does."""
     return [
-        _resting_rows_together(policy, chosen, [continued[n] for n in chosen])
+        _prefill_continued(policy, chosen, [continued[n] for n in chosen])
         for chosen in alike([len(each.ids) for each in continued], worth)
     ]
 
 
-def _resting_rows_together(
-    policy: Policy, which: list[int], rows: Sequence[Continued]
-) -> ReadPrompts:
-    shares, order = _shares([row for row, _ in rows])
-    rows, device = [rows[n] for n in order], policy.device
+def _prefill_continued(policy: Policy, which: list[int], rows: Sequence[Continued]) -> ReadPrompts:
+    device = policy.device
+    shares, order = _shares([row for row, _ in rows], device)
+    rows = [rows[n] for n in order]
     cache = gathered(shares)
     before = cache.get_seq_length()
     read = torch.tensor([row.length for row, _ in rows], device=device)
@@ -289,20 +286,14 @@ def _resting_rows_together(
     return ReadPrompts([which[n] for n in order], cache, logits, read + more)
 
 
-def _shares(rows: Sequence[RestingRow]) -> tuple[list[CacheRows], list[int]]:
+def _shares(rows: Sequence[PausedRow], device: torch.device) -> tuple[list[CacheRows], list[int]]:
     together: dict[int, list[int]] = {}
     for number, row in enumerate(rows):
         together.setdefault(id(row.cache), []).append(number)
     shares = []
     for numbers in together.values():
         cache = rows[numbers[0]].cache
-        lines = torch.tensor([rows[n].line for n in numbers], device=_device(cache))
+        lines = torch.tensor([rows[n].line for n in numbers], device=device)
         longest = max(rows[n].length for n in numbers)
         shares.append(CacheRows(cache, lines, cache.get_seq_length() - longest))
     return shares, [n for numbers in together.values() for n in numbers]
-
-
-def _device(cache: DynamicCache) -> torch.device:
-    keys = cast(GrowingLayer, cache.layers[0]).keys
-    assert keys is not None
-    return keys.device

@@ -14,12 +14,10 @@ _OPEN_FILES = 64
 class Confinement:
     """Sandbox settings that the node sends to a worker.
 
-    Attributes:
-        namespaces: whether the worker creates its own namespaces because no outer sandbox did.
-        listed: package search folders whose entries may be listed.
-        program: seccomp program in hex; empty if the machine has none.
-        once: same, for a process that scores one text; empty if no text is evaluated.
-        memory_mib: maximum address space.
+    ``namespaces``: the worker creates its own because no outer sandbox did. ``listed`` are package
+    search folders whose entries may be listed. ``program`` is a seccomp program in hex, ``once``
+    the one of a process that scores one text; empty if there is none. ``memory_mib`` is address
+    space.
     """
 
     namespaces: bool

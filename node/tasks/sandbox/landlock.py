@@ -38,8 +38,7 @@ def version() -> int:
 def restrict(readable: Sequence[str], listed: Sequence[str], *, network: bool) -> None:
     """Permanently limit this process to read ``readable`` and list ``listed``.
 
-    Raises:
-        OSError: the kernel lacks Landlock, or a path cannot be opened.
+    Raises OSError: the kernel lacks Landlock, or a path cannot be opened.
     """
     known = version()
     rights = (1 << _KNOWN[min(known, len(_KNOWN) - 1)]) - 1

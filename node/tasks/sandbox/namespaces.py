@@ -29,11 +29,9 @@ _NEW_ROOT = "/proc"  # Exists on every Linux and holds nothing importable.
 def enter(readable: Sequence[str], *, network: bool) -> None:
     """Enter new namespaces where only ``readable`` exists and nothing is writable.
 
-    The calling process waits outside; it and the new process end together. A third process, PID 1
-    of the new namespace, also only waits: the kernel withholds most signals from PID 1.
-
-    Raises:
-        OSError: the machine does not allow it.
+    The calling process waits outside; it and the new process end together. PID 1 of the new
+    namespace also only waits: the kernel withholds most signals from it. Raises OSError: the
+    machine does not allow it.
     """
     user, group = os.getuid(), os.getgid()
     _libc("prctl", _PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -63,9 +61,9 @@ def _change_root(readable: Sequence[str]) -> None:
             target.touch()
         _libc("mount", os.fsencode(path), os.fsencode(target), None, _BIND | _REC, None)
     attributes = (ctypes.c_uint64 * 4)(_READ_ONLY, 0, 0, 0)
-    _syscall(_MOUNT_SETATTR, _HERE, root, _RECURSIVE, attributes, ctypes.sizeof(attributes))
+    _libc("syscall", _MOUNT_SETATTR, _HERE, root, _RECURSIVE, attributes, ctypes.sizeof(attributes))
     os.chdir(_NEW_ROOT)
-    _syscall(_PIVOT_ROOT[os.uname().machine], b".", b".")
+    _libc("syscall", _PIVOT_ROOT[os.uname().machine], b".", b".")
     _libc("umount2", b".", _DETACH)
     os.chdir("/")
 
@@ -74,10 +72,6 @@ def _end_with(child: int) -> NoReturn:
     os.closerange(0, os.sysconf("SC_OPEN_MAX"))
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os._exit(status if status >= 0 else DIED_OF - status)
-
-
-def _syscall(number: int, *arguments: object) -> None:
-    _libc("syscall", number, *arguments)
 
 
 def _libc(name: str, *arguments: object) -> None:

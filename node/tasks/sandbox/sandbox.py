@@ -29,8 +29,8 @@ REMEDY = "Install bubblewrap, or allow user namespaces to this user, and install
 class Walls:
     """Sandbox features of this machine; Landlock also blocks opening other files.
 
-    ``kind`` is what isolates the file system, network and processes. ``namespaces``: the worker
-    isolates itself. ``sandbox-exec`` (macOS): other processes stay visible.
+    With ``namespaces`` the worker isolates itself; with ``sandbox-exec`` (macOS) other processes
+    stay visible.
     """
 
     kind: Literal["bubblewrap", "namespaces", "sandbox-exec", "none"]
@@ -70,19 +70,15 @@ def find_walls() -> Walls:
 def before(walls: Walls, readable: Sequence[str], *, network: bool) -> list[str]:
     """Return the command prefix that starts a worker in the sandbox."""
     if walls.kind == "bubblewrap":
-        return _bubblewrap(readable, network)
+        command = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session"]
+        command += ["--cap-drop", "ALL", *(["--share-net"] if network else [])]
+        for path in readable:
+            command += ["--dev-bind" if path.startswith("/dev/") else "--ro-bind", path, path]
+        # Last, because bubblewrap first creates the parent folders of the paths on it.
+        return [*command, "--remount-ro", "/", "--chdir", "/", "--"]
     if walls.kind == "sandbox-exec":
         return ["sandbox-exec", "-p", _profile(readable, network)]
     return []
-
-
-def _bubblewrap(readable: Sequence[str], network: bool) -> list[str]:
-    command = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session"]
-    command += ["--cap-drop", "ALL", *(["--share-net"] if network else [])]
-    for path in readable:
-        command += ["--dev-bind" if path.startswith("/dev/") else "--ro-bind", path, path]
-    # Last, because bubblewrap first creates the parent folders of the paths on it.
-    return [*command, "--remount-ro", "/", "--chdir", "/", "--"]
 
 
 def _profile(readable: Sequence[str], network: bool) -> str:
@@ -108,17 +104,16 @@ def _works(prefix: Sequence[str], *arguments: str) -> bool:
     environment = {"PYTHONPATH": os.pathsep.join(str(Path(p).absolute()) for p in sys.path)}
     command = [*prefix, sys.executable, "-P", *arguments]
     try:
-        done = subprocess.run(
+        return not subprocess.run(
             command,
             env=environment,
             capture_output=True,
             stdin=subprocess.DEVNULL,
             timeout=PROBE_SECONDS,
             check=False,
-        )
+        ).returncode
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return done.returncode == 0
 
 
 _DEVICES = ("/dev/null", "/dev/urandom")
@@ -130,8 +125,8 @@ _GROUPS = (plugins.GROUP, environments.GROUP)  # entry points whose code runs in
 def readable() -> tuple[str, ...]:
     """Return the paths that a worker may read; none lies inside another.
 
-    They cover the interpreter, installed packages, this project and plugins. Other import folders,
-    such as the working directory, add only importable files: a node's key may lie beside them.
+    They cover the interpreter, installed packages, this project and plugins. Other import folders
+    add only importable files: a node's key may lie beside them.
     """
     found: set[Path] = {Path(path) for path in (*_DEVICES, *_LIBRARIES)}
     found |= {Path(sys.executable), Path(sys.prefix, "pyvenv.cfg")}
@@ -141,7 +136,8 @@ def readable() -> tuple[str, ...]:
     for entry in filter(None, sys.path):
         path = Path(entry).absolute()
         found |= {path} if path.name.endswith("-packages") else set(_importable(path))
-    for name in (*_OURS, *_plugin_modules()):
+    points = (point for group in _GROUPS for point in entry_points(group=group))
+    for name in (*_OURS, *(point.module.partition(".")[0] for point in points)):
         found |= set(_files_of(name))
     return outermost(str(path) for path in found if os.path.exists(path))  # noqa: PTH110 - below
 
@@ -171,20 +167,14 @@ def _importable(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _plugin_modules() -> Sequence[str]:
-    points = (point for group in _GROUPS for point in entry_points(group=group))
-    return [point.module.partition(".")[0] for point in points]
-
-
 def _files_of(module: str) -> Iterator[Path]:
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
         return
     if spec is not None:
-        yield from map(
-            Path, spec.submodule_search_locations or ([spec.origin] if spec.origin else [])
-        )
+        origin = [spec.origin] if spec.origin else []
+        yield from map(Path, spec.submodule_search_locations or origin)
 
 
 _FOR_NAMES = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl", "/etc/pki")
@@ -206,7 +196,7 @@ class Grants:
         programs = seccomp.programs(network=self.network) if walls.seccomp else {}
         program = programs.get("split" if self.evaluates else "serve", b"")
         once = programs["once"] if self.evaluates else b""
-        extra: Sequence[str] = _existing(_FOR_NAMES) if self.network else ()
+        extra = [path for path in _FOR_NAMES if self.network and Path(path).exists()]
         return Confinement(
             namespaces=walls.kind == "namespaces",
             landlock=walls.landlock,
@@ -218,7 +208,3 @@ class Grants:
             memory_mib=memory_mib,
             nice=nice,
         )
-
-
-def _existing(paths: Sequence[str]) -> list[str]:
-    return [path for path in paths if Path(path).exists()]

@@ -20,17 +20,14 @@ _ALWAYS = (
     "munmap", "mremap", "madvise", "brk", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn",
     "sigreturn", "sigaltstack", "access", "faccessat", "faccessat2", "readlink", "readlinkat",
     "getcwd", "getdents64", "getdents", "dup", "dup2", "dup3", "getpid", "gettid", "getppid",
-    "getuid",
-    "geteuid", "getgid", "getegid", "uname", "sysinfo", "clock_gettime", "clock_getres",
+    "getuid", "geteuid", "getgid", "getegid", "uname", "sysinfo", "clock_gettime", "clock_getres",
     "clock_nanosleep", "nanosleep", "gettimeofday", "time", "times", "getrusage", "getrandom",
     "futex", "sched_yield", "sched_getaffinity", "poll", "ppoll", "select", "pselect6",
     "recvfrom", "recvmsg", "shutdown", "getsockopt", "setsockopt", "exit", "exit_group",
     "restart_syscall", "set_robust_list", "rseq", "arch_prctl", "set_tid_address", "alarm",
     "setitimer", "getitimer",
 )
-_FORK = (
-    "clone", "fork", "vfork", "wait4", "waitid", "pipe", "pipe2", "kill", "close_range",
-)
+_FORK = ("clone", "fork", "vfork", "wait4", "waitid", "pipe", "pipe2", "kill", "close_range")
 _NETWORK = (
     "socket", "connect", "bind", "getsockname", "getpeername", "sendto", "sendmsg", "sendmmsg",
     "recvmmsg", "epoll_create1", "epoll_ctl", "epoll_wait", "epoll_pwait", "eventfd2",
@@ -55,10 +52,8 @@ def programs(*, network: bool = False) -> dict[str, bytes]:
     """Build the seccomp programs of a worker; ``network`` allows connections.
 
     ``serve`` may read files and answer on its channel. ``split`` may also start and end copies of
-    itself. ``once`` is for such a copy, which cannot change even its own limits.
-
-    Raises:
-        ImportError, RuntimeError: libseccomp is not installed.
+    itself. ``once`` is for such a copy, which cannot change even its own limits. Raises
+    ImportError, RuntimeError: libseccomp is not installed.
     """
     return {
         "serve": _program(fork=False, limits=True, network=network),
@@ -102,7 +97,8 @@ def _program(*, fork: bool, limits: bool, network: bool) -> bytes:
             _allow(pyseccomp, rules, name, pyseccomp.Arg(1, equal, command))
     if not network:
         _allow(pyseccomp, rules, "sendto", pyseccomp.Arg(4, equal, 0))
-    _allow(pyseccomp, rules, "prlimit64", *_own_limits(pyseccomp, limits))
+    unchanged = () if limits else (pyseccomp.Arg(2, equal, 0),)
+    _allow(pyseccomp, rules, "prlimit64", pyseccomp.Arg(0, equal, 0), *unchanged)
     if fork:
         for option in (_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS):
             _allow(pyseccomp, rules, "prctl", pyseccomp.Arg(0, equal, option))
@@ -112,12 +108,6 @@ def _program(*, fork: bool, limits: bool, network: bool) -> bytes:
         rules.export_bpf(file)
         file.seek(0)
         return file.read()
-
-
-def _own_limits(pyseccomp: Any, limits: bool) -> tuple[Any, ...]:
-    """Return conditions on ``prlimit64``: own process, read-only unless ``limits``."""
-    own = (pyseccomp.Arg(0, pyseccomp.EQ, 0),)
-    return own if limits else (*own, pyseccomp.Arg(2, pyseccomp.EQ, 0))
 
 
 def _allow(pyseccomp: Any, rules: Any, name: str, *arguments: Any) -> None:

@@ -20,8 +20,8 @@ GROUP = "swarm_node.environments"  # Entry point group.
 class Environments:
     """One environment at all levels of a task set, whose settings are checked.
 
-    Its author bounds what it does with text, and the machine's owner installed it: hence
-    ``evaluates_text`` is False. If ``replayable``, peers can reproduce its trajectories.
+    Its author bounds what it does with text: hence ``evaluates_text`` is False. If ``replayable``,
+    peers can reproduce its trajectories.
     """
 
     evaluates_text = False
@@ -47,7 +47,6 @@ class Environments:
         return run(replayed(self.episode(entry), turns, cut=cut), waits=self.waits)
 
     def episode(self, entry: Mapping[str, Any]) -> Episode:
-        """Return a new episode of a task, not yet begun."""
         return self._episode(entry["level"], entry["number"])
 
     def _episode(self, level: int, number: int) -> Episode:
@@ -59,14 +58,9 @@ def open_environment(
 ) -> Environments | str | None:
     """Open the environment that ``spec`` names, at its levels.
 
-    Args:
-        file: the user's own file; its digest is then the version.
-
-    Returns:
-        The environment, the remedy if its library is missing, or None if nothing provides it.
-
-    Raises:
-        CatalogueError: wrong version, failed load, missing part or invalid settings.
+    ``file`` is the user's own file; its digest is then the version. Returns the remedy if the
+    library is missing, None if nothing provides the environment. Raises CatalogueError: wrong
+    version, failed load, missing part or invalid settings.
     """
     if not file and (remedy := absent(spec.name)):
         return remedy
@@ -95,10 +89,9 @@ def open_environment(
 
 def absent(name: str) -> str | None:
     """Return the remedy if the library of an environment is missing, else None."""
-    library = LIBRARIES.get(name)
-    if library is None or library.is_here():
-        return None
-    return f"env {name!r} is not served here: {library.remedy}"
+    if (library := LIBRARIES.get(name)) and not library.is_here():
+        return f"env {name!r} is not served here: {library.remedy}"
+    return None
 
 
 def is_here(name: str) -> bool:
@@ -117,7 +110,6 @@ def _brought(name: str) -> type[Environment] | None:
     if entry is None:
         return None
     try:
-        found = environment_of(entry.load())
+        return environment_of(entry.load())
     except Exception as error:
         raise ImportError(f"{entry.value} fails: {error}") from error
-    return found

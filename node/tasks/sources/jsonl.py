@@ -22,8 +22,7 @@ MATCHES = ("exact", "numeric")
 class JsonLines:
     """Prompt and answer pairs; the only level setting is ``match``.
 
-    ``exact`` compares text without surrounding space. ``numeric`` compares what math-verify parses:
-    ``1/2``, ``0.5`` and ``\\frac{1}{2}`` are equal.
+    ``exact`` compares stripped text; ``numeric`` what math-verify parses: ``1/2`` equals ``0.5``.
     """
 
     evaluates_text = False

@@ -23,33 +23,19 @@ from protocol.manifest import EnvSpec
 
 EVALUATING = frozenset(
     {
-        "binary_matrix",
-        "composite",
-        "countdown",
-        "intermediate_integration",
-        "n_queens",
-        "polynomial_multiplication",
-        "puzzle24",
-        "simple_integration",
-        "spiral_matrix",
+        *("binary_matrix", "composite", "countdown", "intermediate_integration", "n_queens"),
+        *("polynomial_multiplication", "puzzle24", "simple_integration", "spiral_matrix"),
         "string_insertion",
     }
 )
 
 UNREPEATABLE = frozenset({"codeio"})
-"""Families whose questions differ between processes, so peers cannot check rewards.
-
-A test verifies this list: it builds and scores every family in two processes.
-"""
-
+"""Families whose questions differ between processes, so peers cannot check rewards."""
 
 PARTIAL = "partial_credit"
 _INDICES = (1 << 32) - 1
 _CHARTS = (
-    "matplotlib",
-    "matplotlib.pyplot",
-    "matplotlib.animation",
-    "matplotlib.collections",
+    *("matplotlib", "matplotlib.pyplot", "matplotlib.animation", "matplotlib.collections"),
     "mpl_toolkits.mplot3d",
 )
 
@@ -64,8 +50,8 @@ class _Level:
 class ReasoningGym:
     """One family; level settings are keyword arguments of its configuration.
 
-    The reward is 1 if the library gives the full score, else 0. Its small consolation scores would
-    make groups without a right answer look informative. ``partial_credit = true`` keeps its score.
+    The reward is 1 for the library's full score, else 0: its small consolation scores would make
+    wrong groups look informative. ``partial_credit = true`` keeps its score.
     """
 
     def __init__(self, family: str, levels: Sequence[_Level]) -> None:
@@ -99,7 +85,6 @@ class ReasoningGym:
 
 
 def import_library() -> ModuleType:
-    """Import the library's ``factory`` module."""
     with _without_charts():
         return importlib.import_module("reasoning_gym.factory")
 
@@ -116,9 +101,8 @@ def _open(
     except MemoryError:
         raise
     except Exception as error:
-        raise CatalogueError(
-            f"env {family!r} level {number} {short(of_family)}: {error}"
-        ) from error
+        where = f"env {family!r} level {number} {short(of_family)}"
+        raise CatalogueError(f"{where}: {error}") from error
 
 
 def _kinds(family: str) -> dict[str, Kind]:

@@ -1,7 +1,7 @@
 """Requests to a worker about groups, and checks of its replies.
 
-The worker replies to each group when it is scored. The node thus knows by its own clock how long
-each took and which one hangs. Neither process waits for the other between groups.
+The worker replies to each group when it is scored, so the node knows by its own clock how long each
+took and which one hangs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ _MOST_CHARACTERS = 1 << 20
 
 
 def wire(task: TaskRef) -> list[Any]:
-    """Encode a task's coordinates for a worker."""
     return [task.env, task.level, task.seed, task.split.value]
 
 
@@ -76,33 +75,24 @@ def admitted(
 
 
 def answers(
-    worker: WorkerProcess,
-    groups: Sequence[Asked],
-    *,
-    each: float,
-    together: float,
+    worker: WorkerProcess, groups: Sequence[Asked], *, each: float, together: float
 ) -> Iterator[tuple[Judged, int]]:
     """Yield the result of each of the first groups, and its count of unreadable texts.
 
-    The caller ends the worker unless it consumes all results.
-
-    Args:
-        each: timeout in seconds per group.
-        together: timeout in seconds for all groups.
-
-    Raises:
-        WorkerDied: the worker was lost on the group in progress.
+    ``each`` is the timeout in seconds per group, ``together`` for all groups. The caller ends the
+    worker unless it consumes all results. Raises WorkerDied: the worker was lost on the group in
+    progress.
     """
     last = time.monotonic()
     end = last + together
     message = {
-        "groups": [(wire(g.task), [_told(text) for text in g.texts]) for g in groups],
+        "groups": [(wire(g.task), [_encoded(text) for text in g.texts]) for g in groups],
         # The last group has at least half of the time.
         "seconds": min(MOMENT_SECONDS, together / 2),
     }
-    worker.tell(message, min(each, together))
+    worker.send(message, min(each, together))
     for number, group in enumerate(groups, 1):
-        reply = worker.hear(min(each, end - last))
+        reply = worker.receive(min(each, end - last))
         now = time.monotonic()
         found, last = _outcome(reply, group.texts, now - last), now
         over = reply.get("last")
@@ -119,9 +109,9 @@ def refusal(reply: dict[str, Any], seconds: float, *, played: bool = False) -> J
         return None
     # A compromised worker must choose neither counter names nor an author's fault, except what
     # follows from observations and rewards, which only the worker knows.
-    told = reply["refused"]
+    claimed = reply["refused"]
     known = (UNKNOWN_ENV, TIMEOUT, NOT_REPLAYED) if played else (UNKNOWN_ENV, TIMEOUT)
-    reason = told if told in known else CRASHED
+    reason = claimed if claimed in known else CRASHED
     return JudgeRefused(reason, str(reply.get("detail", "")), seconds)
 
 
@@ -141,7 +131,7 @@ def _outcome(reply: dict[str, Any], texts: Sequence[Answer], seconds: float) -> 
     return Verdict(prompt, tuple(rewards), seconds), unreadable
 
 
-def _told(answer: Answer) -> Any:
+def _encoded(answer: Answer) -> Any:
     return answer if isinstance(answer, str) else [list(answer.texts), answer.cut]
 
 
@@ -150,5 +140,4 @@ def _length(answer: Answer) -> int:
 
 
 def nonsense(what: str) -> WorkerDied:
-    """Return the error for a malformed message of a worker."""
     return WorkerDied(f"the worker's {what}", ran_out_of_time=False)

@@ -1,7 +1,7 @@
-"""Verifier in this process, without the sandbox.
+"""Verifier in this process, without the sandbox, for text that no peer wrote.
 
-Use it only for text that no peer wrote; envs that evaluate text stay closed. A simulated swarm
-shares one instance, which computes each verification result once.
+Envs that evaluate text stay closed. A simulated swarm shares one instance, which computes each
+verification result once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 from node.environments.environment import EpisodeError, finished
 from node.environments.own_file import NotReplayed
 from node.tasks.catalogue import Allowed, open_envs
-from node.tasks.scorer import Move, Moved, score, settled
+from node.tasks.scorer import Move, Moved, Scorer, score, settled
 from node.tasks.task import ScoringError, Task, TaskError, TaskSource, kept
 from node.tasks.verifier.turn_server import LiveEpisodes
 from protocol.manifest import EnvSpec
@@ -34,11 +34,10 @@ from swarm.verification import (
 REMEMBERED = 4096  # Tasks, and results: some rounds of a small swarm.
 
 
-class LocalJudge:
+class LocalJudge(Scorer):
     """Same results as :class:`node.tasks.verifier.verifier.Verifier`, in this process.
 
-    Raises:
-        CatalogueError: the task set cannot be opened here.
+    Raises CatalogueError: the task set cannot be opened here.
     """
 
     def __init__(self, specs: Sequence[EnvSpec]) -> None:
@@ -48,7 +47,6 @@ class LocalJudge:
         self._live = LiveEpisodes()
 
     def start(self) -> tuple[str, ...]:
-        """Return the names of the served envs."""
         return tuple(self._sources)
 
     def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
@@ -69,18 +67,14 @@ class LocalJudge:
         return frozenset(name for name, env in opened if env and env.waits)
 
     def play_each(self, moves: Sequence[Move]) -> list[Future[Moved]]:
-        return [settled(moved) for moved in self.play(moves)]
-
-    def play(self, moves: Sequence[Move]) -> list[Moved]:
         with kept():
-            return [finished(self._played(move)) for move in moves]
+            return [settled(finished(self._played(move))) for move in moves]
 
     async def _played(self, move: Move) -> Moved:
         try:
             source = self._source(move.task)
-            return await self._live.move(
-                move.key, source, move.task, move.actions, final=move.final
-            )
+            live, final = self._live, move.final
+            return await live.move(move.key, source, move.task, move.actions, final=final)
         except JudgeRefused as refused:
             return refused
         except TaskError as error:
@@ -89,20 +83,13 @@ class LocalJudge:
             return JudgeRefused(CRASHED, str(error))
 
     def judge(
-        self,
-        task: TaskRef,
-        texts: Sequence[Answer],
-        *,
-        seconds: float | None = None,
+        self, task: TaskRef, texts: Sequence[Answer], *, seconds: float | None = None
     ) -> Verdict:
         """Rebuild one task and score answers to it; ``seconds`` has no effect."""
         return self._judged(task, tuple(texts))
 
     def judge_some(
-        self,
-        asked: Sequence[Asked],
-        *,
-        seconds: float | None = None,
+        self, asked: Sequence[Asked], *, seconds: float | None = None
     ) -> Sequence[Judged]:
         """Score the first group only: more per call saves nothing here."""
         first = asked[0]
@@ -110,9 +97,8 @@ class LocalJudge:
 
     def _source(self, ref: TaskRef) -> TaskSource:
         if ref.env not in self._sources:
-            raise JudgeRefused(
-                UNKNOWN_ENV, self._closed.get(ref.env, f"{ref.env!r} is not served here")
-            )
+            why = self._closed.get(ref.env, f"{ref.env!r} is not served here")
+            raise JudgeRefused(UNKNOWN_ENV, why)
         return self._sources[ref.env]
 
     def _judge(self, ref: TaskRef, texts: tuple[Answer, ...]) -> Verdict:

@@ -29,7 +29,7 @@ def score_apart(
     """Score like :func:`node.tasks.scorer.score`, for text that may run as code.
 
     A copy of this process scores each text, under the seccomp ``program``. It cannot affect other
-    texts, and can reply only for its own: a reward in [0, 1] or nothing.
+    texts, and can reply only for its own.
 
     Raises:
         OutOfTime: a text exceeded its CPU time.
@@ -105,7 +105,6 @@ def allow_cpu(seconds: float) -> None:
 
 
 def refused(error: Exception) -> dict[str, Any]:
-    """Return the reply that reports an error as a refusal."""
     match error:
         case OutOfTime() | TimeoutError():
             reason = TIMEOUT

@@ -1,8 +1,7 @@
 """Check that a task set opens and that its environments replay as declared.
 
-Every family is opened as in a node. Episodes are played in one process and replayed in others.
-These differ in all that an environment must not depend on: set order, addresses, the clock, system
-randomness and earlier episodes. Peers would refuse episodes that differ.
+Episodes are played in one process and replayed in others. These differ in all that an environment
+must not depend on: set order, addresses, the clock, system randomness and earlier episodes.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ REMEDY = (
 class Trial:
     """Names of environments that replayed identically, and their number of episodes.
 
-    ``unshared`` environments declare themselves not replayable. ``absent`` has the reason for each
-    family that is closed here.
+    ``unshared`` ones declare themselves not replayable; ``absent`` says why a family is closed
+    here.
     """
 
     replayed: tuple[str, ...] = ()
@@ -55,7 +54,6 @@ class _Episode:
     reward: float | None = None
 
     def move(self, key: int) -> Move:
-        """Guess its next turn."""
         self.texts.append(guess([self.prompt, *self.texts[-1:]], self.chance))
         turns = tuple(self.texts[::2])
         return Move(key, self.task, turns, final=len(turns) == TURNS)

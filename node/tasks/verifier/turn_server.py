@@ -31,10 +31,6 @@ class _Live:
     actions: tuple[str, ...] = ()
     observation: str = ""
 
-    def leads_to(self, task: TaskRef, actions: Sequence[str]) -> bool:
-        """Return whether these turns of this task continue the episode."""
-        return self.task == task and self.actions == tuple(actions[: len(self.actions)])
-
 
 class LiveEpisodes:
     """Episodes that continue where they stopped; a missing one is replayed."""
@@ -53,8 +49,12 @@ class LiveEpisodes:
             EpisodeError: the environment violates its interface.
         """
         live = self._live.pop(key, None)
-        if live is None or not live.leads_to(task, actions):
-            live = await _begun(source, task, actions)
+        known = len(live.actions) if live else 0
+        if live is None or (live.task, live.actions) != (task, tuple(actions[:known])):
+            environment = source.environment
+            if len(actions) > 1 and environment is not None and not environment.replayable:
+                raise NotReplayed("its episode is lost, and it cannot be played again")
+            live = _Live(task, await source.begin(task))
         for action in actions[len(live.actions) :]:
             live.observation = await live.episode.step(action)
         if live.episode.over or final:
@@ -64,13 +64,6 @@ class LiveEpisodes:
         while len(self._live) > MOST_LIVE:
             self._live.popitem(last=False)
         return Answered(live.observation, False, None)
-
-
-async def _begun(source: TaskSource, task: TaskRef, actions: Sequence[str]) -> _Live:
-    environment = source.environment
-    if len(actions) > 1 and environment is not None and not environment.replayable:
-        raise NotReplayed("its episode is lost, and it cannot be played again")
-    return _Live(task, await source.begin(task))
 
 
 _IDLE_SECONDS = 0.01  # Delay before reporting idle: mostly the next turn starts first.
@@ -91,28 +84,28 @@ class TurnServer:
         self._live = LiveEpisodes()
         self._asked: dict[int, Request] = {}
         self._waiting: dict[int, asyncio.Task[None]] = {}
-        self._told: int | None = None
+        self._reported: int | None = None
         self._idle: asyncio.TimerHandle | None = None
-        self._come = asyncio.Event()
+        self._arrival = asyncio.Event()
         self._failed: BaseException | None = None
 
     async def serve(self, first: Request) -> None:
         """Take turns until the channel ends with ``ChannelError``, or ``MemoryError``."""
-        self._hear(first)
-        asyncio.get_running_loop().add_reader(self._channel.fileno(), self._come.set)
+        self._handle(first)
+        asyncio.get_running_loop().add_reader(self._channel.fileno(), self._arrival.set)
         while True:
-            self._come.clear()
+            self._arrival.clear()
             for request in self._channel.arrived():
-                self._hear(request)
+                self._handle(request)
             if self._failed:
                 raise self._failed
             if self._asked:
                 self._begin()
                 await asyncio.sleep(0)  # let waiting turns continue
             else:
-                await self._come.wait()
+                await self._arrival.wait()
 
-    def _hear(self, request: Request) -> None:
+    def _handle(self, request: Request) -> None:
         if "turn" in request:
             self._asked[request["turn"]] = request
             return
@@ -120,12 +113,14 @@ class TurnServer:
             self._asked.pop(number, None)
             if waiting := self._waiting.get(number):
                 waiting.cancel()
-        self._tell(None, again=True)
+        self._report(None, again=True)
 
     def _begin(self) -> None:
         number = next(iter(self._asked))
         request = self._asked.pop(number)
-        attention = _Attention(lambda: self._tell(number), self._tell_later, self._cpu_seconds)
+        attention = _Attention(
+            lambda: self._report(number), self._report_idle_later, self._cpu_seconds
+        )
         work = surrounded(self._taken(request), attention)
         environment = self._sources[request["task"][0]].environment
         if environment is None or not environment.waits:
@@ -147,7 +142,7 @@ class TurnServer:
         self._waiting.pop(number)
         if not waiting.cancelled() and (error := waiting.exception()):
             self._failed = error
-            self._come.set()
+            self._arrival.set()
 
     async def _taken(self, request: Request) -> Reply:
         env, level, seed, split = request["task"]
@@ -161,23 +156,23 @@ class TurnServer:
 
     def _answer(self, number: int, reply: Reply) -> None:
         self._channel.send({**reply, "turn": number})
-        if self._told == number:
-            self._told = None
+        if self._reported == number:
+            self._reported = None
 
-    def _tell(self, number: int | None, *, again: bool = False) -> None:
+    def _report(self, number: int | None, *, again: bool = False) -> None:
         """Report the current turn unless the node knows it."""
-        if number != self._told or again:
+        if number != self._reported or again:
             self._channel.send({"at": number})
-            self._told = number
+            self._reported = number
 
-    def _tell_later(self) -> None:
+    def _report_idle_later(self) -> None:
         if self._idle is None:
             loop = asyncio.get_running_loop()
-            self._idle = loop.call_later(_IDLE_SECONDS, self._tell_idle)
+            self._idle = loop.call_later(_IDLE_SECONDS, self._report_idle)
 
-    def _tell_idle(self) -> None:
+    def _report_idle(self) -> None:
         self._idle = None
-        self._tell(None)
+        self._report(None)
 
 
 class _Attention:

@@ -21,8 +21,8 @@ MOST_LOSSES = 3  # Lost workers without a known culprit, after which a turn is b
 class PendingTurn:
     """A requested turn; its ``outcome`` is never cancelled, and set once.
 
-    ``begun`` is the node time when its worker first ran it. ``losses`` counts the workers lost with
-    it without a known culprit.
+    ``begun`` is when its worker first ran it; ``losses`` counts workers lost with it without a
+    culprit.
     """
 
     move: Move
@@ -47,17 +47,14 @@ class PendingTurn:
         return packed(request)
 
     def settle(self, moved: Moved) -> None:
-        """Set the outcome unless another worker already did."""
         if not self.outcome.done():
             self.outcome.set_result(moved)
 
 
-def heard(reply: dict[str, Any], seconds: float) -> Moved:
+def decoded(reply: dict[str, Any], seconds: float) -> Moved:
     """Decode a worker's reply to a turn; raise ``WorkerDied`` if malformed."""
-    return refusal(reply, seconds, played=True) or _answered(reply)
-
-
-def _answered(reply: dict[str, Any]) -> Answered:
+    if refused := refusal(reply, seconds, played=True):
+        return refused
     observation, over, reward = (reply.get(name) for name in ("observation", "over", "reward"))
     if not isinstance(observation, str) or not isinstance(over, bool):
         raise nonsense("observation is malformed")
@@ -73,14 +70,10 @@ MOST_TURNS = 256  # Per worker at a time.
 class TurnWorker(asyncio.Protocol):
     """Connection to one worker; belongs to the thread of its event loop.
 
-    Args:
-        answered: called for each answered turn.
-        rested: called when all received messages are processed.
-        ended: called when the worker is unusable; with None if it ended by itself.
-
-    Attributes:
-        turns: its pending turns by the worker's numbers, oldest first.
-        stuck: whether it delays its turns; reset when it sends a message.
+    ``answered`` is called for each answered turn, ``rested`` when all received messages are
+    processed, ``ended`` when the worker is unusable, with None if it ended by itself. ``turns`` are
+    the pending turns by the worker's numbers, oldest first. ``stuck``: the worker delays its turns;
+    reset when it sends a message.
     """
 
     def __init__(
@@ -102,7 +95,7 @@ class TurnWorker(asyncio.Protocol):
         self._unread = Unread()
         self._count = 0
         self._at: int | None = None
-        self._since = self._heard = self._moved_on = time.monotonic()
+        self._since = self._last_message = self._moved_on = time.monotonic()
         self._transport: asyncio.Transport | None = None
 
     @property
@@ -111,7 +104,6 @@ class TurnWorker(asyncio.Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether it accepts one more turn."""
         return not self.stuck and len(self.turns) < MOST_TURNS
 
     @property
@@ -124,7 +116,7 @@ class TurnWorker(asyncio.Protocol):
         message = turn.message(self._count, self._wall_seconds)
         now = time.monotonic()
         if not self._owes:
-            self._heard = now
+            self._last_message = now
         if not self.turns:
             self._moved_on = now
         turn.begun = None
@@ -139,17 +131,14 @@ class TurnWorker(asyncio.Protocol):
 
     def silent(self, now: float) -> bool:
         """Return whether it owes a message and has been silent for a while."""
-        return self._owes and now - self._heard > STUCK_SECONDS
+        return self._owes and now - self._last_message > STUCK_SECONDS
 
     def full(self, now: float) -> bool:
         """Return whether it has the maximum of turns and made no recent progress."""
         return len(self.turns) >= MOST_TURNS and now - self._moved_on > STUCK_SECONDS
 
     def overdue(self, now: float) -> bool:
-        """Return whether a turn exceeded its time.
-
-        A worker ends waiting turns by itself, so it has a grace period for that.
-        """
+        """Return whether a turn exceeded its time, with a grace period for waiting turns."""
         if self._at is not None and now - self._since > self._wall_seconds:
             return True
         most = self._wall_seconds + STUCK_SECONDS
@@ -165,7 +154,8 @@ class TurnWorker(asyncio.Protocol):
         if self._at is not None:
             return self.at
         begun = [turn for turn in self.turns.values() if turn.begun is not None]
-        return min(begun, key=lambda turn: turn.begun or 0.0, default=self._first())
+        first = next(iter(self.turns.values()), None)
+        return min(begun, key=lambda turn: turn.begun or 0.0, default=first)
 
     def leave(self) -> None:
         """Close the channel; later messages are ignored."""
@@ -181,7 +171,7 @@ class TurnWorker(asyncio.Protocol):
         self._unread.add(data)
         try:
             while self._transport and not self._unread.missing():
-                self._hear(self._unread.take())
+                self._handle(self._unread.take())
         except ChannelError as error:
             self._ended(self, nonsense(f"message is malformed: {error}"))
         except WorkerDied as death:
@@ -199,15 +189,12 @@ class TurnWorker(asyncio.Protocol):
         """Whether a message is due soon: it runs a turn or has one to begin."""
         return self._at is not None or any(turn.begun is None for turn in self.turns.values())
 
-    def _first(self) -> PendingTurn | None:
-        return next(iter(self.turns.values()), None)
-
     def _write(self, message: bytes) -> None:
         if self._transport:
             self._transport.write(message)
 
-    def _hear(self, message: dict[str, Any]) -> None:
-        self._heard, self.stuck = time.monotonic(), False
+    def _handle(self, message: dict[str, Any]) -> None:
+        self._last_message, self.stuck = time.monotonic(), False
         if "turn" in message:
             self._take_answer(self._known(message["turn"]), message)
         else:
@@ -223,13 +210,13 @@ class TurnWorker(asyncio.Protocol):
         # A malformed reply is its own turn's fault.
         self._at = number
         if turn := self.turns.get(number):
-            moved = heard(message, self._heard - (turn.begun or self._heard))
+            moved = decoded(message, self._last_message - (turn.begun or self._last_message))
             del self.turns[number]
-            self._moved_on = self._heard
+            self._moved_on = self._last_message
             self._answered(self, turn, moved)
         self._at = None
 
     def _attend(self, number: int | None) -> None:
-        self._at, self._since = number, self._heard
+        self._at, self._since = number, self._last_message
         if (turn := self.at) and turn.begun is None:
-            turn.begun = self._moved_on = self._heard
+            turn.begun = self._moved_on = self._last_message

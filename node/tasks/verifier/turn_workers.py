@@ -25,28 +25,6 @@ from protocol.manifest import ENVIRONMENT
 from swarm.groups import TaskRef
 from swarm.verification import CRASHED, NOT_REPLAYED, UNAVAILABLE, UNKNOWN_ENV, JudgeRefused
 
-
-class Homes:
-    """Record of the last worker of each trajectory, for the ``most`` latest ones."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._homes: OrderedDict[int, tuple[TaskRef, TurnWorker]] = OrderedDict()
-
-    def of(self, move: Move) -> TurnWorker | None:
-        """Return the worker that last had a trajectory's episode; None for a new one."""
-        task, worker = self._homes.get(move.key, (None, None))
-        return worker if task == move.task else None
-
-    def answered(self, move: Move, moved: Moved, worker: TurnWorker) -> None:
-        """Record the worker if the trajectory continues."""
-        self._homes.pop(move.key, None)
-        if isinstance(moved, Answered) and moved.reward is None:
-            self._homes[move.key] = (move.task, worker)
-        while len(self._homes) > self._most:
-            self._homes.popitem(last=False)
-
-
 logger = logging.getLogger(__name__)
 
 MOST_WORKERS = 2
@@ -62,7 +40,8 @@ class WorkerPair:
         self._wall_seconds = workers.limits.wall_seconds
         self._queue: deque[PendingTurn] = deque()
         self._workers: list[TurnWorker] = []
-        self._homes = Homes(MOST_LIVE * MOST_WORKERS)
+        # Last worker of each trajectory in play.
+        self._homes: OrderedDict[int, tuple[TaskRef, TurnWorker]] = OrderedDict()
         self._starting: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self._next_start = 0.0
@@ -70,7 +49,6 @@ class WorkerPair:
         self._closed = False
 
     def take(self, turns: Sequence[PendingTurn]) -> None:
-        """Queue turns, in order."""
         self._queue.extend(turn for turn in turns if not self._given_up(turn))
         self._spread()
 
@@ -125,13 +103,18 @@ class WorkerPair:
         except ValueError as error:
             turn.settle(JudgeRefused(CRASHED, str(error), 0.0))
 
+    def _last_home(self, move: Move) -> TurnWorker | None:
+        """Return the worker that last had a trajectory's episode; None for a new one."""
+        task, worker = self._homes.get(move.key, (None, None))
+        return worker if task == move.task else None
+
     def _home(self, turn: PendingTurn) -> TurnWorker | None:
-        home = self._homes.of(turn.move)
+        home = self._last_home(turn.move)
         return home if home in self._workers else None
 
     def _bound(self, turn: PendingTurn) -> bool:
         """Return whether a turn can continue only where its episode is."""
-        begun = turn.begun is not None or self._homes.of(turn.move) is not None
+        begun = turn.begun is not None or self._last_home(turn.move) is not None
         return begun and turn.move.task.env in self._all.unrepeatable
 
     def _given_up(self, turn: PendingTurn) -> bool:
@@ -178,7 +161,7 @@ class WorkerPair:
         """Start a worker; if that fails and there is no other, refuse the queue."""
         try:
             worker = await self._started()
-        except Exception as error:  # noqa: BLE001 - whoever waits is told
+        except Exception as error:  # noqa: BLE001 - the waiting turns are refused
             self._starting = None
             self._unavailable(error)
             return
@@ -217,7 +200,11 @@ class WorkerPair:
             self._queue.popleft().settle(refused)
 
     def _answered(self, worker: TurnWorker, turn: PendingTurn, moved: Moved) -> None:
-        self._homes.answered(turn.move, moved, worker)
+        self._homes.pop(turn.move.key, None)
+        if isinstance(moved, Answered) and moved.reward is None:
+            self._homes[turn.move.key] = (turn.move.task, worker)
+        while len(self._homes) > MOST_LIVE * MOST_WORKERS:
+            self._homes.popitem(last=False)
         turn.settle(moved)
 
     def _ended(self, worker: TurnWorker, death: WorkerDied | None) -> None:
@@ -269,7 +256,6 @@ class TurnWorkers:
         self._closed = False
 
     def play_each(self, moves: Sequence[Move]) -> list[Future[Moved]]:
-        """Begin turns; return a future per move, in order."""
         turns: list[PendingTurn] = []
         outcomes: list[Future[Moved]] = []
         for move in moves:
@@ -288,11 +274,9 @@ class TurnWorkers:
         return outcomes
 
     def memory_mib(self) -> float:
-        """Return the running workers' resident memory in MiB."""
         return sum(pair.memory_mib() for pair in list(self._pairs.values()))
 
     def close(self) -> None:
-        """End the workers; pending and later turns are refused."""
         with self._lock:
             self._closed = True
             thread, self._thread = self._thread, None
@@ -302,11 +286,10 @@ class TurnWorkers:
 
     def _refused(self, env: str) -> JudgeRefused | None:
         spec = self._all.specs.get(env)
-        if spec is None:
-            return JudgeRefused(UNKNOWN_ENV, f"{env!r} is not served here", 0.0)
-        if spec.source != ENVIRONMENT:
-            return JudgeRefused(UNKNOWN_ENV, f"env {env!r} is answered in one turn", 0.0)
-        return None
+        if spec and spec.source == ENVIRONMENT:
+            return None
+        why = f"env {env!r} is answered in one turn" if spec else f"{env!r} is not served here"
+        return JudgeRefused(UNKNOWN_ENV, why, 0.0)
 
     def _take(self, turns: Sequence[PendingTurn]) -> None:
         for grants, alike in groupby(turns, lambda turn: self._all.granted(turn.move.task.env)):

@@ -10,12 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from queue import LifoQueue
-from typing import Any
 
 from node.lifecycle import Opened
 from node.tasks.catalogue import Allowed
 from node.tasks.sandbox.sandbox import find_walls
-from node.tasks.scorer import Move, Moved
+from node.tasks.scorer import Move, Moved, Scorer
 from node.tasks.verifier.dialogue import admit, admitted, answers, refusal, wire
 from node.tasks.verifier.turn_workers import TurnWorkers
 from node.tasks.verifier.worker_process import (
@@ -33,14 +32,13 @@ from swarm.verification import CRASHED, Answer, Asked, Judged, JudgeRefused, Ver
 logger = logging.getLogger(__name__)
 
 
-class Verifier:
+class Verifier(Scorer):
     """Scorer of answers in a worker process, which it restarts if lost.
 
-    A text that hangs or kills the worker costs its group and a restart, counted and logged. The
-    caller is not affected. Thread-safe; requests queue.
+    A text that hangs or kills the worker costs its group and a restart, counted and logged.
+    Thread-safe; requests queue.
 
     Args:
-        allowed: what this machine's owner lets the task set open.
         outside: whether peers wrote the texts; the worker then runs at low priority.
         counters: receives ``verifier_restarts{reason}``, ``answers_unreadable{env}``,
             ``verifier_unwalled{walls}``.
@@ -85,11 +83,7 @@ class Verifier:
         return tuple(name for name in self._workers.specs if name in served)
 
     def judge(
-        self,
-        task: TaskRef,
-        texts: Sequence[Answer],
-        *,
-        seconds: float | None = None,
+        self, task: TaskRef, texts: Sequence[Answer], *, seconds: float | None = None
     ) -> Verdict:
         """Rebuild one task and score ``texts``, whole completions, as answers to it."""
         (outcome,) = self.judge_some([Asked(task, texts)], seconds=seconds)
@@ -98,15 +92,11 @@ class Verifier:
         return outcome
 
     def judge_some(
-        self,
-        asked: Sequence[Asked],
-        *,
-        seconds: float | None = None,
+        self, asked: Sequence[Asked], *, seconds: float | None = None
     ) -> Sequence[Judged]:
-        """Score the first of several groups in one request.
+        """Score the first of several groups in one request, each with its own time.
 
-        Each group has the limits of a request and its own elapsed time. A group that loses the
-        worker is the last; earlier groups keep their results.
+        A group that loses the worker is the last; earlier groups keep their results.
         """
         with self._lock:
             try:
@@ -123,13 +113,6 @@ class Verifier:
             part = [(n, task) for n, task in numbered if self._workers.granted(task.env) == grants]
             prompts |= zip((n for n, _ in part), self._prompts([t for _, t in part]), strict=True)
         return [prompts[n] for n, _ in numbered]
-
-    def _prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
-        reply = self._ask({"tasks": [wire(task) for task in tasks]}, tasks)
-        prompts = reply.get("prompts")
-        if not isinstance(prompts, list) or len(prompts) != len(tasks):
-            raise JudgeRefused(CRASHED, "the worker's prompts are malformed")
-        return [str(prompt) for prompt in prompts]
 
     @property
     def environments(self) -> frozenset[str]:
@@ -153,14 +136,10 @@ class Verifier:
     def play_each(self, moves: Sequence[Move]) -> list[Future[Moved]]:
         """Begin turns in environments; return a future per move, in order.
 
-        Separate workers take the turns. A turn that hangs or crashes one loses only its trajectory;
-        the others continue in another worker. No future raises. A callback on one must not wait for
-        another.
+        Separate workers take them. A turn that hangs or crashes one loses only its own trajectory.
+        No future raises. A callback on one must not wait for another.
         """
         return self._turns.play_each(moves)
-
-    def play(self, moves: Sequence[Move]) -> list[Moved]:
-        return [outcome.result() for outcome in self.play_each(moves)]
 
     @property
     def pid(self) -> int | None:
@@ -191,7 +170,8 @@ class Verifier:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _ask(self, message: dict[str, Any], tasks: Sequence[TaskRef]) -> dict[str, Any]:
+    def _prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
+        message = {"tasks": [wire(task) for task in tasks]}
         with self._lock:
             worker = self._workers.serving(tasks[0].env)
             for task in tasks:
@@ -200,12 +180,14 @@ class Verifier:
             try:
                 reply = worker.ask(message, self._seconds)
             except WorkerDied as death:
-                raise self._workers.lost(
-                    worker, tasks[0].env, death, time.monotonic() - began
-                ) from death
+                elapsed = time.monotonic() - began
+                raise self._workers.lost(worker, tasks[0].env, death, elapsed) from death
             if refused := refusal(reply, time.monotonic() - began):
                 raise refused
-        return reply
+        prompts = reply.get("prompts")
+        if not isinstance(prompts, list) or len(prompts) != len(tasks):
+            raise JudgeRefused(CRASHED, "the worker's prompts are malformed")
+        return [str(prompt) for prompt in prompts]
 
     def _judge(
         self, worker: WorkerProcess, groups: Sequence[Asked], seconds: float
@@ -230,11 +212,11 @@ class Verifier:
         return outcomes
 
 
-class VerifierPool(Opened):
+class VerifierPool(Opened, Scorer):
     """Pool that passes each request to the next free verifier.
 
-    A text that keeps a worker busy delays only that worker. With as many callers as verifiers, no
-    caller waits. The last used verifier is used next, so unneeded ones start no process.
+    A text that keeps a worker busy delays only that worker. The last used verifier is used next, so
+    unneeded ones start no process.
     """
 
     def __init__(self, verifiers: Sequence[Verifier]) -> None:
@@ -246,20 +228,13 @@ class VerifierPool(Opened):
             return verifier.start()
 
     def judge(
-        self,
-        task: TaskRef,
-        texts: Sequence[Answer],
-        *,
-        seconds: float | None = None,
+        self, task: TaskRef, texts: Sequence[Answer], *, seconds: float | None = None
     ) -> Verdict:
         with self._one() as verifier:
             return verifier.judge(task, texts, seconds=seconds)
 
     def judge_some(
-        self,
-        asked: Sequence[Asked],
-        *,
-        seconds: float | None = None,
+        self, asked: Sequence[Asked], *, seconds: float | None = None
     ) -> Sequence[Judged]:
         with self._one() as verifier:
             return verifier.judge_some(asked, seconds=seconds)
@@ -279,9 +254,6 @@ class VerifierPool(Opened):
     def play_each(self, moves: Sequence[Move]) -> list[Future[Moved]]:
         """Begin turns in the first verifier, which holds all episodes."""
         return self._verifiers[0].play_each(moves)
-
-    def play(self, moves: Sequence[Move]) -> list[Moved]:
-        return self._verifiers[0].play(moves)
 
     def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
         with self._one() as verifier:

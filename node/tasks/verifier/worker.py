@@ -1,8 +1,8 @@
 """Worker process that builds tasks and scores answers.
 
-Started as ``python -m node.tasks.verifier.worker LIMITS``. It reads requests from the socket on
-standard input and ends with it. It first drops every privilege that it does not need: an answer
-that makes scoring hang, crash or run code affects only this process.
+It reads requests from the socket on standard input and ends with it. It first drops every privilege
+that it does not need: an answer that makes scoring hang, crash or run code affects only this
+process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ Reply = dict[str, Any]
 
 
 def main() -> None:
-    """Serve requests until standard input ends."""
     options = json.loads(sys.argv[1])
     channel = take_over_stdin()
     own = Confinement(**options["confinement"])
@@ -80,17 +79,16 @@ def _open(channel: Channel) -> dict[str, TaskSource]:
         raise SystemExit(1) from error
     # Standard error reports a failed start; the node does not read it after that.
     os.dup2(0, 2)
-    channel.send({"envs": {s.name: _told(s) for s in sources.values()}, "closed": closed})
+    channel.send({"envs": {s.name: _properties(s) for s in sources.values()}, "closed": closed})
     return sources
 
 
-def _told(source: TaskSource) -> dict[str, Any]:
+def _properties(source: TaskSource) -> dict[str, Any]:
     environment = source.environment
-    replayable = environment is None or environment.replayable
     return {
         "levels": source.levels,
         "evaluates": source.evaluates_text,
-        "replayable": replayable,
+        "replayable": environment is None or environment.replayable,
         "waits": environment is not None and environment.waits,
     }
 
@@ -123,7 +121,7 @@ def _prompts(sources: dict[str, TaskSource], tasks: list[list[Any]]) -> Reply:
 def _scored(
     sources: dict[str, TaskSource],
     coordinates: list[Any],
-    texts: list[str],
+    texts: list[Any],
     once: bytes,
     cpu_seconds: int,
 ) -> Reply:
@@ -133,15 +131,14 @@ def _scored(
         if source.evaluates_text:
             scores = score_apart(source, task, texts, once, cpu_seconds)
         else:
-            scores = score(source, task, [_answer(each) for each in texts])
+            answers: list[Answer] = [
+                text if isinstance(text, str) else TrajectoryTexts(tuple(text[0]), text[1])
+                for text in texts
+            ]
+            scores = score(source, task, answers)
     except (NotReplayed, OutOfTime, ScoringError, TaskError, RecursionError) as error:
         return refused(error)
     return {"prompt": task.prompt, "rewards": scores.rewards, "unreadable": scores.unreadable}
-
-
-def _answer(told: Any) -> Answer:
-    """Decode a completion sent by :func:`node.tasks.verifier.dialogue.answers`."""
-    return told if isinstance(told, str) else TrajectoryTexts(tuple(told[0]), told[1])
 
 
 def _build(sources: dict[str, TaskSource], task: Sequence[Any]) -> Task:

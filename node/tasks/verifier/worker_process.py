@@ -29,12 +29,10 @@ from swarm.verification import CRASHED, TIMEOUT, UNAVAILABLE, JudgeRefused
 logger = logging.getLogger(__name__)
 
 MODULE = "node.tasks.verifier.worker"
-HASH_SEED = 0
-"""Same in every worker: some families iterate over sets of strings to build a question."""
+HASH_SEED = 0  # Of all workers: some families iterate over sets of strings to build a question.
 _END_SECONDS = 2.0
+# A worker ends with the thread that started it, so that thread must outlive any caller.
 _STARTS = ThreadPoolExecutor(1, "worker-starts")
-"""A worker ends with the thread that started it, so that thread must outlive any caller."""
-
 _OUT_OF_CPU = (-signal.SIGXCPU, DIED_OF + signal.SIGXCPU)
 
 
@@ -42,8 +40,8 @@ _OUT_OF_CPU = (-signal.SIGXCPU, DIED_OF + signal.SIGXCPU)
 class WorkerLimits:
     """Resource limits of a worker, far above the needs of any honest answer.
 
-    CPU and wall time are per request; the node measures wall time. ``memory_mib`` is address space.
-    ``start_seconds`` includes opening the task set.
+    CPU and wall time are per request. ``memory_mib`` is address space. ``start_seconds`` includes
+    opening the task set.
     """
 
     cpu_seconds: int = 5
@@ -75,18 +73,14 @@ class WorkerProcess:
 
     def __init__(self, process: subprocess.Popen[bytes], channel: Channel) -> None:
         self._process = process
+        self.pid = process.pid
         self._channel = channel
         self.envs: dict[str, OpenEnv] = {}
         self.closed: dict[str, str] = {}
 
     @classmethod
     def start(
-        cls,
-        catalogue: dict[str, Any],
-        limits: WorkerLimits,
-        own: Confinement,
-        *,
-        hash_seed: int,
+        cls, catalogue: dict[str, Any], limits: WorkerLimits, own: Confinement, *, hash_seed: int
     ) -> WorkerProcess:
         """Start a worker and wait until it has opened the task set.
 
@@ -101,7 +95,8 @@ class WorkerProcess:
             detail = f"{death}: {worker._last_words()}"
             logger.error("no worker can be started: %s", detail)
             raise JudgeRefused(UNAVAILABLE, detail) from death
-        worker._stop_listening()
+        assert worker._process.stderr is not None
+        worker._process.stderr.close()
         if "error" in reply:
             worker.end()
             raise CatalogueError(str(reply["error"]))
@@ -123,18 +118,16 @@ class WorkerProcess:
 
     def ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Send one request and return the reply; without one, raise ``WorkerDied``."""
-        self.tell(message, seconds)
-        return self.hear(seconds)
+        self.send(message, seconds)
+        return self.receive(seconds)
 
-    def tell(self, message: dict[str, Any], seconds: float) -> None:
-        """Send one request; raises as :meth:`ask`."""
+    def send(self, message: dict[str, Any], seconds: float) -> None:
         try:
             self._channel.send(message, seconds)
         except (TimeoutError, ChannelError) as error:
             raise self.death(error, seconds) from error
 
-    def hear(self, seconds: float) -> dict[str, Any]:
-        """Wait for the next reply; raises as :meth:`ask`."""
+    def receive(self, seconds: float) -> dict[str, Any]:
         try:
             return self._channel.receive(seconds)
         except (TimeoutError, ChannelError) as error:
@@ -156,12 +149,7 @@ class WorkerProcess:
         return WorkerDied(f"ended with {in_words(status)}", ran_out_of_time=status in _OUT_OF_CPU)
 
     def alive(self) -> bool:
-        """Return whether the process still runs."""
         return self._process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def memory_mib(self) -> float:
         """Return resident memory in MiB, child processes included; 0 once ended."""
@@ -177,12 +165,8 @@ class WorkerProcess:
         self._reap(_END_SECONDS)
 
     def _last_words(self) -> str:
-        words = self._process.communicate()[1].decode(errors="replace").strip()
-        return words.rsplit("\n", 1)[-1] or "it left no message"
-
-    def _stop_listening(self) -> None:
-        assert self._process.stderr is not None
-        self._process.stderr.close()
+        output = self._process.communicate()[1].decode(errors="replace").strip()
+        return output.rsplit("\n", 1)[-1] or "it left no message"
 
     def _reap(self, patience: float) -> int:
         self._channel.close()
@@ -196,8 +180,7 @@ class WorkerProcess:
 def worker_environment(hash_seed: int = HASH_SEED) -> dict[str, str]:
     """Return all variables the worker inherits: import path and one set order.
 
-    Libraries look for a home directory at import. The user has no database entry in the sandbox,
-    so they would fail without HOME; the folder need not exist.
+    HOME need not exist: the user has no database entry in the sandbox, and libraries look for it.
     """
     return {
         "PYTHONPATH": import_path(),
@@ -214,7 +197,7 @@ class Workers:
     """Workers of a verifier, one for each set of grants.
 
     Only :meth:`for_turns`, ``unrepeatable``, ``waiting`` and ``closed`` are thread-safe; the last
-    three cover the envs opened so far. Arguments: :class:`node.tasks.verifier.verifier.Verifier`.
+    three cover the envs opened so far.
     """
 
     def __init__(
@@ -248,7 +231,6 @@ class Workers:
         return [self._running(grants) for grants in dict.fromkeys(self._grants.values())]
 
     def memory_mib(self) -> float:
-        """Return the running workers' resident memory in MiB."""
         return sum(worker.memory_mib() for worker in self._workers.values())
 
     def pid(self) -> int | None:
@@ -278,7 +260,6 @@ class Workers:
         return JudgeRefused(reason, str(death), seconds)
 
     def forget(self, worker: WorkerProcess) -> None:
-        """End a worker that is no longer usable."""
         worker.end()
         self._workers = {grants: each for grants, each in self._workers.items() if each != worker}
 
@@ -316,9 +297,7 @@ class Workers:
             if self._grants[name] == grants and (spec.source == ENVIRONMENT or not turns)
         ]
         own = grants.confinement(
-            find_walls(),
-            memory_mib=self.limits.memory_mib,
-            nice=10 if self._outside else 0,
+            find_walls(), memory_mib=self.limits.memory_mib, nice=10 if self._outside else 0
         )
         message = {"specs": [asdict(s) for s in specs], "allowed": self._allowed.message()}
         worker = WorkerProcess.start(message, self.limits, own, hash_seed=self._hash_seed)

@@ -10,8 +10,8 @@ from node.engines.process.child import Watchdog
 def started() -> Watchdog:
     made = Watchdog(3.0)
     made.send()
-    made.hear({"ready": True})
-    made.hear({"idle": 1})
+    made.receive({"ready": True})
+    made.receive({"idle": 1})
     return made
 
 
@@ -25,7 +25,7 @@ def test_it_grows_from_a_message_that_is_owed_an_answer_until_something_is_said(
     assert watched(started, 9) == 0
     started.send()
     assert watched(started, 2) == 2
-    started.hear({"alive": True})
+    started.receive({"alive": True})
     assert watched(started, 3) == 2, "the tick in which a word falls is not silent"
     assert not started.too_long
     assert watched(started, 1) == 3
@@ -35,9 +35,9 @@ def test_it_grows_from_a_message_that_is_owed_an_answer_until_something_is_said(
 def test_nothing_is_owed_once_every_message_is_handled(started):
     started.send()
     started.send()
-    started.hear({"idle": 2})
+    started.receive({"idle": 2})
     assert watched(started, 3) > 0
-    started.hear({"idle": 3})
+    started.receive({"idle": 3})
     assert watched(started, 9) == 0
 
 

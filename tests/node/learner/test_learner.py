@@ -14,7 +14,7 @@ from node.engines.transformers.engine import TransformersEngine
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.learner import Learner
 from node.learner.logprobs import distributions, token_logprobs
-from node.learner.off_policy import TisOptions
+from node.learner.off_policy import TruncatedWeights
 from node.policy.policy import Policy
 from tests.support import changed, lone_logprobs, random_policy
 
@@ -120,9 +120,8 @@ def test_a_behaviour_other_than_the_policy_counts_under_tis_and_not_under_none()
     torch.testing.assert_close(
         gradient_of(near, correction="tis"), plain * 1.6487, atol=1e-5, rtol=1e-3
     )
-    torch.testing.assert_close(
-        gradient_of(far, correction="tis"), plain * TisOptions().cap, atol=1e-5, rtol=1e-3
-    )
+    capped = plain * TruncatedWeights.Options().cap
+    torch.testing.assert_close(gradient_of(far, correction="tis"), capped, atol=1e-5, rtol=1e-3)
 
 
 DECOUPLED = {"decoupled": True, "correction": "none"}
