@@ -114,21 +114,16 @@ class Parts:
         self._seed = seed
         self.node: Node
 
-    async def begin(self) -> Parts:
+    async def __aenter__(self) -> Parts:
         self.node = node = await self.swarm.join("anna")
         self.collector = Collector(
-            node.transport,
-            node.directory,
-            node.exchange,
-            self.gate,
-            node.pool,
-            node.accounts,
-            node.counters,
-            self._limits,
-            random.Random(self._seed),
-            node.clock,
+            *(node.transport, node.directory, node.exchange, self.gate, node.pool, node.accounts),
+            *(node.counters, self._limits, random.Random(self._seed), node.clock),
         )
         return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        """Nothing of it outlives the loop."""
 
     async def author(self, name: str) -> Author:
         return await Author(self, name).begin()
@@ -147,6 +142,7 @@ def run(
 ) -> None:
     async def begun() -> None:
         async with asyncio.timeout(120):
-            await scenario(await Parts(limits, seed=seed).begin())
+            async with Parts(limits, seed=seed) as parts:
+                await scenario(parts)
 
     asyncio.run(begun())

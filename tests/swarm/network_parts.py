@@ -92,13 +92,7 @@ class Node:
         self.outbox = Outbox(self.journal, counters)
         self.pool = Pool(self.journal, 1000, 1e6, clock, counters)
         self.directory = Directory(
-            transport,
-            self.identity,
-            signed,
-            clock,
-            name.encode(),
-            counters,
-            self.accounts.standing,
+            transport, self.identity, signed, clock, name.encode(), counters, self.accounts.standing
         )
         transport.use_validator(self.directory.check)
         transport.use_standing(OwnFirst(self.identity.author, self.accounts))

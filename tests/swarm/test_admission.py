@@ -31,10 +31,8 @@ def anna(gate) -> Peer:
 
 def test_an_honest_frame_is_admitted_with_rewards_and_prompt_of_our_own(gate, anna):
     group = anna.group(3, ["wrong", "right", "wrong"])
-    frame = anna.frame(group)
-    (pooled,) = asyncio.run(gate.admission.admit(frame, anna.author))
-    assert pooled.key == (anna.author, NOW, 3)
-    assert pooled.group == group
+    (pooled,) = asyncio.run(gate.admission.admit(anna.frame(group), anna.author))
+    assert (pooled.key, pooled.group) == ((anna.author, NOW, 3), group)
     assert decode_group(pooled.told) == group
     assert pooled.prompt.endswith("+ 1")
     assert (pooled.policy_step, pooled.encoding, pooled.received) == (5, b"\x02" * 32, START)
@@ -137,16 +135,14 @@ def test_old_epochs_are_refused_without_a_strike(gate, anna):
     groups = [anna.group(0, epoch=NOW - age) for age in (4, 5, 6, 1000)]
     admitted = gate.admission.examine(anna.frame(*groups), anna.author)
     assert [NOW - p.group.epoch for p in admitted] == [4, 5]
-    assert gate.refused() == {"stale_epoch": 2}
-    assert gate.accounts.get(anna.author).strikes == 0.0
+    assert (gate.refused(), gate.accounts.get(anna.author).strikes) == ({"stale_epoch": 2}, 0.0)
 
 
 def test_a_frame_met_twice_is_admitted_once_and_nobody_is_blamed(gate, anna):
     frame = anna.frame(anna.group(0), anna.group(1))
     assert gate.admit(frame, anna.author) == [0, 1]
     assert gate.admit(frame, anna.author) == []
-    assert gate.refused() == {"replay": 2}
-    assert gate.accounts.get(anna.author).strikes == 0.0
+    assert (gate.refused(), gate.accounts.get(anna.author).strikes) == ({"replay": 2}, 0.0)
     assert gate.judge.calls == 2
 
 

@@ -73,8 +73,7 @@ def test_a_draw_is_known_for_as_long_as_it_would_be_taken_and_an_epoch_longer() 
     assert gate.admit(frame, anna.author) == [0]
     wait(gate.clock, gate.manifest.max_age_epochs * EPOCH_SECONDS)
     for later in (5, 6):
-        other = anna.group(0, epoch=NOW + later)
-        assert gate.admit(anna.frame(other), anna.author) == [0]
+        assert gate.admit(anna.frame(anna.group(0, epoch=NOW + later)), anna.author) == [0]
         assert gate.admit(frame, anna.author) == []
         wait(gate.clock, EPOCH_SECONDS)
     assert gate.refused() == {"replay": 1, "stale_epoch": 1}
@@ -99,8 +98,7 @@ def test_time_counts_against_an_author_over_all_its_frames_until_the_epoch_is_ov
     gate.accounts.prove([(anna.author, 1.0)] * 8)
     assert [gate.admit(frame, anna.author) for frame in frames(anna, 3, 2)] == [[0, 1], [2, 3], []]
     wait(gate.clock, EPOCH_SECONDS)
-    late = anna.frame(anna.group(0, epoch=NOW + 1), sequence=9)
-    assert gate.admit(late, anna.author) == [0]
+    assert gate.admit(anna.frame(anna.group(0, epoch=NOW + 1), sequence=9), anna.author) == [0]
 
 
 def test_an_author_of_just_enough_standing_is_no_newcomer(monkeypatch) -> None:
@@ -132,15 +130,12 @@ def test_where_a_judge_does_not_know_what_all_groups_took_it_is_measured() -> No
 
 
 @pytest.mark.parametrize("reward", [-0.5, 1.5])
-def test_a_verdict_beyond_the_bounds_of_rewards_is_nobodys_fault_and_taken_by_nobody(
-    reward: float,
-) -> None:
+def test_a_verdict_beyond_the_bounds_of_rewards_is_nobodys_fault_and_taken_by_nobody(reward: float):
     gate = gate_of(Beyond(reward))
     anna = Peer(gate)
     (frame,) = frames(anna, 1, 1)
     assert gate.admit(frame, anna.author) == []
-    assert gate.refused() == {"bad_verdict": 1}
-    assert gate.accounts.get(anna.author).strikes == 0.0
+    assert (gate.refused(), gate.accounts.get(anna.author).strikes) == ({"bad_verdict": 1}, 0.0)
 
 
 def test_a_frame_that_is_not_what_was_offered_is_refused_whole() -> None:
@@ -149,7 +144,6 @@ def test_a_frame_that_is_not_what_was_offered_is_refused_whole() -> None:
     (frame,) = frames(anna, 1, 2)
     batch = open_frame(frame, gate.swarm_id, gate.manifest).batch
     offer = offer_of(frame, batch, gate.manifest)
-    lie = replace(offer, groups=3)
-    assert gate.admission.examine(frame, anna.author, lie) == []
+    assert gate.admission.examine(frame, anna.author, replace(offer, groups=3)) == []
     assert gate.refused() == {"offer_mismatch": 1}
     assert len(gate.admission.examine(frame, anna.author, offer)) == 2

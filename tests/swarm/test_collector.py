@@ -19,128 +19,108 @@ PAUSE = EPOCH_SECONDS / 4
 """After a first failure."""
 
 
-def test_what_was_pulled_is_remembered_up_to_a_bound_and_the_latest_longest(monkeypatch) -> None:
+async def test_what_was_pulled_is_remembered_up_to_a_bound_and_the_latest_longest(
+    parts: Parts, monkeypatch
+) -> None:
     monkeypatch.setattr("swarm.collector.REMEMBERED_FRAMES", 3)
-
-    async def scenario(parts: Parts) -> None:
-        cleo = await parts.author("cleo")
-        offers = [cleo.offer(number) for number in range(5)]
-        cleo.status = PullStatus.BUSY
-        cleo.announce(offers[0])
+    cleo = await parts.author("cleo")
+    offers = [cleo.offer(number) for number in range(5)]
+    cleo.status = PullStatus.BUSY
+    cleo.announce(offers[0])
+    await parts.turn()
+    await parts.swarm.clock.advance(PAUSE)
+    cleo.status = PullStatus.OK
+    for number in (1, 2, 0, 3, 4):
+        cleo.announce(offers[number])
         await parts.turn()
-        await parts.swarm.clock.advance(PAUSE)
-        cleo.status = PullStatus.OK
-        for number in (1, 2, 0, 3, 4):
-            cleo.announce(offers[number])
-            await parts.turn()
-        assert cleo.asked == [offers[n].content_id for n in (0, 1, 2, 0, 3, 4)]
-        cleo.asked.clear()
-        for number in (4, 3, 0, 1):
-            cleo.announce(offers[number])
-            await parts.turn()
-        assert cleo.asked == [offers[1].content_id], "0 was asked for again, and so after 1"
-
-    run(scenario)
-
-
-def test_a_frame_that_an_author_has_no_time_for_is_asked_for_three_times() -> None:
-    async def scenario(parts: Parts) -> None:
-        cleo = await parts.author("cleo")
-        cleo.status = PullStatus.BUSY
-        for _ in range(ATTEMPTS + 3):
-            cleo.announce(cleo.offer(1))
-            await parts.turn()
-            await parts.swarm.clock.advance(100 * PAUSE)
-        assert len(cleo.asked) == ATTEMPTS == 3
-        assert parts.node.accounts.get(cleo.key).refused == {}
-
-    run(scenario)
-
-
-def test_a_frame_that_is_another_than_announced_is_a_strike_and_never_asked_for_again() -> None:
-    async def scenario(parts: Parts) -> None:
-        cleo = await parts.author("cleo")
-        offer = cleo.offer(1)
-        cleo.frames[offer.content_id] = b"something else"
-        for _ in range(3):
-            cleo.announce(offer)
-            await parts.turn()
-            await parts.swarm.clock.advance(100 * PAUSE)
-        assert cleo.asked == [offer.content_id]
-        assert parts.node.accounts.get(cleo.key).refused == {"wrong_content": 1}
-
-    run(scenario)
-
-
-def test_an_author_that_does_not_deliver_is_left_alone_until_its_pause_is_over() -> None:
-    async def scenario(parts: Parts) -> None:
-        cleo = await parts.author("cleo")
-
-        async def asked_for(number: int) -> bool:
-            before = len(cleo.asked)
-            cleo.announce(cleo.offer(number))
-            await parts.turn()
-            return len(cleo.asked) > before
-
-        cleo.status = PullStatus.NOT_FOUND
-        assert await asked_for(1)
-        await parts.swarm.clock.advance(PAUSE - 1.0)
-        assert not await asked_for(2)
-        await parts.swarm.clock.advance(1.0)
-        assert await asked_for(3)
-        await parts.swarm.clock.advance(PAUSE)
-        assert not await asked_for(4), "the second pause is twice as long"
-        await parts.swarm.clock.advance(PAUSE)
-        cleo.status = PullStatus.OK
-        assert await asked_for(5)
-        cleo.status = PullStatus.NOT_FOUND
-        assert await asked_for(6)
-        await parts.swarm.clock.advance(PAUSE)
-        assert await asked_for(7), "what it delivered made up for its failures"
-
-    run(scenario)
-
-
-def test_nothing_is_asked_of_a_banned_author() -> None:
-    async def scenario(parts: Parts) -> None:
-        cleo, ben = await parts.author("cleo"), await parts.author("ben")
-        parts.node.accounts.refuse(cleo.key, "bad_signature")
-        for each in (cleo, ben):
-            each.announce(each.offer(1))
+    assert cleo.asked == [offers[n].content_id for n in (0, 1, 2, 0, 3, 4)]
+    cleo.asked.clear()
+    for number in (4, 3, 0, 1):
+        cleo.announce(offers[number])
         await parts.turn()
-        assert (len(cleo.asked), len(ben.asked)) == (0, 1)
+    assert cleo.asked == [offers[1].content_id], "0 was asked for again, and so after 1"
 
-    run(scenario)
+
+async def test_a_frame_that_an_author_has_no_time_for_is_asked_for_three_times(parts: Parts):
+    cleo = await parts.author("cleo")
+    cleo.status = PullStatus.BUSY
+    for _ in range(ATTEMPTS + 3):
+        cleo.announce(cleo.offer(1))
+        await parts.turn()
+        await parts.swarm.clock.advance(100 * PAUSE)
+    assert len(cleo.asked) == ATTEMPTS == 3
+    assert parts.node.accounts.get(cleo.key).refused == {}
+
+
+async def test_a_frame_that_is_another_than_announced_is_a_strike_and_never_asked_for_again(parts):
+    cleo = await parts.author("cleo")
+    offer = cleo.offer(1)
+    cleo.frames[offer.content_id] = b"something else"
+    for _ in range(3):
+        cleo.announce(offer)
+        await parts.turn()
+        await parts.swarm.clock.advance(100 * PAUSE)
+    assert cleo.asked == [offer.content_id]
+    assert parts.node.accounts.get(cleo.key).refused == {"wrong_content": 1}
+
+
+async def test_an_author_that_does_not_deliver_is_left_alone_until_its_pause_is_over(parts: Parts):
+    cleo = await parts.author("cleo")
+
+    async def asked_for(number: int) -> bool:
+        before = len(cleo.asked)
+        cleo.announce(cleo.offer(number))
+        await parts.turn()
+        return len(cleo.asked) > before
+
+    cleo.status = PullStatus.NOT_FOUND
+    assert await asked_for(1)
+    await parts.swarm.clock.advance(PAUSE - 1.0)
+    assert not await asked_for(2)
+    await parts.swarm.clock.advance(1.0)
+    assert await asked_for(3)
+    await parts.swarm.clock.advance(PAUSE)
+    assert not await asked_for(4), "the second pause is twice as long"
+    await parts.swarm.clock.advance(PAUSE)
+    cleo.status = PullStatus.OK
+    assert await asked_for(5)
+    cleo.status = PullStatus.NOT_FOUND
+    assert await asked_for(6)
+    await parts.swarm.clock.advance(PAUSE)
+    assert await asked_for(7), "what it delivered made up for its failures"
+
+
+async def test_nothing_is_asked_of_a_banned_author(parts: Parts) -> None:
+    cleo, ben = await parts.author("cleo"), await parts.author("ben")
+    parts.node.accounts.refuse(cleo.key, "bad_signature")
+    for each in (cleo, ben):
+        each.announce(each.offer(1))
+    await parts.turn()
+    assert (len(cleo.asked), len(ben.asked)) == (0, 1)
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_a_slow_line_is_borne_with_authors_known_to_be_useful_alone(known: bool) -> None:
-    async def scenario(parts: Parts) -> None:
-        cleo = await parts.author("cleo")
-        if known:
-            parts.trust(cleo)
-        rate = (MINIMUM_RATE + STRANGERS_RATE) / 2
-        parts.swarm.network.upload_rate[cleo.transport.peer_id] = rate
-        cleo.announce(cleo.offer(1, size=int(2 * RATE_GRACE_SECONDS * rate)))
-        turn = asyncio.ensure_future(parts.turn())
-        await parts.swarm.clock.advance(10.0)
-        await turn
-        assert parts.node.count("frames_pulled") == known
-        assert parts.node.count("pulls_failed{reason=too_slow}") == (not known)
-
-    run(scenario)
+async def test_a_slow_line_is_borne_with_authors_known_to_be_useful_alone(parts, known):
+    cleo = await parts.author("cleo")
+    if known:
+        parts.trust(cleo)
+    rate = (MINIMUM_RATE + STRANGERS_RATE) / 2
+    parts.swarm.network.upload_rate[cleo.transport.peer_id] = rate
+    cleo.announce(cleo.offer(1, size=int(2 * RATE_GRACE_SECONDS * rate)))
+    turn = asyncio.ensure_future(parts.turn())
+    await parts.swarm.clock.advance(10.0)
+    await turn
+    assert parts.node.count("frames_pulled") == known
+    assert parts.node.count("pulls_failed{reason=too_slow}") == (not known)
 
 
-def test_of_an_authors_frames_the_most_informative_comes_first() -> None:
-    async def scenario(parts: Parts) -> None:
-        cleo = await parts.author("cleo")
-        offers = [cleo.offer(number, informative=number) for number in (1, 3, 0, 2)]
-        cleo.announce(*offers)
-        for _ in offers:
-            await parts.turn()
-        assert cleo.asked == [offers[place].content_id for place in (1, 3, 0)]
-
-    run(scenario)
+async def test_of_an_authors_frames_the_most_informative_comes_first(parts: Parts) -> None:
+    cleo = await parts.author("cleo")
+    offers = [cleo.offer(number, informative=number) for number in (1, 3, 0, 2)]
+    cleo.announce(*offers)
+    for _ in offers:
+        await parts.turn()
+    assert cleo.asked == [offers[place].content_id for place in (1, 3, 0)]
 
 
 def test_of_frames_that_teach_alike_readers_take_different_ones_first() -> None:
@@ -183,21 +163,18 @@ def test_who_looks_on_is_led_by_no_claim() -> None:
     assert len(first) >= 3 and 0 in first
 
 
-def test_one_frame_at_a_time_is_asked_of_an_author() -> None:
-    async def scenario(parts: Parts) -> None:
-        cleo = await parts.author("cleo")
-        cleo.held = asyncio.Event()
-        cleo.announce(cleo.offer(1), cleo.offer(2))
-        for _ in range(3):
-            await parts.collector.look()
-            await asyncio.sleep(0)
-        cleo.held.set()
-        await parts.collector.settle()
-        assert len(cleo.asked) == 1
-        await parts.turn()
-        assert len(set(cleo.asked)) == 2
-
-    run(scenario)
+async def test_one_frame_at_a_time_is_asked_of_an_author(parts: Parts) -> None:
+    cleo = await parts.author("cleo")
+    cleo.held = asyncio.Event()
+    cleo.announce(cleo.offer(1), cleo.offer(2))
+    for _ in range(3):
+        await parts.collector.look()
+        await asyncio.sleep(0)
+    cleo.held.set()
+    await parts.collector.settle()
+    assert len(cleo.asked) == 1
+    await parts.turn()
+    assert len(set(cleo.asked)) == 2
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -214,33 +191,27 @@ def test_a_pull_that_brings_nothing_makes_room_for_another_at_once(seed: int) ->
     run(scenario, CollectorLimits(pulls_per_epoch=1, concurrent_pulls=1), seed)
 
 
-def test_frames_and_the_groups_that_were_news_are_counted() -> None:
-    async def scenario(parts: Parts) -> None:
-        parts.gate.groups = [pooled(1), pooled(2)]
-        cleo = await parts.author("cleo")
-        for number in (1, 2):
-            cleo.announce(cleo.offer(number))
-            await parts.turn()
-        assert parts.node.count("frames_pulled") == 2
-        assert parts.node.count("groups_pooled") == len(parts.node.pool.fresh()) == 2
-
-    run(scenario)
-
-
-def test_what_fails_inside_this_node_is_raised_once_and_the_next_turn_goes_on() -> None:
-    async def scenario(parts: Parts) -> None:
-        async def broken(frame: bytes, expected_author: bytes, offer: Offer) -> list[PooledGroup]:
-            raise ZeroDivisionError
-
-        parts.gate.admit = broken
-        cleo = await parts.author("cleo")
-        cleo.announce(cleo.offer(1))
-        with pytest.raises(ZeroDivisionError):
-            await parts.turn()
+async def test_frames_and_the_groups_that_were_news_are_counted(parts: Parts) -> None:
+    parts.gate.groups = [pooled(1), pooled(2)]
+    cleo = await parts.author("cleo")
+    for number in (1, 2):
+        cleo.announce(cleo.offer(number))
         await parts.turn()
-        assert len(cleo.asked) == 1
+    assert parts.node.count("frames_pulled") == 2
+    assert parts.node.count("groups_pooled") == len(parts.node.pool.fresh()) == 2
 
-    run(scenario)
+
+async def test_what_fails_inside_this_node_is_raised_once_and_the_next_turn_goes_on(parts: Parts):
+    async def broken(frame: bytes, expected_author: bytes, offer: Offer) -> list[PooledGroup]:
+        raise ZeroDivisionError
+
+    parts.gate.admit = broken
+    cleo = await parts.author("cleo")
+    cleo.announce(cleo.offer(1))
+    with pytest.raises(ZeroDivisionError):
+        await parts.turn()
+    await parts.turn()
+    assert len(cleo.asked) == 1
 
 
 def test_closing_drops_what_is_under_way_and_begins_nothing_in_its_place() -> None:

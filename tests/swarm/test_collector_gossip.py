@@ -10,40 +10,34 @@ from tests.swarm.collector_parts import Parts, run
 from tests.swarm.network_parts import EPOCH_SECONDS
 
 
-def test_peers_are_asked_what_they_heard_once_an_epoch() -> None:
-    async def scenario(parts: Parts) -> None:
-        cleo = await parts.author("cleo")
-        for epoch in range(1, 4):
-            for _ in range(3):
-                await parts.collector.gossip()
-            assert cleo.gossips == epoch
-            await parts.swarm.clock.advance(EPOCH_SECONDS)
-
-    run(scenario)
+async def test_peers_are_asked_what_they_heard_once_an_epoch(parts: Parts) -> None:
+    cleo = await parts.author("cleo")
+    for epoch in range(1, 4):
+        for _ in range(3):
+            await parts.collector.gossip()
+        assert cleo.gossips == epoch
+        await parts.swarm.clock.advance(EPOCH_SECONDS)
 
 
-def test_a_peer_that_does_not_answer_is_asked_again_after_a_pause_that_an_answer_ends() -> None:
-    async def scenario(parts: Parts) -> None:
-        clock = parts.swarm.clock
-        cleo = await parts.author("cleo")
-        # So near to the end of an epoch that the next one begins within the pause.
-        await clock.advance(EPOCH_SECONDS - clock.time() % EPOCH_SECONDS - 10.0)
-        cleo.silent = True
-        await parts.collector.gossip()
-        await clock.advance(EPOCH_SECONDS / 2)
-        await parts.collector.gossip()
-        assert cleo.gossips == 1
-        cleo.silent = False
+async def test_a_peer_that_does_not_answer_is_asked_again_after_a_pause_that_an_answer_ends(parts):
+    clock = parts.swarm.clock
+    cleo = await parts.author("cleo")
+    # So near to the end of an epoch that the next one begins within the pause.
+    await clock.advance(EPOCH_SECONDS - clock.time() % EPOCH_SECONDS - 10.0)
+    cleo.silent = True
+    await parts.collector.gossip()
+    await clock.advance(EPOCH_SECONDS / 2)
+    await parts.collector.gossip()
+    assert cleo.gossips == 1
+    cleo.silent = False
+    await clock.advance(EPOCH_SECONDS)
+    await parts.collector.gossip()
+    assert cleo.gossips == 2
+    cleo.silent = True
+    for asked in (3, 4):
         await clock.advance(EPOCH_SECONDS)
         await parts.collector.gossip()
-        assert cleo.gossips == 2
-        cleo.silent = True
-        for asked in (3, 4):
-            await clock.advance(EPOCH_SECONDS)
-            await parts.collector.gossip()
-            assert cleo.gossips == asked, "no longer a pause than the first"
-
-    run(scenario)
+        assert cleo.gossips == asked, "no longer a pause than the first"
 
 
 def test_in_place_of_a_peer_that_did_not_answer_another_is_asked() -> None:

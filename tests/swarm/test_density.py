@@ -42,9 +42,7 @@ def paths_of(rng: random.Random) -> tuple[int, int]:
 
 @pytest.mark.parametrize("count", [5, 40, 300, 2000])
 @pytest.mark.parametrize("chosen", [0.0, 2.5, 4.0])
-def test_a_count_is_right_at_the_mean_whatever_depths_authors_chose(
-    count: int, chosen: float
-) -> None:
+def test_a_count_is_right_at_the_mean_whatever_depths_authors_chose(count: int, chosen: float):
     rng = random.Random(count)
     swarm = swarm_of(count, chosen, rng)
     counts = [authors_along(along(swarm, ALL_DEPTHS, rng.getrandbits(64))) for _ in range(400)]
@@ -56,14 +54,11 @@ def test_an_author_who_stands_at_every_depth_counts_once() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 10, 33, 100, 1000, 10_000])
-def test_nodes_settle_at_the_depth_that_suits_and_each_meets_some_thirty_authors(
-    count: int,
-) -> None:
+def test_nodes_settle_at_the_depth_that_suits_and_each_meets_some_thirty_authors(count: int):
     rng = random.Random(count)
     nodes = [Density() for _ in range(8)]
     for _ in range(20):
-        mean = fmean(node.depth for node in nodes)
-        swarm = swarm_of(count, mean, rng)
+        swarm = swarm_of(count, fmean(node.depth for node in nodes), rng)
         for node in nodes:
             paths = paths_of(rng)
             depths = node.depths() if node.known else ALL_DEPTHS
@@ -89,9 +84,7 @@ def test_a_newcomer_finds_the_depth_of_a_large_swarm_at_once() -> None:
         assert newcomer.depth == pytest.approx(depth_for(10_000), abs=1.2)
 
 
-def test_a_node_whose_part_of_the_swarm_was_small_goes_where_the_others_are_when_it_sounds() -> (
-    None
-):
+def test_a_node_whose_part_of_the_swarm_was_small_goes_where_the_others_are_when_it_sounds():
     rng = random.Random(4)
     swarm = swarm_of(10_000, depth_for(10_000), rng)
     node = Density()

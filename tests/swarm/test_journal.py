@@ -137,8 +137,7 @@ def test_a_killed_process_never_draws_a_number_again(path):
         drawn += [tuple(map(int, line.split())) for line in killed_after(lines, script, path)]
     sequences = [sequence for sequence, *_ in drawn]
     indices = [index for _, *pair in drawn for index in pair]
-    assert sequences == sorted(set(sequences))
-    assert indices == sorted(set(indices))
+    assert (sequences, indices) == (sorted(set(sequences)), sorted(set(indices)))
     assert len(drawn) >= 41
 
 
@@ -319,8 +318,7 @@ def test_a_full_disk_is_a_clear_error_and_loses_nothing(path, clock):
     stored = int(first.split()[0])
     assert stored > 0
     for file in (path, backup_path(path)):
-        journal = Journal(file, clock)
-        assert draw_one(journal, 1) == 1
+        assert draw_one(Journal(file, clock), 1) == 1
     assert Journal(path, clock).read("SELECT count(*) FROM frames") == [(stored,)]
 
 

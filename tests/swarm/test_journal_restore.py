@@ -36,9 +36,7 @@ def test_a_journal_that_a_power_cut_left_empty_goes_on_from_its_backup(path: Pat
 
 
 @pytest.mark.parametrize("resumed_twice", [False, True])
-def test_a_rebuilding_that_was_cut_short_is_done_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch, resumed_twice: bool
-) -> None:
+def test_a_rebuilding_that_was_cut_short_is_done_again(path, monkeypatch, resumed_twice):
     journal = Journal(path, VirtualClock())
     first = drawn(journal)
     journal.close()
@@ -75,17 +73,14 @@ def test_what_an_old_rebuilding_left_takes_no_journal_away_that_was_used_since(p
     assert again and not first & again
 
 
-def test_a_journal_restored_while_the_clock_is_behind_counts_from_when_it_was_written(
-    path: Path,
-) -> None:
+def test_a_journal_restored_while_the_clock_is_behind_counts_from_when_it_was_written(path: Path):
     journal = Journal(path, VirtualClock(START))
     journal.backup()
     journal.close()
     path.write_bytes(b"garbage " * 1000)
     os.utime(path, (START + 30, START + 30))
     os.utime(backup_path(path), (START, START))
-    behind = VirtualClock(START - 3600)
-    assert open_or_restore(path, behind)[0].restored_at == START + 30
+    assert open_or_restore(path, VirtualClock(START - 3600))[0].restored_at == START + 30
 
 
 def test_a_restored_journal_counts_from_its_last_sequence_where_files_tell_less(path: Path) -> None:

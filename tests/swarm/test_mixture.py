@@ -154,8 +154,7 @@ def test_only_what_proven_authors_could_really_give_spares_own_groups():
     mixture = Mixture(MixtureSection(), 1)
     pool = groups(AUTHORS[:1], 50) + groups(AUTHORS[1:2], 1) + groups(AUTHORS[2:], 9)
     assert mixture.spared(pool, frozenset(AUTHORS[:2])) == 3
-    used = [replace(c, uses=1) for c in pool]
-    assert mixture.spared(used, frozenset(AUTHORS[:2])) == 0
+    assert mixture.spared([replace(c, uses=1) for c in pool], frozenset(AUTHORS[:2])) == 0
 
 
 def test_newcomers_are_tried_one_as_often_as_another():

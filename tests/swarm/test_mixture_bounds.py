@@ -26,9 +26,7 @@ def test_groups_that_teach_nothing_spare_no_own_ones() -> None:
 
 
 @pytest.mark.parametrize(("discard", "taken"), [(True, 1), (False, 2)])
-def test_groups_that_teach_nothing_are_taken_only_where_they_are_not_discarded(
-    discard, taken
-) -> None:
+def test_groups_that_teach_nothing_are_taken_only_where_they_are_not_discarded(discard, taken):
     pool = groups(AUTHORS[:1]) + groups(AUTHORS[1:2], rewards=(0.0, 0.0))
     mixture = Mixture(MixtureSection(), 1, discard=discard)
     assert len(mixture.choose(pool, 1, 2, 2, EVERYBODY)) == taken
@@ -66,8 +64,7 @@ def test_beside_many_proven_authors_all_newcomers_are_drawn_as_one() -> None:
         chosen = mixture.choose(pool, turn, 8, 8, frozenset(proven))
         assert len(chosen) == 4
         strangers[sum(c.key.author in AUTHORS for c in chosen)] += 1
-    assert set(strangers) == {0, 1}
-    assert strangers[1] == pytest.approx(400 * 4 / 10, abs=40)
+    assert (set(strangers), strangers[1]) == ({0, 1}, pytest.approx(400 * 4 / 10, abs=40))
 
 
 def test_of_very_many_proven_authors_those_are_drawn_from_who_gave_the_newest() -> None:

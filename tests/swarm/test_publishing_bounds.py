@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
 
@@ -18,43 +17,34 @@ OVER = {
 
 
 @pytest.mark.parametrize("texts", OVER.values(), ids=OVER)
-def test_a_group_that_the_manifest_forbids_stays_here_and_costs_no_strike(
-    texts: tuple[str, ...], caplog: pytest.LogCaptureFixture
-) -> None:
-    async def scenario() -> None:
-        swarm = MemorySwarm()
-        anna, ben = await swarm.join("anna"), await swarm.join("ben")
-        anna.publish(3)
-        anna.publish(1, texts)
-        for _ in range(4):
-            await swarm.step()
-            await swarm.clock.advance(EPOCH_SECONDS / 2)
-        assert anna.count("outbox_dropped{reason=over_manifest}") == 1
-        assert "engine.max_new_tokens or engine.group_size" in caplog.text
-        assert len(ben.pool.fresh()) == 3
-        assert ben.accounts.get(anna.identity.author).strikes == 0
-
-    asyncio.run(scenario())
+async def test_a_group_that_the_manifest_forbids_stays_here_and_costs_no_strike(texts, caplog):
+    swarm = MemorySwarm()
+    anna, ben = await swarm.join("anna"), await swarm.join("ben")
+    anna.publish(3)
+    anna.publish(1, texts)
+    for _ in range(4):
+        await swarm.step()
+        await swarm.clock.advance(EPOCH_SECONDS / 2)
+    assert anna.count("outbox_dropped{reason=over_manifest}") == 1
+    assert "engine.max_new_tokens or engine.group_size" in caplog.text
+    assert len(ben.pool.fresh()) == 3
+    assert ben.accounts.get(anna.identity.author).strikes == 0
 
 
-def test_who_writes_more_than_an_epoch_takes_gives_the_youngest_groups() -> None:
+async def test_who_writes_more_than_an_epoch_takes_gives_the_youngest_groups() -> None:
     chance = random.Random(1)
     letters = "".join(chance.choices("0123456789abcdefghijklmnopqrstuvwxyz", k=16_000))
     texts = letters, letters[::-1] + "x"
-
-    async def scenario() -> None:
-        swarm = MemorySwarm(max_frame_bytes=1 << 16)
-        anna, ben = await swarm.join("anna"), await swarm.join("ben")
-        await swarm.step()
-        ages: Counter[int] = Counter()
-        epochs = anna.directory.manifest.max_age_epochs + 4
-        for _ in range(epochs):
-            anna.publish(24, texts)
-            for _ in range(4):
-                await swarm.step()
-                await swarm.clock.advance(EPOCH_SECONDS / 4)
-            ages.update(ben.directory.epoch - each.key.epoch for each in ben.pool.arrived())
-        assert anna.count("outbox_dropped{reason=group_stale}") > 0
-        assert ages and max(ages) <= 2
-
-    asyncio.run(scenario())
+    swarm = MemorySwarm(max_frame_bytes=1 << 16)
+    anna, ben = await swarm.join("anna"), await swarm.join("ben")
+    await swarm.step()
+    ages: Counter[int] = Counter()
+    epochs = anna.directory.manifest.max_age_epochs + 4
+    for _ in range(epochs):
+        anna.publish(24, texts)
+        for _ in range(4):
+            await swarm.step()
+            await swarm.clock.advance(EPOCH_SECONDS / 4)
+        ages.update(ben.directory.epoch - each.key.epoch for each in ben.pool.arrived())
+    assert anna.count("outbox_dropped{reason=group_stale}") > 0
+    assert ages and max(ages) <= 2

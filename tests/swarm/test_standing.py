@@ -52,8 +52,7 @@ def test_a_usefulness_that_is_no_share_earns_nothing(value):
 
 def test_nothing_is_earned_beyond_the_full_proof_and_a_clock_that_goes_back_adds_nothing():
     proof = after(*[2.0] * 100)
-    assert proof.earned == FULL
-    assert standing(proof, START - 1e9) == 1.0
+    assert (proof.earned, standing(proof, START - 1e9)) == (FULL, 1.0)
 
 
 def test_a_further_group_adds_to_what_time_has_left():

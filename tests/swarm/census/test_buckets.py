@@ -27,9 +27,7 @@ START = 1_700_000_000
 STEPS = st.lists(
     st.tuples(
         st.one_of(
-            st.integers(-2 * HOUR, 2 * HOUR),
-            st.integers(-90 * DAY, 90 * DAY),
-            st.just(TEN_MINUTES),
+            st.integers(-2 * HOUR, 2 * HOUR), st.integers(-90 * DAY, 90 * DAY), st.just(TEN_MINUTES)
         ),
         st.integers(0, 9),
     ),
@@ -46,9 +44,7 @@ def news(now: float, offered: int = 1) -> Bucket:
 
 @given(STEPS)
 @settings(max_examples=300)
-def test_buckets_ascend_apart_and_lose_nothing_wherever_the_clock_is_put(
-    steps: list[tuple[int, int]],
-) -> None:
+def test_buckets_ascend_apart_and_lose_nothing_wherever_the_clock_is_put(steps):
     kept: list[Bucket] = []
     now, told = START, 0
     for step, offered in steps:
@@ -64,9 +60,7 @@ def test_buckets_ascend_apart_and_lose_nothing_wherever_the_clock_is_put(
     assert sum(bucket.rewards["sums"].groups for bucket in kept) == len(steps)
 
 
-def test_two_days_are_kept_by_ten_minutes_sixty_days_by_hours_and_the_rest_by_days(
-    monkeypatch,
-) -> None:
+def test_two_days_are_kept_by_ten_minutes_sixty_days_by_hours_and_the_rest_by_days(monkeypatch):
     assert (FINE_SECONDS, HOURLY_SECONDS) == (2 * DAY, 60 * DAY)
     hourly = 6 * DAY
     monkeypatch.setattr(module, "HOURLY_SECONDS", hourly)  # sixty days of news take a minute

@@ -144,9 +144,7 @@ def test_flos_many_keys_share_one_place_in_an_hour(monkeypatch: pytest.MonkeyPat
     assert sum(found.groups for found in lately.estimates()) == 50
 
 
-def test_flos_keys_take_no_place_from_who_is_there_or_gave_anything(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flos_keys_take_no_place_from_who_is_there_or_gave_anything(watched, monkeypatch):
     monkeypatch.setattr(authors_module, "MAX_AUTHORS", 4)
     watched.look(peer("anna"), peer("ben"), arrived=[group("anna", 1)])
     watched.wait(60)

@@ -69,81 +69,61 @@ def handler(*addresses: str, clock: VirtualClock | None = None) -> DialBack:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("relay", [True, False])
-def test_a_peer_that_listens_is_told_that_it_can_be_dialled_and_by_whom_it_would_be_relayed(
+async def test_a_peer_that_listens_is_told_that_it_can_be_dialled_and_by_whom_it_would_be_relayed(
     tmp_path: Path, relay: bool
 ) -> None:
     """With ``network.relay = "off"`` a daemon relays too little for a frame."""
-
-    async def scene() -> None:
-        async with daemon(tmp_path, "alice") as alice, daemon(tmp_path, "ben", relay=relay) as ben:
-            await alice.connect(ben.addresses()[0])
-            port = port_of(alice.addresses()[0])
-            closed = 1
-            request = encode_dial_back_request((port, closed))
-            answer = await alice.request(
-                ben.peer_id, DIAL_BACK_STREAM, request, limit=128, deadline=10.0
-            )
-            told = decode_dial_back_response(answer, (port, closed))
-            assert told == DialledBack("127.0.0.1", (port,), relays=relay)
-            with pytest.raises(Refused):
-                await alice.request(
-                    ben.peer_id, DIAL_BACK_STREAM, request, limit=128, deadline=10.0
-                )
-
-    asyncio.run(scene())
+    async with daemon(tmp_path, "alice") as alice, daemon(tmp_path, "ben", relay=relay) as ben:
+        await alice.connect(ben.addresses()[0])
+        port = port_of(alice.addresses()[0])
+        closed = 1
+        request = encode_dial_back_request((port, closed))
+        answer = await alice.request(
+            ben.peer_id, DIAL_BACK_STREAM, request, limit=128, deadline=10.0
+        )
+        told = decode_dial_back_response(answer, (port, closed))
+        assert told == DialledBack("127.0.0.1", (port,), relays=relay)
+        with pytest.raises(Refused):
+            await alice.request(ben.peer_id, DIAL_BACK_STREAM, request, limit=128, deadline=10.0)
 
 
 @pytest.mark.processes
-def test_mallory_is_not_told_that_she_answers_where_somebody_else_does(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with daemon(tmp_path, "alice") as alice:
-            port = port_of(alice.addresses()[0])
-            assert await who_answers("127.0.0.1", port, 5.0) == alice.peer_id
-            mallory = Identity.generate().peer_id
-            answer = await handler("/ip4/127.0.0.1/tcp/5")(
-                mallory, encode_dial_back_request((port,))
-            )
-            assert decode_dial_back_response(answer, (port,)).open == ()
-
-    asyncio.run(scene())
+async def test_mallory_is_not_told_that_she_answers_where_somebody_else_does(tmp_path: Path):
+    async with daemon(tmp_path, "alice") as alice:
+        port = port_of(alice.addresses()[0])
+        assert await who_answers("127.0.0.1", port, 5.0) == alice.peer_id
+        mallory = Identity.generate().peer_id
+        answer = await handler("/ip4/127.0.0.1/tcp/5")(mallory, encode_dial_back_request((port,)))
+        assert decode_dial_back_response(answer, (port,)).open == ()
 
 
-def test_mallory_has_no_address_dialled_but_the_one_that_she_is_connected_from() -> None:
-    async def scene() -> None:
-        async with listening(b"") as (port, seen):
-            await handler("/ip4/127.0.0.2/tcp/5")(ALICE, encode_dial_back_request((port,)))
-            assert not seen, "a server of somebody else was dialled"
-            await handler("/ip4/127.0.0.1/tcp/5")(ALICE, encode_dial_back_request((port,)))
-            assert seen
-
-    asyncio.run(scene())
+async def test_mallory_has_no_address_dialled_but_the_one_that_she_is_connected_from() -> None:
+    async with listening(b"") as (port, seen):
+        await handler("/ip4/127.0.0.2/tcp/5")(ALICE, encode_dial_back_request((port,)))
+        assert not seen, "a server of somebody else was dialled"
+        await handler("/ip4/127.0.0.1/tcp/5")(ALICE, encode_dial_back_request((port,)))
+        assert seen
 
 
-def test_who_is_connected_through_a_relay_has_nothing_dialled() -> None:
-    async def scene() -> None:
-        through = f"/ip4/127.0.0.1/tcp/5/p2p/{ALICE}/p2p-circuit/p2p/{ALICE}"
-        with pytest.raises(Refusal, match="relayed"):
-            await handler(through)(ALICE, encode_dial_back_request((5,)))
-
-    asyncio.run(scene())
+async def test_who_is_connected_through_a_relay_has_nothing_dialled() -> None:
+    through = f"/ip4/127.0.0.1/tcp/5/p2p/{ALICE}/p2p-circuit/p2p/{ALICE}"
+    with pytest.raises(Refusal, match="relayed"):
+        await handler(through)(ALICE, encode_dial_back_request((5,)))
 
 
-def test_flo_is_dialled_once_in_a_while_however_often_she_asks() -> None:
-    async def scene() -> None:
-        clock = VirtualClock()
-        async with listening(b"") as (port, seen):
-            flo = handler("/ip4/127.0.0.1/tcp/5", clock=clock)
-            for _ in range(20):
-                try:
-                    await flo(ALICE, encode_dial_back_request((port,)))
-                except Refusal as refusal:
-                    assert refusal.reason == "asked_too_often"
-            assert len(seen) == 1
-            await clock.advance(PAUSE_SECONDS)
-            await flo(ALICE, encode_dial_back_request((port,)))
-            assert len(seen) == 2
-
-    asyncio.run(scene())
+async def test_flo_is_dialled_once_in_a_while_however_often_she_asks() -> None:
+    clock = VirtualClock()
+    async with listening(b"") as (port, seen):
+        flo = handler("/ip4/127.0.0.1/tcp/5", clock=clock)
+        for _ in range(20):
+            try:
+                await flo(ALICE, encode_dial_back_request((port,)))
+            except Refusal as refusal:
+                assert refusal.reason == "asked_too_often"
+        assert len(seen) == 1
+        await clock.advance(PAUSE_SECONDS)
+        await flo(ALICE, encode_dial_back_request((port,)))
+        assert len(seen) == 2
 
 
 @pytest.mark.parametrize(
@@ -159,13 +139,10 @@ def test_flo_is_dialled_once_in_a_while_however_often_she_asks() -> None:
         b"\x13/multistream/1.0.0\n\x07/noise\n\x00\xc8" + b"\x07" * 200,
     ],
 )
-def test_what_proves_no_peer_id_is_no_peer(answer: bytes) -> None:
-    async def scene() -> None:
-        async with listening(answer) as (port, _):
-            with pytest.raises(NoPeer):
-                await who_answers("127.0.0.1", port, 1.0)
-
-    asyncio.run(scene())
+async def test_what_proves_no_peer_id_is_no_peer(answer: bytes) -> None:
+    async with listening(answer) as (port, _):
+        with pytest.raises(NoPeer):
+            await who_answers("127.0.0.1", port, 1.0)
 
 
 @pytest.mark.parametrize("ports", [(), (0,), (65536,), tuple(range(1, MAX_PORTS + 2))])
@@ -183,9 +160,7 @@ def test_a_request_names_one_to_four_ports(ports: tuple[int, ...]) -> None:
         DialledBack("1" * 65, (), True),
     ],
 )
-def test_larry_cannot_answer_for_ports_that_were_not_asked_or_with_what_is_no_address(
-    answer: DialledBack,
-) -> None:
+def test_larry_cannot_answer_for_ports_that_were_not_asked_or_with_what_is_no_address(answer):
     with pytest.raises(ProtocolError):
         decode_dial_back_response(encode_dial_back_response(answer), (5,))
 

@@ -17,9 +17,7 @@ def _all_levels(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
 
-def test_an_address_that_fails_is_told_once_and_once_more_when_it_answers(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_address_that_fails_is_told_once_and_once_more_when_it_answers(caplog):
     log = DialLog()
     for _ in range(3):
         log.failed("here", GONE, reached=False)
@@ -31,18 +29,14 @@ def test_an_address_that_fails_is_told_once_and_once_more_when_it_answers(
     ]
 
 
-def test_a_wrong_clock_is_a_warning_where_others_agree_with_this_one(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_wrong_clock_is_a_warning_where_others_agree_with_this_one(caplog):
     log = DialLog()
     log.failed("here", ClockSkew("4 s apart"), reached=False)
     log.failed("there", ClockSkew("4 s apart"), reached=True)
     assert [each.levelno for each in caplog.records] == [logging.INFO, logging.WARNING]
 
 
-def test_flo_makes_up_addresses_and_few_are_remembered(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flo_makes_up_addresses_and_few_are_remembered(caplog, monkeypatch):
     monkeypatch.setattr("swarm.transport.peer_connections.REMEMBERED", 4)
     log = DialLog()
     for number in (*range(5), 0):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import SimpleNamespace
 
 from swarm.common.clock import VirtualClock
@@ -32,38 +31,28 @@ def routing(clock: VirtualClock):
     )
 
 
-def test_flo_has_one_place_in_the_routing_table_however_many_ids_she_claims() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        table, one, counters, made = routing(clock)
-        for n in range(500):
-            await one.update(made(f"flo {n}"), "flo")
-        assert len(table.uid_to_peer_id) == 1
-        assert counters.snapshot()["routing_refused"] == 499
-        await clock.advance(SAME_ID_SECONDS)
-        await one.update(made("restarted"), "flo")
-        assert list(table.uid_to_peer_id) == [made("restarted")]
-
-    asyncio.run(scenario())
+async def test_flo_has_one_place_in_the_routing_table_however_many_ids_she_claims() -> None:
+    clock = VirtualClock()
+    table, one, counters, made = routing(clock)
+    for n in range(500):
+        await one.update(made(f"flo {n}"), "flo")
+    assert (len(table.uid_to_peer_id), counters.snapshot()["routing_refused"]) == (1, 499)
+    await clock.advance(SAME_ID_SECONDS)
+    await one.update(made("restarted"), "flo")
+    assert list(table.uid_to_peer_id) == [made("restarted")]
 
 
-def test_mallory_does_not_take_the_id_of_another_peer() -> None:
-    async def scenario() -> None:
-        table, one, _, made = routing(VirtualClock())
-        await one.update(made("ben"), "ben")
-        await one.update(made("ben"), "mallory")
-        assert table.uid_to_peer_id == {made("ben"): "ben"}
-
-    asyncio.run(scenario())
+async def test_mallory_does_not_take_the_id_of_another_peer() -> None:
+    table, one, _, made = routing(VirtualClock())
+    await one.update(made("ben"), "ben")
+    await one.update(made("ben"), "mallory")
+    assert table.uid_to_peer_id == {made("ben"): "ben"}
 
 
-def test_a_crowd_of_peers_waits_in_a_bounded_list() -> None:
-    async def scenario() -> None:
-        table, one, _, made = routing(VirtualClock())
-        for n in range(3000):
-            await one.update(made(f"sybil {n}"), f"sybil {n}")
-        waiting = sum(len(bucket.replacement_nodes) for bucket in table.buckets)
-        assert waiting <= 20 * len(table.buckets)
-        assert len(table.peer_id_to_uid) <= 2 * 20 * len(table.buckets)
-
-    asyncio.run(scenario())
+async def test_a_crowd_of_peers_waits_in_a_bounded_list() -> None:
+    table, one, _, made = routing(VirtualClock())
+    for n in range(3000):
+        await one.update(made(f"sybil {n}"), f"sybil {n}")
+    waiting = sum(len(bucket.replacement_nodes) for bucket in table.buckets)
+    assert waiting <= 20 * len(table.buckets)
+    assert len(table.peer_id_to_uid) <= 2 * 20 * len(table.buckets)

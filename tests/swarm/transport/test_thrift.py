@@ -26,9 +26,7 @@ RATE = 0.1
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 2.0), st.floats(0.0, 2.0)), max_size=200))
-def test_whoever_stands_still_as_told_uses_no_more_than_the_allowance(
-    turns: list[tuple[float, float]],
-) -> None:
+def test_whoever_stands_still_as_told_uses_no_more_than_the_allowance(turns):
     allowance, now, used = Allowance(RATE, 0.0), 0.0, 0.0
     for seconds, cores in turns:
         now, used = now + seconds, used + seconds * cores
@@ -88,10 +86,7 @@ def test_a_daemon_that_would_use_a_core_gets_its_share_of_it(monkeypatch) -> Non
 
 def test_the_time_of_a_daemon_that_is_replaced_still_counts() -> None:
     idle = [sys.executable, "-c", "import time; time.sleep(600)"]
-    with (
-        subprocess.Popen([sys.executable, "-c", BUSY]) as first,
-        subprocess.Popen(idle) as second,
-    ):
+    with subprocess.Popen([sys.executable, "-c", BUSY]) as first, subprocess.Popen(idle) as second:
         try:
             pids = [first.pid]
             meter = Meter(lambda: pids[-1])

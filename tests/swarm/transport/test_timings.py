@@ -57,9 +57,7 @@ def test_a_call_tells_how_far_away_a_peer_is_and_how_its_clock_goes() -> None:
 
 
 @given(st.lists(st.sets(st.sampled_from("abcdef")), min_size=1, max_size=200))
-def test_each_is_measured_again_and_nobody_more_often_than_once_a_minute(
-    connected: list[set[str]],
-) -> None:
+def test_each_is_measured_again_and_nobody_more_often_than_once_a_minute(connected: list[set[str]]):
     clock = SteppedClock(NOW)
     timings = Timings(clock, Counters())
     asked: dict[str, float] = {}
@@ -83,8 +81,7 @@ def test_mallory_who_tells_no_time_has_no_timing_any_more(ahead: float | None) -
     assert measured(timings, Peers(clock, 0.0, 1.0), "mallory", "ben") == "ben"
     clock.move_to(NOW + EVERY_SECONDS)
     assert measured(timings, Peers(clock, 0.0, ahead), "mallory", "ben") == "mallory"
-    assert set(timings.latest) == {"ben"}
-    assert counters.snapshot()["pings_unanswered"] == 1
+    assert (set(timings.latest), counters.snapshot()["pings_unanswered"]) == ({"ben"}, 1)
 
 
 def test_who_goes_while_it_is_asked_is_not_noted() -> None:
@@ -98,26 +95,23 @@ def test_who_goes_while_it_is_asked_is_not_noted() -> None:
 
 @pytest.mark.processes
 @INSTALLED
-def test_nodes_of_either_kind_measure_each_other(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        made = []
-        for name, kind in (("anna", HivemindTransport), ("ben", Libp2pTransport)):
-            Identity.create(tmp_path / name)
-            transport = ApartTransport(tmp_path / name, listen=LOOPBACK, over=kind)
-            await transport.start()
-            made.append(transport)
-        anna, ben = made
-        try:
-            await ben.connect(anna.addresses()[0])
-            for one, other in ((anna, ben), (ben, anna)):
-                async with asyncio.timeout(120):
-                    while other.peer_id not in one.reach().timings:
-                        await asyncio.sleep(0.1)
-                timing = one.reach().timings[other.peer_id]
-                assert isinstance(timing, Timing)
-                # One machine, one clock.
-                assert timing.round_trip > 0 and abs(timing.ahead) <= timing.round_trip / 2 + 0.01
-        finally:
-            await asyncio.gather(anna.close(), ben.close())
-
-    asyncio.run(scenario())
+async def test_nodes_of_either_kind_measure_each_other(tmp_path: Path) -> None:
+    made = []
+    for name, kind in (("anna", HivemindTransport), ("ben", Libp2pTransport)):
+        Identity.create(tmp_path / name)
+        transport = ApartTransport(tmp_path / name, listen=LOOPBACK, over=kind)
+        await transport.start()
+        made.append(transport)
+    anna, ben = made
+    try:
+        await ben.connect(anna.addresses()[0])
+        for one, other in ((anna, ben), (ben, anna)):
+            async with asyncio.timeout(120):
+                while other.peer_id not in one.reach().timings:
+                    await asyncio.sleep(0.1)
+            timing = one.reach().timings[other.peer_id]
+            assert isinstance(timing, Timing)
+            # One machine, one clock.
+            assert timing.round_trip > 0 and abs(timing.ahead) <= timing.round_trip / 2 + 0.01
+    finally:
+        await asyncio.gather(anna.close(), ben.close())
