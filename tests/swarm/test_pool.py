@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -15,7 +15,7 @@ from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.groups import GroupKey
 from swarm.journal import Journal
-from swarm.pool import Pool
+from swarm.pool import Held, Pool, PoolLimits, over_limits
 from swarm.reputation import Accounts
 from tests.swarm.experience_parts import ANNA, BEN, START, pooled, wait
 from tests.swarm.test_journal import killed_after
@@ -298,3 +298,137 @@ def test_the_record_of_uses_is_bounded_and_the_latest_stay():
         assert rows <= 10
     lately = [bool(parts.pool.lineage(step)) for step in range(1, 40)]
     assert lately == [step >= 35 for step in range(1, 40)]
+
+
+FULL_SYNC = 2
+"""What SQLite calls a commit that is on the disk when it returns."""
+
+
+def minted(count: int) -> list[bytes]:
+    return [number.to_bytes(32) for number in range(count)]
+
+
+def test_a_group_that_was_used_as_often_as_it_may_takes_no_room() -> None:
+    parts = Parts(max_groups=2)
+    parts.pool.add([pooled(1), pooled(2)])
+    parts.pool.consume(parts.pool.fresh(), 1)
+    parts.pool.add([pooled(3), pooled(4)])
+    assert keys(parts.pool.fresh()) == [3, 4]
+    assert parts.counters.snapshot() == {}
+
+
+def test_the_last_use_of_a_group_takes_no_other_of_its_author() -> None:
+    pool = Parts(max_uses=2).pool
+    pool.add([pooled(1), pooled(2), pooled(1, epoch=8)])
+    for step in (1, 2):
+        pool.consume(pool.fresh()[:1], step)
+    assert [(c.key.number, c.key.epoch, c.uses) for c in pool.fresh()] == [(2, 7, 0), (1, 8, 0)]
+
+
+def test_a_bound_on_uses_that_was_lowered_holds_for_what_was_listed_before(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    parts = Parts(path, max_uses=2)
+    parts.pool.add([pooled(1)])
+    listed = parts.pool.fresh()
+    parts.pool.consume(listed, 1)
+    parts.journal.close()
+    parts = Parts(path, max_uses=1)
+    assert parts.pool.consume(listed, 2) == []
+    assert parts.counters.snapshot() == {"pool_gone": 1}
+
+
+def test_that_groups_are_used_is_on_the_disk_before_they_are_handed_out(tmp_path: Path) -> None:
+    parts = Parts(tmp_path / "journal.sqlite")
+    parts.pool.add([pooled(1)])
+    parts.pool.consume(parts.pool.fresh(), 1)
+    assert parts.journal.read("PRAGMA synchronous") == [(FULL_SYNC,)]
+
+
+def test_groups_come_by_author_then_epoch_then_number() -> None:
+    pool = Parts().pool
+    given = [(BEN, 6, 1), (ANNA, 8, 0), (ANNA, 7, 2), (ANNA, 7, 1)]
+    pool.add([pooled(number, author=author, epoch=epoch) for author, epoch, number in given])
+    assert [c.key for c in pool.fresh()] == sorted(GroupKey(*each) for each in given)
+
+
+def test_a_pool_with_less_room_than_before_says_how_many_it_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    parts = Parts(path, max_groups=8)
+    parts.pool.add([pooled(number, received=START + number) for number in range(5)])
+    parts.journal.close()
+    parts = Parts(path, max_groups=2)
+    assert parts.pool.evict() == 3
+    assert keys(parts.pool.fresh()) == [3, 4]
+    assert parts.pool.evict() == 0
+    assert parts.counters.snapshot() == {"pool_evicted{reason=full}": 3}
+
+
+def test_newcomers_keep_the_share_of_a_full_pool_that_they_are_given() -> None:
+    for share, kept in ((0.25, 4), (0.5, 8)):
+        parts = Parts(max_groups=16, newcomer_share=share)
+        proved(parts, ANNA)
+        parts.pool.add(pooled(1, author=author) for author in minted(16))
+        parts.pool.add(pooled(number, author=ANNA) for number in range(16))
+        held = [c.key.author for c in parts.pool.fresh()]
+        assert len(held) - held.count(ANNA) == kept
+
+
+def test_whose_groups_a_full_pool_keeps_of_newcomers_is_known_to_nobody_else() -> None:
+    kept = []
+    for salt in (b"one", b"one", b"two"):
+        parts = Parts(max_groups=8, salt=salt)
+        parts.pool.add(pooled(1, author=author) for author in minted(40))
+        kept.append([c.key.author for c in parts.pool.fresh()])
+    assert kept[0] == kept[1] != kept[2]
+
+
+held_groups = st.lists(
+    st.builds(
+        Held,
+        st.builds(GroupKey, st.sampled_from([ANNA, BEN, b"\xcc" * 32]), st.just(1), st.integers(0)),
+        st.integers(0, 1),
+        st.floats(0, 10),
+        st.integers(1, 100),
+    ),
+    unique_by=lambda h: h.key,
+    max_size=30,
+)
+some_proven = st.frozensets(st.sampled_from([ANNA, BEN]))
+
+
+@given(held_groups, st.integers(1, 20), st.integers(1, 1000), some_proven, st.randoms())
+def test_eviction_keeps_both_limits_and_does_not_depend_on_order(held, groups, size, proven, order):
+    limits = PoolLimits(groups, size)
+    dropped = over_limits(held, limits, proven)
+    kept = [h for h in held if h.key not in dropped]
+    assert len(kept) <= groups
+    assert sum(h.size for h in kept) <= size
+    shuffled = list(held)
+    order.shuffle(shuffled)
+    assert over_limits(shuffled, limits, proven) == dropped
+
+
+@given(held_groups, st.integers(1, 20), some_proven)
+def test_eviction_drops_no_more_than_needed(held, groups, proven):
+    dropped = over_limits(held, PoolLimits(groups, 10**9), proven)
+    assert len(dropped) == max(0, len(held) - groups)
+
+
+@given(held_groups, st.integers(1, 20), some_proven)
+def test_proven_authors_lose_nothing_while_newcomers_hold_more_than_their_share(
+    held, groups, proven
+):
+    dropped = over_limits(held, PoolLimits(groups, 10**9), proven)
+    kept = [h for h in held if h.key not in dropped]
+    if any(key.author in proven for key in dropped):
+        assert sum(h.key.author not in proven for h in kept) <= groups / 4
+
+
+def test_chance_and_no_choice_of_keys_decides_between_newcomers_in_a_full_pool():
+    held = [Held(GroupKey(bytes([n]) * 32, 1, 0), 1, 0.0, 1) for n in range(200)]
+    kept = Counter[int]()
+    for salt in range(40):
+        limits = PoolLimits(100, 1000, salt=salt.to_bytes(2))
+        gone = {key.author[0] for key in over_limits(held, limits)}
+        kept.update(n for n in range(200) if n not in gone)
+    assert sum(kept[n] for n in range(100)) == pytest.approx(2000, abs=150)
