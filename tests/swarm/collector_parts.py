@@ -53,11 +53,14 @@ class Author:
         self.frames: dict[bytes, bytes] = {}
         self._sequence = 0
 
-    async def begin(self) -> Author:
+    async def __aenter__(self) -> Author:
         self.transport = await self._parts.swarm.stranger(self._name)
         self.transport.handle(PULL_STREAM, self._pull, LIMITS)
         self.transport.handle(GOSSIP_STREAM, self._gossip, LIMITS)
         return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        """The memory ends with the test."""
 
     def offer(self, number: int, *, informative: int = 1, size: int = 500) -> Offer:
         """A frame by its number; the bytes of every author's are others."""
@@ -126,7 +129,7 @@ class Parts:
         """Nothing of it outlives the loop."""
 
     async def author(self, name: str) -> Author:
-        return await Author(self, name).begin()
+        return await Author(self, name).__aenter__()
 
     def trust(self, author: Author) -> None:
         """Let an author be known as useful."""

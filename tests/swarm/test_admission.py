@@ -151,9 +151,8 @@ def test_a_frame_met_twice_is_admitted_once_and_nobody_is_blamed(gate, anna):
     assert gate.judge.calls == 2
 
 
-def test_a_draw_met_before_a_restart_is_still_known(tmp_path):
+def test_a_draw_met_before_a_restart_is_still_known(anna, tmp_path) -> None:
     gate = Gate(tmp_path / "journal.sqlite")
-    anna = Peer(gate)
     frame = anna.frame(anna.group(0))
     assert gate.admit(frame, anna.author) == [0]
     gate.journal.close()
@@ -168,10 +167,9 @@ def test_what_is_remembered_of_draws_does_not_grow_for_ever(gate, anna):
     assert gate.journal.read("SELECT count(*) FROM seen")[0][0] <= 7
 
 
-def test_after_a_restore_epochs_that_may_have_been_used_are_left_out(tmp_path):
+def test_after_a_restore_epochs_that_may_have_been_used_are_left_out(anna, tmp_path) -> None:
     path = tmp_path / "journal.sqlite"
     gate = Gate(path)
-    anna = Peer(gate)
     gate.journal.backup()
     frame = anna.frame(anna.group(0), anna.group(0, epoch=NOW + 1))
     assert gate.admit(frame, anna.author) == [0, 0]
@@ -245,9 +243,7 @@ def frames(peer: Peer, count: int, groups: int) -> list[bytes]:
     ]
 
 
-def test_a_draw_is_known_for_as_long_as_it_would_be_taken_and_an_epoch_longer() -> None:
-    gate = Gate()
-    anna = Peer(gate)
+def test_a_draw_is_known_for_as_long_as_it_would_be_taken_and_an_epoch_longer(gate, anna) -> None:
     frame = anna.frame(anna.group(0))
     assert gate.admit(frame, anna.author) == [0]
     wait(gate.clock, gate.manifest.max_age_epochs * EPOCH_SECONDS)
@@ -262,18 +258,16 @@ def test_a_draw_is_known_for_as_long_as_it_would_be_taken_and_an_epoch_longer() 
     assert gate.refused()["replay"] == 2
 
 
-def test_a_frame_takes_no_more_time_than_it_may_and_every_group_of_the_rest_is_counted() -> None:
+def test_a_frame_takes_no_more_time_than_it_may_and_every_group_of_the_rest_is_counted(anna):
     gate = gate_of(Timed())
-    anna = Peer(gate)
     (frame,) = frames(anna, 1, 5)
     assert gate.admit(frame, anna.author) == [0, 1]
     assert gate.refused() == {"over_budget": 3}
     assert gate.accounts.get(anna.author).seconds == 2 * GROUP_SECONDS
 
 
-def test_time_counts_against_an_author_over_all_its_frames_until_the_epoch_is_over() -> None:
+def test_time_counts_against_an_author_over_all_its_frames_until_the_epoch_is_over(anna) -> None:
     gate = gate_of(Timed())
-    anna = Peer(gate)
     gate.accounts.prove([(anna.author, 1.0)] * 8)
     assert [gate.admit(frame, anna.author) for frame in frames(anna, 3, 2)] == [[0, 1], [2, 3], []]
     wait(gate.clock, EPOCH_SECONDS)
@@ -290,9 +284,7 @@ def test_an_author_of_just_enough_standing_is_no_newcomer(monkeypatch) -> None:
     assert gate.admit(frame, anna.author) == [0], "newcomers' time is used up, and not hers"
 
 
-def test_where_a_judge_does_not_know_what_all_groups_took_it_is_measured() -> None:
-    gate = Gate()
-    anna = Peer(gate)
+def test_where_a_judge_does_not_know_what_all_groups_took_it_is_measured(gate, anna) -> None:
     admission = Admission(
         gate.manifest,
         gate.swarm_id,
@@ -309,17 +301,14 @@ def test_where_a_judge_does_not_know_what_all_groups_took_it_is_measured() -> No
 
 
 @pytest.mark.parametrize("reward", [-0.5, 1.5])
-def test_a_verdict_beyond_the_bounds_of_rewards_is_nobodys_fault_and_taken_by_nobody(reward: float):
+def test_a_verdict_beyond_the_bounds_of_rewards_is_nobodys_fault_and_taken_by_nobody(anna, reward):
     gate = gate_of(Beyond(reward))
-    anna = Peer(gate)
     (frame,) = frames(anna, 1, 1)
     assert gate.admit(frame, anna.author) == []
     assert (gate.refused(), gate.accounts.get(anna.author).strikes) == ({"bad_verdict": 1}, 0.0)
 
 
-def test_a_frame_that_is_not_what_was_offered_is_refused_whole() -> None:
-    gate = Gate()
-    anna = Peer(gate)
+def test_a_frame_that_is_not_what_was_offered_is_refused_whole(gate, anna) -> None:
     (frame,) = frames(anna, 1, 2)
     batch = open_frame(frame, gate.swarm_id, gate.manifest).batch
     offer = offer_of(frame, batch, gate.manifest)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from swarm.common.clock import Clock, VirtualClock
 from swarm.common.fair_limits import Backoff, ByteBudget, Standings
 from swarm.transport.peer_connections import FIRST_SECONDS, Redial
-from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm
+from tests.swarm.network_parts import EPOCH_SECONDS, running
 
 AHEAD = 3600.0
 
@@ -32,8 +30,7 @@ class SteppedClock:
 
 
 @pytest.mark.parametrize("ahead", [AHEAD, -AHEAD])
-async def test_a_member_whose_clock_was_wrong_is_heard_once_it_is_right(ahead: float) -> None:
-    swarm = MemorySwarm()
+async def test_a_member_whose_clock_was_wrong_is_heard_once_it_is_right(swarm, ahead):
     clock = SteppedClock(swarm.clock, ahead)
     anna, ben = await swarm.join("anna", clock), await swarm.join("ben")
     for _ in range(5):
@@ -46,8 +43,7 @@ async def test_a_member_whose_clock_was_wrong_is_heard_once_it_is_right(ahead: f
     assert ben.authors() == {anna.identity.author}
 
 
-async def test_a_member_whose_clock_is_put_back_during_a_turn_takes_its_next_one_in_time() -> None:
-    swarm = MemorySwarm()
+async def test_a_member_whose_clock_is_put_back_during_a_turn_takes_its_next_one_in_time(swarm):
     clock = SteppedClock(swarm.clock)
     anna, ben = await swarm.join("anna", clock), await swarm.join("ben")
     read, reads = anna.transport.read, []
@@ -58,15 +54,13 @@ async def test_a_member_whose_clock_is_put_back_during_a_turn_takes_its_next_one
         return await read(key)
 
     anna.transport.read = put_right
-    running = [asyncio.ensure_future(node.member.run()) for node in swarm.nodes]
-    await swarm.clock.advance(EPOCH_SECONDS)
-    ben.publish()
-    reads.clear()
-    await swarm.clock.advance(2 * EPOCH_SECONDS)
-    assert anna.authors() == {ben.identity.author}
-    assert reads, "what ben tells comes to her between turns as well"
-    for task in running:
-        task.cancel()
+    async with running(anna, ben):
+        await swarm.clock.advance(EPOCH_SECONDS)
+        ben.publish()
+        reads.clear()
+        await swarm.clock.advance(2 * EPOCH_SECONDS)
+        assert anna.authors() == {ben.identity.author}
+        assert reads, "what ben tells comes to her between turns as well"
 
 
 @pytest.mark.parametrize("step", [AHEAD, -AHEAD])
@@ -92,8 +86,7 @@ async def test_whoever_is_left_alone_is_so_for_its_pause_however_the_clock_is_mo
 
 
 @pytest.mark.parametrize("step", [AHEAD, -AHEAD])
-async def test_a_clock_that_is_moved_is_told_and_counted_once(step, caplog) -> None:
-    swarm = MemorySwarm()
+async def test_a_clock_that_is_moved_is_told_and_counted_once(swarm, step, caplog) -> None:
     clock = SteppedClock(swarm.clock)
     anna = await swarm.join("anna", clock)
     await anna.member.meet()

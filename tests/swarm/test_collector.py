@@ -19,11 +19,10 @@ PAUSE = EPOCH_SECONDS / 4
 """After a first failure."""
 
 
-async def test_what_was_pulled_is_remembered_up_to_a_bound_and_the_latest_longest(
-    parts: Parts, monkeypatch
-) -> None:
+async def test_what_was_pulled_is_remembered_up_to_a_bound_the_latest_longest(
+    parts, cleo, monkeypatch
+):
     monkeypatch.setattr("swarm.collector.REMEMBERED_FRAMES", 3)
-    cleo = await parts.author("cleo")
     offers = [cleo.offer(number) for number in range(5)]
     cleo.status = PullStatus.BUSY
     cleo.announce(offers[0])
@@ -41,8 +40,7 @@ async def test_what_was_pulled_is_remembered_up_to_a_bound_and_the_latest_longes
     assert cleo.asked == [offers[1].content_id], "0 was asked for again, and so after 1"
 
 
-async def test_a_frame_that_an_author_has_no_time_for_is_asked_for_three_times(parts: Parts):
-    cleo = await parts.author("cleo")
+async def test_a_frame_that_an_author_has_no_time_for_is_asked_for_three_times(parts: Parts, cleo):
     cleo.status = PullStatus.BUSY
     for _ in range(ATTEMPTS + 3):
         cleo.announce(cleo.offer(1))
@@ -52,8 +50,7 @@ async def test_a_frame_that_an_author_has_no_time_for_is_asked_for_three_times(p
     assert parts.node.accounts.get(cleo.key).refused == {}
 
 
-async def test_a_frame_that_is_another_than_announced_is_a_strike_and_never_asked_for_again(parts):
-    cleo = await parts.author("cleo")
+async def test_a_frame_other_than_announced_is_a_strike_and_never_asked_for_again(parts, cleo):
     offer = cleo.offer(1)
     cleo.frames[offer.content_id] = b"something else"
     for _ in range(3):
@@ -64,8 +61,7 @@ async def test_a_frame_that_is_another_than_announced_is_a_strike_and_never_aske
     assert parts.node.accounts.get(cleo.key).refused == {"wrong_content": 1}
 
 
-async def test_an_author_that_does_not_deliver_is_left_alone_until_its_pause_is_over(parts: Parts):
-    cleo = await parts.author("cleo")
+async def test_an_author_that_does_not_deliver_is_left_alone_until_its_pause_is_over(parts, cleo):
 
     async def asked_for(number: int) -> bool:
         before = len(cleo.asked)
@@ -100,8 +96,7 @@ async def test_nothing_is_asked_of_a_banned_author(parts: Parts) -> None:
 
 
 @pytest.mark.parametrize("known", [False, True])
-async def test_a_slow_line_is_borne_with_authors_known_to_be_useful_alone(parts, known):
-    cleo = await parts.author("cleo")
+async def test_a_slow_line_is_borne_with_authors_known_to_be_useful_alone(parts, cleo, known):
     if known:
         parts.trust(cleo)
     rate = (MINIMUM_RATE + STRANGERS_RATE) / 2
@@ -114,8 +109,7 @@ async def test_a_slow_line_is_borne_with_authors_known_to_be_useful_alone(parts,
     assert parts.node.count("pulls_failed{reason=too_slow}") == (not known)
 
 
-async def test_of_an_authors_frames_the_most_informative_comes_first(parts: Parts) -> None:
-    cleo = await parts.author("cleo")
+async def test_of_an_authors_frames_the_most_informative_comes_first(parts: Parts, cleo) -> None:
     offers = [cleo.offer(number, informative=number) for number in (1, 3, 0, 2)]
     cleo.announce(*offers)
     for _ in offers:
@@ -163,8 +157,7 @@ def test_who_looks_on_is_led_by_no_claim() -> None:
     assert len(first) >= 3 and 0 in first
 
 
-async def test_one_frame_at_a_time_is_asked_of_an_author(parts: Parts) -> None:
-    cleo = await parts.author("cleo")
+async def test_one_frame_at_a_time_is_asked_of_an_author(parts: Parts, cleo) -> None:
     cleo.held = asyncio.Event()
     cleo.announce(cleo.offer(1), cleo.offer(2))
     for _ in range(3):
@@ -191,9 +184,8 @@ def test_a_pull_that_brings_nothing_makes_room_for_another_at_once(seed: int) ->
     run(scenario, CollectorLimits(pulls_per_epoch=1, concurrent_pulls=1), seed)
 
 
-async def test_frames_and_the_groups_that_were_news_are_counted(parts: Parts) -> None:
+async def test_frames_and_the_groups_that_were_news_are_counted(parts: Parts, cleo) -> None:
     parts.gate.groups = [pooled(1), pooled(2)]
-    cleo = await parts.author("cleo")
     for number in (1, 2):
         cleo.announce(cleo.offer(number))
         await parts.turn()
@@ -201,12 +193,11 @@ async def test_frames_and_the_groups_that_were_news_are_counted(parts: Parts) ->
     assert parts.node.count("groups_pooled") == len(parts.node.pool.fresh()) == 2
 
 
-async def test_what_fails_inside_this_node_is_raised_once_and_the_next_turn_goes_on(parts: Parts):
+async def test_what_fails_inside_this_node_is_raised_once_and_the_next_turn_goes_on(parts, cleo):
     async def broken(frame: bytes, expected_author: bytes, offer: Offer) -> list[PooledGroup]:
         raise ZeroDivisionError
 
     parts.gate.admit = broken
-    cleo = await parts.author("cleo")
     cleo.announce(cleo.offer(1))
     with pytest.raises(ZeroDivisionError):
         await parts.turn()
@@ -231,8 +222,7 @@ def test_closing_drops_what_is_under_way_and_begins_nothing_in_its_place() -> No
     run(scenario, CollectorLimits(concurrent_pulls=1))
 
 
-async def test_peers_are_asked_what_they_heard_once_an_epoch(parts: Parts) -> None:
-    cleo = await parts.author("cleo")
+async def test_peers_are_asked_what_they_heard_once_an_epoch(parts: Parts, cleo) -> None:
     for epoch in range(1, 4):
         for _ in range(3):
             await parts.collector.gossip()
@@ -240,9 +230,8 @@ async def test_peers_are_asked_what_they_heard_once_an_epoch(parts: Parts) -> No
         await parts.swarm.clock.advance(EPOCH_SECONDS)
 
 
-async def test_a_peer_that_does_not_answer_is_asked_again_after_a_pause_that_an_answer_ends(parts):
+async def test_a_peer_that_does_not_answer_is_asked_after_a_pause_that_an_answer_ends(parts, cleo):
     clock = parts.swarm.clock
-    cleo = await parts.author("cleo")
     # So near to the end of an epoch that the next one begins within the pause.
     await clock.advance(EPOCH_SECONDS - clock.time() % EPOCH_SECONDS - 10.0)
     cleo.silent = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from statistics import fmean
 
 import pytest
@@ -47,9 +46,7 @@ async def test_an_announcement_stands_in_its_authors_shard_under_its_author() ->
     assert list(await anna.transport.read(key)) == [author]
 
 
-async def test_an_epochs_announcements_keep_the_depth_that_suited_its_first() -> None:
-    swarm = MemorySwarm()
-    anna = await swarm.join("anna")
+async def test_an_epochs_announcements_keep_the_depth_that_suited_its_first(swarm, anna) -> None:
     directory, author = anna.directory, anna.identity.author
     epoch, several = directory.epoch, {identity(f"author {n}").author for n in range(8)}
     directory.shards.density.sound([{6: several}] * 2)
@@ -70,9 +67,7 @@ async def test_an_epochs_announcements_keep_the_depth_that_suited_its_first() ->
     assert list(await anna.transport.read(key)) == [author]
 
 
-async def test_what_the_asker_knows_is_left_out_of_an_answer_until_its_author_says_more() -> None:
-    swarm = MemorySwarm()
-    anna, ben = await swarm.join("anna"), await swarm.join("ben")
+async def test_what_the_asker_knows_is_left_out_of_an_answer_until_its_author_says_more(anna, ben):
     asked = []
     for sequence in (1, 2):
         await anna.directory.announce([], 1, sequence)
@@ -84,9 +79,7 @@ async def test_what_the_asker_knows_is_left_out_of_an_answer_until_its_author_sa
     assert asked == [1, 0, 1, 0]
 
 
-async def test_who_knows_more_than_an_answer_holds_names_none_of_it() -> None:
-    swarm = MemorySwarm()
-    anna = await swarm.join("anna")
+async def test_who_knows_more_than_an_answer_holds_names_none_of_it(swarm, anna) -> None:
     for number in range(MAX_DIGESTS + 1):
         epoch = anna.directory.epoch
         assert len(anna.directory.digests(epoch - 1)) == number
@@ -97,9 +90,7 @@ async def test_who_knows_more_than_an_answer_holds_names_none_of_it() -> None:
     assert anna.directory.digests(epoch - 1) == ()
 
 
-async def test_a_later_announcement_of_the_epoch_takes_the_place_of_the_first() -> None:
-    swarm = MemorySwarm()
-    anna, ben = await swarm.join("anna"), await swarm.join("ben")
+async def test_a_later_announcement_of_the_epoch_takes_the_place_of_the_first(anna, ben) -> None:
     for sequence in (1, 2, 3):
         assert await anna.directory.announce([], sequence, sequence)
     (found,) = await ben.directory.read()
@@ -107,9 +98,7 @@ async def test_a_later_announcement_of_the_epoch_takes_the_place_of_the_first() 
     assert await ben.directory.read() == []
 
 
-async def test_an_announcement_is_found_in_the_next_epoch_and_gone_after_it() -> None:
-    swarm = MemorySwarm()
-    anna, ben = await swarm.join("anna"), await swarm.join("ben")
+async def test_an_announcement_is_found_in_the_next_epoch_and_gone_after_it(swarm, anna, ben):
     await anna.directory.announce([], 1, 1)
     await swarm.clock.advance(EPOCH_SECONDS)
     assert len(await ben.directory.read()) == 1
@@ -127,8 +116,9 @@ async def test_the_manifests_admission_rule_holds_for_announcements(rule) -> Non
         assert not await ben.directory.announce([], 1, 1)
 
 
-async def test_a_newcomer_fetches_the_manifest_from_any_member_and_a_member_refuses_other_bytes():
-    swarm = MemorySwarm()
+async def test_a_newcomer_fetches_the_manifest_from_any_member_and_a_member_refuses_other_bytes(
+    swarm,
+):
     anna, newcomer = await swarm.join("anna"), await swarm.stranger("newcomer")
     signed = await fetch_manifest(newcomer, anna.transport.peer_id)
     assert open_manifest(signed) == swarm.manifest
@@ -278,9 +268,14 @@ class Table:
         }
 
 
-def run(scenario: Callable[[Table, ShardReader], Awaitable[None]]) -> None:
-    table = Table()
-    asyncio.run(scenario(table, ShardReader(table, SWARM, AUTHOR, b"anna")))
+@pytest.fixture
+def table() -> Table:
+    return Table()
+
+
+@pytest.fixture
+def reader(table: Table) -> ShardReader:
+    return ShardReader(table, SWARM, AUTHOR, b"anna")
 
 
 def keys(epoch: int, depths: range) -> set[str]:
@@ -292,89 +287,76 @@ def keys(epoch: int, depths: range) -> set[str]:
     }
 
 
-def test_a_newcomer_looks_into_all_depths_of_both_epochs_where_it_finds_nobody() -> None:
-    async def scenario(table: Table, reader: ShardReader) -> None:
-        assert await reader.count(EPOCH) == []
-        everywhere = keys(EPOCH - 1, range(MAX_DEPTH + 1)) | keys(EPOCH, range(MAX_DEPTH + 1))
-        assert set(table.asked) == everywhere
-        assert Counter(table.asked) == Counter(dict.fromkeys(everywhere, 1))
-        assert reader.density.known
-
-    run(scenario)
-
-
-def test_a_newcomer_whom_the_last_epoch_shows_others_leaves_the_present_one_alone() -> None:
-    async def scenario(table: Table, reader: ShardReader) -> None:
-        table.put(EPOCH - 1, 0, 0, 5)
-        assert len(await reader.count(EPOCH)) == 10, "once along each path"
-        assert set(table.asked) == keys(EPOCH - 1, range(MAX_DEPTH + 1))
-
-    run(scenario)
+async def test_a_newcomer_looks_into_all_depths_of_both_epochs_where_it_finds_nobody(
+    table, reader
+) -> None:
+    assert await reader.count(EPOCH) == []
+    everywhere = keys(EPOCH - 1, range(MAX_DEPTH + 1)) | keys(EPOCH, range(MAX_DEPTH + 1))
+    assert set(table.asked) == everywhere
+    assert Counter(table.asked) == Counter(dict.fromkeys(everywhere, 1))
+    assert reader.density.known
 
 
-def test_an_epoch_is_counted_once_however_many_ask_at_a_time() -> None:
-    async def scenario(table: Table, reader: ShardReader) -> None:
-        table.put(EPOCH - 1, 0, 0, 5)
-        found = await asyncio.gather(*(reader.count(EPOCH) for _ in range(3)))
-        assert sorted(map(len, found)) == [0, 0, 10]
-        assert len(table.asked) == len(set(table.asked))
-
-    run(scenario)
+async def test_a_newcomer_whom_the_last_epoch_shows_others_leaves_the_present_one_alone(
+    table, reader
+) -> None:
+    table.put(EPOCH - 1, 0, 0, 5)
+    assert len(await reader.count(EPOCH)) == 10, "once along each path"
+    assert set(table.asked) == keys(EPOCH - 1, range(MAX_DEPTH + 1))
 
 
-def test_a_small_swarm_is_read_under_one_key() -> None:
-    async def scenario(table: Table, reader: ShardReader) -> None:
-        table.put(EPOCH - 1, 0, 0, 5)
-        await reader.count(EPOCH)
+async def test_an_epoch_is_counted_once_however_many_ask_at_a_time(table, reader) -> None:
+    table.put(EPOCH - 1, 0, 0, 5)
+    found = await asyncio.gather(*(reader.count(EPOCH) for _ in range(3)))
+    assert sorted(map(len, found)) == [0, 0, 10]
+    assert len(table.asked) == len(set(table.asked))
+
+
+async def test_a_small_swarm_is_read_under_one_key(table, reader) -> None:
+    table.put(EPOCH - 1, 0, 0, 5)
+    await reader.count(EPOCH)
+    table.asked.clear()
+    await reader.read(EPOCH)
+    assert table.asked == [record_key(SWARM, EPOCH, 0, 0)]
+
+
+async def test_a_large_swarm_is_read_in_two_shards_and_in_two_others_the_next_time(
+    table, reader
+) -> None:
+    for path in reader_paths(AUTHOR, EPOCH - 1, b"anna"):
+        table.put(EPOCH - 1, 5, shard_on(path, 5), 20)
+    await reader.count(EPOCH)
+    assert reader.density.depth == depth_for(640)
+    table.asked.clear()
+    await reader.read(EPOCH)
+    assert len(table.asked) == 2
+    await reader.read(EPOCH)
+    assert (set(table.asked), len(table.asked)) == (keys(EPOCH, range(5, 7)), 4)
+
+
+async def test_all_depths_are_looked_into_now_and_then_and_while_nobody_is_found(
+    table, reader
+) -> None:
+    for epoch in range(EPOCH, EPOCH + 3):
         table.asked.clear()
-        await reader.read(EPOCH)
-        assert table.asked == [record_key(SWARM, EPOCH, 0, 0)]
-
-    run(scenario)
-
-
-def test_a_large_swarm_is_read_in_two_shards_and_in_two_others_the_next_time() -> None:
-    async def scenario(table: Table, reader: ShardReader) -> None:
-        for path in reader_paths(AUTHOR, EPOCH - 1, b"anna"):
-            table.put(EPOCH - 1, 5, shard_on(path, 5), 20)
-        await reader.count(EPOCH)
-        assert reader.density.depth == depth_for(640)
+        await reader.count(epoch)
+        assert set(table.asked) >= keys(epoch - 1, range(MAX_DEPTH + 1))
+    wide = 0
+    for epoch in range(EPOCH + 3, EPOCH + 323):
+        table.put(epoch - 1, 0, 0, 5)
         table.asked.clear()
-        await reader.read(EPOCH)
-        assert len(table.asked) == 2
-        await reader.read(EPOCH)
-        assert (set(table.asked), len(table.asked)) == (keys(EPOCH, range(5, 7)), 4)
-
-    run(scenario)
+        await reader.count(epoch)
+        wide += len(table.asked) > 1
+    assert 320 / SOUNDING_EPOCHS / 2 < wide < 320 / SOUNDING_EPOCHS * 2
 
 
-def test_all_depths_are_looked_into_now_and_then_and_while_nobody_is_found() -> None:
-    async def scenario(table: Table, reader: ShardReader) -> None:
-        for epoch in range(EPOCH, EPOCH + 3):
-            table.asked.clear()
-            await reader.count(epoch)
-            assert set(table.asked) >= keys(epoch - 1, range(MAX_DEPTH + 1))
-        wide = 0
-        for epoch in range(EPOCH + 3, EPOCH + 323):
-            table.put(epoch - 1, 0, 0, 5)
-            table.asked.clear()
-            await reader.count(epoch)
-            wide += len(table.asked) > 1
-        assert 320 / SOUNDING_EPOCHS / 2 < wide < 320 / SOUNDING_EPOCHS * 2
-
-    run(scenario)
-
-
-def test_a_reader_that_meets_only_itself_has_found_nobody() -> None:
-    async def scenario(table: Table, reader: ShardReader) -> None:
-        for epoch in range(EPOCH, EPOCH + 3):
-            table.records[record_key(SWARM, epoch - 1, 0, 0)] = {AUTHOR: b"record"}
-            table.asked.clear()
-            await reader.count(epoch)
-            assert len(table.asked) > 2
-        table.records[record_key(SWARM, epoch, 0, 0)] = {AUTHOR: b"record", OTHER: b"record"}
+async def test_a_reader_that_meets_only_itself_has_found_nobody(table, reader) -> None:
+    for epoch in range(EPOCH, EPOCH + 3):
+        table.records[record_key(SWARM, epoch - 1, 0, 0)] = {AUTHOR: b"record"}
         table.asked.clear()
-        await reader.count(epoch + 1)
-        assert set(table.asked) == keys(epoch, range(MAX_DEPTH + 1)), "the present one is left"
-
-    run(scenario)
+        await reader.count(epoch)
+        assert len(table.asked) > 2
+    table.records[record_key(SWARM, epoch, 0, 0)] = {AUTHOR: b"record", OTHER: b"record"}
+    table.asked.clear()
+    await reader.count(epoch + 1)
+    assert set(table.asked) == keys(epoch, range(MAX_DEPTH + 1)), "the present one is left"

@@ -36,12 +36,16 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.sqlite"
 
 
+@pytest.fixture
+def journal(path: Path, clock: VirtualClock) -> Journal:
+    return Journal(path, clock)
+
+
 def test_readers_and_writers_of_a_journal_are_not_in_each_others_way(path, clock) -> None:
     assert Journal(path, clock).read("PRAGMA journal_mode") == [("wal",)]
 
 
-def test_a_durable_transaction_ends_on_the_disk_and_others_need_not(path, clock) -> None:
-    journal = Journal(path, clock)
+def test_a_durable_transaction_ends_on_the_disk_and_others_need_not(journal) -> None:
     for durable, level in ((True, FULL), (False, NORMAL), (True, FULL)):
         with journal.transaction(durable=durable) as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)
@@ -61,8 +65,7 @@ def test_the_next_layout_is_unknown(path, clock) -> None:
         Journal(path, clock)
 
 
-def test_a_restored_journal_gives_up_all_that_may_have_been_used_or_shared(path, clock) -> None:
-    journal = Journal(path, clock)
+def test_a_restored_journal_gives_up_all_that_may_have_been_used_or_shared(journal, path, clock):
     rows = {
         "waiting": "VALUES (1, 7, x'00')",
         "begun": "VALUES (0, 7, 0, 'sums', 0, 1, 0)",
@@ -79,8 +82,7 @@ def test_a_restored_journal_gives_up_all_that_may_have_been_used_or_shared(path,
         assert journal.read(f"SELECT count(*) FROM {table}") == [(0,)], table
 
 
-def test_what_a_missing_file_left_behind_is_not_played_into_the_new_one(path, clock) -> None:
-    journal = Journal(path, clock)
+def test_what_a_missing_file_left_behind_is_not_played_into_the_new_one(journal, path, clock):
     journal.next_sequence()
     journal.backup()
     journal.close()
@@ -94,8 +96,7 @@ def test_what_a_missing_file_left_behind_is_not_played_into_the_new_one(path, cl
     assert {p.name for p in path.parent.glob("*.corrupt-*")} == {f"{aside}-wal", f"{aside}-shm"}
 
 
-def test_a_backup_that_was_interrupted_is_in_nobodys_way(path, clock) -> None:
-    journal = Journal(path, clock)
+def test_a_backup_that_was_interrupted_is_in_nobodys_way(journal, path, clock) -> None:
     target = backup_path(path)
     unfinished = target.with_name(target.name + ".tmp")
     unfinished.write_bytes(b"half a copy" * 1000)
@@ -115,8 +116,7 @@ def test_a_backup_is_on_the_disk_before_it_takes_its_name(path, clock, monkeypat
     assert flushed == [(target.name + ".tmp", False), (path.parent.name, True)]
 
 
-def test_a_backup_has_what_a_restored_journal_needs_and_nothing_else(path, clock) -> None:
-    journal = Journal(path, clock)
+def test_a_backup_has_what_a_restored_journal_needs_and_nothing_else(journal, path, clock) -> None:
     rows = {
         "draws": "(41, 7)",
         "seen": "(x'aa', 41, 3, x'00')",
@@ -160,8 +160,7 @@ def drawn(journal: Journal) -> set[int]:
     return set(journal.next_indexes(EPOCH, 8, 256))
 
 
-def test_a_journal_that_a_power_cut_left_empty_goes_on_from_its_backup(path: Path) -> None:
-    journal = Journal(path, VirtualClock())
+def test_a_journal_that_a_power_cut_left_empty_goes_on_from_its_backup(journal, path: Path) -> None:
     first = drawn(journal)
     journal.backup()
     journal.close()
@@ -172,8 +171,7 @@ def test_a_journal_that_a_power_cut_left_empty_goes_on_from_its_backup(path: Pat
 
 
 @pytest.mark.parametrize("resumed_twice", [False, True])
-def test_a_rebuilding_that_was_cut_short_is_done_again(path, monkeypatch, resumed_twice):
-    journal = Journal(path, VirtualClock())
+def test_a_rebuilding_that_was_cut_short_is_done_again(journal, path, monkeypatch, resumed_twice):
     first = drawn(journal)
     journal.close()
     path.write_bytes(b"garbage " * 1000)
@@ -196,11 +194,10 @@ def test_a_rebuilding_that_was_cut_short_is_done_again(path, monkeypatch, resume
     again.close()
 
 
-def test_what_an_old_rebuilding_left_takes_no_journal_away_that_was_used_since(path: Path) -> None:
+def test_what_an_old_rebuilding_left_takes_no_journal_away_that_was_used_since(journal, path: Path):
     left = path.with_name(path.name + ".rebuilt")
     left.write_bytes(b"")
     os.utime(left, (START, START))
-    journal = Journal(path, VirtualClock())
     first = drawn(journal)
     journal.close()
     journal, notes = open_or_restore(path, VirtualClock())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -13,13 +13,20 @@ from swarm.collector import CollectorLimits
 from swarm.journal import JournalError
 from swarm.member import FAILURES_REPORTED
 from swarm.transport.memory import Conditions
-from swarm.transport.transport import HandlerLimits
-from tests.swarm.network_parts import EPOCH_SECONDS, FOUNDER, MemorySwarm, Node, manifest
+from tests.swarm.network_parts import (
+    EPOCH_SECONDS,
+    FOUNDER,
+    MemorySwarm,
+    Node,
+    answers,
+    manifest,
+    running,
+)
 
 
-async def test_what_one_publishes_another_pools_with_the_same_text_and_checked_rewards() -> None:
-    swarm = MemorySwarm()
-    anna, ben = await swarm.join("anna"), await swarm.join("ben")
+async def test_what_one_publishes_another_pools_with_the_same_text_and_checked_rewards(
+    swarm, anna, ben
+):
     anna.publish(3)
     await swarm.step()
     (first, *_) = found = ben.pool.fresh()
@@ -28,9 +35,7 @@ async def test_what_one_publishes_another_pools_with_the_same_text_and_checked_r
     assert anna.pool.fresh() == []
 
 
-async def test_who_looks_on_learns_all_and_is_no_member_in_anybodys_eyes() -> None:
-    swarm = MemorySwarm()
-    anna, ben = await swarm.join("anna"), await swarm.join("ben")
+async def test_who_looks_on_learns_all_and_is_no_member_in_anybodys_eyes(swarm, anna, ben) -> None:
     watch = await swarm.join("watch", quiet=True, limits=CollectorLimits(blind=True))
     anna.publish()
     for _ in range(4):
@@ -48,9 +53,7 @@ async def test_who_looks_on_learns_all_and_is_no_member_in_anybodys_eyes() -> No
         assert (watching.peer_id, watching.swarm) == (watch.identity.peer_id, None)
 
 
-async def test_a_frame_is_pulled_once_however_often_it_is_announced() -> None:
-    swarm = MemorySwarm()
-    anna, ben = await swarm.join("anna"), await swarm.join("ben")
+async def test_a_frame_is_pulled_once_however_often_it_is_announced(swarm, anna, ben) -> None:
     anna.publish()
     for _ in range(12):
         await swarm.step()
@@ -61,32 +64,23 @@ async def test_a_frame_is_pulled_once_however_often_it_is_announced() -> None:
 async def test_a_member_running_by_itself_pools_what_is_published_within_the_epoch() -> None:
     swarm = MemorySwarm(conditions=Conditions(latency=0.05))
     anna, ben = await swarm.join("anna"), await swarm.join("ben")
-    running = [asyncio.ensure_future(node.member.run()) for node in swarm.nodes]
-    await swarm.clock.advance(EPOCH_SECONDS)
-    anna.publish()
-    await swarm.clock.advance(EPOCH_SECONDS)
-    assert ben.authors() == {anna.identity.author}
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
+    async with running(anna, ben):
+        await swarm.clock.advance(EPOCH_SECONDS)
+        anna.publish()
+        await swarm.clock.advance(EPOCH_SECONDS)
+        assert ben.authors() == {anna.identity.author}
 
 
-async def test_a_member_pulls_what_is_announced_between_two_of_its_looks() -> None:
-    swarm = MemorySwarm()
-    anna, ben = await swarm.join("anna"), await swarm.join("ben")
-    running = [asyncio.ensure_future(node.member.run()) for node in swarm.nodes]
-    await swarm.clock.advance(EPOCH_SECONDS / 40)
-    anna.publish()
-    await swarm.clock.advance(EPOCH_SECONDS / 40)
-    assert ben.authors() == {anna.identity.author}
-    assert ben.count("announcements_by_store") > 0
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
+async def test_a_member_pulls_what_is_announced_between_two_of_its_looks(swarm, anna, ben) -> None:
+    async with running(anna, ben):
+        await swarm.clock.advance(EPOCH_SECONDS / 40)
+        anna.publish()
+        await swarm.clock.advance(EPOCH_SECONDS / 40)
+        assert ben.authors() == {anna.identity.author}
+        assert ben.count("announcements_by_store") > 0
 
 
-async def test_what_is_heard_between_two_looks_takes_no_more_pulls_than_an_epoch_has() -> None:
-    swarm = MemorySwarm()
+async def test_what_is_heard_between_two_looks_takes_no_more_pulls_than_an_epoch_has(swarm) -> None:
     ben = await swarm.join("ben", limits=CollectorLimits(pulls_per_epoch=3))
     others = [await swarm.join(f"node {n}") for n in range(8)]
     await ben.member.step()
@@ -98,11 +92,9 @@ async def test_what_is_heard_between_two_looks_takes_no_more_pulls_than_an_epoch
     assert ben.count("frames_pulled") == 3
 
 
-async def test_a_failure_over_what_is_heard_between_two_looks_is_told_by_the_next() -> None:
-    swarm = MemorySwarm()
-    anna, ben = await swarm.join("anna"), await swarm.join("ben")
+async def test_a_failure_over_what_is_heard_between_two_looks_is_told_by_the_next(anna, ben):
     await ben.member.step()
-    healthy, ben.directory.accept = ben.directory.accept, refuse_to_work
+    healthy, ben.directory.accept = ben.directory.accept, broken
     for _ in range(3):
         anna.publish()
         await anna.member.step()
@@ -114,28 +106,17 @@ async def test_a_failure_over_what_is_heard_between_two_looks_is_told_by_the_nex
     assert ben.authors() == {anna.identity.author}
 
 
-def refuse_to_work(record: bytes) -> None:
-    broken(0)
-
-
-async def test_gossip_brings_what_the_hash_table_does_not() -> None:
-    swarm = MemorySwarm()
+async def test_gossip_brings_what_the_hash_table_does_not(swarm) -> None:
     anna, ben, cleo = [await swarm.join(name) for name in ("anna", "ben", "cleo")]
     for node in swarm.nodes:
-        node.transport.read = read_nothing  # an eclipsed hash table
+        node.transport.read = AsyncMock(return_value={})  # an eclipsed hash table
     anna.publish()
     await swarm.step()
     assert ben.authors() == cleo.authors() == {anna.identity.author}
     assert ben.count("announcements_by_gossip") > 0
 
 
-async def read_nothing(key: str) -> dict[bytes, bytes]:
-    return {}
-
-
-async def test_a_member_whose_peers_all_vanish_goes_on_alone() -> None:
-    swarm = MemorySwarm()
-    anna, ben = await swarm.join("anna"), await swarm.join("ben")
+async def test_a_member_whose_peers_all_vanish_goes_on_alone(swarm, anna, ben) -> None:
     ben.publish()
     await ben.member.step()
     await ben.transport.close()
@@ -147,9 +128,7 @@ async def test_a_member_whose_peers_all_vanish_goes_on_alone() -> None:
     assert (anna.member.status().peers, anna.count("announced")) == ((), 3)
 
 
-async def test_two_halves_of_a_parted_swarm_exchange_again_once_it_heals() -> None:
-    swarm = MemorySwarm()
-    anna, ben = await swarm.join("anna"), await swarm.join("ben")
+async def test_two_halves_of_a_parted_swarm_exchange_again_once_it_heals(swarm, anna, ben) -> None:
     swarm.network.partition([anna.transport.peer_id], [ben.transport.peer_id])
     anna.publish()
     await swarm.step()
@@ -174,27 +153,22 @@ async def test_experience_arrives_over_a_network_that_loses_a_third_of_its_messa
     assert sum(met) >= pairs, "of 30"
 
 
-def run_seeded(seed: int) -> list[dict[str, float]]:
-    async def scenario() -> list[dict[str, float]]:
-        swarm = MemorySwarm(seed=seed, conditions=Conditions(loss=0.2))
-        nodes = [await swarm.join(f"node {n}") for n in range(8)]
-        for _ in range(6):
-            for node in nodes:
-                node.publish()
-            await swarm.step()
-            await swarm.clock.advance(EPOCH_SECONDS / 2)
-        return [node.counters.snapshot() for node in nodes]
-
-    return asyncio.run(scenario())
+async def seeded(seed: int) -> list[dict[str, float]]:
+    swarm = MemorySwarm(seed=seed, conditions=Conditions(loss=0.2))
+    nodes = [await swarm.join(f"node {n}") for n in range(8)]
+    for _ in range(6):
+        for node in nodes:
+            node.publish()
+        await swarm.step()
+        await swarm.clock.advance(EPOCH_SECONDS / 2)
+    return [node.counters.snapshot() for node in nodes]
 
 
-def test_a_run_is_a_function_of_its_seed() -> None:
-    assert run_seeded(1) == run_seeded(1)
-    assert run_seeded(1) != run_seeded(2)
+async def test_a_run_is_a_function_of_its_seed() -> None:
+    assert await seeded(1) == await seeded(1) != await seeded(2)
 
 
-async def test_no_more_frames_are_pulled_in_an_epoch_than_allowed() -> None:
-    swarm = MemorySwarm()
+async def test_no_more_frames_are_pulled_in_an_epoch_than_allowed(swarm) -> None:
     ben = await swarm.join("ben", limits=CollectorLimits(pulls_per_epoch=3))
     others = [await swarm.join(f"node {n}") for n in range(8)]
     for node in others:
@@ -208,9 +182,7 @@ async def test_no_more_frames_are_pulled_in_an_epoch_than_allowed() -> None:
     assert ben.count("frames_pulled") == 6
 
 
-async def test_frames_that_can_teach_nothing_are_left_where_they_are() -> None:
-    swarm = MemorySwarm()
-    anna, ben = await swarm.join("anna"), await swarm.join("ben")
+async def test_frames_that_can_teach_nothing_are_left_where_they_are(swarm, anna, ben) -> None:
     anna.publish(2, texts=("odd", "odd too"))
     await swarm.step()
     assert ben.count("frames_pulled") == 0
@@ -228,31 +200,24 @@ async def test_a_large_outbox_leaves_in_frames_within_the_limit_and_none_is_lost
     assert all(offer.size <= 4096 for offer in anna.outbox.offers(100))
 
 
-async def test_a_member_that_keeps_failing_says_so_and_recovers() -> None:
-    swarm = MemorySwarm()
-    anna = await swarm.join("anna")
+async def test_a_member_that_keeps_failing_says_so_and_recovers(swarm, anna) -> None:
     healthy = anna.outbox.take
     anna.outbox.take = broken
-    running = asyncio.ensure_future(anna.member.run())
-    await swarm.clock.advance(FAILURES_REPORTED / 2 * EPOCH_SECONDS / 4)
-    assert anna.member.failure is None
-    await swarm.clock.advance(FAILURES_REPORTED * EPOCH_SECONDS / 4)
-    assert isinstance(anna.member.failure, JournalError)
-    anna.outbox.take = healthy
-    await swarm.clock.advance(EPOCH_SECONDS)
-    assert anna.member.failure is None
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
+    async with running(anna):
+        await swarm.clock.advance(FAILURES_REPORTED / 2 * EPOCH_SECONDS / 4)
+        assert anna.member.failure is None
+        await swarm.clock.advance(FAILURES_REPORTED * EPOCH_SECONDS / 4)
+        assert isinstance(anna.member.failure, JournalError)
+        anna.outbox.take = healthy
+        await swarm.clock.advance(EPOCH_SECONDS)
+        assert anna.member.failure is None
 
 
-def broken(most_bytes: int) -> list:
+def broken(given: object) -> list:
     raise JournalError("journal.db", "disk full", "make room")
 
 
-async def test_status_names_peers_with_what_they_last_announced() -> None:
-    swarm = MemorySwarm()
-    anna, ben = await swarm.join("anna"), await swarm.join("ben")
+async def test_status_names_peers_with_what_they_last_announced(anna, ben) -> None:
     ben.publish(2)
     await ben.member.step()
     await anna.member.step()
@@ -262,16 +227,11 @@ async def test_status_names_peers_with_what_they_last_announced() -> None:
 
 
 async def test_a_journal_that_fails_every_turn_is_told_in_the_same_words_and_without_a_trace(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    swarm = MemorySwarm()
-    anna = await swarm.join("anna")
+    swarm, anna, caplog
+):
     anna.outbox.take = broken
-    running = asyncio.ensure_future(anna.member.run())
-    await swarm.clock.advance(EPOCH_SECONDS)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
+    async with running(anna):
+        await swarm.clock.advance(EPOCH_SECONDS)
     told = [record for record in caplog.records if record.name == "swarm.member"]
     assert len(told) >= 4
     (words,) = {record.getMessage() for record in told}
@@ -284,25 +244,10 @@ ELSEWHERE = sign_manifest(manifest(name="elsewhere"), FOUNDER)
 
 def tells(node: Node, signed: bytes) -> list[str]:
     """Let a node hand out another manifest; who asked for it."""
-    asked: list[str] = []
-
-    async def answer(asker: str, request: bytes) -> bytes:
-        asked.append(asker)
-        return signed
-
-    node.transport.handle(MANIFEST_STREAM, answer, HandlerLimits(64, 8, 8))
-    return asked
+    return answers(node, MANIFEST_STREAM, lambda: signed)
 
 
-def run(scenario: Callable[[MemorySwarm], Awaitable[None]]) -> None:
-    async def within() -> None:
-        await scenario(MemorySwarm())
-
-    asyncio.run(within())
-
-
-async def test_one_of_another_swarm_is_connected_and_is_no_peer(swarm: MemorySwarm) -> None:
-    anna, ben, mallory = [await swarm.join(name) for name in ("anna", "ben", "mallory")]
+async def test_one_of_another_swarm_is_connected_and_is_no_peer(anna, ben, mallory) -> None:
     tells(mallory, ELSEWHERE)
     assert (anna.member.status().members, anna.member.status().strangers) == (0, 0)
     await anna.member.meet()
@@ -315,8 +260,7 @@ async def test_one_of_another_swarm_is_connected_and_is_no_peer(swarm: MemorySwa
     assert all(peer.connected for peer in status.peers)
 
 
-async def test_who_announces_here_is_a_peer_and_is_not_asked(swarm: MemorySwarm) -> None:
-    anna, ben = await swarm.join("anna"), await swarm.join("ben")
+async def test_who_announces_here_is_a_peer_and_is_not_asked(anna, ben) -> None:
     asked = tells(ben, ELSEWHERE)
     ben.publish()
     await ben.member.step()
@@ -326,8 +270,7 @@ async def test_who_announces_here_is_a_peer_and_is_not_asked(swarm: MemorySwarm)
     assert (anna.member.status().members, anna.member.status().strangers) == (1, 0)
 
 
-async def test_each_is_asked_once_and_who_does_not_tell_ever_more_rarely(swarm: MemorySwarm):
-    anna, ben, mallory = [await swarm.join(name) for name in ("anna", "ben", "mallory")]
+async def test_each_is_asked_once_and_who_does_not_tell_ever_more_rarely(swarm, anna, ben, mallory):
     once, often = tells(ben, ELSEWHERE), tells(mallory, b"no manifest")
     for _ in range(8):
         await anna.member.meet()
@@ -337,8 +280,7 @@ async def test_each_is_asked_once_and_who_does_not_tell_ever_more_rarely(swarm: 
     assert (anna.member.status().members, anna.member.status().strangers) == (0, 1)
 
 
-async def test_what_was_told_is_forgotten_with_the_connection(swarm: MemorySwarm) -> None:
-    anna, ben = await swarm.join("anna"), await swarm.join("ben")
+async def test_what_was_told_is_forgotten_with_the_connection(swarm, anna, ben) -> None:
     asked = tells(ben, ELSEWHERE)
     await anna.member.meet()
     swarm.network.partition([anna.transport.peer_id], [ben.transport.peer_id])
@@ -349,8 +291,7 @@ async def test_what_was_told_is_forgotten_with_the_connection(swarm: MemorySwarm
     assert len(asked) == 2
 
 
-async def test_a_peer_was_heard_now_while_connected_and_else_when_it_announced_last(swarm):
-    anna, ben = await swarm.join("anna"), await swarm.join("ben")
+async def test_a_peer_was_heard_now_while_connected_or_when_it_announced_last(swarm, anna, ben):
     await ben.member.step()
     await anna.member.step()
     announced = swarm.clock.time()

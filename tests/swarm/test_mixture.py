@@ -39,6 +39,11 @@ rules = st.sampled_from([UniformSelection, AutoSelection])
 proven_authors = st.frozensets(st.sampled_from(AUTHORS))
 
 
+@pytest.fixture
+def mixture() -> Mixture:
+    return Mixture(MixtureSection(), 1)
+
+
 def groups(authors, each: int = 1, **options) -> list[Candidate]:
     """So many groups with an advantage of each author."""
     return [pooled(i, author=a, **options).candidate for a in authors for i in range(each)]
@@ -142,16 +147,14 @@ def test_however_many_keys_sybil_mints_all_of_them_weigh_what_one_newcomer_does(
     assert bought <= total / 5
 
 
-def test_a_node_among_strangers_alone_generates_as_if_nobody_were_there():
+def test_a_node_among_strangers_alone_generates_as_if_nobody_were_there(mixture) -> None:
     minted = [b"s" * 28 + number.to_bytes(4) for number in range(300)]
-    mixture = Mixture(MixtureSection(), 1)
     assert mixture.spared(groups(minted, 6), frozenset()) == 0
     assert len(mixture.choose(groups(minted, 6), 1, 8, 8, frozenset())) == 2
     assert len(mixture.choose(groups(minted, 6), 1, 0, 0, frozenset())) == 1
 
 
-def test_only_what_proven_authors_could_really_give_spares_own_groups():
-    mixture = Mixture(MixtureSection(), 1)
+def test_only_what_proven_authors_could_really_give_spares_own_groups(mixture) -> None:
     pool = groups(AUTHORS[:1], 50) + groups(AUTHORS[1:2], 1) + groups(AUTHORS[2:], 9)
     assert mixture.spared(pool, frozenset(AUTHORS[:2])) == 3
     assert mixture.spared([replace(c, uses=1) for c in pool], frozenset(AUTHORS[:2])) == 0
@@ -286,8 +289,7 @@ def minted(count: int) -> list[bytes]:
     return [b"s" * 28 + number.to_bytes(4) for number in range(count)]
 
 
-def test_groups_that_teach_nothing_spare_no_own_ones() -> None:
-    mixture = Mixture(MixtureSection(), 1)
+def test_groups_that_teach_nothing_spare_no_own_ones(mixture) -> None:
     assert mixture.spared(groups(AUTHORS, rewards=(1.0, 1.0)), EVERYBODY) == 0
     assert mixture.spared(groups(AUTHORS), EVERYBODY) == 6
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -15,7 +15,15 @@ from protocol.messages import MANIFEST_STREAM, PROFILE_STREAM
 from protocol.profile import Profile, sign_profile
 from swarm.profiles import AGAIN_SECONDS, KEPT_SECONDS, Profiles
 from swarm.transport.transport import HandlerLimits, Refusal
-from tests.swarm.network_parts import EPOCH_SECONDS, FOUNDER, MemorySwarm, Node, identity, manifest
+from tests.swarm.network_parts import (
+    EPOCH_SECONDS,
+    FOUNDER,
+    MemorySwarm,
+    Node,
+    answers,
+    identity,
+    manifest,
+)
 
 ANNA = Profile("anna", "Two old laptops.", "tiny", "0.1.0", 1.7e9)
 BEN = Profile("ben", "", "", "0.1.0", 1.7e9)
@@ -24,23 +32,9 @@ SWARM = swarm_id(SIGNED)
 HOUR = 3600.0
 
 
-def run(scenario: Callable[[MemorySwarm], Awaitable[None]]) -> None:
-    async def within() -> None:
-        await scenario(MemorySwarm())
-
-    asyncio.run(within())
-
-
 def serves(node: Node, answer: Callable[[], bytes]) -> list[str]:
     """Let a node answer another profile; who asked for it."""
-    asked: list[str] = []
-
-    async def handler(asker: str, request: bytes) -> bytes:
-        asked.append(asker)
-        return answer()
-
-    node.transport.handle(PROFILE_STREAM, handler, HandlerLimits(64, 8, 8))
-    return asked
+    return answers(node, PROFILE_STREAM, answer)
 
 
 async def meet(node: Node) -> None:
@@ -67,8 +61,7 @@ async def test_members_tell_each_other_their_names_and_who_has_none_tells_nothin
     assert not any(name.startswith("profiles") for name in anna.counters.snapshot())
 
 
-async def test_two_of_one_name_stay_two_peers(swarm: MemorySwarm) -> None:
-    anna = await swarm.join("anna")
+async def test_two_of_one_name_stay_two_peers(swarm, anna) -> None:
     for name in ("ben", "mallory"):
         await swarm.join(name, profile=BEN)
     await meet(anna)
@@ -77,8 +70,7 @@ async def test_two_of_one_name_stay_two_peers(swarm: MemorySwarm) -> None:
     assert len({peer.peer_id for peer in peers}) == len({p.author for p in peers}) == 2
 
 
-async def test_each_is_asked_once_an_hour_and_shows_what_it_tells_then(swarm: MemorySwarm) -> None:
-    anna, ben = await swarm.join("anna"), await swarm.join("ben")
+async def test_each_is_asked_once_an_hour_and_shows_what_it_tells_then(swarm, anna, ben) -> None:
     names = iter(("ben", "benjamin"))
     asked = serves(ben, lambda: sign_profile(replace(BEN, name=next(names)), ben.identity, SWARM))
     for _ in range(10):
@@ -90,8 +82,7 @@ async def test_each_is_asked_once_an_hour_and_shows_what_it_tells_then(swarm: Me
     assert told(anna)[ben.transport.peer_id] == replace(BEN, name="benjamin")
 
 
-async def test_an_older_peer_that_knows_no_profile_is_asked_ever_more_rarely_and_not_blamed(swarm):
-    anna, old = await swarm.join("anna"), await swarm.join("old")
+async def test_an_older_peer_without_profiles_is_asked_ever_less_and_not_blamed(swarm, anna, old):
     old.publish()
     await old.member.step()
     await anna.member.step()
@@ -113,21 +104,15 @@ async def test_an_older_peer_that_knows_no_profile_is_asked_ever_more_rarely_and
     assert not any(name.startswith("profiles") for name in anna.counters.snapshot())
 
 
-async def test_nobody_of_another_swarm_is_asked(swarm: MemorySwarm) -> None:
-    anna, stranger = await swarm.join("anna"), await swarm.join("stranger")
+async def test_nobody_of_another_swarm_is_asked(anna, stranger) -> None:
     elsewhere = sign_manifest(manifest(name="elsewhere"), FOUNDER)
-
-    async def answer(asker: str, request: bytes) -> bytes:
-        return elsewhere
-
-    stranger.transport.handle(MANIFEST_STREAM, answer, HandlerLimits(0, 8, 8))
+    answers(stranger, MANIFEST_STREAM, lambda: elsewhere)
     asked = serves(stranger, lambda: sign_profile(ANNA, stranger.identity, SWARM))
     await meet(anna)
     assert asked == []
 
 
-async def test_mallory_does_not_pass_for_another_by_serving_the_profile_of_that_one(swarm):
-    anna = await swarm.join("anna")
+async def test_mallory_does_not_pass_for_another_by_serving_the_profile_of_that_one(swarm, anna):
     ben = await swarm.join("ben", profile=BEN)
     mallory = await swarm.join("mallory")
     replayed = sign_profile(BEN, ben.identity, SWARM)
@@ -138,25 +123,20 @@ async def test_mallory_does_not_pass_for_another_by_serving_the_profile_of_that_
     assert anna.count("profiles_refused{reason=other_author}") == 1
 
 
+MALLORYS = sign_profile(BEN, identity("mallory"), SWARM)
+
+
 @pytest.mark.parametrize(
-    ("how", "reason"),
+    ("forged", "reason"),
     [
-        ("forged", "bad_signature"),
-        ("of another swarm", "wrong_swarm"),
-        ("of another kind", "bad_magic"),
-        ("no bytes", "truncated"),
+        (MALLORYS[:40] + identity("ben").author + MALLORYS[72:], "bad_signature"),
+        (sign_profile(BEN, identity("mallory"), bytes(32)), "wrong_swarm"),
+        (SIGNED[: len(MALLORYS)], "bad_magic"),
+        (b"", "truncated"),
     ],
+    ids=["forged", "of another swarm", "of another kind", "no bytes"],
 )
-async def test_mallory_forges_nothing_that_is_shown(swarm: MemorySwarm, how: str, reason: str):
-    mallorys, bens = identity("mallory"), identity("ben")
-    signed = sign_profile(BEN, mallorys, SWARM)
-    forged = {
-        "forged": signed[:40] + bens.author + signed[72:],
-        "of another swarm": sign_profile(BEN, mallorys, bytes(32)),
-        "of another kind": SIGNED[: len(signed)],
-        "no bytes": b"",
-    }[how]
-    anna, mallory = await swarm.join("anna"), await swarm.join("mallory")
+async def test_mallory_forges_nothing_that_is_shown(anna, mallory, forged, reason):
     serves(mallory, lambda: forged)
     await meet(anna)
     assert told(anna) == {mallory.transport.peer_id: None}
@@ -179,21 +159,16 @@ async def test_mallory_forges_nothing_that_is_shown(swarm: MemorySwarm, how: str
         "e" * 49,
     ],
 )
-async def test_eves_texts_that_act_are_refused_whole(swarm: MemorySwarm, text: str) -> None:
+async def test_eves_texts_that_act_are_refused_whole(anna, eve, text: str) -> None:
     wire = {"name": text, "line": "", "model": "", "version": "", "made": 1.7e9}
-    anna, eve = await swarm.join("anna"), await swarm.join("eve")
-    body = encode(wire)
-    serves(eve, lambda: envelope.close(envelope.PROFILE, SWARM, eve.identity, body))
+    serves(eve, lambda: envelope.close(envelope.PROFILE, SWARM, eve.identity, encode(wire)))
     await meet(anna)
     assert told(anna) == {eve.transport.peer_id: None}
-    assert [n for n in anna.counters.snapshot() if n.startswith("profiles_refused")] in (
-        ["profiles_refused{reason=bad_schema}"],
-        ["profiles_refused{reason=too_large}"],
-    )
+    (refused,) = (n for n in anna.counters.snapshot() if n.startswith("profiles_refused"))
+    assert refused.partition("reason=")[2] in ("bad_schema}", "too_large}")
 
 
-async def test_what_no_longer_holds_is_not_shown_any_more(swarm: MemorySwarm) -> None:
-    anna, eve = await swarm.join("anna"), await swarm.join("eve")
+async def test_what_no_longer_holds_is_not_shown_any_more(swarm, anna, eve) -> None:
     answers = [sign_profile(BEN, eve.identity, SWARM), b"nothing of the kind"]
     serves(eve, lambda: answers.pop(0))
     await meet(anna)
@@ -203,8 +178,7 @@ async def test_what_no_longer_holds_is_not_shown_any_more(swarm: MemorySwarm) ->
     assert told(anna) == {eve.transport.peer_id: None}
 
 
-async def test_flos_ten_megabytes_are_not_read_and_she_is_left_alone(swarm: MemorySwarm) -> None:
-    anna, flo = await swarm.join("anna"), await swarm.join("flo")
+async def test_flos_ten_megabytes_are_not_read_and_she_is_left_alone(anna, flo) -> None:
     asked = serves(flo, lambda: bytes(10_000_000))
     for _ in range(8):
         await meet(anna)
@@ -212,8 +186,7 @@ async def test_flos_ten_megabytes_are_not_read_and_she_is_left_alone(swarm: Memo
     assert anna.transport.bytes_in < 100_000
 
 
-async def test_flo_who_never_finishes_holds_up_no_other(swarm: MemorySwarm) -> None:
-    anna = await swarm.join("anna")
+async def test_flo_who_never_finishes_holds_up_no_other(swarm, anna) -> None:
     ben = await swarm.join("ben", profile=BEN)
     flo = await swarm.join("flo")
 
@@ -232,8 +205,7 @@ async def test_flo_who_never_finishes_holds_up_no_other(swarm: MemorySwarm) -> N
     assert anna.count("profiles_refused{reason=deadline}") == 1
 
 
-async def test_what_one_told_who_is_gone_is_shown_for_a_day_and_no_longer(swarm: MemorySwarm):
-    anna = await swarm.join("anna")
+async def test_what_one_told_who_is_gone_is_shown_for_a_day_and_no_longer(swarm, anna) -> None:
     profiles = Profiles(
         anna.transport, anna.exchange, SWARM, swarm.clock, anna.counters, EPOCH_SECONDS
     )

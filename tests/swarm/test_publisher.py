@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -16,24 +14,18 @@ import pytest
 from protocol.announcement import Offer
 from protocol.frame import without_tokens
 from swarm.common.clock import VirtualClock
-from swarm.common.counters import Counters
 from swarm.groups import Origin, pack_waiting
 from swarm.journal import Journal
 from swarm.publisher import MAX_ANNOUNCEMENTS, Outbox
 from tests.long_answers import long_group
 from tests.swarm.experience_parts import START, group
-from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node
+from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, running
 
 ORIGIN = Origin(
     policy_step=3, model="tiny", encoding=b"\x01" * 32, temperature=0.5, max_new_tokens=16
 )
 ALL = 1 << 40
 NEVER = {"oldest_epoch": 0, "oldest_frame": 0.0, "max_bytes": 1 << 30}
-
-
-@pytest.fixture
-def counters() -> Counters:
-    return Counters()
 
 
 @pytest.fixture
@@ -141,25 +133,12 @@ TURN = EPOCH_SECONDS / 4
 EARLY = TURN / 10
 
 
-@asynccontextmanager
-async def running(node: Node) -> AsyncIterator[None]:
-    """Run a member until the block ends."""
-    work = asyncio.ensure_future(node.member.run())
-    try:
-        yield
-    finally:
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
-
-
 async def start_of_epoch(swarm: MemorySwarm) -> None:
     """Go on to where an epoch has just begun."""
     await swarm.clock.advance(EPOCH_SECONDS - swarm.clock.time() % EPOCH_SECONDS)
 
 
-async def test_what_comes_between_two_turns_is_announced_before_the_next() -> None:
-    swarm = MemorySwarm()
-    anna = await swarm.join("anna")
+async def test_what_comes_between_two_turns_is_announced_before_the_next(swarm, anna) -> None:
     await start_of_epoch(swarm)
     async with running(anna):
         await swarm.clock.advance(EARLY)
@@ -178,9 +157,7 @@ async def in_a_thread(node: Node) -> None:
     learner.join()
 
 
-async def test_a_node_with_news_all_the_time_announces_in_turns_and_four_times_an_epoch() -> None:
-    swarm = MemorySwarm()
-    anna = await swarm.join("anna")
+async def test_a_node_with_news_at_all_times_announces_in_turns_four_times_an_epoch(swarm, anna):
     await start_of_epoch(swarm)
     await swarm.clock.advance(EARLY)
     async with running(anna):
@@ -192,9 +169,7 @@ async def test_a_node_with_news_all_the_time_announces_in_turns_and_four_times_a
         assert anna.outbox.take(1 << 20) == []
 
 
-async def test_news_wait_for_a_turn_once_others_went_out_a_moment_before() -> None:
-    swarm = MemorySwarm()
-    anna = await swarm.join("anna")
+async def test_news_wait_for_a_turn_once_others_went_out_a_moment_before(swarm, anna) -> None:
     await start_of_epoch(swarm)
     async with running(anna):
         await swarm.clock.advance(EARLY)
@@ -207,18 +182,14 @@ async def test_news_wait_for_a_turn_once_others_went_out_a_moment_before() -> No
         assert anna.count("frames_sealed") == 2
 
 
-async def test_a_node_without_news_announces_once_an_epoch() -> None:
-    swarm = MemorySwarm()
-    anna = await swarm.join("anna")
+async def test_a_node_without_news_announces_once_an_epoch(swarm, anna) -> None:
     await start_of_epoch(swarm)
     async with running(anna):
         await swarm.clock.advance(5.5 * EPOCH_SECONDS)
         assert anna.count("announced") == 6
 
 
-async def test_what_comes_while_the_network_stands_still_goes_out_when_it_runs_again() -> None:
-    swarm = MemorySwarm()
-    anna = await swarm.join("anna")
+async def test_what_comes_while_the_network_stands_still_goes_out_when_it_runs_again(swarm, anna):
     async with running(anna):
         await swarm.clock.advance(EARLY)
     await in_a_thread(anna)
@@ -228,11 +199,9 @@ async def test_what_comes_while_the_network_stands_still_goes_out_when_it_runs_a
         assert anna.outbox.take(1 << 20) == []
 
 
-def test_a_loop_that_was_closed_is_not_told() -> None:
+def test_a_loop_that_was_closed_is_not_told(swarm: MemorySwarm) -> None:
     async def scenario() -> Node:
-        swarm = MemorySwarm()
-        anna = await swarm.join("anna")
-        async with running(anna):
+        async with running(anna := await swarm.join("anna")):
             await swarm.clock.advance(EARLY)
         return anna
 
@@ -241,9 +210,7 @@ def test_a_loop_that_was_closed_is_not_told() -> None:
     assert len(anna.outbox.take(1 << 20)) == 1
 
 
-async def test_a_member_does_not_run_twice() -> None:
-    swarm = MemorySwarm()
-    anna = await swarm.join("anna")
+async def test_a_member_does_not_run_twice(swarm, anna) -> None:
     async with running(anna):
         await swarm.clock.advance(EARLY)
         with pytest.raises(RuntimeError, match="listens already"):
@@ -258,9 +225,9 @@ OVER = {
 
 
 @pytest.mark.parametrize("texts", OVER.values(), ids=OVER)
-async def test_a_group_that_the_manifest_forbids_stays_here_and_costs_no_strike(texts, caplog):
-    swarm = MemorySwarm()
-    anna, ben = await swarm.join("anna"), await swarm.join("ben")
+async def test_a_group_that_the_manifest_forbids_stays_here_and_costs_no_strike(
+    swarm, anna, ben, texts, caplog
+):
     anna.publish(3)
     anna.publish(1, texts)
     for _ in range(4):

@@ -86,8 +86,7 @@ def test_a_few_keys_take_little_memory_however_often_their_ranks_change() -> Non
     assert taken < 64 << 10
 
 
-def test_pauses_double_up_to_the_longest_and_one_success_ends_them() -> None:
-    clock = VirtualClock()
+def test_pauses_double_up_to_the_longest_and_one_success_ends_them(clock) -> None:
     backoff: Backoff[str] = Backoff(clock, first=1.0, longest=10.0, free=1)
     assert [backoff.failed("sid") for _ in range(6)] == [0, 1, 2, 4, 8, 10]
     assert backoff.waits("sid")
@@ -108,8 +107,7 @@ def test_a_backoff_remembers_a_bounded_number_of_keys() -> None:
     assert len(backoff) == MAX_REMEMBERED
 
 
-def test_a_peer_is_shown_out_for_a_flood_of_refusals_and_not_for_as_many_in_hours() -> None:
-    clock = VirtualClock()
+def test_a_peer_is_shown_out_for_a_flood_of_refusals_and_not_for_as_many_in_hours(clock) -> None:
     flood = FloodGuard(clock)
     assert not any(flood.refused("ben") or wait(clock, FADE_SECONDS) for _ in range(300))
     assert [flood.refused("flo") for _ in range(int(MOST_REFUSALS))].count(True) == 1

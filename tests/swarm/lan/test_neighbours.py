@@ -50,8 +50,7 @@ def test_a_network_of_a_thousand_hosts_is_dialled_a_few_at_a_time():
     assert len(neighbours().due(crowd, (), OURS)) == AT_A_TIME
 
 
-def test_who_does_not_answer_is_left_alone_for_a_while_and_longer_each_time():
-    clock = VirtualClock()
+def test_who_does_not_answer_is_left_alone_for_a_while_and_longer_each_time(clock) -> None:
     here, gone = neighbours(clock), seen("gone")
     for pause in (FIRST_REDIAL_PAUSE, 2 * FIRST_REDIAL_PAUSE):
         assert here.due([gone], (), OURS) == [gone]

@@ -153,6 +153,12 @@ async def break_down(transport: NodeTransport) -> None:
         await transport.node.stop()
 
 
+async def both(swarm: Swarm, **options: object) -> tuple[Transport, Transport]:
+    """Anna, and bert who dials her."""
+    anna = await swarm.member("anna", **options)
+    return anna, await swarm.member("bert", peers=anna.addresses())
+
+
 def echo_on(transport: Transport) -> None:
     async def echo(peer: str, request: bytes) -> bytes:
         if request == b"no":
@@ -163,9 +169,8 @@ def echo_on(transport: Transport) -> None:
 
 
 async def test_two_nodes_exchange_records_and_streams(swarm: Swarm) -> None:
-    anna = await swarm.member("anna")
+    anna, bert = await both(swarm)
     echo_on(anna)
-    bert = await swarm.member("bert", peers=anna.addresses())
     assert anna.peer_id in bert.peers()
     assert anna.peer_id == Identity.load(swarm.folder / "anna.key").peer_id
 
@@ -222,10 +227,7 @@ async def test_a_record_is_checked_where_it_is_stored_and_where_it_is_read(swarm
 
 
 async def test_who_watches_a_key_hears_of_good_records_that_others_store_under_it(swarm: Swarm):
-    def only_good(record: RecordView) -> bool:
-        return record.value.startswith(b"good")
-
-    anna = await swarm.member("anna", only_good)
+    anna = await swarm.member("anna", lambda record: record.value.startswith(b"good"))
     heard: list[bytes] = []
     anna.watch(["a key"], heard.append)
     bert = await swarm.member("bert", peers=anna.addresses())
@@ -255,8 +257,7 @@ async def test_who_watches_a_key_goes_on_doing_so_when_its_node_failed(swarm: Sw
 @wires
 async def test_a_node_that_fails_comes_back_with_the_same_identity_port_and_handlers(swarm: Swarm):
     counters = Counters()
-    anna = await swarm.member("anna", counters=counters)
-    bert = await swarm.member("bert", peers=anna.addresses())
+    anna, bert = await both(swarm, counters=counters)
     echo_on(anna)
     addresses, peer = anna.addresses(), anna.peer_id
     await anna.store("k", b"anna", b"kept", swarm.in_a_minute())
@@ -291,8 +292,7 @@ async def test_a_node_that_fails_again_before_it_serves_is_started_once_more(swa
 
     for kind in (HivemindNode, Libp2pNode):
         monkeypatch.setattr(kind, "start", dying(kind.start))
-    anna = await swarm.member("anna")
-    bert = await swarm.member("bert", peers=anna.addresses())
+    anna, bert = await both(swarm)
     echo_on(anna)
     peer, first = anna.peer_id, anna.node
     await break_down(anna)
@@ -344,8 +344,7 @@ async def test_a_node_finds_the_swarm_again_by_its_peer_cache(swarm: Swarm) -> N
 
 @wires
 async def test_a_peer_met_a_moment_ago_is_dialled_again_though_others_are_connected(swarm: Swarm):
-    anna = await swarm.member("anna")
-    bert = await swarm.member("bert", peers=anna.addresses())
+    anna, bert = await both(swarm)
     carl = await swarm.member("carl", peers=anna.addresses())
     await until(lambda: set(anna.peers()) == {bert.peer_id, carl.peer_id})
     await asyncio.sleep(2 * WATCH_SECONDS)
@@ -391,8 +390,7 @@ async def test_a_stream_that_nobody_reads_does_not_hold_up_the_others(swarm: Swa
 
 
 async def test_a_peer_that_is_only_known_by_name_is_found_through_another(swarm: Swarm) -> None:
-    anna = await swarm.member("anna")
-    bert = await swarm.member("bert", peers=anna.addresses())
+    anna, bert = await both(swarm)
     echo_on(bert)
     carl = await swarm.member("carl")
     await carl.connect(anna.addresses()[0])

@@ -48,8 +48,7 @@ def routing(clock: VirtualClock):
     )
 
 
-async def test_flo_has_one_place_in_the_routing_table_however_many_ids_she_claims() -> None:
-    clock = VirtualClock()
+async def test_flo_has_one_place_in_the_routing_table_however_many_ids_she_claims(clock) -> None:
     table, one, counters, made = routing(clock)
     for n in range(500):
         await one.update(made(f"flo {n}"), "flo")
@@ -143,9 +142,8 @@ def test_only_what_is_stored_under_the_latest_keys_is_told() -> None:
     assert heard == [b"one", b"two"]
 
 
-def test_flo_who_floods_a_key_is_heard_so_many_times_and_then_no_more() -> None:
+def test_flo_who_floods_a_key_is_heard_so_many_times_and_then_no_more(counters) -> None:
     heard: list[bytes] = []
-    counters = Counters()
     watch = Watch(counters)
     watch.begin(["a key"], heard.append)
     for number in range(1000):

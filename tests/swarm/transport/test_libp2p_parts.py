@@ -53,8 +53,7 @@ def table(clock: VirtualClock | None = None) -> tuple[RoutingTable, Counters]:
     return RoutingTable(OWN, PeerLimits(clock or VirtualClock(), counters), counters), counters
 
 
-async def test_flo_has_one_place_in_the_routing_table_however_many_ids_she_claims() -> None:
-    clock = VirtualClock()
+async def test_flo_has_one_place_in_the_routing_table_however_many_ids_she_claims(clock) -> None:
     known, counters = table(clock)
     for n in range(500):
         known.seen(node(n), "flo")
@@ -83,8 +82,7 @@ def test_a_crowd_of_peers_waits_in_a_bounded_list_and_who_is_gone_makes_room() -
     assert len(known) == BUCKET
 
 
-async def test_mallory_who_waits_under_many_ids_has_one_place_and_leaves_nothing_behind() -> None:
-    clock = VirtualClock()
+async def test_mallory_who_waits_under_many_ids_has_one_place_and_leaves_nothing_behind(clock):
     known, _ = table(clock)
     for n in range(BUCKET):
         known.seen(node(n), f"honest {n}")
@@ -203,13 +201,12 @@ async def test_larry_lists_this_node_and_a_crowd_and_the_search_ends() -> None:
     assert counters.snapshot()["neighbours_refused"] > 0
 
 
-async def test_a_node_that_does_not_answer_is_forgotten_and_the_others_are_asked() -> None:
+async def test_a_node_that_does_not_answer_is_forgotten_and_the_others_are_asked(counters) -> None:
     async def call(peer: str, name: str, request: bytes) -> bytes:
         if peer == PEERS[0]:
             raise PeerUnreachable("gone")
         return calls.pack_results([Result(None, 0.0, ())], node(2))
 
-    counters = Counters()
     hash_table = Libp2pDHT("own", call, counters, PeerLimits(VirtualClock(), counters))
     hash_table.table.seen(node(1), PEERS[0])
     hash_table.table.seen(node(2), PEERS[1])
@@ -238,8 +235,7 @@ async def test_mallory_answers_a_store_with_nonsense_and_the_others_keep_the_rec
     assert (took, counters.snapshot()["dht_answers_refused"]) == ([PEERS[1]], 1)
 
 
-async def test_a_shelf_forgets_what_has_expired_and_keeps_the_later_of_two() -> None:
-    clock = VirtualClock()
+async def test_a_shelf_forgets_what_has_expired_and_keeps_the_later_of_two(clock) -> None:
     now, shelf = clock.time(), Shelf(clock)
     assert not shelf.store_subkey(b"k", b"late", b"v", now)
     assert shelf.store_subkey(b"k", b"anna", b"first", now + 10)

@@ -41,8 +41,7 @@ def test_the_longest_waited_for_of_whoever_holds_most_gives_way_to_a_newcomer() 
     assert [place for place in alive if place.lost] == alive[:1]
 
 
-def test_who_is_worked_for_never_gives_way() -> None:
-    clock = VirtualClock()
+def test_who_is_worked_for_never_gives_way(clock) -> None:
     held, taken = filled(clock, 8)
     for place in taken:
         held.work(place)
@@ -50,8 +49,7 @@ def test_who_is_worked_for_never_gives_way() -> None:
     assert held.take(identity("ben").peer_id) is None
 
 
-def test_among_equals_only_a_request_waited_for_long_gives_way() -> None:
-    clock = VirtualClock()
+def test_among_equals_only_a_request_waited_for_long_gives_way(clock) -> None:
     held = places(clock)
     for sam in sams(TOTAL):
         held.take(sam)
@@ -62,8 +60,7 @@ def test_among_equals_only_a_request_waited_for_long_gives_way() -> None:
     assert held.take(ben) is None, "he would have more than they"
 
 
-def test_an_answer_not_taken_gives_way_after_its_time_and_not_before() -> None:
-    clock = VirtualClock()
+def test_an_answer_not_taken_gives_way_after_its_time_and_not_before(clock) -> None:
     held, taken = filled(clock, 2)
     for place in taken:
         held.work(place)

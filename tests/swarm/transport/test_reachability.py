@@ -113,8 +113,7 @@ async def test_who_is_connected_through_a_relay_has_nothing_dialled() -> None:
         await handler(through)(ALICE, encode_dial_back_request((5,)))
 
 
-async def test_flo_is_dialled_once_in_a_while_however_often_she_asks() -> None:
-    clock = VirtualClock()
+async def test_flo_is_dialled_once_in_a_while_however_often_she_asks(clock) -> None:
     async with listening(b"") as (port, seen):
         flo = handler("/ip4/127.0.0.1/tcp/5", clock=clock)
         for _ in range(20):

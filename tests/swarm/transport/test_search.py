@@ -72,11 +72,10 @@ def test_who_waits_under_two_ids_is_asked_once() -> None:
     assert (asked, found) == (["ben"], [(1, "ben")])
 
 
-def test_mallory_names_a_crowd_that_does_not_answer_and_who_does_is_asked_soon() -> None:
+def test_mallory_names_a_crowd_that_does_not_answer_and_who_does_is_asked_soon(counters) -> None:
     crowd = [(node, f"nobody {node}") for node in range(1, BUCKET + 1)]
     honest = named(*range(1000, 1008))
     answers = {"mallory": crowd, **{peer: [] for _, peer in honest}}
-    counters = Counters()
     asked, found = searched(answers, [(100, "mallory"), *honest], counters)
     silent = sum(peer.startswith("nobody") for peer in asked)
     assert counters.snapshot()["searches_unanswered"] == silent
@@ -163,22 +162,20 @@ def test_who_is_no_node_of_the_table_is_asked_and_keeps_nothing() -> None:
     assert asyncio.run(search.nearest(named(9))) == named(3)
 
 
-def test_a_crowd_of_mallorys_is_asked_so_much_and_no_more() -> None:
+def test_a_crowd_of_mallorys_is_asked_so_much_and_no_more(counters) -> None:
     ids = count(1_000_000, -1)
 
     class Crowd(dict):
         def get(self, peer: str, default: object = None) -> Named:
             return named(*(next(ids) for _ in range(2 * BUCKET)))
 
-    counters = Counters()
     asked, found = searched(Crowd(), named(2_000_000), counters)
     assert len(asked) == len(set(asked)) == MOST_ASKED
     assert len(found) == BUCKET
     assert counters.snapshot()["neighbours_refused"] == MOST_ASKED * BUCKET
 
 
-def test_nobody_names_this_node_nor_a_peer_twice() -> None:
-    counters = Counters()
+def test_nobody_names_this_node_nor_a_peer_twice(counters) -> None:
     answers = {"peer 9": [(0, "larry"), (3, "own"), (1, "ben"), (2, "ben")], "ben": []}
     asked, found = searched(answers, named(9), counters)
     assert (asked, found) == (["peer 9", "ben"], [(1, "ben"), (9, "peer 9")])

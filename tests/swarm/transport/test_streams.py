@@ -81,8 +81,7 @@ def test_a_request_comes_back_as_its_answer(size: int) -> None:
     assert asyncio.run(asked(served_by(service()), request)) == b"flo" + request
 
 
-def test_a_request_over_the_limit_is_refused_before_it_is_read() -> None:
-    counters = Counters()
+def test_a_request_over_the_limit_is_refused_before_it_is_read(counters) -> None:
     with pytest.raises((Refused, PeerUnreachable)):
         asyncio.run(asked(served_by(service(counters=counters)), bytes(100_001)))
     assert counters.snapshot() == {"requests_refused{protocol=echo,reason=too_large}": 1.0}
@@ -178,8 +177,7 @@ async def test_slow_sam_gains_nothing_by_hanging_up_before_his_time_is_over() ->
         pass
 
 
-async def test_a_request_that_gives_way_is_a_refusal_and_no_fault() -> None:
-    counters = Counters()
+async def test_a_request_that_gives_way_is_a_refusal_and_no_fault(counters) -> None:
     at = service(places=4, counters=counters)
     opened = [await pair() for _ in range(3)]
     waiting = [asyncio.ensure_future(streams.serve(*far, at, "slow sam")) for _, far in opened]

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.common.counters import Counters
 from swarm.transport.subprocess import child as child_module
 from swarm.transport.subprocess.child import (
     LONGEST_PAUSE,
@@ -58,12 +57,10 @@ BUSY = "while True: pass"
 
 @pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="stands still on Linux only")
-def test_a_daemon_that_would_use_a_core_gets_its_share_of_it(monkeypatch) -> None:
-    # So little that it wants more on the busiest machine.
+def test_a_daemon_that_would_use_a_core_gets_its_share_of_it(counters, monkeypatch) -> None:
     monkeypatch.setattr(child_module, "SAVED_SECONDS", 0.01)
     monkeypatch.setattr(child_module, "SHARE", 0.0)
     monkeypatch.setattr(child_module, "LEAST", 0.01)
-    counters = Counters()
     with subprocess.Popen([sys.executable, "-c", BUSY]) as busy:
         try:
 
