@@ -17,6 +17,7 @@ import pytest
 from protocol.codec import MAX_FRAME_BYTES
 from protocol.identity import Identity
 from protocol.messages import MAX_PULL_RESPONSE_BYTES
+from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.transport import node_transport, streams
 from swarm.transport.hivemind.node import HivemindNode
@@ -46,17 +47,11 @@ LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 ECHO = "swarm-node/test/echo"
 
 
-class WrongClock:
+class WrongClock(SystemClock):
     """A machine whose clock is ten seconds off."""
 
     def time(self) -> float:
         return time.time() - 10
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
 
 def daemons() -> set[int]:
