@@ -53,11 +53,10 @@ class Member:
 
     def start(self) -> Member:
         """Begin a life."""
-        config = str(self.folder / "node.toml")
         self._process = subprocess.Popen(
             [
                 *(*self.place.prefix, sys.executable, "-m", "node.cli.main"),
-                *(self._command, "--config", config, "--stop-on-eof"),
+                *(self._command, "--config", str(self.folder / "node.toml"), "--stop-on-eof"),
             ],
             stdin=subprocess.PIPE,
             stdout=self._output,

@@ -38,8 +38,7 @@ class Machine:
     def __init__(self, place: Place, folder: Path, shell: dict[str, str]) -> None:
         folder.mkdir()
         self.place, self.folder = place, folder
-        roots = f"{shell['PATH']}:/usr/sbin"
-        self._shell = {**shell, "PATH": roots, "OMP_NUM_THREADS": "1"}
+        self._shell = {**shell, "PATH": f"{shell['PATH']}:/usr/sbin", "OMP_NUM_THREADS": "1"}
         self._left_running: list[subprocess.Popen[bytes]] = []
 
     def type(self, script: str, where: Path) -> str:

@@ -53,11 +53,14 @@ class Author:
         self.frames: dict[bytes, bytes] = {}
         self._sequence = 0
 
-    async def begin(self) -> Author:
+    async def __aenter__(self) -> Author:
         self.transport = await self._parts.swarm.stranger(self._name)
         self.transport.handle(PULL_STREAM, self._pull, LIMITS)
         self.transport.handle(GOSSIP_STREAM, self._gossip, LIMITS)
         return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        """The memory ends with the test."""
 
     def offer(self, number: int, *, informative: int = 1, size: int = 500) -> Offer:
         """A frame by its number; the bytes of every author's are others."""
@@ -114,24 +117,19 @@ class Parts:
         self._seed = seed
         self.node: Node
 
-    async def begin(self) -> Parts:
+    async def __aenter__(self) -> Parts:
         self.node = node = await self.swarm.join("anna")
         self.collector = Collector(
-            node.transport,
-            node.directory,
-            node.exchange,
-            self.gate,
-            node.pool,
-            node.accounts,
-            node.counters,
-            self._limits,
-            random.Random(self._seed),
-            node.clock,
+            *(node.transport, node.directory, node.exchange, self.gate, node.pool, node.accounts),
+            *(node.counters, self._limits, random.Random(self._seed), node.clock),
         )
         return self
 
+    async def __aexit__(self, *failure: object) -> None:
+        """Nothing of it outlives the loop."""
+
     async def author(self, name: str) -> Author:
-        return await Author(self, name).begin()
+        return await Author(self, name).__aenter__()
 
     def trust(self, author: Author) -> None:
         """Let an author be known as useful."""
@@ -147,6 +145,7 @@ def run(
 ) -> None:
     async def begun() -> None:
         async with asyncio.timeout(120):
-            await scenario(await Parts(limits, seed=seed).begin())
+            async with Parts(limits, seed=seed) as parts:
+                await scenario(parts)
 
     asyncio.run(begun())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, sign_manifest, swarm_id
@@ -23,7 +25,7 @@ from swarm.pool import Pool
 from swarm.publisher import Outbox
 from swarm.reputation import Accounts
 from swarm.transport.memory import Conditions, MemoryNetwork, MemoryTransport
-from swarm.transport.transport import Transport
+from swarm.transport.transport import HandlerLimits, Transport
 from swarm.verification import Judge, Verdict
 
 FOUNDER = Identity.from_seed(b"founder of the test swarm".ljust(32))
@@ -92,13 +94,7 @@ class Node:
         self.outbox = Outbox(self.journal, counters)
         self.pool = Pool(self.journal, 1000, 1e6, clock, counters)
         self.directory = Directory(
-            transport,
-            self.identity,
-            signed,
-            clock,
-            name.encode(),
-            counters,
-            self.accounts.standing,
+            transport, self.identity, signed, clock, name.encode(), counters, self.accounts.standing
         )
         transport.use_validator(self.directory.check)
         transport.use_standing(OwnFirst(self.identity.author, self.accounts))
@@ -151,6 +147,31 @@ class Node:
     def count(self, name: str) -> float:
         """One of this node's counters."""
         return self.counters.snapshot().get(name, 0.0)
+
+
+@asynccontextmanager
+async def running(*nodes: Node) -> AsyncIterator[None]:
+    """Run members until the block ends; they end by being cancelled."""
+    work = [asyncio.ensure_future(node.member.run()) for node in nodes]
+    try:
+        yield
+    finally:
+        for task in work:
+            task.cancel()
+        ended = await asyncio.gather(*work, return_exceptions=True)
+    assert all(isinstance(each, asyncio.CancelledError) for each in ended), ended
+
+
+def answers(node: Node, stream: str, answer: Callable[[], bytes]) -> list[str]:
+    """Let a node answer something of its own on a stream; who asked."""
+    asked: list[str] = []
+
+    async def handler(asker: str, request: bytes) -> bytes:
+        asked.append(asker)
+        return answer()
+
+    node.transport.handle(stream, handler, HandlerLimits(64, 8, 8))
+    return asked
 
 
 class MemorySwarm:

@@ -10,11 +10,16 @@ from dataclasses import replace
 
 import pytest
 
+from protocol.announcement import offer_of
+from protocol.frame import open_frame
 from protocol.identity import Identity
 from protocol.manifest import AllowList
 from protocol.rollout import decode_group
+from swarm.admission import KEPT, Admission, RefusedGroups
+from swarm.groups import TaskRef
 from swarm.journal import Journal, backup_path, open_or_restore
-from swarm.verification import Asked, Judged, JudgeRefused
+from swarm.reputation import PROVEN
+from swarm.verification import Asked, Judged, JudgeRefused, Verdict
 from tests.swarm.admission_parts import EPOCH_SECONDS, NOW, Gate, Peer, SumJudge
 from tests.swarm.experience_parts import START, wait
 
@@ -31,11 +36,9 @@ def anna(gate) -> Peer:
 
 def test_an_honest_frame_is_admitted_with_rewards_and_prompt_of_our_own(gate, anna):
     group = anna.group(3, ["wrong", "right", "wrong"])
-    frame = anna.frame(group)
-    (pooled,) = asyncio.run(gate.admission.admit(frame, anna.author))
-    assert pooled.key == (anna.author, NOW, 3)
-    assert pooled.group == group
-    assert decode_group(pooled.encoded) == group
+    (pooled,) = asyncio.run(gate.admission.admit(anna.frame(group), anna.author))
+    assert (pooled.key, pooled.group) == ((anna.author, NOW, 3), group)
+    assert decode_group(pooled.told) == group
     assert pooled.prompt.endswith("+ 1")
     assert (pooled.policy_step, pooled.encoding, pooled.received) == (5, b"\x02" * 32, START)
     assert gate.accounts.get(anna.author).admitted == 1
@@ -137,22 +140,19 @@ def test_old_epochs_are_refused_without_a_strike(gate, anna):
     groups = [anna.group(0, epoch=NOW - age) for age in (4, 5, 6, 1000)]
     admitted = gate.admission.examine(anna.frame(*groups), anna.author)
     assert [NOW - p.group.epoch for p in admitted] == [4, 5]
-    assert gate.refused() == {"stale_epoch": 2}
-    assert gate.accounts.get(anna.author).strikes == 0.0
+    assert (gate.refused(), gate.accounts.get(anna.author).strikes) == ({"stale_epoch": 2}, 0.0)
 
 
 def test_a_frame_met_twice_is_admitted_once_and_nobody_is_blamed(gate, anna):
     frame = anna.frame(anna.group(0), anna.group(1))
     assert gate.admit(frame, anna.author) == [0, 1]
     assert gate.admit(frame, anna.author) == []
-    assert gate.refused() == {"replay": 2}
-    assert gate.accounts.get(anna.author).strikes == 0.0
+    assert (gate.refused(), gate.accounts.get(anna.author).strikes) == ({"replay": 2}, 0.0)
     assert gate.judge.calls == 2
 
 
-def test_a_draw_met_before_a_restart_is_still_known(tmp_path):
+def test_a_draw_met_before_a_restart_is_still_known(anna, tmp_path) -> None:
     gate = Gate(tmp_path / "journal.sqlite")
-    anna = Peer(gate)
     frame = anna.frame(anna.group(0))
     assert gate.admit(frame, anna.author) == [0]
     gate.journal.close()
@@ -167,10 +167,9 @@ def test_what_is_remembered_of_draws_does_not_grow_for_ever(gate, anna):
     assert gate.journal.read("SELECT count(*) FROM seen")[0][0] <= 7
 
 
-def test_after_a_restore_epochs_that_may_have_been_used_are_left_out(tmp_path):
+def test_after_a_restore_epochs_that_may_have_been_used_are_left_out(anna, tmp_path) -> None:
     path = tmp_path / "journal.sqlite"
     gate = Gate(path)
-    anna = Peer(gate)
     gate.journal.backup()
     frame = anna.frame(anna.group(0), anna.group(0, epoch=NOW + 1))
     assert gate.admit(frame, anna.author) == [0, 0]
@@ -192,3 +191,160 @@ def test_authors_off_the_allow_list_are_left_out_without_a_strike():
     assert gate.admit(stranger.frame(stranger.group(0)), stranger.author) == []
     assert gate.refused() == {"not_admitted": 1}
     assert gate.accounts.get(stranger.author).strikes == 0.0
+
+
+GROUP_SECONDS = 2.0
+"""Of a frame's 3.75, an author's 7.5 and all newcomers' 7.5 in an epoch of a minute."""
+
+
+class Timed(SumJudge):
+    """Says that each group took two seconds."""
+
+    def judge(
+        self, task: TaskRef, texts: Sequence[str], *, seconds: float | None = None
+    ) -> Verdict:
+        return replace(super().judge(task, texts), seconds=GROUP_SECONDS)
+
+
+class Partly(SumJudge):
+    """Judges two groups at once, and knows of the first alone what it took."""
+
+    def judge_some(
+        self, asked: Sequence[Asked], *, seconds: float | None = None
+    ) -> Sequence[Judged]:
+        first, second = [self.judge(each.task, each.texts) for each in asked[:2]]
+        return replace(first, seconds=100.0), second
+
+
+class Beyond(SumJudge):
+    """Gives rewards that are none."""
+
+    def __init__(self, reward: float) -> None:
+        super().__init__()
+        self.reward = reward
+
+    def judge(
+        self, task: TaskRef, texts: Sequence[str], *, seconds: float | None = None
+    ) -> Verdict:
+        return Verdict("?", (self.reward,) * len(texts))
+
+
+def gate_of(judge: SumJudge) -> Gate:
+    gate = Gate()
+    gate.judge = judge
+    gate.open(gate.journal)
+    return gate
+
+
+def frames(peer: Peer, count: int, groups: int) -> list[bytes]:
+    return [
+        peer.frame(*(peer.group(groups * n + i) for i in range(groups)), sequence=n + 1)
+        for n in range(count)
+    ]
+
+
+def test_a_draw_is_known_for_as_long_as_it_would_be_taken_and_an_epoch_longer(gate, anna) -> None:
+    frame = anna.frame(anna.group(0))
+    assert gate.admit(frame, anna.author) == [0]
+    wait(gate.clock, gate.manifest.max_age_epochs * EPOCH_SECONDS)
+    for later in (5, 6):
+        assert gate.admit(anna.frame(anna.group(0, epoch=NOW + later)), anna.author) == [0]
+        assert gate.admit(frame, anna.author) == []
+        wait(gate.clock, EPOCH_SECONDS)
+    assert gate.refused() == {"replay": 1, "stale_epoch": 1}
+    # A clock that was an epoch ahead is put back.
+    wait(gate.clock, -2 * EPOCH_SECONDS)
+    assert gate.admit(frame, anna.author) == []
+    assert gate.refused()["replay"] == 2
+
+
+def test_a_frame_takes_no_more_time_than_it_may_and_every_group_of_the_rest_is_counted(anna):
+    gate = gate_of(Timed())
+    (frame,) = frames(anna, 1, 5)
+    assert gate.admit(frame, anna.author) == [0, 1]
+    assert gate.refused() == {"over_budget": 3}
+    assert gate.accounts.get(anna.author).seconds == 2 * GROUP_SECONDS
+
+
+def test_time_counts_against_an_author_over_all_its_frames_until_the_epoch_is_over(anna) -> None:
+    gate = gate_of(Timed())
+    gate.accounts.prove([(anna.author, 1.0)] * 8)
+    assert [gate.admit(frame, anna.author) for frame in frames(anna, 3, 2)] == [[0, 1], [2, 3], []]
+    wait(gate.clock, EPOCH_SECONDS)
+    assert gate.admit(anna.frame(anna.group(0, epoch=NOW + 1), sequence=9), anna.author) == [0]
+
+
+def test_an_author_of_just_enough_standing_is_no_newcomer(monkeypatch) -> None:
+    gate = gate_of(Timed())
+    anna, ben = Peer(gate), Peer(gate)
+    monkeypatch.setattr(gate.accounts, "standing", lambda a: PROVEN * (a == anna.author))
+    for frame in frames(ben, 2, 2):
+        gate.admit(frame, ben.author)
+    (frame,) = frames(anna, 1, 1)
+    assert gate.admit(frame, anna.author) == [0], "newcomers' time is used up, and not hers"
+
+
+def test_where_a_judge_does_not_know_what_all_groups_took_it_is_measured(gate, anna) -> None:
+    admission = Admission(
+        gate.manifest,
+        gate.swarm_id,
+        Partly(),
+        gate.accounts,
+        gate.journal,
+        gate.clock,
+        gate.counters,
+        threaded=False,
+    )
+    (frame,) = frames(anna, 1, 2)
+    assert len(admission.examine(frame, anna.author)) == 2
+    assert gate.accounts.get(anna.author).seconds == 0.0, "the clock stood still"
+
+
+@pytest.mark.parametrize("reward", [-0.5, 1.5])
+def test_a_verdict_beyond_the_bounds_of_rewards_is_nobodys_fault_and_taken_by_nobody(anna, reward):
+    gate = gate_of(Beyond(reward))
+    (frame,) = frames(anna, 1, 1)
+    assert gate.admit(frame, anna.author) == []
+    assert (gate.refused(), gate.accounts.get(anna.author).strikes) == ({"bad_verdict": 1}, 0.0)
+
+
+def test_a_frame_that_is_not_what_was_offered_is_refused_whole(gate, anna) -> None:
+    (frame,) = frames(anna, 1, 2)
+    batch = open_frame(frame, gate.swarm_id, gate.manifest).batch
+    offer = offer_of(frame, batch, gate.manifest)
+    assert gate.admission.examine(frame, anna.author, replace(offer, groups=3)) == []
+    assert gate.refused() == {"offer_mismatch": 1}
+    assert len(gate.admission.examine(frame, anna.author, offer)) == 2
+
+
+def test_each_is_kept_with_its_author_the_reason_and_what_was_found(gate: Gate) -> None:
+    larry = Peer(gate)
+    groups = [
+        larry.group(0),
+        larry.group(1, claims=[1.0, 1.0]),
+        larry.group(2, ["refuse:timeout", "wrong"]),
+        larry.group(3, epoch=NOW + 9),
+    ]
+    assert gate.admit(larry.frame(*groups), larry.author) == [0]
+    late, lie, hung = gate.shown.take()
+    assert {each.author for each in (late, lie, hung)} == {larry.author}
+    assert (late.reason, late.group.index, late.prompt) == ("epoch_ahead", 3, "")
+    assert (lie.reason, lie.rewards) == ("reward_mismatch", (1.0, 0.0))
+    assert lie.prompt.endswith("+ 1") and lie.group.rewards == (1.0, 1.0)
+    assert (hung.reason, hung.rewards) == ("timeout", ())
+    assert gate.shown.take() == [], "each is handed out once"
+
+
+def test_flo_is_refused_without_end_and_few_are_kept(gate: Gate) -> None:
+    flo = Peer(gate)
+    for number in range(4):
+        groups = [flo.group(n, epoch=NOW + 9 + number) for n in range(32)]
+        gate.admit(flo.frame(*groups, sequence=number + 1), flo.author)
+    assert gate.refused() == {"epoch_ahead": 128}
+    assert [each.group.index for each in gate.shown.take()] == list(range(32 - KEPT, 32))
+
+
+def test_what_is_kept_is_taken_by_one_thread_while_another_adds() -> None:
+    kept = RefusedGroups()
+    kept.add([])
+    assert kept.take() == []

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from swarm.common.clock import Clock, VirtualClock
 from swarm.common.fair_limits import Backoff, ByteBudget, Standings
 from swarm.transport.peer_connections import FIRST_SECONDS, Redial
-from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm
+from tests.swarm.network_parts import EPOCH_SECONDS, running
 
 AHEAD = 3600.0
 
@@ -32,93 +30,73 @@ class SteppedClock:
 
 
 @pytest.mark.parametrize("ahead", [AHEAD, -AHEAD])
-def test_a_member_whose_clock_was_wrong_is_heard_once_it_is_right(ahead: float) -> None:
-    async def scenario() -> None:
-        swarm = MemorySwarm()
-        clock = SteppedClock(swarm.clock, ahead)
-        anna, ben = await swarm.join("anna", clock), await swarm.join("ben")
-        for _ in range(5):
-            anna.publish()
-            await swarm.step()
-        assert ben.authors() == set(), "nobody takes what is drawn in another hour"
-        clock.ahead = 0.0
+async def test_a_member_whose_clock_was_wrong_is_heard_once_it_is_right(swarm, ahead):
+    clock = SteppedClock(swarm.clock, ahead)
+    anna, ben = await swarm.join("anna", clock), await swarm.join("ben")
+    for _ in range(5):
         anna.publish()
         await swarm.step()
-        assert ben.authors() == {anna.identity.author}
+    assert ben.authors() == set(), "nobody takes what is drawn in another hour"
+    clock.ahead = 0.0
+    anna.publish()
+    await swarm.step()
+    assert ben.authors() == {anna.identity.author}
 
-    asyncio.run(scenario())
 
+async def test_a_member_whose_clock_is_put_back_during_a_turn_takes_its_next_one_in_time(swarm):
+    clock = SteppedClock(swarm.clock)
+    anna, ben = await swarm.join("anna", clock), await swarm.join("ben")
+    read, reads = anna.transport.read, []
 
-def test_a_member_whose_clock_is_put_back_during_a_turn_takes_its_next_one_in_time() -> None:
-    async def scenario() -> None:
-        swarm = MemorySwarm()
-        clock = SteppedClock(swarm.clock)
-        anna, ben = await swarm.join("anna", clock), await swarm.join("ben")
-        read, reads = anna.transport.read, []
+    async def put_right(key: str) -> dict[bytes, bytes]:
+        clock.ahead = 0.0
+        reads.append(key)
+        return await read(key)
 
-        async def put_right(key: str) -> dict[bytes, bytes]:
-            clock.ahead = 0.0
-            reads.append(key)
-            return await read(key)
-
-        anna.transport.read = put_right
-        running = [asyncio.ensure_future(node.member.run()) for node in swarm.nodes]
+    anna.transport.read = put_right
+    async with running(anna, ben):
         await swarm.clock.advance(EPOCH_SECONDS)
         ben.publish()
         reads.clear()
         await swarm.clock.advance(2 * EPOCH_SECONDS)
         assert anna.authors() == {ben.identity.author}
         assert reads, "what ben tells comes to her between turns as well"
-        for task in running:
-            task.cancel()
-
-    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("step", [AHEAD, -AHEAD])
-def test_an_address_is_dialled_after_the_same_pause_however_the_clock_is_moved(step) -> None:
-    async def scenario() -> None:
-        clock = SteppedClock(virtual := VirtualClock())
-        redial = Redial(["/a/p2p/ben"], [], clock)
-        assert redial.due(()) == ("/a/p2p/ben",)
-        clock.ahead += step
-        assert redial.due(()) == ()
-        await virtual.advance(FIRST_SECONDS)
-        assert redial.due(()) == ("/a/p2p/ben",)
-
-    asyncio.run(scenario())
+async def test_an_address_is_dialled_after_the_same_pause_however_the_clock_is_moved(step) -> None:
+    clock = SteppedClock(virtual := VirtualClock())
+    redial = Redial(["/a/p2p/ben"], [], clock)
+    assert redial.due(()) == ("/a/p2p/ben",)
+    clock.ahead += step
+    assert redial.due(()) == ()
+    await virtual.advance(FIRST_SECONDS)
+    assert redial.due(()) == ("/a/p2p/ben",)
 
 
 @pytest.mark.parametrize("step", [AHEAD, -AHEAD])
-def test_whoever_is_left_alone_is_so_for_its_pause_however_the_clock_is_moved(step) -> None:
-    async def scenario() -> None:
-        clock = SteppedClock(virtual := VirtualClock())
-        silent: Backoff[str] = Backoff(clock, first=10.0, longest=60.0)
-        silent.failed("ben")
-        clock.ahead += step
-        assert silent.waits("ben")
-        await virtual.advance(10.0)
-        assert not silent.waits("ben")
-
-    asyncio.run(scenario())
+async def test_whoever_is_left_alone_is_so_for_its_pause_however_the_clock_is_moved(step) -> None:
+    clock = SteppedClock(virtual := VirtualClock())
+    silent: Backoff[str] = Backoff(clock, first=10.0, longest=60.0)
+    silent.failed("ben")
+    clock.ahead += step
+    assert silent.waits("ben")
+    await virtual.advance(10.0)
+    assert not silent.waits("ben")
 
 
 @pytest.mark.parametrize("step", [AHEAD, -AHEAD])
-def test_a_clock_that_is_moved_is_told_and_counted_once(step, caplog) -> None:
-    async def scenario() -> None:
-        swarm = MemorySwarm()
-        clock = SteppedClock(swarm.clock)
-        anna = await swarm.join("anna", clock)
-        await anna.member.meet()
-        clock.ahead += step
-        await anna.member.meet()
-        clock.ahead += 0.5
-        await anna.member.meet()
-        assert anna.count("clock_steps") == 1
-        (told,) = [r.getMessage() for r in caplog.records if "clock was moved" in r.getMessage()]
-        assert f"{step:+.1f} s" in told
-
-    asyncio.run(scenario())
+async def test_a_clock_that_is_moved_is_told_and_counted_once(swarm, step, caplog) -> None:
+    clock = SteppedClock(swarm.clock)
+    anna = await swarm.join("anna", clock)
+    await anna.member.meet()
+    clock.ahead += step
+    await anna.member.meet()
+    clock.ahead += 0.5
+    await anna.member.meet()
+    assert anna.count("clock_steps") == 1
+    (told,) = [r.getMessage() for r in caplog.records if "clock was moved" in r.getMessage()]
+    assert f"{step:+.1f} s" in told
 
 
 def test_a_budget_is_not_spent_by_a_clock_that_is_put_back() -> None:

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from protocol.announcement import Offer
-from protocol.messages import PullStatus
-from swarm.collector import ATTEMPTS, STRANGERS_RATE, CollectorLimits
+from protocol.messages import MAX_GOSSIP, PullStatus
+from swarm.collector import ATTEMPTS, FEW, PLENTY, STRANGERS_RATE, CollectorLimits
 from swarm.groups import PooledGroup
 from swarm.transport.transport import MINIMUM_RATE, RATE_GRACE_SECONDS
 from tests.swarm.collector_parts import Parts, run
@@ -19,128 +19,102 @@ PAUSE = EPOCH_SECONDS / 4
 """After a first failure."""
 
 
-def test_what_was_pulled_is_remembered_up_to_a_bound_and_the_latest_longest(monkeypatch) -> None:
+async def test_what_was_pulled_is_remembered_up_to_a_bound_the_latest_longest(
+    parts, cleo, monkeypatch
+):
     monkeypatch.setattr("swarm.collector.REMEMBERED_FRAMES", 3)
-
-    async def scenario(parts: Parts) -> None:
-        cleo = await parts.author("cleo")
-        offers = [cleo.offer(number) for number in range(5)]
-        cleo.status = PullStatus.BUSY
-        cleo.announce(offers[0])
+    offers = [cleo.offer(number) for number in range(5)]
+    cleo.status = PullStatus.BUSY
+    cleo.announce(offers[0])
+    await parts.turn()
+    await parts.swarm.clock.advance(PAUSE)
+    cleo.status = PullStatus.OK
+    for number in (1, 2, 0, 3, 4):
+        cleo.announce(offers[number])
         await parts.turn()
-        await parts.swarm.clock.advance(PAUSE)
-        cleo.status = PullStatus.OK
-        for number in (1, 2, 0, 3, 4):
-            cleo.announce(offers[number])
-            await parts.turn()
-        assert cleo.asked == [offers[n].content_id for n in (0, 1, 2, 0, 3, 4)]
-        cleo.asked.clear()
-        for number in (4, 3, 0, 1):
-            cleo.announce(offers[number])
-            await parts.turn()
-        assert cleo.asked == [offers[1].content_id], "0 was asked for again, and so after 1"
-
-    run(scenario)
-
-
-def test_a_frame_that_an_author_has_no_time_for_is_asked_for_three_times() -> None:
-    async def scenario(parts: Parts) -> None:
-        cleo = await parts.author("cleo")
-        cleo.status = PullStatus.BUSY
-        for _ in range(ATTEMPTS + 3):
-            cleo.announce(cleo.offer(1))
-            await parts.turn()
-            await parts.swarm.clock.advance(100 * PAUSE)
-        assert len(cleo.asked) == ATTEMPTS == 3
-        assert parts.node.accounts.get(cleo.key).refused == {}
-
-    run(scenario)
-
-
-def test_a_frame_that_is_another_than_announced_is_a_strike_and_never_asked_for_again() -> None:
-    async def scenario(parts: Parts) -> None:
-        cleo = await parts.author("cleo")
-        offer = cleo.offer(1)
-        cleo.frames[offer.content_id] = b"something else"
-        for _ in range(3):
-            cleo.announce(offer)
-            await parts.turn()
-            await parts.swarm.clock.advance(100 * PAUSE)
-        assert cleo.asked == [offer.content_id]
-        assert parts.node.accounts.get(cleo.key).refused == {"wrong_content": 1}
-
-    run(scenario)
-
-
-def test_an_author_that_does_not_deliver_is_left_alone_until_its_pause_is_over() -> None:
-    async def scenario(parts: Parts) -> None:
-        cleo = await parts.author("cleo")
-
-        async def asked_for(number: int) -> bool:
-            before = len(cleo.asked)
-            cleo.announce(cleo.offer(number))
-            await parts.turn()
-            return len(cleo.asked) > before
-
-        cleo.status = PullStatus.NOT_FOUND
-        assert await asked_for(1)
-        await parts.swarm.clock.advance(PAUSE - 1.0)
-        assert not await asked_for(2)
-        await parts.swarm.clock.advance(1.0)
-        assert await asked_for(3)
-        await parts.swarm.clock.advance(PAUSE)
-        assert not await asked_for(4), "the second pause is twice as long"
-        await parts.swarm.clock.advance(PAUSE)
-        cleo.status = PullStatus.OK
-        assert await asked_for(5)
-        cleo.status = PullStatus.NOT_FOUND
-        assert await asked_for(6)
-        await parts.swarm.clock.advance(PAUSE)
-        assert await asked_for(7), "what it delivered made up for its failures"
-
-    run(scenario)
-
-
-def test_nothing_is_asked_of_a_banned_author() -> None:
-    async def scenario(parts: Parts) -> None:
-        cleo, ben = await parts.author("cleo"), await parts.author("ben")
-        parts.node.accounts.refuse(cleo.key, "bad_signature")
-        for each in (cleo, ben):
-            each.announce(each.offer(1))
+    assert cleo.asked == [offers[n].content_id for n in (0, 1, 2, 0, 3, 4)]
+    cleo.asked.clear()
+    for number in (4, 3, 0, 1):
+        cleo.announce(offers[number])
         await parts.turn()
-        assert (len(cleo.asked), len(ben.asked)) == (0, 1)
+    assert cleo.asked == [offers[1].content_id], "0 was asked for again, and so after 1"
 
-    run(scenario)
+
+async def test_a_frame_that_an_author_has_no_time_for_is_asked_for_three_times(parts: Parts, cleo):
+    cleo.status = PullStatus.BUSY
+    for _ in range(ATTEMPTS + 3):
+        cleo.announce(cleo.offer(1))
+        await parts.turn()
+        await parts.swarm.clock.advance(100 * PAUSE)
+    assert len(cleo.asked) == ATTEMPTS == 3
+    assert parts.node.accounts.get(cleo.key).refused == {}
+
+
+async def test_a_frame_other_than_announced_is_a_strike_and_never_asked_for_again(parts, cleo):
+    offer = cleo.offer(1)
+    cleo.frames[offer.content_id] = b"something else"
+    for _ in range(3):
+        cleo.announce(offer)
+        await parts.turn()
+        await parts.swarm.clock.advance(100 * PAUSE)
+    assert cleo.asked == [offer.content_id]
+    assert parts.node.accounts.get(cleo.key).refused == {"wrong_content": 1}
+
+
+async def test_an_author_that_does_not_deliver_is_left_alone_until_its_pause_is_over(parts, cleo):
+
+    async def asked_for(number: int) -> bool:
+        before = len(cleo.asked)
+        cleo.announce(cleo.offer(number))
+        await parts.turn()
+        return len(cleo.asked) > before
+
+    cleo.status = PullStatus.NOT_FOUND
+    assert await asked_for(1)
+    await parts.swarm.clock.advance(PAUSE - 1.0)
+    assert not await asked_for(2)
+    await parts.swarm.clock.advance(1.0)
+    assert await asked_for(3)
+    await parts.swarm.clock.advance(PAUSE)
+    assert not await asked_for(4), "the second pause is twice as long"
+    await parts.swarm.clock.advance(PAUSE)
+    cleo.status = PullStatus.OK
+    assert await asked_for(5)
+    cleo.status = PullStatus.NOT_FOUND
+    assert await asked_for(6)
+    await parts.swarm.clock.advance(PAUSE)
+    assert await asked_for(7), "what it delivered made up for its failures"
+
+
+async def test_nothing_is_asked_of_a_banned_author(parts: Parts) -> None:
+    cleo, ben = await parts.author("cleo"), await parts.author("ben")
+    parts.node.accounts.refuse(cleo.key, "bad_signature")
+    for each in (cleo, ben):
+        each.announce(each.offer(1))
+    await parts.turn()
+    assert (len(cleo.asked), len(ben.asked)) == (0, 1)
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_a_slow_line_is_borne_with_authors_known_to_be_useful_alone(known: bool) -> None:
-    async def scenario(parts: Parts) -> None:
-        cleo = await parts.author("cleo")
-        if known:
-            parts.trust(cleo)
-        rate = (MINIMUM_RATE + STRANGERS_RATE) / 2
-        parts.swarm.network.upload_rate[cleo.transport.peer_id] = rate
-        cleo.announce(cleo.offer(1, size=int(2 * RATE_GRACE_SECONDS * rate)))
-        turn = asyncio.ensure_future(parts.turn())
-        await parts.swarm.clock.advance(10.0)
-        await turn
-        assert parts.node.count("frames_pulled") == known
-        assert parts.node.count("pulls_failed{reason=too_slow}") == (not known)
-
-    run(scenario)
+async def test_a_slow_line_is_borne_with_authors_known_to_be_useful_alone(parts, cleo, known):
+    if known:
+        parts.trust(cleo)
+    rate = (MINIMUM_RATE + STRANGERS_RATE) / 2
+    parts.swarm.network.upload_rate[cleo.transport.peer_id] = rate
+    cleo.announce(cleo.offer(1, size=int(2 * RATE_GRACE_SECONDS * rate)))
+    turn = asyncio.ensure_future(parts.turn())
+    await parts.swarm.clock.advance(10.0)
+    await turn
+    assert parts.node.count("frames_pulled") == known
+    assert parts.node.count("pulls_failed{reason=too_slow}") == (not known)
 
 
-def test_of_an_authors_frames_the_most_informative_comes_first() -> None:
-    async def scenario(parts: Parts) -> None:
-        cleo = await parts.author("cleo")
-        offers = [cleo.offer(number, informative=number) for number in (1, 3, 0, 2)]
-        cleo.announce(*offers)
-        for _ in offers:
-            await parts.turn()
-        assert cleo.asked == [offers[place].content_id for place in (1, 3, 0)]
-
-    run(scenario)
+async def test_of_an_authors_frames_the_most_informative_comes_first(parts: Parts, cleo) -> None:
+    offers = [cleo.offer(number, informative=number) for number in (1, 3, 0, 2)]
+    cleo.announce(*offers)
+    for _ in offers:
+        await parts.turn()
+    assert cleo.asked == [offers[place].content_id for place in (1, 3, 0)]
 
 
 def test_of_frames_that_teach_alike_readers_take_different_ones_first() -> None:
@@ -183,21 +157,17 @@ def test_who_looks_on_is_led_by_no_claim() -> None:
     assert len(first) >= 3 and 0 in first
 
 
-def test_one_frame_at_a_time_is_asked_of_an_author() -> None:
-    async def scenario(parts: Parts) -> None:
-        cleo = await parts.author("cleo")
-        cleo.held = asyncio.Event()
-        cleo.announce(cleo.offer(1), cleo.offer(2))
-        for _ in range(3):
-            await parts.collector.look()
-            await asyncio.sleep(0)
-        cleo.held.set()
-        await parts.collector.settle()
-        assert len(cleo.asked) == 1
-        await parts.turn()
-        assert len(set(cleo.asked)) == 2
-
-    run(scenario)
+async def test_one_frame_at_a_time_is_asked_of_an_author(parts: Parts, cleo) -> None:
+    cleo.held = asyncio.Event()
+    cleo.announce(cleo.offer(1), cleo.offer(2))
+    for _ in range(3):
+        await parts.collector.look()
+        await asyncio.sleep(0)
+    cleo.held.set()
+    await parts.collector.settle()
+    assert len(cleo.asked) == 1
+    await parts.turn()
+    assert len(set(cleo.asked)) == 2
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -214,33 +184,25 @@ def test_a_pull_that_brings_nothing_makes_room_for_another_at_once(seed: int) ->
     run(scenario, CollectorLimits(pulls_per_epoch=1, concurrent_pulls=1), seed)
 
 
-def test_frames_and_the_groups_that_were_news_are_counted() -> None:
-    async def scenario(parts: Parts) -> None:
-        parts.gate.groups = [pooled(1), pooled(2)]
-        cleo = await parts.author("cleo")
-        for number in (1, 2):
-            cleo.announce(cleo.offer(number))
-            await parts.turn()
-        assert parts.node.count("frames_pulled") == 2
-        assert parts.node.count("groups_pooled") == len(parts.node.pool.fresh()) == 2
-
-    run(scenario)
-
-
-def test_what_fails_inside_this_node_is_raised_once_and_the_next_turn_goes_on() -> None:
-    async def scenario(parts: Parts) -> None:
-        async def broken(frame: bytes, expected_author: bytes, offer: Offer) -> list[PooledGroup]:
-            raise ZeroDivisionError
-
-        parts.gate.admit = broken
-        cleo = await parts.author("cleo")
-        cleo.announce(cleo.offer(1))
-        with pytest.raises(ZeroDivisionError):
-            await parts.turn()
+async def test_frames_and_the_groups_that_were_news_are_counted(parts: Parts, cleo) -> None:
+    parts.gate.groups = [pooled(1), pooled(2)]
+    for number in (1, 2):
+        cleo.announce(cleo.offer(number))
         await parts.turn()
-        assert len(cleo.asked) == 1
+    assert parts.node.count("frames_pulled") == 2
+    assert parts.node.count("groups_pooled") == len(parts.node.pool.fresh()) == 2
 
-    run(scenario)
+
+async def test_what_fails_inside_this_node_is_raised_once_and_the_next_turn_goes_on(parts, cleo):
+    async def broken(frame: bytes, expected_author: bytes, offer: Offer) -> list[PooledGroup]:
+        raise ZeroDivisionError
+
+    parts.gate.admit = broken
+    cleo.announce(cleo.offer(1))
+    with pytest.raises(ZeroDivisionError):
+        await parts.turn()
+    await parts.turn()
+    assert len(cleo.asked) == 1
 
 
 def test_closing_drops_what_is_under_way_and_begins_nothing_in_its_place() -> None:
@@ -258,3 +220,90 @@ def test_closing_drops_what_is_under_way_and_begins_nothing_in_its_place() -> No
         assert sum(each.dropped for each in authors) == 1
 
     run(scenario, CollectorLimits(concurrent_pulls=1))
+
+
+async def test_peers_are_asked_what_they_heard_once_an_epoch(parts: Parts, cleo) -> None:
+    for epoch in range(1, 4):
+        for _ in range(3):
+            await parts.collector.gossip()
+        assert cleo.gossips == epoch
+        await parts.swarm.clock.advance(EPOCH_SECONDS)
+
+
+async def test_a_peer_that_does_not_answer_is_asked_after_a_pause_that_an_answer_ends(parts, cleo):
+    clock = parts.swarm.clock
+    # So near to the end of an epoch that the next one begins within the pause.
+    await clock.advance(EPOCH_SECONDS - clock.time() % EPOCH_SECONDS - 10.0)
+    cleo.silent = True
+    await parts.collector.gossip()
+    await clock.advance(EPOCH_SECONDS / 2)
+    await parts.collector.gossip()
+    assert cleo.gossips == 1
+    cleo.silent = False
+    await clock.advance(EPOCH_SECONDS)
+    await parts.collector.gossip()
+    assert cleo.gossips == 2
+    cleo.silent = True
+    for asked in (3, 4):
+        await clock.advance(EPOCH_SECONDS)
+        await parts.collector.gossip()
+        assert cleo.gossips == asked, "no longer a pause than the first"
+
+
+def test_in_place_of_a_peer_that_did_not_answer_another_is_asked() -> None:
+    silent = 0
+
+    async def scenario(parts: Parts) -> None:
+        nonlocal silent
+        sid, ben = await parts.author("sid"), await parts.author("ben")
+        sid.silent = True
+        await parts.collector.gossip()
+        await parts.swarm.clock.advance(EPOCH_SECONDS - 1.0)
+        before = ben.gossips
+        await parts.collector.gossip()
+        if sid.gossips and not before:
+            silent += 1
+            assert (sid.gossips, ben.gossips) == (1, 1)
+
+    for seed in range(16):
+        run(scenario, CollectorLimits(gossip_peers=1), seed)
+    assert silent >= 4
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_one_peer_known_to_be_useful_is_asked_whatever_the_draw(seed: int) -> None:
+    async def scenario(parts: Parts) -> None:
+        for number in range(12):
+            await parts.author(f"stranger {number}")
+        friend = await parts.author("friend")
+        parts.trust(friend)
+        for _ in range(3):
+            await parts.collector.gossip()
+            await parts.swarm.clock.advance(EPOCH_SECONDS)
+        assert friend.gossips == 3
+
+    run(scenario, CollectorLimits(gossip_peers=2), seed)
+
+
+def test_who_knows_plenty_to_pull_asks_for_few_announcements() -> None:
+    pulls = 3
+
+    async def scenario(parts: Parts) -> None:
+        cleo = await parts.author("cleo")
+        authors = [await parts.author(f"author {number}") for number in range(PLENTY * pulls)]
+        for author in authors:
+            await parts.collector.gossip()
+            await parts.swarm.clock.advance(EPOCH_SECONDS)
+            author.announce(author.offer(1, informative=0))
+        for author in authors:
+            author.announce(author.offer(1))
+        await parts.collector.gossip()
+        assert cleo.limits == [MAX_GOSSIP] * len(authors) + [FEW]
+        await parts.turn()
+        await parts.swarm.clock.advance(EPOCH_SECONDS)
+        for author in authors:
+            author.announce(author.offer(1))
+        await parts.collector.gossip()
+        assert cleo.limits[-1] == MAX_GOSSIP, "half of them have nothing left that is new"
+
+    run(scenario, CollectorLimits(gossip_peers=20, pulls_per_epoch=pulls))

@@ -3,143 +3,360 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections import Counter
+from statistics import fmean
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from protocol.announcement import (
     Announcement,
+    depth_for,
     open_announcement,
+    reader_paths,
     record_key,
     shard_of,
+    shard_on,
     sign_announcement,
 )
+from protocol.codec import MAX_DEPTH
 from protocol.manifest import AllowList, ProofOfWork, open_manifest, swarm_id
 from protocol.messages import MANIFEST_STREAM, MAX_DIGESTS
+from swarm.directory import (
+    ALL_DEPTHS,
+    LARGEST_STEP,
+    SOUNDING_EPOCHS,
+    Density,
+    Path,
+    ShardReader,
+    authors_along,
+)
 from swarm.exchange import fetch_manifest
 from swarm.transport.transport import Refused
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, identity
 
 
-def test_an_announcement_stands_in_its_authors_shard_under_its_author() -> None:
-    async def scenario() -> None:
-        swarm = MemorySwarm()
-        anna = await swarm.join("anna")
-        assert await anna.directory.announce([], 5, 1)
-        directory, author = anna.directory, anna.identity.author
-        key = record_key(directory.swarm_id, directory.epoch, 0, 0)
-        assert list(await anna.transport.read(key)) == [author]
-
-    asyncio.run(scenario())
+async def test_an_announcement_stands_in_its_authors_shard_under_its_author() -> None:
+    anna = await MemorySwarm().join("anna")
+    assert await anna.directory.announce([], 5, 1)
+    directory, author = anna.directory, anna.identity.author
+    key = record_key(directory.swarm_id, directory.epoch, 0, 0)
+    assert list(await anna.transport.read(key)) == [author]
 
 
-def test_an_epochs_announcements_keep_the_depth_that_suited_its_first() -> None:
-    async def scenario() -> None:
-        swarm = MemorySwarm()
-        anna = await swarm.join("anna")
-        directory, author = anna.directory, anna.identity.author
-        epoch, several = directory.epoch, {identity(f"author {n}").author for n in range(8)}
-        directory.shards.density.sound([{6: several}] * 2)
-        assert await directory.announce([], 5, 1)
-        directory.shards.density.sound([{0: several}] * 2)
-        assert directory.shards.density.depth == 0.0
-        assert await directory.announce([], 5, 2)
+async def test_an_epochs_announcements_keep_the_depth_that_suited_its_first(swarm, anna) -> None:
+    directory, author = anna.directory, anna.identity.author
+    epoch, several = directory.epoch, {identity(f"author {n}").author for n in range(8)}
+    directory.shards.density.sound([{6: several}] * 2)
+    assert await directory.announce([], 5, 1)
+    directory.shards.density.sound([{0: several}] * 2)
+    assert directory.shards.density.depth == 0.0
+    assert await directory.announce([], 5, 2)
 
-        shard = shard_of(author, epoch, 5)
-        found = await anna.transport.read(record_key(directory.swarm_id, epoch, 5, shard))
-        opened = open_announcement(found[author], directory.swarm_id, swarm.manifest)[1]
-        assert (opened.depth, opened.shard, opened.sequence) == (5, shard, 2)
-        assert not await anna.transport.read(record_key(directory.swarm_id, epoch, 0, 0))
+    shard = shard_of(author, epoch, 5)
+    found = await anna.transport.read(record_key(directory.swarm_id, epoch, 5, shard))
+    opened = open_announcement(found[author], directory.swarm_id, swarm.manifest)[1]
+    assert (opened.depth, opened.shard, opened.sequence) == (5, shard, 2)
+    assert not await anna.transport.read(record_key(directory.swarm_id, epoch, 0, 0))
 
-        await swarm.clock.advance(EPOCH_SECONDS)
-        assert await directory.announce([], 5, 3)
-        key = record_key(directory.swarm_id, epoch + 1, 0, 0)
-        assert list(await anna.transport.read(key)) == [author]
-
-    asyncio.run(scenario())
+    await swarm.clock.advance(EPOCH_SECONDS)
+    assert await directory.announce([], 5, 3)
+    key = record_key(directory.swarm_id, epoch + 1, 0, 0)
+    assert list(await anna.transport.read(key)) == [author]
 
 
-def test_what_the_asker_knows_is_left_out_of_an_answer_until_its_author_says_more() -> None:
-    async def scenario() -> None:
-        swarm = MemorySwarm()
-        anna, ben = await swarm.join("anna"), await swarm.join("ben")
-        asked = []
-        for sequence in (1, 2):
-            await anna.directory.announce([], 1, sequence)
-            for _ in range(2):
-                records = await ben.exchange.gossip(anna.transport.peer_id)
-                asked.append(len(records))
-                for record in records:
-                    assert ben.directory.accept(record) is not None
-        assert asked == [1, 0, 1, 0]
-
-    asyncio.run(scenario())
+async def test_what_the_asker_knows_is_left_out_of_an_answer_until_its_author_says_more(anna, ben):
+    asked = []
+    for sequence in (1, 2):
+        await anna.directory.announce([], 1, sequence)
+        for _ in range(2):
+            records = await ben.exchange.gossip(anna.transport.peer_id)
+            asked.append(len(records))
+            for record in records:
+                assert ben.directory.accept(record) is not None
+    assert asked == [1, 0, 1, 0]
 
 
-def test_who_knows_more_than_an_answer_holds_names_none_of_it() -> None:
-    async def scenario() -> None:
-        swarm = MemorySwarm()
-        anna = await swarm.join("anna")
-        for number in range(MAX_DIGESTS + 1):
-            epoch = anna.directory.epoch
-            assert len(anna.directory.digests(epoch - 1)) == number
-            author = identity(f"author {number}")
-            made = Announcement(epoch, 0, 0, 1, 1, swarm.clock.time() + 60.0, 0, ())
-            record = sign_announcement(made, author, anna.directory.swarm_id)
-            assert anna.directory.accept(record) is not None
-        assert anna.directory.digests(epoch - 1) == ()
-
-    asyncio.run(scenario())
+async def test_who_knows_more_than_an_answer_holds_names_none_of_it(swarm, anna) -> None:
+    for number in range(MAX_DIGESTS + 1):
+        epoch = anna.directory.epoch
+        assert len(anna.directory.digests(epoch - 1)) == number
+        author = identity(f"author {number}")
+        made = Announcement(epoch, 0, 0, 1, 1, swarm.clock.time() + 60.0, 0, ())
+        record = sign_announcement(made, author, anna.directory.swarm_id)
+        assert anna.directory.accept(record) is not None
+    assert anna.directory.digests(epoch - 1) == ()
 
 
-def test_a_later_announcement_of_the_epoch_takes_the_place_of_the_first() -> None:
-    async def scenario() -> None:
-        swarm = MemorySwarm()
-        anna, ben = await swarm.join("anna"), await swarm.join("ben")
-        for sequence in (1, 2, 3):
-            assert await anna.directory.announce([], sequence, sequence)
-        (found,) = await ben.directory.read()
-        assert found.announcement.sequence == 3
-        assert await ben.directory.read() == []
-
-    asyncio.run(scenario())
+async def test_a_later_announcement_of_the_epoch_takes_the_place_of_the_first(anna, ben) -> None:
+    for sequence in (1, 2, 3):
+        assert await anna.directory.announce([], sequence, sequence)
+    (found,) = await ben.directory.read()
+    assert found.announcement.sequence == 3
+    assert await ben.directory.read() == []
 
 
-def test_an_announcement_is_found_in_the_next_epoch_and_gone_after_it() -> None:
-    async def scenario() -> None:
-        swarm = MemorySwarm()
-        anna, ben = await swarm.join("anna"), await swarm.join("ben")
-        await anna.directory.announce([], 1, 1)
-        await swarm.clock.advance(EPOCH_SECONDS)
-        assert len(await ben.directory.read()) == 1
-        await swarm.clock.advance(EPOCH_SECONDS)
-        assert ben.directory.known() == []
-
-    asyncio.run(scenario())
+async def test_an_announcement_is_found_in_the_next_epoch_and_gone_after_it(swarm, anna, ben):
+    await anna.directory.announce([], 1, 1)
+    await swarm.clock.advance(EPOCH_SECONDS)
+    assert len(await ben.directory.read()) == 1
+    await swarm.clock.advance(EPOCH_SECONDS)
+    assert ben.directory.known() == []
 
 
 @pytest.mark.parametrize("rule", [ProofOfWork(8), AllowList((identity("anna").author,))])
-def test_the_manifests_admission_rule_holds_for_announcements(rule) -> None:
-    async def scenario() -> None:
-        swarm = MemorySwarm(admission=rule)
-        anna, ben = await swarm.join("anna"), await swarm.join("ben")
-        assert await anna.directory.announce([], 1, 1)
-        assert len(await ben.directory.read()) == 1
-        if isinstance(rule, AllowList):
-            assert not await ben.directory.announce([], 1, 1)
-
-    asyncio.run(scenario())
+async def test_the_manifests_admission_rule_holds_for_announcements(rule) -> None:
+    swarm = MemorySwarm(admission=rule)
+    anna, ben = await swarm.join("anna"), await swarm.join("ben")
+    assert await anna.directory.announce([], 1, 1)
+    assert len(await ben.directory.read()) == 1
+    if isinstance(rule, AllowList):
+        assert not await ben.directory.announce([], 1, 1)
 
 
-def test_a_newcomer_fetches_the_manifest_from_any_member_and_a_member_refuses_other_bytes() -> None:
-    async def scenario() -> None:
-        swarm = MemorySwarm()
-        anna, newcomer = await swarm.join("anna"), await swarm.stranger("newcomer")
-        signed = await fetch_manifest(newcomer, anna.transport.peer_id)
-        assert open_manifest(signed) == swarm.manifest
-        assert swarm_id(signed) == anna.directory.swarm_id
-        with pytest.raises(Refused):
-            await newcomer.request(
-                anna.transport.peer_id, MANIFEST_STREAM, b"more", limit=9, deadline=9
-            )
+async def test_a_newcomer_fetches_the_manifest_from_any_member_and_a_member_refuses_other_bytes(
+    swarm,
+):
+    anna, newcomer = await swarm.join("anna"), await swarm.stranger("newcomer")
+    signed = await fetch_manifest(newcomer, anna.transport.peer_id)
+    assert open_manifest(signed) == swarm.manifest
+    assert swarm_id(signed) == anna.directory.swarm_id
+    with pytest.raises(Refused):
+        await newcomer.request(
+            anna.transport.peer_id, MANIFEST_STREAM, b"more", limit=9, deadline=9
+        )
 
-    asyncio.run(scenario())
+
+def author(number: int) -> bytes:
+    return number.to_bytes(32, "big")
+
+
+def swarm_of(count: int, depth: float, rng: random.Random) -> list[tuple[int, int, bytes]]:
+    """Authors at the depths around ``depth``: depth, path and name of each."""
+    return [
+        (min(int(depth + rng.random()), MAX_DEPTH), rng.getrandbits(64), author(number))
+        for number in range(count)
+    ]
+
+
+def along(swarm: list[tuple[int, int, bytes]], depths: tuple[int, ...], path: int) -> Path:
+    """Whom a reader of ``path`` finds."""
+    found: dict[int, list[bytes]] = {depth: [] for depth in depths}
+    for depth, its_path, name in swarm:
+        if depth in found and its_path >> (64 - depth) == path >> (64 - depth):
+            found[depth].append(name)
+    return found
+
+
+def paths_of(rng: random.Random) -> tuple[int, int]:
+    first = rng.getrandbits(64)
+    return first, first ^ (1 << 63) ^ rng.getrandbits(60)
+
+
+@pytest.mark.parametrize("count", [5, 40, 300, 2000])
+@pytest.mark.parametrize("chosen", [0.0, 2.5, 4.0])
+def test_a_count_is_right_at_the_mean_whatever_depths_authors_chose(count: int, chosen: float):
+    rng = random.Random(count)
+    swarm = swarm_of(count, chosen, rng)
+    counts = [authors_along(along(swarm, ALL_DEPTHS, rng.getrandbits(64))) for _ in range(400)]
+    assert fmean(counts) == pytest.approx(count, rel=0.2)
+
+
+def test_an_author_who_stands_at_every_depth_counts_once() -> None:
+    assert authors_along({depth: [author(1)] for depth in ALL_DEPTHS}) == 1.0
+
+
+@pytest.mark.parametrize("count", [1, 10, 33, 100, 1000, 10_000])
+def test_nodes_settle_at_the_depth_that_suits_and_each_meets_some_thirty_authors(count: int):
+    rng = random.Random(count)
+    nodes = [Density() for _ in range(8)]
+    for _ in range(20):
+        swarm = swarm_of(count, fmean(node.depth for node in nodes), rng)
+        for node in nodes:
+            paths = paths_of(rng)
+            depths = node.depths() if node.known else ALL_DEPTHS
+            found = [along(swarm, depths, path) for path in paths]
+            if node.known:
+                node.count(found)
+            else:
+                node.sound(found)
+    assert [node.depth for node in nodes] == pytest.approx([depth_for(count)] * 8, abs=0.8)
+    met = []
+    for node in nodes:
+        found = [along(swarm, node.depths(), path) for path in paths_of(rng)]
+        met.append(len({name for path in found for names in path.values() for name in names}))
+    assert min(count, 16) <= fmean(met) <= 48
+
+
+def test_a_newcomer_finds_the_depth_of_a_large_swarm_at_once() -> None:
+    rng = random.Random(3)
+    swarm = swarm_of(10_000, depth_for(10_000), rng)
+    for _ in range(10):
+        newcomer = Density()
+        newcomer.sound([along(swarm, ALL_DEPTHS, path) for path in paths_of(rng)])
+        assert newcomer.depth == pytest.approx(depth_for(10_000), abs=1.2)
+
+
+def test_a_node_whose_part_of_the_swarm_was_small_goes_where_the_others_are_when_it_sounds():
+    rng = random.Random(4)
+    swarm = swarm_of(10_000, depth_for(10_000), rng)
+    node = Density()
+    for _ in range(3):
+        node.count([{0: [author(n) for n in range(10)]}] * 2)
+    assert node.depth == 0.0
+    node.sound([along(swarm, ALL_DEPTHS, path) for path in paths_of(rng)])
+    assert node.depth > 8.0
+
+
+@given(st.lists(st.lists(st.integers(0, 2000), min_size=13, max_size=13), max_size=12))
+def test_no_count_moves_the_depth_by_more_than_one(epochs: list[list[int]]) -> None:
+    node = Density()
+    node.sound([{0: [author(n) for n in range(40)]}] * 2)
+    for counts in epochs:
+        before = node.depth
+        found = {
+            depth: [author(4000 * depth + n) for n in range(count)]
+            for depth, count in enumerate(counts)
+        }
+        node.count([{depth: found[depth] for depth in node.depths()}] * 2)
+        assert abs(node.depth - before) <= LARGEST_STEP + 1e-9
+        assert 0.0 <= node.depth <= MAX_DEPTH
+
+
+def test_sybil_fills_one_path_for_one_epoch_and_nothing_moves() -> None:
+    honest: Path = {0: [author(n) for n in range(10)]}
+    node = Density()
+    for _ in range(3):
+        node.count([honest, honest])
+    crowd: Path = {0: [author(n) for n in range(1000)]}
+    node.count([crowd, crowd])
+    assert node.depth == 0.0
+
+
+def test_sybil_stands_in_the_deep_and_a_newcomer_believes_the_path_without_her() -> None:
+    honest = [author(n) for n in range(10)]
+    newcomer = Density()
+    newcomer.sound([{0: honest, 12: [author(99)]}, {0: honest, 12: []}])
+    assert newcomer.depth == 0.0
+
+
+SWARM = bytes(range(32))
+AUTHOR = identity("anna").author
+OTHER = identity("ben").author
+EPOCH = 1000
+
+
+class Table:
+    """A hash table that notes which keys are read."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, dict[bytes, bytes]] = {}
+        self.asked: list[str] = []
+
+    async def read(self, key: str) -> dict[bytes, bytes]:
+        self.asked.append(key)
+        await asyncio.sleep(0)
+        return self.records.get(key, {})
+
+    def put(self, epoch: int, depth: int, shard: int, count: int) -> None:
+        """So many authors into a shard."""
+        self.records[record_key(SWARM, epoch, depth, shard)] = {
+            bytes([number % 256, number // 256, depth, shard % 256]) * 8: b"record"
+            for number in range(count)
+        }
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table()
+
+
+@pytest.fixture
+def reader(table: Table) -> ShardReader:
+    return ShardReader(table, SWARM, AUTHOR, b"anna")
+
+
+def keys(epoch: int, depths: range) -> set[str]:
+    """Of the shards along anna's paths."""
+    return {
+        record_key(SWARM, epoch, depth, shard_on(path, depth))
+        for path in reader_paths(AUTHOR, epoch, b"anna")
+        for depth in depths
+    }
+
+
+async def test_a_newcomer_looks_into_all_depths_of_both_epochs_where_it_finds_nobody(
+    table, reader
+) -> None:
+    assert await reader.count(EPOCH) == []
+    everywhere = keys(EPOCH - 1, range(MAX_DEPTH + 1)) | keys(EPOCH, range(MAX_DEPTH + 1))
+    assert set(table.asked) == everywhere
+    assert Counter(table.asked) == Counter(dict.fromkeys(everywhere, 1))
+    assert reader.density.known
+
+
+async def test_a_newcomer_whom_the_last_epoch_shows_others_leaves_the_present_one_alone(
+    table, reader
+) -> None:
+    table.put(EPOCH - 1, 0, 0, 5)
+    assert len(await reader.count(EPOCH)) == 10, "once along each path"
+    assert set(table.asked) == keys(EPOCH - 1, range(MAX_DEPTH + 1))
+
+
+async def test_an_epoch_is_counted_once_however_many_ask_at_a_time(table, reader) -> None:
+    table.put(EPOCH - 1, 0, 0, 5)
+    found = await asyncio.gather(*(reader.count(EPOCH) for _ in range(3)))
+    assert sorted(map(len, found)) == [0, 0, 10]
+    assert len(table.asked) == len(set(table.asked))
+
+
+async def test_a_small_swarm_is_read_under_one_key(table, reader) -> None:
+    table.put(EPOCH - 1, 0, 0, 5)
+    await reader.count(EPOCH)
+    table.asked.clear()
+    await reader.read(EPOCH)
+    assert table.asked == [record_key(SWARM, EPOCH, 0, 0)]
+
+
+async def test_a_large_swarm_is_read_in_two_shards_and_in_two_others_the_next_time(
+    table, reader
+) -> None:
+    for path in reader_paths(AUTHOR, EPOCH - 1, b"anna"):
+        table.put(EPOCH - 1, 5, shard_on(path, 5), 20)
+    await reader.count(EPOCH)
+    assert reader.density.depth == depth_for(640)
+    table.asked.clear()
+    await reader.read(EPOCH)
+    assert len(table.asked) == 2
+    await reader.read(EPOCH)
+    assert (set(table.asked), len(table.asked)) == (keys(EPOCH, range(5, 7)), 4)
+
+
+async def test_all_depths_are_looked_into_now_and_then_and_while_nobody_is_found(
+    table, reader
+) -> None:
+    for epoch in range(EPOCH, EPOCH + 3):
+        table.asked.clear()
+        await reader.count(epoch)
+        assert set(table.asked) >= keys(epoch - 1, range(MAX_DEPTH + 1))
+    wide = 0
+    for epoch in range(EPOCH + 3, EPOCH + 323):
+        table.put(epoch - 1, 0, 0, 5)
+        table.asked.clear()
+        await reader.count(epoch)
+        wide += len(table.asked) > 1
+    assert 320 / SOUNDING_EPOCHS / 2 < wide < 320 / SOUNDING_EPOCHS * 2
+
+
+async def test_a_reader_that_meets_only_itself_has_found_nobody(table, reader) -> None:
+    for epoch in range(EPOCH, EPOCH + 3):
+        table.records[record_key(SWARM, epoch - 1, 0, 0)] = {AUTHOR: b"record"}
+        table.asked.clear()
+        await reader.count(epoch)
+        assert len(table.asked) > 2
+    table.records[record_key(SWARM, epoch, 0, 0)] = {AUTHOR: b"record", OTHER: b"record"}
+    table.asked.clear()
+    await reader.count(epoch + 1)
+    assert set(table.asked) == keys(epoch, range(MAX_DEPTH + 1)), "the present one is left"

@@ -47,6 +47,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.sqlite"
 
 
+@pytest.fixture
+def journal(path: Path, clock: VirtualClock) -> Journal:
+    return Journal(path, clock)
+
+
 def test_sequences_start_at_the_clocks_millisecond_and_rise_while_it_stands_still(clock):
     journal = Journal(":memory:", clock)
     assert [journal.next_sequence() for _ in range(3)] == [
@@ -89,16 +94,14 @@ def test_draws_of_epochs_long_over_are_forgotten(clock):
     assert kept == KEPT_DRAWS
 
 
-def test_numbers_go_on_where_they_stopped_after_the_journal_is_opened_again(path, clock):
-    journal = Journal(path, clock)
+def test_numbers_go_on_where_they_stopped_after_the_journal_is_opened_again(journal, path, clock):
     sequence, index = journal.next_sequence(), draw_one(journal, 5)
     journal.close()
     journal = Journal(path, clock)
     assert (journal.next_sequence(), draw_one(journal, 5)) == (sequence + 1, index + 1)
 
 
-def test_threads_never_get_the_same_number(path, clock):
-    journal = Journal(path, clock)
+def test_threads_never_get_the_same_number(journal) -> None:
     drawn: list[tuple[int, int | None]] = []
 
     def draw() -> None:
@@ -114,8 +117,7 @@ def test_threads_never_get_the_same_number(path, clock):
     assert len({sequence for sequence, _ in drawn}) == 200
 
 
-def test_a_transaction_that_fails_changes_nothing(path, clock):
-    journal = Journal(path, clock)
+def test_a_transaction_that_fails_changes_nothing(journal) -> None:
     with pytest.raises(ZeroDivisionError), journal.transaction() as connection:
         connection.execute("INSERT INTO draws VALUES (1, 1)")
         1 / 0  # noqa: B018
@@ -137,8 +139,7 @@ def test_a_killed_process_never_draws_a_number_again(path):
         drawn += [tuple(map(int, line.split())) for line in killed_after(lines, script, path)]
     sequences = [sequence for sequence, *_ in drawn]
     indices = [index for _, *pair in drawn for index in pair]
-    assert sequences == sorted(set(sequences))
-    assert indices == sorted(set(indices))
+    assert (sequences, indices) == (sorted(set(sequences)), sorted(set(indices)))
     assert len(drawn) >= 41
 
 
@@ -172,9 +173,8 @@ def test_a_damaged_file_is_named_corrupt(path, clock, damage):
         Journal(path, clock)
 
 
-def test_a_damaged_journal_goes_on_from_its_backup_and_says_so(path, clock, caplog):
+def test_a_damaged_journal_goes_on_from_its_backup_and_says_so(journal, path, clock, caplog):
     caplog.set_level("INFO")
-    journal = Journal(path, clock)
     draw_one(journal, 1)
     journal.backup()
     forgotten = [journal.next_sequence() for _ in range(5)]
@@ -194,8 +194,7 @@ def test_a_damaged_journal_goes_on_from_its_backup_and_says_so(path, clock, capl
     assert journal.restored_at == START + 1
 
 
-def test_a_restored_journal_leaves_the_running_epoch_alone(path, clock):
-    journal = Journal(path, clock)
+def test_a_restored_journal_leaves_the_running_epoch_alone(journal, path, clock) -> None:
     journal.backup()
     assert draw_one(journal, 41) == 0
     journal.close()
@@ -206,8 +205,7 @@ def test_a_restored_journal_leaves_the_running_epoch_alone(path, clock):
     assert draw_one(journal, 42) == 0
 
 
-def test_a_restored_journal_offers_nothing_that_may_have_been_used(path, clock):
-    journal = Journal(path, clock)
+def test_a_restored_journal_offers_nothing_that_may_have_been_used(journal, path, clock) -> None:
     pool = Pool(journal, 10, 60.0, clock, Counters())
     pool.add([pooled()])
     with journal.transaction() as connection:
@@ -234,8 +232,7 @@ def test_without_a_usable_backup_a_damaged_journal_starts_anew_and_says_so(path,
     assert journal.next_sequence() == int(START * 1000)
 
 
-def test_a_backup_is_whole_while_others_write(path, clock):
-    journal = Journal(path, clock)
+def test_a_backup_is_whole_while_others_write(journal, clock) -> None:
     stop = threading.Event()
 
     def write() -> None:
@@ -269,9 +266,8 @@ def test_a_missing_folder_is_named_with_a_remedy(tmp_path, clock):
         Journal(tmp_path / "nowhere" / "journal.sqlite", clock)
 
 
-def test_a_journal_in_use_by_another_process_is_named(path, clock, monkeypatch):
+def test_a_journal_in_use_by_another_process_is_named(journal, path, monkeypatch) -> None:
     monkeypatch.setattr(journal_module, "BUSY_SECONDS", 0.01)
-    journal = Journal(path, clock)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(JournalError, match="stop the other process"):
@@ -319,8 +315,7 @@ def test_a_full_disk_is_a_clear_error_and_loses_nothing(path, clock):
     stored = int(first.split()[0])
     assert stored > 0
     for file in (path, backup_path(path)):
-        journal = Journal(file, clock)
-        assert draw_one(journal, 1) == 1
+        assert draw_one(Journal(file, clock), 1) == 1
     assert Journal(path, clock).read("SELECT count(*) FROM frames") == [(stored,)]
 
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from protocol.announcement import epoch_of
+from swarm import journal as journal_module
+from swarm.admission import AHEAD_EPOCHS, oldest_epoch
 from swarm.common import util
 from swarm.common.clock import VirtualClock
+from swarm.common.counters import Counters
 from swarm.journal import LARGEST_LOG, VERSION, Journal, JournalError, backup_path, open_or_restore
+from swarm.pool import LEAST_USES, Pool
 from swarm.reputation import Accounts
-from tests.swarm.experience_parts import START
+from tests.swarm.admission_parts import EPOCH_SECONDS, Gate
+from tests.swarm.experience_parts import START, pooled, wait
 
 NORMAL, FULL = 1, 2
 """What SQLite calls commits that outlive the process, and those that outlive the machine."""
@@ -28,12 +36,16 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.sqlite"
 
 
+@pytest.fixture
+def journal(path: Path, clock: VirtualClock) -> Journal:
+    return Journal(path, clock)
+
+
 def test_readers_and_writers_of_a_journal_are_not_in_each_others_way(path, clock) -> None:
     assert Journal(path, clock).read("PRAGMA journal_mode") == [("wal",)]
 
 
-def test_a_durable_transaction_ends_on_the_disk_and_others_need_not(path, clock) -> None:
-    journal = Journal(path, clock)
+def test_a_durable_transaction_ends_on_the_disk_and_others_need_not(journal) -> None:
     for durable, level in ((True, FULL), (False, NORMAL), (True, FULL)):
         with journal.transaction(durable=durable) as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)
@@ -53,8 +65,7 @@ def test_the_next_layout_is_unknown(path, clock) -> None:
         Journal(path, clock)
 
 
-def test_a_restored_journal_gives_up_all_that_may_have_been_used_or_shared(path, clock) -> None:
-    journal = Journal(path, clock)
+def test_a_restored_journal_gives_up_all_that_may_have_been_used_or_shared(journal, path, clock):
     rows = {
         "waiting": "VALUES (1, 7, x'00')",
         "begun": "VALUES (0, 7, 0, 'sums', 0, 1, 0)",
@@ -71,8 +82,7 @@ def test_a_restored_journal_gives_up_all_that_may_have_been_used_or_shared(path,
         assert journal.read(f"SELECT count(*) FROM {table}") == [(0,)], table
 
 
-def test_what_a_missing_file_left_behind_is_not_played_into_the_new_one(path, clock) -> None:
-    journal = Journal(path, clock)
+def test_what_a_missing_file_left_behind_is_not_played_into_the_new_one(journal, path, clock):
     journal.next_sequence()
     journal.backup()
     journal.close()
@@ -86,8 +96,7 @@ def test_what_a_missing_file_left_behind_is_not_played_into_the_new_one(path, cl
     assert {p.name for p in path.parent.glob("*.corrupt-*")} == {f"{aside}-wal", f"{aside}-shm"}
 
 
-def test_a_backup_that_was_interrupted_is_in_nobodys_way(path, clock) -> None:
-    journal = Journal(path, clock)
+def test_a_backup_that_was_interrupted_is_in_nobodys_way(journal, path, clock) -> None:
     target = backup_path(path)
     unfinished = target.with_name(target.name + ".tmp")
     unfinished.write_bytes(b"half a copy" * 1000)
@@ -107,8 +116,7 @@ def test_a_backup_is_on_the_disk_before_it_takes_its_name(path, clock, monkeypat
     assert flushed == [(target.name + ".tmp", False), (path.parent.name, True)]
 
 
-def test_a_backup_has_what_a_restored_journal_needs_and_nothing_else(path, clock) -> None:
-    journal = Journal(path, clock)
+def test_a_backup_has_what_a_restored_journal_needs_and_nothing_else(journal, path, clock) -> None:
     rows = {
         "draws": "(41, 7)",
         "seen": "(x'aa', 41, 3, x'00')",
@@ -143,3 +151,116 @@ def test_the_log_beside_a_journal_shrinks_again_after_a_large_transaction(path, 
         for _ in range(3):
             journal.next_sequence()
         assert log.stat().st_size <= LARGEST_LOG
+
+
+EPOCH = 28_333_333
+
+
+def drawn(journal: Journal) -> set[int]:
+    return set(journal.next_indexes(EPOCH, 8, 256))
+
+
+def test_a_journal_that_a_power_cut_left_empty_goes_on_from_its_backup(journal, path: Path) -> None:
+    first = drawn(journal)
+    journal.backup()
+    journal.close()
+    path.write_bytes(b"")
+    journal, notes = open_or_restore(path, VirtualClock())
+    assert "the file is empty" in notes[0] and backup_path(path).name in notes[1]
+    assert not first & drawn(journal)
+
+
+@pytest.mark.parametrize("resumed_twice", [False, True])
+def test_a_rebuilding_that_was_cut_short_is_done_again(journal, path, monkeypatch, resumed_twice):
+    first = drawn(journal)
+    journal.close()
+    path.write_bytes(b"garbage " * 1000)
+
+    def cut(finished: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(journal_module, "replace_durably", cut)
+        for _ in range(1 + resumed_twice):
+            with pytest.raises(KeyboardInterrupt):
+                open_or_restore(path, VirtualClock())
+    assert not path.exists()
+    journal, notes = open_or_restore(path, VirtualClock())
+    assert "cut short" in notes[0]
+    assert not first & drawn(journal)
+    journal.close()
+    again, notes = open_or_restore(path, VirtualClock())
+    assert notes == ()
+    again.close()
+
+
+def test_what_an_old_rebuilding_left_takes_no_journal_away_that_was_used_since(journal, path: Path):
+    left = path.with_name(path.name + ".rebuilt")
+    left.write_bytes(b"")
+    os.utime(left, (START, START))
+    first = drawn(journal)
+    journal.close()
+    journal, notes = open_or_restore(path, VirtualClock())
+    assert notes == ()
+    again = drawn(journal)
+    assert again and not first & again
+
+
+def test_a_journal_restored_while_the_clock_is_behind_counts_from_when_it_was_written(path: Path):
+    journal = Journal(path, VirtualClock(START))
+    journal.backup()
+    journal.close()
+    path.write_bytes(b"garbage " * 1000)
+    os.utime(path, (START + 30, START + 30))
+    os.utime(backup_path(path), (START, START))
+    assert open_or_restore(path, VirtualClock(START - 3600))[0].restored_at == START + 30
+
+
+def test_a_restored_journal_counts_from_its_last_sequence_where_files_tell_less(path: Path) -> None:
+    journal = Journal(path, VirtualClock(START))
+    journal.next_sequence()
+    journal.backup()
+    journal.close()
+    path.unlink()
+    os.utime(backup_path(path), (0, 0))
+    assert open_or_restore(path, VirtualClock(START - 3600))[0].restored_at == START
+
+
+ROUNDS, OWN, EXTERNAL = 1_250, 64, 16
+USES = ROUNDS * (OWN + EXTERNAL)
+SAVED = 25
+"""Rounds between two checkpoints, which forget what is out of date."""
+ROUNDS_AN_EPOCH = 12
+LARGEST = 4 << 20
+"""Bytes of a journal with so small groups, whatever the number of rounds."""
+
+
+def test_a_journal_and_its_copy_stay_small_over_a_hundred_thousand_uses(tmp_path: Path) -> None:
+    gate, counters = Gate(tmp_path / "journal.sqlite"), Counters()
+    clock, journal = gate.clock, gate.journal
+    pool = Pool(journal, EXTERNAL, 60.0, clock, counters)
+    accounts = Accounts(journal, clock)
+    fresh, largest, trained = count(), 0, 0
+    for step in range(1, ROUNDS + 1):
+        epoch = epoch_of(clock.time(), EPOCH_SECONDS)
+        own = [(epoch, index) for index in journal.next_indexes(epoch, OWN, 1 << 16)]
+        now = clock.time()
+        pool.add([pooled(next(fresh), epoch=epoch, received=now) for _ in range(EXTERNAL)])
+        taken = pool.consume(pool.fresh(), step)
+        pool.record_update(step, own, [group.key for group in taken])
+        trained += len(own) + len(taken)
+        accounts.prove([(group.author, 1.0) for group in taken])
+        if step % ROUNDS_AN_EPOCH == 0:
+            wait(clock, EPOCH_SECONDS)
+        if step % SAVED == 0:
+            pool.forget(oldest_epoch(gate.manifest, clock.time()))
+            journal.backup()
+            largest = max(largest, (tmp_path / "journal.sqlite").stat().st_size)
+    assert trained == USES == 100_000
+    ((uses,),) = journal.read("SELECT count(*) FROM used")
+    epochs = gate.manifest.max_age_epochs + AHEAD_EPOCHS + 1
+    assert uses <= LEAST_USES + (epochs * ROUNDS_AN_EPOCH * EXTERNAL)
+    with closing(journal):
+        copy = backup_path(tmp_path / "journal.sqlite").stat().st_size
+    assert copy <= largest <= LARGEST
+    assert sum(each.stat().st_size for each in tmp_path.iterdir()) <= 2 * LARGEST + LARGEST_LOG

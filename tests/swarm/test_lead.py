@@ -63,8 +63,7 @@ def test_tasks_of_other_levels_make_nobody_lead() -> None:
         for _ in range(40):
             own = written(OWN, 0.5, 4, draw, LEVELS[3:])
             easy = [group(AUTHORS[0], LEVELS[0], 0.8, draw) for _ in range(4)]
-            same = written(AUTHORS[0], 0.5, 2, draw, LEVELS[3:])
-            lead.observe([*own, *easy, *same], ALL)
+            lead.observe([*own, *easy, *written(AUTHORS[0], 0.5, 2, draw, LEVELS[3:])], ALL)
         values.append(lead.value)
     assert abs(fmean(values)) < 0.02
 

@@ -58,8 +58,7 @@ def running(
     key.chmod(0o600)
     clock, counters = SystemClock(), Counters()
     transport = kind(key, listen=("/ip4/127.0.0.1/tcp/0",), peers=peers, counters=counters)
-    agreed = manifest(epoch_seconds=2.0)
-    node = Node(name, transport, clock, counters, agreed, profile=profile)
+    node = Node(name, transport, clock, counters, manifest(epoch_seconds=2.0), profile=profile)
     instead(transport)
     call(transport.start())
     task = asyncio.run_coroutine_threadsafe(node.member.run(), loop)
@@ -99,8 +98,7 @@ def three(
         anna = stack.enter_context(running("anna", folder, kind=request.param, profile=ANNA))
         addresses = anna.transport.addresses()
         ben = stack.enter_context(running("ben", folder, *addresses, profile=BEN))
-        old = stack.enter_context(running("old", folder, *addresses))
-        yield anna, ben, old
+        yield anna, ben, stack.enter_context(running("old", folder, *addresses))
     assert daemons() <= before
 
 
@@ -119,9 +117,7 @@ def test_members_hear_of_what_is_stored_with_them(three: tuple[Node, Node, Node]
     eventually(lambda: all(node.count("announcements_by_store") for node in three[:2]))
 
 
-def test_members_over_any_transport_tell_each_other_their_names(
-    three: tuple[Node, Node, Node],
-) -> None:
+def test_members_over_any_transport_tell_each_other_their_names(three: tuple[Node, Node, Node]):
     anna, ben, old = three
     a, b, o = (node.identity.peer_id for node in three)
     eventually(lambda: told(anna).get(b) == BEN and told(ben).get(a) == ANNA)

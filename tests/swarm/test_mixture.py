@@ -14,11 +14,11 @@ from swarm.groups import Candidate, informative
 from swarm.mixture.mixture import Mixture
 from swarm.mixture.peer_advantage import OWN, Earned
 from swarm.mixture.selection import AutoSelection, UniformSelection
+from swarm.reputation import PROMISING
 from tests.swarm.experience_parts import START, pooled
 
 AUTHORS = [bytes([number]) * 32 for number in range(1, 9)]
 EVERYBODY = frozenset(AUTHORS)
-
 rewards = st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=2, max_size=5)
 pools = st.lists(st.tuples(st.sampled_from(AUTHORS), rewards), max_size=30).map(
     lambda groups: [
@@ -37,6 +37,11 @@ configs = st.builds(
 )
 rules = st.sampled_from([UniformSelection, AutoSelection])
 proven_authors = st.frozensets(st.sampled_from(AUTHORS))
+
+
+@pytest.fixture
+def mixture() -> Mixture:
+    return Mixture(MixtureSection(), 1)
 
 
 def groups(authors, each: int = 1, **options) -> list[Candidate]:
@@ -142,20 +147,17 @@ def test_however_many_keys_sybil_mints_all_of_them_weigh_what_one_newcomer_does(
     assert bought <= total / 5
 
 
-def test_a_node_among_strangers_alone_generates_as_if_nobody_were_there():
+def test_a_node_among_strangers_alone_generates_as_if_nobody_were_there(mixture) -> None:
     minted = [b"s" * 28 + number.to_bytes(4) for number in range(300)]
-    mixture = Mixture(MixtureSection(), 1)
     assert mixture.spared(groups(minted, 6), frozenset()) == 0
     assert len(mixture.choose(groups(minted, 6), 1, 8, 8, frozenset())) == 2
     assert len(mixture.choose(groups(minted, 6), 1, 0, 0, frozenset())) == 1
 
 
-def test_only_what_proven_authors_could_really_give_spares_own_groups():
-    mixture = Mixture(MixtureSection(), 1)
+def test_only_what_proven_authors_could_really_give_spares_own_groups(mixture) -> None:
     pool = groups(AUTHORS[:1], 50) + groups(AUTHORS[1:2], 1) + groups(AUTHORS[2:], 9)
     assert mixture.spared(pool, frozenset(AUTHORS[:2])) == 3
-    used = [replace(c, uses=1) for c in pool]
-    assert mixture.spared(used, frozenset(AUTHORS[:2])) == 0
+    assert mixture.spared([replace(c, uses=1) for c in pool], frozenset(AUTHORS[:2])) == 0
 
 
 def test_newcomers_are_tried_one_as_often_as_another():
@@ -281,3 +283,76 @@ def test_an_author_whose_groups_are_older_than_a_flood_is_drawn_all_the_same():
     pool = groups([anna], 2) + groups([flo], 200, received=START + 60)
     chosen = Mixture(MixtureSection(), 1).choose(pool, 1, 8, 8, frozenset({anna, flo}))
     assert {c.key.author for c in chosen} == {anna, flo}
+
+
+def minted(count: int) -> list[bytes]:
+    return [b"s" * 28 + number.to_bytes(4) for number in range(count)]
+
+
+def test_groups_that_teach_nothing_spare_no_own_ones(mixture) -> None:
+    assert mixture.spared(groups(AUTHORS, rewards=(1.0, 1.0)), EVERYBODY) == 0
+    assert mixture.spared(groups(AUTHORS), EVERYBODY) == 6
+
+
+@pytest.mark.parametrize(("discard", "taken"), [(True, 1), (False, 2)])
+def test_groups_that_teach_nothing_are_taken_only_where_they_are_not_discarded(discard, taken):
+    pool = groups(AUTHORS[:1]) + groups(AUTHORS[1:2], rewards=(0.0, 0.0))
+    mixture = Mixture(MixtureSection(), 1, discard=discard)
+    assert len(mixture.choose(pool, 1, 2, 2, EVERYBODY)) == taken
+
+
+def test_a_share_is_not_a_group_less_for_the_rounding_of_its_product() -> None:
+    config = MixtureSection(
+        external=50, informative=100, local=50, author_share=0.29, newcomer_share=0.57
+    )
+    caps = Mixture(config, 1).caps(100)
+    assert (caps.author, caps.newcomers) == (29, 57), "as products they are below"
+
+
+def test_shares_of_the_published_mix_are_of_own_and_external_groups() -> None:
+    mixture = Mixture(
+        MixtureSection(external=4, local=8, newcomer_share=0.5), 1, rule=UniformSelection
+    )
+    assert (mixture.caps(12).author, mixture.caps(12).newcomers) == (3, 6)
+    assert mixture.caps(100) == mixture.caps(12)
+
+
+def test_used_groups_of_an_author_count_towards_its_share_of_an_update() -> None:
+    pool = groups(AUTHORS[:1], 6)
+    pool[3:] = [replace(candidate, uses=1) for candidate in pool[3:]]
+    for proven in (EVERYBODY, frozenset[bytes]()):
+        chosen = Mixture(MixtureSection(), 1).choose(pool, 1, 0, 9, proven)
+        assert [candidate.uses for candidate in chosen] == [0, 0, 0]
+
+
+def test_beside_many_proven_authors_all_newcomers_are_drawn_as_one() -> None:
+    proven = minted(9)
+    pool = groups([*proven, *AUTHORS], 6)
+    mixture, strangers = Mixture(MixtureSection(), 1), Counter[int]()
+    for turn in range(400):
+        chosen = mixture.choose(pool, turn, 8, 8, frozenset(proven))
+        assert len(chosen) == 4
+        strangers[sum(c.key.author in AUTHORS for c in chosen)] += 1
+    assert (set(strangers), strangers[1]) == ({0, 1}, pytest.approx(400 * 4 / 10, abs=40))
+
+
+def test_of_very_many_proven_authors_those_are_drawn_from_who_gave_the_newest() -> None:
+    authors = minted(100)
+    pool = [
+        candidate
+        for place, author in enumerate(authors)
+        for candidate in groups([author], received=START + place)
+    ]
+    mixture, taken = Mixture(MixtureSection(), 1), set()
+    for turn in range(60):
+        taken |= {c.key.author for c in mixture.choose(pool, turn, 8, 8, frozenset(authors))}
+    assert taken == set(authors[-16:]), "four times the four that there is room for"
+
+
+def test_a_newcomer_is_promising_from_the_very_bound_on() -> None:
+    tried = {AUTHORS[0]: PROMISING, AUTHORS[1]: PROMISING - 0.01}
+    for turn in range(20):
+        (first,) = Mixture(MixtureSection(), 1).choose(
+            groups(AUTHORS, 3), turn, 0, 0, frozenset(), tried
+        )
+        assert first.key.author == AUTHORS[0]

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.common.clock import VirtualClock, within
-from swarm.common.counters import Counters
 from swarm.common.fair_limits import BURST_SECONDS, KEPT, PEER_SHARE, ByteBudget, Standings
 from swarm.transport.node import PortTaken, check_ports, sweep_sockets
 from swarm.transport.peer_connections import (
@@ -45,38 +44,30 @@ def test_sleepers_wake_in_order_of_time_and_then_of_arrival(naps: list[int]) -> 
     assert asyncio.run(scenario()) == sorted((float(s), n) for n, s in enumerate(naps))
 
 
-def test_a_sleeper_that_goes_back_to_sleep_wakes_again_within_one_advance() -> None:
-    async def scenario() -> list[float]:
-        clock, ticks = VirtualClock(0.0), []
+async def test_a_sleeper_that_goes_back_to_sleep_wakes_again_within_one_advance() -> None:
+    clock, ticks = VirtualClock(0.0), []
 
-        async def tick() -> None:
-            while True:
-                await clock.sleep(10)
-                ticks.append(clock.time())
+    async def tick() -> None:
+        while True:
+            await clock.sleep(10)
+            ticks.append(clock.time())
 
-        task = asyncio.ensure_future(tick())
-        await clock.advance(35)
-        task.cancel()
-        return ticks
-
-    assert asyncio.run(scenario()) == [10.0, 20.0, 30.0]
+    task = asyncio.ensure_future(tick())
+    await clock.advance(35)
+    task.cancel()
+    assert ticks == [10.0, 20.0, 30.0]
 
 
-def test_work_that_outlasts_its_time_is_cancelled() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        work = asyncio.ensure_future(clock.sleep(100))
-        limited = asyncio.ensure_future(within(clock, 5, work))
-        await clock.advance(6)
-        with pytest.raises(TimeoutError):
-            await limited
-        assert work.cancelled()
-
-    asyncio.run(scenario())
+async def test_work_that_outlasts_its_time_is_cancelled(clock) -> None:
+    work = asyncio.ensure_future(clock.sleep(100))
+    limited = asyncio.ensure_future(within(clock, 5, work))
+    await clock.advance(6)
+    with pytest.raises(TimeoutError):
+        await limited
+    assert work.cancelled()
 
 
-def test_counters_add_up_over_threads_and_name_their_labels() -> None:
-    counters = Counters()
+def test_counters_add_up_over_threads_and_name_their_labels(counters) -> None:
 
     def add() -> None:
         for _ in range(1000):
@@ -103,12 +94,10 @@ def test_no_peer_gets_more_than_its_share_and_one_burst(asked: list[tuple[float,
     for pause, size in asked:
         wait(clock, pause)
         served += size * budget.take("flo", size)
-    elapsed = clock.time() - began
-    assert served <= rate * PEER_SHARE * (elapsed + BURST_SECONDS) + 1
+    assert served <= rate * PEER_SHARE * ((clock.time() - began) + BURST_SECONDS) + 1
 
 
-def test_many_strangers_together_get_no_more_than_their_part_of_the_rate() -> None:
-    clock = VirtualClock()
+def test_many_strangers_together_get_no_more_than_their_part_of_the_rate(clock) -> None:
     budget = ByteBudget(100_000, 50_000, clock, Standings(clock))
     served = sum(budget.take(f"peer {n}", 50_000) for n in range(100))
     assert served == 100_000 * BURST_SECONDS * (1 - KEPT) // 50_000
@@ -127,8 +116,7 @@ def test_greedy_peers_always_leave_room_for_a_newcomer(peers: int, size: int) ->
     assert all(budget.take("ben", 1024) for _ in range(20))
 
 
-def test_any_number_of_new_keys_leaves_known_peers_their_part() -> None:
-    clock = VirtualClock()
+def test_any_number_of_new_keys_leaves_known_peers_their_part(clock) -> None:
     standings = Standings(clock)
     friend = identity("friend")
     standings.use(lambda author: float(author == friend.author))
@@ -139,8 +127,7 @@ def test_any_number_of_new_keys_leaves_known_peers_their_part() -> None:
     assert all(budget.take(friend.peer_id, 4096) for _ in range(100))
 
 
-def test_what_is_owed_is_paid_before_more_is_given() -> None:
-    clock = VirtualClock()
+def test_what_is_owed_is_paid_before_more_is_given(clock) -> None:
     budget = ByteBudget(100_000, 50_000, clock, Standings(clock))
     assert budget.take("flo", 1024)
     budget.owe("flo", 400_000)
@@ -149,8 +136,7 @@ def test_what_is_owed_is_paid_before_more_is_given() -> None:
     assert budget.take("flo", 1024)
 
 
-def test_the_largest_answer_can_be_sent_at_any_rate() -> None:
-    clock = VirtualClock()
+def test_the_largest_answer_can_be_sent_at_any_rate(clock) -> None:
     budget = ByteBudget(1.0, 50_000, clock, Standings(clock))
     assert budget.take("ben", 50_000)
     assert not budget.take("ben", 50_000)
@@ -158,31 +144,25 @@ def test_the_largest_answer_can_be_sent_at_any_rate() -> None:
     assert budget.take("ben", 50_000)
 
 
-def test_a_missing_bootstrap_peer_is_dialled_with_growing_pauses() -> None:
-    clock = VirtualClock()
+def test_a_missing_bootstrap_peer_is_dialled_with_growing_pauses(clock) -> None:
     redial = Redial(["/ip4/1.2.3.4/tcp/1/p2p/ben"], [], clock)
     dialled = []
     for second in range(300):
         if redial.due(["cleo"]):
             dialled.append(second)
         wait(clock, 1)
-    assert dialled[:5] == [0, 1, 3, 7, 15]
-    assert dialled[-1] - dialled[-2] == LONGEST_FOR_BOOTSTRAP
+    assert (dialled[:5], dialled[-1] - dialled[-2]) == ([0, 1, 3, 7, 15], LONGEST_FOR_BOOTSTRAP)
 
 
-def test_a_connected_peer_is_not_dialled_and_at_once_when_it_is_lost() -> None:
+def test_a_lost_peer_is_dialled_at_once_and_all_remembered_ones_while_nobody_is_connected() -> None:
     redial = Redial(["/ip4/1.2.3.4/tcp/1/p2p/ben"], [], VirtualClock())
     assert redial.due(["ben"]) == ()
     assert redial.due(["cleo"]) == ("/ip4/1.2.3.4/tcp/1/p2p/ben",)
-
-
-def test_all_remembered_peers_are_dialled_while_nobody_is_connected() -> None:
     redial = Redial(["/a/p2p/ben"], ["/b/p2p/cleo", "/a/p2p/ben"], VirtualClock())
     assert redial.due([]) == ("/a/p2p/ben", "/b/p2p/cleo")
 
 
-def test_a_remembered_peer_that_is_lost_has_a_few_seconds_to_come_back_by_itself() -> None:
-    clock = VirtualClock()
+def test_a_remembered_peer_that_is_lost_has_a_few_seconds_to_come_back_by_itself(clock) -> None:
     redial = Redial(["/a/p2p/ben"], ["/b/p2p/cleo"], clock)
     assert redial.due(["cleo", "ben"]) == ()
     assert redial.due([]) == ("/a/p2p/ben",), "a bootstrap peer is dialled at once"
@@ -190,8 +170,7 @@ def test_a_remembered_peer_that_is_lost_has_a_few_seconds_to_come_back_by_itself
     assert "/b/p2p/cleo" in redial.due([])
 
 
-def test_missing_remembered_peers_are_dialled_a_few_at_a_time_and_each_in_its_turn() -> None:
-    clock = VirtualClock()
+def test_missing_remembered_peers_are_dialled_a_few_at_a_time_and_each_in_its_turn(clock) -> None:
     met = [f"/{n}/p2p/peer-{n}" for n in range(40)]
     redial = Redial([], met, clock)
     dialled: list[str] = []
@@ -211,8 +190,7 @@ def test_missing_remembered_peers_are_dialled_a_few_at_a_time_and_each_in_its_tu
     assert sorted(minute) == sorted(met[1:]), "once a minute in the end"
 
 
-def test_whom_to_dial_is_who_was_met_last_and_their_pauses_go_on() -> None:
-    clock = VirtualClock()
+def test_whom_to_dial_is_who_was_met_last_and_their_pauses_go_on(clock) -> None:
     redial = Redial([], ["/a/p2p/ben", "/b/p2p/cleo"], clock)
     assert len(redial.due(["eli"])) == 2
     redial.remember(["/b/p2p/cleo", "/c/p2p/dora"])
@@ -227,8 +205,7 @@ def test_the_peer_cache_keeps_the_latest_peers(tmp_path: Path) -> None:
     cache.remember([f"/old/{n}" for n in range(MAX_ADDRESSES)])
     cache.remember(["/new"])
     loaded = PeerCache(path).load()
-    assert len(loaded) == MAX_ADDRESSES
-    assert loaded[:2] == ("/new", "/old/0")
+    assert (len(loaded), loaded[:2]) == (MAX_ADDRESSES, ("/new", "/old/0"))
 
 
 def test_whoever_is_met_is_in_the_peer_cache_at_once_and_pushes_nobody_out(tmp_path: Path) -> None:
@@ -238,8 +215,7 @@ def test_whoever_is_met_is_in_the_peer_cache_at_once_and_pushes_nobody_out(tmp_p
     assert not cache.meet(["/a/p2p/ben"])
     assert PeerCache(path).load() == ("/a/p2p/ben",)
     cache.meet(f"/{n}/p2p/sybil-{n}" for n in range(3 * MAX_ADDRESSES))
-    assert len(cache.addresses) == MAX_ADDRESSES
-    assert cache.addresses[0] == "/a/p2p/ben"
+    assert (len(cache.addresses), cache.addresses[0]) == (MAX_ADDRESSES, "/a/p2p/ben")
     assert not cache.meet(["/b/p2p/cleo"])
 
 

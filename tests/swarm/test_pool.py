@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -15,7 +15,7 @@ from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.groups import GroupKey
 from swarm.journal import Journal
-from swarm.pool import Pool
+from swarm.pool import Held, Pool, PoolLimits, over_limits
 from swarm.reputation import Accounts
 from tests.swarm.experience_parts import ANNA, BEN, START, pooled, wait
 from tests.swarm.test_journal import killed_after
@@ -40,12 +40,21 @@ class Parts:
         )
 
 
+@pytest.fixture
+def parts() -> Parts:
+    return Parts()
+
+
+@pytest.fixture
+def pool(parts: Parts) -> Pool:
+    return parts.pool
+
+
 def keys(groups) -> list[int]:
     return [g.key.number for g in groups]
 
 
-def test_what_was_added_comes_out_whole():
-    pool = Parts().pool
+def test_what_was_added_comes_out_whole(pool) -> None:
     stored = pooled(4, (0.25, 1.0, 0.0))
     assert pool.add([stored]) == 1
     (candidate,) = pool.fresh()
@@ -53,32 +62,19 @@ def test_what_was_added_comes_out_whole():
     assert pool.consume([candidate], step=1) == [stored]
 
 
-def test_fresh_groups_come_in_the_order_of_keys_whatever_the_order_of_arrival():
-    pool = Parts().pool
-    pool.add([pooled(2, author=BEN), pooled(1, author=BEN), pooled(3, author=ANNA)])
-    assert [c.key for c in pool.fresh()] == [
-        GroupKey(ANNA, 7, 3),
-        GroupKey(BEN, 7, 1),
-        GroupKey(BEN, 7, 2),
-    ]
-
-
-def test_only_groups_with_an_advantage_count_as_available():
-    pool = Parts().pool
+def test_only_groups_with_an_advantage_count_as_available(pool) -> None:
     pool.add([pooled(1, (1.0, 1.0)), pooled(2, (0.0, 0.5)), pooled(3, (0.0, 0.0))])
     assert pool.available() == 1
     assert len(pool.fresh()) == 3
 
 
-def test_a_draw_is_pooled_once():
-    parts = Parts()
+def test_a_draw_is_pooled_once(parts) -> None:
     parts.pool.add([pooled(1)])
     assert parts.pool.add([pooled(1, (0.0, 0.0)), pooled(2)]) == 1
     assert parts.counters.snapshot() == {"pool_refused{reason=duplicate}": 1}
 
 
-def test_a_consumed_group_never_comes_back():
-    parts = Parts()
+def test_a_consumed_group_never_comes_back(parts) -> None:
     parts.pool.add([pooled(1)])
     chosen = parts.pool.fresh()
     assert keys(parts.pool.consume(chosen, 1)) == [1]
@@ -125,8 +121,7 @@ def test_uses_are_remembered_after_a_restart(tmp_path):
     assert parts.pool.fresh() == []
 
 
-def test_old_groups_are_not_offered_and_leave():
-    parts = Parts()
+def test_old_groups_are_not_offered_and_leave(parts) -> None:
     parts.pool.add([pooled(1)])
     wait(parts.clock, 59.0)
     parts.pool.add([pooled(2, received=parts.clock.time())])
@@ -164,8 +159,7 @@ def test_a_group_larger_than_the_pool_is_not_kept():
     assert parts.pool.fresh() == []
 
 
-def test_lineage_names_what_each_update_was_made_of():
-    parts = Parts()
+def test_lineage_names_what_each_update_was_made_of(parts) -> None:
     parts.pool.add([pooled(1), pooled(2)])
     first, second = parts.pool.fresh()
     parts.pool.consume([first], 1)
@@ -280,8 +274,7 @@ TestPoolMachine = PoolMachine.TestCase
 
 
 @pytest.mark.parametrize("step", [0, 3])
-def test_updates_of_a_lost_branch_are_struck_and_later_ones_take_their_numbers(step):
-    pool = Parts().pool
+def test_updates_of_a_lost_branch_are_struck_and_later_ones_take_their_numbers(pool, step) -> None:
     for number in range(1, 5):
         pool.record_update(number, [(1, number)], [])
     pool.rewind(step)
@@ -298,3 +291,131 @@ def test_the_record_of_uses_is_bounded_and_the_latest_stay():
         assert rows <= 10
     lately = [bool(parts.pool.lineage(step)) for step in range(1, 40)]
     assert lately == [step >= 35 for step in range(1, 40)]
+
+
+FULL_SYNC = 2
+"""What SQLite calls a commit that is on the disk when it returns."""
+
+
+def minted(count: int) -> list[bytes]:
+    return [number.to_bytes(32) for number in range(count)]
+
+
+def test_a_group_that_was_used_as_often_as_it_may_takes_no_room() -> None:
+    parts = Parts(max_groups=2)
+    parts.pool.add([pooled(1), pooled(2)])
+    parts.pool.consume(parts.pool.fresh(), 1)
+    parts.pool.add([pooled(3), pooled(4)])
+    assert keys(parts.pool.fresh()) == [3, 4]
+    assert parts.counters.snapshot() == {}
+
+
+def test_the_last_use_of_a_group_takes_no_other_of_its_author() -> None:
+    pool = Parts(max_uses=2).pool
+    pool.add([pooled(1), pooled(2), pooled(1, epoch=8)])
+    for step in (1, 2):
+        pool.consume(pool.fresh()[:1], step)
+    assert [(c.key.number, c.key.epoch, c.uses) for c in pool.fresh()] == [(2, 7, 0), (1, 8, 0)]
+
+
+def test_a_bound_on_uses_that_was_lowered_holds_for_what_was_listed_before(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    parts = Parts(path, max_uses=2)
+    parts.pool.add([pooled(1)])
+    listed = parts.pool.fresh()
+    parts.pool.consume(listed, 1)
+    parts.journal.close()
+    parts = Parts(path, max_uses=1)
+    assert parts.pool.consume(listed, 2) == []
+    assert parts.counters.snapshot() == {"pool_gone": 1}
+
+
+def test_that_groups_are_used_is_on_the_disk_before_they_are_handed_out(tmp_path: Path) -> None:
+    parts = Parts(tmp_path / "journal.sqlite")
+    parts.pool.add([pooled(1)])
+    parts.pool.consume(parts.pool.fresh(), 1)
+    assert parts.journal.read("PRAGMA synchronous") == [(FULL_SYNC,)]
+
+
+def test_groups_come_by_author_epoch_and_number_whatever_the_order_of_arrival(pool) -> None:
+    given = [(BEN, 6, 2), (BEN, 6, 1), (ANNA, 8, 0), (ANNA, 7, 2), (ANNA, 7, 1)]
+    pool.add([pooled(number, author=author, epoch=epoch) for author, epoch, number in given])
+    assert [c.key for c in pool.fresh()] == sorted(GroupKey(*each) for each in given)
+
+
+def test_a_pool_with_less_room_than_before_says_how_many_it_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    parts = Parts(path, max_groups=8)
+    parts.pool.add([pooled(number, received=START + number) for number in range(5)])
+    parts.journal.close()
+    parts = Parts(path, max_groups=2)
+    assert parts.pool.evict() == 3
+    assert keys(parts.pool.fresh()) == [3, 4]
+    assert parts.pool.evict() == 0
+    assert parts.counters.snapshot() == {"pool_evicted{reason=full}": 3}
+
+
+def test_newcomers_keep_the_share_of_a_full_pool_that_they_are_given() -> None:
+    for share, kept in ((0.25, 4), (0.5, 8)):
+        parts = Parts(max_groups=16, newcomer_share=share)
+        proved(parts, ANNA)
+        parts.pool.add(pooled(1, author=author) for author in minted(16))
+        parts.pool.add(pooled(number, author=ANNA) for number in range(16))
+        held = [c.key.author for c in parts.pool.fresh()]
+        assert len(held) - held.count(ANNA) == kept
+
+
+def test_whose_groups_a_full_pool_keeps_of_newcomers_is_known_to_nobody_else() -> None:
+    kept = []
+    for salt in (b"one", b"one", b"two"):
+        parts = Parts(max_groups=8, salt=salt)
+        parts.pool.add(pooled(1, author=author) for author in minted(40))
+        kept.append([c.key.author for c in parts.pool.fresh()])
+    assert kept[0] == kept[1] != kept[2]
+
+
+held_groups = st.lists(
+    st.builds(
+        Held,
+        st.builds(GroupKey, st.sampled_from([ANNA, BEN, b"\xcc" * 32]), st.just(1), st.integers(0)),
+        st.integers(0, 1),
+        st.floats(0, 10),
+        st.integers(1, 100),
+    ),
+    unique_by=lambda h: h.key,
+    max_size=30,
+)
+some_proven = st.frozensets(st.sampled_from([ANNA, BEN]))
+
+
+@given(held_groups, st.integers(1, 20), st.integers(1, 1000), some_proven, st.randoms())
+def test_eviction_keeps_both_limits_and_does_not_depend_on_order(held, groups, size, proven, order):
+    limits = PoolLimits(groups, size)
+    dropped = over_limits(held, limits, proven)
+    kept = [h for h in held if h.key not in dropped]
+    assert len(kept) <= groups
+    assert sum(h.size for h in kept) <= size
+    shuffled = list(held)
+    order.shuffle(shuffled)
+    assert over_limits(shuffled, limits, proven) == dropped
+
+
+@given(held_groups, st.integers(1, 20), some_proven)
+def test_eviction_drops_what_it_must_and_first_what_newcomers_hold_over_their_share(
+    held, groups, proven
+):
+    dropped = over_limits(held, PoolLimits(groups, 10**9), proven)
+    assert len(dropped) == max(0, len(held) - groups)
+    kept = [h for h in held if h.key not in dropped]
+    if any(key.author in proven for key in dropped):
+        assert sum(h.key.author not in proven for h in kept) <= groups / 4
+
+
+def test_chance_and_no_choice_of_keys_decides_between_newcomers_in_a_full_pool():
+    held = [Held(GroupKey(bytes([n]) * 32, 1, 0), 1, 0.0, 1) for n in range(200)]
+    kept = Counter[int]()
+    for salt in range(40):
+        limits = PoolLimits(100, 1000, salt=salt.to_bytes(2))
+        gone = {key.author[0] for key in over_limits(held, limits)}
+        kept.update(n for n in range(200) if n not in gone)
+    assert sum(kept[n] for n in range(100)) == pytest.approx(2000, abs=150)

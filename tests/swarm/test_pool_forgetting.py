@@ -56,8 +56,7 @@ def test_groups_of_forgotten_epochs_stay_out_however_far_the_clock_is_put_back()
     parts.pool.forget(epoch=8)
     parts.pool.forget(epoch=2)
     parts.pool.rewind(0)
-    groups = [pooled(1, epoch=7), pooled(2, epoch=6), pooled(3, epoch=8)]
-    assert parts.pool.add(groups) == 1
+    assert parts.pool.add([pooled(1, epoch=7), pooled(2, epoch=6), pooled(3, epoch=8)]) == 1
     assert keys(parts.pool.fresh()) == [3]
     assert parts.counters.snapshot()["pool_refused{reason=forgotten}"] == 2
 
@@ -148,13 +147,11 @@ class ForgettingMachine(RuleBasedStateMachine):
         self.step += 1
         taken = self.pool.consume(self.pool.fresh()[:count], self.step)
         self.handed_out.update(group.key for group in taken)
-        own = [(NOW, self.step)]
-        self.pool.record_update(self.step, own, [group.key for group in taken])
+        self.pool.record_update(self.step, [(NOW, self.step)], [group.key for group in taken])
 
     @rule()
     def save(self):
-        now = self.gate.clock.time()
-        self.pool.forget(oldest_epoch(self.gate.manifest, now))
+        self.pool.forget(oldest_epoch(self.gate.manifest, self.gate.clock.time()))
         self.checkpoint = self.step
 
     @rule()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -15,7 +15,15 @@ from protocol.messages import MANIFEST_STREAM, PROFILE_STREAM
 from protocol.profile import Profile, sign_profile
 from swarm.profiles import AGAIN_SECONDS, KEPT_SECONDS, Profiles
 from swarm.transport.transport import HandlerLimits, Refusal
-from tests.swarm.network_parts import EPOCH_SECONDS, FOUNDER, MemorySwarm, Node, identity, manifest
+from tests.swarm.network_parts import (
+    EPOCH_SECONDS,
+    FOUNDER,
+    MemorySwarm,
+    Node,
+    answers,
+    identity,
+    manifest,
+)
 
 ANNA = Profile("anna", "Two old laptops.", "tiny", "0.1.0", 1.7e9)
 BEN = Profile("ben", "", "", "0.1.0", 1.7e9)
@@ -24,23 +32,9 @@ SWARM = swarm_id(SIGNED)
 HOUR = 3600.0
 
 
-def run(scenario: Callable[[MemorySwarm], Awaitable[None]]) -> None:
-    async def within() -> None:
-        await scenario(MemorySwarm())
-
-    asyncio.run(within())
-
-
 def serves(node: Node, answer: Callable[[], bytes]) -> list[str]:
     """Let a node answer another profile; who asked for it."""
-    asked: list[str] = []
-
-    async def handler(asker: str, request: bytes) -> bytes:
-        asked.append(asker)
-        return answer()
-
-    node.transport.handle(PROFILE_STREAM, handler, HandlerLimits(64, 8, 8))
-    return asked
+    return answers(node, PROFILE_STREAM, answer)
 
 
 async def meet(node: Node) -> None:
@@ -54,138 +48,99 @@ def told(node: Node) -> dict[str, Profile | None]:
     return {peer.peer_id: peer.profile for peer in node.member.status().peers}
 
 
-def test_members_tell_each_other_their_names_and_who_has_none_tells_nothing() -> None:
-    async def scenario(swarm: MemorySwarm) -> None:
-        anna = await swarm.join("anna", profile=ANNA)
-        ben = await swarm.join("ben", profile=BEN)
-        carla = await swarm.join("carla")
-        for node in swarm.nodes:
-            await meet(node)
-        at = {node: node.transport.peer_id for node in swarm.nodes}
-        assert told(anna) == {at[ben]: BEN, at[carla]: None}
-        assert told(ben) == {at[anna]: ANNA, at[carla]: None}
-        assert told(carla) == {at[anna]: ANNA, at[ben]: BEN}
-        assert not any(name.startswith("profiles") for name in anna.counters.snapshot())
-
-    run(scenario)
+async def test_members_tell_each_other_their_names_and_who_has_none_tells_nothing(swarm):
+    anna = await swarm.join("anna", profile=ANNA)
+    ben = await swarm.join("ben", profile=BEN)
+    carla = await swarm.join("carla")
+    for node in swarm.nodes:
+        await meet(node)
+    at = {node: node.transport.peer_id for node in swarm.nodes}
+    assert told(anna) == {at[ben]: BEN, at[carla]: None}
+    assert told(ben) == {at[anna]: ANNA, at[carla]: None}
+    assert told(carla) == {at[anna]: ANNA, at[ben]: BEN}
+    assert not any(name.startswith("profiles") for name in anna.counters.snapshot())
 
 
-def test_two_of_one_name_stay_two_peers() -> None:
-    async def scenario(swarm: MemorySwarm) -> None:
-        anna = await swarm.join("anna")
-        for name in ("ben", "mallory"):
-            await swarm.join(name, profile=BEN)
+async def test_two_of_one_name_stay_two_peers(swarm, anna) -> None:
+    for name in ("ben", "mallory"):
+        await swarm.join(name, profile=BEN)
+    await meet(anna)
+    peers = anna.member.status().peers
+    assert [peer.profile for peer in peers] == [BEN, BEN]
+    assert len({peer.peer_id for peer in peers}) == len({p.author for p in peers}) == 2
+
+
+async def test_each_is_asked_once_an_hour_and_shows_what_it_tells_then(swarm, anna, ben) -> None:
+    names = iter(("ben", "benjamin"))
+    asked = serves(ben, lambda: sign_profile(replace(BEN, name=next(names)), ben.identity, SWARM))
+    for _ in range(10):
         await meet(anna)
-        peers = anna.member.status().peers
-        assert [peer.profile for peer in peers] == [BEN, BEN]
-        assert len({peer.peer_id for peer in peers}) == len({p.author for p in peers}) == 2
-
-    run(scenario)
-
-
-def test_each_is_asked_once_an_hour_and_shows_what_it_tells_then() -> None:
-    async def scenario(swarm: MemorySwarm) -> None:
-        anna, ben = await swarm.join("anna"), await swarm.join("ben")
-        names = iter(("ben", "benjamin"))
-        asked = serves(
-            ben,
-            lambda: sign_profile(replace(BEN, name=next(names)), ben.identity, SWARM),
-        )
-        for _ in range(10):
-            await meet(anna)
-        assert len(asked) == 1
-        await swarm.clock.advance(AGAIN_SECONDS)
-        await meet(anna)
-        assert len(asked) == 2
-        assert told(anna)[ben.transport.peer_id] == replace(BEN, name="benjamin")
-
-    run(scenario)
+    assert len(asked) == 1
+    await swarm.clock.advance(AGAIN_SECONDS)
+    await meet(anna)
+    assert len(asked) == 2
+    assert told(anna)[ben.transport.peer_id] == replace(BEN, name="benjamin")
 
 
-def test_an_older_peer_that_knows_no_profile_is_asked_ever_more_rarely_and_not_blamed() -> None:
-    async def scenario(swarm: MemorySwarm) -> None:
-        anna, old = await swarm.join("anna"), await swarm.join("old")
-        old.publish()
-        await old.member.step()
-        await anna.member.step()
-        tried: list[str] = []
-        request = anna.transport.request
+async def test_an_older_peer_without_profiles_is_asked_ever_less_and_not_blamed(swarm, anna, old):
+    old.publish()
+    await old.member.step()
+    await anna.member.step()
+    tried: list[str] = []
+    request = anna.transport.request
 
-        async def noted(peer: str, protocol: str, *rest: object, **options: object) -> bytes:
-            tried.append(protocol)
-            return await request(peer, protocol, *rest, **options)
+    async def noted(peer: str, protocol: str, *rest: object, **options: object) -> bytes:
+        tried.append(protocol)
+        return await request(peer, protocol, *rest, **options)
 
-        anna.transport.request = noted
-        for _ in range(60):
-            await anna.member.meet()
-            await swarm.clock.advance(EPOCH_SECONDS)
-        assert 3 <= tried.count(PROFILE_STREAM) <= 8
-        assert told(anna)[old.transport.peer_id] is None
-        account = anna.accounts.get(old.identity.author)
-        assert (account.strikes, dict(account.refused)) == (0, {})
-        assert not any(name.startswith("profiles") for name in anna.counters.snapshot())
-
-    run(scenario)
+    anna.transport.request = noted
+    for _ in range(60):
+        await anna.member.meet()
+        await swarm.clock.advance(EPOCH_SECONDS)
+    assert 3 <= tried.count(PROFILE_STREAM) <= 8
+    assert told(anna)[old.transport.peer_id] is None
+    account = anna.accounts.get(old.identity.author)
+    assert (account.strikes, dict(account.refused)) == (0, {})
+    assert not any(name.startswith("profiles") for name in anna.counters.snapshot())
 
 
-def test_nobody_of_another_swarm_is_asked() -> None:
-    async def scenario(swarm: MemorySwarm) -> None:
-        anna, stranger = await swarm.join("anna"), await swarm.join("stranger")
-        elsewhere = sign_manifest(manifest(name="elsewhere"), FOUNDER)
-
-        async def answer(asker: str, request: bytes) -> bytes:
-            return elsewhere
-
-        stranger.transport.handle(MANIFEST_STREAM, answer, HandlerLimits(0, 8, 8))
-        asked = serves(stranger, lambda: sign_profile(ANNA, stranger.identity, SWARM))
-        await meet(anna)
-        assert asked == []
-
-    run(scenario)
+async def test_nobody_of_another_swarm_is_asked(anna, stranger) -> None:
+    elsewhere = sign_manifest(manifest(name="elsewhere"), FOUNDER)
+    answers(stranger, MANIFEST_STREAM, lambda: elsewhere)
+    asked = serves(stranger, lambda: sign_profile(ANNA, stranger.identity, SWARM))
+    await meet(anna)
+    assert asked == []
 
 
-def test_mallory_does_not_pass_for_another_by_serving_the_profile_of_that_one() -> None:
-    async def scenario(swarm: MemorySwarm) -> None:
-        anna = await swarm.join("anna")
-        ben = await swarm.join("ben", profile=BEN)
-        mallory = await swarm.join("mallory")
-        replayed = sign_profile(BEN, ben.identity, SWARM)
-        asked = serves(mallory, lambda: replayed)
-        await meet(anna)
-        assert asked == [anna.transport.peer_id]
-        assert told(anna) == {ben.transport.peer_id: BEN, mallory.transport.peer_id: None}
-        assert anna.count("profiles_refused{reason=other_author}") == 1
+async def test_mallory_does_not_pass_for_another_by_serving_the_profile_of_that_one(swarm, anna):
+    ben = await swarm.join("ben", profile=BEN)
+    mallory = await swarm.join("mallory")
+    replayed = sign_profile(BEN, ben.identity, SWARM)
+    asked = serves(mallory, lambda: replayed)
+    await meet(anna)
+    assert asked == [anna.transport.peer_id]
+    assert told(anna) == {ben.transport.peer_id: BEN, mallory.transport.peer_id: None}
+    assert anna.count("profiles_refused{reason=other_author}") == 1
 
-    run(scenario)
+
+MALLORYS = sign_profile(BEN, identity("mallory"), SWARM)
 
 
 @pytest.mark.parametrize(
-    ("how", "reason"),
+    ("forged", "reason"),
     [
-        ("forged", "bad_signature"),
-        ("of another swarm", "wrong_swarm"),
-        ("of another kind", "bad_magic"),
-        ("no bytes", "truncated"),
+        (MALLORYS[:40] + identity("ben").author + MALLORYS[72:], "bad_signature"),
+        (sign_profile(BEN, identity("mallory"), bytes(32)), "wrong_swarm"),
+        (SIGNED[: len(MALLORYS)], "bad_magic"),
+        (b"", "truncated"),
     ],
+    ids=["forged", "of another swarm", "of another kind", "no bytes"],
 )
-def test_mallory_forges_nothing_that_is_shown(how: str, reason: str) -> None:
-    mallorys, bens = identity("mallory"), identity("ben")
-    signed = sign_profile(BEN, mallorys, SWARM)
-    forged = {
-        "forged": signed[:40] + bens.author + signed[72:],
-        "of another swarm": sign_profile(BEN, mallorys, bytes(32)),
-        "of another kind": SIGNED[: len(signed)],
-        "no bytes": b"",
-    }[how]
-
-    async def scenario(swarm: MemorySwarm) -> None:
-        anna, mallory = await swarm.join("anna"), await swarm.join("mallory")
-        serves(mallory, lambda: forged)
-        await meet(anna)
-        assert told(anna) == {mallory.transport.peer_id: None}
-        assert anna.count(f"profiles_refused{{reason={reason}}}") == 1
-
-    run(scenario)
+async def test_mallory_forges_nothing_that_is_shown(anna, mallory, forged, reason):
+    serves(mallory, lambda: forged)
+    await meet(anna)
+    assert told(anna) == {mallory.transport.peer_id: None}
+    assert anna.count(f"profiles_refused{{reason={reason}}}") == 1
 
 
 @pytest.mark.parametrize(
@@ -204,128 +159,95 @@ def test_mallory_forges_nothing_that_is_shown(how: str, reason: str) -> None:
         "e" * 49,
     ],
 )
-def test_eves_texts_that_act_are_refused_whole(text: str) -> None:
+async def test_eves_texts_that_act_are_refused_whole(anna, eve, text: str) -> None:
     wire = {"name": text, "line": "", "model": "", "version": "", "made": 1.7e9}
+    serves(eve, lambda: envelope.close(envelope.PROFILE, SWARM, eve.identity, encode(wire)))
+    await meet(anna)
+    assert told(anna) == {eve.transport.peer_id: None}
+    (refused,) = (n for n in anna.counters.snapshot() if n.startswith("profiles_refused"))
+    assert refused.partition("reason=")[2] in ("bad_schema}", "too_large}")
 
-    async def scenario(swarm: MemorySwarm) -> None:
-        anna, eve = await swarm.join("anna"), await swarm.join("eve")
-        body = encode(wire)
-        serves(eve, lambda: envelope.close(envelope.PROFILE, SWARM, eve.identity, body))
+
+async def test_what_no_longer_holds_is_not_shown_any_more(swarm, anna, eve) -> None:
+    answers = [sign_profile(BEN, eve.identity, SWARM), b"nothing of the kind"]
+    serves(eve, lambda: answers.pop(0))
+    await meet(anna)
+    assert told(anna) == {eve.transport.peer_id: BEN}
+    await swarm.clock.advance(AGAIN_SECONDS)
+    await meet(anna)
+    assert told(anna) == {eve.transport.peer_id: None}
+
+
+async def test_flos_ten_megabytes_are_not_read_and_she_is_left_alone(anna, flo) -> None:
+    asked = serves(flo, lambda: bytes(10_000_000))
+    for _ in range(8):
         await meet(anna)
-        assert told(anna) == {eve.transport.peer_id: None}
-        refused = [n for n in anna.counters.snapshot() if n.startswith("profiles_refused")]
-        assert refused in (
-            ["profiles_refused{reason=bad_schema}"],
-            ["profiles_refused{reason=too_large}"],
-        )
-
-    run(scenario)
+    assert (len(asked), anna.count("profiles_refused{reason=response_too_large}")) == (1, 1)
+    assert anna.transport.bytes_in < 100_000
 
 
-def test_what_no_longer_holds_is_not_shown_any_more() -> None:
-    async def scenario(swarm: MemorySwarm) -> None:
-        anna, eve = await swarm.join("anna"), await swarm.join("eve")
-        answers = [sign_profile(BEN, eve.identity, SWARM), b"nothing of the kind"]
-        serves(eve, lambda: answers.pop(0))
-        await meet(anna)
-        assert told(anna) == {eve.transport.peer_id: BEN}
-        await swarm.clock.advance(AGAIN_SECONDS)
-        await meet(anna)
-        assert told(anna) == {eve.transport.peer_id: None}
+async def test_flo_who_never_finishes_holds_up_no_other(swarm, anna) -> None:
+    ben = await swarm.join("ben", profile=BEN)
+    flo = await swarm.join("flo")
 
-    run(scenario)
+    async def never(asker: str, request: bytes) -> bytes:
+        await asyncio.Event().wait()
+        return b""
 
-
-def test_flos_ten_megabytes_are_not_read_and_she_is_left_alone() -> None:
-    async def scenario(swarm: MemorySwarm) -> None:
-        anna, flo = await swarm.join("anna"), await swarm.join("flo")
-        asked = serves(flo, lambda: bytes(10_000_000))
-        for _ in range(8):
-            await meet(anna)
-        assert len(asked) == 1
-        assert anna.count("profiles_refused{reason=response_too_large}") == 1
-        assert anna.transport.bytes_in < 100_000
-
-    run(scenario)
+    flo.transport.handle(PROFILE_STREAM, never, HandlerLimits(64, 8, 8))
+    await anna.member.meet()
+    meeting = asyncio.ensure_future(anna.member.meet())
+    await swarm.clock.advance(1.0)
+    assert told(anna)[ben.transport.peer_id] == BEN
+    assert not meeting.done()
+    await swarm.clock.advance(30.0)
+    await meeting
+    assert anna.count("profiles_refused{reason=deadline}") == 1
 
 
-def test_flo_who_never_finishes_holds_up_no_other() -> None:
-    async def scenario(swarm: MemorySwarm) -> None:
-        anna = await swarm.join("anna")
-        ben = await swarm.join("ben", profile=BEN)
-        flo = await swarm.join("flo")
-
-        async def never(asker: str, request: bytes) -> bytes:
-            await asyncio.Event().wait()
-            return b""
-
-        flo.transport.handle(PROFILE_STREAM, never, HandlerLimits(64, 8, 8))
-        await anna.member.meet()
-        meeting = asyncio.ensure_future(anna.member.meet())
-        await swarm.clock.advance(1.0)
-        assert told(anna)[ben.transport.peer_id] == BEN
-        assert not meeting.done()
-        await swarm.clock.advance(30.0)
-        await meeting
-        assert anna.count("profiles_refused{reason=deadline}") == 1
-
-    run(scenario)
+async def test_what_one_told_who_is_gone_is_shown_for_a_day_and_no_longer(swarm, anna) -> None:
+    profiles = Profiles(
+        anna.transport, anna.exchange, SWARM, swarm.clock, anna.counters, EPOCH_SECONDS
+    )
+    ben = await swarm.join("ben", profile=BEN)
+    await profiles.look(lambda peer: True)
+    await ben.transport.close()
+    await swarm.clock.advance(KEPT_SECONDS - HOUR)
+    assert profiles.of(ben.transport.peer_id) == BEN
+    await swarm.clock.advance(2 * HOUR)
+    assert profiles.of(ben.transport.peer_id) is None
 
 
-def test_what_one_told_who_is_gone_is_shown_for_a_day_and_no_longer() -> None:
-    async def scenario(swarm: MemorySwarm) -> None:
-        anna = await swarm.join("anna")
-        profiles = Profiles(
-            anna.transport, anna.exchange, SWARM, swarm.clock, anna.counters, EPOCH_SECONDS
-        )
-        ben = await swarm.join("ben", profile=BEN)
-        await profiles.look(lambda peer: True)
-        await ben.transport.close()
-        await swarm.clock.advance(KEPT_SECONDS - HOUR)
-        assert profiles.of(ben.transport.peer_id) == BEN
-        await swarm.clock.advance(2 * HOUR)
-        assert profiles.of(ben.transport.peer_id) is None
-
-    run(scenario)
-
-
-def test_of_a_flood_of_profiles_few_are_kept_and_those_connected_longest(monkeypatch) -> None:
+async def test_of_a_flood_of_profiles_few_are_kept_and_those_connected_longest(swarm, monkeypatch):
     monkeypatch.setattr("swarm.profiles.MOST", 4)
-
-    async def scenario(swarm: MemorySwarm) -> None:
-        anna = await swarm.join("anna")
-        profiles = Profiles(
-            anna.transport, anna.exchange, SWARM, swarm.clock, anna.counters, EPOCH_SECONDS
-        )
-        gone = [await swarm.join(f"gone {n}", profile=BEN) for n in range(3)]
+    anna = await swarm.join("anna")
+    profiles = Profiles(
+        anna.transport, anna.exchange, SWARM, swarm.clock, anna.counters, EPOCH_SECONDS
+    )
+    gone = [await swarm.join(f"gone {n}", profile=BEN) for n in range(3)]
+    await profiles.look(lambda peer: True)
+    for node in gone:
+        await node.transport.close()
+    there = [await swarm.join(f"honest {n}", profile=ANNA) for n in range(4)]
+    await profiles.look(lambda peer: True)
+    flood = [await swarm.join(f"flo {n}", profile=BEN) for n in range(8)]
+    for _ in range(5):
         await profiles.look(lambda peer: True)
-        for node in gone:
-            await node.transport.close()
-        there = [await swarm.join(f"honest {n}", profile=ANNA) for n in range(4)]
-        await profiles.look(lambda peer: True)
-        flood = [await swarm.join(f"flo {n}", profile=BEN) for n in range(8)]
-        for _ in range(5):
-            await profiles.look(lambda peer: True)
-        told = [profiles.of(node.transport.peer_id) for node in (*gone, *there, *flood)]
-        assert told == [None] * 3 + [ANNA] * 4 + [None] * 8
-        assert anna.count("profiles_without_room") == 8
-
-    run(scenario)
+    told = [profiles.of(node.transport.peer_id) for node in (*gone, *there, *flood)]
+    assert told == [None] * 3 + [ANNA] * 4 + [None] * 8
+    assert anna.count("profiles_without_room") == 8
 
 
-def test_a_node_serves_its_profile_within_its_budget_and_to_few_at_a_time() -> None:
-    async def scenario(swarm: MemorySwarm) -> None:
-        anna = await swarm.join("anna", profile=ANNA, upload_rate=1.0)
-        flo = await swarm.join("flo")
-        refused = 0
-        for _ in range(2000):
-            try:
-                await anna.transport.serve(flo.transport.peer_id, PROFILE_STREAM, b"")
-            except Refusal as refusal:
-                refused += refusal.reason == "over_budget"
-        assert refused > 0
-        assert anna.count("uploads_refused") == refused
-        with pytest.raises(Refusal):
-            await anna.transport.serve(flo.transport.peer_id, PROFILE_STREAM, b"more")
-
-    run(scenario)
+async def test_a_node_serves_its_profile_within_its_budget_and_to_few_at_a_time(swarm: MemorySwarm):
+    anna = await swarm.join("anna", profile=ANNA, upload_rate=1.0)
+    flo = await swarm.join("flo")
+    refused = 0
+    for _ in range(2000):
+        try:
+            await anna.transport.serve(flo.transport.peer_id, PROFILE_STREAM, b"")
+        except Refusal as refusal:
+            refused += refusal.reason == "over_budget"
+    assert refused > 0
+    assert anna.count("uploads_refused") == refused
+    with pytest.raises(Refusal):
+        await anna.transport.serve(flo.transport.peer_id, PROFILE_STREAM, b"more")

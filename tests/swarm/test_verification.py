@@ -91,20 +91,16 @@ class Served:
             self.names.append(name)
 
 
-def test_who_gives_up_waiting_holds_nobody_up():
+async def test_who_gives_up_waiting_holds_nobody_up():
     served = Served()
     turns, ask = served.turns, served.ask
-
-    async def run() -> None:
-        async with turns.turn(CARL, proven=True):
-            first, second = asyncio.create_task(ask(ANNA)), asyncio.create_task(ask(BEN))
-            await asyncio.sleep(0)
-            first.cancel()
-        # Cancelled at the very moment at which the turn would be hers.
-        await asyncio.gather(first, second, return_exceptions=True)
-        await asyncio.wait_for(ask(CARL), 20)
-
-    asyncio.run(run())
+    async with turns.turn(CARL, proven=True):
+        first, second = asyncio.create_task(ask(ANNA)), asyncio.create_task(ask(BEN))
+        await asyncio.sleep(0)
+        first.cancel()
+    # Cancelled at the very moment at which the turn would be hers.
+    await asyncio.gather(first, second, return_exceptions=True)
+    await asyncio.wait_for(ask(CARL), 20)
     assert served.names == [BEN, CARL]
 
 
@@ -134,24 +130,20 @@ def test_however_short_an_epoch_a_request_gets_twice_what_it_takes_to_begin():
         budget.begin(2)
 
 
-def test_who_gives_up_when_the_turn_is_already_hers_hands_it_on():
+async def test_who_gives_up_when_the_turn_is_already_hers_hands_it_on():
     served = Served()
     turns, ask = served.turns, served.ask
-
-    async def run() -> None:
-        async with turns.turn(CARL, proven=True):
-            first, second = asyncio.create_task(ask(ANNA)), asyncio.create_task(ask(BEN))
-            await asyncio.sleep(0)
-        # Behind the hand-over, which waits in the loop, and before she is woken by it.
-        asyncio.get_running_loop().call_soon(first.cancel)
-        async with asyncio.timeout(120):
-            await asyncio.gather(first, second, return_exceptions=True)
-
-    asyncio.run(run())
+    async with turns.turn(CARL, proven=True):
+        first, second = asyncio.create_task(ask(ANNA)), asyncio.create_task(ask(BEN))
+        await asyncio.sleep(0)
+    # Behind the hand-over, which waits in the loop, and before she is woken by it.
+    asyncio.get_running_loop().call_soon(first.cancel)
+    async with asyncio.timeout(120):
+        await asyncio.gather(first, second, return_exceptions=True)
     assert served.names == [BEN]
 
 
-def test_who_comes_while_a_turn_is_handed_over_waits_for_it():
+async def test_who_comes_while_a_turn_is_handed_over_waits_for_it():
     turns, holding, most = ScoringQueue(VerificationBudget(EPOCH)), 0, 0
 
     async def ask(name: bytes) -> None:
@@ -162,11 +154,8 @@ def test_who_comes_while_a_turn_is_handed_over_waits_for_it():
             await asyncio.sleep(0)
             holding -= 1
 
-    async def run() -> None:
-        async with turns.turn(CARL, proven=True):
-            first = asyncio.create_task(ask(ANNA))
-            await asyncio.sleep(0)
-        await asyncio.gather(first, asyncio.create_task(ask(BEN)))
-
-    asyncio.run(run())
+    async with turns.turn(CARL, proven=True):
+        first = asyncio.create_task(ask(ANNA))
+        await asyncio.sleep(0)
+    await asyncio.gather(first, asyncio.create_task(ask(BEN)))
     assert most == 1

@@ -22,8 +22,7 @@ def key(name: str) -> bytes:
 
 
 def offer(number: int, groups: int = 2) -> Offer:
-    content = sha256(number.to_bytes(8, "big")).digest()
-    return Offer(content, 100, groups, bytes(8), groups)
+    return Offer(sha256(number.to_bytes(8, "big")).digest(), 100, groups, bytes(8), groups)
 
 
 def peer(name: str, offers: Sequence[Offer] = (), **told: Any) -> PeerInfo:

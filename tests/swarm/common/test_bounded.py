@@ -33,17 +33,11 @@ def test_who_stays_is_no_matter_of_who_came_first_or_how_often(order: list[str],
         once.put(key, 1)
     for key in sorted(order) * 3:
         again.put(key, 1)
-    assert set(once) == set(again)
-    assert len(once) == n
+    assert (set(once), len(once)) == (set(again), n)
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=300),
-    st.integers(1, 16),
-)
-def test_the_best_ranks_of_all_that_were_not_taken_out_are_held(
-    steps: list[tuple[int, bool]], limit: int
-) -> None:
+@given(st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=300), st.integers(1, 16))
+def test_the_best_ranks_of_all_that_were_not_taken_out_are_held(steps, limit):
     held, all_put = by_lot(limit), set()
     for number, put in steps:
         key = str(number)
@@ -92,8 +86,7 @@ def test_a_few_keys_take_little_memory_however_often_their_ranks_change() -> Non
     assert taken < 64 << 10
 
 
-def test_pauses_double_up_to_the_longest_and_one_success_ends_them() -> None:
-    clock = VirtualClock()
+def test_pauses_double_up_to_the_longest_and_one_success_ends_them(clock) -> None:
     backoff: Backoff[str] = Backoff(clock, first=1.0, longest=10.0, free=1)
     assert [backoff.failed("sid") for _ in range(6)] == [0, 1, 2, 4, 8, 10]
     assert backoff.waits("sid")
@@ -114,8 +107,7 @@ def test_a_backoff_remembers_a_bounded_number_of_keys() -> None:
     assert len(backoff) == MAX_REMEMBERED
 
 
-def test_a_peer_is_shown_out_for_a_flood_of_refusals_and_not_for_as_many_in_hours() -> None:
-    clock = VirtualClock()
+def test_a_peer_is_shown_out_for_a_flood_of_refusals_and_not_for_as_many_in_hours(clock) -> None:
     flood = FloodGuard(clock)
     assert not any(flood.refused("ben") or wait(clock, FADE_SECONDS) for _ in range(300))
     assert [flood.refused("flo") for _ in range(int(MOST_REFUSALS))].count(True) == 1

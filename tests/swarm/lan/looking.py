@@ -63,8 +63,7 @@ class TcpTransport(MemoryTransport):
 async def look(name: str, swarm: str) -> None:
     """Look for members until standard input ends."""
     counters = Counters()
-    peer = Identity.from_seed(name.encode().ljust(32, b".")).peer_id
-    transport = TcpTransport(peer)
+    transport = TcpTransport(Identity.from_seed(name.encode().ljust(32, b".")).peer_id)
     server = await transport.serve()
     discovery = Discovery(transport, ["/ip4/127.0.0.1/tcp/0"], SystemClock(), counters)
     running = asyncio.ensure_future(discovery.run(bytes.fromhex(swarm)))

@@ -122,9 +122,7 @@ def test_nobody_dials_a_node_of_another_swarm(street: Street) -> None:
         assert "lan_dials_failed" not in street.said(name)
 
 
-def test_mallory_announces_a_thousand_names_and_members_find_each_other_still(
-    street: Street,
-) -> None:
+def test_mallory_announces_a_thousand_names_and_members_find_each_other_still(street: Street):
     street.mallory(1000)
     street.node("anna")
     street.node("bert")

@@ -35,7 +35,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.processes
-def test_a_node_without_a_network_says_so_once_and_is_found_on_the_next_one(
+async def test_a_node_without_a_network_says_so_once_and_is_found_on_the_next_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     here: list[tuple[Interface, ...]] = [HOME]
@@ -43,28 +43,25 @@ def test_a_node_without_a_network_says_so_once_and_is_found_on_the_next_one(
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.1)
     caplog.set_level(logging.INFO)
 
-    async def scene() -> None:
-        counters = Counters()
-        anna = member("anna", counters)
-        running = asyncio.ensure_future(anna.run(bytes(32)))
-        await asyncio.sleep(0.3)
-        here[0] = ()
-        await until(lambda: counters.snapshot().get("lan_failed", 0) >= 3)
-        here[0] = CAFE
-        bert = member("bert", Counters())
-        await until_seen(bert)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await anna.close()
-        await bert.close()
-        await bert.close()
-
     async def until_seen(bert: Discovery) -> None:
         async with asyncio.timeout(PATIENCE):
             while not await bert.look():
                 await asyncio.sleep(0.1)
 
-    asyncio.run(scene())
+    counters = Counters()
+    anna = member("anna", counters)
+    running = asyncio.ensure_future(anna.run(bytes(32)))
+    await asyncio.sleep(0.3)
+    here[0] = ()
+    await until(lambda: counters.snapshot().get("lan_failed", 0) >= 3)
+    here[0] = CAFE
+    bert = member("bert", Counters())
+    await until_seen(bert)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await anna.close()
+    await bert.close()
+    await bert.close()
     said = [each.message for each in caplog.records if each.levelno == logging.WARNING]
     assert len(said) == 1 and "connect it to a network" in said[0]
     assert any("on other networks" in each.message for each in caplog.records)

@@ -144,16 +144,13 @@ def test_a_call_to_a_side_that_goes_away_fails() -> None:
     over_a_link(scenario)
 
 
-def test_notes_to_a_side_that_does_not_listen_are_dropped_and_said_to_be() -> None:
-    async def whole() -> None:
-        ours, deaf = socket.socketpair()
-        with deaf:
-            link = Link(*(await asyncio.open_unix_connection(sock=ours)), {})
-            told = [link.notify("note", bytes(1 << 16)) for _ in range(100)]
-            assert told[0] and not told[-1]
-            link.close()
-
-    asyncio.run(whole())
+async def test_notes_to_a_side_that_does_not_listen_are_dropped_and_said_to_be() -> None:
+    ours, deaf = socket.socketpair()
+    with deaf:
+        link = Link(*(await asyncio.open_unix_connection(sock=ours)), {})
+        told = [link.tell("note", bytes(1 << 16)) for _ in range(100)]
+        assert told[0] and not told[-1]
+        link.close()
 
 
 def identity(folder: Path, name: str) -> Path:
@@ -178,9 +175,7 @@ def libraries_of_the_network() -> set[str]:
 
 @OVER
 @pytest.mark.processes
-def test_requests_and_errors_cross_to_the_network_process_and_back(
-    over: type[NodeTransport], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_requests_and_errors_cross_to_the_network_process_and_back(over, tmp_path, caplog):
     async def echo(peer: str, request: bytes) -> bytes:
         if request == b"no":
             raise Refusal("not_today")
@@ -257,41 +252,33 @@ REFUSED = "requests_refused{protocol=swarm-node/test/echo,reason=not_today}"
 
 @OVER
 @pytest.mark.processes
-def test_a_start_that_is_given_up_leaves_no_process(
-    over: type[NodeTransport], tmp_path: Path
-) -> None:
-    async def scenario() -> None:
-        anna = ApartTransport(identity(tmp_path, "anna"), listen=LOOPBACK, over=over)
-        starting = asyncio.ensure_future(anna.start())
-        async with asyncio.timeout(120):
-            while not begun(over):
-                await asyncio.sleep(0.02)
-        starting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
-        assert not network_processes()
-
-    asyncio.run(scenario())
+async def test_a_start_that_is_given_up_leaves_no_process(over, tmp_path):
+    anna = ApartTransport(identity(tmp_path, "anna"), listen=LOOPBACK, over=over)
+    starting = asyncio.ensure_future(anna.start())
+    async with asyncio.timeout(120):
+        while not begun(over):
+            await asyncio.sleep(0.02)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert not network_processes()
 
 
 @pytest.mark.processes
-def test_a_start_that_is_given_up_while_the_daemon_comes_up_leaves_neither_it_nor_its_socket(
+async def test_a_start_that_is_given_up_while_the_daemon_comes_up_leaves_neither_it_nor_its_socket(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        settings = NodeSettings(identity(tmp_path, "anna"), LOOPBACK, (), 60.0)
-        starting = asyncio.ensure_future(HivemindNode.start(settings, Counters()))
-        async with asyncio.timeout(120):
-            while not (sockets := sockets_of_daemons()):
-                await asyncio.sleep(0.001)
-        starting.cancel()
-        try:
-            await (await starting).stop()  # it was up just then
-        except asyncio.CancelledError:
-            assert not network_processes()
-        assert not any(path.exists() for path in sockets)
-
-    asyncio.run(scenario())
+    settings = NodeSettings(identity(tmp_path, "anna"), LOOPBACK, (), 60.0)
+    starting = asyncio.ensure_future(HivemindNode.start(settings, Counters()))
+    async with asyncio.timeout(120):
+        while not (sockets := sockets_of_daemons()):
+            await asyncio.sleep(0.001)
+    starting.cancel()
+    try:
+        await (await starting).stop()  # it was up just then
+    except asyncio.CancelledError:
+        assert not network_processes()
+    assert not any(path.exists() for path in sockets)
 
 
 def sockets_of_daemons() -> list[Path]:
@@ -335,16 +322,11 @@ def test_a_node_that_is_killed_leaves_no_process(over: type[NodeTransport], tmp_
     assert not psutil.wait_procs(left, timeout=120)[1]
 
 
-def test_a_process_that_prints_an_endless_line_is_waited_for_like_any_other(
+async def test_a_process_that_prints_an_endless_line_is_waited_for_like_any_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     program = "import sys; sys.stderr.write('x' * 200_000 + '\\n' + 'and then\\n')"
     monkeypatch.setattr(link_module, "COMMAND", (sys.executable, "-c", program))
-
-    async def scenario() -> None:
-        child = await Process.start(Methods())
-        assert await child.ended() == "ended with exit status 0"
-
-    asyncio.run(scenario())
+    assert await (await Process.start(Methods())).ended() == "ended with exit status 0"
     assert "says: a line that is too long to be shown" in caplog.text
     assert "says: and then" in caplog.text

@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -17,6 +17,7 @@ import pytest
 from protocol.codec import MAX_FRAME_BYTES
 from protocol.identity import Identity
 from protocol.messages import MAX_PULL_RESPONSE_BYTES
+from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.transport import node_transport, streams
 from swarm.transport.hivemind.node import HivemindNode
@@ -46,17 +47,11 @@ LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 ECHO = "swarm-node/test/echo"
 
 
-class WrongClock:
+class WrongClock(SystemClock):
     """A machine whose clock is ten seconds off."""
 
     def time(self) -> float:
         return time.time() - 10
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
 
 def daemons() -> set[int]:
@@ -68,15 +63,10 @@ def threads() -> list[str]:
 
 
 class Swarm:
-    """Makes transports with identities in one folder and closes them all.
-
-    Attributes:
-        over: what they stand on.
-    """
+    """Makes transports with identities in one folder and closes them all."""
 
     def __init__(self, folder: Path, over: OnWires | InMemory) -> None:
-        self.folder = folder
-        self.over = over
+        self.folder, self.over = folder, over
         self.open: list[Transport] = []
 
     def in_a_minute(self) -> float:
@@ -93,7 +83,10 @@ class Swarm:
         self.open.append(transport)
         return transport
 
-    async def close(self) -> None:
+    async def __aenter__(self) -> Swarm:
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
         await asyncio.gather(*(transport.close() for transport in self.open))
 
 
@@ -101,22 +94,14 @@ ON_WIRES = (HivemindTransport, pytest.param(Libp2pTransport, marks=pytest.mark.a
 
 
 @pytest.fixture(params=[*ON_WIRES, MemoryTransport])
-def in_swarm(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Runs ``scenario(swarm)`` over every transport."""
-    return running(request.param, tmp_path, monkeypatch)
-
-
-@pytest.fixture(params=ON_WIRES)
-def on_wires(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """As ``in_swarm``, for what only those do that have ports, daemons, threads and lost peers."""
-    return running(request.param, tmp_path, monkeypatch)
-
-
-def running(kind: type[Transport], folder: Path, monkeypatch: pytest.MonkeyPatch):
-    """Runs a scenario on a fresh loop; nothing of it is left behind.
+def swarm(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Swarm]:
+    """Transports of every kind, of which nothing is left behind.
 
     Of sockets only this process's own are looked for: other swarms may run beside it.
     """
+    kind: type[Transport] = request.param
     named: list[str] = []
 
     def token(size: int) -> str:
@@ -127,22 +112,15 @@ def running(kind: type[Transport], folder: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(streams, "REQUEST_SECONDS", 60.0)
     if kind is HivemindTransport:
         monkeypatch.setattr("hivemind.p2p.p2p_daemon.secrets.token_urlsafe", token)
+    yield Swarm(tmp_path, InMemory() if kind is MemoryTransport else OnWires(kind))
+    assert not daemons()
+    assert not threads()
+    left = [path for name in named for path in Path("/tmp").glob(f"hivemind-p2p*{name}.sock")]
+    assert not [path for path in left if nobody_listens(path)]
 
-    def run(scenario) -> None:
-        async def whole() -> None:
-            swarm = Swarm(folder, InMemory() if kind is MemoryTransport else OnWires(kind))
-            try:
-                await scenario(swarm)
-            finally:
-                await swarm.close()
 
-        asyncio.run(whole())
-        assert not daemons()
-        assert not threads()
-        left = [path for name in named for path in Path("/tmp").glob(f"hivemind-p2p*{name}.sock")]
-        assert not [path for path in left if nobody_listens(path)]
-
-    return run
+wires = pytest.mark.parametrize("swarm", ON_WIRES, indirect=True)
+"""For what only those do that have ports, daemons, threads and lost peers."""
 
 
 def nobody_listens(path: Path) -> bool:
@@ -170,6 +148,12 @@ async def break_down(transport: NodeTransport) -> None:
         await transport.node.stop()
 
 
+async def both(swarm: Swarm, **options: object) -> tuple[Transport, Transport]:
+    """Anna, and bert who dials her."""
+    anna = await swarm.member("anna", **options)
+    return anna, await swarm.member("bert", peers=anna.addresses())
+
+
 def echo_on(transport: Transport) -> None:
     async def echo(peer: str, request: bytes) -> bytes:
         if request == b"no":
@@ -179,136 +163,113 @@ def echo_on(transport: Transport) -> None:
     transport.handle(ECHO, echo, HandlerLimits(1 << 20, concurrent=8, concurrent_per_peer=4))
 
 
-def test_two_nodes_exchange_records_and_streams(in_swarm) -> None:
-    async def scenario(swarm: Swarm) -> None:
-        anna = await swarm.member("anna")
-        echo_on(anna)
-        bert = await swarm.member("bert", peers=anna.addresses())
-        assert anna.peer_id in bert.peers()
-        assert anna.peer_id == Identity.load(swarm.folder / "anna.key").peer_id
+async def test_two_nodes_exchange_records_and_streams(swarm: Swarm) -> None:
+    anna, bert = await both(swarm)
+    echo_on(anna)
+    assert anna.peer_id in bert.peers()
+    assert anna.peer_id == Identity.load(swarm.folder / "anna.key").peer_id
 
-        expiry = swarm.in_a_minute()
-        assert await bert.read("a key") == {}
-        assert await anna.store("a key", b"anna", b"first", expiry)
-        assert await bert.store("a key", b"bert", b"other", expiry)
-        assert await anna.store("a key", b"anna", b"second", expiry + 1)
-        assert not await anna.store("a key", b"anna", b"too late", expiry + 1)
-        expected = {b"anna": b"second", b"bert": b"other"}
-        assert await bert.read("a key") == expected
-        assert await anna.read("a key") == expected
+    expiry = swarm.in_a_minute()
+    assert await bert.read("a key") == {}
+    assert await anna.store("a key", b"anna", b"first", expiry)
+    assert await bert.store("a key", b"bert", b"other", expiry)
+    assert await anna.store("a key", b"anna", b"second", expiry + 1)
+    assert not await anna.store("a key", b"anna", b"too late", expiry + 1)
+    expected = {b"anna": b"second", b"bert": b"other"}
+    assert await bert.read("a key") == expected
+    assert await anna.read("a key") == expected
 
-        blob = os.urandom(300_000)
-        answer = await bert.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=10)
-        assert answer == bert.peer_id.encode() + b":" + blob
-        assert (bert.bytes_out, bert.bytes_in) == (len(blob), len(answer))
-        # An answer is counted once all of it has left, which bert may notice sooner than anna.
-        await until(lambda: (anna.bytes_in, anna.bytes_out) == (len(blob), len(answer)))
-        with pytest.raises(Refused):
-            await bert.request(anna.peer_id, ECHO, b"no", limit=100, deadline=10)
-        with pytest.raises(ResponseTooLarge):
-            await bert.request(anna.peer_id, ECHO, b"x" * 200, limit=100, deadline=10)
-        with pytest.raises(PeerUnreachable):
-            await bert.request(anna.peer_id, "swarm-node/test/none", b"", limit=9, deadline=10)
-
-    in_swarm(scenario)
+    blob = os.urandom(300_000)
+    answer = await bert.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=10)
+    assert answer == bert.peer_id.encode() + b":" + blob
+    assert (bert.bytes_out, bert.bytes_in) == (len(blob), len(answer))
+    # An answer is counted once all of it has left, which bert may notice sooner than anna.
+    await until(lambda: (anna.bytes_in, anna.bytes_out) == (len(blob), len(answer)))
+    with pytest.raises(Refused):
+        await bert.request(anna.peer_id, ECHO, b"no", limit=100, deadline=10)
+    with pytest.raises(ResponseTooLarge):
+        await bert.request(anna.peer_id, ECHO, b"x" * 200, limit=100, deadline=10)
+    with pytest.raises(PeerUnreachable):
+        await bert.request(anna.peer_id, "swarm-node/test/none", b"", limit=9, deadline=10)
 
 
-def test_the_largest_frame_that_the_protocol_knows_arrives_whole(in_swarm) -> None:
-    async def scenario(swarm: Swarm) -> None:
-        anna = await swarm.member("anna")
-        frame = os.urandom(MAX_FRAME_BYTES)
+async def test_the_largest_frame_that_the_protocol_knows_arrives_whole(swarm: Swarm) -> None:
+    anna = await swarm.member("anna")
+    frame = os.urandom(MAX_FRAME_BYTES)
 
-        async def serve(peer: str, request: bytes) -> bytes:
-            return b"\0" + frame
+    async def serve(peer: str, request: bytes) -> bytes:
+        return b"\0" + frame
 
-        anna.handle(ECHO, serve, HandlerLimits(64, concurrent=8, concurrent_per_peer=4))
-        bert = await swarm.member("bert", peers=anna.addresses())
-        asked = bert.request(anna.peer_id, ECHO, b"", limit=MAX_PULL_RESPONSE_BYTES, deadline=20)
-        assert await asked == b"\0" + frame
-
-    in_swarm(scenario)
+    anna.handle(ECHO, serve, HandlerLimits(64, concurrent=8, concurrent_per_peer=4))
+    bert = await swarm.member("bert", peers=anna.addresses())
+    asked = bert.request(anna.peer_id, ECHO, b"", limit=MAX_PULL_RESPONSE_BYTES, deadline=20)
+    assert await asked == b"\0" + frame
 
 
-def test_a_record_is_checked_where_it_is_stored_and_where_it_is_read(in_swarm) -> None:
+async def test_a_record_is_checked_where_it_is_stored_and_where_it_is_read(swarm: Swarm) -> None:
     def only_good(record: RecordView) -> bool:
         return record.value.startswith(b"good") and len(record.key) == 20
 
-    async def scenario(swarm: Swarm) -> None:
-        anna = await swarm.member("anna", only_good)
-        mallory = await swarm.member("mallory", peers=anna.addresses())
-        expiry = swarm.in_a_minute()
-        await mallory.store("k", b"mallory", b"bad", expiry)
-        await anna.store("k", b"anna", b"good", expiry)
-        assert b"mallory" in await mallory.read("k")
-        assert b"mallory" not in await anna.read("k")
-        with pytest.raises(RecordTooLarge):
-            await mallory.store("k", b"mallory", bytes(1025), expiry)
-
-    in_swarm(scenario)
+    anna = await swarm.member("anna", only_good)
+    mallory = await swarm.member("mallory", peers=anna.addresses())
+    expiry = swarm.in_a_minute()
+    await mallory.store("k", b"mallory", b"bad", expiry)
+    await anna.store("k", b"anna", b"good", expiry)
+    assert b"mallory" in await mallory.read("k")
+    assert b"mallory" not in await anna.read("k")
+    with pytest.raises(RecordTooLarge):
+        await mallory.store("k", b"mallory", bytes(1025), expiry)
 
 
-def test_who_watches_a_key_hears_of_good_records_that_others_store_under_it(in_swarm) -> None:
-    def only_good(record: RecordView) -> bool:
-        return record.value.startswith(b"good")
-
-    async def scenario(swarm: Swarm) -> None:
-        anna = await swarm.member("anna", only_good)
-        heard: list[bytes] = []
-        anna.watch(["a key"], heard.append)
-        bert = await swarm.member("bert", peers=anna.addresses())
-        expiry = swarm.in_a_minute()
-        await bert.store("a key", b"bert", b"bad", expiry)
-        await bert.store("another", b"bert", b"good elsewhere", expiry)
-        await bert.store("a key", b"bert", b"good", expiry + 1)
-        await bert.store("a key", b"bert", b"good but earlier", expiry)
-        await bert.store("a key", b"bert", b"good again", expiry + 2)
-        await until(lambda: heard == [b"good", b"good again"])
-
-    in_swarm(scenario)
+async def test_who_watches_a_key_hears_of_good_records_that_others_store_under_it(swarm: Swarm):
+    anna = await swarm.member("anna", lambda record: record.value.startswith(b"good"))
+    heard: list[bytes] = []
+    anna.watch(["a key"], heard.append)
+    bert = await swarm.member("bert", peers=anna.addresses())
+    expiry = swarm.in_a_minute()
+    await bert.store("a key", b"bert", b"bad", expiry)
+    await bert.store("another", b"bert", b"good elsewhere", expiry)
+    await bert.store("a key", b"bert", b"good", expiry + 1)
+    await bert.store("a key", b"bert", b"good but earlier", expiry)
+    await bert.store("a key", b"bert", b"good again", expiry + 2)
+    await until(lambda: heard == [b"good", b"good again"])
 
 
-def test_who_watches_a_key_goes_on_doing_so_when_its_node_failed(on_wires) -> None:
-    async def scenario(swarm: Swarm) -> None:
-        anna = await swarm.member("anna")
-        heard: list[bytes] = []
-        anna.watch(["a key"], heard.append)
-        before = anna.node
-        await break_down(anna)
-        await until(lambda: anna.node is not before)
-        bert = await swarm.member("bert", peers=anna.addresses())
-        await until(lambda: bert.peers())
-        await bert.store("a key", b"bert", b"good", swarm.in_a_minute())
-        await until(lambda: heard == [b"good"])
-
-    on_wires(scenario)
+@wires
+async def test_who_watches_a_key_goes_on_doing_so_when_its_node_failed(swarm: Swarm) -> None:
+    anna = await swarm.member("anna")
+    heard: list[bytes] = []
+    anna.watch(["a key"], heard.append)
+    before = anna.node
+    await break_down(anna)
+    await until(lambda: anna.node is not before)
+    bert = await swarm.member("bert", peers=anna.addresses())
+    await until(lambda: bert.peers())
+    await bert.store("a key", b"bert", b"good", swarm.in_a_minute())
+    await until(lambda: heard == [b"good"])
 
 
-def test_a_node_that_fails_comes_back_with_the_same_identity_port_and_handlers(on_wires) -> None:
-    async def scenario(swarm: Swarm) -> None:
-        counters = Counters()
-        anna = await swarm.member("anna", counters=counters)
-        bert = await swarm.member("bert", peers=anna.addresses())
-        echo_on(anna)
-        addresses, peer = anna.addresses(), anna.peer_id
-        await anna.store("k", b"anna", b"kept", swarm.in_a_minute())
+@wires
+async def test_a_node_that_fails_comes_back_with_the_same_identity_port_and_handlers(swarm: Swarm):
+    counters = Counters()
+    anna, bert = await both(swarm, counters=counters)
+    echo_on(anna)
+    addresses, peer = anna.addresses(), anna.peer_id
+    await anna.store("k", b"anna", b"kept", swarm.in_a_minute())
 
-        failed = anna.node
-        await break_down(anna)
-        await until(lambda: counters.snapshot().get("daemon_restarts"))
-        await until(lambda: anna.peers() == (bert.peer_id,))
+    failed = anna.node
+    await break_down(anna)
+    await until(lambda: counters.snapshot().get("daemon_restarts"))
+    await until(lambda: anna.peers() == (bert.peer_id,))
 
-        assert (anna.peer_id, anna.addresses()) == (peer, addresses)
-        assert anna.node is not failed
-        answer = await bert.request(peer, ECHO, b"again", limit=100, deadline=10)
-        assert answer.endswith(b"again")
-        assert await anna.read("k") == {b"anna": b"kept"}
-
-    on_wires(scenario)
+    assert (anna.peer_id, anna.addresses()) == (peer, addresses)
+    assert anna.node is not failed
+    assert (await bert.request(peer, ECHO, b"again", limit=100, deadline=10)).endswith(b"again")
+    assert await anna.read("k") == {b"anna": b"kept"}
 
 
-def test_a_node_that_fails_again_before_it_serves_is_started_once_more(
-    on_wires, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@wires
+async def test_a_node_that_fails_again_before_it_serves_is_started_once_more(swarm, monkeypatch):
     failed: list[TransportNode] = []
 
     def dying(
@@ -326,239 +287,191 @@ def test_a_node_that_fails_again_before_it_serves_is_started_once_more(
 
     for kind in (HivemindNode, Libp2pNode):
         monkeypatch.setattr(kind, "start", dying(kind.start))
-
-    async def scenario(swarm: Swarm) -> None:
-        anna = await swarm.member("anna")
-        bert = await swarm.member("bert", peers=anna.addresses())
-        echo_on(anna)
-        peer, first = anna.peer_id, anna.node
-        await break_down(anna)
-        await until(lambda: failed and anna.node not in (first, *failed))
-        await until(lambda: anna.peers() == (bert.peer_id,))
-        answer = await bert.request(peer, ECHO, b"again", limit=100, deadline=10)
-        assert answer.endswith(b"again")
-
-    on_wires(scenario)
+    anna, bert = await both(swarm)
+    echo_on(anna)
+    peer, first = anna.peer_id, anna.node
+    await break_down(anna)
+    await until(lambda: failed and anna.node not in (first, *failed))
+    await until(lambda: anna.peers() == (bert.peer_id,))
+    assert (await bert.request(peer, ECHO, b"again", limit=100, deadline=10)).endswith(b"again")
 
 
-def test_a_look_at_the_connections_that_fails_is_no_end_of_looking(on_wires) -> None:
-    async def scenario(swarm: Swarm) -> None:
-        anna = await swarm.member("anna")
-        look, failed = anna.node.look, []
+@wires
+async def test_a_look_at_the_connections_that_fails_is_no_end_of_looking(swarm: Swarm) -> None:
+    anna = await swarm.member("anna")
+    look, failed = anna.node.look, []
 
-        async def spoiled() -> None:
-            if len(failed) < 2:
-                failed.append(1)
-                raise ValueError("what no library should raise")
-            await look()
+    async def spoiled() -> None:
+        if len(failed) < 2:
+            failed.append(1)
+            raise ValueError("what no library should raise")
+        await look()
 
-        anna.node.look = spoiled
-        await until(lambda: len(failed) == 2)
-        bert = await swarm.member("bert", peers=anna.addresses())
-        await until(lambda: anna.peers() == (bert.peer_id,))
-
-    on_wires(scenario)
+    anna.node.look = spoiled
+    await until(lambda: len(failed) == 2)
+    bert = await swarm.member("bert", peers=anna.addresses())
+    await until(lambda: anna.peers() == (bert.peer_id,))
 
 
-def test_a_dead_bootstrap_peer_is_dialled_until_it_comes_up(in_swarm) -> None:
-    async def scenario(swarm: Swarm) -> None:
-        late = await swarm.member("late")
-        address = late.addresses()
-        await late.close()
+async def test_a_dead_bootstrap_peer_is_dialled_until_it_comes_up(swarm: Swarm) -> None:
+    late = await swarm.member("late")
+    address = late.addresses()
+    await late.close()
 
-        early = await swarm.member("early", peers=address)
-        assert early.peers() == ()
-        assert await early.store("k", b"early", b"alone", swarm.in_a_minute())
+    early = await swarm.member("early", peers=address)
+    assert early.peers() == ()
+    assert await early.store("k", b"early", b"alone", swarm.in_a_minute())
 
-        port = address[0].split("/p2p/")[0]
-        late = await swarm.member("late", listen=(port,))
-        await until(lambda: early.peers() == (late.peer_id,))
-        await until(lambda: late.peers() == (early.peer_id,))
-        assert await late.read("k") == {b"early": b"alone"}
-
-    in_swarm(scenario)
+    late = await swarm.member("late", listen=(address[0].split("/p2p/")[0],))
+    await until(lambda: early.peers() == (late.peer_id,))
+    await until(lambda: late.peers() == (early.peer_id,))
+    assert await late.read("k") == {b"early": b"alone"}
 
 
-def test_a_node_finds_the_swarm_again_by_its_peer_cache(in_swarm) -> None:
-    async def scenario(swarm: Swarm) -> None:
-        cache = swarm.folder / "peers"
-        anna = await swarm.member("anna")
-        bert = await swarm.member("bert", peers=anna.addresses(), peer_cache=cache)
-        await bert.close()
-        bert = await swarm.member("bert", peer_cache=cache)
-        assert bert.peers() == (anna.peer_id,)
-
-    in_swarm(scenario)
+async def test_a_node_finds_the_swarm_again_by_its_peer_cache(swarm: Swarm) -> None:
+    cache = swarm.folder / "peers"
+    anna = await swarm.member("anna")
+    bert = await swarm.member("bert", peers=anna.addresses(), peer_cache=cache)
+    await bert.close()
+    bert = await swarm.member("bert", peer_cache=cache)
+    assert bert.peers() == (anna.peer_id,)
 
 
-def test_a_peer_met_a_moment_ago_is_dialled_again_though_others_are_connected(on_wires) -> None:
-    async def scenario(swarm: Swarm) -> None:
-        anna = await swarm.member("anna")
-        bert = await swarm.member("bert", peers=anna.addresses())
-        carl = await swarm.member("carl", peers=anna.addresses())
-        await until(lambda: set(anna.peers()) == {bert.peer_id, carl.peer_id})
-        await asyncio.sleep(2 * WATCH_SECONDS)
-        port = bert.addresses()[0].split("/p2p/")[0]
-        await bert.close()
-        await until(lambda: set(anna.peers()) == {carl.peer_id})
-        bert = await swarm.member("bert", listen=(port,))
-        await until(lambda: bert.peer_id in anna.peers())
-
-    on_wires(scenario)
+@wires
+async def test_a_peer_met_a_moment_ago_is_dialled_again_though_others_are_connected(swarm: Swarm):
+    anna, bert = await both(swarm)
+    carl = await swarm.member("carl", peers=anna.addresses())
+    await until(lambda: set(anna.peers()) == {bert.peer_id, carl.peer_id})
+    await asyncio.sleep(2 * WATCH_SECONDS)
+    port = bert.addresses()[0].split("/p2p/")[0]
+    await bert.close()
+    await until(lambda: set(anna.peers()) == {carl.peer_id})
+    bert = await swarm.member("bert", listen=(port,))
+    await until(lambda: bert.peer_id in anna.peers())
 
 
-def test_a_taken_port_is_said_before_anything_starts(on_wires) -> None:
-    async def scenario(swarm: Swarm) -> None:
-        anna = await swarm.member("anna")
-        taken = anna.addresses()[0].split("/p2p/")[0]
-        with pytest.raises(PortTaken, match="choose another port"):
-            await swarm.member("bert", listen=(taken,))
-
-    on_wires(scenario)
+@wires
+async def test_a_taken_port_is_said_before_anything_starts(swarm: Swarm) -> None:
+    taken = (await swarm.member("anna")).addresses()[0].split("/p2p/")[0]
+    with pytest.raises(PortTaken, match="choose another port"):
+        await swarm.member("bert", listen=(taken,))
 
 
-def test_a_clock_ten_seconds_off_is_said_at_the_start(on_wires) -> None:
-    async def scenario(swarm: Swarm) -> None:
-        anna = await swarm.member("anna")
-        with pytest.raises(ClockSkew, match="set the clock"):
-            await swarm.member("bert", peers=anna.addresses(), clock=WrongClock())
-
-    on_wires(scenario)
+@wires
+async def test_a_clock_ten_seconds_off_is_said_at_the_start(swarm: Swarm) -> None:
+    anna = await swarm.member("anna")
+    with pytest.raises(ClockSkew, match="set the clock"):
+        await swarm.member("bert", peers=anna.addresses(), clock=WrongClock())
 
 
-def test_a_stream_that_nobody_reads_does_not_hold_up_the_others(on_wires) -> None:
-    async def scenario(swarm: Swarm) -> None:
-        anna = await swarm.member("anna")
-        answered = asyncio.Event()
+@wires
+async def test_a_stream_that_nobody_reads_does_not_hold_up_the_others(swarm: Swarm) -> None:
+    anna = await swarm.member("anna")
+    answered = asyncio.Event()
 
-        async def large(peer: str, request: bytes) -> bytes:
-            answered.set()
-            return bytes(4 << 20)
+    async def large(peer: str, request: bytes) -> bytes:
+        answered.set()
+        return bytes(4 << 20)
 
-        anna.handle(ECHO + "/large", large, HandlerLimits(64, concurrent=8, concurrent_per_peer=4))
-        echo_on(anna)
-        bert = await swarm.member("bert", peers=anna.addresses())
-        _, writer = await bert.node.open_stream(anna.peer_id, ECHO + "/large")
-        writer.write(bytes(4))
-        await answered.wait()
-        answer = await bert.request(anna.peer_id, ECHO, bytes(1 << 19), limit=1 << 20, deadline=10)
-        assert len(answer) > 1 << 19
-        writer.close()
-
-    on_wires(scenario)
+    anna.handle(ECHO + "/large", large, HandlerLimits(64, concurrent=8, concurrent_per_peer=4))
+    echo_on(anna)
+    bert = await swarm.member("bert", peers=anna.addresses())
+    _, writer = await bert.node.open_stream(anna.peer_id, ECHO + "/large")
+    writer.write(bytes(4))
+    await answered.wait()
+    answer = await bert.request(anna.peer_id, ECHO, bytes(1 << 19), limit=1 << 20, deadline=10)
+    assert len(answer) > 1 << 19
+    writer.close()
 
 
-def test_a_peer_that_is_only_known_by_name_is_found_through_another(in_swarm) -> None:
-    async def scenario(swarm: Swarm) -> None:
-        anna = await swarm.member("anna")
-        bert = await swarm.member("bert", peers=anna.addresses())
-        echo_on(bert)
-        carl = await swarm.member("carl")
-        await carl.connect(anna.addresses()[0])
-        answer = await carl.request(bert.peer_id, ECHO, b"found", limit=100, deadline=10)
-        assert answer == carl.peer_id.encode() + b":found"
-
-    in_swarm(scenario)
+async def test_a_peer_that_is_only_known_by_name_is_found_through_another(swarm: Swarm) -> None:
+    anna, bert = await both(swarm)
+    echo_on(bert)
+    carl = await swarm.member("carl")
+    await carl.connect(anna.addresses()[0])
+    answer = await carl.request(bert.peer_id, ECHO, b"found", limit=100, deadline=10)
+    assert answer == carl.peer_id.encode() + b":found"
 
 
-def test_a_start_that_is_given_up_leaves_nothing(on_wires) -> None:
-    async def scenario(swarm: Swarm) -> None:
-        starting = asyncio.ensure_future(swarm.member("anna"))
-        begun = lambda: daemons() or threads()  # noqa: E731
-        async with asyncio.timeout(120):
-            while not begun():
-                await asyncio.sleep(0)  # at the very first sign: the rest takes no time
-        starting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
-        await until(lambda: not daemons() and not threads())
-
-    on_wires(scenario)
+@wires
+async def test_a_start_that_is_given_up_leaves_nothing(swarm: Swarm) -> None:
+    starting = asyncio.ensure_future(swarm.member("anna"))
+    begun = lambda: daemons() or threads()  # noqa: E731
+    async with asyncio.timeout(120):
+        while not begun():
+            await asyncio.sleep(0)  # at the very first sign: the rest takes no time
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await until(lambda: not daemons() and not threads())
 
 
-def test_flo_gets_no_more_places_than_one_peer_has_and_others_get_theirs(
-    in_swarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_flo_gets_no_more_places_than_one_peer_has_and_others_get_theirs(swarm, monkeypatch):
     monkeypatch.setattr(node_transport, "OPENING_SECONDS", 60.0)
     monkeypatch.setattr(streams, "HEADER_SECONDS", 60.0)
+    counters, done = Counters(), asyncio.Event()
+    anna = await swarm.member("anna", counters=counters)
 
-    async def scenario(swarm: Swarm) -> None:
-        counters, done = Counters(), asyncio.Event()
-        anna = await swarm.member("anna", counters=counters)
+    async def long(peer: str, request: bytes) -> bytes:
+        await done.wait()
+        return b"done"
 
-        async def long(peer: str, request: bytes) -> bytes:
-            await done.wait()
-            return b"done"
+    anna.handle(ECHO, long, HandlerLimits(64, concurrent=8, concurrent_per_peer=2))
+    flo = await swarm.member("flo", peers=anna.addresses())
+    ben = await swarm.member("ben", peers=anna.addresses())
 
-        anna.handle(ECHO, long, HandlerLimits(64, concurrent=8, concurrent_per_peer=2))
-        flo = await swarm.member("flo", peers=anna.addresses())
-        ben = await swarm.member("ben", peers=anna.addresses())
+    def ask(who: Transport) -> asyncio.Task[bytes]:
+        asked = who.request(anna.peer_id, ECHO, b"", limit=9, deadline=120)
+        return asyncio.ensure_future(asked)
 
-        def ask(who: Transport) -> asyncio.Task[bytes]:
-            asked = who.request(anna.peer_id, ECHO, b"", limit=9, deadline=120)
-            return asyncio.ensure_future(asked)
-
-        asking = [ask(flo) for _ in range(6)]
-        await until(lambda: sum(task.done() for task in asking) == 4)
-        also = ask(ben)
-        await asyncio.sleep(0.1)
-        done.set()
-        assert await also == b"done"
-        answers = await asyncio.gather(*asking, return_exceptions=True)
-        assert sum(answer == b"done" for answer in answers) == 2
-        assert sum(isinstance(answer, Refused) for answer in answers) == 4
-        refused = counters.snapshot()[f"requests_refused{{protocol={ECHO},reason=busy}}"]
-        assert refused == 4
-
-    in_swarm(scenario)
+    asking = [ask(flo) for _ in range(6)]
+    await until(lambda: sum(task.done() for task in asking) == 4)
+    also = ask(ben)
+    await asyncio.sleep(0.1)
+    done.set()
+    assert await also == b"done"
+    answers = await asyncio.gather(*asking, return_exceptions=True)
+    assert sum(answer == b"done" for answer in answers) == 2
+    assert sum(isinstance(answer, Refused) for answer in answers) == 4
+    assert counters.snapshot()[f"requests_refused{{protocol={ECHO},reason=busy}}"] == 4
 
 
-def test_a_request_over_the_limit_is_refused_and_never_handled(in_swarm) -> None:
-    async def scenario(swarm: Swarm) -> None:
-        counters, handled = Counters(), []
-        anna = await swarm.member("anna", counters=counters)
+async def test_a_request_over_the_limit_is_refused_and_never_handled(swarm: Swarm) -> None:
+    counters, handled = Counters(), []
+    anna = await swarm.member("anna", counters=counters)
 
-        async def small(peer: str, request: bytes) -> bytes:
-            handled.append(len(request))
-            return b""
+    async def small(peer: str, request: bytes) -> bytes:
+        handled.append(len(request))
+        return b""
 
-        anna.handle(ECHO, small, HandlerLimits(64, concurrent=8, concurrent_per_peer=4))
-        mallory = await swarm.member("mallory", peers=anna.addresses())
-        assert await mallory.request(anna.peer_id, ECHO, bytes(64), limit=9, deadline=10) == b""
-        with pytest.raises((Refused, PeerUnreachable)):
-            await mallory.request(anna.peer_id, ECHO, bytes(65), limit=9, deadline=10)
-        assert handled == [64]
-        assert counters.snapshot()[f"requests_refused{{protocol={ECHO},reason=too_large}}"] == 1
-
-    in_swarm(scenario)
+    anna.handle(ECHO, small, HandlerLimits(64, concurrent=8, concurrent_per_peer=4))
+    mallory = await swarm.member("mallory", peers=anna.addresses())
+    assert await mallory.request(anna.peer_id, ECHO, bytes(64), limit=9, deadline=10) == b""
+    with pytest.raises((Refused, PeerUnreachable)):
+        await mallory.request(anna.peer_id, ECHO, bytes(65), limit=9, deadline=10)
+    assert handled == [64]
+    assert counters.snapshot()[f"requests_refused{{protocol={ECHO},reason=too_large}}"] == 1
 
 
-def test_sid_who_never_begins_to_answer_is_given_up(in_swarm) -> None:
-    async def scenario(swarm: Swarm) -> None:
-        sid = await swarm.member("sid")
+async def test_sid_who_never_begins_to_answer_is_given_up(swarm: Swarm) -> None:
+    sid = await swarm.member("sid")
 
-        async def silent(peer: str, request: bytes) -> bytes:
-            await swarm.over.clock.sleep(1e6)
-            return b""
+    async def silent(peer: str, request: bytes) -> bytes:
+        await swarm.over.clock.sleep(1e6)
+        return b""
 
-        sid.handle(ECHO, silent, HandlerLimits(64, concurrent=8, concurrent_per_peer=4))
-        ben = await swarm.member("ben", peers=sid.addresses())
-        with pytest.raises(DeadlineExceeded):
-            asked = ben.request(sid.peer_id, ECHO, b"", limit=9, deadline=1e5)
-            await swarm.over.outlast(asked)
-
-    in_swarm(scenario)
+    sid.handle(ECHO, silent, HandlerLimits(64, concurrent=8, concurrent_per_peer=4))
+    ben = await swarm.member("ben", peers=sid.addresses())
+    with pytest.raises(DeadlineExceeded):
+        await swarm.over.outlast(ben.request(sid.peer_id, ECHO, b"", limit=9, deadline=1e5))
 
 
-def test_a_record_ends_at_its_expiry(in_swarm) -> None:
-    async def scenario(swarm: Swarm) -> None:
-        anna = await swarm.member("anna")
-        ben = await swarm.member("ben", peers=anna.addresses())
-        now = swarm.over.clock.time()
-        assert not await anna.store("k", b"late", b"gone", now - 10)
-        assert await anna.store("k", b"short", b"soon", now + 2)
-        assert await anna.store("k", b"long", b"later", now + 60)
-        await swarm.over.outlast(swarm.over.clock.sleep(2.5))
-        assert await ben.read("k") == {b"long": b"later"}
-
-    in_swarm(scenario)
+async def test_a_record_ends_at_its_expiry(swarm: Swarm) -> None:
+    anna = await swarm.member("anna")
+    ben = await swarm.member("ben", peers=anna.addresses())
+    now = swarm.over.clock.time()
+    assert not await anna.store("k", b"late", b"gone", now - 10)
+    assert await anna.store("k", b"short", b"soon", now + 2)
+    assert await anna.store("k", b"long", b"later", now + 60)
+    await swarm.over.outlast(swarm.over.clock.sleep(2.5))
+    assert await ben.read("k") == {b"long": b"later"}

@@ -24,43 +24,40 @@ async def started(folder: Path, name: str) -> HivemindNode:
     return await HivemindNode.start(settings, Counters())
 
 
-def test_an_answer_that_comes_while_its_call_is_given_up_leaves_the_daemon_alone(tmp_path) -> None:
-    async def scenario() -> None:
-        anna, ben = await started(tmp_path, "anna"), await started(tmp_path, "ben")
-        given_up, answered = asyncio.Event(), asyncio.Event()
-        try:
+async def test_an_answer_that_comes_while_its_call_is_given_up_leaves_the_daemon_alone(tmp_path):
+    anna, ben = await started(tmp_path, "anna"), await started(tmp_path, "ben")
+    given_up, answered = asyncio.Event(), asyncio.Event()
+    try:
 
-            async def late(request: bytes, peer: object) -> bytes:
-                await given_up.wait()
-                return request
+        async def late(request: bytes, peer: object) -> bytes:
+            await given_up.wait()
+            return request
 
-            async def echo(request: bytes, peer: object) -> bytes:
-                return request
+        async def echo(request: bytes, peer: object) -> bytes:
+            return request
 
-            await add_handler(ben, "late", late)
-            await add_handler(ben, "echo", echo)
-            await anna.connect(ben.addresses[0])
+        await add_handler(ben, "late", late)
+        await add_handler(ben, "echo", echo)
+        await anna.connect(ben.addresses[0])
 
-            async def cancel(call: object) -> None:
-                if not given_up.is_set():
-                    given_up.set()
-                    await answered.wait()
-                await tell_daemon(call)
+        async def cancel(call: object) -> None:
+            if not given_up.is_set():
+                given_up.set()
+                await answered.wait()
+            await tell_daemon(call)
 
-            tell_daemon = cancel_with(anna, cancel)
-            call = asyncio.ensure_future(anna.call(ben.peer_id, "late", b"question"))
-            await anna.call(ben.peer_id, "echo", b"1")
-            call.cancel()
-            # The answer to this one comes behind the answer that nobody waits for.
-            await asyncio.gather(given_up.wait(), asyncio.sleep(0.5))
-            assert await anna.call(ben.peer_id, "echo", b"2") == b"2"
-            answered.set()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-            assert still_reads(anna)
-        finally:
-            answered.set()
-            await anna.stop()
-            await ben.stop()
-
-    asyncio.run(scenario())
+        tell_daemon = cancel_with(anna, cancel)
+        call = asyncio.ensure_future(anna.call(ben.peer_id, "late", b"question"))
+        await anna.call(ben.peer_id, "echo", b"1")
+        call.cancel()
+        # The answer to this one comes behind the answer that nobody waits for.
+        await asyncio.gather(given_up.wait(), asyncio.sleep(0.5))
+        assert await anna.call(ben.peer_id, "echo", b"2") == b"2"
+        answered.set()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert still_reads(anna)
+    finally:
+        answered.set()
+        await anna.stop()
+        await ben.stop()

@@ -18,9 +18,7 @@ from tests.swarm.transport.mallory import DEAF, ECHO, Mallory, against_anna, unt
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
-def test_a_peer_whose_connection_has_ended_is_dialled_though_its_stream_is_still_served(
-    tmp_path: Path,
-) -> None:
+def test_a_peer_whose_connection_has_ended_is_dialled_though_its_stream_is_still_served(tmp_path):
     async def scenario(anna, ben, thread) -> None:
         served = asyncio.Event()
 
@@ -39,8 +37,7 @@ def test_a_peer_whose_connection_has_ended_is_dialled_though_its_stream_is_still
         async with asyncio.timeout(120):
             while ended in await anna.node.seen_at(ben.peer_id):
                 await asyncio.sleep(0.05)
-        answer = await anna.request(ben.peer_id, ECHO, b"again", limit=9, deadline=10)
-        assert answer == b"again"
+        assert await anna.request(ben.peer_id, ECHO, b"again", limit=9, deadline=10) == b"again"
 
     against_anna(tmp_path, scenario)
 
@@ -66,24 +63,20 @@ def test_a_request_goes_over_another_connection_where_the_latest_is_gone(tmp_pat
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
-def test_a_machine_that_comes_to_another_network_tells_its_address_there(
+async def test_a_machine_that_comes_to_another_network_tells_its_address_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     card = SimpleNamespace(family=socket.AF_INET, address="127.0.0.2")
     monkeypatch.setattr("psutil.net_if_addrs", lambda: {"card": [card]})
-
-    async def scenario() -> None:
-        Identity.create(tmp_path / "anna")
-        anna = Libp2pTransport(tmp_path / "anna", listen=["/ip4/0.0.0.0/tcp/0"])
-        await anna.start()
-        try:
-            (before,) = anna.addresses()
-            card.address = "127.0.0.3"
-            await until(lambda: anna.addresses() == (before.replace("127.0.0.2", card.address),))
-        finally:
-            await anna.close()
-
-    asyncio.run(scenario())
+    Identity.create(tmp_path / "anna")
+    anna = Libp2pTransport(tmp_path / "anna", listen=["/ip4/0.0.0.0/tcp/0"])
+    await anna.start()
+    try:
+        (before,) = anna.addresses()
+        card.address = "127.0.0.3"
+        await until(lambda: anna.addresses() == (before.replace("127.0.0.2", card.address),))
+    finally:
+        await anna.close()
 
 
 class Muxed:

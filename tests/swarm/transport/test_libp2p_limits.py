@@ -117,36 +117,33 @@ def test_whoever_speaks_something_else_is_let_go(tmp_path: Path) -> None:
     against_anna(tmp_path, scenario)
 
 
-def test_mallory_has_nobody_dialled_by_saying_that_she_listens_there(tmp_path: Path) -> None:
-    async def whole() -> None:
-        seen: list[int] = []
+async def test_mallory_has_nobody_dialled_by_saying_that_she_listens_there(tmp_path: Path) -> None:
+    seen: list[int] = []
 
-        async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            seen.append(1)
-            writer.close()
+    async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(1)
+        writer.close()
 
-        victim = await asyncio.start_server(on_connection, "127.0.0.2", 0)
-        port = victim.sockets[0].getsockname()[1]
-        for name in ("anna", "mallory"):
-            Identity.create(tmp_path / name)
-        claimed = (f"/ip4/127.0.0.2/tcp/{port}",)
-        anna = Libp2pTransport(tmp_path / "anna", listen=LOOPBACK)
-        mallory = Libp2pTransport(tmp_path / "mallory", listen=LOOPBACK, announce=claimed)
-        try:
-            await anna.start()
-            await mallory.start()
-            await mallory.connect(anna.addresses()[0])
-            async with asyncio.timeout(120):
-                while "127.0.0.2" not in str(await anna.node.connected()):
-                    await asyncio.sleep(0.05)
-            request = encode_dial_back_request((port,))
-            answer = await mallory.request(
-                anna.peer_id, DIAL_BACK_STREAM, request, limit=128, deadline=10
-            )
-            assert decode_dial_back_response(answer, (port,)) == DialledBack("127.0.0.1", (), False)
-            assert not seen, "a server of somebody else was dialled"
-        finally:
-            victim.close()
-            await asyncio.gather(anna.close(), mallory.close())
-
-    asyncio.run(whole())
+    victim = await asyncio.start_server(on_connection, "127.0.0.2", 0)
+    port = victim.sockets[0].getsockname()[1]
+    for name in ("anna", "mallory"):
+        Identity.create(tmp_path / name)
+    claimed = (f"/ip4/127.0.0.2/tcp/{port}",)
+    anna = Libp2pTransport(tmp_path / "anna", listen=LOOPBACK)
+    mallory = Libp2pTransport(tmp_path / "mallory", listen=LOOPBACK, announce=claimed)
+    try:
+        await anna.start()
+        await mallory.start()
+        await mallory.connect(anna.addresses()[0])
+        async with asyncio.timeout(120):
+            while "127.0.0.2" not in str(await anna.node.connected()):
+                await asyncio.sleep(0.05)
+        request = encode_dial_back_request((port,))
+        answer = await mallory.request(
+            anna.peer_id, DIAL_BACK_STREAM, request, limit=128, deadline=10
+        )
+        assert decode_dial_back_response(answer, (port,)) == DialledBack("127.0.0.1", (), False)
+        assert not seen, "a server of somebody else was dialled"
+    finally:
+        victim.close()
+        await asyncio.gather(anna.close(), mallory.close())

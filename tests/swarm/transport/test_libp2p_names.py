@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -58,8 +57,7 @@ def with_names(
     import dns.asyncresolver
 
     async def whole() -> T:
-        loop = asyncio.get_running_loop()
-        listening, server = await loop.create_datagram_endpoint(
+        listening, server = await asyncio.get_running_loop().create_datagram_endpoint(
             lambda: Server(zone), local_addr=("127.0.0.1", 0)
         )
         resolver = dns.asyncresolver.Resolver(configure=False)
@@ -74,9 +72,7 @@ def with_names(
     return asyncio.run(whole())
 
 
-def test_a_name_stands_for_the_addresses_of_its_peer_and_of_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_name_stands_for_the_addresses_of_its_peer_and_of_no_other(monkeypatch):
     zone = {
         "_dnsaddr.swarm.example": [
             f"dnsaddr=/ip4/192.0.2.1/tcp/1/p2p/{ANNA}",
@@ -106,8 +102,7 @@ def test_larrys_name_that_lists_itself_and_a_crowd_ends(monkeypatch: pytest.Monk
     }
 
     async def scenario(server: Server) -> int:
-        found = await resolved(f"/dnsaddr/larry.example/p2p/{ANNA}")
-        assert len(found) <= MOST_ADDRESSES
+        assert len(await resolved(f"/dnsaddr/larry.example/p2p/{ANNA}")) <= MOST_ADDRESSES
         return len(server.asked)
 
     assert with_names(monkeypatch, zone, scenario) < 32
@@ -115,9 +110,7 @@ def test_larrys_name_that_lists_itself_and_a_crowd_ends(monkeypatch: pytest.Monk
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
-def test_a_seed_is_dialled_by_its_name_and_an_unknown_name_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_seed_is_dialled_by_its_name_and_an_unknown_name_is_one_line(monkeypatch, tmp_path):
     zone: dict[str, list[str]] = {}
 
     async def scenario(server: Server) -> None:

@@ -53,19 +53,14 @@ def table(clock: VirtualClock | None = None) -> tuple[RoutingTable, Counters]:
     return RoutingTable(OWN, PeerLimits(clock or VirtualClock(), counters), counters), counters
 
 
-def test_flo_has_one_place_in_the_routing_table_however_many_ids_she_claims() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        known, counters = table(clock)
-        for n in range(500):
-            known.seen(node(n), "flo")
-        assert len(known) == 1
-        assert counters.snapshot()["routing_refused"] == 499
-        await clock.advance(SAME_ID_SECONDS)
-        known.seen(node(1000), "flo")
-        assert known.nearest(OWN, 20) == [(node(1000), "flo")]
-
-    asyncio.run(scenario())
+async def test_flo_has_one_place_in_the_routing_table_however_many_ids_she_claims(clock) -> None:
+    known, counters = table(clock)
+    for n in range(500):
+        known.seen(node(n), "flo")
+    assert (len(known), counters.snapshot()["routing_refused"]) == (1, 499)
+    await clock.advance(SAME_ID_SECONDS)
+    known.seen(node(1000), "flo")
+    assert known.nearest(OWN, 20) == [(node(1000), "flo")]
 
 
 def test_mallory_does_not_take_the_id_of_another_peer_nor_that_of_this_node() -> None:
@@ -87,41 +82,33 @@ def test_a_crowd_of_peers_waits_in_a_bounded_list_and_who_is_gone_makes_room() -
     assert len(known) == BUCKET
 
 
-def test_mallory_who_waits_under_many_ids_has_one_place_and_leaves_nothing_behind() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        known, _ = table(clock)
-        for n in range(BUCKET):
-            known.seen(node(n), f"honest {n}")
-        known.seen(node(100), "ben")
-        for n in (101, 102, 103):
-            await clock.advance(SAME_ID_SECONDS)
-            known.seen(node(n), "mallory")
-        for n in range(3):
-            known.forget(f"honest {n}")
-        peers = [peer for _, peer in known.nearest(OWN, 2 * BUCKET)]
-        assert peers.count("mallory") == 1
-        assert "ben" in peers
-        known.forget("mallory")
-        assert "mallory" not in [peer for _, peer in known.nearest(OWN, 2 * BUCKET)]
-
-    asyncio.run(scenario())
+async def test_mallory_who_waits_under_many_ids_has_one_place_and_leaves_nothing_behind(clock):
+    known, _ = table(clock)
+    for n in range(BUCKET):
+        known.seen(node(n), f"honest {n}")
+    known.seen(node(100), "ben")
+    for n in (101, 102, 103):
+        await clock.advance(SAME_ID_SECONDS)
+        known.seen(node(n), "mallory")
+    for n in range(3):
+        known.forget(f"honest {n}")
+    peers = [peer for _, peer in known.nearest(OWN, 2 * BUCKET)]
+    assert peers.count("mallory") == 1
+    assert "ben" in peers
+    known.forget("mallory")
+    assert "mallory" not in [peer for _, peer in known.nearest(OWN, 2 * BUCKET)]
 
 
-def test_flo_who_has_no_place_in_the_table_does_not_have_its_records_gone_through() -> None:
-    async def scenario() -> None:
-        held, _, counters = answering(lambda peer: ())
-        held.share.gate.check = lambda record: True
-        held.share.keep(held.share.record("key", b"anna", b"value", time.time() + 60.0))
-        gone_through = []
-        keys = held.share.held_keys
-        held.share.held_keys = lambda: gone_through.append(1) or keys()
-        for n in range(100):
-            await held.answer(PING, "flo", encode({2: calls.pack_node(node(n))}))
-        assert gone_through == [1]
-        assert counters.snapshot()["routing_refused"] == 99
-
-    asyncio.run(scenario())
+async def test_flo_who_has_no_place_in_the_table_does_not_have_its_records_gone_through() -> None:
+    held, _, counters = answering(lambda peer: ())
+    held.share.gate.check = lambda record: True
+    held.share.keep(held.share.record("key", b"anna", b"value", time.time() + 60.0))
+    gone_through = []
+    keys = held.share.held_keys
+    held.share.held_keys = lambda: gone_through.append(1) or keys()
+    for n in range(100):
+        await held.answer(PING, "flo", encode({2: calls.pack_node(node(n))}))
+    assert (gone_through, counters.snapshot()["routing_refused"]) == ([1], 99)
 
 
 def test_the_nearest_are_listed_in_their_order_and_the_asker_is_not() -> None:
@@ -200,41 +187,34 @@ def answering(answer: Callable[[str], tuple]) -> tuple[Libp2pDHT, list[str], Cou
     return Libp2pDHT("own", call, counters, PeerLimits(VirtualClock(), counters)), asked, counters
 
 
-def test_larry_lists_this_node_and_a_crowd_and_the_search_ends() -> None:
+async def test_larry_lists_this_node_and_a_crowd_and_the_search_ends() -> None:
     made = iter(range(10_000, 1_000_000))
 
     def crowd(peer: str) -> tuple:
         few = islice(made, 30)
         return tuple((node(n), peer_id_text(n.to_bytes(38, "big"))) for n in few)
 
-    async def scenario() -> None:
-        hash_table, asked, counters = answering(crowd)
-        hash_table.table.seen(node(1), PEERS[0])
-        await hash_table.find_neighbours()
-        assert 1 < len(asked) <= MOST_ASKED
-        assert counters.snapshot()["neighbours_refused"] > 0
-
-    asyncio.run(scenario())
+    hash_table, asked, counters = answering(crowd)
+    hash_table.table.seen(node(1), PEERS[0])
+    await hash_table.find_neighbours()
+    assert 1 < len(asked) <= MOST_ASKED
+    assert counters.snapshot()["neighbours_refused"] > 0
 
 
-def test_a_node_that_does_not_answer_is_forgotten_and_the_others_are_asked() -> None:
+async def test_a_node_that_does_not_answer_is_forgotten_and_the_others_are_asked(counters) -> None:
     async def call(peer: str, name: str, request: bytes) -> bytes:
         if peer == PEERS[0]:
             raise PeerUnreachable("gone")
         return calls.pack_results([Result(None, 0.0, ())], node(2))
 
-    async def scenario() -> None:
-        counters = Counters()
-        hash_table = Libp2pDHT("own", call, counters, PeerLimits(VirtualClock(), counters))
-        hash_table.table.seen(node(1), PEERS[0])
-        hash_table.table.seen(node(2), PEERS[1])
-        await hash_table.find_neighbours()
-        assert hash_table.table.nearest(OWN, 20) == [(node(2), PEERS[1])]
-
-    asyncio.run(scenario())
+    hash_table = Libp2pDHT("own", call, counters, PeerLimits(VirtualClock(), counters))
+    hash_table.table.seen(node(1), PEERS[0])
+    hash_table.table.seen(node(2), PEERS[1])
+    await hash_table.find_neighbours()
+    assert hash_table.table.nearest(OWN, 20) == [(node(2), PEERS[1])]
 
 
-def test_mallory_answers_a_store_with_nonsense_and_the_others_keep_the_record() -> None:
+async def test_mallory_answers_a_store_with_nonsense_and_the_others_keep_the_record() -> None:
     took: list[str] = []
 
     async def call(peer: str, name: str, request: bytes) -> bytes:
@@ -246,35 +226,27 @@ def test_mallory_answers_a_store_with_nonsense_and_the_others_keep_the_record() 
         took.append(peer)
         return calls.pack_stored([True], node(mine))
 
-    async def scenario() -> None:
-        clock, counters = VirtualClock(), Counters()
-        hash_table = Libp2pDHT("own", call, counters, PeerLimits(clock, counters))
-        hash_table.client = True
-        for number, peer in enumerate(PEERS[:2], start=1):
-            hash_table.table.seen(node(number), peer)
-        assert await hash_table.store("key", b"anna", b"value", clock.time() + 60)
-        assert took == [PEERS[1]]
-        assert counters.snapshot()["dht_answers_refused"] == 1
-
-    asyncio.run(scenario())
+    clock, counters = VirtualClock(), Counters()
+    hash_table = Libp2pDHT("own", call, counters, PeerLimits(clock, counters))
+    hash_table.client = True
+    for number, peer in enumerate(PEERS[:2], start=1):
+        hash_table.table.seen(node(number), peer)
+    assert await hash_table.store("key", b"anna", b"value", clock.time() + 60)
+    assert (took, counters.snapshot()["dht_answers_refused"]) == ([PEERS[1]], 1)
 
 
-def test_a_shelf_forgets_what_has_expired_and_keeps_the_later_of_two() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        now, shelf = clock.time(), Shelf(clock)
-        assert not shelf.store_subkey(b"k", b"late", b"v", now)
-        assert shelf.store_subkey(b"k", b"anna", b"first", now + 10)
-        assert not shelf.store_subkey(b"k", b"anna", b"again", now + 10)
-        assert shelf.store_subkey(b"k", b"anna", b"second", now + 20)
-        assert shelf.store_subkey(b"k", b"ben", b"short", now + 5)
-        await clock.advance(6)
-        entry = shelf.get(b"k")
-        assert entry is not None and dict(entry.value.items()) == {b"anna": (b"second", now + 20)}
-        await clock.advance(20)
-        assert shelf.get(b"k") is None and len(shelf) == 0
-
-    asyncio.run(scenario())
+async def test_a_shelf_forgets_what_has_expired_and_keeps_the_later_of_two(clock) -> None:
+    now, shelf = clock.time(), Shelf(clock)
+    assert not shelf.store_subkey(b"k", b"late", b"v", now)
+    assert shelf.store_subkey(b"k", b"anna", b"first", now + 10)
+    assert not shelf.store_subkey(b"k", b"anna", b"again", now + 10)
+    assert shelf.store_subkey(b"k", b"anna", b"second", now + 20)
+    assert shelf.store_subkey(b"k", b"ben", b"short", now + 5)
+    await clock.advance(6)
+    entry = shelf.get(b"k")
+    assert entry is not None and dict(entry.value.items()) == {b"anna": (b"second", now + 20)}
+    await clock.advance(20)
+    assert shelf.get(b"k") is None and len(shelf) == 0
 
 
 def test_an_empty_dictionary_has_no_latest_expiration_and_packs() -> None:

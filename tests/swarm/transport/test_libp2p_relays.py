@@ -103,81 +103,67 @@ async def dialled(visitor: Transport, address: str) -> str:
             await asyncio.sleep(0.2)
 
 
-def test_a_daemon_behind_a_relay_is_reached_and_pulled_from(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with AsyncExitStack() as stack:
-            start = partial(node, HivemindNode, tmp_path)
-            rita = await stack.enter_async_context(start("rita", "public"))
-            anna = await stack.enter_async_context(start("anna", "private", rita.addresses[0]))
-            ben = await stack.enter_async_context(apart(Libp2pTransport, tmp_path, "ben"))
-            through = f"{rita.addresses[0]}/p2p-circuit/p2p/{anna.peer_id}"
-            assert await dialled(ben, through) == anna.peer_id
-            blob = bytes(BLOB_BYTES)
-            answer = await ben.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=10)
-            assert answer == ben.peer_id.encode() + blob
-            ways = {anna.peer_id: "relayed", rita.peer_id: "direct"}
-            await until(lambda: ben.reach().links == ways)
-
-    asyncio.run(scene())
+async def test_a_daemon_behind_a_relay_is_reached_and_pulled_from(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        start = partial(node, HivemindNode, tmp_path)
+        rita = await stack.enter_async_context(start("rita", "public"))
+        anna = await stack.enter_async_context(start("anna", "private", rita.addresses[0]))
+        ben = await stack.enter_async_context(apart(Libp2pTransport, tmp_path, "ben"))
+        through = f"{rita.addresses[0]}/p2p-circuit/p2p/{anna.peer_id}"
+        assert await dialled(ben, through) == anna.peer_id
+        blob = bytes(BLOB_BYTES)
+        answer = await ben.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=10)
+        assert answer == ben.peer_id.encode() + blob
+        ways = {anna.peer_id: "relayed", rita.peer_id: "direct"}
+        await until(lambda: ben.reach().links == ways)
 
 
-def test_a_relay_that_does_not_relay_for_a_peer_is_told_in_one_line(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with (
-            node(HivemindNode, tmp_path, "rita", "public") as rita,
-            apart(Libp2pTransport, tmp_path, "ben") as ben,
-        ):
-            nobody = Identity.generate().peer_id
-            with pytest.raises(PeerUnreachable, match="join through another peer") as told:
-                await ben.connect(f"{rita.addresses[0]}/p2p-circuit/p2p/{nobody}")
-            assert "\n" not in str(told.value)
-
-    asyncio.run(scene())
+async def test_a_relay_that_does_not_relay_for_a_peer_is_told_in_one_line(tmp_path: Path) -> None:
+    async with (
+        node(HivemindNode, tmp_path, "rita", "public") as rita,
+        apart(Libp2pTransport, tmp_path, "ben") as ben,
+    ):
+        nobody = Identity.generate().peer_id
+        with pytest.raises(PeerUnreachable, match="join through another peer") as told:
+            await ben.connect(f"{rita.addresses[0]}/p2p-circuit/p2p/{nobody}")
+        assert "\n" not in str(told.value)
 
 
 @pytest.mark.alone("libp2p")
 @pytest.mark.parametrize("kind", [HivemindTransport, Libp2pTransport])
-def test_a_node_that_nobody_can_dial_is_reached_through_a_daemon(
-    kind: type, tmp_path: Path
-) -> None:
-    async def scene() -> None:
-        async with AsyncExitStack() as stack:
-            enter = stack.enter_async_context
-            rita = await enter(apart(HivemindTransport, tmp_path, "rita", relay=True))
-            anna = await enter(node(Libp2pNode, tmp_path, "anna", "private", *rita.addresses()))
-            deadline = time.monotonic() + PATIENCE
-            while not is_relayed(anna.addresses[0]):
-                assert time.monotonic() < deadline, "no place at the relay"
-                await asyncio.sleep(0.1)
-                await anna.look()
-            assert anna.addresses[0].startswith(f"{rita.addresses()[0]}/p2p-circuit/")
-            ben = await enter(apart(kind, tmp_path, "ben"))
-            assert await dialled(ben, anna.addresses[0]) == anna.peer_id
-            blob = bytes(BLOB_BYTES)
-            answer = await ben.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=10)
-            assert answer == ben.peer_id.encode() + blob
-            assert all(map(is_relayed, (await anna.connected())[ben.peer_id]))
-
-    asyncio.run(scene())
+async def test_a_node_that_nobody_can_dial_is_reached_through_a_daemon(kind: type, tmp_path: Path):
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        rita = await enter(apart(HivemindTransport, tmp_path, "rita", relay=True))
+        anna = await enter(node(Libp2pNode, tmp_path, "anna", "private", *rita.addresses()))
+        deadline = time.monotonic() + PATIENCE
+        while not is_relayed(anna.addresses[0]):
+            assert time.monotonic() < deadline, "no place at the relay"
+            await asyncio.sleep(0.1)
+            await anna.look()
+        assert anna.addresses[0].startswith(f"{rita.addresses()[0]}/p2p-circuit/")
+        ben = await enter(apart(kind, tmp_path, "ben"))
+        assert await dialled(ben, anna.addresses[0]) == anna.peer_id
+        blob = bytes(BLOB_BYTES)
+        answer = await ben.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=10)
+        assert answer == ben.peer_id.encode() + blob
+        assert all(map(is_relayed, (await anna.connected())[ben.peer_id]))
 
 
 @pytest.mark.alone("libp2p")
-def test_mallory_brings_nobody_who_was_not_asked_to_relay(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with (
-            node(Libp2pNode, tmp_path, "rita", "public") as rita,
-            node(Libp2pNode, tmp_path, "anna", "private", rita.addresses[0]) as anna,
-            node(Libp2pNode, tmp_path, "mallory", "public") as mallory,
-        ):
-            await mallory.connect(anna.addresses[0])
-            message = encode({1: 0, 2: encode({1: peer_id_bytes(rita.peer_id)})})
-            reader, writer = await mallory.open_stream(anna.peer_id, relays.STOP)
-            answer = decode(await ask(reader, writer, message, peer="", limit=64, framing=Varint()))
-            writer.close()
-            assert answer[4] == [relays.UNEXPECTED_MESSAGE]
-            assert not is_relayed(anna.addresses[0]), "rita, who does not relay, was believed"
-
-    asyncio.run(scene())
+async def test_mallory_brings_nobody_who_was_not_asked_to_relay(tmp_path: Path) -> None:
+    async with (
+        node(Libp2pNode, tmp_path, "rita", "public") as rita,
+        node(Libp2pNode, tmp_path, "anna", "private", rita.addresses[0]) as anna,
+        node(Libp2pNode, tmp_path, "mallory", "public") as mallory,
+    ):
+        await mallory.connect(anna.addresses[0])
+        message = encode({1: 0, 2: encode({1: peer_id_bytes(rita.peer_id)})})
+        reader, writer = await mallory.open_stream(anna.peer_id, relays.STOP)
+        answer = decode(await ask(reader, writer, message, peer="", limit=64, framing=Varint()))
+        writer.close()
+        assert answer[4] == [relays.UNEXPECTED_MESSAGE]
+        assert not is_relayed(anna.addresses[0]), "rita, who does not relay, was believed"
 
 
 @pytest.mark.alone("libp2p")

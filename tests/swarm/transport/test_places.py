@@ -34,16 +34,14 @@ def filled(clock: VirtualClock, keys: int) -> tuple[RequestSlots, list[RequestSl
 
 
 def test_the_longest_waited_for_of_whoever_holds_most_gives_way_to_a_newcomer() -> None:
-    clock = VirtualClock()
-    held, taken = filled(clock, 2)
+    held, taken = filled(VirtualClock(), 2)
     assert len(held) == TOTAL - TOTAL * KEPT
     alive = [place for place in taken if not place.lost]
     assert held.take(identity("ben").peer_id)
     assert [place for place in alive if place.lost] == alive[:1]
 
 
-def test_who_is_worked_for_never_gives_way() -> None:
-    clock = VirtualClock()
+def test_who_is_worked_for_never_gives_way(clock) -> None:
     held, taken = filled(clock, 8)
     for place in taken:
         held.work(place)
@@ -51,8 +49,7 @@ def test_who_is_worked_for_never_gives_way() -> None:
     assert held.take(identity("ben").peer_id) is None
 
 
-def test_among_equals_only_a_request_waited_for_long_gives_way() -> None:
-    clock = VirtualClock()
+def test_among_equals_only_a_request_waited_for_long_gives_way(clock) -> None:
     held = places(clock)
     for sam in sams(TOTAL):
         held.take(sam)
@@ -63,8 +60,7 @@ def test_among_equals_only_a_request_waited_for_long_gives_way() -> None:
     assert held.take(ben) is None, "he would have more than they"
 
 
-def test_an_answer_not_taken_gives_way_after_its_time_and_not_before() -> None:
-    clock = VirtualClock()
+def test_an_answer_not_taken_gives_way_after_its_time_and_not_before(clock) -> None:
     held, taken = filled(clock, 2)
     for place in taken:
         held.work(place)
@@ -77,12 +73,10 @@ def test_an_answer_not_taken_gives_way_after_its_time_and_not_before() -> None:
 
 
 def test_no_number_of_strangers_holds_the_places_kept_for_known_peers() -> None:
-    clock = VirtualClock()
-    held, taken = filled(clock, 20)
+    held, taken = filled(VirtualClock(), 20)
     for place in taken:
         held.work(place)
-    granted = [held.take(FRIEND.peer_id) for _ in range(int(TOTAL * KEPT))]
-    assert all(granted)
+    assert all(held.take(FRIEND.peer_id) for _ in range(int(TOTAL * KEPT)))
 
 
 @given(st.lists(st.integers(0, 30), max_size=200))
@@ -132,8 +126,7 @@ class Service(RuleBasedStateMachine):
     def bounds_hold(self) -> None:
         alive = [place for place in self.open if not place.lost]
         assert len(self.held) == len(alive) <= TOTAL
-        strangers = [place for place in alive if not place.known]
-        assert len(strangers) <= TOTAL - TOTAL * KEPT
+        assert len([place for place in alive if not place.known]) <= TOTAL - TOTAL * KEPT
         for place in alive:
             assert self.held.held_by(place.peer) <= EACH
         assert all(place.waiting for place in self.open if place.lost)

@@ -12,15 +12,7 @@ from hypothesis import strategies as st
 
 from swarm.common.counters import Counters
 from swarm.transport import search as search_module
-from swarm.transport.search import (
-    BUCKET,
-    MISNAMED,
-    MOST_ASKED,
-    REPLICAS,
-    WORKERS,
-    Search,
-    placed,
-)
+from swarm.transport.search import BUCKET, MISNAMED, MOST_ASKED, REPLICAS, WORKERS, Search, placed
 
 OWN = (0, "own")
 Named = list[tuple[int, str]]
@@ -54,9 +46,7 @@ def named(*nodes: int) -> Named:
 
 
 @given(st.sets(st.integers(1, 10_000), min_size=1, max_size=120), st.integers(0, 119))
-def test_a_search_comes_to_the_nearest_nodes_when_each_knows_a_few_that_are_nearer(
-    ids: set[int], start: int
-) -> None:
+def test_a_search_comes_to_the_nearest_nodes_when_each_knows_a_few_that_are_nearer(ids, start):
     nodes = sorted(ids)
     answers = {f"peer {node}": named(*nodes[max(0, n - 3) : n]) for n, node in enumerate(nodes)}
     answers[f"peer {nodes[0]}"] = named(*nodes[1:BUCKET])
@@ -79,23 +69,20 @@ def test_mallory_names_herself_under_ever_nearer_ids_and_is_asked_once() -> None
 
 def test_who_waits_under_two_ids_is_asked_once() -> None:
     asked, found = searched({"ben": []}, [(1, "ben"), (2, "ben")])
-    assert asked == ["ben"]
-    assert found == [(1, "ben")]
+    assert (asked, found) == (["ben"], [(1, "ben")])
 
 
-def test_mallory_names_a_crowd_that_does_not_answer_and_who_does_is_asked_soon() -> None:
+def test_mallory_names_a_crowd_that_does_not_answer_and_who_does_is_asked_soon(counters) -> None:
     crowd = [(node, f"nobody {node}") for node in range(1, BUCKET + 1)]
     honest = named(*range(1000, 1008))
     answers = {"mallory": crowd, **{peer: [] for _, peer in honest}}
-    counters = Counters()
     asked, found = searched(answers, [(100, "mallory"), *honest], counters)
     silent = sum(peer.startswith("nobody") for peer in asked)
     assert counters.snapshot()["searches_unanswered"] == silent
     assert found == [(100, "mallory"), *honest]
     at_first = [peer for peer in asked if peer.startswith("nobody")].index("nobody 8") + 1
     assert at_first == 2 * MISNAMED, "those under way when the fourth stayed silent, and no more"
-    last = max(asked.index(peer) for _, peer in honest)
-    assert last <= len(honest) + 2 * MISNAMED
+    assert max(asked.index(peer) for _, peer in honest) <= len(honest) + 2 * MISNAMED
 
 
 def test_two_who_name_silent_peers_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,9 +113,7 @@ def test_two_who_name_silent_peers_hold_nobody_up(monkeypatch: pytest.MonkeyPatc
     assert last <= 2 + len(honest) + 2 * (MISNAMED + WORKERS)
 
 
-def test_a_peer_that_is_slow_and_answers_counts_as_any_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_peer_that_is_slow_and_answers_counts_as_any_other(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(search_module, "PATIENCE_SECONDS", 0.0)
     near = named(*range(1, BUCKET + 1))
     answers = {"peer 9000": near, **{peer: [] for _, peer in near}}
@@ -177,38 +162,34 @@ def test_who_is_no_node_of_the_table_is_asked_and_keeps_nothing() -> None:
     assert asyncio.run(search.nearest(named(9))) == named(3)
 
 
-def test_a_crowd_of_mallorys_is_asked_so_much_and_no_more() -> None:
+def test_a_crowd_of_mallorys_is_asked_so_much_and_no_more(counters) -> None:
     ids = count(1_000_000, -1)
 
     class Crowd(dict):
         def get(self, peer: str, default: object = None) -> Named:
             return named(*(next(ids) for _ in range(2 * BUCKET)))
 
-    counters = Counters()
     asked, found = searched(Crowd(), named(2_000_000), counters)
     assert len(asked) == len(set(asked)) == MOST_ASKED
     assert len(found) == BUCKET
     assert counters.snapshot()["neighbours_refused"] == MOST_ASKED * BUCKET
 
 
-def test_nobody_names_this_node_nor_a_peer_twice() -> None:
-    counters = Counters()
+def test_nobody_names_this_node_nor_a_peer_twice(counters) -> None:
     answers = {"peer 9": [(0, "larry"), (3, "own"), (1, "ben"), (2, "ben")], "ben": []}
     asked, found = searched(answers, named(9), counters)
-    assert asked == ["peer 9", "ben"]
-    assert found == [(1, "ben"), (9, "peer 9")]
+    assert (asked, found) == (["peer 9", "ben"], [(1, "ben"), (9, "peer 9")])
     assert counters.snapshot()["neighbours_refused"] == 3
 
 
 def test_what_was_found_when_time_is_up_is_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_module, "SEARCH_SECONDS", 0.0)
-    answers = {"peer 9": named(1, 2), "peer 8": named(3)}
-    asked, found = searched(answers, named(8, 9))
+    asked, found = searched({"peer 9": named(1, 2), "peer 8": named(3)}, named(8, 9))
     assert asked == ["peer 8", "peer 9"], "who was asked already may answer"
     assert found == named(8, 9)
 
 
-def test_a_search_that_is_given_up_asks_no_more() -> None:
+async def test_a_search_that_is_given_up_asks_no_more() -> None:
     ended: list[str] = []
 
     async def ask(peer: str) -> tuple[int, Named] | None:
@@ -218,15 +199,12 @@ def test_a_search_that_is_given_up_asks_no_more() -> None:
             ended.append(peer)
         return None
 
-    async def scenario() -> None:
-        search = Search(OWN, lambda node: node, ask, Counters())
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await search.nearest(named(1, 2))
-        await asyncio.sleep(0)
-        assert sorted(ended) == ["peer 1", "peer 2"]
-
-    asyncio.run(scenario())
+    search = Search(OWN, lambda node: node, ask, Counters())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await search.nearest(named(1, 2))
+    await asyncio.sleep(0)
+    assert sorted(ended) == ["peer 1", "peer 2"]
 
 
 def test_a_record_goes_to_the_next_nodes_in_place_of_those_that_do_not_answer() -> None:
@@ -240,9 +218,7 @@ def test_a_record_goes_to_the_next_nodes_in_place_of_those_that_do_not_answer() 
     assert put == [peer for _, peer in named(*range(1, REPLICAS + 3))]
 
 
-def test_a_record_that_some_took_is_placed_though_others_never_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_record_that_some_took_is_placed_though_others_never_answer(monkeypatch):
     monkeypatch.setattr(search_module, "PLACING_SECONDS", 0.05)
 
     async def took(peer: str) -> list[bool]:

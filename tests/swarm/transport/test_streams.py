@@ -81,8 +81,7 @@ def test_a_request_comes_back_as_its_answer(size: int) -> None:
     assert asyncio.run(asked(served_by(service()), request)) == b"flo" + request
 
 
-def test_a_request_over_the_limit_is_refused_before_it_is_read() -> None:
-    counters = Counters()
+def test_a_request_over_the_limit_is_refused_before_it_is_read(counters) -> None:
     with pytest.raises((Refused, PeerUnreachable)):
         asyncio.run(asked(served_by(service(counters=counters)), bytes(100_001)))
     assert counters.snapshot() == {"requests_refused{protocol=echo,reason=too_large}": 1.0}
@@ -134,25 +133,19 @@ def test_mallory_drips_below_the_minimum_rate(monkeypatch) -> None:
         asyncio.run(asked(drip, minimum_rate=1e4))
 
 
-def test_flo_opens_a_stream_and_never_sends_her_request(monkeypatch) -> None:
+async def test_flo_opens_a_stream_and_never_sends_her_request(monkeypatch) -> None:
     monkeypatch.setattr(streams, "REQUEST_SECONDS", 0.05)
-
-    async def scenario() -> None:
-        near, far = await pair()
-        at = service(places=1)
-        with pytest.raises(DeadlineExceeded):
-            await streams.serve(*far, at, "flo")
-        with at.admit("flo"):
-            pass
-        near[1].close()
-        far[1].close()
-
-    asyncio.run(scenario())
+    near, far = await pair()
+    at = service(places=1)
+    with pytest.raises(DeadlineExceeded):
+        await streams.serve(*far, at, "flo")
+    with at.admit("flo"):
+        pass
+    near[1].close()
+    far[1].close()
 
 
-def test_slow_sam_is_refused_for_a_while_after_a_few_requests_that_never_come(
-    monkeypatch,
-) -> None:
+def test_slow_sam_is_refused_for_a_while_after_a_few_requests_that_never_come(monkeypatch) -> None:
     monkeypatch.setattr(streams, "REQUEST_SECONDS", 0.02)
 
     async def scenario() -> list[str]:
@@ -172,72 +165,58 @@ def test_slow_sam_is_refused_for_a_while_after_a_few_requests_that_never_come(
     assert asyncio.run(scenario()) == ["late"] * 4 + ["backed_off"] * 2
 
 
-def test_slow_sam_gains_nothing_by_hanging_up_before_his_time_is_over() -> None:
-    async def scenario() -> None:
-        at = service()
-        for _ in range(4):
-            near, far = await pair()
-            near[1].close()
-            with pytest.raises(PeerUnreachable):
-                await streams.serve(*far, at, "slow sam")
-            far[1].close()
-        with pytest.raises(Refusal, match="backed_off"), at.admit("slow sam"):
-            pass
-
-    asyncio.run(scenario())
+async def test_slow_sam_gains_nothing_by_hanging_up_before_his_time_is_over() -> None:
+    at = service()
+    for _ in range(4):
+        near, far = await pair()
+        near[1].close()
+        with pytest.raises(PeerUnreachable):
+            await streams.serve(*far, at, "slow sam")
+        far[1].close()
+    with pytest.raises(Refusal, match="backed_off"), at.admit("slow sam"):
+        pass
 
 
-def test_a_request_that_gives_way_is_a_refusal_and_no_fault() -> None:
-    async def scenario() -> None:
-        counters = Counters()
-        at = service(places=4, counters=counters)
-        opened = [await pair() for _ in range(3)]
-        waiting = [asyncio.ensure_future(streams.serve(*far, at, "slow sam")) for _, far in opened]
-        await asyncio.sleep(0)
-        with at.admit("ben"):
-            outcomes = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        (lost,) = outcomes[0]
-        assert isinstance(lost.exception(), Refusal)
-        assert counters.snapshot() == {"requests_refused{protocol=echo,reason=gave_way}": 1.0}
-        for near, far in opened:
-            near[1].close()
-            far[1].close()
-        await asyncio.gather(*waiting, return_exceptions=True)
-
-    asyncio.run(scenario())
+async def test_a_request_that_gives_way_is_a_refusal_and_no_fault(counters) -> None:
+    at = service(places=4, counters=counters)
+    opened = [await pair() for _ in range(3)]
+    waiting = [asyncio.ensure_future(streams.serve(*far, at, "slow sam")) for _, far in opened]
+    await asyncio.sleep(0)
+    with at.admit("ben"):
+        outcomes = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    (lost,) = outcomes[0]
+    assert isinstance(lost.exception(), Refusal)
+    assert counters.snapshot() == {"requests_refused{protocol=echo,reason=gave_way}": 1.0}
+    for near, far in opened:
+        near[1].close()
+        far[1].close()
+    await asyncio.gather(*waiting, return_exceptions=True)
 
 
-def test_sid_never_begins_to_answer_and_is_given_up_long_before_the_deadline(monkeypatch) -> None:
+async def test_sid_never_begins_to_answer_and_is_given_up_long_before_the_deadline(monkeypatch):
     monkeypatch.setattr(streams, "HEADER_SECONDS", 0.05)
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1 << 16)
         await reader.read(1)
 
-    async def scenario() -> None:
-        async with asyncio.timeout(120):
-            with pytest.raises(DeadlineExceeded, match="begin to answer"):
-                await asked(silent)
-
-    asyncio.run(scenario())
+    async with asyncio.timeout(120):
+        with pytest.raises(DeadlineExceeded, match="begin to answer"):
+            await asked(silent)
 
 
-def test_flo_never_reads_her_answer(monkeypatch) -> None:
+async def test_flo_never_reads_her_answer(monkeypatch) -> None:
     monkeypatch.setattr(streams, "RATE_GRACE_SECONDS", 0.05)
 
     async def large(peer: str, request: bytes) -> bytes:
         return bytes(8 << 20)
 
     monkeypatch.setattr(streams, "MINIMUM_RATE", 1e9)
-
-    async def scenario() -> None:
-        left, right = socket.socketpair()
-        far = await asyncio.open_connection(sock=right)
-        left.setblocking(False)
-        left.sendall(pack(">I", 0))
-        with pytest.raises(DeadlineExceeded):
-            await streams.serve(*far, service(large), "flo")
-        far[1].transport.abort()
-        left.close()
-
-    asyncio.run(scenario())
+    left, right = socket.socketpair()
+    far = await asyncio.open_connection(sock=right)
+    left.setblocking(False)
+    left.sendall(pack(">I", 0))
+    with pytest.raises(DeadlineExceeded):
+        await streams.serve(*far, service(large), "flo")
+    far[1].transport.abort()
+    left.close()

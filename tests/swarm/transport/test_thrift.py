@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.common.counters import Counters
 from swarm.transport.subprocess import child as child_module
 from swarm.transport.subprocess.child import (
     LONGEST_PAUSE,
@@ -26,9 +25,7 @@ RATE = 0.1
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 2.0), st.floats(0.0, 2.0)), max_size=200))
-def test_whoever_stands_still_as_told_uses_no_more_than_the_allowance(
-    turns: list[tuple[float, float]],
-) -> None:
+def test_whoever_stands_still_as_told_uses_no_more_than_the_allowance(turns):
     allowance, now, used = Allowance(RATE, 0.0), 0.0, 0.0
     for seconds, cores in turns:
         now, used = now + seconds, used + seconds * cores
@@ -60,12 +57,10 @@ BUSY = "while True: pass"
 
 @pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="stands still on Linux only")
-def test_a_daemon_that_would_use_a_core_gets_its_share_of_it(monkeypatch) -> None:
-    # So little that it wants more on the busiest machine.
+def test_a_daemon_that_would_use_a_core_gets_its_share_of_it(counters, monkeypatch) -> None:
     monkeypatch.setattr(child_module, "SAVED_SECONDS", 0.01)
     monkeypatch.setattr(child_module, "SHARE", 0.0)
     monkeypatch.setattr(child_module, "LEAST", 0.01)
-    counters = Counters()
     with subprocess.Popen([sys.executable, "-c", BUSY]) as busy:
         try:
 
@@ -88,10 +83,7 @@ def test_a_daemon_that_would_use_a_core_gets_its_share_of_it(monkeypatch) -> Non
 
 def test_the_time_of_a_daemon_that_is_replaced_still_counts() -> None:
     idle = [sys.executable, "-c", "import time; time.sleep(600)"]
-    with (
-        subprocess.Popen([sys.executable, "-c", BUSY]) as first,
-        subprocess.Popen(idle) as second,
-    ):
+    with subprocess.Popen([sys.executable, "-c", BUSY]) as first, subprocess.Popen(idle) as second:
         try:
             pids = [first.pid]
             meter = Meter(lambda: pids[-1])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import LINES, PERIOD_SECONDS, Repeats
+from swarm.common.util import counted, in_words
 from tests.swarm.experience_parts import wait
 
 
@@ -118,3 +119,14 @@ def test_every_message_is_either_told_or_counted(said: list[tuple[str, float]]) 
     log.logger.info("%s came", "last")
     counted = sum(int(line.split("(")[1].split()[0]) for line in log.lines if "(" in line)
     assert len(log.lines) + counted == len(said) + 1
+
+
+@pytest.mark.parametrize(("count", "told"), [(0, "0 rounds"), (1, "1 round"), (2, "2 rounds")])
+def test_one_of_a_thing_is_told_in_the_singular(count: int, told: str) -> None:
+    assert counted(count, "round") == told
+
+
+def test_an_exit_status_names_its_signal_if_it_has_a_name() -> None:
+    assert in_words(1) == "exit status 1"
+    assert in_words(-9) == "signal SIGKILL"
+    assert in_words(-40) == "signal 40"

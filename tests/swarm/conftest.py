@@ -1,0 +1,83 @@
+"""Tests that are coroutines run on an event loop of their own, most of them in a memory swarm."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+
+import pytest
+
+from swarm.common.clock import VirtualClock
+from swarm.common.counters import Counters
+from tests.swarm.collector_parts import Author, Parts
+from tests.swarm.network_parts import MemorySwarm, Node
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a coroutine; its fixtures that are asynchronous contexts are entered on its loop."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+
+    async def within() -> None:
+        async with AsyncExitStack() as stack:
+            given = {name: pyfuncitem.funcargs[name] for name in names}
+            for name, value in given.items():
+                if isinstance(value, AbstractAsyncContextManager):
+                    given[name] = await stack.enter_async_context(value)
+            async with asyncio.timeout(None if pyfuncitem.get_closest_marker("processes") else 120):
+                await pyfuncitem.obj(**given)
+
+    asyncio.run(within())
+    return True
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def counters() -> Counters:
+    return Counters()
+
+
+@pytest.fixture
+def swarm() -> MemorySwarm:
+    return MemorySwarm()
+
+
+class Joining(AbstractAsyncContextManager):
+    """A node of the swarm that joins when its test begins."""
+
+    def __init__(self, swarm: MemorySwarm, name: str) -> None:
+        self._swarm, self._name = swarm, name
+
+    async def __aenter__(self) -> Node:
+        return await self._swarm.join(self._name)
+
+    async def __aexit__(self, *failure: object) -> None:
+        """The memory ends with the test."""
+
+
+def joining(name: str) -> object:
+    """A fixture of a node that joins under its name."""
+    return pytest.fixture(name=name)(lambda swarm: Joining(swarm, name))
+
+
+anna, ben, eve, flo, mallory, old, stranger = map(
+    joining, ("anna", "ben", "eve", "flo", "mallory", "old", "stranger")
+)
+
+
+@pytest.fixture
+def parts(request: pytest.FixtureRequest) -> Parts:
+    """A collector; parametrized indirectly where it has limits of its own."""
+    return Parts(*getattr(request, "param", ()))
+
+
+@pytest.fixture
+def cleo(parts: Parts) -> Author:
+    return Author(parts, "cleo")

@@ -1,0 +1,258 @@
+"""The outbox: every own group leaves in one frame, and frames are served within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from protocol.announcement import Offer
+from protocol.frame import without_tokens
+from swarm.common.clock import VirtualClock
+from swarm.groups import Origin, pack_waiting
+from swarm.journal import Journal
+from swarm.publisher import MAX_ANNOUNCEMENTS, Outbox
+from tests.long_answers import long_group
+from tests.swarm.experience_parts import START, group
+from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, running
+
+ORIGIN = Origin(
+    policy_step=3, model="tiny", encoding=b"\x01" * 32, temperature=0.5, max_new_tokens=16
+)
+ALL = 1 << 40
+NEVER = {"oldest_epoch": 0, "oldest_frame": 0.0, "max_bytes": 1 << 30}
+
+
+@pytest.fixture
+def outbox(counters) -> Outbox:
+    return Outbox(Journal(":memory:", VirtualClock(START)), counters)
+
+
+def offer(number: int, size: int = 100) -> Offer:
+    return Offer(bytes([number]) * 32, size, 2, bytes(8), 1)
+
+
+def test_groups_wait_in_order_with_their_origin(outbox):
+    newer = replace(ORIGIN, policy_step=4)
+    outbox.put([group(1), group(2)], ORIGIN)
+    outbox.put([group(3)], newer)
+    waiting = outbox.take(ALL)
+    assert [w.group for w in waiting] == [group(1), group(2), group(3)]
+    assert [w.origin for w in waiting] == [ORIGIN, ORIGIN, newer]
+    assert outbox.take(ALL) == waiting
+
+
+def test_a_kept_frame_is_served_and_its_groups_wait_no_longer(outbox):
+    outbox.put([group(1), group(2), group(3)], ORIGIN)
+    first, second, _ = outbox.take(ALL)
+    outbox.keep(offer(1), b"frame one", START, [first.number, second.number])
+    assert [w.group for w in outbox.take(ALL)] == [group(3)]
+    assert outbox.get(offer(1).content_id) == b"frame one"
+    assert outbox.get(bytes(32)) is None
+
+
+def test_a_number_is_never_given_to_a_second_group(outbox):
+    outbox.put([group(1)], ORIGIN)
+    (first,) = outbox.take(ALL)
+    outbox.drop([first.number])
+    outbox.put([group(2)], ORIGIN)
+    assert outbox.take(ALL)[0].number > first.number
+
+
+def test_offers_name_the_youngest_frames_first(outbox):
+    for number in range(6):
+        outbox.keep(offer(number), b"frame", START + number, [])
+    assert outbox.offers(4) == [offer(5), offer(4), offer(3), offer(2)]
+
+
+def test_groups_and_frames_survive_a_restart(tmp_path: Path, counters):
+    clock, path = VirtualClock(START), tmp_path / "journal.sqlite"
+    journal = Journal(path, clock)
+    outbox = Outbox(journal, counters)
+    outbox.put([group(1)], ORIGIN)
+    outbox.keep(offer(1), b"frame", START, [])
+    journal.close()
+    again = Outbox(Journal(path, clock), counters)
+    assert [w.group for w in again.take(ALL)] == [group(1)]
+    assert again.offers(4) == [offer(1)]
+
+
+def test_what_nobody_would_take_any_more_is_dropped_and_counted(outbox, counters):
+    outbox.put([group(1, epoch=4), group(1, epoch=5)], ORIGIN)
+    outbox.keep(offer(1), b"old", START, [])
+    outbox.keep(offer(2), b"young", START + 10, [])
+    outbox.prune(**{**NEVER, "oldest_epoch": 5, "oldest_frame": START + 5})
+    assert [w.group.epoch for w in outbox.take(ALL)] == [5]
+    assert outbox.offers(4) == [offer(2)]
+    assert counters.snapshot() == {
+        "outbox_dropped{reason=frame_old}": 1,
+        "outbox_dropped{reason=group_stale}": 1,
+    }
+
+
+def test_frames_and_waiting_groups_are_bounded_in_bytes_and_the_youngest_stay(outbox):
+    for number in range(5):
+        outbox.keep(offer(number, size=100), bytes(100), START + number, [])
+    outbox.put([group(i) for i in range(50)], ORIGIN)
+    outbox.prune(**{**NEVER, "max_bytes": 250 * 8})
+    assert len(outbox.offers(9)) == 5
+    numbers = [w.group.index for w in outbox.take(ALL)]
+    assert 0 < len(numbers) < 50
+    assert numbers == list(range(50))[-len(numbers) :]
+    outbox.prune(**{**NEVER, "max_bytes": 250})
+    assert outbox.offers(9) == [offer(4), offer(3)]
+
+
+def test_a_group_that_no_reader_could_open_is_dropped_and_the_others_wait(outbox, counters):
+    outbox.put([group(1, rewards=(float("nan"), 0.0)), group(2)], ORIGIN)
+    assert [w.group for w in outbox.take(ALL)] == [group(2)]
+    assert counters.snapshot() == {"outbox_dropped{reason=group_refused}": 1}
+
+
+def test_a_group_too_long_for_any_frame_waits_as_text_alone_and_is_counted(outbox, counters):
+    long = long_group(28_000, 16)
+    outbox.put([long, group(2)], ORIGIN)
+    assert [w.group for w in outbox.take(ALL)] == [without_tokens(long), group(2)]
+    assert counters.snapshot() == {"groups_without_tokens": 1}
+
+
+def test_the_youngest_groups_are_taken_as_far_as_there_is_room(outbox):
+    outbox.put(map(group, range(5)), ORIGIN)
+    assert [w.group for w in outbox.take(1)] == [group(4)], "one in any case"
+    (one,) = outbox.take(1)
+    size = len(pack_waiting(one.group, one.origin))
+    assert [w.group for w in outbox.take(2 * size)] == [group(3), group(4)]
+
+
+TURN = EPOCH_SECONDS / 4
+EARLY = TURN / 10
+
+
+async def start_of_epoch(swarm: MemorySwarm) -> None:
+    """Go on to where an epoch has just begun."""
+    await swarm.clock.advance(EPOCH_SECONDS - swarm.clock.time() % EPOCH_SECONDS)
+
+
+async def test_what_comes_between_two_turns_is_announced_before_the_next(swarm, anna) -> None:
+    await start_of_epoch(swarm)
+    async with running(anna):
+        await swarm.clock.advance(EARLY)
+        announced = anna.count("announced")
+        await in_a_thread(anna)
+        await swarm.clock.advance(EARLY)
+        assert (anna.count("frames_sealed"), anna.count("announced")) == (1, announced + 1)
+
+
+async def in_a_thread(node: Node) -> None:
+    """Publish as a learner does, and let the loop hear of it."""
+    learner = Thread(target=node.publish)
+    learner.start()
+    while learner.is_alive():
+        await asyncio.sleep(0)
+    learner.join()
+
+
+async def test_a_node_with_news_at_all_times_announces_in_turns_four_times_an_epoch(swarm, anna):
+    await start_of_epoch(swarm)
+    await swarm.clock.advance(EARLY)
+    async with running(anna):
+        for _ in range(3 * 40 - 5):
+            anna.publish()
+            await swarm.clock.advance(EPOCH_SECONDS / 40)
+        assert anna.count("announced") == 3 * MAX_ANNOUNCEMENTS
+        await swarm.clock.advance(EPOCH_SECONDS)
+        assert anna.outbox.take(1 << 20) == []
+
+
+async def test_news_wait_for_a_turn_once_others_went_out_a_moment_before(swarm, anna) -> None:
+    await start_of_epoch(swarm)
+    async with running(anna):
+        await swarm.clock.advance(EARLY)
+        anna.publish()
+        await swarm.clock.advance(EARLY)
+        anna.publish()
+        await swarm.clock.advance(TURN / 2)
+        assert anna.count("frames_sealed") == 1
+        await swarm.clock.advance(TURN / 2)
+        assert anna.count("frames_sealed") == 2
+
+
+async def test_a_node_without_news_announces_once_an_epoch(swarm, anna) -> None:
+    await start_of_epoch(swarm)
+    async with running(anna):
+        await swarm.clock.advance(5.5 * EPOCH_SECONDS)
+        assert anna.count("announced") == 6
+
+
+async def test_what_comes_while_the_network_stands_still_goes_out_when_it_runs_again(swarm, anna):
+    async with running(anna):
+        await swarm.clock.advance(EARLY)
+    await in_a_thread(anna)
+    assert len(anna.outbox.take(1 << 20)) == 1
+    async with running(anna):
+        await swarm.clock.advance(EARLY)
+        assert anna.outbox.take(1 << 20) == []
+
+
+def test_a_loop_that_was_closed_is_not_told(swarm: MemorySwarm) -> None:
+    async def scenario() -> Node:
+        async with running(anna := await swarm.join("anna")):
+            await swarm.clock.advance(EARLY)
+        return anna
+
+    anna = asyncio.run(scenario())
+    anna.publish()
+    assert len(anna.outbox.take(1 << 20)) == 1
+
+
+async def test_a_member_does_not_run_twice(swarm, anna) -> None:
+    async with running(anna):
+        await swarm.clock.advance(EARLY)
+        with pytest.raises(RuntimeError, match="listens already"):
+            await anna.member.run()
+
+
+BLANKS = " " * (1 << 16)
+OVER = {
+    "an answer of too much text": ("even", BLANKS + "x"),
+    "too many answers": ("even", "odd") * 32 + ("even",),
+}
+
+
+@pytest.mark.parametrize("texts", OVER.values(), ids=OVER)
+async def test_a_group_that_the_manifest_forbids_stays_here_and_costs_no_strike(
+    swarm, anna, ben, texts, caplog
+):
+    anna.publish(3)
+    anna.publish(1, texts)
+    for _ in range(4):
+        await swarm.step()
+        await swarm.clock.advance(EPOCH_SECONDS / 2)
+    assert anna.count("outbox_dropped{reason=over_manifest}") == 1
+    assert "engine.max_new_tokens or engine.group_size" in caplog.text
+    assert len(ben.pool.fresh()) == 3
+    assert ben.accounts.get(anna.identity.author).strikes == 0
+
+
+async def test_who_writes_more_than_an_epoch_takes_gives_the_youngest_groups() -> None:
+    chance = random.Random(1)
+    letters = "".join(chance.choices("0123456789abcdefghijklmnopqrstuvwxyz", k=16_000))
+    texts = letters, letters[::-1] + "x"
+    swarm = MemorySwarm(max_frame_bytes=1 << 16)
+    anna, ben = await swarm.join("anna"), await swarm.join("ben")
+    await swarm.step()
+    ages: Counter[int] = Counter()
+    epochs = anna.directory.manifest.max_age_epochs + 4
+    for _ in range(epochs):
+        anna.publish(24, texts)
+        for _ in range(4):
+            await swarm.step()
+            await swarm.clock.advance(EPOCH_SECONDS / 4)
+        ages.update(ben.directory.epoch - each.key.epoch for each in ben.pool.arrived())
+    assert anna.count("outbox_dropped{reason=group_stale}") > 0
+    assert ages and max(ages) <= 2

@@ -1,0 +1,154 @@
+"""One peer in a routing table has one node id."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+from hivemind.dht.storage import DictionaryDHTValue
+
+from protocol.announcement import dht_key_of
+from swarm.common.clock import VirtualClock
+from swarm.common.counters import Counters
+from swarm.transport.hivemind.dht import SAME_ID_SECONDS, OneIdEach
+from swarm.transport.records import (
+    FRESH_SECONDS,
+    MAX_TOLD,
+    REMEMBERED_CHECKS,
+    DictionaryRecord,
+    RecordGate,
+    StrictSerializer,
+    Watch,
+)
+from swarm.transport.request_limits import PeerLimits
+from tests.swarm.experience_parts import START
+
+
+def routing(clock: VirtualClock):
+    from hivemind.dht.routing import DHTID, RoutingTable
+
+    table = RoutingTable(DHTID.generate("anna"), 20, 5)
+
+    async def update(node_id, peer_id, responded=True) -> None:
+        if responded:
+            table.add_or_update_node(node_id, peer_id)
+        elif node_id in table:
+            del table[node_id]
+
+    counters = Counters()
+    protocol = SimpleNamespace(routing_table=table, update_routing_table=update)
+    return (
+        table,
+        OneIdEach(protocol, counters, PeerLimits(clock, counters)),
+        counters,
+        DHTID.generate,
+    )
+
+
+async def test_flo_has_one_place_in_the_routing_table_however_many_ids_she_claims(clock) -> None:
+    table, one, counters, made = routing(clock)
+    for n in range(500):
+        await one.update(made(f"flo {n}"), "flo")
+    assert (len(table.uid_to_peer_id), counters.snapshot()["routing_refused"]) == (1, 499)
+    await clock.advance(SAME_ID_SECONDS)
+    await one.update(made("restarted"), "flo")
+    assert list(table.uid_to_peer_id) == [made("restarted")]
+
+
+async def test_mallory_does_not_take_the_id_of_another_peer() -> None:
+    table, one, _, made = routing(VirtualClock())
+    await one.update(made("ben"), "ben")
+    await one.update(made("ben"), "mallory")
+    assert table.uid_to_peer_id == {made("ben"): "ben"}
+
+
+async def test_a_crowd_of_peers_waits_in_a_bounded_list() -> None:
+    table, one, _, made = routing(VirtualClock())
+    for n in range(3000):
+        await one.update(made(f"sybil {n}"), f"sybil {n}")
+    waiting = sum(len(bucket.replacement_nodes) for bucket in table.buckets)
+    assert waiting <= 20 * len(table.buckets)
+    assert len(table.peer_id_to_uid) <= 2 * 20 * len(table.buckets)
+
+
+def test_a_fresh_record_is_checked_once_however_many_were_checked_in_weeks_before():
+    serializer = StrictSerializer(DictionaryDHTValue)
+    checked, now = [], [0.0]
+    gate = RecordGate(serializer, Counters(), lambda: now[0])
+
+    def check(*record: object) -> bool:
+        checked.append(record)
+        return True
+
+    gate.check = check
+    subkey = serializer.dumps(b"anna")
+
+    def asked(number: int) -> None:
+        assert gate.validate(
+            DictionaryRecord(b"shard", subkey, serializer.dumps(b"%d" % number), START)
+        )
+
+    for number in range(3 * REMEMBERED_CHECKS):
+        asked(number)
+    now[0] += FRESH_SECONDS
+    before = len(checked)
+    for _ in range(3):
+        for number in range(-50, 0):
+            asked(number)
+    assert len(checked) - before == 50
+
+
+LOADED = "print(sorted({'torch', 'scipy'} & set(sys.modules)))"
+NODE = Path(__file__).parents[3] / "swarm/transport/hivemind/node.py"
+
+
+def python(script: str) -> str:
+    """What a fresh interpreter prints."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    light = "import sys; from swarm.transport.hivemind.transport import import_network as light; "
+    run = subprocess.run(
+        [sys.executable, "-c", light + script], capture_output=True, text=True, env=environment
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip()
+
+
+def test_all_that_a_node_uses_is_imported_without_torch_and_scipy() -> None:
+    used = [line.strip() for line in NODE.read_text().splitlines() if "from hivemind." in line]
+    assert "from hivemind.dht.node import DHTNode" in used
+    imports = "\n".join(used)
+    assert python(f"light()\n{imports}\n{LOADED}") == "[]"
+
+
+def test_names_of_the_package_are_those_of_its_modules() -> None:
+    same = "utils.MSGPackSerializer is storage.MSGPackSerializer is serializer.MSGPackSerializer"
+    modules = "from hivemind.utils import serializer; from hivemind.dht import storage"
+    assert python(f"light(); import hivemind.utils as utils; {modules}; print({same})") == "True"
+
+
+def test_only_what_is_stored_under_the_latest_keys_is_told() -> None:
+    heard: list[bytes] = []
+    watch = Watch(Counters())
+    watch.stored(dht_key_of("first"), b"before anybody watches")
+    watch.begin(["first"], heard.append)
+    watch.stored(dht_key_of("first"), b"one")
+    watch.stored(dht_key_of("other"), b"elsewhere")
+    watch.begin(["second"], heard.append)
+    watch.stored(dht_key_of("first"), b"too late")
+    watch.stored(dht_key_of("second"), b"two")
+    assert heard == [b"one", b"two"]
+
+
+def test_flo_who_floods_a_key_is_heard_so_many_times_and_then_no_more(counters) -> None:
+    heard: list[bytes] = []
+    watch = Watch(counters)
+    watch.begin(["a key"], heard.append)
+    for number in range(1000):
+        watch.stored(dht_key_of("a key"), b"flo %d" % number)
+    assert (len(heard), counters.snapshot()["records_not_told"]) == (MAX_TOLD, 1000 - MAX_TOLD)
+    watch.begin(["a key"], heard.append)
+    watch.stored(dht_key_of("a key"), b"anna")
+    assert heard[-1] == b"anna"

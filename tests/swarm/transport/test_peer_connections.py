@@ -1,0 +1,257 @@
+"""Which relayed connections are begun anew, on a clock that is set by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.scale.clock import SteppedClock
+from protocol.identity import Identity
+from swarm.common.counters import Counters
+from swarm.transport import protobuf
+from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.libp2p.node import Libp2pTransport
+from swarm.transport.peer_connections import (
+    AGAIN_SECONDS,
+    CLOCK_FIELD,
+    EVERY_SECONDS,
+    PING,
+    SETTLED_SECONDS,
+    DialLog,
+    DialReasons,
+    Shortcuts,
+    Timings,
+)
+from swarm.transport.subprocess.transport import ApartTransport
+from swarm.transport.transport import ClockSkew, PeerUnreachable, Refused, Timing
+from tests.swarm.transport.over import INSTALLED
+
+RELAYED = ("/ip4/11.7.0.2/tcp/4001/p2p/rita/p2p-circuit/p2p/ben",)
+DIRECT = ("/ip4/11.7.0.7/tcp/4001/p2p/ben",)
+
+
+def test_a_connection_that_has_lasted_through_a_relay_is_begun_anew_once() -> None:
+    clock = SteppedClock(0.0)
+    shortcuts = Shortcuts(clock)
+    assert shortcuts.due("anna", {"ben": RELAYED}) == ""
+    clock.move_to(SETTLED_SECONDS)
+    assert shortcuts.due("anna", {"ben": RELAYED}) == "ben"
+    assert shortcuts.due("anna", {}) == ""
+    for now in (SETTLED_SECONDS + 1, 3 * SETTLED_SECONDS, AGAIN_SECONDS):
+        clock.move_to(now)
+        assert shortcuts.due("anna", {"ben": RELAYED}) == "", "it stayed relayed"
+    clock.move_to(SETTLED_SECONDS + AGAIN_SECONDS)
+    assert shortcuts.due("anna", {"ben": RELAYED}) == "ben"
+
+
+def test_what_is_direct_is_left_alone() -> None:
+    clock = SteppedClock(0.0)
+    shortcuts = Shortcuts(clock)
+    for now in range(0, 100, 10):
+        clock.move_to(now)
+        assert shortcuts.due("anna", {"ben": (*DIRECT, *RELAYED)}) == ""
+
+
+def test_one_that_breaks_meanwhile_has_to_last_from_then_on() -> None:
+    clock = SteppedClock(0.0)
+    shortcuts = Shortcuts(clock)
+    shortcuts.due("anna", {"ben": RELAYED})
+    clock.move_to(SETTLED_SECONDS - 1)
+    shortcuts.due("anna", {})
+    shortcuts.due("anna", {"ben": RELAYED})
+    clock.move_to(SETTLED_SECONDS)
+    assert shortcuts.due("anna", {"ben": RELAYED}) == ""
+
+
+@given(st.sets(st.text("abc", min_size=1, max_size=3), min_size=2, max_size=8))
+def test_of_two_ends_one_alone_begins_and_one_peer_at_a_time(peers: set[str]) -> None:
+    clock = SteppedClock(0.0)
+    ends = {peer: Shortcuts(clock) for peer in peers}
+    hung_up: list[frozenset[str]] = []
+    for second in range(int(SETTLED_SECONDS) + len(peers)):
+        clock.move_to(second)
+        for own, shortcuts in ends.items():
+            connected = dict.fromkeys(peers - {own}, RELAYED)
+            if peer := shortcuts.due(own, connected):
+                hung_up.append(frozenset({own, peer}))
+    pairs = {frozenset({a, b}) for a in peers for b in peers if a != b}
+    assert sorted(map(sorted, hung_up)) == sorted(map(sorted, pairs))
+
+
+GONE = PeerUnreachable("no peer answers")
+
+
+@pytest.fixture(autouse=True)
+def _all_levels(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+
+def test_an_address_that_fails_is_told_once_and_once_more_when_it_answers(caplog):
+    log = DialLog()
+    for _ in range(3):
+        log.failed("here", GONE, reached=False)
+    log.answered("here", "anna")
+    log.answered("here", "anna")
+    assert caplog.messages == [
+        "no peer answers; dialling goes on",
+        "peer anna answers again at here",
+    ]
+
+
+def test_a_wrong_clock_is_a_warning_where_others_agree_with_this_one(caplog):
+    log = DialLog()
+    log.failed("here", ClockSkew("4 s apart"), reached=False)
+    log.failed("there", ClockSkew("4 s apart"), reached=True)
+    assert [each.levelno for each in caplog.records] == [logging.INFO, logging.WARNING]
+
+
+def test_flo_makes_up_addresses_and_few_are_remembered(caplog, monkeypatch):
+    monkeypatch.setattr("swarm.transport.peer_connections.REMEMBERED", 4)
+    log = DialLog()
+    for number in (*range(5), 0):
+        log.failed(str(number), GONE, reached=False)
+    assert len(caplog.messages) == 6
+
+
+HOME = "/ip4/127.0.0.1/tcp/4001/p2p/12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
+FAILED = "Connect failed. msg=failed to dial: failed to dial 12D3KooWQYhT: all dials failed\n"
+REFUSED = Exception(
+    f"{FAILED}  * [/ip4/127.0.0.1/tcp/4001] dial tcp4 127.0.0.1:4001: connect: connection refused"
+)
+PAUSED = Exception(f"{FAILED}  * [/ip4/127.0.0.1/tcp/4001] dial backoff")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (REFUSED, "connection refused"),
+        (
+            Exception("Connect failed. msg=failed to dial: failed to dial 12D3: no good addresses"),
+            "the name is unknown, or no address of this kind can be dialled",
+        ),
+        (Exception("Connect failed. msg=invalid peer id"), "invalid peer id"),
+        (
+            Exception(f"{FAILED}  * [/x] error opening relay circuit: NO_RESERVATION (204)"),
+            "the relay does not relay for it any more; join through another peer",
+        ),
+        (
+            Exception(f"{FAILED}  * [/x] error opening relay circuit: CONNECTION_FAILED (203)"),
+            "the relay does not reach it",
+        ),
+        (TimeoutError(), "TimeoutError"),
+        (PAUSED, "not reached lately"),
+    ],
+)
+def test_a_failed_dial_has_a_reason_in_one_line(error: Exception, reason: str) -> None:
+    assert DialReasons().of(HOME, error) == reason
+
+
+def test_while_the_daemon_pauses_the_reason_is_that_of_its_last_attempt() -> None:
+    reasons = DialReasons()
+    reasons.of(HOME, REFUSED)
+    assert reasons.of(HOME, PAUSED) == "connection refused"
+    assert reasons.of(HOME + "2", PAUSED) == "not reached lately"
+    reasons.forget(HOME)
+    assert reasons.of(HOME, PAUSED) == "not reached lately"
+
+
+LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
+NOW = 1_700_000_000.0
+
+
+class Peers:
+    """A node whose peers answer a call after some seconds, each by its own clock."""
+
+    def __init__(self, clock: SteppedClock, takes: float, ahead: object) -> None:
+        self._clock = clock
+        self._takes = takes
+        self._ahead = ahead
+
+    async def call(self, peer: str, name: str, request: bytes) -> bytes:
+        assert (name, request) == (PING, b"")
+        if self._ahead is None:
+            raise Refused("no answer")
+        theirs = self._clock.time() + self._takes / 2 + self._ahead
+        self._clock.move_to(self._clock.time() + self._takes)
+        return protobuf.encode({CLOCK_FIELD: theirs})
+
+
+def measured(timings: Timings, node: Peers, *connected: str) -> str:
+    if peer := timings.due(connected):
+        asyncio.run(timings.measure(node, peer))
+    return peer
+
+
+def test_a_call_tells_how_far_away_a_peer_is_and_how_its_clock_goes() -> None:
+    clock = SteppedClock(NOW)
+    timings = Timings(clock, Counters())
+    assert measured(timings, Peers(clock, 0.25, 2.0), "ben") == "ben"
+    round_trip, ahead = timings.latest["ben"]
+    assert round_trip == pytest.approx(0.25) and ahead == pytest.approx(2.0)
+
+
+@given(st.lists(st.sets(st.sampled_from("abcdef")), min_size=1, max_size=200))
+def test_each_is_measured_again_and_nobody_more_often_than_once_a_minute(connected: list[set[str]]):
+    clock = SteppedClock(NOW)
+    timings = Timings(clock, Counters())
+    asked: dict[str, float] = {}
+    for second, peers in enumerate(connected):
+        clock.move_to(NOW + second)
+        asked = {peer: at for peer, at in asked.items() if peer in peers}
+        peer = measured(timings, Peers(clock, 0.0, 0.0), *sorted(peers))
+        waiting = {each for each in peers if second - asked.get(each, -math.inf) >= EVERY_SECONDS}
+        assert bool(peer) == bool(waiting)
+        if peer:
+            assert peer in waiting
+            asked[peer] = second
+        assert set(timings.latest) == set(asked)
+
+
+@pytest.mark.parametrize("ahead", [None, math.nan, math.inf, -math.inf, 1e300, -2 * NOW])
+def test_mallory_who_tells_no_time_has_no_timing_any_more(ahead: float | None) -> None:
+    clock, counters = SteppedClock(NOW), Counters()
+    timings = Timings(clock, counters)
+    assert measured(timings, Peers(clock, 0.0, 1.0), "mallory", "ben") == "mallory"
+    assert measured(timings, Peers(clock, 0.0, 1.0), "mallory", "ben") == "ben"
+    clock.move_to(NOW + EVERY_SECONDS)
+    assert measured(timings, Peers(clock, 0.0, ahead), "mallory", "ben") == "mallory"
+    assert (set(timings.latest), counters.snapshot()["pings_unanswered"]) == ({"ben"}, 1)
+
+
+def test_who_goes_while_it_is_asked_is_not_noted() -> None:
+    clock = SteppedClock(NOW)
+    timings = Timings(clock, Counters())
+    assert timings.due(["ben"]) == "ben"
+    assert timings.due([]) == ""
+    asyncio.run(timings.measure(Peers(clock, 0.0, 0.0), "ben"))
+    assert timings.latest == {}
+
+
+@pytest.mark.processes
+@INSTALLED
+async def test_nodes_of_either_kind_measure_each_other(tmp_path: Path) -> None:
+    made = []
+    for name, kind in (("anna", HivemindTransport), ("ben", Libp2pTransport)):
+        Identity.create(tmp_path / name)
+        transport = ApartTransport(tmp_path / name, listen=LOOPBACK, over=kind)
+        await transport.start()
+        made.append(transport)
+    anna, ben = made
+    try:
+        await ben.connect(anna.addresses()[0])
+        for one, other in ((anna, ben), (ben, anna)):
+            async with asyncio.timeout(120):
+                while other.peer_id not in one.reach().timings:
+                    await asyncio.sleep(0.1)
+            timing = one.reach().timings[other.peer_id]
+            assert isinstance(timing, Timing)
+            # One machine, one clock.
+            assert timing.round_trip > 0 and abs(timing.ahead) <= timing.round_trip / 2 + 0.01
+    finally:
+        await asyncio.gather(anna.close(), ben.close())

@@ -1,0 +1,231 @@
+"""Who asks to be dialled back has its own address dialled, at which it has to prove who it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import ProtocolError
+from protocol.identity import Identity
+from protocol.messages import (
+    DIAL_BACK_STREAM,
+    MAX_PORTS,
+    DialledBack,
+    decode_dial_back_request,
+    decode_dial_back_response,
+    encode_dial_back_request,
+    encode_dial_back_response,
+)
+from swarm.common.clock import SystemClock, VirtualClock
+from swarm.transport.hivemind.dht import packed
+from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.node import with_port_of
+from swarm.transport.reachability import PAUSE_SECONDS, DialBack, NoPeer, who_answers
+from swarm.transport.transport import Refusal, Refused, dialled, host_of, links_of, port_of, told
+
+ALICE = Identity.generate().peer_id
+
+
+@asynccontextmanager
+async def daemon(
+    folder: Path, name: str, *, relay: bool = False
+) -> AsyncIterator[HivemindTransport]:
+    key = folder / f"{name}.key"
+    Identity.create(key)
+    transport = HivemindTransport(key, listen=("/ip4/127.0.0.1/tcp/0",), relay=relay)
+    await transport.start()
+    try:
+        yield transport
+    finally:
+        await transport.close()
+
+
+@asynccontextmanager
+async def listening(answer: bytes) -> AsyncIterator[tuple[int, list[int]]]:
+    """A port where whoever connects is counted and gets ``answer``."""
+    seen: list[int] = []
+
+    async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(1)
+        writer.write(answer)
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(on_connection, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1], seen
+    finally:
+        server.close()
+
+
+def handler(*addresses: str, clock: VirtualClock | None = None) -> DialBack:
+    async def connections(peer: str) -> tuple[str, ...]:
+        return addresses
+
+    return DialBack(connections, lambda: True, clock or SystemClock())
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("relay", [True, False])
+async def test_a_peer_that_listens_is_told_that_it_can_be_dialled_and_by_whom_it_would_be_relayed(
+    tmp_path: Path, relay: bool
+) -> None:
+    """With ``network.relay = "off"`` a daemon relays too little for a frame."""
+    async with daemon(tmp_path, "alice") as alice, daemon(tmp_path, "ben", relay=relay) as ben:
+        await alice.connect(ben.addresses()[0])
+        port = port_of(alice.addresses()[0])
+        closed = 1
+        request = encode_dial_back_request((port, closed))
+        answer = await alice.request(
+            ben.peer_id, DIAL_BACK_STREAM, request, limit=128, deadline=10.0
+        )
+        told = decode_dial_back_response(answer, (port, closed))
+        assert told == DialledBack("127.0.0.1", (port,), relays=relay)
+        with pytest.raises(Refused):
+            await alice.request(ben.peer_id, DIAL_BACK_STREAM, request, limit=128, deadline=10.0)
+
+
+@pytest.mark.processes
+async def test_mallory_is_not_told_that_she_answers_where_somebody_else_does(tmp_path: Path):
+    async with daemon(tmp_path, "alice") as alice:
+        port = port_of(alice.addresses()[0])
+        assert await who_answers("127.0.0.1", port, 5.0) == alice.peer_id
+        mallory = Identity.generate().peer_id
+        answer = await handler("/ip4/127.0.0.1/tcp/5")(mallory, encode_dial_back_request((port,)))
+        assert decode_dial_back_response(answer, (port,)).open == ()
+
+
+async def test_mallory_has_no_address_dialled_but_the_one_that_she_is_connected_from() -> None:
+    async with listening(b"") as (port, seen):
+        await handler("/ip4/127.0.0.2/tcp/5")(ALICE, encode_dial_back_request((port,)))
+        assert not seen, "a server of somebody else was dialled"
+        await handler("/ip4/127.0.0.1/tcp/5")(ALICE, encode_dial_back_request((port,)))
+        assert seen
+
+
+async def test_who_is_connected_through_a_relay_has_nothing_dialled() -> None:
+    through = f"/ip4/127.0.0.1/tcp/5/p2p/{ALICE}/p2p-circuit/p2p/{ALICE}"
+    with pytest.raises(Refusal, match="relayed"):
+        await handler(through)(ALICE, encode_dial_back_request((5,)))
+
+
+async def test_flo_is_dialled_once_in_a_while_however_often_she_asks(clock) -> None:
+    async with listening(b"") as (port, seen):
+        flo = handler("/ip4/127.0.0.1/tcp/5", clock=clock)
+        for _ in range(20):
+            try:
+                await flo(ALICE, encode_dial_back_request((port,)))
+            except Refusal as refusal:
+                assert refusal.reason == "asked_too_often"
+        assert len(seen) == 1
+        await clock.advance(PAUSE_SECONDS)
+        await flo(ALICE, encode_dial_back_request((port,)))
+        assert len(seen) == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"\xff" * 4096,
+        b"\x13/multistream/1.0.0\n\x03na\n",
+        b"\x13/multistream/1.0.0\n\x07/noise\n\xff\xff" + bytes(65535),
+        b"\x13/multistream/1.0.0\n\x07/noise\n\x00\x00",
+        b"\x13/multistream/1.0.0\n\x07/noise\n\x00\xc8" + bytes(200),
+        b"\x13/multistream/1.0.0\n\x07/noise\n\x00\xc8" + b"\x07" * 200,
+    ],
+)
+async def test_what_proves_no_peer_id_is_no_peer(answer: bytes) -> None:
+    async with listening(answer) as (port, _):
+        with pytest.raises(NoPeer):
+            await who_answers("127.0.0.1", port, 1.0)
+
+
+@pytest.mark.parametrize("ports", [(), (0,), (65536,), tuple(range(1, MAX_PORTS + 2))])
+def test_a_request_names_one_to_four_ports(ports: tuple[int, ...]) -> None:
+    with pytest.raises(ProtocolError):
+        decode_dial_back_request(encode_dial_back_request(ports))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        DialledBack("example.org", (5,), True),
+        DialledBack("10.0.0.1", (6,), True),
+        DialledBack("10.0.0.1", (5,), 1),  # type: ignore[arg-type]
+        DialledBack("1" * 65, (), True),
+    ],
+)
+def test_larry_cannot_answer_for_ports_that_were_not_asked_or_with_what_is_no_address(answer):
+    with pytest.raises(ProtocolError):
+        decode_dial_back_response(encode_dial_back_response(answer), (5,))
+
+
+@pytest.mark.parametrize("host", ["11.7.0.1", "2a00:77::2"])
+def test_request_and_response_read_back_as_they_were(host: str) -> None:
+    ports = (1, 65535, 4001, 443)
+    assert decode_dial_back_request(encode_dial_back_request(ports)) == ports
+    answer = DialledBack(host, ports, relays=False)
+    assert decode_dial_back_response(encode_dial_back_response(answer), ports) == answer
+
+
+YES, NO = DialledBack("11.7.0.3", (4001,), True), DialledBack("11.7.0.3", (), True)
+BESIDE = DialledBack("192.168.3.2", (4001,), True)
+BEN, CLEO = (Identity.from_seed(bytes([n] * 32)).peer_id for n in (1, 2))
+THROUGH = f"/ip4/11.7.0.2/tcp/4001/p2p/{BEN}/p2p-circuit/p2p/{CLEO}"
+
+
+def test_one_liar_among_three_decides_nothing() -> None:
+    assert dialled([YES, YES, NO])
+    assert not dialled([NO, NO, YES])
+
+
+def test_a_peer_on_this_side_of_the_router_does_not_count_beside_one_outside() -> None:
+    assert dialled([BESIDE])
+    assert not dialled([BESIDE, BESIDE, NO])
+
+
+def test_a_peer_is_connected_directly_where_any_of_its_connections_is() -> None:
+    links = links_of({CLEO: (THROUGH,), BEN: (THROUGH, f"/ip4/11.7.0.2/tcp/4001/p2p/{BEN}")})
+    assert links == {CLEO: "relayed", BEN: "direct"}
+
+
+def test_host_and_port_are_those_that_an_address_begins_with() -> None:
+    assert (host_of(THROUGH), port_of(THROUGH)) == ("11.7.0.2", 4001)
+    assert (host_of("/dns4/example.org/tcp/5"), port_of("/unix/tmp/x")) == ("", 0)
+
+
+def test_the_port_that_was_drawn_is_not_read_from_a_relays_address() -> None:
+    own = f"/ip4/192.168.3.2/tcp/40123/p2p/{CLEO}"
+    assert with_port_of([THROUGH, own], ["/ip4/0.0.0.0/tcp/0"]) == ("/ip4/0.0.0.0/tcp/40123",)
+
+
+def test_an_address_through_a_relay_is_written_as_libp2p_reads_it() -> None:
+    class Plain:
+        """Stands for a multiaddress without peer ids, which the library writes itself."""
+
+        def __init__(self, of: str | bytes) -> None:
+            self._raw = of if isinstance(of, bytes) else of.encode()
+
+        def to_bytes(self) -> bytes:
+            return self._raw
+
+    raw = packed(THROUGH.rpartition("/p2p/")[0], Plain).to_bytes()
+    head, tail = b"/ip4/11.7.0.2/tcp/4001", b"/p2p-circuit"
+    assert raw.startswith(head + b"\xa5\x03\x26\x00\x24\x08\x01\x12\x20")
+    assert raw.endswith(tail)
+    assert len(raw) == len(head) + 3 + 38 + len(tail)
+
+
+def test_a_remedy_names_the_port_and_where_the_node_was_seen() -> None:
+    reach = told("relayed", [31337], ["11.7.0.3", "11.7.0.3"], relays=2)
+    assert reach.cause == (
+        "no peer could dial 11.7.0.3 at TCP port 31337; 2 of its peers relay for it"
+    )
+    assert "forward TCP port 31337" in reach.remedy
+    assert told("direct", [1], ["11.7.0.3"], 0).remedy == ""
