@@ -27,7 +27,7 @@ from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.learner import Learner
 from node.learner.logprobs import VocabularyHead
 from node.policy.policy import Policy
-from tests.node.learner.test_learner import CONFIG, MIXED, behaving, dated, group, spoil, weights
+from tests.node.learner.parts import CONFIG, MIXED, behaving, dated, group, spoil, weights
 from tests.support import changed, figures, random_policy
 
 FULL = "memory is full"

@@ -20,7 +20,7 @@ from node.errors import ConfigError
 from node.learner.batches import Row, TrainingCompletion
 from tests.library_privates import flattened
 from tests.node.distributed.ranks_work import CASES
-from tests.node.learner.test_learner import CONFIG, MIXED, behaving, weights
+from tests.node.learner.parts import CONFIG, MIXED, behaving, weights
 from tests.support import random_policy
 
 ROOT = Path(__file__).parents[3]

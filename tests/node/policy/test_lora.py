@@ -22,7 +22,7 @@ from node.run.resume import RunState
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
 from tests.node.conftest import Terminal
-from tests.node.learner.test_learner import MIXED
+from tests.node.learner.parts import MIXED
 from tests.support import changed, random_policy, saved_policy
 
 pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="needs swarm-node[lora]")
