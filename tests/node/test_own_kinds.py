@@ -16,7 +16,7 @@ from node.config.config import Config
 from node.config.registry import LOSSES, SELECTIONS, Registry
 from node.errors import ConfigError
 from node.learner.learner import Learner
-from tests.node.learner.test_learner import MIXED
+from tests.node.learner.parts import MIXED
 from tests.node.packages import declare
 from tests.support import random_policy
 

@@ -20,7 +20,7 @@ from node.learner.learner import Learner
 from node.policy.policy import Policy
 from protocol.rollout import Finish
 from swarm.common.counters import Counters
-from tests.node.learner.test_learner import MIXED
+from tests.node.learner.parts import MIXED
 from tests.support import character_tokenizer, lone_logprobs
 
 pytestmark = pytest.mark.vllm

@@ -6,12 +6,12 @@ Rank 0 leaves what it found in the folder it is given.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import logging
 import random
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,16 @@ from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.learner import Learner
 from node.learner.logprobs import VocabularyHead
 from node.policy.policy import Policy
-from tests.node.learner.test_learner import CONFIG, MIXED, behaving, dated, group, spoil, weights
+from tests.node.learner.parts import (
+    CONFIG,
+    MIXED,
+    behaving,
+    dated,
+    group,
+    policy_at,
+    spoil,
+    weights,
+)
 from tests.support import changed, figures, random_policy
 
 FULL = "memory is full"
@@ -37,11 +46,11 @@ WHOLE, PART = 4 * 98 * 60, 7
 
 def sharing_prompts() -> list[TrainingGroup]:
     """Groups whose completions read their long prompt together."""
-    draw = random.Random(0)
-    groups = []
+    draw, groups = random.Random(0), []
     for number in range(3):
-        prompt = tuple(draw.randrange(95) for _ in range(60 + number))
-        lines = [tuple(draw.randrange(95) for _ in range(5)) for _ in range(4)]
+        prompt, *lines = (
+            tuple(draw.randrange(95) for _ in range(length)) for length in (60 + number, *[5] * 4)
+        )
         done = tuple(TrainingCompletion(ids, (True,) * 5, (-1.0,) * 5) for ids in lines)
         groups.append(TrainingGroup(prompt, done, (0.0, 1.0, 0.0, 0.5), own=number > 0))
     return groups
@@ -51,20 +60,20 @@ def one_row() -> list[TrainingGroup]:
     """A group of which a single completion is trained on."""
     each = group(4, (1.0, 0.0))
     first, second = each.completions
-    second = dataclasses.replace(second, trained=(False,) * len(second.ids))
-    return [dataclasses.replace(each, completions=(first, second)), group(5, (1.0, 1.0))]
+    masked = replace(second, trained=(False,) * len(second.ids))
+    return [replace(each, completions=(first, masked)), group(5, (1.0, 1.0))]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Case:
     """Updates of one learner."""
 
     groups: list[TrainingGroup]
-    config: dict[str, Any] = dataclasses.field(default_factory=dict)
-    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
     policy: Callable[[], Policy] = random_policy
     updates: int = 2
-    newest: list[TrainingGroup] = dataclasses.field(default_factory=list)
+    newest: list[TrainingGroup] = field(default_factory=list)
 
 
 def odd_policy() -> Policy:
@@ -73,18 +82,6 @@ def odd_policy() -> Policy:
     policy.model.config.tie_word_embeddings = False
     policy.model.resize_token_embeddings(99)
     policy.model.lm_head.weight = torch.nn.Parameter(policy.model.lm_head.weight.detach() * 0.5)
-    return policy
-
-
-def third_version() -> Policy:
-    policy = random_policy()
-    policy.version = 3
-    return policy
-
-
-def spoilt_policy() -> Policy:
-    policy = random_policy()
-    spoil(policy)
     return policy
 
 
@@ -97,9 +94,7 @@ CASES = {
     ),
     "prompts shared": Case(sharing_prompts(), {"epochs": 2}, {"correction": "tapered"}),
     "a step for each group, better answers alone": Case(
-        [*MIXED, *sharing_prompts()],
-        {"groups_per_step": 1, "epochs": 2},
-        {"correction": "better"},
+        [*MIXED, *sharing_prompts()], {"groups_per_step": 1, "epochs": 2}, {"correction": "better"}
     ),
     "one group": Case(sharing_prompts()[:1], {"epochs": 2}),
     "fewer rows than ranks": Case(one_row(), {"epochs": 2}),
@@ -114,17 +109,16 @@ CASES = {
     "odd and untied": Case(MIXED, {"loss": "dr_grpo"}, policy=odd_policy),
     "an engine compared beside": Case(
         dated(MIXED, 1),
-        policy=third_version,
+        policy=lambda: policy_at(3),
         newest=dated(behaving([group(7, (0.0, 0.0))], 0.2), 3),
     ),
-    "refused": Case(MIXED, policy=spoilt_policy, updates=1),
+    "refused": Case(MIXED, policy=lambda: spoil(random_policy()), updates=1),
     "no signal": Case([group(5, (1.0, 1.0))], updates=1),
 }
 
 
 def learner_of(case: Case, policy: Policy, ranks: Ranks | None) -> Learner:
-    config = changed(CONFIG, **case.config)
-    return open_learner(policy, config, ranks, **case.settings)
+    return open_learner(policy, changed(CONFIG, **case.config), ranks, **case.settings)
 
 
 def both_ways(case: Case, ranks: Ranks) -> dict[str, Any]:
@@ -155,25 +149,21 @@ def through_a_checkpoint(
     restored = learner_of(case, other, after)
     other.model.load_state_dict(policy.model.state_dict())
     restored.load_state_dict(saved)
-    found = {
-        "saved": saved,
-        "restored": copy.deepcopy(restored.state_dict()),
-        "version": other.version,
-    }
+    found = {"restored": copy.deepcopy(restored.state_dict()), "version": other.version}
     restored.update(case.groups)
-    return found | {"weights": weights(other)}
+    return found | {"saved": saved, "weights": weights(other)}
 
 
 def tokens_to_come(ranks: Ranks) -> tuple[str, int]:
     """What is said of tokens of a later version, and the version after another update."""
-    policy = random_policy()
+    policy, told = random_policy(), "nothing"
     learner = learner_of(CASES["one pass"], policy, ranks)
     try:
         learner.update(dated(MIXED, 1))
     except ValueError as error:
         learner.update(MIXED)
-        return str(error), policy.version
-    return "nothing", policy.version
+        told = str(error)
+    return told, policy.version
 
 
 def end_of_memory(ranks: Ranks, folder: Path) -> str:

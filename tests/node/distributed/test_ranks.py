@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.testing import assert_close
 
 from node.config.config import Config
 from node.distributed.sharded_learner import dealt, open_learner
@@ -20,7 +21,7 @@ from node.errors import ConfigError
 from node.learner.batches import Row, TrainingCompletion
 from tests.library_privates import flattened
 from tests.node.distributed.ranks_work import CASES
-from tests.node.learner.test_learner import CONFIG, MIXED, behaving, weights
+from tests.node.learner.parts import CONFIG, MIXED, behaving, weights
 from tests.support import random_policy
 
 ROOT = Path(__file__).parents[3]
@@ -42,7 +43,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
 
 
 @pytest.mark.parametrize("name", sorted(CASES.keys() - {"half precision"}))
-def test_two_ranks_report_and_learn_what_one_does(found: dict[Any, Any], name: str) -> None:
+def test_two_ranks_report_and_learn_what_one_does(found, name):
     alone, ranks = found[name]["alone"], found[name]["ranks"]
     assert alone["version"] == ranks["version"]
     assert len(alone["stats"]) == len(ranks["stats"]) == CASES[name].updates
@@ -54,29 +55,23 @@ def test_two_ranks_report_and_learn_what_one_does(found: dict[Any, Any], name: s
     # Adam divides by a gradient's own size, also where that is rounding, and so the processor's.
     close = torch.isclose(ranks["weights"], alone["weights"], atol=5e-5, rtol=1e-4, equal_nan=True)
     assert (~close).sum() <= ROUNDED * close.numel()
-    torch.testing.assert_close(
-        ranks["weights"], alone["weights"], atol=1e-4, rtol=1e-4, equal_nan=True
-    )
+    assert_close(ranks["weights"], alone["weights"], atol=1e-4, rtol=1e-4, equal_nan=True)
 
 
-def test_the_cases_do_what_they_are_there_for(found: dict[Any, Any]) -> None:
+def test_the_cases_do_what_they_are_there_for(found):
     stats = {name: found[name]["ranks"]["stats"][0] for name in CASES}
     for name in CASES.keys() - {"refused", "no signal"}:
-        moved = found[name]["ranks"]["weights"] - found[name]["start"]
-        assert moved.norm() > 1e-2, name
+        assert (found[name]["ranks"]["weights"] - found[name]["start"]).norm() > 1e-2, name
     assert stats["clipped"]["grad_norm"] > 1
     assert stats["epochs in small pieces"]["clip_fraction"] > 0
     assert stats["stale, recomputed"]["staleness"]
     gaps = [each["engine_gap"] for each in found["an engine compared beside"]["ranks"]["stats"]]
     assert gaps == [pytest.approx(0.2, abs=1e-4), None], "the second begins with another version"
     assert found["parts"].count(7) > 20, "logits in parts"
-    assert stats["refused"]["refused"] == 1
-    assert stats["no signal"]["skipped"]
+    assert stats["refused"]["refused"] == 1 and stats["no signal"]["skipped"]
 
 
-def test_two_ranks_in_half_precision_step_as_one_does_but_for_rounding(
-    found: dict[Any, Any],
-) -> None:
+def test_two_ranks_in_half_precision_step_as_one_does_but_for_rounding(found):
     """The rows of a micro-batch are others, and so is what bfloat16 rounds."""
     alone, ranks = found["half precision"]["alone"], found["half precision"]["ranks"]
     for one, two in zip(alone["stats"], ranks["stats"], strict=True):
@@ -88,27 +83,22 @@ def test_two_ranks_in_half_precision_step_as_one_does_but_for_rounding(
 
 @pytest.mark.parametrize("name", ["one pass", "half precision"])
 @pytest.mark.parametrize("ways", [(1, 2), (2, 1), (2, 2)])
-def test_a_checkpoint_of_some_ranks_is_gone_on_with_by_others(
-    found: dict[Any, Any], name: str, ways: tuple[int, int]
-) -> None:
+def test_a_checkpoint_of_some_ranks_is_gone_on_with_by_others(found, name, ways):
     through, alone = found[name, *ways], found[name, 1, 1]
     (saved, layout), (restored, again) = map(flattened, (through["saved"], through["restored"]))
     assert layout == again == flattened(alone["saved"])[1]
     for before, after in zip(saved, restored, strict=True):
         if torch.is_tensor(before):
-            assert before.dtype == after.dtype == torch.float32
-            assert torch.equal(before, after)
+            assert before.dtype == after.dtype == torch.float32 and torch.equal(before, after)
         else:
             assert before == after
     assert through["version"] == alone["version"]
     if name == "one pass":
-        torch.testing.assert_close(through["weights"], alone["weights"], atol=5e-5, rtol=1e-4)
+        assert_close(through["weights"], alone["weights"], atol=5e-5, rtol=1e-4)
 
 
 @given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 5))
-def test_every_row_is_dealt_once_and_no_rank_has_much_more_than_another(
-    lengths: list[int], ranks: int
-) -> None:
+def test_every_row_is_dealt_once_and_no_rank_has_much_more_than_another(lengths, ranks):
     done = TrainingCompletion((5,), (True,))
     rows = [Row((7,) * n, (done,), (1.0,), True, first=i) for i, n in enumerate(lengths)]
     hands = dealt(rows, ranks)
@@ -117,22 +107,15 @@ def test_every_row_is_dealt_once_and_no_rank_has_much_more_than_another(
     assert max(tokens) - min(tokens) <= max(lengths, default=0)
 
 
-def test_memory_that_runs_out_on_one_rank_ends_all_with_the_key_that_helps(
-    found: dict[Any, Any],
-) -> None:
-    told = found["end of memory"]
-    assert "rank 1: memory runs out" in told
-    assert "learner.micro_batch_tokens" in told
-
-
-def test_tokens_of_a_version_to_come_are_refused_and_the_ranks_go_on(found: dict[Any, Any]) -> None:
+def test_tokens_to_come_are_refused_and_memory_that_runs_out_on_one_rank_ends_all(found):
     told, version = found["tokens to come"]
-    assert "tokens of version 1 of the policy, which is at 0" in told
-    assert version == 1
+    assert "tokens of version 1 of the policy, which is at 0" in told and version == 1
+    told = found["end of memory"]
+    assert "rank 1: memory runs out" in told and "learner.micro_batch_tokens" in told
 
 
-def test_a_learner_alone_keeps_to_the_options_of_its_correction() -> None:
-    def learned(**options: float) -> torch.Tensor:
+def test_a_learner_alone_keeps_to_the_options_of_its_correction():
+    def learned(**options):
         policy = random_policy()
         learner = open_learner(policy, CONFIG, None, correction="tis", correction_options=options)
         learner.update(behaving(MIXED, 3.0))
@@ -151,7 +134,7 @@ def test_a_learner_alone_keeps_to_the_options_of_its_correction() -> None:
         ("policy.device", "mps"),
     ],
 )
-def test_what_several_ranks_cannot_do_is_refused_by_the_key(key: str, value: object) -> None:
+def test_what_several_ranks_cannot_do_is_refused_by_the_key(key, value):
     launch = Launch(rank=0, local_rank=0, world=2)
     launch.check(Config())
     with pytest.raises(ConfigError, match="without torchrun") as refused:
@@ -159,15 +142,14 @@ def test_what_several_ranks_cannot_do_is_refused_by_the_key(key: str, value: obj
     assert refused.value.key == key
 
 
-def test_only_a_process_among_several_is_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_process_among_several_is_a_rank(monkeypatch):
     told = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "x"}
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     assert Launch.read() is None
     for name, value in told.items():
         monkeypatch.setenv(name, value)
-    launch = Launch.read()
-    assert launch == Launch(rank=3, local_rank=1, world=4)
+    assert Launch.read() == Launch(rank=3, local_rank=1, world=4)
     forget()
     assert not told.keys() & os.environ.keys()
     monkeypatch.setenv("WORLD_SIZE", "1")

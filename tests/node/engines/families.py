@@ -7,20 +7,10 @@ from typing import Any
 import transformers
 
 from node.policy.policy import Policy
+from tests import support
 from tests.support import policy_of
 
-SHAPE = {
-    "vocab_size": 98,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 256,
-    "bos_token_id": None,
-    "initializer_range": 0.15,
-}
+SHAPE = {**support.SHAPE, "num_hidden_layers": 4, "head_dim": 16, "initializer_range": 0.15}
 SLIDING = {"sliding_window": 12, "layer_types": ["sliding_attention", "full_attention"] * 2}
 DELTA = {
     "linear_num_value_heads": 4,
@@ -42,10 +32,7 @@ MIXED: dict[str, tuple[str, dict[str, Any]]] = {
         "Llama4TextConfig",
         {"num_local_experts": 2, "attention_chunk_size": 16, "no_rope_layers": [1, 1, 1, 0]},
     ),
-    "qwen 3 next": (
-        "Qwen3NextConfig",
-        {**DELTA, **EXPERTS, "shared_expert_intermediate_size": 32},
-    ),
+    "qwen 3 next": ("Qwen3NextConfig", {**DELTA, **EXPERTS, "shared_expert_intermediate_size": 32}),
     "qwen 3.5": ("Qwen3_5TextConfig", DELTA),
     "lfm 2": ("Lfm2Config", {"layer_types": ["conv", "full_attention"] * 2}),
     "granite 4": (
@@ -65,5 +52,4 @@ MIXED: dict[str, tuple[str, dict[str, Any]]] = {
 def family_policy(family: str, seed: int = 1) -> Policy:
     """One of a family, never stopping by itself."""
     name, own = MIXED[family]
-    config = getattr(transformers, name)(**SHAPE, **own)
-    return policy_of(config, family, seed)
+    return policy_of(getattr(transformers, name)(**SHAPE, **own), family, seed)

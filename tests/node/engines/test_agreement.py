@@ -33,8 +33,7 @@ def test_a_model_is_tried_without_a_trace_on_anybodys_random_numbers(dtype):
     gaps = agreement(policy)
     assert gaps.shape == (24,)  # alone, and with those that share its prompt
     assert torch.equal(gaps, agreement(policy))
-    assert torch.equal(torch.get_rng_state(), before)
-    assert policy.stop_ids
+    assert torch.equal(torch.get_rng_state(), before) and policy.stop_ids
     check_agreement(policy)
 
 
@@ -61,9 +60,8 @@ def test_a_family_that_is_read_otherwise_is_refused_in_one_line(family, why):
 def test_in_16_bits_rounding_is_forgiven_and_a_state_that_is_not_repeated_is_not(dtype):
     policy = small_policy("recurrent_gemma")
     policy.model.to(dtype)
-    with pytest.raises(
-        PolicyError, match=r"nat at the mean off what the learner reads, over 0\.05"
-    ):
+    said = r"nat at the mean off what the learner reads, over 0\.05"
+    with pytest.raises(PolicyError, match=said):
         check_agreement(policy)
 
 
@@ -79,7 +77,7 @@ def test_an_encoder_whose_tokens_see_what_follows_is_refused():
 def test_memory_that_runs_out_is_not_the_families_fault(monkeypatch):
     policy = small_policy("recurrent_gemma")
 
-    def full(*_: object, **__: object) -> None:
+    def full(*_, **__):
         raise torch.OutOfMemoryError("all taken")
 
     monkeypatch.setattr(modeling_recurrent_gemma.RecurrentGemmaForCausalLM, "forward", full)

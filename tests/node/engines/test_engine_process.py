@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from torch.testing import assert_close
 
 from node.engines.engine import Sample, Sampling, SamplingRequest
 from node.engines.process.child import Starter
@@ -23,6 +24,7 @@ from node.errors import NodeError
 from node.policy.policy import Policy
 from protocol.rollout import Finish, Tokens
 from swarm.common.counters import Counters
+from tests.node.engines.test_transformers_engine import generated
 from tests.support import lone_logprobs, random_policy
 
 GREEDY = Sampling(max_new_tokens=24, greedy=True)
@@ -91,14 +93,6 @@ def under_way(
     return samples
 
 
-def generated(policy: Policy, prompt: tuple[int, ...], cap: int) -> tuple[int, ...]:
-    ids = torch.tensor([prompt])
-    output = policy.model.generate(
-        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=cap
-    )
-    return tuple(output[0, len(prompt) :].tolist())
-
-
 def test_greedy_completions_equal_generate_prompt_by_prompt(engine):
     prompts = [(5, 6, 7), (1,) * 30, (1, 2, 3, 4), (5, 6, 7)]
     samples = engine.generate(prompts, 2, GREEDY)
@@ -117,7 +111,7 @@ def test_draws_have_the_distribution_of_the_engine_inside(engine):
         logits = policy.model(ids).logits[0, 2]
     expected = (logits / 0.7).softmax(-1)
     drawn = torch.tensor([s.tokens.ids[0] for s in group]).bincount(minlength=len(expected)) / 4000
-    torch.testing.assert_close(drawn, expected, atol=0.03, rtol=0)
+    assert_close(drawn, expected, atol=0.03, rtol=0)
     inside = TransformersEngine(policy, seed=0)
     (other,) = inside.generate([[3, 1, 4]], 64, Sampling(0.7, max_new_tokens=1))
     known = {s.tokens.ids[0]: s.tokens.logprobs[0] for s in group}
@@ -134,8 +128,7 @@ def test_trajectories_are_told_one_by_one_under_their_keys(engine):
     assert samples[7].tokens.ids == generated(policy, (5, 6, 7), 24)
     assert samples[3].tokens.ids == generated(policy, (1, 2), 24)
     assert samples[11].tokens.ids == generated(policy, (9, 9), 3)
-    assert samples[11].finish is Finish.LENGTH
-    assert engine.poll(0.0) == []
+    assert samples[11].finish is Finish.LENGTH and engine.poll(0.0) == []
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["without a process", "with one"])
@@ -150,8 +143,7 @@ def test_whoever_waits_for_it_can_be_called_back(engine, begun):
 
 
 def test_what_was_begun_elsewhere_is_gone_on_with_and_part_of_the_sample(engine):
-    policy = random_policy()
-    whole = generated(policy, (5, 6, 7), 24)
+    whole = generated(random_policy(), (5, 6, 7), 24)
     begun = Tokens(whole[:10], (-0.5,) * 10, (0,) * 10)
     later = random_policy()
     later.version = 4
@@ -195,7 +187,7 @@ def test_halted_and_resumed_under_new_weights_every_token_knows_its_own(engine):
         for policy in (first, second):
             under = lone_logprobs(policy, prompt, sample.tokens.ids)
             chosen = torch.tensor(sample.tokens.versions) == policy.version
-            torch.testing.assert_close(
+            assert_close(
                 torch.tensor(sample.tokens.logprobs)[chosen], under[chosen], atol=1e-4, rtol=0
             )
 
@@ -281,8 +273,7 @@ def test_a_process_that_dies_or_hangs_while_it_halts_has_halted(strange, how):
     under_way(engine, [SamplingRequest(0, (5, 6, 7))], GREEDY, 3)
     os.kill(engine.pid, how)
     ((key, begun),) = engine.halt()
-    assert key == 0
-    assert begun.ids == tuple(range(5, 5 + len(begun.ids)))
+    assert key == 0 and begun.ids == tuple(range(5, 5 + len(begun.ids)))
     assert engine.poll(0.0) == []
     assert engine.pid is None, "there is nothing to go on with"
 
@@ -353,8 +344,7 @@ def test_a_process_that_dies_or_hangs_while_it_rests_is_replaced_when_there_is_w
     engine.generate([(1, 2)], 1, GREEDY)
     os.kill(engine.pid, how)
     engine.rest()
-    assert engine.poll(0.1) == []
-    assert engine.counters.snapshot() == {"engine_restarts": 1}
+    assert engine.poll(0.1) == [] and engine.counters.snapshot() == {"engine_restarts": 1}
     assert engine.pid is None, "another one would take memory that is the learner's now"
     assert "another one starts when there is something to write" in caplog.text
     ((sample,),) = engine.generate([(5, 6, 7)], 1, GREEDY)
@@ -415,8 +405,7 @@ def test_weights_that_the_engine_cannot_use_are_told(strange):
 
 
 def test_a_snapshot_that_was_damaged_stops_the_engine_with_its_name(tmp_path):
-    policy = random_policy()
-    engine = opened(policy, tmp_path, kind="transformers")
+    engine = opened(random_policy(), tmp_path, kind="transformers")
     engine.start()
     (folder,) = tmp_path.glob(f"{PREFIX}*")
     (folder / WEIGHTS).write_bytes(b"half")
@@ -461,8 +450,7 @@ def test_the_process_and_its_snapshot_end_with_an_owner_that_is_killed(tmp_path)
     gone = psutil.Process(pid) if psutil.pid_exists(pid) else None
     if gone:
         psutil.wait_procs([gone], timeout=PATIENCE)
-    assert not psutil.pid_exists(pid)
-    assert list(tmp_path.iterdir()) == []
+    assert not psutil.pid_exists(pid) and list(tmp_path.iterdir()) == []
 
 
 def test_more_than_fits_into_a_message_arrives_in_several(strange, monkeypatch):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.testing import assert_close
 
-from node.engines.backend import Request
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.engines.transformers.kv_cache import GrowingLayer
@@ -18,25 +18,25 @@ CLOSE = {"atol": 1e-3, "rtol": 0}
 
 
 @pytest.mark.parametrize("family", MIXED)
+@torch.no_grad()
 def test_several_completions_of_several_prompts_have_the_log_probs_they_have_alone(family):
     policy = family_policy(family)
     samples = TransformersEngine(policy, seed=0).generate(PROMPTS, 3, Sampling(max_new_tokens=20))
     for prompt, group in zip(PROMPTS, samples, strict=True):
         assert len({sample.tokens.ids for sample in group}) == 3
-        for sample in group:
-            with torch.no_grad():
-                expected = lone_logprobs(policy, prompt, sample.tokens.ids)
-            torch.testing.assert_close(torch.tensor(sample.tokens.logprobs), expected, **CLOSE)
+        for told in (sample.tokens for sample in group):
+            expected = lone_logprobs(policy, prompt, told.ids)
+            assert_close(torch.tensor(told.logprobs), expected, **CLOSE)
 
 
 @pytest.mark.parametrize("family", MIXED)
+@torch.no_grad()
 def test_rows_leave_and_join_and_weights_change_without_a_trace(family, tmp_path):
     policies = [family_policy(family, seed) for seed in (1, 2)]
     policies[1].version = 1
-    writing = Writing(tmp_path, policies[0])
-    caps = [4, 25, 12, 30]
+    writing, caps = Writing(tmp_path, policies[0]), [4, 25, 12, 30]
     for number, (prompt, cap) in enumerate(zip(PROMPTS, caps, strict=True)):
-        writing.backend.submit([Request(number, prompt, cap, 1.0, False)])
+        writing.submit(number, prompt, cap)
         writing.steps(5)
     writing.update(policies[1])
     writing.steps()
@@ -45,11 +45,9 @@ def test_rows_leave_and_join_and_weights_change_without_a_trace(family, tmp_path
     for number, prompt in enumerate(PROMPTS):
         versions = torch.tensor(writing.versions[number])
         for policy in policies:
-            with torch.no_grad():
-                expected = lone_logprobs(policy, prompt, writing.ids[number])
+            expected = lone_logprobs(policy, prompt, writing.ids[number])
             chosen = versions == policy.version
-            told = torch.tensor(writing.logprobs[number])[chosen]
-            torch.testing.assert_close(told, expected[chosen], **CLOSE)
+            assert_close(torch.tensor(writing.logprobs[number])[chosen], expected[chosen], **CLOSE)
 
 
 def test_a_layer_whose_rows_were_replaced_goes_on_with_those():

@@ -33,39 +33,31 @@ def test_vllm_is_taken_in_the_version_it_was_tried_with(monkeypatch, tmp_path, p
     check_vllm()
 
 
-def test_another_version_of_vllm_is_refused_with_both_versions(monkeypatch, tmp_path):
+def test_without_vllm_or_with_another_version_it_is_said_before_anything_starts(
+    monkeypatch, tmp_path
+):
     installed(monkeypatch, tmp_path, "vllm", "0.31.0")
     with pytest.raises(ConfigError, match=r"0\.31\.0 is installed and 0\.32 is needed.*make vllm"):
         open_engine(VLLM, random_policy(), Counters())
-
-
-def test_without_vllm_it_is_said_how_to_get_it_before_anything_starts(monkeypatch):
     monkeypatch.setattr("node.engines.kinds.PACKAGES", ("a-package-that-is-nowhere",))
     with pytest.raises(ConfigError, match=r"engine\.kind: 'vllm'.*not installed.*make vllm"):
         open_streaming_engine(VLLM, random_policy(), Counters(), 1)
 
 
-@pytest.mark.parametrize(("named", "shares"), [("", ["0,1", "2,3"]), ("7,5,3,1", ["7,5", "3,1"])])
-def test_every_vllm_sees_the_gpus_that_are_its_own(monkeypatch, named, shares):
-    config = Config.with_overrides(
-        {"engine.kind": "vllm", "engine.tensor_parallel_size": 2, "engine.data_parallel_size": 2}
-    )
+@pytest.mark.parametrize(
+    ("named", "shares", "own"), [("", ["0,1", "2,3"], "1"), ("7,5,3,1", ["7,5", "3,1"], "5")]
+)
+def test_every_vllm_sees_the_gpus_that_are_its_own(monkeypatch, named, shares, own):
     policy = random_policy()
-    policy.device = torch.device("cuda")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    seen = devices(config, policy)
-    assert [each["CUDA_VISIBLE_DEVICES"] for each in seen] == shares
+    policy.device = torch.device("cuda:1")
+    assert devices(VLLM, policy) == [{"CUDA_VISIBLE_DEVICES": own}], "that of the policy"
+    assert devices(Config(), policy) == [{}]
+    policy.device = torch.device("cuda")
+    two = {"engine.kind": "vllm", "engine.tensor_parallel": 2, "engine.data_parallel": 2}
+    config = Config.with_overrides(two)
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in devices(config, policy)] == shares
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     with pytest.raises(ConfigError, match="it takes 4 GPUs, and there are 3"):
         devices(config, policy)
-
-
-@pytest.mark.parametrize(("named", "own"), [("", "1"), ("7,5,3,1", "5")])
-def test_a_single_vllm_sees_the_gpu_of_the_policy(monkeypatch, named, own):
-    policy = random_policy()
-    policy.device = torch.device("cuda:1")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert devices(VLLM, policy) == [{"CUDA_VISIBLE_DEVICES": own}]
-    assert devices(Config(), policy) == [{}]

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transformers import MistralConfig, MistralForCausalLM
+from transformers import MistralConfig
 
 from node.engines.backend import BackendSettings, Request
 from node.engines.engine import Sampling
@@ -14,7 +13,7 @@ from node.engines.transformers.engine import TransformersEngine
 from node.engines.weight_snapshot import Snapshot
 from node.policy.policy import Policy
 from protocol.rollout import Finish
-from tests.support import character_tokenizer, lone_logprobs, random_policy
+from tests.support import SHAPE, lone_logprobs, policy_of, random_policy
 
 CAP = 40
 PROMPTS = [(5, 6, 7), (1, 2, 3, 4, 5, 6, 7, 8), (9,) * 30, (5, 6, 8)]
@@ -53,6 +52,16 @@ class Writing:
             if each.finish is not None:
                 self.finish[each.number] = each.finish
 
+    def submit(self, number, ids, room, temperature=1.0, *, greedy=False) -> None:
+        self.backend.submit([Request(number, ids, room, temperature, greedy)])
+
+    def submit_in_turn(self, *, greedy: bool = False) -> None:
+        """Let a prompt join at every fifth step, and write all of them to their end."""
+        for number, prompt in enumerate(PROMPTS):
+            self.submit(number, prompt, CAP, greedy=greedy)
+            self.steps(5)
+        self.steps()
+
     def steps(self, count: int = 10_000) -> None:
         while self.backend.busy and count:
             self.take(self.backend.step())
@@ -63,22 +72,30 @@ class Writing:
         self.take(self.backend.update())
 
 
-def stopping_policy(seed: int = 5) -> Policy:
-    policy = random_policy(seed=seed)
-    policy.stop_ids = tuple(range(0, 98, 14))
-    return policy
+def versions(count: int, **settings) -> list[Policy]:
+    """Policies of as many seeds, each the next version, that never stop by themselves."""
+    policies = [random_policy(seed=seed, **settings) for seed in range(count)]
+    for version, each in enumerate(policies):
+        each.version, each.stop_ids = version, ()
+    return policies
 
 
 @pytest.fixture(scope="module")
-def policy() -> Policy:
-    return stopping_policy()
+def policy():
+    made = random_policy(seed=5)
+    made.stop_ids = tuple(range(0, 98, 14))
+    return made
+
+
+def greedy(policy: Policy) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """What is written behind each prompt, alone."""
+    sampling, engine = Sampling(max_new_tokens=CAP, greedy=True), TransformersEngine(policy, seed=0)
+    return {each: engine.generate([each], 1, sampling)[0][0].tokens.ids for each in PROMPTS}
 
 
 @pytest.fixture(scope="module")
-def expected(policy: Policy) -> dict[tuple[int, ...], tuple[int, ...]]:
-    greedy = Sampling(max_new_tokens=CAP, greedy=True)
-    samples = TransformersEngine(policy, seed=0).generate(PROMPTS, 1, greedy)
-    return {prompt: sample.tokens.ids for prompt, (sample,) in zip(PROMPTS, samples, strict=True)}
+def expected(policy):
+    return greedy(policy)
 
 
 ACTIONS = st.one_of(
@@ -138,11 +155,9 @@ def test_every_token_has_the_logprob_and_the_version_of_the_weights_it_was_drawn
         ids, versions = writing.ids[number], writing.versions[number]
         assert versions == sorted(versions)
         assert set(versions) == {0, 1, 2} or len(ids) < 15
-        for policy in policies:
-            under = lone_logprobs(policy, prompt, ids, 0.8).detach()
-            for at, version in enumerate(versions):
-                if version == policy.version:
-                    assert writing.logprobs[number][at] == pytest.approx(float(under[at]), abs=1e-4)
+        under = [lone_logprobs(policy, prompt, ids, 0.8).tolist() for policy in policies]
+        expected = [under[version][at] for at, version in enumerate(versions)]
+        assert writing.logprobs[number] == pytest.approx(expected, abs=1e-4)
 
 
 def test_what_was_written_is_reported_on_halting_and_nothing_goes_on(tmp_path, policy):
@@ -168,78 +183,46 @@ def test_jobs_sampled_differently_never_share_a_batch(tmp_path, policy, expected
 
 
 def test_a_job_that_joins_is_read_and_the_others_are_not_read_again(tmp_path):
-    policy = random_policy()
-    policy.stop_ids = ()
-    writing = Writing(tmp_path, policy)
-    read = []
-
-    def count(module, args, given):
-        read.append(given["input_ids"].numel())
-
-    writing.backend.policy.model.register_forward_pre_hook(count, with_kwargs=True)
-    for number, prompt in enumerate(PROMPTS):
-        writing.backend.submit([Request(number, prompt, CAP, 1.0, False)])
-        writing.steps(5)
-    writing.steps()
+    writing, read = Writing(tmp_path, *versions(1)), []
+    writing.backend.policy.model.register_forward_pre_hook(
+        lambda _, __, given: read.append(given["input_ids"].numel()), with_kwargs=True
+    )
+    writing.submit_in_turn()
     assert read == [len(prompt) for prompt in PROMPTS]
     assert {len(ids) for ids in writing.ids.values()} == {CAP}
 
 
 def test_jobs_join_also_where_a_cache_cannot_take_them(tmp_path):
-    torch.manual_seed(1)
-    model = MistralForCausalLM(
-        MistralConfig(
-            vocab_size=98,
-            hidden_size=64,
-            intermediate_size=96,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            initializer_range=0.4,
-            sliding_window=12,
-        )
-    )
-    policy = Policy(model, character_tokenizer(), "mistral")
-    greedy = Sampling(max_new_tokens=CAP, greedy=True)
-    alone = [TransformersEngine(policy, seed=0).generate([p], 1, greedy)[0][0] for p in PROMPTS]
+    policy = policy_of(MistralConfig(**SHAPE, sliding_window=12), "mistral", 1)
+    policy.stop_ids = (policy.eos_id,)
     writing = Writing(tmp_path, policy)
-    for number, prompt in enumerate(PROMPTS):
-        writing.backend.submit([Request(number, prompt, CAP, 1.0, True)])
-        writing.steps(5)
-    writing.steps()
-    assert [tuple(writing.ids[number]) for number in range(4)] == [
-        each.tokens.ids for each in alone
-    ]
+    writing.submit_in_turn(greedy=True)
+    assert [tuple(writing.ids[number]) for number in range(4)] == [*greedy(policy).values()]
 
 
 def test_new_weights_wait_no_longer_than_reading_the_batch_again_would_take(tmp_path):
-    policies = [random_policy(seed=seed) for seed in range(2)]
-    for version, each in enumerate(policies):
-        each.version, each.stop_ids = version, ()
-    writing = Writing(tmp_path, policies[0])
-    rooms = [20, 23, 60, 60]
-    jobs = [Request(n, (5,) * 30, room, 1.0, False) for n, room in enumerate(rooms)]
+    first, second = versions(2)
+    writing, delay = Writing(tmp_path, first), int(backend.READ_COST * 30)
+    jobs = [Request(n, (5,) * 30, room, 1.0, False) for n, room in enumerate([20, 23, 60, 60])]
     writing.backend.submit(jobs)
     writing.steps(20)
-    writing.update(policies[1])
-    writing.backend.submit([Request(4, (5,) * 30, 8, 1.0, False)])
+    writing.update(second)
+    writing.submit(4, (5,) * 30, 8)
     writing.steps()
     assert {len(set(writing.versions[n])) for n in (0, 1, 4)} == {1}, "nearly done, or not begun"
     assert set(writing.versions[4]) == {1}
-    delay = int(backend.READ_COST * 30)
     for number in (2, 3):
         assert writing.versions[number] == [0] * (20 + delay) + [1] * (40 - delay)
 
 
 def test_halting_brings_new_weights_that_wait(tmp_path):
-    policies = [random_policy(seed=seed) for seed in range(2)]
-    policies[1].version = 1
-    writing = Writing(tmp_path, policies[0])
-    writing.backend.submit([Request(0, (5,) * 30, 60, 1.0, False)])
+    first, second = versions(2)
+    writing = Writing(tmp_path, first)
+    writing.submit(0, (5,) * 30, 60)
     writing.steps(8)
-    writing.update(policies[1])
+    writing.update(second)
     writing.take(writing.backend.halt())
     assert writing.versions[0] == [0] * 8
-    writing.backend.submit([Request(1, (5,) * 30, 4, 1.0, False)])
+    writing.submit(1, (5,) * 30, 4)
     writing.steps()
     assert set(writing.versions[1]) == {1}

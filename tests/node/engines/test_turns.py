@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.testing import assert_close
 from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config
 
 from node.engines.engine import Sample, Sampling, SamplingRequest
@@ -70,35 +71,33 @@ def read_anew(policy: Policy, prompt: Sequence[int]) -> tuple[int, ...]:
 ANSWERS = st.lists(st.lists(st.integers(0, 97), min_size=1, max_size=9), min_size=1, max_size=3)
 
 
+def ids_of(told) -> list[list[tuple[int, ...]]]:
+    return [[sample.tokens.ids for _, sample in each] for each in told]
+
+
 @settings(max_examples=25, deadline=None)
 @given(answers=ANSWERS, max_rows=st.integers(1, 6))
 def test_greedy_turns_are_those_of_an_engine_that_reads_all_of_it(policy, answers, max_rows):
     for told in turns(TransformersEngine(policy, seed=0, max_rows=max_rows), answers):
         assert len(told) == len(answers) + 1
-        for prompt, sample in told:
-            assert sample.tokens.ids == read_anew(policy, prompt)
+        assert all(sample.tokens.ids == read_anew(policy, prompt) for prompt, sample in told)
 
 
 @pytest.mark.parametrize("architecture", CONFIGS)
 def test_log_probs_of_later_turns_are_the_models_whatever_its_cache(architecture):
     policy = stopping(policy_of(CONFIGS[architecture], architecture, 1))
     sampling = Sampling(max_new_tokens=CAP, seed=3)
-    answers = [[4, 5, 6, 7], [9]]
-    for told in turns(TransformersEngine(policy, seed=0), answers, sampling):
-        for prompt, sample in told:
-            expected = lone_logprobs(policy, prompt, sample.tokens.ids)
-            torch.testing.assert_close(
-                torch.tensor(sample.tokens.logprobs), expected, atol=1e-4, rtol=0
-            )
+    told = turns(TransformersEngine(policy, seed=0), [[4, 5, 6, 7], [9]], sampling)
+    for prompt, sample in (turn for each in told for turn in each):
+        expected = lone_logprobs(policy, prompt, sample.tokens.ids)
+        assert_close(torch.tensor(sample.tokens.logprobs), expected, atol=1e-4, rtol=0)
 
 
-def test_only_what_is_new_is_read(policy, monkeypatch):
+def test_only_what_is_new_is_read(policy):
     widths: list[int] = []
-
-    def note(_, __, inputs) -> None:
-        widths.append(inputs["input_ids"].shape[1])
-
-    hook = policy.model.register_forward_pre_hook(note, with_kwargs=True)
+    hook = policy.model.register_forward_pre_hook(
+        lambda _, __, inputs: widths.append(inputs["input_ids"].shape[1]), with_kwargs=True
+    )
     told = turns(TransformersEngine(policy, seed=0), [[1, 2], [3]])
     hook.remove()
     longest = max(len(prompt) for prompt in PROMPTS)
@@ -117,12 +116,9 @@ class Late(Decoding):
 
 def test_what_was_read_behind_the_end_of_a_turn_is_not_gone_on_with(policy, monkeypatch):
     answers = [[1, 2], [3, 4, 5]]
-    expected = turns(TransformersEngine(policy, seed=0), answers)
+    expected = ids_of(turns(TransformersEngine(policy, seed=0), answers))
     monkeypatch.setattr(backend, "Decoding", Late)
-    assert [
-        [sample.tokens.ids for _, sample in told]
-        for told in turns(TransformersEngine(policy, seed=0), answers)
-    ] == [[sample.tokens.ids for _, sample in told] for told in expected]
+    assert ids_of(turns(TransformersEngine(policy, seed=0), answers)) == expected
 
 
 def test_the_engine_holds_nothing_once_every_trajectory_is_forgotten(policy):
@@ -143,8 +139,7 @@ def test_new_weights_are_written_with_from_the_next_token_on(policy):
     ids = (*PROMPTS[0], *sample.tokens.ids, 4, 5)
     engine.submit([SamplingRequest(0, ids, lasts=True)], GREEDY)
     ((_, again),) = engine.poll(1.0)
-    assert again.tokens.ids == read_anew(changed, ids)
-    assert set(again.tokens.versions) == {1}
+    assert again.tokens.ids == read_anew(changed, ids) and set(again.tokens.versions) == {1}
 
 
 def test_a_halt_gives_what_is_unfinished_and_a_key_is_taken_once(policy):
@@ -153,6 +148,5 @@ def test_a_halt_gives_what_is_unfinished_and_a_key_is_taken_once(policy):
     with pytest.raises(ValueError, match="these keys"):
         engine.submit([SamplingRequest(4, PROMPTS[0])], GREEDY)
     engine.nudge()
-    assert engine.poll(9.0) == []
-    assert [key for key, _ in engine.halt()] == [3, 4]
+    assert engine.poll(9.0) == [] and [key for key, _ in engine.halt()] == [3, 4]
     assert engine.poll(0.0) == []

@@ -55,12 +55,9 @@ def predictors(batch: MicroBatch) -> list[list[tuple[int, int, int | None]]]:
     return told
 
 
-def test_completions_of_a_row_read_its_prompt_and_themselves() -> None:
+def test_completions_of_a_row_read_its_prompt_and_themselves():
     (batch,) = laid_out(SHARED, MASKED)
-    assert batch.input_ids.tolist() == [
-        [1, 2, 3, 11, 12, 21],
-        [4, 5, 41, 51, 52, 53],
-    ]
+    assert batch.input_ids.tolist() == [[1, 2, 3, 11, 12, 21], [4, 5, 41, 51, 52, 53]]
     assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4, 3], [0, 1, 2, 2, 3, 4]]
     assert batch.segments.tolist() == [[0, 0, 0, 1, 1, 2], [0, 0, 1, 2, 2, 2]]
     assert batch.kept == 5, "from the end of the shortest prompt on"
@@ -73,19 +70,17 @@ def test_completions_of_a_row_read_its_prompt_and_themselves() -> None:
     ]
 
 
-def test_completions_alone_need_neither_mask_nor_positions() -> None:
+def test_completions_alone_need_neither_mask_nor_positions():
     (batch,) = laid_out(*SHARED.parts(), *MASKED.parts())
     assert batch.position_ids is None and batch.segments is None
-    lines = {(ids[0], *ids) for ids in batch.input_ids.tolist()}
-    assert len(lines) == 5
+    assert len({(ids[0], *ids) for ids in batch.input_ids.tolist()}) == 5
     told = dict(zip(batch.numbers, predictors(batch), strict=True))
     assert [token for _, token, _ in told[0]] == [3, 11, 12]
     assert [token for _, token, _ in told[3]] == [41]
-    assert [token for _, token, _ in told[4]] == [5, 51, 52, 53]
-    assert told[2][0][1] == 3
+    assert [token for _, token, _ in told[4]] == [5, 51, 52, 53] and told[2][0][1] == 3
 
 
-def test_each_completion_brings_what_is_its_own() -> None:
+def test_each_completion_brings_what_is_its_own():
     (batch,) = laid_out(SHARED, MASKED)
     assert batch.mask.tolist() == [
         [True, True, True, False],
@@ -109,15 +104,13 @@ def test_each_completion_brings_what_is_its_own() -> None:
     assert batch.own.flatten().tolist() == [True, True, True, False, False]
     assert batch.advantages.tolist() == [0.5, -0.5, 0.25, 1.0, -1.0]
     assert batch.shares.tolist() == [1.0, 1.0, 1.0, 0.5, 0.5]
-    assert batch.numbers == (0, 1, 2, 3, 4)
-    assert batch.groups == (0, 7)
+    assert batch.numbers == (0, 1, 2, 3, 4) and batch.groups == (0, 7)
 
 
-def test_a_part_of_a_row_keeps_numbers_and_advantages() -> None:
+def test_a_part_of_a_row_keeps_numbers_and_advantages():
     first, second = MASKED.parts()
     assert (first.first, first.advantages) == (3, (1.0,))
-    assert (second.first, second.advantages) == (4, (-1.0,))
-    assert second.part(0, 1) == second
+    assert (second.first, second.advantages) == (4, (-1.0,)) and second.part(0, 1) == second
     assert (SHARED.length, SHARED.shared) == (6, True)
     assert (second.length, second.shared) == (5, False)
 
@@ -127,15 +120,16 @@ def alone(prompt: int, number: int) -> Row:
     return Row((1,) * prompt, (done(2),), (1.0,), True, first=number)
 
 
-def test_rows_lie_together_as_long_as_the_longest_of_them_fits_the_budget() -> None:
+@pytest.mark.parametrize(
+    ("budget", "numbers"),
+    [(12, [(1, 3, 0), (2,)]), (11, [(1, 3), (0, 2)]), (1, [(1,), (3,), (0,), (2,)])],
+)
+def test_rows_lie_together_as_long_as_the_longest_of_them_fits_the_budget(budget, numbers):
     rows = [alone(4, 0), alone(2, 1), alone(4, 2), alone(3, 3)]
-    numbers = [batch.numbers for batch in laid_out(*rows, budget=12)]
-    assert numbers == [(1, 3, 0), (2,)]
-    assert [batch.numbers for batch in laid_out(*rows, budget=11)] == [(1, 3), (0, 2)]
-    assert [batch.numbers for batch in laid_out(*rows, budget=1)] == [(1,), (3,), (0,), (2,)]
+    assert [batch.numbers for batch in laid_out(*rows, budget=budget)] == numbers
 
 
-def test_a_mask_weighs_with_the_square_of_a_row_and_only_where_there_is_one() -> None:
+def test_a_mask_weighs_with_the_square_of_a_row_and_only_where_there_is_one():
     assert held_tokens(3, alone(4, 0), mask_weight=0.5) == 12.0
     assert held_tokens(3, SHARED, mask_weight=0.5) == 3 * 6 * (1 + 0.5 * 6)
     rows = [SHARED, SHARED]
@@ -143,31 +137,27 @@ def test_a_mask_weighs_with_the_square_of_a_row_and_only_where_there_is_one() ->
     assert len(laid_out(*rows, budget=47, weight=0.5)) == 2
 
 
-def test_rows_with_a_mask_and_rows_without_one_lie_apart() -> None:
+def test_rows_with_a_mask_and_rows_without_one_lie_apart_unless_they_are_short():
     batches = laid_out(alone(CHEAP_PADDING + 3, 8), SHARED, alone(2, 9))
-    assert [(batch.segments is None, batch.numbers) for batch in batches] == [
+    assert [(b.segments is None, b.numbers) for b in batches] == [
         (True, (9, 8)),
         (False, (0, 1, 2)),
     ]
-
-
-def test_for_few_tokens_there_is_no_pass_of_their_own() -> None:
     (batch,) = laid_out(alone(CHEAP_PADDING + 2, 8), SHARED, alone(2, 9))
     assert batch.segments is not None and batch.numbers == (9, 8, 0, 1, 2)
 
 
-def test_a_row_of_one_completion_reads_the_same_beside_masked_ones() -> None:
+def test_a_row_of_one_completion_reads_the_same_beside_masked_ones():
     (batch,) = laid_out(MASKED.part(1, 2), SHARED)
     assert batch.segments is not None and batch.position_ids is not None
     assert batch.segments[0].tolist() == [0, 0, 1, 1, 1, 0]
     assert batch.position_ids[0].tolist() == [0, 1, 2, 3, 4, 0]
 
 
-def test_the_first_tokens_of_a_completion_keep_what_belongs_to_them() -> None:
+def test_the_first_tokens_of_a_completion_keep_what_belongs_to_them():
     whole = done(11, 12, 13, untrained=1)
-    cut = whole.first(2)
-    assert cut == TrainingCompletion((11, 12), (True, False), (-11.0, -12.0), (11, 12))
-    assert whole.first(3) is whole
+    cut = TrainingCompletion((11, 12), (True, False), (-11.0, -12.0), (11, 12))
+    assert whole.first(2) == cut and whole.first(3) is whole
     assert done(11, 12, known=False).first(1) == TrainingCompletion((11,), (True,))
 
 
@@ -175,11 +165,11 @@ def test_the_first_tokens_of_a_completion_keep_what_belongs_to_them() -> None:
     ("trained", "behaviour", "versions"),
     [((True,), None, None), ((True,) * 2, (0.0,), None), ((True,) * 2, None, (1, 1, 1))],
 )
-def test_what_differs_in_length_is_no_completion(trained, behaviour, versions) -> None:
+def test_what_differs_in_length_is_no_completion(trained, behaviour, versions):
     with pytest.raises(ValueError, match="differ in length"):
         TrainingCompletion((1, 2), trained, behaviour, versions)
 
 
-def test_a_group_needs_something_that_predicts_its_first_token() -> None:
+def test_a_group_needs_something_that_predicts_its_first_token():
     with pytest.raises(ValueError, match="prompt_ids is empty"):
         TrainingGroup((), (done(1),), (1.0,), True)

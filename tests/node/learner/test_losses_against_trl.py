@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from node.learner.batches import MicroBatch, Row, TrainingCompletion, micro_batches
 from node.learner.logprobs import distributions, token_logprobs
@@ -61,9 +62,8 @@ def theirs(policy: Policy, folder: Path, inputs: dict, **settings) -> tuple[torc
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
-    model = copy.deepcopy(policy.model)
     trainer = GRPOTrainer(
-        model=model,
+        model=copy.deepcopy(policy.model),
         reward_funcs=lambda completions, **_: [0.0] * len(completions),
         processing_class=policy.tokenizer,
         train_dataset=Dataset.from_dict({"prompt": ["1", "2"]}),
@@ -89,8 +89,7 @@ def theirs(policy: Policy, folder: Path, inputs: dict, **settings) -> tuple[torc
 
 def ours(policy: Policy, loss: Loss, batch: MicroBatch, prox: torch.Tensor, shares):
     cur = token_logprobs(distributions(policy.model, batch, 1.0), batch)
-    terms = Terms(cur, prox, batch.advantages, batch.mask, torch.ones_like(cur), shares)
-    value = loss(terms)
+    value = loss(Terms(cur, prox, batch.advantages, batch.mask, torch.ones_like(cur), shares))
     return value.detach(), torch.autograd.grad(value, list(policy.model.parameters()))
 
 
@@ -122,7 +121,7 @@ def test_loss_and_gradient_equal_those_of_trl(loss, settings, drift, tmp_path):
     inputs = trl_inputs(made, old, policy.pad_id)
     expected, expected_gradient = theirs(policy, tmp_path, inputs, **settings)
 
-    torch.testing.assert_close(value, expected, atol=1e-5, rtol=1e-5)
+    assert_close(value, expected, atol=1e-5, rtol=1e-5)
     assert any(g.abs().max() > 1e-3 for g in gradient)
     for mine, their in zip(gradient, expected_gradient, strict=True):
-        torch.testing.assert_close(mine, their, atol=1e-5, rtol=1e-4)
+        assert_close(mine, their, atol=1e-5, rtol=1e-4)

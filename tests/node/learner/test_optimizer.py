@@ -8,9 +8,8 @@ import torch
 
 from node.errors import ConfigError
 from node.learner import optimizer
-from node.learner import optimizer as optimizer_module
 from node.learner.learner import Learner
-from tests.node.learner.test_learner import CONFIG, MIXED, weights
+from tests.node.learner.parts import CONFIG, MIXED, weights
 from tests.support import changed, random_policy
 
 EIGHT_BIT = changed(CONFIG, optimizer="adamw8bit")
@@ -23,34 +22,46 @@ def moments(learner: Learner) -> list[torch.Tensor]:
     return [t for state in states for t in state.values() if torch.is_tensor(t) and t.numel() > 1]
 
 
+def trained(config, updates, **settings):
+    """A policy after some updates, and its learner."""
+    policy = random_policy(**settings)
+    learner = Learner(policy, config)
+    for _ in range(updates):
+        assert not learner.update(MIXED).skipped
+    return policy, learner
+
+
+def continued(policy, learner, config, state):
+    """The weights after one more update, and those of a learner that goes on from the state."""
+    other = random_policy(seed=9, dtype=policy.model.dtype)
+    other.model.load_state_dict(policy.model.state_dict())
+    restored = Learner(other, config)
+    restored.load_state_dict(state)
+    for each in (learner, restored):
+        each.update(MIXED)
+    return weights(policy), weights(other)
+
+
+HALF = [torch.bfloat16, torch.float16]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_moments_of_eight_bits_take_nearly_the_same_steps(dtype):
     pytest.importorskip("bitsandbytes")
-    start = weights(random_policy(dtype=dtype))
-    steps, sizes = [], []
+    start, steps, sizes = weights(random_policy(dtype=dtype)), [], []
     for config in (CONFIG, EIGHT_BIT):
-        policy = random_policy(dtype=dtype)
-        learner = Learner(policy, config)
-        for _ in range(4):
-            learner.update(MIXED)
+        policy, learner = trained(config, 4, dtype=dtype)
         steps.append(weights(policy) - start)
         sizes.append(sum(t.nbytes for t in moments(learner)))
-    assert torch.cosine_similarity(*steps, dim=0) > 0.9
-    assert sizes[1] < sizes[0] / 3
+    assert torch.cosine_similarity(*steps, dim=0) > 0.9 and sizes[1] < sizes[0] / 3
 
 
 def test_moments_of_eight_bits_go_on_from_a_checkpoint(tmp_path):
     pytest.importorskip("bitsandbytes")
-    policy, other = random_policy(), random_policy()
-    learner = Learner(policy, EIGHT_BIT)
-    learner.update(MIXED)
+    policy, learner = trained(EIGHT_BIT, 1)
     torch.save(learner.state_dict(), tmp_path / "learner.pt")
-    other.model.load_state_dict(policy.model.state_dict())
-    restored = Learner(other, EIGHT_BIT)
-    restored.load_state_dict(torch.load(tmp_path / "learner.pt", weights_only=True))
-    learner.update(MIXED)
-    restored.update(MIXED)
-    assert torch.equal(weights(policy), weights(other))
+    saved = torch.load(tmp_path / "learner.pt", weights_only=True)
+    assert torch.equal(*continued(policy, learner, EIGHT_BIT, saved))
 
 
 @pytest.mark.parametrize("config", [CONFIG, OFFLOADED], ids=["in place", "offloaded"])
@@ -62,55 +73,38 @@ def test_beside_float32_gradients_no_more_than_one_of_half_precision_is_held(con
             lambda _: held.append(sum(p.grad is not None for p in policy.model.parameters()))
         )
     learner.update(MIXED)
-    assert set(held) == {1}
-    assert len(held) >= len(learner.optimizer.masters)
+    assert set(held) == {1} and len(held) >= len(learner.optimizer.masters)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", HALF)
 def test_gradients_that_are_added_a_few_rows_at_a_time_are_the_same(monkeypatch, dtype):
     several, stepped = changed(CONFIG, micro_batch_tokens=24), []
     for slab in (1 << 30, 1 << 10):
         monkeypatch.setattr(optimizer, "SLAB_BYTES", slab)
-        policy = random_policy(dtype=dtype)
-        learner = Learner(policy, several)
+        policy, learner = trained(several, 1, dtype=dtype)
         assert len(learner.batches(learner.rows(MIXED))) > 1
-        assert not learner.update(MIXED).skipped
         stepped.append(weights(policy))
     assert torch.equal(*stepped)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_steps_made_in_main_memory_are_the_same_steps(dtype):
-    steps = []
-    for config in (CONFIG, OFFLOADED):
-        policy = random_policy(dtype=dtype)
-        learner = Learner(policy, config)
-        for _ in range(3):
-            learner.update(MIXED)
-        assert all(p.grad is None for p in policy.model.parameters())
-        steps.append(weights(policy))
-    assert torch.equal(*steps)
+    policies = [trained(config, 3, dtype=dtype)[0] for config in (CONFIG, OFFLOADED)]
+    assert all(p.grad is None for policy in policies for p in policy.model.parameters())
+    assert torch.equal(*map(weights, policies))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("before", [CONFIG, OFFLOADED], ids=["to main memory", "from main memory"])
 def test_a_run_goes_on_when_its_steps_move(dtype, before):
-    policy, other = random_policy(dtype=dtype), random_policy(seed=9, dtype=dtype)
-    learner = Learner(policy, before)
-    learner.update(MIXED)
-    other.model.load_state_dict(policy.model.state_dict())
-    restored = Learner(other, CONFIG if before is OFFLOADED else OFFLOADED)
-    restored.load_state_dict(learner.state_dict())
-    learner.update(MIXED)
-    restored.update(MIXED)
-    assert torch.equal(weights(policy), weights(other))
+    policy, learner = trained(before, 1, dtype=dtype)
+    after = CONFIG if before is OFFLOADED else OFFLOADED
+    assert torch.equal(*continued(policy, learner, after, learner.state_dict()))
 
 
 def test_a_run_goes_on_with_the_settings_of_its_file_and_not_of_its_checkpoint():
-    learner = Learner(random_policy(), CONFIG)
-    learner.update(MIXED)
-    config = changed(CONFIG, betas=(0.5, 0.6), weight_decay=0.1)
-    again = Learner(random_policy(), config)
+    _, learner = trained(CONFIG, 1)
+    again = Learner(random_policy(), changed(CONFIG, betas=(0.5, 0.6), weight_decay=0.1))
     again.load_state_dict(learner.state_dict())
     (group,) = again.state_dict()["optimizer"]["adam"]["param_groups"]
     assert (group["betas"], group["weight_decay"]) == ((0.5, 0.6), 0.1)
@@ -136,16 +130,15 @@ def test_moments_in_8_bit_are_the_same_whether_stepped_in_slabs_or_whole(monkeyp
     pytest.importorskip("bitsandbytes")
     found = []
     for slab in (1 << 30, 512):
-        monkeypatch.setattr(optimizer_module, "SLAB", slab)
+        monkeypatch.setattr(optimizer, "SLAB", slab)
         torch.manual_seed(0)
         weights = torch.randn(8 * size[0], *size[1:])
-        adam = optimizer_module.eight_bit_adam([weights], EIGHT_BIT)
+        adam = optimizer.eight_bit_adam([weights], EIGHT_BIT)
         for _ in range(3):
             weights.grad = torch.randn_like(weights)
             adam.step()
         state = deepcopy(adam.state_dict()["state"][0])
         found.append((weights, state.pop("step"), state))
     (whole, steps, moments), (slabs, slab_steps, slab_moments) = found
-    assert steps == slab_steps == 3
-    assert torch.equal(whole, slabs)
+    assert steps == slab_steps == 3 and torch.equal(whole, slabs)
     torch.testing.assert_close(slab_moments, moments, rtol=0, atol=0)

@@ -3,31 +3,46 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict, fields, replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from node.learner.batches import Row, TrainingCompletion, TrainingGroup
 from node.learner.learner import Learner
-from node.learner.steps import steps_of
-from tests.node.learner.test_influence import HONEST, fat, hot
-from tests.node.learner.test_learner import CONFIG, behaving, dated, group, weights
-from tests.support import changed, random_policy
+from node.learner.micro_batching import UpdateShare
+from node.learner.steps import MOST_COMPLETIONS, newest_rows, steps_of
+from node.learner.update_stats import UpdateStats
+from tests.node.learner.parts import (
+    CONFIG,
+    FAT,
+    HONEST,
+    HOT,
+    MIXED,
+    behaving,
+    cramped_policy,
+    dated,
+    external,
+    group,
+    policy_at,
+    weights,
+    with_completions,
+)
+from tests.support import changed, lone_logprobs, random_policy
 
 IN_FOURS = changed(CONFIG, groups_per_step=4)
 GROUPS = [group(n, (0.0, 1.0, 0.5), own=n < 3) for n in range(8)]
 
 
-def row(number: int, share: float = 0.125) -> Row:
-    return Row((1,), (TrainingCompletion((2, 3), (True, True)),), (1.0,), True, share, number)
+def row(number: int) -> Row:
+    return Row((1,), (TrainingCompletion((2, 3), (True, True)),), (1.0,), True, 0.125, number)
 
 
 @given(rows=st.integers(1, 40), idle=st.integers(0, 4), least=st.integers(0, 12))
-def test_every_row_is_in_one_step_and_no_step_has_fewer_than_are_asked_for(
-    rows: int, idle: int, least: int
-) -> None:
+def test_every_row_is_in_one_step_and_no_step_has_fewer_than_are_asked_for(rows, idle, least):
     steps = steps_of([row(n) for n in range(rows)], rows + idle, least)
     assert sorted(r.group for step in steps for r in step.rows) == list(range(rows))
     assert len(steps) == (max(1, rows // least) if least else 1)
@@ -35,16 +50,12 @@ def test_every_row_is_in_one_step_and_no_step_has_fewer_than_are_asked_for(
     assert len(steps) == 1 or least <= min(sizes) <= max(sizes) <= min(sizes) + 1
     assert math.fsum(step.weight for step in steps) == pytest.approx(1.0)
     assert math.fsum(step.groups for step in steps) == pytest.approx(rows + idle)
-
-
-@given(rows=st.integers(1, 40), least=st.integers(0, 12))
-def test_the_mean_of_the_steps_is_the_update_however_they_are_cut(rows: int, least: int) -> None:
     steps = steps_of([row(n) for n in range(rows)], rows, least)
     counted = {r.group: r.share / len(steps) for step in steps for r in step.rows}
-    assert counted == pytest.approx(dict.fromkeys(range(rows), 0.125))
+    assert counted == pytest.approx(dict.fromkeys(range(rows), 0.125)), "their mean is the update"
 
 
-def test_an_update_of_eight_groups_is_two_updates_of_four() -> None:
+def test_an_update_of_eight_groups_is_two_updates_of_four():
     in_one, in_two = random_policy(), random_policy()
     stats = Learner(in_one, IN_FOURS).update(GROUPS)
     apart = Learner(in_two, CONFIG)
@@ -59,45 +70,260 @@ def test_an_update_of_eight_groups_is_two_updates_of_four() -> None:
 
 
 @pytest.mark.parametrize(("informative", "least", "steps"), [(7, 4, 1), (8, 4, 2), (8, 0, 1)])
-def test_steps_are_as_many_as_whole_parts_of_what_teaches(
-    informative: int, least: int, steps: int
-) -> None:
-    policy = random_policy()
-    idle = [group(20 + n, (1.0, 1.0)) for n in range(5)]
-    config = changed(CONFIG, groups_per_step=least)
-    Learner(policy, config).update([*idle, *GROUPS[:informative]])
+def test_steps_are_as_many_as_whole_parts_of_what_teaches(informative, least, steps):
+    policy, idle = random_policy(), [group(20 + n, (1.0, 1.0)) for n in range(5)]
+    Learner(policy, changed(CONFIG, groups_per_step=least)).update([*idle, *GROUPS[:informative]])
     assert policy.version == steps
 
 
-def test_every_epoch_goes_through_all_steps_again() -> None:
+def test_every_epoch_goes_through_all_steps_again():
     policy = random_policy()
     stats = Learner(policy, changed(IN_FOURS, epochs=3, lr=1e-5)).update(GROUPS)
-    assert policy.version == 6
-    assert (stats.skipped, stats.refused) == (False, 0)
+    assert policy.version == 6 and (stats.skipped, stats.refused) == (False, 0)
 
 
-@pytest.mark.parametrize("intruder", [fat(), hot()], ids=["fat", "hot"])
-def test_no_external_group_has_more_than_twice_its_part_of_an_update_in_steps(
-    intruder: TrainingGroup,
-) -> None:
+@pytest.mark.parametrize("intruder", [FAT, HOT], ids=["fat", "hot"])
+def test_no_external_group_has_more_than_twice_its_part_of_an_update_in_steps(intruder):
     stats = Learner(random_policy(), IN_FOURS).update([*HONEST, intruder])
     assert 0 < stats.largest_share <= 2 / 12 + 1e-6
 
 
-def test_a_step_that_is_refused_ends_the_update_and_leaves_those_before_it() -> None:
-    policy = random_policy()
-    learner = Learner(policy, IN_FOURS)
-    norms = iter([1.0, math.nan])
-    learner.optimizer.clip = lambda: torch.tensor(next(norms))
-    stats = learner.update(GROUPS)
-    assert (stats.skipped, stats.refused, policy.version) == (False, 1, 1)
-
-
-def test_own_tokens_that_a_later_step_reads_are_told_as_older() -> None:
-    policy = random_policy()
-    policy.version = 5
+def test_own_tokens_that_a_later_step_reads_are_told_as_older():
     groups = dated(behaving([group(n, (0.0, 1.0, 0.5)) for n in range(8)], 0.0), 5)
-    stats = Learner(policy, IN_FOURS).update(groups)
+    stats = Learner(policy_at(5), IN_FOURS).update(groups)
     read_in = [sum(len(c.ids) for g in groups[part::2] for c in g.completions) for part in (0, 1)]
     assert list(stats.staleness) == read_in
     assert stats.engine_gap == pytest.approx(0.0, abs=1e-5), "of what the first step reads alone"
+
+
+STRANGE = external([group(4, (0.0, 1.0)), group(5, (1.0, 1.0))])
+
+
+def with_norms(learner: Learner, *values: float) -> Learner:
+    """Let gradients have these norms, whatever they are."""
+    left = iter(values)
+    learner.optimizer.clip = lambda: torch.tensor(next(left))
+    return learner
+
+
+class Boundless(UpdateShare):
+    """Of an update whose loss is beyond all numbers."""
+
+    def sum(self, value: Tensor) -> Tensor:
+        return value * math.inf
+
+
+@pytest.mark.parametrize("norm", [0.0, math.inf, math.nan])
+def test_no_step_is_made_without_a_gradient_or_with_one_that_is_not_finite(norm):
+    policy = random_policy()
+    before = weights(policy)
+    stats = with_norms(Learner(policy, CONFIG), norm).update(MIXED)
+    assert (stats.skipped, stats.refused, policy.version) == (True, norm != 0.0, 0)
+    assert torch.equal(weights(policy), before) and math.isfinite(stats.loss)
+
+
+def test_a_loss_that_is_not_finite_is_refused_however_finite_the_gradient():
+    policy = random_policy()
+    stats = with_norms(Learner(policy, CONFIG, Boundless()), 1.0).update(MIXED)
+    assert (stats.skipped, stats.refused, policy.version) == (True, 1, 0)
+
+
+@pytest.mark.parametrize("config", [changed(CONFIG, epochs=3), IN_FOURS], ids=["epochs", "steps"])
+def test_a_step_that_is_refused_ends_the_update_and_leaves_those_before_it(config):
+    policy = random_policy()
+    stats = with_norms(Learner(policy, config), 1.0, math.nan).update(GROUPS)
+    assert (stats.skipped, stats.refused, policy.version) == (False, 1, 1)
+
+
+def test_loss_and_gradient_are_told_of_the_first_epoch_and_tokens_are_counted_once():
+    one, two = (
+        Learner(random_policy(), changed(CONFIG, epochs=n, lr=0.05)).update([*MIXED, *STRANGE])
+        for n in (1, 2)
+    )
+    first = ("loss", "grad_norm", "tokens_trained", "entropy", "largest_share", "groups_bounded")
+    assert [getattr(one, n) for n in first] == pytest.approx([getattr(two, n) for n in first])
+    assert one.clip_fraction == 0.0 < two.clip_fraction, "the second is held to where it began"
+
+
+def test_the_rate_that_is_told_is_that_of_the_last_step():
+    learner = Learner(random_policy(), changed(CONFIG, epochs=2, warmup_steps=4))
+    assert learner.update(MIXED).lr == pytest.approx(CONFIG.lr / 2)
+    idle = learner.update([group(9, (1.0, 1.0))])
+    assert idle.skipped and idle.lr == learner.optimizer.lr > 0.0
+
+
+def test_an_update_without_a_group_to_learn_from_has_measured_nothing():
+    stats = Learner(random_policy(), CONFIG).update([group(9, (1.0, 1.0)), STRANGE[1]])
+    counted = ("tokens_trained", "groups_informative", "groups_bounded", "unlikely")
+    told = dict.fromkeys((*counted, "refused", "halved"), 0)
+    told |= {"lr": CONFIG.lr, "skipped": True, "useful": (0.0,), "staleness": (), "entropies": ()}
+    assert asdict(stats) == {each.name: told.get(each.name) for each in fields(UpdateStats)}
+
+
+@torch.no_grad()
+def test_entropies_are_told_of_own_groups_as_they_were_before_the_first_step():
+    policy = random_policy()
+    asked = [STRANGE[0], group(9, (1.0, 1.0)), *MIXED]
+    stats_of = Learner(policy, changed(CONFIG, epochs=2)).update
+    expected = []
+    for each in asked[1:]:
+        for done in each.completions:
+            text = torch.tensor([[*each.prompt_ids, *done.ids]])
+            logits = policy.model(input_ids=text).logits[0, len(each.prompt_ids) - 1 : -1]
+            entropies = torch.distributions.Categorical(logits=logits).entropy().tolist()
+            expected.append(entropies if len(set(each.rewards)) > 1 else [])
+    with torch.enable_grad():
+        told = stats_of(asked).entropies
+    assert [len(each) for each in told] == [len(each.completions) for each in asked[1:]]
+    for some, others in zip((line for each in told for line in each), expected, strict=True):
+        assert some == pytest.approx(others, abs=1e-4)
+
+
+def test_use_is_told_of_external_groups_in_their_order_and_of_no_other():
+    learner = Learner(random_policy(), CONFIG)
+    stats = learner.update([MIXED[0], STRANGE[1], MIXED[1], STRANGE[0]])
+    assert len(stats.useful) == 2 and stats.useful[0] == 0.0
+    same = [replace(each, rewards=(1.0,) * len(each.rewards)) for each in [*MIXED, *STRANGE]]
+    assert learner.update(same).useful == (0.0, 0.0)
+
+
+def single(rewards: tuple[float, ...]) -> TrainingGroup:
+    """A group of completions of one token each, no two of which are the same."""
+    done = tuple(TrainingCompletion((n,), (True,)) for n, _ in enumerate(rewards))
+    return TrainingGroup((90,), done, rewards, own=True)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "falling"), [((1.0, 0.0, 0.0, 0.0), 3), ((0.0, 1.0, 1.0, 1.0), 1)]
+)
+def test_the_trust_region_has_the_sides_of_the_configuration(rewards, falling):
+    for low, high, left in ((0.0, 1e9, falling), (1.0, 0.0, 4 - falling)):
+        config = changed(CONFIG, epochs=2, lr=0.01, clip_low=low, clip_high=high)
+        stats = Learner(random_policy(), config).update([single(rewards)])
+        assert stats.clip_fraction == left / 8, "nothing has left it in the first of two epochs"
+
+
+def test_the_clip_share_of_a_sequence_loss_is_that_of_its_completions():
+    policy, groups = random_policy(), [single((1.0, 0.0)), group(1, (0.0, 1.0, 0.0, 0.5))]
+    config = changed(CONFIG, loss="gspo", epochs=2, lr=1e-3, clip_low=0.4, clip_high=0.6)
+    learner = Learner(policy, config)
+    step = learner.optimizer.step
+
+    @torch.no_grad()
+    def means():
+        done = [(each.prompt_ids, c.ids) for each in groups for c in each.completions]
+        return torch.tensor([lone_logprobs(policy, *each).mean() for each in done])
+
+    seen = [means()]
+    learner.optimizer.step = lambda: (step(), seen.append(means()))
+    stats = learner.update(groups)
+    ratios = (seen[1] - seen[0]).exp().tolist()
+    left = sum(not 0.6 <= ratio <= 1.6 for ratio in ratios)
+    assert 0 < left < len(ratios) == 6
+    assert stats.clip_fraction == pytest.approx(left / 12), "none in the first of two epochs"
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3])
+@pytest.mark.parametrize(("bound", "left"), [(0.25, 1.0), (0.32, 0.0)])
+def test_the_version_before_the_last_update_lies_half_way_however_many_steps_that_made(
+    epochs, bound, left
+):
+    """Of a drift of 0.5 nats half is the ratio's to the proximal policy: 1.284 for every token."""
+    config = changed(CONFIG, epochs=epochs, lr=1e-9, prox="versions", clip_low=1.0, clip_high=bound)
+    learner = Learner(policy_at(2 * epochs), config, decoupled=True)
+    assert learner.update(dated(behaving(MIXED, 0.5), epochs)).clip_fraction == left
+
+
+def test_a_token_of_a_version_to_come_is_refused_before_anything_is_changed():
+    policy = policy_at(3)
+    learner = Learner(policy, CONFIG)
+    before, state = weights(policy), str(learner.state_dict())
+    late = group(5, (1.0, 1.0))
+    first, *others = late.completions
+    versions = (*(3 for _ in first.ids[1:]), 5)
+    late = replace(late, completions=(replace(first, versions=versions), *others))
+    with pytest.raises(ValueError, match="version 5 of the policy, which is at 3"):
+        learner.update([*MIXED, late])
+    assert torch.equal(weights(policy), before)
+    assert policy.version == 3 and str(learner.state_dict()) == state
+    policy.version = 5
+    assert not learner.update([*MIXED, late]).skipped
+
+
+def test_what_was_added_before_memory_ran_out_is_not_added_twice():
+    long = replace(group(7, (1.0, 0.0)), prompt_ids=tuple(range(1, 41)))
+    config, sizes = changed(CONFIG, micro_batch_tokens=2 * 48), []
+
+    def after(room):
+        policy = cramped_policy(room)
+        policy.model.register_forward_pre_hook(
+            lambda _, __, given: sizes.append(given["input_ids"].numel()), with_kwargs=True
+        )
+        return Learner(policy, config).update([*MIXED, long])
+
+    usual = after(1 << 30)
+    assert sizes[0] < max(sizes), "the first of its micro-batches is read before memory runs out"
+    stats = after(max(sizes) - 1)
+    assert stats.halved > 0
+    for figure in ("tokens_trained", "loss", "grad_norm"):
+        assert getattr(stats, figure) == pytest.approx(getattr(usual, figure), rel=1e-3), figure
+
+
+VERSION = 3
+EARLIER = dated(MIXED, VERSION - 1)
+STRANGERS = external(MIXED)
+
+
+@pytest.fixture(scope="module")
+def new() -> list[TrainingGroup]:
+    return dated(behaving([group(7, (0.0, 0.0)), group(8, (1.0, 1.0))], 0.25), VERSION)
+
+
+def updated(groups, newest, **keys):
+    """The engine's gap, and the weights that the update leaves."""
+    policy = policy_at(VERSION)
+    stats = Learner(policy, changed(CONFIG, **keys)).update(groups, lambda: newest)
+    assert not stats.skipped
+    return stats.engine_gap, weights(policy)
+
+
+@pytest.mark.parametrize("groups", [EARLIER, STRANGERS], ids=["earlier versions", "strangers"])
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("micro_batch_tokens", [8, 4096])
+def test_where_an_update_tells_nothing_of_the_engine_its_newest_text_does(
+    groups, epochs, micro_batch_tokens, new
+):
+    keys = {"epochs": epochs, "micro_batch_tokens": micro_batch_tokens}
+    gap, after = updated(groups, new, **keys)
+    assert gap == pytest.approx(0.25, abs=1e-4)
+    without, same = updated(groups, [], **keys)
+    assert without is None
+    assert torch.equal(after, same), "what is looked at beside an update has no part in it"
+
+
+def test_an_updates_own_tokens_are_asked_first(new):
+    own = dated(behaving([group(5, (0.0, 1.0))], 0.5), VERSION)
+    assert updated([*EARLIER, *own], new)[0] == pytest.approx(0.5, abs=1e-4)
+
+
+def test_only_tokens_of_the_version_that_is_updated_tell():
+    (each,) = behaving([group(7, (0.0,))], 0.25)
+    split = len(each.completions[0].ids) // 2
+    late = with_completions(
+        each,
+        behaviour=lambda done: (*(-9.0,) * split, *done.behaviour[split:]),
+        versions=lambda done: (*(VERSION - 1,) * split, *(VERSION,) * (len(done.ids) - split)),
+    )
+    assert updated(EARLIER, [late])[0] == pytest.approx(0.25, abs=1e-4)
+    assert updated(EARLIER, [late], max_completion_tokens=split)[0] is None
+    assert updated(EARLIER, dated([each], VERSION - 1))[0] is None
+
+
+def test_the_newest_completions_are_read_and_no_more_than_a_few():
+    policy = policy_at(VERSION)
+    groups = dated([group(seed, (0.0,) * 3) for seed in range(5)], VERSION)
+    done = [completion for each in groups for completion in each.completions]
+    rows = newest_rows(groups, policy, longest=64)
+    assert [row.completions[0] for row in rows] == done[::-1][:MOST_COMPLETIONS]
+    long = replace(groups[0], prompt_ids=(5,) * policy.context_length)
+    assert newest_rows([long], policy, longest=64) == []

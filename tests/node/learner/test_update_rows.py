@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
 
 import pytest
 import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch.testing import assert_close
 
+from node.config.registry import ADVANTAGES, LOSSES
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.learner import Learner
-from tests.node.learner.test_learner import CONFIG, EVEN, gradient_of
-from tests.support import random_policy
+from node.learner.losses import Clip, Terms
+from node.learner.update_rows import TurnCredit, by_turn, turns_of, undecided
+from tests.node.learner.parts import (
+    CONFIG,
+    EVEN,
+    MIXED,
+    external,
+    gradient_of,
+    played,
+    trajectory,
+    with_completions,
+)
+from tests.node.learner.test_losses import gradient, terms
+from tests.support import changed, random_policy
 
 LENGTHS = (2, 9, 3, 8, 12, 1)
 REWARDS = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
@@ -32,51 +51,318 @@ def lengths(reader: Learner, group: TrainingGroup) -> list[int]:
     return [len(c.ids) for row in reader.rows([group]) for c in row.completions]
 
 
-def test_of_others_answers_those_are_read_that_are_better_than_their_mean() -> None:
+def test_of_others_answers_those_are_read_that_are_better_than_their_mean():
     assert lengths(learner(), answers()) == [2, 12]
-    graded = answers(rewards=(0.3, 0.1, 0.2, 0.2, 0.9, 0.1))
-    assert lengths(learner(), graded) == [12]
+    assert lengths(learner(), answers(rewards=(0.3, 0.1, 0.2, 0.2, 0.9, 0.1))) == [12]
+    assert lengths(learner(), answers(own=True)) == list(LENGTHS), "own answers are all read"
 
 
 @pytest.mark.parametrize("correction", ["none", "tis", "tapered"])
-def test_other_corrections_read_all(correction: str) -> None:
+def test_other_corrections_read_all(correction):
     assert lengths(learner(correction), answers()) == list(LENGTHS)
 
 
-def test_own_answers_are_all_read() -> None:
-    assert lengths(learner(), answers(own=True)) == list(LENGTHS)
+def test_what_is_not_read_counts_in_the_mean_over_its_group():
+    (few,), (every,) = (learner(how).rows([answers()]) for how in ("better", "tapered"))
+    assert few.share == every.share
+    assert few.advantages == (every.advantages[0], every.advantages[4])
 
 
-def test_what_is_not_read_counts_in_the_mean_over_its_group() -> None:
-    some, every = learner(), learner("tapered")
-    (few,), (all_of_them,) = some.rows([answers()]), every.rows([answers()])
-    assert few.share == all_of_them.share
-    assert few.advantages == (all_of_them.advantages[0], all_of_them.advantages[4])
-
-
-def test_of_a_group_whose_right_answers_hold_no_text_nothing_is_read() -> None:
-    group = answers(rewards=(0.0, 0.0, 0.0, 0.0, 0.0, 1.0))
-    masked = TrainingCompletion((5,), (False,))
-    group = TrainingGroup(group.prompt_ids, (*group.completions[:-1], masked), group.rewards, False)
+def test_of_a_group_whose_right_answers_hold_no_text_nothing_is_read():
+    group, masked = answers(rewards=(0.0,) * 5 + (1.0,)), TrainingCompletion((5,), (False,))
+    group = replace(group, completions=(*group.completions[:-1], masked))
     reader = learner()
     assert reader.rows([group]) == []
     stats = reader.update([group])
     assert stats.skipped and stats.useful == (0.0,)
 
 
-def test_nothing_is_learned_from_what_is_not_read() -> None:
+def test_nothing_is_learned_from_what_is_not_read():
     """Two groups with the same right answers, and different wrong ones that are not read."""
-    changed = answers()
-    other = TrainingCompletion(tuple(range(40, 49)), (True,) * 9)
-    done = (changed.completions[0], other, *changed.completions[2:])
-    changed = TrainingGroup(changed.prompt_ids, done, changed.rewards, own=False)
-    first, second = (
-        gradient_of([each], spread=EVEN, correction="better") for each in (answers(), changed)
-    )
+    asked, other = answers(), TrainingCompletion(tuple(range(40, 49)), (True,) * 9)
+    right, _, *rest = asked.completions
+    groups = asked, replace(asked, completions=(right, other, *rest))
+    first, second = (gradient_of([g], spread=EVEN, correction="better") for g in groups)
     assert torch.count_nonzero(first) and torch.equal(first, second)
 
 
-def test_numbers_of_completions_are_those_that_are_read() -> None:
+def test_numbers_of_completions_are_those_that_are_read():
     groups = [answers(), answers(own=True), answers()]
     assert [row.first for row in learner().rows(groups)] == [0, 2, 8]
     assert len(learner().update(groups).useful) == 2
+
+
+CENTRED = ADVANTAGES.open("dr_grpo", {})
+SUMMED = ("grpo", "dr_grpo", "cispo")
+GRADES = st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=2, max_size=6)
+TURNS = st.lists(st.integers(1, 5), min_size=6, max_size=6)
+
+
+def credits(turns, rewards, share, discount=0.5, *, own=True, advantage="dr_grpo"):
+    """Of each trajectory, its turns' advantages; every token of a turn has to have the same."""
+    rule = ADVANTAGES.open(advantage, {})
+    group = played(turns, rewards, own=own)
+    told = []
+    lines = TurnCredit(rule, share, discount)(group, rule(rewards))
+    for line, completion in zip(lines, group.completions, strict=True):
+        assert len(line) == len(completion.ids)
+        parts = [set(line[place]) for place in turns_of(completion.trained)]
+        assert all(len(part) == 1 for part in parts)
+        told.append([part.pop() for part in parts])
+    return told
+
+
+@pytest.mark.parametrize(
+    ("trained", "turns"),
+    [
+        ([True, True, False, True], [slice(0, 2), slice(3, 4)]),
+        ([False, True, False], [slice(1, 2)]),
+        ([True], [slice(0, 1)]),
+        ([False], []),
+        ([], []),
+    ],
+)
+def test_turns_are_what_the_policy_wrote_between_two_answers(trained, turns):
+    assert turns_of(trained) == turns
+
+
+def test_a_turn_is_measured_against_the_same_turn_of_those_that_have_one():
+    """Returns of the first turns 1/4, 0 and 1, of the second 1/2 and 0, of the third 1."""
+    turns, rewards = [3, 2, 1], [1.0, 0.0, 1.0]
+    told, half = credits(turns, rewards, 1.0), credits(turns, rewards, 0.5)
+    first = (0.25 + 0.0 + 1.0) / 3
+    expected = [[0.25 - first, 0.25, 0.0], [-first, -0.25], [1.0 - first]]
+    assert told == [pytest.approx(line) for line in expected]
+    for line, own, parts in zip(half, CENTRED(rewards), told, strict=True):
+        assert line == pytest.approx([(own + part) / 2 for part in parts]), "half and half"
+    told = credits([3, 3], [1.0, 0.0], share=1.0, discount=0.0)
+    assert told == [[0.0, 0.0, 0.5], [0.0, 0.0, -0.5]], "without a discount's memory"
+
+
+@given(rewards=GRADES, turns=st.integers(2, 5), share=st.floats(0.01, 1.0))
+def test_undiscounted_turns_of_equally_long_trajectories_have_the_advantage_of_these(
+    rewards, turns, share
+):
+    lines = credits([turns] * len(rewards), rewards, share, 1.0)
+    for line, own in zip(lines, CENTRED(rewards), strict=True):
+        assert line == pytest.approx([own] * turns)
+
+
+@given(rewards=GRADES, lengths=TURNS, discount=st.floats(0.0, 1.0))
+def test_a_turns_own_advantages_add_up_to_nothing_over_the_trajectories_that_have_it(
+    rewards, lengths, discount
+):
+    lengths = lengths[: len(rewards)]
+    assume(max(lengths) > 1)
+    told = credits(lengths, rewards, 1.0, discount)
+    for turn in range(max(map(len, told))):
+        there = [line[turn] for line in told if len(line) > turn]
+        assert sum(there) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_spread_divides_where_the_advantage_divides_by_it():
+    told = credits([2, 2], [1.0, 0.0], 1.0, 1.0, advantage="grpo")
+    expected = ADVANTAGES.open("grpo", {})([1.0, 0.0])
+    assert told == [[expected[0]] * 2, [expected[1]] * 2]
+
+
+@pytest.mark.parametrize(("turns", "share"), [([1, 1, 1], 0.7), ([3, 2, 1], 0.0)])
+def test_answers_of_one_turn_have_no_credits_and_neither_has_anything_where_it_is_off(turns, share):
+    group = played(turns, [1.0, 0.0, 0.5])
+    assert TurnCredit(CENTRED, share, 0.5)(group, CENTRED(group.rewards)) == []
+
+
+@given(rewards=GRADES, lengths=TURNS)
+def test_no_turn_is_imitated_of_anothers_trajectory_that_is_not(rewards, lengths):
+    lengths = lengths[: len(rewards)]
+    assume(max(lengths) > 1)
+    own, other = (credits(lengths, rewards, 1.0, 0.5, own=own) for own in (True, False))
+    for mine, theirs, whole in zip(own, other, CENTRED(rewards), strict=True):
+        assert theirs == (mine if whole > 0 else [min(0.0, each) for each in mine])
+
+
+def in_turns(seed: int = 0) -> tuple[Terms, torch.Tensor]:
+    """Terms with gaps in their rows, and an advantage for each turn."""
+    random = torch.Generator().manual_seed(seed)
+    made = terms(seed, rows=5, tokens=11, drift=0.02)
+    gaps = torch.rand(made.mask.shape, generator=random) < 0.7
+    made = replace(made, mask=made.mask & gaps)
+    begins = made.mask.clone()
+    begins[:, 1:] &= ~made.mask[:, :-1]
+    return made, torch.randn((5, 12), generator=random).gather(1, begins.cumsum(-1))
+
+
+@pytest.mark.parametrize("name", SUMMED)
+@pytest.mark.parametrize("seed", range(5))
+def test_every_token_has_the_gradient_of_a_row_with_its_turns_advantage(name, seed):
+    made, given = in_turns(seed)
+    loss = LOSSES.load(name)(Clip(1.0, 9.0))
+    by_token = torch.zeros_like(made.prox)
+    for value in given.unique():
+        alike = replace(made, advantages=torch.full((5,), float(value)))
+        by_token = torch.where(given == value, gradient(loss, alike), by_token)
+    expanded = torch.autograd.grad(loss(by_turn(made, given)), made.cur)[0]
+    assert_close(expanded, torch.where(made.mask, by_token, 0.0))
+    assert by_turn(made, None) is made, "turns without advantages of their own"
+
+
+def test_under_gspo_a_turn_is_a_sequence():
+    made, given = in_turns()
+    expanded = by_turn(made, given)
+    assert len(expanded.mask) == sum(len(turns_of(line)) for line in made.mask.tolist())
+    assert torch.equal(expanded.mask.sum(), made.mask.sum())
+    for turns, share in (([3, 2, 1], 1 / 6), ([1, 1, 1], 1 / 3)):
+        (row,) = rows_of(changed(CREDITED, loss="gspo"), played(turns, [1.0, 0.0, 0.0]))
+        assert row.share == share
+
+
+LONG = [played([3, 2, 1, 4], [1.0, 0.0, 0.5, 0.0], seed=1), played([2, 2], [0.0, 1.0], seed=2)]
+
+
+def rows_of(config, *groups):
+    return Learner(random_policy(), config).rows(groups)
+
+
+CREDITED = changed(CONFIG, turn_credit=0.5)
+
+
+@pytest.mark.parametrize("loss", LOSSES.own)
+def test_answers_of_one_turn_are_learned_to_the_bit_as_ever(loss):
+    plain, credited = (changed(each, loss=loss) for each in (CONFIG, CREDITED))
+    assert torch.equal(gradient_of(MIXED, credited), gradient_of(MIXED, plain))
+    whole = gradient_of(LONG, plain)
+    assert torch.equal(gradient_of(LONG, changed(credited, turn_credit=0.0)), whole)
+    assert not torch.allclose(gradient_of(LONG, credited), whole)
+
+
+@pytest.mark.parametrize("loss", LOSSES.own)
+@pytest.mark.parametrize("budget", [1, 24, 60])
+def test_the_gradient_does_not_depend_on_how_trajectories_are_split(loss, budget):
+    config, groups = changed(CREDITED, loss=loss), [*MIXED, *LONG]
+    split = gradient_of(groups, changed(config, micro_batch_tokens=budget))
+    assert_close(split, gradient_of(groups, config), atol=1e-6, rtol=1e-4)
+
+
+def test_an_update_is_the_sum_of_its_turns_each_by_its_advantage():
+    config = changed(CONFIG, advantage="dr_grpo", turn_credit=0.7, turn_discount=0.5)
+    group, total = LONG[0], torch.zeros(())
+    whole, tokens = CENTRED(group.rewards), sum(sum(c.trained) for c in group.completions)
+    masked = [replace(c, trained=(False,) * len(c.ids)) for c in group.completions]
+    for place, line in enumerate(credits([3, 2, 1, 4], group.rewards, 0.7)):
+        done = group.completions[place]
+        for turn, credit in zip(turns_of(done.trained), line, strict=True):
+            trained = tuple(turn.start <= n < turn.stop for n in range(len(done.ids)))
+            one = (*masked[:place], replace(done, trained=trained), *masked[place + 1 :])
+            alone = gradient_of([replace(group, completions=one)], changed(config, turn_credit=0.0))
+            total = total + alone * (credit / whole[place]) * sum(trained) / tokens
+    assert_close(gradient_of([group], config), total, atol=1e-6, rtol=1e-4)
+
+
+def test_what_is_cut_and_parts_of_a_row_keep_the_credit_of_their_turns():
+    (whole,) = rows_of(CREDITED, LONG[0])
+    (cut,) = rows_of(changed(CREDITED, max_completion_tokens=5), LONG[0])
+    assert [line[:5] for line in whole.credits] == list(cut.credits)
+    assert [part.credits for part in whole.parts()] == [(line,) for line in whole.credits]
+    (row,) = rows_of(CREDITED, MIXED[0])
+    assert [part.credits for part in row.parts()] == [()] * len(row.completions)
+
+
+@pytest.mark.parametrize("correction", ["none", "tis", "tapered", "better"])
+def test_trajectories_of_others_are_learned_with_every_correction(correction):
+    learned = gradient_of(external(LONG), CREDITED, EVEN, correction=correction)
+    assert learned.isfinite().all() and torch.count_nonzero(learned)
+
+
+def test_what_is_read_behind_the_last_turn_changes_no_credit():
+    group, rule = LONG[0], TurnCredit(CENTRED, 0.5, 0.5)
+    longer = replace(group, completions=(trajectory(100, 3, answered=True), *group.completions[1:]))
+    first, second = (rule(each, CENTRED(group.rewards))[0] for each in (group, longer))
+    assert second[: len(first)] == first and not any(second[len(first) :])
+
+
+GROUP = played([3, 2, 1, 4], [1.0, 0.0, 0.5, 0.0])
+LEVEL = with_completions(GROUP, behaviour=lambda c: (-1.0,) * len(c.ids))
+"""All of its turns are equally undecided."""
+KEPT = changed(CONFIG, turns_kept=0.6)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 5), min_size=2, max_size=6).filter(lambda each: max(each) > 1),
+    share=st.floats(0.05, 0.99),
+    seed=st.integers(0, 99),
+)
+def test_of_a_groups_turns_the_most_undecided_are_kept(lengths, share, seed):
+    done = played(lengths, [0.0] * len(lengths), seed=seed).completions
+    left = undecided(done, share)
+    before, after = (
+        sorted(fmean(c.behaviour[place]) for c in each for place in turns_of(c.trained))
+        for each in (done, left)
+    )
+    assert after == before[: math.ceil(share * len(before) - 1e-9)]
+    for own, other in zip(done, left, strict=True):
+        assert replace(other, trained=own.trained) == own, "nothing but the mask changes"
+
+
+def test_a_share_of_one_keeps_everything_and_so_do_answers_of_one_turn():
+    assert undecided(GROUP.completions, 1.0) is GROUP.completions
+    answers = played([1, 1, 1], [0.0, 1.0, 0.0]).completions
+    assert undecided(answers, 0.1) is answers
+
+
+def test_turns_are_kept_that_are_earlier_among_equals_or_whose_log_probs_are_unknown():
+    even = LEVEL.completions
+    assert [len(turns_of(c.trained)) for c in undecided(even, 0.5)] == [3, 2, 0, 0]
+    assert turns_of(undecided(even, 0.4)[1].trained) == turns_of(even[1].trained)[:1]
+    silent = trajectory(7, 3, known=False)
+    *others, last = undecided((*GROUP.completions, silent), 0.3)
+    assert last == silent
+    assert [c.trained for c in others] == [c.trained for c in undecided(GROUP.completions, 0.3)]
+
+
+@pytest.mark.parametrize("loss", LOSSES.own)
+def test_at_a_share_of_one_and_for_answers_of_one_turn_the_update_is_the_same_to_the_bit(loss):
+    plain, kept = (changed(each, loss=loss) for each in (CONFIG, KEPT))
+    whole = changed(kept, turns_kept=1.0)
+    assert torch.equal(gradient_of([GROUP], whole), gradient_of([GROUP], plain))
+    assert torch.equal(gradient_of(MIXED, kept), gradient_of(MIXED, plain))
+
+
+@pytest.mark.parametrize("loss", SUMMED)
+def test_what_is_left_out_takes_its_gradient_with_it_and_leaves_that_of_the_rest(loss):
+    """Left out and kept, each with the others masked, add up to the whole."""
+    plain, kept = (changed(each, loss=loss) for each in (CONFIG, KEPT))
+    rest = tuple(
+        replace(c, trained=tuple(a and not b for a, b in zip(c.trained, d.trained, strict=True)))
+        for c, d in zip(GROUP.completions, undecided(GROUP.completions, 0.6), strict=True)
+    )
+    outside, total = (sum(sum(c.trained) for c in each) for each in (rest, GROUP.completions))
+    scale = 1.0 if loss == "dr_grpo" else outside / total
+    without = gradient_of([replace(GROUP, completions=rest)], plain) * scale
+    found = gradient_of([GROUP], kept) + without
+    assert_close(found, gradient_of([GROUP], plain), atol=1e-6, rtol=1e-4)
+
+
+def test_turns_that_are_left_out_count_in_the_mean_and_leave_the_others_their_credit():
+    (few,), (every,) = (rows_of(changed(CREDITED, turns_kept=n), GROUP) for n in (0.6, 1.0))
+    assert few.share == every.share
+    trained = [sum(sum(c.trained) for c in row.completions) for row in (few, every)]
+    assert trained[0] < trained[1]
+    told = dict(zip((c.ids for c in every.completions), every.credits, strict=True))
+    assert list(few.credits) == [told[c.ids] for c in few.completions]
+
+
+def test_entropies_are_told_only_of_groups_that_were_read_whole():
+    whole = Learner(random_policy(), CONFIG).update([GROUP]).entropies[0]
+    assert [len(each) for each in whole] == [sum(c.trained) for c in GROUP.completions]
+    told = Learner(random_policy(), changed(CONFIG, turns_kept=0.5)).update([LEVEL]).entropies
+    assert told == (((),) * 4,)
+
+
+def test_a_group_of_which_every_turn_is_left_out_is_not_read():
+    """Of others' answers the better ones alone are read, and these were the surest."""
+    sure = played([2, 1], [1.0, 0.0], own=False)
+    first = sure.completions[0]
+    asked = with_completions(sure, behaviour=lambda c: (-0.1 if c is first else -3.0,) * len(c.ids))
+    learner = Learner(random_policy(), changed(CONFIG, turns_kept=0.3), correction="better")
+    stats = learner.update([asked])
+    assert stats.skipped and stats.useful == (0.0,)

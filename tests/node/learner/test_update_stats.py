@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from node.learner.batches import MicroBatch, Row, TrainingCompletion, micro_batches
-from node.learner.losses import Cispo, Clip, Grpo, Gspo, Loss, Terms
+from node.learner.losses import Cispo, Clip, Grpo, Gspo, Terms
 from node.learner.update_stats import UpdateSums
 
 VERSION = 3
@@ -42,10 +42,17 @@ def terms(log_ratio: torch.Tensor, weights: torch.Tensor, laid_out: MicroBatch) 
     )
 
 
-def quiet(tally: UpdateSums, laid_out: MicroBatch) -> UpdateSums:
-    """With nothing to tell of trust regions and likelihoods."""
-    nothing = torch.zeros(laid_out.mask.shape)
-    tally.add_bounded(Grpo(Clip(0.2, 0.2)), terms(nothing, nothing + 1, laid_out))
+def summed(laid_out, loss=None, log_ratio=None, weights=None) -> UpdateSums:
+    """Sums of a batch; without more there is nothing to tell of trust regions."""
+    tally, nothing = UpdateSums(), torch.zeros(laid_out.mask.shape)
+    tally.add_behaviour(nothing, nothing, laid_out, VERSION)
+    return bounded(tally, laid_out, loss, log_ratio, weights)
+
+
+def bounded(tally, laid_out, loss=None, log_ratio=None, weights=None) -> UpdateSums:
+    log_ratio = torch.zeros(laid_out.mask.shape) if log_ratio is None else log_ratio
+    weights = torch.ones(laid_out.mask.shape) if weights is None else weights
+    tally.add_bounded(loss or Grpo(Clip(0.2, 0.2)), terms(log_ratio, weights, laid_out))
     tally.add_unlikely(torch.zeros(len(laid_out.mask), dtype=torch.bool))
     return tally
 
@@ -63,17 +70,12 @@ def mixed() -> UpdateSums:
     tally = UpdateSums()
     entropy = torch.tensor([[1.0, 2.0], [3.0, 100.0], [4.0, 5.0], [6.0, 7.0]])
     tally.add_behaviour(CUR, entropy, MIXED, VERSION)
-    return quiet(tally, MIXED)
+    return bounded(tally, MIXED)
 
 
-def test_means_are_over_trained_tokens() -> None:
+def test_means_are_over_trained_tokens_ratios_and_ages_over_own_ones_of_known_behaviour():
     stats = mixed().stats()
-    assert stats.tokens_trained == 7
-    assert stats.entropy == pytest.approx(28 / 7)
-
-
-def test_ratios_and_ages_are_of_own_tokens_whose_behaviour_is_known() -> None:
-    stats = mixed().stats()
+    assert stats.tokens_trained == 7 and stats.entropy == pytest.approx(28 / 7)
     ratios = [math.exp(-0.5), math.exp(1.0), math.exp(0.5)]
     assert stats.ratio_max == pytest.approx(max(ratios))
     assert stats.ratio_mean == pytest.approx(sum(ratios) / 3)
@@ -81,61 +83,50 @@ def test_ratios_and_ages_are_of_own_tokens_whose_behaviour_is_known() -> None:
     assert stats.staleness == (1, 0, 1, 1)
 
 
-def test_the_engines_gap_is_of_own_tokens_of_the_version_that_is_updated() -> None:
+def test_the_engines_gap_is_of_own_tokens_of_the_version_that_is_updated():
     assert mixed().stats().engine_gap == pytest.approx(0.5)
-    alone = batch(row(own=False, behaviour=(-1.0, -1.0)))
-    tally = UpdateSums()
-    tally.add_behaviour(torch.zeros(1, 2), torch.zeros(1, 2), alone, VERSION)
-    stats = quiet(tally, alone).stats()
+    stats = summed(batch(row(own=False, behaviour=(-1.0, -1.0)))).stats()
     assert (stats.engine_gap, stats.ratio_mean, stats.ratio_max) == (None, None, None)
     assert (stats.ratio_low, stats.ratio_median, stats.ratio_high) == (None, None, None)
     assert stats.staleness == ()
 
 
-def test_quantiles_are_those_of_one_half_and_one_in_a_hundred_at_either_end() -> None:
-    count = 101
+def test_quantiles_are_those_of_one_half_and_one_in_a_hundred_at_either_end():
+    count, tally = 101, UpdateSums()
     one = batch(row(count, behaviour=(0.0,) * count, versions=(VERSION,) * count))
-    tally = UpdateSums()
     ratios = torch.arange(1.0, count + 1)
     tally.add_behaviour(ratios.log()[None], torch.zeros(1, count), one, VERSION)
-    stats = quiet(tally, one).stats()
+    stats = bounded(tally, one).stats()
     told = (stats.ratio_low, stats.ratio_median, stats.ratio_high, stats.ratio_max)
-    assert told == pytest.approx((2.0, 51.0, 100.0, 101.0), rel=1e-4)
-    assert stats.ratio_mean == pytest.approx(51.0, rel=1e-4)
+    assert (*told, stats.ratio_mean) == pytest.approx((2.0, 51.0, 100.0, 101.0, 51.0), rel=1e-4)
 
 
-def test_the_trust_region_has_two_sides_and_counts_trained_tokens_of_every_epoch() -> None:
+def test_the_trust_region_has_two_sides_and_counts_trained_tokens_of_every_epoch():
     laid_out = batch(row(4), row(4, trained=(True, True, False, False)))
     ratios = torch.tensor([[0.75, 1.25, 1.0, 1.4], [0.69, 1.31, 9.0, 0.01]])
     weights = torch.tensor([[0.0, 0.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0]])
-    tally = UpdateSums()
-    tally.add_behaviour(torch.zeros(2, 4), torch.zeros(2, 4), laid_out, VERSION)
     loss = Grpo(Clip(0.3, 0.35))
-    tally.add_bounded(loss, terms(ratios.log(), weights, laid_out))
-    tally.add_bounded(loss, terms(torch.zeros(2, 4), torch.ones(2, 4), laid_out))
+    tally = bounded(summed(laid_out, loss, ratios.log(), weights), laid_out, loss)
     tally.add_unlikely(torch.tensor([True, False]))
     tally.add_unlikely(torch.tensor([True, True]))
     stats = tally.stats()
     assert stats.clip_fraction == pytest.approx(2 / 12)
     assert stats.masked_fraction == pytest.approx(3 / 12)
-    assert stats.unlikely == 3
-    assert stats.tokens_trained == 6
+    assert (stats.unlikely, stats.tokens_trained) == (3, 6)
 
 
-def test_each_side_of_the_trust_region_is_its_own() -> None:
-    laid_out = batch(row(2))
-    for ratio, clip, left in (
+@pytest.mark.parametrize(
+    ("ratio", "clip", "left"),
+    [
         (0.75, Clip(0.2, 0.3), True),
         (0.75, Clip(0.3, 0.2), False),
         (1.25, Clip(0.3, 0.2), True),
         (1.25, Clip(0.2, 0.3), False),
-    ):
-        tally = UpdateSums()
-        tally.add_behaviour(torch.zeros(1, 2), torch.zeros(1, 2), laid_out, VERSION)
-        log_ratio = torch.full((1, 2), ratio).log()
-        tally.add_bounded(Grpo(clip), terms(log_ratio, torch.ones(1, 2), laid_out))
-        tally.add_unlikely(torch.tensor([False]))
-        assert tally.stats().clip_fraction == left
+    ],
+)
+def test_each_side_of_the_trust_region_is_its_own(ratio, clip, left):
+    tally = summed(batch(row(2)), Grpo(clip), torch.full((1, 2), ratio).log())
+    assert tally.stats().clip_fraction == left
 
 
 RATIOS = torch.tensor([[0.5, 2.0, 1.0], [1.4, 1.4, 9.0], [0.5, 0.5, 0.5], [1.5, 0.7, 1.0]])
@@ -152,21 +143,15 @@ WEIGHTS = torch.tensor([[0.0, 1.0, 1.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.0], [1.0,
         (Gspo, 3 / 4, 1 / 4),
     ],
 )
-def test_what_is_clipped_and_dropped_is_counted_in_what_the_loss_clips(
-    loss: type[Loss], clipped: float, dropped: float
-) -> None:
+def test_what_is_clipped_and_dropped_is_counted_in_what_the_loss_clips(loss, clipped, dropped):
     trained = [(True,) * 3, (True, True, False), (True,) * 3, (True, False, False)]
     laid_out = batch(*(row(3, trained=each) for each in trained))
-    tally = UpdateSums()
-    tally.add_behaviour(torch.zeros(4, 3), torch.zeros(4, 3), laid_out, VERSION)
-    tally.add_bounded(loss(Clip(0.2, 0.28)), terms(RATIOS.log(), WEIGHTS, laid_out))
-    tally.add_unlikely(torch.zeros(4, dtype=torch.bool))
-    stats = tally.stats()
+    stats = summed(laid_out, loss(Clip(0.2, 0.28)), RATIOS.log(), WEIGHTS).stats()
     assert stats.clip_fraction == pytest.approx(clipped)
     assert stats.masked_fraction == pytest.approx(dropped)
 
 
-def test_plausible_is_what_this_node_would_imitate_of_others() -> None:
+def test_plausible_is_what_this_node_would_imitate_of_others():
     laid_out = batch(
         row(first=0),
         row(own=False, first=1, trained=(True, False)),
@@ -180,7 +165,7 @@ def test_plausible_is_what_this_node_would_imitate_of_others() -> None:
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_what_another_has_summed_counts_as_if_it_had_been_summed_here(moved: bool) -> None:
+def test_what_another_has_summed_counts_as_if_it_had_been_summed_here(moved):
     together, parts = mixed(), (mixed(), mixed())
     for each in parts:
         each.add_unlikely(torch.tensor([True]))
@@ -190,7 +175,6 @@ def test_what_another_has_summed_counts_as_if_it_had_been_summed_here(moved: boo
     alone = UpdateSums()
     alone.add(parts[0])
     assert alone.stats() == parts[0].stats()
-    assert alone.plausible() == parts[0].plausible() != {}
-    assert alone.stats().unlikely == 1
+    assert alone.plausible() == parts[0].plausible() != {} and alone.stats().unlikely == 1
     stats = together.stats()
     assert (stats.tokens_trained, stats.unlikely, stats.staleness) == (21, 2, (3, 0, 3, 3))

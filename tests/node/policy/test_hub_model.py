@@ -114,14 +114,13 @@ def node(tmp_path: Path) -> Command:
     return run
 
 
-def test_a_hub_that_never_answers_ends_a_start_with_the_remedy(node: Command, silent: str) -> None:
+def test_a_hub_that_never_answers_ends_a_start_with_the_remedy(node, silent):
     ended = node(silent, "join", "--rounds", "1")
-    assert ended.returncode == 2
-    assert f"{silent} did not answer within 3 s" in ended.stderr
+    assert ended.returncode == 2 and f"{silent} did not answer within 3 s" in ended.stderr
     assert "HF_ENDPOINT" in ended.stderr and "Traceback" not in ended.stderr
 
 
-def test_nobody_at_the_address_of_the_hub_is_told_as_well(node: Command) -> None:
+def test_nobody_at_the_address_of_the_hub_is_told_as_well(node):
     with socket.create_server(("127.0.0.1", 0)) as was_there:
         left = f"http://127.0.0.1:{was_there.getsockname()[1]}"
     ended = node(left, "join", "--rounds", "1")
@@ -130,10 +129,9 @@ def test_nobody_at_the_address_of_the_hub_is_told_as_well(node: Command) -> None
 
 
 def test_a_model_is_fetched_once_with_its_progress_and_read_without_the_hub(
-    node: Command, hub: str, silent: str, tmp_path: Path
-) -> None:
-    assert node(hub, "join", "--rounds", "1").returncode == 0
-    assert Hub.gone == set(FILES)
+    node, hub, silent, tmp_path
+):
+    assert node(hub, "join", "--rounds", "1").returncode == 0 and Hub.gone == set(FILES)
     log = (tmp_path / "swarm-run" / "node.log").read_text()
     assert f"start: fetching {MODEL}: " in log and " MB, about " in log
 
@@ -141,11 +139,10 @@ def test_a_model_is_fetched_once_with_its_progress_and_read_without_the_hub(
     assert node(hub, "eval", "--model", MODEL, "--tasks", "1", "--samples", "1").returncode == 0
     assert Hub.gone == set()
     ended = node(silent, "eval", "--model", MODEL, "--tasks", "1", "--samples", "1")
-    assert ended.returncode == 0
-    assert "What the cache has of it is used" in ended.stderr
+    assert ended.returncode == 0 and "What the cache has of it is used" in ended.stderr
 
 
-def test_a_model_that_the_hub_does_not_have_is_told_by_its_name(node: Command, hub: str) -> None:
+def test_a_model_that_the_hub_does_not_have_is_told_by_its_name(node, hub):
     assert node(hub, "init", ".").returncode == 0
     ended = node(hub, "eval", "--model", "somebody/else", "--tasks", "1")
     assert ended.returncode != 0

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import huggingface_hub
@@ -10,13 +15,16 @@ import pytest
 from huggingface_hub import ModelInfo, constants
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
+from node.config.learning import PolicySection
 from node.errors import ConfigError
-from node.policy import model_source as model_source_module
+from node.policy import model_source
 from node.policy.model_files import PolicyError
 from node.policy.model_source import check_model, wanted
-from tests.support import saved_policy
+from node.policy.policy import Policy
+from tests.support import CHAT, character_tokenizer, random_policy, saved_policy
 
 HUB = "somebody/some-model"
+MISSING = RepositoryNotFoundError.__new__(RepositoryNotFoundError)
 
 
 @pytest.fixture(autouse=True)
@@ -25,26 +33,22 @@ def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 
 
-def hub(monkeypatch: pytest.MonkeyPatch, answer: Exception | None) -> list[str]:
-    """A hub that answers so; what it was asked for."""
-    asked: list[str] = []
+def hub(monkeypatch, answer=None, **about) -> list[tuple[str, float]]:
+    """A hub that answers so; what it was asked for, and with which patience."""
+    asked = []
 
-    def info(self: object, model: str, timeout: float) -> ModelInfo:
-        asked.append(model)
+    def info(self, model, timeout):
+        asked.append((model, timeout))
         if answer:
             raise answer
-        return ModelInfo(id=model)
+        return ModelInfo(id=model, **about)
 
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", info)
     return asked
 
 
-def missing() -> RepositoryNotFoundError:
-    return RepositoryNotFoundError.__new__(RepositoryNotFoundError)
-
-
-def test_what_is_here_is_not_asked_for(tmp_path: Path, monkeypatch) -> None:
-    asked = hub(monkeypatch, missing())
+def test_what_is_here_is_not_asked_for(tmp_path, monkeypatch):
+    asked = hub(monkeypatch, MISSING)
     saved_policy(tmp_path / "model")
     for model in ("tiny", "tiny-wide", str(tmp_path / "model")):
         check_model(model)
@@ -55,39 +59,38 @@ def test_what_is_here_is_not_asked_for(tmp_path: Path, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("model", ["/nowhere", "./nowhere", "~/nowhere", "a/b/c", "C:\\models"])
-def test_a_name_that_can_only_be_a_folder_is_no_hub_id(model: str, monkeypatch) -> None:
-    asked = hub(monkeypatch, None)
+def test_a_name_that_can_only_be_a_folder_is_no_hub_id(model, monkeypatch, tmp_path):
+    asked = hub(monkeypatch)
     with pytest.raises(PolicyError, match=r"policy\.model: .*no such folder.*save_pretrained"):
         check_model(model)
+    with pytest.raises(PolicyError, match=r"no config\.json in this folder"):
+        check_model(str(tmp_path))
     assert asked == []
 
 
-def test_a_folder_without_a_model_is_told(tmp_path: Path) -> None:
-    with pytest.raises(PolicyError, match=r"no config\.json in this folder"):
-        check_model(str(tmp_path))
-
-
-def test_a_model_that_the_hub_has_is_there(monkeypatch) -> None:
-    asked = hub(monkeypatch, None)
+def test_a_model_that_the_hub_has_is_there_and_offline_only_the_cache_counts(monkeypatch):
+    asked = hub(monkeypatch)
     check_model(HUB)
-    assert asked == [HUB]
+    assert [model for model, _ in asked] == [HUB]
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(PolicyError, match="not in the cache, and HF_HUB_OFFLINE"):
+        check_model(HUB)
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize(
     ("answer", "said"),
-    [(missing(), "no such model at the hub"), (OSError("no route"), "cannot be asked: no route")],
+    [(MISSING, "no such model at the hub"), (OSError("no route"), "cannot be asked: no route")],
 )
-def test_what_the_hub_answers_is_said(monkeypatch, answer: Exception, said: str) -> None:
+def test_what_the_hub_answers_is_said(monkeypatch, answer, said):
     hub(monkeypatch, answer)
     with pytest.raises(PolicyError, match=said):
         check_model(HUB)
 
 
 @pytest.mark.parametrize("answer", [TimeoutError(), None])
-def test_a_hub_that_does_not_answer_is_told_with_what_to_do(
-    monkeypatch, answer: Exception | None
-) -> None:
-    monkeypatch.setattr(model_source_module, "PATIENCE_SECONDS", 0.01)
+def test_a_hub_that_does_not_answer_is_told_with_what_to_do(monkeypatch, answer):
+    monkeypatch.setattr(model_source, "PATIENCE_SECONDS", 0.01)
     waits = threading.Event()
     if answer:
         hub(monkeypatch, answer)
@@ -99,25 +102,18 @@ def test_a_hub_that_does_not_answer_is_told_with_what_to_do(
 
 
 @pytest.mark.parametrize("given", ["", "0", "soon", "-3", "1.5"])
-def test_seconds_for_a_slow_hub_are_a_whole_number(monkeypatch, given: str) -> None:
-    monkeypatch.setenv(model_source_module.PATIENCE_VARIABLE, given)
-    with pytest.raises(
-        ConfigError, match=f"{model_source_module.PATIENCE_VARIABLE}.*whole seconds"
-    ):
+def test_seconds_for_a_slow_hub_are_a_whole_number(monkeypatch, given):
+    name = model_source.PATIENCE_VARIABLE
+    monkeypatch.setenv(name, given)
+    with pytest.raises(ConfigError, match=f"{name}.*whole seconds"):
         check_model(HUB)
 
 
-def test_a_slow_hub_is_given_the_seconds_that_the_user_names(monkeypatch) -> None:
-    monkeypatch.setenv(model_source_module.PATIENCE_VARIABLE, "30")
-    asked: list[float] = []
-
-    def info(self: object, model: str, timeout: float) -> ModelInfo:
-        asked.append(timeout)
-        return ModelInfo(id=model)
-
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", info)
+def test_a_slow_hub_is_given_the_seconds_that_the_user_names(monkeypatch):
+    monkeypatch.setenv(model_source.PATIENCE_VARIABLE, "30")
+    asked = hub(monkeypatch)
     check_model(HUB)
-    assert asked == [30.0]
+    assert asked == [(HUB, 30.0)]
 
 
 @pytest.mark.parametrize(
@@ -128,32 +124,187 @@ def test_a_slow_hub_is_given_the_seconds_that_the_user_names(monkeypatch) -> Non
         (["pytorch_model.bin", "training_args.bin", "model.h5"], "pytorch_model.bin"),
     ],
 )
-def test_of_weights_in_several_formats_one_is_fetched(names: list[str], read: str) -> None:
+def test_of_weights_in_several_formats_one_is_fetched(names, read):
     texts = ["config.json", "merges.txt", "chat_template.jinja"]
     assert wanted([*names, *texts, "README.md"]) == [*texts, read]
 
 
 @pytest.mark.parametrize("refused", [True, False])
-def test_a_gated_model_is_for_those_who_were_let_in(monkeypatch, refused: bool) -> None:
-    def info(self: object, model: str, timeout: float) -> ModelInfo:
-        return ModelInfo(id=model, gated="manual")
-
-    def auth_check(self: object, model: str) -> None:
+def test_a_gated_model_is_for_those_who_were_let_in(monkeypatch, refused):
+    def auth_check(self, model):
         if refused:
             raise GatedRepoError.__new__(GatedRepoError)
 
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", info)
+    hub(monkeypatch, gated="manual")
     monkeypatch.setattr(huggingface_hub.HfApi, "auth_check", auth_check)
-    if not refused:
-        check_model(HUB)
-        return
-    with pytest.raises(PolicyError, match=r"it is gated.*Accept them.*hf auth login"):
+    said = r"it is gated.*Accept them.*hf auth login"
+    with pytest.raises(PolicyError, match=said) if refused else nullcontext():
         check_model(HUB)
 
 
-def test_offline_only_the_cache_counts(monkeypatch) -> None:
-    asked = hub(monkeypatch, None)
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return saved_policy(tmp_path / "model")
+
+
+def write(folder: Path, name: str = "config.json", **keys: object) -> None:
+    """Set keys of a json file; None takes one out."""
+    path = folder / name
+    found = {**json.loads(path.read_text()), **keys}
+    path.write_text(json.dumps({key: value for key, value in found.items() if value is not None}))
+
+
+def cut(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def shard(folder: Path, *, kept: int = 2) -> None:
+    """Split the weights over two files, of which so many are there."""
+    policy = random_policy()
+    (folder / "model.safetensors").unlink()
+    policy.model.save_pretrained(folder, max_shard_size="150KB")
+    shards = sorted(folder.glob("model-*.safetensors"))
+    assert len(shards) > 2
+    for path in shards[kept:]:
+        path.unlink()
+
+
+def quantised(method: str) -> Callable[[Path], None]:
+    return lambda folder: write(folder, quantization_config={"quant_method": method, "bits": 4})
+
+
+def of_class(name: str) -> Callable[[Path], None]:
+    return lambda folder: write(folder, architectures=[name])
+
+
+def with_file(name: str, data: bytes) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_bytes(data) and None
+
+
+def as_gguf(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+    (folder / "model-Q4_K_M.gguf").write_bytes(b"GGUF")
+
+
+def grow(folder: Path) -> None:
+    tokenizer = character_tokenizer()
+    tokenizer.add_tokens(["seven", "eleven"])
+    tokenizer.save_pretrained(folder)
+
+
+BAD: dict[str, tuple[Callable[[Path], None], str]] = {
+    "gptq": (
+        quantised("gptq"),
+        r"it is quantised \(gptq\).*Name the checkpoint.*policy\.lora_rank",
+    ),
+    "awq": (quantised("awq"), r"it is quantised \(awq\).*Name the checkpoint"),
+    "bitsandbytes": (quantised("bitsandbytes"), r"quantised \(bitsandbytes\).*Name the checkpoint"),
+    "a folder of GGUF": (as_gguf, r"GGUF holds weights.*llama\.cpp.*Name the checkpoint"),
+    "an encoder": (
+        of_class("BertForMaskedLM"),
+        r"it is BertForMaskedLM, which writes no text.*Name a causal language model",
+    ),
+    "an embedding model": (
+        of_class("Qwen3Model"),
+        r"it is Qwen3Model, which writes no text.*Name a causal language model",
+    ),
+    "a reward model": (
+        of_class("Qwen3ForSequenceClassification"),
+        r"it is Qwen3ForSequenceClassification.*Name a causal language model",
+    ),
+    "an encoder with a decoder": (
+        lambda folder: write(folder, is_encoder_decoder=True),
+        r"it is an encoder with a decoder.*Name a causal language model",
+    ),
+    "a tokenizer with more tokens": (grow, r"its tokenizer knows 100 tokens and the model 98.*Put"),
+    "another tokenizer": (
+        lambda folder: write(folder, vocab_size=151_936),
+        r"its tokenizer knows 98 tokens and the model 151936.*Put the tokenizer",
+    ),
+    "missing shards": (
+        lambda folder: shard(folder, kept=1),
+        r"\d of the \d files of its weights are missing: model-00002.*Fetch the model again",
+    ),
+    "a short file": (cut, r"model\.safetensors ends after \d+ of \d+ bytes.*Fetch the model again"),
+    "an empty file": (
+        with_file("model.safetensors", b""),
+        r"model\.safetensors ends after 0 of \d+ bytes.*Fetch",
+    ),
+    "a damaged header": (
+        with_file("model.safetensors", b"\2" + b"\0" * 7 + b"{]"),
+        r"the header of model\.safetensors is damaged.*Fetch",
+    ),
+    "no weights": (
+        lambda folder: (folder / "model.safetensors").unlink(),
+        r"there is neither model\.safetensors nor pytorch_model\.bin.*Fetch",
+    ),
+    "a configuration that is cut off": (
+        with_file("config.json", b'{"model_type": "qw'),
+        r"config\.json is not JSON.*Fetch",
+    ),
+}
+
+
+def load(folder: Path | str, **how) -> Policy:
+    return Policy.load(PolicySection(model=str(folder), device="cpu"), **how)
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_model_that_cannot_be_trained_is_one_line_with_the_remedy(case, folder):
+    spoil, said = BAD[case]
+    spoil(folder)
+    for look in (check_model, load):
+        with pytest.raises(PolicyError, match=rf"policy\.model: '{folder}' \(.*{said}") as told:
+            look(str(folder))
+        assert "\n" not in str(told.value)
+
+
+def test_whole_shards_and_a_model_with_a_few_ids_to_spare_are_taken(folder):
+    shard(folder, kept=99)
+    write(folder, vocab_size=105)
+    check_model(str(folder))
+
+
+def test_a_gguf_file_is_told_as_what_it_is(tmp_path):
+    with_file("model-Q8_0.gguf", b"GGUF")(tmp_path)
+    with pytest.raises(PolicyError, match=r"GGUF holds weights.*Name the checkpoint"):
+        check_model(str(tmp_path / "model-Q8_0.gguf"))
+
+
+def test_what_the_cache_has_half_of_is_refused_where_the_rest_cannot_be_fetched(
+    folder, monkeypatch
+):
+    here = str(folder / "config.json")
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: here)
+    shard(folder, kept=1)
+    check_model(HUB)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(PolicyError, match="not in the cache, and HF_HUB_OFFLINE"):
+    with pytest.raises(PolicyError, match=r"files of its weights are missing"):
         check_model(HUB)
-    assert asked == []
+
+
+def test_a_model_without_a_chat_template_is_loaded_and_that_is_told(folder):
+    told: list[str] = []
+    tokenizer = load(folder, tell=told.append).tokenizer
+    tokenizer.chat_template = CHAT
+    tokenizer.save_pretrained(folder)
+    load(folder, tell=told.append)
+    assert told == [f"{folder} has no chat template: prompts are given to it as plain text"]
+
+
+def test_a_model_without_an_end_of_sequence_token_is_refused(folder):
+    write(folder, "tokenizer_config.json", eos_token=None)
+    write(folder, eos_token_id=None)
+    (folder / "generation_config.json").unlink()
+    with pytest.raises(PolicyError, match=r"has no end-of-sequence token.*Set eos_token in"):
+        load(folder)
+
+
+def test_looking_at_a_model_imports_neither_torch_nor_transformers(folder):
+    code = (
+        "import sys; from node.policy.model_source import check_model; "
+        f"check_model({str(folder)!r}); assert not {{'torch', 'transformers'}} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.testing import assert_close
 from transformers import Qwen2Config
 
 from node.engines.engine import Sampling
@@ -17,7 +18,8 @@ from node.engines.transformers.kv_cache import growing_cache
 from node.policy import onednn_linear
 from node.policy.onednn_linear import OneDnnLinear, linear, packed, packed_product, quicken
 from node.policy.policy import Policy
-from tests.support import lone_logprobs, policy_of
+from tests.node.engines.test_transformers_engine import generated
+from tests.support import SHAPE, lone_logprobs, policy_of
 
 pytestmark = pytest.mark.skipif(
     not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN"
@@ -36,17 +38,19 @@ def drawn(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
-def both(shape: tuple[int, ...], biased: bool, frozen: bool) -> list[list[torch.Tensor | None]]:
+def both(shape, biased, frozen):
     """Product and gradients in float32 by oneDNN, and in float64 by torch."""
-    found = []
     for dtype, product in ((torch.float32, linear), (torch.float64, functional.linear)):
         x = drawn(*shape, WIDTH).to(dtype).requires_grad_()
         weight = drawn(640, WIDTH).to(dtype).requires_grad_(not frozen)
         bias = drawn(640).to(dtype).requires_grad_(not frozen) if biased else None
         y = product(x, weight, bias)
         y.square().sum().backward()
-        found.append([y.detach(), x.grad, weight.grad, None if bias is None else bias.grad])
-    return found
+        yield [y.detach(), x.grad, weight.grad, None if bias is None else bias.grad]
+
+
+def error(found: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    return (found.double() - exact).abs().max() / exact.abs().max()
 
 
 @pytest.mark.parametrize("biased", [True, False])
@@ -54,29 +58,21 @@ def both(shape: tuple[int, ...], biased: bool, frozen: bool) -> list[list[torch.
 @pytest.mark.parametrize("shape", [(1,), (8,), (3, 50), (2, 3, 7), (130, 1)])
 def test_products_and_gradients_are_those_of_exact_arithmetic(shape, biased, frozen):
     for ours, exact in zip(*both(shape, biased, frozen), strict=True):
-        if exact is None:
-            assert ours is None
-        else:
-            error = (ours.double() - exact).abs().max() / exact.abs().max()
-            assert error < 1e-5
+        assert ours is None if exact is None else error(ours, exact) < 1e-5
 
 
-def test_a_transposed_input_is_read_as_it_lies():
+def test_a_transposed_input_is_read_as_it_lies_and_a_small_product_is_torchs_own():
     x, weight = drawn(WIDTH, 64).float().t(), drawn(640, WIDTH).float()
-    torch.testing.assert_close(
-        linear(x, weight, None), functional.linear(x, weight), rtol=0, atol=1e-3
-    )
-
-
-def test_a_small_product_is_torchs_own_to_the_last_bit():
-    x, weight = drawn(2, WIDTH).float(), drawn(640, WIDTH).float()
+    assert_close(linear(x, weight, None), functional.linear(x, weight), rtol=0, atol=1e-3)
+    x = drawn(2, WIDTH).float()
     assert torch.equal(linear(x, weight, None), functional.linear(x, weight))
 
 
-def test_large_plain_layers_in_float32_change_and_no_others():
+def test_large_plain_layers_in_float32_change_where_that_is_quicker_and_no_others(monkeypatch):
     class Own(nn.Linear):
         pass
 
+    kinds = {"large": OneDnnLinear, "small": nn.Linear, "bf16": nn.Linear, "own": Own}
     model = nn.ModuleDict(
         {
             "large": nn.Linear(WIDTH, WIDTH),
@@ -87,34 +83,16 @@ def test_large_plain_layers_in_float32_change_and_no_others():
     )
     before = set(model.state_dict())
     assert quicken(model) == 1
-    assert {name: type(x) for name, x in model.items()} == {
-        "large": OneDnnLinear,
-        "small": nn.Linear,
-        "bf16": nn.Linear,
-        "own": Own,
-    }
-    assert set(model.state_dict()) == before
-    assert quicken(model) == 0
-
-
-def test_where_torch_is_as_quick_nothing_changes(monkeypatch):
+    assert {name: type(x) for name, x in model.items()} == kinds
+    assert set(model.state_dict()) == before and quicken(model) == 0
     monkeypatch.setattr(onednn_linear, "quicker", lambda: False)
     assert quicken(nn.Linear(WIDTH, WIDTH)) == 0
 
 
 def wide_policy() -> Policy:
-    config = Qwen2Config(
-        vocab_size=98,
-        hidden_size=WIDTH,
-        intermediate_size=2 * WIDTH,
-        num_hidden_layers=2,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        max_position_embeddings=256,
-        bos_token_id=None,
-        initializer_range=0.05,
-    )
-    return policy_of(config, "wide", 0)
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "initializer_range": 0.05}
+    sizes = {"hidden_size": WIDTH, "intermediate_size": 2 * WIDTH}
+    return policy_of(Qwen2Config(**{**SHAPE, **sizes, **heads}), "wide", 0)
 
 
 def test_a_model_of_large_layers_is_sampled_and_learned_from_alike():
@@ -133,7 +111,7 @@ def test_a_models_gradients_are_those_of_plain_layers(monkeypatch):
         model(input_ids=ids, labels=ids).loss.backward()
         gradients.append({name: p.grad for name, p in model.named_parameters()})
     for name, plain in gradients[1].items():
-        torch.testing.assert_close(gradients[0][name], plain, rtol=1e-3, atol=1e-6)
+        assert_close(gradients[0][name], plain, rtol=1e-3, atol=1e-6)
 
 
 def test_adapters_go_around_large_layers():
@@ -143,8 +121,7 @@ def test_adapters_go_around_large_layers():
     ids = torch.arange(90)[None]
     adapted(input_ids=ids, labels=ids).loss.backward()
     trained = {name for name, p in model.named_parameters() if p.grad is not None}
-    assert trained
-    assert all("lora_" in name for name in trained)
+    assert trained and all("lora_" in name for name in trained)
 
 
 def test_the_choice_between_the_two_draws_nobodys_numbers(monkeypatch):
@@ -163,46 +140,31 @@ def test_a_matrix_that_is_laid_out_multiplies_as_exact_arithmetic_does(rows, bia
     laid_out = packed(weight.float())
     assert laid_out is not None
     ours = packed_product(x.float(), laid_out, None if bias is None else bias.float())
-    exact = functional.linear(x, weight, bias)
-    assert (ours.double() - exact).abs().max() / exact.abs().max() < 1e-5
-
-
-def test_small_matrices_are_not_laid_out(monkeypatch):
-    monkeypatch.setattr(onednn_linear, "packing_pays", lambda dtype: True)
-    assert packed(drawn(64, 64).float()) is None
+    assert error(ours, functional.linear(x, weight, bias)) < 1e-5
+    assert packed(drawn(64, 64).float()) is None, "small matrices are not laid out"
 
 
 @pytest.mark.parametrize("trained", [True, False])
 def test_weights_are_laid_out_for_long_completions_of_a_model_that_is_trained(trained, monkeypatch):
+    laid_out, policy = [], wide_policy()
     monkeypatch.setattr(onednn_linear, "packing_pays", lambda dtype: True)
-    laid_out = []
-
-    def note(weight: torch.Tensor) -> torch.Tensor | None:
-        laid_out.append(weight.shape)
-        return packed(weight)
-
-    monkeypatch.setattr(fused_decoder, "packed", note)
-    policy = wide_policy()
+    monkeypatch.setattr(
+        fused_decoder, "packed", lambda weight: laid_out.append(weight.shape) or packed(weight)
+    )
     policy.model.requires_grad_(trained)
     prompts = [[1, 2, 3], [4, 5, 6, 7, 8]]
     for tokens in (PACKED_STEPS - 1, PACKED_STEPS):
-        sampling = Sampling(max_new_tokens=tokens, greedy=True)
-        for prompt, (sample,) in zip(
-            prompts, TransformersEngine(policy, seed=0).generate(prompts, 1, sampling), strict=True
-        ):
-            output = policy.model.generate(
-                torch.tensor([prompt]), do_sample=False, max_new_tokens=tokens
-            )
-            assert sample.tokens.ids == tuple(output[0, len(prompt) :].tolist())
+        greedy = Sampling(max_new_tokens=tokens, greedy=True)
+        groups = TransformersEngine(policy, seed=0).generate(prompts, 1, greedy)
+        for prompt, (sample,) in zip(prompts, groups, strict=True):
+            assert sample.tokens.ids == generated(policy, prompt, tokens)
             expected = lone_logprobs(policy, prompt, sample.tokens.ids)
-            torch.testing.assert_close(
-                torch.tensor(sample.tokens.logprobs), expected, rtol=0, atol=1e-4
-            )
+            assert_close(torch.tensor(sample.tokens.logprobs), expected, rtol=0, atol=1e-4)
     assert len(laid_out) == (11 if trained else 0)
 
 
 def test_what_this_processor_cannot_lay_out_is_left_as_it_is(monkeypatch):
-    def refuse(weight: torch.Tensor) -> torch.Tensor:
+    def refuse(weight):
         raise RuntimeError("not on this processor")
 
     monkeypatch.setattr(onednn_linear, "lay_out", refuse)

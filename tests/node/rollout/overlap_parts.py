@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import Any
 
 from node.config.config import Config
 from node.config.learning import MixtureSection
 from node.config.sections import ScheduleSection
 from node.engines.engine import Sample, Sampling, SamplingRequest
+from node.monitor.record import Stopwatch
 from node.policy.policy import Policy
 from node.rollout.async_generator import AsyncRolloutGenerator, StalenessWindow
 from node.rollout.generator import Generator, TaskIndexes
@@ -128,8 +130,7 @@ class VirtualEngine:
         while len(trajectory.tokens.ids) < length:
             trajectory = replace(trajectory, tokens=self._grown(trajectory))
         begun, finish = trajectory.tokens, Finish.LENGTH if length == CAP else Finish.STOP
-        text = self._policy.decode(begun.ids)
-        return Sample(begun, finish, text)
+        return Sample(begun, finish, self._policy.decode(begun.ids))
 
     def _grown(self, trajectory: SamplingRequest) -> Tokens:
         begun = trajectory.tokens
@@ -185,19 +186,13 @@ class Parts:
         threads: Executor | None = None,
     ) -> AsyncRolloutGenerator:
         self.unfinished = UnfinishedGroups(self.journal)
-        self.window = StalenessWindow(staleness, oversample=share, version=version)
+        self.window = StalenessWindow(staleness, over_provision=share, version=version)
+        settings = (self.teacher, LIMITS, self.sampling, self.unfinished)
         return AsyncRolloutGenerator(
             self.tasks,
             policy=self.policy,
             engine=self.engine,
-            writer=GroupWriter(
-                self.policy,
-                self.engine,
-                self.teacher,
-                LIMITS,
-                self.sampling,
-                self.unfinished,
-            ),
+            writer=GroupWriter(self.policy, self.engine, *settings),
             group_size=GROUP,
             window=self.window,
             unfinished=self.unfinished,
@@ -206,31 +201,35 @@ class Parts:
             counters=self.counters,
         )
 
+    def begun(self, staleness: int = 1, **how: Any) -> AsyncRolloutGenerator:
+        """A source whose first update is written."""
+        source = self.overlapping(staleness, **how)
+        source.generate(3, Stopwatch())
+        return source
+
     def rounds(
         self, source, *, size: int = 3, done: int = 0, sleep_mode: bool = False
     ) -> TrainingLoop:
-        clock = VirtualClock(0.0)
-        pool = Pool(self.journal, 8, 60.0, clock, self.counters)
+        clock, counters = VirtualClock(0.0), self.counters
+        pool = Pool(self.journal, 8, 60.0, clock, counters)
         config = Config.with_overrides({"learner.lr": 1e-3, "mixture.correction": "none"})
-        trained = TrainedPolicy(config, self.policy, self.counters, self.engine)
+        trained = TrainedPolicy(config, self.policy, counters, self.engine)
         self.learner, trained.sleep_mode = trained.learner, sleep_mode
         self.outcomes: list[Outcome] = []
         self.published: list[tuple[int, int]] = []
+        experience = Experience.around(pool, self.journal, clock, counters)
+        intake = Intake(self.policy, GroupLimits(1, 1), {}, b"", counters)
+        mixture = Mixture(MixtureSection(external=0), 0)
         return TrainingLoop(
             source=source,
-            external=ExternalGroups(
-                Experience.around(pool, self.journal, clock, self.counters),
-                Mixture(MixtureSection(external=0), 0),
-                Intake(self.policy, GroupLimits(1, 1), {}, b"", self.counters),
-                self.counters,
-            ),
+            external=ExternalGroups(experience, mixture, intake, counters),
             trained=trained,
             evaluate=lambda: 0.0,
             publish=lambda groups: self.published.extend((g.epoch, g.index) for g in groups),
             save=lambda number: None,
             rate=lambda number, reward: False,
             report=self.outcomes.append,
-            counters=self.counters,
+            counters=counters,
             local=size,
             schedule=ScheduleSection(checkpoint_every=1 << 30),
             round=done,

@@ -3,13 +3,14 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from itertools import cycle
+from typing import Any
 
 import pytest
 
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.errors import NodeError
-from node.evaluation.evaluator import Evaluator
+from node.evaluation.evaluator import Evaluation, Evaluator
 from node.monitor.record import Stopwatch
 from node.rollout.generator import MANY_UNBUILT, MANY_UNFIT, Generator, TaskIndexes
 from node.tasks.curriculum import TaskSampler
@@ -38,48 +39,61 @@ class Teacher(Scorer):
         return Verdict("?", (1.0,) * len(texts))
 
 
-def generator(teacher: Teacher, counters: Counters) -> Generator:
-    policy = random_policy()
-    clock = SystemClock()
+def generator(teacher: Teacher, counters: Counters, **changes: Any) -> Generator:
+    policy, clock = random_policy(), changes.pop("clock", SystemClock())
     return Generator(
-        author=bytes(32),
-        policy=policy,
-        engine=TransformersEngine(policy, seed=0),
-        verifier=teacher,
-        sampler=TaskSampler([("sums", 0)], {}, random.Random(0)),
-        indexes=TaskIndexes(Journal(MEMORY, clock), clock, 60.0, 100, random.Random(0)),
-        sampling=Sampling(max_new_tokens=2),
-        group_size=2,
-        counters=counters,
+        **{
+            "author": bytes(32),
+            "policy": policy,
+            "engine": TransformersEngine(policy, seed=0),
+            "verifier": teacher,
+            "sampler": TaskSampler([("sums", 0)], {}, random.Random(0)),
+            "indexes": TaskIndexes(Journal(MEMORY, clock), clock, 60.0, 100, random.Random(0)),
+            "sampling": Sampling(max_new_tokens=2),
+            "group_size": 2,
+            "counters": counters,
+            **changes,
+        }
     )
 
 
-def test_a_task_whose_prompt_does_not_fit_the_context_is_left_out_and_counted() -> None:
+def evaluated(teacher: Teacher, counters: Counters, *samples: int) -> Evaluation:
+    policy, sampling = random_policy(), Sampling(max_new_tokens=2)
+    tasks = [TaskRef("sums", 0, seed, Split.HELDOUT) for seed in range(4)]
+    engine = TransformersEngine(policy, seed=0)
+    return Evaluator(policy, engine, teacher, tasks, sampling, counters).evaluate(*samples)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "indexes", "counter"),
+    [((5, LONG), [0, 2], "own_prompts_too_long"), ((0, 5), [1, 3], "own_prompts_empty")],
+)
+def test_a_task_whose_prompt_is_empty_or_does_not_fit_the_context_is_left_out_and_counted(
+    lengths, indexes, counter
+):
     counters = Counters()
-    groups = generator(Teacher(), counters).generate(4, Stopwatch())
-    assert [g.group.index for g in groups] == [0, 2]
-    assert counters.snapshot() == {"own_prompts_too_long": 2}
+    groups = generator(Teacher(lengths), counters).generate(4, Stopwatch())
+    assert [g.group.index for g in groups] == indexes
+    assert counters.snapshot() == {counter: 2}
 
 
-def test_a_policy_that_no_prompt_fits_is_refused_with_both_lengths() -> None:
+def test_a_policy_that_no_prompt_fits_is_refused_with_both_lengths():
     made = generator(Teacher((LONG, LONG + 7)), Counters())
     for _ in range(MANY_UNFIT - 1):
         assert made.generate(1, Stopwatch()) == []
-    with pytest.raises(
-        NodeError, match=r"9 in a row have 600 to 607 .*context 512\. Choose a model"
-    ):
+    said = r"9 in a row have 600 to 607 .*context 512\. Choose a model"
+    with pytest.raises(NodeError, match=said):
         made.generate(2, Stopwatch())
 
 
-class Moody(Teacher):
-    """Asks questions that are too long and short ones, a call of each in turn."""
+def test_long_prompts_now_and_then_end_nothing_however_few_are_asked_at_a_time():
+    class Moody(Teacher):
+        """Asks questions that are too long and short ones, a call of each in turn."""
 
-    def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
-        self._lengths = self._lengths[::-1]
-        return ["?" * self._lengths[0]] * len(tasks)
+        def prompts(self, tasks):
+            self._lengths = self._lengths[::-1]
+            return ["?" * self._lengths[0]] * len(tasks)
 
-
-def test_long_prompts_now_and_then_end_nothing_however_few_are_asked_at_a_time() -> None:
     counters = Counters()
     made = generator(Moody(), counters)
     groups = [group for _ in range(2 * MANY_UNFIT) for group in made.generate(1, Stopwatch())]
@@ -87,20 +101,8 @@ def test_long_prompts_now_and_then_end_nothing_however_few_are_asked_at_a_time()
     assert counters.snapshot() == {"own_prompts_too_long": MANY_UNFIT}
 
 
-def test_a_prompt_without_a_token_is_left_out_and_counted() -> None:
-    counters = Counters()
-    groups = generator(Teacher((0, 5)), counters).generate(4, Stopwatch())
-    assert [g.group.index for g in groups] == [1, 3]
-    assert counters.snapshot() == {"own_prompts_empty": 2}
-
-
-def test_a_held_out_task_that_does_not_fit_is_unsolved() -> None:
-    policy = random_policy()
-    tasks = [TaskRef("sums", 0, seed, Split.HELDOUT) for seed in range(4)]
-    engine = TransformersEngine(policy, seed=0)
-    sampling = Sampling(max_new_tokens=2)
-    evaluator = Evaluator(policy, engine, Teacher(), tasks, sampling, Counters())
-    assert evaluator.evaluate().rewards == ((1.0,), (0.0,), (1.0,), (0.0,))
+def test_a_held_out_task_that_does_not_fit_is_unsolved():
+    assert evaluated(Teacher(), Counters()).rewards == ((1.0,), (0.0,), (1.0,), (0.0,))
 
 
 class Strict(Teacher):
@@ -116,31 +118,20 @@ class Strict(Teacher):
         return super().prompts(tasks)
 
 
-def evaluator(teacher: Teacher, counters: Counters) -> Evaluator:
-    policy = random_policy()
-    engine = TransformersEngine(policy, seed=0)
-    tasks = [TaskRef("sums", 0, seed, Split.HELDOUT) for seed in range(4)]
-    return Evaluator(policy, engine, teacher, tasks, Sampling(max_new_tokens=2), counters)
-
-
-def test_a_held_out_task_that_cannot_be_built_is_unsolved_counted_and_told() -> None:
+def test_a_held_out_task_that_cannot_be_built_is_unsolved_counted_and_told():
     counters = Counters()
-    evaluation = evaluator(Strict((0, 2, 3)), counters).evaluate(2)
+    evaluation = evaluated(Strict((0, 2, 3)), counters, 2)
     assert evaluation.rewards == ((1.0, 1.0), (0.0, 0.0), (1.0, 1.0), (1.0, 1.0))
     assert evaluation.unbuilt == 1
     assert counters.snapshot() == {"heldout_unbuilt{reason=crashed}": 1}
 
 
-def test_where_no_task_can_be_built_neither_evaluation_nor_generation_goes_on() -> None:
+def test_where_no_task_can_be_built_neither_evaluation_nor_generation_goes_on():
+    """However few are asked for at a time."""
     with pytest.raises(JudgeRefused, match="none of 4 tasks"):
-        evaluator(Strict(()), Counters()).evaluate()
+        evaluated(Strict(()), Counters())
     with pytest.raises(JudgeRefused, match="none of 8 tasks"):
         generator(Strict(()), Counters()).generate(MANY_UNBUILT, Stopwatch())
-
-
-def test_eight_tasks_in_a_row_that_cannot_be_built_end_generation_however_few_are_asked_for() -> (
-    None
-):
     made = generator(Strict(()), Counters())
     assert [made.generate(1, Stopwatch()) for _ in range(MANY_UNBUILT - 1)] == [[]] * 7
     with pytest.raises(JudgeRefused, match="none of 8 tasks"):
@@ -184,20 +175,11 @@ class Asking(Teacher):
         return Verdict("?", tuple(float(n) for n in range(len(texts))))
 
 
-def test_a_group_is_what_its_task_says_and_its_seed_follows_from_it(caplog) -> None:
+def test_a_group_is_what_its_task_says_and_its_seed_follows_from_it(caplog):
     author, clock = b"\x07" * 32, VirtualClock(6000.0)
-    policy, sampler, teacher, counters = random_policy(), Noting(), Asking(), Counters()
-    made = Generator(
-        author=author,
-        policy=policy,
-        engine=TransformersEngine(policy, seed=0),
-        verifier=teacher,
-        sampler=sampler,
-        indexes=TaskIndexes(Journal(MEMORY, clock), clock, 60.0, 100, random.Random(0)),
-        sampling=Sampling(max_new_tokens=2),
-        group_size=3,
-        counters=counters,
-    )
+    sampler, teacher, counters = Noting(), Asking(), Counters()
+    asked_for = {"author": author, "sampler": sampler, "clock": clock, "group_size": 3}
+    made = generator(teacher, counters, **asked_for)
     epoch = epoch_of(clock.time(), 60.0)
     teacher.lost = {task_seed(author, epoch, index) for index in range(4)}
     groups = [each.group for each in made.generate(12, Stopwatch())]
@@ -205,8 +187,7 @@ def test_a_group_is_what_its_task_says_and_its_seed_follows_from_it(caplog) -> N
     assert {g.epoch for g in groups} == {epoch} and {g.level for g in groups} == {0, 1}
     assert all(len(g.completions) == 3 and g.rewards == (0.0, 1.0, 2.0) for g in groups)
     assert sampler.seen == [((g.env, g.level), g.rewards) for g in groups]
-    asked = {task for task, _ in teacher.scored}
-    unscored = {task.seed for task in asked - drawn}
+    unscored = {task.seed for task, _ in teacher.scored if task not in drawn}
     assert unscored and unscored <= teacher.lost
     assert {count for *_, count in teacher.scored} == {3}
     assert {task.split for task in teacher.built} == {Split.TRAIN}
@@ -216,6 +197,6 @@ def test_a_group_is_what_its_task_says_and_its_seed_follows_from_it(caplog) -> N
     assert unbuilt == lost - len(unscored) > 0
 
 
-def test_who_is_told_to_choose_a_longer_context_is_told_how_long_prompts_are(caplog) -> None:
+def test_who_is_told_to_choose_a_longer_context_is_told_how_long_prompts_are(caplog):
     generator(Teacher((5, LONG, LONG + 7)), Counters()).generate(3, Stopwatch())
     assert f"2 of 3 prompts, of up to {LONG + 7} tokens, do not fit" in caplog.text

@@ -52,8 +52,7 @@ class AnyOrder(RuleBasedStateMachine):
     def take(self) -> None:
         version = self.window.version
         tickets = self.window.take()
-        assert len(tickets) == self.sizes[version]
-        assert set(tickets) <= self.settled
+        assert len(tickets) == self.sizes[version] and set(tickets) <= self.settled
         assert all(version - self.begun.pop(ticket) <= self.staleness for ticket in tickets)
         self.settled -= set(tickets)
         self.trained += len(tickets)
@@ -109,8 +108,8 @@ TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=40, deadl
     st.sampled_from([0.0, 0.25, 1.0]),
     st.integers(1, 8),
 )
-def test_nothing_expires_whatever_finishes_when(draw, staleness, share, size) -> None:
-    window = StalenessWindow(staleness, oversample=min(share, staleness))
+def test_nothing_expires_whatever_finishes_when(draw, staleness, share, size):
+    window = StalenessWindow(staleness, over_provision=min(share, staleness))
     for _ in range(12):
         window.plan(draw.randint(1, size))
         assert not window.expire()
@@ -133,52 +132,6 @@ def filled(staleness: int, size: int = 2, *, share: float = 0.0) -> StalenessWin
     return window
 
 
-def test_no_staleness_begins_one_update_at_a_time_and_waits_for_all_of_it() -> None:
-    window = filled(0)
-    assert window.capacity == 0
-    window.settle(1)
-    assert not window.complete
-    window.settle(0)
-    assert window.complete and window.take() == [0, 1]
-    window.plan(3)
-    assert window.capacity == 3
-
-
-def test_an_update_takes_what_is_complete_and_waits_for_what_would_be_too_old() -> None:
-    window = filled(1)
-    for ticket in (1, 2, 3):
-        window.settle(ticket)
-    assert window.complete and window.take() == [1, 2]
-    window.plan(2)
-    for _ in range(window.capacity):
-        window.settle(window.begin())
-    assert not window.complete, "group 0 is due"
-    window.settle(0)
-    assert window.complete and window.take() == [0, 3]
-
-
-def test_over_provision_bounds_the_groups_that_run_at_a_time() -> None:
-    window = filled(2, 4, share=0.5)
-    assert window.capacity == 0
-    window.settle(0)
-    assert window.capacity == 1
-
-
-def test_groups_of_a_run_with_a_looser_bound_expire() -> None:
-    window = StalenessWindow(1, version=5)
-    for ticket, version in enumerate((3, 4, 5)):
-        window.resume(ticket, version)
-    window.plan(2)
-    assert window.expire() == [0]
-    assert window.capacity == 2
-
-
-@pytest.mark.parametrize("staleness", [0, 1, 3])
-def test_an_update_of_no_own_groups_is_complete_at_once(staleness: int) -> None:
-    window = filled(staleness, 0)
-    assert window.complete and window.take() == []
-
-
 def resumed(staleness: int, versions: list[int], *, version: int, size: int) -> StalenessWindow:
     window = StalenessWindow(staleness, version=version)
     for ticket, begun in enumerate(versions):
@@ -187,31 +140,64 @@ def resumed(staleness: int, versions: list[int], *, version: int, size: int) -> 
     return window
 
 
-def test_what_exactly_fits_into_later_updates_is_not_waited_for() -> None:
-    window = resumed(2, [0, 0, 0, 0, 1, 1], version=1, size=2)
-    for ticket in (0, 1):
+def settled(window: StalenessWindow, *tickets: int) -> StalenessWindow:
+    for ticket in tickets:
         window.settle(ticket)
-    assert window.complete, "groups 2 and 3 fit into the next update"
+    return window
 
 
-def test_groups_that_are_not_due_yet_may_wait_for_any_of_the_updates_left_to_them() -> None:
-    window = resumed(3, [0, 0, 0], version=1, size=1)
-    window.settle(0)
-    assert window.complete, "there are two updates for groups 1 and 2"
+def test_no_staleness_begins_one_update_at_a_time_and_waits_for_all_of_it():
+    window = filled(0)
+    assert window.capacity == 0 and not settled(window, 1).complete
+    assert settled(window, 0).complete and window.take() == [0, 1]
+    window.plan(3)
+    assert window.capacity == 3
 
 
-def test_more_than_fit_are_not_waited_for_once_all_of_them_are_settled() -> None:
+def test_an_update_takes_what_is_complete_and_waits_for_what_would_be_too_old():
+    window = settled(filled(1), 1, 2, 3)
+    assert window.complete and window.take() == [1, 2]
+    window.plan(2)
+    for _ in range(window.capacity):
+        window.settle(window.begin())
+    assert not window.complete, "group 0 is due"
+    assert settled(window, 0).complete and window.take() == [0, 3]
+
+
+def test_over_provision_bounds_the_groups_that_run_at_a_time():
+    window = filled(2, 4, share=0.5)
+    assert window.capacity == 0 and settled(window, 0).capacity == 1
+
+
+def test_groups_of_a_run_with_a_looser_bound_expire():
+    window = resumed(1, [3, 4, 5], version=5, size=2)
+    assert window.expire() == [0] and window.capacity == 2
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+def test_an_update_of_no_own_groups_is_complete_at_once(staleness):
+    window = filled(staleness, 0)
+    assert window.complete and window.take() == []
+
+
+@pytest.mark.parametrize(
+    ("staleness", "versions", "size", "done"),
+    [(2, [0, 0, 0, 0, 1, 1], 2, (0, 1)), (3, [0, 0, 0], 1, (0,))],
+    ids=["2 and 3 fit into the next", "two updates are left for 1 and 2"],
+)
+def test_what_exactly_fits_into_later_updates_is_not_waited_for(staleness, versions, size, done):
+    assert settled(resumed(staleness, versions, version=1, size=size), *done).complete
+
+
+def test_more_than_fit_are_not_waited_for_once_all_of_them_are_settled():
     window = resumed(1, [0, 0, 0], version=1, size=1)
-    for ticket in (0, 1):
-        window.settle(ticket)
-    assert not window.complete, "group 2 is too old for the update after"
-    window.settle(2)
-    assert window.complete and window.take() == [0]
+    assert not settled(window, 0, 1).complete, "group 2 is too old for the update after"
+    assert settled(window, 2).complete and window.take() == [0]
     window.plan(1)
     assert window.expire() == [1, 2]
 
 
-def test_new_tickets_go_on_behind_those_of_an_earlier_run() -> None:
+def test_new_tickets_go_on_behind_those_of_an_earlier_run():
     window = StalenessWindow(1)
     window.resume(5, 0)
     assert window.begin() == 6

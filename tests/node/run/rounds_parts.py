@@ -14,7 +14,6 @@ from node.rollout.replay import SemiOnline, SuccessPool
 from node.run.outcome import Outcome, Rules
 from node.run.training_loop import TrainingLoop
 from node.run.update_groups import ExternalGroups, TrainedPolicy
-from protocol.rollout import Group
 from swarm.common.clock import VirtualClock
 from swarm.groups import TaskRef
 from swarm.journal import MEMORY, Journal
@@ -39,9 +38,8 @@ class Half(Teacher):
 
     def judge(self, task: TaskRef, texts: Sequence[str]) -> Verdict:
         self.calls += 1
-        if self.calls % 2:
-            return super().judge(task, texts)
-        return Verdict("?", (0.0,) * len(texts))
+        teacher = super() if self.calls % 2 else Nothing()
+        return teacher.judge(task, texts)
 
 
 class Nothing(Teacher):
@@ -112,24 +110,19 @@ class Loop:
             successes=SuccessPool(successes, self.counters),
             spared=external if rules.fill else 0,
         )
-        config = Config.with_overrides(
-            {
-                "engine.sleep_mode": sleep_mode,
-                "learner.lr": 1e-3,
-                "learner.max_completion_tokens": CAP,
-                "mixture.correction": "none",
-            }
-        )
+        keys = {"engine.sleep_mode": sleep_mode, "learner.max_completion_tokens": CAP}
+        keys |= {"learner.lr": 1e-3, "mixture.correction": "none"}
+        config = Config.with_overrides(keys)
         self.trained = TrainedPolicy(config, self.policy, self.counters, self.engine)
         self.rounds = TrainingLoop(
             source=self.source,
             external=self.external,
             semi_online=semi_online,
             trained=self.trained,
-            evaluate=self._evaluate,
-            publish=self._publish,
+            evaluate=lambda: self.evaluated.append(self.policy.version) or REWARD,
+            publish=lambda groups: self.published.append([(g.epoch, g.index) for g in groups]),
             save=lambda number: self.saved.append((number, self.policy.version)),
-            rate=self._rate,
+            rate=lambda *told: self.rated.append(told) or told[0] in self.kept,
             report=lambda outcome: self.reported(outcome),
             counters=self.counters,
             local=local,
@@ -156,14 +149,3 @@ class Loop:
             return update(*asked)
 
         self.trained.learner.update = failing
-
-    def _evaluate(self) -> float:
-        self.evaluated.append(self.policy.version)
-        return REWARD
-
-    def _rate(self, number: int, reward: float) -> bool:
-        self.rated.append((number, reward))
-        return number in self.kept
-
-    def _publish(self, groups: Sequence[Group]) -> None:
-        self.published.append([(group.epoch, group.index) for group in groups])

@@ -123,9 +123,7 @@ def run(path: Path, limit: int, config: Config) -> Run:
     [(ADAM, "torch"), (EIGHT_BIT, "bitsandbytes"), (LORA, "peft")],
     ids=["adamw", "adamw8bit", "lora"],
 )
-def test_a_run_that_is_gone_on_with_is_the_run_that_was_never_stopped(
-    tmp_path: Path, changes: dict[str, Any], library: str
-) -> None:
+def test_a_run_that_is_gone_on_with_is_the_run_that_was_never_stopped(tmp_path, changes, library):
     pytest.importorskip(library)
     config = config_of(**changes)
     first = run(tmp_path / "halves", HALF, config)
@@ -135,8 +133,7 @@ def test_a_run_that_is_gone_on_with_is_the_run_that_was_never_stopped(
     assert first.rounds + second.rounds == whole.rounds
     assert torch.equal(second.weights, whole.weights)
     assert not torch.equal(first.weights, whole.weights)
-    assert torch.equal(second.engine, whole.engine)
-    assert second.sampler == whole.sampler
+    assert torch.equal(second.engine, whole.engine) and second.sampler == whole.sampler
     (went_on, layout), (stayed, same) = map(flattened, (second.learner, whole.learner))
     assert layout == same
     for each, expected in zip(went_on, stayed, strict=True):
@@ -144,22 +141,18 @@ def test_a_run_that_is_gone_on_with_is_the_run_that_was_never_stopped(
 
 
 @pytest.mark.parametrize("every", [1, 3, 1 << 20])
-def test_how_often_there_is_an_evaluation_changes_nothing_in_training(
-    tmp_path: Path, every: int
-) -> None:
+def test_how_often_there_is_an_evaluation_changes_nothing_in_training(tmp_path, every):
     often = run(tmp_path / "often", 4, config_of())
     other = run(tmp_path / "other", 4, config_of(schedule__eval_every=every))
     assert often.evaluations.keys() != other.evaluations.keys()
-    assert often.rounds == other.rounds
-    assert torch.equal(often.weights, other.weights)
+    assert often.rounds == other.rounds and torch.equal(often.weights, other.weights)
 
 
-def test_weights_are_evaluated_alike_whenever_that_is(tmp_path: Path) -> None:
+def test_weights_are_evaluated_alike_whenever_that_is(tmp_path):
     """The last round of a run and the first one of the next look at the same policy."""
     config = config_of(schedule__eval_every=1, schedule__eval_tasks=16)
     first = run(tmp_path / "run", 2, config)
     second = run(tmp_path / "run", 4, config)
     whole = run(tmp_path / "whole", 4, config)
     assert first.evaluations[2] == second.evaluations[3] == whole.evaluations[3] > 0.0
-    assert len(set(whole.evaluations.values())) > 1
-    assert second.alarm == whole.alarm
+    assert len(set(whole.evaluations.values())) > 1 and second.alarm == whole.alarm

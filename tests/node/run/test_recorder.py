@@ -6,21 +6,36 @@ import json
 import math
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from node.config.registry import ADVANTAGES
 from node.engines.engine import Sample
 from node.learner.update_stats import UpdateStats
+from node.monitor.groups import ShownGroup
 from node.monitor.record import RoundRecord
+from node.monitor.rollouts import LONGEST
 from node.monitor.sinks import JsonLinesFile
 from node.rollout.groups import OwnGroup, OwnTask, own_group
 from node.run import recorder
 from node.run.outcome import Outcome
-from node.run.recorder import Recorder, record_of
+from node.run.recorder import (
+    AT_ONCE,
+    EMPTIED,
+    IMPLAUSIBLE,
+    NO_STEP,
+    REFUSED_STEP,
+    Recorder,
+    ShownGroups,
+    record_of,
+    shown_rollouts,
+)
 from node.trajectories.trajectory import Trajectory
+from protocol.identity import peer_id_of
 from protocol.rollout import Finish, Tokens
+from swarm.admission import RefusedGroup
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.groups import TaskRef
@@ -28,6 +43,7 @@ from swarm.journal import MEMORY, Journal
 from swarm.member import MemberStatus, PeerInfo
 from swarm.pool import Pool
 from swarm.verification import Verdict
+from tests.support import random_policy
 from tests.swarm.experience_parts import ANNA, BEN, START, pooled
 
 UPDATE = UpdateStats(
@@ -50,30 +66,24 @@ UPDATE = UpdateStats(
 )
 
 
-def own(index: int, lengths: tuple[int, ...], rewards: tuple[float, ...]) -> OwnGroup:
-    samples = [
-        Sample(
-            Tokens((1,) * n, (-0.5,) * n, (0,) * n),
-            Finish.LENGTH if n == 9 else Finish.STOP,
-            "x" * n,
-        )
-        for n in lengths
-    ]
-    task = OwnTask(TaskRef("sums", 0, 1), 7, index)
-    written = list(map(Trajectory.once, samples))
-    return own_group(task, [1, 2], written, Verdict(f"question {index}", rewards))
+def written(index: int, lengths: tuple[int, ...], rewards: tuple[float, ...]) -> OwnGroup:
+    def sample(n: int) -> Sample:
+        tokens = Tokens((1,) * n, (-0.5,) * n, (0,) * n)
+        return Sample(tokens, Finish.LENGTH if n == 9 else Finish.STOP, "x" * n)
+
+    task, done = (
+        OwnTask(TaskRef("sums", 0, 1), 7, index),
+        [Trajectory.once(sample(n)) for n in lengths],
+    )
+    return own_group(task, [1, 2], done, Verdict(f"question {index}", rewards))
 
 
 def outcome(update: UpdateStats = UPDATE, **changes: object) -> Outcome:
     done = Outcome(
         round=3,
         policy_step=2,
-        own=(own(0, (9, 3), (1.0, 0.0)), own(1, (4, 4), (1.0, 1.0))),
-        external=(
-            pooled(1, (0.5, 0.0), author=ANNA),
-            pooled(2, author=ANNA),
-            pooled(3, author=BEN),
-        ),
+        own=(written(0, (9, 3), (1.0, 0.0)), written(1, (4, 4), (1.0, 1.0))),
+        external=(pooled(1, (0.5, 0.0)), pooled(2), pooled(3, author=BEN)),
         update=update,
         evaluation=0.25,
         seconds={"generate": 4.0, "update": 2.0, "total": 8.0},
@@ -85,145 +95,212 @@ def outcome(update: UpdateStats = UPDATE, **changes: object) -> Outcome:
     return replace(done, **changes)
 
 
-OURS, THEIRS = b"\x01" * 32, b"\x02" * 32
-SWARMS = (OURS, THEIRS, None, OURS)
-
-
 class Parts:
     def __init__(self) -> None:
         clock, self.counters = VirtualClock(START), Counters()
         self.pool = Pool(Journal(MEMORY, clock), 8, 60.0, clock, self.counters)
+        ours, theirs = b"\x01" * 32, b"\x02" * 32
         peers = tuple(
-            PeerInfo(f"12D3{n}", None, True, None, 0, 0.0, swarm) for n, swarm in enumerate(SWARMS)
+            PeerInfo(f"12D3{n}", None, True, None, 0, 0.0, swarm)
+            for n, swarm in enumerate((ours, theirs, None, ours))
         )
-        self.status = MemberStatus("12D3", OURS, (), 0, peers, bytes_in=21, bytes_out=22)
+        self.status = MemberStatus("12D3", ours, (), 0, peers, bytes_in=21, bytes_out=22)
 
-    def record(self, done: Outcome) -> RoundRecord:
-        return record_of(done, self.status, self.pool, self.counters, 23.5)
+    def record(self, update: UpdateStats = UPDATE, **changes: object) -> RoundRecord:
+        return record_of(outcome(update, **changes), self.status, self.pool, self.counters, 23.5)
 
 
-def test_a_record_tells_of_a_round_what_its_parts_tell() -> None:
+def test_a_record_tells_of_a_round_what_its_parts_tell():
     parts = Parts()
     parts.pool.add([pooled(8), pooled(9, (1.0, 1.0))])
-    record = parts.record(outcome())
+    record = parts.record()
     assert (record.round, record.policy_step) == (3, 2)
-    assert record.reward_own == pytest.approx(3 / 4)
-    assert record.reward_external == pytest.approx((0.5 + 1.0 + 1.0) / 6)
-    assert record.reward_eval == 0.25
-    assert record.informative_own == 0.5
+    rewards = (record.reward_own, record.reward_external, record.reward_eval)
+    assert rewards == pytest.approx((3 / 4, (0.5 + 1.0 + 1.0) / 6, 0.25))
+    assert (record.informative_own, record.truncated, record.lead) == (0.5, 0.25, -0.14)
     assert (record.groups_own, record.groups_external, record.external_wanted) == (2, 3, 6)
-    assert (record.author_share, record.unproven_share) == (0.2, 0.1)
-    assert record.pool_groups == 1
+    assert (record.author_share, record.newcomer_share, record.pool_groups) == (0.2, 0.1, 1)
     assert (record.tokens_generated, record.tokens_trained) == (20, 11)
     assert (record.tokens_per_s, record.mean_length) == (5.0, 5.0)
-    assert record.truncated == 0.25
-    assert record.lead == -0.14
     assert record.staleness == {"0": 5, "1": 0, "2": 7}
     assert (record.peers, record.strangers, record.bytes_in, record.bytes_out) == (2, 1, 21, 22)
-    assert record.rss_mb == 23.5
+    assert record.rss_mb == 23.5 and record.learning_rate == UPDATE.lr
+    same = ("loss", "grad_norm", "entropy", "clip_fraction", "masked_fraction", "ratio_low")
+    same += ("ratio_median", "ratio_high", "ratio_max", "engine_gap", "largest_share")
+    for name in (*same, "groups_bounded"):
+        assert getattr(record, name) == getattr(UPDATE, name), name
+    assert parts.record(seconds={"total": 8.0}).tokens_per_s == 20 / 8, "of the whole round"
 
 
-def test_the_figures_of_an_update_stand_under_their_own_names() -> None:
-    record = Parts().record(outcome())
-    assert (record.loss, record.grad_norm, record.entropy) == (0.1, 0.2, 0.3)
-    assert (record.clip_fraction, record.masked_fraction) == (0.4, 0.8)
-    assert (record.ratio_low, record.ratio_median, record.ratio_high) == (0.5, 0.6, 0.7)
-    assert (record.ratio_max, record.engine_gap) == (1.9, 0.9)
-    assert (record.largest_share, record.groups_bounded) == (0.12, 13)
-    assert record.learning_rate == 0.15
-
-
-def test_an_update_that_made_no_step_has_no_figures() -> None:
-    record = Parts().record(outcome(replace(UPDATE, skipped=True)))
-    assert record.loss is None and record.learning_rate is None
-
-
-def test_a_figure_that_is_no_number_is_left_out_and_the_others_are_not(tmp_path: Path) -> None:
-    record = Parts().record(outcome(replace(UPDATE, ratio_max=math.inf, engine_gap=math.nan)))
+def test_a_figure_that_is_no_number_or_was_not_measured_is_left_out_and_the_others_are_not(
+    tmp_path,
+):
     path = tmp_path / "metrics.jsonl"
     with closing(JsonLinesFile(path, 1 << 20)) as file:
-        file.write(record)
+        file.write(Parts().record(replace(UPDATE, ratio_max=math.inf, engine_gap=math.nan)))
     written = json.loads(path.read_text())
-    assert written["ratio_max"] is None and written["engine_gap"] is None
-    assert written["loss"] == 0.1
+    assert (written["ratio_max"], written["engine_gap"], written["loss"]) == (None, None, 0.1)
+    record = Parts().record(replace(UPDATE, engine_gap=None, ratio_max=None))
+    assert (record.engine_gap, record.ratio_max, record.loss) == (None, None, 0.1)
+    skipped = Parts().record(replace(UPDATE, skipped=True))
+    assert skipped.loss is None and skipped.learning_rate is None, "no step was made"
 
 
-def test_a_round_without_own_groups_is_recorded_too() -> None:
-    record = Parts().record(outcome(own=(), external=(), trained=0, seconds={"total": 2.0}))
+def test_a_round_without_own_groups_is_recorded_too_and_rewards_of_zero_are_measured():
+    record = Parts().record(own=(), external=(), trained=0, seconds={"total": 2.0})
     assert (record.groups_own, record.tokens_generated) == (0, 0)
     assert (record.reward_own, record.reward_external, record.informative_own) == (None,) * 3
     assert (record.tokens_per_s, record.mean_length, record.truncated) == (None,) * 3
-    assert (record.author_share, record.unproven_share) == (None, None)
-
-
-def test_a_figure_of_an_update_that_was_not_measured_is_none_and_the_others_are_told() -> None:
-    record = Parts().record(outcome(replace(UPDATE, engine_gap=None, ratio_max=None)))
-    assert (record.engine_gap, record.ratio_max, record.loss) == (None, None, 0.1)
-
-
-def test_rewards_of_zero_are_measured() -> None:
-    record = Parts().record(outcome(own=(own(0, (3, 3), (0.0, 0.0)),)))
+    assert (record.author_share, record.newcomer_share) == (None, None)
+    record = Parts().record(own=(written(0, (3, 3), (0.0, 0.0)),))
     assert (record.reward_own, record.informative_own, record.truncated) == (0.0, 0.0, 0.0)
 
 
-def test_without_a_time_of_generation_speed_is_of_the_whole_round() -> None:
-    assert Parts().record(outcome(seconds={"total": 8.0})).tokens_per_s == 20 / 8
-
-
-def test_refusals_stand_apart_from_the_other_counters() -> None:
+def test_refusals_stand_apart_from_the_other_counters():
     parts = Parts()
     parts.counters.add("refused", 3, reason="replay")
     parts.counters.add("admitted", 4)
-    record = parts.record(outcome())
-    assert record.refused == {"replay": 3}
-    assert record.counters == {"admitted": 4}
+    record = parts.record()
+    assert (record.refused, record.counters) == ({"replay": 3}, {"admitted": 4})
 
 
-def test_every_sink_gets_every_record_and_memory_is_looked_at_now_and_then(monkeypatch) -> None:
-    class Sink:
-        def __init__(self) -> None:
-            self.written: list[RoundRecord] = []
-
-        def write(self, record: RoundRecord) -> None:
-            self.written.append(record)
-
-    looked = 0
+def test_every_sink_gets_every_record_and_memory_is_looked_at_now_and_then(monkeypatch):
     late = 100.0 + recorder.MEMORY_SECONDS
-    times = iter([100.0, 100.0, late, late + 1.0, late + 1.0])
-
-    def memory() -> float:
-        nonlocal looked
-        looked += 1
-        return 10.0 * looked
-
-    monkeypatch.setattr(recorder, "resident_mb", memory)
+    times, memory = iter([100.0, 100.0, late, late + 1.0, late + 1.0]), iter([10.0, 20.0])
+    monkeypatch.setattr(recorder, "resident_mb", lambda: next(memory))
     monkeypatch.setattr(recorder.time, "monotonic", lambda: next(times))
-    parts, sinks = Parts(), [Sink(), Sink()]
+    parts, sinks = Parts(), ([], [])
     reporter = Recorder(lambda: parts.status, parts.pool, parts.counters)
     for sink in sinks:
-        reporter.add(sink)
+        reporter.add(SimpleNamespace(write=sink.append))
     for _ in range(3):
         reporter.report(outcome())
-    assert [[record.rss_mb for record in sink.written] for sink in sinks] == 2 * [
-        [10.0, 10.0, 20.0]
-    ]
+    assert [[record.rss_mb for record in sink] for sink in sinks] == 2 * [[10.0, 10.0, 20.0]]
 
 
-def test_a_child_that_is_gone_counts_nothing_and_hides_no_other(monkeypatch) -> None:
+def test_a_child_that_is_gone_counts_nothing_and_hides_no_other(monkeypatch):
     class Process:
-        def __init__(self, pss: int | None = None, children: tuple[Process, ...] = ()) -> None:
-            self._pss = pss
-            self._children = children
+        def __init__(self, pss=None, children=()):
+            self._pss, self._children = pss, children
 
-        def children(self, recursive: bool) -> tuple[Process, ...]:
+        def children(self, recursive):
             return self._children
 
-        def memory_full_info(self) -> Process:
+        def memory_full_info(self):
             if self._pss is None:
                 raise psutil.NoSuchProcess(1)
-            self.pss, self.rss = self._pss, 10 * self._pss
-            return self
+            return SimpleNamespace(pss=self._pss, rss=10 * self._pss)
 
     children = Process(), Process(2_000_000)
     monkeypatch.setattr(recorder.psutil, "Process", lambda: Process(1_000_000, children))
     assert recorder.resident_mb() == 3.0
+
+
+POLICY = random_policy()
+
+
+def own(rewards: tuple[float, ...] = (1.0, 0.0), text: str = "4 2") -> OwnGroup:
+    ids = (*POLICY.encode_completion(text, stopped=True),)
+    tokens = Tokens(ids, (-0.25,) * len(ids), (7,) * len(ids))
+    samples = [Sample(tokens, Finish.STOP, text) for _ in rewards]
+    task = OwnTask(TaskRef("sums", 1, 1), 7, 3)
+    return own_group(task, [1], list(map(Trajectory.once, samples)), Verdict("6 * 7", rewards))
+
+
+def shown(*refused: RefusedGroup, **changes: object) -> list[ShownGroup]:
+    groups = ShownGroups(POLICY, ADVANTAGES.open("grpo", {}), lambda: refused)
+    groups.add(outcome(**{"own": (), "external": (), **changes}))
+    found = groups.take()
+    assert groups.take() == [], "each round is shown once"
+    return found
+
+
+def test_an_own_group_is_shown_token_by_token_and_why_it_taught_nothing():
+    (group,) = shown(own=(own(),))
+    assert (group.origin, group.env, group.level, group.author) == ("own", "sums", 1, None)
+    assert (group.prompt, group.in_update, group.reason) == ("6 * 7", True, None)
+    right, wrong = group.completions
+    assert (right.reward, wrong.reward) == (1.0, 0.0) and right.advantage == -wrong.advantage > 0
+    assert "".join(right.tokens.text[:-1]) == right.text == "4 2"
+    assert set(right.tokens.logprob) == {-0.25} and set(right.tokens.version) == {7}
+    (group,) = shown(own=(own((0.0, 0.0, 0.0)),))
+    assert group.reason is not None and group.reason.startswith("All 3 answers have the reward 0:")
+    assert {each.advantage for each in group.completions} == {0.0}
+
+
+def test_tokens_have_the_entropies_that_the_update_found():
+    same, right = own((1.0, 1.0)), own()
+    told = (((), ()), (tuple(0.5 + n for n in range(len(right.training.completions[0].ids))), ()))
+    first, second = shown(own=(same, right), update=replace(UPDATE, entropies=told))
+    assert [list(each.tokens.entropy) for each in first.completions] == [[*told[1][0]], []]
+    assert all(not each.tokens.entropy for each in second.completions)
+    (alone,) = shown(own=(right,), update=replace(UPDATE, entropies=told))
+    assert not any(each.tokens.entropy for each in alone.completions), "of other groups"
+
+
+def test_an_update_without_a_step_says_why():
+    updates = (UpdateStats(), UpdateStats(refused=1))
+    told = [each.reason for update in updates for each in shown(own=(own(),), update=update)]
+    assert told == [NO_STEP, REFUSED_STEP]
+
+
+def test_external_groups_say_whether_they_were_of_use():
+    groups = (pooled(1, author=ANNA), pooled(2, author=BEN), pooled(3, (1.0, 1.0), author=BEN))
+    update, left = replace(UPDATE, useful=(0.5, 0.0, 0.0)), (pooled(4, author=BEN),)
+    found = shown(external=groups, update=update, emptied=left)
+    taught, implausible, same, emptied = found
+    assert {each.origin for each in found} == {"external"}
+    assert (taught.author, taught.reason) == (ANNA.hex(), None)
+    assert implausible.reason == IMPLAUSIBLE and same.reason.startswith("All 2 answers")
+    assert (emptied.in_update, emptied.reason) == (False, EMPTIED)
+    assert taught.completions[0].tokens.text == (), "another encoding: ids say nothing here"
+
+
+def test_larrys_token_ids_that_spell_another_text_are_not_shown():
+    lie = own(text="4 2").group
+    claimed = replace(lie.completions[0].segments[0], text="something else")
+    told = replace(lie, completions=(replace(lie.completions[0], segments=(claimed,)),) * 2)
+    (seen,) = shown(external=(replace(pooled(1), group=told, encoding=POLICY.encoding),))
+    assert [(c.text, c.tokens.text) for c in seen.completions] == [("something else", ())] * 2
+
+
+def test_refused_groups_say_why_in_words():
+    (seen,) = shown(RefusedGroup(BEN, pooled(1).group, "reward_mismatch", 5.0, "1 + 1", (0.0, 0.0)))
+    assert (seen.origin, seen.author, seen.time) == ("refused", BEN.hex(), 5.0)
+    assert seen.reason == "This node's verifier gives other rewards than its author claims."
+    assert [each.reward for each in seen.completions] == [0.0, 0.0]
+
+
+def test_of_a_large_round_some_are_shown_those_that_teach_first():
+    found = shown(own=(*(own((1.0, 1.0)) for _ in range(20)), own()))
+    assert len(found) == AT_ONCE and found[0].reason is None
+
+
+def test_the_worst_and_the_best_of_both_sides_are_shown_in_turn():
+    mine = (written(4, (3, 9, 5), (0.5, 0.0, 1.0)),)
+    theirs = (pooled(1, (0.25, 0.75), author=BEN, texts=("no", "yes")),)
+    shown = shown_rollouts(outcome(own=mine, external=theirs))
+    assert [(r.author, r.reward, r.completion) for r in shown] == [
+        (None, 0.0, "x" * 9),
+        (peer_id_of(BEN), 0.25, "no"),
+        (None, 1.0, "x" * 5),
+        (peer_id_of(BEN), 0.75, "yes"),
+    ]
+    assert [r.cut for r in shown] == [True, False, False, False] and {r.round for r in shown} == {3}
+    asked = [("sums", 0, "question 4"), ("chain_sum", 0, "1 + 1 =")]
+    assert [(r.env, r.level, r.prompt) for r in shown[:2]] == asked
+    assert shown_rollouts(outcome(own=(), external=())) == [], "a round without groups"
+
+
+def test_groups_that_teach_come_first_and_of_others_one_answer_is_enough():
+    flat = (0.5, 0.5)
+    mine = (written(0, (2, 2), flat), written(1, (2, 3), (0.0, 1.0)))
+    theirs = (pooled(1, flat, author=ANNA), pooled(2, flat, author=BEN))
+    shown = shown_rollouts(outcome(own=mine, external=theirs))
+    assert [r.prompt for r in shown if r.author is None] == 2 * ["question 1"]
+    assert [(r.author, r.reward) for r in shown if r.author] == [(peer_id_of(ANNA), 0.5)]
+
+
+def test_long_texts_are_cut_before_they_are_kept():
+    done = outcome(external=(pooled(1, texts=("y" * 10**6, "n")),))
+    assert max(len(r.completion) for r in shown_rollouts(done)) == LONGEST

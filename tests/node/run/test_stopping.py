@@ -1,15 +1,136 @@
+"""Who stops a node from another process, on processes that hold a folder as a node does."""
+
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from node.concurrency.threads import LoopThread
+from node.errors import NodeError
+from node.monitor.present_status import STOPPING, present_status
+from node.run.background import stop_node
+from node.run.commands import ended
 from node.run.foreground import STOPS, stopping
+from node.storage.run_folder import RunFolder
+
+ROOT = Path(__file__).parents[3]
+PATIENCE = 300.0
+NODE = """
+import sys
+import time
+from pathlib import Path
+from node.run.foreground import stopping
+from node.run.status import StatusFile
+from node.storage.run_folder import RunFolder
+
+folder = RunFolder(Path(sys.argv[1]))
+status, round_ends = StatusFile(folder), folder.root / "round-ends"
+with stopping(status.stop_after(print)) as stop, folder.locked():
+    status.start()
+    with stop.working():
+        print("working", flush=True)
+        while not (stop.is_set() and round_ends.exists()):
+            sum(range(5_000_000))  # in which no signal is handled, as in a step of the learner
+    status.end()
+print("in order", flush=True)
+if (folder.root / "lingers").exists():
+    time.sleep(1.0)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    folder = RunFolder(tmp_path / "run").create()
+    folder.write_status({"state": "stopped"})
+    return folder
+
+
+@pytest.fixture
+def node(folder: RunFolder) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", NODE, str(folder.root)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        assert process.stdout.readline() == "working\n", process.stderr.read()
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+ORDERLY = "stopping in order; once more stops at once (SIGTERM)"
+
+
+@pytest.mark.parametrize("lingers", [False, True])
+def test_a_node_is_told_once_and_waited_for_until_it_is_gone(folder, node, lingers):
+    if lingers:
+        (folder.root / "lingers").touch()
+    (folder.root / "round-ends").touch()
+    assert stop_node(folder) == node.pid and folder.holder() is None and node.poll() == 0
+    assert node.communicate(timeout=PATIENCE)[0].splitlines() == [ORDERLY, "in order"]
+
+
+def test_several_who_stop_a_node_do_not_cut_its_round_short(folder, node):
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(stop_node, folder)
+        until(lambda: present_status(folder)["state"] == STOPPING)
+        second = pool.submit(stop_node, folder)
+        with pytest.raises(TimeoutError):
+            second.result(timeout=0.5)
+        (folder.root / "round-ends").touch()
+        assert first.result() == second.result() == node.pid
+    assert node.communicate(timeout=PATIENCE)[0].splitlines()[-1] == "in order"
+
+
+@pytest.mark.parametrize("told_before", [False, True])
+def test_now_does_not_wait_for_the_round(folder, node, told_before):
+    with ThreadPoolExecutor(2) as pool:
+        if told_before:
+            pool.submit(stop_node, folder)
+            until(lambda: present_status(folder)["state"] == STOPPING)
+        stopped = pool.submit(stop_node, folder, now=True)
+        try:
+            out, err = node.communicate(timeout=PATIENCE)
+        finally:
+            node.kill()  # who waits for it goes on
+        assert stopped.result() == node.pid
+    assert out.splitlines() == [ORDERLY, "stopping at once (SIGTERM)"]
+    assert "KeyboardInterrupt" in err
+
+
+def test_there_may_be_nobody_to_stop_or_one_who_may_not_be_told(folder, monkeypatch):
+    def forbidden(pid, number):
+        raise PermissionError
+
+    assert [stop_node(folder), stop_node(folder, now=True)] == [None, None]
+    monkeypatch.setattr(os, "kill", forbidden)
+    with folder.locked():
+        with pytest.raises(NodeError, match=f"{os.getpid()}.*as root"):
+            stop_node(folder)
+        folder.lock_file.write_bytes(b"")
+        with pytest.raises(NodeError, match="ask again"):  # its number is not told yet
+            stop_node(folder)
 
 
 def press(number: int = signal.SIGINT) -> None:
@@ -17,16 +138,14 @@ def press(number: int = signal.SIGINT) -> None:
 
 
 @pytest.mark.parametrize("number", STOPS)
-def test_before_the_work_a_signal_interrupts_at_once_with_a_word(number, capsys) -> None:
+def test_before_the_work_a_signal_interrupts_at_once_with_a_word(number, capsys):
     with pytest.raises(KeyboardInterrupt), stopping():
         press(number)
     assert capsys.readouterr().out == f"stopping at once ({number.name})\n"
 
 
 @pytest.mark.parametrize("number", STOPS)
-def test_a_signal_during_the_work_lets_the_round_end_and_the_closing_is_left_alone(
-    number, capsys
-) -> None:
+def test_a_signal_during_the_work_lets_the_round_end_and_the_closing_is_left_alone(number, capsys):
     with stopping() as stop:
         with stop.working():
             press(number)
@@ -36,7 +155,7 @@ def test_a_signal_during_the_work_lets_the_round_end_and_the_closing_is_left_alo
     assert capsys.readouterr().out == told
 
 
-def test_the_second_signal_interrupts_the_round_once() -> None:
+def test_the_second_signal_interrupts_the_round_once():
     with stopping() as stop:
         with pytest.raises(KeyboardInterrupt), stop.working():
             press()
@@ -51,12 +170,10 @@ def loop() -> Iterator[LoopThread]:
     thread.close()
 
 
-def test_an_interrupted_wait_lasts_until_its_work_has_put_everything_back(
-    loop: LoopThread,
-) -> None:
+def test_an_interrupted_wait_lasts_until_its_work_has_put_everything_back(loop):
     steps: list[str] = []
 
-    async def work() -> None:
+    async def work():
         try:
             threading.Timer(0.05, press).start()
             await asyncio.sleep(60)
@@ -69,9 +186,29 @@ def test_an_interrupted_wait_lasts_until_its_work_has_put_everything_back(
     assert steps == ["put back"]
 
 
-def test_an_error_of_the_work_is_passed_on_as_it_is(loop: LoopThread) -> None:
-    async def work() -> None:
+def test_an_error_of_the_work_is_passed_on_as_it_is(loop):
+    async def work():
         raise TimeoutError("of the work itself")
 
     with pytest.raises(TimeoutError, match="of the work itself"):
         loop.call(work(), timeout=60)
+
+
+AGAIN = "the same command goes on from there"
+MORE = "go on with a larger --rounds, or with --rounds 0 until you stop it"
+
+
+@pytest.mark.parametrize(
+    ("done", "asked", "told"),
+    [
+        (1, 0, f"1 round is done; {AGAIN}"),
+        (1, 20, f"1 round is done; {AGAIN}"),
+        (12, 0, f"12 rounds are done; {AGAIN}"),
+        (12, 20, f"12 rounds are done; {AGAIN}"),
+        (1, 1, f"1 round is done; {MORE}"),
+        (12, 12, f"12 rounds are done; {MORE}"),
+        (1012, 5, f"1012 rounds are done, of the 5 asked for; {MORE}"),
+    ],
+)
+def test_a_node_that_ends_says_how_to_go_on(done, asked, told):
+    assert ended(done, asked) == told

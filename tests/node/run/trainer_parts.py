@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import pytest
 
 from node.config.config import Config
 from node.engines.engine import RolloutEngine
-from node.policy.policy import Policy
 from node.run import update_groups
 from node.run.outcome import Outcome, Rules
 from node.run.training_loop import Trainer, open_experience
@@ -41,28 +39,19 @@ def manifest() -> Manifest:
 
 def configured(*, streaming: bool = False, **changes: object) -> Config:
     """Small numbers, an engine ``streaming`` beside the learner, ``changes`` as section__key."""
+    small = {"engine__group_size": 2, "engine__max_new_tokens": 40, "schedule__eval_tasks": 2}
+    small |= {"mixture__local": 4, "mixture__external": 0}
+    small["schedule__mode"] = "overlap" if streaming else "alternate"
     return Config.with_overrides(
-        {
-            "engine.group_size": 2,
-            "engine.max_new_tokens": 40,
-            "mixture.local": 4,
-            "mixture.external": 0,
-            "schedule.mode": "async" if streaming else "sync",
-            "schedule.eval_tasks": 2,
-            **{name.replace("__", "."): value for name, value in changes.items()},
-        }
+        {name.replace("__", "."): value for name, value in {**small, **changes}.items()}
     )
 
 
 class Closing(VirtualEngine):
     """Tells when it is closed."""
 
-    def __init__(self, policy: Policy, told: Callable[[str], None]) -> None:
-        super().__init__(policy, told)
-        self._told = told
-
     def close(self) -> None:
-        self._told("close")
+        self._before("close")
 
 
 class Parts:

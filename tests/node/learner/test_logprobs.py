@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.testing import assert_close
 from transformers import (
     AutoModelForCausalLM,
     CohereConfig,
@@ -21,13 +23,12 @@ from transformers import (
 
 from node.config.learning import LearnerSection
 from node.learner import logprobs
-from node.learner import logprobs as logprobs_module
 from node.learner.batches import Row, TrainingCompletion, micro_batches
 from node.learner.learner import Learner
 from node.learner.logprobs import TokenScores, VocabularyHead
 from node.policy.policy import Policy
-from tests.node.learner.test_learner import CONFIG, MIXED
-from tests.node.learner.test_prompt_sharing import ALWAYS, groups, trains, update
+from tests.node.learner.parts import CONFIG, MIXED, update
+from tests.node.learner.test_micro_batching import ALWAYS, UPDATES
 from tests.support import changed, random_policy
 
 WORDS = 98
@@ -54,12 +55,20 @@ CONFIGS = {
 }
 
 
+@contextmanager
+def parts_of(positions: int, whole: int = 0):
+    """Logits of so many positions at a time, where they take more than ``whole`` bytes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logprobs, "WHOLE_BYTES", whole)
+        patch.setattr(logprobs, "LEAST_POSITIONS", 1)
+        patch.setattr(logprobs, "CHUNK_BYTES", 4 * WORDS * positions)
+        yield
+
+
 @pytest.fixture
-def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logits of three positions at a time, whatever they take."""
-    monkeypatch.setattr(logprobs, "WHOLE_BYTES", 0)
-    monkeypatch.setattr(logprobs_module, "LEAST_POSITIONS", 1)
-    monkeypatch.setattr(logprobs_module, "CHUNK_BYTES", 3 * 4 * WORDS)
+def in_parts():
+    with parts_of(3):
+        yield
 
 
 def built(config, **settings) -> PreTrainedModel:
@@ -81,34 +90,28 @@ ROWS = (
 )
 
 
-def scored(model: PreTrainedModel, temperature: float, rows=ROWS, budget: int = 1000):
-    """Log-probs and entropies of every micro-batch, and the gradient of their weighted sum."""
-    scores = TokenScores(model, temperature, budget)
-    found = []
-    for batch in micro_batches(rows, budget, 0, model.device):
-        told = scores(batch)
-        weights = torch.linspace(-1.0, 2.0, batch.mask.sum())
-        (told.logprobs[batch.mask] * weights).sum().backward()
-        found += [told.logprobs[batch.mask].detach(), told.entropies[batch.mask]]
+def scored(model: PreTrainedModel, temperature: float):
+    """Log-probs and entropies, and the gradient of their weighted sum."""
+    (batch,) = micro_batches(ROWS, 1000, 0, model.device)
+    told = TokenScores(model, temperature, 1000)(batch)
+    (told.logprobs[batch.mask] * torch.linspace(-1.0, 2.0, batch.mask.sum())).sum().backward()
     gradient = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    return torch.cat(found), gradient
+    return torch.cat([told.logprobs[batch.mask].detach(), told.entropies[batch.mask]]), gradient
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_logits_in_parts_give_scores_and_gradients_of_all_at_once(
-    name, temperature, request: pytest.FixtureRequest
-):
+def test_logits_in_parts_give_scores_and_gradients_of_all_at_once(name, temperature):
     whole, expected = scored(built(CONFIGS[name]), temperature)
-    request.getfixturevalue("in_parts")
-    model = built(CONFIGS[name])
-    assert VocabularyHead.of(model) is not None
-    parts, found = scored(model, temperature)
-    torch.testing.assert_close(parts, whole, atol=1e-5, rtol=1e-5)
+    with parts_of(3):
+        model = built(CONFIGS[name])
+        assert VocabularyHead.of(model) is not None
+        parts, found = scored(model, temperature)
+    assert_close(parts, whole, atol=1e-5, rtol=1e-5)
     assert found.keys() == expected.keys()
     for key, gradient in expected.items():
         scale = float(gradient.abs().max())
-        torch.testing.assert_close(found[key] / scale, gradient / scale, atol=1e-5, rtol=0)
+        assert_close(found[key] / scale, gradient / scale, atol=1e-5, rtol=0)
 
 
 def test_micro_batches_add_up_in_parts_too(in_parts):
@@ -120,7 +123,7 @@ def test_micro_batches_add_up_in_parts_too(in_parts):
             (batch,) = micro_batches(rows, 1000, 0, model.device)
             scores(batch).logprobs[batch.mask].sum().backward()
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
-    torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)
+    assert_close(*gradients, atol=1e-4, rtol=1e-4)
 
 
 def test_no_more_logits_than_those_of_a_part_are_ever_there(in_parts):
@@ -132,23 +135,15 @@ def test_no_more_logits_than_those_of_a_part_are_ever_there(in_parts):
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    drawn=st.lists(groups(), min_size=1, max_size=4).filter(trains),
-    loss=st.sampled_from(["grpo", "dr_grpo", "gspo", "cispo"]),
-    how=st.sampled_from(["none", "tis", "tapered"]),
-    budget=st.sampled_from([1, 30, 8192]),
-    positions=st.integers(1, 40),
-)
+@given(**UPDATES, positions=st.integers(1, 40))
 def test_an_update_is_the_same_with_logits_in_parts(drawn, loss, how, budget, positions):
     config = changed(CONFIG, loss=loss, micro_batch_tokens=budget)
-    apart, expected = update(random_policy(), ALWAYS, drawn, config, how)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logprobs, "WHOLE_BYTES", 0)
-        patch.setattr(logprobs_module, "LEAST_POSITIONS", 1)
-        patch.setattr(logprobs_module, "CHUNK_BYTES", 4 * WORDS * positions)
-        gradient, stats = update(random_policy(), ALWAYS, drawn, config, how)
+    learning = {"config": config, "sharing": ALWAYS, "correction": how}
+    apart, expected = update(random_policy(), drawn, **learning)
+    with parts_of(positions):
+        gradient, stats = update(random_policy(), drawn, **learning)
     scale = max(1.0, float(apart.abs().max()))
-    torch.testing.assert_close(gradient / scale, apart / scale, atol=1e-5, rtol=0)
+    assert_close(gradient / scale, apart / scale, atol=1e-5, rtol=0)
     for name in ("loss", "grad_norm", "entropy", "ratio_mean"):
         before = getattr(expected, name)
         near = None if before is None else pytest.approx(before, rel=1e-3, abs=1e-4)
@@ -160,39 +155,32 @@ def test_adapters_and_layers_computed_again_learn_from_logits_in_parts():
 
     config, found = changed(CONFIG, gradient_checkpointing=True), []
     for whole in (1 << 40, 0):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(logprobs, "WHOLE_BYTES", whole)
-            patch.setattr(logprobs_module, "LEAST_POSITIONS", 1)
-            patch.setattr(logprobs_module, "CHUNK_BYTES", 3 * 4 * WORDS)
+        with parts_of(3, whole):
             base = random_policy()
             adapter = Adapter(base.model, rank=2, alpha=4)
-            policy = Policy(base.model, base.tokenizer, "adapted", adapter)
-            optimizer = (learner := Learner(policy, config)).optimizer
-            optimizer.step = lambda o=optimizer: found.append(
-                torch.cat([w.grad.flatten() for w in o.masters])
-            )
-            learner.update(MIXED)
-    expected, gradient = found
+            found.append(masters(Policy(base.model, base.tokenizer, "adapted", adapter), config))
+    expected, gradient = map(torch.cat, found)
     assert expected.abs().max() > 1e-3
-    torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=1e-4)
+    assert_close(gradient, expected, atol=1e-5, rtol=1e-4)
+
+
+def masters(policy: Policy, config: LearnerSection) -> list[torch.Tensor]:
+    """Flat gradients of the full-precision copies, as the optimizer is given them."""
+    learner, caught = Learner(policy, config), []
+    weights = learner.optimizer.masters
+    learner.optimizer.step = lambda: caught.extend(w.grad.flatten().clone() for w in weights)
+    learner.update(MIXED)
+    return caught
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_weights_get_the_gradient_of_all_logits_at_once(dtype):
     caught = []
     for whole in (0, 1 << 40):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(logprobs, "WHOLE_BYTES", whole)
-            patch.setattr(logprobs_module, "LEAST_POSITIONS", 1)
-            patch.setattr(logprobs_module, "CHUNK_BYTES", 3 * 4 * WORDS)
-            policy = random_policy(dtype=dtype, spread=0.1)
-            learner = Learner(policy, CONFIG)
-            masters = learner.optimizer.masters
-            learner.optimizer.step = lambda m=masters: caught.append([w.grad.clone() for w in m])
-            learner.update(MIXED)
+        with parts_of(3, whole):
+            caught.append(masters(random_policy(dtype=dtype, spread=0.1), CONFIG))
     for found, expected in zip(*caught, strict=True):
-        scale = float(expected.abs().max())
-        assert float((found - expected).abs().max()) < 0.03 * scale
+        assert float((found - expected).abs().max()) < 0.03 * float(expected.abs().max())
 
 
 def test_a_model_whose_logits_come_another_way_keeps_them_whole_and_says_so(in_parts, caplog):

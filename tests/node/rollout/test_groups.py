@@ -35,12 +35,7 @@ def sent(
 
 
 def intake(
-    counters: Counters | None = None,
-    *,
-    completions: int = 8,
-    tokens: int = 64,
-    refuse: tuple[str, ...] = tuple(FILTERS),
-    secret: bytes = b"secret",
+    counters=None, *, completions=8, tokens=64, refuse=tuple(FILTERS), secret=b"secret"
 ) -> Intake:
     limits = GroupLimits(completions, tokens, refuse)
     return Intake(POLICY, limits, {"tagged": "answer_tag"}, secret, counters or Counters())
@@ -90,19 +85,29 @@ def test_a_group_whose_right_answers_are_all_refused_is_dropped():
     assert counters.snapshot()["external_nothing_left"] == 1
 
 
-def test_only_what_would_be_imitated_is_refused():
-    taken = intake().take(sent([("17", 1.0), ("ab" * 20, 0.0)]))
-    assert taken.rewards == (1.0, 0.0)
+@pytest.mark.parametrize(
+    ("refuse", "texts"),
+    [
+        (tuple(FILTERS), [("17", 1.0), ("ab" * 20, 0.0)]),
+        (tuple(FILTERS), [("17", 1.0), ("ab" * 20, 1.0)]),
+        ((), [("ab" * 20, 1.0), ("18", 0.0)]),
+    ],
+    ids=["wrong answers", "equal rewards", "no filters"],
+)
+def test_only_what_would_be_imitated_is_refused_and_by_the_filters_that_are_asked_for(
+    refuse, texts
+):
+    assert intake(refuse=refuse).take(sent(texts)).rewards == tuple(reward for _, reward in texts)
 
 
 def test_text_that_sybil_sends_again_under_another_key_is_refused():
-    counters = Counters()
-    reader, text = intake(counters), WORKING + "17"
-    assert reader.take(sent([(text, 1.0), ("18", 0.0)])) is not None
-    assert reader.take(sent([(text, 1.0), ("18", 0.0)])) is not None, "its own author's"
-    assert reader.take(sent([(text, 1.0), ("18", 0.0)], author=b"s" * 32)) is None
+    counters, sybil = Counters(), b"s" * 32
+    reader, said = intake(counters), [(WORKING + "17", 1.0), ("18", 0.0)]
+    assert reader.take(sent(said)) is not None
+    assert reader.take(sent(said)) is not None, "its own author's"
+    assert reader.take(sent(said, author=sybil)) is None
     assert counters.snapshot()["external_refused{reason=copied}"] == 1
-    short = sent([("17", 1.0), ("18", 0.0)], author=b"s" * 32)
+    short = sent([("17", 1.0), ("18", 0.0)], author=sybil)
     assert reader.take(short) is not None, "short answers are equal by chance"
 
 
@@ -115,11 +120,6 @@ def test_text_behind_the_answer_is_refused():
     assert counters.snapshot()["external_refused{reason=trailing}"] == 1
 
 
-def test_filters_that_are_not_asked_for_refuse_nothing():
-    taken = intake(refuse=()).take(sent([("ab" * 20, 1.0), ("18", 0.0)]))
-    assert taken.rewards == (1.0, 0.0)
-
-
 def test_only_what_is_cut_is_counted():
     counters = Counters()
     reader = intake(counters, completions=2, tokens=16, refuse=())
@@ -128,11 +128,6 @@ def test_only_what_is_cut_is_counted():
     counters = Counters()
     assert intake(counters, completions=2).take(sent([("17", 1.0), ("18", 0.0)])) is not None
     assert counters.snapshot() == {}
-
-
-def test_where_all_rewards_are_equal_nothing_is_imitated_and_nothing_refused():
-    taken = intake().take(sent([("17", 1.0), ("ab" * 20, 1.0)]))
-    assert taken.rewards == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("beyond", [0, 1])
@@ -155,20 +150,20 @@ def wrote(length: int, *, level: int = 0, times: int = 1) -> list[OwnGroup]:
 
 
 def test_a_right_answer_far_longer_than_own_ones_of_its_task_is_refused():
-    reader = intake(tokens=64)
+    reader, long = intake(tokens=64), sent([("9" * 20, 1.0), ("18", 0.0)])
     reader.observe(wrote(4, level=1, times=5))
-    assert reader.take(sent([("9" * 20, 1.0), ("18", 0.0)])) is not None, "of another level"
+    assert reader.take(long) is not None, "of another level"
     reader.observe(wrote(4, times=5))
     assert reader.take(sent([("9" * 13, 1.0), ("18", 0.0)])) is not None
-    assert reader.take(sent([("9" * 20, 1.0), ("18", 0.0)])) is None
+    assert reader.take(long) is None
 
 
 def test_lengths_of_long_ago_are_forgotten():
-    reader = intake()
+    reader, long = intake(), sent([("9" * 20, 1.0), ("18", 0.0)])
     reader.observe(wrote(40, times=5))
-    assert reader.take(sent([("9" * 20, 1.0), ("18", 0.0)])) is not None
+    assert reader.take(long) is not None
     reader.observe(wrote(4, times=REMEMBERED_LENGTHS // 8))
-    assert reader.take(sent([("9" * 20, 1.0), ("18", 0.0)])) is None
+    assert reader.take(long) is None
 
 
 def test_the_oldest_texts_are_forgotten_first(monkeypatch):

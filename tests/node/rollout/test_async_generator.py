@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -18,14 +18,20 @@ from node.engines.transformers.engine import TransformersEngine
 from node.errors import NodeError
 from node.monitor.record import Stopwatch
 from node.rollout.group_writer import UnfinishedGroups
-from node.run.outcome import Outcome
-from node.run.training_loop import TrainingLoop
 from protocol.rollout import Tokens
 from swarm.common.clock import VirtualClock
 from swarm.groups import TaskRef
 from swarm.journal import MEMORY, Journal
 from swarm.verification import CRASHED, JudgeRefused, Verdict
-from tests.node.rollout.overlap_parts import GROUP, Crash, Parts, Teacher, VirtualEngine, parts
+from tests.node.rollout.overlap_parts import (
+    GROUP,
+    AtOnce,
+    Crash,
+    Parts,
+    Teacher,
+    VirtualEngine,
+    parts,
+)
 
 
 @pytest.fixture
@@ -48,8 +54,7 @@ class Deferred(TransformersEngine):
         if not self._submitted:
             return []
         asked, self._submitted = self._submitted, []
-        prompts = [t.prompt for t in asked[::GROUP]]
-        samples = self.generate(prompts, GROUP, self._sampling)
+        samples = self.generate([t.prompt for t in asked[::GROUP]], GROUP, self._sampling)
         return list(zip([t.key for t in asked], chain(*samples), strict=True))
 
     def nudge(self) -> None:
@@ -61,35 +66,33 @@ class Deferred(TransformersEngine):
 
 def unfinished(made: Parts) -> list[Tokens]:
     """What is kept of completions that go on, the oldest groups first."""
-    return [
-        turn.tokens
-        for group in made.unfinished.groups()
-        for _, turns in sorted(group.completions.items())
-        for turn in turns
-        if turn.finish is None
-    ]
+    kept = [turns for g in made.unfinished.groups() for _, turns in sorted(g.completions.items())]
+    return [turn.tokens for turns in kept for turn in turns if turn.finish is None]
 
 
-def trace(outcomes: Sequence[Outcome]) -> list[object]:
-    return [(o.round, o.policy_step, o.own, o.update) for o in outcomes]
+def fresh(engine) -> Parts:
+    return parts(Journal(MEMORY, VirtualClock(0.0)), engine)
+
+
+BOTH = pytest.mark.parametrize("overlapping", [False, True])
 
 
 @pytest.mark.parametrize("engine", [VirtualEngine, Deferred])
-def test_without_staleness_the_rounds_are_those_of_the_alternate_schedule(engine) -> None:
+def test_without_staleness_the_rounds_are_those_of_the_alternate_schedule(engine):
     traces = []
     for overlapping in (False, True):
-        made = parts(Journal(MEMORY, VirtualClock(0.0)), engine)
-        source = made.overlapping(0) if overlapping else made.tasks
-        rounds = made.rounds(source)
+        made = fresh(engine)
+        rounds = made.rounds(made.overlapping(0) if overlapping else made.tasks)
         for _ in range(4):
             rounds.step()
-        traces.append((trace(made.outcomes), made.published))
+        told = [(o.round, o.policy_step, o.own, o.update) for o in made.outcomes]
+        traces.append((told, made.published))
     assert traces[0] == traces[1]
 
 
 @pytest.mark.parametrize(("engine", "wide"), [(VirtualEngine, True), (Deferred, False)])
-def test_an_engine_whose_log_probs_are_not_the_learners_is_noticed(engine, wide, caplog) -> None:
-    made = parts(Journal(MEMORY, VirtualClock(0.0)), engine)
+def test_an_engine_whose_log_probs_are_not_the_learners_is_noticed(engine, wide, caplog):
+    made = fresh(engine)
     made.rounds(made.tasks).step()
     assert ("engine_gaps" in made.counters.snapshot()) == wide
     assert ("nat off the learner's" in caplog.text) == wide
@@ -98,23 +101,19 @@ def test_an_engine_whose_log_probs_are_not_the_learners_is_noticed(engine, wide,
 class Off(Deferred):
     """Says of every token that it is 0.1 nats more probable than it is."""
 
-    def generate(self, prompts, n, sampling) -> list[list[Sample]]:
-        return [
-            [replace(each, tokens=self._off(each.tokens)) for each in row]
-            for row in super().generate(prompts, n, sampling)
-        ]
+    def generate(self, prompts, n, sampling):
+        groups = super().generate(prompts, n, sampling)
+        return [[replace(each, tokens=self._off(each.tokens)) for each in row] for row in groups]
 
-    def _off(self, tokens: Tokens) -> Tokens:
+    def _off(self, tokens):
         return replace(tokens, logprobs=tuple(value + 0.1 for value in tokens.logprobs))
 
 
-@pytest.mark.parametrize("overlapping", [False, True])
+@BOTH
 @pytest.mark.parametrize(("engine", "gap", "alarms"), [(Deferred, 0.0, 0), (Off, 0.1, 4)])
-def test_an_engine_is_compared_with_the_learner_in_every_round(
-    engine, gap, alarms, overlapping
-) -> None:
+def test_an_engine_is_compared_with_the_learner_in_every_round(engine, gap, alarms, overlapping):
     """Also where no update has a token of the version that it begins with, but for the first."""
-    made = parts(Journal(MEMORY, VirtualClock(0.0)), engine)
+    made = fresh(engine)
     rounds = made.rounds(made.overlapping(1) if overlapping else made.tasks)
     updates = [rounds.step().update for _ in range(4)]
     assert [update.staleness[0] > 0 for update in updates[1:]] == 3 * [not overlapping]
@@ -122,7 +121,7 @@ def test_an_engine_is_compared_with_the_learner_in_every_round(
     assert made.counters.snapshot().get("engine_gaps", 0) == alarms
 
 
-def test_an_engine_of_which_nothing_new_has_come_in_is_not_said_to_agree(journal) -> None:
+def test_an_engine_of_which_nothing_new_has_come_in_is_not_said_to_agree(journal):
     """Its completions are of the first version; the alarm is for what was measured."""
     made = parts(journal, Off)
     rounds = made.rounds(made.overlapping(1))
@@ -132,25 +131,16 @@ def test_an_engine_of_which_nothing_new_has_come_in_is_not_said_to_agree(journal
     assert made.counters.snapshot() == {"engine_gaps": 1}
 
 
-def own_versions(outcome: Outcome) -> list[tuple[int, ...]]:
-    return [
-        segment.tokens.versions
-        for group in outcome.own
-        for completion in group.group.completions
-        for segment in completion.segments
-    ]
-
-
 @pytest.mark.parametrize(("staleness", "share"), [(1, 0.0), (3, 0.0), (1, 1.0), (2, 0.5)])
-def test_nothing_an_update_takes_is_older_than_the_bound(journal, staleness, share) -> None:
+def test_nothing_an_update_takes_is_older_than_the_bound(journal, staleness, share):
     made = parts(journal)
     rounds = made.rounds(made.overlapping(staleness, share=share))
-    for _ in range(12):
-        rounds.step()
     ages, mixed = set(), 0
-    for outcome in made.outcomes:
+    for _ in range(12):
+        outcome = rounds.step()
         assert len(outcome.own) == 3
-        for versions in own_versions(outcome):
+        done = [completion for group in outcome.own for completion in group.group.completions]
+        for versions in (segment.tokens.versions for each in done for segment in each.segments):
             assert list(versions) == sorted(versions)
             ages.add(outcome.policy_step - 1 - versions[0])
             mixed += versions[0] != versions[-1]
@@ -160,41 +150,26 @@ def test_nothing_an_update_takes_is_older_than_the_bound(journal, staleness, sha
         assert mixed, "some completions were gone on with by a later policy"
 
 
-def watched(journal, calls: list[str], **settings) -> tuple[Parts, TrainingLoop]:
-    """A node that alternates, and the calls of its engine and learner in their order."""
+@pytest.mark.parametrize("sleep_mode", [False, True])
+@pytest.mark.parametrize("fails", [False, True], ids=["learns", "fails after its first step"])
+def test_an_engine_in_sleep_mode_rests_while_the_policy_learns_and_has_its_weights_after_it(
+    journal, sleep_mode, fails
+):
+    calls: list[str] = []
     made = parts(journal, lambda policy: VirtualEngine(policy, calls.append))
-    rounds = made.rounds(made.tasks, **settings)
-    learn = made.learner.update
+    rounds, learn = made.rounds(made.tasks, sleep_mode=sleep_mode), made.learner.update
 
     def update(*asked):
         calls.append("learn")
-        return learn(*asked)
+        stats = learn(*asked)
+        if fails:
+            raise ZeroDivisionError
+        return stats
 
     made.learner.update = update
-    return made, rounds
-
-
-@pytest.mark.parametrize("sleep_mode", [False, True])
-def test_an_engine_in_sleep_mode_rests_while_the_policy_learns(journal, sleep_mode) -> None:
-    calls: list[str] = []
-    _, rounds = watched(journal, calls, sleep_mode=sleep_mode)
-    rounds.step()
-    assert calls == [*(["rest"] if sleep_mode else []), "learn", "update"]
-
-
-def test_an_update_that_fails_after_its_first_step_leaves_the_engine_no_earlier_weights(
-    journal,
-) -> None:
-    made, rounds = watched(journal, [])
-    learn = made.learner.update
-
-    def update(*asked):
-        learn(*asked)
-        raise ZeroDivisionError
-
-    made.learner.update = update
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError) if fails else nullcontext():
         rounds.step()
+    assert calls == [*(["rest"] if sleep_mode else []), "learn", "update"]
     assert made.engine.version == made.policy.version > 0
 
 
@@ -217,15 +192,12 @@ def test_unfinished_completions_are_kept_while_the_policy_learns_and_resumed_fir
     assert [t.key for t in again] == sorted(t.key for t in again), "the oldest groups first"
 
 
-def test_generation_and_scoring_go_on_beside_the_update(journal) -> None:
-    made = parts(journal)
-    source = made.overlapping(1)
-    source.generate(3, Stopwatch())
+def test_generation_and_scoring_go_on_beside_the_update(journal):
+    made, quiet = parts(journal), threading.Event()
+    source, look = made.begun(), made.engine.poll
     left = [ticket for ticket in range(6) if ticket in made.window.running]
-    quiet = threading.Event()
-    look = made.engine.poll
 
-    def poll(seconds: float) -> list[tuple[int, Sample]]:
+    def poll(seconds):
         done = look(seconds)
         if not made.window.running:
             quiet.set()
@@ -250,12 +222,11 @@ class SlowTeacher(Teacher):
         return super().judge(task, texts)
 
 
-def test_a_task_that_is_slow_to_score_delays_no_other(journal) -> None:
+def test_a_task_that_is_slow_to_score_delays_no_other(journal):
     teacher = SlowTeacher()
     made = parts(journal, teacher=teacher)
     source = made.overlapping(2, threads=ThreadPoolExecutor(2))
-    taken = [source.generate(3, Stopwatch()) for _ in range(2)]
-    assert [len(groups) for groups in taken] == [3, 3]
+    assert [len(source.generate(3, Stopwatch())) for _ in range(2)] == [3, 3]
     (slow,) = [g.ticket for g in made.unfinished.groups() if g.task.ref.seed == teacher.slow]
     assert slow in made.window.running
     teacher.go_on.set()
@@ -275,36 +246,37 @@ class Moody(Teacher):
         return super().judge(*args, **kwargs)
 
 
-def test_groups_that_cannot_be_scored_leave_their_place_empty(journal) -> None:
+def test_groups_that_cannot_be_scored_leave_their_place_empty(journal):
     made = parts(journal, teacher=Moody())
     source = made.overlapping(0)
-    groups = [source.generate(4, Stopwatch()) for _ in range(3)]
-    assert [len(each) for each in groups] == [2, 2, 2]
+    assert [len(source.generate(4, Stopwatch())) for _ in range(3)] == [2, 2, 2]
     assert made.counters.snapshot()["own_groups_unscored{reason=crashed}"] == 6
     assert not made.unfinished.groups()
 
 
-def test_a_failed_update_is_raised_and_the_next_round_goes_on(journal) -> None:
-    made = parts(journal)
-    source = made.overlapping(1)
-    source.generate(3, Stopwatch())
+def test_a_failed_update_is_raised_and_the_next_round_goes_on(journal):
+    source = parts(journal).begun()
     with pytest.raises(ZeroDivisionError):
         source.beside(lambda: 1 // 0)
     assert len(source.generate(3, Stopwatch())) == 3
 
 
-def test_an_update_counts_when_generation_fails_beside_it(journal, caplog) -> None:
-    made = parts(journal)
-    source = made.overlapping(1)
-    source.generate(3, Stopwatch())
+def failing(made: Parts, error: Exception) -> threading.Event:
+    """Let the engine fail from now on; set as soon as it has."""
     failed = threading.Event()
-    whole = made.engine.poll
 
-    def poll(seconds: float) -> list:
+    def poll(seconds):
         failed.set()
-        raise OSError("no more files")
+        raise error
 
     made.engine.poll = poll
+    return failed
+
+
+def test_an_update_counts_when_generation_fails_beside_it(journal, caplog):
+    made = parts(journal)
+    source, whole = made.begun(), made.engine.poll
+    failed = failing(made, OSError("no more files"))
     assert source.beside(lambda: failed.wait(20) and "learned") == "learned"
     assert made.counters.snapshot() == {"generation_errors": 1}
     assert "generation failed beside an update: no more files" in caplog.text
@@ -327,20 +299,18 @@ class Poisoned(Teacher):
         return super().prompts(tasks)
 
 
-@pytest.mark.parametrize("overlapping", [False, True])
-def test_a_task_that_cannot_be_built_is_left_out_and_takes_no_other_with_it(
-    journal, overlapping
-) -> None:
+@BOTH
+def test_a_task_that_cannot_be_built_is_left_out_and_takes_no_other_with_it(journal, overlapping):
     made = parts(journal, teacher=Poisoned())
     source = made.overlapping(1) if overlapping else made.tasks
     assert [len(source.generate(3, Stopwatch())) for _ in range(3)] == [2, 3, 3]
     assert made.counters.snapshot() == {"own_groups_unscored{reason=crashed}": 1}
 
 
-@pytest.mark.parametrize("overlapping", [False, True])
-def test_a_verifier_that_can_build_nothing_ends_the_run(journal, overlapping) -> None:
+@BOTH
+def test_a_verifier_that_can_build_nothing_ends_the_run(journal, overlapping):
     class Gone(Teacher):
-        def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
+        def prompts(self, tasks):
             raise JudgeRefused(CRASHED, "the file is gone")
 
     made = parts(journal, teacher=Gone())
@@ -360,20 +330,15 @@ def test_a_verifier_that_can_build_nothing_ends_the_run(journal, overlapping) ->
 )
 def test_when_generation_and_the_update_both_fail_both_are_told(
     journal, engine, update, raised, caplog
-) -> None:
+):
     made = parts(journal)
-    source = made.overlapping(1)
-    failed = threading.Event()
+    source = made.begun()
+    failed = failing(made, engine)
 
-    def poll(seconds: float) -> None:
-        failed.set()
-        raise engine
-
-    def work() -> None:
+    def work():
         assert failed.wait(20)
         raise update
 
-    made.engine.poll = poll
     with pytest.raises((OSError, NodeError), match=raised) as caught:
         source.beside(work)
     told = {"engine": (engine, update), "update": (update, engine)}[raised]
@@ -381,41 +346,25 @@ def test_when_generation_and_the_update_both_fail_both_are_told(
     assert f"both generation and the update failed: {told[1]}" in caplog.text
 
 
-def test_a_stopped_node_goes_on_with_what_it_had_begun(journal) -> None:
+def test_a_stopped_node_goes_on_with_what_it_had_begun(journal):
     made = parts(journal)
-    source = made.overlapping(1)
-    source.generate(3, Stopwatch())
-    source.close()
+    made.begun().close()
     kept = {group.task.index for group in made.unfinished.groups()}
     begun = [tokens for tokens in unfinished(made) if tokens.ids]
-    assert begun
-
     again = parts(journal)
-    source = again.overlapping(1, version=1)
-    groups = source.generate(3, Stopwatch())
-    assert {g.group.index for g in groups} <= kept
+    groups = again.overlapping(1, version=1).generate(3, Stopwatch())
+    assert begun and {g.group.index for g in groups} <= kept
     assert [t.tokens for t in again.engine.submitted if t.tokens.ids] == begun
 
 
-def test_groups_of_tasks_that_are_no_longer_practised_are_dropped_and_counted(journal) -> None:
+def test_groups_of_tasks_that_are_no_longer_practised_are_dropped_and_counted(journal):
     made = parts(journal)
-    made.overlapping(1).generate(3, Stopwatch())
+    made.begun()
     left = [group.task.ref.level for group in made.unfinished.groups()]
     again = parts(journal)
     again.tasks.sampler.levels = (("sums", 0),)
     again.overlapping(1, version=1)
     assert again.counters.snapshot()["own_groups_filtered{reason=task_gone}"] == left.count(1)
-
-
-def run_until_crash(made: Parts, staleness: int, share: float, done: int) -> int:
-    """Rounds done when the process died."""
-    rounds = made.rounds(made.overlapping(staleness, share=share, version=done), done=done)
-    try:
-        while rounds.round < done + 3:
-            rounds.step()
-    except Crash:
-        pass
-    return rounds.round
 
 
 @settings(max_examples=15, deadline=None)
@@ -425,30 +374,106 @@ def run_until_crash(made: Parts, staleness: int, share: float, done: int) -> int
     st.integers(0, 3),
 )
 def test_a_crash_at_any_point_loses_no_group_and_trains_on_none_twice(
-    tmp_path_factory, points: list[int], schedule: tuple[int, float], back: int
-) -> None:
+    tmp_path_factory, points, schedule, back
+):
     """Restored checkpoints lie up to three updates back."""
-    path: Path = tmp_path_factory.mktemp("crash") / "journal.sqlite"
-    done, started, trained, filtered = 0, 0, [], 0
+    path, (staleness, share) = tmp_path_factory.mktemp("crash") / "journal.sqlite", schedule
+    done, trained, filtered = 0, [], 0
     for point in [*points, 1 << 30]:
         journal = Journal(path, VirtualClock(0.0))
         calls = iter(range(point))
 
-        def die(call: str, calls=calls) -> None:
+        def die(call, calls=calls):
             if next(calls, None) is None:
                 raise Crash
 
         made = parts(journal, lambda policy, die=die: VirtualEngine(policy, die), version=done)
-        unfinished = UnfinishedGroups(journal)
-        unfinished.rewind(done, done)
-        done = run_until_crash(made, *schedule, done)
+        kept = UnfinishedGroups(journal)
+        kept.rewind(done, done)
+        rounds = made.rounds(made.overlapping(staleness, share=share, version=done), done=done)
+        with suppress(Crash):
+            while rounds.round < done + 3:
+                rounds.step()
         trained += [g.key for o in made.outcomes for g in o.own]
         filtered += sum(n for name, n in made.counters.snapshot().items() if "filtered" in name)
-        buffered = {(g.task.epoch, g.task.index) for g in unfinished.groups()}
+        buffered = {(g.task.epoch, g.task.index) for g in kept.groups()}
         ((started,),) = journal.read("SELECT coalesce(max(next), 0) FROM draws")
         used = journal.read("SELECT epoch, number FROM used WHERE author=x''")
         journal.close()
-        done = max(0, done - back)
+        done = max(0, rounds.round - back)
         assert len(trained) == len(set(trained))
         assert set(trained) <= set(used) and not buffered & set(used)
         assert started == len(used) + len(buffered) + filtered
+
+
+def test_groups_that_are_too_old_after_a_restart_are_dropped_counted_and_not_written(journal):
+    made = parts(journal)
+    made.begun(2).close()
+    left = made.unfinished.groups()
+    old = {group.ticket for group in left}
+    asked = made.teacher.prompts([group.task.ref for group in left])
+    questions = {tuple(made.policy.encode_prompt(prompt)) for prompt in asked}
+    again = parts(journal, version=5)
+    assert len(again.overlapping(1, version=5).generate(3, Stopwatch())) == 3
+    assert again.counters.snapshot() == {"own_groups_filtered{reason=stale}": len(old)}
+    assert len(old) > 1 and not old & {group.ticket for group in again.unfinished.groups()}
+    assert not questions & {trajectory.prompt for trajectory in again.engine.submitted}
+
+
+def test_what_was_taken_is_used_by_the_policy_that_asked_and_what_was_lost_by_none(journal):
+    made, seen = parts(journal, teacher=Moody(), version=7), []
+    made.tasks.sampler.observe = lambda _, rewards: seen.append(rewards)
+    groups = made.overlapping(0, version=7).generate(4, Stopwatch())
+    used = journal.read("SELECT epoch, number, step FROM used ORDER BY number")
+    assert used == [(*group.key, 7) for group in sorted(groups, key=lambda g: g.key)]
+    assert len(groups) == len(seen) == 2 and not made.unfinished.groups()
+
+
+def test_an_engine_that_is_gone_ends_the_run_though_the_update_went_well(journal):
+    made, looked = parts(journal), threading.Event()
+    source = made.begun()
+
+    def gone(seconds):
+        looked.set()
+        raise NodeError("the engine's process ended", None, "See node.log.")
+
+    made.engine.poll = gone
+    with pytest.raises(NodeError, match="process ended"):
+        source.beside(lambda: looked.wait(20))
+    assert made.counters.snapshot() == {}
+
+
+def test_a_group_whose_scoring_failed_is_scored_again(journal):
+    made = parts(journal)
+    score, failures = made.tasks.score, [OSError("no more processes")]
+
+    def failing(*arguments):
+        if failures:
+            raise failures.pop()
+        return score(*arguments)
+
+    made.tasks.score = failing
+    source = made.overlapping(0)
+    with pytest.raises(OSError, match="no more processes"):
+        source.generate(3, Stopwatch())
+    assert len(source.generate(3, Stopwatch())) == 3
+
+
+def test_whatever_is_waited_for_wakes_whoever_waits_for_the_engine(journal):
+    made, waited, woken = parts(journal), [], []
+    made.engine.nudge = lambda: woken.append(None)
+    score, prompts = made.tasks.score, made.tasks.prompts
+    made.tasks.score = lambda *each: waited.append("verdict") or score(*each)
+    made.tasks.prompts = lambda tasks: waited.append("prompts") or prompts(tasks)
+    source = made.begun(0)
+    assert waited.count("verdict") == 3 and "prompts" in waited
+    assert len(woken) == len(waited)
+    source.beside(lambda: None)
+    assert len(woken) == len(waited) + 1
+
+
+def test_closing_lets_go_of_the_threads_that_wait_for_the_verifier(journal):
+    threads, told = AtOnce(), []
+    threads.shutdown = lambda **how: told.append(how)
+    parts(journal).overlapping(1, threads=threads).close()
+    assert told == [{"wait": False, "cancel_futures": True}]

@@ -1,0 +1,342 @@
+"""Prompts read once: the same losses and gradients as one row for every completion."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    GPT2Config,
+    LlamaConfig,
+    MambaConfig,
+    MistralConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from node.config.learning import LearnerSection, PolicySection
+from node.errors import NodeError
+from node.learner.batches import Row, TrainingCompletion, TrainingGroup, held_tokens, micro_batches
+from node.learner.learner import Learner
+from node.learner.logprobs import distributions, token_logprobs
+from node.learner.losses import Standardised
+from node.learner.micro_batching import RowCost, fits
+from node.policy.policy import Policy
+from tests.library_privates import attend_by
+from tests.node.learner.parts import (
+    CONFIG,
+    LOSSES,
+    MIXED,
+    behaving,
+    cramped_policy,
+    update,
+    weights,
+)
+from tests.support import changed, figures, lone_logprobs, random_policy
+
+ALWAYS = RowCost(matrices=1, pair=0, mask_weight=1e-3)
+SHAPE = {
+    "vocab_size": 98,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
+GPT2 = GPT2Config(vocab_size=98, n_embd=32, n_layer=2, n_head=2)
+
+
+@st.composite
+def completions(draw):
+    ids = draw(st.lists(st.integers(0, 95), min_size=1, max_size=6))
+    size = {"min_size": len(ids), "max_size": len(ids)}
+    mu = draw(st.none() | st.lists(st.floats(-4.0, -0.1), **size))
+    return TrainingCompletion(
+        tuple(ids), tuple(draw(st.lists(st.booleans(), **size))), mu and tuple(mu)
+    )
+
+
+@st.composite
+def groups(draw):
+    done = draw(st.lists(completions(), min_size=2, max_size=5))
+    rewards = (1.0, 0.0, *(draw(st.sampled_from([0.0, 0.5, 1.0])) for _ in done[2:]))
+    prompt = draw(st.lists(st.integers(0, 95), min_size=1, max_size=9))
+    return TrainingGroup(tuple(prompt), tuple(done), rewards, draw(st.booleans()))
+
+
+UPDATES = {
+    "drawn": st.lists(groups(), min_size=1, max_size=4).filter(
+        lambda drawn: any(any(c.trained) for g in drawn for c in g.completions)
+    ),
+    "loss": st.sampled_from(LOSSES),
+    "how": st.sampled_from(["none", "tis", "tapered"]),
+    "budget": st.sampled_from([1, 30, 8192]),
+}
+"""Groups that something is trained on, and ways to learn from them."""
+
+
+@pytest.fixture(scope="module", params=["tiny", "tiny-wide"])
+def policy(request) -> Policy:
+    return Policy.load(PolicySection(model=request.param, device="cpu"))
+
+
+@settings(max_examples=30, deadline=None)
+@given(**UPDATES)
+def test_groups_in_shared_rows_give_the_update_of_single_ones(policy, drawn, loss, how, budget):
+    config = LearnerSection(loss=loss, max_grad_norm=1e9, micro_batch_tokens=budget)
+    (apart, expected), (gradient, stats) = (
+        update(policy, drawn, config, sharing=each, correction=how) for each in (None, ALWAYS)
+    )
+    scale = max(1.0, float(apart.abs().max()))
+    assert_close(gradient / scale, apart / scale, atol=2e-5, rtol=1e-3)
+    assume(expected.grad_norm > 1e-5)  # of gradients that cancel out the shares are of rounding
+    told = figures(stats)
+    for name, value in figures(expected).items():
+        near = None if value is None else pytest.approx(value, rel=1e-3, abs=1e-4)
+        assert told[name] == near, name
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("config", [Qwen2Config(**SHAPE), LlamaConfig(**SHAPE), GPT2], ids=type)
+@torch.no_grad()
+def test_a_shared_row_scores_completions_as_if_each_were_alone(config, attention):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    policy = Policy(model, random_policy().tokenizer, "other")
+    assert fits(model)
+    rows = sorted((random_row(n, trained=True) for n in range(3)), key=lambda row: row.length)
+    (batch,) = micro_batches(rows, 10_000, policy.pad_id, policy.device)
+    assert len(batch.input_ids) == len(rows)
+    scored = token_logprobs(distributions(model, batch, 0.7), batch)
+    alone = [(row.prompt_ids, done.ids) for row in rows for done in row.completions]
+    for line, mask, each in zip(scored, batch.mask, alone, strict=True):
+        assert_close(line[mask], lone_logprobs(policy, *each, 0.7), atol=1e-5, rtol=1e-4)
+
+
+def random_row(seed: int, *, trained: bool = False) -> Row:
+    draw = random.Random(seed)
+    done = []
+    for _ in range(draw.randint(2, 8)):
+        ids = tuple(draw.randrange(95) for _ in range(draw.randint(1, 30)))
+        done.append(TrainingCompletion(ids, tuple(trained or draw.random() < 0.7 for _ in ids)))
+    prompt = tuple(draw.randrange(95) for _ in range(draw.randint(1, 60)))
+    return Row(prompt, tuple(done), tuple(draw.gauss(0, 1) for _ in done), own=True)
+
+
+def test_the_same_update_gives_the_same_bits(policy):
+    drawn = []
+    for row in map(random_row, range(6)):
+        rewards = (1.0, *[0.0] * (len(row.completions) - 1))
+        drawn.append(TrainingGroup(row.prompt_ids, row.completions, rewards, True))
+    first, second = (
+        update(policy, drawn, LearnerSection(), sharing=ALWAYS, correction="tis") for _ in range(2)
+    )
+    assert torch.equal(first[0], second[0]) and first[1] == second[1]
+
+
+@pytest.mark.parametrize("budget", [1, 40, 200, 1000])
+def test_shared_rows_hold_no_more_than_the_budget_and_every_completion_once(budget):
+    sharing = replace(ALWAYS, mask_weight=0.01)
+    for whole in map(random_row, range(20)):
+        parts = sharing.rows(whole, budget)
+        assert sum((part.completions for part in parts), ()) == whole.completions
+        assert sum((part.advantages for part in parts), ()) == whole.advantages
+        for part in parts:
+            assert not part.shared or held_tokens(1, part, sharing.mask_weight) <= budget
+
+
+@pytest.mark.parametrize("budget", [40, 200, 1000])
+def test_micro_batches_of_several_rows_stay_within_the_budget_with_their_masks(budget):
+    rows = [part for seed in range(20) for part in ALWAYS.rows(random_row(seed), budget)]
+    seen = 0
+    for batch in micro_batches(rows, budget, 0, torch.device("cpu"), 0.01):
+        count, length = batch.input_ids.shape
+        seen += count
+        mask = 0 if batch.segments is None else count * length**2
+        assert count == 1 or count * length + mask * 0.01 <= budget
+    assert seen == len(rows)
+
+
+def test_short_answers_share_their_prompt_and_long_ones_do_not():
+    def row(prompt, answer):
+        done = (TrainingCompletion((1,) * answer, (True,) * answer),) * 8
+        return Row((1,) * prompt, done, Standardised()((1.0, *[0.0] * 7)), own=True)
+
+    small = RowCost.of(random_policy().model)
+    rows = [row(*each) for each in ((20, 5), (200, 30), (5, 400))]
+    assert [len(small.rows(each, 1 << 30)) for each in rows] == [1, 1, 8]
+    # Half a billion weights, a prompt of 200 tokens and eight answers of 60.
+    large = RowCost(matrices=360_000_000, pair=2 * 24 * 896, mask_weight=1 / (24 * 896))
+    assert large.rows(row(200, 60), 8192) == [row(200, 60)]
+
+
+def rotated(kind: str) -> LlamaConfig:
+    factor = {"factor": 2.0, "original_max_position_embeddings": 1024}
+    return LlamaConfig(**SHAPE, rope_parameters={"rope_type": kind, "rope_theta": 1e4, **factor})
+
+
+LLAMA = LlamaConfig(**SHAPE)
+SOME_SLIDE = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
+MODELS = {
+    "llama": (LLAMA, True),
+    "qwen3": (Qwen3Config(**SHAPE), True),
+    "gpt2": (GPT2, True),
+    "yarn": (rotated("yarn"), True),
+    "rotations by length": (rotated("dynamic"), False),
+    "flash_attention_2": (LLAMA, False),
+    "flex_attention": (LLAMA, False),
+    "sliding window": (MistralConfig(**SHAPE, sliding_window=64), False),
+    "some sliding layers": (Qwen2Config(**SHAPE, **SOME_SLIDE), False),
+    "state space": (MambaConfig(vocab_size=98, hidden_size=32, num_hidden_layers=1), False),
+    "positions from the mask": (
+        BloomConfig(vocab_size=98, hidden_size=32, n_layer=1, n_head=2),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_prompts_are_shared_only_where_the_model_takes_the_mask_and_positions_as_told(name):
+    config, expected = MODELS[name]
+    model = AutoModelForCausalLM.from_config(deepcopy(config))
+    attend_by(model, name if "attention" in name else "sdpa")
+    assert fits(model) is expected
+
+
+def test_a_model_that_does_not_fit_is_trained_on_rows_of_one_completion():
+    model = AutoModelForCausalLM.from_config(MistralConfig(**SHAPE, sliding_window=4))
+    learner = Learner(Policy(model, random_policy().tokenizer, "windowed"), LearnerSection())
+    rows = [random_row(seed) for seed in range(3)]
+    batches = learner.batches(rows)
+    assert all(batch.segments is None for batch in batches)
+    assert sum(len(b.input_ids) for b in batches) == sum(len(r.completions) for r in rows)
+
+
+ERRORS = {
+    "gpu": torch.OutOfMemoryError("CUDA out of memory"),
+    "driver": RuntimeError("CUDA error: out of memory"),
+    "cpu": RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"
+    ),
+}
+LONGEST = 1 + max(len(g.prompt_ids) + len(c.ids) - 1 for g in MIXED for c in g.completions)
+
+
+def shrinking(config, **settings):
+    """A learner whose memory holds but two completions from its first step on."""
+    policy = cramped_policy(1 << 30, **settings.pop("model", {}))
+    learner = Learner(policy, config, **settings)
+    step = learner.optimizer.step
+
+    def step_and_shrink():
+        step()
+        policy.model.room = 2 * LONGEST
+
+    learner.optimizer.step = step_and_shrink
+    return policy, learner
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("backwards", [False, True], ids=["forward", "backward"])
+def test_an_update_that_runs_out_of_memory_ends_like_one_that_was_cut_small(
+    epochs, error, backwards, caplog
+):
+    config = changed(CONFIG, epochs=epochs)
+    small = changed(config, micro_batch_tokens=2 * LONGEST)
+    policy, plain = cramped_policy(2 * LONGEST), random_policy()
+    policy.model.error, policy.model.backwards = ERRORS[error], backwards
+    stats, usual = (
+        Learner(p, c, correction="tis").update(behaving(MIXED, 0.1))
+        for p, c in ((policy, config), (plain, small))
+    )
+    assert_close(weights(policy), weights(plain), atol=2e-5, rtol=1e-3)
+    assert stats.halved > 0 and usual.halved == 0 and policy.version == epochs
+    for figure in ("tokens_trained", "loss", "entropy", "ratio_mean", "clip_fraction"):
+        assert getattr(stats, figure) == pytest.approx(getattr(usual, figure), abs=1e-4), figure
+    assert f"lowered from {config.micro_batch_tokens} to" in caplog.text
+
+
+def test_what_was_lowered_stays_so_and_the_next_update_runs_through():
+    learner = Learner(cramped_policy(2 * LONGEST), CONFIG)
+    assert learner.update(MIXED).halved > 0 == learner.update(MIXED).halved
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_memory_that_runs_out_after_a_step_leaves_the_proximal_policy_as_it_was(dtype):
+    """The second pass is cut anew, and its ratios are still against the update's beginning."""
+    config = changed(CONFIG, epochs=2, lr=1e-2)
+    policy, learner = shrinking(config, model={"dtype": dtype})
+    stats = learner.update(MIXED)
+    expected = Learner(random_policy(dtype=dtype), config).update(MIXED)
+    assert stats.halved > 0 and policy.version == 2 and stats.clip_fraction > 0
+    assert stats.clip_fraction == pytest.approx(expected.clip_fraction, abs=0.06)
+
+
+def test_a_pass_that_is_cut_anew_takes_no_padding_for_a_ratio_beyond_all_numbers():
+    """At a low temperature the log-probs of what stands in for padding are far apart."""
+    policy, learner = shrinking(changed(CONFIG, epochs=2, lr=1e-5), temperature=0.02)
+    stats = learner.update(MIXED)
+    assert stats.halved > 0 and (stats.refused, policy.version) == (0, 2)
+
+
+def test_a_completion_that_does_not_fit_alone_is_told_by_what_would_help():
+    policy = cramped_policy(3)
+    before = weights(policy)
+    with pytest.raises(NodeError, match="single completion") as refused:
+        Learner(policy, CONFIG).update(MIXED)
+    for key in ("micro_batch_tokens", "max_completion_tokens", "gradient_checkpointing"):
+        assert f"learner.{key}" in str(refused.value)
+    assert "engine.max_new_tokens" in str(refused.value)
+    assert torch.equal(weights(policy), before)
+    assert all(p.grad is None for p in policy.model.parameters())
+
+
+def test_any_other_error_is_passed_on():
+    policy = cramped_policy(3)
+    policy.model.error = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        Learner(policy, CONFIG).update(MIXED)
+
+
+def test_an_update_that_fails_half_way_leaves_nothing_to_the_next_one():
+    config = changed(CONFIG, micro_batch_tokens=1)
+    policy, untroubled = random_policy(), random_policy()
+    learner, calls = Learner(policy, config), itertools.count()
+    whole = learner.optimizer.backward
+
+    def backward(*arguments):
+        if next(calls) == 2:
+            raise RuntimeError("an unspecified launch failure")
+        whole(*arguments)
+
+    learner.optimizer.backward = backward
+    with pytest.raises(RuntimeError, match="launch failure"):
+        learner.update(MIXED)
+    assert all(p.grad is None for p in policy.model.parameters())
+    learner.update(MIXED)
+    Learner(untroubled, config).update(MIXED)
+    assert torch.equal(weights(policy), weights(untroubled))
+
+
+def test_memory_that_runs_out_in_the_optimizers_step_is_told_by_what_would_help():
+    policy = random_policy()
+    learner = Learner(policy, CONFIG)
+
+    def step():
+        raise ERRORS["gpu"]
+
+    learner.optimizer.adam.step = step
+    said = r"optimizer's step.*adamw8bit.*learner.offload.*sleep_mode"
+    with pytest.raises(NodeError, match=said):
+        learner.update(MIXED)
+    assert policy.version == 0

@@ -1,0 +1,225 @@
+"""What is planted in right answers surprises the policy that is to imitate them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from node.config.learning import LearnerSection
+from node.learner.batches import Row, TrainingCompletion, TrainingGroup
+from node.learner.learner import Learner
+from node.learner.off_policy import (
+    FALL,
+    MIN_SCORED,
+    SURPRISE,
+    Answer,
+    budget,
+    overlong,
+    plausibility,
+    unlikely,
+    usefulness,
+)
+from node.policy.policy import Policy
+from tests.node.learner.parts import (
+    CONFIG,
+    EVEN,
+    behaving,
+    dated,
+    drawn,
+    gradient_of,
+    group,
+    policy_at,
+    weights,
+)
+from tests.support import changed, lone_logprobs, random_policy
+
+
+def settled() -> Policy:
+    """A policy that is fairly sure of what it writes."""
+    return random_policy(spread=0.3)
+
+
+nats = st.floats(0, 60)
+
+
+@given(surprise=nats, further=nats, entropy=st.floats(0, 12))
+def test_a_token_counts_in_full_up_to_a_margin_beyond_the_entropy_and_then_as_it_is_probable(
+    surprise, further, entropy
+):
+    values = plausibility(
+        torch.tensor([-entropy - surprise, -entropy - surprise - further]), torch.tensor(entropy)
+    )
+    assert 0 <= values[1] <= values[0] <= 1
+    expected = math.exp(min(0.0, FALL * (SURPRISE - surprise)))
+    assert float(values[0]) == pytest.approx(expected, rel=1e-3, abs=1e-9)
+
+
+def row(number: int, first: int, completions: int, *, own: bool = False) -> Row:
+    done = (TrainingCompletion((1, 2), (True, True)),) * completions
+    return Row((1,), done, (1.0,) * completions, own, group=number, first=first)
+
+
+def test_a_group_of_which_three_quarters_are_plausible_is_of_no_use_and_nine_tenths_of_full():
+    rows = [row(0, 0, 1, own=True), row(1, 1, 2), row(2, 3, 1), row(3, 4, 1), row(4, 5, 1)]
+    sums = {1: (2.0, 2.0), 2: (1.3, 2.0), 3: (1.8, 2.0), 4: (1.5, 2.0)}
+    assert usefulness(rows, sums) == pytest.approx({1: 0.5, 2: 1.0, 3: 0.0, 4: 0.0}, abs=1e-9)
+
+
+def written(policy: Policy, seed: int, plant: tuple[int, ...] = ()) -> TrainingGroup:
+    """An external group of what this policy would write, with ``plant`` before right answers."""
+    prompt = (3, 1 + seed, 4)
+    done, rewards = [], []
+    for place in range(4):
+        ids = (*plant * (place % 2), *likely(policy, prompt, place))
+        done.append(TrainingCompletion(ids, (True,) * len(ids), (-65504.0,) * len(ids)))
+        rewards.append(place % 2)
+    return TrainingGroup(prompt, tuple(done), tuple(map(float, rewards)), own=False)
+
+
+def likely(policy: Policy, prompt: tuple[int, ...], place: int) -> tuple[int, ...]:
+    """Three tokens: the first is the policy's choice number ``place``, the others its first."""
+    ids = prompt
+    for choice in (place, 0, 0):
+        logits = policy.model(input_ids=torch.tensor([ids])).logits[0, -1, :95]
+        ids = (*ids, int(logits.topk(4).indices[choice]))
+    return ids[len(prompt) :]
+
+
+def improbable(policy: Policy) -> tuple[int, ...]:
+    """Tokens that it would not write at the start of an answer."""
+    logits = policy.model(input_ids=torch.tensor([(3, 1, 4)])).logits[0, -1]
+    return tuple(logits[:95].topk(3, largest=False).indices.tolist())
+
+
+def test_a_phrase_that_mallory_puts_before_right_answers_is_not_taken_up():
+    """Half of the groups of forty updates are hers; without the defence it gains twelve nats."""
+    policy = settled()
+    plant = improbable(policy)
+    learner = Learner(policy, LearnerSection(lr=1e-3), correction="tapered")
+
+    def logprob():
+        with torch.no_grad():
+            return float(lone_logprobs(policy, (3, 1, 4), plant)[0])
+
+    before = logprob()
+    for seed in range(40):
+        learner.update([written(policy, seed % 8, plant), group(seed, (0.0, 1.0))])
+    assert logprob() - before < 2
+
+
+def test_mallorys_planted_group_is_of_no_use_and_an_honest_one_of_full_use():
+    policy = settled()
+    groups = [written(policy, 1), written(policy, 0, improbable(policy))]
+    stats = Learner(policy, CONFIG, correction="tapered").update(groups)
+    assert stats.useful == pytest.approx((1.0, 0.0), abs=0.2)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_group_of_no_use_leaves_the_gradient_to_the_others_and_makes_no_step_alone(
+    together, monkeypatch
+):
+    if not together:
+        monkeypatch.setattr("node.learner.group_gradients.MOST_BYTES", 0)
+    own, policy = group(1, (0.0, 1.0, 0.0)), settled()
+    planted = written(policy, 0, 8 * improbable(policy))
+    idle = replace(planted, rewards=(1.0,) * len(planted.rewards))
+    assert_close(*(gradient_of([own, each], correction="tapered") for each in (planted, idle)))
+    learner = Learner(policy, CONFIG, correction="tapered")
+    learner.update([group(1, (0.0, 1.0))])
+    before = weights(policy)
+    stats = learner.update([written(policy, 0, 8 * improbable(policy))])
+    assert stats.skipped and stats.useful == (0.0,) and torch.equal(weights(policy), before)
+
+
+def test_a_correction_that_takes_external_rollouts_as_they_are_weighs_no_token():
+    policy = settled()
+    stats = Learner(policy, CONFIG).update([written(policy, 0, improbable(policy))])
+    assert stats.masked_fraction == 0.0 and not stats.skipped
+
+
+def test_a_budget_is_twice_what_own_completions_take_and_unknown_for_few():
+    assert budget([10] * 31) is None and budget([10] * 95 + [500] * 5) == 28
+    answer = Answer("", (0,) * 29, "text", 28, elsewhere=False)
+    assert overlong(answer) and not overlong(replace(answer, ids=(0,) * 28))
+    assert not overlong(replace(answer, budget=None))
+
+
+def test_text_is_unlikely_by_its_median_or_its_low_quantile_and_never_for_a_single_surprise():
+    likely, surprise = -0.5, -14.0
+    rows = [
+        [likely] * 12,
+        [likely] * 11 + [surprise],
+        [likely] * 8 + [surprise] * 4,
+        [-5.0] * 12,
+        [-5.0] * (MIN_SCORED - 1) + [0.0] * (12 - MIN_SCORED + 1),
+    ]
+    mask = torch.ones(5, 12, dtype=torch.bool)
+    mask[4, MIN_SCORED - 1 :] = False
+    assert unlikely(torch.tensor(rows), mask).tolist() == [False, False, True, True, False]
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_unlikely_right_answers_are_not_imitated_and_counted(epochs):
+    """Mallory's random text is not taken up; without the floor it is."""
+    each = drawn(0, 2, 20)
+    wrong, right = each.completions
+    alone = replace(each, completions=(replace(wrong, trained=(False,) * 20), right))
+    for floor in (False, True):
+        policy = random_policy()
+        before = weights(policy)
+        learner = Learner(policy, LearnerSection(lr=1e-3, epochs=epochs), floor=floor)
+        assert learner.update([alone]).unlikely == floor
+        assert torch.equal(weights(policy), before) == floor
+
+
+PLAIN = changed(CONFIG, loss="dr_grpo")
+"""Its denominator is the same whatever is trained on."""
+FRESH = group(1, (0.0, 0.0, 1.0))
+
+
+def replayed(shift: float | None) -> TrainingGroup:
+    """The group, its last answer replayed, of a policy with log-probs so far below this one's."""
+    (moved,) = behaving([FRESH], shift or 0.0)
+    last = moved.completions[-1]
+    last = replace(last, replayed=True, behaviour=None if shift is None else last.behaviour)
+    return replace(FRESH, completions=(*FRESH.completions[:-1], last))
+
+
+@pytest.mark.parametrize(("shift", "weight"), [(-0.5, 0.6065), (0.0, 1.0), (3.0, 1.0), (None, 1.0)])
+@pytest.mark.parametrize("settings", [{}, {"correction": "tis"}, {"decoupled": True}])
+def test_a_replayed_answer_weighs_as_importance_says_and_never_more_than_own_ones(
+    shift, weight, settings
+):
+    *others, end = FRESH.completions
+    masked = [replace(c, trained=(False,) * len(c.ids)) for c in others]
+    whole, last = (
+        gradient_of([replace(FRESH, completions=(*each, end))], PLAIN) for each in (others, masked)
+    )
+    unknown = [replace(c, behaviour=None) for c in others]
+    asked = replace(FRESH, completions=(*unknown, replayed(shift).completions[-1]))
+    expected = whole - (1 - weight) * last
+    assert_close(gradient_of([asked], PLAIN, **settings), expected, atol=1e-5, rtol=1e-3)
+
+
+def test_by_default_a_replayed_answer_is_learned_as_far_as_this_policy_might_have_written_it():
+    asked = [replayed(None)]
+    found, peaked = (gradient_of(asked, PLAIN, s, correction="better") for s in (EVEN, 1.0))
+    assert_close(found, gradient_of([FRESH], PLAIN, EVEN), atol=1e-5, rtol=1e-3)
+    assert not torch.allclose(peaked, gradient_of([FRESH], PLAIN, 1.0))
+    assert replayed(0.0).completions[-1].first(1).replayed, "it stays so when it is cut"
+
+
+def test_a_replayed_answer_tells_nothing_of_the_engine_nor_of_the_policys_age():
+    (fresh,) = dated(behaving([FRESH], 0.0), 3)
+    far = replace(replayed(5.0).completions[-1], versions=None)
+    asked = replace(fresh, completions=(*fresh.completions[:-1], far))
+    stats = Learner(policy_at(3), CONFIG).update([asked])
+    assert stats.engine_gap < 1e-5 and stats.ratio_max == pytest.approx(1.0, abs=1e-4)
+    assert sum(stats.staleness) == sum(len(c.ids) for c in fresh.completions[:-1])
+    assert stats.entropies[0][-1] == () and all(stats.entropies[0][:-1])

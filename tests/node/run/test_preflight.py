@@ -1,0 +1,152 @@
+"""What cannot work is said before anything is loaded or dialled."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from node.config.config import Config, write_config
+from node.errors import ConfigError, NodeError
+from node.run import preflight
+from node.run.preflight import cautions, check_device, check_places, check_start
+from node.storage.checkpoints import Checkpoints
+from node.storage.run_folder import RunFolder
+from swarm.transport.node import PortTaken
+
+ROOT = Path(__file__).parents[3]
+WATCH = """
+import atexit, sys
+atexit.register(lambda: print("loaded:", [m for m in ("torch", "hivemind") if m in sys.modules]))
+sys.argv = ["swarm-node", *sys.argv[1:]]
+from node.cli.main import run
+run()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path / "run")
+
+
+def config(**keys: object) -> Config:
+    return Config.with_overrides({key.replace("__", "."): value for key, value in keys.items()})
+
+
+def without(monkeypatch, *packages):
+    """Let packages be missing."""
+    found = preflight.find_spec
+    monkeypatch.setattr(
+        preflight, "find_spec", lambda name: None if name in packages else found(name)
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "package", "said"),
+    [
+        ({"policy.lora_rank": 4}, "peft", r"policy\.lora_rank: 4\..*swarm-node\[lora\]"),
+        ({"learner.optimizer": "adamw8bit"}, "bitsandbytes", r"optimizer.*swarm-node\[adamw8bit\]"),
+        ({"monitor.loggers": ["tensorboard"]}, "tensorboard", r"loggers.*node\[tensorboard\]"),
+    ],
+)
+def test_what_init_writes_can_start_and_a_missing_package_of_an_extra_is_told(
+    folder, monkeypatch, keys, package, said
+):
+    check_start(Config(), folder)
+    check_start(Config.with_overrides(keys), folder)
+    without(monkeypatch, package)
+    with pytest.raises(ConfigError, match=said):
+        check_start(Config.with_overrides(keys), folder)
+
+
+def built(monkeypatch, devices=0, **facts):
+    """A machine with so many GPUs, and a torch built in some way."""
+    monkeypatch.setattr(preflight, "torch_build", lambda: {"__version__": "2.13.0", **facts})
+    monkeypatch.setattr(preflight, "gpus", lambda: devices)
+
+
+def test_a_gpu_is_asked_for_where_there_is_one_and_a_build_for_others_is_left_to_torch(monkeypatch):
+    built(monkeypatch, devices=2, cuda="13.0", hip=None)
+    for device in ("auto", "cpu", "cuda", "cuda:0", "cuda:1"):
+        check_device(device)
+    with pytest.raises(ConfigError, match=r"policy\.device: 'cuda:2'.* 2 GPUs"):
+        check_device("cuda:2")
+    built(monkeypatch, cuda=None, hip="7.0")
+    check_device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("cuda", "said"),
+    [(None, r"'cuda'.*2\.13\.0 is built without CUDA"), ("13.0", r"'cuda'.*driver shows 0 GPUs")],
+)
+def test_a_gpu_that_is_not_there_is_told_with_the_cause(monkeypatch, cuda, said):
+    built(monkeypatch, cuda=cuda, hip=None)
+    with pytest.raises(ConfigError, match=said):
+        check_device("cuda")
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="Macs may have it")
+def test_only_macs_have_their_device():
+    with pytest.raises(ConfigError, match=r"policy\.device: 'mps'"):
+        check_device("mps")
+
+
+def test_a_port_that_somebody_holds_is_named_with_its_key(folder):
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        taken = holder.getsockname()[1]
+        with pytest.raises(NodeError, match=rf"monitor\.prometheus_port.*in use.*{taken}"):
+            check_places(config(monitor__prometheus_port=taken), folder)
+        listen = f"/ip4/127.0.0.1/tcp/{taken}"
+        with pytest.raises(PortTaken, match=rf"network\.listen = {listen}: another process uses"):
+            check_places(config(network__listen=[listen]), folder)
+        with folder.locked():
+            check_places(config(network__listen=[listen]), folder)
+
+
+@pytest.mark.parametrize("key", ["tasks.files", "tasks.read"])
+def test_a_file_that_the_config_names_is_missed_at_once(folder, tmp_path, key):
+    value = str(tmp_path / "nowhere")
+    table = {"sums": value if key == "tasks.files" else [value]}
+    with pytest.raises(ConfigError, match=rf"{key}\.sums: .*nowhere"):
+        check_places(Config.with_overrides({key: table}), folder)
+
+
+def test_another_model_than_the_run_was_begun_with_is_refused_before_it_is_loaded(folder):
+    state, other = {"model": "tiny", "dtype": "float32"}, config(policy__model="tiny-wide")
+    Checkpoints(folder.checkpoints).save(1, lambda draft: None, state)
+    check_start(Config(), folder)
+    with pytest.raises(ConfigError, match=r"policy\.model: 'tiny-wide'.*go back to 'tiny'"):
+        check_start(other, folder)
+    (folder.checkpoints / "step-00000001" / "state.json").write_text("[")
+    check_start(other, folder)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "policy.model=/nowhere/at/all",
+        "policy.device=cuda:99",
+        "engine.kind=vllm-of-mine",
+        "tasks.files.sums=nowhere.jsonl",
+    ],
+)
+def test_join_says_what_cannot_work_before_it_loads_anything(tmp_path, wrong):
+    write_config(tmp_path / "node.toml", Config())
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    command = [sys.executable, "-c", WATCH, "join", "--set", wrong]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 2, ended.stderr
+    assert wrong.partition("=")[0] in ended.stderr.splitlines()[-1]
+    assert ended.stdout.splitlines()[-1] == "loaded: []"
+
+
+def test_learning_from_others_as_from_oneself_is_warned_of_where_anything_is_taken():
+    plain = {"mixture__correction": "none"}
+    (told,) = cautions(config(**plain))
+    assert told.startswith("mixture.correction: 'none'") and '"better"' in told
+    nothing_taken = ({"mixture__external": 0}, {"network__pulls_per_epoch": 0})
+    for keys in ({}, {"mixture__correction": "tis"}, *(plain | none for none in nothing_taken)):
+        assert cautions(config(**keys)) == ()

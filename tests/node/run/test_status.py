@@ -1,0 +1,113 @@
+"""What a node's status file says from its start to its end."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from node.monitor.present_status import present_status
+from node.run.status import StatusFile
+from node.storage.run_folder import RunFolder
+from protocol.profile import Profile
+from swarm.member import PeerInfo
+from swarm.reputation import Account
+from swarm.transport.transport import Reach
+from tests.node.monitor.test_monitor import RECORD
+
+PEER = PeerInfo("12D3KooWlarry", b"larry", True, policy_step=1, groups=0, heard=1.7e9)
+
+
+def account(author: bytes) -> Account:
+    """Groups of one author were admitted, and of nobody else."""
+    if author == b"larry":
+        return Account(author, admitted=3, admitted_at=1.6e9)
+    return Account(author)
+
+
+def member(*peers: PeerInfo) -> SimpleNamespace:
+    """A membership with one peer, or some."""
+    status = SimpleNamespace(
+        peer_id="12D3KooWme",
+        addresses=("/ip4/127.0.0.1",),
+        peers=peers or (PEER,),
+        reach=Reach("relayed", "no peer could dial it", "open a port"),
+    )
+    return SimpleNamespace(
+        swarm_id=b"s" * 32,
+        manifest=SimpleNamespace(name="sums"),
+        accounts=SimpleNamespace(get=account, banned=lambda author: False),
+        status=lambda: status,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path)
+
+
+def test_every_state_of_a_run_is_told_and_the_last_record_outlives_it(folder):
+    def told():
+        found = present_status(folder)
+        return found["state"], found["record"]
+
+    with folder.locked():
+        status = StatusFile(folder)
+        status.start()
+        assert not folder.status.exists(), "there is nothing to say yet"
+        assert present_status(folder)["state"] == "starting"
+        status.run(member())
+        running = present_status(folder)
+        assert (*told(), running["pid"]) == ("running", None, os.getpid())
+        (peer,) = running["peers"]
+        assert peer["connected"] and running["age_s"] < 60.0
+        assert (peer["heard"], peer["admitted_at"]) == (1.7e9, 1.6e9), "in Unix time"
+        reach = {"way": "relayed", "cause": "no peer could dial it", "remedy": "open a port"}
+        assert running["reach"] == reach
+        status.write(RECORD)
+        status.stop()
+        assert told()[0] == "stopping"
+        status.write(RECORD)
+        assert told()[0] == "stopping", "a round that was on its way"
+        status.end()
+        status.stop()
+    stopped = present_status(folder)
+    assert (stopped["state"], stopped["running"]) == ("stopped", False)
+    assert not stopped["peers"][0]["connected"]
+    with folder.locked():
+        again = StatusFile(folder)
+        again.start()
+        assert told() == ("starting", RECORD.to_dict())
+        again.run(member())
+    assert told() == ("crashed", RECORD.to_dict())
+
+
+@pytest.mark.parametrize(
+    ("changes", "seed"),
+    [
+        ({"policy_step": 0}, True),
+        ({"policy_step": 0, "groups": 2}, False),
+        ({"policy_step": 0, "author": b"larry"}, False),
+        ({"policy_step": 1}, False),
+        ({"policy_step": None}, False),
+    ],
+)
+def test_who_announces_and_never_shared_anything_is_told_as_a_seed(folder, changes, seed):
+    with folder.locked():
+        StatusFile(folder).run(member(replace(PEER, **{"author": b"silent", **changes})))
+    assert present_status(folder)["peers"][0]["seed"] is seed
+
+
+def test_what_a_peer_says_of_itself_is_told_beside_its_id_and_null_where_it_does_not(folder):
+    profile = Profile("ben", "", "tiny", "0.1.0", 1.7e9)
+    with folder.locked():
+        ben = replace(PEER, peer_id="12D3KooWben", profile=profile)
+        StatusFile(folder).run(member(PEER, ben))
+    keys = ("peer_id", "name", "line", "model", "version")
+    assert [[told[key] for key in keys] for told in present_status(folder)["peers"]] == [
+        ["12D3KooWlarry", None, None, None, None],
+        ["12D3KooWben", "ben", None, "tiny", "0.1.0"],
+    ]

@@ -1,0 +1,319 @@
+"""What a round does in which order, what it tells whom, and when a run ends."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from node.config.learning import MixtureSection
+from node.engines.transformers.engine import TransformersEngine
+from node.errors import NodeError
+from node.evaluation.evaluator import Evaluation
+from node.learner.batches import TrainingCompletion, TrainingGroup
+from node.learner.update_stats import UpdateStats
+from node.run import training_loop as module
+from node.run.outcome import Outcome, Rules, earned
+from node.run.training_loop import open_experience
+from swarm.common.clock import VirtualClock
+from swarm.common.counters import Counters
+from swarm.groups import GroupKey, Split, TaskRef
+from swarm.journal import MEMORY, Journal, JournalError
+from swarm.member import Experience
+from swarm.mixture.selection import AutoSelection
+from swarm.verification import CRASHED, JudgeRefused
+from tests.node.rollout.overlap_parts import Teacher
+from tests.node.run import trainer_parts
+from tests.node.run.rounds_parts import REWARD, Half, Loop
+from tests.node.run.trainer_parts import Parts
+from tests.swarm.experience_parts import ANNA, BEN, START, pooled
+
+
+def run(loop: Loop, limit: int) -> Loop:
+    loop.rounds.run(limit, threading.Event())
+    return loop
+
+
+@pytest.mark.parametrize(("limit", "saved"), [(4, [2, 4]), (5, [2, 4, 5])])
+def test_a_checkpoint_is_written_every_so_many_rounds_and_at_the_end(limit, saved):
+    loop = run(Loop(checkpoint_every=2), limit)
+    assert loop.saved == [(number, number) for number in saved]
+    timed = [number > 1 and number % 2 == 1 for number in range(1, limit + 1)]
+    told = [o.seconds.get("checkpoint") is not None for o in loop.outcomes]
+    assert told == timed, "its time is known only once the round was told"
+
+
+def test_a_round_is_told_before_its_checkpoint_so_that_none_goes_untold():
+    loop = Loop(checkpoint_every=1)
+    told = loop.saved
+    loop.reported = lambda outcome: told.append(("told", outcome.round))
+    assert run(loop, 2).saved == [("told", 1), (1, 1), ("told", 2), (2, 2)]
+
+
+def test_the_best_policy_is_saved_where_no_checkpoint_is_due():
+    loop = Loop(eval_every=2, checkpoint_every=100)
+    loop.kept = {4, 7}
+    run(loop, 7)
+    assert loop.rated == [(number, REWARD) for number in (0, 2, 4, 7)]
+    assert loop.saved == [(4, 4), (7, 7), (7, 7)], "and the last one at the end, as always"
+
+
+def test_an_evaluation_looks_before_a_round_learns_and_in_the_last_one_afterwards():
+    loop = run(Loop(eval_every=2), 5)
+    assert loop.evaluated == [0, 2, 5]
+    assert [o.evaluation for o in loop.outcomes] == [REWARD, None, REWARD, None, REWARD]
+
+
+@pytest.mark.parametrize(("discard", "shared"), [(True, [0, 2]), (False, [0, 1, 2, 3])])
+def test_groups_of_equal_rewards_are_not_shared_unless_told_to(discard, shared):
+    loop = Loop(local=4, rules=Rules(discard=discard), teacher=Half())
+    loop.rounds.step()
+    assert [index for _, index in loop.published[0]] == shared
+    assert [index for _, index in loop.intake.seen] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("keep", "trained"), [(0, [0, 1, 2, 3, 4, 5]), (2, [0, 2]), (9, [0, 2, 4])]
+)
+def test_an_update_is_of_all_own_groups_or_of_so_many_that_teach(keep, trained):
+    loop = Loop(local=6, rules=Rules(keep=keep), teacher=Half())
+    outcome = loop.rounds.step()
+    assert [key.number for key in loop.pool.lineage(1)] == trained
+    assert (len(outcome.own), outcome.trained) == (6, len(trained))
+    assert [index for _, index in loop.intake.seen] == [*range(6)], "lengths are of all of them"
+
+
+def test_own_groups_make_up_for_what_proven_authors_do_not_offer():
+    loop = Loop(local=5, external=3)
+    assert len(loop.rounds.step().own) == 8
+    loop.prove(ANNA)
+    loop.pool.add(pooled(number) for number in range(9))
+    assert len(loop.rounds.step().own) == 8 - 2, "two are a quarter of an update of eight"
+    assert len(Loop(local=5, external=3, rules=Rules(fill=False)).rounds.step().own) == 5
+
+
+def test_external_groups_are_learned_from_credited_and_put_into_the_lineage():
+    loop = Loop(local=3, external=1)
+    loop.prove(BEN)
+    loop.pool.add([pooled(1), pooled(2, author=BEN)])
+    before = {**loop.accounts.tried()}
+    loop.learn(useful=(0.75,))
+    outcome = loop.rounds.step()
+    (taken,) = outcome.external
+    assert loop.accounts.tried()[taken.author] > before.get(taken.author, 0.0) * 11 / 12
+    own = [GroupKey(b"", *group.key) for group in outcome.own]
+    assert loop.pool.lineage(1) == [*own, taken.key] and outcome.trained == len(own) + 1
+    assert outcome.proven == {BEN}
+    assert taken.key not in {candidate.key for candidate in loop.pool.fresh()}
+
+
+def test_shares_are_of_the_own_groups_that_are_trained_on():
+    loop = Loop(local=8, external=8, rules=Rules(fill=False, keep=1))
+    loop.prove(ANNA)
+    loop.pool.add(pooled(number) for number in range(8))
+    assert len(loop.rounds.step().external) == 1, "not the two that eight own groups would allow"
+
+
+def test_what_a_round_tells_has_its_times_and_what_there_was_room_for():
+    sizes = {"local": 4, "external": 1, "select": AutoSelection}
+    outcome = run(Loop(rules=Rules(keep=1), eval_every=1, **sizes), 1).outcomes[0]
+    assert outcome.external_wanted == 12 - 1, "of the own groups that are trained on"
+    phases = {"publish", "mix", "update", "evaluate", "generate", "verify", "total"}
+    assert phases <= outcome.seconds.keys()
+    loop = Loop(rules=Rules(fill=False), teacher=Half(), **sizes)
+    assert loop.rounds.step().external_wanted == 12 - 2, "of those that teach"
+
+
+def test_entropies_are_told_of_the_groups_that_are_shown():
+    done = tuple(TrainingCompletion((n, 2), (True, True)) for n in range(2))
+    played = TrainingGroup((1,), done, (0.0, 1.0), own=True)
+    scripted = SimpleNamespace(observe=lambda groups: None, generate=lambda: [played])
+    alone, beside = (Loop(local=2, semi_online=s).rounds.step() for s in (None, scripted))
+    assert (beside.trained, beside.scripted_tokens) == (3, 4)
+    first, other = (outcome.update.entropies for outcome in (alone, beside))
+    assert len(other) == len(beside.own) == 2
+    assert [len(told) for told in other[0]] == [len(told) for told in first[0]]
+
+
+def test_a_run_ends_at_its_limit_or_when_it_is_told_to():
+    assert [o.round for o in run(Loop(), 3).outcomes] == [1, 2, 3]
+    loop, stop = Loop(), threading.Event()
+    loop.reported = lambda outcome: outcome.round == 2 and stop.set()
+    loop.rounds.run(4, stop)
+    assert loop.rounds.round == 2
+
+
+def test_failures_that_are_not_in_a_row_do_not_end_a_run():
+    loop = Loop()
+    loop.fail([OSError(), OSError(), None, OSError(), OSError(), None])
+    assert [o.round for o in run(loop, 2).outcomes] == [1, 2]
+    assert loop.counters.snapshot()["rounds_failed"] == 4
+
+
+def test_the_third_failure_in_a_row_ends_a_run_and_names_its_cause():
+    loop, last = Loop(checkpoint_every=2), OSError("the last")
+    loop.fail([OSError("1"), OSError("2"), last, None])
+    with pytest.raises(NodeError, match="3 rounds failed in a row") as failed:
+        run(loop, 5)
+    assert failed.value.__cause__ is last and loop.saved == []
+    assert loop.counters.snapshot()["rounds_failed"] == 3
+
+
+@pytest.mark.parametrize(
+    "error", [NodeError("no", "place", "to go on"), JournalError("journal", "is full", "free it")]
+)
+def test_what_cannot_get_better_ends_a_run_at_once(error):
+    loop = Loop()
+    loop.fail([error])
+    with pytest.raises(type(error)) as failed:
+        run(loop, 5)
+    assert failed.value is error and loop.counters.snapshot() == {}
+
+
+TASKS = tuple(TaskRef("sums", 0, seed, Split.HELDOUT) for seed in range(2))
+SIZES = {"mixture__local": 3, "mixture__external": 1}
+
+
+def test_rounds_have_the_sizes_and_turns_of_the_configuration(monkeypatch):
+    turns = {"schedule__eval_every": 3, "schedule__checkpoint_every": 2}
+    parts = Parts(monkeypatch, **SIZES, **turns).run(4)
+    assert [len(outcome.own) for outcome in parts.outcomes] == [4] * 4
+    assert [o.evaluation is not None for o in parts.outcomes] == [True, False, False, True]
+    assert parts.saved == [2, 4]
+    parts.trainer.close()
+    assert parts.calls[-1] == "close"
+    parts = Parts(monkeypatch, rules=Rules(fill=False), **SIZES).run(7, done=5)
+    assert len(parts.outcomes[0].own) == 3
+    assert [outcome.round for outcome in parts.outcomes] == [6, 7]
+
+
+@pytest.mark.parametrize(("unbuilt", "best"), [(0, [0.5, 1.0]), (1, [])])
+def test_what_is_held_against_later_evaluations_is_a_mean_a_task(monkeypatch, unbuilt, best):
+    """A task that was not asked is no unsolved one."""
+    found = Evaluation(TASKS, ((1.0, 0.0), (1.0, 1.0)), unbuilt)
+    stub = SimpleNamespace(evaluate=lambda: found)
+    monkeypatch.setattr(module, "Evaluator", lambda *parts: stub)
+    parts = Parts(monkeypatch).run(1)
+    assert parts.outcomes[0].evaluation == 0.75
+    assert parts.trainer.alarm.state_dict()["best"] == best
+
+
+def test_a_secret_is_drawn_where_none_is_given(monkeypatch):
+    secrets: list[bytes] = []
+    opened = module.open_intake
+
+    def note(config, policy, manifest, secret, counters):
+        secrets.append(secret)
+        return opened(config, policy, manifest, secret, counters)
+
+    monkeypatch.setattr(module, "open_intake", note)
+    for given in (b"", b"", b"mine"):
+        Parts(monkeypatch, secret=given)
+    assert len(secrets[0]) == len(secrets[1]) == 16 and secrets[0] != secrets[1]
+    assert secrets[2] == b"mine"
+
+
+def test_what_peers_are_worth_is_the_trainers_to_keep(monkeypatch):
+    parts = Parts(monkeypatch, mixture__local=4, mixture__external=2, mixture__max_uses=2)
+    parts.pool.add([pooled(1, env="sums"), pooled(2, author=BEN)])
+    assert parts.run(1).outcomes[0].lead == parts.trainer.lead.value is not None
+
+
+def experience_of(salt: bytes = b"salt", **changes: object) -> Experience:
+    clock = VirtualClock(START)
+    journal = Journal(MEMORY, clock)
+    return open_experience(MixtureSection(**changes), journal, clock, Counters(), salt)
+
+
+def kept(experience: Experience) -> list[bytes]:
+    experience.pool.add(pooled(1, author=number.to_bytes(32)) for number in range(40))
+    return [candidate.key.author for candidate in experience.pool.fresh()]
+
+
+def test_the_pool_is_bounded_as_the_configuration_says():
+    first, same, other = (
+        kept(experience_of(salt, pool_groups=8)) for salt in (b"salt", b"salt", b"other")
+    )
+    assert len(first) == 8 and first == same != other
+    pool = experience_of(max_uses=3).pool
+    pool.add([pooled(1)])
+    assert [len(pool.consume(pool.fresh(), step)) for step in range(4)] == [1, 1, 1, 0]
+
+
+def test_newcomers_keep_the_share_of_the_pool_that_the_configuration_says():
+    experience = experience_of(pool_groups=16, newcomer_share=0.125)
+    experience.accounts.prove([(ANNA, 1.0)] * 8)
+    experience.pool.add(pooled(number, author=ANNA) for number in range(16))
+    assert len([author for author in kept(experience) if author != ANNA]) == 2
+
+
+GROUPS = (*(pooled(i, author=ANNA) for i in range(3)), pooled(9, author=BEN))
+
+
+@pytest.mark.parametrize(
+    ("trained", "proven", "groups", "shares"),
+    [
+        (12, {ANNA}, GROUPS, (3 / 12, 1 / 12)),
+        (12, {}, GROUPS, (3 / 12, 4 / 12)),
+        (2, {}, (), (0.0, 0.0)),
+        (0, {}, (), (None, None)),
+    ],
+)
+def test_shares_are_of_all_groups_of_the_update(trained, proven, groups, shares):
+    done = Outcome(1, 1, (), groups, UpdateStats(), None, {}, 9, trained, frozenset(proven))
+    assert (done.author_share, done.newcomer_share) == pytest.approx(shares)
+
+
+def test_authors_are_credited_with_what_the_learner_found_and_nothing_for_no_advantage():
+    groups = [pooled(1, author=ANNA), pooled(2, (1.0, 1.0), author=BEN), pooled(3, author=BEN)]
+    assert earned(groups, (0.2, 0.9, 0.0)) == [(ANNA, 0.2), (BEN, 0.0)]
+
+
+def real(policy, told):
+    return TransformersEngine(policy, seed=0)
+
+
+BOTH = pytest.mark.parametrize("streaming", [False, True], ids=["alternate", "overlap"])
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("length", "counter"), [(0, "own_prompts_empty"), (600, "own_prompts_too_long")]
+)
+def test_every_third_question_cannot_be_answered(monkeypatch, streaming, length, counter):
+    class Odd(Teacher):
+        """The same question is odd whenever it is asked."""
+
+        def prompts(self, tasks):
+            return ["?" * (5 if task.seed % 3 else length) for task in tasks]
+
+    assert trained(monkeypatch, Odd, streaming).counters.snapshot()[counter] > 0
+
+
+@BOTH
+def test_three_of_four_tasks_cannot_be_built(monkeypatch, streaming):
+    asked = []
+
+    class Often(Teacher):
+        """Fails for the same tasks whenever it is asked, never for held-out ones."""
+
+        def prompts(self, tasks):
+            drawn = [task for task in tasks if task.split is Split.TRAIN]
+            asked.extend(task for task in drawn if task not in asked)
+            if any(asked.index(task) % 4 < 3 for task in drawn):
+                raise JudgeRefused(CRASHED, "this one cannot be built")
+            return super().prompts(tasks)
+
+    counters = trained(monkeypatch, Often, streaming).counters
+    assert counters.snapshot()["own_groups_unscored{reason=crashed}"] > 0
+
+
+def trained(monkeypatch, teacher: type[Teacher], streaming: bool) -> Parts:
+    """A trainer of one task a round, after some rounds of which none failed."""
+    monkeypatch.setattr(trainer_parts, "Teacher", teacher)
+    monkeypatch.setattr(trainer_parts, "Closing", real)
+    few = {"mixture__local": 1, "schedule__eval_every": 1000, "engine__max_new_tokens": 4}
+    parts = Parts(monkeypatch, streaming=streaming, **few).run(6)
+    assert len(parts.outcomes) == 6 and "rounds_failed" not in parts.counters.snapshot()
+    return parts

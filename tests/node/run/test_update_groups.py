@@ -1,0 +1,366 @@
+"""What an update takes from outside, and what its authors have of that."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from node.learner.batches import TrainingGroup
+from node.learner.update_stats import UpdateStats
+from node.monitor.record import Stopwatch
+from node.rollout.group_writer import UnfinishedGroups
+from node.rollout.groups import Intake
+from node.run import update_groups as module
+from node.run.outcome import Rules
+from node.run.update_groups import MODEL_CHARACTERS, open_intake, public_name
+from swarm.common.counters import Counters
+from swarm.groups import GroupKey, Origin
+from swarm.mixture.peer_advantage import KEPT
+from swarm.mixture.selection import AutoSelection
+from tests.node.rollout.overlap_parts import AtOnce, Teacher
+from tests.node.rollout.test_groups import sent
+from tests.node.run.rounds_parts import Half, Loop, Nothing
+from tests.node.run.trainer_parts import Parts, configured, manifest
+from tests.support import random_policy
+from tests.swarm.experience_parts import ANNA, BEN, pooled
+
+
+def test_shares_are_of_the_own_groups_that_the_update_has():
+    loop = Loop(local=8, external=8)
+    loop.prove(ANNA)
+    loop.pool.add(pooled(number) for number in range(8))
+    written = loop.source.generate(8, Stopwatch())
+    assert len(loop.external.take(1, written, written[:1]).groups) == 1
+    assert len(loop.pool.fresh()) == 7, "what eight own groups would allow is left to others"
+
+
+@pytest.mark.parametrize(("fill", "missing"), [(True, [3, 1]), (False, [0, 0])])
+def test_own_groups_that_nobody_offers_to_spare_are_missing(fill, missing):
+    loop = Loop(local=5, external=3, rules=Rules(fill=fill))
+    found = [loop.external.missing()]
+    loop.prove(ANNA)
+    loop.pool.add(pooled(number) for number in range(9))
+    assert [*found, loop.external.missing()] == missing, "two are a quarter of eight"
+
+
+def test_an_update_is_credited_to_the_policy_after_it_and_to_the_authors():
+    loop = Loop(local=4, external=4, teacher=Half(), select=AutoSelection)
+    loop.prove(ANNA)
+    loop.pool.add([pooled(1), pooled(2, author=BEN), pooled(3, (1.0, 1.0), author=BEN)])
+    written = loop.source.generate(14, Stopwatch())
+    own = written[:12]
+    taken = loop.external.take(1, written, own)
+    assert taken.wanted == 12 - 6, "one in two teaches"
+    assert {group.key for group in taken.groups} == {GroupKey(ANNA, 7, 1), GroupKey(BEN, 7, 2)}
+    assert taken.proven == {ANNA} and [each.own for each in taken.training] == [False, False]
+    assert loop.intake.seen == [group.key for group in written]
+    before = loop.accounts.tried()
+    useful = tuple(0.5 * (group.author == BEN) for group in taken.groups)
+    loop.external.credit(own, taken, UpdateStats(skipped=False, useful=useful), 9)
+    keys = [*(GroupKey(b"", *group.key) for group in own), *(group.key for group in taken.groups)]
+    assert loop.pool.lineage(9) == sorted(keys)
+    assert loop.accounts.tried()[BEN] == 0.5 and loop.accounts.tried()[ANNA] < before[ANNA]
+    assert loop.counters.snapshot()["external_useless"] == 1
+
+
+def test_what_is_admitted_counts_in_the_lead_once_whether_it_is_taken_or_not():
+    loop = Loop(local=16, external=1)
+    loop.prove(ANNA)
+    loop.pool.add([pooled(number, (1.0, 1.0, 0.0), env="sums") for number in range(8)])
+    assert loop.rounds.step().lead > 0.0, "two in three are right, and half of the node's own"
+    for expected in (8.0, 8.0 * KEPT):
+        seen = loop.lead.state_dict()["seen"]
+        assert [n for author, *_, n, _ in seen if author == ANNA.hex()] == [expected]
+        loop.rounds.step()
+    assert Loop(local=3, external=1).rounds.step().lead is None, "nothing is from outside"
+
+
+def test_of_an_updates_external_groups_those_of_no_use_are_counted():
+    loop = Loop(local=8, external=4, rules=Rules(fill=False))
+    loop.prove(ANNA, BEN)
+    loop.pool.add([pooled(1), pooled(2), pooled(3, author=BEN)])
+    loop.learn(useful=(0.0, 0.25, 0.0))
+    loop.rounds.step()
+    assert loop.counters.snapshot()["external_useless"] == 2
+
+
+def too_long(number: int, author: bytes):
+    return pooled(number, author=author, texts=["x" * 600, "y"])
+
+
+def test_a_group_that_nothing_is_left_of_earns_its_author_nothing_and_is_not_trained_on():
+    loop = Loop(local=3, external=1)
+    loop.pool.add([too_long(1, ANNA)])
+    outcome = loop.rounds.step()
+    assert outcome.external == ()
+    assert outcome.trained == len(outcome.own) == len(loop.pool.lineage(1))
+    assert loop.accounts.tried() == {ANNA: 0.0} and loop.pool.fresh() == []
+
+
+def test_shares_are_of_what_is_left_of_a_choice():
+    loop = Loop(local=4, external=4)
+    loop.prove(ANNA, BEN)
+    loop.pool.add([pooled(1), pooled(2), too_long(1, BEN), too_long(2, BEN)])
+    written = loop.source.generate(8, Stopwatch())
+    taken = loop.external.take(1, written, written[:4])
+    assert [each.author for each in taken.groups] == [ANNA], "of five groups two are too many"
+    assert len(taken.training) == 1 and loop.counters.snapshot()["external_over_share"] == 1
+
+
+def test_shares_of_an_author_and_of_newcomers_are_those_asked_for(monkeypatch):
+    asked = {"select": "uniform", "local": 4, "external": 4}
+    asked |= {"author_share": 0.25, "newcomer_share": 0.5}
+    parts = Parts(monkeypatch, **{f"mixture__{key}": value for key, value in asked.items()})
+    parts.pool.add(pooled(n, author=author) for author in (ANNA, BEN) for n in range(4))
+    parts.run(1)
+    assert len(parts.outcomes[0].external) == 4, "half of eight, though no author may have three"
+
+
+def intake_of(counters: Counters, *refuse: str) -> Intake:
+    config = configured(mixture__refuse=list(refuse))
+    return open_intake(config, random_policy(hidden=32, layers=1), manifest(), b"secret", counters)
+
+
+def test_only_the_filters_that_are_asked_for_look_at_external_groups():
+    around = ("<answer>" + "ab" * 20 + "</answer>", 1.0)
+    trails = ("<answer>1</answer>" + "0123456789" * 2, 1.0)
+    wrong = ("18", 0.0)
+    counters = Counters()
+    intake = intake_of(counters, "unlikely", "copied")
+    for answer in (around, trails):
+        assert intake.take(sent([answer, wrong])) is not None
+    long = ("".join(map(chr, range(40, 100))), 1.0)
+    assert intake.take(sent([long, wrong])) is not None
+    assert intake.take(sent([long, wrong], author=b"s" * 32)) is None
+    assert counters.snapshot()["external_refused{reason=copied}"] == 1
+    intake = intake_of(counters, "trailing")
+    assert intake.take(sent([around, wrong])) is not None
+    assert intake.take(sent([trails, wrong])) is None, "sums are answered in a tag"
+
+
+def test_an_external_group_is_cut_to_the_size_of_an_own_one():
+    counters = Counters()
+    taken = intake_of(counters).take(sent([("1" * 60, 1.0), ("2" * 60, 0.0), ("3" * 60, 0.5)]))
+    assert [len(done.ids) for done in taken.completions] == [40, 40]
+    assert counters.snapshot()["external_completions_cut"] == 1
+
+
+@pytest.mark.parametrize("sleep_mode", [False, True])
+def test_the_engine_has_the_weights_of_every_update_before_the_next_round(sleep_mode):
+    loop = Loop(sleep_mode=sleep_mode)
+    for version in (1, 2):
+        loop.rounds.step()
+        assert loop.engine.version == loop.policy.version == version
+    assert loop.calls == 2 * ([*(["rest"] if sleep_mode else []), "update"])
+
+
+def test_an_engine_whose_weights_are_still_the_policys_is_left_alone():
+    loop = Loop(teacher=Nothing())
+    loop.rounds.step()
+    assert loop.calls == []
+
+
+def test_the_engine_has_the_weights_of_an_update_that_failed_after_a_step():
+    loop = Loop()
+    update = loop.trained.learner.update
+
+    def failing(*asked):
+        update(*asked)
+        raise ZeroDivisionError
+
+    loop.trained.learner.update = failing
+    with pytest.raises(ZeroDivisionError):
+        loop.rounds.step()
+    assert loop.engine.version == loop.policy.version == 1
+
+
+def test_what_went_wrong_in_an_update_is_counted(caplog):
+    def counted(**told):
+        loop = Loop()
+        loop.learn(**told)
+        loop.rounds.step()
+        return loop.counters.snapshot()
+
+    with caplog.at_level(logging.WARNING):
+        found = counted(refused=1, unlikely=2, halved=3, engine_gap=0.06)
+    names = ("steps_refused", "external_refused{reason=unlikely}", "micro_batch_halved")
+    assert found == dict(zip((*names, "engine_gaps"), (1, 2, 3, 1), strict=True))
+    assert "0.060 nat off the learner's" in caplog.text
+    assert [counted(engine_gap=quiet) for quiet in (0.04, None)] == [{}, {}]
+
+
+def test_an_engine_is_compared_also_where_only_strangers_teach():
+    loop = Loop(local=8, external=4, teacher=Nothing())
+    loop.prove(ANNA)
+    loop.pool.add([pooled(1), pooled(2)])
+    outcome = loop.rounds.step()
+    assert outcome.external and not outcome.update.skipped
+    assert outcome.update.staleness == (), "no own token is trained on"
+    assert outcome.update.engine_gap is not None
+    assert loop.counters.snapshot()["engine_gaps"] == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "rests"),
+    [
+        ({}, False),
+        ({"engine__sleep_mode": True}, True),
+        ({"streaming": True, "schedule__over_provision": 0.5}, True),
+        ({"streaming": True}, False),
+    ],
+)
+def test_the_engine_rests_where_it_shares_the_device_or_is_over_provisioned(
+    monkeypatch, changes, rests
+):
+    parts = Parts(monkeypatch, **changes).run(1)
+    parts.trainer.close()
+    assert ("rest" in parts.calls) == rests
+
+
+@pytest.mark.parametrize(
+    ("changes", "decoupled"),
+    [
+        ({"streaming": True, "schedule__max_staleness": 1}, True),
+        ({"streaming": True, "schedule__max_staleness": 0}, False),
+        ({}, False),
+    ],
+)
+def test_own_groups_are_weighed_by_age_only_where_they_can_be_old(monkeypatch, changes, decoupled):
+    told, opened = [], module.open_learner
+
+    def note(policy, section, ranks, **choices):
+        told.append(choices)
+        return opened(policy, section, ranks, **choices)
+
+    monkeypatch.setattr(module, "open_learner", note)
+    asked = {"correction": "tis", "correction_options": {"cap": 3.0}}
+    keys = {f"mixture__{key}": value for key, value in asked.items()}
+    keys |= {"engine__temperature": 0.75, "mixture__refuse": ["unlikely"]}
+    Parts(monkeypatch, **keys, **changes)
+    Parts(monkeypatch, mixture__refuse=[])
+    expected = {**asked, "decoupled": decoupled, "temperature": 0.75, "floor": True}
+    assert expected.items() <= told[0].items() and not told[1]["floor"]
+
+
+def test_what_is_shared_keeps_to_the_swarms_schedule_and_says_which_policy_wrote_it(monkeypatch):
+    parts = Parts(monkeypatch, engine__temperature=0.75).run(2)
+    assert parts.published == [
+        (indexes, Origin(version, "random-0", parts.policy.encoding, 0.75, 40))
+        for version, indexes in enumerate(([0, 1, 2, 3], [4, 5]))
+    ]
+    assert [len(outcome.own) for outcome in parts.outcomes] == [4, 4], "all are trained on"
+
+
+def test_closing_keeps_what_is_begun_for_the_next_run(monkeypatch):
+    # On threads a question could still be built when the last update ends: no answer was begun.
+    monkeypatch.setattr(module, "ThreadPoolExecutor", lambda *arguments: AtOnce())
+    parts = Parts(monkeypatch, streaming=True, schedule__max_staleness=1).run(2)
+    parts.trainer.close()
+    assert parts.calls[-2:] == ["poll", "close"], "halted, looked at once more and let go"
+    assert "halt" in parts.calls
+    assert any(group.completions for group in UnfinishedGroups(parts.journal).groups())
+
+
+def test_an_overlapping_run_goes_on_at_the_age_that_it_had(monkeypatch):
+    parts = Parts(monkeypatch, streaming=True, schedule__max_staleness=1)
+    parts.policy.version = 5
+    parts.run(6, done=5)
+    versions = {group.version for group in UnfinishedGroups(parts.journal).groups()}
+    assert versions and versions <= {5, 6}
+
+
+def test_what_was_written_by_policies_after_the_checkpoint_is_written_anew(monkeypatch):
+    told, rewind = [], UnfinishedGroups.rewind
+    monkeypatch.setattr(
+        UnfinishedGroups, "rewind", lambda *asked: told.append(asked[1:]) or rewind(*asked)
+    )
+    parts = Parts(monkeypatch, streaming=True)
+    parts.policy.version = 4
+    parts.run(6, done=5)
+    assert told == [(5, 4)]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B"),
+        ("/home/anna/secret/mine", "mine"),
+        ("naïve\n", "na?ve?"),
+        ("x" * 100, "x" * MODEL_CHARACTERS),
+        ("/", "model"),
+    ],
+)
+def test_peers_see_the_last_part_of_a_models_name_in_printable_letters(name, shown):
+    assert public_name(name) == shown
+
+
+def same(tasks):
+    """Questions of a teacher who always asks that of pooled groups."""
+    return ["1 + 1 ="] * len(tasks)
+
+
+def asking(teacher: Teacher) -> Teacher:
+    teacher.prompts = same
+    return teacher
+
+
+def learned(loop: Loop) -> list[list[TrainingGroup]]:
+    """What updates are of from now on."""
+    told, update = [], loop.trained.learner.update
+    loop.trained.learner.update = lambda groups, *rest: told.append(groups) or update(groups, *rest)
+    return told
+
+
+def replayed(groups: Sequence[TrainingGroup]) -> list[int]:
+    """Of each group, how many of its answers were written before."""
+    return [sum(each.replayed for each in group.completions) for group in groups]
+
+
+def test_own_groups_that_failed_wholly_teach_and_are_told_and_published_as_they_were():
+    loop = Loop(local=4, teacher=asking(Half()), successes=2)
+    told = learned(loop)
+    outcome = loop.rounds.step()
+    assert replayed(told[0]) == [0, 1, 0, 1]
+    assert [group.rewards for group in told[0]] == [(0.0, 1.0)] * 4
+    assert outcome.update.groups_informative == 4
+    assert [own.training.rewards for own in outcome.own] == [(0.0, 1.0), (0.0, 0.0)] * 2
+    assert replayed([own.training for own in outcome.own]) == [0] * 4
+    assert [index for _, index in loop.published[0]] == [0, 2]
+    assert loop.counters.snapshot()["successes_replayed"] == 2
+    loop = Loop(local=4, teacher=asking(Half()))
+    told = learned(loop)
+    own = loop.rounds.step().own
+    assert told[0] == [each.training for each in own], "none is kept"
+
+
+@pytest.mark.parametrize(("successes", "wanted"), [(0, 12 - 2), (1, 12 - 4)])
+def test_what_is_given_to_a_group_leaves_less_room_for_those_of_others(successes, wanted):
+    sizes = {"local": 4, "external": 1, "successes": successes}
+    how = {"rules": Rules(fill=False), "teacher": asking(Half()), "select": AutoSelection}
+    assert Loop(**sizes, **how).rounds.step().external_wanted == wanted
+
+
+def test_others_lend_within_their_shares_and_stand_in_the_lineage():
+    teacher, theirs = asking(Nothing()), pooled(1)
+    loop = Loop(local=4, external=4, rules=Rules(fill=False), teacher=teacher, successes=2)
+    loop.prove(ANNA)
+    loop.pool.add([theirs])
+    told = learned(loop)
+    loop.rounds.step()
+    assert replayed(told[0]) == [0] * 5, "it is learned from as it came"
+    loop.rounds.step()
+    assert sum(replayed(told[1])) == 1, "of some five groups an author may have one"
+    assert theirs.key in loop.pool.lineage(2)
+    loop.pool.add([pooled(number) for number in (2, 3, 4)])
+    loop.rounds.step()
+    assert len(told[2]) == 4, "who has lent an answer has no room for a group"
+    assert loop.counters.snapshot()["external_over_share"] > 0
+
+
+@pytest.mark.parametrize("most", [0, 2])
+def test_a_node_keeps_as_many_as_its_configuration_asks_for(monkeypatch, most):
+    monkeypatch.setattr("tests.node.run.trainer_parts.Teacher", lambda: asking(Half()))
+    parts = Parts(monkeypatch, mixture__successes=most).run(1)
+    assert parts.outcomes[0].update.groups_informative == (4 if most else 2)
