@@ -27,7 +27,7 @@ from node.dashboard.access import listen
 from node.dashboard.public_documents import data, documents, unchanging
 from node.dashboard.public_server import PageServer
 from swarm.common.counters import Counters
-from tests.node.swarm_page.page_parts import seen
+from tests.node.dashboard.public_page_parts import seen
 from tests.swarm.census.census_parts import Watched, group, offer, peer
 
 EVERY = 10.0

@@ -29,9 +29,23 @@ class Terminal:
         self.out, self.err = self._capture.readouterr()
         return ended.value.code or 0
 
+    def ok(self, *args: str) -> str:
+        """What a command that succeeds prints."""
+        assert self(*args) == 0, self.err
+        return self.out
+
     def json(self, *args: str):
-        assert self(*args, "--json") == 0, self.err
-        return json.loads(self.out)
+        return json.loads(self.ok(*args, "--json"))
+
+    def fails(self, status: int, *args: str) -> str:
+        """The error of a command that ends with this status."""
+        assert self(*args) == status
+        return self.err
+
+    def refuses(self, status: int, *args: str) -> str:
+        """The one line of an error."""
+        (line,) = self.fails(status, *args).splitlines()
+        return line
 
 
 @pytest.fixture

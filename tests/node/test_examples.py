@@ -33,8 +33,7 @@ def test_the_catalogue_of_ones_own_task_has_the_plugin_that_the_package_brings()
     folder = EXAMPLES / "own_task"
     (spec,) = load_catalogue(str(folder / "sorting.toml"))
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    assert spec.source == "plugin"
-    assert spec.name in project["entry-points"]["swarm_node.tasks"]
+    assert spec.source == "plugin" and spec.name in project["entry-points"]["swarm_node.tasks"]
 
 
 def test_driving_from_python_takes_under_forty_lines() -> None:
@@ -42,9 +41,7 @@ def test_driving_from_python_takes_under_forty_lines() -> None:
 
 
 @pytest.mark.processes
-def test_a_node_driven_from_python_does_its_rounds_and_goes_on_from_a_checkpoint(
-    tmp_path: Path,
-) -> None:
+def test_a_node_driven_from_python_does_its_rounds_and_goes_on_from_a_checkpoint(tmp_path):
     def drive(rounds: int) -> list[str]:
         run = subprocess.run(
             [sys.executable, str(DRIVE), "run", str(rounds)],
@@ -58,8 +55,7 @@ def test_a_node_driven_from_python_does_its_rounds_and_goes_on_from_a_checkpoint
         assert run.returncode == 0, run.stderr
         return re.findall(r"^round (\d+): own groups scored", run.stdout, re.MULTILINE)
 
-    assert drive(5) == ["1", "2", "3", "4", "5"]
-    assert drive(1) == ["6"]
+    assert drive(5) == ["1", "2", "3", "4", "5"] and drive(1) == ["6"]
     assert RunFolder(tmp_path / "run").holder() is None
 
 

@@ -50,21 +50,13 @@ def test_a_loss_of_ones_own_trains_with_its_own_settings(tmp_path, monkeypatch) 
         Config.with_overrides({"learner.loss": name, "learner.loss_options.beta": 11})
 
 
-def test_a_selection_of_ones_own_is_measured_by_the_experiment(tmp_path, monkeypatch) -> None:
+def test_a_selection_of_ones_own_is_measured_by_the_experiment(tmp_path, monkeypatch):
     name = install(monkeypatch, tmp_path, "own_selection", SELECTIONS)
     path = os.pathsep.join([str(tmp_path), str(EXAMPLES / "own_selection"), str(EXAMPLES.parent)])
-    command = ["sapo", "--quick", "--mix", "auto", "--nodes", "2", "--run-dir", "run"]
-    command += ["--rounds", "3", "--bury", "0"]
+    command = ["sapo", "--quick", "--mix", "auto", "--nodes", "2", "--run-dir", "run", "--json"]
+    command += ["--rounds", "3", "--bury", "0", "--vary", f"mixture.select={name}"]
     run = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "experiments",
-            *command,
-            "--vary",
-            f"mixture.select={name}",
-            "--json",
-        ],
+        [sys.executable, "-m", "experiments", *command],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         capture_output=True,

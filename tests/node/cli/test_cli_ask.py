@@ -24,17 +24,18 @@ def trained(node: RunFolder) -> RunFolder:
     return node
 
 
-def test_a_drawn_question_is_answered_and_scored(terminal: Terminal, trained: RunFolder) -> None:
+def test_a_drawn_question_is_answered_and_scored_the_same_each_time(terminal, trained):
     told = terminal.json("ask", *AT, "--family", "gcd")
     assert told["family"] == "gcd" and told["prompt"].endswith("Answer:")
     (answer,) = told["answers"]
     assert 0.0 <= answer["reward"] <= 1.0 and answer["unscored"] is None
     assert "step-00000010" in answer["model"]
+    asked = ("ask", told["prompt"], *AT, "--family", "gcd")
+    first, again = (terminal.json(*asked)["answers"] for _ in range(2))
+    assert first == again
 
 
-def test_a_typed_question_of_a_family_is_recognised_and_another_is_not(
-    terminal: Terminal, trained: RunFolder
-) -> None:
+def test_a_typed_question_of_a_family_is_recognised_and_another_is_not(terminal, trained):
     drawn = terminal.json("ask", *AT, "--family", "leg_counting")
     question = drawn["prompt"].removesuffix("\nAnswer:")
     typed = terminal.json("ask", f"  {question} ", *AT)
@@ -49,17 +50,8 @@ def test_a_typed_question_of_a_family_is_recognised_and_another_is_not(
 def test_the_base_answers_beside_the_policy(terminal: Terminal, trained: RunFolder) -> None:
     told = terminal.json("ask", *AT, "--base", "--temperature", "0.7")
     assert [Path(answer["model"]).name for answer in told["answers"]] == ["step-00000010", "tiny"]
-    assert terminal("ask", *AT, "--base") == 0
-    assert "\nstep-00000010:\n" in terminal.out and "\ntiny:\n" in terminal.out
+    assert "\nstep-00000010:\n" in terminal.ok("ask", *AT, "--base") and "\ntiny:\n" in terminal.out
     assert terminal.out.count("reward ") == 2
-
-
-def test_the_most_probable_answer_is_the_same_each_time(
-    terminal: Terminal, trained: RunFolder
-) -> None:
-    prompt = terminal.json("ask", *AT, "--family", "gcd")["prompt"]
-    first, again = (terminal.json("ask", prompt, *AT, "--family", "gcd") for _ in range(2))
-    assert first["answers"] == again["answers"]
 
 
 @pytest.mark.parametrize(
@@ -72,16 +64,11 @@ def test_the_most_probable_answer_is_the_same_each_time(
         (("--best", "--step", "7"), "Leave all but one out"),
     ],
 )
-def test_what_cannot_be_asked_is_told(
-    terminal: Terminal, trained: RunFolder, arguments: tuple[str, ...], said: str
-) -> None:
-    assert terminal("ask", *arguments, *AT) == 2
-    assert said in terminal.err
+def test_what_cannot_be_asked_is_told(terminal, trained, arguments, said):
+    assert said in terminal.fails(2, "ask", *arguments, *AT)
 
 
-def test_a_node_is_compared_with_a_model_alike_each_time(
-    terminal: Terminal, trained: RunFolder
-) -> None:
+def test_a_node_is_compared_with_a_model_alike_each_time(terminal, trained):
     asked = ("compare", "node", "tiny", "--tasks", "20", "--samples", "2")
     first, again = (terminal.json(*asked) for _ in range(2))
     assert first == again
@@ -96,19 +83,17 @@ def test_a_node_is_compared_with_a_model_alike_each_time(
     assert "B − A" in terminal.out
 
 
-def test_a_model_is_no_better_than_itself(terminal: Terminal, trained: RunFolder) -> None:
-    told = terminal.json("compare", "tiny", "tiny", "--tasks", "16", "--samples", "1", *AT)
+def test_a_model_is_no_better_than_itself(terminal, trained):
+    asked = ("compare", "tiny", "tiny", "--tasks", "16", "--samples", "1", *AT)
+    told = terminal.json(*asked)
     assert (told["gain"], told["margin"], told["disputed"]) == (0.0, 0.0, [])
-    assert terminal("compare", "tiny", "tiny", "--tasks", "16", "--samples", "1", *AT) == 0
-    assert "no difference beyond noise" in terminal.out
+    assert "no difference beyond noise" in terminal.ok(*asked)
 
 
-def test_what_cannot_be_compared_is_told(terminal: Terminal, trained: RunFolder) -> None:
+def test_what_cannot_be_compared_is_told(terminal, trained):
     assert terminal("compare", "node", "no-such-model/at-all") in (1, 2)
     assert "no-such-model/at-all" in terminal.err
     Path("empty").mkdir()
-    assert terminal("compare", "tiny", "empty", *AT) == 2
-    assert "config.json" in terminal.err
+    assert "config.json" in terminal.fails(2, "compare", "tiny", "empty", *AT)
     trained.manifest.unlink()
-    assert terminal("compare", "node", "tiny") == 1
-    assert "swarm-node join" in terminal.err
+    assert "swarm-node join" in terminal.fails(1, "compare", "node", "tiny")

@@ -40,70 +40,56 @@ def history(node: RunFolder) -> Checkpoints:
     return checkpoints
 
 
-def test_checkpoints_lists_round_step_reward_and_size(
-    terminal: Terminal, history: Checkpoints
-) -> None:
-    told = terminal.json("checkpoints", *AT)
-    assert [(e["round"], e["policy_step"], e["reward"], e["best"]) for e in told] == [
-        (10, 7, 0.2, False),
-        (20, 17, 0.69, True),
-        (30, 27, 0.48, False),
-    ]
-    assert all(e["bytes"] > 1000 and e["age_s"] >= 0 and not e["rolled_back"] for e in told)
-    assert terminal("checkpoints", *AT) == 0
-    rows = {line.split()[1]: line for line in terminal.out.splitlines() if "│" in line}
-    assert "0.690" in rows["20"] and "best" in rows["20"] and "ago" in rows["20"]
-    assert "newest" in rows["30"] and "best" not in rows["30"]
+def listed(terminal: Terminal, *keys: str) -> list[tuple[object, ...]]:
+    return [tuple(each[key] for key in keys) for each in terminal.json("checkpoints", *AT)]
 
 
-def test_no_terminal_is_too_narrow_for_whole_figures(
-    terminal: Terminal, history: Checkpoints, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert terminal("checkpoints", *AT) == 0
-    rows = [line.split("│")[1:4] for line in terminal.out.splitlines() if "│" in line]
+def rows(terminal: Terminal) -> list[list[str]]:
+    lines = terminal.ok("checkpoints", *AT).splitlines()
+    return [line.split("│") for line in lines if "│" in line]
+
+
+def test_checkpoints_lists_round_step_reward_and_size_on_any_terminal(
+    terminal, history, monkeypatch
+):
+    told = listed(terminal, "round", "policy_step", "reward", "best")
+    assert told == [(10, 7, 0.2, False), (20, 17, 0.69, True), (30, 27, 0.48, False)]
+    for size, age, rolled_back in listed(terminal, "bytes", "age_s", "rolled_back"):
+        assert size > 1000 and age >= 0 and not rolled_back
+    shown = {row[1].strip(): " ".join(row) for row in rows(terminal)}
+    assert "0.690" in shown["20"] and "best" in shown["20"] and "ago" in shown["20"]
+    assert "newest" in shown["30"] and "best" not in shown["30"]
+    wide = [row[1:4] for row in rows(terminal)]
     monkeypatch.setenv("COLUMNS", "40")
-    assert terminal("checkpoints", *AT) == 0
-    assert [line.split("│")[1:4] for line in terminal.out.splitlines() if "│" in line] == rows
+    assert [row[1:4] for row in rows(terminal)] == wide
 
 
 def test_without_a_checkpoint_there_is_a_word(terminal: Terminal, node: RunFolder) -> None:
-    assert terminal("checkpoints", *AT) == 1
-    assert "no checkpoint yet" in terminal.err
-    assert terminal.json("checkpoints", *AT) == []
-    assert terminal("rollback", *AT, "--to", "10") == 2
+    assert "no checkpoint yet" in terminal.fails(1, "checkpoints", *AT)
+    assert terminal.json("checkpoints", *AT) == [] and terminal("rollback", *AT, "--to", "10") == 2
     assert "none yet" in terminal.err
 
 
-def test_rollback_goes_back_to_a_round_or_to_the_best_and_forward_again(
-    terminal: Terminal, history: Checkpoints
-) -> None:
-    assert terminal.json("rollback", *AT, "--to", "best") == {
-        "round": 20,
-        "policy_step": 17,
-        "set_aside": [30],
-    }
+def test_rollback_goes_back_to_a_round_or_to_the_best_and_forward_again(terminal, history):
+    told = terminal.json("rollback", *AT, "--to", "best")
+    assert told == {"round": 20, "policy_step": 17, "set_aside": [30]}
     assert history.steps() == [10, 20]
-    assert terminal("rollback", *AT, "--to", "10") == 0
-    assert "back at round 10, policy step 7; set aside: 20" in terminal.out
-    told = terminal.json("checkpoints", *AT)
-    assert [(e["round"], e["rolled_back"]) for e in told] == [(10, False), (20, True), (30, True)]
+    shown = terminal.ok("rollback", *AT, "--to", "10")
+    assert "back at round 10, policy step 7; set aside: 20" in shown
+    assert listed(terminal, "round", "rolled_back") == [(10, False), (20, True), (30, True)]
     assert terminal.json("rollback", *AT, "--to", "30")["set_aside"] == []
     assert history.steps() == [10, 30]
 
 
 def test_of_two_that_are_as_good_the_best_is_the_one_that_the_run_has_come_by(
-    terminal: Terminal, history: Checkpoints, node: RunFolder
-) -> None:
-    swarm = swarm_id(node.manifest.read_bytes()).hex()
-    history.rewards.note(10, swarm, 0.69)
-    assert terminal("rollback", *AT, "--to", "10") == 0
-    told = terminal.json("checkpoints", *AT)
-    assert [(e["round"], e["best"]) for e in told] == [(10, True), (20, False), (30, False)]
+    terminal, history, node
+):
+    history.rewards.note(10, swarm_id(node.manifest.read_bytes()).hex(), 0.69)
+    terminal.ok("rollback", *AT, "--to", "10")
+    assert listed(terminal, "round", "best") == [(10, True), (20, False), (30, False)]
 
 
-def test_status_shows_the_round_that_was_gone_back_to(
-    terminal: Terminal, history: Checkpoints, node: RunFolder
-) -> None:
+def test_status_shows_the_round_that_was_gone_back_to(terminal, history, node):
     with closing(JsonLinesFile(node.metrics, 1 << 20)) as metrics:
         for number in (9, 10, 11, 30):
             metrics.write(RoundRecord(round=number, policy_step=number, time=0.0, reward_own=0.5))
@@ -116,27 +102,19 @@ def test_status_shows_the_round_that_was_gone_back_to(
 @pytest.mark.parametrize(
     ("to", "said"), [("25", "there are: 10, 20, 30"), ("-3", "round, or: best"), ("x", "best")]
 )
-def test_rollback_names_what_there_is(
-    terminal: Terminal, history: Checkpoints, to: str, said: str
-) -> None:
-    assert terminal("rollback", *AT, "--to", to) == 2
-    assert to in terminal.err and said in terminal.err
+def test_rollback_names_what_there_is(terminal, history, to, said):
+    assert to in terminal.fails(2, "rollback", *AT, "--to", to) and said in terminal.err
     assert history.steps() == [10, 20, 30]
 
 
-def test_rollback_leaves_a_running_node_alone(
-    terminal: Terminal, history: Checkpoints, node: RunFolder
-) -> None:
+def test_rollback_leaves_a_running_node_alone(terminal, history, node):
     with node.locked():
-        assert terminal("rollback", *AT, "--to", "10") == 1
-    assert "already used by process" in terminal.err
+        assert "already used by process" in terminal.fails(1, "rollback", *AT, "--to", "10")
     assert history.steps() == [10, 20, 30]
 
 
 @pytest.mark.parametrize(("choice", "number"), [((), 30), (("--best",), 20), (("--step", "7"), 10)])
-def test_export_and_eval_take_the_checkpoint_that_is_chosen(
-    terminal: Terminal, history: Checkpoints, choice: tuple[str, ...], number: int
-) -> None:
+def test_export_and_eval_take_the_checkpoint_that_is_chosen(terminal, history, choice, number):
     facts = terminal.json("export", *AT, "--out", "model", *choice)
     assert facts["state"]["round"] == number
     exported, saved = (
@@ -149,11 +127,8 @@ def test_export_and_eval_take_the_checkpoint_that_is_chosen(
 
 @pytest.mark.parametrize("command", [("export", "--out", "model"), ("eval", "--tasks", "1")])
 def test_what_is_loaded_is_not_deleted_by_the_node_that_runs(
-    terminal: Terminal,
-    history: Checkpoints,
-    command: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    terminal, history, command, monkeypatch
+):
     load = Policy.load
 
     def late(config: PolicySection) -> Policy:
@@ -162,19 +137,15 @@ def test_what_is_loaded_is_not_deleted_by_the_node_that_runs(
         return load(config)
 
     monkeypatch.setattr(Policy, "load", late)
-    assert terminal(*command, *AT, "--step", "7") == 0, terminal.err
+    terminal.ok(*command, *AT, "--step", "7")
     assert 10 in history.steps()
 
 
 @pytest.mark.parametrize("command", [("export", "--out", "model"), ("eval",)])
-def test_a_choice_that_cannot_be_met_is_named(
-    terminal: Terminal, history: Checkpoints, command: tuple[str, ...]
-) -> None:
+def test_a_choice_that_cannot_be_met_is_named(terminal, history, command):
     assert terminal(*command, *AT, "--step", "8") == 2
     assert "--step: 8" in terminal.err and "7 (round 10), 17 (round 20)" in terminal.err
-    assert terminal(*command, *AT, "--step", "7", "--best") == 2
-    assert "--step 7 and --best" in terminal.err
+    assert "--step 7 and --best" in terminal.fails(2, *command, *AT, "--step", "7", "--best")
     (history.folder / "rewards.json").unlink()
-    assert terminal(*command, *AT, "--best") == 2
-    assert "schedule.eval_every" in terminal.err
+    assert "schedule.eval_every" in terminal.fails(2, *command, *AT, "--best")
     assert not Path("model").exists()

@@ -52,8 +52,7 @@ def test_a_port_that_is_taken_is_said_with_what_to_do(terminal: Terminal, node: 
 
 @pytest.mark.parametrize("address", ["here", "127.0.0.1:many", "127.0.0.1:70000", ":"])
 def test_what_is_no_address_is_said(terminal: Terminal, node: RunFolder, address: str) -> None:
-    assert terminal("dashboard", "--config", "node", "--address", address) == 2
-    assert "host:port" in terminal.err
+    assert "host:port" in terminal.fails(2, "dashboard", "--config", "node", "--address", address)
 
 
 @pytest.mark.parametrize("place", ["nowhere", "nowhere/node.toml", "empty"])
@@ -69,15 +68,12 @@ def test_a_folder_in_which_no_node_has_run_yet_is_shown_as_that(node: RunFolder)
     before = sorted(node.root.iterdir())
     with shown(node.root.parent) as place:
         assert asked(place, "status")[1]["state"] == "none"
-        assert asked(place, "rounds")[1]["count"] == 0
-        assert asked(place, "ask")[0] == 403
+        assert asked(place, "rounds")[1]["count"] == 0 and asked(place, "ask")[0] == 403
     assert sorted(node.root.iterdir()) == before
 
 
 @pytest.mark.processes
-def test_a_journal_of_another_layout_leaves_all_views_but_that_of_authors(
-    node: RunFolder,
-) -> None:
+def test_a_journal_of_another_layout_leaves_all_views_but_that_of_authors(node):
     write_rounds(node, range(1, 6))
     with closing(sqlite3.connect(node.journal)) as old:
         old.execute("PRAGMA user_version=3")

@@ -17,8 +17,9 @@ import pytest
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
 from tests.end_to_end.commands import ROOT
-from tests.node.conftest import Terminal
 from tests.support import saved_policy
+
+EXPORT = ("export", "--config", "node", "--out", "model")
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -41,10 +42,9 @@ class Hub(BaseHTTPRequestHandler):
             modes = [{"path": f, "uploadMode": "regular", "shouldIgnore": False} for f in files]
             self._answer({"files": modes})
         elif "/commit/" in self.path:
-            for row in map(json.loads, body.splitlines()):
-                if row["key"] == "file":
-                    file = row["value"]
-                    self.taken[file["path"]] = base64.b64decode(file["content"])
+            rows = map(json.loads, body.splitlines())
+            files = [row["value"] for row in rows if row["key"] == "file"]
+            self.taken |= {file["path"]: base64.b64decode(file["content"]) for file in files}
             self._answer({"commitUrl": f"{here}/anna/mine/commit/1", "commitOid": "1" * 40})
         else:
             self._answer({"errors": [], "warnings": []})
@@ -84,19 +84,9 @@ def trained(node: RunFolder) -> RunFolder:
 
 def exported(endpoint: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own, as the hub's client reads where the hub is but once."""
-    command = [
-        sys.executable,
-        "-m",
-        "node.cli.main",
-        "export",
-        "--config",
-        "node",
-        "--out",
-        "model",
-    ]
     environment = {"HF_ENDPOINT": endpoint, "HF_TOKEN": "hf_of_anna", "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        [*command, *arguments],
+        [sys.executable, "-m", "node.cli.main", *EXPORT, "--push", "anna/mine", *arguments],
         capture_output=True,
         text=True,
         timeout=120,
@@ -104,11 +94,9 @@ def exported(endpoint: str, *arguments: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_an_export_is_pushed_whole_into_a_private_repository(
-    terminal: Terminal, trained: RunFolder, hub: tuple[str, type[Hub]]
-) -> None:
+def test_an_export_is_pushed_whole_into_a_private_repository(terminal, trained, hub):
     endpoint, taken = hub
-    done = exported(endpoint, "--push", "anna/mine", "--json")
+    done = exported(endpoint, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["pushed"] == f"{endpoint}/anna/mine"
     (made,) = taken.made
@@ -118,11 +106,11 @@ def test_an_export_is_pushed_whole_into_a_private_repository(
 
 
 def test_a_hub_that_refuses_or_is_not_there_leaves_the_export_and_says_how_to_go_on(
-    terminal: Terminal, trained: RunFolder, hub: tuple[str, type[Hub]]
-) -> None:
+    terminal, trained, hub
+):
     endpoint, taken = hub
     taken.refuses = True
-    done = exported(endpoint, "--push", "anna/mine")
+    done = exported(endpoint)
     assert done.returncode == 1
     assert "not pushed to anna/mine" in done.stderr and "hf upload anna/mine model" in done.stderr
     assert Path("model/README.md").is_file()
@@ -133,14 +121,8 @@ def test_a_hub_that_refuses_or_is_not_there_leaves_the_export_and_says_how_to_go
     [("no name/at/all", "x", "anna/my-model"), ("anna/mine", None, "hf auth login")],
 )
 def test_what_cannot_be_pushed_is_told_before_anything_is_written(
-    terminal: Terminal,
-    trained: RunFolder,
-    monkeypatch: pytest.MonkeyPatch,
-    repo: str,
-    token: str | None,
-    said: str,
-) -> None:
+    terminal, trained, monkeypatch, repo, token, said
+):
     monkeypatch.setattr("node.evaluation.export.get_token", lambda: token)
-    assert terminal("export", "--config", "node", "--out", "model", "--push", repo) == 2
-    assert repo in terminal.err and said in terminal.err
-    assert not Path("model").exists()
+    told = terminal.fails(2, *EXPORT, "--push", repo)
+    assert repo in told and said in told and not Path("model").exists()

@@ -54,17 +54,13 @@ def test_a_catalogue_that_no_node_can_open_is_refused_and_nothing_written(
 
 
 @pytest.mark.parametrize("catalogue", [gym(), sums()])
-def test_a_catalogue_that_opens_is_signed(
-    terminal: Terminal, node: RunFolder, catalogue: str
-) -> None:
+def test_a_catalogue_that_opens_is_signed(terminal, node, catalogue):
     assert terminal(*written(catalogue)) == 0, terminal.err
     assert node.manifest.exists()
     assert "not tried" not in terminal.out
 
 
-def test_a_family_that_this_machine_may_not_open_is_named_with_the_reason(
-    terminal: Terminal, node: RunFolder
-) -> None:
+def test_a_family_that_this_machine_may_not_open_is_named_with_the_reason(terminal, node):
     evaluating = gym("binary_matrix", "min_n = 3")
     assert terminal(*written(evaluating)) == 0, terminal.err
     assert "not tried: env 'binary_matrix' evaluates the text of answers" in terminal.out
@@ -73,9 +69,7 @@ def test_a_family_that_this_machine_may_not_open_is_named_with_the_reason(
     assert "not tried: env 'nowhere' is not served here: install the package" in terminal.out
 
 
-def test_a_manifest_that_is_there_is_told_before_anything_is_tried(
-    terminal: Terminal, node: RunFolder
-) -> None:
+def test_a_manifest_that_is_there_is_told_before_anything_is_tried(terminal, node):
     node.manifest.write_bytes(b"mine")
     assert terminal(*FOUND, "--catalogue", "nowhere.toml") == 1
     remedy = "Name a new file with --out, or move this one away if no swarm runs on it yet."

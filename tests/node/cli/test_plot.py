@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +13,7 @@ from node.monitor.record import RoundRecord
 from node.storage.run_folder import RunFolder
 from tests.node.conftest import Terminal
 from tests.node.monitor.test_monitor import RECORD, rounds
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.node.programs import python
 
 
 def run(folder: Path, count: int = 6, **changes: object) -> Path:
@@ -30,6 +27,11 @@ def write(path: Path, records: Sequence[RoundRecord]) -> None:
     path.write_text("".join(json.dumps(record.to_dict()) + "\n" for record in records))
 
 
+def own_reward(terminal: Terminal) -> list[str]:
+    """The words of the line of own reward."""
+    return next(line for line in terminal.out.splitlines() if "reward, own" in line).split()
+
+
 def names(terminal: Terminal) -> list[str]:
     """Runs in the lines of own reward, in their order."""
     lines = terminal.out.splitlines()
@@ -39,30 +41,25 @@ def names(terminal: Terminal) -> list[str]:
     return [cells[0] for cells in block if cells]
 
 
-def test_a_run_is_drawn_in_the_terminal_and_in_a_file(terminal: Terminal) -> None:
+def test_a_run_is_drawn_in_the_terminal_and_in_a_file(terminal):
     run(Path("mine"))
-    assert terminal("plot", "mine", "--terminal", "--out", "mine.png") == 0
+    shown = terminal.ok("plot", "mine", "--terminal", "--out", "mine.png")
     assert Path("mine.png").read_bytes().startswith(b"\x89PNG")
-    assert "wrote mine.png" in terminal.out
-    assert "rounds 1 to 6" in terminal.out
+    assert "wrote mine.png" in shown and "rounds 1 to 6" in shown
 
 
 def test_without_a_name_it_is_the_node_that_is_here(terminal: Terminal, node: RunFolder) -> None:
     run(node.root)
     node.root.rename("swarm-run")
-    assert terminal("plot", "--terminal") == 0
-    assert "rounds 1 to 6" in terminal.out
+    assert "rounds 1 to 6" in terminal.ok("plot", "--terminal")
 
 
-def test_a_node_is_found_by_its_config_where_it_keeps_its_run_elsewhere(
-    terminal: Terminal, node: RunFolder
-) -> None:
+def test_a_node_is_found_by_its_config_where_it_keeps_its_run_elsewhere(terminal, node):
     run(Path("elsewhere"))
     text = node.config.read_text().replace('run_dir = "."', 'run_dir = "../elsewhere"')
     node.config.write_text(text)
     for given in ("node", "node/node.toml"):
-        assert terminal("plot", given, "--terminal") == 0
-        assert "rounds 1 to 6" in terminal.out
+        assert "rounds 1 to 6" in terminal.ok("plot", given, "--terminal")
 
 
 def test_a_folder_of_runs_is_all_of_them_in_the_order_of_their_numbers(terminal: Terminal) -> None:
@@ -72,17 +69,14 @@ def test_a_folder_of_runs_is_all_of_them_in_the_order_of_their_numbers(terminal:
     assert names(terminal) == ["node-1", "node-2", "node-10"]
 
 
-def test_what_lies_beside_runs_and_is_none_is_told_and_left_out(terminal: Terminal) -> None:
+def test_what_lies_beside_runs_and_is_none_is_told_and_left_out(terminal):
     run(Path("demo/node-1"))
     Path("demo/seed").mkdir()
     Path("demo/reward.png").touch()
-    given = [str(path) for path in sorted(Path("demo").iterdir())]
-    assert terminal("plot", *given, "--terminal") == 0
-    told = terminal.err.splitlines()
-    assert [line.split(". ")[0] for line in told] == [
-        "left out: not a run folder: demo/reward.png",
-        "left out: not a run folder: demo/seed",
-    ]
+    terminal.ok("plot", *map(str, sorted(Path("demo").iterdir())), "--terminal")
+    told = [line.split(". ")[0] for line in terminal.err.splitlines()]
+    others = ("demo/reward.png", "demo/seed")
+    assert told == [f"left out: not a run folder: {other}" for other in others]
 
 
 def test_runs_of_the_same_name_are_told_apart_by_where_they_lie(terminal: Terminal) -> None:
@@ -92,26 +86,21 @@ def test_runs_of_the_same_name_are_told_apart_by_where_they_lie(terminal: Termin
     assert names(terminal) == ["monday/node-1", "tuesday/node-1"]
 
 
-def test_a_run_that_was_cut_in_two_files_and_went_back_is_read_once(terminal: Terminal) -> None:
+def test_a_run_that_was_cut_in_two_files_and_went_back_is_read_once(terminal):
     run(Path("mine"), 4).joinpath("metrics.jsonl").rename("mine/metrics.jsonl.1")
     again = [replace(RECORD, round=number, reward_own=0.125) for number in (5, 4, 5, 6)]
     write(Path("mine/metrics.jsonl"), again)
     with Path("mine/metrics.jsonl").open("a") as half:
         half.write('{"round": 7, "rew')
-    assert terminal("plot", "mine", "--terminal", "--smooth", "1") == 0
-    assert "rounds 1 to 6" in terminal.out
-    line = next(line for line in terminal.out.splitlines() if "reward, own" in line)
-    assert line.split()[-3:] == ["0.250", "0.125", "0.750"]
+    assert "rounds 1 to 6" in terminal.ok("plot", "mine", "--terminal", "--smooth", "1")
+    assert own_reward(terminal)[-3:] == ["0.250", "0.125", "0.750"]
 
 
-def test_smoothing_is_over_as_many_rounds_as_asked_for(terminal: Terminal) -> None:
+def test_smoothing_is_over_as_many_rounds_as_asked_for(terminal):
     run(Path("mine"), 40)
-    highest = []
-    for window in ("1", "80"):
-        assert terminal("plot", "mine", "--terminal", "--smooth", window) == 0
-        line = next(line for line in terminal.out.splitlines() if "reward, own" in line)
-        highest.append(line.split()[-1])
-    assert highest == ["1.000", "0.512"]
+    for window, highest in (("1", "1.000"), ("80", "0.512")):
+        terminal.ok("plot", "mine", "--terminal", "--smooth", window)
+        assert own_reward(terminal)[-1] == highest
 
 
 @pytest.mark.parametrize(
@@ -125,29 +114,23 @@ def test_smoothing_is_over_as_many_rounds_as_asked_for(terminal: Terminal) -> No
         (["mine", "--out", "x.jpg"], 2, "--out: x.jpg. Name a file that ends in .png, .svg, .pdf."),
     ],
 )
-def test_what_cannot_be_drawn_is_one_line_with_the_remedy(
-    terminal: Terminal, given: list[str], status: int, told: str
-) -> None:
+def test_what_cannot_be_drawn_is_one_line_with_the_remedy(terminal, given, status, told):
     run(Path("mine"))
     run(Path("young"), 0)
     Path("empty").mkdir()
     Path("file.txt").touch()
     assert terminal("plot", *given, *([] if "--out" in given else ["--terminal"])) == status
-    assert terminal.err.startswith(f"error: {told}")
-    assert len(terminal.err.splitlines()) == 1
+    assert terminal.err.startswith(f"error: {told}") and len(terminal.err.splitlines()) == 1
 
 
-def test_a_node_that_never_ran_is_told_from_no_run_folder(
-    terminal: Terminal, node: RunFolder
-) -> None:
-    assert terminal("plot", "node", "--terminal") == 1
-    assert terminal.err.startswith(f"error: no round is recorded yet in: {node.root}.")
+def test_a_node_that_never_ran_is_told_from_no_run_folder(terminal, node):
+    told = f"error: no round is recorded yet in: {node.root}."
+    assert terminal.fails(1, "plot", "node", "--terminal").startswith(told)
 
 
-def test_a_pipe_without_a_file_is_asked_for_one(terminal: Terminal) -> None:
+def test_a_pipe_without_a_file_is_asked_for_one(terminal):
     run(Path("mine"))
-    assert terminal("plot", "mine") == 2
-    assert "Add --out FILE.png, or --terminal" in terminal.err
+    assert "Add --out FILE.png, or --terminal" in terminal.fails(2, "plot", "mine")
 
 
 READS_ONLY = """
@@ -165,18 +148,11 @@ run()
 """
 
 
-def test_a_run_folder_is_only_read(tmp_path: Path) -> None:
-    folder = run(tmp_path / "mine")
+def test_a_run_folder_is_only_read(tmp_path):
+    folder, chart = run(tmp_path / "mine"), tmp_path / "chart.svg"
     for path in (folder / "metrics.jsonl", folder):
         path.chmod(path.stat().st_mode & 0o555)
-    chart = tmp_path / "chart.svg"
-    drawing = subprocess.run(
-        [sys.executable, "-c", READS_ONLY, str(folder), str(chart)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+    drawing = python(READS_ONLY, str(folder), str(chart))
     folder.chmod(0o700)
-    assert (drawing.returncode, drawing.stderr) == (0, "")
-    assert chart.exists()
+    assert (drawing.returncode, drawing.stderr) == (0, "") and chart.exists()
     assert [path.name for path in folder.iterdir()] == ["metrics.jsonl"]

@@ -1,11 +1,15 @@
+"""Channels between processes and threads for work."""
+
 from __future__ import annotations
 
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from node.concurrency.channel import MAX_MESSAGE_BYTES, Channel, ChannelError, packed
+from node.concurrency.threads import WorkThread
 
 
 @pytest.fixture
@@ -32,27 +36,12 @@ def test_after_it_was_closed_the_other_side_counts_as_gone_from_both_ends(ends):
 
 def test_closing_ends_a_wait_for_a_message_and_a_wait_to_be_read(sockets, ends):
     here, there = ends
-    errors = []
-
-    def receive() -> None:
-        with pytest.raises(ChannelError) as caught:
-            here.receive()
-        errors.append(caught.value)
-
-    def send() -> None:
-        with pytest.raises(ChannelError) as caught:
-            here.send({"text": "x" * (8 << 20)})
-        errors.append(caught.value)
-
-    threads = [threading.Thread(target=work) for work in (receive, send)]
-    for thread in threads:
-        thread.start()
-    # The first bytes have arrived, so the sender waits for the rest to be read.
-    assert sockets[1].recv(1)
-    here.close()
-    for thread in threads:
-        thread.join(20)
-    assert len(errors) == 2
+    with ThreadPoolExecutor(2) as threads:
+        waits = [threads.submit(here.receive), threads.submit(here.send, {"text": "x" * (8 << 20)})]
+        # The first bytes have arrived, so the sender waits for the rest to be read.
+        assert sockets[1].recv(1)
+        here.close()
+        assert all(isinstance(each.exception(20), ChannelError) for each in waits)
     there.close()
 
 
@@ -63,8 +52,7 @@ def test_what_has_arrived_is_taken_whole_and_nothing_is_waited_for(sockets, ends
     there.send({"word": 2})
     message = packed({"word": "three"})
     sockets[1].sendall(message[:-1])
-    assert here.arrived() == [{"word": 1}, {"word": 2}]
-    assert here.arrived() == []
+    assert here.arrived() == [{"word": 1}, {"word": 2}] and here.arrived() == []
     sockets[1].sendall(message[-1:])
     assert here.arrived() == [{"word": "three"}]
     there.close()
@@ -95,3 +83,22 @@ def test_a_message_that_is_larger_than_any_is_neither_sent_nor_waited_for(socket
         here.arrived()
     for end in ends:
         end.close()
+
+
+def test_work_is_done_in_turn_on_one_thread() -> None:
+    worker = WorkThread("worker")
+    done: list[int] = []
+    results = [worker.submit(lambda n=n: done.append(n) or threading.get_ident()) for n in range(9)]
+    (only,) = {result.result(20) for result in results}
+    assert done == list(range(9))
+    assert only != threading.get_ident()
+    worker.close()
+
+
+def test_an_error_is_raised_where_the_result_is_asked_for_and_the_next_work_is_done() -> None:
+    worker = WorkThread("worker")
+    failed = worker.submit(lambda: 1 / 0)
+    assert worker.submit(lambda: 7).result(20) == 7
+    with pytest.raises(ZeroDivisionError):
+        failed.result(20)
+    worker.close()

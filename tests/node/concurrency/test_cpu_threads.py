@@ -2,43 +2,43 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 
 from node.concurrency import threads
+from tests.node.programs import python
 
 
 class Clock:
     """Time passes only where somebody waits."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    now = 0.0
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+    import torch
+
+    clock, before = Clock(), torch.get_num_threads()
     monkeypatch.setattr(threads, "time", SimpleNamespace(perf_counter=lambda: clock.now))
-    return clock
+    yield clock
+    torch.set_num_threads(before)
 
 
-def test_a_process_that_chose_its_threads_gives_torch_and_its_children_no_more():
+def test_a_process_that_chose_its_threads_gives_torch_and_its_children_no_more(monkeypatch):
     code = (
         "from node.concurrency.threads import choose; choose(1);"
         "import json, os, torch;"
         "print(json.dumps([torch.get_num_threads(), os.environ['OMP_NUM_THREADS']]))"
     )
-    clean = {k: v for k, v in os.environ.items() if k not in threads.LIBRARIES}
-    output = subprocess.run(
-        [sys.executable, "-c", code], env=clean, capture_output=True, check=True, timeout=300
-    ).stdout
-    assert json.loads(output) == [1, "1"]
+    for name in threads.LIBRARIES:
+        monkeypatch.delenv(name, raising=False)
+    assert json.loads(python(code, check=True).stdout) == [1, "1"]
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's CPU affinity")
@@ -47,10 +47,7 @@ def test_zero_takes_the_cores_that_this_process_may_run_on():
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
         "from node.concurrency.threads import choose; print(choose(0))"
     )
-    output = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, check=True, timeout=300
-    )
-    assert output.stdout.strip() == b"1"
+    assert python(code, check=True).stdout.strip() == "1"
 
 
 def test_fewer_than_one_thread_is_refused_by_name():
@@ -58,22 +55,8 @@ def test_fewer_than_one_thread_is_refused_by_name():
         threads.environment(0)
 
 
-def test_threads_that_do_not_pay_are_left_to_others(clock):
+def test_threads_that_do_not_pay_are_left_to_others_and_those_that_halve_the_time_taken(clock):
     import torch
 
-    before = torch.get_num_threads()
-    try:
-        assert threads.fastest(lambda: clock.wait(0.02), 4) == 1
-        assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_threads_that_halve_the_time_are_taken(clock):
-    import torch
-
-    before = torch.get_num_threads()
-    try:
-        assert threads.fastest(lambda: clock.wait(0.02 / torch.get_num_threads()), 4) == 4
-    finally:
-        torch.set_num_threads(before)
+    assert threads.fastest(lambda: clock.wait(0.02), 4) == torch.get_num_threads() == 1
+    assert threads.fastest(lambda: clock.wait(0.02 / torch.get_num_threads()), 4) == 4

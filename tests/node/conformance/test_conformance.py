@@ -7,7 +7,8 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from tests.swarm.network_parts import FOUNDER, Node, identity, manifest
 from tests.swarm.transport.over import APART_LIBP2P
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
+SLOPPY = HandlerLimits(1 << 32, 64, 64)
 PROFILE = Profile("anna", "Two old laptops.", "tiny", "0.1.0", 1.7e9)
 
 
@@ -45,59 +47,52 @@ def key_file(folder: Path, name: str) -> Path:
     return key
 
 
-def opened(folder: Path, name: str) -> Path:
-    inner = folder / f"of {name}"
-    inner.mkdir()
-    return inner
+@asynccontextmanager
+async def started(transport: Transport) -> AsyncIterator[str]:
+    """A transport at work, and its address."""
+    await transport.start()
+    try:
+        yield transport.addresses()[0]
+    finally:
+        await transport.close()
+
+
+@asynccontextmanager
+async def sharing(kind: type[Transport], folder: Path, **options: Profile) -> AsyncIterator[str]:
+    """The address of a member that shares groups."""
+    counters = Counters()
+    transport = kind(key_file(folder, "anna"), listen=LISTEN, counters=counters)
+    anna = Node("anna", transport, SystemClock(), counters, manifest(), **options)
+    async with started(transport) as address:
+        anna.publish(3)
+        await anna.member.step()
+        yield address
 
 
 @pytest.mark.parametrize("kind", [HivemindTransport, APART_LIBP2P])
 @pytest.mark.processes
-def test_a_member_that_shares_groups_passes_every_case(
-    kind: Callable[..., Transport], tmp_path: Path
-) -> None:
+def test_a_member_that_shares_groups_passes_every_case(kind, tmp_path):
     async def scenario() -> list[CaseResult]:
-        counters = Counters()
-        transport = kind(key_file(tmp_path, "anna"), listen=LISTEN, counters=counters)
-        anna = Node("anna", transport, SystemClock(), counters, manifest(), profile=PROFILE)
-        await transport.start()
-        try:
-            anna.publish(3)
-            await anna.member.step()
-            return await look_at(transport.addresses()[0], opened(tmp_path, "anna"), "hivemind")
-        finally:
-            await transport.close()
+        async with sharing(kind, tmp_path, profile=PROFILE) as address:
+            (tmp_path / "opened").mkdir()
+            return await look_at(address, tmp_path / "opened", "hivemind")
 
     findings = asyncio.run(scenario())
-    assert [f for f in findings if f.outcome != "ok"] == []
-    assert len(findings) == len(CASES)
+    assert [f for f in findings if f.outcome != "ok"] == [] and len(findings) == len(CASES)
 
 
+@pytest.mark.skipif(not find_spec("libp2p"), reason="needs pip install 'swarm-node[libp2p]'")
 @pytest.mark.parametrize("kind", [HivemindTransport, APART_LIBP2P])
 @pytest.mark.processes
-def test_a_member_passes_before_a_client_without_a_daemon(
-    kind: Callable[..., Transport], tmp_path: Path
-) -> None:
-    if find_spec("libp2p") is None:
-        pytest.skip("needs libp2p: pip install 'swarm-node[libp2p]'")
-
+def test_a_member_passes_before_a_client_without_a_daemon(kind, tmp_path):
     async def scenario() -> subprocess.CompletedProcess[str]:
-        counters = Counters()
-        transport = kind(key_file(tmp_path, "anna"), listen=LISTEN, counters=counters)
-        anna = Node("anna", transport, SystemClock(), counters, manifest())
-        await transport.start()
-        try:
-            anna.publish(3)
-            await anna.member.step()
-            return await looked_at(transport.addresses()[0], "--transport", "libp2p")
-        finally:
-            await transport.close()
+        async with sharing(kind, tmp_path) as address:
+            return await looked_at(address, "--transport", "libp2p")
 
     run = asyncio.run(scenario())
     assert run.returncode == 0, run.stdout + run.stderr
     findings = json.loads(run.stdout)
-    assert {finding["outcome"] for finding in findings} == {"ok"}
-    assert len(findings) == len(CASES)
+    assert {finding["outcome"] for finding in findings} == {"ok"} and len(findings) == len(CASES)
 
 
 async def looked_at(address: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -108,16 +103,35 @@ async def looked_at(address: str, *options: str) -> subprocess.CompletedProcess[
     )
 
 
-def test_a_transport_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "status", "told"),
+    [(("--transport", "pigeons"), 2, "pigeons"), ((), 1, "nothing was tried")],
+    ids=["a transport that is not there", "a peer that does not answer"],
+)
+def test_what_cannot_be_tried_is_one_line(options, status, told):
     nobody = f"/ip4/127.0.0.1/tcp/9/p2p/{Identity.generate().peer_id}"
-    run = asyncio.run(looked_at(nobody, "--transport", "pigeons"))
-    assert run.returncode == 2
-    assert run.stderr.count("\n") == 1, run.stderr
-    assert "pigeons" in run.stderr
+    run = asyncio.run(looked_at(nobody, *options))
+    assert (run.returncode, run.stderr.count("\n")) == (status, 1), run.stderr
+    assert told in run.stderr
+
+
+def answering(
+    folder: Path, answers: Mapping[str, bytes], limits: HandlerLimits = SLOPPY
+) -> HivemindTransport:
+    """A peer that stores any record and gives the same answer to every request of a protocol."""
+    transport = HivemindTransport(key_file(folder, "sloppy"), listen=LISTEN)
+    transport.use_validator(lambda record: True)
+    for protocol, answer in answers.items():
+
+        async def anything(peer: str, request: bytes, answer: bytes = answer) -> bytes:
+            return answer
+
+        transport.handle(protocol, anything, limits)
+    return transport
 
 
 @pytest.mark.processes
-def test_a_sloppy_peer_fails_the_cases_that_it_breaks_and_no_others(tmp_path: Path) -> None:
+def test_a_sloppy_peer_fails_the_cases_that_it_breaks_and_no_others(tmp_path):
     signed = sign_manifest(manifest(), FOUNDER)
     answers = {
         MANIFEST_STREAM: signed,
@@ -127,19 +141,9 @@ def test_a_sloppy_peer_fails_the_cases_that_it_breaks_and_no_others(tmp_path: Pa
     }
 
     async def scenario() -> list[CaseResult]:
-        transport = HivemindTransport(key_file(tmp_path, "sloppy"), listen=LISTEN)
-        transport.use_validator(lambda record: True)
-        for protocol, answer in answers.items():
-
-            async def anything(peer: str, request: bytes, answer: bytes = answer) -> bytes:
-                return answer
-
-            transport.handle(protocol, anything, HandlerLimits(1 << 32, 64, 64))
-        await transport.start()
-        try:
-            return await look_at(transport.addresses()[0], opened(tmp_path, "sloppy"), "hivemind")
-        finally:
-            await transport.close()
+        (tmp_path / "opened").mkdir()
+        async with started(answering(tmp_path, answers)) as address:
+            return await look_at(address, tmp_path / "opened", "hivemind")
 
     found = {finding.says: finding for finding in asyncio.run(scenario())}
     broken = {says for says, finding in found.items() if finding.outcome == "fail"}
@@ -163,20 +167,11 @@ def test_a_sloppy_peer_fails_the_cases_that_it_breaks_and_no_others(tmp_path: Pa
 
 
 @pytest.mark.processes
-def test_the_command_says_what_it_found_and_fails_where_something_is_broken(tmp_path: Path) -> None:
+def test_the_command_says_what_it_found_and_fails_where_something_is_broken(tmp_path):
     async def scenario() -> subprocess.CompletedProcess[str]:
-        transport = HivemindTransport(key_file(tmp_path, "bare"), listen=LISTEN)
-        transport.use_validator(lambda record: True)
-
-        async def gives(peer: str, request: bytes) -> bytes:
-            return sign_manifest(manifest(), FOUNDER)
-
-        transport.handle(MANIFEST_STREAM, gives, HandlerLimits(0, 4, 4))
-        await transport.start()
-        try:
-            return await looked_at(transport.addresses()[0])
-        finally:
-            await transport.close()
+        answers = {MANIFEST_STREAM: sign_manifest(manifest(), FOUNDER)}
+        async with started(answering(tmp_path, answers, HandlerLimits(0, 4, 4))) as address:
+            return await looked_at(address)
 
     run = asyncio.run(scenario())
     assert run.returncode == 1, run.stderr
@@ -184,32 +179,11 @@ def test_the_command_says_what_it_found_and_fails_where_something_is_broken(tmp_
     assert outcomes["fail"] > 5 < outcomes["ok"]
 
 
-def test_a_peer_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
-    nobody = Identity.generate().peer_id
-    run = subprocess.run(
-        [
-            *(sys.executable, "-m", "node.cli.main", "conformance"),
-            *("--peers", f"/ip4/127.0.0.1/tcp/9/p2p/{nobody}"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert run.returncode == 1
-    assert run.stderr.count("\n") == 1, run.stderr
-    assert "nothing was tried" in run.stderr
-
-
-def test_protobuf_is_written_and_read_as_others_do() -> None:
+def test_protobuf_is_written_and_read_as_others_do():
     from hivemind.proto.dht_pb2 import NodeInfo, StoreRequest
 
-    theirs = StoreRequest(
-        keys=[b"a" * 200, b""],
-        values=[b"v"],
-        expiration_time=[1.5, 2.5],
-        in_cache=[False, True],
-        peer=NodeInfo(node_id=b"n"),
-    )
+    lists = {"keys": [b"a" * 200, b""], "values": [b"v"], "in_cache": [False, True]}
+    theirs = StoreRequest(**lists, expiration_time=[1.5, 2.5], peer=NodeInfo(node_id=b"n"))
     ours = {2: [b"a" * 200, b""], 4: [b"v"], 5: [1.5, 2.5], 6: [False, True]}
     data = protobuf.encode({**ours, 7: protobuf.encode({1: b"n"})})
     assert data == theirs.SerializeToString()

@@ -37,6 +37,18 @@ class Answer:
         return json.loads(self.body)
 
 
+def get(
+    port: int, path: str, headers: Mapping[str, str] | None = None, method: str = "GET"
+) -> Answer:
+    """Ask a server of this machine."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    with closing(connection):
+        connection.request(method, path, headers=dict(headers or {}))
+        found = connection.getresponse()
+        names = {name.lower(): value for name, value in found.getheaders()}
+        return Answer(found.status, names, found.read())
+
+
 @dataclass
 class Site:
     """A dashboard that is served, and all the addresses that it was said to have."""
@@ -49,15 +61,8 @@ class Site:
     def port(self) -> int:
         return int(self.told[-1].split(":")[-1].split("/")[0])
 
-    def get(
-        self, path: str, headers: Mapping[str, str] | None = None, method: str = "GET"
-    ) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        with closing(connection):
-            connection.request(method, path, headers=dict(headers or {}))
-            found = connection.getresponse()
-            names = {name.lower(): value for name, value in found.getheaders()}
-            return Answer(found.status, names, found.read())
+    def get(self, path: str, *how: Any, **options: Any) -> Answer:
+        return get(self.port, path, *how, **options)
 
     def json(self, path: str) -> Any:
         answer = self.get(path)
@@ -117,6 +122,12 @@ def served(root: Path, wanted: bool | str = ANYWHERE, **overrides: Any) -> Itera
     config = Config.with_overrides(overrides)
     with closing(Dashboard(site.folder, config, wanted, site.counters, site.told.append)):
         yield site
+
+
+def told(root: Path, path: str) -> Any:
+    """What the dashboard of a run folder answers to ``/api/v1/`` and the path."""
+    with served(root) as site:
+        return site.json(f"/api/v1/{path}")
 
 
 def write_rounds(folder: RunFolder, rounds: Iterable[int], **values: Any) -> None:

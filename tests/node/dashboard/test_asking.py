@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -97,26 +96,22 @@ def test_before_the_first_checkpoint_that_is_said(tmp_path: Path, lacking: str) 
     assert answer.status == 409 and "no checkpoint of the policy yet" in answer.json["error"]
 
 
-def test_flo_asks_beside_a_question_and_is_told_to_wait(site: Site) -> None:
+def test_flo_asks_beside_a_question_and_is_told_to_wait(site):
     with closing(Asked(site, question=SPOKEN, family="gcd")) as first:
         first.until("stage")
         answer = site.get(ASK, OWN_PAGE)
         assert answer.status == 409 and "one at a time" in answer.json["error"]
         told = list(first)
     assert told[-1]["event"] == "end"
-    typed_question_was_asked_as_it_stands(told)
+    asked, said, model = (
+        next(each for each in told if each["event"] == event)
+        for event in ("question", "opinion", "model")
+    )
+    assert (asked["prompt"], asked["family"]) == (SPOKEN, None), "it is asked as it stands"
+    assert said["reward"] is None and "no family" in said["unscored"]
+    assert model["name"] == "step-00000010"
     with closing(until_taken(site)) as later:
         assert later.until("stage"), "then it is another's turn"
-
-
-def typed_question_was_asked_as_it_stands(told: list[dict[str, Any]]) -> None:
-    """It has no reward, as no family knows it."""
-    (asked,) = (each for each in told if each["event"] == "question")
-    assert (asked["prompt"], asked["family"]) == (SPOKEN, None)
-    (said,) = (each for each in told if each["event"] == "opinion")
-    assert said["reward"] is None and "no family" in said["unscored"]
-    (name,) = (each["name"] for each in told if each["event"] == "model")
-    assert name == "step-00000010"
 
 
 def held(asked: Asked) -> list[psutil.Process]:
@@ -165,9 +160,7 @@ def test_an_answer_has_so_many_seconds(site: Site, monkeypatch: pytest.MonkeyPat
     asked.close()
 
 
-def test_flo_asks_again_and_again_and_is_told_to_wait(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flo_asks_again_and_again_and_is_told_to_wait(site, monkeypatch):
     monkeypatch.setattr(asking, "SECONDS", 0.01)
     statuses = []
     while len(statuses) < 1000 and 429 not in statuses:

@@ -19,25 +19,28 @@ from node.dashboard.server import MOST_OF_ONE
 from node.errors import NodeError
 from node.monitor.present_status import present_status
 from node.storage.run_folder import RunFolder
-from tests.node.dashboard.browser import Site, record, served, write_rounds
+from tests.node.dashboard.browser import Site, record, served, told, write_rounds
 
 
-def run_folder(tmp_path: Path) -> RunFolder:
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
     folder = RunFolder(tmp_path)
     write_rounds(folder, range(1, 31), reward_own=lambda n: n / 100)
     return folder
 
 
-def test_the_state_is_what_the_command_says_and_the_version(tmp_path: Path) -> None:
+@pytest.fixture
+def site(folder: RunFolder) -> Iterator[Site]:
+    with served(folder.root) as found:
+        yield found
+
+
+def test_the_state_is_what_the_command_says_and_the_version(tmp_path):
     folder = RunFolder(tmp_path)
     folder.write_status({"state": "running", "pid": os.getpid(), "time": 1.0, "peers": []})
-    with served(tmp_path) as site:
-        told = site.json("/api/v1/status")
-    assert told.pop("version") is not None
-    said = present_status(folder)
-    assert told.pop("age_s") >= said.pop("age_s") - 60
-    assert told == said
-    assert told["state"] == "crashed", "nobody holds the folder"
+    shown, said = told(tmp_path, "status"), present_status(folder)
+    assert shown.pop("version") is not None and shown.pop("age_s") >= said.pop("age_s") - 60
+    assert shown == said and shown["state"] == "crashed", "nobody holds the folder"
 
 
 def test_a_folder_without_a_run_is_answered_with_its_state_and_empty_lists(tmp_path: Path) -> None:
@@ -49,21 +52,14 @@ def test_a_folder_without_a_run_is_answered_with_its_state_and_empty_lists(tmp_p
     assert not (tmp_path / "nothing").exists(), "looking makes nothing"
 
 
-def test_rounds_come_as_columns(tmp_path: Path) -> None:
-    run_folder(tmp_path)
-    with served(tmp_path) as site:
-        table = site.json("/api/v1/rounds?since=20")
+def test_rounds_come_as_columns_and_prometheus_reads_the_latest(site):
+    table = site.json("/api/v1/rounds?since=20")
     assert (table["first"], table["last"], table["count"]) == (21, 30, 10)
     columns = table["columns"]
     assert columns["round"] == list(range(21, 31))
     assert columns["reward_own"] == [n / 100 for n in range(21, 31)]
     assert set(columns["seconds"]) == set(record(1).seconds)
-
-
-def test_what_prometheus_reads_is_of_the_latest_round(tmp_path: Path) -> None:
-    run_folder(tmp_path)
-    with served(tmp_path) as site:
-        answer = site.get("/metrics")
+    answer = site.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
     assert b"\nswarm_node_round 30.0\n" in answer.body
 
@@ -80,20 +76,20 @@ def test_what_prometheus_reads_is_of_the_latest_round(tmp_path: Path) -> None:
         ("/api/v1/rounds?points=many", 400),
         ("/api/v1/rounds?since=" + "9" * 40, 400),
         ("/api/v1/rounds?x=" + "x" * 4000, 414),
+        *(
+            (f"/api/v1/groups?{query}", 400)
+            for query in ("origin=everything", "taught=perhaps", "limit=x", "text=" + 300 * "x")
+        ),
     ],
 )
-def test_what_is_not_there_and_what_makes_no_sense_is_answered_in_words(
-    tmp_path: Path, path: str, status: int
-) -> None:
+def test_what_is_not_there_and_what_makes_no_sense_is_answered_in_words(tmp_path, path, status):
     with served(tmp_path) as site:
         answer = site.get(path)
-        assert answer.status == status
-        assert answer.json["error"]
+    assert answer.status == status and answer.json["error"]
 
 
-def test_a_listener_hears_of_each_round_and_of_the_end(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path)
-    with served(tmp_path) as site:
+def test_a_listener_hears_of_each_round_and_of_the_end(folder):
+    with served(folder.root) as site:
         stream = site.stream()
         assert stream.next()[0] == "status"
         site.json("/api/v1/rounds")
@@ -103,41 +99,31 @@ def test_a_listener_hears_of_each_round_and_of_the_end(tmp_path: Path) -> None:
         assert stream.until("gone") == {}
 
 
-def test_a_listener_that_comes_back_hears_what_it_missed(tmp_path: Path) -> None:
-    run_folder(tmp_path)
-    with served(tmp_path) as site, closing(site.stream(last=27)) as stream:
+def test_a_listener_that_comes_back_hears_what_it_missed(site):
+    with closing(site.stream(last=27)) as stream:
         assert [stream.until("round")["round"] for _ in range(3)] == [28, 29, 30]
 
 
-def test_it_ends_although_streams_are_open_and_nobody_reads_them(tmp_path: Path) -> None:
-    run_folder(tmp_path)
-    with served(tmp_path) as site:
-        streams = [site.stream() for _ in range(5)]
-        idle = [site.connect() for _ in range(5)]
+def test_it_ends_although_streams_are_open_and_nobody_reads_them(folder):
+    with served(folder.root) as site:
+        opened = [open() for open in (site.stream, site.connect) for _ in range(5)]
     assert "dashboard" not in {thread.name for thread in threading.enumerate()}
     assert not site.counters.snapshot()
-    for each in (*streams, *idle):
+    for each in opened:
         each.close()
 
 
-def test_flo_opens_more_streams_than_there_are_and_the_rest_is_told_so(tmp_path: Path) -> None:
-    run_folder(tmp_path)
-    with served(tmp_path) as site:
-        streams = [site.stream() for _ in range(STREAMS)]
-        for stream in streams:
-            assert stream.next()[0] == "status"
-        with closing(site.stream()) as extra:
-            assert extra.status == 503
-        streams.pop().close()
-        again = _until_served(site)
-        for stream in (*streams, again):
-            stream.close()
-
-
-def _until_served(site: Site):
+def test_flo_opens_more_streams_than_there_are_and_the_rest_is_told_so(site):
+    streams = [site.stream() for _ in range(STREAMS)]
+    for stream in streams:
+        assert stream.next()[0] == "status"
+    with closing(site.stream()) as extra:
+        assert extra.status == 503
+    streams.pop().close()
     while (stream := site.stream()).status != 200:
         stream.close()
-    return stream
+    for each in (*streams, stream):
+        each.close()
 
 
 @pytest.fixture
@@ -149,18 +135,15 @@ def many_open_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.usefixtures("many_open_files")
-def test_flo_holds_a_thousand_connections_and_others_are_served(tmp_path: Path) -> None:
-    run_folder(tmp_path)
-    with served(tmp_path) as site:
-        held = [site.connect() for _ in range(1000)]
-        open_still = sum(not _closed(each) for each in held)
-        assert 0 < open_still <= MOST_OF_ONE
-        for each in held[: MOST_OF_ONE // 2]:
-            each.close()
-        assert site.json("/api/v1/rounds")["count"] == 30
-        for each in held:
-            each.close()
+def test_flo_holds_a_thousand_connections_and_others_are_served(many_open_files, site):
+    held = [site.connect() for _ in range(1000)]
+    open_still = sum(not _closed(each) for each in held)
+    assert 0 < open_still <= MOST_OF_ONE
+    for each in held[: MOST_OF_ONE // 2]:
+        each.close()
+    assert site.json("/api/v1/rounds")["count"] == 30
+    for each in held:
+        each.close()
 
 
 def _closed(connection: socket.socket) -> bool:
@@ -186,13 +169,11 @@ def test_an_address_of_no_machine_is_an_error_with_a_remedy() -> None:
         listen("192.0.2.1:8710")
 
 
-def test_numbers_that_json_has_not_are_null(tmp_path: Path) -> None:
+def test_numbers_that_json_has_not_are_null(tmp_path):
     folder = RunFolder(tmp_path)
     write_rounds(folder, [1])
-    line = json.loads(folder.metrics.read_text())
-    folder.metrics.write_text(
-        json.dumps({**line, "round": 2, "loss": float("nan"), "entropy": float("inf")}) + "\n"
-    )
-    with served(tmp_path) as site:
-        columns = site.json("/api/v1/rounds")["columns"]
+    odd = {"round": 2, "loss": float("nan"), "entropy": float("inf")}
+    line = json.loads(folder.metrics.read_text()) | odd
+    folder.metrics.write_text(json.dumps(line) + "\n")
+    columns = told(tmp_path, "rounds")["columns"]
     assert columns["loss"] == [None] and columns["entropy"] == [None]

@@ -1,4 +1,4 @@
-"""What the views answer: of made rounds, a real journal, a log and this machine."""
+"""What the page shows: rounds, groups, peers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +14,20 @@ import pytest
 
 from node.dashboard.groups import Learned, usefulness
 from node.dashboard.rounds import Rounds, significant
+from node.monitor.groups import ShownCompletion
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity, peer_id_of
 from swarm.common.clock import SystemClock
 from swarm.journal import Journal
 from swarm.reputation import Accounts
-from tests.node.dashboard.browser import record, served, write_rounds
+from tests.node.dashboard.browser import record, served, told, write_rounds
+from tests.node.monitor.test_groups_file import GROUP, write
 
 ALICE, BOB = (Identity.from_seed(bytes([n]) * 32).author for n in (1, 2))
 
 
-def run_folder(tmp_path: Path) -> RunFolder:
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
     """Thirty rounds, each of two own groups and three of Alice's; Bob's come late."""
     folder = RunFolder(tmp_path)
     write_rounds(
@@ -40,11 +44,8 @@ def run_folder(tmp_path: Path) -> RunFolder:
     return folder
 
 
-def test_updates_are_stacked_by_author(tmp_path: Path) -> None:
-    run_folder(tmp_path)
-    with served(tmp_path) as site:
-        found = site.json("/api/v1/updates?since=18")
-        few = site.json("/api/v1/updates?points=3")
+def test_updates_are_stacked_by_author(folder):
+    found, few = (told(folder.root, f"updates?{query}") for query in ("since=18", "points=3"))
     assert found["rounds"] == list(range(19, 31))
     assert found["own"] == [2] * 12 and found["other"] == [0] * 12
     assert found["authors"] == {ALICE.hex(): [3] * 12, BOB.hex(): [0] * 2 + [1] * 10}
@@ -52,32 +53,28 @@ def test_updates_are_stacked_by_author(tmp_path: Path) -> None:
     assert few["authors"][ALICE.hex()] == [3, 3, 3]
 
 
-def test_authors_beyond_the_dozen_largest_are_others(tmp_path: Path) -> None:
+def test_authors_beyond_the_dozen_largest_are_others(tmp_path):
     many = {f"{n:064x}": 1 + (n < 12) for n in range(20)}
     write_rounds(RunFolder(tmp_path), [1, 2], groups_external=32, authors=many)
-    with served(tmp_path) as site:
-        found = site.json("/api/v1/updates")
+    found = told(tmp_path, "updates")
     assert set(found["authors"]) == {name for name, groups in many.items() if groups == 2}
     assert found["other"] == [8, 8]
 
 
-def test_rewards_stand_by_family_and_level_where_there_are_any(tmp_path: Path) -> None:
-    run_folder(tmp_path)
-    with served(tmp_path) as site:
-        sums, words = site.json("/api/v1/levels")["families"]
+def test_rewards_stand_by_family_and_level_where_there_are_any(folder):
+    sums, words = told(folder.root, "levels")["families"]
     assert (sums["env"], sums["level"], len(sums["rounds"])) == ("sums", 0, 30)
     assert (words["env"], words["level"]) == ("words", 1)
     assert words["rounds"] == list(range(1, 31, 2)) and set(words["reward"]) == {0.5}
 
 
-def test_records_of_earlier_releases_tell_of_no_authors_and_no_levels(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path)
+def test_records_of_earlier_releases_tell_of_no_authors_and_no_levels(folder):
     lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
     for line in lines:
         for name in ("authors", "useful", "levels"):
             del line[name]
     folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with served(tmp_path) as site:
+    with served(folder.root) as site:
         assert site.json("/api/v1/levels") == {"families": []}
         assert site.json("/api/v1/updates")["authors"] == {}
         assert site.json("/api/v1/updates")["other"] == [3] * 20 + [4] * 10
@@ -94,9 +91,9 @@ def books(folder: RunFolder) -> Journal:
     return journal
 
 
-def test_authors_are_told_with_what_they_gave_and_what_it_was_worth(tmp_path: Path) -> None:
-    with closing(books(run_folder(tmp_path))), served(tmp_path) as site:
-        alice, bob = site.json("/api/v1/authors")["authors"]
+def test_authors_are_told_with_what_they_gave_and_what_it_was_worth(folder):
+    with closing(books(folder)):
+        alice, bob = told(folder.root, "authors")["authors"]
     assert (alice["author"], alice["used"], alice["admitted"]) == (ALICE.hex(), 90, 90)
     assert alice["peer_id"].startswith("12D3Koo") and alice["standing"] > 0.99
     assert alice["share"] == pytest.approx(90 / (60 + 90 + 10))
@@ -109,44 +106,34 @@ def test_authors_are_told_with_what_they_gave_and_what_it_was_worth(tmp_path: Pa
     assert bob["usefulness"]["gain"] == 0
 
 
-def test_an_author_who_is_a_peer_is_told_with_what_it_says_of_itself(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path)
-    told = {"name": "<b>anna</b>", "line": None, "model": "tiny", "version": "0.1.0"}
-    folder.write_status({"peers": [{"peer_id": peer_id_of(ALICE), **told}]})
-    with closing(books(folder)), served(tmp_path) as site:
+def test_an_author_who_is_a_peer_is_told_with_what_it_says_of_itself(folder):
+    said = {"name": "<b>anna</b>", "line": None, "model": "tiny", "version": "0.1.0"}
+    folder.write_status({"peers": [{"peer_id": peer_id_of(ALICE), **said}]})
+    with closing(books(folder)), served(folder.root) as site:
         alice, bob = site.json("/api/v1/authors")["authors"]
         (peer,) = site.json("/api/v1/peers")["peers"]
-    assert {key: alice[key] for key in told} == {key: peer[key] for key in told} == told
-    assert {key: bob[key] for key in told} == dict.fromkeys(told)
+    assert {key: alice[key] for key in said} == {key: peer[key] for key in said} == said
+    assert {key: bob[key] for key in said} == dict.fromkeys(said)
     assert alice["author"] == ALICE.hex()
 
 
-def test_the_journal_is_read_while_its_writer_is_in_the_middle_of_a_transaction(
-    tmp_path: Path,
-) -> None:
-    with (
-        closing(books(run_folder(tmp_path))) as journal,
-        served(tmp_path) as site,
-        journal.transaction() as connection,
-    ):
+def test_the_journal_is_read_while_its_writer_is_in_the_middle_of_a_transaction(folder):
+    with closing(books(folder)) as journal, journal.transaction() as connection:
         connection.execute("DELETE FROM accounts")
-        assert len(site.json("/api/v1/authors")["authors"]) == 2
+        assert len(told(folder.root, "authors")["authors"]) == 2
 
 
-def test_a_stopped_nodes_journal_is_read_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path)
+def test_a_stopped_nodes_journal_is_read_and_nothing_is_left_beside_it(folder):
     books(folder).close()
-    before = sorted(path.name for path in tmp_path.iterdir())
-    with served(tmp_path) as site:
-        assert site.json("/api/v1/authors")["authors"][0]["admitted"] == 90
-    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    before = sorted(path.name for path in folder.root.iterdir())
+    assert told(folder.root, "authors")["authors"][0]["admitted"] == 90
+    assert sorted(path.name for path in folder.root.iterdir()) == before
 
 
-def test_a_journal_of_another_layout_is_named_with_a_remedy(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path)
+def test_a_journal_of_another_layout_is_named_with_a_remedy(folder):
     with closing(sqlite3.connect(folder.journal)) as old:
         old.execute("PRAGMA user_version=3")
-    with served(tmp_path) as site:
+    with served(folder.root) as site:
         answer = site.get("/api/v1/authors")
     assert answer.status == 503
     assert "layout 3" in answer.json["error"] and "use another run folder" in answer.json["error"]
@@ -154,35 +141,24 @@ def test_a_journal_of_another_layout_is_named_with_a_remedy(tmp_path: Path) -> N
 
 def learned(heldout: Sequence[float], own: float, theirs: Sequence[float]) -> Learned:
     rounds = len(heldout)
-    return Learned(
-        np.array(heldout, np.float64),
-        np.full(rounds, own),
-        np.arange(rounds),
-        np.zeros(rounds, np.intp),
-        np.array(theirs, np.float64),
-    )
+    own_groups, author = np.full(rounds, own), np.zeros(rounds, np.intp)
+    return Learned(np.array(heldout), own_groups, np.arange(rounds), author, np.array(theirs))
 
 
-def test_the_gains_of_all_make_what_the_held_out_reward_rose_by() -> None:
+def test_the_gains_of_all_make_what_the_held_out_reward_rose_by():
     rng = np.random.default_rng(0)
-    heldout = np.cumsum(rng.random(50))
-    values = np.concatenate([rng.random(50), rng.random(50)])
-    both = Learned(
-        heldout,
-        np.zeros(50),
-        np.concatenate([np.arange(50)] * 2),
-        np.repeat(np.array([0, 1], np.intp), 50),
-        values,
-    )
-    found = usefulness(both, [0, 1])
+    heldout, theirs = np.cumsum(rng.random(50)), rng.random(100)
+    rounds, whose = np.tile(np.arange(50), 2), np.repeat(np.array([0, 1], np.intp), 50)
+    found = usefulness(Learned(heldout, np.zeros(50), rounds, whose, theirs), [0, 1])
     assert found is not None
     assert sum(each.gain for each in found) == pytest.approx(heldout[-1] - heldout[0])
 
 
-def test_who_gave_while_the_reward_fell_has_a_loss() -> None:
+def test_who_gave_while_the_reward_fell_has_a_loss_and_of_few_evaluations_nothing_is_said():
     rising, falling = [n / 10 for n in range(6)], [0.5 - n / 10 for n in range(1, 6)]
     found = usefulness(learned([*rising, *falling], 1.0, [0.0] * 5 + [1.0] * 6), [0])
     assert found is not None and found[0].gain == pytest.approx(-0.25)
+    assert usefulness(learned([0.1, 0.2, 0.3, 0.4], 1.0, [1.0] * 4), [0]) is None
 
 
 def test_the_interval_holds_what_chance_adds_in_nineteen_of_twenty_runs() -> None:
@@ -195,17 +171,10 @@ def test_the_interval_holds_what_chance_adds_in_nineteen_of_twenty_runs() -> Non
     assert len(covered) == 400 and 0.9 <= np.mean(covered) <= 0.99
 
 
-def test_of_few_evaluations_nothing_is_said() -> None:
-    assert usefulness(learned([0.1, 0.2, 0.3, 0.4], 1.0, [1.0] * 4), [0]) is None
-
-
-def test_rounds_that_were_thinned_out_count_with_those_that_stand_for_them(tmp_path: Path) -> None:
-    kept = [1, 4, 8, 9, 10]
-    write_rounds(
-        RunFolder(tmp_path), kept, groups_own=0, groups_external=2, authors={ALICE.hex(): 2}
-    )
-    with served(tmp_path) as site:
-        (alice,) = site.json("/api/v1/authors")["authors"]
+def test_rounds_that_were_thinned_out_count_with_those_that_stand_for_them(tmp_path):
+    groups = {"groups_own": 0, "groups_external": 2, "authors": {ALICE.hex(): 2}}
+    write_rounds(RunFolder(tmp_path), [1, 4, 8, 9, 10], **groups)
+    (alice,) = told(tmp_path, "authors")["authors"]
     assert (alice["used"], alice["share"]) == (20, 1)
 
 
@@ -261,58 +230,116 @@ def test_a_line_that_is_damaged_or_not_whole_is_left_out(tmp_path: Path) -> None
     assert [each.round for each in rounds.look()] == [2]
 
 
-def test_numbers_keep_the_digits_that_count() -> None:
+def test_numbers_keep_the_digits_that_count():
     values = np.array([0.0, 123456.789, -0.000123456789, 1234567.0, np.nan])
-    assert np.nan_to_num(significant(values, 6)).tolist() == [
-        0.0,
-        123457.0,
-        -0.000123457,
-        1234567.0,
-        0.0,
-    ]
+    shown = np.nan_to_num(significant(values, 6)).tolist()
+    assert shown == [0.0, 123457.0, -0.000123457, 1234567.0, 0.0]
 
 
-def test_health_says_what_doctor_finds_and_what_alarms_mean(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    write_rounds(
-        folder,
-        range(1, 301),
-        mean_length=lambda n: 10.0 if n < 280 else 40.0,
-        engine_gap=0.2,
-        counters={"forgetting_alarms": 2.0},
-    )
-    with served(tmp_path) as site:
-        health = site.json("/api/v1/health")
+def test_health_says_what_doctor_finds_and_what_alarms_mean(tmp_path):
+    lengths = {"mean_length": lambda n: 10.0 if n < 280 else 40.0}
+    odd = {"engine_gap": 0.2, "counters": {"forgetting_alarms": 2.0}}
+    write_rounds(RunFolder(tmp_path), range(1, 301), **lengths, **odd)
+    health = told(tmp_path, "health")
     checks = {each["what"] for each in health["findings"]}
     assert {"packages", "disk", "key file", "clock", "isolation"} <= checks
     assert all(each["remedy"] for each in health["findings"] if each["level"] != "ok")
-    told = {each["name"]: each for each in health["alarms"]}
-    assert [told[name]["level"] for name in ("forgetting", "engine gap", "length drift")] == (
-        ["warn"] * 3
-    )
-    assert told["length drift"]["value"] == pytest.approx(4)
-    assert told["refused steps"]["level"] == "ok"
-    assert all(each["means"] for each in told.values())
+    alarms = {each["name"]: each for each in health["alarms"]}
+    for name in ("forgetting", "engine gap", "length drift"):
+        assert alarms[name]["level"] == "warn"
+    assert alarms["length drift"]["value"] == pytest.approx(4)
+    assert alarms["refused steps"]["level"] == "ok"
+    assert all(each["means"] for each in alarms.values())
 
 
-def test_the_end_of_the_log_is_told_and_no_more_than_that(tmp_path: Path) -> None:
+def test_the_end_of_the_log_is_told_and_no_more_than_that(tmp_path):
     folder = RunFolder(tmp_path).create()
     folder.log.write_text("".join(f"line {n}\n" for n in range(100_000)) + "not whole")
     with served(tmp_path) as site:
-        assert site.json("/api/v1/log?lines=3")["lines"] == [
-            f"line {n}" for n in range(99997, 100000)
-        ]
+        last = [f"line {n}" for n in range(99997, 100000)]
+        assert site.json("/api/v1/log?lines=3")["lines"] == last
         assert len(site.json("/api/v1/log?lines=100000")["lines"]) == 1000
         folder.log.write_bytes(b"mallory \x1b[2J\xff\n")
         (line,) = site.json("/api/v1/log")["lines"]
     assert line.startswith("mallory \\x1b[2J") and line.isprintable()
 
 
-def test_peers_are_those_of_the_state(tmp_path: Path) -> None:
+def test_peers_are_those_of_the_state(tmp_path):
     folder = RunFolder(tmp_path).create()
     peer = {"peer_id": "12D3KooWlarry", "connected": True, "link": "direct"}
     folder.write_status({"state": "running", "peer_id": "12D3KooWme", "peers": [peer], "time": 1.0})
-    with served(tmp_path) as site:
-        told = site.json("/api/v1/peers")
-    assert told["self"]["peer_id"] == "12D3KooWme"
-    assert told["peers"] == [{**peer, "connected": False, "link": None}], "it does not run"
+    found = told(tmp_path, "peers")
+    assert found["self"]["peer_id"] == "12D3KooWme"
+    assert found["peers"] == [{**peer, "connected": False, "link": None}], "it does not run"
+
+
+HOSTILE = "</script><script>alert(1)</script>\u202e\ud800\x00\u2028"
+
+
+@pytest.fixture
+def groups(tmp_path: Path) -> RunFolder:
+    """A run folder with four groups, the last of which was refused."""
+    folder, theirs = RunFolder(tmp_path).create(), replace(GROUP, author=BOB.hex())
+    hostile = (ShownCompletion(HOSTILE, None, None, False),)
+    refused = replace(theirs, origin="refused", in_update=False, reason="It was met before.")
+    shown = [
+        GROUP,
+        replace(GROUP, env="words", reason="All 2 answers have the reward 0."),
+        replace(theirs, origin="external", prompt="Seven times SIX"),
+        replace(refused, round=12, completions=hostile),
+    ]
+    write(folder.groups, shown)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("", [4, 3, 2, 1]),
+        ("limit=2", [4, 3]),
+        ("before=3", [2, 1]),
+        ("origin=own", [2, 1]),
+        ("origin=refused", [4]),
+        ("env=words", [2]),
+        (f"author={BOB.hex()[:8].upper()}", [4, 3]),
+        ("text=times%20six", [3]),
+        ("text=script", [4]),
+        ("taught=1", [3, 1]),
+        ("taught=0&origin=own", [2]),
+        ("text=nowhere", []),
+        ("round=12", [4]),
+        ("round=13", []),
+    ],
+)
+def test_groups_are_found_the_newest_first(groups, query, found):
+    answer = told(groups.root, f"groups?{query}")
+    assert [each["id"] for each in answer["groups"]] == found
+    assert answer["more"] is (query == "limit=2")
+
+
+def test_tokens_come_one_by_one_and_texts_as_they_are(groups):
+    with served(groups.root) as site:
+        answer = site.get("/api/v1/groups?limit=4")
+    refused, *_, own = answer.json["groups"]
+    token = {"text": "2", "logprob": -0.5, "version": 3, "entropy": None}
+    assert own["completions"][0]["tokens"][0] == token
+    (hostile,) = refused["completions"]
+    assert (hostile["text"], hostile["reward"]) == (HOSTILE, None)
+    assert answer.headers["x-content-type-options"] == "nosniff" and answer.body.isascii()
+
+
+def test_a_folder_of_an_earlier_release_has_none(tmp_path):
+    assert told(tmp_path, "groups") == {"groups": [], "more": False}
+
+
+def test_a_listener_hears_of_new_groups(groups):
+    with served(groups.root) as site, closing(site.stream()) as stream:
+        stream.until("status")
+        write(groups.groups, [GROUP])
+        assert stream.until("groups") == {"last": 5}
+
+
+def test_lines_that_are_no_groups_are_passed_over(groups):
+    with groups.groups.open("ab") as file:
+        file.write(b'mallory\n{"id": 99}\n["x"]\n')
+    assert [each["id"] for each in told(groups.root, "groups")["groups"]] == [4, 3, 2, 1]

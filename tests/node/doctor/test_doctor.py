@@ -1,25 +1,29 @@
+"""What a machine, its network and its folder allow."""
+
 from __future__ import annotations
 
 import errno
 import importlib.metadata
 import importlib.util
 import itertools
-import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import time
 from collections import namedtuple
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from multiprocessing import synchronize
 from pathlib import Path
 
 import pytest
 
-from node.cli.main import run
 from node.concurrency.threads import LoopThread
 from node.config.config import Config
+from node.doctor import network as module
 from node.doctor.machine import (
     check_clock,
     check_daemon,
@@ -53,9 +57,7 @@ def taken_port():
         yield server.getsockname()[1]
 
 
-def test_missing_and_odd_packages_come_with_the_command_that_installs_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_missing_and_odd_packages_come_with_the_command_that_installs_them(monkeypatch):
     wanted = ["pydantic>=2", "rich>=99", "no-such-package>=1", "pytest>=1; extra == 'test'"]
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: wanted)
     old, missing = check_packages()
@@ -66,9 +68,7 @@ def test_missing_and_odd_packages_come_with_the_command_that_installs_them(
     assert [f.level for f in check_packages()] == ["ok"]
 
 
-def test_the_daemon_runs_here_and_a_missing_one_is_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_daemon_runs_here_and_a_missing_one_is_a_failure(tmp_path, monkeypatch):
     assert check_daemon().level == "ok"
     elsewhere = ModuleSpec("hivemind", None, origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: elsewhere)
@@ -77,24 +77,21 @@ def test_the_daemon_runs_here_and_a_missing_one_is_a_failure(
     assert "hivemind is not installed" in check_daemon().found
 
 
-def test_a_gpu_that_is_not_there_is_a_failure_and_no_gpu_is_none() -> None:
-    assert check_device("auto").level == "ok"
-    assert check_device("cuda:99").level == "fail"
+def test_a_gpu_that_is_not_there_is_a_failure_and_no_gpu_is_none():
+    assert check_device("auto").level == "ok" and check_device("cuda:99").level == "fail"
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="Macs may have it")
-def test_a_macs_gpu_is_a_failure_elsewhere() -> None:
+def test_a_macs_gpu_is_a_failure_elsewhere():
     finding = check_device("mps")
-    assert finding.level == "fail"
-    assert "policy.device" in finding.remedy
+    assert finding.level == "fail" and "policy.device" in finding.remedy
 
 
-def test_an_engine_that_is_not_installed_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_is_not_installed_is_a_failure(monkeypatch):
     assert check_engine("transformers").level == "ok"
     monkeypatch.setattr("node.engines.kinds.PACKAGES", ("a-package-that-is-nowhere",))
     finding = check_engine("vllm")
-    assert finding.level == "fail"
-    assert "make vllm" in finding.remedy
+    assert finding.level == "fail" and "make vllm" in finding.remedy
 
 
 def test_shared_memory_without_room_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,9 +114,7 @@ def test_a_key_that_others_can_read_is_a_failure(folder: RunFolder) -> None:
     assert check_key(folder).level == "warn"
 
 
-def test_little_space_is_a_warning_and_none_a_failure(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_little_space_is_a_warning_and_none_a_failure(folder, monkeypatch):
     usage = namedtuple("usage", "total used free")
     for free, level in ((100 << 30, "ok"), (1 << 30, "warn"), (1 << 20, "fail")):
         monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: usage(0, 0, free))
@@ -137,15 +132,10 @@ def test_a_clock_that_jumps_or_shows_another_age_is_found(monkeypatch: pytest.Mo
     assert check_clock().level == "fail"
 
 
-def test_a_taken_port_is_found_unless_this_node_holds_it(
-    folder: RunFolder, taken_port: int
-) -> None:
-    config = Config.with_overrides(
-        {
-            "network.listen": ["/ip4/127.0.0.1/tcp/0", f"/ip4/127.0.0.1/tcp/{taken_port}"],
-            "monitor.prometheus_port": taken_port,
-        }
-    )
+def test_a_taken_port_is_found_unless_this_node_holds_it(folder, taken_port):
+    listen = [f"/ip4/127.0.0.1/tcp/{port}" for port in (0, taken_port)]
+    keys = {"network.listen": listen, "monitor.prometheus_port": taken_port}
+    config = Config.with_overrides(keys)
     findings = check_ports(config, folder)
     assert [f.level for f in findings] == ["ok", "fail", "fail"]
     assert str(taken_port) in findings[1].found and findings[1].remedy
@@ -195,26 +185,49 @@ def test_peers_are_dialled_and_told_dead_from_alive(folder: RunFolder) -> None:
     assert all(f.remedy and "\n" not in f.remedy for f in findings if f.level == "fail")
     assert [f.level for f in findings if f.check == "reach"] == ["ok"], "on one machine all is open"
     (elsewhere,) = [f for f in findings if f.check == "swarm"]
-    assert elsewhere.level == "fail"
-    assert swarm_id(theirs).hex()[:16] in elsewhere.found
+    assert elsewhere.level == "fail" and swarm_id(theirs).hex()[:16] in elsewhere.found
 
 
-def test_doctor_exits_with_1_when_something_fails(
-    folder: RunFolder,
-    taken_port: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(folder.root)
+def test_doctor_exits_with_1_when_something_fails(terminal, taken_port):
+    Identity.create(Path("identity.key"))
+    assert {f["level"] for f in terminal.json("doctor")} <= {"ok", "warn"}
+    assert terminal("doctor", "--set", f"monitor.prometheus_port={taken_port}") == 1
+    assert "fail" in terminal.out and "Stop what holds it" in terminal.out
 
-    def doctor(*args: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["swarm-node", "doctor", *args])
-        with pytest.raises(SystemExit) as ended:
-            run()
-        return ended.value.code or 0
 
-    assert doctor("--json") == 0
-    assert {f["level"] for f in json.loads(capsys.readouterr().out)} <= {"ok", "warn"}
-    assert doctor("--set", f"monitor.prometheus_port={taken_port}") == 1
-    shown = capsys.readouterr().out
-    assert "fail" in shown and "Stop what holds it" in shown
+SWARM = "ab" * 32
+
+
+@contextmanager
+def announced(number: int, swarm: str) -> Iterator[None]:
+    """So many nodes of a swarm on the loopback network."""
+    words = "127.0.0.1", "127.0.0.1", str(number), swarm, "4999"
+    command = [sys.executable, "-m", "tests.swarm.lan.announcing", *words]
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **streams, cwd=Path(__file__).parents[3]) as process:
+        assert process.stdout and process.stdout.readline() == b"announced\n"
+        yield
+        assert process.stdin
+        process.stdin.close()
+
+
+def looking(folder: Path, listen: str) -> list[tuple[str, str, str]]:
+    config = Config.with_overrides({"network.lan": True, "network.listen": [listen]})
+    findings = check_network(config, RunFolder(folder))
+    return [(each.level, each.check, each.found) for each in findings if each.check != "ports"]
+
+
+@pytest.mark.processes
+def test_the_doctor_says_who_is_announced_nearby(tmp_path):
+    with announced(3, SWARM):
+        ((level, check, text),) = looking(tmp_path, "/ip4/127.0.0.1/tcp/0")
+    assert (level, check) == ("ok", "lan")
+    assert text.startswith("3 nodes announced") and SWARM[:16] in text
+
+
+def test_the_doctor_says_that_nobody_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HEAR_SECONDS", 0.1)
+    ((level, check, _),) = looking(tmp_path, "/ip4/127.0.0.1/tcp/0")
+    assert (level, check) == ("warn", "lan")
+    ((level, check, text),) = looking(tmp_path, "/ip4/203.0.113.77/tcp/0")
+    assert (level, check) == ("fail", "lan") and "network.listen" in text

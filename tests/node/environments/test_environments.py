@@ -1,14 +1,21 @@
-"""Environments are played turn by turn, and played once more by whoever was told of it."""
+"""Environments of many turns, and those of a user's own file."""
 
 from __future__ import annotations
 
+import asyncio
+import random
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
+import numpy
 import pytest
 
+from node.environments.environment import Episode, run
+from node.errors import CatalogueError
+from node.tasks.catalogue import Allowed, load_catalogue, open_envs, overview
 from node.tasks.scorer import Answered, Move, Scorer
 from node.tasks.verifier.in_process import LocalJudge
 from node.tasks.verifier.verifier import Verifier
@@ -26,6 +33,7 @@ from swarm.verification import (
     TrajectoryTexts,
     Verdict,
 )
+from tests.node.environments import own_files
 from tests.node.environments.parts import FOR_TESTS, spec
 from tests.node.packages import declare
 
@@ -78,14 +86,11 @@ def reward(scorer: Scorer, ref: TaskRef, turns: TrajectoryTexts) -> float:
 
 
 @pytest.mark.parametrize("name", ["echo", "drawing"])
-def test_a_trajectory_is_worth_the_same_to_whoever_plays_it_once_more(
-    scorer: Scorer, name: str
-) -> None:
+def test_a_trajectory_is_worth_the_same_to_whoever_plays_it_once_more(scorer, name):
     ref = task(name)
     right = letter(scorer, ref)
     turns = played(scorer, ref, right, "z", right)
-    assert len(turns.texts) == 5
-    assert reward(scorer, ref, turns) == pytest.approx(2 / 3)
+    assert len(turns.texts) == 5 and reward(scorer, ref, turns) == pytest.approx(2 / 3)
 
 
 def test_episodes_go_on_side_by_side_with_their_own_chance(scorer: Scorer) -> None:
@@ -107,9 +112,7 @@ def test_an_episode_that_is_not_here_any_more_is_played_again(scorer: Scorer) ->
     assert isinstance(moved, Answered) and moved.observation == turns.texts[3]
 
 
-def test_what_is_ended_before_its_environment_has_its_reward_and_says_that_it_was_cut(
-    scorer: Scorer,
-) -> None:
+def test_what_is_ended_before_its_environment_has_its_reward_and_says_that_it_was_cut(scorer):
     ref = task("echo")
     (moved,) = scorer.play([Move(3, ref, (letter(scorer, ref),), final=True)])
     assert moved == Answered("", False, pytest.approx(1 / 3))
@@ -185,3 +188,143 @@ def test_environments_that_wait_do_so_together(installed: None) -> None:
         turns = played(verifier, refs[0], "a", "b", "c")
         (verdict,) = verifier.judge_some([Asked(refs[0], [turns])])
         assert not isinstance(verdict, JudgeRefused)
+
+
+class Waits:
+    """Lets others go on between any two draws, by itself and in what it begins."""
+
+    version: ClassVar[str] = "1"
+    replayable: ClassVar[bool] = True
+
+    async def reset(self, seed: int) -> str:
+        return await drawn()
+
+    async def step(self, action: str) -> tuple[str, bool]:
+        bounded = await asyncio.wait_for(drawn(), 20)
+        both = await asyncio.gather(drawn(), drawn())
+        return f"{bounded} {both} {await drawn()}", False
+
+    async def reward(self) -> float:
+        await asyncio.sleep(0)
+        return random.random()
+
+
+async def drawn() -> str:
+    first = random.random()
+    await asyncio.sleep(0)
+    return f"{first} {random.random()} {numpy.random.random()}"
+
+
+async def episode(seed: int) -> list[str | float]:
+    here = Episode(Waits, seed, {})
+    return [await here.begin(), *[await here.step("") for _ in "ab"], await here.reward()]
+
+
+async def together(seeds: range) -> list[list[str | float]]:
+    return await asyncio.gather(*map(episode, seeds))
+
+
+def test_episodes_that_wait_side_by_side_draw_what_they_draw_alone():
+    seeds = range(5)
+    alone = [run(episode(seed), waits=True) for seed in seeds]
+    assert run(together(seeds), waits=True) == alone
+    assert len({str(each) for each in alone}) == len(seeds)
+
+
+def test_an_episode_that_is_given_up_while_it_waits_leaves_the_others_their_chance():
+    async def one_given_up() -> list[str | float]:
+        other = asyncio.create_task(episode(1))
+        await asyncio.sleep(0)
+        other.cancel()
+        found = await episode(2)
+        with pytest.raises(asyncio.CancelledError):
+            await other
+        return found
+
+    assert run(one_given_up(), waits=True) == run(episode(2), waits=True)
+
+
+WRITTEN = (Path(__file__).parents[3] / "examples" / "own_environment" / "treasure.py").read_text()
+
+
+def written(folder: Path, levels: str = "{}", code: str = WRITTEN) -> tuple[EnvSpec, Allowed]:
+    """A catalogue with the environment of a file, which is named in the config."""
+    (spec,), allowed = own_files.written(folder, "treasure", code, levels)
+    return spec, allowed
+
+
+def test_the_example_takes_under_forty_lines_and_is_played_in_the_worker():
+    assert len(WRITTEN.splitlines()) < 40
+    folder = Path(__file__).parents[3] / "examples" / "own_environment"
+    task = TaskRef("treasure", 0, 1)
+    allowed = Allowed({"treasure": folder / "treasure.py"})
+    with Verifier(load_catalogue(str(folder / "treasure.toml")), allowed, outside=True) as verifier:
+        assert verifier.start() == ("treasure",)
+        (prompt,) = verifier.prompts([task])
+        assert prompt.startswith("At house ")
+        verdict = verifier.judge(task, [TrajectoryTexts(("w",), cut=True)])
+        assert verdict.rewards[0] in (0.0, 1.0)
+
+
+def test_who_lacks_the_file_is_told_and_serves_the_rest(tmp_path: Path) -> None:
+    spec, _ = written(tmp_path)
+    sources, closed = open_envs([spec], Allowed())
+    assert not sources and "name its file under [tasks] files" in closed["treasure"]
+    assert any("name its file" in line for line in overview([spec], Allowed()))
+
+
+def test_a_file_that_was_changed_is_another_one(tmp_path: Path) -> None:
+    spec, allowed = written(tmp_path)
+    (tmp_path / "treasure.py").write_text(WRITTEN + "\n")
+    with pytest.raises(CatalogueError, match=r"is of version .*: get the same file"):
+        open_envs([spec], allowed)
+
+
+@pytest.mark.parametrize(
+    ("levels", "why"),
+    [
+        ("{ room = 3 }", "level 0: room is not known: reset takes rooms, turns"),
+        ("{ }, { rooms = 'x' }", "level 1: rooms = 'x': reset takes int"),
+        ("{ rooms = 2.5 }", "rooms = 2.5: reset takes int"),
+        ("{ rooms = true }", "rooms = True: reset takes int"),
+        ("{ turns = 3 }", "rooms is missing"),
+    ],
+)
+def test_settings_that_reset_does_not_take_or_lacks_are_refused(tmp_path, levels, why):
+    code = WRITTEN.replace("rooms: int = 5", "rooms: int") if "missing" in why else WRITTEN
+    with pytest.raises(CatalogueError, match=why):
+        spec, allowed = written(tmp_path, levels, code)
+        open_envs([spec], allowed)
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("x = 1", "defines 0 classes with reset, step, reward"),
+        ("import nowhere", "fails: ModuleNotFoundError"),
+        (WRITTEN.replace("replayable", "repeats"), "does not say whether it is replayable"),
+        (WRITTEN.replace("Treasure", "A") + WRITTEN.replace("Treasure", "B"), "defines 2 classes"),
+    ],
+    ids=["no class", "an import that fails", "not said to be replayable", "two classes"],
+)
+def test_a_file_that_is_no_environment_is_refused_by_name(tmp_path, code, why):
+    spec, allowed = written(tmp_path, code=code)
+    with pytest.raises(CatalogueError, match=why):
+        open_envs([spec], allowed)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("guess", '{"most":1000000000000}'),
+        ("maze", '{"far":100}'),
+        ("tictactoe", '{"stones":5}'),
+        ("calculator", '{"digits":1000000}'),
+        ("bandit", '{"pulls":0}'),
+    ],
+)
+def test_settings_of_a_hostile_founder_are_refused_when_a_task_is_built(name, settings):
+    spec = EnvSpec(name, "environment", "1", (settings,), "{question}", "text")
+    source = open_envs([spec], Allowed())[0][name]
+    with pytest.raises(ValueError, match=r"cannot draw: ValueError.*use "):
+        source.build(0, 1)

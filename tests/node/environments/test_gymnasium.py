@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +10,14 @@ import pytest
 from node.environments.environment import Episode, finished
 from node.environments.own_file import LIBRARIES, environment_of
 from node.errors import CatalogueError
-from node.tasks.catalogue import Allowed, load_catalogue, open_envs, own_files
+from node.tasks.catalogue import Allowed, open_envs
 from node.tasks.scorer import Answered, Move
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec, canonical_json
 from swarm.groups import TaskRef
 from swarm.verification import TrajectoryTexts
+from tests.node.environments.own_files import written
 
 gymnasium = pytest.importorskip("gymnasium")
 spaces = gymnasium.spaces
@@ -88,7 +88,7 @@ def registered() -> Iterator[None]:
         del gymnasium.registry[f"test/{each.__name__}-v0"]
 
 
-def test_an_environment_is_played_and_judged_in_the_worker() -> None:
+def test_an_environment_is_played_and_judged_in_the_worker():
     task = TaskRef("gymnasium", 0, 7)
     with Verifier([spec(FIXED)], outside=True) as verifier:
         assert verifier.start() == ("gymnasium",)
@@ -96,18 +96,20 @@ def test_an_environment_is_played_and_judged_in_the_worker() -> None:
         assert prompt.startswith("FrozenLake-v1, episode ")
         assert prompt.endswith("\nAnswer with left, down, right, up\n0")
         moves = [Move(1, task, WAY[:n], final=False) for n in range(1, len(WAY) + 1)]
-        answered = [verifier.play([move])[0] for move in moves]
-        assert answered[-1] == Answered("", True, 1.0)
-        shown = [each.observation for each in answered[:-1] if isinstance(each, Answered)]
+        *others, last = [verifier.play([move])[0] for move in moves]
+        assert last == Answered("", True, 1.0)
+        shown = [each.observation for each in others if isinstance(each, Answered)]
         assert shown == ["4", "8", "9", "10", "14"]
         texts = [text for pair in zip(WAY, [*shown, ""], strict=True) for text in pair]
-        assert verifier.judge(task, [TrajectoryTexts(tuple(texts[:-1]), cut=False)]).rewards == (
-            1.0,
-        )
+        trajectory = TrajectoryTexts(tuple(texts[:-1]), cut=False)
+        assert verifier.judge(task, [trajectory]).rewards == (1.0,)
 
 
 def test_the_toy_texts_come_out_alike_elsewhere() -> None:
     assert try_replays([spec(*TOY)], Allowed()) == Trial(("gymnasium",), 24)
+
+
+ASKS = "Answer with left, down, right, up"
 
 
 @pytest.mark.parametrize(
@@ -116,12 +118,12 @@ def test_the_toy_texts_come_out_alike_elsewhere() -> None:
         ("down", "4"),
         ("I would go up, no: DOWN!", "4"),
         ("down\nup", "0"),
-        ("downwards", "Answer with left, down, right, up"),
-        ("1", "Answer with left, down, right, up"),
-        ("", "Answer with left, down, right, up"),
+        ("downwards", ASKS),
+        ("1", ASKS),
+        ("", ASKS),
     ],
 )
-def test_the_last_name_in_a_turn_is_its_action(turn: str, shown: str) -> None:
+def test_the_last_name_in_a_turn_is_its_action(turn, shown):
     episode, _ = begun(3, **FIXED)
     assert finished(episode.step(turn)) == shown
 
@@ -138,29 +140,25 @@ def test_text_is_shown_and_taken_as_it_is() -> None:
     episode, first = begun(3, id="test/Parrot-v0", high=2.0)
     name, asked, shown = first.splitlines()
     assert (name, asked) == ("test/Parrot-v0, episode 3", "Answer with 1 to 3 characters")
-    assert finished(episode.step("what?")) == asked
-    assert finished(episode.step(shown)) == shown
+    assert finished(episode.step("what?")) == asked and finished(episode.step(shown)) == shown
     finished(episode.step("a"))
     assert finished(episode.reward()) == 0.5
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "worth"), [(-1.0, 1.0, 1.0), (0.0, 4.0, 0.25), (1.0, 2.0, 0.0)]
+    ("name", "low", "high", "turns", "worth"),
+    [
+        ("test/Dial-v0", -1.0, 1.0, ("0", "1"), 1.0),
+        ("test/Dial-v0", 0.0, 4.0, ("0", "1"), 0.25),
+        ("test/Dial-v0", 1.0, 2.0, ("0", "1"), 0.0),
+        ("CliffWalking-v1", -100.0, -12.0, ("hm", "", "0"), 0.0),
+    ],
 )
-def test_the_sum_of_rewards_is_worth_what_lies_between_low_and_high(
-    low: float, high: float, worth: float
-) -> None:
-    episode, _ = begun(3, id="test/Dial-v0", low=low, high=high)
-    for turn in ("0", "1"):
+def test_the_sum_of_rewards_is_worth_what_lies_between_low_and_high(name, low, high, turns, worth):
+    episode, _ = begun(3, id=name, low=low, high=high)
+    for turn in turns:
         finished(episode.step(turn))
-    assert episode.over and finished(episode.reward()) == worth
-
-
-def test_doing_nothing_is_worth_nothing_where_every_step_costs_something() -> None:
-    episode, _ = begun(3, id="CliffWalking-v1", low=-100.0, high=-12.0)
-    for turn in ("hm", "", "0"):
-        finished(episode.step(turn))
-    assert not episode.over and finished(episode.reward()) == 0.0
+    assert episode.over == (name == "test/Dial-v0") and finished(episode.reward()) == worth
 
 
 OWN = '''
@@ -188,22 +186,11 @@ class Stairs(gymnasium.Env):
         over = self.at in (-1, self.top)
         return max(self.at, 0), float(self.at == self.top), over, False, {}
 '''
-TABLE = """
-source = "environment"
-template = "{question}"
-extract = "text"
-[[env]]
-name = "stairs"
-file = "stairs.py"
-levels = [{ actions = ["down", "up"] }, { options = { top = 5 } }]
-"""
 
 
-def test_a_class_of_ones_own_is_an_environment_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "stairs.py").write_text(OWN)
-    (tmp_path / "stairs.toml").write_text(TABLE)
-    specs = load_catalogue(str(tmp_path / "stairs.toml"))
-    allowed = Allowed(own_files(str(tmp_path / "stairs.toml")))
+def test_a_class_of_ones_own_is_an_environment_as_it_is(tmp_path):
+    levels = '{ actions = ["down", "up"] }, { options = { top = 5 } }'
+    specs, allowed = written(tmp_path, "stairs", OWN, levels)
     assert try_replays(specs, allowed) == Trial(("stairs",), 8)
     with Verifier(specs, allowed, outside=True) as verifier:
         (prompt,) = verifier.prompts([TaskRef("stairs", 0, 4)])
@@ -238,8 +225,6 @@ def test_a_class_of_a_package_says_version_and_replayable() -> None:
         ({**LAKE, "seed": 3}, "seed is not known"),
     ],
 )
-def test_what_cannot_be_played_by_text_is_refused_with_the_reason(
-    level: dict[str, Any], why: str
-) -> None:
+def test_what_cannot_be_played_by_text_is_refused_with_the_reason(level, why):
     with pytest.raises(CatalogueError, match=f"env 'gymnasium' level 0: .*{why}"):
         open_envs([spec(level)], Allowed())

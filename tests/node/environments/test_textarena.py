@@ -90,14 +90,11 @@ def test_an_opponent_moves_by_the_rules_and_tells_nothing_of_its_tries(game: str
     assert {0.0, 1.0} <= rewards <= {0.0, 0.5, 1.0}
 
 
-def test_a_wrong_move_is_told_and_a_second_one_loses() -> None:
+def test_a_wrong_move_is_told_a_second_one_loses_and_a_game_that_is_cut_is_worth_nothing():
     begun, _ = episode("TicTacToe-v0", 3)
     assert "invalid move" in finished(begun.step("nowhere"))
     finished(begun.step("nowhere"))
     assert begun.over and finished(begun.reward()) == 0.0
-
-
-def test_a_game_that_is_cut_is_worth_nothing() -> None:
     begun, _ = episode("2048-v0", 3)
     finished(begun.step("up"))
     assert not begun.over and finished(begun.reward()) == 0.0
@@ -105,8 +102,7 @@ def test_a_game_that_is_cut_is_worth_nothing() -> None:
 
 def test_the_policy_sits_on_either_side_and_begins_elsewhere_for_every_seed() -> None:
     firsts = [episode("ConnectFour-v0", seed)[1] for seed in range(20)]
-    assert len(set(firsts)) == 20
-    assert any("You are Player 0" in first for first in firsts)
+    assert len(set(firsts)) == 20 and any("You are Player 0" in first for first in firsts)
     assert any("You are Player 1" in first for first in firsts)
 
 
@@ -131,12 +127,9 @@ def test_only_the_last_board_is_told_and_not_what_the_policy_wrote() -> None:
         ("Nim-v0-nowhere", "is not known"),
     ],
 )
-def test_what_is_not_played_is_refused_by_name(game: str, why: str) -> None:
+def test_what_is_not_played_is_refused_by_name_and_a_game_has_to_be_named(game, why):
     with pytest.raises(CatalogueError, match=rf"'textarena' level 1: game = '{game}'.*{why}"):
         open_envs([spec("TicTacToe-v0", game)], Allowed())
-
-
-def test_a_game_has_to_be_named() -> None:
     with pytest.raises(CatalogueError, match="level 0: game is missing: reset takes game"):
         open_envs([replace(spec("Nim-v0"), levels=("{}",))], Allowed())
 

@@ -1,20 +1,29 @@
-"""Classes of tools, as trainers take them, are environments."""
+"""Environments with tools."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from node.environments.environment import Episode, run, unfit
 from node.environments.own_file import replayed
-from node.environments.tools import as_environment, is_tool_class
+from node.environments.tools import (
+    MalformedCall,
+    ToolCall,
+    as_environment,
+    is_tool_class,
+    tool_calls,
+)
 from node.errors import CatalogueError
-from node.tasks.catalogue import Allowed, load_catalogue, open_envs
+from node.tasks.catalogue import open_envs
 from node.tasks.scorer import Answered, Move
 from node.tasks.verifier.verifier import Verifier
 from swarm.groups import TaskRef
 from swarm.verification import TrajectoryTexts
+from tests.node.environments.own_files import written
 
 SHOP = '''
 import random
@@ -54,15 +63,7 @@ class Shop:
     def get_reward(self) -> float:
         return min(1.0, self.bought / 3)
 '''
-TABLE = """
-source = "environment"
-template = "{question}"
-extract = "text"
-[[env]]
-name = "shop"
-file = "shop.py"
-levels = [{ money = 20, city = "Rome" }]
-"""
+LEVELS = '{ money = 20, city = "Rome" }'
 ASYNC = [pytest.param("", id="plain"), pytest.param("async ", id="async")]
 
 
@@ -100,18 +101,13 @@ def test_the_first_observation_lists_the_tools(episode):
 
 
 def test_calls_are_answered_until_the_policy_answers(episode):
+    tagged = '<tool_call>{"name": "buy", "arguments": {"count": 1}}</tool_call>'
     told, reward, over = played(
-        episode(),
-        'price_of(what="apple")',
-        '<tool_call>{"name": "buy", "arguments": {"count": 1}}</tool_call>',
-        "buy(1)\nbuy(2)",
-        "Done.",
+        episode(), 'price_of(what="apple")', tagged, "buy(1)\nbuy(2)", "Done."
     )
-    price = int(told[1])
-    left = 12 - price
+    left = 12 - int(told[1])
     assert told[2] == f'{{"left": {left}, "each": {left}}}'
-    assert over
-    assert reward in (1.0, 1 / 3, 2 / 3)
+    assert over and reward in (1.0, 1 / 3, 2 / 3)
 
 
 @pytest.mark.parametrize(
@@ -151,17 +147,6 @@ def test_settings_are_held_to_the_types_of_reset():
     assert unfit(environment, {"money": "3"}) == "money = '3': reset takes int"
 
 
-class NoSeed:
-    def reset(self) -> str:
-        return ""
-
-    def tool(self) -> str:
-        """A tool."""
-
-    def get_reward(self) -> float:
-        return 0.0
-
-
 class NoTools:
     def reset(self, **row) -> str:
         return ""
@@ -173,6 +158,14 @@ class NoTools:
 class Undocumented(NoTools):
     def tool(self) -> str:
         return ""
+
+
+class NoSeed(NoTools):
+    def reset(self) -> str:
+        return ""
+
+    def tool(self) -> str:
+        """A tool."""
 
 
 @pytest.mark.parametrize(
@@ -189,21 +182,14 @@ def test_a_class_that_cannot_be_one_says_why(found, why):
         as_environment(found)
 
 
-def written(folder: Path, code: str) -> tuple[list, Allowed]:
-    (folder / "shop.py").write_text(code)
-    (folder / "shop.toml").write_text(TABLE)
-    return load_catalogue(str(folder / "shop.toml")), Allowed({"shop": folder / "shop.py"})
-
-
 @pytest.mark.parametrize("prefix", ASYNC)
 def test_a_class_of_tools_in_a_file_is_played_and_judged_in_the_worker(tmp_path, prefix):
-    specs, allowed = written(tmp_path, SHOP.replace("ASYNC ", prefix))
+    specs, allowed = written(tmp_path, "shop", SHOP.replace("ASYNC ", prefix), LEVELS)
     task = TaskRef("shop", 0, 7)
     with Verifier(specs, allowed, outside=True) as verifier:
         assert verifier.start() == ("shop",)
         (prompt,) = verifier.prompts([task])
-        assert prompt.startswith("Shop ")
-        assert "Tools:\n- buy(" in prompt
+        assert prompt.startswith("Shop ") and "Tools:\n- buy(" in prompt
         (answered,) = verifier.play([Move(1, task, ("buy(1)",), False)])
         assert isinstance(answered, Answered)
         (end,) = verifier.play([Move(1, task, ("buy(1)", "Thanks."), False)])
@@ -213,8 +199,91 @@ def test_a_class_of_tools_in_a_file_is_played_and_judged_in_the_worker(tmp_path,
 
 
 def test_a_file_whose_tools_cannot_be_called_is_refused_with_the_reason(tmp_path):
-    specs, allowed = written(
-        tmp_path, SHOP.replace('"""Buy some apples."""', "").replace("ASYNC ", "")
-    )
+    code = SHOP.replace('"""Buy some apples."""', "").replace("ASYNC ", "")
     with pytest.raises(CatalogueError, match=r"shop\.py.*Shop\.buy has no docstring"):
-        open_envs(specs, allowed)
+        open_envs(*written(tmp_path, "shop", code, LEVELS))
+
+
+ADD = ToolCall("add", {"a": 1, "b": "x)y"})
+NAMES = st.from_regex(r"\A[a-z_][a-z0-9_]{0,8}\Z")
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-999, 999) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=5,
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'add(a=1, b="x)y")',
+        ' add( a = 1 ,b="x)y" ) \n',
+        '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": "x)y"}}\n</tool_call>',
+        'I shall add.\n<tool_call>{"name": "add", "arguments": {"a": 1, "b": "x)y"}}',
+        '<think>add(9)</think>\nadd(a=1, b="x)y")',
+        '{"name": "add", "parameters": {"a": 1, "b": "x)y"}}',
+        '<|python_tag|>{"name": "add", "parameters": {"a": 1, "b": "x)y"}}',
+        '[TOOL_CALLS][{"name": "add", "arguments": {"a": 1, "b": "x)y"}}]',
+        '[{"name": "add", "arguments": "{\\"a\\": 1, \\"b\\": \\"x)y\\"}"}]',
+    ],
+)
+def test_each_form_is_the_same_call(text):
+    assert tool_calls(text) == [ADD]
+
+
+def test_several_calls_of_a_turn_keep_their_order():
+    add, sub = ToolCall("add", positional=(1, [2])), ToolCall("sub")
+    assert tool_calls("add(1, [2])\nsub()") == [add, sub]
+    tagged = '<tool_call>{"name": "b"}</tool_call> then <tool_call>{"name": "a"}</tool_call>'
+    assert tool_calls(tagged) == [ToolCall("b"), ToolCall("a")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "42", "f(x) is 3", '{"answer": 3}', "[1, 2]", "<think>add(1)</think>7", "add(1", "{"],
+)
+def test_what_is_no_call_is_an_answer(text):
+    assert tool_calls(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("<tool_call>{bad</tool_call>", "a call that is not JSON"),
+        ("<tool_call></tool_call>", "a call that is not JSON"),
+        ('{"name": 3}', 'no object with a "name"'),
+        ('{"name": "add", "arguments": [1]}', 'the "arguments" of add are no object'),
+        ('{"name": "add"', "a call that is not JSON"),
+        ("add(a=)", "an argument that is not JSON"),
+        ("add(1,)", "an argument that is not JSON"),
+        ("add(NaN)", "an argument that is not JSON"),
+        (f"add({'9' * 5000})", "an argument that is not JSON"),
+        ("add(a=1, 2)", "an argument without a name behind"),
+        ("add(a=1, a=2)", "a is given twice"),
+        ("add(1 2)", "neither a comma nor a bracket"),
+        ("add(1) or add(2)", "no call at character 7"),
+        (f"add({'[' * 500}{']' * 500})", "nested more than 32 deep"),
+        (f"<tool_call>{'[' * 60_000}", "nested more than 32 deep"),
+        ("add()\n" * 17, "17 calls in a turn: at most 16"),
+    ],
+)
+def test_what_cannot_be_read_says_why(text, why):
+    with pytest.raises(MalformedCall, match=why):
+        tool_calls(text)
+
+
+@given(st.text())
+def test_any_text_is_calls_an_answer_or_malformed(text):
+    for hostile in (text, f"f({text})", f"<tool_call>{text}", f"[TOOL_CALLS]{text}"):
+        try:
+            assert all(isinstance(call, ToolCall) for call in tool_calls(hostile))
+        except MalformedCall as error:
+            assert str(error)
+
+
+@given(NAMES, st.dictionaries(NAMES, VALUES, max_size=3))
+def test_every_form_gives_back_what_was_written(name, arguments):
+    named = ", ".join(f"{key}={json.dumps(value)}" for key, value in arguments.items())
+    told = json.dumps({"name": name, "arguments": arguments})
+    for text in (f"{name}({named})", told, f"[{told}]", f"<tool_call>{told}</tool_call>"):
+        assert tool_calls(text) == [ToolCall(name, arguments)]

@@ -10,12 +10,13 @@ import pytest
 
 from node.environments.own_file import environment_of
 from node.errors import CatalogueError
-from node.tasks.catalogue import Allowed, load_catalogue
+from node.tasks.catalogue import Allowed
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec
 from swarm.groups import TaskRef
 from swarm.verification import NOT_REPLAYABLE, JudgeRefused, TrajectoryTexts
+from tests.node.environments import own_files
 
 vf = pytest.importorskip("verifiers.v1")
 
@@ -51,36 +52,22 @@ class AdditionTaskset(vf.Taskset[AdditionTask, AdditionConfig]):
             yield AdditionTask(AdditionData(prompt=f"What is {{n}} + {{n}}?", answer=2 * n))
 """
 SHORT = "float(len(trace.last_reply) < 4)"
-TABLE = """
-source = "environment"
-template = "{question}"
-extract = "text"
-[[env]]
-name = "addition"
-file = "addition.py"
-levels = [{ num_tasks = 50 }, {}]
-"""
 
 
 def written(
     folder: Path, *, short: str = SHORT, replayable: bool = True
 ) -> tuple[tuple[EnvSpec, ...], Allowed]:
     """A catalogue in a folder, with the taskset of a file."""
-    (folder / "addition.py").write_text(ADDITION.format(short=short, replayable=replayable))
-    (folder / "addition.toml").write_text(TABLE)
-    return load_catalogue(str(folder / "addition.toml")), Allowed(
-        {"addition": folder / "addition.py"}
-    )
+    code = ADDITION.format(short=short, replayable=replayable)
+    return own_files.written(folder, "addition", code, "{ num_tasks = 50 }, {}")
 
 
-def test_a_taskset_in_a_file_is_answered_and_judged_in_the_worker(tmp_path: Path) -> None:
-    specs, allowed = written(tmp_path)
+def test_a_taskset_in_a_file_is_answered_and_judged_in_the_worker(tmp_path):
     task = TaskRef("addition", 0, 3)
-    with Verifier(specs, allowed, outside=True) as verifier:
+    with Verifier(*written(tmp_path), outside=True) as verifier:
         assert verifier.start() == ("addition",)
         (prompt,) = verifier.prompts([task])
-        right = str(2 * int(prompt.split()[2]))
-        texts = (right, "no", "no number")
+        texts = (str(2 * int(prompt.split()[2])), "no", "no number")
         answers = [TrajectoryTexts((text,), cut=False) for text in texts]
         assert verifier.judge(task, answers).rewards == (1.0, 0.25, 0.0)
 
@@ -162,9 +149,7 @@ def test_a_package_says_version_and_replayable_in_the_class() -> None:
         (Task, {"system_prompt": "/etc/passwd"}, "system_prompt is not for a level to set"),
     ],
 )
-def test_what_needs_more_than_an_answer_is_refused_with_the_reason(
-    task: type[Any], settings: dict[str, Any], why: str
-) -> None:
+def test_what_needs_more_than_an_answer_is_refused_with_the_reason(task, settings, why):
     made: Any = environment_of(taskset(task))
     found = made.refusal(settings)
     assert found is not None and re.search(why, found)

@@ -26,27 +26,14 @@ from node.monitor.groups import (
 from swarm.verification import STRIKES
 from tests.node.monitor.test_monitor import RECORD
 
-GROUP = ShownGroup(
-    round=1,
-    time=1.7e9,
-    origin="own",
-    env="sums",
-    level=0,
-    author=None,
-    prompt="1 + 1",
-    in_update=True,
-    reason=None,
-    completions=(
-        ShownCompletion("2", 1.0, 0.5, False, ShownTokens(("2", "."), (-0.5, -1.0), (3, 3))),
-        ShownCompletion("3", 0.0, -0.5, True),
-    ),
-)
+RIGHT = ShownCompletion("2", 1.0, 0.5, False, ShownTokens(("2", "."), (-0.5, -1.0), (3, 3)))
+WRONG = ShownCompletion("3", 0.0, -0.5, True)
+GROUP = ShownGroup(1, 1.7e9, "own", "sums", 0, None, "1 + 1", True, None, (RIGHT, WRONG))
 
 
 def write(path: Path, *rounds: Sequence[ShownGroup], most_bytes: int = 4 << 20) -> None:
     """One round after the other, each as long after the other as it takes to be written."""
-    hours = count(step=3600)
-    left = list(rounds)
+    hours, left = count(step=3600), list(rounds)
     file = GroupsFile(path, lambda: left.pop(0), most_bytes, now=lambda: float(next(hours)))
     with closing(file):
         while left:
@@ -58,19 +45,15 @@ def groups(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_groups_are_numbered_on_over_restarts(tmp_path: Path) -> None:
+def test_groups_are_numbered_on_over_restarts(tmp_path):
     path = tmp_path / "groups.jsonl"
     write(path, [GROUP, GROUP])
     write(path, [GROUP])
-    first, second, third = groups(path)
-    assert [first["id"], second["id"], third["id"]] == [1, 2, 3]
-    assert first["completions"][0]["tokens"] == {
-        "text": ["2", "."],
-        "logprob": [-0.5, -1.0],
-        "version": [3, 3],
-        "entropy": [],
-    }
-    assert [each["finish"] for each in first["completions"]] == ["stop", "length"]
+    assert [each["id"] for each in groups(path)] == [1, 2, 3]
+    completions = groups(path)[0]["completions"]
+    tokens = {"text": ["2", "."], "logprob": [-0.5, -1.0], "version": [3, 3], "entropy": []}
+    assert completions[0]["tokens"] == tokens
+    assert [each["finish"] for each in completions] == ["stop", "length"]
     assert path.stat().st_mode & 0o077 == 0
 
 
@@ -89,8 +72,7 @@ def test_of_a_full_file_the_newest_of_each_origin_stay(tmp_path: Path) -> None:
     external = replace(GROUP, origin="external", author="ab")
     write(path, *([GROUP, external] * 50 for _ in range(8)), most_bytes=most)
     numbers = [each["id"] for each in groups(path)]
-    assert numbers == sorted(numbers) and numbers[-1] == 800
-    assert len(numbers) >= 2 * KEPT
+    assert numbers == sorted(numbers) and numbers[-1] == 800 and len(numbers) >= 2 * KEPT
 
 
 def test_half_a_line_that_a_killed_process_left_costs_no_other_group(tmp_path: Path) -> None:
@@ -125,12 +107,9 @@ def test_lone_surrogates_and_separators_of_lines_stay_in_one_line() -> None:
     assert line.count(b"\n") == 1 and json.loads(line)["prompt"] == "\ud800\u2028\n\x00"
 
 
-def test_a_folder_that_cannot_be_written_to_is_told_at_the_next_write(tmp_path: Path) -> None:
-    hours = count(step=3600)
-    file = GroupsFile(tmp_path / "no" / "groups", lambda: [GROUP], now=lambda: float(next(hours)))
+def test_a_folder_that_cannot_be_written_to_is_told_at_the_next_write(tmp_path):
     with pytest.raises(NodeError, match="cannot write"):
-        file.write(RECORD)
-        file.close()
+        write(tmp_path / "no" / "groups", [GROUP])
 
 
 def test_every_reason_for_a_refusal_has_words() -> None:

@@ -53,16 +53,24 @@ def size(folder: Path) -> int:
     return sum(each.stat().st_size for each in folder.iterdir())
 
 
-def test_records_take_bounded_space_at_every_moment_and_span_the_whole_run(tmp_path: Path) -> None:
+def keep(folder: Path, most_lines: int, numbers: Iterable[int]) -> None:
+    with lines(folder, most_lines) as file:
+        write(file, numbers)
+
+
+def test_records_take_bounded_space_at_every_moment_and_span_the_whole_run(tmp_path):
     with lines(tmp_path, 200) as file:
         for number in range(1, 3001):
             file.write(record(number))
             assert size(tmp_path) <= 200 * LINE
-    kept = rounds(tmp_path)
+    history, kept = read_history(tmp_path), rounds(tmp_path)
     assert kept[0] == 1
     assert kept[-25:] == list(range(2976, 3001)), "the newest stand in full"
     gaps = [later - earlier for earlier, later in pairwise(kept)]
     assert max(gaps) <= 1024, "no stretch of the run is gone"
+    assert history == [record(each.round) for each in history], "what stays is whole"
+    old = [each for each in history if each.round < 1500]
+    assert len(old) >= 4 and all(each.reward_eval is not None for each in old), "stay longest"
     assert (tmp_path / "metrics.jsonl").stat().st_mode & 0o077 == 0
 
 
@@ -79,28 +87,15 @@ def test_a_hundred_thousand_rounds_keep_to_a_mebibyte_and_are_read_from_the_firs
         assert sum(begin <= number < begin + last // 8 for number in kept) >= 4
 
 
-def test_what_stays_is_whole_and_rounds_that_were_evaluated_stay_longest(tmp_path: Path) -> None:
-    with lines(tmp_path, 200) as file:
-        write(file, range(1, 3001))
-    history = read_history(tmp_path)
-    assert history == [record(each.round) for each in history]
-    old = [each for each in history if each.round < 1500]
-    assert len(old) >= 4 and all(each.reward_eval is not None for each in old)
-
-
 def test_a_run_that_goes_on_with_less_room_is_thinned_to_it(tmp_path: Path) -> None:
-    with lines(tmp_path, 1000) as file:
-        write(file, range(1, 901))
-    with lines(tmp_path, 100) as file:
-        write(file, [901])
-    assert size(tmp_path) <= 100 * LINE
-    assert rounds(tmp_path)[0] == 1 and rounds(tmp_path)[-1] == 901
+    keep(tmp_path, 1000, range(1, 901))
+    keep(tmp_path, 100, [901])
+    assert size(tmp_path) <= 100 * LINE and rounds(tmp_path)[0] == 1 and rounds(tmp_path)[-1] == 901
 
 
 def test_the_second_file_of_an_earlier_release_becomes_part_of_the_first(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    with lines(tmp_path, 100) as file:
-        write(file, range(1, 41))
+    keep(tmp_path, 100, range(1, 41))
     path.rename(tmp_path / "metrics.jsonl.1")
     with lines(tmp_path, 100) as file:
         assert rounds(tmp_path) == list(range(1, 41))
@@ -124,8 +119,7 @@ def test_rounds_done_again_stand_in_the_history_once_as_they_were_done_last(tmp_
 def test_a_half_last_line_is_not_read_and_a_damaged_one_is_named(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     assert read_history(tmp_path) == []
-    with lines(tmp_path, 100) as file:
-        write(file, [1, 2])
+    keep(tmp_path, 100, [1, 2])
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"round": 3, "poli')
     assert rounds(tmp_path) == [1, 2]
@@ -140,8 +134,7 @@ def test_a_damaged_line_is_taken_out_when_there_is_no_room_for_all(tmp_path: Pat
     with lines(tmp_path, 10) as file:
         write(file, range(1, 9))
         path.write_bytes(path.read_bytes().replace(b'{"round": 3', b"gone"))
-    with lines(tmp_path, 10) as file:
-        write(file, range(9, 13))
+    keep(tmp_path, 10, range(9, 13))
     assert 3 not in rounds(tmp_path) and rounds(tmp_path)[-1] == 12
     assert "damaged line" in caplog.text
 
@@ -186,10 +179,8 @@ def test_a_killed_process_loses_no_line_and_leaves_no_half_file(tmp_path: Path, 
                 print(number, flush=True)
     """
     told = [int(line) for line in killed_after(count, script, tmp_path)]
-    assert rounds(tmp_path)[0] == 1
-    assert rounds(tmp_path)[-1] in (told[-1], told[-1] + 1)
-    with lines(tmp_path, 40) as file:
-        write(file, [10**9])
+    assert rounds(tmp_path)[0] == 1 and rounds(tmp_path)[-1] in (told[-1], told[-1] + 1)
+    keep(tmp_path, 40, [10**9])
     assert rounds(tmp_path)[-1] == 10**9
 
 
@@ -209,14 +200,11 @@ def test_the_configuration_says_how_much_room_there_is(tmp_path: Path) -> None:
     st.lists(st.tuples(st.integers(1, 400), st.booleans()), min_size=1, max_size=300),
     st.integers(0, 300),
 )
-def test_thinning_keeps_the_ends_keeps_to_its_room_and_to_what_it_kept_before(
-    found: list[tuple[int, bool]], most: int
-) -> None:
+def test_thinning_keeps_the_ends_keeps_to_its_room_and_to_what_it_kept_before(found, most):
     all_of = [Line(number, evaluated, 1) for number, evaluated in found]
     kept = thinned(all_of, most)
     last = [p for p, line in enumerate(all_of) if all(n > line.round for n, _ in found[p + 1 :])]
-    assert kept == sorted(kept) and set(kept) <= set(last)
-    assert len(kept) <= max(most, 24)
+    assert kept == sorted(kept) and set(kept) <= set(last) and len(kept) <= max(most, 24)
     assert kept[-1] == len(found) - 1
     again = thinned([all_of[place] for place in kept], most)
     assert [kept[place] for place in again] == kept or len(kept) > most

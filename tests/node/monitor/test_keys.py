@@ -52,8 +52,7 @@ def test_a_key_is_told_at_once_and_the_terminal_comes_back(job: TerminalJob) -> 
     job.until("key 'r'")
     assert by_key(job)
     os.kill(job.pid, signal.SIGTERM)
-    assert job.order("wait") == "exited 0"
-    assert job.modes() == job.before
+    assert job.order("wait") == "exited 0" and job.modes() == job.before
 
 
 def test_a_key_that_sends_several_characters_is_none_of_them(job: TerminalJob) -> None:
@@ -65,9 +64,7 @@ def test_a_key_that_sends_several_characters_is_none_of_them(job: TerminalJob) -
     job.until("key 'x'")
 
 
-def test_a_stopped_program_leaves_the_terminal_as_it_was_and_goes_on_with_keys(
-    job: TerminalJob,
-) -> None:
+def test_a_stopped_program_leaves_the_terminal_as_it_was_and_goes_on_with_keys(job):
     job.until("alive")
     job.press(b"\x1a")
     assert job.order("wait") == "stopped"
@@ -98,11 +95,10 @@ def test_in_the_background_nothing_is_read_and_nothing_stops_the_program(job: Te
     job.until("key 'r'")
 
 
-def test_a_program_that_is_ended_by_a_key_leaves_the_terminal_as_it_was(job: TerminalJob) -> None:
+def test_a_program_that_is_ended_by_a_key_leaves_the_terminal_as_it_was(job):
     job.until("alive")
     job.press(b"\x1c")
-    assert job.order("wait") == f"killed {signal.SIGQUIT.value}"
-    assert job.modes() == job.before
+    assert job.order("wait") == f"killed {signal.SIGQUIT.value}" and job.modes() == job.before
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:
@@ -114,23 +110,16 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
         job.until("key 'r'")
 
 
-def test_without_a_terminal_nothing_is_read_or_changed() -> None:
+def test_without_a_terminal_nothing_is_read_or_changed():
     before = signal.getsignal(signal.SIGTSTP)
     keys = Keys(lambda key: None, lambda shown: None)
     keys.start()
-    assert not keys.reads
-    assert signal.getsignal(signal.SIGTSTP) is before
+    assert not keys.reads and signal.getsignal(signal.SIGTSTP) is before
     keys.close()
 
 
-def test_a_closed_standard_input_is_no_terminal() -> None:
-    program = PROGRAM.replace("while not", "ended.set()\nwhile not")
-    told = subprocess.run(
-        f'exec "{sys.executable}" -c "$PROGRAM" <&-',
-        shell=True,
-        env={**os.environ, "PROGRAM": program},
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+def test_a_closed_standard_input_is_no_terminal():
+    env = {**os.environ, "PROGRAM": PROGRAM.replace("while not", "ended.set()\nwhile not")}
+    command = f'exec "{sys.executable}" -c "$PROGRAM" <&-'
+    told = subprocess.run(command, shell=True, env=env, capture_output=True, text=True, cwd=ROOT)
     assert (told.stdout, told.stderr) == ("reads False\n", "")

@@ -1,22 +1,27 @@
-"""What node.log has of what goes wrong for hours: a line, and a number."""
+"""The log: its lines, its level, its tail, and what is also said on the terminal."""
 
 from __future__ import annotations
 
 import logging
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import closing
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 import pytest
 
-from node.errors import DiskFullError
+from node.errors import DiskFullError, NodeError
 from node.monitor import logs
-from node.monitor.logs import start_logging
+from node.monitor.logs import FILES, LogTail, start_logging
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import PERIOD_SECONDS
 from swarm.journal import JournalError
 from tests.swarm.experience_parts import wait
 
-log = logging.getLogger("swarm.test")
 FULL = JournalError("run/journal.sqlite", "disk is full", "free some space and start again")
 
 
@@ -35,7 +40,7 @@ def fail(error: Exception, message: str = "publish failed") -> None:
     try:
         raise error
     except Exception:
-        log.exception(message)
+        logging.getLogger("swarm.test").exception(message)
 
 
 def test_a_disk_that_is_full_for_an_hour_is_a_line_every_ten_minutes_without_a_trace(
@@ -62,21 +67,219 @@ def test_an_error_that_names_its_remedy_is_told_in_the_line_and_once(tmp_path: P
     assert second.count("free some space") == 1
 
 
-def test_any_other_error_has_its_trace_and_so_has_every_one_in_debugging(tmp_path: Path) -> None:
-    start_logging(tmp_path / "node.log", "info")
-    fail(ValueError("odd"))
-    assert "Traceback" in (tmp_path / "node.log").read_text()
-    start_logging(tmp_path / "debug.log", "info", debug=True)
-    fail(FULL)
-    assert "Traceback" in (tmp_path / "debug.log").read_text()
+def test_any_other_error_has_its_trace_and_so_has_every_one_in_debugging(tmp_path):
+    for error, debug in ((ValueError("odd"), False), (FULL, True)):
+        start_logging(tmp_path / f"{debug}.log", "info", debug=debug)
+        fail(error)
+        assert "Traceback" in (tmp_path / f"{debug}.log").read_text()
 
 
 def test_the_log_keeps_to_three_files_of_its_size(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(logs, "FILE_BYTES", 2000)
     start_logging(tmp_path / "node.log", "info")
     for number in range(500):
-        log.info("%s", f"note {number}")
+        logging.getLogger("swarm.test").info("%s", f"note {number}")
     files = sorted(tmp_path.iterdir())
     assert [each.name for each in files] == ["node.log", "node.log.1", "node.log.2"]
     assert sum(each.stat().st_size for each in files) <= 3 * 2000
     assert "note 499" in files[0].read_text()
+
+
+class Log:
+    """A log of few lines a file, as the node's is of many."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._handler = RotatingFileHandler(path, maxBytes=1 << 20, backupCount=FILES - 1)
+
+    def say(self, *lines: str) -> None:
+        for line in lines:
+            self._handler.emit(logging.makeLogRecord({"msg": line}))
+
+    def turn_over(self) -> None:
+        self._handler.doRollover()
+
+    def close(self) -> None:
+        self._handler.close()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with closing(Log(tmp_path / "node.log")) as log:
+        yield log
+
+
+def test_what_is_added_is_read_once_and_lines_as_wholes(log):
+    log.say("one", "two")
+    with closing(LogTail(log.path)) as tail:
+        assert tail.new() == ["one", "two"] and tail.new() == []
+        with log.path.open("ab") as file:
+            file.write("thr\u00e9".encode()[:-1])
+            file.flush()
+            assert tail.new() == [] and tail.rest() == ["thr\ufffd"]
+            file.write("\u00e9e\x0b\rwith\n".encode()[1:])
+        assert tail.new() == ["thr\u00e9e\x0b\rwith"] and tail.rest() == []
+
+
+@pytest.mark.parametrize("turns", range(1, FILES))
+def test_nothing_is_missed_while_files_are_kept_under_other_names(log, turns):
+    log.say("0")
+    with closing(LogTail(log.path)) as tail:
+        assert tail.new() == ["0"]
+        expected = []
+        for turn in range(turns):
+            log.say(f"before {turn}")
+            log.turn_over()
+            log.say(f"after {turn}")
+            expected += [f"before {turn}", f"after {turn}"]
+        assert tail.new() == expected
+        log.say("on")
+        assert tail.new() == ["on"]
+
+
+def test_what_is_left_of_a_log_that_outran_its_reader_is_read_in_order(log):
+    log.say("0")
+    with closing(LogTail(log.path)) as tail:
+        for turn in range(1, FILES + 2):
+            log.turn_over()
+            log.say(str(turn))
+        read = tail.new()
+    assert read == ["0", *map(str, range(2, FILES + 2))]
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(0, []), (1, ["5"]), (3, ["3", "4", "5"]), (9, list("12345"))]
+)
+def test_the_last_lines_are_taken_from_earlier_files_too(log, count, expected):
+    for lines in ("12", "3"):
+        log.say(*lines)
+        log.turn_over()
+    log.say("4", "5")
+    with closing(LogTail(log.path)) as tail:
+        assert tail.last(count) == expected
+        log.say("6")
+        assert tail.new() == ["6"]
+
+
+def test_what_is_there_can_be_skipped_and_a_log_that_is_not_there_is_named(log):
+    log.say("before")
+    with closing(LogTail(log.path, skip=True)) as tail:
+        log.say("after")
+        assert tail.new() == ["after"]
+    with pytest.raises(NodeError, match=r"nothing\.log"):
+        LogTail(log.path.parent / "nothing.log")
+
+
+PRINTS = """
+import logging, sys
+from pathlib import Path
+from node.config.config import Config
+from node.monitor import logs
+from node.monitor.output import say
+from node.monitor.rollouts import LastRollouts
+from node.monitor.sinks import open_sinks
+from node.storage.run_folder import RunFolder
+from tests.node.monitor.test_monitor import RECORD
+
+logs.FILE_BYTES = 300
+folder = RunFolder(Path(sys.argv[1]))
+logs.start_logging(folder.log, "info")
+for number in range(3):
+    logging.getLogger("node").warning("%s", f"a warning of {number}")
+    say(f"said {number}")
+    say(f"complained {number}", err=True)
+    logging.getLogger("node").info("%s", f"{number}" + "x" * 250)
+*_, view = open_sinks(Config(), folder, LastRollouts())
+view.write(RECORD)
+"""
+
+
+def python(program: str, *arguments: str, **streams: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        check=True,
+        text=True,
+        **(streams or {"capture_output": True}),
+    )
+
+
+def test_what_a_node_prints_to_its_log_is_there_once_and_moves_on_with_it(tmp_path):
+    log = tmp_path / "node.log"
+    with log.open("ab") as output:
+        python(PRINTS, str(tmp_path), stdout=output, stderr=output)
+    with closing(LogTail(log)) as tail:
+        lines = tail.last(100)
+    for what in ("a warning of 2", "said 2", "complained 2"):
+        assert sum(what in line for line in lines) == 1, "once, and in a file that is still there"
+    (told,) = [line for line in lines if "round 7 |" in line]
+    assert "INFO node.monitor.live" in told
+
+
+def test_traces_go_to_the_file_and_our_warnings_to_the_terminal_in_one_line(tmp_path, capsys):
+    start_logging(tmp_path / "node.log", "info")
+    log = logging.getLogger("node.run.training_loop")
+    log.info("an ordinary message")
+    try:
+        raise ValueError("odd tensor")
+    except ValueError:
+        log.exception("round 3 failed")
+    logging.getLogger("asyncio").error("a library's complaint")
+    written = (tmp_path / "node.log").read_text()
+    assert "an ordinary message" in written and "a library's complaint" in written
+    assert "ValueError: odd tensor" in written
+    shown = capsys.readouterr().err
+    assert "round 3 failed" in shown
+    assert "ordinary" not in shown and "library" not in shown and "Traceback" not in shown
+
+
+PROGRAM = """
+import logging, sys
+from pathlib import Path
+from node.monitor.logs import log_error, start_logging
+from node.monitor.logs import teller
+
+path = Path(sys.argv[1])
+log_error("before there is a log")
+start_logging(path, "info", debug="debug" in sys.argv)
+tell = teller(path, err="err" in sys.argv)
+for _ in range(3):
+    tell("goes on from round 4")
+logging.getLogger("node").warning("peers are few")
+log_error("no space left")
+"""
+
+
+def run(folder: Path, *flags: str, **streams: object) -> subprocess.CompletedProcess[str]:
+    """The program, whose log is in the folder."""
+    return python(PROGRAM, str(folder / "node.log"), *flags, **streams)
+
+
+def logged(folder: Path) -> list[str]:
+    return (folder / "node.log").read_text().splitlines()
+
+
+@pytest.mark.parametrize("flags", [(), ("debug",), ("err",), ("err", "debug")])
+def test_a_line_is_printed_once_and_logged_with_its_time(tmp_path: Path, flags) -> None:
+    ended = run(tmp_path, *flags)
+    said = ended.stderr if "err" in flags else ended.stdout
+    assert said.count("goes on from round 4") == 3
+    assert (ended.stdout + ended.stderr).count("goes on from round 4") == 3
+    timed = re.compile(r"[\d-]{10} [\d:,]{12} INFO node\.\S+: goes on from round 4")
+    assert sum(bool(timed.fullmatch(line)) for line in logged(tmp_path)) == 3
+
+
+def test_warnings_and_the_last_error_stand_in_the_log_too(tmp_path):
+    ended = run(tmp_path)
+    assert "peers are few" in ended.stderr and "no space left" not in ended.stderr
+    lines = logged(tmp_path)
+    assert [line.split()[2] for line in lines] == ["INFO"] * 3 + ["WARNING", "ERROR"]
+    assert "before there is a log" not in " ".join(lines)
+
+
+def test_where_the_output_is_the_log_each_line_stands_there_once(tmp_path: Path) -> None:
+    with (tmp_path / "node.log").open("ab") as output:
+        run(tmp_path, stdout=output, stderr=output)
+    lines = logged(tmp_path)
+    assert sum("goes on from round 4" in line for line in lines) == 3
+    assert sum("peers are few" in line for line in lines) == 1

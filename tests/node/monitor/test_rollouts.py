@@ -25,7 +25,7 @@ from node.monitor.rollouts import (
 )
 from node.monitor.terminal import Terminal
 from tests.node.monitor.test_monitor import RECORD
-from tests.node.monitor.test_printable import ACTS
+from tests.node.monitor.test_output import ACTS
 
 PEER = "12D3KooWGBdmqRrDHgBDbZnuBFUxGwHrqDvR6ChvVx6ZBXyzwrQf"
 OWN = ShownRollout(7, "sums", 1, "Calculate 3 + 4.\nAnswer:", " 7", 1.0, cut=False)
@@ -44,8 +44,7 @@ def test_the_newest_are_kept() -> None:
     for number in range(KEPT):
         last.add([replace(OWN, round=number), replace(THEIRS, round=number)])
     kept = last.all()
-    assert len(kept) == KEPT
-    assert (kept[0].round, kept[-1].round) == (KEPT // 2, KEPT - 1)
+    assert len(kept) == KEPT and (kept[0].round, kept[-1].round) == (KEPT // 2, KEPT - 1)
 
 
 @pytest.mark.parametrize("most", [30, 31, 100])
@@ -57,36 +56,30 @@ def test_of_a_long_text_both_ends_are_left(most: int) -> None:
     assert shortened("short", 5) == "short"
 
 
-def test_they_are_read_as_they_were_written_by_their_owner_alone(tmp_path: Path) -> None:
+def test_they_are_read_as_they_were_written_by_their_owner_alone(tmp_path):
     path, last = tmp_path / "rollouts.jsonl", LastRollouts()
     last.add([OWN, replace(THEIRS, completion=ACTS + "\u2028")])
     RolloutsFile(path, last).write(RECORD)
-    assert read_rollouts(path) == last.all()
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert read_rollouts(path) == last.all() and stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
-def test_the_file_stays_small_whatever_peers_write(tmp_path: Path) -> None:
+def test_the_file_stays_small_whatever_peers_write(tmp_path):
     path, last = tmp_path / "rollouts.jsonl", LastRollouts()
     long = shortened(10**6 * "\U0001f642", LONGEST)
     last.add(2 * KEPT * [replace(THEIRS, prompt=long, completion=long)])
     RolloutsFile(path, last).write(RECORD)
-    assert len(read_rollouts(path)) == KEPT
-    assert path.stat().st_size < 3_000_000
+    assert len(read_rollouts(path)) == KEPT and path.stat().st_size < 3_000_000
 
 
-def test_short_rounds_are_written_together_and_none_is_missing_at_the_end(tmp_path: Path) -> None:
-    path, last, now = tmp_path / "rollouts.jsonl", LastRollouts(), [0.0]
+def test_short_rounds_are_written_together_and_none_is_missing_at_the_end(tmp_path):
+    path, last, now, written = tmp_path / "rollouts.jsonl", LastRollouts(), [0.0], []
     sink = RolloutsFile(path, last, lambda: now[0])
-
-    def round_at(number: int, seconds: float) -> int:
-        now[0] = seconds
+    for number, now[0] in enumerate((0.0, SECONDS / 2, SECONDS, SECONDS * 1.5), 1):
         last.add([replace(OWN, round=number)])
         sink.write(RECORD)
-        return len(read_rollouts(path))
-
-    assert [round_at(1, 0.0), round_at(2, SECONDS / 2), round_at(3, SECONDS)] == [1, 1, 3]
-    assert round_at(4, SECONDS * 1.5) == 3
+        written.append(len(read_rollouts(path)))
+    assert written == [1, 1, 3, 3]
     sink.close()
     assert len(read_rollouts(path)) == 4
     before = path.stat().st_ino
@@ -104,30 +97,25 @@ def test_a_missing_or_foreign_file_is_named_with_the_remedy(tmp_path: Path) -> N
             read_rollouts(path)
 
 
-def test_in_full_every_line_of_a_strangers_text_is_set_in() -> None:
+def test_in_full_every_line_of_a_strangers_text_is_set_in():
     lines = drawn(in_full([OWN, THEIRS]))
-    headings = [line.rstrip() for line in lines if not line.startswith(" ")]
-    assert headings == [
+    assert [line.rstrip() for line in lines if not line.startswith(" ")] == [
         "round 7, own, sums level 1, reward 1.000",
         "round 7, external by 12D3KooWGBdmqRrD…, sums level 1, reward 0.250, cut",
     ]
-    assert "\n".join(lines).replace("\n", "").isprintable()
+    assert "".join(lines).isprintable()
     assert any(line.rstrip().endswith(r"\x1b[2J 8") for line in lines)
     text = 50 * "so " + "round 9, own, sums level 1, reward 1.000"
     narrow = drawn(in_full([replace(THEIRS, completion=text)]), 60)
     assert len([line for line in narrow if line.startswith("round")]) == 1
 
 
-def test_in_a_panel_each_text_is_one_line_and_the_newest_come_first() -> None:
+def test_in_a_panel_each_text_is_one_line_and_the_newest_come_first():
     rollouts = [replace(THEIRS, round=n, prompt="x" * 500) for n in range(9)]
     lines = drawn(in_lines(rollouts, 60, 11), 60)
     shown = [line.split(",")[0] for line in lines if line.startswith("round")]
     assert shown == ["round 8", "round 7"]
-    assert max(map(len, lines)) <= 60
-    assert len(lines) <= 11
+    assert max(map(len, lines)) <= 60 and len(lines) <= 11
     assert sum(r"\x1b[2J 8\nround 9, own" in line for line in lines) == 2
     assert len([line for line in lines if "(500 characters)" in line]) == 2
-
-
-def test_a_panel_without_any_says_so() -> None:
     assert drawn(in_lines([], 60, 11)) == ["no round is done yet"]

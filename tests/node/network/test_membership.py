@@ -1,13 +1,11 @@
-"""How a node takes its place in a swarm, what it learns of its own network side, and how it leaves.
-
-The transport is the one of simulations, and no task is judged.
-"""
+"""A node's part in its swarm."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,13 +13,17 @@ from typing import Any
 import pytest
 
 from node.config.config import Config
-from node.errors import NodeError
+from node.config.registry import TRANSPORTS
+from node.demo.run import SEED, DemoSettings
+from node.errors import ConfigError, NodeError, UsageError
 from node.network import membership as module
 from node.network.founding import found_swarm
 from node.network.membership import MIB, Membership
+from node.network.moving import enter
+from node.network.transports import check_transport, why_not_free
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
-from protocol.manifest import Manifest
+from protocol.manifest import Manifest, swarm_id
 from swarm.admission import Admission
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
@@ -41,9 +43,10 @@ ORIGIN = Origin(3, "tiny", b"\x01" * 32, 1.0, 16)
 class Judging:
     """In the place of a verifier, whose processes take seconds to start."""
 
+    entered = False
+
     def __init__(self, *arguments: object, outside: bool, **options: object) -> None:
         self.outside = outside
-        self.entered = False
 
     def __enter__(self) -> Judging:
         self.entered = True
@@ -66,9 +69,8 @@ class Parts:
         profile: Mapping[str, str] | None = None,
         **network: object,
     ) -> None:
-        self.network = MemoryNetwork(SystemClock())
-        self.counters = Counters()
-        self.folder = RunFolder(folder)
+        clock, self.counters, self.folder = SystemClock(), Counters(), RunFolder(folder)
+        self.network = MemoryNetwork(clock)
         if not self.folder.identity.exists():
             self.folder.create()
             Identity.create(self.folder.identity)
@@ -76,18 +78,11 @@ class Parts:
         overrides = {f"network.{name}": value for name, value in network.items()}
         overrides |= {f"profile.{name}": text for name, text in (profile or {}).items()}
         config = Config.with_overrides(overrides)
-        clock = SystemClock()
         self.journal = journal or Journal(MEMORY, clock)
         pool = Pool(self.journal, 8, 60.0, clock, self.counters)
         self.experience = Experience.around(pool, self.journal, clock, self.counters)
-        self.membership = Membership(
-            config,
-            self.folder,
-            self.experience,
-            self.counters,
-            takes=takes,
-            model="tiny" if takes else "",
-        )
+        parts = config, self.folder, self.experience, self.counters
+        self.membership = Membership(*parts, takes=takes, model="tiny" if takes else "")
         kinds = SimpleNamespace(open=lambda name, options: self)
         monkeypatch.setattr(module, "TRANSPORTS", kinds)
         monkeypatch.setattr(module, "Verifier", Judging)
@@ -98,9 +93,6 @@ class Parts:
         """As a kind of transport does."""
         self.told["beside"] = beside
         return MemoryTransport(self.network, "12D3anna", self.counters)
-
-    def meet(self, name: str) -> None:
-        self.network.add(MemoryTransport(self.network, name))
 
     def _admission(
         self, manifest: Manifest, swarm: bytes, judge: Judge, *rest: Any, **options: Any
@@ -113,112 +105,109 @@ class Parts:
         return assemble(*arguments, **options)
 
 
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Parts]:
+    return partial(Parts, monkeypatch, tmp_path)
+
+
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
 
 
-def test_a_node_founds_a_swarm_serves_and_leaves_nothing_behind(monkeypatch, tmp_path) -> None:
+def test_a_node_founds_a_swarm_serves_and_leaves_nothing_behind(parts):
     before = set(threading.enumerate())
-    parts = Parts(monkeypatch, tmp_path, upload_mib_per_s=2.0, pulls_per_epoch=5, gossip_peers=4)
-    with parts.membership as here:
-        assert list(parts.network.members) == ["12D3anna"]
+    made = parts(upload_mib_per_s=2.0, pulls_per_epoch=5, gossip_peers=4)
+    with made.membership as here:
+        assert list(made.network.members) == ["12D3anna"]
         assert here.status().peer_id == "12D3anna"
         assert "founded a swarm" in here.notes[0] and len(here.notes) == 1
-        assert parts.told["upload_rate"] == 2.0 * MIB
-        assert (parts.told["limits"].pulls_per_epoch, parts.told["limits"].gossip_peers) == (5, 4)
-        assert parts.told["beside"] is True
-        assert parts.told["judge"].outside and parts.told["judge"].entered
-    assert parts.network.members == {}
-    assert not parts.told["judge"].entered
+        assert made.told["upload_rate"] == 2.0 * MIB
+        assert (made.told["limits"].pulls_per_epoch, made.told["limits"].gossip_peers) == (5, 4)
+        assert made.told["beside"] is True
+        assert made.told["judge"].outside and made.told["judge"].entered
+    assert made.network.members == {} and not made.told["judge"].entered
     assert not [each for each in set(threading.enumerate()) - before if each.name == "network"]
     assert here.failure is None
-    assert parts.counters.snapshot().get("member_stopped", 0) == 0
+    assert made.counters.snapshot().get("member_stopped", 0) == 0
 
 
-def test_a_seed_pulls_nothing_and_has_no_learner_to_spare(monkeypatch, tmp_path) -> None:
-    parts = Parts(monkeypatch, tmp_path, takes=False, pulls_per_epoch=5)
-    with parts.membership:
-        assert parts.told["limits"].pulls_per_epoch == 0
-        assert parts.told["beside"] is False
+def test_a_seed_pulls_nothing_and_has_no_learner_to_spare(parts):
+    made = parts(takes=False, pulls_per_epoch=5)
+    with made.membership:
+        assert made.told["limits"].pulls_per_epoch == 0 and made.told["beside"] is False
 
 
 @pytest.mark.parametrize("takes", [False, True])
-def test_a_node_tells_its_name_with_its_model_and_a_seed_has_none(
-    monkeypatch, tmp_path, takes
-) -> None:
-    parts = Parts(monkeypatch, tmp_path, takes=takes, profile={"name": "Anna’s cellar"})
-    with parts.membership:
-        told = parts.told["profile"]
+def test_a_node_tells_its_name_with_its_model_and_a_seed_has_none(parts, takes):
+    made = parts(takes=takes, profile={"name": "Anna’s cellar"})
+    with made.membership:
+        told = made.told["profile"]
     assert (told.name, told.line, told.model) == ("Anna’s cellar", "", "tiny" if takes else "")
     assert told.made > 1.7e9
 
 
-def test_a_node_of_no_name_tells_nothing_at_all(monkeypatch, tmp_path) -> None:
-    parts = Parts(monkeypatch, tmp_path)
-    with parts.membership:
-        assert parts.told["profile"] is None
+def test_a_node_of_no_name_tells_nothing_at_all(parts):
+    made = parts()
+    with made.membership:
+        assert made.told["profile"] is None
 
 
 @pytest.mark.parametrize("met", [False, True])
-def test_a_node_that_meets_none_of_its_peers_says_so(monkeypatch, tmp_path, met) -> None:
-    parts = Parts(monkeypatch, tmp_path, peers=[ADDRESS])
-    parts.folder.manifest.write_bytes(found_swarm(Identity.generate(), name="test"))
+def test_a_node_that_meets_none_of_its_peers_says_so(parts, met):
+    made = parts(peers=[ADDRESS])
+    made.folder.manifest.write_bytes(found_swarm(Identity.generate(), name="test"))
     if met:
-        parts.meet(FRIEND)
-    with parts.membership as here:
+        made.network.add(MemoryTransport(made.network, FRIEND))
+    with made.membership as here:
         assert any("none of the peers named answers" in note for note in here.notes) != met
 
 
-def test_a_note_on_peers_replaces_none_on_the_manifest(monkeypatch, tmp_path) -> None:
-    parts = Parts(monkeypatch, tmp_path, peers=[ADDRESS])
+def test_a_note_on_peers_replaces_none_on_the_manifest(parts, monkeypatch):
     signed = found_swarm(Identity.generate(), name="test")
 
     async def pinned(*arguments: object) -> tuple[bytes, tuple[str, ...]]:
         return signed, ("the manifest came by post",)
 
+    made = parts(peers=[ADDRESS])
     monkeypatch.setattr(module, "pinned_manifest", pinned)
-    with parts.membership as here:
+    with made.membership as here:
         assert here.notes[0] == "the manifest came by post" and len(here.notes) == 2
 
 
 @pytest.mark.parametrize("other", ["identity", "swarm"])
-def test_a_journal_of_another_identity_or_swarm_is_refused(monkeypatch, tmp_path, other) -> None:
-    first = Parts(monkeypatch, tmp_path / "first")
-    with first.membership:
-        pass
-    again = Parts(monkeypatch, tmp_path / "first", journal=first.journal)
-    with again.membership:
-        pass
+def test_a_journal_of_another_identity_or_swarm_is_refused(parts, other):
+    first = parts()
+    for each in (first, parts(journal=first.journal)):
+        with each.membership:
+            pass
     if other == "identity":
         first.folder.identity.unlink()
         Identity.create(first.folder.identity)
     else:
         first.folder.manifest.write_bytes(found_swarm(Identity.generate(), name="other"))
-    late = Parts(monkeypatch, tmp_path / "first", journal=first.journal)
+    late = parts(journal=first.journal)
     with pytest.raises(NodeError, match=f"belongs to another {other} than"), late.membership:
         pass
     assert late.network.members == {}
 
 
-def test_groups_are_handed_over_and_none_where_there_are_none(monkeypatch, tmp_path) -> None:
-    parts = Parts(monkeypatch, tmp_path)
-    put: list[int] = []
-    monkeypatch.setattr(
-        parts.experience.outbox, "put", lambda groups, origin: put.append(len(groups))
-    )
-    parts.membership.publish([], ORIGIN)
-    parts.membership.publish([group(1), group(2)], ORIGIN)
+def test_groups_are_handed_over_and_none_where_there_are_none(parts, monkeypatch):
+    made, put = parts(), []
+    monkeypatch.setattr(made.experience.outbox, "put", lambda groups, _: put.append(len(groups)))
+    made.membership.publish([], ORIGIN)
+    made.membership.publish([group(1), group(2)], ORIGIN)
     assert put == [2]
 
 
 class Working:
     """A member at work, and what it tells of itself."""
 
+    failure: Exception | None = None
+    looks = 0
+    stopped = False
+
     def __init__(self, error: Exception | None = None) -> None:
-        self.failure: Exception | None = None
-        self.looks = 0
-        self.stopped = False
         self._error = error
 
     def status(self) -> int:
@@ -234,39 +223,89 @@ class Working:
             self.stopped = True
 
 
-def test_a_network_side_that_ends_is_told_and_counted(monkeypatch, tmp_path) -> None:
-    parts = Parts(monkeypatch, tmp_path)
-    asyncio.run(parts.membership.follow(Working(OSError("the disk is gone"))))
-    assert str(parts.membership.failure) == "the disk is gone"
-    assert parts.counters.snapshot() == {"member_stopped": 1}
+def test_a_network_side_that_ends_is_told_and_counted(parts):
+    made = parts()
+    asyncio.run(made.membership.follow(Working(OSError("the disk is gone"))))
+    assert str(made.membership.failure) == "the disk is gone"
+    assert made.counters.snapshot() == {"member_stopped": 1}
 
 
-def test_what_keeps_failing_is_told_while_it_does_and_the_work_ends_with_the_watch(
-    monkeypatch, tmp_path
-) -> None:
-    parts, member = Parts(monkeypatch, tmp_path), Working()
-    here = parts.membership
-
-    async def until(failure: Exception | None) -> None:
-        member.failure = failure
-        looks = member.looks
-        while member.looks < looks + 2:
-            await asyncio.sleep(0.001)
-        assert here.failure is failure
-        assert here.status() >= looks
+def test_what_keeps_failing_is_told_while_it_does_and_the_work_ends_with_the_watch(parts):
+    made, member = parts(), Working()
+    here = made.membership
 
     async def watch() -> None:
         watching = asyncio.ensure_future(here.follow(member))
         for failure in (None, OSError("no route"), None):
-            await until(failure)
+            member.failure, looks = failure, member.looks
+            while member.looks < looks + 2:
+                await asyncio.sleep(0.001)
+            assert here.failure is failure and here.status() >= looks
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         await asyncio.sleep(0)
         assert member.stopped
 
-    async def bounded() -> None:
-        async with asyncio.timeout(120):
-            await watch()
+    asyncio.run(asyncio.wait_for(watch(), 120))
+    assert made.counters.snapshot() == {}
 
-    asyncio.run(bounded())
-    assert parts.counters.snapshot() == {}
+
+HERE, THERE = (found_swarm(Identity.generate(), name=name) for name in ("here", "there"))
+
+
+def left_before(folder: RunFolder, swarm: str, signed: bytes) -> Path:
+    """A swarm that the node of a folder has left."""
+    path = folder.swarms / swarm / folder.manifest.name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(signed)
+    return path
+
+
+def test_a_beginning_of_this_swarm_and_of_one_left_before_is_refused_and_both_are_named(tmp_path):
+    folder, here = RunFolder(tmp_path), swarm_id(HERE).hex()
+    left = here[:8] + ("0" if here[8] == "f" else "f") * 56
+    folder.manifest.write_bytes(HERE)
+    left_before(folder, left, THERE)
+    with pytest.raises(UsageError) as refused:
+        enter(Config(), folder, here[:8])
+    assert here in str(refused.value) and left in str(refused.value)
+    for wanted in ("", here[:9], here):
+        assert enter(Config(), folder, wanted) == ()
+    assert folder.manifest.read_bytes() == HERE
+
+
+def test_a_node_leaves_a_swarm_of_an_earlier_version_and_else_is_told_to(tmp_path):
+    folder, there = RunFolder(tmp_path), swarm_id(THERE).hex()
+    earlier = HERE[:7] + b"1" + HERE[8:]
+    left = swarm_id(earlier).hex()
+    assert left == swarm_id(HERE).hex()
+    folder.manifest.write_bytes(earlier)
+    left_before(folder, there, THERE)
+    with pytest.raises(NodeError, match=r"version 1 of the protocol.*join --swarm ID"):
+        enter(Config(), folder, "")
+    (note,) = enter(Config(), folder, there[:12])
+    assert f"moved from swarm {left[:16]}" in note and folder.manifest.read_bytes() == THERE
+    assert (folder.swarms / left / folder.manifest.name).read_bytes() == earlier
+
+
+@pytest.mark.parametrize("name", ["hivemind", "libp2p"])
+def test_a_transport_whose_package_is_missing_says_what_to_install(name, monkeypatch):
+    monkeypatch.setattr("node.network.transports.find_spec", lambda package: None)
+    with pytest.raises(ConfigError, match=rf"network.transport: '{name}'.*swarm-node\[libp2p\]"):
+        check_transport(Config.with_overrides({"network.transport": name}).network)
+
+
+def test_both_transports_are_known_and_take_turns_in_a_mixed_demo() -> None:
+    assert set(TRANSPORTS.own) == {"hivemind", "libp2p"}
+    mixed = DemoSettings(nodes=4, transport="mixed")
+    assert mixed.transport_of(SEED) == "hivemind"
+    assert [mixed.transport_of(n) for n in range(4)] == ["libp2p", "hivemind"] * 2
+    assert DemoSettings(transport="libp2p").transport_of(SEED) == "libp2p"
+
+
+def test_a_machine_without_the_family_of_an_address_says_so(monkeypatch) -> None:
+    def no_family(*_: object) -> None:
+        raise OSError(97, "Address family not supported by protocol")
+
+    monkeypatch.setattr("node.network.transports.socket.socket", no_family)
+    assert why_not_free("/ip6/::1/tcp/31337") == "Address family not supported by protocol"

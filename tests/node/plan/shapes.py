@@ -3,70 +3,30 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from node.plan.machine import GIB, Device, Machine
 
-QWEN_HALF = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "hidden_size": 896,
-    "intermediate_size": 4864,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 14,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 32768,
-    "vocab_size": 151936,
-    "tie_word_embeddings": True,
-}
-QWEN_1_5 = QWEN_HALF | {
-    "hidden_size": 1536,
-    "intermediate_size": 8960,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 12,
-}
-LLAMA_3B = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 3072,
-    "intermediate_size": 8192,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 24,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 131072,
-    "vocab_size": 128256,
-    "tie_word_embeddings": True,
-}
-QWEN3_8B = {
-    "architectures": ["Qwen3ForCausalLM"],
-    "model_type": "qwen3",
-    "hidden_size": 4096,
-    "intermediate_size": 12288,
-    "num_hidden_layers": 36,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 40960,
-    "vocab_size": 151936,
-    "tie_word_embeddings": False,
-}
-QWEN3_MOE = {
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "model_type": "qwen3_moe",
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "moe_intermediate_size": 768,
-    "num_hidden_layers": 48,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-    "head_dim": 128,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "max_position_embeddings": 40960,
-    "vocab_size": 151936,
-    "tie_word_embeddings": False,
-}
+SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+SIZES += ("num_key_value_heads", "max_position_embeddings", "vocab_size")
+
+
+def config(family: str, kind: str, *sizes: int, **more: int) -> dict[str, object]:
+    """A configuration, whose sizes are in the order of ``SIZES``."""
+    names = {"architectures": [f"{family}ForCausalLM"], "model_type": kind}
+    return names | dict(zip(SIZES, sizes, strict=True)) | {"tie_word_embeddings": True} | more
+
+
+QWEN_HALF = config("Qwen2", "qwen2", 896, 4864, 24, 14, 2, 32768, 151936)
+QWEN_1_5 = config("Qwen2", "qwen2", 1536, 8960, 28, 12, 2, 32768, 151936)
+LLAMA_3B = config("Llama", "llama", 3072, 8192, 28, 24, 8, 131072, 128256, head_dim=128)
+UNTIED = {"tie_word_embeddings": False, "head_dim": 128}
+EXPERTS = {"moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8}
+QWEN3_8B = config("Qwen3", "qwen3", 4096, 12288, 36, 32, 8, 40960, 151936, **UNTIED)
+QWEN3_MOE = config(
+    "Qwen3Moe", "qwen3_moe", 2048, 6144, 48, 32, 4, 40960, 151936, **UNTIED, **EXPERTS
+)
 REAL = {
     "qwen-half": (QWEN_HALF, 494_032_768, 494_032_768),
     "qwen-1.5": (QWEN_1_5, 1_543_714_304, 1_543_714_304),
@@ -94,7 +54,6 @@ def laptop(memory: float = 16, disk: float = 500) -> Machine:
 
 def with_gpu(gpu: float, memory: float = 64) -> Machine:
     """The same with a GPU of so many GiB."""
-    from dataclasses import replace
 
     size = round(gpu * GIB)
     device = Device("cuda", "a GPU", size, size, 1e12, {"float32": 4e13, "bfloat16": 1.6e14})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -24,24 +23,20 @@ def test_a_plan_shows_every_part_of_both_memories(terminal) -> None:
     assert any(line.startswith("the largest model") for line in lines)
 
 
-def test_a_plan_for_another_machine_is_of_that_one(terminal) -> None:
+def test_a_plan_for_another_machine_is_of_that_one(terminal):
     folder = str(written(Path("half"), QWEN_HALF))
     told = terminal.json("plan", folder, "--device-memory", "24", "--memory", "64")
-    assert told["machine"]["device"]["memory"] == 24 << 30
-    assert told["machine"]["device"]["told"] == "by data sheet"
+    device, peak = told["machine"]["device"], told["peak"]
+    assert (device["memory"], device["told"]) == (24 << 30, "by data sheet")
     assert told["config"]["policy.device"] == "cuda"
-    assert 0 < told["peak"]["device"] < 24 << 30
-    assert told["peak"]["memory"] < 64 << 30
+    assert 0 < peak["device"] < 24 << 30 and peak["memory"] < 64 << 30
 
 
-def test_the_json_of_a_plan_has_the_same_keys_on_every_machine(terminal) -> None:
+def test_the_json_of_a_plan_has_the_same_keys_on_every_machine(terminal):
     cpu = terminal.json("plan", "tiny", "--memory", "16")
     gpu = terminal.json("plan", "tiny", "--memory", "16", "--device-memory", "8")
-    assert sorted(cpu) == sorted(gpu)
-    assert sorted(cpu) == [
-        *("bytes", "config", "disk", "largest", "machine", "model", "peak", "shape", "speed"),
-        *("task_tokens", "training"),
-    ]
+    keys = {"bytes", "config", "disk", "largest", "machine", "model", "peak", "shape", "speed"}
+    assert cpu.keys() == gpu.keys() == keys | {"task_tokens", "training"}
     assert all(sorted(row) == ["device", "memory"] for row in cpu["bytes"].values())
     assert sorted(cpu["speed"]) == ["generate", "read", "round", "told", "update", "write"]
 
@@ -67,33 +62,29 @@ def test_init_with_a_model_leaves_a_node_alone_that_is_there(terminal, node) -> 
     assert node.config.read_bytes() == before
 
 
-@pytest.mark.parametrize("model", ["./nowhere", "/nowhere", "a/b/c"])
-def test_no_such_folder_is_said_in_a_line(terminal, model: str) -> None:
-    assert terminal("plan", model) == 2
-    assert "no such folder" in terminal.err
-    assert len(terminal.err.strip().splitlines()) == 1
-
-
-def test_a_folder_without_a_configuration_is_said_in_a_line(terminal) -> None:
-    os.mkdir("empty")  # noqa: PTH102 - the terminal's own folder
-    assert terminal("plan", "./empty") == 2
-    assert "there is no config.json in this folder" in terminal.err
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        *((path, "no such folder") for path in ("./nowhere", "/nowhere", "a/b/c")),
+        ("./empty", "there is no config.json in this folder"),
+    ],
+)
+def test_no_such_folder_or_one_without_a_configuration_is_said_in_a_line(terminal, model, told):
+    Path("empty").mkdir()
+    assert told in terminal.refuses(2, "plan", model)
 
 
 def test_a_hub_that_cannot_be_asked_is_said_in_a_line(terminal, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert terminal("plan", "somebody/some-model") == 2
-    assert "HF_HUB_OFFLINE" in terminal.err
+    assert "HF_HUB_OFFLINE" in terminal.fails(2, "plan", "somebody/some-model")
 
 
 def test_a_model_beyond_every_way_is_refused_with_what_would_help(terminal) -> None:
     folder = str(written(Path("half"), QWEN_HALF))
-    assert terminal("plan", folder, "--memory", "1") == 2
-    assert "would be needed" in terminal.err
+    assert "would be needed" in terminal.fails(2, "plan", folder, "--memory", "1")
     assert "--task-tokens" in terminal.err
 
 
 def test_another_machine_cannot_be_measured(terminal) -> None:
-    assert terminal("plan", "tiny", "--probe", "--memory", "16") == 2
-    assert "--probe" in terminal.err
+    assert "--probe" in terminal.fails(2, "plan", "tiny", "--probe", "--memory", "16")

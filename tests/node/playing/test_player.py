@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import pytest
 
@@ -51,14 +51,11 @@ def play(
     policy: Policy, scorer: Scorer, refs: Sequence[TaskRef], limits: TurnLimits = LIMITS
 ) -> list[list[Trajectory]]:
     prompts = [policy.encode_prompt(prompt) for prompt in scorer.prompts(refs)]
-    return Player(policy, TransformersEngine(policy, seed=0), scorer, limits).play(
-        refs, prompts, 3, SAMPLING
-    )
+    player = Player(policy, TransformersEngine(policy, seed=0), scorer, limits)
+    return player.play(refs, prompts, 3, SAMPLING)
 
 
-def test_what_a_play_that_failed_has_left_behind_is_no_part_of_the_next(
-    judge: LocalJudge, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_play_that_failed_has_left_behind_is_no_part_of_the_next(judge, monkeypatch):
     policy, refs = talker(), tasks(6)
     engine = TransformersEngine(policy, seed=0)
     prompts = [policy.encode_prompt(prompt) for prompt in judge.prompts(refs)]
@@ -80,9 +77,7 @@ def test_what_a_play_that_failed_has_left_behind_is_no_part_of_the_next(
     assert player.play(refs, prompts, 3, SAMPLING) == play(policy, judge, refs)
 
 
-def test_every_trajectory_alternates_keeps_its_caps_and_is_replayed_to_its_own_reward(
-    judge: LocalJudge,
-) -> None:
+def test_every_trajectory_alternates_keeps_its_caps_and_is_replayed_to_its_own_reward(judge):
     policy = talker()
     refs = tasks(9)
     groups = play(policy, judge, refs)
@@ -99,25 +94,21 @@ def test_every_trajectory_alternates_keeps_its_caps_and_is_replayed_to_its_own_r
             assert all(len(turn.sample.tokens.ids) <= LIMITS.turn_tokens for turn in each.turns)
 
 
-def test_the_learner_reads_what_the_policy_read_and_is_trained_on_its_own_tokens(
-    judge: LocalJudge,
-) -> None:
+def test_the_learner_reads_what_the_policy_read_and_is_trained_on_its_own_tokens(judge):
     policy = talker()
-    for group in play(policy, judge, tasks(6)):
-        for each in group:
-            training = each.training()
-            assert training.versions is not None and training.behaviour is not None
-            own = [i for i, ours in zip(training.ids, training.trained, strict=True) if ours]
-            assert tuple(own) == each.tokens.ids
-            assert policy.decode(own) == each.text
-            read: list[int] = []
-            for segment in each.segments:
-                if segment.writer is Writer.ENVIRONMENT:
-                    read += policy.encode_observation(segment.text)
-                elif segment.tokens is not None:
-                    read += segment.tokens.ids
-            assert tuple(read) == training.ids
-            assert all(a <= b for a, b in pairwise(training.versions))
+    for each in chain(*play(policy, judge, tasks(6))):
+        training = each.training()
+        assert training.versions is not None and training.behaviour is not None
+        own = [i for i, ours in zip(training.ids, training.trained, strict=True) if ours]
+        assert tuple(own) == each.tokens.ids and policy.decode(own) == each.text
+        read: list[int] = []
+        for segment in each.segments:
+            if segment.writer is Writer.ENVIRONMENT:
+                read += policy.encode_observation(segment.text)
+            elif segment.tokens is not None:
+                read += segment.tokens.ids
+        assert tuple(read) == training.ids
+        assert all(a <= b for a, b in pairwise(training.versions))
 
 
 def test_what_is_written_follows_from_the_seed_alone(judge: LocalJudge) -> None:
@@ -125,21 +116,14 @@ def test_what_is_written_follows_from_the_seed_alone(judge: LocalJudge) -> None:
     assert first == second
 
 
-def test_a_trajectory_that_is_out_of_turns_or_tokens_is_cut_with_the_reward_so_far(
-    judge: LocalJudge,
-) -> None:
-    policy = talker()
-    for limits in (TurnLimits(1, 3, 12), TurnLimits(4, 3, 3)):
-        for group in play(policy, judge, tasks(3), limits):
-            for each in group:
-                assert len(each.turns) == 1
-                assert each.finish is Finish.LENGTH or each.text == "stop"
-                assert each.reward is not None
+@pytest.mark.parametrize("limits", [TurnLimits(1, 3, 12), TurnLimits(4, 3, 3)])
+def test_a_trajectory_that_is_out_of_turns_or_tokens_is_cut_with_the_reward_so_far(judge, limits):
+    for each in chain(*play(talker(), judge, tasks(3), limits)):
+        assert len(each.turns) == 1 and each.reward is not None
+        assert each.finish is Finish.LENGTH or each.text == "stop"
 
 
-def test_a_trajectory_ends_where_the_context_has_no_room_for_what_it_is_answered(
-    judge: LocalJudge,
-) -> None:
+def test_a_trajectory_ends_where_the_context_has_no_room_for_what_it_is_answered(judge):
     policy = talker()
     (prompt,) = judge.prompts(tasks(1))
     policy.context_length = len(policy.encode_prompt(prompt)) + LIMITS.turn_tokens + 2
@@ -169,29 +153,21 @@ class Lossy(Scorer):
         ]
 
 
-def test_a_lost_environment_ends_its_own_trajectory_and_no_other(judge: LocalJudge) -> None:
-    (group,) = play(talker(), Lossy(judge), tasks(1))
+def test_a_lost_environment_ends_its_own_trajectory_and_gives_up_its_group(judge):
+    policy, scorer, counters = talker(), Lossy(judge), Counters()
+    (group,) = play(policy, scorer, tasks(1))
     assert [each.lost is None for each in group] == [True, False, True]
     assert group[1].reward is None and len(group[1].turns) == 1
-
-
-def test_a_lost_environment_gives_up_its_own_group_and_is_worth_nothing_in_evaluation(
-    judge: LocalJudge,
-) -> None:
-    policy, scorer, counters = talker(), Lossy(judge), Counters()
-    engine = TransformersEngine(policy, seed=0)
-    (group,) = play(policy, scorer, tasks(1))
     (found,) = judged(scorer, [(tasks(1)[0], group)])
     assert isinstance(found, JudgeRefused) and found.reason == CRASHED
+    engine = TransformersEngine(policy, seed=0)
     evaluator = Evaluator(policy, engine, Lossy(judge), tasks(3), SAMPLING, counters, LIMITS)
     rewards = evaluator.evaluate(2).rewards
-    assert [row[1] for row in rewards] == [0.0] * 3
+    assert [row[1] for row in rewards] == [0.0] * 3, "what is lost is worth nothing"
     assert counters.snapshot()["heldout_lost"] == 3
 
 
-def test_a_family_of_one_turn_beside_environments_is_written_as_without_them(
-    judge: LocalJudge,
-) -> None:
+def test_a_family_of_one_turn_beside_environments_is_written_as_without_them(judge):
     policy = talker()
     refs = [TaskRef("sums", 0, 1), *tasks(2)]
     prompts = [policy.encode_prompt("Add 1 and 2:"), *map(policy.encode_prompt, ["a", "b"])]

@@ -4,7 +4,7 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -40,12 +40,6 @@ def another_process_reading(folder: Path) -> Iterator[None]:
         reader.stdin.close()
 
 
-def full_disk(folder: Path) -> None:
-    (folder / "weights.bin").write_text("half")
-    with Path("/dev/full").open("wb") as device:
-        device.write(b"the other half")
-
-
 @pytest.fixture
 def checkpoints(tmp_path: Path) -> Checkpoints:
     return Checkpoints(tmp_path / "checkpoints")
@@ -59,9 +53,15 @@ def three_saved(checkpoints: Checkpoints) -> Checkpoints:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()
-    }
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
+
+
+def weights(checkpoints: Checkpoints) -> str:
+    """Those of the newest checkpoint, which nothing is to be said of."""
+    loaded = checkpoints.load_latest()
+    assert loaded is not None and loaded.notes == ()
+    return (loaded.path / "model" / "weights.bin").read_text()
 
 
 def test_none_is_deleted_while_another_process_reads(three_saved: Checkpoints) -> None:
@@ -79,13 +79,10 @@ def test_nothing_is_set_aside_while_another_process_reads(three_saved: Checkpoin
         pytest.raises(NodeError, match=r"another process reads .* eval or export"),
     ):
         three_saved.roll_back(2)
-    assert three_saved.steps() == [2, 3]
-    assert three_saved.roll_back(2) == [3]
+    assert three_saved.steps() == [2, 3] and three_saved.roll_back(2) == [3]
 
 
-def test_what_lies_where_nobody_may_write_can_be_read(
-    three_saved: Checkpoints, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_lies_where_nobody_may_write_can_be_read(three_saved, monkeypatch, caplog):
     def refuse(path: Path, mode: str = "r") -> BinaryIO:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
@@ -105,141 +102,102 @@ def test_where_the_lock_cannot_be_had_going_back_says_so(three_saved: Checkpoint
     assert three_saved.steps() == [2, 3]
 
 
-def test_where_there_is_no_checkpoint_there_is_nothing_to_keep(checkpoints: Checkpoints) -> None:
+def test_where_there_is_no_checkpoint_there_is_nothing_to_keep_or_to_load(checkpoints):
     with checkpoints.reading():
         assert checkpoints.steps() == []
-    assert not checkpoints.folder.exists()
+    assert not checkpoints.folder.exists() and checkpoints.load_latest() is None
 
 
-def test_a_run_without_checkpoints_has_nothing_to_load(checkpoints: Checkpoints) -> None:
-    assert checkpoints.load_latest() is None
-
-
-def test_the_newest_checkpoint_comes_back_as_it_was_written(three_saved: Checkpoints) -> None:
-    loaded = three_saved.load_latest()
-    assert loaded is not None
-    assert (loaded.path / "model" / "weights.bin").read_text() == "weights 3"
-    assert loaded.state == {"step": 3, "round": 30}
-    assert loaded.notes == ()
-
-
-def test_only_the_last_two_are_kept(three_saved: Checkpoints) -> None:
+def test_the_newest_checkpoint_comes_back_as_it_was_written_and_the_last_two_are_kept(three_saved):
+    assert weights(three_saved) == "weights 3"
+    assert three_saved.load_latest().state == {"step": 3, "round": 30}
     assert three_saved.steps() == [2, 3]
-    assert sorted(p.name for p in three_saved.folder.iterdir()) == [
-        "readers.lock",
-        "step-00000002",
-        "step-00000003",
-    ]
+    names = sorted(p.name for p in three_saved.folder.iterdir())
+    assert names == ["readers.lock", "step-00000002", "step-00000003"]
+
+
+ADDED = "is missing or was added"
+
+
+def digests(text: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / DIGESTS).write_text(text)
 
 
 @pytest.mark.parametrize(
-    "damage",
+    ("damage", "told"),
     [
-        lambda f: (f / "model/weights.bin").write_text("weights X"),
-        lambda f: os.truncate(f / "optimizer.bin", 4),
-        lambda f: os.truncate(f / "digests.json", 9),
-        lambda f: (f / "digests.json").write_text("[]"),
-        lambda f: (f / "state.json").unlink(),
-        lambda f: (f / "digests.json").unlink(),
-        lambda f: (f / "model/extra.bin").write_text("not ours"),
+        (lambda f: (f / "model/weights.bin").write_text("weights X"), "damaged"),
+        (lambda f: os.truncate(f / "optimizer.bin", 4), "damaged"),
+        (lambda f: os.truncate(f / "digests.json", 9), "damaged"),
+        (lambda f: (f / "state.json").unlink(), "damaged"),
+        (lambda f: (f / "digests.json").unlink(), "damaged"),
+        (lambda f: (f / "model/extra.bin").write_text("not ours"), ADDED),
+        (lambda f: (f / "model/more.bin").write_text(""), ADDED),
+        (lambda f: (f / "model/weights.bin").unlink(), ADDED),
+        *((digests(text), "damaged") for text in ("[]", "3", "[" * 100_000, "null", "{")),
     ],
-    ids=["changed", "truncated", "digests cut", "digests odd", "no state", "no digests", "added"],
 )
-def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_says_so(
-    three_saved: Checkpoints, damage
-) -> None:
+def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_says_so(three_saved, damage, told):
     damage(three_saved.path(3))
     loaded = three_saved.load_latest()
-    assert loaded is not None
-    assert loaded.state["step"] == 2
-    assert "step-00000003 is damaged" in loaded.notes[0]
+    assert loaded is not None and loaded.state["step"] == 2
+    assert "step-00000003 is damaged" in loaded.notes[0] and told in loaded.notes[0]
     assert "step-00000002" in loaded.notes[-1]
 
 
-def test_when_every_checkpoint_is_damaged_the_run_does_not_silently_start_over(
-    three_saved: Checkpoints,
-) -> None:
+def test_when_every_checkpoint_is_damaged_the_run_does_not_silently_start_over(three_saved):
     for step in three_saved.steps():
         (three_saved.path(step) / "optimizer.bin").write_text("")
     with pytest.raises(CheckpointError, match="Restore that folder from a backup"):
         three_saved.load_latest()
 
 
-def test_going_on_from_an_earlier_checkpoint_replaces_the_damaged_later_ones(
-    three_saved: Checkpoints,
-) -> None:
+def test_going_on_from_an_earlier_checkpoint_replaces_the_damaged_later_ones(three_saved):
     (three_saved.path(3) / "optimizer.bin").write_text("")
     three_saved.save(3, writer("weights 3 again"), {"step": 3})
-    loaded = three_saved.load_latest()
-    assert loaded is not None and not loaded.notes
-    assert (loaded.path / "model" / "weights.bin").read_text() == "weights 3 again"
-
+    assert weights(three_saved) == "weights 3 again"
     (three_saved.path(3) / "optimizer.bin").write_text("")
     three_saved.save(2, writer("weights 2 again"), {"step": 2})
     assert three_saved.steps() == [2]
 
 
-def test_a_full_disk_leaves_the_earlier_checkpoints_untouched(three_saved: Checkpoints) -> None:
+def full_disk(folder: Path) -> None:
+    (folder / "weights.bin").write_text("half")
+    with Path("/dev/full").open("wb") as device:
+        device.write(b"the other half")
+
+
+def broken(folder: Path) -> None:
+    (folder / "weights.bin").write_text("half")
+    raise RuntimeError("tensor on the wrong device")
+
+
+@pytest.mark.parametrize(
+    ("write", "error", "told"),
+    [(full_disk, DiskFullError, "Free some space"), (broken, RuntimeError, "wrong device")],
+)
+def test_a_full_disk_or_another_failure_leaves_the_earlier_checkpoints_untouched(
+    three_saved, write, error, told
+):
     before = contents(three_saved.folder)
-    with pytest.raises(DiskFullError, match="Free some space"):
-        three_saved.save(4, full_disk, {"step": 4})
-    assert contents(three_saved.folder) == before
-    assert not [p for p in three_saved.folder.iterdir() if p.name.startswith(".")]
-
-
-def test_any_other_failure_of_the_writer_is_passed_on_and_leaves_nothing(
-    three_saved: Checkpoints,
-) -> None:
-    def broken(folder: Path) -> None:
-        (folder / "weights.bin").write_text("half")
-        raise RuntimeError("tensor on the wrong device")
-
-    before = contents(three_saved.folder)
-    with pytest.raises(RuntimeError, match="wrong device"):
-        three_saved.save(4, broken, {})
-    assert contents(three_saved.folder) == before
-
-
-def test_what_a_killed_process_left_is_swept_by_the_next_save(three_saved: Checkpoints) -> None:
-    left = three_saved.folder / ".draft-99999"
-    left.mkdir()
-    (left / "weights.bin").write_text("half")
-    assert three_saved.load_latest().state["step"] == 3
-    three_saved.save(4, writer("weights 4"), {"step": 4})
-    assert not left.exists()
+    with pytest.raises(error, match=told):
+        three_saved.save(4, write, {"step": 4})
+    assert contents(three_saved.folder) == before and hidden(three_saved) == []
 
 
 def hidden(checkpoints: Checkpoints) -> list[str]:
     return [p.name for p in checkpoints.folder.iterdir() if p.name.startswith(".")]
 
 
-def test_what_a_process_of_the_same_number_left_is_in_nobodys_way(three_saved: Checkpoints) -> None:
-    for name in (f".draft-{os.getpid()}", f".old-{os.getpid()}"):
+@pytest.mark.parametrize("process", [99999, os.getpid()], ids=["killed", "of the same number"])
+def test_what_a_killed_process_left_is_swept_by_the_next_save(three_saved, process):
+    for name in (f".draft-{process}", f".old-{process}"):
         (three_saved.folder / name).mkdir()
         (three_saved.folder / name / "weights.bin").write_text("half")
+    assert three_saved.load_latest().state["step"] == 3
     three_saved.save(3, writer("weights 3 again"), {"step": 3})
     assert three_saved.steps() == [2, 3]
     assert hidden(three_saved) == [], "and nothing is left of the one that was replaced"
-
-
-@pytest.mark.parametrize("added", [False, True])
-def test_a_file_that_is_missing_or_was_added_is_damage(
-    three_saved: Checkpoints, added: bool
-) -> None:
-    if added:
-        (three_saved.path(3) / "model" / "more.bin").write_text("")
-    else:
-        (three_saved.path(3) / "model" / "weights.bin").unlink()
-    loaded = three_saved.load_latest()
-    assert loaded is not None and loaded.state["step"] == 2
-    assert "is missing or was added" in loaded.notes[0]
-
-
-@pytest.mark.parametrize("digests", ["3", "[" * 100_000, "null", "{"])
-def test_digests_of_any_other_shape_are_damage(three_saved: Checkpoints, digests: str) -> None:
-    (three_saved.path(3) / DIGESTS).write_text(digests)
-    loaded = three_saved.load_latest()
-    assert loaded is not None and loaded.state["step"] == 2
 
 
 def test_a_checkpoint_is_a_folder_of_that_name_and_nothing_else(checkpoints: Checkpoints) -> None:
@@ -247,13 +205,10 @@ def test_a_checkpoint_is_a_folder_of_that_name_and_nothing_else(checkpoints: Che
     checkpoints.save(last, writer("weights"), {"step": last})
     (checkpoints.folder / "step-00000007.bak").mkdir()
     (checkpoints.folder / "step-00000008").write_text("")
-    assert checkpoints.steps() == [last]
-    assert checkpoints.load_latest().state == {"step": last}
+    assert checkpoints.steps() == [last] and checkpoints.load_latest().state == {"step": last}
 
 
-def test_a_checkpoint_is_private_and_on_the_disk_before_it_takes_its_name(
-    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_is_private_and_on_the_disk_before_it_takes_its_name(checkpoints, monkeypatch):
     flushed: list[Path] = []
 
     def note(path: Path) -> None:
@@ -273,15 +228,14 @@ def test_a_checkpoint_is_private_and_on_the_disk_before_it_takes_its_name(
     assert saved.stat().st_mode & 0o777 == 0o700
 
 
-def test_the_best_are_kept_beside_the_newest_in_each_swarm(checkpoints: Checkpoints) -> None:
+def test_the_best_are_kept_beside_the_newest_in_each_swarm(checkpoints):
     checkpoints.best = 2
-    for step, (swarm, reward) in enumerate(
-        [("a", 0.9), ("a", 0.5), ("b", 0.1), ("a", 0.7), ("b", 0.0), ("b", 0.1)], start=1
-    ):
+    rewards = [("a", 0.9), ("a", 0.5), ("b", 0.1), ("a", 0.7), ("b", 0.0), ("b", 0.1)]
+    for step, (swarm, reward) in enumerate(rewards, start=1):
         checkpoints.save(step, writer(f"weights {step}"), {})
         checkpoints.rewards.note(step, swarm, reward)
-    checkpoints.save(7, writer("weights 7"), {})
-    checkpoints.save(8, writer("weights 8"), {})
+    for step in (7, 8):
+        checkpoints.save(step, writer(f"weights {step}"), {})
     assert checkpoints.steps() == [1, 3, 4, 6, 7, 8], "of equals the latest"
 
 
@@ -303,15 +257,8 @@ def history(checkpoints: Checkpoints) -> Checkpoints:
     return checkpoints
 
 
-def weights(checkpoints: Checkpoints) -> str:
-    loaded = checkpoints.load_latest()
-    assert loaded is not None
-    return (loaded.path / "model" / "weights.bin").read_text()
-
-
 def test_a_run_goes_on_from_where_it_was_rolled_back_to(history: Checkpoints) -> None:
-    assert history.roll_back(10) == [20, 30]
-    assert weights(history) == "weights 10"
+    assert history.roll_back(10) == [20, 30] and weights(history) == "weights 10"
     assert history.rolled_back().steps() == [20, 30]
     history.save(20, writer("other weights 20"), {})
     history.rewards.note(20, "a", 0.9)
@@ -321,8 +268,7 @@ def test_a_run_goes_on_from_where_it_was_rolled_back_to(history: Checkpoints) ->
 
 def test_what_was_set_aside_comes_back(history: Checkpoints) -> None:
     history.roll_back(10)
-    assert history.roll_back(20) == []
-    assert weights(history) == "weights 20"
+    assert history.roll_back(20) == [] and weights(history) == "weights 20"
     assert history.rewards.read() == {10: ("a", 0.1), 20: ("a", 0.2)}
     assert history.roll_back(30) == []
     assert (history.steps(), history.rolled_back().steps()) == ([10, 20, 30], [])

@@ -1,3 +1,5 @@
+"""The folder of a run, and its files."""
+
 from __future__ import annotations
 
 import errno
@@ -10,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import NodeError, RunFolderBusy
+from node.errors import DiskFullError, NodeError, RunFolderBusy
 from node.monitor.logs import start_logging
 from node.monitor.sinks import JsonLinesFile
 from node.run.preflight import prepare
-from node.storage.atomic_files import private_umask
+from node.storage.atomic_files import private_umask, write_atomic, write_error, write_new
 from node.storage.checkpoints import Checkpoints
-from node.storage.run_folder import RunFolder
+from node.storage.run_folder import RunFolder, SwarmFiles
 from swarm.common.clock import SystemClock
 from swarm.journal import Journal, backup_path, open_or_restore
 from swarm.transport.peer_connections import PeerCache
@@ -33,34 +35,24 @@ with RunFolder(Path(sys.argv[1])).locked():
 
 @pytest.fixture
 def other_process(tmp_path: Path):
-    root = Path(__file__).resolve().parents[3]
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=root,
-    )
-    assert process.stdout.readline() == "held\n"
-    yield process
-    process.kill()
-    process.wait()
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **streams, cwd=Path(__file__).parents[3]) as process:
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
 
 
-def test_a_second_process_is_told_who_holds_the_folder(tmp_path: Path, other_process) -> None:
+def test_a_second_process_is_told_who_holds_the_folder_until_that_is_killed(
+    tmp_path, other_process
+):
     folder = RunFolder(tmp_path)
-    with (
-        pytest.raises(RunFolderBusy, match=f"used by process {other_process.pid}"),
-        folder.locked(),
-    ):
+    holds = f"used by process {other_process.pid}"
+    with pytest.raises(RunFolderBusy, match=holds), folder.locked():
         pass
     assert folder.holder() == other_process.pid
-
-
-def test_a_killed_process_leaves_the_folder_free(tmp_path: Path, other_process) -> None:
     other_process.kill()
     other_process.wait()
-    folder = RunFolder(tmp_path)
     assert folder.holder() is None
     with folder.locked():
         assert folder.holder() == os.getpid()
@@ -76,23 +68,17 @@ def test_what_a_killed_process_had_half_written_is_removed(tmp_path: Path) -> No
     assert left == [".mine.tmp", "lock", "node.toml"]
 
 
-def test_status_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_status_is_read_as_it_was_written_and_any_other_is_named(tmp_path):
     folder = RunFolder(tmp_path)
-    folder.write_status({"pid": 7, "peers": []})
-    folder.write_status({"pid": 8, "peers": []})
+    with pytest.raises(NodeError, match="swarm-node join"):
+        folder.read_status()
+    for status in ({"pid": 7, "peers": []}, {"pid": 8, "peers": []}):
+        folder.write_status(status)
     assert folder.read_status() == {"pid": 8, "peers": []}
     assert [p.name for p in tmp_path.iterdir()] == ["status.json"]
-
-
-def test_a_folder_without_a_node_says_how_to_start_one(tmp_path: Path) -> None:
-    with pytest.raises(NodeError, match="swarm-node join"):
-        RunFolder(tmp_path).read_status()
-
-
-def test_a_status_file_of_another_kind_is_named(tmp_path: Path) -> None:
-    (tmp_path / "status.json").write_text("{half")
+    folder.status.write_text("{half")
     with pytest.raises(NodeError, match=r"status\.json"):
-        RunFolder(tmp_path).read_status()
+        folder.read_status()
 
 
 def test_a_place_that_cannot_be_a_folder_is_refused_with_the_remedy(tmp_path: Path) -> None:
@@ -120,15 +106,13 @@ def test_nothing_that_a_node_writes_is_for_other_users(tmp_path, careless):
     journal = Journal(folder.journal, SystemClock())
     journal.next_sequence()
     journal.backup()
-    assert {p.name for p in folder.root.glob("journal*")} >= {
-        "journal.sqlite-wal",
-        "journal.sqlite-shm",
-        "journal.sqlite.backup",
-    }
-    handlers, level = logging.getLogger().handlers[:], logging.getLogger().level
+    kept = {f"journal.sqlite{end}" for end in ("-wal", "-shm", ".backup")}
+    assert {p.name for p in folder.root.glob("journal*")} >= kept
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
     start_logging(folder.log, "info")
-    logging.getLogger().handlers[0].close()
-    logging.getLogger().handlers[:], logging.getLogger().level = handlers, level
+    root.handlers[0].close()
+    root.handlers[:], root.level = handlers, level
     JsonLinesFile(folder.metrics, 1 << 20).close()
     folder.write_status({})
     PeerCache(folder.peer_cache).remember(["/ip4/127.0.0.1/tcp/1"])
@@ -157,15 +141,13 @@ def test_an_older_folder_is_taken_from_other_users_and_says_so(tmp_path, careles
     root.mkdir(mode=0o755)
     names = ["journal.sqlite", "journal.sqlite-wal", "journal.sqlite.backup", "node.log.1"]
     names += ["checkpoints/step-00000001/model.safetensors", "tensorboard/events", "status.json"]
-    for name in names:
+    for name in [*names, "essay.txt"]:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(b"")
-    (root / "essay.txt").write_bytes(b"")
     assert len(open_to_others(root)) == len(names) + 2 + 3
     with caplog.at_level("INFO"), RunFolder(root).locked():
         assert set(open_to_others(root)) == {str(root / "essay.txt")}, "which is not ours"
-    assert "is yours alone now" in caplog.text
-    assert "10 files in" in caplog.text
+    assert "is yours alone now" in caplog.text and "10 files in" in caplog.text
     caplog.clear()
     with RunFolder(root).locked():
         assert caplog.text == ""
@@ -178,9 +160,7 @@ def test_a_folder_that_is_everybodys_stays_so(tmp_path):
         assert stat.S_IMODE((tmp_path / "lock").stat().st_mode) == 0o600
 
 
-def test_who_holds_a_folder_is_found_without_writing_to_it(
-    tmp_path: Path, other_process, monkeypatch
-) -> None:
+def test_who_holds_a_folder_is_found_without_writing_to_it(tmp_path, other_process, monkeypatch):
     opened = os.open
 
     def read_only(path, flags, *rest, **options):
@@ -194,3 +174,108 @@ def test_who_holds_a_folder_is_found_without_writing_to_it(
     assert RunFolder(tmp_path).holder() == other_process.pid
     assert RunFolder(tmp_path / "nowhere").holder() is None
     assert (tmp_path / "lock").stat().st_mtime_ns == before.st_mtime_ns
+
+
+HERE, THERE = "aa" * 32, "bb" * 32
+OF_HERE = {
+    "manifest.swarm": b"here",
+    "journal.sqlite": b"rows of here",
+    "journal.sqlite-wal": b"late rows of here",
+    "journal.sqlite.backup": b"copy of here",
+    "peers.json": b"peers of here",
+}
+OWN = {"identity.key": b"key", "node.toml": b"config", "metrics.jsonl": b"lines"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    for name, content in (OF_HERE | OWN).items():
+        (tmp_path / name).write_bytes(content)
+    return RunFolder(tmp_path)
+
+
+def inside(folder: RunFolder) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.root.iterdir() if path.is_file()}
+
+
+def test_a_move_leaves_all_that_is_the_nodes_own_and_who_goes_back_finds_everything(folder):
+    SwarmFiles(folder).move(HERE, THERE, b"there")
+    assert inside(folder) == OWN | {"manifest.swarm": b"there"}
+    assert SwarmFiles(folder).set_aside() == {HERE: b"here"}
+    folder.journal.write_bytes(b"rows of there")
+    SwarmFiles(folder).move(THERE, HERE, b"here")
+    assert inside(folder) == OWN | OF_HERE
+    SwarmFiles(folder).move(HERE, THERE, b"there")
+    assert inside(folder) == OWN | {"manifest.swarm": b"there", "journal.sqlite": b"rows of there"}
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def killed_after(steps: int, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Go back and be killed after so many files were put anywhere; whether it came to that."""
+    replace, left = Path.replace, iter(range(steps))
+
+    def dying(source: Path, target: Path) -> Path:
+        if next(left, None) is None:
+            raise Killed
+        return replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", dying)
+        try:
+            SwarmFiles(folder).move(THERE, HERE, b"here")
+        except Killed:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("steps", range(11))
+def test_a_move_that_is_killed_anywhere_is_gone_on_with(folder, monkeypatch, steps: int) -> None:
+    SwarmFiles(folder).move(HERE, THERE, b"there")
+    folder.journal.write_bytes(b"rows of there")
+    before = inside(folder)
+    killed = killed_after(steps, folder, monkeypatch)
+    assert killed == (steps < 10)
+    SwarmFiles(folder).settle()
+    begun = steps >= 2  # its plan was written
+    assert inside(folder) == (OWN | OF_HERE if begun else before)
+    assert (THERE in SwarmFiles(folder).set_aside()) == begun
+
+
+def test_without_a_move_there_is_nothing_to_settle_and_a_damaged_plan_is_named(folder):
+    SwarmFiles(folder).settle()
+    assert inside(folder) == OWN | OF_HERE and not (folder.root / "swarms").exists()
+    SwarmFiles(folder).move(HERE, THERE, b"there")
+    (folder.root / "swarms" / "move.json").write_text("{}")
+    with pytest.raises(NodeError, match=r"move\.json.*backup"):
+        SwarmFiles(folder).settle()
+
+
+def test_a_full_disk_leaves_the_old_content_and_is_named_with_the_remedy(tmp_path, monkeypatch):
+    """Every file that is opened turns out to be on a full disk."""
+    really_open = Path.open
+
+    def on_full_disk(self: Path, mode: str = "r", *args, **kwargs):
+        if "w" in mode or "a" in mode:
+            self.touch()
+            return really_open(Path("/dev/full"), mode, *args, **kwargs)
+        return really_open(self, mode, *args, **kwargs)
+
+    file = tmp_path / "status.json"
+    file.touch()
+    monkeypatch.setattr(Path, "open", on_full_disk)
+    with pytest.raises(DiskFullError, match=r"status\.json. Free some space"):
+        write_atomic(file, b"new")
+    assert file.read_bytes() == b"" and list(tmp_path.iterdir()) == [file]
+
+
+def test_what_stands_in_the_way_of_a_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NodeError, match="No such file or directory"):
+        write_atomic(tmp_path / "nowhere" / "file", b"")
+    with pytest.raises(NodeError, match="File exists"):
+        (tmp_path / "file").touch()
+        write_new(tmp_path / "file", b"")
+    denied = write_error(tmp_path / "file", PermissionError(13, "Permission denied"))
+    assert "Permission denied" in str(denied) and "permissions" in str(denied)

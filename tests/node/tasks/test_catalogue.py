@@ -1,18 +1,28 @@
-"""Catalogues: TOML in, specs out, and one clear line for whatever is wrong."""
+"""Task sets: every task is a function of its index, and its answers are scored."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from os import pathsep
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from node.errors import CatalogueError
 from node.tasks.catalogue import load_catalogue, open_catalogue
+from node.tasks.task import ScoringError, TaskError, TaskSource, draw_number, extract, split_of
 from protocol.manifest import EnvSpec
+from swarm.groups import Split
+from tests.node.programs import python
 
 GCD = EnvSpec("gcd", "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
+SHIPPED = ("tiny", "reasoning-gym")
 
 HEAD = 'source = "reasoning-gym"\nversion = "0.1.25"\nextract = "text"\ntemplate = "{question}"\n'
 
@@ -28,37 +38,25 @@ def written(tmp_path):
 
 
 def test_the_shipped_catalogues_open_whole():
-    for name in ("tiny", "reasoning-gym"):
+    for name in SHIPPED:
         specs = load_catalogue(name)
         opened = open_catalogue(specs, {}, evaluating=["binary_matrix"])
         assert set(opened) == {spec.name for spec in specs}
 
 
 def test_the_nine_tasks_of_the_paper_are_all_there():
-    assert {spec.name for spec in load_catalogue("reasoning-gym")} == {
-        "arc_1d",
-        "basic_arithmetic",
-        "base_conversion",
-        "bf",
-        "binary_matrix",
-        "calendar_arithmetic",
-        "decimal_arithmetic",
-        "fraction_simplification",
-        "propositional_logic",
-    }
+    nine = {"arc_1d", "basic_arithmetic", "base_conversion", "bf", "binary_matrix"}
+    nine |= {"calendar_arithmetic", "decimal_arithmetic", "fraction_simplification"}
+    names = {spec.name for spec in load_catalogue("reasoning-gym")}
+    assert names == nine | {"propositional_logic"}
 
 
-def test_keys_before_the_first_env_are_defaults(written):
-    path = written(HEAD + '[[env]]\nname="gcd"\nlevels=[{}]\n[[env]]\nname="lcm"\nlevels=[{}, {}]\n'
-                   'template="Q: {question}"\n')  # fmt: skip
-    gcd, lcm = load_catalogue(path)
+def test_keys_before_the_first_env_are_defaults_and_levels_become_canonical_json(written):
+    gcd = '[[env]]\nname="gcd"\nlevels=[{ min_value = 1, max_value = 9 }]\n'
+    lcm = '[[env]]\nname="lcm"\nlevels=[{}, {}]\ntemplate="Q: {question}"\n'
+    gcd, lcm = load_catalogue(written(HEAD + gcd + lcm))
     assert (gcd.template, lcm.template) == ("{question}", "Q: {question}")
-    assert len(lcm.levels) == 2
-
-
-def test_levels_become_canonical_json(written):
-    path = written(HEAD + '[[env]]\nname="gcd"\nlevels=[{ min_value = 1, max_value = 9 }]\n')
-    assert load_catalogue(path)[0].levels == ('{"max_value":9,"min_value":1}',)
+    assert (gcd.levels, len(lcm.levels)) == (('{"max_value":9,"min_value":1}',), 2)
 
 
 def test_a_file_beside_the_catalogue_gives_its_digest_as_version(tmp_path, written):
@@ -95,14 +93,16 @@ def test_a_bad_catalogue_is_refused_in_one_line(written, text, message):
     assert "\n" not in str(refusal.value)
 
 
-def test_an_unknown_catalogue_is_answered_with_the_known_ones():
-    with pytest.raises(CatalogueError, match="name one of games, reasoning-gym, tiny"):
-        load_catalogue("teeny")
-
-
-def test_a_missing_file_is_named():
-    with pytest.raises(CatalogueError, match=r"nowhere/mine\.toml"):
-        load_catalogue("nowhere/mine.toml")
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("teeny", "name one of games, reasoning-gym, tiny"),
+        ("nowhere/mine.toml", r"nowhere/mine\.toml"),
+    ],
+)
+def test_an_unknown_catalogue_is_answered_with_the_known_ones_and_a_missing_file_named(name, told):
+    with pytest.raises(CatalogueError, match=told):
+        load_catalogue(name)
 
 
 @pytest.mark.parametrize(
@@ -123,12 +123,9 @@ def test_settings_that_cannot_be_served_are_refused(spec, message):
 
 
 def test_an_env_whose_file_or_package_is_not_here_is_left_out():
-    specs = [
-        GCD,
-        EnvSpec("sums", "jsonl", "0" * 64, ('{"match":"exact"}',), "{question}", "text"),
-        EnvSpec("theirs", "plugin", "1", ("{}",), "{question}", "text"),
-    ]
-    assert set(open_catalogue(specs, {})) == {"gcd"}
+    sums = EnvSpec("sums", "jsonl", "0" * 64, ('{"match":"exact"}',), "{question}", "text")
+    theirs = EnvSpec("theirs", "plugin", "1", ("{}",), "{question}", "text")
+    assert set(open_catalogue([GCD, sums, theirs], {})) == {"gcd"}
 
 
 def test_a_family_that_keeps_a_list_of_items_serves_any_seed():
@@ -141,6 +138,160 @@ def test_partial_credit_counts_only_where_a_level_says_so():
     source = open_catalogue([spec], {})["spell_backward"]
     whole, partial = source.build(0, 3), source.build(1, 3)
     almost = str(whole.entry["answer"])[:-1] + "?"
-    assert whole.prompt == partial.prompt
-    assert source.score(whole, almost) == 0.0
+    assert whole.prompt == partial.prompt and source.score(whole, almost) == 0.0
     assert 0.0 < source.score(partial, almost) < 1.0
+
+
+REBUILD = """
+import json, sys
+from node.tasks.catalogue import load_catalogue, open_catalogue
+from swarm.groups import Split
+sources = {
+    (catalogue, name): source
+    for catalogue in ("tiny", "reasoning-gym")
+    for name, source in open_catalogue(load_catalogue(catalogue), {}).items()
+}
+wanted = [
+    (key, level, seed, split)
+    for key, source in sources.items()
+    for level in range(source.levels)
+    for seed in (0, 1, 2**62 + 11, 2**63 - 1)
+    for split in Split
+]
+if sys.argv[1] == "backwards":
+    wanted.reverse()
+built = {}
+for key, level, seed, split in wanted:
+    task = sources[key].build(level, seed, split)
+    answer = str(task.entry["answer"])
+    built[f"{key} {level} {seed} {split}"] = [
+        task.prompt, answer, sources[key].score(task, answer)
+    ]
+print()
+print(json.dumps(built))
+"""
+
+
+class Numbers:
+    """Questions that are bare numbers below ``bound``."""
+
+    levels = 1
+    evaluates_text = False
+
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
+
+    def draw(self, level: int, number: int) -> Mapping[str, Any]:
+        return {"question": str(number % self._bound)}
+
+    def score(self, entry: Mapping[str, Any], answer: str) -> float:
+        return float(answer)
+
+
+def numbers(bound: int = 10_000) -> TaskSource:
+    return TaskSource("numbers", "{question}!", "text", Numbers(bound))
+
+
+@pytest.fixture(scope="module")
+def shipped() -> dict[tuple[str, str], TaskSource]:
+    opened = {name: open_catalogue(load_catalogue(name), {}) for name in SHIPPED}
+    return {(name, env): source for name in SHIPPED for env, source in opened[name].items()}
+
+
+def rebuilt(hash_seed: str, order: str) -> dict[str, list[Any]]:
+    env = {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": pathsep.join(sys.path)}
+    done = python(REBUILD, order, env=env, check=True)
+    # One of the families prints while it builds.
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_every_shipped_task_is_the_same_in_another_process_order_and_hash_seed():
+    forwards, backwards = rebuilt("1", "forwards"), rebuilt("77", "backwards")
+    assert len(forwards) > 100 and forwards == backwards
+
+
+@given(seed=st.integers(0, (1 << 63) - 1))
+@settings(max_examples=25, deadline=None)
+def test_shipped_tasks_fall_into_the_split_asked_for(shipped, seed):
+    for source in shipped.values():
+        for split in Split:
+            task = source.build(0, seed, split)
+            assert split_of(task.entry["question"]) is split
+            assert task.entry["question"] in task.prompt
+
+
+def test_a_right_answer_scores_one_and_nonsense_scores_nothing(shipped):
+    for (_, name), source in shipped.items():
+        for level in range(source.levels):
+            task = source.build(level, 5)
+            if name != "propositional_logic":  # scored by validity, no answer is stored
+                assert source.score(task, str(task.entry["answer"])) == 1.0, name
+            assert source.score(task, "no answer at all, @") == 0.0, name
+
+
+@given(st.integers(0, (1 << 63) - 1), st.integers(0, 255))
+def test_draws_are_63_bit_numbers(seed, attempt):
+    assert 0 <= draw_number(seed, attempt) < 1 << 63
+
+
+def test_one_question_in_eight_is_held_out_and_seeds_give_different_ones():
+    held_out = sum(split_of(str(n)) is Split.HELDOUT for n in range(8000))
+    assert 900 < held_out < 1100
+    assert len({numbers(1 << 60).build(0, seed).prompt for seed in range(500)}) == 500
+
+
+def test_an_env_without_enough_questions_is_named():
+    here = split_of("0")
+    elsewhere = next(split for split in Split if split is not here)
+    assert numbers(bound=1).build(0, 1, here).prompt == "0!"
+    with pytest.raises(TaskError, match=rf"'numbers' level 0: no {elsewhere.value} question"):
+        numbers(bound=1).build(0, 1, elsewhere)
+
+
+@pytest.mark.parametrize("entry", [{}, {"question": 3}, {"question": "cut \ud83d"}])
+def test_a_question_that_is_no_text_is_the_envs_fault_and_named(entry):
+    class Forgetful(Numbers):
+        def draw(self, level: int, number: int) -> Mapping[str, Any]:
+            return entry
+
+    source = TaskSource("numbers", "{question}!", "text", Forgetful(1))
+    with pytest.raises(TaskError, match="'numbers' level 0 cannot draw"):
+        source.build(0, 1)
+
+
+@pytest.mark.parametrize(("level", "seed"), [(1, 0), (-1, 0), (0, -1), (0, 1 << 63)])
+def test_coordinates_out_of_range_are_refused(level, seed):
+    with pytest.raises(TaskError, match="numbers"):
+        numbers().build(level, seed)
+
+
+@pytest.mark.parametrize("reward", ["1.5", "-0.1", "nan", "inf"])
+def test_a_reward_outside_zero_to_one_is_the_envs_fault(reward):
+    source = numbers()
+    with pytest.raises(ScoringError, match="numbers"):
+        source.score(source.build(0, 0), reward)
+
+
+CASES = [
+    ("text", " 42\n", "42"),
+    ("answer_tag", "so <answer> 42 </answer>.", "42"),
+    ("answer_tag", "<answer>1</answer> no, <answer>2</answer>", "2"),
+    ("answer_tag", "<answer>1</answer> or <answer>2", "1"),
+    ("answer_tag", "the answer is 42", ""),
+    ("answer_tag", "</answer>42<answer>", ""),
+    ("answer_tag", "<answer></answer>", ""),
+    ("boxed", r"so \boxed{42}.", "42"),
+    ("boxed", r"\boxed{1} no, \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+    ("boxed", r"\boxed{42", ""),
+    ("boxed", "42", ""),
+]
+
+
+@pytest.mark.parametrize(("how", "text", "answer"), CASES)
+def test_the_last_marked_answer_counts(how, text, answer):
+    assert extract(text, how) == answer
+
+
+@given(text=st.text(alphabet=r"<answer>/\boxed{}12 "), how=st.sampled_from(["answer_tag", "boxed"]))
+def test_an_answer_is_always_a_part_of_the_text(text, how):
+    assert extract(text, how) in text

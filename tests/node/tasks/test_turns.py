@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -20,6 +20,7 @@ from protocol.manifest import EnvSpec, canonical_json
 from swarm.common.counters import Counters
 from swarm.groups import TaskRef
 from swarm.verification import JudgeRefused, TrajectoryTexts
+from tests.node.programs import until
 
 FILE = Path(__file__).with_name("turn_environments.py")
 NAMES = (
@@ -31,28 +32,18 @@ HASTY = WorkerLimits(wall_seconds=2.0, cpu_seconds=1)
 
 
 class Played:
-    """A verifier of all of them, and the gate that those wait for which wait.
-
-    Attributes:
-        counters: of the verifier.
-        gate: a file that is not there.
-    """
+    """A verifier of all of them, and the file that those wait for which wait: the gate."""
 
     def __init__(self, folder: Path, limits: WorkerLimits = PATIENT) -> None:
         self.counters = Counters()
         self.gate = folder / "gate"
         levels = (canonical_json({"gate": str(self.gate)}),)
-        version = file_digest(FILE)
-        specs = [
-            EnvSpec(name, "environment", version, levels, "{question}", "text") for name in NAMES
-        ]
+        parts = "environment", file_digest(FILE), levels, "{question}", "text"
+        specs = [EnvSpec(name, *parts) for name in NAMES]
         files, read = dict.fromkeys(NAMES, FILE), {name: [str(folder)] for name in NAMES}
+        allowed = Allowed(files=files, read=read)
         self.verifier = Verifier(
-            specs,
-            Allowed(files=files, read=read),
-            outside=False,
-            limits=limits,
-            counters=self.counters,
+            specs, allowed, outside=False, limits=limits, counters=self.counters
         )
 
     def each(self, *moves: Move) -> list[Future[Moved]]:
@@ -69,15 +60,14 @@ class Played:
 
 @pytest.fixture
 def playing(tmp_path: Path) -> Iterator[Callable[[WorkerLimits], Played]]:
-    opened: list[Played] = []
+    with ExitStack() as stack:
 
-    def opener(limits: WorkerLimits = PATIENT) -> Played:
-        opened.append(Played(tmp_path, limits))
-        return opened[-1]
+        def opener(limits: WorkerLimits = PATIENT) -> Played:
+            made = Played(tmp_path, limits)
+            stack.callback(made.verifier.close)
+            return made
 
-    yield opener
-    for each in opened:
-        each.verifier.close()
+        yield opener
 
 
 @pytest.fixture
@@ -116,18 +106,6 @@ def workers() -> list[psutil.Process]:
     return [x for x in found if x not in _others and x.status() != psutil.STATUS_ZOMBIE]
 
 
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)
-
-
-def lost_idle(played: Played, count: int) -> bool:
-    """Whether so many workers were lost, and no turn with them."""
-    return played.counters.snapshot() == {"verifier_restarts{reason=idle}": count}
-
-
 def crowd(name: str, count: int, *actions: str) -> Sequence[Move]:
     return [turn(100 + number, name, *actions) for number in range(count)]
 
@@ -154,14 +132,11 @@ def test_trajectories_of_a_worker_that_hangs_go_on_where_they_were(played: Playe
     assert (told(waiting), told(hanging)) == ("3 wait", "1 hang")
 
 
-def test_what_never_returns_is_lost_in_its_time_and_nothing_else(
-    playing: Callable[[WorkerLimits], Played],
-) -> None:
+def test_what_never_returns_is_lost_in_its_time_and_nothing_else(playing):
     played = playing(HASTY)
     assert played.text(turn(1, "plain", "a")) == "1 a"
     outcomes = played.each(turn(2, "hanging", "hang"), *crowd("plain", 5, "a"))
-    assert [told(each) for each in outcomes[1:]] == ["1 a"] * 5
-    assert reason(outcomes[0]) == "timeout"
+    assert [told(each) for each in outcomes[1:]] == ["1 a"] * 5 and reason(outcomes[0]) == "timeout"
     assert played.text(turn(1, "plain", "a", "b")) == "2 b"
     assert played.counters.snapshot() == {"verifier_restarts{reason=timeout}": 1.0}
     until(lambda: len(workers()) == 1)
@@ -176,13 +151,10 @@ def test_what_cannot_be_played_again_stays_with_the_worker_that_has_it(played: P
     assert [told(each) for each in played.each(*crowd("plain", 5, "a"))] == ["1 a"] * 5
     assert not blocking.done() and not again.done()
     played.gate.touch()
-    assert told(again) == f"2 b {first.split()[-1]}"
-    assert told(blocking) == "1 hang"
+    assert told(again) == f"2 b {first.split()[-1]}" and told(blocking) == "1 hang"
 
 
-def test_what_cannot_be_played_again_is_lost_with_its_worker(
-    playing: Callable[[WorkerLimits], Played],
-) -> None:
+def test_what_cannot_be_played_again_is_lost_with_its_worker(playing):
     played = playing(HASTY)
     assert played.text(turn(1, "passing", "a"))
     blocking = played.one(turn(2, "blocking", "hang"))
@@ -192,9 +164,7 @@ def test_what_cannot_be_played_again_is_lost_with_its_worker(
     assert reason(ended) == "not_replayed", "its first turn would be another one"
 
 
-def test_environments_that_wait_go_on_side_by_side_however_they_were_asked_for(
-    played: Played,
-) -> None:
+def test_environments_that_wait_go_on_side_by_side_however_they_were_asked_for(played):
     first = played.one(turn(1, "meeting", "a"))
     assert played.text(turn(2, "plain", "a")) == "1 a"
     assert not first.done()
@@ -205,9 +175,7 @@ def test_environments_that_wait_go_on_side_by_side_however_they_were_asked_for(
     assert len(workers()) == 1
 
 
-def test_what_waits_too_long_is_refused_and_costs_no_worker(
-    playing: Callable[[WorkerLimits], Played],
-) -> None:
+def test_what_waits_too_long_is_refused_and_costs_no_worker(playing):
     played = playing(HASTY)
     outcomes = played.each(turn(1, "waiting", "wait"), turn(2, "passing", "a"))
     first = told(outcomes[1])
@@ -227,9 +195,7 @@ def test_what_breaks_its_worker_is_lost_and_those_that_wait_there_go_on(played: 
 
 
 @pytest.mark.parametrize("deed", ["burn", "glow"])
-def test_what_burns_is_out_of_time_and_those_that_wait_go_on(
-    playing: Callable[[WorkerLimits], Played], deed: str
-) -> None:
+def test_what_burns_is_out_of_time_and_those_that_wait_go_on(playing, deed):
     played = playing(WorkerLimits(wall_seconds=60.0, cpu_seconds=1))
     waiting = played.one(turn(1, "waiting", "wait"))
     assert reason(played.one(turn(2, "burning", deed))) == "timeout"
@@ -251,14 +217,15 @@ def test_a_worker_that_is_killed_loses_the_turn_that_it_is_at_and_no_other(playe
     assert played.counters.snapshot() == {"verifier_restarts{reason=crashed}": 1.0}
 
 
-def test_a_worker_that_is_killed_while_its_turns_wait_loses_none(played: Played) -> None:
+def test_a_worker_that_is_killed_while_its_turns_wait_loses_none(played):
     first = played.one(turn(1, "meeting", "a"))
     assert played.text(turn(2, "plain", "a")) == "1 a"
     for number in (1, 2):
         (worker,) = workers()
         # It has answered the turn that it was at, and the other one waits.
         worker.kill()
-        until(partial(lost_idle, played, number))
+        lost = {"verifier_restarts{reason=idle}": number}
+        until(lambda lost=lost: played.counters.snapshot() == lost)
         assert played.text(turn(2, "plain", "a", "b")) == "2 b"
     second = played.one(turn(3, "meeting", "b"))
     assert (told(first), told(second)) == ("1 a", "1 b")
@@ -275,7 +242,7 @@ def test_however_much_hangs_there_are_two_workers_at_most(played: Played) -> Non
     assert [told(each) for each in [*hanging, *quick]] == ["1 hang"] * 6 + ["1 a"] * 5
 
 
-def test_closing_refuses_what_is_under_way_and_ends_every_process(played: Played) -> None:
+def test_closing_refuses_what_is_under_way_and_ends_every_process(played):
     assert played.text(turn(1, "plain", "a")) == "1 a"
     outcomes = played.each(
         turn(2, "hanging", "hang"), *crowd("waiting", 3, "wait"), *crowd("plain", 3, "a")
@@ -283,24 +250,20 @@ def test_closing_refuses_what_is_under_way_and_ends_every_process(played: Played
     played.verifier.close()
     assert {reason(each) for each in outcomes} == {"unavailable"}
     assert reason(played.one(turn(3, "plain", "a"))) == "unavailable"
-    assert workers() == []
-    assert played.verifier.memory_mib() == 0.0
+    assert workers() == [] and played.verifier.memory_mib() == 0.0
 
 
-def test_closing_waits_for_no_first_turn(played: Played) -> None:
+def test_closing_waits_for_no_first_turn(played):
     outcome = played.one(turn(1, "plain", "a"))
     played.verifier.close()
-    assert outcome.done()
-    assert workers() == []
+    assert outcome.done() and workers() == []
 
 
-def test_results_are_in_the_order_of_the_moves_whoever_is_answered_first(played: Played) -> None:
+def test_results_are_in_the_order_of_the_moves_whoever_is_answered_first(played):
     names = ("meeting", "plain", "waiting", "nothing", "meeting", "plain")
     moves = [turn(number, name, f"{number}") for number, name in enumerate(names)]
-    found = played.verifier.play(moves)
-    assert [getattr(each, "observation", "refused") for each in found] == [
-        *("1 0", "1 1", "1 2", "refused", "1 4", "1 5")
-    ]
+    found = [getattr(each, "observation", "refused") for each in played.verifier.play(moves)]
+    assert found == ["1 0", "1 1", "1 2", "refused", "1 4", "1 5"]
 
 
 def test_there_is_no_process_for_turns_before_the_first_one(played: Played) -> None:
@@ -331,9 +294,7 @@ def test_a_verdict_that_takes_long_holds_up_no_turn_and_no_turn_a_verdict(played
         assert told(hanging) == "1 hang"
 
 
-def test_trajectories_that_wait_side_by_side_are_judged_as_they_were_played(
-    played: Played,
-) -> None:
+def test_trajectories_that_wait_side_by_side_are_judged_as_they_were_played(played):
     texts: dict[int, list[str]] = {number: [] for number in range(8)}
     for count in range(1, 5):
         moves = [turn(number, "dice", *"abcd"[:count]) for number in texts]
@@ -350,24 +311,24 @@ def test_many_more_turns_than_a_worker_has_at_a_time_are_all_taken(played: Playe
     assert {each.observation for each in played.verifier.play(moves)} == {"1 a"}
 
 
-def test_a_turn_that_is_larger_than_any_message_is_refused(played: Played) -> None:
-    outcomes = played.each(turn(1, "plain", "x" * (33 << 20)), turn(2, "plain", "a"))
-    assert reason(outcomes[0]) == "crashed"
-    assert told(outcomes[1]) == "1 a"
+def test_a_turn_that_is_larger_than_any_message_is_refused(played):
+    refused, taken = played.each(turn(1, "plain", "x" * (33 << 20)), turn(2, "plain", "a"))
+    assert reason(refused) == "crashed" and told(taken) == "1 a"
+
+
+MODULE = "node.tasks.verifier.worker_process.MODULE"
 
 
 @pytest.fixture
 def bent(played: Played, monkeypatch: pytest.MonkeyPatch) -> Played:
-    module = "node.tasks.verifier.worker_process.MODULE"
-    monkeypatch.setattr(module, "tests.node.tasks.bent_worker")
+    monkeypatch.setattr(MODULE, "tests.node.tasks.bent_worker")
     return played
 
 
 @pytest.mark.parametrize("word", ["unasked", "nobody", "nowhere", "no text", "no end", "much"])
-def test_a_bent_worker_costs_the_turn_that_it_is_at(bent: Played, word: str) -> None:
+def test_a_bent_worker_costs_the_turn_that_it_is_at(bent, word):
     outcomes = bent.each(turn(1, "plain", word), turn(2, "plain", "a"))
-    assert reason(outcomes[0]) == "crashed"
-    assert told(outcomes[1]) == "1 bent"
+    assert reason(outcomes[0]) == "crashed" and told(outcomes[1]) == "1 bent"
     assert bent.counters.snapshot() == {"verifier_restarts{reason=crashed}": 1.0}
 
 
@@ -383,11 +344,8 @@ def test_an_answer_that_comes_twice_counts_once(bent: Played) -> None:
     assert reason(outcomes[2]) == "crashed"
 
 
-def test_where_no_worker_can_be_started_turns_are_refused(
-    played: Played, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = "node.tasks.verifier.worker_process.MODULE"
+def test_where_no_worker_can_be_started_turns_are_refused(played, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(module, "node.tasks.no_such_worker")
+        patched.setattr(MODULE, "node.tasks.no_such_worker")
         assert reason(played.one(turn(1, "plain", "a"))) == "unavailable"
     assert played.text(turn(1, "plain", "a")) == "1 a"

@@ -1,27 +1,32 @@
-"""The verifier: verdicts from a process of its own, which may be lost at any moment."""
+"""Scoring beside the node, in it, and as a dialogue."""
 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import psutil
 import pytest
 
+from node.concurrency.channel import Channel
 from node.errors import CatalogueError
 from node.tasks.catalogue import load_catalogue, open_catalogue
-from node.tasks.scorer import judge_all
+from node.tasks.scorer import Answered, Move, judge_all
+from node.tasks.verifier.dialogue import answers
+from node.tasks.verifier.in_process import LocalJudge
 from node.tasks.verifier.verifier import Verifier, VerifierPool
-from node.tasks.verifier.worker_process import WorkerProcess
+from node.tasks.verifier.worker_process import WorkerDied, WorkerProcess
 from protocol.manifest import EnvSpec
 from swarm.common.counters import Counters
 from swarm.groups import Split, TaskRef
-from swarm.verification import Asked, JudgeRefused
+from swarm.verification import UNKNOWN_ENV, Asked, Judged, JudgeRefused, Verdict
+from tests.node.programs import python, until
 
 TINY = load_catalogue("tiny")
 
@@ -38,24 +43,14 @@ def worker_of(verifier: Verifier) -> psutil.Process:
     return pids[verifier.pid]
 
 
-def until(condition, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)
-
-
 def test_a_verdict_is_that_of_the_task_source_itself(verifier):
     sources = open_catalogue(TINY, {})
     for spec in TINY:
         for level in range(len(spec.levels)):
-            task = sources[spec.name].build(level, 12345)
+            task, ref = sources[spec.name].build(level, 12345), TaskRef(spec.name, level, 12345)
             right = str(task.entry["answer"])
-            verdict = verifier.judge(
-                TaskRef(spec.name, level, 12345), [right, "wrong", f" {right}\n"]
-            )
-            assert verdict.prompt == task.prompt
-            assert verdict.rewards == (1.0, 0.0, 1.0)
+            verdict = verifier.judge(ref, [right, "wrong", f" {right}\n"])
+            assert (verdict.prompt, verdict.rewards) == (task.prompt, (1.0, 0.0, 1.0))
 
 
 def test_prompts_come_in_the_order_asked_and_per_split(verifier):
@@ -68,11 +63,8 @@ def test_questions_that_follow_the_order_of_a_set_are_the_same_in_every_worker()
     families = ("isomorphic_strings", "knight_swap", "ransom_note")
     specs = [replace(TINY[0], name=family, levels=("{}",)) for family in families]
     asked = [TaskRef(family, 0, seed) for family in families for seed in range(2)]
-    answers = []
-    for _ in range(2):
-        with Verifier(specs, outside=True) as verifier:
-            answers.append(verifier.prompts(asked))
-    assert answers[0] == answers[1]
+    with Verifier(specs, outside=True) as one, Verifier(specs, outside=True) as other:
+        assert one.prompts(asked) == other.prompts(asked)
 
 
 @pytest.mark.parametrize(("env", "level"), [("nothing", 0), ("gcd", 99), ("gcd", -1)])
@@ -89,15 +81,15 @@ def test_texts_of_any_language_and_length_are_judged(verifier):
 
 def test_many_threads_get_each_their_own_verdict(verifier):
     source = open_catalogue(TINY, {})["gcd"]
-    answers = {seed: str(source.build(0, seed).entry["answer"]) for seed in range(40)}
+    tasks = [source.build(0, seed) for seed in range(40)]
+
+    def judged(seed: int) -> Verdict:
+        return verifier.judge(TaskRef("gcd", 0, seed), [str(tasks[seed].entry["answer"])])
+
     with ThreadPoolExecutor(8) as threads:
-        verdicts = list(
-            threads.map(
-                lambda seed: verifier.judge(TaskRef("gcd", 0, seed), [answers[seed]]), answers
-            )
-        )
+        verdicts = list(threads.map(judged, range(40)))
     assert [v.rewards for v in verdicts] == [(1.0,)] * 40
-    assert [v.prompt for v in verdicts] == [source.build(0, seed).prompt for seed in answers]
+    assert [v.prompt for v in verdicts] == [task.prompt for task in tasks]
 
 
 def mixed_groups(count: int, texts: int = 2) -> list[Asked]:
@@ -111,17 +103,13 @@ def mixed_groups(count: int, texts: int = 2) -> list[Asked]:
     return groups
 
 
-def test_groups_judged_together_get_the_verdicts_they_get_alone(verifier):
+def test_groups_judged_together_get_the_verdicts_they_get_alone_and_what_each_took(verifier):
     groups = mixed_groups(70)
     alone = [verifier.judge(g.task, g.texts) for g in groups]
     assert list(judge_all(verifier, groups)) == alone
     assert {verdict.rewards for verdict in alone} == {(1.0, 0.0)}
     assert len(verifier.judge_some(groups)) > 1
-
-
-def test_groups_judged_together_are_each_told_what_they_took(verifier):
-    verdicts = list(judge_all(verifier, mixed_groups(8)))
-    assert all(0.0 < verdict.seconds < 10.0 for verdict in verdicts)
+    assert all(0.0 < each.seconds < 10.0 for each in judge_all(verifier, groups[:8]))
 
 
 def test_an_env_that_is_not_served_costs_no_group_beside_it(verifier):
@@ -130,8 +118,7 @@ def test_an_env_that_is_not_served_costs_no_group_beside_it(verifier):
     groups[3] = replace(groups[3], task=replace(groups[3].task, level=99))
     found = list(judge_all(verifier, groups))
     refused = [n for n, each in enumerate(found) if isinstance(each, JudgeRefused)]
-    assert refused == [0, 3]
-    assert {found[n].reason for n in refused} == {"unknown_env"}
+    assert refused == [0, 3] and {found[n].reason for n in refused} == {"unknown_env"}
     assert {found[n].rewards for n in (1, 2, 4, 5)} == {(1.0, 0.0)}
 
 
@@ -143,19 +130,17 @@ def test_groups_of_long_texts_are_judged_however_many_there_are(verifier):
 
 def test_an_answer_that_nobody_waited_for_is_never_taken_for_that_of_another_group(monkeypatch):
     first, second = mixed_groups(2)
+
+    def interrupted(worker, seconds):
+        raise KeyboardInterrupt
+
     with Verifier(TINY, outside=False) as verifier:
         verifier.start()
-        with monkeypatch.context() as patched:
-
-            def interrupted(worker, seconds):
-                raise KeyboardInterrupt
-
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
             patched.setattr(WorkerProcess, "hear", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                verifier.judge_some([first])
+            verifier.judge_some([first])
         (verdict,) = verifier.judge_some([second])
-        prompt = verifier.prompts([second.task])
-    assert [verdict.prompt] == prompt
+        assert [verdict.prompt] == verifier.prompts([second.task])
 
 
 class Gate(Verifier):
@@ -199,14 +184,12 @@ def test_a_worker_killed_while_idle_costs_nobody_a_verdict():
 
 
 def test_closing_ends_the_worker_and_the_verifier():
-    verifier = Verifier(TINY, outside=False)
-    verifier.start()
-    worker = worker_of(verifier)
-    assert 10.0 < verifier.memory_mib() < 500.0
-    verifier.close()
-    verifier.close()
-    assert not worker.is_running()
-    assert verifier.memory_mib() == 0.0
+    with Verifier(TINY, outside=False) as verifier:
+        verifier.start()
+        worker = worker_of(verifier)
+        assert 10.0 < verifier.memory_mib() < 500.0
+        verifier.close()
+    assert not worker.is_running() and verifier.memory_mib() == 0.0
     with pytest.raises(JudgeRefused, match="closed"):
         verifier.judge(TaskRef("gcd", 0, 1), ["x"])
 
@@ -232,10 +215,9 @@ time.sleep(600)
 
 
 def test_a_node_that_verifies_imports_no_verifier():
-    code = "import node.tasks.verifier.verifier, sys; print(*sys.modules)"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    loaded = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
-    assert not {"reasoning_gym", "sympy", "math_verify", "numpy", "torch"} & set(loaded.split())
+    loaded = python("import node.tasks.verifier.verifier, sys; print(*sys.modules)", check=True)
+    heavy = {"reasoning_gym", "sympy", "math_verify", "numpy", "torch"}
+    assert not heavy & set(loaded.stdout.split())
 
 
 def test_a_catalogue_that_cannot_be_opened_is_said_in_the_words_of_the_catalogue():
@@ -251,5 +233,91 @@ def test_a_worker_that_cannot_start_is_said_with_its_last_words(monkeypatch):
     monkeypatch.setattr("node.tasks.verifier.worker_process.MODULE", "node.tasks.no_such_worker")
     with Verifier(TINY, outside=False) as verifier, pytest.raises(JudgeRefused) as refusal:
         verifier.start()
-    assert refusal.value.reason == "unavailable"
-    assert "no_such_worker" in str(refusal.value)
+    assert refusal.value.reason == "unavailable" and "no_such_worker" in str(refusal.value)
+
+
+GROUPS = [Asked(TaskRef("sums", 0, seed), ["1", "2"]) for seed in range(2)]
+FIRST = {"prompt": "?", "rewards": [1.0, 0.0], "unreadable": 0, "last": False}
+LAST = {**FIRST, "last": True}
+
+
+def heard(*replies: dict[str, Any]) -> list[tuple[Judged, int]]:
+    """What comes of a worker that gives these replies to two groups and ends."""
+    ours, theirs = (Channel(end) for end in socket.socketpair())
+    worker = WorkerProcess(subprocess.Popen(["true"]), ours)
+
+    def bent() -> None:
+        theirs.receive()
+        for reply in replies:
+            theirs.send(reply)
+        theirs.close()
+
+    thread = threading.Thread(target=bent)
+    thread.start()
+    try:
+        return list(answers(worker, GROUPS, each=20.0, together=60.0))
+    finally:
+        thread.join()
+        worker.end()
+
+
+def test_answers_are_taken_to_the_last_one():
+    assert heard(FIRST, LAST) == [(Verdict("?", (1.0, 0.0)), 0)] * 2 and len(heard(LAST)) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prompt": 1},
+        {"rewards": [1.0]},
+        {"rewards": [1.0, 2.0]},
+        {"rewards": [1.0, float("nan")]},
+        {"rewards": [True, 0.0]},
+        {"rewards": None},
+        {"unreadable": 3},
+        {"unreadable": True},
+        {"last": False},
+        {"last": 0},
+    ],
+)
+def test_a_worker_that_answers_nonsense_or_goes_on_or_ends_too_early_is_at_an_end(change):
+    with pytest.raises(WorkerDied) as death:
+        heard(FIRST, {**LAST, **change}, LAST)
+    assert not death.value.ran_out_of_time
+    with pytest.raises(WorkerDied):
+        heard(FIRST)
+
+
+def test_it_agrees_with_the_verifier_on_every_family_and_split(verifier):
+    judge = LocalJudge(TINY)
+    texts = ["7", "12", "tac", " 10", "", "((("]
+    assert judge.start() == verifier.start()
+    for spec in TINY:
+        for split in Split:
+            task = TaskRef(spec.name, len(spec.levels) - 1, 99, split)
+            assert judge.prompts([task]) == verifier.prompts([task])
+            assert judge.judge(task, texts) == verifier.judge(task, texts)
+
+
+def test_it_never_evaluates_text_in_this_process():
+    specs = [s for s in load_catalogue("reasoning-gym") if s.name == "binary_matrix"]
+    with pytest.raises(JudgeRefused, match="evaluates the text of answers"):
+        LocalJudge(specs).judge(TaskRef("binary_matrix", 0, 1), ["__import__('os').abort()"])
+
+
+@pytest.mark.parametrize(("env", "level"), [("no_such_family", 0), (TINY[0].name, 99)])
+def test_what_it_does_not_know_is_refused(env, level):
+    with pytest.raises(JudgeRefused, match=UNKNOWN_ENV):
+        LocalJudge(TINY).judge(TaskRef(env, level, 1), ["1"])
+
+
+def test_turns_taken_in_it_are_answered_at_once_and_never_raise():
+    judge = LocalJudge(load_catalogue("games"))
+    tasks = [TaskRef("guess", 0, 1), TaskRef("gcd", 0, 1), TaskRef("guess", 99, 1)]
+    moves = [Move(number, task, ("500",), final=False) for number, task in enumerate(tasks)]
+    outcomes = judge.play_each(moves)
+    assert all(outcome.done() for outcome in outcomes)
+    answered, unknown, no_level = (outcome.result() for outcome in outcomes)
+    assert isinstance(answered, Answered)
+    assert (unknown.reason, no_level.reason) == (UNKNOWN_ENV, UNKNOWN_ENV)
+    assert judge.waiting == frozenset()

@@ -1,4 +1,4 @@
-"""Which task comes next: by weight, then any level."""
+"""Which level the next tasks have, by how often each was solved."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import json
 import random
 from collections import Counter
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 
 from node.errors import CatalogueError, ConfigError
 from node.tasks.curriculum import (
+    KEPT,
+    Beliefs,
     Curriculum,
     TaskSampler,
     Thompson,
     UniformCurriculum,
     served_levels,
+    teaches,
 )
 from protocol.manifest import EnvSpec
 
@@ -39,13 +43,15 @@ def test_weights_are_relative_and_an_env_left_out_is_never_drawn():
     assert drawn({"gcd": 0.5})["lcm", 0] == 0
 
 
-def test_a_sampler_goes_on_from_its_state_as_json_keeps_it():
-    sampler = TaskSampler(LEVELS, {}, random.Random(3))
-    state = json.loads(json.dumps(sampler.state_dict()))
-    first = [sampler.next() for _ in range(50)]
-    other = TaskSampler(LEVELS, {}, random.Random(4))
-    other.load_state_dict(state)
-    assert [other.next() for _ in range(50)] == first
+@pytest.mark.parametrize("curriculum", [UniformCurriculum, Thompson])
+def test_a_sampler_goes_on_from_its_state_as_json_keeps_it(curriculum):
+    sampler, other = (
+        TaskSampler(LEVELS, {}, random.Random(seed), curriculum(8)) for seed in (3, 4)
+    )
+    for _ in range(20):
+        sampler.observe(sampler.next(), [1.0, 0.0, 0.0])
+    other.load_state_dict(json.loads(json.dumps(sampler.state_dict())))
+    assert [other.next() for _ in range(50)] == [sampler.next() for _ in range(50)]
 
 
 def practised(kind: type[Curriculum], draws: int = 400) -> list[tuple[str, int]]:
@@ -59,28 +65,15 @@ def practised(kind: type[Curriculum], draws: int = 400) -> list[tuple[str, int]]
     return seen
 
 
-def test_a_curriculum_practises_what_is_solved_sometimes():
+def test_a_curriculum_practises_what_is_solved_sometimes_and_never_gives_a_level_up():
     assert practised(UniformCurriculum).count(("lcm", 0)) < 240
     assert practised(Thompson).count(("lcm", 0)) > 320
-
-
-def test_a_curriculum_never_gives_a_level_up():
     assert set(practised(Thompson)[-100:]) == set(LEVELS)
 
 
 def test_a_curriculum_keeps_to_weights():
     sampler = TaskSampler(LEVELS, {"gcd": 1.0}, random.Random(1), Thompson(8))
     assert {env for env, _ in (sampler.next() for _ in range(200))} == {"gcd"}
-
-
-def test_a_curriculum_goes_on_from_its_state_as_json_keeps_it():
-    sampler = TaskSampler(LEVELS, {}, random.Random(3), Thompson(8))
-    for _ in range(20):
-        sampler.observe(sampler.next(), [1.0, 0.0, 0.0])
-    state = json.loads(json.dumps(sampler.state_dict()))
-    other = TaskSampler(LEVELS, {}, random.Random(4), Thompson(8))
-    other.load_state_dict(state)
-    assert [other.next() for _ in range(50)] == [sampler.next() for _ in range(50)]
 
 
 def test_only_levels_with_a_weight_are_left_to_evaluate():
@@ -110,3 +103,37 @@ def test_impossible_weights_are_refused_with_a_remedy(weights, message):
 def test_a_catalogue_of_which_nothing_is_served_says_what_to_do():
     with pytest.raises(CatalogueError, match="none of the swarm's envs is served here: name"):
         TaskSampler([], {}, random.Random(0))
+
+
+GROUP = 8
+LEVEL = ("gcd", 0)
+
+
+def believed(beliefs: Beliefs) -> float:
+    rng = random.Random(0)
+    return fmean(beliefs.draw(LEVEL, rng) for _ in range(4000))
+
+
+def test_nothing_is_believed_of_a_level_that_was_never_seen_or_is_not_practised_any_more():
+    beliefs = Beliefs()
+    assert believed(beliefs) == pytest.approx(0.5, abs=0.02)
+    beliefs.observe(LEVEL, 0.0, GROUP)
+    assert believed(beliefs) == pytest.approx(0.1, abs=0.02)
+    for _ in range(2000):
+        beliefs.tick()
+    assert believed(beliefs) == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.25, 1.0])
+def test_a_constant_success_rate_leads_to_the_known_limit(rate: float) -> None:
+    beliefs = Beliefs()
+    for _ in range(60):
+        beliefs.observe(LEVEL, GROUP * rate, GROUP * (1 - rate))
+    won, lost = (1 + GROUP * share / (1 - KEPT) for share in (rate, 1 - rate))
+    assert believed(beliefs) == pytest.approx(won / (won + lost), abs=0.01)
+
+
+def test_a_group_teaches_most_often_where_half_of_it_is_solved():
+    chances = [teaches(rate / 10, GROUP) for rate in range(11)]
+    assert chances[0] == chances[10] == 0.0 and max(chances) == chances[5]
+    assert chances == pytest.approx(chances[::-1])

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import http.client
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from node.dashboard.access import listen
 from node.dashboard.public_documents import Observed, Page, data, documents, unchanging
 from node.dashboard.public_server import PageServer
 from swarm.common.counters import Counters
+from tests.node.dashboard.browser import Answer, get
 from tests.swarm.census.census_parts import SWARM, Watched, group, key, offer, peer
 from tests.swarm.network_parts import manifest
-
-PATIENCE = 300.0
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What came back."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
 
 
 @dataclass
@@ -34,15 +24,8 @@ class Site:
     counters: Counters
     port: int
 
-    def get(
-        self, path: str, headers: Mapping[str, str] | None = None, method: str = "GET"
-    ) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        with closing(connection):
-            connection.request(method, path, headers=dict(headers or {}))
-            found = connection.getresponse()
-            names = {name.lower(): value for name, value in found.getheaders()}
-            return Answer(found.status, names, found.read())
+    def get(self, path: str, *how: Any, **options: Any) -> Answer:
+        return get(self.port, path, *how, **options)
 
 
 @contextmanager

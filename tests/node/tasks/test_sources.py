@@ -1,21 +1,29 @@
-"""A file of prompts and answers as an env, scored in the worker as every env is."""
+"""Sources of tasks: files of lines, packages of users, what a sandbox may read."""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
+import tomllib
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import psutil
 import pytest
 
 from node.errors import CatalogueError
-from node.tasks.catalogue import Allowed, open_catalogue
+from node.tasks.catalogue import Allowed, load_catalogue, open_catalogue
+from node.tasks.sandbox import sandbox
+from node.tasks.sources import environments, plugins
 from node.tasks.sources.jsonl import file_digest
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec
 from swarm.groups import Split, TaskRef
 from swarm.verification import JudgeRefused
+from tests.node.packages import declare
 
 PAIRS = [(f"{a} over {b}?", rf"\frac{{{a}}}{{{b}}}") for a in range(1, 33) for b in (4, 8)]
 
@@ -33,29 +41,22 @@ def spec(path: Path, *matches: str) -> EnvSpec:
     return EnvSpec("halves", "jsonl", file_digest(path), levels, "{question}", "text")
 
 
-def test_every_line_is_a_task(file):
+def test_every_line_is_a_task_and_training_and_evaluation_share_none(file):
     source = open_catalogue([spec(file, "exact")], {"halves": file})["halves"]
     assert {source.build(0, seed).prompt for seed in range(400)} <= {q for q, _ in PAIRS}
     assert not source.evaluates_text
-
-
-def test_training_and_evaluation_share_no_line(file):
-    source = open_catalogue([spec(file, "exact")], {"halves": file})["halves"]
     train, held_out = ({source.build(0, s, split).prompt for s in range(400)} for split in Split)
     assert train and held_out and not train & held_out
 
 
 def test_exact_wants_the_text_and_numeric_the_value(file):
-    with Verifier(
-        [spec(file, "exact", "numeric")], Allowed({"halves": file}), outside=True
-    ) as verifier:
-        seed = 7
-        question = verifier.prompts([TaskRef("halves", 0, seed)])[0]
+    specs, tasks = [spec(file, "exact", "numeric")], [TaskRef("halves", n, 7) for n in range(2)]
+    with Verifier(specs, Allowed({"halves": file}), outside=True) as verifier:
+        (question,) = verifier.prompts(tasks[:1])
         gold = dict(PAIRS)[question]
         top, bottom = (int(n) for n in gold.removeprefix(r"\frac{").rstrip("}").split("}{"))
         texts = [gold, f" {gold} ", f"{top}/{bottom}", str(top / bottom), "9", "", "no $ number"]
-        exact = verifier.judge(TaskRef("halves", 0, seed), texts)
-        numeric = verifier.judge(TaskRef("halves", 1, seed), texts)
+        exact, numeric = (verifier.judge(task, texts) for task in tasks)
     assert exact.prompt == numeric.prompt == question
     assert exact.rewards == (1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     assert numeric.rewards == (1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0)
@@ -121,10 +122,8 @@ def test_a_bad_line_is_named(tmp_path, content, message):
 @pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "with a byte-order mark"])
 def test_line_ends_of_unicode_and_a_byte_order_mark_break_no_line(tmp_path, mark):
     path = tmp_path / "halves.jsonl"
-    lines = [
-        json.dumps({"prompt": f"{n}\u2028{n}\u2029\x85?", "answer": "1"}, ensure_ascii=False)
-        for n in range(16)
-    ]
+    rows = [{"prompt": f"{n}\u2028{n}\u2029\x85?", "answer": "1"} for n in range(16)]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
     path.write_text(mark + "\r\n".join(lines), encoding="utf-8", newline="")
     source = open_catalogue([spec(path, "exact")], {"halves": path})["halves"]
     assert "\u2028" in source.build(0, 1).prompt
@@ -135,3 +134,76 @@ def test_a_level_is_one_of_two_matches(file, level):
     wrong = EnvSpec("halves", "jsonl", file_digest(file), (level,), "{question}", "text")
     with pytest.raises(CatalogueError, match="match = 'exact'"):
         open_catalogue([wrong], {"halves": file})
+
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "own_task"
+SPECS = load_catalogue(str(EXAMPLE / "sorting.toml"))
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch) -> None:
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
+    ((name, target),) = project["entry-points"]["swarm_node.tasks"].items()
+    monkeypatch.syspath_prepend(EXAMPLE)
+    declare(monkeypatch, tmp_path, name, target)
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_example_is_under_forty_lines_and_drawn_and_scored_in_the_worker():
+    assert len((EXAMPLE / "sorting_task.py").read_text().splitlines()) < 40
+    task = TaskRef("sorting", 1, 5)
+    with Verifier(SPECS, outside=True) as verifier:
+        assert verifier.start() == ("sorting",)
+        (prompt,) = verifier.prompts([task])
+        right = "".join(sorted(word for word in prompt.split() if word.isdigit()))
+        verdict = verifier.judge(task, [right, right[:2], right * 2, right[::-1], ""])
+    assert len(right) == 4 and verdict.prompt == prompt
+    assert verdict.rewards == (1.0, 0.5, 0.5, 0.0, 0.0)
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"version": "2"}, "of version 2, installed is 1"),
+        ({"levels": ("{}",)}, r"'sorting': sorting_task:Sorting fails: .*count"),
+    ],
+)
+def test_another_version_than_the_swarms_and_settings_that_the_task_refuses_are_named(change, told):
+    with pytest.raises(CatalogueError, match=told):
+        open_catalogue([replace(SPECS[0], **change)], {})
+
+
+def test_without_the_package_the_node_says_what_it_cannot_serve(caplog):
+    with Verifier(SPECS, outside=True) as verifier:
+        assert verifier.start() == ()
+    assert "env 'sorting' is not served here: install the package" in caplog.text
+
+
+def test_a_package_that_does_not_say_whether_it_evaluates_text_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "silent.py").write_text(
+        "class Silent:\n    version = '1'\n    levels = 1\n    def __init__(self, _): ...\n"
+    )
+    declare(monkeypatch, tmp_path, "silent", "silent:Silent")
+    with pytest.raises(CatalogueError, match="evaluates_text"):
+        open_catalogue([replace(SPECS[0], name="silent")], {})
+
+
+class Finder:
+    """Finds one module as an editable installation does, which is on no import path."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def find_spec(self, name: str, path: object = None, target: object = None):
+        return spec_from_file_location(name, self._path) if name == self._path.stem else None
+
+
+@pytest.mark.parametrize("group", [plugins.GROUP, environments.GROUP])
+def test_an_editable_package_is_readable_whatever_it_brings(group, tmp_path, monkeypatch):
+    module = tmp_path / "brought_along.py"
+    module.write_text("class Brought: ...\n")
+    points = {group: [EntryPoint("brought", "brought_along:Brought", group)]}
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder(module)])
+    monkeypatch.setattr(sandbox, "entry_points", lambda group: points.get(group, []))
+    assert str(module) in sandbox.readable()

@@ -1,21 +1,60 @@
-"""Loggers of packages that keep runs of many programs, in the real packages where they are here."""
+"""Where rounds are written: sinks, loggers, files that others read meanwhile."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from node.config.registry import LOGGERS
+from node.dashboard.rounds import Rounds
+from node.demo.run import RecordTail
 from node.errors import NodeError
+from node.monitor.history import read_history
 from node.monitor.loggers import figures, run_name
 from node.monitor.record import RoundRecord
+from node.monitor.sinks import Fenced
 from node.storage.run_folder import RunFolder
+from swarm.common.counters import Counters
 from tests.end_to_end.commands import ROOT
+from tests.node.monitor.test_monitor import RECORD
+
+
+class Broken:
+    """Takes nothing but its second record, and cannot be closed."""
+
+    def __init__(self) -> None:
+        self.taken: list[RoundRecord] = []
+        self.mended = False
+
+    def write(self, record: RoundRecord) -> None:
+        if not self.mended:
+            raise UnicodeEncodeError("latin-1", "\u2013", 0, 1, "no such character")
+        self.taken.append(record)
+
+    def close(self) -> None:
+        raise OSError("gone")
+
+
+def test_a_sink_that_fails_is_counted_told_once_and_used_again_when_it_works(caplog):
+    counters, broken = Counters(), Broken()
+    sink = Fenced(broken, counters)
+    for broken.mended in (False, False, True):
+        sink.write(RECORD)
+    sink.close()
+    assert broken.taken == [RECORD]
+    assert counters.snapshot() == {"sink_failures{sink=Broken}": 3.0}
+    assert [r.getMessage()[:13] for r in caplog.records] == ["Broken failed"]
+
 
 MAKE = """
 import sys
@@ -59,9 +98,7 @@ def test_two_run_folders_of_one_name_are_two_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["trackio", "wandb"])
-def test_a_missing_package_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_missing_package_says_how_to_get_it(tmp_path, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(NodeError, match=rf"pip install 'swarm-node\[{name}\]'"):
         LOGGERS.open(name, {}, RunFolder(tmp_path))
@@ -80,18 +117,63 @@ def test_trackio_holds_the_figures_by_round_and_goes_on_after_a_restart(tmp_path
     assert done.stdout == "[(1, 0.25, 2.0), (2, 0.5, 2.0), (3, 0.75, 2.0)]\n", done.stderr
 
 
-@pytest.mark.skipif(not find_spec("wandb"), reason="wandb is not installed")
-def test_wandb_keeps_the_figures_in_the_run_folder_and_nothing_else(tmp_path: Path) -> None:
-    code = 'log("wandb", {"mode": "offline", "run": "mine"}, 1, 2)'
-    done = run(code, tmp_path)
+needs_wandb = pytest.mark.skipif(not find_spec("wandb"), reason="wandb is not installed")
+
+
+@needs_wandb
+def test_wandb_keeps_the_figures_in_the_run_folder_and_nothing_else(tmp_path):
+    done = run('log("wandb", {"mode": "offline", "run": "mine"}, 1, 2)', tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     (kept,) = tmp_path.glob("my-run/wandb/offline-run-*/run-mine.wandb")
     assert b"refused/expired" in kept.read_bytes()
     assert not list(tmp_path.rglob("wandb-metadata.json")), "nothing tells what the machine is"
 
 
-@pytest.mark.skipif(not find_spec("wandb"), reason="wandb is not installed")
-def test_wandb_without_a_login_asks_nobody_and_names_the_way_out(tmp_path: Path) -> None:
+@needs_wandb
+def test_wandb_without_a_login_asks_nobody_and_names_the_way_out(tmp_path):
     done = run('log("wandb", {})', tmp_path)
     assert done.returncode == 1
     assert "nobody is logged in to wandb" in done.stderr and "'offline'" in done.stderr
+
+
+LINES = 3000
+
+
+def written_in_halves(path: Path) -> None:
+    with path.open("ab", buffering=0) as file:
+        for number in range(1, LINES + 1):
+            line = json.dumps(replace(RECORD, round=number).to_dict()).encode() + b"\n"
+            file.write(line[: len(line) // 2])
+            file.write(line[len(line) // 2 :])
+
+
+def followed(path: Path) -> Callable[[], int]:
+    tail = RecordTail(path)
+    return lambda: (tail.look() or [RECORD])[-1].round
+
+
+def drawn(path: Path) -> Callable[[], int]:
+    rounds = Rounds(path)
+
+    def newest() -> int:
+        rounds.look()
+        assert not rounds.damaged
+        return rounds.latest[-1].round if rounds.latest else 0
+
+    return newest
+
+
+def read_whole(path: Path) -> Callable[[], int]:
+    return lambda: len(read_history(path.parent))
+
+
+@pytest.mark.parametrize("reader", [followed, drawn, read_whole])
+def test_a_line_that_is_ended_while_it_is_read_is_read_once_and_whole(reader, tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    newest = reader(path)
+    with ProcessPoolExecutor(1, get_context("spawn")) as processes:
+        writing = processes.submit(written_in_halves, path)
+        while not writing.done():
+            newest()
+        writing.result()
+    assert newest() == LINES

@@ -1,0 +1,332 @@
+"""Commands that show runs, rollouts and peers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.monitor.output import printable
+from node.monitor.record import RoundRecord, lapse, short_ids
+from node.monitor.rollouts import LastRollouts, RolloutsFile
+from node.storage.run_folder import RunFolder
+from protocol.identity import Identity
+from tests.node.conftest import Terminal
+from tests.node.monitor.test_rollouts import OWN, THEIRS
+
+SWARM = "ab" * 32
+LAST = RoundRecord(round=9, policy_step=8, time=1.0, reward_own=0.5)
+
+
+def made(terminal: Terminal, path: str, **status: object) -> RunFolder:
+    """A node that init made, with what it last said of itself."""
+    assert terminal("init", path) == 0
+    folder = RunFolder(Path(path))
+    if status:
+        swarm = {"swarm_name": "sums", "swarm_id": SWARM}
+        folder.write_status({**swarm, "record": LAST.to_dict(), **status})
+    return folder
+
+
+def found(terminal: Terminal, *args: str) -> dict[str, dict]:
+    return {run["path"]: run for run in terminal.json("runs", *args)["runs"]}
+
+
+def test_every_run_folder_is_listed_with_what_is_true_of_its_node(terminal):
+    made(terminal, "fresh")
+    made(terminal, "a/b/done", state="stopped", time=time.time() - 7200.0)
+    made(terminal, "a/died", state="running", time=time.time())
+    works = made(terminal, "a/works", state="running", pid=os.getpid(), time=time.time())
+    Path("a/plain").mkdir()
+    with works.locked():
+        runs = found(terminal)
+        shown = terminal.ok("runs")
+    states = {"a/b/done": "stopped", "a/died": "crashed", "a/works": "running", "fresh": "new"}
+    assert {path: run["state"] for path, run in runs.items()} == states
+    done, fresh = runs["a/b/done"], runs["fresh"]
+    assert (done["swarm_id"], done["round"], done["reward"]) == (SWARM, 9, 0.5)
+    assert done["age_s"] >= 7200.0
+    assert (fresh["swarm_id"], fresh["round"], fresh["reward"], fresh["age_s"]) == (None,) * 4
+    line = next(line for line in shown.splitlines() if "a/b/done" in line)
+    for part in ("stopped", "sums", SWARM[:8] + "…", " 9 ", "0.500", "2 h"):
+        assert part in line
+    assert SWARM not in shown
+
+
+@pytest.mark.parametrize("width", ["20", "40", "60", "80"])
+def test_no_terminal_is_too_narrow_for_whole_figures_and_for_which_run_they_are_of(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, width: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    late = {**LAST.to_dict(), "round": 1012}
+    for path in ("short", "a-folder/of-many/runs-with/a-long-name"):
+        made(terminal, path, state="stopped", time=time.time() - 7200.0, record=late)
+    assert terminal("runs") == 0
+    lines = terminal.out.splitlines()
+    short = next(line for line in lines if line.split()[:1] == ["short"])
+    for shown in (" stopped ", " sums ", SWARM[:8] + "…", " 1012 ", " 0.500 ", " 2 h"):
+        assert shown in short
+    rest = [line.split()[0] for line in lines if line.strip() and line != short]
+    assert "a-folder/of-many/runs-with/a-long-name" in "".join(rest)
+
+
+def test_a_folder_itself_may_be_a_run_and_the_depth_has_a_bound(terminal):
+    made(terminal, "one")
+    made(terminal, "one/two/three")
+    for depth, paths in (("0", {"one"}), ("1", {"one"}), ("2", {"one", "one/two/three"})):
+        assert set(found(terminal, "one", "--depth", depth)) == paths
+    assert set(found(terminal, "one/two/three")) == {"one/two/three"}
+
+
+def test_links_are_not_followed_nor_hidden_folders_entered(terminal):
+    made(terminal, "there/real")
+    made(terminal, "there/.hidden/node")
+    for link, target in (("linked", "there/real"), ("circle", "there")):
+        Path("there", link).symlink_to(Path(target).absolute())
+    assert set(found(terminal, "there")) == {"there/real"}
+
+
+def test_the_size_is_of_what_the_node_keeps(terminal: Terminal) -> None:
+    folder = made(terminal, "node")
+    before = found(terminal)["node"]["size"]
+    assert before == folder.config.stat().st_size + folder.identity.stat().st_size
+    Path("node/somebody-elses").write_bytes(bytes(5000))
+    (folder.checkpoints / "step-00000001").mkdir(parents=True)
+    (folder.checkpoints / "step-00000001" / "model").write_bytes(bytes(1000))
+    Path("node/journal.sqlite-wal").write_bytes(bytes(150))
+    (folder.swarms / SWARM).mkdir(parents=True)
+    (folder.swarms / SWARM / "journal.sqlite").write_bytes(bytes(50))
+    (folder.checkpoints / "link").symlink_to(Path("node/somebody-elses").absolute())
+    link = (folder.checkpoints / "link").lstat().st_size
+    assert found(terminal)["node"]["size"] == before + 1200 + link
+
+
+def test_what_may_not_be_read_is_counted_and_keeps_nothing_else_from_being_listed(
+    terminal, monkeypatch
+):
+    """Not even root, who runs some tests, may look into the folder."""
+    Path("closed").mkdir()
+    scandir = os.scandir
+
+    def refuse(folder: Path) -> object:
+        if Path(folder) == Path("closed"):
+            raise PermissionError(13, "Permission denied", str(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    made(terminal, "node")
+    told = terminal.json("runs")
+    assert [run["path"] for run in told["runs"]] == ["node"] and told["unread"] == ["closed"]
+
+
+def test_a_run_that_says_nonsense_is_counted_as_well(terminal):
+    made(terminal, "node")
+    made(terminal, "odd").status.write_text("{")
+    made(terminal, "strange").status.write_text("[[1, 2, 3]]")
+    assert "node" in terminal.ok("runs") and "odd" not in terminal.out
+    assert "2 folders could not be read, such as odd" in terminal.err
+
+
+def test_nothing_found_and_no_such_folder_are_told_apart(terminal):
+    assert "no run folders" in terminal.ok("runs")
+    assert "no such folder: nowhere" in terminal.fails(2, "runs", "nowhere")
+
+
+def test_a_checkpoint_that_a_running_node_takes_away_meanwhile_is_no_error(terminal, monkeypatch):
+    draft = made(terminal, "node").checkpoints / "draft"
+    draft.mkdir(parents=True)
+    (draft / "model").write_bytes(bytes(1000))
+    walk = os.walk
+
+    def walk_and_lose(top: Path, **options: object) -> list:
+        seen = list(walk(top, **options))
+        shutil.rmtree(top, ignore_errors=True)
+        return seen
+
+    monkeypatch.setattr(os, "walk", walk_and_lose)
+    assert found(terminal)["node"]["size"] > 0
+
+
+def identity(name: str) -> Identity:
+    return Identity.from_seed(name.encode().ljust(32, b"."))
+
+
+def peer(whose: str, /, **changes: Any) -> dict[str, Any]:
+    link = {"connected": True, "link": "direct", "round_trip_s": 0.0123, "clock_ahead_s": -0.25}
+    swarm = {"swarm_id": SWARM, "policy_step": 4, "bytes_in": 2048, "bytes_out": 10, "admitted": 3}
+    times = {"heard": time.time() - 3.0, "admitted_at": time.time() - 600.0, "seed": False}
+    refused = {"reward_mismatch": 2, "expired": 1}
+    standing = {"refused": refused, "strikes": 2.0, "banned": False}
+    return {"peer_id": identity(whose).peer_id, **link, **swarm, **times, **standing, **changes}
+
+
+def meet(node: RunFolder, *peers: dict[str, Any], **status: object) -> list[dict[str, Any]]:
+    """Write a status that names these peers."""
+    node.write_status({"swarm_id": SWARM, "peers": peers, "peer_id": "12D3KooWme", **status})
+    return list(peers)
+
+
+def rows(terminal: Terminal, peers: list[dict[str, Any]], *arguments: str) -> list[str]:
+    """The line of each peer in the table."""
+    lines = terminal.ok("peers", *arguments, *AT).splitlines()
+    return [next(line for line in lines if p["peer_id"][:14] in line) for p in peers]
+
+
+AT = ("--config", "node")
+
+
+@pytest.fixture
+def met(node: RunFolder) -> list[dict[str, Any]]:
+    sam = peer("sam", seed=True, admitted=0, admitted_at=None, refused={})
+    mallory = peer("mallory", swarm_id="cd" * 32, admitted=0, admitted_at=None)
+    return meet(node, peer("anna"), sam, mallory)
+
+
+@pytest.mark.parametrize("width", ["20", "45", "70", "80", "200"])
+def test_no_terminal_is_too_narrow_for_a_whole_line_of_whose_it_is(
+    terminal, met, monkeypatch, width
+):
+    monkeypatch.setenv("COLUMNS", width)
+    shown = terminal.ok("peers", *AT)
+    for each, short in zip(met, short_ids([p["peer_id"] for p in met]), strict=True):
+        assert len(short) == 15 and each["peer_id"] not in shown
+        assert [line for line in shown.splitlines() if f" {short} " in line]
+    assert all(column in shown for column in ("when", "admitted", "strikes", "refused"))
+
+
+def test_the_table_says_who_is_a_seed_and_when_each_was_heard_and_admitted_last(terminal, met):
+    anna, sam, mallory = rows(terminal, met)
+    assert "seed" not in anna and " seed " in sam and " another swarm " in mallory
+    assert "s / 10 min" in anna and "s / –" in sam
+
+
+def test_a_common_swarm_has_a_line_a_peer_in_80_columns(terminal, node, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    now = time.time()
+    sam = peer("sam", seed=True, heard=now, admitted=0, admitted_at=None, refused={})
+    anna = peer("anna", bytes_in=68_400, bytes_out=71_400, heard=now, admitted_at=now, refused={})
+    peers = meet(node, sam, anna)
+    lines = terminal.ok("peers", *AT).splitlines()
+    assert len([line for line in lines if line.strip()]) == 2 + len(peers), terminal.out
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("cut", ["peer id", "as the table has it", "author", "whole"])
+def test_a_beginning_that_only_one_has_shows_it_in_full(terminal, met, cut):
+    anna = identity("anna")
+    shown = short_ids([each["peer_id"] for each in met])[0]
+    ways = {"peer id": shown.rstrip("…"), "as the table has it": shown, "whole": anna.peer_id}
+    given = {**ways, "author": anna.author.hex()[:8]}[cut]
+    assert terminal("peers", given, *AT) == 0
+    for expected in (anna.peer_id, anna.author.hex(), "2.0 kB", "reward_mismatch 2", "10 min"):
+        assert expected in terminal.out
+    gone = dict.fromkeys(("link", "round_trip_s", "clock_ahead_s"))
+    assert terminal.json("peers", given, *AT) == {**met[0], "connected": False, **gone}
+
+
+@pytest.mark.parametrize(("given", "said"), [("12D3", "several peers"), ("12D3KooWx0", "no peer")])
+def test_a_beginning_of_several_or_of_none_is_refused_and_the_choices_are_named(
+    terminal, met, given, said
+):
+    assert said in terminal.refuses(2, "peers", given, *AT)
+    assert all(each["peer_id"] in terminal.err for each in met)
+
+
+def test_a_status_of_an_earlier_release_is_shown_as_far_as_it_goes(terminal, node):
+    new = {"heard", "admitted_at", "seed", "swarm_id", "policy_step"}
+    meet(node, {key: value for key, value in peer("anna").items() if key not in new})
+    assert "– / –" in terminal.ok("peers", *AT) and terminal("peers", "12D3", *AT) == 0
+
+
+@pytest.mark.parametrize(
+    ("ids", "most", "shown"),
+    [
+        (["abcd", "abxy"], 2, ["abc…", "abx…"]),
+        (["abcd", "abcd", "bcde"], 2, ["ab…", "ab…", "bc…"]),
+        (["ab", "abc"], 2, ["ab", "abc"]),
+        (["abc"], 3, ["abc"]),
+    ],
+)
+def test_ids_are_cut_where_they_differ_and_no_sooner(ids, most, shown):
+    assert short_ids(ids, most) == shown and short_ids([]) == []
+
+
+def test_a_span_of_time_is_told_in_the_unit_that_fits():
+    units = {0: "0 s", 59: "59 s", 60: "1 min", 7200: "2 h", 86400: "24 h", 2e5: "2 days"}
+    assert {seconds: lapse(seconds) for seconds in units} == units
+
+
+def test_a_peer_is_shown_as_it_is_connected_while_the_node_runs(terminal, node):
+    peers = [peer("anna"), peer("rita", link="relayed"), peer("gus", link=None, connected=False)]
+    with node.locked():
+        meet(node, *peers, state="running", pid=os.getpid(), time=time.time())
+        anna, rita, gus = rows(terminal, peers)
+        assert " relayed " in rita and "relayed" not in anna + gus
+        assert "yes, through a relay" in terminal.ok("peers", peers[1]["peer_id"], *AT)
+        assert "yes, directly" in terminal.ok("peers", peers[0]["peer_id"], *AT)
+        assert "12.3 ms" in terminal.out and "0.25 s behind, give or take 0.006 s" in terminal.out
+    assert "relayed" not in terminal.ok("peers", *AT), "a stopped node is connected to nobody"
+
+
+@pytest.mark.parametrize("width", ["20", "45", "80", "200"])
+def test_two_of_one_name_stand_beside_their_ids_on_any_terminal(terminal, node, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", width)
+    names = {"anna": "anna", "mallory": "anna", "ben": None}
+    peers = meet(node, *(peer(whose, name=name) for whose, name in names.items()))
+    lines = terminal.ok("peers", *AT).splitlines()
+    for at, beginning in enumerate(short_ids([each["peer_id"] for each in peers])):
+        (line,) = [line for line in lines if f" {beginning} " in f" {line} "]
+        assert (" anna " in line) == (at < 2)
+
+
+def test_a_name_is_cut_in_the_table_and_whole_with_the_line_where_one_is_shown(terminal, node):
+    told = {"name": "安" * 40, "line": "Two old laptops.", "model": "tiny", "version": "0.1.0"}
+    anna, ben = meet(node, peer("anna", **told), peer("ben"))
+    assert "安" * 7 in terminal.ok("peers", *AT) and "安" * 8 not in terminal.out
+    assert "Two old laptops" not in terminal.out
+    shown = terminal.ok("peers", anna["peer_id"], *AT).splitlines()
+    assert dict(line.split(maxsplit=2)[1:] for line in shown if "its " in line) == told
+    assert "its " not in terminal.ok("peers", ben["peer_id"], *AT)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\x1b]0;owned\x07",
+        "one\ntwo",
+        "\u202eanna",
+        "[link=https://x]anna[/]",
+        "\u2066a\u2069",
+        "\t",
+    ],
+)
+def test_a_name_that_no_peer_could_tell_does_nothing_in_the_table_either(terminal, node, text):
+    hostile = dict.fromkeys(("name", "line", "model", "version"), text)
+    _, eve = meet(node, peer("anna", name="anna"), peer("eve", **hostile))
+    for arguments in ([], [eve["peer_id"]]):
+        shown = terminal.ok("peers", *arguments, *AT)
+        assert all(c.isprintable() or c == "\n" for c in shown)
+        (line,) = [line for line in shown.splitlines() if eve["peer_id"][:14] in line]
+        assert arguments or printable(text)[:12] in line.partition("…")[2]
+    assert terminal.json("peers", *AT)[1]["name"] == text
+
+
+def test_the_last_ones_are_shown_and_printed_as_json(terminal, node):
+    last = LastRollouts()
+    last.add([*(replace(OWN, round=n) for n in range(1, 7)), THEIRS])
+    RolloutsFile(node.rollouts, last).write(LAST)
+    lines = terminal.ok("rollouts", *AT).splitlines()
+    shown = [",".join(line.split(",")[:2]) for line in lines if line[0] != " "]
+    assert shown == ["round 5, own", "round 6, own", "round 7, external by 12D3KooWGBdmqRrD…"]
+    assert "Calculate 3 + 4." in terminal.out and "\x1b" not in terminal.out
+    assert terminal.json("rollouts", *AT, "-n", "1") == [asdict(THEIRS)]
+
+
+def test_a_node_without_a_round_says_when_there_will_be_some(terminal, node):
+    told = f"no rollouts yet in: {node.root}. A node keeps some from its first round on."
+    assert terminal.refuses(1, "rollouts", *AT) == f"error: {told}"

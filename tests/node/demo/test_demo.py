@@ -1,0 +1,172 @@
+"""The demo: what it reads of its nodes and draws."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from node.demo import run as run_module
+from node.demo.run import DemoSettings, RecordTail, node_overrides, opening
+from node.demo.summary import (
+    LINE_SECONDS,
+    Paced,
+    SwarmView,
+    draw,
+    summarise_node,
+    summarise_swarm,
+    table,
+)
+from node.monitor.record import RoundRecord
+from node.monitor.terminal import Terminal
+from tests.node.monitor.test_monitor import RECORD
+
+QUIET = [RoundRecord(number, 0, 0.0, None) for number in (1, 2)]
+BUSY = [replace(QUIET[0], reward_own=0.25, informative_own=0.5, reward_eval=0.125), QUIET[1]]
+
+
+def shown(what: object) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(what)
+    return console.file.getvalue()
+
+
+def test_a_node_that_measured_nothing_has_dashes_and_no_part_in_the_means(tmp_path: Path) -> None:
+    nodes = [summarise_node(name, "", "tiny", rows) for name, rows in (("a", QUIET), ("b", BUSY))]
+    summary = summarise_swarm("5eed" * 8, nodes, 1.0, tmp_path / "chart.png")
+    told = json.loads(summary.as_json(), parse_constant=pytest.fail)
+    assert told["nodes"][0]["reward_first"] is None
+    assert (told["reward_first"], told["eval_last"]) == (0.25, 0.125)
+    text = shown(table(summary))
+    assert "– → –" in text and "0.25 → 0.25" in text and "0.12 → 0.12" in text
+
+
+def test_a_swarm_at_work_shows_means_of_the_rounds_that_measured() -> None:
+    text = shown(SwarmView(2, 2, Console(height=40)).render({"a": QUIET, "b": BUSY}))
+    quiet, busy = (line.split() for line in text.splitlines() if line.strip()[:2] in ("a ", "b "))
+    assert quiet[:6] == ["a", "2", "–", "–", "–", "–"]
+    assert busy[:6] == ["b", "2", "0.250", "–", "0.125", "50%"]
+
+
+def test_rounds_that_measured_nothing_are_no_points_of_the_chart(tmp_path):
+    draw({"a": QUIET, "b": BUSY}, tmp_path / "chart.png")
+    assert (tmp_path / "chart.png").stat().st_size > 0
+
+
+def line(number: int) -> str:
+    return json.dumps(replace(RECORD, round=number).to_dict()) + "\n"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metrics.jsonl"
+
+
+def rounds(followed: RecordTail) -> list[int]:
+    return [record.round for record in followed.look()]
+
+
+def test_what_is_added_is_found_and_a_half_line_waits(path: Path) -> None:
+    followed = RecordTail(path)
+    assert rounds(followed) == []
+    with path.open("a") as file:
+        file.write(line(1) + line(2)[:9])
+        file.flush()
+        assert rounds(followed) == [1]
+        file.write(line(2)[9:] + line(3))
+        file.flush()
+        assert rounds(followed) == [1, 2, 3]
+    assert rounds(followed) == [1, 2, 3]
+
+
+def test_what_was_read_is_not_read_again_and_a_file_in_its_place_adds_its_new_rounds(path):
+    followed = RecordTail(path)
+    path.write_text(line(1))
+    followed.look()
+    with path.open("r+") as file:
+        file.write("x")
+        file.seek(0, 2)
+        file.write(line(2) + line(3))
+    assert rounds(followed) == [1, 2, 3]
+    thinned = path.with_name("thinned")
+    thinned.write_text(line(1) + line(3) + line(4))
+    thinned.replace(path)
+    assert rounds(followed) == [1, 2, 3, 4]
+
+
+def test_no_more_is_kept_than_can_be_shown(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "KEPT", 5)
+    path.write_text("".join(map(line, range(1, 21))))
+    assert rounds(RecordTail(path)) == [16, 17, 18, 19, 20]
+
+
+SAID_BEFORE = 5
+"""Lines: what runs, how to join, where the address is broken in two, and where to look."""
+
+
+def terminal() -> Terminal:
+    console = Terminal()
+    console.file, console.width, console.height = io.StringIO(), 80, 24
+    return console
+
+
+def history(rounds: int, **changes: object) -> list[RoundRecord]:
+    return [replace(RECORD, round=n, **changes) for n in range(1, rounds + 1)]
+
+
+@pytest.mark.parametrize("nodes", [4, 13, 14, 64])
+def test_how_to_join_stays_in_sight_whatever_the_number_of_nodes(nodes: int) -> None:
+    console = terminal()
+    records = {f"node-{n}": history(3) for n in range(1, nodes + 1)}
+    console.print(SwarmView(0, nodes, console).render(records))
+    lines = console.file.getvalue().splitlines()
+    assert SAID_BEFORE + len(lines) <= console.height
+    rows = [line for line in lines if line.strip().startswith("node-")]
+    told = [line.strip() for line in lines if "more" in line]
+    assert len(rows) == min(nodes, 13)
+    assert told == ([f"{nodes - 13} more"] if nodes > 13 else [])
+
+
+def test_a_line_tells_of_all_nodes_and_before_the_first_round_that_they_start():
+    busy = history(40, reward_own=0.25, reward_eval=0.5)
+    other = history(44, reward_own=0.75, reward_external=None)
+    records = {"node-1": busy, "node-2": other, "node-3": []}
+    told = "reward 0.500 | external 0.500 (3.0 of 4) | held-out 0.500 | 2 of 3 at work"
+    assert SwarmView(150, 3, terminal()).line(records) == f"rounds 40 to 44 of 150 | {told}"
+    assert "rounds 40 to 44 |" in SwarmView(0, 3, terminal()).line(records)
+    assert SwarmView(150, 2, terminal()).line({"a": [], "b": []}) == "starting | 0 of 2 at work"
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then():
+    shown, now = [], [0.0]
+    show = Paced(shown.extend, lambda: now[0])
+    for name, seconds in (("a", 0.0), ("b", 1.0), ("c", LINE_SECONDS), ("d", LINE_SECONDS + 1.0)):
+        now[0] = 100.0 + seconds
+        show({name: []})
+    assert shown == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("tty", "expected"), [(False, "starting | 0 of 2 at work"), (True, "reward by round")]
+)
+def test_a_pipe_gets_lines_and_a_terminal_a_table(tty: bool, expected: str) -> None:
+    console = Console(file=io.StringIO(), force_terminal=tty, width=80, height=24)
+    with SwarmView(0, 2, console).shown() as show:
+        show({"node-1": [], "node-2": []})
+    assert expected in console.file.getvalue()
+
+
+def test_the_first_words_say_how_long_it_goes_on():
+    until, limited = (opening(DemoSettings(rounds=rounds), Path("here")) for rounds in (0, 30))
+    assert until == "a swarm of 4 and a seed in here, until Ctrl-C"
+    assert limited.endswith(", to round 30; with --rounds 0 it goes on until Ctrl-C")
+
+
+@pytest.mark.parametrize(("rounds", "every"), [(150, 10), (30, 2), (5, 1), (0, 10)])
+def test_a_node_is_evaluated_now_and_then_also_without_a_last_round(rounds, every):
+    keys = node_overrides(DemoSettings(rounds=rounds), 0, 1)
+    assert (keys["schedule.rounds"], keys["schedule.eval_every"]) == (rounds, every)

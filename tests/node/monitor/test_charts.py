@@ -1,0 +1,143 @@
+"""Curves, charts and tables of runs."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.monitor.history import ENDINGS, MEASURES, Curve, Measure, draw_runs, run_table, window_for
+from node.monitor.record import BARS, PLAIN_BARS, RoundRecord
+from node.monitor.terminal import Terminal
+from tests.node.monitor.test_monitor import RECORD, rounds
+
+
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=40, unique=True).map(sorted),
+    st.integers(1, 30),
+)
+def test_a_smoothed_value_is_the_mean_of_what_was_measured_in_the_rounds_around(numbers, window):
+    points = [(n, float(n * n % 17)) for n in numbers]
+    smooth = Curve.of(points).smoothed(window)
+    assert list(smooth.rounds) == numbers
+    for number, value in zip(numbers, smooth.values, strict=True):
+        near = [v for n, v in points if -window / 2 < n - number <= window / 2]
+        assert value == pytest.approx(sum(near) / len(near))
+
+
+def test_a_curve_has_no_value_outside_of_what_was_measured():
+    curve = Curve.of([(2, 1.0), (4, 3.0)])
+    assert curve.at(np.array([1.0, 2.0, 3.0, 4.0, 5.0])) == [None, 1.0, 2.0, 3.0, None]
+    assert Curve.of([]).smoothed(9).at(np.array([1.0])) == [None]
+
+
+def measure(title: str) -> Measure:
+    return next(each for each in MEASURES if each.title == title)
+
+
+def test_rounds_without_a_value_are_no_zeros():
+    history = [replace(RECORD, round=n, reward_eval=0.5 if n == 3 else None) for n in range(1, 5)]
+    curve = Curve.measured(measure("reward, held-out"), history)
+    assert (list(curve.rounds), list(curve.values)) == ([3.0], [0.5])
+
+
+def test_the_external_share_is_of_all_groups_of_the_update():
+    share = measure("external share")
+    assert share.of(RECORD) == 3 / 8
+    assert share.of(replace(RECORD, groups_own=0, groups_external=0)) is None
+
+
+def test_the_longest_run_decides_how_much_is_smoothed():
+    assert window_for([rounds(10)]) == 1 and window_for([rounds(10), rounds(400)]) == 20
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_chart_is_written_in_the_format_of_its_ending(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"chart{ending}"
+    draw_runs({"run": rounds(30)}, 1, path)
+    assert path.read_bytes().startswith(MAGIC[ending])
+
+
+MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+PLAIN_TEXT = matplotlib.rc_context({"svg.fonttype": "none"})
+
+
+@PLAIN_TEXT
+def test_a_chart_names_every_run_as_it_is_called(tmp_path):
+    names = ["cost $5_{", "_hidden", *(f"node-{n}" for n in range(12))]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draw_runs(dict.fromkeys(names, rounds(5)), 3, path := tmp_path / "chart.svg")
+    shown = path.read_text(encoding="utf-8")
+    for name in ("cost $5_{", "./_hidden", *names[2:]):
+        assert f">{name}<" in shown
+    assert "mean of 3 rounds" in shown
+
+
+@PLAIN_TEXT
+def test_a_chart_has_a_panel_for_what_any_run_measured(tmp_path):
+    runs, path = {"a": rounds(5)}, tmp_path / "chart.svg"
+    for evaluated in (False, True):
+        draw_runs(runs, 1, path)
+        shown = path.read_text(encoding="utf-8")
+        assert "reward, own" in shown and ("held-out" in shown) == evaluated
+        runs["b"] = [replace(RECORD, reward_eval=0.5)]
+
+
+def drawn(runs: dict[str, list[RoundRecord]], width: int, *, encoding: str = "utf-8") -> list[str]:
+    """The lines of a table in a terminal of so many columns."""
+    terminal = Terminal()
+    terminal.file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="strict")
+    terminal.width = width
+    terminal.print_table(run_table(runs, 1, terminal))
+    terminal.file.seek(0)
+    return terminal.file.read().splitlines()
+
+
+CLIMB = [replace(RECORD, round=n + 1, reward_own=n / 7) for n in range(8)]
+"""Rounds whose own reward goes from 0 to 1, a bar at a time."""
+
+
+def line_of(lines: list[str], start: str) -> str:
+    return next(line for line in lines if line.strip(" |").startswith(start))
+
+
+def test_a_run_is_drawn_as_bars_with_its_ends_beside_them_and_no_measure_as_an_empty_line():
+    shown = line_of(drawn({"run": CLIMB}, 100), "reward, own")
+    assert shown.split() == ["reward,", "own", BARS, "0.000", "1.000", "1.000"]
+    shown = line_of(drawn({"run": rounds(3)}, 100), "reward, held-out")
+    assert shown.split() == ["reward,", "held-out"]
+
+
+def test_runs_share_the_rounds_and_the_scale() -> None:
+    lines = drawn({"long": CLIMB, "half": CLIMB[:4]}, 100)
+    assert "rounds 1 to 8" in lines[1] and BARS in line_of(lines, "reward, own")
+    behind = lines[lines.index(line_of(lines, "reward, own")) + 1]
+    name, bars, *figures = behind.split()
+    assert (name, figures) == ("half", ["0.000", "0.429", "0.429"])
+    assert bars == BARS[:4]
+
+
+def test_an_encoding_without_the_bars_gets_plain_ones():
+    lines = drawn({"run": CLIMB}, 100, encoding="latin-1")
+    assert PLAIN_BARS in line_of(lines, "reward, own") and "\n".join(lines).isascii()
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    lines = drawn({"first": rounds(500), "a name " * 20: rounds(300)}, width)
+    assert max(map(len, lines)) <= width and len([line for line in lines if BARS[-1] in line]) >= 2
+
+
+def test_a_narrow_terminal_gets_whole_figures_and_names_in_wider_lines() -> None:
+    lines = drawn({"first": CLIMB, "second-run": CLIMB}, 40)
+    first = line_of(lines, "reward, own")
+    assert first.split() == ["reward,", "own", "first", BARS, "0.000", "1.000", "1.000"]
+    assert "second-run" in lines[lines.index(first) + 1]

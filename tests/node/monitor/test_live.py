@@ -1,0 +1,95 @@
+"""What is drawn while a node starts, and how long a run still takes."""
+
+from __future__ import annotations
+
+import io
+import logging
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from node.monitor import live as module
+from node.monitor.live import ROUNDS, PlainLines, Remaining, Stages
+from node.monitor.record import RoundRecord
+from node.monitor.terminal import Terminal
+from swarm.common.util import duration
+from tests.node.monitor.test_monitor import RECORD, panel_of
+
+
+class Paper(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def paper(monkeypatch: pytest.MonkeyPatch) -> Paper:
+    """Keeps what is drawn on a terminal."""
+    monkeypatch.setenv("TERM", "xterm")
+    screen = Terminal()
+    screen.file, screen.is_interactive = Paper(), True
+    monkeypatch.setattr(module, "Terminal", lambda: screen)
+    return screen.file
+
+
+@pytest.mark.parametrize("quiet", [False, True], ids=["looked at", "JSON is printed"])
+def test_each_stage_stands_in_the_log_and_is_drawn_at_once_where_somebody_looks(
+    paper, caplog, quiet
+):
+    caplog.set_level(logging.INFO)
+    with closing(Stages(quiet=quiet)) as stages:
+        stages.begin("joining the swarm")
+        stages.begin("loading tiny")
+    for stage in ("joining the swarm", "loading tiny"):
+        assert (f"starting: {stage}" in paper.getvalue()) != quiet
+    assert not quiet or paper.getvalue() == ""
+    assert caplog.messages == ["start: joining the swarm", "start: loading tiny"]
+
+
+def test_an_error_gives_the_terminal_back(paper):
+    with pytest.raises(RuntimeError), closing(Stages()) as stages:
+        stages.begin("loading tiny")
+        raise RuntimeError
+    hidden, shown = (paper.getvalue().rfind(f"\x1b[?25{end}") for end in "lh")
+    assert shown > hidden >= 0, "the cursor is back"
+    stages.close()
+
+
+def done(number: int, seconds: float) -> RoundRecord:
+    return replace(RECORD, round=number, seconds={"total": seconds})
+
+
+def test_a_time_is_in_the_unit_that_suits_it():
+    minutes = {119.0: "119 s", 120.0: "2 min", 720.0: "12 min", 7199.0: "120 min"}
+    units = {0.2: "1 s", **minutes, 7200.0: "2 h", 172_800.0: "2 days"}
+    assert {seconds: duration(seconds) for seconds in units} == units
+
+
+def test_the_rest_is_estimated_from_the_mean_round() -> None:
+    remaining = Remaining(40)
+    remaining.after(done(9, 10.0))
+    assert remaining.after(done(10, 20.0)) == "about 8 min left"
+
+
+def test_rounds_of_long_ago_count_no_more() -> None:
+    remaining = Remaining(200)
+    remaining.after(done(1, 1e6))
+    told = [remaining.after(done(n, 6.0)) for n in range(2, ROUNDS + 2)]
+    assert told[-1] == f"about {duration((200 - ROUNDS - 1) * 6.0)} left"
+
+
+def test_nothing_is_left_at_the_end_or_where_the_limit_was_lowered_and_no_end_is_no_estimate():
+    for limit, number in ((40, 40), (40, 41), (0, 10)):
+        assert Remaining(limit).after(done(number, 10.0)) == ""
+    assert Remaining(40).after(replace(RECORD, seconds={})) == ""
+
+
+def test_the_panel_and_the_lines_show_it():
+    shown = panel_of(done(10, 20.0), rounds=40)
+    assert "10 of 40, about 10 min left, policy step 6" in shown
+    lines = PlainLines(40, plain := Console(file=io.StringIO(), width=20))
+    lines.write(done(10, 20.0))
+    lines.write(done(40, 20.0))
+    first, last = plain.file.getvalue().splitlines()
+    assert first.endswith("| about 10 min left") and "left" not in last

@@ -1,0 +1,310 @@
+"""Output: printable on any terminal, and lasting when a reader leaves."""
+
+from __future__ import annotations
+
+import ast
+import io
+import logging
+import os
+import pty
+import shlex
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.table import Table
+from rich.text import Text
+
+from node.cli.program import app
+from node.monitor import output
+from node.monitor.logs import start_logging
+from node.monitor.output import COMMANDS, MOST, as_typed, guard_terminal, printable, say, say_on
+from node.monitor.terminal import Terminal
+from tests.node.monitor.test_monitor import RECORD, panel_of
+from tests.parsing import parse
+
+ROOT = Path(__file__).resolve().parents[3]
+HERE = {**os.environ, "PYTHONPATH": str(ROOT)}
+ACTS = "\x1b]0;owned\x07\x1b[2J\r\nforged\x9b31m\x7f\u202eevil\u2066\u2028\u200b\x00\ud800"
+SPEAKS = {"node/monitor/output.py", "node/monitor/terminal.py"}
+# These write JSON, whose strings are ASCII, or texts of this program alone.
+JSON = {"node/cli/options.py", "node/cli/demo.py", "node/cli/program.py", "node/monitor/sinks.py"}
+CHILDREN = {"experiments/worker.py", "node/engines/process/worker.py"}
+
+
+def test_only_characters_that_do_something_are_replaced():
+    assert printable("héllo, 世界 ½ 🙂 [bold] \\x1b") == "héllo, 世界 ½ 🙂 [bold] \\x1b"
+    assert printable("a\x1b[31mb\nc\u202ed") == r"a\x1b[31mb\nc\u202ed"
+
+
+@given(st.text(st.characters(codec=None), max_size=200))
+def test_whatever_comes_in_what_goes_out_is_printable(text):
+    shown = printable(text)
+    assert shown.isprintable() and printable(shown) == shown
+    shown.encode()
+
+
+def test_a_long_text_is_cut_and_says_so():
+    shown = printable("\x1b" * 1_000_000)
+    assert len(shown) <= 4 * MOST + 40 and shown.endswith("(996000 characters more)")
+
+
+def test_a_line_is_said_as_one_line(capsys):
+    say(ACTS)
+    shown = capsys.readouterr().out
+    assert shown.count("\n") == 1 and shown.strip().isprintable()
+
+
+def test_pieces_of_a_text_are_said_one_behind_the_other(capsys):
+    for piece in ("an ", "answer\n", ACTS):
+        say_on(piece)
+    shown = capsys.readouterr().out
+    assert shown.startswith("an answer\n") and shown.replace("\n", "").isprintable()
+
+
+@pytest.fixture
+def root_logger():
+    root = logging.getLogger()
+    before = root.handlers[:], root.level, logging.lastResort, threading.excepthook
+    yield root
+    for handler in root.handlers:
+        handler.close()
+    root.handlers[:], root.level, logging.lastResort, threading.excepthook = before
+
+
+def complain(words: str) -> None:
+    """A message and a stack trace, both with somebody's words in it."""
+    try:
+        raise ValueError(words)
+    except ValueError:
+        logging.getLogger("swarm.test").exception("peer %s, %r", words, words)
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_no_message_and_no_stack_trace_forges_a_line_of_the_log(
+    tmp_path, capsys, root_logger, debug
+):
+    start_logging(tmp_path / "node.log", "info", debug=debug)
+    complain("x\n2026-01-01 00:00:00,000 WARNING node: forged" + ACTS)
+    written = (tmp_path / "node.log").read_text()
+    first, *trace = written.splitlines()
+    assert "peer x" in first and trace
+    assert all(line.startswith("  ") for line in trace), "a record begins at the margin"
+    for text in (written, capsys.readouterr().err):
+        assert text and text.replace("\n", "").isprintable()
+
+
+def complain_aloud() -> None:
+    raise ValueError(ACTS)
+
+
+def test_messages_without_a_log_and_errors_of_threads_are_printable_too(capsys, root_logger):
+    root_logger.handlers[:] = []
+    guard_terminal()
+    complain(ACTS)
+    thread = threading.Thread(target=complain_aloud, name=f"slow {ACTS[:4]}")
+    thread.start()
+    thread.join()
+    shown = capsys.readouterr().err
+    assert "peer \\x1b" in shown and "thread slow \\x1b]0; ended" in shown
+    assert shown.replace("\n", "").isprintable()
+
+
+def test_a_table_shows_names_with_escapes_and_markup_as_they_are():
+    link = "[link=https://evil.example]click[/link] [/] :skull:"
+    table = Table("[/]" + ACTS, title=ACTS)
+    for cell in (ACTS, link, Text(ACTS)):
+        table.add_row(cell)
+    terminal = Terminal()
+    terminal.file, terminal.width = io.StringIO(), 200
+    for thing in (table, ACTS, "[/nothing]"):
+        terminal.print(thing)
+    shown = terminal.file.getvalue()
+    assert shown.replace("\n", "").isprintable()
+    for part in (link, "[/nothing]", r"\x1b]0;"):
+        assert part in shown
+
+
+def test_a_live_panel_takes_any_title():
+    terminal = Terminal()
+    terminal.file = io.StringIO()
+    shown = panel_of(RECORD, title="[/]" + ACTS, rounds=3, console=terminal)
+    assert r"\x1b]0;" in shown and shown.replace("\n", "").isprintable()
+
+
+PRINTS = {"print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write", "Console"}
+PRINTS |= {"logging.Formatter", "traceback.print_exc", "Text.from_markup"}
+
+
+def test_nothing_is_shown_but_through_these_two_files():
+    """Who prints by another way shows what strangers wrote as they wrote it."""
+    for path in [
+        p for layer in ("node", "swarm", "protocol") for p in (ROOT / layer).rglob("*.py")
+    ]:
+        name = path.relative_to(ROOT).as_posix()
+        if name not in SPEAKS | JSON | CHILDREN:
+            calls = (n for n in ast.walk(parse(path.read_text())) if isinstance(n, ast.Call))
+            assert not PRINTS & {ast.unparse(call.func) for call in calls}, name
+
+
+PROGRAM = """
+import logging, sys
+from node.monitor.output import drop_what_fails, last
+from node.monitor.terminal import Terminal
+logging.basicConfig(filename=sys.argv[1], level="INFO")
+last()
+if "drop" in sys.argv:
+    drop_what_fails()
+for number in range(3):
+    print("\u2013", number, flush=True)
+    Terminal().print("\u2502", number)
+    sys.stdin.readline()
+print("done", file=sys.stderr)
+"""
+
+
+def started(log: Path, output: int, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(log), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**HERE, **environment},
+    )
+
+
+def test_a_character_that_the_encoding_lacks_is_spelled_out(tmp_path):
+    with started(tmp_path / "log", subprocess.PIPE, PYTHONIOENCODING="latin-1") as node:
+        out, err = node.communicate("\n\n\n", timeout=300)
+    assert node.returncode == 0, err
+    assert out.splitlines()[:2] == ["\\u2013 0", "\\u2502 0"]
+
+
+@pytest.mark.parametrize("opened", [os.pipe, pty.openpty], ids=["a pipe", "a terminal"])
+def test_a_reader_that_goes_away_ends_nothing_and_is_told_once(tmp_path, opened):
+    ours, theirs = opened()
+    with started(tmp_path / "log", theirs) as node:
+        os.close(theirs)
+        assert os.read(ours, 64)
+        os.close(ours)
+        _, err = node.communicate("\n\n\n", timeout=300)
+    assert (node.returncode, err) == (0, "done\n")
+    assert (tmp_path / "log").read_text().count("nobody reads descriptor 1") == 1
+
+
+FULL = Path("/dev/full")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no device that is full")
+
+
+def on_a_full_disk(log: Path, *arguments: str) -> tuple[int, str]:
+    """Exit status and standard error of the program."""
+    with FULL.open("wb") as full, started(log, full.fileno(), *arguments) as node:
+        _, err = node.communicate("\n\n\n", timeout=300)
+    return node.returncode, err
+
+
+@needs_full
+def test_output_on_a_full_disk_is_an_error_with_a_remedy_and_fails_once(tmp_path):
+    status, err = on_a_full_disk(tmp_path / "log")
+    *_, last = err.splitlines()
+    assert status == 1, "not 120, of a second failure when Python ends"
+    assert "cannot write to standard output (No space left on device). Free some space" in last
+
+
+@needs_full
+def test_a_node_whose_output_is_on_a_full_disk_goes_on_and_says_so_once(tmp_path):
+    assert on_a_full_disk(tmp_path / "log", "drop") == (0, "done\n")
+    text = "descriptor 1 cannot be written (No space left on device): what is shown is lost"
+    assert (tmp_path / "log").read_text().count(text) == 1
+
+
+def run(code: str, *arguments: str, **streams: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, text=True, env=HERE, timeout=300, **streams)
+
+
+@needs_full
+@pytest.mark.parametrize("end", ["", "\n"], ids=["not flushed", "flushed"])
+def test_a_command_on_a_full_disk_is_one_line_and_fails(end):
+    code = (
+        "import typer; from node.cli import program\n"
+        f"program.app.command('shown')(lambda: print('words', end={end!r}, flush={bool(end)}))\n"
+        "raise SystemExit(program.main(lambda: False))"
+    )
+    with FULL.open("wb") as full:
+        done = run(code, "shown", stdout=full, stderr=subprocess.PIPE)
+    failed = "cannot write to standard output (No space left on device)"
+    told = f"error: {failed}. Free some space there, or send it to another place.\n"
+    assert (done.returncode, done.stderr) == (1, told)
+
+
+@needs_full
+def test_nothing_is_said_on_a_standard_error_that_is_being_written(tmp_path):
+    code = (
+        "import logging, sys; from node.monitor.output import last\n"
+        "last()\n"
+        "from pathlib import Path; from node.monitor.logs import start_logging\n"
+        "start_logging(Path(sys.argv[1]), 'info', debug=True)\n"
+        "print('words', file=sys.stderr)"
+    )
+    with FULL.open("wb") as full:
+        assert run(code, str(tmp_path / "log"), stderr=full).returncode == 0
+    assert (tmp_path / "log").read_text().count("descriptor 2 cannot be written") == 1
+
+
+INSTALLED = Path(sys.executable).parent / "swarm-node"
+
+
+@pytest.fixture(autouse=True)
+def _ask_again() -> None:
+    output.program.cache_clear()
+
+
+def test_a_command_stays_short_where_the_shell_finds_this_program(monkeypatch) -> None:
+    monkeypatch.setenv("PATH", f"{INSTALLED.parent}{os.pathsep}{os.defpath}")
+    assert as_typed("next: swarm-node join --peers A") == "next: swarm-node join --peers A"
+
+
+def test_every_command_is_known() -> None:
+    groups = {group.name for group in app.registered_groups}
+    assert set(COMMANDS) == groups | {command.name for command in app.registered_commands}
+
+
+@pytest.mark.parametrize("path", ["", "/nowhere"])
+def test_a_command_is_named_by_its_path_where_the_shell_does_not_find_it(
+    monkeypatch, path, tmp_path
+):
+    monkeypatch.setenv("PATH", path)
+    typed = as_typed("swarm-node --version")
+    assert Path(shlex.split(typed)[0]).is_absolute()
+    ran = subprocess.run(["/bin/sh", "-c", typed], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("swarm-node ")
+
+
+def test_another_program_of_the_same_name_is_not_taken_for_this_one(monkeypatch, tmp_path):
+    other = tmp_path / "swarm-node"
+    other.write_text("#!/bin/sh\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert as_typed("swarm-node join") == f"{shlex.quote(str(INSTALLED))} join"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Install swarm-node again.",
+        "my-swarm-node join",
+        "/opt/bin/swarm-node join",
+        "swarm-node.service runs",
+        "https://example.org/swarm-node join",
+    ],
+)
+def test_what_is_no_command_stays_as_it_is(monkeypatch, text: str) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert as_typed(text) == text

@@ -1,0 +1,337 @@
+"""Founding and finding swarms; the manifest that a node joined is the one it keeps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from node.config.config import Config
+from node.errors import ConfigError, NodeError
+from node.network import pinned_manifest as module
+from node.network.founding import bounds_for, caution, found_swarm, frame_weight
+from node.network.pinned_manifest import NAMED, found_nearby, pinned_manifest
+from node.storage.run_folder import RunFolder
+from protocol.codec import MAX_FRAME_BYTES
+from protocol.errors import BadSchema, TooLarge, TooManyItems
+from protocol.frame import check_batch, open_frame, pack, seal
+from protocol.identity import Identity
+from protocol.manifest import Manifest, open_manifest, swarm_id
+from protocol.messages import MANIFEST_STREAM
+from swarm.common.clock import SystemClock
+from swarm.common.counters import Counters
+from swarm.lan.discovery import Discovery
+from swarm.lan.multicast import MulticastUnavailable
+from swarm.lan.sighting import Sighting
+from swarm.transport.memory import MemoryNetwork, MemoryTransport
+from swarm.transport.transport import HandlerLimits
+from tests.long_answers import batch, long_group
+from tests.swarm.network_parts import EPOCH_SECONDS, ORIGIN, MemorySwarm, manifest
+
+ANNA = Identity.from_seed(b"anna".ljust(32, b"."))
+HERE, THERE = (found_swarm(ANNA, name=name) for name in ("here", "there"))
+
+
+def peer_id(name: str) -> str:
+    return Identity.from_seed(name.encode().ljust(32, b".")).peer_id
+
+
+def address(name: str) -> str:
+    """Where a peer of this name could be."""
+    return f"/ip4/10.0.0.5/tcp/31337/p2p/{peer_id(name)}"
+
+
+async def serve(network: MemoryNetwork, peer_id: str, signed: bytes) -> None:
+    """Start a peer that hands out this manifest."""
+    peer = MemoryTransport(network, peer_id)
+    await peer.start()
+
+    async def answer(asker: str, request: bytes) -> bytes:
+        return signed
+
+    peer.handle(MANIFEST_STREAM, answer, HandlerLimits(64, 8, 8))
+
+
+class Street:
+    """A node whose folder is pinned to a swarm, and a peer of each of some swarms."""
+
+    def __init__(self, folder: Path, *swarms: bytes, pinned: bool = True) -> None:
+        self.folder = RunFolder(folder)
+        if pinned:
+            self.folder.manifest.write_bytes(HERE)
+        self._network = MemoryNetwork(SystemClock(), 0)
+        self._swarms = swarms
+
+    def join(self, silent: bool = False, wanted: str = "") -> Sequence[str]:
+        """What the node is told, with the address of every peer in its configuration."""
+        return asyncio.run(self._join(silent, wanted))
+
+    async def _join(self, silent: bool, wanted: str) -> Sequence[str]:
+        names = ["nobody"] * silent + [f"peer {n}" for n in range(len(self._swarms))]
+        for name, signed in zip(names[silent:], self._swarms, strict=True):
+            await serve(self._network, peer_id(name), signed)
+        node = MemoryTransport(self._network, "node")
+        await node.start()
+        peers = [address(name) for name in names]
+        config = Config.with_overrides({"network.peers": peers, "network.swarm": wanted})
+        signed, notes = await pinned_manifest(config, self.folder, ANNA, node)
+        assert signed == HERE
+        return notes
+
+
+def test_a_folder_of_one_swarm_that_is_taken_to_a_peer_of_another_says_so(tmp_path):
+    told = " ".join(Street(tmp_path, THERE).join())
+    here, there = (swarm_id(each).hex()[:16] for each in (HERE, THERE))
+    assert here in told and there in told
+    for way in (f"--swarm {there}", "--config NEW"):
+        assert f"swarm-node join {way} --peers {address('peer 0')}" in told
+
+
+def test_one_peer_of_its_own_swarm_is_enough_and_strangers_are_named(tmp_path):
+    notes = Street(tmp_path, THERE, HERE).join()
+    assert [note for note in notes if swarm_id(THERE).hex()[:16] not in note] == []
+
+
+def test_peers_that_do_not_answer_keep_nobody_from_going_on_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.2)
+    assert Street(tmp_path).join(silent=True) == ()
+    assert "belongs to swarm" in Street(tmp_path, THERE).join(silent=True)[-1]
+
+
+@pytest.mark.parametrize("told", [b"", b"nonsense", HERE[:40], THERE[:-1]])
+def test_a_peer_that_hands_out_no_manifest_keeps_nobody_from_starting(tmp_path, told):
+    assert all("belongs to swarm" not in note for note in Street(tmp_path, told, HERE).join())
+    Street(tmp_path, told).join()
+
+
+@pytest.mark.parametrize("digits", [8, 63, 64])
+@pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "fetched"])
+def test_a_swarm_is_known_by_the_beginning_of_its_id(tmp_path, pinned, digits):
+    street = Street(tmp_path, HERE, pinned=pinned)
+    street.join(wanted=swarm_id(HERE).hex()[:digits])
+    assert street.folder.manifest.read_bytes() == HERE
+
+
+@pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "fetched"])
+def test_the_beginning_of_another_swarms_id_is_refused_and_what_is_here_is_named(tmp_path, pinned):
+    street = Street(tmp_path, HERE, pinned=pinned)
+    here, there = (swarm_id(each).hex() for each in (HERE, THERE))
+    with pytest.raises(ConfigError, match=rf"network\.swarm.*belongs to swarm {here}"):
+        street.join(wanted=there[:8])
+    assert street.folder.manifest.exists() == pinned
+
+
+def test_a_beginning_that_two_swarms_share_is_refused_and_both_are_named(tmp_path, monkeypatch):
+    ids = {HERE: bytes(4) + b"h" * 28, THERE: bytes(4) + b"t" * 28}
+    monkeypatch.setattr(module, "swarm_id", ids.get)
+    street = Street(tmp_path, HERE, THERE, pinned=False)
+    with pytest.raises(ConfigError, match="write more digits") as refused:
+        street.join(wanted="0" * 8)
+    assert all(each.hex() in str(refused.value) for each in ids.values())
+    assert not street.folder.manifest.exists()
+    street.join(wanted=ids[HERE].hex()[:10])
+    assert street.folder.manifest.read_bytes() == HERE
+
+
+T = TypeVar("T")
+
+
+def seen(number: int, swarm: str) -> Sighting:
+    return Sighting(peer_id(f"peer {number}"), swarm, f"10.0.0.{number}", 31337)
+
+
+class Heard(Discovery):
+    """A local network on which some names are heard, each until it was dialled."""
+
+    def __init__(self, transport: MemoryTransport, sightings: list[Sighting]) -> None:
+        super().__init__(transport, (), SystemClock(), Counters())
+        self._sightings = sightings
+
+    async def look(self, swarm: str = "") -> list[Sighting]:
+        now, self._sightings = self._sightings, []
+        return [each for each in now if each.swarm.startswith(swarm)]
+
+
+class Deaf(Heard):
+    """A machine without multicast."""
+
+    async def look(self, swarm: str = "") -> list[Sighting]:
+        raise MulticastUnavailable(
+            "no multicast DNS at 10.0.0.1: no route; set network.lan = false"
+        )
+
+
+Use = Callable[[Discovery, MemoryTransport], Awaitable[T]]
+
+
+def search(
+    *manifests: bytes, wanted: str = "", lies: str = "", kind: type[Heard] = Heard
+) -> tuple[bytes, str]:
+    """What a node finds where there is a member of each of some swarms; as :func:`among`."""
+    return among(lambda lan, node: found_nearby(lan, node, wanted, 2.0), manifests, lies, kind)
+
+
+def among(use: Use[T], manifests: Sequence[bytes], lies: str = "", kind: type[Heard] = Heard) -> T:
+    """What is made of a network with a member of each of some swarms.
+
+    Args:
+        lies: swarm that all of them announce.
+    """
+
+    async def run() -> T:
+        network = MemoryNetwork(SystemClock(), 0)
+        for number, signed in enumerate(manifests, 1):
+            await serve(network, peer_id(f"peer {number}"), signed)
+        sightings = [seen(n, lies or swarm_id(s).hex()) for n, s in enumerate(manifests, 1)]
+        node = MemoryTransport(network, "node")
+        await node.start()
+        return await use(kind(node, sightings), node)
+
+    return asyncio.run(run())
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SETTLE_SECONDS", 0.2)
+    monkeypatch.setattr(module, "LOCAL_LOOK_SECONDS", 0.05)
+
+
+def test_the_one_swarm_that_is_there_is_joined():
+    signed, address = search(HERE, HERE)
+    assert signed == HERE and address in [seen(n, "").address for n in (1, 2)]
+
+
+def test_of_several_swarms_none_is_chosen_and_all_are_named() -> None:
+    with pytest.raises(ConfigError, match="name one with --swarm ID") as refused:
+        search(HERE, THERE)
+    assert all(swarm_id(each).hex() in str(refused.value) for each in (HERE, THERE))
+
+
+@pytest.mark.parametrize("digits", [8, 64])
+def test_of_several_swarms_the_one_asked_for_is_joined(digits: int) -> None:
+    assert search(HERE, THERE, wanted=swarm_id(THERE).hex()[:digits])[0] == THERE
+
+
+def test_a_peer_that_mallory_has_announce_another_swarm_than_its_own_is_not_joined() -> None:
+    with pytest.raises(NodeError, match="no member of any swarm was found on the local network"):
+        search(HERE, lies=swarm_id(THERE).hex())
+    with pytest.raises(NodeError, match="no member of a swarm"):
+        search(HERE, wanted=swarm_id(THERE).hex(), lies=swarm_id(THERE).hex())
+
+
+@pytest.mark.parametrize("told", [b"", b"nonsense", HERE[:-1]])
+def test_a_peer_that_hands_out_no_manifest_keeps_nobody_from_joining_another(told: bytes) -> None:
+    assert search(told, HERE, lies=swarm_id(HERE).hex())[0] == HERE
+
+
+def test_mallory_with_many_swarms_gets_a_bounded_line() -> None:
+    swarms = [found_swarm(ANNA, name=f"mallory {n}") for n in range(3 * NAMED)]
+    with pytest.raises(ConfigError, match=f"and {2 * NAMED} more") as refused:
+        search(*swarms)
+    assert sum(swarm_id(each).hex() in str(refused.value) for each in swarms) == NAMED
+
+
+def test_where_nobody_is_or_nothing_can_be_heard_the_remedy_is_named() -> None:
+    with pytest.raises(NodeError, match="swarm-node found --name NAME, then the same command"):
+        search()
+    with pytest.raises(NodeError, match=r"no multicast DNS at 10\.0\.0\.1.*--peers"):
+        search(kind=Deaf)
+
+
+def test_a_node_is_told_where_its_swarm_was_found_and_stays_in_it(tmp_path):
+    config, folder = Config.with_overrides({"network.lan": True}), RunFolder(tmp_path)
+
+    async def pin(lan: Discovery, node: MemoryTransport) -> tuple[bytes, tuple[str, ...]]:
+        return await pinned_manifest(config, folder, ANNA, node, lan)
+
+    signed, (note,) = among(pin, [HERE])
+    assert signed == HERE == folder.manifest.read_bytes()
+    assert note == f"found this swarm on the local network, at {seen(1, '').address}"
+    assert among(pin, [THERE]) == (HERE, ())
+
+
+BOUNDED = ("max_frame_bytes", "max_text_bytes", "max_completions")
+SWARM = bytes(32)
+
+
+def founded(tokens: int, answers: int) -> Manifest:
+    bounds = bounds_for(tokens, answers)
+    return manifest(**{name: getattr(bounds, name) for name in BOUNDED})
+
+
+@pytest.mark.parametrize(("tokens", "answers"), [(2_048, 8), (8_192, 8), (4_096, 16)])
+def test_a_group_of_long_answers_goes_whole_through_a_frame_of_the_proposed_size(tokens, answers):
+    agreed, group = founded(tokens, answers), long_group(tokens, answers)
+    assert not pack([group], agreed.max_frame_bytes).oversize
+    frame = seal(batch(group), ANNA, SWARM)
+    assert len(frame) <= frame_weight(tokens, answers) <= agreed.max_frame_bytes
+    opened = open_frame(frame, SWARM, agreed).batch.groups[0]
+    for sent, got in zip(group.completions, opened.completions, strict=True):
+        assert sent.segments[0].text == got.segments[0].text
+        assert sent.segments[0].tokens.ids == got.segments[0].tokens.ids
+
+
+def test_the_usual_bounds_refuse_what_the_proposed_ones_take():
+    group, many = long_group(8_192, 8), batch(long_group(8, 72))
+    with pytest.raises(TooLarge):
+        open_frame(seal(batch(group), ANNA, SWARM), SWARM, manifest())
+    assert pack([group], manifest().max_frame_bytes).oversize
+    with pytest.raises(TooManyItems, match="72 completions, limit 64"):
+        check_batch(many, manifest())
+    check_batch(many, founded(8, 72))
+
+
+def test_short_answers_leave_a_manifest_as_it_is():
+    manifests = (
+        open_manifest(found_swarm(ANNA, name="s", answers=answers))
+        for answers in (bounds_for(64, 8), None)
+    )
+    short, usual = ([getattr(each, name) for name in BOUNDED] for each in manifests)
+    assert short == usual
+
+
+def test_a_founder_is_refused_what_no_frame_can_hold_and_told_what_can() -> None:
+    with pytest.raises(BadSchema, match="answer_tokens: 64 answers of 8192 tokens") as refused:
+        bounds_for(8_192, 64)
+    said = str(refused.value)
+    most, fewer = (int(said.split(before)[1].split()[0]) for before in ("take ", "groups of "))
+    assert bounds_for(most, 64).max_frame_bytes <= MAX_FRAME_BYTES
+    assert bounds_for(8_192, fewer).max_frame_bytes <= MAX_FRAME_BYTES
+    for tokens, answers in ((most + 1, 64), (8_192, fewer + 1), (0, 8), (64, 1), (64, 1_025)):
+        with pytest.raises(BadSchema):
+            bounds_for(tokens, answers)
+
+
+def test_a_node_is_told_which_keys_make_groups_too_large_for_its_swarm() -> None:
+    usual = manifest()
+    assert caution(usual, 64, 8) == ""
+    said = caution(usual, 4_096, 8)
+    for word in ("engine.max_new_tokens = 4096", "engine.group_size = 8", "max_frame_bytes"):
+        assert word in said
+    assert "swarm-node found --answer-tokens 4096 --group-size 8" in said
+    assert caution(founded(4_096, 8), 4_096, 8) == ""
+    assert "max_completions" in caution(usual, 64, 65)
+    assert "max_frame_bytes" in caution(usual, 1 << 17, 2)
+    assert "max_text_bytes" in caution(usual, 5_000, 2)
+
+
+@pytest.mark.parametrize(("agreed", "whole"), [(founded(8_192, 8), True), (manifest(), False)])
+def test_long_answers_reach_another_pool_and_what_they_lose_is_counted(agreed, whole):
+    async def scenario() -> None:
+        swarm = MemorySwarm(**{name: getattr(agreed, name) for name in BOUNDED})
+        anna, ben = await swarm.join("anna"), await swarm.join("ben")
+        epoch = int(swarm.clock.time() // EPOCH_SECONDS)
+        anna.outbox.put([replace(long_group(8_192, 8), epoch=epoch)], ORIGIN)
+        for _ in range(4):
+            await swarm.step()
+            await swarm.clock.advance(EPOCH_SECONDS / 4)
+        assert anna.count("groups_without_tokens") == int(not whole)
+        (pooled,) = ben.pool.consume(ben.pool.fresh(), 1)
+        told = [each.segments[0].tokens for each in pooled.group.completions]
+        assert [len(each.ids) if each else 0 for each in told] == [8_192 * whole] * 8
+
+    asyncio.run(scenario())

@@ -1,0 +1,353 @@
+"""What a machine can do with a model."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+
+from node.config.config import Config, load, write_config
+from node.doctor.machine import check_model_memory
+from node.errors import ConfigError
+from node.plan import model_shape as module
+from node.plan.choice import Choice, choose, fits, rungs
+from node.plan.machine import GIB, Machine, this_machine
+from node.plan.memory import Workload, estimate, laid_out
+from node.plan.model_shape import (
+    by_sizes,
+    check_memory,
+    help_for,
+    in_files,
+    least,
+    least_weights,
+    shape_of,
+)
+from node.plan.plan import plan, probed
+from node.plan.speed import estimated, random_policy
+from node.policy.model_source import PolicyError, shipped_folder
+from node.run.preflight import check_start
+from node.storage.run_folder import RunFolder
+from tests.node.plan.hardware_table import PAGE, drawn, shape
+from tests.node.plan.shapes import LLAMA_3B, QWEN3_MOE, QWEN_HALF, REAL, laptop, with_gpu, written
+from tests.node.programs import python
+
+MACHINES = {
+    "laptop": laptop(16),
+    "small GPU": with_gpu(8),
+    "GPU": with_gpu(24),
+    "large GPU": with_gpu(80, memory=256),
+}
+
+
+def chosen(name: str, machine: Machine) -> Choice:
+    return choose(shape(name), machine, "some/model", 512)
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("name", REAL)
+def test_what_is_chosen_fits_and_loads_as_a_node_toml(name, machine, tmp_path):
+    try:
+        choice = chosen(name, machine)
+    except ConfigError as error:
+        assert "free" in error.remedy and "--task-tokens" in error.remedy
+        return
+    assert fits(choice.estimate, machine) and choice.estimate.peak("memory") <= machine.free
+    assert choice.estimate.peak("device") <= machine.device.free
+    assert choice.estimate.disk <= machine.disk
+    write_config(tmp_path / "node.toml", choice.config)
+    assert load(tmp_path / "node.toml") == choice.config
+
+
+def test_half_a_billion_fits_a_laptop_and_eight_billion_a_large_gpu():
+    assert not chosen("qwen-half", laptop(16)).config.policy.lora_rank
+    assert chosen("qwen3-8b", with_gpu(80, 256)).config.policy.dtype == "bfloat16"
+    with pytest.raises(ConfigError, match=r"policy\.model: .*main memory would be needed"):
+        chosen("qwen3-8b", laptop(8))
+
+
+def test_where_memory_is_scarce_the_ladder_goes_down():
+    def place(memory: float) -> int:
+        words = chosen("qwen-1.5", laptop(memory)).rung.words
+        return [rung.words for rung in rungs(laptop(memory))].index(words)
+
+    steps = [place(memory) for memory in (64, 32, 24, 16)]
+    assert steps == sorted(steps) and steps[0] == 0 < steps[-1]
+
+
+def test_a_cpu_without_instructions_for_it_trains_in_half_precision_last_of_all():
+    new = laptop(16)
+    old = replace(new, device=replace(new.device, flops={"float32": 1.7e11, "bfloat16": 4e9}))
+    dtypes = [chosen("qwen-half", machine).config.policy.dtype for machine in (old, new)]
+    assert dtypes == ["float32", "bfloat16"]
+
+
+def test_too_little_disk_keeps_fewer_checkpoints_and_then_is_refused():
+    each = chosen("qwen-half", laptop(16)).estimate.disk / 4 / GIB
+    few = chosen("qwen-half", laptop(16, disk=2.5 * each)).config.schedule
+    assert (few.keep_checkpoints, few.keep_best) == (1, 0)
+    with pytest.raises(ConfigError, match=r"schedule\.keep_checkpoints: .*of disk.*are free"):
+        chosen("qwen-half", laptop(16, disk=each))
+
+
+@given(
+    st.sampled_from(sorted(REAL)),
+    st.floats(1.05, 4.0),
+    st.sampled_from(["cpu", "cuda"]),
+    st.fixed_dictionaries(
+        {
+            "policy.dtype": st.sampled_from(["float32", "bfloat16"]),
+            "policy.lora_rank": st.sampled_from([0, 16]),
+            "learner.offload": st.booleans(),
+            "learner.optimizer": st.sampled_from(["adamw", "adamw8bit"]),
+            "learner.gradient_checkpointing": st.booleans(),
+            "schedule.mode": st.sampled_from(["alternate", "overlap"]),
+        }
+    ),
+)
+def test_a_larger_model_never_takes_less(name, factor, device, keys):
+    config = Config.with_overrides(keys)
+    small = estimate(shape(name), config, device=device, prompt=128)
+    large = estimate(shape(name).scaled(factor), config, device=device, prompt=128)
+    assert large.disk > small.disk
+    for place in ("memory", "device"):
+        assert large.peak(place) >= small.peak(place)
+    assert large.peak("memory") + large.peak("device") > small.peak("memory") + small.peak("device")
+
+
+@given(st.sampled_from(sorted(REAL)), st.integers(64, 4096), st.integers(64, 4096))
+def test_longer_answers_never_take_less(name, first, second):
+    def peak(tokens: int) -> int:
+        keys = {"learner.micro_batch_tokens": 65536, "engine.max_new_tokens": tokens}
+        told = estimate(shape(name), Config.with_overrides(keys), device="cpu", prompt=64)
+        return told.peak("memory")
+
+    assert peak(min(first, second)) <= peak(max(first, second))
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_more_memory_never_chooses_a_dearer_way(name):
+    words = [rung.words for rung in rungs(laptop())]
+
+    def place(memory: float) -> int:
+        try:
+            return words.index(chosen(name, laptop(memory, disk=1e5)).rung.words)
+        except ConfigError:
+            return len(words)
+
+    places = [place(memory) for memory in (8, 16, 32, 64, 128, 1024)]
+    assert places == sorted(places, reverse=True) and places[-1] == 0
+
+
+def test_weights_in_8_bits_take_a_quarter_of_the_copy_and_are_written_with_sooner() -> None:
+    name, machine = "qwen-half", laptop()
+    whole, rounded = (
+        Config.with_overrides({"engine.kind_options": {"int8": int8}}) for int8 in (False, True)
+    )
+    assert laid_out(shape(name), rounded) * 4 == laid_out(shape(name), whole)
+    work = Workload.of(rounded, shape(name), 64)
+    speeds = [estimated(shape(name), each, work, machine.device).write for each in (whole, rounded)]
+    assert speeds[0] < speeds[1]
+
+
+def test_what_is_not_free_is_not_planned_with():
+    busy = replace(laptop(64), free=laptop(16).free)
+    assert fits(chosen("qwen-1.5", busy).estimate, laptop(16))
+
+
+@pytest.fixture
+def sixteen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of 16 GiB, half of them free, with no swap and no GPU."""
+    monkeypatch.setattr(module, "main_memory", lambda: (16 * GIB, 8 * GIB))
+    monkeypatch.setattr(module, "gpu_memory", lambda _: 0)
+    monkeypatch.setattr(module.psutil, "swap_memory", lambda: SimpleNamespace(total=0))
+
+
+def config_of(folder: Path, **keys: object) -> Config:
+    named = {key.replace("__", "."): value for key, value in keys.items()}
+    return Config.with_overrides({"policy.model": str(folder), **named})
+
+
+def there(folder: Path) -> Path:
+    """With weights, of which nobody reads more than that they are there."""
+    (folder / "pytorch_model.bin").write_bytes(b"weights")
+    return folder
+
+
+@pytest.mark.parametrize("name", [name for name in REAL if name != "qwen3-moe"])
+def test_sizes_tell_nearly_all_weights_and_never_more(name: str) -> None:
+    config, parameters, _ = REAL[name]
+    assert 0.999 * parameters < by_sizes(config) <= parameters
+
+
+def test_of_an_unknown_family_sizes_tell_nothing() -> None:
+    assert by_sizes(QWEN3_MOE) == by_sizes({}) == by_sizes({"model_type": "llama"}) == 0
+
+
+@pytest.mark.parametrize("model", ["tiny", "tiny-wide", "tiny-working"])
+def test_files_tell_all_weights(model: str) -> None:
+    folder = shipped_folder(model)
+    assert in_files(folder) == least_weights(folder) == shape_of(folder, model).parameters
+
+
+def test_files_are_counted_shard_by_shard_without_what_no_text_needs(tmp_path: Path) -> None:
+    save_file({"model.a": torch.zeros(3, 5)}, tmp_path / "model-00001-of-00002.safetensors")
+    parts = {"model.b": torch.zeros(7), "vision_tower.c": torch.zeros(100)}
+    save_file(parts, tmp_path / "model-00002-of-00002.safetensors")
+    assert in_files(tmp_path) == 22
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"\xff" * 16, b"\x02\0\0\0\0\0\0\0[]", b'\x09\0\0\0\0\0\0\0{"a": 1 }']
+)
+def test_a_damaged_file_counts_as_nothing(damage: bytes, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(damage)
+    assert in_files(tmp_path) == 0
+
+
+@pytest.mark.parametrize("lora", [0, 16])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw8bit"])
+@pytest.mark.parametrize("mode", ["alternate", "overlap"])
+def test_the_least_is_never_above_the_estimate(lora, dtype, optimizer, mode, tmp_path, sixteen):
+    keys = {"policy__lora_rank": lora, "policy__dtype": dtype, "learner__optimizer": optimizer}
+    config = config_of(written(tmp_path, QWEN_HALF), **keys, schedule__mode=mode)
+    told = estimate(shape_of(tmp_path, "half"), config, device="cpu", prompt=1)
+    assert 0 < least(config, least_weights(tmp_path)).memory < told.peak("memory")
+
+
+def test_what_cannot_fit_is_refused_with_keys_that_make_it_fit(tmp_path, sixteen):
+    folder = there(written(tmp_path / "model", LLAMA_3B))
+    with pytest.raises(ConfigError, match=r"policy\.model: .*3\.21 billion.*Set policy\.") as told:
+        check_start(config_of(folder), RunFolder(tmp_path / "run"))
+    assert "policy.lora_rank = 16" in told.value.remedy
+    check_memory(config_of(folder, policy__dtype="bfloat16", policy__lora_rank=16))
+
+
+def test_where_nothing_helps_a_smaller_model_is_named(tmp_path, sixteen, monkeypatch):
+    monkeypatch.setattr(module, "main_memory", lambda: (GIB, GIB))
+    config = config_of(written(tmp_path, LLAMA_3B))
+    assert "smaller model" in help_for(config)
+
+
+def test_what_fits_only_into_what_others_use_is_a_warning(tmp_path: Path, sixteen: None) -> None:
+    half = written(tmp_path, QWEN_HALF | {"num_hidden_layers": 36})
+    assert check_memory(config_of(half)).tight
+    assert check_model_memory(config_of(half)).level == "warn"
+    assert check_model_memory(Config()).level == "ok"
+    large = written(tmp_path / "large", LLAMA_3B)
+    assert check_model_memory(config_of(large)).level == "fail"
+
+
+def test_a_start_that_is_tight_is_logged_and_goes_on(tmp_path, sixteen, caplog):
+    half = there(written(tmp_path / "model", QWEN_HALF | {"num_hidden_layers": 36}))
+    check_start(config_of(half), RunFolder(tmp_path / "run"))
+    (line,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert "of which less is free now" in line
+
+
+def test_a_gpu_is_asked_for_what_is_on_it(tmp_path, sixteen, monkeypatch):
+    half = config_of(written(tmp_path, QWEN_HALF), policy__dtype="bfloat16")
+    weights = least_weights(tmp_path)
+    on_cpu = least(half, weights)
+    assert (on_cpu.device, on_cpu.there[1]) == (0, 0)
+    monkeypatch.setattr(module, "gpu_memory", lambda _: 4 * GIB)
+    on_gpu = least(half, weights)
+    assert (on_gpu.device, on_gpu.memory, on_gpu.fits) == (on_cpu.memory, 0, False)
+    assert "learner.offload = true" in help_for(half) or "adamw8bit" in help_for(half)
+
+
+def test_what_cannot_be_counted_is_let_through(tmp_path: Path, sixteen: None) -> None:
+    folder = written(tmp_path, {"model_type": "own-family"})
+    assert json.loads((folder / "config.json").read_text())
+    assert check_memory(config_of(folder)).weights == 0
+
+
+def test_join_says_so_before_torch_is_loaded(tmp_path):
+    there(written(tmp_path / "model", LLAMA_3B | {"num_hidden_layers": 1_000_000}))
+    watch = (
+        "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules));"
+        "from node.cli.main import run; run()"
+    )
+    model = f"policy.model={tmp_path / 'model'}"
+    ended = python(watch, "join", "--set", model, cwd=tmp_path)
+    assert ended.returncode == 2
+    assert "of main memory with these settings, and this machine has" in ended.stderr
+    assert "smaller model" in ended.stderr and ended.stdout.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_parameters_are_counted_as_the_makers_count_them(name: str, tmp_path: Path) -> None:
+    config, parameters, active = REAL[name]
+    shape = shape_of(written(tmp_path, config), name)
+    assert (shape.parameters, shape.active) == (parameters, active)
+
+
+@pytest.mark.parametrize("model", ["tiny", "tiny-wide"])
+def test_parameters_are_those_of_the_model_that_is_loaded(model):
+    folder = shipped_folder(model)
+    loaded, shape = AutoModelForCausalLM.from_pretrained(folder), shape_of(folder, model)
+    assert shape.parameters == loaded.num_parameters()
+    assert shape.vocabulary == loaded.get_input_embeddings().num_embeddings
+
+
+def test_an_adapter_is_as_large_as_counted(tmp_path: Path) -> None:
+    from node.config.learning import PolicySection
+    from node.policy.policy import Policy
+
+    policy = Policy.load(PolicySection(model="tiny", lora_rank=4, device="cpu"))
+    shape = shape_of(shipped_folder("tiny"), "tiny")
+    trained = sum(p.numel() for p in policy.model.parameters() if p.requires_grad)
+    assert trained == 4 * shape.adapter_width
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"model_type": "no-such-family"},
+        {"model_type": "t5"},
+        QWEN_HALF | {"hidden_size": "wide"},
+        QWEN_HALF | {"num_attention_heads": 0},
+    ],
+)
+def test_a_configuration_of_no_causal_model_is_refused_in_a_line(config, tmp_path):
+    with pytest.raises(
+        PolicyError, match=r"policy\.model: .*config\.json.*save_pretrained"
+    ) as told:
+        shape_of(written(tmp_path, config), "mine")
+    assert "\n" not in str(told.value)
+
+
+def test_the_model_that_is_measured_is_the_planned_one(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 112, "intermediate_size": 256, "vocab_size": 2048}
+    small = QWEN_HALF | sizes | {"num_hidden_layers": 2}
+    found = plan(str(written(tmp_path, small)), laptop(), 128)
+    policy = random_policy(found)
+    assert policy.model.num_parameters() == found.shape.parameters
+    assert str(policy.model.dtype) == f"torch.{found.choice.config.policy.dtype}"
+
+
+def test_a_probe_replaces_the_estimate_and_nothing_else():
+    found, told = plan("tiny", this_machine("cpu", Path()), 64), []
+    measured, work = probed(found, told.append), found.work
+    assert (found.speed.told, measured.speed.told) == ("estimated", "measured")
+    assert (measured.choice, measured.shape) == (found.choice, found.shape)
+    generate = work.written * work.answer / measured.speed.write
+    assert measured.speed.generate == pytest.approx(generate)
+    assert measured.speed.update >= work.read / measured.speed.read > 0 and told
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="plans with vLLM are others")
+def test_the_table_of_plans_is_as_plans_are() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == drawn(page), "run: python -m tests.node.plan.hardware_table"
