@@ -84,7 +84,7 @@ SLOW = (
     "node/test_other_systems.py",
     "node/test_own_kinds.py",
     "protocol/test_frame.py::test_a_batch_comes_back_as_it_was_sealed",
-    "protocol/test_packing.py::test_groups_of_any_kind_keep_to_the_size",
+    "protocol/test_frame.py::test_groups_of_any_kind_keep_to_the_size",
     "swarm/census/test_buckets.py",
     "swarm/lan/test_discovery.py",
     "swarm/test_journal_growth.py",

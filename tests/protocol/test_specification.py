@@ -23,7 +23,7 @@ from protocol.codec import (
 from protocol.errors import ProtocolError
 from protocol.manifest import MAX_NESTING
 from protocol.profile import MAX_LINE, MAX_MODEL, MAX_NAME, MAX_VERSION
-from tests.protocol.cases_answers import BLANK
+from tests.protocol.cases_values import BLANK
 from tests.protocol.strategies import is_told
 
 SPECIFICATION = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
