@@ -118,7 +118,7 @@ def test_groups_judged_together_have_no_more_time_than_their_caller_has(strange)
 @pytest.mark.parametrize(
     ("texts", "rewards", "counted"),
     [
-        (["die", GOOD], (0.0, 1.0), {}),
+        (["die", GOOD], (0.0, 1.0), None),
         (["trip", GOOD, "trip"], (0.0, 1.0, 0.0), {"answers_unreadable{env=strange}": 2.0}),
         (["chatter", GOOD], (1.0, 1.0), {}),
         (["write"], (0.0,), None),
