@@ -12,8 +12,9 @@ def test_every_entry_names_a_folder_a_file_or_the_beginning_of_one_test() -> Non
         path, _, name = entry.partition("::")
         assert (TESTS / path).exists(), entry
         if name:
-            pattern = rf"^(?:(?:async )?def )?{name}\w*(?: =|\()"
-            begun = re.findall(pattern, (TESTS / path).read_text(), re.M)
+            begun = re.findall(
+                rf"^(?:(?:async )?def )?{name}\w*(?: =|\()", (TESTS / path).read_text(), re.M
+            )
             assert len(begun) == 1, entry
 
 

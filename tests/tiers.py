@@ -14,19 +14,20 @@ import pytest
 TESTS = Path(__file__).parent
 QUICK = (
     "end_to_end/test_swarm.py::test_two_nodes_exchange_groups_and_one_that_is_killed_resumes",
-    "hostile/test_one_hostile_peer.py",
+    "hostile/test_real_node.py::test_a_liar_is_refused_and_charged_and_the_honest_peer_is",
     "dashboard/test_living_node.py::test_twenty_rounds_arrive_without_a_reload",
 )
 """Real processes in the fast tier: a swarm that learns and resumes, hostile peers, one page in a
 browser."""
 SLOW = (
     "families",
-    "hostile/test_false_counts.py",
+    "hostile/test_hostile_crowds.py::test_a_newcomer_to_a_crowd_finds_the_honest",
+    "hostile/test_hostile_crowds.py::test_sybil_makes_the_swarm_look_larger",
     "hostile/test_forged_trajectories.py",
     "hostile/test_hostile_peers.py::test_flo_floods_pulls_and_others_are_still_served",
     "hostile/test_texts_that_act.py",
     "hostile/test_texts_that_burn.py",
-    "hostile/test_texts_that_execute.py::test_the_whole_library_is_tried",
+    "hostile/test_settings_that_execute.py::test_the_whole_library_is_tried",
     "hostile/test_texts_that_reach_out.py",
     "mutants/test_mutants.py",
     "node/cli/test_cli_ask.py",
@@ -84,9 +85,8 @@ SLOW = (
     "node/test_other_systems.py",
     "node/test_own_kinds.py",
     "protocol/test_frame.py::test_a_batch_comes_back_as_it_was_sealed",
-    "protocol/test_packing.py::test_groups_of_any_kind_keep_to_the_size",
-    "swarm/census/test_census.py::test_buckets_ascend_apart_and_lose_nothing",
-    "swarm/census/test_census.py::test_two_days_are_kept_by_ten_minutes",
+    "protocol/test_frame.py::test_groups_of_any_kind_keep_to_the_size",
+    "swarm/census/test_buckets.py",
     "swarm/lan/test_discovery.py",
     "swarm/test_journal_bounds.py::test_a_journal_and_its_copy_stay_small",
     "swarm/test_member.py::test_a_run_is_a_function_of_its_seed",

@@ -23,9 +23,8 @@ from node.run.preflight import prepare
 from protocol.identity import Identity
 from swarm.transport.transport import TransportError
 from tests.end_to_end.forked import ForkedNode
-from tests.hostile.peer import RIGHT, Peer
+from tests.hostile.peer import RIGHT, Peer, Terms
 from tests.hostile.siege import found
-from tests.hostile.terms import Terms
 
 pytestmark = pytest.mark.processes
 

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.fuzz.targets import MODULES, TARGETS
+from tests.fuzz.targets import MODULES
 
 INPUTS = 1_000_000
 FINDINGS = Path("fuzz-findings")
@@ -39,7 +39,7 @@ class Report:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fuzz the targets asked for; 0 if nothing was found."""
     options = _options().parse_args(arguments)
-    names = options.target or list(TARGETS)
+    names = options.target or list(MODULES)
     each = -(-options.inputs // len(names))
     FINDINGS.mkdir(exist_ok=True)
     how = "guided by coverage" if importlib.util.find_spec("atheris") else "NOT GUIDED: no atheris"
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--inputs", type=int, default=INPUTS, help="in all, shared by the targets")
-    parser.add_argument("--target", action="append", choices=TARGETS, help="this one; repeatable")
+    parser.add_argument("--target", action="append", choices=MODULES, help="this one; repeatable")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="targets at a time")
     parser.add_argument("--seed", type=int, default=time.time_ns() % (1 << 31) + 1)
     return parser

@@ -21,7 +21,7 @@ from node.tasks.sources.jsonl import JsonLines, file_digest
 from protocol.errors import ProtocolError
 from protocol.manifest import EnvSpec
 from swarm.transport.peer_connections import PeerCache
-from tests.fuzz.target import Target
+from tests.fuzz.target import Target, target
 
 _DEEP = b"[" * 100_000
 _FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-"))
@@ -37,6 +37,7 @@ def _file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], object
     return run
 
 
+@target
 def channel() -> Target:
     """Messages of a worker that a text has bent."""
 
@@ -57,6 +58,7 @@ def channel() -> Target:
     return Target("channel", run, (ChannelError,), seeds)
 
 
+@target
 def levels() -> Target:
     """The settings of a level out of a manifest."""
 
@@ -64,28 +66,22 @@ def levels() -> Target:
         text = data.decode("utf-8", "surrogateescape")
         level_settings(EnvSpec("gcd", "reasoning-gym", "1", (text,), "{question}", "text"))
 
-    seeds = (
-        b"{}",
-        b'{"max_value":24,"min":[1,2.5e3,null,true,"\\u001b"]}',
-        b'{"a":{"b":{}}}',
-        _DEEP[:4000],
-    )
+    odd = b'{"max_value":24,"min":[1,2.5e3,null,true,"\\u001b"]}'
+    seeds = (b"{}", odd, b'{"a":{"b":{}}}', _DEEP[:4000])
     return Target("levels", run, (ProtocolError, CatalogueError), seeds)
 
 
+@target
 def catalogue() -> Target:
     """A founder's own file."""
     seed = b'source="plugin"\nversion="1"\ntemplate="{question}"\nextract="text"\n'
     seed += b'[[env]]\nname="sum"\nlevels=[{a=1},{}]\n'
     run = _file("catalogue.toml", lambda path: load_catalogue(str(path)))
-    return Target(
-        "catalogue",
-        run,
-        (CatalogueError,),
-        (seed, b"env=[1]", b'env=[{name="x"}]', b"env=" + _DEEP),
-    )
+    seeds = (seed, b"env=[1]", b'env=[{name="x"}]', b"env=" + _DEEP)
+    return Target("catalogue", run, (CatalogueError,), seeds)
 
 
+@target
 def questions() -> Target:
     """A file of questions and answers."""
 
@@ -97,6 +93,7 @@ def questions() -> Target:
     return Target("questions", _file("q.jsonl", read), (CatalogueError,), seeds)
 
 
+@target
 def checkpoint() -> Target:
     """The digests and the state of a checkpoint."""
     folder = Checkpoints(_FOLDER / "checkpoints")
@@ -112,18 +109,21 @@ def checkpoint() -> Target:
     return Target("checkpoint", run, (CheckpointError,), seeds)
 
 
+@target
 def status() -> Target:
     """The status file."""
     read = _file("status.json", lambda path: RunFolder(path.parent).read_status())
     return Target("status", read, (NodeError,), (b'{"pid": 1, "peers": []}', b"[1]", _DEEP))
 
 
+@target
 def peer_cache() -> Target:
     """Addresses of peers met before."""
     run = _file("peers", lambda path: PeerCache(path).load())
     return Target("peer_cache", run, (), (b"/ip4/127.0.0.1/tcp/1/p2p/12D3KooW\n",))
 
 
+@target
 def terminal() -> Target:
     """Text on its way to a terminal or log."""
 
@@ -134,18 +134,3 @@ def terminal() -> Target:
             assert printable_lines(text).replace("\n", "").replace("\t", "").isprintable()
 
     return Target("terminal", run, (UnicodeDecodeError,), (b"\x1b[2J", "\u202e".encode()))
-
-
-TARGETS = {
-    make.__name__: make
-    for make in (
-        channel,
-        levels,
-        catalogue,
-        questions,
-        checkpoint,
-        status,
-        peer_cache,
-        terminal,
-    )
-}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from protocol import envelope
@@ -25,7 +26,7 @@ from protocol.messages import (
 )
 from protocol.profile import open_profile, sign_profile
 from protocol.rollout import decode_batch, encode_batch, tokens_from_wire
-from tests.fuzz.target import Target, vectors
+from tests.fuzz.target import Target, target, vectors
 from tests.protocol import samples
 from tests.protocol.samples import MALLORY, MANIFEST, SWARM
 
@@ -112,36 +113,32 @@ def _key_file(data: bytes) -> None:
 
 _HEADS = envelope.HEAD_BYTES
 _KINDS = {"frame": b"\x00", "manifest": b"\x60", "profile": b"\xc0", "announcement": b"\xff"}
-_TARGETS = (
-    Target("codec", _codec, (ProtocolError,), vectors("codec")),
-    Target("batch", _batch, (ProtocolError,), (_PLAIN,)),
-    Target("compression", _compression, (ProtocolError,), vectors("frame", without=_HEADS)),
-    Target("frame", _frame, (ProtocolError,), vectors("frame", without=_HEADS)),
-    Target("manifest", _manifest, (ProtocolError,), vectors("manifest", without=_HEADS)),
-    Target(
-        "announcement", _announcement, (ProtocolError,), vectors("announcement", without=_HEADS)
-    ),
-    Target("profile", _profile, (ProtocolError,), vectors("profile", without=_HEADS)),
-    Target(
-        "envelopes",
-        _envelopes,
-        (ProtocolError,),
-        tuple(kind + data for name, kind in _KINDS.items() for data in vectors(name)),
-    ),
-    Target(
-        "messages",
-        _messages,
-        (ProtocolError,),
-        (*(bytes([n]) + data for n in range(4) for data in vectors("messages")), *_DIAL_BACK),
-    ),
-    Target("tokens", _tokens, (ProtocolError,), (encode(samples.plain_wire()["groups"][0]),)),
-    Target("identity", _identity, (ProtocolError,), (MALLORY.peer_id.encode(),)),
-    Target("key_file", _key_file, (ProtocolError,), (MALLORY.export(),)),
-)
+_ENVELOPES = tuple(kind + data for name, kind in _KINDS.items() for data in vectors(name))
+_FRAMED = tuple(bytes([n]) + data for n in range(4) for data in vectors("messages"))
+_BODIES = {name: vectors(name, without=_HEADS) for name in _KINDS}
+_SEEDS: dict[Callable[[bytes], object], tuple[bytes, ...]] = {
+    _codec: vectors("codec"),
+    _batch: (_PLAIN,),
+    _compression: _BODIES["frame"],
+    _frame: _BODIES["frame"],
+    _manifest: _BODIES["manifest"],
+    _announcement: _BODIES["announcement"],
+    _profile: _BODIES["profile"],
+    _envelopes: _ENVELOPES,
+    _messages: (*_FRAMED, *_DIAL_BACK),
+    _tokens: (encode(samples.plain_wire()["groups"][0]),),
+    _identity: (MALLORY.peer_id.encode(),),
+    _key_file: (MALLORY.export(),),
+}
 
 
-def _itself(target: Target) -> Target:
-    return target
+def _made(run: Callable[[bytes], object], seeds: tuple[bytes, ...]) -> None:
+    def make() -> Target:
+        return Target(make.__name__, run, (ProtocolError,), seeds)
+
+    make.__name__ = run.__name__.removeprefix("_")
+    target(make)
 
 
-TARGETS = {target.name: partial(_itself, target) for target in _TARGETS}
+for _run, _seeds in _SEEDS.items():
+    _made(_run, _seeds)

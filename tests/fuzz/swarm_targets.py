@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
+from ipaddress import ip_interface
 
 from protocol.errors import ProtocolError
 from protocol.messages import (
@@ -24,6 +25,7 @@ from swarm.directory import Directory
 from swarm.exchange import Exchange
 from swarm.groups import pack_pooled, unpack_pooled
 from swarm.journal import Journal
+from swarm.lan.sighting import SERVICE, BadSighting, sightings_of, text_of
 from swarm.reputation import Accounts
 from swarm.transport.libp2p import relays
 from swarm.transport.libp2p.calls import (
@@ -60,7 +62,7 @@ from swarm.transport.transport import (
     Refusal,
     TransportError,
 )
-from tests.fuzz.target import Target, vectors
+from tests.fuzz.target import Target, target, vectors
 from tests.protocol import cases_profile, samples
 from tests.protocol.samples import ALICE, MALLORY
 from tests.swarm.admission_parts import Gate, Peer
@@ -70,6 +72,7 @@ _LOOP = asyncio.new_event_loop()
 _LENGTH = (4).to_bytes(4, "big")
 
 
+@target
 def records() -> Target:
     """The serializer of the hash table, and the gate behind it."""
     from hivemind.dht.storage import DictionaryDHTValue
@@ -95,6 +98,7 @@ def records() -> Target:
     return Target("records", run, (ValueError, TypeError), seeds)
 
 
+@target
 def calls() -> Target:
     """What a node over libp2p reads of calls, answers, neighbours, relays and beginnings."""
     table = Libp2pDHT(ALICE.peer_id, _nobody, Counters(), PeerLimits(VirtualClock(), Counters()))
@@ -110,12 +114,9 @@ def calls() -> Target:
         _tried(lambda: listening_at(data, bytes.hex, 8))
         _tried(lambda: addresses_in(data, bytes.hex, 8))
         _tried(lambda: asked_for(data))
-        for read in (
-            relays.taken,
-            relays.relayed,
-            lambda message: relays.reservation_seconds(message, 0),
-        ):
-            _tried(lambda read=read: read(data))
+        _tried(lambda: relays.taken(data))
+        _tried(lambda: relays.relayed(data))
+        _tried(lambda: relays.reservation_seconds(data, 0))
         table.share.read(node_id, data)
 
     record = table.share.record("key", ALICE.author, samples.record({}), START + 60.0)
@@ -187,17 +188,8 @@ def _exchange() -> tuple[_Captured, Exchange, Directory]:
     clock = VirtualClock(samples.NOW)
     accounts = Accounts(Journal(":memory:", clock), clock)
     frames: dict[bytes, bytes] = {bytes(32): samples.FRAME}
-    exchange = Exchange(
-        transport,
-        frames,
-        directory,
-        samples.SIGNED,
-        accounts,
-        clock,
-        Counters(),
-        upload_rate=1e9,
-        profile=cases_profile.SIGNED,
-    )
+    parts = (transport, frames, directory, samples.SIGNED, accounts, clock, Counters())
+    exchange = Exchange(*parts, upload_rate=1e9, profile=cases_profile.SIGNED)
     return transport, exchange, directory
 
 
@@ -208,13 +200,7 @@ def _reader(data: bytes) -> asyncio.StreamReader:
     return reader
 
 
-def _drive(deed: Awaitable[object]) -> object:
-    async def bounded() -> object:
-        return await deed
-
-    return _LOOP.run_until_complete(bounded())
-
-
+@target
 def served() -> Target:
     """An incoming stream of any of the four protocols, through the handlers behind it."""
     transport, _, _ = _exchange()
@@ -233,7 +219,7 @@ def served() -> Target:
     def run(data: bytes) -> None:
         service = services[data[0] % len(services)] if data else services[0]
         peer = MALLORY.peer_id if data[1:2] < b"\x80" else data[2:40].decode("latin-1")
-        _drive(serve(_reader(data[2:]), _Wire(), service, peer))
+        _LOOP.run_until_complete(serve(_reader(data[2:]), _Wire(), service, peer))
 
     gossip = encode_gossip_request(GossipRequest(0, 8))
     requests = (bytes(32), gossip, b"", b"\xff" * 32)
@@ -242,46 +228,41 @@ def served() -> Target:
     return Target("served", run, (Refusal, TransportError), seeds, longest=512)
 
 
+@target
 def asked() -> Target:
     """What comes back on a stream of our own."""
 
     def run(data: bytes) -> None:
-        _drive(ask(_reader(data), _Wire(), b"", peer="mallory", limit=1 << 16))
+        _LOOP.run_until_complete(ask(_reader(data), _Wire(), b"", peer="mallory", limit=1 << 16))
 
     seeds = (_LENGTH + b"abcd", _LENGTH + b"ab", bytes(4), b"\xff" * 8, b"")
     return Target("asked", run, (TransportError,), seeds, longest=512)
 
 
+@target
 def exchanged() -> Target:
     """Answers to a pull, to gossip and to the question for a profile, and what is in them."""
     transport, exchange, directory = _exchange()
 
     def run(data: bytes) -> None:
         transport.answer = data
-        deeds: tuple[Callable[[], Awaitable[object]], ...] = (
-            lambda: exchange.pull(MALLORY.author, bytes(32), len(data)),
-            lambda: exchange.gossip(MALLORY.peer_id),
-            lambda: _profile(exchange),
-        )
-        for deed in deeds:
-            try:
-                found = _drive(deed())
-            except TransportError:
-                continue
-            for record in found if isinstance(found, list) else []:
-                directory.accept(record)
+        records: list[bytes] = []
+        with suppress(TransportError):
+            _LOOP.run_until_complete(exchange.pull(MALLORY.author, bytes(32), len(data)))
+        with suppress(TransportError):
+            records = _LOOP.run_until_complete(exchange.gossip(MALLORY.peer_id))
+        for record in records:
+            directory.accept(record)
+        with suppress(TransportError, ProtocolError):
+            told = _LOOP.run_until_complete(exchange.fetch_profile(MALLORY.peer_id))
+            open_profile(told, samples.SWARM)
 
     gossip = encode_gossip_response([*vectors("announcement")[:4]])
-    return Target(
-        "exchanged", run, (), (b"\x00" + samples.FRAME, b"\x02", gossip, cases_profile.SIGNED)
-    )
+    seeds = (b"\x00" + samples.FRAME, b"\x02", gossip, cases_profile.SIGNED)
+    return Target("exchanged", run, (), seeds)
 
 
-async def _profile(exchange: Exchange) -> None:
-    with suppress(ProtocolError):
-        open_profile(await exchange.fetch_profile(MALLORY.peer_id), samples.SWARM)
-
-
+@target
 def admitted() -> Target:
     """Any body under a good signature, through admission to the pool's entries."""
     gate = Gate()
@@ -302,6 +283,7 @@ def admitted() -> Target:
     return Target("admitted", run, (), (seed, mallory.frame(groups[0])[136:]))
 
 
+@target
 def journal_rows() -> Target:
     """A row of the pool that is not what was written."""
     gate = Gate()
@@ -314,6 +296,7 @@ def journal_rows() -> Target:
     return Target("journal_rows", run, (ProtocolError,), (pack_pooled(pooled),))
 
 
+@target
 def dial_reasons() -> Target:
     """What p2pd says of a dial, with words of the other side in it."""
     reasons = DialReasons()
@@ -326,6 +309,7 @@ def dial_reasons() -> Target:
     return Target("dial_reasons", run, (), (seed, relayed), longest=512)
 
 
+@target
 def handshakes() -> Target:
     """What mallory answers to a dial: a handshake's second message, and its payload unsealed."""
 
@@ -336,25 +320,25 @@ def handshakes() -> Target:
             identity_in(data[1:])
 
     key = b"\x0a\x24\x08\x01\x12\x20" + bytes(32)
-    return Target(
-        "handshakes",
-        run,
-        (NoPeer, ValueError),
-        (bytes(201), b"\x01" + key + b"\x12\x40" + bytes(64)),
-    )
+    seeds = (bytes(201), b"\x01" + key + b"\x12\x40" + bytes(64))
+    return Target("handshakes", run, (NoPeer, ValueError), seeds)
 
 
-TARGETS = {
-    make.__name__: make
-    for make in (
-        records,
-        served,
-        asked,
-        exchanged,
-        admitted,
-        journal_rows,
-        dial_reasons,
-        handshakes,
-        calls,
-    )
-}
+@target
+def announced() -> Target:
+    """A name that anybody on the local network announces: its bytes, and those of its records."""
+    from zeroconf import BadTypeInNameException, ServiceInfo
+
+    here = (ip_interface("192.168.7.2/24"),)
+
+    def run(data: bytes) -> None:
+        length = int.from_bytes(data[:1], "big")
+        name, text = data[1 : 1 + length], data[1 + length :]
+        told = f"{name.decode('utf-8', 'replace')}.{SERVICE}"
+        info = ServiceInfo(SERVICE, told, properties=text)
+        sightings_of(info.properties, int.from_bytes(text[:2], "big"), ["192.168.7.9"], here)
+
+    said = [b"%b=%b" % pair for pair in text_of(ALICE.peer_id, bytes(32)).items()]
+    good = b"".join(bytes([len(each)]) + each for each in said)
+    seeds = (b"\x04anna" + good, b"\x00" + good[:40], b"\x01.\x00")
+    return Target("announced", run, (BadSighting, BadTypeInNameException), seeds)

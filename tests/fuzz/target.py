@@ -31,11 +31,7 @@ class Target:
     longest: int = 4096
 
     def __call__(self, data: bytes) -> None:
-        """Run one input.
-
-        Raises:
-            Exception: a finding.
-        """
+        """Run one input; what it raises is a finding."""
         try:
             self.run(data)
         except self.named:
@@ -46,6 +42,16 @@ class Target:
         folder = CORPUS / self.name
         kept = [p.read_bytes() for p in sorted(folder.iterdir())] if folder.is_dir() else []
         return [*dict.fromkeys((*self.seeds, *kept))]
+
+
+TARGETS: dict[str, Callable[[], Target]] = {}
+"""Of the modules that are imported, by name."""
+
+
+def target(make: Callable[[], Target]) -> Callable[[], Target]:
+    """Have what a function makes fuzzed."""
+    TARGETS[make.__name__] = make
+    return make
 
 
 def vectors(name: str, *, without: int = 0) -> tuple[bytes, ...]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from tests.fuzz import node_targets, protocol_targets, swarm_targets
+from tests.fuzz.target import TARGETS
 
-from tests.fuzz import lan_targets, node_targets, protocol_targets, swarm_targets
-from tests.fuzz.target import Target
-
-_MODULES = (protocol_targets, swarm_targets, lan_targets, node_targets)
-TARGETS: dict[str, Callable[[], Target]] = {
-    name: make for module in _MODULES for name, make in module.TARGETS.items()
+MODULES = {
+    name: module.__name__
+    for module in (protocol_targets, swarm_targets, node_targets)
+    for name, make in TARGETS.items()
+    if make.__module__ == module.__name__
 }
-MODULES = {name: module.__name__ for module in _MODULES for name in module.TARGETS}

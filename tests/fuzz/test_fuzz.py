@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz.targets import TARGETS
+from tests.fuzz.target import TARGETS
+from tests.fuzz.targets import MODULES
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", MODULES)
 def test_every_input_of_the_corpus_ends_by_name(name):
     target = TARGETS[name]()
     assert target.name == name

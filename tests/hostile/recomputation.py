@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 
 from node.tasks.verifier.verifier import Verifier
 from protocol.announcement import epoch_of, task_seed
@@ -21,7 +20,7 @@ from protocol.rollout import Group, Writer, encode_group
 from swarm.groups import TaskRef, unpack_pooled
 from swarm.verification import JudgeRefused
 from tests.hostile.behaviour import NodeView
-from tests.hostile.terms import Served, Terms
+from tests.hostile.peer import Served, Terms
 
 TOLERANCE = 1e-3
 AHEAD_EPOCHS = 1
@@ -69,10 +68,9 @@ class Recomputation:
         """Groups of a frame that is what its author says, each of them in its time."""
         try:
             opened = open_frame(served.frame, self._terms.swarm, self._terms.manifest)
-        except (BadSignature, BadKey):
-            self.forgers.add(served.author)
-            return ()
-        except ProtocolError:
+        except ProtocolError as error:
+            if isinstance(error, (BadSignature, BadKey)):
+                self.forgers.add(served.author)
             return ()
         if opened.author != served.author:
             self.forgers.add(served.author)
@@ -93,11 +91,7 @@ class Recomputation:
             verdict = verifier.judge(TaskRef(group.env, group.level, seed), texts)
         except JudgeRefused:
             return
-        agree = [
-            abs(claim - own) <= TOLERANCE
-            for claim, own in zip(group.rewards, verdict.rewards, strict=True)
-        ]
-        if all(agree):
+        if _close(group.rewards, verdict.rewards):
             key = author, group.epoch, group.index
             self.allowed[key][digest(group)] = Allowed(group, verdict.prompt)
 
@@ -121,7 +115,8 @@ class Recomputation:
             if n > 1
         ]
         trained = sum(row[4] for row in used)
-        told = sum(json.loads(line)["groups_external"] for line in _lines(node.folder))
+        lines = (node.folder / "metrics.jsonl").read_text().splitlines()
+        told = sum(json.loads(line)["groups_external"] for line in lines)
         if trained != told:
             faults.append(f"the journal knows of {trained} external groups, the records of {told}")
         return faults + self._pool_faults(node)
@@ -142,11 +137,11 @@ class Recomputation:
 
 def _same(held: Group, told: Group) -> bool:
     """Whether two groups differ by no more than the rounding of their rewards."""
-    close = [abs(a - b) <= TOLERANCE for a, b in zip(held.rewards, told.rewards, strict=False)]
-    texts = [c.text for c in held.completions] == [c.text for c in told.completions]
-    drawn = [(g.env, g.level, g.epoch, g.index) for g in (held, told)]
-    return texts and all(close) and drawn[0] == drawn[1]
+    one, other = (
+        (g.env, g.level, g.epoch, g.index, [c.text for c in g.completions]) for g in (held, told)
+    )
+    return one == other and _close(held.rewards, told.rewards)
 
 
-def _lines(folder: Path) -> list[str]:
-    return (folder / "metrics.jsonl").read_text().splitlines()
+def _close(claimed: Sequence[float], own: Sequence[float]) -> bool:
+    return all(abs(a - b) <= TOLERANCE for a, b in zip(claimed, own, strict=True))

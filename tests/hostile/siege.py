@@ -19,12 +19,10 @@ from protocol.manifest import EnvSpec, Manifest, sign_manifest
 from swarm.transport.transport import TransportError
 from tests.end_to_end.commands import Command
 from tests.hostile.behaviour import Behaviour, NodeView, World
-from tests.hostile.liars import UNSAFE
-from tests.hostile.peer import RIGHT, Peer
-from tests.hostile.terms import Served, Terms
+from tests.hostile.frames import UNSAFE
+from tests.hostile.peer import RIGHT, Peer, Served, Terms
 
 EPOCH_SECONDS = 2.0
-AGE_EPOCHS = 150
 PATIENCE = 240.0
 POLL_SECONDS = 0.2
 TOGETHER = 7
@@ -51,8 +49,6 @@ log = logging.getLogger(__name__)
 class Ben(Behaviour):
     """He founded the swarm and is honest: two groups an epoch, as good as he says."""
 
-    threat = "none"
-
     async def begin(self, peer: Peer, world: World) -> None:
         self._epoch = -1
 
@@ -68,14 +64,10 @@ class Ben(Behaviour):
 def found(founder: Identity) -> bytes:
     """A swarm of quick epochs that also has a family which evaluates answers."""
     unsafe = EnvSpec(UNSAFE, "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
-    manifest = Manifest(
-        name="under siege",
-        founder=founder.author,
-        created=time.time(),
-        catalogue=(*load_catalogue("tiny"), unsafe),
-        epoch_seconds=EPOCH_SECONDS,
-        max_age_epochs=AGE_EPOCHS,
-    )
+    who = {"name": "under siege", "founder": founder.author, "created": time.time()}
+    catalogue = (*load_catalogue("tiny"), unsafe)
+    limits = {"epoch_seconds": EPOCH_SECONDS, "max_age_epochs": 150}
+    manifest = Manifest(**who, catalogue=catalogue, **limits)
     return sign_manifest(manifest, founder)
 
 
@@ -92,9 +84,7 @@ class Siege:
     """Everything that a test looks at afterwards.
 
     Attributes:
-        node: the honest node's process.
-        rounds: that it had done when the attacks began.
-        served: all frames that left a peer.
+        rounds: that the node had done when the attacks began.
         failures: what went wrong in the hostile peers themselves, which is the test's own fault.
     """
 
@@ -108,17 +98,14 @@ class Siege:
 
     def unnoticed(self) -> list[str]:
         """Attacks that the node has not met in full."""
+        found = self.attacks.items()
         target = self.world.target
-        return [
-            name
-            for name, attack in self.attacks.items()
-            if not attack.behaviour.noticed(attack.peer.author, target)
-        ]
+        return [n for n, a in found if not a.behaviour.noticed(a.peer.author, target)]
 
     def used(self, author: bytes) -> int:
         """Groups of an author that the node has learned from."""
-        query = "SELECT count(*) FROM used WHERE author=?"
-        return int(self.world.target.rows(query, author)[0][0])
+        ((used,),) = self.world.target.rows("SELECT count(*) FROM used WHERE author=?", author)
+        return int(used)
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Poll until it holds or patience is at its end; what fails then says the test."""

@@ -11,7 +11,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,76 +19,32 @@ from typing import Any
 GOOD = "good"
 
 
-def burn_cpu() -> float:
-    return float(len(str(9**9**9)))
-
-
-def burn_memory() -> float:
-    return float(len(bytearray(1 << 34)))
-
-
-def sleep() -> float:
-    time.sleep(3600)
-    return 0.0
-
-
-def doze() -> float:
-    time.sleep(0.6)
-    return 1.0
-
-
 def recurse() -> float:
     return recurse()
 
 
-def die() -> float:
-    os.kill(os.getpid(), signal.SIGKILL)
-    return 0.0
-
-
-def leave() -> float:
-    os._exit(0)
-
-
-def chatter() -> float:
+def chatter() -> None:
     print("x" * (1 << 20))
     print("x" * (1 << 20), file=sys.stderr)
-    return 1.0
 
 
-def overpay() -> float:
-    return 7.0
-
-
-def write() -> float:
-    Path("swarm-node-was-here").write_text("written")
-    return 1.0
-
-
-def trip() -> float:
-    raise ValueError("cannot read this")
-
-
-DEEDS = {
-    deed.__name__: deed
-    for deed in (
-        burn_cpu,
-        burn_memory,
-        sleep,
-        doze,
-        recurse,
-        die,
-        leave,
-        chatter,
-        overpay,
-        write,
-        trip,
-    )
+DEEDS: dict[str, Callable[[], object]] = {
+    "burn_cpu": lambda: str(9**9**9),
+    "burn_memory": lambda: bytearray(1 << 34),
+    "sleep": lambda: time.sleep(3600),
+    "doze": lambda: time.sleep(0.6),
+    "recurse": recurse,
+    "die": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "leave": lambda: os._exit(0),
+    "chatter": chatter,
+    "overpay": lambda: 7.0,
+    "write": lambda: Path("swarm-node-was-here").write_text("written"),
+    "trip": lambda: int("what it cannot read"),
 }
 
 
 class Strange:
-    """Scores an answer by doing what it names; any other answer is worth 1 when it is ``good``."""
+    """Does what an answer names, which is worth 1 unless it gives a number, as ``good`` is."""
 
     version = "1"
     evaluates_text = False
@@ -100,7 +56,10 @@ class Strange:
         return {"question": f"{number} {surroundings()}"}
 
     def score(self, entry: Mapping[str, Any], answer: str) -> float:
-        return DEEDS[answer]() if answer in DEEDS else float(answer == GOOD)
+        if answer not in DEEDS:
+            return float(answer == GOOD)
+        done = DEEDS[answer]()
+        return done if isinstance(done, float) else 1.0
 
 
 def surroundings() -> dict[str, Any]:

@@ -27,6 +27,7 @@ from swarm.transport.transport import TransportError
 from tests.hostile.flooders import LISTEN, attacking
 from tests.hostile.test_hostile_peers import offer
 from tests.swarm.network_parts import Node, identity, manifest
+from tests.swarm.transport.mallory import until
 from tests.swarm.transport.over import APART_LIBP2P
 
 pytestmark = pytest.mark.processes
@@ -35,17 +36,20 @@ CALLS = 50
 ANSWERED = 0.95 * CALLS
 MOST_MEMORY = 50e6
 
-
 Kind = type[HivemindTransport] | type[ApartTransport]
+
+
+def key_of(name: str, folder: Path) -> Path:
+    key = folder / f"{name}.key"
+    key.write_bytes(identity(name).export())
+    key.chmod(0o600)
+    return key
 
 
 async def member(
     name: str, folder: Path, *peers: str, kind: Kind = HivemindTransport, **agreed: object
 ) -> Node:
-    key = folder / f"{name}.key"
-    key.write_bytes(identity(name).export())
-    key.chmod(0o600)
-    counters = Counters()
+    counters, key = Counters(), key_of(name, folder)
     transport = kind(key, listen=LISTEN, peers=peers, counters=counters)
     node = Node(name, transport, SystemClock(), counters, manifest(**agreed))
     await transport.start()
@@ -109,152 +113,130 @@ async def answered(anna: Node, ben: Node) -> int:
 KINDS = pytest.mark.parametrize("kind", [HivemindTransport, ApartTransport, APART_LIBP2P])
 
 
+async def refused(anna: Node, reason: str) -> None:
+    """Wait until pulls are refused for that reason."""
+    name = f"requests_refused{{protocol={PULL_STREAM},reason={reason}}}"
+    await until(lambda: anna.count(name), 120)
+
+
 @KINDS
-def test_slow_sam_holds_four_streams_of_each_of_eight_keys(kind: Kind, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with two(tmp_path, kind) as (anna, ben), under("half", anna, keys=8, streams=4):
+async def test_slow_sam_holds_four_streams_of_each_of_eight_keys(
+    kind: Kind, tmp_path: Path
+) -> None:
+    async with two(tmp_path, kind) as (anna, ben), under("half", anna, keys=8, streams=4):
+        assert await answered(anna, ben) >= ANSWERED
+        await refused(anna, "gave_way")
+
+
+@KINDS
+async def test_flo_opens_three_thousand_streams(kind: Kind, tmp_path: Path) -> None:
+    async with two(tmp_path, kind) as (anna, ben):
+        await answered(anna, ben)
+        before = memory()
+        async with under("half", anna, keys=1, streams=3000, seconds=300):
             assert await answered(anna, ben) >= ANSWERED
-            async with asyncio.timeout(120):
-                while not anna.count(f"requests_refused{{protocol={PULL_STREAM},reason=gave_way}}"):
-                    await asyncio.sleep(0.1)
-
-    asyncio.run(scenario())
+            await refused(anna, "busy")
+            assert memory() - before < MOST_MEMORY
 
 
-@KINDS
-def test_flo_opens_three_thousand_streams(kind: Kind, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with two(tmp_path, kind) as (anna, ben):
-            await answered(anna, ben)
-            before = memory()
-            async with under("half", anna, keys=1, streams=3000, seconds=300):
-                assert await answered(anna, ben) >= ANSWERED
-                async with asyncio.timeout(120):
-                    while not anna.count(f"requests_refused{{protocol={PULL_STREAM},reason=busy}}"):
-                        await asyncio.sleep(0.1)
-                assert memory() - before < MOST_MEMORY
-
-    asyncio.run(scenario())
-
-
-def test_eight_keys_of_flo_use_up_the_allowance_of_calls(tmp_path: Path, monkeypatch) -> None:
+async def test_eight_keys_of_flo_use_up_the_allowance_of_calls(tmp_path: Path, monkeypatch) -> None:
     from hivemind.p2p import PeerID
 
     # So that they use it up on a busy machine too.
     monkeypatch.setattr("swarm.transport.request_limits.RPC_BYTES_PER_SECOND", 1 << 17)
     monkeypatch.setattr("swarm.transport.request_limits.RPC_LARGEST", 1 << 17)
-
-    async def scenario() -> None:
-        async with (
-            two(tmp_path) as (anna, ben),
-            under("calls", anna, keys=8, streams=1, rate=1 << 20),
-        ):
-            protocol = ben.transport.node.dht.protocol
-            peer = PeerID.from_base58(anna.transport.peer_id)
-            protocol.wait_timeout = 30.0
-            served = 0
-            for _ in range(CALLS):
-                served += await protocol.call_ping(peer) is not None
-                await asyncio.sleep(0.1)  # an honest peer keeps within a ninth of the allowance
-            assert served >= ANSWERED
-            assert anna.count("dht_calls_refused") > 0
-
-    asyncio.run(scenario())
+    async with (
+        two(tmp_path) as (anna, ben),
+        under("calls", anna, keys=8, streams=1, rate=1 << 20),
+    ):
+        protocol = ben.transport.node.dht.protocol
+        peer = PeerID.from_base58(anna.transport.peer_id)
+        protocol.wait_timeout = 30.0
+        served = 0
+        for _ in range(CALLS):
+            served += await protocol.call_ping(peer) is not None
+            await asyncio.sleep(0.1)  # an honest peer keeps within a ninth of the allowance
+        assert served >= ANSWERED
+        assert anna.count("dht_calls_refused") > 0
 
 
 async def bare(folder: Path, name: str, address: str) -> HivemindNode:
-    key = folder / f"{name}.key"
-    key.write_bytes(identity(name).export())
-    key.chmod(0o600)
-    node = await HivemindNode.start(NodeSettings(key, LISTEN, (), 60.0), Counters())
+    settings = NodeSettings(key_of(name, folder), LISTEN, (), 60.0)
+    node = await HivemindNode.start(settings, Counters())
     await node.connect(address)
     return node
 
 
 def announced(node: Node, author: Identity, offers: tuple = ()) -> tuple[str, bytes, float]:
-    directory = node.directory
-    epoch = directory.epoch
-    expiry = time.time() + 1.5 * directory.manifest.epoch_seconds
+    swarm, epoch = node.directory.swarm_id, node.directory.epoch
+    expiry = time.time() + 1.5 * node.directory.manifest.epoch_seconds
     shard = shard_of(author.author, epoch, 0)
     made = Announcement(epoch, 0, shard, 1, 1, expiry, 0, offers)
-    signed = sign_announcement(made, author, directory.swarm_id)
-    return record_key(directory.swarm_id, epoch, 0, shard), signed, expiry
+    return record_key(swarm, epoch, 0, shard), sign_announcement(made, author, swarm), expiry
 
 
-def test_sybil_fills_a_shard_and_an_author_of_standing_is_still_held(tmp_path: Path) -> None:
+async def test_sybil_fills_a_shard_and_an_author_of_standing_is_still_held(tmp_path: Path) -> None:
     from hivemind.dht.routing import DHTID
     from hivemind.p2p import PeerID
 
-    async def scenario() -> None:
-        async with two(tmp_path, epoch_seconds=600.0) as (anna, ben):
-            anna.accounts.prove([(ben.identity.author, 1.0)] * 8)
-            await asyncio.sleep(REMEMBERED_SECONDS)  # for so long she takes him for a stranger yet
-            sybil = await bare(tmp_path, "sybil", anna.transport.addresses()[0])
-            try:
-                protocol, peer = sybil.dht.protocol, PeerID.from_base58(anna.transport.peer_id)
-                protocol.wait_timeout = 60.0
-                for begin in range(0, 1200, 100):
-                    keys = [
-                        Identity.from_seed(b"sybil %026d" % n) for n in range(begin, begin + 100)
-                    ]
-                    records = [announced(anna, key) for key in keys]
-                    call = partial(
-                        protocol.call_store,
-                        peer,
-                        [DHTID.generate(where) for where, _, _ in records],
-                        [protocol.serializer.dumps(signed) for _, signed, _ in records],
-                        [expiry for _, _, expiry in records],
-                        subkeys=[key.author for key in keys],
-                    )
-                    async with asyncio.timeout(120):
-                        while await call() is None:  # on a busy machine a call may break off
-                            await asyncio.sleep(0.5)
-                where, signed, expiry = announced(anna, ben.identity)
-                # What comes back is the word of whoever answers first, sybil's perhaps.
-                await ben.transport.store(where, ben.identity.author, signed, expiry)
-                storage = anna.transport.node.dht.protocol.storage
-                held = storage.get(DHTID.generate(where)).value
-                async with asyncio.timeout(120):
-                    while held.get(ben.identity.author) is None:
-                        await asyncio.sleep(0.05)
-                assert len(held) > 900
-                found = await anna.directory.read()
-                assert ben.identity.author in {known.author for known in found}
-            finally:
-                await sybil.stop()
-
-    asyncio.run(scenario())
-
-
-def test_sixty_keys_announce_and_never_answer(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with two(tmp_path, epoch_seconds=6.0) as (anna, ben):
-            sid = await bare(tmp_path, "sid 0", anna.transport.addresses()[0])
-
-            async def never(peer: str, reader: object, writer: object) -> None:
-                await asyncio.sleep(1e6)
-
-            await sid.add_handler(PULL_STREAM, never)
-            running = [asyncio.ensure_future(node.member.run()) for node in (anna, ben)]
-            try:
-                began, published = time.monotonic(), 0
-                while published < 3:
-                    for n in range(60):
-                        silent = identity(f"sid {n}")
-                        content = offer(os.urandom(32))
-                        anna.directory.accept(announced(anna, silent, (content,))[1])
-                    ben.publish()
-                    published += 1
-                    while anna.count("frames_pulled") < published:
-                        assert time.monotonic() < began + 120
-                        await asyncio.sleep(0.2)
-                assert sum(
-                    n for name, n in anna.counters.snapshot().items() if "pulls_failed" in name
+    async with two(tmp_path, epoch_seconds=600.0) as (anna, ben):
+        anna.accounts.prove([(ben.identity.author, 1.0)] * 8)
+        await asyncio.sleep(REMEMBERED_SECONDS)  # for so long she takes him for a stranger yet
+        sybil = await bare(tmp_path, "sybil", anna.transport.addresses()[0])
+        try:
+            protocol, peer = sybil.dht.protocol, PeerID.from_base58(anna.transport.peer_id)
+            protocol.wait_timeout = 60.0
+            for begin in range(0, 1200, 100):
+                keys = [Identity.from_seed(b"sybil %026d" % n) for n in range(begin, begin + 100)]
+                records = [announced(anna, key) for key in keys]
+                call = partial(
+                    protocol.call_store,
+                    peer,
+                    [DHTID.generate(where) for where, _, _ in records],
+                    [protocol.serializer.dumps(signed) for _, signed, _ in records],
+                    [expiry for _, _, expiry in records],
+                    subkeys=[key.author for key in keys],
                 )
-            finally:
-                for task in running:
-                    task.cancel()
-                await asyncio.gather(*running, return_exceptions=True)
-                await sid.stop()
+                async with asyncio.timeout(120):
+                    while await call() is None:  # on a busy machine a call may break off
+                        await asyncio.sleep(0.5)
+            where, signed, expiry = announced(anna, ben.identity)
+            # What comes back is the word of whoever answers first, sybil's perhaps.
+            await ben.transport.store(where, ben.identity.author, signed, expiry)
+            storage = anna.transport.node.dht.protocol.storage
+            held = storage.get(DHTID.generate(where)).value
+            await until(lambda: held.get(ben.identity.author) is not None, 120)
+            assert len(held) > 900
+            found = await anna.directory.read()
+            assert ben.identity.author in {known.author for known in found}
+        finally:
+            await sybil.stop()
 
-    asyncio.run(scenario())
+
+async def test_sixty_keys_announce_and_never_answer(tmp_path: Path) -> None:
+    async with two(tmp_path, epoch_seconds=6.0) as (anna, ben):
+        sid = await bare(tmp_path, "sid 0", anna.transport.addresses()[0])
+
+        async def never(peer: str, reader: object, writer: object) -> None:
+            await asyncio.sleep(1e6)
+
+        await sid.add_handler(PULL_STREAM, never)
+        running = [asyncio.ensure_future(node.member.run()) for node in (anna, ben)]
+        try:
+            began, published = time.monotonic(), 0
+            while published < 3:
+                for n in range(60):
+                    silent = identity(f"sid {n}")
+                    content = offer(os.urandom(32))
+                    anna.directory.accept(announced(anna, silent, (content,))[1])
+                ben.publish()
+                published += 1
+                while anna.count("frames_pulled") < published:
+                    assert time.monotonic() < began + 120
+                    await asyncio.sleep(0.2)
+            assert sum(n for name, n in anna.counters.snapshot().items() if "pulls_failed" in name)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            await sid.stop()

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from node.environments.environment import finished
+from node.environments.environment import Episode, finished
 from node.environments.games import PLAYERS
 from node.tasks.catalogue import load_catalogue, open_catalogue
 from node.tasks.verifier.verifier import Verifier
@@ -41,17 +41,8 @@ class Reader:
         self.counters = Counters()
         clock = VirtualClock(START)
         journal = Journal(MEMORY, clock)
-        accounts = Accounts(journal, clock)
-        self._admission = Admission(
-            manifest,
-            self.swarm_id,
-            verifier,
-            accounts,
-            journal,
-            clock,
-            self.counters,
-            threaded=False,
-        )
+        stores = (Accounts(journal, clock), journal, clock, self.counters)
+        self._admission = Admission(manifest, self.swarm_id, verifier, *stores, threaded=False)
 
     def admit(self, author: Identity, *groups: Group) -> int:
         """How many groups of a frame are admitted."""
@@ -81,10 +72,7 @@ def segments(seen: list[str]) -> tuple[Segment, ...]:
 
 def trajectory(env: str, level: int, seed: int, rng: random.Random) -> Completion:
     """One episode, as an honest author's policy might have played it."""
-    source = SOURCES[env]
-    assert source.environment is not None
-    episode = source.environment.episode(source.build(level, seed).entry)
-    seen = [finished(episode.begin())]
+    episode, seen = episode_of(env, level, seed)
     whole = rng.random() < 0.9
     while not episode.over and (whole or len(seen) < 4):
         act = PLAYERS[env].any if rng.random() < 0.4 else PLAYERS[env].good
@@ -123,54 +111,33 @@ def another_observation(done: Completion, rng: random.Random) -> Completion:
     return replace(done, segments=(*done.segments[:place], told, *done.segments[place + 1 :]))
 
 
-def another_reward(done: Completion, rng: random.Random) -> Completion:
-    return replace(done, reward=0.5 if done.reward in (0.0, 1.0) else 1.0)
+def of(change: Callable[[list[Segment]], list[Segment]]) -> Forgery:
+    return lambda done, rng: replace(done, segments=tuple(change(list(done.segments))))
 
 
-def another_order(done: Completion, rng: random.Random) -> Completion:
-    first, second, *rest = done.segments
-    return replace(done, segments=(rest[0], second, first, *rest[1:]))
+FORGERIES: dict[str, Forgery] = {
+    "another observation": another_observation,
+    "another reward": lambda done, rng: replace(done, reward=0.5 if done.reward in (0, 1) else 1.0),
+    "another order": of(lambda s: [s[2], s[1], s[0], *s[3:]]),
+    "a turn dropped": of(lambda s: s[:-2]),
+    "the first turn dropped": of(lambda s: s[2:]),
+    "a turn added": of(lambda s: [*s, Segment(Writer.ENVIRONMENT, "higher"), s[-1]]),
+    "two turns of the policy": of(lambda s: [s[0], *s[2:]]),
+    "the environment last": of(lambda s: s[:-1]),
+}
 
 
-def a_turn_dropped(done: Completion, rng: random.Random) -> Completion:
-    return replace(done, segments=done.segments[:-2])
-
-
-def the_first_turn_dropped(done: Completion, rng: random.Random) -> Completion:
-    return replace(done, segments=done.segments[2:])
-
-
-def a_turn_added(done: Completion, rng: random.Random) -> Completion:
-    more = (Segment(Writer.ENVIRONMENT, "higher"), done.segments[-1])
-    return replace(done, segments=(*done.segments, *more))
-
-
-def two_turns_of_the_policy(done: Completion, rng: random.Random) -> Completion:
-    return replace(done, segments=(done.segments[0], *done.segments[2:]))
-
-
-def the_environment_last(done: Completion, rng: random.Random) -> Completion:
-    return replace(done, segments=done.segments[:-1])
-
-
-FORGERIES: tuple[Forgery, ...] = (
-    another_observation,
-    another_reward,
-    another_order,
-    a_turn_dropped,
-    the_first_turn_dropped,
-    a_turn_added,
-    two_turns_of_the_policy,
-    the_environment_last,
-)
+def episode_of(env: str, level: int, seed: int) -> tuple[Episode, list[str]]:
+    """An episode that has begun, and its first observation."""
+    source = SOURCES[env]
+    assert source.environment is not None
+    episode = source.environment.episode(source.build(level, seed).entry)
+    return episode, [finished(episode.begin())]
 
 
 def came_so(env: str, level: int, seed: int, told: Completion) -> bool:
     """Whether playing the policy's turns gives this very trajectory."""
-    source = SOURCES[env]
-    assert source.environment is not None
-    episode = source.environment.episode(source.build(level, seed).entry)
-    seen = [finished(episode.begin())]
+    episode, seen = episode_of(env, level, seed)
     for action in [each.text for each in told.segments if each.writer is Writer.POLICY]:
         if episode.over:
             return False
@@ -190,9 +157,9 @@ def forgeable(author: Identity, rng: random.Random) -> Group:
     raise AssertionError("no long trajectory in 64 draws")
 
 
-@pytest.mark.parametrize("forge", FORGERIES)
-def test_of_mallorys_forged_trajectories_none_is_admitted(reader: Reader, forge: Forgery) -> None:
-    rng = random.Random(forge.__name__)
+@pytest.mark.parametrize("name", FORGERIES)
+def test_of_mallorys_forged_trajectories_none_is_admitted(reader: Reader, name: str) -> None:
+    forge, rng = FORGERIES[name], random.Random(name)
     count = FORGED // len(FORGERIES)
     for number in range(count):
         mallory = Identity.from_seed((1 << 200 | number).to_bytes(32, "big"))
@@ -219,10 +186,7 @@ def test_a_frame_of_the_largest_trajectories_costs_its_author_and_nobody_else(
 ) -> None:
     """Flo fills 64 segments with as much text as the swarm takes."""
     flo = Identity.from_seed(b"o" * 32)
-    long = tuple(
-        Segment(Writer.ENVIRONMENT if n % 2 else Writer.POLICY, "9" * 1000) for n in range(63)
-    )
-    done = Completion(long, 0.0, Finish.STOP)
+    done = Completion(segments(["9" * 1000] * 65), 0.0, Finish.STOP)
     assert reader.admit(flo, Group("guess", 0, NOW, 0, (done, done))) == 0
     anna = Identity.from_seed(b"a" * 32)
     assert reader.admit(anna, group(anna, 0, random.Random(0), SIZE)) == 1

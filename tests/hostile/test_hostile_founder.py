@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import msgpack
 import pytest
 
 from node.concurrency.threads import LoopThread
@@ -15,16 +18,101 @@ from node.config.config import Config
 from node.errors import NodeError
 from node.network.pinned_manifest import pinned_manifest
 from node.storage.run_folder import RunFolder
+from node.tasks.catalogue import load_catalogue
+from protocol import envelope
+from protocol.codec import MAX_MANIFEST_BYTES
 from protocol.identity import Identity
-from protocol.manifest import swarm_id
+from protocol.manifest import Manifest, sign_manifest, swarm_id
 from protocol.messages import MANIFEST_STREAM
 from swarm.transport.hivemind.transport import HivemindTransport
 from tests.end_to_end.commands import Command
-from tests.hostile.founders import ESCAPES, LIES, honest
-from tests.hostile.peer import LISTEN, START_SECONDS, Peer
-from tests.hostile.terms import Terms
+from tests.hostile.peer import LISTEN, START_SECONDS, Peer, Terms
 
 pytestmark = pytest.mark.processes
+
+ESCAPES = "\x1b]0;owned\x07\x1b[2J\u202e\r\nall is well"
+WEAK = bytes((1,)) + bytes(31)
+Lie = Callable[[Identity], bytes]
+
+
+def honest(founder: Identity) -> bytes:
+    """A manifest that nothing is wrong with."""
+    who = {"name": "mallory", "founder": founder.author, "created": time.time()}
+    return sign_manifest(Manifest(**who, catalogue=load_catalogue("tiny")), founder)
+
+
+def signed(founder: Identity, body: bytes) -> bytes:
+    """Any body under a founder's good signature."""
+    return envelope.close(envelope.MANIFEST, envelope.NO_SWARM, founder, body)
+
+
+def changed(change: Callable[[dict[str, Any]], object]) -> Lie:
+    """A manifest whose fields were changed before it was signed."""
+
+    def lie(founder: Identity) -> bytes:
+        wire = msgpack.unpackb(honest(founder)[envelope.HEAD_BYTES :])
+        change(wire)
+        return signed(founder, msgpack.packb(wire, use_bin_type=True))
+
+    return lie
+
+
+def field(name: str, value: Any) -> Lie:
+    return changed(lambda wire: wire.update({name: value}))
+
+
+def env(name: str, value: Any) -> Lie:
+    """One field of the first family is this."""
+    return changed(lambda wire: wire["catalogue"][0].update({name: value}))
+
+
+def bent(change: Callable[[bytes], bytes]) -> Lie:
+    """A manifest that was changed after it was signed."""
+    return lambda founder: change(honest(founder))
+
+
+LIES: dict[str, Lie] = {
+    "nothing": lambda founder: b"",
+    "garbage": lambda founder: b"\xff" * 4000,
+    "cut short": bent(lambda made: made[:200]),
+    "tampered": bent(lambda made: made[:-1] + bytes([made[-1] ^ 1])),
+    "another founder's name": bent(lambda made: made[:40] + Identity.generate().author + made[72:]),
+    "a weak key": bent(
+        lambda made: made[:40] + WEAK + WEAK + bytes(32) + made[envelope.HEAD_BYTES :]
+    ),
+    "another swarm's": bent(lambda made: made[:8] + b"\x01" * 32 + made[40:]),
+    "nested": lambda founder: signed(founder, b"\x91" * 1000),
+    "promised items": lambda founder: signed(founder, b"\xdd\xff\xff\xff\xff"),
+    "a long body": lambda founder: signed(founder, bytes(MAX_MANIFEST_BYTES - 200)),
+    "no epoch": changed(lambda wire: wire.pop("epoch_seconds")),
+    "one more field": field("run", "id"),
+    "name": field("name", ESCAPES),
+    "created": field("created", float("nan")),
+    "catalogue": field("catalogue", []),
+    "catalogue of thousands": field("catalogue", [{}] * 5000),
+    "epoch_seconds": field("epoch_seconds", 1e-9),
+    "endless epoch_seconds": field("epoch_seconds", 1e300),
+    "shards, as in version 1": field("shards", 3),
+    "max_frame_bytes": field("max_frame_bytes", 1 << 40),
+    "max_groups_per_epoch": field("max_groups_per_epoch", 1 << 40),
+    "max_completions": field("max_completions", 0),
+    "max_text_bytes": field("max_text_bytes", -1),
+    "max_age_epochs": field("max_age_epochs", True),
+    "admission": field("admission", ["pay", ESCAPES]),
+    "endless work": field("admission", ["proof-of-work", 200]),
+    "weak allow list": field("admission", ["allow-list", [WEAK]]),
+    "family's name": env("name", ESCAPES),
+    "family's path": env("name", "../../etc/passwd"),
+    "family's source": env("source", f"exec {ESCAPES}"),
+    "family's version": env("version", ESCAPES),
+    "family's levels": env("levels", [ESCAPES]),
+    "family's code": env("levels", ["{{}}.__class__"]),
+    "family's nested level": env("levels", ["[" * 4000]),
+    "family's template": env("template", "{question}{question.__class__}{question}"),
+    "family's long template": env("template", "{question}" + "x" * 9000),
+    "family's extract": env("extract", ESCAPES),
+}
+
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 PATIENCE = 300.0
@@ -45,18 +133,9 @@ class Founder:
         return self.peer.transport.addresses()[0]
 
     def join(self, folder: RunFolder, **keys: object) -> bytes:
-        """The manifest that a node of this run folder ends up with.
-
-        Raises:
-            NodeError: none.
-        """
-        config = Config.with_overrides(
-            {
-                "network.peers": [self.address],
-                "network.start_timeout": PATIENCE,
-                **{key.replace("__", "."): value for key, value in keys.items()},
-            }
-        )
+        """The manifest that a node of this run folder ends up with."""
+        network = {"peers": [self.address], "start_timeout": PATIENCE, **keys}
+        config = Config.with_overrides({f"network.{key}": n for key, n in network.items()})
         return self.loop.call(pinned_manifest(config, folder, self.identity, self.joiner))[0]
 
 
@@ -67,9 +146,8 @@ def mallory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Founder]:
         loop = LoopThread("founder")
         stack.callback(loop.close)
         identity = Identity.create(folder / "joiner.key")
-        joiner = HivemindTransport(
-            folder / "joiner.key", listen=LISTEN, start_timeout=START_SECONDS
-        )
+        key = folder / "joiner.key"
+        joiner = HivemindTransport(key, listen=LISTEN, start_timeout=START_SECONDS)
         peer = Peer("mallory", folder, Terms.of(honest(identity)), [])
         founder = Founder(loop, peer, joiner, identity)
 
@@ -83,11 +161,15 @@ def mallory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Founder]:
         yield founder
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path)
+
+
 @pytest.mark.parametrize("lie", LIES)
 def test_a_manifest_that_lies_in_any_field_is_refused_in_one_line_and_not_kept(
-    mallory: Founder, tmp_path: Path, lie: str
+    mallory: Founder, folder: RunFolder, lie: str
 ) -> None:
-    folder = RunFolder(tmp_path)
     mallory.manifest = LIES[lie](mallory.peer.identity)
     with pytest.raises(NodeError) as refused:
         mallory.join(folder)
@@ -100,9 +182,8 @@ def test_a_manifest_that_lies_in_any_field_is_refused_in_one_line_and_not_kept(
     ("version", "remedy"), [(b"1", "founded with this one"), (b"3", "Update swarm-node")]
 )
 def test_a_peer_of_another_version_is_named_as_such_and_what_helps(
-    mallory: Founder, tmp_path: Path, version: bytes, remedy: str
+    mallory: Founder, folder: RunFolder, version: bytes, remedy: str
 ) -> None:
-    folder = RunFolder(tmp_path)
     signed = honest(mallory.peer.identity)
     mallory.manifest = signed[:7] + version + signed[8:]
     with pytest.raises(NodeError) as refused:
@@ -113,28 +194,25 @@ def test_a_peer_of_another_version_is_named_as_such_and_what_helps(
     assert not folder.manifest.exists()
 
 
-def test_who_names_the_swarm_is_given_no_other(mallory: Founder, tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
+def test_who_names_the_swarm_is_given_no_other(mallory: Founder, folder: RunFolder) -> None:
     wanted = honest(Identity.generate())
     mallory.manifest = honest(mallory.peer.identity)
     with pytest.raises(NodeError, match=r"network\.swarm.*belongs to swarm"):
-        mallory.join(folder, network__swarm=swarm_id(wanted).hex())
+        mallory.join(folder, swarm=swarm_id(wanted).hex())
     assert not folder.manifest.exists()
 
 
 def test_a_manifest_passes_through_anybodys_hands_unharmed(
-    mallory: Founder, tmp_path: Path
+    mallory: Founder, folder: RunFolder
 ) -> None:
-    folder = RunFolder(tmp_path)
     wanted = mallory.manifest = honest(Identity.generate())
-    assert mallory.join(folder, network__swarm=swarm_id(wanted).hex()) == wanted
+    assert mallory.join(folder, swarm=swarm_id(wanted).hex()) == wanted
     assert folder.manifest.read_bytes() == wanted
 
 
 def test_what_was_pinned_once_stays_whatever_mallory_hands_out(
-    mallory: Founder, tmp_path: Path
+    mallory: Founder, folder: RunFolder
 ) -> None:
-    folder = RunFolder(tmp_path)
     first = mallory.manifest = honest(Identity.generate())
     assert mallory.join(folder) == first
     mallory.manifest = honest(mallory.peer.identity)
@@ -144,17 +222,15 @@ def test_what_was_pinned_once_stays_whatever_mallory_hands_out(
 
 @pytest.mark.parametrize("lie", ["name", "family's levels", "family's source"])
 def test_the_founders_words_do_not_reach_the_terminal_as_they_are(
-    mallory: Founder, tmp_path: Path, lie: str
+    mallory: Founder, folder: RunFolder, lie: str
 ) -> None:
     mallory.manifest = LIES[lie](mallory.peer.identity)
-    listen = '--set=network.listen=["/ip4/127.0.0.1/tcp/0"]'
-    command = Command(
-        tmp_path,
-        "seed",
+    options = (
         f"--peers={mallory.address}",
-        listen,
+        '--set=network.listen=["/ip4/127.0.0.1/tcp/0"]',
         f"--set=network.start_timeout={START_SECONDS}",
     )
+    command = Command(folder.root, "seed", *options)
     try:
         assert command.wait() == 1
         (line,) = command.err

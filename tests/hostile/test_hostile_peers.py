@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from hashlib import sha256
 
 import pytest
 
 from protocol.announcement import Announcement, Offer, record_key, shard_of, sign_announcement
 from protocol.envelope import HEAD_BYTES
+from protocol.frame import seal
 from protocol.messages import (
     GOSSIP_STREAM,
     PULL_STREAM,
@@ -16,43 +18,58 @@ from protocol.messages import (
     encode_gossip_response,
     encode_pull_response,
 )
+from protocol.rollout import Batch
 from swarm.transport.memory import MemoryTransport
 from swarm.transport.transport import HandlerLimits, RecordTooLarge, Refused
-from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, identity
+from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, group, identity
 
 LIMITS = HandlerLimits(1024, concurrent=8, concurrent_per_peer=8)
 
 
 def announcement_of(node: Node, name: str, *offers: Offer, sequence: int = 1) -> Announcement:
     """What an author called ``name`` would say now in ``node``'s swarm."""
-    directory = node.directory
-    author, epoch = identity(name).author, directory.epoch
-    return Announcement(
-        epoch=epoch,
-        depth=0,
-        shard=shard_of(author, epoch, 0),
-        sequence=sequence,
-        policy_step=1,
-        expiry=node.clock.time() + EPOCH_SECONDS,
-        nonce=0,
-        offers=offers,
-    )
+    epoch = node.directory.epoch
+    shard, expiry = shard_of(identity(name).author, epoch, 0), node.clock.time() + EPOCH_SECONDS
+    return Announcement(epoch, 0, shard, sequence, 1, expiry, 0, offers)
+
+
+def signed(node: Node, name: str, made: Announcement) -> bytes:
+    return sign_announcement(made, identity(name), node.directory.swarm_id)
+
+
+def key_of(node: Node, made: Announcement) -> str:
+    return record_key(node.directory.swarm_id, made.epoch, made.depth, made.shard)
 
 
 async def offer_as(transport: MemoryTransport, node: Node, name: str, *offers: Offer) -> None:
     """Store a well-formed announcement of ``name``."""
     made = announcement_of(node, name, *offers)
-    record = sign_announcement(made, identity(name), node.directory.swarm_id)
-    assert await transport.store(key_of(node, made), identity(name).author, record, made.expiry)
-
-
-def key_of(node: Node, made: Announcement) -> str:
-    directory = node.directory
-    return record_key(directory.swarm_id, made.epoch, made.depth, made.shard)
+    record, author = signed(node, name, made), identity(name).author
+    assert await transport.store(key_of(node, made), author, record, made.expiry)
 
 
 def offer(content_id: bytes = b"\x05" * 32, size: int = 500) -> Offer:
     return Offer(content_id, size, 1, bytes(8), 1)
+
+
+def answers(transport: MemoryTransport, protocol: str, answer: bytes) -> None:
+    """Serve the same to everybody."""
+
+    async def serve(peer: str, request: bytes) -> bytes:
+        return answer
+
+    transport.handle(protocol, serve, LIMITS)
+
+
+def never_answers(swarm: MemorySwarm, transport: MemoryTransport) -> None:
+    """Take pulls and gossip, and let everybody wait."""
+
+    async def never(peer: str, request: bytes) -> bytes:
+        await swarm.clock.sleep(1e9)
+        return b""
+
+    for protocol in (PULL_STREAM, GOSSIP_STREAM):
+        transport.handle(protocol, never, LIMITS)
 
 
 async def against(name: str) -> tuple[MemorySwarm, Node, MemoryTransport]:
@@ -70,77 +87,76 @@ async def against(name: str) -> tuple[MemorySwarm, Node, MemoryTransport]:
         (b"\x09", "wrong_content"),
     ],
 )
-def test_mallory_serves_other_bytes_than_she_announced(answer: bytes, reason: str) -> None:
-    async def scenario() -> None:
-        _, anna, mallory = await against("mallory")
-
-        async def serve(peer: str, request: bytes) -> bytes:
-            return answer
-
-        mallory.handle(PULL_STREAM, serve, LIMITS)
-        await offer_as(mallory, anna, "mallory", offer())
-        for _ in range(3):
-            await anna.member.step()
-        assert anna.authors() == set()
-        assert anna.count(f"pulls_failed{{reason={reason}}}") == 1
-        assert anna.accounts.get(identity("mallory").author).refused == {reason: 1}
-
-    asyncio.run(scenario())
+async def test_mallory_serves_other_bytes_than_she_announced(answer: bytes, reason: str) -> None:
+    _, anna, mallory = await against("mallory")
+    answers(mallory, PULL_STREAM, answer)
+    await offer_as(mallory, anna, "mallory", offer())
+    for _ in range(3):
+        await anna.member.step()
+    assert anna.authors() == set()
+    assert anna.count(f"pulls_failed{{reason={reason}}}") == 1
+    assert anna.accounts.get(identity("mallory").author).refused == {reason: 1}
 
 
-def test_mallory_serves_so_slowly_that_she_is_given_up() -> None:
-    async def scenario() -> None:
-        swarm, anna, mallory = await against("mallory")
-        swarm.network.upload_rate[mallory.peer_id] = 10.0
-
-        async def serve(peer: str, request: bytes) -> bytes:
-            return encode_pull_response(PullStatus.OK, bytes(499))
-
-        mallory.handle(PULL_STREAM, serve, LIMITS)
-        await offer_as(mallory, anna, "mallory", offer())
-        turn = asyncio.ensure_future(anna.member.step())
-        await swarm.clock.advance(5)
-        await turn
-        assert anna.count("pulls_failed{reason=too_slow}") == 1
-
-    asyncio.run(scenario())
-
-
-def test_mallory_never_answers_and_holds_nobody_else_up() -> None:
-    async def scenario() -> None:
-        swarm, anna, mallory = await against("mallory")
-        ben = await swarm.join("ben")
-
-        async def never(peer: str, request: bytes) -> bytes:
-            await swarm.clock.sleep(1e6)
-            return b""
-
-        mallory.handle(PULL_STREAM, never, LIMITS)
-        mallory.handle(GOSSIP_STREAM, never, LIMITS)
-        await offer_as(mallory, anna, "mallory", offer())
-        running = [asyncio.ensure_future(node.member.run()) for node in (anna, ben)]
-        ben.publish()
-        await swarm.clock.advance(EPOCH_SECONDS / 3)
-        assert anna.authors() == {ben.identity.author}
-        await swarm.clock.advance(EPOCH_SECONDS)
-        assert anna.count("pulls_failed{reason=deadline}") >= 1
-        for task in running:
-            task.cancel()
-
-    asyncio.run(scenario())
+@pytest.mark.parametrize("serves", [True, False], ids=["serves", "serves-not"])
+async def test_mallory_announces_bens_frame_first_and_it_is_still_taken_from_ben(
+    serves: bool,
+) -> None:
+    swarm, anna, mallory = await against("mallory")
+    ben = await swarm.stranger("ben")
+    batch = Batch(
+        1, 1, anna.clock.time(), "tiny", bytes(32), 1.0, 16, (group(anna.directory.epoch, 0),)
+    )
+    frame = seal(batch, identity("ben"), anna.directory.swarm_id)
+    good = encode_pull_response(PullStatus.OK, frame)
+    answers(mallory, PULL_STREAM, good if serves else encode_pull_response(PullStatus.NOT_FOUND))
+    answers(ben, PULL_STREAM, good)
+    bens = Offer(sha256(frame).digest(), len(frame), 1, bytes((0,) * 7 + (1,)), 1)
+    await offer_as(mallory, anna, "mallory", bens)
+    for _ in range(4):
+        await anna.member.step()
+        await swarm.clock.advance(EPOCH_SECONDS / 8)
+    assert anna.authors() == set()
+    await offer_as(ben, anna, "ben", bens)
+    await anna.member.step()
+    assert anna.authors() == {identity("ben").author}
+    assert anna.accounts.get(identity("ben").author).strikes == 0
+    assert anna.accounts.banned(identity("mallory").author) == serves
 
 
-def test_mallory_stores_a_record_under_another_authors_subkey() -> None:
-    async def scenario() -> None:
-        _, anna, mallory = await against("mallory")
-        made = announcement_of(anna, "mallory", offer())
-        record = sign_announcement(made, identity("mallory"), anna.directory.swarm_id)
-        victim = identity("ben").author
-        await mallory.store(key_of(anna, made), victim, record, made.expiry)
-        assert await anna.transport.read(key_of(anna, made)) == {}
-        assert anna.count("records_refused") > 0
+async def test_mallory_serves_so_slowly_that_she_is_given_up() -> None:
+    swarm, anna, mallory = await against("mallory")
+    swarm.network.upload_rate[mallory.peer_id] = 10.0
+    answers(mallory, PULL_STREAM, encode_pull_response(PullStatus.OK, bytes(499)))
+    await offer_as(mallory, anna, "mallory", offer())
+    turn = asyncio.ensure_future(anna.member.step())
+    await swarm.clock.advance(5)
+    await turn
+    assert anna.count("pulls_failed{reason=too_slow}") == 1
 
-    asyncio.run(scenario())
+
+async def test_mallory_never_answers_and_holds_nobody_else_up() -> None:
+    swarm, anna, mallory = await against("mallory")
+    ben = await swarm.join("ben")
+    never_answers(swarm, mallory)
+    await offer_as(mallory, anna, "mallory", offer())
+    running = [asyncio.ensure_future(node.member.run()) for node in (anna, ben)]
+    ben.publish()
+    await swarm.clock.advance(EPOCH_SECONDS / 3)
+    assert anna.authors() == {ben.identity.author}
+    await swarm.clock.advance(EPOCH_SECONDS)
+    assert anna.count("pulls_failed{reason=deadline}") >= 1
+    for task in running:
+        task.cancel()
+
+
+async def test_mallory_stores_a_record_under_another_authors_subkey() -> None:
+    _, anna, mallory = await against("mallory")
+    made = announcement_of(anna, "mallory", offer())
+    key, record = key_of(anna, made), signed(anna, "mallory", made)
+    await mallory.store(key, identity("ben").author, record, made.expiry)
+    assert await anna.transport.read(key) == {}
+    assert anna.count("records_refused") > 0
 
 
 @pytest.mark.parametrize(
@@ -152,153 +168,111 @@ def test_mallory_stores_a_record_under_another_authors_subkey() -> None:
         lambda made: replace(made, depth=12),
     ],
 )
-def test_mallory_bends_time_and_place_of_a_record(bend) -> None:
-    async def scenario() -> None:
-        _, anna, mallory = await against("mallory")
-        honest = announcement_of(anna, "mallory", offer())
-        made = bend(honest)
-        record = sign_announcement(made, identity("mallory"), anna.directory.swarm_id)
-        for where in (honest, made):
-            key = key_of(anna, where)
-            await mallory.store(key, identity("mallory").author, record, made.expiry)
-            assert await anna.transport.read(key) == {}
-        assert anna.directory.accept(record) is None
-
-    asyncio.run(scenario())
+async def test_mallory_bends_time_and_place_of_a_record(bend) -> None:
+    _, anna, mallory = await against("mallory")
+    honest = announcement_of(anna, "mallory", offer())
+    made = bend(honest)
+    record = signed(anna, "mallory", made)
+    for where in (honest, made):
+        key = key_of(anna, where)
+        await mallory.store(key, identity("mallory").author, record, made.expiry)
+        assert await anna.transport.read(key) == {}
+    assert anna.directory.accept(record) is None
 
 
-def test_mallory_prolongs_another_authors_record() -> None:
-    async def scenario() -> None:
-        _, anna, mallory = await against("mallory")
-        made = announcement_of(anna, "ben")
-        record = sign_announcement(made, identity("ben"), anna.directory.swarm_id)
-        await mallory.store(key_of(anna, made), identity("ben").author, record, made.expiry + 9)
-        assert await anna.transport.read(key_of(anna, made)) == {}
-
-    asyncio.run(scenario())
+async def test_mallory_prolongs_another_authors_record() -> None:
+    _, anna, mallory = await against("mallory")
+    made = announcement_of(anna, "ben")
+    key, record = key_of(anna, made), signed(anna, "ben", made)
+    await mallory.store(key, identity("ben").author, record, made.expiry + 9)
+    assert await anna.transport.read(key) == {}
 
 
-def test_mallory_replays_an_older_announcement_by_gossip() -> None:
-    async def scenario() -> None:
-        _, anna, mallory = await against("mallory")
-        swarm_id = anna.directory.swarm_id
-        old = sign_announcement(announcement_of(anna, "ben"), identity("ben"), swarm_id)
-        new = sign_announcement(announcement_of(anna, "ben", sequence=2), identity("ben"), swarm_id)
-        assert anna.directory.accept(new) is not None
-
-        async def gossip(peer: str, request: bytes) -> bytes:
-            return encode_gossip_response([old])
-
-        mallory.handle(GOSSIP_STREAM, gossip, LIMITS)
-        await anna.member.step()
-        (ben,) = [k for k in anna.directory.known() if k.author == identity("ben").author]
-        assert ben.announcement.sequence == 2
-
-    asyncio.run(scenario())
+async def test_mallory_replays_an_older_announcement_by_gossip() -> None:
+    _, anna, mallory = await against("mallory")
+    old, new = (
+        signed(anna, "ben", announcement_of(anna, "ben", sequence=sequence)) for sequence in (1, 2)
+    )
+    assert anna.directory.accept(new) is not None
+    answers(mallory, GOSSIP_STREAM, encode_gossip_response([old]))
+    await anna.member.step()
+    (ben,) = [k for k in anna.directory.known() if k.author == identity("ben").author]
+    assert ben.announcement.sequence == 2
 
 
 @pytest.mark.parametrize("answer", [b"\x90" * 100_000, b"", b"\xc1", bytes(300_000)])
-def test_mallory_gossips_garbage(answer: bytes) -> None:
-    async def scenario() -> None:
-        _, anna, mallory = await against("mallory")
-
-        async def gossip(peer: str, request: bytes) -> bytes:
-            return answer
-
-        mallory.handle(GOSSIP_STREAM, gossip, LIMITS)
-        await anna.member.step()
-        failed = {k: v for k, v in anna.counters.snapshot().items() if k.startswith("gossip_fail")}
-        assert sum(failed.values()) == 1
-
-    asyncio.run(scenario())
+async def test_mallory_gossips_garbage(answer: bytes) -> None:
+    _, anna, mallory = await against("mallory")
+    answers(mallory, GOSSIP_STREAM, answer)
+    await anna.member.step()
+    failed = {k: v for k, v in anna.counters.snapshot().items() if k.startswith("gossip_fail")}
+    assert sum(failed.values()) == 1
 
 
-def test_nobody_stores_a_record_over_one_kibibyte() -> None:
-    async def scenario() -> None:
-        _, _, mallory = await against("mallory")
-        with pytest.raises(RecordTooLarge):
-            await mallory.store("any", b"mallory", bytes(1025), 2e9)
-
-    asyncio.run(scenario())
+async def test_nobody_stores_a_record_over_one_kibibyte() -> None:
+    _, _, mallory = await against("mallory")
+    with pytest.raises(RecordTooLarge):
+        await mallory.store("any", b"mallory", bytes(1025), 2e9)
 
 
-def test_flo_floods_pulls_and_others_are_still_served() -> None:
-    async def scenario() -> None:
-        swarm, anna, flo = await against("flo")
-        ben = await swarm.join("ben")
-        anna.publish()
-        await anna.member.step()
-        (offered,) = anna.outbox.offers(1)
+async def test_flo_floods_pulls_and_others_are_still_served() -> None:
+    swarm, anna, flo = await against("flo")
+    ben = await swarm.join("ben")
+    anna.publish()
+    await anna.member.step()
+    (offered,) = anna.outbox.offers(1)
+    pull_of = (anna.transport.peer_id, PULL_STREAM, offered.content_id)
 
-        async def pull() -> bool:
-            try:
-                answer = await flo.request(
-                    anna.transport.peer_id,
-                    PULL_STREAM,
-                    offered.content_id,
-                    limit=1 << 20,
-                    deadline=9,
-                )
-            except Refused:
-                return False
-            return answer[0] == PullStatus.OK
+    async def pull() -> bool:
+        try:
+            answer = await flo.request(*pull_of, limit=1 << 20, deadline=9)
+        except Refused:
+            return False
+        return answer[0] == PullStatus.OK
 
-        served = 0
-        for _ in range(100):
-            served += sum(await asyncio.gather(*(pull() for _ in range(200))))
-        assert served < 10_000
-        assert anna.count("uploads_refused") > 0
-        await ben.member.step()
-        assert ben.authors() == {anna.identity.author}
-        await swarm.clock.advance(60)
-        assert await pull()
-
-    asyncio.run(scenario())
+    served = 0
+    for _ in range(100):
+        served += sum(await asyncio.gather(*(pull() for _ in range(200))))
+    assert served < 10_000
+    assert anna.count("uploads_refused") > 0
+    await ben.member.step()
+    assert ben.authors() == {anna.identity.author}
+    await swarm.clock.advance(60)
+    assert await pull()
 
 
-def test_flo_holds_many_requests_open_and_is_refused_beyond_her_places() -> None:
-    async def scenario() -> None:
-        swarm, anna, flo = await against("flo")
-        cleo = await swarm.stranger("cleo")
-        release = asyncio.Event()
+async def test_flo_holds_many_requests_open_and_is_refused_beyond_her_places() -> None:
+    swarm, anna, flo = await against("flo")
+    cleo = await swarm.stranger("cleo")
+    release = asyncio.Event()
 
-        async def slow(peer: str, request: bytes) -> bytes:
-            await release.wait()
-            return b"done"
+    async def slow(peer: str, request: bytes) -> bytes:
+        await release.wait()
+        return b"done"
 
-        limits = HandlerLimits(10, concurrent=8, concurrent_per_peer=4)
-        anna.transport.handle("slow", slow, limits)
+    anna.transport.handle("slow", slow, HandlerLimits(10, concurrent=8, concurrent_per_peer=4))
 
-        def ask(who: MemoryTransport) -> asyncio.Task[bytes]:
-            request = who.request(anna.transport.peer_id, "slow", b"", limit=10, deadline=1e3)
-            return asyncio.ensure_future(request)
+    def ask(who: MemoryTransport, request: bytes = b"") -> asyncio.Task[bytes]:
+        asked = who.request(anna.transport.peer_id, "slow", request, limit=10, deadline=1e3)
+        return asyncio.ensure_future(asked)
 
-        flood = [ask(flo) for _ in range(500)]
-        others = [ask(cleo) for _ in range(3)]
-        await swarm.clock.advance(1)
-        release.set()
-        flooded = await asyncio.gather(*flood, return_exceptions=True)
-        served = await asyncio.gather(*others, return_exceptions=True)
-        assert flooded.count(b"done") == 4
-        assert served.count(b"done") == 2
-        assert sum(isinstance(outcome, Refused) for outcome in flooded) == 496
-        with pytest.raises(Refused):
-            await flo.request(anna.transport.peer_id, "slow", bytes(11), limit=10, deadline=9)
-
-    asyncio.run(scenario())
+    flood, others = [ask(flo) for _ in range(500)], [ask(cleo) for _ in range(3)]
+    await swarm.clock.advance(1)
+    release.set()
+    flooded = await asyncio.gather(*flood, return_exceptions=True)
+    served = await asyncio.gather(*others, return_exceptions=True)
+    assert flooded.count(b"done") == 4
+    assert served.count(b"done") == 2
+    assert sum(isinstance(outcome, Refused) for outcome in flooded) == 496
+    with pytest.raises(Refused):
+        await ask(flo, bytes(11))
 
 
-def test_flo_announces_more_than_the_directory_remembers(monkeypatch) -> None:
+async def test_flo_announces_more_than_the_directory_remembers(monkeypatch) -> None:
     monkeypatch.setattr("swarm.directory.MAX_KNOWN", 16)
-
-    async def scenario() -> None:
-        swarm, anna, _ = await against("flo")
-        for n in range(40):
-            made = announcement_of(anna, f"flo {n}", offer())
-            record = sign_announcement(made, identity(f"flo {n}"), anna.directory.swarm_id)
-            anna.directory.accept(record)
-        assert len(anna.directory.known()) == 16
-        await swarm.clock.advance(2 * EPOCH_SECONDS)
-        assert anna.directory.known() == []
-
-    asyncio.run(scenario())
+    swarm, anna, _ = await against("flo")
+    for name in (f"flo {n}" for n in range(40)):
+        anna.directory.accept(signed(anna, name, announcement_of(anna, name, offer())))
+    assert len(anna.directory.known()) == 16
+    await swarm.clock.advance(2 * EPOCH_SECONDS)
+    assert anna.directory.known() == []

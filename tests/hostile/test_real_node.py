@@ -12,47 +12,25 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from swarm.verification import STRIKES
-from tests.hostile import bombers, forgers, liars, servers
-from tests.hostile.behaviour import Behaviour
-from tests.hostile.liars import OWNED
+from tests.hostile import frames, streams
+from tests.hostile.behaviour import Behaviour, NodeView
+from tests.hostile.frames import OWNED, larry
 from tests.hostile.recomputation import Recomputation
-from tests.hostile.siege import Siege, siege
+from tests.hostile.siege import Attack, Siege, siege
 
 pytestmark = pytest.mark.processes
 
-BEHAVIOURS: tuple[type[Behaviour], ...] = (
-    forgers.Mallory,
-    forgers.Wendy,
-    forgers.Tom,
-    forgers.Carl,
-    forgers.Wanda,
-    forgers.Rita,
-    forgers.Sybil,
-    bombers.Zoe,
-    bombers.Max,
-    bombers.Nora,
-    bombers.Ursula,
-    bombers.Cheryl,
-    bombers.Edna,
-    liars.Larry,
-    liars.Eve,
-    liars.Stan,
-    liars.Carla,
-    liars.Tess,
-    liars.Hannah,
-    liars.Evan,
-    liars.Fred,
-    servers.Otto,
-    servers.Olga,
-    servers.Sid,
-    servers.Nell,
-    servers.Sam,
-    servers.Gina,
-    servers.Gus,
+BEHAVIOURS = tuple(
+    kind
+    for module in (streams, frames)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, Behaviour)
+    if kind not in (Behaviour, streams.Offering)
 )
 ROUNDS_AFTERWARDS = 6
 BARRED = ("mallory", "wendy", "tom", "carl")
@@ -60,6 +38,27 @@ BY_STREAM = re.compile(r"pulls_failed\{reason=(wrong_content|response_too_large|
 """Charged to their author too, as it is he who serves."""
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+
+
+def charged_as_due(attack: Attack, target: NodeView) -> None:
+    standing = target.standing(attack.peer.author)
+    if attack.behaviour.strikes is not None:
+        assert standing.refused == attack.behaviour.refused
+        assert standing.strikes == pytest.approx(attack.behaviour.strikes, abs=0.1)
+
+
+def test_a_liar_is_refused_and_charged_and_the_honest_peer_is_learned_from(tmp_path: Path) -> None:
+    with siege(tmp_path, (larry,)) as state:
+        honest, attack = state.world.honest.author, state.attacks["larry"]
+        state.until(lambda: not state.unnoticed() and state.used(honest) > 0)
+        assert state.node.stop(signal.SIGTERM) == 0
+        assert state.failures == []
+        target = state.world.target
+        charged_as_due(attack, target)
+        assert target.standing(honest).refused == {}
+        learned = Recomputation(state.terms, state.served)
+        assert learned.faults(target) == []
+        assert honest in learned.authors()
 
 
 @dataclass(frozen=True)
@@ -100,9 +99,7 @@ def test_each_harm_is_refused_by_name_and_charged_to_its_author(
     target = aftermath.siege.world.target
     standing = target.standing(attack.peer.author)
     assert name not in aftermath.unnoticed, (standing, target.counters())
-    if attack.behaviour.strikes is not None:
-        assert standing.refused == attack.behaviour.refused
-        assert standing.strikes == pytest.approx(attack.behaviour.strikes, abs=0.1)
+    charged_as_due(attack, target)
     assert standing.barred == (name in BARRED)
 
 

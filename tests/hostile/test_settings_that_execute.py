@@ -1,10 +1,12 @@
-"""Mallory founds a swarm whose manifest carries code: none of it is looked at as code."""
+"""Mallory founds a swarm whose manifest carries code, or answers with code: none of it runs."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import os
+import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,33 +16,21 @@ import pytest
 from node.errors import CatalogueError
 from node.tasks.catalogue import level_settings, open_catalogue
 from node.tasks.settings import Truth, check_settings, schema
+from node.tasks.sources.jsonl import file_digest
 from node.tasks.sources.plugins import open_plugin
 from node.tasks.sources.reasoning_gym import EVALUATING, ReasoningGym, import_library
 from protocol.manifest import EnvSpec, canonical_json
-from tests.hostile.payload_probe import CALLS, MARK
+from tests.hostile.payload_probe import CALLS, MARK, texts
 from tests.node.packages import declare
 
 LIBRARY = import_library().DATASETS
 FAMILIES = sorted(LIBRARY)
 NEVER = (
-    *CALLS,
-    *([call] for call in CALLS),
-    [[CALLS[0]]],
-    {CALLS[0]: CALLS[0]},
-    "/etc/passwd",
-    "../../key",
-    "",
-    None,
-    10**400,
-    -(10**400),
-    math.nan,
-    math.inf,
-    [math.nan],
-    [10**400],
-    [[1, 2]],
-    [1] * 65,
-    ["+"] * 65,
+    *(*CALLS, *([call] for call in CALLS), [[CALLS[0]]], {CALLS[0]: CALLS[0]}),
+    *("/etc/passwd", "../../key", "", None, 10**400, -(10**400), math.nan, math.inf),
+    *([math.nan], [10**400], [[1, 2]], [1] * 65, ["+"] * 65),
 )
+FLOORS = ("protocol", "swarm", "node")
 WATCHED = ("compile", "exec", "open", "import", "os.", "socket.", "subprocess.", "ctypes.")
 seen: list[str] = []
 watching = False
@@ -63,6 +53,10 @@ def watched():
         yield seen
     finally:
         watching = False
+
+
+def spec_of(family: str, level: str = "{}") -> EnvSpec:
+    return EnvSpec(family, "reasoning-gym", "0.1.25", (level,), "{question}", "text")
 
 
 def fields(family: str) -> list[str]:
@@ -90,14 +84,7 @@ def test_a_level_is_checked_before_the_library_hears_of_it(family, monkeypatch):
 
     monkeypatch.setattr(import_library(), "create_dataset", never)
     for name in fields(family):
-        spec = EnvSpec(
-            family,
-            "reasoning-gym",
-            "0.1.25",
-            (canonical_json({name: CALLS[0]}),),
-            "{question}",
-            "text",
-        )
+        spec = spec_of(family, canonical_json({name: CALLS[0]}))
         with pytest.raises(CatalogueError, match=f"env '{family}' level 0: setting '{name}'"):
             ReasoningGym.open(spec, level_settings(spec))
     assert MARK not in os.environ
@@ -119,16 +106,13 @@ def test_what_names_a_file_or_another_seed_is_open_in_no_family():
 
 def test_the_own_key_of_a_level_takes_truth_alone():
     with pytest.raises(CatalogueError, match="'partial_credit' = 'yes': use true or false"):
-        ReasoningGym.open(
-            EnvSpec("gcd", "reasoning-gym", "0.1.25", ("{}",), "{question}", "text"),
-            [{"partial_credit": "yes"}],
-        )
+        ReasoningGym.open(spec_of("gcd"), [{"partial_credit": "yes"}])
     assert Truth().wants(1) is not None
 
 
 @pytest.mark.parametrize("family", sorted(EVALUATING))
 def test_a_family_that_evaluates_is_opened_by_its_name_alone(family):
-    spec = EnvSpec(family, "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
+    spec = spec_of(family)
     assert open_catalogue([spec], {}) == {}
     assert open_catalogue([spec], {}, evaluating=["another"]) == {}
     if family != "composite":
@@ -170,10 +154,45 @@ def test_a_package_is_handed_plain_bounded_values_alone(tmp_path, monkeypatch, s
 def test_text_of_a_manifest_is_evaluated_nowhere():
     """What evaluates text or fills templates by attribute is in no file that meets a manifest."""
     root = Path(__file__).resolve().parents[2]
-    for path in [
-        p for floor in ("protocol", "swarm", "node") for p in (root / floor).rglob("*.py")
-    ]:
+    for path in (p for floor in FLOORS for p in (root / floor).rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         for word in (" eval(", " exec(", "parse_expr(", "sympify(", ".format_map(", "pickle."):
             assert word not in text, f"{path}: {word}"
         assert "template.format" not in text, path
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory) -> dict[str, bool]:
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("payload_probe.py"))],
+        cwd=tmp_path_factory.mktemp("probe"),
+        env={"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        check=True,
+        timeout=200,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_whole_library_is_tried(found):
+    assert len(found) == 105
+
+
+def test_every_family_that_executes_an_answer_is_listed_and_no_other(found):
+    executing = {family for family, executes in found.items() if executes}
+    assert executing == EVALUATING - {"composite"}, "which is made of the others"
+
+
+@pytest.mark.parametrize("match", ["exact", "numeric"])
+def test_a_file_of_questions_executes_no_answer(tmp_path, monkeypatch, match):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "one.jsonl"
+    path.write_text(json.dumps({"prompt": "1/2?", "answer": "0.5"}))
+    level = json.dumps({"match": match}, separators=(",", ":"))
+    spec = EnvSpec("halves", "jsonl", file_digest(path), (level,), "{question}", "text")
+    source = open_catalogue([spec], {"halves": path})["halves"]
+    entry = source.questions.draw(0, 0)
+    for text in texts("0.5"):
+        source.questions.score(entry, text)
+        assert MARK not in os.environ
+        assert not Path(MARK).exists()

@@ -67,22 +67,9 @@ def test_acts_would_act():
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_what_peers_call_themselves_is_only_read(folder, command):
     record = RoundRecord(round=1, policy_step=1, time=time.time(), reward_own=0.5)
-    peer = {
-        "peer_id": "",
-        "author": "",
-        "name": "",
-        "line": "",
-        "model": "",
-        "version": "",
-        "connected": True,
-        "policy_step": 1,
-        "bytes_in": 1,
-        "bytes_out": 1,
-        "admitted": 1,
-        "strikes": 1.0,
-        "banned": False,
-        "refused": "",
-    }
+    named = dict.fromkeys(("peer_id", "author", "name", "line", "model", "version", "refused"), "")
+    counted = dict.fromkeys(("policy_step", "bytes_in", "bytes_out", "admitted", "strikes"), 1)
+    peer = {**named, **counted, "connected": True, "banned": False}
     status = {"pid": 1, "peer_id": "", "addresses": [""], "swarm_id": "", "swarm_name": ""}
     refused = {ACTS: 3}
     told = {"record": {**record.to_dict(), "refused": refused}, "peers": [peer, peer]}

@@ -21,6 +21,7 @@ from tests.hostile.strange_tasks import GOOD
 from tests.node.packages import declare
 
 STRANGE = EnvSpec("strange", "plugin", "1", ("{}",), "{question}", "text")
+TASK = TaskRef("strange", 0, 1)
 TIGHT = WorkerLimits(cpu_seconds=1, wall_seconds=4.0)
 
 BURNERS = {
@@ -60,26 +61,21 @@ def strange(tmp_path, monkeypatch, counters):
 
 def refusal(verifier: Verifier, text: str) -> str:
     with pytest.raises(JudgeRefused) as refused:
-        verifier.judge(TaskRef("strange", 0, 1), [GOOD, text])
+        verifier.judge(TASK, [GOOD, text])
     return refused.value.reason
 
 
-@pytest.mark.parametrize(
-    ("deed", "reason"),
-    [
-        ("burn_cpu", "timeout"),
-        ("sleep", "timeout"),
-        ("burn_memory", "crashed"),
-        ("leave", "crashed"),
-    ],
-)
+LOSING = {"burn_cpu": "timeout", "sleep": "timeout", "burn_memory": "crashed", "leave": "crashed"}
+
+
+@pytest.mark.parametrize(("deed", "reason"), LOSING.items(), ids=LOSING)
 def test_a_text_that_loses_the_worker_loses_its_group_and_nothing_else(
     strange, counters, deed, reason
 ):
     before = strange.pid
     assert refusal(strange, deed) == reason
     assert counters.snapshot() == {f"verifier_restarts{{reason={reason}}}": 1.0}
-    assert strange.judge(TaskRef("strange", 0, 1), [GOOD, "bad"]).rewards == (1.0, 0.0)
+    assert strange.judge(TASK, [GOOD, "bad"]).rewards == (1.0, 0.0)
     assert strange.pid != before
     assert not psutil.pid_exists(before)
 
@@ -88,22 +84,21 @@ def asked(*texts: str) -> list[Asked]:
     return [Asked(TaskRef("strange", 0, seed), [text]) for seed, text in enumerate(texts)]
 
 
-@pytest.mark.parametrize(
-    ("deed", "reason"), [("burn_cpu", "timeout"), ("sleep", "timeout"), ("leave", "crashed")]
-)
-def test_of_groups_judged_together_the_one_that_loses_the_worker_is_known(strange, deed, reason):
+@pytest.mark.parametrize("deed", ["burn_cpu", "sleep", "leave"])
+def test_of_groups_judged_together_the_one_that_loses_the_worker_is_known(strange, deed):
     groups = asked(GOOD, "bad", deed, GOOD)
     first, second, third = strange.judge_some(groups)
-    assert (first.rewards, second.rewards, third.reason) == ((1.0,), (0.0,), reason)
+    assert (first.rewards, second.rewards, third.reason) == ((1.0,), (0.0,), LOSING[deed])
     assert third.seconds is not None
     (fourth,) = strange.judge_some(groups[3:])
     assert fourth.rewards == (1.0,)
 
 
-def test_a_group_that_is_refused_is_the_last_that_is_judged_at_once(strange):
+def test_a_group_that_is_refused_is_the_last_that_is_judged_at_once_by_the_same_worker(strange):
     before = strange.pid
     first, second = strange.judge_some(asked(GOOD, "recurse", GOOD))
     assert (first.rewards, second.reason) == ((1.0,), "crashed")
+    assert refusal(strange, "recurse") == "crashed", "alone too"
     assert strange.pid == before
 
 
@@ -120,38 +115,28 @@ def test_groups_judged_together_have_no_more_time_than_their_caller_has(strange)
     assert sum(each.seconds for each in found) < TIGHT.wall_seconds
 
 
-def test_a_text_that_would_kill_its_worker_is_wrong(strange):
+@pytest.mark.parametrize(
+    ("texts", "rewards", "counted"),
+    [
+        (["die", GOOD], (0.0, 1.0), None),
+        (["trip", GOOD, "trip"], (0.0, 1.0, 0.0), {"answers_unreadable{env=strange}": 2.0}),
+        (["chatter", GOOD], (1.0, 1.0), {}),
+        (["write"], (0.0,), None),
+    ],
+    ids=["kills its worker", "trips its verifier", "prints into the channel", "writes a file"],
+)
+def test_a_text_that_does_something_to_its_worker_is_wrong_at_most(
+    strange, counters, tmp_path, texts, rewards, counted
+):
     before = strange.pid
-    assert strange.judge(TaskRef("strange", 0, 1), ["die", GOOD]).rewards == (0.0, 1.0)
+    assert strange.judge(TASK, texts).rewards == rewards
     assert strange.pid == before
-
-
-def test_a_text_that_nests_too_deep_is_refused_by_the_same_worker(strange):
-    before = strange.pid
-    assert refusal(strange, "recurse") == "crashed"
-    assert strange.pid == before
-
-
-def test_a_text_that_trips_its_verifier_is_wrong_and_counted(strange, counters):
-    assert strange.judge(TaskRef("strange", 0, 1), ["trip", GOOD, "trip"]).rewards == (
-        0.0,
-        1.0,
-        0.0,
-    )
-    assert counters.snapshot() == {"answers_unreadable{env=strange}": 2.0}
-
-
-def test_a_verifier_that_prints_does_not_disturb_the_channel(strange):
-    assert strange.judge(TaskRef("strange", 0, 1), ["chatter", GOOD]).rewards == (1.0, 1.0)
+    assert counted is None or counters.snapshot() == counted
+    assert not (tmp_path / "swarm-node-was-here").exists()
 
 
 def test_a_reward_outside_zero_to_one_is_no_verdict(strange):
     assert refusal(strange, "overpay") == "crashed"
-
-
-def test_a_verifier_writes_no_files(strange, tmp_path):
-    assert strange.judge(TaskRef("strange", 0, 1), ["write"]).rewards == (0.0,)
-    assert not (tmp_path / "swarm-node-was-here").exists()
 
 
 def test_a_worker_killed_in_the_middle_of_a_request_is_replaced(strange, counters):
@@ -165,7 +150,7 @@ def test_a_worker_killed_in_the_middle_of_a_request_is_replaced(strange, counter
     worker.kill()
     thread.join(30)
     assert outcome == ["crashed"]
-    assert strange.judge(TaskRef("strange", 0, 1), [GOOD]).rewards == (1.0,)
+    assert strange.judge(TASK, [GOOD]).rewards == (1.0,)
     assert counters.snapshot() == {"verifier_restarts{reason=crashed}": 1.0}
 
 
@@ -178,7 +163,7 @@ def test_the_worker_inherits_no_secrets_and_no_descriptors(strange, monkeypatch,
         monkeypatch.setenv("HOME", "/home/annas-own")
         assert refusal(strange, "leave") == "crashed"
         inode = f"{os.fstat(held.fileno()).st_dev}:{os.fstat(held.fileno()).st_ino}"
-        (prompt,) = strange.prompts([TaskRef("strange", 0, 1)])
+        (prompt,) = strange.prompts([TASK])
     assert "PYTHONHASHSEED" in prompt and f"{Path(os.devnull).stat().st_ino}" in prompt
     assert "HF_TOKEN" not in prompt and "annas-own" not in prompt
     assert inode not in prompt

@@ -151,11 +151,8 @@ def test_a_task_reads_what_the_users_own_file_gives_it_and_no_other_does(tmp_pat
         assert verifier.start() == ("deeds", "curious")
         curious = verifier.judge(TaskRef("curious", 0, 1), [read, connect, write])
         assert curious.rewards == (1.0, 1.0, 0.0)
-        assert verifier.judge(TaskRef("deeds", 0, 1), [read, connect, write]).rewards == (
-            0.0,
-            0.0,
-            0.0,
-        )
+        others = verifier.judge(TaskRef("deeds", 0, 1), [read, connect, write])
+        assert others.rewards == (0.0, 0.0, 0.0)
 
 
 @linux

@@ -15,7 +15,7 @@ from swarm.groups import TaskRef
 from swarm.reputation import PROVEN
 from swarm.verification import JudgeRefused, Verdict
 from tests.hostile.strange_tasks import GOOD
-from tests.hostile.test_texts_that_burn import STRANGE
+from tests.hostile.test_texts_that_burn import STRANGE, TASK
 from tests.node.packages import declare
 from tests.swarm.admission_parts import NOW, Gate, Peer, SumJudge
 
@@ -37,9 +37,7 @@ class SlowJudge(SumJudge):
         self.asked.append(task.seed)
         taken = None
         if texts[0] in ("doze", "sleep"):
-            taken = self.verifier.judge(
-                TaskRef("strange", 0, 1), texts[:1], seconds=seconds
-            ).seconds
+            taken = self.verifier.judge(TASK, texts[:1], seconds=seconds).seconds
         found = super().judge(task, texts)
         return Verdict(found.prompt, found.rewards, taken)
 
@@ -52,7 +50,7 @@ def gate(tmp_path, monkeypatch) -> Gate:
     monkeypatch.setattr(verification, "USED", 0.1)
     gate = Gate()
     with Verifier([STRANGE], outside=True, limits=LIMITS) as verifier:
-        assert verifier.judge(TaskRef("strange", 0, 1), [GOOD]).rewards == (1.0,)
+        assert verifier.judge(TASK, [GOOD]).rewards == (1.0,)
         gate.judge = SlowJudge(verifier)
         gate.open(gate.journal)
         yield gate
@@ -113,7 +111,7 @@ def test_timeouts_of_one_author_add_up_and_one_on_a_loaded_machine_does_not_ban(
 
 def test_a_request_is_bounded_by_what_its_caller_has_left(gate):
     with pytest.raises(JudgeRefused) as refused:
-        gate.judge.verifier.judge(TaskRef("strange", 0, 1), ["sleep"], seconds=0.3)
+        gate.judge.verifier.judge(TASK, ["sleep"], seconds=0.3)
     assert refused.value.reason == "timeout"
     assert refused.value.seconds is not None
     assert 0.3 <= refused.value.seconds < 15.0

@@ -95,11 +95,8 @@ def _line(mutant: Mutant, result: Result) -> str:
 
 
 def _report(mutants: Sequence[Mutant], results: Sequence[Result]) -> int:
-    alive = [
-        (mutant, result)
-        for mutant, result in zip(mutants, results, strict=True)
-        if result.outcome is not Outcome.RED
-    ]
+    tried = zip(mutants, results, strict=True)
+    alive = [each for each in tried if each[1].outcome is not Outcome.RED]
     print(f"\n{len(mutants) - len(alive)} of {len(mutants)} mutants killed")
     for mutant, result in alive:
         print(f"\n{_line(mutant, result)}\n  {mutant.file}: {mutant.defence}")

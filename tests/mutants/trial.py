@@ -46,12 +46,8 @@ def copy_tree(root: Path, copy: Path) -> None:
 
     Bytecode is not copied and not written there: a mutant may have its original's size and second.
     """
-    listing = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=root,
-        capture_output=True,
-        check=True,
-    )
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listing = subprocess.run(command, cwd=root, capture_output=True, check=True)
     for name in listing.stdout.decode().split("\0"):
         if name and (root / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
@@ -83,16 +79,11 @@ def run_tests(tree: Path, tests: Iterable[str], seconds: float, *options: str) -
 
 
 def _run(command: list[str], tree: Path, seconds: float) -> tuple[int | None, str]:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(tree),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
+    ours = {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         command,
         cwd=tree,
-        env=environment,
+        env={**os.environ, **ours},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

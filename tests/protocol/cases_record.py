@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from protocol import envelope
@@ -10,23 +9,39 @@ from protocol.announcement import (
     Announcement,
     Offer,
     dht_key_of,
+    open_announcement,
     record_key,
     shard_of,
     sign_announcement,
 )
-from protocol.codec import CodecLimits, decode, encode
-from protocol.messages import MAX_GOSSIP
+from protocol.codec import encode
+from protocol.manifest import Manifest, find_nonce
+from protocol.messages import (
+    MAX_GOSSIP,
+    GossipRequest,
+    PullStatus,
+    encode_gossip_request,
+    encode_gossip_response,
+    encode_pull_response,
+    record_digest,
+)
 from tests.protocol.samples import (
     ALICE,
+    CLOSED,
     EPOCH,
     FRAME,
     MALLORY,
+    MANIFEST,
     NOW,
     OTHER_SWARM,
     SWARM,
+    WORKING,
+    Change,
     announcement,
-    record,
+    bent,
+    forged,
 )
+from tests.protocol.views import Wrong, in_swarm, invalid, valid, view
 
 FULL = tuple(Offer(bytes([n]) * 32, 4096, 1024, bytes([n] * 8), n) for n in range(4))
 SIGNED = sign_announcement(announcement(), ALICE, SWARM)
@@ -37,15 +52,16 @@ def signed(**changes: object) -> bytes:
     return sign_announcement(announcement(**changes), ALICE, SWARM)
 
 
-def bent(change: Callable[[dict], object]) -> bytes:
-    """An announcement that mallory signed properly around a changed body."""
-    wire = decode(SIGNED[envelope.HEAD_BYTES :], CodecLimits(1024, 9, 200, 99, 99))
-    change(wire)
-    return record(wire, MALLORY)
+def changed(change: Change) -> bytes:
+    return bent(envelope.ANNOUNCEMENT, SIGNED, change)
 
 
-def bent_offer(**fields: object) -> bytes:
-    return bent(lambda wire: wire["offers"][0].update(fields))
+def told(**fields: object) -> bytes:
+    return changed(lambda wire: wire.update(fields))
+
+
+def offering(**fields: object) -> bytes:
+    return changed(lambda wire: wire["offers"][0].update(fields))
 
 
 def key_of(made: Announcement) -> bytes:
@@ -61,48 +77,43 @@ VALID = {
     "longest life": signed(expiry=(EPOCH + 4) * 60.0),
 }
 
-INVALID = {
+INVALID: dict[str, Wrong] = {
     "nothing": (b"", "truncated"),
     "a frame": (FRAME, "bad_magic"),
     "over the size": (SIGNED + bytes(1025 - len(SIGNED)), "too_large"),
-    "another swarm": (sign_announcement(announcement(), ALICE, OTHER_SWARM), "wrong_swarm"),
-    "another author": (SIGNED[:40] + MALLORY.author + SIGNED[72:], "bad_signature"),
-    "another domain": (
-        SIGNED[:8] + envelope.close(envelope.FRAME, SWARM, ALICE, SIGNED[136:])[8:],
-        "bad_signature",
+    **forged(
+        envelope.ANNOUNCEMENT,
+        SIGNED,
+        sign_announcement(announcement(), ALICE, OTHER_SWARM),
+        envelope.FRAME,
     ),
-    "small-order author": (SIGNED[:40] + bytes(32) + SIGNED[72:], "bad_key"),
     "another shard": (signed(shard=(announcement().shard + 1) % 4), "wrong_shard"),
     "the shard of another depth": (signed(depth=3), "wrong_shard"),
-    "too great a depth": (bent(lambda w: w.update(depth=13)), "bad_schema"),
-    "version 1": (
-        SIGNED[:7] + b"1" + SIGNED[8:],
-        "bad_magic",
-    ),
+    "too great a depth": told(depth=13),
+    "version 1": (SIGNED[:7] + b"1" + SIGNED[8:], "bad_magic"),
     "expires as its epoch begins": (signed(expiry=EPOCH * 60.0), "bad_lifetime"),
     "lives too long": (signed(expiry=(EPOCH + 4) * 60.0 + 0.5), "bad_lifetime"),
-    "offers too large a frame": (
-        signed(offers=(replace(FULL[0], size=4097),)),
-        "too_large",
-    ),
-    "five offers": (bent(lambda w: w["offers"].extend(w["offers"] * 4)), "too_many_items"),
-    "one offer twice": (bent(lambda w: w["offers"].extend(w["offers"])), "bad_schema"),
-    "offer of nothing": (bent_offer(groups=0, informative=0), "bad_schema"),
-    "more informative groups than groups": (bent_offer(informative=2), "bad_schema"),
-    "content id too short": (bent_offer(content_id=bytes(31)), "bad_schema"),
-    "field missing": (bent(lambda w: w.pop("nonce")), "bad_schema"),
-    "field unknown": (bent(lambda w: w.update(more=1)), "bad_schema"),
-    "expiry an integer": (bent(lambda w: w.update(expiry=1750000000)), "bad_schema"),
-    "negative epoch": (bent(lambda w: w.update(epoch=-1)), "bad_schema"),
-    "too deep": (bent(lambda w: w.update(offers=[[[[]]]])), "too_deep"),
+    "lives a little too long": (signed(expiry=(EPOCH + 4) * 60.0 + 0.1), "bad_lifetime"),
+    "lives for ever": (signed(expiry=1e300), "bad_lifetime"),
+    "offers too large a frame": (signed(offers=(replace(FULL[0], size=4097),)), "too_large"),
+    "five offers": (changed(lambda w: w["offers"].extend(w["offers"] * 4)), "too_many_items"),
+    "one offer twice": changed(lambda w: w["offers"].extend(w["offers"])),
+    "offer of nothing": offering(groups=0, informative=0),
+    "offer of no bytes": offering(size=0),
+    "offer without a size": changed(lambda w: w["offers"][0].pop("size")),
+    "families in nine bytes": offering(env_digest=bytes(9)),
+    "more informative groups than groups": offering(informative=2),
+    "content id too short": offering(content_id=bytes(31)),
+    "field missing": changed(lambda w: w.pop("nonce")),
+    "field unknown": told(more=1),
+    "expiry an integer": told(expiry=1750000000),
+    "negative epoch": told(epoch=-1),
+    "epoch over 63 bits": told(epoch=1 << 63),
+    "no array of offers": told(offers=None),
+    "too deep": (told(offers=[[[[]]]]), "too_deep"),
 }
 
-PLACE = {
-    "key": key_of(announcement()),
-    "subkey": ALICE.author,
-    "expiry": EXPIRY,
-    "now": NOW,
-}
+PLACE = {"key": key_of(announcement()), "subkey": ALICE.author, "expiry": EXPIRY, "now": NOW}
 MISPLACED = {
     "another author's subkey": ({"subkey": MALLORY.author}, "wrong_shard"),
     "another depth's key": (
@@ -110,41 +121,100 @@ MISPLACED = {
         "wrong_shard",
     ),
     "another epoch's key": ({"key": key_of(announcement(epoch=EPOCH + 1))}, "wrong_shard"),
+    "no key": ({"key": bytes(20)}, "wrong_shard"),
     "prolonged by others": ({"expiry": EXPIRY + 60.0}, "bad_lifetime"),
+    "prolonged by a second": ({"expiry": EXPIRY + 1.0}, "bad_lifetime"),
+    "shortened by others": ({"expiry": EXPIRY - 1.0}, "bad_lifetime"),
     "over": ({"now": EXPIRY}, "expired"),
     "from the future": ({"now": EPOCH * 60.0 - 3.5}, "bad_lifetime"),
 }
 
-PULL_RESPONSES = {
+PULL_RESPONSES: dict[str, Wrong] = {
     "nothing": (b"", "truncated"),
-    "unknown status": (b"\x03", "bad_schema"),
+    "unknown status": b"\x03",
     "found, without a frame": (b"\x00", "truncated"),
     "not found, with a frame": (b"\x01" + FRAME, "trailing_bytes"),
 }
-GOSSIP_REQUESTS = {
-    "limit zero": (encode({"after": 0, "limit": 0, "known": b""}), "bad_schema"),
-    "limit too high": (encode({"after": 0, "limit": MAX_GOSSIP + 1, "known": b""}), "bad_schema"),
-    "fields reordered": (encode({"limit": 1, "after": 0, "known": b""}), "bad_schema"),
-    "version 1": (encode({"after": 0, "limit": 1}), "bad_schema"),
-    "half a digest": (encode({"after": 0, "limit": 1, "known": bytes(4)}), "bad_schema"),
-    "digests out of order": (
-        encode({"after": 0, "limit": 1, "known": b"\x00\x00\x02\x00\x00\x01"}),
-        "bad_schema",
-    ),
-    "a digest twice": (encode({"after": 0, "limit": 1, "known": bytes(6)}), "bad_schema"),
+
+
+def request(**changes: object) -> bytes:
+    return encode({"after": 0, "limit": 1, "known": b"", **changes})
+
+
+GOSSIP_REQUESTS: dict[str, Wrong] = {
+    "limit zero": request(limit=0),
+    "limit too high": request(limit=MAX_GOSSIP + 1),
+    "after less than nothing": request(after=-1),
+    "after a float": request(after=0.0),
+    "fields reordered": encode({"limit": 1, "after": 0, "known": b""}),
+    "field missing": encode({"after": 0, "known": b""}),
+    "no request": encode(None),
+    "version 1": encode({"after": 0, "limit": 1}),
+    "half a digest": request(known=bytes(4)),
+    "digests out of order": request(known=b"\x00\x00\x02\x00\x00\x01"),
+    "a digest twice": request(known=bytes(6)),
     "too many digests": (
-        encode(
-            {"after": 0, "limit": 1, "known": b"".join(n.to_bytes(3, "big") for n in range(257))}
-        ),
+        request(known=b"".join(n.to_bytes(3, "big") for n in range(257))),
         "too_large",
     ),
-    "digests in an array": (encode({"after": 0, "limit": 1, "known": []}), "too_deep"),
-    "digests as text": (encode({"after": 0, "limit": 1, "known": "abc"}), "bad_schema"),
+    "digests in an array": (request(known=[]), "too_deep"),
+    "digests as text": request(known="abc"),
     "nothing": (b"", "truncated"),
 }
-GOSSIP_RESPONSES = {
-    "not an array": (encode({}), "bad_schema"),
-    "a record that is a number": (encode([1]), "bad_schema"),
+GOSSIP_RESPONSES: dict[str, Wrong] = {
+    "not an array": encode({}),
+    "a record that is a number": encode([1]),
     "a record over 1 KiB": (encode([bytes(1025)]), "too_large"),
     "too many records": (encode([b""] * (MAX_GOSSIP + 1)), "too_many_items"),
 }
+
+
+def opened(name: str, data: bytes, swarm: bytes = SWARM, manifest: Manifest = MANIFEST) -> dict:
+    author, read = open_announcement(data, swarm, manifest)
+    return valid(name, data, {"author": author.hex(), "announcement": view(read)})
+
+
+def records() -> dict:
+    """Records, and the same valid record in right and wrong places (``place``)."""
+    vectors = [opened(name, data) for name, data in VALID.items()]
+    place = {name: view(value) for name, value in PLACE.items()}
+    vectors.append({**vectors[0], "name": "in its place", "place": place})
+    vectors += invalid(INVALID)
+    closed = in_swarm(CLOSED)
+    stranger = sign_announcement(announcement(MALLORY), MALLORY, bytes.fromhex(closed["swarm_id"]))
+    vectors += invalid({"author off the allow list": (stranger, "not_admitted")}, **closed)
+    working = in_swarm(WORKING)
+    swarm = bytes.fromhex(working["swarm_id"])
+    nonce = find_nonce(WORKING.admission, swarm, ALICE.author)
+    paid, lazy = (
+        sign_announcement(announcement(nonce=n), ALICE, swarm) for n in (nonce, nonce + 1)
+    )
+    vectors.append({**opened("work done", paid, swarm, WORKING), **working})
+    vectors += invalid({"no work done": (lazy, "not_admitted")}, **working)
+    for name, (change, error) in MISPLACED.items():
+        moved = {field: view(value) for field, value in change.items()}
+        vectors += invalid({name: (SIGNED, error)}, place={**place, **moved})
+    vectors += invalid({"a byte less in its place": (SIGNED[:-1], "bad_signature")}, place=place)
+    return {"context": in_swarm(), "vectors": vectors}
+
+
+def messages() -> dict:
+    """Stream messages; ``kind`` names the decoder."""
+    records = list(VALID.values())[:2]
+    asked = GossipRequest(
+        after=EPOCH - 2, limit=64, known=tuple(sorted(map(record_digest, records)))
+    )
+    pull, question, told = (
+        {"kind": f"{k}"} for k in ("pull_response", "gossip_request", "gossip_response")
+    )
+    found, missing = {"status": 0, "frame": FRAME.hex()}, {"status": 1, "frame": ""}
+    vectors = [
+        valid("frame found", encode_pull_response(PullStatus.OK, FRAME), found, **pull),
+        valid("frame not found", encode_pull_response(PullStatus.NOT_FOUND), missing, **pull),
+        valid("what is new?", encode_gossip_request(asked), view(asked), **question),
+        valid("two records", encode_gossip_response(records), view(records), **told),
+        *invalid(PULL_RESPONSES, **pull),
+        *invalid(GOSSIP_REQUESTS, **question),
+        *invalid(GOSSIP_RESPONSES, **told),
+    ]
+    return {"context": {}, "vectors": vectors}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
 from dataclasses import replace
+
+import zstandard
 
 from protocol import envelope
 from protocol.announcement import Announcement, offer_of, shard_of
@@ -42,6 +46,8 @@ NOW = EPOCH * 60.0 + 30.0
 
 ENCODING = bytes(range(100, 132))
 
+Change = Callable[[dict], object]
+
 TOKENS = Tokens(ids=(5, 70000, 2), logprobs=(-0.5, -1.25, 0.0), versions=(7, 7, 8))
 
 
@@ -54,8 +60,8 @@ def group(index: int = 0, *completions: Completion, env: str = "gcd", level: int
     return Group(env, level, EPOCH, index, tuple(texts))
 
 
-def batch(*groups: Group) -> Batch:
-    return Batch(
+def batch(*groups: Group, **changes: object) -> Batch:
+    made = Batch(
         sequence=1750000000123,
         policy_step=8,
         created=1750000015.5,
@@ -65,6 +71,7 @@ def batch(*groups: Group) -> Batch:
         max_new_tokens=64,
         groups=groups or (group(),),
     )
+    return replace(made, **changes)
 
 
 def dialogue() -> Completion:
@@ -95,10 +102,33 @@ def announcement(identity: Identity = ALICE, epoch: int = EPOCH, **changes) -> A
     return replace(made, **changes)
 
 
+ROOMY = CodecLimits(1 << 22, 9, MAX_ITEMS, 1 << 20, 1 << 20)
+
+
 def plain_wire(of: Batch | None = None) -> dict:
     """The body of a batch as the decoder sees it, to be bent."""
-    limits = CodecLimits(1 << 22, 9, MAX_ITEMS, 1 << 20, 1 << 20)
-    return decode(encode_batch(of or batch()), limits)
+    return decode(encode_batch(of or batch()), ROOMY)
+
+
+def bent(kind: envelope.EnvelopeKind, message: bytes, change: Change) -> bytes:
+    """A message that mallory signed properly around a changed body."""
+    wire = decode(message[envelope.HEAD_BYTES :], ROOMY)
+    change(wire)
+    return envelope.close(kind, message[8:40], MALLORY, encode(wire))
+
+
+def forged(
+    kind: envelope.EnvelopeKind, message: bytes, elsewhere: bytes, other: envelope.EnvelopeKind
+) -> dict[str, tuple[bytes, str]]:
+    """Envelopes that are not what they say, and the errors they deserve."""
+    borrowed = envelope.close(other, SWARM, ALICE, message[envelope.HEAD_BYTES :])
+    return {
+        "another swarm": (elsewhere, "wrong_swarm"),
+        "moved from another swarm": (message[:40] + elsewhere[40:], "bad_signature"),
+        "another domain": (kind.magic + borrowed[8:], "bad_signature"),
+        "another author": (message[:40] + MALLORY.author + message[72:], "bad_signature"),
+        "small-order author": (message[:40] + bytes(32) + message[72:], "bad_key"),
+    }
 
 
 def framed(wire: object, identity: Identity = MALLORY) -> bytes:
@@ -112,6 +142,15 @@ def framed_plain(plain: bytes, identity: Identity = MALLORY) -> bytes:
 
 def framed_body(body: bytes, identity: Identity = MALLORY, swarm: bytes = SWARM) -> bytes:
     return envelope.close(envelope.FRAME, swarm, identity, body)
+
+
+def packed_body(packed: bytes, declared: int, identity: Identity = MALLORY) -> bytes:
+    """A frame whose body is compressed, and claims to unpack to so many bytes."""
+    return framed_body(struct.pack(">BI", 1, declared) + packed, identity)
+
+
+def zipped(plain: bytes, declared: int, identity: Identity = MALLORY, **settings: object) -> bytes:
+    return packed_body(zstandard.ZstdCompressor(**settings).compress(plain), declared, identity)
 
 
 def record(wire: object, identity: Identity = MALLORY) -> bytes:

@@ -1,7 +1,9 @@
-"""A record says who offers what, in its author's place, for a bounded time."""
+"""A record says who offers what, for a bounded time, in a place that nobody can steer."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -10,54 +12,49 @@ from hypothesis import strategies as st
 
 from protocol import envelope, errors
 from protocol.announcement import (
+    AUTHORS_A_SHARD,
     Announcement,
     Offer,
     check_clock,
-    check_record,
+    depth_for,
+    depth_of,
     dht_key_of,
+    epoch_of,
+    heldout_seed,
     offer_of,
     open_announcement,
+    reader_paths,
     record_key,
     shard_of,
+    shard_on,
     sign_announcement,
+    task_seed,
 )
-from protocol.codec import MAX_DEPTH, MAX_INT, MAX_RECORD_BYTES, CodecLimits, decode
+from protocol.codec import MAX_DEPTH, MAX_INT, MAX_RECORD_BYTES
 from protocol.errors import ProtocolError
 from protocol.frame import content_id, seal
-from protocol.manifest import AllowList, ProofOfWork, find_nonce
+from protocol.identity import Identity
+from tests.protocol.cases_record import SIGNED
 from tests.protocol.samples import (
     ALICE,
     BOB,
     EPOCH,
-    FRAME,
     MALLORY,
     MANIFEST,
-    NOW,
-    OTHER_SWARM,
     SWARM,
     announcement,
     batch,
     completion,
     group,
-    record,
 )
 from tests.protocol.strategies import announcements
 
-SIGNED = sign_announcement(announcement(), ALICE, SWARM)
-EXPIRY = announcement().expiry
+epochs = st.integers(0, 2**40)
+depths = st.integers(0, MAX_DEPTH - 1)
 
 
-def wire_of(made: Announcement) -> dict:
-    signed = sign_announcement(made, ALICE, SWARM)
-    return decode(signed[envelope.HEAD_BYTES :], CodecLimits(1024, 9, 200, 99, 99))
-
-
-def key_of(made: Announcement) -> bytes:
-    return dht_key_of(record_key(SWARM, made.epoch, made.depth, made.shard))
-
-
-def refused(value: bytes, error: type[ProtocolError]) -> None:
-    with pytest.raises(ProtocolError) as caught:
+def refused(value: bytes, error: type[ProtocolError], match: str | None = None) -> None:
+    with pytest.raises(ProtocolError, match=match) as caught:
         open_announcement(value, SWARM, MANIFEST)
     assert type(caught.value) is error, caught.value
 
@@ -105,26 +102,6 @@ def test_arbitrary_bytes_are_refused_by_name(data: bytes) -> None:
             open_announcement(value, SWARM, MANIFEST)
 
 
-def test_a_record_over_its_size_is_refused() -> None:
-    refused(SIGNED + bytes(MAX_RECORD_BYTES + 1 - len(SIGNED)), errors.TooLarge)
-
-
-def test_a_frame_is_not_an_announcement() -> None:
-    refused(FRAME, errors.BadMagic)
-
-
-def test_a_frames_signature_does_not_announce() -> None:
-    body = SIGNED[envelope.HEAD_BYTES :]
-    framed = envelope.close(envelope.FRAME, SWARM, ALICE, body)
-    refused(envelope.ANNOUNCEMENT.magic + framed[8:], errors.BadSignature)
-
-
-def test_an_announcement_of_another_swarm_is_refused() -> None:
-    other = sign_announcement(announcement(), ALICE, OTHER_SWARM)
-    refused(other, errors.WrongSwarm)
-    refused(other[:8] + SWARM + other[40:], errors.BadSignature)
-
-
 def test_an_announcement_in_a_shard_of_choice_is_refused() -> None:
     for depth in range(MAX_DEPTH + 1):
         mine = shard_of(ALICE.author, EPOCH, depth)
@@ -142,97 +119,6 @@ def test_an_announcement_below_the_last_depth_is_not_made() -> None:
         )
 
 
-@pytest.mark.parametrize("expiry", [EPOCH * 60.0, EPOCH * 60.0 + 240.1, 1e300])
-def test_a_lifetime_outside_of_three_epochs_is_refused(expiry: float) -> None:
-    refused(sign_announcement(announcement(expiry=expiry), ALICE, SWARM), errors.BadLifetime)
-
-
-def test_a_frame_larger_than_the_manifest_allows_is_not_offered() -> None:
-    offer = replace(announcement().offers[0], size=MANIFEST.max_frame_bytes + 1)
-    refused(sign_announcement(announcement(offers=(offer,)), ALICE, SWARM), errors.TooLarge)
-
-
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        (lambda w: w["offers"].extend(w["offers"] * 4), errors.TooManyItems),
-        (lambda w: w["offers"].extend(w["offers"]), errors.BadSchema),
-        (lambda w: w["offers"][0].update(size=0), errors.BadSchema),
-        (lambda w: w["offers"][0].update(groups=0), errors.BadSchema),
-        (lambda w: w["offers"][0].update(informative=2), errors.BadSchema),
-        (lambda w: w["offers"][0].update(content_id=bytes(31)), errors.BadSchema),
-        (lambda w: w["offers"][0].update(env_digest=bytes(9)), errors.BadSchema),
-        (lambda w: w["offers"][0].pop("size"), errors.BadSchema),
-        (lambda w: w.pop("nonce"), errors.BadSchema),
-        (lambda w: w.update(more=1), errors.BadSchema),
-        (lambda w: w.update(expiry=1750000000), errors.BadSchema),
-        (lambda w: w.update(epoch=-1), errors.BadSchema),
-        (lambda w: w.update(epoch=1 << 63), errors.BadSchema),
-        (lambda w: w.update(offers=None), errors.BadSchema),
-        (lambda w: w.update(offers=[[[[]]]]), errors.TooDeep),
-    ],
-)
-def test_a_signed_record_that_breaks_the_schema_is_refused(change, error) -> None:
-    wire = wire_of(announcement())
-    change(wire)
-    refused(record(wire), error)
-
-
-def test_an_announcement_without_offers_says_that_its_author_is_there() -> None:
-    signed = sign_announcement(announcement(offers=()), ALICE, SWARM)
-    assert open_announcement(signed, SWARM, MANIFEST)[1].offers == ()
-
-
-def test_work_is_asked_for_where_the_manifest_does() -> None:
-    working = replace(MANIFEST, admission=ProofOfWork(12))
-    nonce = find_nonce(working.admission, SWARM, ALICE.author)
-    paid = sign_announcement(announcement(nonce=nonce), ALICE, SWARM)
-    free = sign_announcement(announcement(nonce=nonce + 1), ALICE, SWARM)
-    open_announcement(paid, SWARM, working)
-    with pytest.raises(errors.NotAdmitted):
-        open_announcement(free, SWARM, working)
-
-
-def test_an_author_off_the_allow_list_does_not_announce() -> None:
-    closed = replace(MANIFEST, admission=AllowList((BOB.author,)))
-    with pytest.raises(errors.NotAdmitted):
-        open_announcement(SIGNED, SWARM, closed)
-
-
-def test_a_record_in_its_place_and_time_passes() -> None:
-    made = announcement()
-    assert check_record(key_of(made), ALICE.author, SIGNED, EXPIRY, NOW, SWARM, MANIFEST) == (
-        ALICE.author,
-        made,
-    )
-
-
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        ({"subkey": MALLORY.author}, errors.WrongShard),
-        ({"key": bytes(20)}, errors.WrongShard),
-        ({"key": key_of(announcement(epoch=EPOCH + 1))}, errors.WrongShard),
-        ({"expiry": EXPIRY + 1.0}, errors.BadLifetime),
-        ({"expiry": EXPIRY - 1.0}, errors.BadLifetime),
-        ({"now": EXPIRY}, errors.Expired),
-        ({"now": EPOCH * 60.0 - 3.5}, errors.BadLifetime),
-        ({"value": SIGNED[:-1]}, errors.BadSignature),
-    ],
-)
-def test_a_record_out_of_place_or_time_is_refused(change: dict, error: type) -> None:
-    record = {
-        "key": key_of(announcement()),
-        "subkey": ALICE.author,
-        "value": SIGNED,
-        "expiry": EXPIRY,
-        "now": NOW,
-    }
-    with pytest.raises(ProtocolError) as caught:
-        check_record(**{**record, **change}, swarm_id=SWARM, manifest=MANIFEST)
-    assert type(caught.value) is error, caught.value
-
-
 def test_a_clock_a_little_behind_is_forgiven() -> None:
     check_clock(announcement(), MANIFEST, EPOCH * 60.0 - 2.5)
 
@@ -243,3 +129,71 @@ def test_a_record_may_not_outlive_three_epochs_from_now() -> None:
     check_clock(longest, MANIFEST, EPOCH * 60.0 + 57.5)
     with pytest.raises(errors.BadLifetime):
         check_clock(longest, MANIFEST, EPOCH * 60.0 + 30.0)
+
+
+def test_an_epoch_is_the_quotient_rounded_and_begins_with_its_first_instant() -> None:
+    assert [epoch_of(t, 60.0) for t in (0.0, 59.999, 60.0, 119.0, 120.0)] == [0, 0, 1, 1, 2]
+    assert epoch_of(0.3, 0.1) == 2
+    assert epoch_of(1.0, 0.1) == 10  # 1.0 // 0.1 would be 9
+
+
+@given(epochs, depths)
+def test_a_shard_is_one_of_its_depth_and_a_half_of_the_one_above(epoch: int, depth: int) -> None:
+    shard = shard_of(ALICE.author, epoch, depth)
+    assert 0 <= shard < 1 << depth
+    assert shard_of(ALICE.author, epoch, depth + 1) >> 1 == shard
+
+
+def test_authors_spread_over_the_shards_and_move_every_epoch() -> None:
+    counts = Counter(shard_of(ALICE.author, epoch, 3) for epoch in range(800))
+    assert set(counts) == set(range(8))
+    assert max(counts.values()) < 150
+
+
+@given(st.floats(0.0, 1e12))
+def test_the_depth_suits_sixteen_authors_a_shard(authors: float) -> None:
+    depth = depth_for(authors)
+    assert 0.0 <= depth <= MAX_DEPTH
+    if 0.0 < depth < MAX_DEPTH:
+        assert authors / 2.0**depth == pytest.approx(AUTHORS_A_SHARD)
+
+
+@given(st.sampled_from([ALICE, BOB]), epochs, st.floats(0.0, MAX_DEPTH))
+def test_an_author_takes_one_of_the_whole_depths_around(
+    identity: Identity, epoch: int, depth: float
+) -> None:
+    taken = depth_of(identity.author, epoch, depth)
+    assert math.floor(depth) <= taken <= math.ceil(depth)
+
+
+def test_as_many_authors_take_the_greater_depth_as_its_fraction_tells() -> None:
+    taken = Counter(depth_of(ALICE.author, epoch, 3.25) for epoch in range(4000))
+    assert set(taken) == {3, 4}
+    assert 0.22 < taken[4] / 4000 < 0.28
+
+
+@given(epochs)
+def test_a_readers_two_paths_part_at_the_first_bit(epoch: int) -> None:
+    one, other = reader_paths(ALICE.author, epoch, b"secret")
+    assert shard_on(one, 0) == shard_on(other, 0) == 0
+    assert {shard_on(one, 1), shard_on(other, 1)} == {0, 1}
+
+
+def test_a_readers_paths_hang_on_its_secret() -> None:
+    draws = {reader_paths(ALICE.author, 1, bytes([n])) for n in range(20)}
+    assert len({path for pair in draws for path in pair}) == 40
+
+
+def test_seeds_differ_by_author_epoch_and_index_or_by_family_and_number() -> None:
+    authors, twenty = (ALICE.author, BOB.author), range(20)
+    tasks = {task_seed(a, epoch, index) for a in authors for epoch in twenty for index in twenty}
+    held_out = {heldout_seed(env, number) for env in ("gcd", "lcm") for number in range(100)}
+    assert (len(tasks), len(held_out)) == (800, 200)
+    assert all(0 <= seed < 1 << 63 for seed in tasks | held_out)
+
+
+def test_a_record_key_is_hashed_as_hivemind_hashes_it() -> None:
+    """Taken from ``hivemind.dht.routing.DHTID.generate`` of hivemind 1.1.12."""
+    assert record_key(SWARM, 5, 4, 3) == f"swarm-node/2/{SWARM.hex()}/5/4/3"
+    key = record_key(bytes(32), 3, 0, 0)
+    assert dht_key_of(key).hex() == "88a88c86b04f8ee25a8b56badd1c21aabff8e757"

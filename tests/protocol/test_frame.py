@@ -1,36 +1,69 @@
-"""What is sealed opens unchanged, and small enough to share."""
+"""What is sealed opens unchanged and small; bent frames and bombs are refused by name."""
 
 from __future__ import annotations
 
+import random
+import struct
+import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 
 import pytest
+import zstandard
 from hypothesis import given
+from hypothesis import strategies as st
 
-from protocol.errors import BadEncoding, BadSchema, NotAdmitted, TooLarge
-from protocol.frame import check_batch, content_id, open_frame, seal
-from protocol.manifest import AllowList
-from protocol.rollout import Batch, Tokens, tokens_from_wire, tokens_to_wire
+from protocol import errors
+from protocol.codec import MAX_FRAME_BYTES, MAX_ITEMS, CodecLimits, decode, encode
+from protocol.errors import BadEncoding, BadSchema, ProtocolError, TooLarge
+from protocol.frame import (
+    check_batch,
+    content_id,
+    item_count,
+    open_frame,
+    pack,
+    seal,
+    without_tokens,
+)
+from protocol.manifest import Manifest
+from protocol.rollout import (
+    Batch,
+    Group,
+    Tokens,
+    encode_batch,
+    tokens_from_wire,
+    tokens_to_wire,
+)
+from tests.protocol.cases_frame import completion_of, in_tokens, segment_of, tokens_of
 from tests.protocol.samples import (
     ALICE,
-    MALLORY,
+    FRAME,
     MANIFEST,
     SWARM,
     batch,
     completion,
     dialogue,
+    framed,
+    framed_body,
+    framed_plain,
     group,
+    packed_body,
+    plain_wire,
+    zipped,
 )
 from tests.protocol.strategies import batches
+from tests.protocol.strategies import groups as any_group
 
-ROOMY = replace(MANIFEST, max_frame_bytes=1 << 20)
+PLAIN = encode_batch(batch())
+SIZE = 4096
 
 
 @given(batches)
 def test_a_batch_comes_back_as_it_was_sealed(shared: Batch) -> None:
+    roomy = replace(MANIFEST, max_frame_bytes=1 << 20)
     for compress in (False, True):
-        opened = open_frame(seal(shared, ALICE, SWARM, compress=compress), SWARM, ROOMY)
+        opened = open_frame(seal(shared, ALICE, SWARM, compress=compress), SWARM, roomy)
         assert opened.batch == shared
         assert opened.author == ALICE.author
 
@@ -55,73 +88,48 @@ def test_repetitive_groups_travel_compressed() -> None:
     assert len(squeezed) < len(plain) / 3
 
 
-def test_an_author_off_the_allow_list_is_refused() -> None:
-    closed = replace(MANIFEST, admission=AllowList((ALICE.author,)))
-    open_frame(seal(batch(), ALICE, SWARM), SWARM, closed)
-    with pytest.raises(NotAdmitted):
-        open_frame(seal(batch(), MALLORY, SWARM), SWARM, closed)
-
-
 def test_logprobs_are_rounded_to_half_precision_and_kept_in_range() -> None:
     sampled = Tokens((1, 2, 3, 4), (-0.1, 1e-9, -1e9, float("-inf")), (0, 0, 0, 0))
     read = tokens_from_wire(tokens_to_wire(sampled))
     assert read.logprobs == (-0.0999755859375, 0.0, -65504.0, -65504.0)
 
 
-@pytest.mark.parametrize(
-    "tokens",
-    [
-        Tokens((), (), ()),
-        Tokens((1,), (), (0,)),
-        Tokens((1 << 32,), (-1.0,), (0,)),
-        Tokens((-1,), (-1.0,), (0,)),
-        Tokens((1,), (-1.0,), (-1,)),
-        Tokens((1,), (float("nan"),), (0,)),
-    ],
-    ids=["none", "lengths", "id over 32 bits", "negative id", "negative version", "NaN"],
-)
-def test_tokens_that_no_reader_would_take_are_not_sealed(tokens: Tokens) -> None:
-    with pytest.raises(BadSchema):
-        seal(batch(group(0, completion(tokens=tokens), completion())), ALICE, SWARM)
+def of(text: str = "six", reward: float = 1.0, tokens: Tokens | None = None) -> Batch:
+    return batch(group(0, completion(text, reward, tokens), completion()))
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "error"),
     [
-        replace(batch(), groups=()),
-        batch(group(0, completion())),
-        batch(group(0), group(0)),
-        replace(batch(), model="tiny\x1b[31m"),
-        replace(batch(), model="Müller's"),
-        replace(batch(), encoding=b"short"),
-        replace(batch(), temperature=0.0),
-        replace(batch(), sequence=-1),
-        replace(batch(), policy_step=1 << 63),
-        replace(batch(), max_new_tokens=0),
-        batch(group(0, completion(reward=float("inf")), completion())),
+        (of(tokens=Tokens((), (), ())), BadSchema),
+        (of(tokens=Tokens((1,), (), (0,))), BadSchema),
+        (of(tokens=Tokens((1 << 32,), (-1.0,), (0,))), BadSchema),
+        (of(tokens=Tokens((-1,), (-1.0,), (0,))), BadSchema),
+        (of(tokens=Tokens((1,), (-1.0,), (-1,))), BadSchema),
+        (of(tokens=Tokens((1,), (float("nan"),), (0,))), BadSchema),
+        (replace(batch(), groups=()), BadSchema),
+        (batch(group(0, completion())), BadSchema),
+        (batch(group(0), group(0)), BadSchema),
+        (batch(model="tiny\x1b[31m"), BadSchema),
+        (batch(model="Müller's"), BadSchema),
+        (batch(encoding=b"short"), BadSchema),
+        (batch(temperature=0.0), BadSchema),
+        (batch(sequence=-1), BadSchema),
+        (batch(policy_step=1 << 63), BadSchema),
+        (batch(max_new_tokens=0), BadSchema),
+        (of(reward=float("inf")), (BadSchema, BadEncoding)),
+        (of("\ud800"), BadEncoding),
     ],
     ids=[
-        "no group",
-        "one completion",
-        "one task twice",
-        "terminal escape",
-        "not ASCII",
-        "digest length",
-        "greedy",
-        "negative sequence",
-        "step over 63 bits",
-        "no length",
-        "infinite reward",
+        *("no token", "token lengths", "id over 32 bits", "negative id", "negative version", "NaN"),
+        *("no group", "one completion", "one task twice", "terminal escape", "not ASCII"),
+        *("digest length", "greedy", "negative sequence", "step over 63 bits", "no length"),
+        *("infinite reward", "not Unicode"),
     ],
 )
-def test_a_batch_that_no_reader_would_take_is_not_sealed(wrong: Batch) -> None:
-    with pytest.raises((BadSchema, BadEncoding)):
+def test_a_batch_that_no_reader_would_take_is_not_sealed(wrong: Batch, error: type) -> None:
+    with pytest.raises(error):
         seal(wrong, ALICE, SWARM)
-
-
-def test_text_that_is_not_unicode_is_not_sealed() -> None:
-    with pytest.raises(BadEncoding):
-        seal(batch(group(0, completion("\ud800"), completion())), ALICE, SWARM)
 
 
 def test_a_frame_over_the_hard_limit_is_not_sealed() -> None:
@@ -134,3 +142,233 @@ def test_a_sender_can_ask_whether_the_manifest_allows_its_batch() -> None:
     check_batch(batch(), MANIFEST)
     with pytest.raises(BadSchema, match="lcm"):
         check_batch(batch(group(env="lcm")), MANIFEST)
+
+
+def refused(
+    frame: bytes,
+    error: type[ProtocolError],
+    match: str | None = None,
+    manifest: Manifest = MANIFEST,
+) -> None:
+    with pytest.raises(ProtocolError, match=match) as caught:
+        open_frame(frame, SWARM, manifest)
+    assert type(caught.value) is error, caught.value
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_any_one_flipped_byte_is_refused(compress: bool) -> None:
+    frame = seal(batch(group(0), group(1), group(2)), ALICE, SWARM, compress=compress)
+    for at in range(len(frame)):
+        for mask in (0x01, 0x80, 0xFF):
+            bent = frame[:at] + bytes([frame[at] ^ mask]) + frame[at + 1 :]
+            with pytest.raises(ProtocolError):
+                open_frame(bent, SWARM, MANIFEST)
+
+
+def test_a_frame_cut_short_anywhere_is_refused() -> None:
+    for end in range(len(FRAME)):
+        with pytest.raises(ProtocolError):
+            open_frame(FRAME[:end], SWARM, MANIFEST)
+
+
+@given(st.binary(max_size=400))
+def test_arbitrary_bytes_are_refused_by_name(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        open_frame(data, SWARM, MANIFEST)
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_signed_bodies_are_refused_by_name(body: bytes) -> None:
+    for frame in (framed_body(body), framed_plain(body)):
+        with pytest.raises(ProtocolError):
+            open_frame(frame, SWARM, MANIFEST)
+
+
+@given(st.data())
+def test_a_signed_body_with_bent_bytes_is_refused_or_keeps_to_the_schema(data) -> None:
+    bent = bytearray(PLAIN)
+    for _ in range(data.draw(st.integers(1, 3))):
+        bent[data.draw(st.integers(0, len(bent) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        opened = open_frame(framed_plain(bytes(bent)), SWARM, MANIFEST)
+    except ProtocolError:
+        return
+    assert encode_batch(opened.batch) == bytes(bent)
+
+
+def test_the_signature_is_checked_before_anything_is_unpacked(monkeypatch) -> None:
+    def unreachable(*_: object) -> bytes:
+        raise AssertionError("unpacked")
+
+    monkeypatch.setattr("protocol.frame.decompress_body", unreachable)
+    refused(FRAME[:-1] + b"\1", errors.BadSignature)
+
+
+Place = Callable[[dict], dict]
+PLACES: list[tuple[Place, list[str]]] = [
+    (lambda wire: wire, list(plain_wire())),
+    (lambda wire: wire["groups"][0], ["env", "level", "epoch", "index", "completions"]),
+    (completion_of, ["segments", "reward", "finish"]),
+    (segment_of, ["writer", "text", "tokens"]),
+    (tokens_of, ["ids", "logprobs", "versions"]),
+]
+FIELDS = [(place, name) for place, names in PLACES for name in names]
+
+
+@pytest.mark.parametrize(("place", "name"), FIELDS, ids=[name for _, name in FIELDS])
+def test_a_missing_or_additional_or_strange_field_is_refused(place: Place, name: str) -> None:
+    for strange in ([], {}, [[]], True, -1, 1 << 63, "", b"", 1e300, [None], {"a": 1}):
+        wire = plain_wire()
+        if place(wire)[name] == strange or (name, strange) in ALLOWED:
+            continue
+        place(wire)[name] = strange
+        with pytest.raises(ProtocolError):
+            open_frame(framed(wire), SWARM, MANIFEST)
+    wire = plain_wire()
+    del place(wire)[name]
+    refused(framed(wire), errors.BadSchema)
+    wire = plain_wire()
+    place(wire)["more"] = 1
+    refused(framed(wire), errors.BadSchema)
+    wire = plain_wire()
+    place(wire)[name] = place(wire).pop(name)
+    if list(place(wire)) != list(place(plain_wire())):
+        refused(framed(wire), errors.BadSchema)
+
+
+ALLOWED = [("text", ""), ("reward", 1e300)]
+
+
+def test_more_tokens_than_text_bytes_allowed_are_refused() -> None:
+    wire = plain_wire()
+    tokens_of(wire).update(ids=bytes(4 * 257), logprobs=bytes(2 * 257), versions=[0, 257])
+    refused(framed(wire), errors.TooLarge, "257 tokens")
+
+
+def test_text_is_counted_over_all_segments_of_a_completion() -> None:
+    wire = plain_wire(batch(group(0, completion("x" * 129), completion())))
+    completion_of(wire)["segments"] *= 2
+    refused(framed(wire), errors.TooLarge, "258 bytes")
+
+
+def test_the_specimen_itself_opens() -> None:
+    """Else the refusals above could all have one reason."""
+    assert open_frame(framed(plain_wire()), SWARM, MANIFEST).batch == batch()
+
+
+def peak_of(frame: bytes, error: type[ProtocolError], manifest: Manifest = MANIFEST) -> int:
+    """Bytes allocated at most while the frame is refused."""
+    tracemalloc.start()
+    refused(frame, error, manifest=manifest)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def test_a_run_of_versions_cannot_be_longer_than_the_tokens() -> None:
+    assert peak_of(in_tokens(versions=[7, 1 << 60]), errors.BadSchema) < 4 << 20
+
+
+def test_a_zstd_body_whose_own_head_lies_too_is_refused() -> None:
+    packed = bytearray(zstandard.ZstdCompressor().compress(b"ab" * 100))
+    assert packed[5] == 200, "the content size stands in the sixth byte"
+    packed[5] = 100
+    refused(packed_body(packed, 100), errors.BadCompression)
+
+
+def test_a_zstd_window_over_eight_mebibytes_is_refused() -> None:
+    """The window descriptor 0x70 asks for 16 MiB to unpack four bytes."""
+    head = bytes.fromhex("28b52ffd80") + b"\x70" + struct.pack("<I", 4)
+    raw_block = bytes.fromhex("210000") + b"1234"
+    refused(packed_body(head + raw_block, 4), errors.BadCompression, "window")
+    head = head.replace(b"\x70", b"\x68")
+    refused(packed_body(head + raw_block, 4), errors.TrailingBytes)
+
+
+def test_a_body_without_its_head_is_refused() -> None:
+    refused(framed_body(b"\0\0\0"), errors.Truncated, "body of 3 bytes.* 5$")
+
+
+@pytest.mark.parametrize(
+    ("declared", "error"), [(100 << 20, errors.TooLarge), (1000, errors.BadCompression)]
+)
+def test_a_zstd_bomb_is_refused_before_it_unpacks_whatever_it_declares(declared, error) -> None:
+    bomb = zipped(bytes(100 << 20), declared)
+    assert len(bomb) < MANIFEST.max_frame_bytes
+    assert peak_of(bomb, error) < 1 << 20
+
+
+def test_a_body_of_empty_lists_costs_a_bounded_amount_of_memory() -> None:
+    widest = replace(MANIFEST, max_frame_bytes=MAX_FRAME_BYTES)
+    row = b"\xdd" + struct.pack(">I", 1 << 16) + b"\x90" * (1 << 16)
+    plain = b"\xdc\x00\x3f" + row * 63
+    assert MAX_ITEMS < 63 << 16 < len(plain) <= 4 * MAX_FRAME_BYTES
+    frame = zipped(plain, len(plain))
+    assert peak_of(frame, errors.TooManyItems, widest) < 24 << 20
+
+
+@given(st.binary(max_size=60))
+def test_arbitrary_bytes_behind_a_zstd_head_are_refused_by_name(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        open_frame(packed_body(bytes.fromhex("28b52ffd") + data, 100), SWARM, MANIFEST)
+
+
+def wordy(index: int, length: int = 40) -> Group:
+    """Completions of random words and ids: about as compressible as real ones."""
+    draw = random.Random(index)
+    texts = [" ".join(draw.choices(["two", "six", "is", "the"], k=length)) for _ in range(4)]
+    ids = [tuple(draw.randrange(150_000) for _ in range(length)) for _ in texts]
+    values = [tuple(-draw.random() for _ in range(length)) for _ in texts]
+    made = [
+        completion(text, 0.0, Tokens(row, value, (1,) * length))
+        for text, row, value in zip(texts, ids, values, strict=True)
+    ]
+    return group(index, *made)
+
+
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("length", [1, 10, 40, 100])
+def test_every_frame_keeps_to_its_size_and_every_group_is_kept(compress, length) -> None:
+    groups = [wordy(index, length) for index in range(30)]
+    packed = pack(groups, SIZE, compress=compress)
+    assert [g for frame in packed.frames for g in frame] + list(packed.oversize) == groups
+    for frame in packed.frames:
+        assert len(seal(batch(*frame), ALICE, SWARM, compress=compress)) <= SIZE
+
+
+@given(st.lists(any_group, max_size=8, unique_by=lambda g: (g.epoch, g.index)))
+def test_groups_of_any_kind_keep_to_the_size(groups: list[Group]) -> None:
+    packed = pack(groups, 2048)
+    for frame in packed.frames:
+        assert len(seal(batch(*frame), ALICE, SWARM)) <= 2048
+    assert sum(map(len, packed.frames)) + len(packed.oversize) == len(groups)
+
+
+def test_compression_leaves_room_for_more() -> None:
+    groups = [wordy(index) for index in range(30)]
+    assert len(pack(groups, SIZE).frames) < len(pack(groups, SIZE, compress=False).frames)
+
+
+def test_a_group_too_large_for_any_frame_is_named_and_fits_as_text() -> None:
+    large = wordy(0, 400)
+    assert pack([large], SIZE).oversize == (large,)
+    assert pack([without_tokens(large)], SIZE).frames == ((without_tokens(large),),)
+
+
+def test_only_the_tokens_are_dropped() -> None:
+    kept = without_tokens(wordy(0))
+    assert kept.rewards == wordy(0).rewards
+    assert [c.text for c in kept.completions] == [c.text for c in wordy(0).completions]
+    assert all(s.tokens is None for c in kept.completions for s in c.segments)
+
+
+def test_items_are_counted_as_the_decoder_counts_them() -> None:
+    wire = plain_wire(batch(wordy(0), replace(wordy(1), index=2)))
+    exactly = CodecLimits(1 << 20, 9, item_count(wire), 1 << 20, 1 << 20)
+    assert decode(encode(wire), exactly) == wire
+    with pytest.raises(ValueError, match="items"):
+        decode(encode(wire), replace(exactly, items=exactly.items - 1))
+
+
+def test_nothing_packs_into_nothing() -> None:
+    assert pack([], SIZE).frames == ()

@@ -7,14 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.codec import MAX_FRAME_BYTES, MAX_INT, encode
-from protocol.errors import (
-    BadSchema,
-    ProtocolError,
-    TooLarge,
-    TooManyItems,
-    TrailingBytes,
-    Truncated,
-)
+from protocol.errors import ProtocolError, TooLarge, TooManyItems, TrailingBytes, Truncated
 from protocol.messages import (
     MAX_GOSSIP,
     MAX_GOSSIP_REQUEST_BYTES,
@@ -48,19 +41,9 @@ def test_a_pull_is_answered_with_the_frame_or_a_reason() -> None:
         assert decode_pull_response(encode_pull_response(status)) == (status, b"")
 
 
-@pytest.mark.parametrize(
-    ("data", "error"),
-    [
-        (b"", Truncated),
-        (b"\x03", BadSchema),
-        (b"\0", Truncated),
-        (b"\1more", TrailingBytes),
-        (bytes(MAX_FRAME_BYTES + 2), TooLarge),
-    ],
-)
-def test_a_malformed_pull_response_is_refused(data: bytes, error: type) -> None:
-    with pytest.raises(error):
-        decode_pull_response(data)
+def test_a_pull_response_over_its_size_is_refused() -> None:
+    with pytest.raises(TooLarge):
+        decode_pull_response(bytes(MAX_FRAME_BYTES + 2))
 
 
 @given(st.integers(0, MAX_INT), st.integers(1, MAX_GOSSIP))
@@ -68,23 +51,6 @@ def test_a_gossip_request_comes_back(after: int, limit: int) -> None:
     spelled = encode_gossip_request(GossipRequest(after, limit))
     assert len(spelled) <= MAX_GOSSIP_REQUEST_BYTES
     assert decode_gossip_request(spelled) == GossipRequest(after, limit)
-
-
-@pytest.mark.parametrize(
-    "wire",
-    [
-        {"after": 0, "limit": 0},
-        {"after": 0, "limit": MAX_GOSSIP + 1},
-        {"after": -1, "limit": 1},
-        {"after": 0.0, "limit": 1},
-        {"limit": 1, "after": 0},
-        {"after": 0},
-        None,
-    ],
-)
-def test_a_malformed_gossip_request_is_refused(wire: object) -> None:
-    with pytest.raises(BadSchema):
-        decode_gossip_request(encode(wire))
 
 
 @given(st.lists(st.binary(max_size=1024), max_size=20))
@@ -98,20 +64,6 @@ def test_the_largest_gossip_response_fits() -> None:
     assert len(decode_gossip_response(spelled)) == MAX_GOSSIP
 
 
-@pytest.mark.parametrize(
-    ("wire", "error"),
-    [
-        ([bytes(1025)], TooLarge),
-        ([b""] * (MAX_GOSSIP + 1), TooManyItems),
-        ([1], BadSchema),
-        ({}, BadSchema),
-    ],
-)
-def test_a_malformed_gossip_response_is_refused(wire: object, error: type) -> None:
-    with pytest.raises(error):
-        decode_gossip_response(encode(wire))
-
-
 def test_a_peer_that_answers_more_than_was_asked_for_is_refused() -> None:
     with pytest.raises(TooManyItems):
         decode_gossip_response(encode([b"a", b"b"]), limit=1)
@@ -119,12 +71,11 @@ def test_a_peer_that_answers_more_than_was_asked_for_is_refused() -> None:
 
 @given(st.binary(max_size=80))
 def test_arbitrary_bytes_are_refused_by_name_or_are_a_message(data: bytes) -> None:
-    for decoder in (
-        decode_pull_request,
-        decode_pull_response,
-        decode_gossip_request,
-        decode_gossip_response,
-    ):
+    pull, gossip = (
+        (decode_pull_request, decode_pull_response),
+        (decode_gossip_request, decode_gossip_response),
+    )
+    for decoder in (*pull, *gossip):
         try:
             decoder(data)
         except ProtocolError as error:

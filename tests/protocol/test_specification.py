@@ -23,7 +23,7 @@ from protocol.codec import (
 from protocol.errors import ProtocolError
 from protocol.manifest import MAX_NESTING
 from protocol.profile import MAX_LINE, MAX_MODEL, MAX_NAME, MAX_VERSION
-from tests.protocol.cases_answers import BLANK
+from tests.protocol.cases_values import BLANK
 from tests.protocol.strategies import is_told
 
 SPECIFICATION = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
@@ -38,34 +38,31 @@ def test_the_table_of_errors_is_complete() -> None:
     assert sorted(listed) == sorted(error.code for error in ProtocolError.__subclasses__())
 
 
-def test_the_table_of_domains_is_complete() -> None:
+def test_the_table_of_domains_is_complete_and_each_fits_its_length_byte() -> None:
     listed = re.findall(r"^\| `(swarm-node/[12]/[a-z]+)` \|", section(3), flags=re.MULTILINE)
-    defined = {value for name, value in vars(identity).items() if name.endswith("_DOMAIN")}
-    assert {name.encode() for name in listed} == defined
-
-
-def test_domains_are_distinct_and_fit_their_length_byte() -> None:
     defined = [value for name, value in vars(identity).items() if name.endswith("_DOMAIN")]
+    assert {name.encode() for name in listed} == set(defined)
     assert len(set(defined)) == len(defined)
     assert all(0 < len(value) < 256 for value in defined)
 
 
+def code_points(pattern: str, number: int) -> set[int]:
+    """Those that a passage of a section lists, ranges among them."""
+    (passage,) = re.findall(pattern, section(number), flags=re.DOTALL)
+    ranges = re.findall(r"U\+([0-9A-F]{4,5})(?:–([0-9A-F]{4,5}))?", passage)
+    return {n for a, b in ranges for n in range(int(a, 16), int(b or a, 16) + 1)}
+
+
 def test_the_letters_that_show_nothing_are_listed_to_the_last_code_point() -> None:
-    (told,) = re.findall(r"shows nothing all\s+the same \((.*?)\)", section(11), flags=re.DOTALL)
-    listed = set()
-    for first, last in re.findall(r"U\+([0-9A-F]{4,5})(?:–([0-9A-F]{4,5}))?", told):
-        listed |= set(range(int(first, 16), int(last or first, 16) + 1))
+    listed = code_points(r"shows nothing all\s+the same \((.*?)\)", 11)
     printable = [code for code in range(sys.maxunicode + 1) if chr(code).isprintable()]
-    assert {c for c in printable if not is_told(f"x{chr(c)}")} >= {c for c in listed if c != 0x180E}
+    assert {c for c in printable if not is_told(f"x{chr(c)}")} >= listed - {0x180E}
     composed = {c for c in printable if unicodedata.is_normalized("NFC", f"x{chr(c)}")} - {0x20}
     assert {c for c in composed if not is_told(f"x{chr(c)}")} <= listed
 
 
 def test_the_white_space_that_is_stripped_is_listed_to_the_last_code_point() -> None:
-    listed = set()
-    (told,) = re.findall(r"which is (U\+0009.*?) and nothing else", section(12), flags=re.DOTALL)
-    for first, last in re.findall(r"U\+([0-9A-F]{4})(?:–([0-9A-F]{4}))?", told):
-        listed |= set(range(int(first, 16), int(last or first, 16) + 1))
+    listed = code_points(r"which is (U\+0009.*?) and nothing else", 12)
     assert listed == {code for code in range(sys.maxunicode + 1) if not chr(code).strip()}
     assert listed == set(map(ord, BLANK))
 

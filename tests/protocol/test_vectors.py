@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -94,11 +93,8 @@ def read_announcement(vector: dict, context: dict) -> object:
     data, swarm = unhex(vector["input"]), unhex(context["swarm_id"])
     manifest = open_manifest(unhex(context["manifest"]))
     if "place" in vector:
-        place = vector["place"]
-        key, subkey = unhex(place["key"]), unhex(place["subkey"])
-        author, opened = check_record(
-            key, subkey, data, place["expiry"], place["now"], swarm, manifest
-        )
+        key, subkey, expiry, now = vector["place"].values()
+        author, opened = check_record(unhex(key), unhex(subkey), data, expiry, now, swarm, manifest)
     else:
         author, opened = open_announcement(data, swarm, manifest)
     assert sign_announcement(opened, ALICE, swarm) == data
@@ -164,28 +160,19 @@ class Game:
 
 
 READERS = {
-    "codec": read_codec,
-    "identity": read_identity,
-    "keys": read_keys,
-    "manifest": read_manifest,
-    "frame": read_frame,
-    "announcement": read_announcement,
-    "messages": read_messages,
-    "profile": read_profile,
-    "answers": read_answers,
-    "transcripts": read_transcripts,
+    name.removeprefix("read_"): reader
+    for name, reader in dict(globals()).items()
+    if name.startswith("read_")
 }
+FILES = {kind: json.loads((FOLDER / f"{kind}.json").read_text()) for kind in READERS}
+VECTORS = [
+    pytest.param(kind, vector, {**file["context"], **vector}, id=f"{kind}: {vector['name']}")
+    for kind, file in FILES.items()
+    for vector in file["vectors"]
+]
 
 
-def vectors() -> Iterator[object]:
-    for kind in READERS:
-        file = json.loads((FOLDER / f"{kind}.json").read_text())
-        for vector in file["vectors"]:
-            context = {**file["context"], **vector}
-            yield pytest.param(kind, vector, context, id=f"{kind}: {vector['name']}")
-
-
-@pytest.mark.parametrize(("kind", "vector", "context"), list(vectors()))
+@pytest.mark.parametrize(("kind", "vector", "context"), VECTORS)
 def test_a_vector_is_read_as_expected_or_refused_by_name(
     kind: str, vector: dict, context: dict
 ) -> None:
@@ -206,10 +193,5 @@ def test_every_error_has_its_own_code_and_a_vector() -> None:
     codes = {error.code for error in classes}
     assert len(codes) == len(classes)
     assert all(hasattr(errors, error.__name__) for error in classes)
-    used = {
-        vector["error"]
-        for kind in READERS
-        for vector in json.loads((FOLDER / f"{kind}.json").read_text())["vectors"]
-        if "error" in vector
-    }
-    assert codes == used
+    vectors = [vector for file in FILES.values() for vector in file["vectors"]]
+    assert codes == {vector["error"] for vector in vectors if "error" in vector}

@@ -10,27 +10,34 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from enum import IntEnum
 
-from protocol.manifest import AdmissionRule, AllowList, Open, ProofOfWork, rule_to_wire
+from protocol.manifest import (
+    AllowList,
+    Manifest,
+    Open,
+    ProofOfWork,
+    rule_to_wire,
+    sign_manifest,
+    swarm_id,
+)
+from tests.protocol.samples import ALICE, MANIFEST
+
+Wrong = bytes | tuple[bytes, str]
+"""A wrong input, ``bad_schema`` unless it is named with another error."""
 
 
 def view(value: object) -> object:
-    """``value`` as JSON types."""
+    """``value`` as JSON types; an admission rule as it stands in the manifest."""
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, IntEnum):
         return int(value)
     if isinstance(value, (Open, AllowList, ProofOfWork)):
-        return view_rule(value)
+        return view(rule_to_wire(value))
     if is_dataclass(value):
         return {field.name: view(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, (tuple, list)):
         return [view(item) for item in value]
     return value
-
-
-def view_rule(rule: AdmissionRule) -> object:
-    """An admission rule as it stands in the manifest, keys in hex."""
-    return view(rule_to_wire(rule))
 
 
 def tagged(value: object) -> object:
@@ -42,3 +49,25 @@ def tagged(value: object) -> object:
     if isinstance(value, dict):
         return {key: tagged(item) for key, item in value.items()}
     return value
+
+
+def valid(name: str, data: bytes, expected: object, **fields: object) -> dict:
+    """The vector of an input that is read."""
+    return {"name": name, "input": data.hex(), **fields, "expected": expected}
+
+
+def invalid(cases: dict[str, Wrong], **fields: object) -> list[dict]:
+    """The vectors of inputs that are refused."""
+    named = {
+        n: each if isinstance(each, tuple) else (each, "bad_schema") for n, each in cases.items()
+    }
+    return [
+        {"name": name, "input": data.hex(), **fields, "error": error}
+        for name, (data, error) in named.items()
+    ]
+
+
+def in_swarm(manifest: Manifest = MANIFEST) -> dict:
+    """The context of messages of a swarm."""
+    signed = sign_manifest(manifest, ALICE)
+    return {"swarm_id": swarm_id(signed).hex(), "manifest": signed.hex()}
