@@ -38,7 +38,7 @@ def test_an_honest_frame_is_admitted_with_rewards_and_prompt_of_our_own(gate, an
     group = anna.group(3, ["wrong", "right", "wrong"])
     (pooled,) = asyncio.run(gate.admission.admit(anna.frame(group), anna.author))
     assert (pooled.key, pooled.group) == ((anna.author, NOW, 3), group)
-    assert decode_group(pooled.told) == group
+    assert decode_group(pooled.encoded) == group
     assert pooled.prompt.endswith("+ 1")
     assert (pooled.policy_step, pooled.encoding, pooled.received) == (5, b"\x02" * 32, START)
     assert gate.accounts.get(anna.author).admitted == 1

@@ -303,7 +303,7 @@ def test_groups_that_teach_nothing_are_taken_only_where_they_are_not_discarded(d
 
 def test_a_share_is_not_a_group_less_for_the_rounding_of_its_product() -> None:
     config = MixtureSection(
-        external=50, informative=100, local=50, author_share=0.29, newcomer_share=0.57
+        external=50, target_groups=100, local=50, author_share=0.29, unproven_share=0.57
     )
     caps = Mixture(config, 1).caps(100)
     assert (caps.author, caps.newcomers) == (29, 57), "as products they are below"
@@ -311,7 +311,7 @@ def test_a_share_is_not_a_group_less_for_the_rounding_of_its_product() -> None:
 
 def test_shares_of_the_published_mix_are_of_own_and_external_groups() -> None:
     mixture = Mixture(
-        MixtureSection(external=4, local=8, newcomer_share=0.5), 1, rule=UniformSelection
+        MixtureSection(external=4, local=8, unproven_share=0.5), 1, rule=UniformSelection
     )
     assert (mixture.caps(12).author, mixture.caps(12).newcomers) == (3, 6)
     assert mixture.caps(100) == mixture.caps(12)

@@ -357,7 +357,7 @@ def test_a_pool_with_less_room_than_before_says_how_many_it_dropped(tmp_path: Pa
 
 def test_newcomers_keep_the_share_of_a_full_pool_that_they_are_given() -> None:
     for share, kept in ((0.25, 4), (0.5, 8)):
-        parts = Parts(max_groups=16, newcomer_share=share)
+        parts = Parts(max_groups=16, unproven_share=share)
         proved(parts, ANNA)
         parts.pool.add(pooled(1, author=author) for author in minted(16))
         parts.pool.add(pooled(number, author=ANNA) for number in range(16))

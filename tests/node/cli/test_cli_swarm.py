@@ -17,7 +17,7 @@ from tests.support import saved_policy
 
 
 def test_found_signs_a_manifest_into_the_run_folder_once(terminal, node):
-    args = ("found", *AT, "--name", "sums", "--epoch-seconds", "2")
+    args = ("create", *AT, "--name", "sums", "--epoch-seconds", "2")
     facts = terminal.json(*args)
     data = node.manifest.read_bytes()
     manifest = open_manifest(data)
@@ -32,7 +32,7 @@ def test_found_takes_an_allow_list_and_proof_of_work(terminal, node):
     friend = Identity.generate()
     Path("friends").write_text(f"# people\n{friend.peer_id}  # flo\n\n")
     Path("strangers").write_text("somebody\n")
-    args = ("found", *AT, "--name", "s", "--admission")
+    args = ("create", *AT, "--name", "s", "--admission")
     terminal.ok(*args, "allow:friends", "--out", "a.swarm")
     assert open_manifest(Path("a.swarm").read_bytes()).admission.authors == (friend.author,)
     terminal.ok(*args, "pow:12", "--out", "b.swarm")
@@ -56,7 +56,7 @@ def test_found_refuses_impossible_values(terminal, node, args, complaint):
 
 
 def test_found_proposes_bounds_that_groups_of_long_answers_fit(terminal, node):
-    args = ("found", "--config", "node", "--name", "s", "--answer-tokens", "8192")
+    args = ("create", "--config", "node", "--name", "s", "--answer-tokens", "8192")
     assert terminal(*args, "--group-size", "16") == 2
     assert "--answer-tokens" in terminal.err and "groups of 15" in terminal.err
     assert not node.manifest.exists()
@@ -157,7 +157,7 @@ def test_export_writes_the_newest_checkpoint_for_other_programs(terminal, node):
 def test_eval_scores_a_model_on_held_out_tasks(terminal, node):
     saved_policy(Path("model"))
     args = ("eval", *AT, "--model", "model", "--tasks", "20", "--samples", "2")
-    assert "swarm-node found" in terminal.fails(1, *args)
+    assert "swarm-node create" in terminal.fails(1, *args)
     node.manifest.write_bytes(found_swarm(Identity.load(node.identity), name="sums"))
     result = terminal.json(*args, "--set", "engine.max_new_tokens=4")
     assert result["tasks"] == 20 == sum(row["tasks"] for row in result["families"].values())

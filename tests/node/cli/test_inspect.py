@@ -34,7 +34,7 @@ def made(terminal: Terminal, path: str, **status: object) -> RunFolder:
 
 
 def found(terminal: Terminal, *args: str) -> dict[str, dict]:
-    return {run["path"]: run for run in terminal.json("runs", *args)["runs"]}
+    return {run["path"]: run for run in terminal.json("list", *args)["runs"]}
 
 
 def test_every_run_folder_is_listed_with_what_is_true_of_its_node(terminal):
@@ -66,7 +66,7 @@ def test_no_terminal_is_too_narrow_for_whole_figures_and_for_which_run_they_are_
     late = {**LAST.to_dict(), "round": 1012}
     for path in ("short", "a-folder/of-many/runs-with/a-long-name"):
         made(terminal, path, state="stopped", time=time.time() - 7200.0, record=late)
-    assert terminal("runs") == 0
+    assert terminal("list") == 0
     lines = terminal.out.splitlines()
     short = next(line for line in lines if line.split()[:1] == ["short"])
     for shown in (" stopped ", " sums ", SWARM[:8] + "…", " 1012 ", " 0.500 ", " 2 h"):
@@ -120,7 +120,7 @@ def test_what_may_not_be_read_is_counted_and_keeps_nothing_else_from_being_liste
 
     monkeypatch.setattr(os, "scandir", refuse)
     made(terminal, "node")
-    told = terminal.json("runs")
+    told = terminal.json("list")
     assert [run["path"] for run in told["runs"]] == ["node"] and told["unread"] == ["closed"]
 
 
@@ -159,7 +159,7 @@ def identity(name: str) -> Identity:
 def peer(whose: str, /, **changes: Any) -> dict[str, Any]:
     link = {"connected": True, "link": "direct", "round_trip_s": 0.0123, "clock_ahead_s": -0.25}
     swarm = {"swarm_id": SWARM, "policy_step": 4, "bytes_in": 2048, "bytes_out": 10, "admitted": 3}
-    times = {"heard": time.time() - 3.0, "admitted_at": time.time() - 600.0, "seed": False}
+    times = {"heard": time.time() - 3.0, "admitted_at": time.time() - 600.0, "bootstrap": False}
     refused = {"reward_mismatch": 2, "expired": 1}
     standing = {"refused": refused, "strikes": 2.0, "banned": False}
     return {"peer_id": identity(whose).peer_id, **link, **swarm, **times, **standing, **changes}
@@ -199,9 +199,11 @@ def test_no_terminal_is_too_narrow_for_a_whole_line_of_whose_it_is(
     assert all(column in shown for column in ("when", "admitted", "strikes", "refused"))
 
 
-def test_the_table_says_who_is_a_seed_and_when_each_was_heard_and_admitted_last(terminal, met):
+def test_the_table_says_who_is_a_bootstrap_node_and_when_each_was_heard_and_admitted_last(
+    terminal, met
+):
     anna, sam, mallory = rows(terminal, met)
-    assert "seed" not in anna and " seed " in sam and " another swarm " in mallory
+    assert "bootstrap" not in anna and " bootstrap " in sam and " another swarm " in mallory
     assert "s / 10 min" in anna and "s / –" in sam
 
 
@@ -238,7 +240,7 @@ def test_a_beginning_of_several_or_of_none_is_refused_and_the_choices_are_named(
 
 
 def test_a_status_of_an_earlier_release_is_shown_as_far_as_it_goes(terminal, node):
-    new = {"heard", "admitted_at", "seed", "swarm_id", "policy_step"}
+    new = {"heard", "admitted_at", "bootstrap", "swarm_id", "policy_step"}
     meet(node, {key: value for key, value in peer("anna").items() if key not in new})
     assert "– / –" in terminal.ok("peers", *AT) and terminal("peers", "12D3", *AT) == 0
 

@@ -11,8 +11,8 @@ from node.storage.run_folder import RunFolder
 from tests.node.conftest import Terminal
 from tests.support import saved_policy
 
-FOUND = ("found", "--name", "sums", "--config")
-SEED = ["swarm-node", "seed", "--config", "my node/node.toml"]
+FOUND = ("create", "--name", "sums", "--config")
+SEED = ["swarm-node", "bootstrap", "--config", "my node/node.toml"]
 
 
 def steps(terminal: Terminal) -> list[list[str]]:

@@ -34,7 +34,7 @@ def started(monkeypatch: pytest.MonkeyPatch):
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     module = ModuleType("node.run.commands")
-    for name in ("join", "seed"):
+    for name in ("join", "bootstrap"):
         setattr(module, f"run_{name}", lambda *args, name=name: calls.append((name, *args)))
     monkeypatch.setitem(sys.modules, "node.run.commands", module)
     yield calls
@@ -97,7 +97,7 @@ def test_join_makes_a_missing_identity_but_never_replaces_a_lost_one(terminal, n
 
 def test_a_seed_takes_the_same_config(terminal, node, started):
     for options in (["--peers", A, B], ["--lan"]):
-        terminal.ok("seed", "--config", "node", *options)
+        terminal.ok("bootstrap", "--config", "node", *options)
     (kind, first, *_), (_, again, *_) = started
     assert (kind, first.network.peers, first.network.lan) == ("seed", (A, B), False)
     assert again.network.lan

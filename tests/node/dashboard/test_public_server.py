@@ -36,8 +36,8 @@ def test_the_documents_say_what_was_counted():
     watched = swarm_of(["anna", "ben", "larry"])
     found = documents(watched.census, seen(watched))
     swarm, history, authors = found["swarm"], found["history"], found["authors"]
-    assert swarm["swarm"]["id"] == SWARM.hex() and swarm["observer"]["kind"] == "seed"
-    assert swarm["now"]["nodes"] == 3 and swarm["now"]["seeds"] == 0
+    assert swarm["swarm"]["id"] == SWARM.hex() and swarm["observer"]["kind"] == "bootstrap"
+    assert swarm["now"]["nodes"] == 3 and swarm["now"]["bootstrap"] == 0
     groups = {"offered": 6, "checked": 4, "verified": 3, "refused": {"reward_mismatch": 1}}
     assert swarm["total"] == {"authors": 3, **groups}
     assert swarm["models"] == [{"model": None, "nodes": 3}]

@@ -55,7 +55,7 @@ def test_every_vllm_sees_the_gpus_that_are_its_own(monkeypatch, named, shares, o
     assert devices(VLLM, policy) == [{"CUDA_VISIBLE_DEVICES": own}], "that of the policy"
     assert devices(Config(), policy) == [{}]
     policy.device = torch.device("cuda")
-    two = {"engine.kind": "vllm", "engine.tensor_parallel": 2, "engine.data_parallel": 2}
+    two = {"engine.kind": "vllm", "engine.tensor_parallel_size": 2, "engine.data_parallel_size": 2}
     config = Config.with_overrides(two)
     assert [each["CUDA_VISIBLE_DEVICES"] for each in devices(config, policy)] == shares
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")

@@ -90,14 +90,16 @@ def test_a_behaviour_other_than_the_policy_counts_under_tis_and_not_under_none()
     plain = gradient_of(MIXED)
     assert_close(gradient_of(NEAR, correction="none"), plain)
     near(gradient_of(NEAR, correction="tis"), plain * 1.6487)
-    near(gradient_of(FAR, correction="tis"), plain * TisOptions().cap)
+    near(gradient_of(FAR, correction="tis"), plain * TruncatedWeights.Options().cap)
 
 
 def test_own_stale_tokens_are_weighed_by_importance_and_dropped_beyond_the_cap():
     plain = gradient_of(MIXED)
     near(gradient_of(NEAR, **DECOUPLED), plain * 1.6487)
     assert not gradient_of(FAR, **DECOUPLED).any()
-    near(gradient_of(FAR, changed(CONFIG, stale="clamp"), **DECOUPLED), plain * CONFIG.stale_cap)
+    near(
+        gradient_of(FAR, changed(CONFIG, stale="clamp"), **DECOUPLED), plain * CONFIG.importance_cap
+    )
 
 
 def test_external_tokens_keep_their_own_correction_beside_stale_ones():
@@ -138,12 +140,12 @@ def test_an_update_is_the_mean_of_what_its_groups_do_alone():
 
 def test_a_proximal_policy_told_by_age_moves_the_drift_from_the_weight_to_the_ratio():
     """The product of weight and ratio is the same; only what clips it differs."""
-    open_clip = changed(CONFIG, clip_low=1.0, clip_high=9.0, stale_cap=9.0)
-    told = changed(open_clip, prox="versions")
+    open_clip = changed(CONFIG, clip_low=1.0, clip_high=9.0, importance_cap=9.0)
+    told = changed(open_clip, proximal_policy="versions")
     whole = gradient_of(NEAR, open_clip, **DECOUPLED)
     for version in (0, -1):
         close(gradient_of(dated(NEAR, version), told, **DECOUPLED), whole)
-    clipped = gradient_of(dated(NEAR, 0), changed(CONFIG, prox="versions"), **DECOUPLED)
+    clipped = gradient_of(dated(NEAR, 0), changed(CONFIG, proximal_policy="versions"), **DECOUPLED)
     assert not torch.allclose(clipped, whole)
 
 

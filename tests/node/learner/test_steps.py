@@ -229,7 +229,9 @@ def test_the_version_before_the_last_update_lies_half_way_however_many_steps_tha
     epochs, bound, left
 ):
     """Of a drift of 0.5 nats half is the ratio's to the proximal policy: 1.284 for every token."""
-    config = changed(CONFIG, epochs=epochs, lr=1e-9, prox="versions", clip_low=1.0, clip_high=bound)
+    config = changed(
+        CONFIG, epochs=epochs, lr=1e-9, proximal_policy="versions", clip_low=1.0, clip_high=bound
+    )
     learner = Learner(policy_at(2 * epochs), config, decoupled=True)
     assert learner.update(dated(behaving(MIXED, 0.5), epochs)).clip_fraction == left
 

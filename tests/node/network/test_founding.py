@@ -25,8 +25,7 @@ from protocol.messages import MANIFEST_STREAM
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.lan.discovery import Discovery
-from swarm.lan.multicast import MulticastUnavailable
-from swarm.lan.sighting import Sighting
+from swarm.lan.multicast import MulticastUnavailable, Sighting
 from swarm.transport.memory import MemoryNetwork, MemoryTransport
 from swarm.transport.transport import HandlerLimits
 from tests.long_answers import batch, long_group
@@ -236,7 +235,7 @@ def test_mallory_with_many_swarms_gets_a_bounded_line() -> None:
 
 
 def test_where_nobody_is_or_nothing_can_be_heard_the_remedy_is_named() -> None:
-    with pytest.raises(NodeError, match="swarm-node found --name NAME, then the same command"):
+    with pytest.raises(NodeError, match="swarm-node create --name NAME, then the same command"):
         search()
     with pytest.raises(NodeError, match=r"no multicast DNS at 10\.0\.0\.1.*--peers"):
         search(kind=Deaf)
@@ -312,7 +311,7 @@ def test_a_node_is_told_which_keys_make_groups_too_large_for_its_swarm() -> None
     said = caution(usual, 4_096, 8)
     for word in ("engine.max_new_tokens = 4096", "engine.group_size = 8", "max_frame_bytes"):
         assert word in said
-    assert "swarm-node found --answer-tokens 4096 --group-size 8" in said
+    assert "swarm-node create --answer-tokens 4096 --group-size 8" in said
     assert caution(founded(4_096, 8), 4_096, 8) == ""
     assert "max_completions" in caution(usual, 64, 65)
     assert "max_frame_bytes" in caution(usual, 1 << 17, 2)

@@ -186,7 +186,7 @@ class Parts:
         threads: Executor | None = None,
     ) -> AsyncRolloutGenerator:
         self.unfinished = UnfinishedGroups(self.journal)
-        self.window = StalenessWindow(staleness, over_provision=share, version=version)
+        self.window = StalenessWindow(staleness, oversample=share, version=version)
         settings = (self.teacher, LIMITS, self.sampling, self.unfinished)
         return AsyncRolloutGenerator(
             self.tasks,

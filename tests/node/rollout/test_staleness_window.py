@@ -109,7 +109,7 @@ TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=40, deadl
     st.integers(1, 8),
 )
 def test_nothing_expires_whatever_finishes_when(draw, staleness, share, size):
-    window = StalenessWindow(staleness, over_provision=min(share, staleness))
+    window = StalenessWindow(staleness, oversample=min(share, staleness))
     for _ in range(12):
         window.plan(draw.randint(1, size))
         assert not window.expire()

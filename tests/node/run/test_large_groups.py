@@ -27,5 +27,5 @@ def test_a_node_says_once_at_its_start_which_keys_make_its_groups_too_large(tmp_
     with Node(config, folder) as node:
         told = [note for note in node.notes if "engine.group_size = 65" in note]
         assert len(told) == 1 and "max_completions" in told[0]
-        assert "swarm-node found --answer-tokens 4 --group-size 65" in told[0]
+        assert "swarm-node create --answer-tokens 4 --group-size 65" in told[0]
         assert node.counters.snapshot()["groups_may_not_fit"] == 1

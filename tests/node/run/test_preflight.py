@@ -106,7 +106,7 @@ def test_a_port_that_somebody_holds_is_named_with_its_key(folder):
             check_places(config(network__listen=[listen]), folder)
 
 
-@pytest.mark.parametrize("key", ["tasks.files", "tasks.read"])
+@pytest.mark.parametrize("key", ["tasks.files", "sandbox.read"])
 def test_a_file_that_the_config_names_is_missed_at_once(folder, tmp_path, key):
     value = str(tmp_path / "nowhere")
     table = {"sums": value if key == "tasks.files" else [value]}

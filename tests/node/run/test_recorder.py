@@ -119,7 +119,7 @@ def test_a_record_tells_of_a_round_what_its_parts_tell():
     assert rewards == pytest.approx((3 / 4, (0.5 + 1.0 + 1.0) / 6, 0.25))
     assert (record.informative_own, record.truncated, record.lead) == (0.5, 0.25, -0.14)
     assert (record.groups_own, record.groups_external, record.external_wanted) == (2, 3, 6)
-    assert (record.author_share, record.newcomer_share, record.pool_groups) == (0.2, 0.1, 1)
+    assert (record.author_share, record.unproven_share, record.pool_groups) == (0.2, 0.1, 1)
     assert (record.tokens_generated, record.tokens_trained) == (20, 11)
     assert (record.tokens_per_s, record.mean_length) == (5.0, 5.0)
     assert record.staleness == {"0": 5, "1": 0, "2": 7}
@@ -151,7 +151,7 @@ def test_a_round_without_own_groups_is_recorded_too_and_rewards_of_zero_are_meas
     assert (record.groups_own, record.tokens_generated) == (0, 0)
     assert (record.reward_own, record.reward_external, record.informative_own) == (None,) * 3
     assert (record.tokens_per_s, record.mean_length, record.truncated) == (None,) * 3
-    assert (record.author_share, record.newcomer_share) == (None, None)
+    assert (record.author_share, record.unproven_share) == (None, None)
     record = Parts().record(own=(written(0, (3, 3), (0.0, 0.0)),))
     assert (record.reward_own, record.informative_own, record.truncated) == (0.0, 0.0, 0.0)
 

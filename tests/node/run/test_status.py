@@ -95,10 +95,12 @@ def test_every_state_of_a_run_is_told_and_the_last_record_outlives_it(folder):
         ({"policy_step": None}, False),
     ],
 )
-def test_who_announces_and_never_shared_anything_is_told_as_a_seed(folder, changes, seed):
+def test_who_announces_and_never_shared_anything_is_shown_as_a_bootstrap_node(
+    folder, changes, seed
+):
     with folder.locked():
         StatusFile(folder).run(member(replace(PEER, **{"author": b"silent", **changes})))
-    assert present_status(folder)["peers"][0]["seed"] is seed
+    assert present_status(folder)["peers"][0]["bootstrap"] is seed
 
 
 def test_what_a_peer_says_of_itself_is_told_beside_its_id_and_null_where_it_does_not(folder):

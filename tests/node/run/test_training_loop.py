@@ -242,7 +242,7 @@ def test_the_pool_is_bounded_as_the_configuration_says():
 
 
 def test_newcomers_keep_the_share_of_the_pool_that_the_configuration_says():
-    experience = experience_of(pool_groups=16, newcomer_share=0.125)
+    experience = experience_of(pool_groups=16, unproven_share=0.125)
     experience.accounts.prove([(ANNA, 1.0)] * 8)
     experience.pool.add(pooled(number, author=ANNA) for number in range(16))
     assert len([author for author in kept(experience) if author != ANNA]) == 2
@@ -262,7 +262,7 @@ GROUPS = (*(pooled(i, author=ANNA) for i in range(3)), pooled(9, author=BEN))
 )
 def test_shares_are_of_all_groups_of_the_update(trained, proven, groups, shares):
     done = Outcome(1, 1, (), groups, UpdateStats(), None, {}, 9, trained, frozenset(proven))
-    assert (done.author_share, done.newcomer_share) == pytest.approx(shares)
+    assert (done.author_share, done.unproven_share) == pytest.approx(shares)
 
 
 def test_authors_are_credited_with_what_the_learner_found_and_nothing_for_no_advantage():
@@ -274,7 +274,7 @@ def real(policy, told):
     return TransformersEngine(policy, seed=0)
 
 
-BOTH = pytest.mark.parametrize("streaming", [False, True], ids=["alternate", "overlap"])
+BOTH = pytest.mark.parametrize("streaming", [False, True], ids=["sync", "async"])
 
 
 @BOTH

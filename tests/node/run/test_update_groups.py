@@ -111,7 +111,7 @@ def test_shares_are_of_what_is_left_of_a_choice():
 
 def test_shares_of_an_author_and_of_newcomers_are_those_asked_for(monkeypatch):
     asked = {"select": "uniform", "local": 4, "external": 4}
-    asked |= {"author_share": 0.25, "newcomer_share": 0.5}
+    asked |= {"author_share": 0.25, "unproven_share": 0.5}
     parts = Parts(monkeypatch, **{f"mixture__{key}": value for key, value in asked.items()})
     parts.pool.add(pooled(n, author=author) for author in (ANNA, BEN) for n in range(4))
     parts.run(1)
@@ -119,7 +119,7 @@ def test_shares_of_an_author_and_of_newcomers_are_those_asked_for(monkeypatch):
 
 
 def intake_of(counters: Counters, *refuse: str) -> Intake:
-    config = configured(mixture__refuse=list(refuse))
+    config = configured(mixture__filters=list(refuse))
     return open_intake(config, random_policy(hidden=32, layers=1), manifest(), b"secret", counters)
 
 
@@ -207,7 +207,7 @@ def test_an_engine_is_compared_also_where_only_strangers_teach():
     [
         ({}, False),
         ({"engine__sleep_mode": True}, True),
-        ({"streaming": True, "schedule__over_provision": 0.5}, True),
+        ({"streaming": True, "schedule__oversample": 0.5}, True),
         ({"streaming": True}, False),
     ],
 )
@@ -237,9 +237,9 @@ def test_own_groups_are_weighed_by_age_only_where_they_can_be_old(monkeypatch, c
     monkeypatch.setattr(module, "open_learner", note)
     asked = {"correction": "tis", "correction_options": {"cap": 3.0}}
     keys = {f"mixture__{key}": value for key, value in asked.items()}
-    keys |= {"engine__temperature": 0.75, "mixture__refuse": ["unlikely"]}
+    keys |= {"engine__temperature": 0.75, "mixture__filters": ["unlikely"]}
     Parts(monkeypatch, **keys, **changes)
-    Parts(monkeypatch, mixture__refuse=[])
+    Parts(monkeypatch, mixture__filters=[])
     expected = {**asked, "decoupled": decoupled, "temperature": 0.75, "floor": True}
     assert expected.items() <= told[0].items() and not told[1]["floor"]
 

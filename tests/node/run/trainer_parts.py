@@ -41,7 +41,7 @@ def configured(*, streaming: bool = False, **changes: object) -> Config:
     """Small numbers, an engine ``streaming`` beside the learner, ``changes`` as section__key."""
     small = {"engine__group_size": 2, "engine__max_new_tokens": 40, "schedule__eval_tasks": 2}
     small |= {"mixture__local": 4, "mixture__external": 0}
-    small["schedule__mode"] = "overlap" if streaming else "alternate"
+    small["schedule__mode"] = "async" if streaming else "sync"
     return Config.with_overrides(
         {name.replace("__", "."): value for name, value in {**small, **changes}.items()}
     )

@@ -148,7 +148,7 @@ async def test_notes_to_a_side_that_does_not_listen_are_dropped_and_said_to_be()
     ours, deaf = socket.socketpair()
     with deaf:
         link = Link(*(await asyncio.open_unix_connection(sock=ours)), {})
-        told = [link.tell("note", bytes(1 << 16)) for _ in range(100)]
+        told = [link.notify("note", bytes(1 << 16)) for _ in range(100)]
         assert told[0] and not told[-1]
         link.close()
 
@@ -298,6 +298,10 @@ def begun(over: type[NodeTransport]) -> bool:
 
 WAITING = """
 import asyncio, sys
+from pathlib import Path
+from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.libp2p.node import Libp2pTransport
+from swarm.transport.subprocess.transport import ApartTransport
 
 async def main():
     over = {k.__name__: k for k in (HivemindTransport, Libp2pTransport)}[sys.argv[2]]

@@ -16,7 +16,7 @@ from swarm.common.counters import Counters
 from swarm.transport.hivemind.dht import SAME_ID_SECONDS, OneIdEach
 from swarm.transport.records import (
     FRESH_SECONDS,
-    MAX_TOLD,
+    MAX_REPORTS,
     REMEMBERED_CHECKS,
     DictionaryRecord,
     RecordGate,
@@ -148,7 +148,10 @@ def test_flo_who_floods_a_key_is_heard_so_many_times_and_then_no_more(counters) 
     watch.begin(["a key"], heard.append)
     for number in range(1000):
         watch.stored(dht_key_of("a key"), b"flo %d" % number)
-    assert (len(heard), counters.snapshot()["records_not_told"]) == (MAX_TOLD, 1000 - MAX_TOLD)
+    assert (len(heard), counters.snapshot()["records_not_told"]) == (
+        MAX_REPORTS,
+        1000 - MAX_REPORTS,
+    )
     watch.begin(["a key"], heard.append)
     watch.stored(dht_key_of("a key"), b"anna")
     assert heard[-1] == b"anna"

@@ -25,7 +25,15 @@ from swarm.transport.hivemind.dht import packed
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.node import with_port_of
 from swarm.transport.reachability import PAUSE_SECONDS, DialBack, NoPeer, who_answers
-from swarm.transport.transport import Refusal, Refused, dialled, host_of, links_of, port_of, told
+from swarm.transport.transport import (
+    Refusal,
+    Refused,
+    describe_reach,
+    dialled,
+    host_of,
+    links_of,
+    port_of,
+)
 
 ALICE = Identity.generate().peer_id
 
@@ -223,9 +231,9 @@ def test_an_address_through_a_relay_is_written_as_libp2p_reads_it() -> None:
 
 
 def test_a_remedy_names_the_port_and_where_the_node_was_seen() -> None:
-    reach = told("relayed", [31337], ["11.7.0.3", "11.7.0.3"], relays=2)
+    reach = describe_reach("relayed", [31337], ["11.7.0.3", "11.7.0.3"], relays=2)
     assert reach.cause == (
         "no peer could dial 11.7.0.3 at TCP port 31337; 2 of its peers relay for it"
     )
     assert "forward TCP port 31337" in reach.remedy
-    assert told("direct", [1], ["11.7.0.3"], 0).remedy == ""
+    assert describe_reach("direct", [1], ["11.7.0.3"], 0).remedy == ""
