@@ -62,7 +62,7 @@ class VirtualEngine:
         self.version = policy.version
         self.running: dict[int, tuple[SamplingRequest, int]] = {}
         self.submitted: list[SamplingRequest] = []
-        self._before = before
+        self.before = before
         self._policy = policy
         self._seed = seed
         self._times: dict[tuple[int, ...], int] = {}
@@ -79,7 +79,7 @@ class VirtualEngine:
         ]
 
     def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
-        self._before("submit")
+        self.before("submit")
         for trajectory in trajectories:
             assert trajectory.key not in self.running
             begun = trajectory.tokens
@@ -88,7 +88,7 @@ class VirtualEngine:
         self.submitted += trajectories
 
     def poll(self, seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:
-        self._before("poll")
+        self.before("poll")
         done = []
         for key, (trajectory, length) in list(self.running.items()):
             grown = replace(trajectory, tokens=self._grown(trajectory))
@@ -105,18 +105,18 @@ class VirtualEngine:
         """It never waits."""
 
     def halt(self) -> list[tuple[int, Tokens]]:
-        self._before("halt")
+        self.before("halt")
         left = [(key, trajectory.tokens) for key, (trajectory, _) in self.running.items()]
         self.running.clear()
         return left
 
     def update(self, policy: Policy) -> None:
-        self._before("update")
+        self.before("update")
         self.version = policy.version
 
     def rest(self) -> None:
         assert not self.running
-        self._before("rest")
+        self.before("rest")
 
     def close(self) -> None:
         pass

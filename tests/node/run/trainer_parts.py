@@ -51,7 +51,7 @@ class Closing(VirtualEngine):
     """Tells when it is closed."""
 
     def close(self) -> None:
-        self._before("close")
+        self.before("close")
 
 
 class Parts:
