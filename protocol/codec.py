@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from reprlib import repr as short
 from typing import cast
@@ -50,6 +50,12 @@ def encode(value: object) -> bytes:
         return cast(bytes, msgpack.packb(value, use_bin_type=True, strict_types=True))
     except (TypeError, ValueError, OverflowError) as error:
         raise BadEncoding(f"cannot encode: {error}") from error
+
+
+def encode_array(elements: Sequence[bytes]) -> bytes:
+    """Encode an array of elements that are encoded already."""
+    head: bytes = msgpack.Packer().pack_array_header(len(elements))
+    return head + b"".join(elements)
 
 
 def decode(data: bytes, limits: CodecLimits) -> object:

@@ -6,19 +6,28 @@ A frame is an envelope with a compressed body (both :mod:`protocol.envelope`). T
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import groupby
 
 import zstandard
 
 from protocol import envelope
-from protocol.codec import MAX_FRAME_BYTES, MAX_GROUPS, MAX_ITEMS, PLAIN_RATIO, encode
+from protocol.codec import MAX_FRAME_BYTES, MAX_GROUPS, MAX_ITEMS, PLAIN_RATIO
 from protocol.envelope import COMPRESSED_HEAD_BYTES, compress_body, decompress_body
 from protocol.errors import BadSchema, TooLarge, TooManyItems
 from protocol.identity import Identity
 from protocol.manifest import Manifest, check_author
-from protocol.rollout import Batch, Completion, Group, decode_batch, encode_batch, group_to_wire
+from protocol.rollout import (
+    MAX_PLAIN_BYTES,
+    Batch,
+    Completion,
+    EncodedGroup,
+    Group,
+    decode_batch,
+    encode_batch,
+)
 
 OVERHEAD_BYTES = envelope.HEAD_BYTES + COMPRESSED_HEAD_BYTES
 
@@ -35,19 +44,44 @@ class OpenFrame:
     batch: Batch
 
 
-def seal(batch: Batch, identity: Identity, swarm_id: bytes, *, compress: bool = True) -> bytes:
+def seal(
+    batch: Batch,
+    identity: Identity,
+    swarm_id: bytes,
+    *,
+    compress: bool = True,
+    encoded: Sequence[EncodedGroup] = (),
+) -> bytes:
     """Sign a batch into a frame; raise ``ProtocolError`` beyond schema or hard limits.
 
     :func:`check_batch` checks the manifest's limits, and the caller compares the frame's length
-    with ``max_frame_bytes``.
+    with ``max_frame_bytes``. ``encoded`` are the batch's groups as :meth:`EncodedGroup.decoded`
+    returned them; they are neither encoded nor decoded again.
     """
-    plain = encode_batch(batch)
-    decode_batch(plain)
+    plain = encode_batch(batch, [each.plain for each in encoded])
+    _check_body(batch, plain, encoded)
     body = compress_body(plain, compress=compress)
     frame = envelope.close(envelope.FRAME, swarm_id, identity, body)
     if len(frame) > MAX_FRAME_BYTES:
         raise TooLarge(f"frame of {len(frame)} bytes, limit {MAX_FRAME_BYTES}: seal fewer groups")
     return frame
+
+
+def _check_body(batch: Batch, plain: bytes, encoded: Sequence[EncodedGroup]) -> None:
+    """Check what :func:`open_frame` will, without decoding ``encoded`` groups once more."""
+    if not encoded:
+        decode_batch(plain)
+        return
+    decode_batch(encode_batch(batch, [encoded[0].plain]))
+    groups = [each.group for each in encoded]
+    if len({(group.epoch, group.index) for group in groups}) < len(groups):
+        raise BadSchema("groups: one task of the author appears twice")
+    if len(groups) > MAX_GROUPS:
+        raise TooManyItems(f"groups: {len(groups)} elements, limit {MAX_GROUPS}")
+    if (items := _BATCH_BYTES + sum(map(item_count, groups))) > MAX_ITEMS:
+        raise TooManyItems(f"batch of {items} items, limit {MAX_ITEMS}")
+    if len(plain) > MAX_PLAIN_BYTES:
+        raise TooLarge(f"batch of {len(plain)} bytes, limit {MAX_PLAIN_BYTES}")
 
 
 def open_frame(frame: bytes, swarm_id: bytes, manifest: Manifest) -> OpenFrame:
@@ -107,29 +141,33 @@ _BATCH_BYTES = 512
 class Packing:
     """Groups by frame, in the given order, and those that are too large for any frame."""
 
-    frames: tuple[tuple[Group, ...], ...]
-    oversize: tuple[Group, ...]
+    frames: tuple[tuple[EncodedGroup, ...], ...]
+    oversize: tuple[EncodedGroup, ...]
 
 
-def pack(groups: Iterable[Group], max_frame_bytes: int, *, compress: bool = True) -> Packing:
-    """Fill one frame after the other, counting each group's own compressed size."""
-    frames: list[list[Group]] = []
-    oversize: list[Group] = []
+def pack(groups: Sequence[EncodedGroup], max_frame_bytes: int, *, compress: bool = True) -> Packing:
+    """Fill one frame after the other, counting each group's own compressed size.
+
+    Groups that fit into one frame without compression are not compressed to be measured.
+    """
+    frames: list[list[EncodedGroup]] = []
+    oversize: list[EncodedGroup] = []
     room = _Size(0, 0, 0)
     whole = _Size(
         max_frame_bytes - OVERHEAD_BYTES - _BATCH_BYTES,
         PLAIN_RATIO * max_frame_bytes - _BATCH_BYTES,
         MAX_ITEMS - _BATCH_BYTES,
     )
-    for group in groups:
-        size = _measure(group, compress)
+    compress = compress and sum(len(each.plain) for each in groups) > whole.wire
+    for each in groups:
+        size = _measure(each, compress)
         if not size.within(whole):
-            oversize.append(group)
+            oversize.append(each)
             continue
         if not size.within(room) or len(frames[-1]) >= MAX_GROUPS:
             frames.append([])
             room = whole
-        frames[-1].append(group)
+        frames[-1].append(each)
         room = room.less(size)
     return Packing(tuple(map(tuple, frames)), tuple(oversize))
 
@@ -156,17 +194,18 @@ class _Size:
         return _Size(self.wire - size.wire, self.plain - size.plain, self.items - size.items)
 
 
-def _measure(group: Group, compress: bool) -> _Size:
-    wire = group_to_wire(group)
-    plain = encode(wire)
-    size = len(zstandard.ZstdCompressor(level=3).compress(plain)) if compress else len(plain)
-    return _Size(min(size, len(plain)), len(plain), item_count(wire))
+def _measure(each: EncodedGroup, compress: bool) -> _Size:
+    plain = len(each.plain)
+    wire = len(zstandard.ZstdCompressor(level=3).compress(each.plain)) if compress else plain
+    return _Size(min(wire, plain), plain, item_count(each.group))
 
 
-def item_count(value: object) -> int:
-    """Count the items of a value as the decoder does."""
-    if isinstance(value, dict):
-        return 1 + len(value) + sum(map(item_count, value.values()))
-    if isinstance(value, list):
-        return 1 + sum(map(item_count, value))
-    return 1
+def item_count(group: Group) -> int:
+    """Count the items of an encoded group as the decoder does: values, keys and containers."""
+    count = 11  # the map, its five keys, four scalars and the array of completions
+    for completion in group.completions:
+        count += 7 + 7 * len(completion.segments)
+        for segment in completion.segments:
+            if segment.tokens is not None:
+                count += 6 + 2 * sum(1 for _ in groupby(segment.tokens.versions))
+    return count

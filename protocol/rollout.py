@@ -13,6 +13,7 @@ import math
 import struct
 import sys
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import groupby
@@ -28,6 +29,7 @@ from protocol.codec import (
     CodecLimits,
     decode,
     encode,
+    encode_array,
 )
 from protocol.errors import BadSchema
 
@@ -204,11 +206,30 @@ def _expand(wire: object, count: int) -> tuple[int, ...]:
     return tuple(version for version, length in pairs for _ in range(length))
 
 
-def encode_batch(batch: Batch) -> bytes:
-    """Encode the uncompressed body."""
+@dataclass(frozen=True, slots=True)
+class EncodedGroup:
+    """A group and its bytes in a body, so that it is encoded once on its way to the wire."""
+
+    group: Group
+    plain: bytes
+
+    @classmethod
+    def of(cls, group: Group) -> EncodedGroup:
+        return cls(group, encode_group(group))
+
+    @classmethod
+    def decoded(cls, plain: bytes) -> EncodedGroup:
+        """Decode and check what :func:`encode_group` returned."""
+        return cls(decode_group(plain), plain)
+
+
+def encode_batch(batch: Batch, groups: Sequence[bytes] = ()) -> bytes:
+    """Encode the uncompressed body; ``groups`` are its groups if they are encoded already."""
     wire = codec.record(batch, _BATCH)
     wire |= {"created": float(batch.created), "temperature": float(batch.temperature)}
-    return encode(wire | {"groups": [group_to_wire(group) for group in batch.groups]})
+    # The groups are the last field, so an empty array is the last byte.
+    head = encode(wire | {"groups": []})[:-1]
+    return head + encode_array(groups or [encode_group(group) for group in batch.groups])
 
 
 def decode_batch(plain: bytes, most: int = MAX_PLAIN_BYTES) -> Batch:

@@ -22,6 +22,7 @@ from protocol.rollout import (
     MAX_PLAIN_BYTES,
     MODEL_BYTES,
     TEMPERATURES,
+    EncodedGroup,
     Group,
     decode_group,
     encode_group,
@@ -133,7 +134,7 @@ def rewarded(group: Group, rewards: Sequence[float]) -> Group:
 
 
 def pack_waiting(group: Group, origin: Origin) -> bytes:
-    """Encode a local group and what its frame will state about it."""
+    """Encode a local group, once, and what its frame will state about it."""
     head = [origin.policy_step, origin.model, origin.encoding]
     row = [*head, float(origin.temperature), origin.max_new_tokens, encode_group(group)]
     data = encode(row)
@@ -141,7 +142,7 @@ def pack_waiting(group: Group, origin: Origin) -> bytes:
     return data
 
 
-def unpack_waiting(data: bytes) -> tuple[Group, Origin]:
+def unpack_waiting(data: bytes) -> tuple[EncodedGroup, Origin]:
     """Decode what :func:`pack_waiting` returns."""
     wire = codec.items(decode(data, ROW_LIMITS), "waiting group", 6, 6)
     step, model, encoding, temperature, length, plain = wire
@@ -152,7 +153,7 @@ def unpack_waiting(data: bytes) -> tuple[Group, Origin]:
         codec.real(temperature, "temperature", *TEMPERATURES),
         codec.integer(length, "max_new_tokens", 1),
     )
-    return decode_group(_encoded(plain)), origin
+    return EncodedGroup.decoded(_encoded(plain)), origin
 
 
 def pack_rewards(rewards: Sequence[float]) -> bytes:

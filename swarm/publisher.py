@@ -11,7 +11,7 @@ from protocol.announcement import Offer, offer_of
 from protocol.codec import MAX_OFFERS, PLAIN_RATIO
 from protocol.errors import ProtocolError
 from protocol.frame import Packing, check_group, pack, seal, without_tokens
-from protocol.rollout import Batch, Group
+from protocol.rollout import Batch, EncodedGroup, Group
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.common.util import Wakeup
@@ -57,8 +57,12 @@ class QueuedGroup:
     """A group that is in no frame yet, and its number in the outbox."""
 
     number: int
-    group: Group
+    encoded: EncodedGroup
     origin: Origin
+
+    @property
+    def group(self) -> Group:
+        return self.encoded.group
 
 
 class Outbox:
@@ -253,20 +257,25 @@ class Publisher:
 
     def _seal_run(self, origin: Origin, run: list[QueuedGroup]) -> None:
         numbers = {(w.group.epoch, w.group.index): w.number for w in run}
-        packing = self._pack([waiting.group for waiting in run])
+
+        def numbered(groups: Iterable[EncodedGroup]) -> list[int]:
+            return [numbers[each.group.epoch, each.group.index] for each in groups]
+
+        packing = self._pack([waiting.encoded for waiting in run])
         for groups in packing.frames[-self._frames_left :]:
-            self._seal(origin, groups, [numbers[g.epoch, g.index] for g in groups])
+            self._seal(origin, groups, numbered(groups))
         if packing.oversize:
             log.warning("%d groups fit into no frame and are not shared", len(packing.oversize))
             self._counters.add("outbox_dropped", len(packing.oversize), reason="group_oversize")
-            self._outbox.drop(numbers[g.epoch, g.index] for g in packing.oversize)
+            self._outbox.drop(numbered(packing.oversize))
 
-    def _pack(self, groups: list[Group]) -> Packing:
+    def _pack(self, groups: list[EncodedGroup]) -> Packing:
         limit = self._directory.manifest.max_frame_bytes
         packing = pack(groups, limit)
         if not packing.oversize:
             return packing
-        bare = pack(map(without_tokens, packing.oversize), limit)
+        texts = [EncodedGroup.of(without_tokens(each.group)) for each in packing.oversize]
+        bare = pack(texts, limit)
         if count := len(packing.oversize) - len(bare.oversize):
             log.warning(
                 "%d groups are shared without token ids and log-probs, with which they fit into "
@@ -277,12 +286,14 @@ class Publisher:
             self._counters.add("groups_without_tokens", count)
         return Packing(packing.frames + bare.frames, bare.oversize)
 
-    def _seal(self, origin: Origin, groups: tuple[Group, ...], numbers: list[int]) -> None:
+    def _seal(self, origin: Origin, encoded: tuple[EncodedGroup, ...], numbers: list[int]) -> None:
         created = self._clock.time()
         sequence = self._journal.next_sequence()
+        groups = tuple(each.group for each in encoded)
         batch = Batch(sequence=sequence, created=created, groups=groups, **asdict(origin))
         try:
-            frame = seal(batch, self._directory.identity, self._directory.swarm_id)
+            directory = self._directory
+            frame = seal(batch, directory.identity, directory.swarm_id, encoded=encoded)
             offer = offer_of(frame, batch, self._directory.manifest)
         except ProtocolError:
             log.exception("groups that the protocol refuses are not shared")

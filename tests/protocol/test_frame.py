@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from hashlib import sha256
 
@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import errors
-from protocol.codec import MAX_FRAME_BYTES, MAX_ITEMS, CodecLimits, decode, encode
-from protocol.errors import BadEncoding, BadSchema, ProtocolError, TooLarge
+from protocol.codec import MAX_FRAME_BYTES, MAX_GROUPS, MAX_ITEMS, CodecLimits, decode, encode
+from protocol.errors import BadEncoding, BadSchema, ProtocolError, TooLarge, TooManyItems
 from protocol.frame import (
     check_batch,
     content_id,
@@ -29,6 +29,7 @@ from protocol.frame import (
 from protocol.manifest import Manifest
 from protocol.rollout import (
     Batch,
+    EncodedGroup,
     Group,
     Tokens,
     encode_batch,
@@ -326,33 +327,44 @@ def wordy(index: int, length: int = 40) -> Group:
     return group(index, *made)
 
 
+def encoded(groups: Iterable[Group]) -> list[EncodedGroup]:
+    return [EncodedGroup.decoded(EncodedGroup.of(each).plain) for each in groups]
+
+
+def sealed(groups: Sequence[EncodedGroup], *, compress: bool = True) -> bytes:
+    """The frame of groups that are encoded already."""
+    of = batch(*(each.group for each in groups))
+    return seal(of, ALICE, SWARM, compress=compress, encoded=groups)
+
+
 @pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("length", [1, 10, 40, 100])
 def test_every_frame_keeps_to_its_size_and_every_group_is_kept(compress, length) -> None:
     groups = [wordy(index, length) for index in range(30)]
-    packed = pack(groups, SIZE, compress=compress)
-    assert [g for frame in packed.frames for g in frame] + list(packed.oversize) == groups
+    packed = pack(encoded(groups), SIZE, compress=compress)
+    assert [g for frame in packed.frames for g in frame] + list(packed.oversize) == encoded(groups)
     for frame in packed.frames:
-        assert len(seal(batch(*frame), ALICE, SWARM, compress=compress)) <= SIZE
+        assert len(sealed(frame, compress=compress)) <= SIZE
 
 
 @given(st.lists(any_group, max_size=8, unique_by=lambda g: (g.epoch, g.index)))
 def test_groups_of_any_kind_keep_to_the_size(groups: list[Group]) -> None:
-    packed = pack(groups, 2048)
+    packed = pack(encoded(groups), 2048)
     for frame in packed.frames:
-        assert len(seal(batch(*frame), ALICE, SWARM)) <= 2048
+        assert len(sealed(frame)) <= 2048
     assert sum(map(len, packed.frames)) + len(packed.oversize) == len(groups)
 
 
 def test_compression_leaves_room_for_more() -> None:
-    groups = [wordy(index) for index in range(30)]
+    groups = encoded(map(wordy, range(30)))
     assert len(pack(groups, SIZE).frames) < len(pack(groups, SIZE, compress=False).frames)
 
 
 def test_a_group_too_large_for_any_frame_is_named_and_fits_as_text() -> None:
     large = wordy(0, 400)
-    assert pack([large], SIZE).oversize == (large,)
-    assert pack([without_tokens(large)], SIZE).frames == ((without_tokens(large),),)
+    assert pack(encoded([large]), SIZE).oversize == (*encoded([large]),)
+    text = EncodedGroup.of(without_tokens(large))
+    assert pack([text], SIZE).frames == ((text,),)
 
 
 def test_only_the_tokens_are_dropped() -> None:
@@ -363,11 +375,32 @@ def test_only_the_tokens_are_dropped() -> None:
 
 
 def test_items_are_counted_as_the_decoder_counts_them() -> None:
-    wire = plain_wire(batch(wordy(0), replace(wordy(1), index=2)))
-    exactly = CodecLimits(1 << 20, 9, item_count(wire), 1 << 20, 1 << 20)
-    assert decode(encode(wire), exactly) == wire
-    with pytest.raises(ValueError, match="items"):
-        decode(encode(wire), replace(exactly, items=exactly.items - 1))
+    for each in (wordy(0), without_tokens(wordy(1)), group(2)):
+        wire = plain_wire(batch(each))["groups"][0]
+        exactly = CodecLimits(1 << 20, 9, item_count(each), 1 << 20, 1 << 20)
+        assert decode(encode(wire), exactly) == wire
+        with pytest.raises(ValueError, match="items"):
+            decode(encode(wire), replace(exactly, items=exactly.items - 1))
+
+
+def test_a_batch_of_groups_that_are_encoded_already_becomes_the_same_frame() -> None:
+    groups = [wordy(index) for index in range(20)]
+    assert sealed(encoded(groups)) == seal(batch(*groups), ALICE, SWARM)
+
+
+@pytest.mark.parametrize("twice", [[0, 0], [1, 0, 1]])
+def test_a_task_that_stands_twice_among_encoded_groups_is_refused(twice: list[int]) -> None:
+    with pytest.raises(BadSchema, match="appears twice"):
+        sealed(encoded(map(wordy, twice)))
+
+
+def test_a_batch_of_encoded_groups_keeps_to_the_limits_of_every_batch() -> None:
+    many = [EncodedGroup.of(group(index)) for index in range(MAX_GROUPS + 1)]
+    with pytest.raises(TooManyItems, match="limit 1024"):
+        sealed(many)
+    first, *others = many[:3]
+    with pytest.raises(BadSchema, match="max_new_tokens"):
+        seal(replace(batch(first.group), max_new_tokens=0), ALICE, SWARM, encoded=[first, *others])
 
 
 def test_nothing_packs_into_nothing() -> None:

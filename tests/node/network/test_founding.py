@@ -22,6 +22,7 @@ from protocol.frame import check_batch, open_frame, pack, seal
 from protocol.identity import Identity
 from protocol.manifest import Manifest, open_manifest, swarm_id
 from protocol.messages import MANIFEST_STREAM
+from protocol.rollout import EncodedGroup
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.lan.discovery import Discovery
@@ -265,7 +266,7 @@ def founded(tokens: int, answers: int) -> Manifest:
 @pytest.mark.parametrize(("tokens", "answers"), [(2_048, 8), (8_192, 8), (4_096, 16)])
 def test_a_group_of_long_answers_goes_whole_through_a_frame_of_the_proposed_size(tokens, answers):
     agreed, group = founded(tokens, answers), long_group(tokens, answers)
-    assert not pack([group], agreed.max_frame_bytes).oversize
+    assert not pack([EncodedGroup.of(group)], agreed.max_frame_bytes).oversize
     frame = seal(batch(group), ANNA, SWARM)
     assert len(frame) <= frame_weight(tokens, answers) <= agreed.max_frame_bytes
     opened = open_frame(frame, SWARM, agreed).batch.groups[0]
@@ -278,7 +279,7 @@ def test_the_usual_bounds_refuse_what_the_proposed_ones_take():
     group, many = long_group(8_192, 8), batch(long_group(8, 72))
     with pytest.raises(TooLarge):
         open_frame(seal(batch(group), ANNA, SWARM), SWARM, manifest())
-    assert pack([group], manifest().max_frame_bytes).oversize
+    assert pack([EncodedGroup.of(group)], manifest().max_frame_bytes).oversize
     with pytest.raises(TooManyItems, match="72 completions, limit 64"):
         check_batch(many, manifest())
     check_batch(many, founded(8, 72))
