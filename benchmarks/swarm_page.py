@@ -20,8 +20,7 @@ from output import show
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.dashboard.chromium import Browser, missing
-from tests.dashboard.swarm_page.laid_out import hosted
-from tests.dashboard.swarm_page.made_swarm import made
+from tests.dashboard.swarm_page.made_swarm import hosted, made
 
 TURNS = 9
 REDRAW = """

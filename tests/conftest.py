@@ -21,7 +21,6 @@ settings.load_profile("steady")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where the tests of the dashboard leave what they saw."""
     parser.addoption("--screenshots", metavar="DIR", help="keep a picture of every view in DIR")
 
 

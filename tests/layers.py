@@ -20,7 +20,6 @@ BEGIN, END = "<!-- packages: written by python -m tests.layers -->", "<!-- end o
 
 
 def modules(packages: tuple[str, ...] = PACKAGES) -> dict[str, Path]:
-    """Every module of the packages by its dotted name."""
     paths = (path for package in packages for path in (ROOT / package).rglob("*.py"))
     return {".".join(p.relative_to(ROOT).with_suffix("").parts): p for p in sorted(paths)}
 
@@ -31,10 +30,10 @@ def package_of(module: str) -> str:
     return f"{package}/{rest[0]}" if len(rest) > 1 and package != "protocol" else package
 
 
-def imports(path: Path, known: dict[str, Path]) -> set[str]:
-    """The project's modules that a file imports, also inside functions."""
-    found: set[str] = set()
-    for item in ast.walk(parse(path.read_text(encoding="utf-8"))):
+def imports(path: Path, known: dict[str, Path], on_load: bool = False) -> set[str]:
+    """The project's modules that a file imports, also inside functions unless only ``on_load``."""
+    tree, found = parse(path.read_text(encoding="utf-8")), set[str]()
+    for item in tree.body if on_load else ast.walk(tree):
         if isinstance(item, ast.ImportFrom) and item.module:
             found |= {item.module, *(f"{item.module}.{alias.name}" for alias in item.names)}
         elif isinstance(item, ast.Import):
@@ -43,7 +42,6 @@ def imports(path: Path, known: dict[str, Path]) -> set[str]:
 
 
 def package_imports() -> dict[str, set[str]]:
-    """Which packages each package imports."""
     known = modules()
     found: dict[str, set[str]] = {package_of(module): set() for module in known}
     for module, path in known.items():
@@ -54,25 +52,14 @@ def package_imports() -> dict[str, set[str]]:
 def module_imports() -> dict[str, set[str]]:
     """Which modules each module imports when it is loaded."""
     known = modules()
-    found: dict[str, set[str]] = {}
-    for module, path in known.items():
-        tree = parse(path.read_text(encoding="utf-8"))
-        names: set[str] = set()
-        for item in tree.body:
-            if isinstance(item, ast.ImportFrom) and item.module:
-                names |= {item.module, *(f"{item.module}.{alias.name}" for alias in item.names)}
-            elif isinstance(item, ast.Import):
-                names |= {alias.name for alias in item.names}
-        found[module] = names & known.keys() - {module}
-    return found
+    return {name: imports(path, known, on_load=True) - {name} for name, path in known.items()}
 
 
 def cycles(graph: dict[str, set[str]]) -> list[str]:
     """The members of import cycles of any length."""
 
     def reached(start: str) -> set[str]:
-        seen: set[str] = set()
-        todo = list(graph[start])
+        seen, todo = set[str](), list(graph[start])
         while todo:
             if (other := todo.pop()) not in seen:
                 seen.add(other)
@@ -83,8 +70,6 @@ def cycles(graph: dict[str, set[str]]) -> list[str]:
 
 
 def levels(graph: dict[str, set[str]]) -> dict[int, list[str]]:
-    """Packages by level; there must be no cycle."""
-
     @cache
     def level(package: str) -> int:
         return 1 + max((level(other) for other in graph[package]), default=-1)
@@ -96,14 +81,12 @@ def levels(graph: dict[str, set[str]]) -> dict[int, list[str]]:
 
 
 def purpose(package: str) -> str:
-    """The summary of a package's docstring."""
     module = ROOT / package / "__init__.py"
     text = ast.get_docstring(parse(module.read_text(encoding="utf-8"))) or ""
     return text.split("\n\n")[0].replace("\n", " ").replace("``", "`")
 
 
 def table() -> str:
-    """The packages from the highest level down."""
     lines = [BEGIN, "", "| level | package | content |", "|---|---|---|"]
     for number, packages in sorted(levels(package_imports()).items(), reverse=True):
         lines += [f"| {number} | `{package}` | {purpose(package)} |" for package in packages]
@@ -111,7 +94,6 @@ def table() -> str:
 
 
 def written(page: str) -> str:
-    """``page`` with the current table."""
     before, _, rest = page.partition(BEGIN)
     return before + table() + rest.partition(END)[2]
 

@@ -10,7 +10,6 @@ from transformers import PreTrainedModel
 
 
 def attend_by(model: PreTrainedModel, kind: str) -> None:
-    """Have a model say that it attends by ``kind``, also where that is not installed."""
     model.config._attn_implementation = kind
 
 
@@ -59,12 +58,10 @@ class WebDaemon:
 
 
 async def add_handler(node: Any, name: str, handler: Any) -> None:
-    """Have a node over hivemind's daemon answer calls of a name."""
     await node.p2p._client.add_unary_handler(name, handler)
 
 
 def still_reads(node: Any) -> bool:
-    """Whether the task that reads from a node's daemon runs."""
     return not node.control._read_task.done()
 
 

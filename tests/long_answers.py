@@ -24,7 +24,6 @@ def long_group(tokens: int, answers: int, index: int = 0) -> Group:
 
 
 def batch(*groups: Group) -> Batch:
-    """What a frame holds of them."""
     return Batch(1, 0, 1_700_000_000.0, "m", b"\x01" * 32, 1.0, 1 << 14, groups)
 
 

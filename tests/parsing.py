@@ -1,9 +1,10 @@
-"""Python source as a tree."""
+"""Python source as a tree, and where it reaches for what other code keeps to itself."""
 
 from __future__ import annotations
 
 import ast
 import gc
+from collections.abc import Iterator
 
 
 def parse(source: str) -> ast.Module:
@@ -19,3 +20,54 @@ def parse(source: str) -> ast.Module:
     finally:
         if collects:
             gc.enable()
+
+
+BY_TEXT = {"attrgetter", "delattr", "getattr", "hasattr", "patch", "setattr"}
+"""What takes the name of an attribute as text, as a function or a method."""
+
+DOCUMENTED = {"os._exit"}
+"""Public in spite of their names."""
+
+
+def reached(source: str) -> list[tuple[int, str]]:
+    """The line and the name of each private thing that ``source`` uses and does not define."""
+    tree = parse(source)
+    own = set(_defined(tree))
+    found: list[tuple[int, str]] = []
+    for item in ast.walk(tree):
+        names: list[str] = []
+        match item:
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name) if name in own:
+                continue
+            case ast.Attribute(attr=name) if ast.unparse(item) not in DOCUMENTED:
+                names = [name]
+            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in BY_TEXT:
+                given = [*item.args, *(keyword.value for keyword in item.keywords)]
+                names = [str(each.value) for each in given if isinstance(each, ast.Constant)]
+            case ast.ImportFrom(module=module):
+                names = [f"{module}.{alias.name}" for alias in item.names]
+            case ast.Import():
+                names = [alias.name for alias in item.names]
+        found += [(item.lineno, name) for name in names if _is_private(name)]
+    return sorted(found)
+
+
+def _defined(tree: ast.AST) -> Iterator[str]:
+    """What a file's classes call their own, in their bodies or on ``self``."""
+    for item in ast.walk(tree):
+        match item:
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
+                yield name
+            case ast.ClassDef(body=body):
+                for each in body:
+                    match each:
+                        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                            yield name
+                        case ast.Assign(targets=[ast.Name(id=name)]):
+                            yield name
+                        case ast.AnnAssign(target=ast.Name(id=name)):
+                            yield name
+
+
+def _is_private(dotted: str) -> bool:
+    return any(part.startswith("_") and not part.endswith("__") for part in dotted.split("."))

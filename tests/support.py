@@ -24,7 +24,7 @@ from node.policy.policy import Policy
 
 S = TypeVar("S", bound=Section)
 
-CHARACTERS = "".join(chr(code) for code in range(32, 127))
+CHARACTERS = "".join(map(chr, range(32, 127)))
 CHAT = "{% for m in messages %}<user>{{ m['content'] }}<end>{% endfor %}<assistant>"
 
 
@@ -48,7 +48,6 @@ def changed(section: S, **keys: Any) -> S:
 
 
 def character_tokenizer(characters: str = CHARACTERS) -> PreTrainedTokenizerFast:
-    """One id a character, then ``<pad>`` and ``<eos>``."""
     vocabulary = {c: i for i, c in enumerate([*characters, "<unk>"])}
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
@@ -84,7 +83,6 @@ def random_policy(
 
 
 def saved_policy(folder: Path, **settings) -> Path:
-    """A random policy written the way ``transformers`` writes models."""
     random_policy(**settings).save(folder)
     return folder
 

@@ -20,15 +20,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "benchmarks" / "gpu.py"
 PAGE = (ROOT / "docs" / "engines.md").read_text(encoding="utf-8")
 CALLS = {
-    "cuda",
-    "mps",
-    "is_cuda",
-    "is_mps",
-    "empty_cache",
-    "pin_memory",
-    "non_blocking",
-    "synchronize",
-    "device_count",
+    *("cuda", "mps", "is_cuda", "is_mps", "empty_cache", "pin_memory", "non_blocking"),
+    *("synchronize", "device_count"),
 }
 DEVICES = re.compile(r"(\^\(auto\|.*)?(cuda|mps|nccl)\b|cpu:gloo,")
 
@@ -47,15 +40,11 @@ def is_branch(node: ast.AST) -> bool:
         return node.arg in CALLS
     if isinstance(node, ast.Compare):
         return any(isinstance(x, ast.Constant) and x.value == "cpu" for x in node.comparators)
-    return (
-        isinstance(node, ast.Constant)
-        and isinstance(node.value, str)
-        and bool(DEVICES.match(node.value))
-    )
+    text = node.value if isinstance(node, ast.Constant) else None
+    return isinstance(text, str) and bool(DEVICES.match(text))
 
 
 def branches(path: Path) -> set[tuple[str, str]]:
-    """File and name of every function or class that branches by the device."""
     found = set()
 
     def walk(node: ast.AST, names: tuple[str, ...]) -> None:

@@ -7,14 +7,14 @@ import ast
 import importlib.util
 import subprocess
 import sys
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.layers import PAGE, cycles, module_imports, package_imports, written
-from tests.parsing import parse
-from tests.private_names import reached
+from tests.parsing import parse, reached
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {"protocol": 0, "swarm": 1, "node": 2, "experiments": 3}
@@ -46,6 +46,20 @@ HEAVY = {"torch", "transformers", "vllm", "hivemind", "numpy"}
 
 def modules(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
+
+
+def dotted(paths: Iterable[Path]) -> list[str]:
+    """Names of modules, without those of packages."""
+    named = (path.relative_to(ROOT).with_suffix("") for path in paths)
+    return [".".join(path.parts) for path in named if path.name != "__init__"]
+
+
+def ran(code: str) -> str:
+    """What Python prints of some code."""
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert run.returncode == 0, run.stderr[-2000:]
+    return run.stdout
 
 
 @cache
@@ -84,59 +98,38 @@ def test_one_file_wraps_each_late_library(library: str) -> None:
 
 @pytest.mark.parametrize("package", ["protocol", "swarm"])
 def test_lower_floors_load_without_heavy_libraries(package: str) -> None:
-    names = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for path in modules(package)
-        if path.stem != "__init__"
-    ]
+    names = dotted(modules(package))
     code = f"import sys\nfor n in {names!r}: __import__(n)\nprint(*sys.modules, sep='\\n')"
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    loaded = {line.split(".")[0] for line in run.stdout.split()}
-    assert not loaded & HEAVY
+    assert not {line.split(".")[0] for line in ran(code).split()} & HEAVY
 
 
 def test_without_extras_every_module_loads_that_imports_none_itself() -> None:
     """``make demo`` installs no extras: what a node imports must not need them."""
-    names = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for package in ("protocol", "swarm", "node")
-        for path in modules(package)
-        if path.stem != "__init__" and not OPTIONAL & imported_on_load(path)
-    ]
-    code = (
+    paths = (path for package in WHEEL for path in modules(package))
+    names = dotted(path for path in paths if not OPTIONAL & imported_on_load(path))
+    ran(
         "import importlib, sys\n"
         f"sys.modules.update(dict.fromkeys({sorted(OPTIONAL)!r}))\n"
         f"for name in {names!r}: importlib.import_module(name)"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
 
 
 def imported_on_load(path: Path) -> set[str]:
     statements = [
-        item for item in parsed(path).body if isinstance(item, ast.Import | ast.ImportFrom)
+        each for each in parsed(path).body if isinstance(each, ast.Import | ast.ImportFrom)
     ]
     return imported(ast.Module(statements, []))
 
 
 def test_the_command_line_answers_without_torch() -> None:
     code = "import sys, node.cli.main; print('torch' in sys.modules)"
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    assert run.stdout.strip() == "False"
+    assert ran(code).strip() == "False"
 
 
 def taken_over(path: Path) -> list[tuple[int, str, str]]:
-    """Line, module and name of all that a program imports from the packages, wherever it does."""
-    tree = parsed(path)
     return [
         (item.lineno, item.module, alias.name)
-        for item in ast.walk(tree)
+        for item in ast.walk(parsed(path))
         if isinstance(item, ast.ImportFrom) and item.module and item.level == 0
         for alias in item.names
         if item.module.split(".")[0] in FLOORS
@@ -144,9 +137,8 @@ def taken_over(path: Path) -> list[tuple[int, str, str]]:
 
 
 def is_there(module: str, name: str) -> bool:
-    if hasattr(importlib.import_module(module), name):
-        return True
-    return importlib.util.find_spec(f"{module}.{name}") is not None
+    known = hasattr(importlib.import_module(module), name)
+    return known or importlib.util.find_spec(f"{module}.{name}") is not None
 
 
 @pytest.mark.parametrize("folder", ["benchmarks", "examples"])
@@ -173,12 +165,9 @@ def test_programs_beside_the_packages_import_names_and_not_modules_of_them(folde
     assert found == []
 
 
-def test_no_package_imports_itself_through_others() -> None:
-    assert cycles(package_imports()) == []
-
-
-def test_no_module_imports_itself_through_others() -> None:
-    assert cycles(module_imports()) == []
+@pytest.mark.parametrize("graph", [package_imports, module_imports])
+def test_no_package_and_no_module_imports_itself_through_others(graph) -> None:
+    assert cycles(graph()) == []
 
 
 def test_the_table_of_packages_follows_the_imports() -> None:
@@ -225,11 +214,8 @@ def test_the_tests_keep_to_their_size() -> None:
 
 
 def test_node_has_two_modules_outside_its_packages() -> None:
-    assert sorted(path.stem for path in (ROOT / "node").glob("*.py")) == [
-        "__init__",
-        "errors",
-        "lifecycle",
-    ]
+    found = {path.stem for path in (ROOT / "node").glob("*.py")}
+    assert found == {"__init__", "errors", "lifecycle"}
 
 
 def test_one_file_of_the_tests_reaches_for_private_names_and_only_for_those_of_libraries() -> None:
@@ -247,15 +233,8 @@ def test_one_file_of_the_tests_reaches_for_private_names_and_only_for_those_of_l
 @pytest.mark.parametrize(
     "line",
     [
-        "x._y",
-        "self._y",
-        "x._y = 1",
-        "from x import _y",
-        "from x._y import z",
-        "import x._y",
-        "getattr(x, '_y')",
-        "monkeypatch.setattr(x, '_y', 1)",
-        "mock.patch('x._y')",
+        *("x._y", "self._y", "x._y = 1", "from x import _y", "from x._y import z", "import x._y"),
+        *("getattr(x, '_y')", "monkeypatch.setattr(x, '_y', 1)", "mock.patch('x._y')"),
         "monkeypatch.setattr(target=x, name='_y')",
     ],
 )

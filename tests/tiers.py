@@ -113,7 +113,6 @@ def needless(path: Path, marks: str) -> bool:
 
 
 def mark(items: list[pytest.Item]) -> None:
-    """Mark tests as ``slow`` or ``quick`` by these tables."""
     for item in items:
         name = item.nodeid.partition("[")[0].removeprefix("tests/")
         if name.startswith(QUICK):

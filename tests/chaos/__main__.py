@@ -3,48 +3,233 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table
 
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import open_manifest
-from tests.chaos import world
-from tests.chaos.checks import Result, all_results
-from tests.chaos.crew import PAUSE_SECONDS, ROOT
-from tests.chaos.director import Director
-from tests.chaos.evidence import Evidence
-from tests.chaos.flat import flat
-from tests.chaos.gather import Gatherer
-from tests.chaos.plan import dose_of, draw
-from tests.chaos.report import keep, show, summary
-from tests.chaos.soak import soak
-from tests.chaos.split import split
-from tests.chaos.swarm_parts import Crowd, crowd, rounds
+from tests.chaos.checks import Result, all_results, flat, heals_in_time, slope
+from tests.chaos.crew import PAUSE_SECONDS, ROOT, Crowd, crowd, rounds
+from tests.chaos.director import LOOK_SECONDS, Director, Healing
+from tests.chaos.evidence import Evidence, Gatherer
+from tests.chaos.plan import draw
+from tests.chaos.world import World, enter
 
 RESULTS = ROOT / "benchmarks" / "results"
 PATIENCE = 600.0
 """Seconds for nodes to come back after the last event, and again for them to stop."""
+MEETING_SECONDS = 300.0
+"""In which everybody has to have had groups from the other side before the cut."""
+SHOWN = 12
+"""Violations printed of each kind."""
+WARM_UP_SHARE, LONGEST_WARM_UP = 0.25, 600.0
+"""Of the run, and seconds at most, in which caches and pools fill."""
+BOUNDS = {"memory": 24.0, "fds": 4.0, "sockets": 4.0, "threads": 2.0, "folder": 16.0}
+"""Growth an hour that still counts as flat, of one node with its children: MiB, numbers, and MiB of
+its run folder without metrics.jsonl."""
+LEAST = {"memory": 16.0, "fds": 4.0, "sockets": 4.0, "threads": 3.0, "folder": 4.0}
+"""Growth over the time watched that a short run cannot tell from caches that still fill, in the
+same units; after two hours the bounds above are the stricter ones."""
+LARGEST_RECORD = 4096.0
+"""Bytes of metrics.jsonl a round."""
+
+
+def summary(
+    evidence: Evidence, results: Sequence[Result], settings: dict[str, Any]
+) -> dict[str, Any]:
+    events: dict[str, Counter[str]] = {}
+    for kind, outcome in evidence.rows("SELECT kind, outcome FROM events"):
+        events.setdefault(kind, Counter())[outcome] += 1
+    heals = [row[0] for row in evidence.rows("SELECT seconds FROM heals")]
+    ends = Counter(row[0] for row in evidence.rows("SELECT how FROM lives"))
+    return {
+        **settings,
+        "events": {kind: dict(sorted(n.items())) for kind, n in sorted(events.items())},
+        "ends": dict(sorted(ends.items())),
+        "heal_seconds": [None if s is None else round(s, 1) for s in heals],
+        "not_seen": unseen(events, results),
+        "invariants": {r.name: [r.checked, len(r.violations)] for r in results},
+        "violations": sum(len(r.violations) for r in results),
+    }
+
+
+def unseen(events: Mapping[str, Mapping[str, int]], results: Sequence[Result]) -> list[str]:
+    """What this run says nothing about: kinds of events none of which befell a node, with the
+    reason, and invariants that nothing was there to check by."""
+    missed = [
+        f"{kind} ({', '.join(sorted(outcomes))})"
+        for kind, outcomes in sorted(events.items())
+        if not outcomes.get("done")
+    ]
+    return [*missed, *(result.name for result in results if not result.checked)]
+
+
+def show(told: dict[str, Any], results: Sequence[Result], console: Console) -> None:
+    events = Table("event", "outcome", "times", box=SIMPLE_HEAD)
+    for kind, outcomes in told["events"].items():
+        for outcome, times in outcomes.items():
+            events.add_row(kind, outcome, str(times))
+    console.print(events)
+    invariants = Table("invariant", "checked", "violations", box=SIMPLE_HEAD)
+    for result in results:
+        figures = (result.name, str(result.checked), str(len(result.violations)))
+        invariants.add_row(*figures, style="red" if result.violations else "")
+    console.print(invariants)
+    for result in results:
+        for line in result.violations[:SHOWN]:
+            console.print(f"VIOLATED  {result.name}: {line}", soft_wrap=True, markup=False)
+    for line in told["not_seen"]:
+        console.print(f"NOT SEEN  {line}", style="bold yellow", soft_wrap=True, markup=False)
+
+
+def concluded(
+    options: argparse.Namespace, told: dict[str, Any], results: Sequence[Result], console: Console
+) -> int:
+    """Show what a run came to, and with ``--keep`` replace the last result."""
+    show(told, results, console)
+    if options.keep:
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        name = "chaos" if options.command == "run" else options.command
+        (RESULTS / f"{name}.json").write_text(json.dumps(told, indent=1) + "\n")
+    return 1 if told["violations"] else 0
+
+
+def soak(options: argparse.Namespace) -> int:
+    """Run a swarm at the demo's speed; 1 where something grows."""
+    console, scene = Console(), World(options.folder)
+    evidence = Evidence(options.folder / "evidence.sqlite")
+    try:
+        with crowd(scene, options.folder, options.nodes, hurt=False, pause=0.0) as swarm:
+            gatherer = Gatherer(evidence, swarm.nodes, swarm.roots, scene.whole)
+            try:
+                end = time.monotonic() + 60.0 * options.minutes
+                while time.monotonic() < end and all(n.status is None for n in swarm.nodes):
+                    time.sleep(1.0)
+            finally:
+                gatherer.close()
+            alive = Result("every node runs to the end")
+            for node in swarm.nodes:
+                alive.expect(node.status is None, f"{node.name}: {node.last_words}")
+    finally:
+        scene.close()
+    record = Result(f"a round leaves a record of at most {LARGEST_RECORD:g} bytes")
+    for node in swarm.nodes:
+        size = (node.run_folder / "metrics.jsonl").stat().st_size / len(rounds(node))
+        record.expect(size <= LARGEST_RECORD, f"{node.name}: {size:.0f}")
+    results = [alive, record, *grown(evidence)]
+    settings = {
+        "minutes": options.minutes,
+        "nodes": options.nodes,
+        "rounds": {node.name: len(rounds(node)) for node in swarm.nodes},
+        "largest": {
+            figure: round(evidence.rows(f"SELECT max({figure}) FROM samples")[0][0] or 0.0, 1)
+            for figure in BOUNDS
+        },
+    }
+    rates = {f: {n: g.rate for n, g in nodes.items()} for f, nodes in growth(evidence).items()}
+    told = summary(evidence, results, settings) | {"growth_per_hour": rates}
+    return concluded(options, told, results, console)
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Of one figure of one node: robust slope an hour, and the hours watched after the warm-up."""
+
+    rate: float
+    hours: float
+
+
+def growth(evidence: Evidence) -> dict[str, dict[str, Growth]]:
+    found: dict[str, dict[str, Growth]] = {figure: {} for figure in BOUNDS}
+    query = "SELECT node, min(at), max(at) FROM samples GROUP BY node"
+    for node, first, last in evidence.rows(query):
+        begin = first + min(LONGEST_WARM_UP, WARM_UP_SHARE * (last - first))
+        for figure, nodes in found.items():
+            query = f"SELECT at, {figure} FROM samples WHERE node=? AND at>=?"
+            rate = 3600.0 * slope(*zip(*evidence.rows(query, (node, begin)), strict=True))
+            nodes[node] = Growth(round(rate, 2), round((last - begin) / 3600.0, 3))
+    return found
+
+
+def grown(evidence: Evidence) -> list[Result]:
+    results = []
+    for figure, nodes in growth(evidence).items():
+        result = Result(f"{figure} grows by at most {BOUNDS[figure]:g} an hour")
+        for node, found in nodes.items():
+            exceeds = found.rate > BOUNDS[figure] and found.rate * found.hours > LEAST[figure]
+            told = f"{node}: {figure} {found.rate:+.1f} an hour over {found.hours:.2f} hours"
+            result.expect(not exceeds, told)
+        if not nodes:
+            result.expect(False, "nothing was sampled: run it for longer")
+        results.append(result)
+    return results
+
+
+def split(options: argparse.Namespace) -> int:
+    """Kill the seed, cut, wait ``options.minutes``, mend, look; 1 where a half stays alone."""
+    console, scene = Console(), World(options.folder)
+    if not scene.whole:
+        console.print("a network cannot be cut without namespaces")
+        return 1
+    evidence = Evidence(options.folder / "evidence.sqlite")
+    say: Callable[[str], None] = console.print
+    try:
+        with crowd(scene, options.folder, options.nodes, hurt=False, pause=0.3) as swarm:
+            healing = _met(swarm, evidence, say)
+            swarm.seed.kill()
+            healing.cut()
+            scene.cut()
+            say(f"the seed is dead, and the network cut for {60.0 * options.minutes:.0f} s")
+            time.sleep(60.0 * options.minutes)
+            scene.heal()
+            watched = healing.healed()
+            while healing.watching:
+                time.sleep(LOOK_SECONDS)
+                healing.look()
+    finally:
+        scene.close()
+    everybody = Result("every node is there when the network is whole")
+    everybody.expect(watched == options.nodes, f"{watched} of {options.nodes}")
+    results = [everybody, heals_in_time(evidence, open_manifest(swarm.signed))]
+    settings = {"minutes": options.minutes, "nodes": options.nodes}
+    return concluded(options, summary(evidence, results, settings), results, console)
+
+
+def _met(swarm: Crowd, evidence: Evidence, say: Callable[[str], None]) -> Healing:
+    """Let everybody have groups from the other side, and know how long that takes them."""
+    healing = Healing(swarm.nodes, swarm.authors, evidence, lambda node: node.at_work, say)
+    deadline = time.monotonic() + MEETING_SECONDS
+    while len(healing.known) < len(swarm.nodes):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"only {sorted(healing.known)} had groups from the other side")
+        time.sleep(LOOK_SECONDS)
+        healing.look()
+    return healing
 
 
 def main() -> int:
     """Parse, go into namespaces of our own, and do what was asked."""
     options = arguments()
-    world.enter(sys.argv[1:])
+    enter(sys.argv[1:])
     sys.stdout.reconfigure(line_buffering=True)  # so that a log tells how far a run has come
     if options.folder.exists():
         shutil.rmtree(options.folder)
     options.folder.mkdir(parents=True)
-    if options.command == "run":
-        return chaos(options)
-    told = RESULTS / f"{options.command}.json"
-    return soak(options, told) if options.command == "soak" else split(options, told)
+    return {"run": chaos, "soak": soak, "split": split}[options.command](options)
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, minutes, nodes in (("run", 20.0, 8), ("soak", 120.0, 4), ("split", 1.0, 4)):
@@ -61,11 +246,8 @@ def chaos(options: argparse.Namespace) -> int:
     """Hurt a swarm and check what it wrote; 1 where anything is violated."""
     console = Console()
     seconds = 60.0 * options.minutes
-    events = draw(
-        options.seed, seconds, options.nodes, dose_of(seconds, options.nodes), disk_node=0
-    )
-    evidence = Evidence(options.folder / "evidence.sqlite")
-    scene = world.World(options.folder)
+    events = draw(options.seed, seconds, options.nodes, disk_node=0)
+    evidence, scene = Evidence(options.folder / "evidence.sqlite"), World(options.folder)
     pause = PAUSE_SECONDS * options.nodes
 
     def say(line: str) -> None:
@@ -87,21 +269,16 @@ def chaos(options: argparse.Namespace) -> int:
             results = judged(evidence, swarm)
     finally:
         scene.close()
-    told = summary(evidence, results, settings)
-    show(told, results, console)
-    if options.keep:
-        keep(told, RESULTS / "chaos.json")
-    return 1 if told["violations"] else 0
+    return concluded(options, summary(evidence, results, settings), results, console)
 
 
 def judged(evidence: Evidence, swarm: Crowd) -> list[Result]:
     """All invariants, with a verifier that no node has touched."""
     heard = Result("seed and listeners ran to the end")
-    heard.expect(swarm.seed.status is None, lambda: f"the seed: {swarm.seed.last_words}")
-    for listener in swarm.listeners:
-        runs = listener.process.poll() is None
-        heard.expect(runs, lambda of=listener: f"see {of.folder / 'output.log'}")
-        evidence.merge(listener.folder / "heard.sqlite")
+    heard.expect(swarm.seed.status is None, f"the seed: {swarm.seed.last_words}")
+    for folder, process in swarm.listeners.items():
+        heard.expect(process.poll() is None, f"see {folder / 'output.log'}")
+        evidence.merge(folder / "heard.sqlite")
     records = {node.name: rounds(node) for node in swarm.nodes}
     with Verifier(open_manifest(swarm.signed).catalogue, outside=False) as judge:
         judge.start()

@@ -1,16 +1,16 @@
-"""Whether a run kept what a node promises, judged by its evidence alone.
+"""Whether a run kept what a node promises, judged by its evidence alone: no node is asked.
 
-Nothing here asks a node. Rewards are computed anew, from the frames that authors served and from
-what other peers heard.
+Rewards are computed anew, from the frames that authors served and from what other peers heard.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import pairwise
+from statistics import median
 
 from protocol.announcement import task_seed
 from protocol.errors import ProtocolError
@@ -25,6 +25,19 @@ TOLERANCE = 1e-3
 LATELY = 20.0
 """Seconds before a death whose offers must still be held: younger than any frame's age limit."""
 EXPECTED_ENDS = ("killed", "stopped", "disk full", "refused: clock")
+SETTLED_SECONDS = 20.0
+"""At work, after which a node has started all that it starts."""
+LARGEST_GROWTH = {
+    "memory": (1.25, 0.0),
+    "fds": (1.1, 8.0),
+    "sockets": (1.1, 8.0),
+    "threads": (1.1, 4.0),
+}
+"""Factor and summand by which the last third of a run may exceed the first, of a node's median."""
+MOST_LOST_SOCKETS = 40
+"""Left by killed daemons: each next start removes those that are a minute old."""
+MOST_TEMPORARY = 64
+"""Other entries of /tmp, over all processes of a run."""
 
 Key = tuple[bytes, int, int]
 
@@ -37,11 +50,10 @@ class Result:
     checked: int = 0
     violations: list[str] = field(default_factory=list)
 
-    def expect(self, holds: bool, otherwise: Callable[[], str]) -> None:
-        """Count one look."""
+    def expect(self, holds: bool, otherwise: str) -> None:
         self.checked += 1
         if not holds:
-            self.violations.append(otherwise())
+            self.violations.append(otherwise)
 
 
 @dataclass(slots=True)
@@ -60,13 +72,12 @@ def read_frames(evidence: Evidence, signed: bytes) -> tuple[Told, Result]:
         try:
             opened = open_frame(frame, swarm, manifest)
         except ProtocolError as error:
-            result.expect(False, lambda n=name, e=error: f"frame {n.hex()[:12]}: {e}")
+            result.expect(False, f"frame {name.hex()[:12]}: {error}")
             continue
-        result.expect(opened.content_id == name, lambda n=name: f"frame {n.hex()[:12]}: misnamed")
+        result.expect(opened.content_id == name, f"frame {name.hex()[:12]}: misnamed")
         told.batches[name] = (opened.author, opened.batch)
         for group in opened.batch.groups:
-            key = (opened.author, group.epoch, group.index)
-            told.groups[key].append((name, group))
+            told.groups[opened.author, group.epoch, group.index].append((name, group))
     return told, result
 
 
@@ -74,16 +85,18 @@ def only_verified(evidence: Evidence, told: Told, judge: Judge) -> Result:
     """Every external group that an update used has the rewards that this checker computes."""
     result = Result("nothing unverified was trained on")
     query = "SELECT DISTINCT author, epoch, number FROM uses WHERE author!=x''"
-    for author, epoch, number in evidence.rows(query):
-        tellings = told.groups.get((author, epoch, number))
-        where = f"{author.hex()[:12]} {epoch}/{number}"
+    for key in evidence.rows(query):
+        tellings = told.groups.get(key)
         if not tellings:
-            result.expect(False, lambda w=where: f"{w}: no frame on record holds it")
+            result.expect(False, f"{_draw(key)}: no frame on record holds it")
             continue
-        seed = task_seed(author, epoch, number)
-        right = [_earned(group, seed, judge) for _, group in tellings]
-        result.expect(all(right), lambda w=where: f"{w}: its rewards are not the verifier's")
+        right = [_earned(group, task_seed(*key), judge) for _, group in tellings]
+        result.expect(all(right), f"{_draw(key)}: its rewards are not the verifier's")
     return result
+
+
+def _draw(key: Key) -> str:
+    return f"{key[0].hex()[:12]} {key[1]}/{key[2]}"
 
 
 def _earned(group: Group, seed: int, judge: Judge) -> bool:
@@ -97,10 +110,10 @@ def lies_told(evidence: Evidence, told: Told, judge: Judge) -> Result:
     one has shown nothing."""
     result = Result("others lied, for nodes to refuse")
     nodes = {author for (author,) in evidence.rows("SELECT author FROM nodes")}
-    for (author, epoch, number), tellings in told.groups.items():
-        if author not in nodes:
-            seed = task_seed(author, epoch, number)
-            result.checked += not all(_earned(group, seed, judge) for _, group in tellings)
+    for key, tellings in told.groups.items():
+        if key[0] not in nodes:
+            right = [_earned(group, task_seed(*key), judge) for _, group in tellings]
+            result.checked += not all(right)
     if not result.checked:
         result.violations.append("nobody did: run it for longer")
     return result
@@ -123,28 +136,26 @@ def nothing_twice(evidence: Evidence, uses: int = 1) -> Result:
 def draws_told_once(told: Told) -> Result:
     """No draw stands in two frames, or in one frame under two contents."""
     result = Result("no draw was told twice")
-    for (author, epoch, number), tellings in told.groups.items():
+    for key, tellings in told.groups.items():
         contents = {sha256(encode_group(group)).digest() for _, group in tellings}
-        same = len(tellings) == 1
-        where = f"{author.hex()[:12]} {epoch}/{number}"
-        what = f"{len(tellings)} frames, {len(contents)} contents"
-        result.expect(same, lambda w=where, x=what: f"{w}: in {x}")
+        what = f"in {len(tellings)} frames, {len(contents)} contents"
+        result.expect(len(tellings) == 1, f"{_draw(key)}: {what}")
     return result
 
 
 def sequences_used_once(evidence: Evidence, told: Told) -> Result:
     """No sequence number of an author stands in two things, announcements and frames together."""
+    result = Result("no sequence number was used twice")
     bearers: dict[tuple[bytes, int], set[bytes]] = defaultdict(set)
-    for author, sequence, digest in evidence.rows(
-        "SELECT author, sequence, digest FROM announcements"
-    ):
+    query = "SELECT author, sequence, digest FROM announcements"
+    for author, sequence, digest in evidence.rows(query):
         bearers[author, sequence].add(digest)
     for name, (author, batch) in told.batches.items():
         bearers[author, batch.sequence].add(name)
-    result = Result("no sequence number was used twice")
     for (author, sequence), what in bearers.items():
-        where = f"{author.hex()[:12]} number {sequence}"
-        result.expect(len(what) == 1, lambda w=where, x=what: f"{w}: in {len(x)} things")
+        result.expect(
+            len(what) == 1, f"{author.hex()[:12]} number {sequence}: in {len(what)} things"
+        )
     return result
 
 
@@ -159,20 +170,19 @@ def offers_held(evidence: Evidence) -> Result:
     for author, name, seen in evidence.rows(query):
         if author in nodes:
             where = f"{nodes[author]}: frame {name.hex()[:12]}"
-            result.expect(bool(seen), lambda w=where: f"{w} was offered and never seen")
-    for author, name in evidence.rows(
-        "SELECT author, content_id FROM pulls WHERE outcome='not_found'"
-    ):
-        where = nodes.get(author, author.hex()[:12])
-        result.expect(False, lambda w=where, n=name: f"{w} did not have {n.hex()[:12]}")
+            result.expect(bool(seen), f"{where} was offered and never seen")
+    query = "SELECT author, content_id FROM pulls WHERE outcome='not_found'"
+    for author, name in evidence.rows(query):
+        result.expect(
+            False, f"{nodes.get(author, author.hex()[:12])} did not have {name.hex()[:12]}"
+        )
     lives = "SELECT node, life, author, began, ended FROM lives JOIN nodes ON name=node"
     for node, life, author, began, ended in evidence.rows(lives):
         query = "SELECT content_id FROM offers WHERE author=? AND heard BETWEEN max(?, ?) AND ?"
-        lately = evidence.rows(query, (author, began, ended - LATELY, ended))
         held = evidence.rows("SELECT content_id FROM held WHERE node=? AND life=?", (node, life))
-        for row in lately:
-            where = f"{node} at the end of life {life}: frame {row[0].hex()[:12]}"
-            result.expect(row in held, lambda w=where: f"{w} is lost")
+        for row in evidence.rows(query, (author, began, ended - LATELY, ended)):
+            where = f"{node} at the end of life {life}"
+            result.expect(row in held, f"{where}: frame {row[0].hex()[:12]} is lost")
     return result
 
 
@@ -183,24 +193,19 @@ def numbers_kept(evidence: Evidence, told: Told) -> Result:
     for node, life, author, ended, last in evidence.rows(lives):
         query = "SELECT max(sequence) FROM announcements WHERE author=? AND heard<?"
         heard = evidence.rows(query, (author, ended))[0][0]
-        where = f"{node} at the end of life {life}"
-        result.expect(
-            heard is None or heard <= last,
-            lambda w=where, h=heard, n=last: f"{w}: {h} was heard, the journal knows {n}",
-        )
-        drawn = dict(
-            evidence.rows("SELECT epoch, next FROM drawn WHERE node=? AND life=?", (node, life))
-        )
-        for (name,) in evidence.rows(
-            "SELECT content_id FROM held WHERE node=? AND life=?", (node, life)
-        ):
+        where, which = f"{node} at the end of life {life}", (node, life)
+        known = heard is None or heard <= last
+        result.expect(known, f"{where}: {heard} was heard, the journal knows {last}")
+        drawn = dict(evidence.rows("SELECT epoch, next FROM drawn WHERE node=? AND life=?", which))
+        query = "SELECT content_id FROM held WHERE node=? AND life=?"
+        for (name,) in evidence.rows(query, which):
             if name not in told.batches:
                 continue
             batch = told.batches[name][1]
             ahead = batch.sequence > last or any(
                 group.index >= drawn.get(group.epoch, group.index + 1) for group in batch.groups
             )
-            result.expect(not ahead, lambda w=where: f"{w}: a frame is ahead of the journal")
+            result.expect(not ahead, f"{where}: a frame is ahead of the journal")
     return result
 
 
@@ -221,34 +226,29 @@ def goes_on(evidence: Evidence, records: Mapping[str, Sequence[tuple[int, int]]]
         for life, _, end, *checkpoint in ends:
             mine = lines[begin:end]
             if mine:
-                where, first, told = f"{node}, life {life}", mine[0], since
-                right = first[0] == told[0] + 1 and first[1] >= told[1]
-                resumed.expect(right, lambda w=where, f=first, t=told: f"{w}: began at {f} on {t}")
+                right = mine[0][0] == since[0] + 1 and mine[0][1] >= since[1]
+                resumed.expect(right, f"{node}, life {life}: began at {mine[0]} on {since}")
             for before, after in pairwise(mine):
                 rises = after[0] == before[0] + 1 and after[1] >= before[1]
-                forward.expect(rises, lambda w=node, b=before, a=after: f"{w}: {a} followed {b}")
+                forward.expect(rises, f"{node}: {after} followed {before}")
             begin, since = end, (checkpoint[0], checkpoint[1])
-        done = bool(ends) and len(ends) > 0 and ends[-1][1] == "stopped"
+        done = bool(ends) and ends[-1][1] == "stopped"
         back = done and len(lines) > (ends[-2][2] if len(ends) > 1 else 0)
-        resumed.expect(back, lambda w=node: f"{w}: its last life did no round")
+        resumed.expect(back, f"{node}: its last life did no round")
     return [resumed, forward]
 
 
 def ends_and_journals(evidence: Evidence) -> list[Result]:
     """Nothing ended a node but what was meant to, and every journal it left is sound."""
     ends, sound = Result("no node ended by itself"), Result("every journal is sound")
-    for node, life, how, status, found in evidence.rows(
-        "SELECT node, life, how, status, sound FROM lives"
-    ):
-        where = f"{node}, life {life}"
-        ends.expect(how in EXPECTED_ENDS, lambda w=where, h=how, s=status: f"{w}: {h} ({s})")
-        sound.expect(found == "ok", lambda w=where, f=found: f"{w}: {f}")
     uses = defaultdict(list)
-    for node, last in evidence.rows("SELECT node, last_use FROM lives ORDER BY node, life"):
+    query = "SELECT node, life, how, status, sound, last_use FROM lives ORDER BY node, life"
+    for node, life, how, status, found, last in evidence.rows(query):
+        ends.expect(how in EXPECTED_ENDS, f"{node}, life {life}: {how} ({status})")
+        sound.expect(found == "ok", f"{node}, life {life}: {found}")
         uses[node].append(last)
     for node, numbers in uses.items():
-        kept = numbers == sorted(numbers)
-        sound.expect(kept, lambda n=node: f"{n}: its journal forgot uses")
+        sound.expect(numbers == sorted(numbers), f"{node}: its journal forgot uses")
     return [ends, sound]
 
 
@@ -259,7 +259,7 @@ def heals_in_time(evidence: Evidence, manifest: Manifest, epochs: float = 2.0) -
     for node, seconds, usual in evidence.rows("SELECT node, seconds, usual FROM heals"):
         took = "not at all" if seconds is None else f"{seconds:.1f} s"
         in_time = seconds is not None and seconds <= epochs * manifest.epoch_seconds + usual
-        result.expect(in_time, lambda n=node, t=took, u=usual: f"{n}: {t}, usual up to {u:.1f} s")
+        result.expect(in_time, f"{node}: {took}, usual up to {usual:.1f} s")
     return result
 
 
@@ -282,3 +282,56 @@ def all_results(
     yield from goes_on(evidence, records)
     yield from ends_and_journals(evidence)
     yield heals_in_time(evidence, open_manifest(signed))
+
+
+def flat(evidence: Evidence) -> Iterable[Result]:
+    """One result for each thing that must stay as it was: memory, descriptors, what is in /tmp."""
+    for figure, (factor, summand) in LARGEST_GROWTH.items():
+        rows = evidence.rows(f"SELECT at, {figure} FROM samples WHERE age>?", (SETTLED_SECONDS,))
+        result = Result(f"{figure} flat")
+        if rows:
+            first, last = thirds(*zip(*rows, strict=True))
+            grown = f"{figure} of a node: {first:.0f} at first, {last:.0f} at last"
+            result.expect(last <= factor * first + summand, grown)
+            result.checked = len(rows)
+        else:
+            result.expect(False, f"{figure}: nothing was sampled")
+        yield result
+    names = ("unix sockets flat", "no process is lost", "temporary files flat")
+    sockets, lost, temporary = map(Result, names)
+    for _, stray, total, daemons, other in evidence.rows("SELECT * FROM machine"):
+        left = total - 2 * daemons
+        sockets.expect(left <= MOST_LOST_SOCKETS, f"{left} sockets of no daemon")
+        lost.expect(stray == 0, f"{stray} processes belong to no node")
+        temporary.expect(other <= MOST_TEMPORARY, f"{other} entries in /tmp")
+    yield from (sockets, lost, temporary)
+
+
+def slope(times: Sequence[float], values: Sequence[float]) -> float:
+    """The median of the slopes between all pairs of points (Theil and Sen), per unit of time.
+
+    Up to 29 % of the points may be anything; 0 with fewer than two times.
+    """
+    points = sorted(zip(times, values, strict=True))
+    slopes = [
+        (later[1] - earlier[1]) / (later[0] - earlier[0])
+        for place, earlier in enumerate(points)
+        for later in points[place + 1 :]
+        if later[0] > earlier[0]
+    ]
+    return median(slopes or [0.0])
+
+
+def thirds(times: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
+    """Medians of the values in the first and in the last third of the time.
+
+    Raises:
+        ValueError: there are no values.
+    """
+    if not values:
+        raise ValueError("nothing was sampled: run it for longer")
+    begin, end = min(times), max(times)
+    third = (end - begin) / 3
+    first = [v for t, v in zip(times, values, strict=True) if t <= begin + third]
+    last = [v for t, v in zip(times, values, strict=True) if t >= end - third]
+    return median(first), median(last)

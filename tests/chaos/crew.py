@@ -1,24 +1,31 @@
-"""The nodes: started by the ordinary command, and hurt from outside as machines hurt them."""
+"""The nodes, started by the ordinary command and hurt from outside, and a swarm of them."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 import psutil
 
 from node.config.config import Config, write_config
+from node.monitor.history import read_records
+from node.network.founding import found_swarm
 from node.storage.atomic_files import write_atomic
 from protocol.identity import Identity
 from tests.chaos.launcher import NETWORK, OFFSET
 from tests.chaos.world import ROOT, World
 
 MODELS = ("tiny", "tiny-wide")
+PATIENCE = 600.0
 PAUSE_SECONDS = 0.125
 """For each node, before each round of every node: a larger crowd leaves as much of two cores to
 the network and to those who start."""
@@ -50,26 +57,18 @@ class ChaosNode:
         self.life, self.began, self.stopped, self.shift = 0, 0.0, False, 0.0
         self.at_work_since: float | None = None
         self._inherited = 0
-        self._world = world
-        self._command = command
-        self._pause = pause
-        self._process: subprocess.Popen[bytes] | None = None
+        self._world, self._command, self._pause = world, command, pause
+        self._process: Any = None
         folder.mkdir()
         self.clock_file = folder / "clock"
         self.set_clock(0.0)
         self._output = (folder / "output.log").open("ab")
 
     def prepare(self, number: int, peers: list[str]) -> bytes:
-        """Write identity and configuration into the run folder; the public key."""
-        self.run_folder.mkdir(exist_ok=True)
-        identity = Identity.create(self.run_folder / "identity.key")
         settings = {
-            "node.name": self.name,
             "node.seed": number,
             "node.threads": 1,
-            "network.listen": [f"/ip4/{self._world.address(self.side)}/tcp/0"],
             "network.peers": peers,
-            "network.start_timeout": 120.0,
             "policy.model": MODELS[number % len(MODELS)],
             "mixture.local": 2,
             "mixture.external": 2,
@@ -80,38 +79,38 @@ class ChaosNode:
             "schedule.checkpoint_every": 10,
             "monitor.live": False,
         }
-        write_config(self.run_folder / "node.toml", Config.with_overrides(settings))
-        return identity.author
+        return self.configure(settings).author
+
+    def configure(self, settings: dict[str, Any]) -> Identity:
+        """Write identity and configuration into the run folder."""
+        self.run_folder.mkdir(exist_ok=True)
+        listen = [f"/ip4/{self._world.address(self.side)}/tcp/0"]
+        own = {"node.name": self.name, "network.listen": listen, "network.start_timeout": 120.0}
+        write_config(self.run_folder / "node.toml", Config.with_overrides(own | settings))
+        return Identity.create(self.run_folder / "identity.key")
 
     def start(self) -> None:
-        """Begin another life."""
         self.life, self.began, self.stopped = self.life + 1, time.time(), False
         self.at_work_since = None
         self._inherited = self._records().rfind(b"\n") + 1
-        launch = [sys.executable, "-m", "tests.chaos.launcher", str(self.clock_file)]
-        config = ["--config", str(self.run_folder / "node.toml"), "--stop-on-eof"]
-        self._process = subprocess.Popen(
-            [
-                *self._world.prefix(self.side),
-                *(*launch, str(self._pause), self._command, *config),
-            ],
+        words = ["launcher", str(self.clock_file), str(self._pause), self._command]
+        words += ["--config", str(self.run_folder / "node.toml"), "--stop-on-eof"]
+        self._process = _begun(
+            self._world,
+            self.side,
+            words,
+            self._output,
             stdin=subprocess.PIPE,
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
             start_new_session=True,
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         )
 
     @property
     def pid(self) -> int:
-        """Of the present process."""
         assert self._process
         return self._process.pid
 
     @property
     def status(self) -> int | None:
-        """Exit status; None while it runs."""
         return self._process.poll() if self._process else 0
 
     @property
@@ -126,12 +125,10 @@ class ChaosNode:
 
     @property
     def last_words(self) -> str:
-        """The last line it printed."""
         text = (self.folder / "output.log").read_text(errors="replace").strip()
         return text.splitlines()[-1] if text else ""
 
     def children(self, name: str) -> list[psutil.Process]:
-        """Its children with ``name`` in their command line."""
         found = []
         with suppress(psutil.NoSuchProcess):
             for child in psutil.Process(self.pid).children(recursive=True):
@@ -141,11 +138,10 @@ class ChaosNode:
         return found
 
     def kill(self) -> None:
-        """SIGKILL, as the system does when memory is short."""
         assert self._process
         self._process.kill()
         self._process.wait()
-        self._hang_up()
+        self._process.stdin.close()
 
     def stop(self, whole: bool) -> None:
         """SIGSTOP; with ``whole`` its network too, as when a laptop's lid closes."""
@@ -153,12 +149,10 @@ class ChaosNode:
         self.stopped = True
 
     def go_on(self, whole: bool) -> None:
-        """SIGCONT, whoever of them still lives."""
         self._signal(signal.SIGCONT, whole)
         self.stopped = False
 
     def kill_child(self, name: str) -> bool:
-        """SIGKILL for one child; whether there was one."""
         for child in self.children(name):
             with suppress(psutil.NoSuchProcess):
                 child.kill()
@@ -166,7 +160,6 @@ class ChaosNode:
         return False
 
     def set_clock(self, shift: float) -> None:
-        """Move its wall clock to ``shift`` seconds ahead of the machine's."""
         self.shift = shift
         if not self.clock_file.exists():
             write_atomic(self.clock_file, OFFSET.pack(shift), durable=False)
@@ -174,41 +167,127 @@ class ChaosNode:
             file.write(OFFSET.pack(shift))
 
     def interrupt(self) -> None:
-        """Ask it to stop."""
         assert self._process
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
 
     def wait(self, seconds: float) -> int | None:
-        """Its exit status; None where it still runs after so long."""
         assert self._process
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
-            self._hang_up()
+            self._process.stdin.close()
         return self._process.returncode
 
     def close(self) -> None:
-        """Leave nothing running."""
-        if self._process and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        self._hang_up()
+        if self._process:
+            self.kill()
         self._output.close()
 
     def _records(self, begin: int = 0) -> bytes:
-        """Its lines in metrics.jsonl, from a byte on."""
         with suppress(FileNotFoundError), (self.run_folder / "metrics.jsonl").open("rb") as file:
             file.seek(begin)
             return file.read()
         return b""
-
-    def _hang_up(self) -> None:
-        assert self._process
-        if self._process.stdin and not self._process.stdin.closed:
-            self._process.stdin.close()
 
     def _signal(self, number: signal.Signals, whole: bool) -> None:
         names = ("p2pd", NETWORK) if whole else ()
         for pid in (self.pid, *(child.pid for name in names for child in self.children(name))):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
+
+
+def _begun(world: World, side: int, words: list[str], output: IO[bytes], **options: Any) -> Any:
+    """A module of this package as a process on a side of the network."""
+    module, *arguments = words
+    return subprocess.Popen(
+        [*world.prefix(side), sys.executable, "-m", f"tests.chaos.{module}", *arguments],
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        **options,
+    )
+
+
+@dataclass(slots=True)
+class Crowd:
+    """Everybody; ``authors`` are the keys of ``nodes``, ``listeners`` processes by folder."""
+
+    seed: ChaosNode
+    nodes: list[ChaosNode]
+    authors: list[bytes]
+    listeners: dict[Path, subprocess.Popen[bytes]]
+    signed: bytes
+
+    @property
+    def roots(self) -> list[int]:
+        """Processes beside the nodes and this one, all that belongs to them being below."""
+        return [self.seed.pid, *(each.pid for each in self.listeners.values()), os.getpid()]
+
+
+@contextmanager
+def crowd(world: World, folder: Path, nodes: int, *, hurt: bool, pause: float) -> Iterator[Crowd]:
+    """Start everybody and wait until every node has done a round; end them all afterwards.
+
+    Args:
+        hurt: whether there are listeners, and a small disk under the first node.
+        pause: seconds before each round.
+    """
+    seed = ChaosNode(world, folder / "seed", "seed", 0, command="bootstrap")
+    members, listeners, authors = [], {}, []
+    try:
+        signed, address = _found(seed)
+        for side in (0, 1) if hurt else ():
+            place = folder / f"listener-{side}"
+            listeners[place] = _listen(world, place, side, address)
+        for number in range(nodes):
+            name = f"node-{number + 1}"
+            node = ChaosNode(world, folder / name, name, number % 2, pause=pause)
+            members.append(node)
+            if hurt and number == 0:
+                world.small_disk(node.run_folder)
+            authors.append(node.prepare(number, [address]))
+            node.start()
+        for node in members:
+            wait_for(lambda n=node: n.at_work, lambda n=node: n.status, node.folder)
+        for place, process in listeners.items():
+            wait_for((place / "ready").exists, process.poll, place)
+        yield Crowd(seed, members, authors, listeners, signed)
+    finally:
+        for process in listeners.values():
+            process.kill()
+            process.wait()
+        for node in [*members, seed]:
+            node.close()
+
+
+def wait_for(condition: Callable[[], bool], ended: Callable[[], int | None], folder: Path) -> None:
+    """Poll until the process in a folder is as it should be; ``ended`` is its exit status."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if ended() is not None and not condition():
+            said = (folder / "output.log").read_text(errors="replace").strip()
+            raise RuntimeError(f"{folder.name} ended with {ended()}:\n{said[-2000:]}")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{folder.name} did not come up within {PATIENCE:g} s")
+        time.sleep(0.1)
+
+
+def rounds(node: ChaosNode) -> list[tuple[int, int]]:
+    return [(record.round, record.policy_step) for record in read_records(node.run_folder)]
+
+
+def _found(seed: ChaosNode) -> tuple[bytes, str]:
+    signed = found_swarm(seed.configure({}), name="chaos", catalogue="tiny", epoch_seconds=2.0)
+    (seed.run_folder / "manifest.swarm").write_bytes(signed)
+    seed.start()
+    status = seed.run_folder / "status.json"
+    wait_for(status.exists, lambda: seed.status, seed.folder)
+    return signed, str(json.loads(status.read_text())["addresses"][0])
+
+
+def _listen(world: World, folder: Path, side: int, address: str) -> subprocess.Popen[bytes]:
+    folder.mkdir()
+    words = ["listener", str(folder), world.address(side), address, "no" if side else "yes"]
+    with (folder / "output.log").open("wb") as output:
+        return _begun(world, side, words, output)

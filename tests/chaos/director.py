@@ -1,21 +1,135 @@
-"""Carries the plan out, and keeps every node going that it or anything else has ended."""
+"""Carries the plan out, keeps every node going, and watches cut networks heal."""
 
 from __future__ import annotations
 
 import math
+import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from tests.chaos.autopsy import autopsy
 from tests.chaos.crew import ChaosNode
-from tests.chaos.evidence import Evidence
-from tests.chaos.healing import Healing
+from tests.chaos.evidence import Evidence, admitted_from, autopsy, beside
 from tests.chaos.launcher import NETWORK
-from tests.chaos.plan import SETTLING, Event
+from tests.chaos.plan import HEALING, SETTLING, Event
 from tests.chaos.world import World
+
+LOOK_SECONDS = 0.5
+LONGEST_SECONDS = 2 * HEALING
+"""With somebody at work on both sides; after it a node counts as not healed."""
+
+
+class Healing:
+    """Counts for each node what it admits from the other side, before, during and after a cut.
+
+    How soon after a heal the first group comes over depends on the machine as well: nobody has
+    something new at every moment. So the longest that each node waited for groups from the other
+    side while the network was whole goes on record beside what it waited after a heal. A wait is
+    timed only while the node and somebody on the other side can work, and not until the node had
+    its first group from there: that one comes late, as the node has just started. So who started
+    while the network was cut is not watched: what it waits for is a start, and no heal.
+    ``able`` says whether a node is at work and nothing is done to it.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[ChaosNode],
+        authors: Sequence[bytes],
+        evidence: Evidence,
+        able: Callable[[ChaosNode], bool],
+        say: Callable[[str], None],
+    ) -> None:
+        self._nodes, self._cut, self._looked = nodes, False, time.monotonic()
+        self._beyond = {
+            node.name: [a for n, a in zip(nodes, authors, strict=True) if n.side != node.side]
+            for node in nodes
+        }
+        self._evidence, self._able, self._say = evidence, able, say
+        self._waits: dict[str, tuple[int, float | None]] = {}
+        self._usual: dict[str, float] = {}
+        self._watched: set[str] = set()
+
+    @property
+    def known(self) -> frozenset[str]:
+        """Nodes of which it is known how long they wait for groups from the other side."""
+        return frozenset(self._usual)
+
+    @property
+    def met(self) -> bool:
+        """Whether somebody on either side had groups from the other since it started."""
+        return len({node.side for node in self._nodes if self._waiting(node.name)}) == 2
+
+    @property
+    def watching(self) -> bool:
+        return bool(self._watched)
+
+    @property
+    def over(self) -> bool:
+        return not self._cut and not self._watched
+
+    def cut(self) -> None:
+        """The network is about to be cut."""
+        self._cut = True
+
+    def healed(self) -> int:
+        self._forget_hindered()
+        known = [node for node in self._nodes if node.name in self._usual]
+        judged = [node for node in known if self.met and self._waiting(node.name)]
+        counts = {node.name: self._count(node) for node in judged}
+        self._waits = {name: (count, 0.0) for name, count in counts.items() if count is not None}
+        self._watched, self._cut = set(self._waits), False
+        self._looked = time.monotonic()
+        return len(self._watched)
+
+    def look(self) -> None:
+        self._forget_hindered()
+        passed = time.monotonic() - self._looked
+        if self._cut or passed < LOOK_SECONDS:
+            return
+        self._looked += passed
+        able = [node for node in self._nodes if self._able(node)]
+        if len({node.side for node in able}) == 2:
+            for node in able:
+                self._wait(node, passed)
+
+    def _forget_hindered(self) -> None:
+        for node in self._nodes:
+            if not self._able(node):
+                self._waits.pop(node.name, None)
+                self._watched.discard(node.name)
+
+    def _waiting(self, name: str) -> bool:
+        return self._waits.get(name, (0, None))[1] is not None
+
+    def _wait(self, node: ChaosNode, passed: float) -> None:
+        count = self._count(node)
+        if count is None:
+            return
+        before, waited = self._waits.get(node.name, (count, None))
+        came, waited = count > before, None if waited is None else waited + passed
+        self._waits[node.name] = (count, 0.0 if came else waited)
+        if waited is None:
+            return
+        if node.name in self._watched:
+            if came or waited > LONGEST_SECONDS:
+                self._settle(node.name, waited if came else None)
+        elif came:
+            self._usual[node.name] = max(waited, self._usual.get(node.name, 0.0))
+
+    def _settle(self, name: str, took: float | None) -> None:
+        self._watched.discard(name)
+        usual = self._usual[name]
+        self._evidence.add("heals", (time.time(), name, took, usual))
+        told = "nothing came" if took is None else f"groups came after {took:.1f} s"
+        self._say(f"{name}: {told}, after at most {usual:.1f} s before")
+
+    def _count(self, node: ChaosNode) -> int | None:
+        with suppress(sqlite3.Error), beside(node.run_folder) as journal:
+            return admitted_from(journal, self._beyond[node.name])
+        return None
+
 
 TICK = 0.1
 RETRY_SECONDS = 3.0
@@ -32,12 +146,7 @@ ELSEWHERE = {"daemon": "p2pd", "network": NETWORK, "verifier": "node.tasks.verif
 
 
 class Director:
-    """Runs events in the order of their times; each has an end that it owes.
-
-    Args:
-        authors: public keys of the nodes, in their order.
-        say: prints a line of the log.
-    """
+    """Runs events in the order of their times; each has an end that it owes."""
 
     def __init__(
         self,
@@ -47,10 +156,7 @@ class Director:
         evidence: Evidence,
         say: Callable[[str], None],
     ) -> None:
-        self._world = world
-        self._nodes = nodes
-        self._evidence = evidence
-        self._say = say
+        self._world, self._nodes, self._evidence, self._say = world, nodes, evidence, say
         self._healing = Healing(nodes, authors, evidence, self._able, self._log)
         self._started = time.monotonic()
         self._owed: list[tuple[float, Callable[[], None]]] = []
@@ -61,7 +167,6 @@ class Director:
         self._quiet_since, self._seconds = math.inf, 0.0
 
     def run(self, events: Sequence[Event], seconds: float) -> None:
-        """Until ``seconds`` are over and every event has ended."""
         coming, self._seconds = list(events), seconds
         while coming or self._owed or self._healing.watching or self._now < seconds:
             for event in [each for each in coming if each.at <= self._now]:
@@ -103,7 +208,7 @@ class Director:
         node = self._target(event)
         if event.kind in PRIVILEGED and not self._world.whole:
             outcome = "not possible here"
-        elif self._quiet or (node is None and not self._ready(event)):
+        elif self._quiet or not (node or self._ready(event)):
             if self._postpone(event):
                 return
             outcome = "skipped: nobody to hurt so"
@@ -118,12 +223,9 @@ class Director:
         if event.kind == "partition":
             return None
         order = [*self._nodes[event.node :], *self._nodes[: event.node]]
-        if event.kind == "disk":
-            order = order[:1]
-        for node in order:
+        for node in order[:1] if event.kind == "disk" else order:
             busy = node.status is not None or node.stopped or node.name in self._full
-            if event.kind == "clock" and node.shift:
-                continue
+            busy = busy or (event.kind == "clock" and node.shift)
             if not busy and node.at_work == (event.kind != "young"):
                 return node
         return None
@@ -241,23 +343,15 @@ class Director:
 
     def _bury(self, node: ChaosNode, how: str, status: int | None) -> None:
         remains = autopsy(node.run_folder)
-        self._evidence.add(
-            "lives",
-            (
-                *(node.name, node.life, node.began, time.time(), how, status),
-                *(remains.sequence, remains.last_use, remains.records, *remains.checkpoint),
-                remains.sound,
-            ),
-        )
+        life = (node.name, node.life, node.began, time.time(), how, status)
+        left = (remains.sequence, remains.last_use, remains.records, *remains.checkpoint)
+        self._evidence.add("lives", (*life, *left, remains.sound))
         self._evidence.add("held", *((node.name, node.life, name) for name in remains.frames))
         self._evidence.add("drawn", *((node.name, node.life, *draw) for draw in remains.drawn))
 
 
 def fill(path: Path) -> None:
-    """Write until the disk takes no more."""
-    with suppress(OSError), path.open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(1 << 16))
-    with suppress(OSError), path.open("ab", buffering=0) as file:
-        while True:
-            file.write(b"\0")
+    for size in (1 << 16, 1):
+        with suppress(OSError), path.open("ab", buffering=0) as file:
+            while True:
+                file.write(bytes(size))

@@ -1,45 +1,52 @@
-"""What a run left behind, in one SQLite file: the material of :mod:`tests.chaos.checks`."""
+"""What a run left behind: gathered while it ran, read from the dead, kept in one SQLite file."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import shutil
 import sqlite3
+import tempfile
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-TABLES = """
-CREATE TABLE IF NOT EXISTS nodes (name TEXT PRIMARY KEY, author BLOB, side INTEGER);
-CREATE TABLE IF NOT EXISTS events (at REAL, kind TEXT, node TEXT, detail TEXT, outcome TEXT);
-CREATE TABLE IF NOT EXISTS announcements (
-    author BLOB, sequence INTEGER, digest BLOB, heard REAL, record BLOB,
-    PRIMARY KEY (author, sequence, digest)
-);
-CREATE TABLE IF NOT EXISTS offers (
-    author BLOB, content_id BLOB, heard REAL, PRIMARY KEY (author, content_id)
-);
-CREATE TABLE IF NOT EXISTS frames (content_id BLOB PRIMARY KEY, frame BLOB);
-CREATE TABLE IF NOT EXISTS pulls (author BLOB, content_id BLOB, outcome TEXT, at REAL);
-CREATE TABLE IF NOT EXISTS uses (
-    node TEXT, use INTEGER, author BLOB, epoch INTEGER, number INTEGER, PRIMARY KEY (node, use)
-);
-CREATE TABLE IF NOT EXISTS lives (
-    node TEXT, life INTEGER, began REAL, ended REAL, how TEXT, status INTEGER, sequence INTEGER,
-    last_use INTEGER, records INTEGER, checkpoint_round INTEGER, checkpoint_step INTEGER,
-    sound TEXT, PRIMARY KEY (node, life)
-);
-CREATE TABLE IF NOT EXISTS held (node TEXT, life INTEGER, content_id BLOB);
-CREATE TABLE IF NOT EXISTS drawn (node TEXT, life INTEGER, epoch INTEGER, next INTEGER);
-CREATE TABLE IF NOT EXISTS samples (
-    at REAL, node TEXT, age REAL, memory REAL, fds INTEGER, sockets INTEGER, threads INTEGER,
-    folder REAL, records REAL
-);
-CREATE TABLE IF NOT EXISTS machine (
-    at REAL, lost INTEGER, sockets INTEGER, daemons INTEGER, tmp INTEGER
-);
-CREATE TABLE IF NOT EXISTS heals (at REAL, node TEXT, seconds REAL, usual REAL);
-"""
+import psutil
 
+from tests.chaos.crew import ChaosNode
+
+HARVEST_SECONDS = 3.0
+SAMPLE_SECONDS = 10.0
+LOST_SECONDS = 60.0
+"""For which a process has belonged to nobody when it is lost: children end after their node."""
+MIB = float(1 << 20)
+TABLES = {
+    "nodes": "name TEXT PRIMARY KEY, author BLOB, side INTEGER",
+    "events": "at REAL, kind TEXT, node TEXT, detail TEXT, outcome TEXT",
+    "announcements": "author BLOB, sequence INTEGER, digest BLOB, heard REAL, record BLOB, "
+    "PRIMARY KEY (author, sequence, digest)",
+    "offers": "author BLOB, content_id BLOB, heard REAL, PRIMARY KEY (author, content_id)",
+    "frames": "content_id BLOB PRIMARY KEY, frame BLOB",
+    "pulls": "author BLOB, content_id BLOB, outcome TEXT, at REAL",
+    "uses": "node TEXT, use INTEGER, author BLOB, epoch INTEGER, number INTEGER, "
+    "PRIMARY KEY (node, use)",
+    "lives": "node TEXT, life INTEGER, began REAL, ended REAL, how TEXT, status INTEGER, "
+    "sequence INTEGER, last_use INTEGER, records INTEGER, checkpoint_round INTEGER, "
+    "checkpoint_step INTEGER, sound TEXT, PRIMARY KEY (node, life)",
+    "held": "node TEXT, life INTEGER, content_id BLOB",
+    "drawn": "node TEXT, life INTEGER, epoch INTEGER, next INTEGER",
+    "samples": "at REAL, node TEXT, age REAL, memory REAL, fds INTEGER, sockets INTEGER, "
+    "threads INTEGER, folder REAL, records REAL",
+    "machine": "at REAL, lost INTEGER, sockets INTEGER, daemons INTEGER, tmp INTEGER",
+    "heals": "at REAL, node TEXT, seconds REAL, usual REAL",
+}
 HEARD = ("announcements", "offers", "frames", "pulls")
 """Tables that listeners fill."""
 
@@ -52,10 +59,10 @@ class Evidence:
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=OFF")
-        self._connection.executescript(TABLES)
+        for name, columns in TABLES.items():
+            self._connection.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
 
     def add(self, table: str, *rows: Iterable[Any]) -> None:
-        """Insert rows; those that are there already stay as they are."""
         values = [tuple(row) for row in rows]
         if not values:
             return
@@ -66,20 +73,243 @@ class Evidence:
             self._connection.execute("COMMIT")
 
     def rows(self, query: str, parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows that a query selects."""
         with self._lock:
             return self._connection.execute(query, tuple(parameters)).fetchall()
 
     def merge(self, path: Path) -> None:
-        """Take over what a listener heard."""
         with self._lock:
             self._connection.execute("ATTACH ? AS other", (str(path),))
             for table in HEARD:
-                self._connection.execute(
-                    f"INSERT OR IGNORE INTO {table} SELECT * FROM other.{table}"
-                )
+                copy = f"INSERT OR IGNORE INTO {table} SELECT * FROM other.{table}"
+                self._connection.execute(copy)
             self._connection.execute("DETACH other")
 
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What a process that ended has left in its journal and beside it.
+
+    Attributes:
+        records: whole lines of metrics.jsonl.
+        checkpoint: round and policy step of the newest one; zeros without any.
+        sound: what SQLite finds, ``ok`` or the fault.
+        sequence: the last number that it can have used; -1 for none.
+        last_use: the last row that notes a use.
+        frames: content ids of what it serves.
+        drawn: the next index of each epoch.
+    """
+
+    records: int
+    checkpoint: tuple[int, int]
+    sound: str = "ok"
+    sequence: int = -1
+    last_use: int = 0
+    frames: tuple[bytes, ...] = ()
+    drawn: tuple[tuple[int, int], ...] = ()
+
+
+def autopsy(folder: Path) -> Remains:
+    """Look at a run folder whose process is dead, in a copy, so that nothing is repaired by it."""
+    metrics = folder / "metrics.jsonl"
+    lines = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+    remains = Remains(lines, newest_checkpoint(folder))
+    with tempfile.TemporaryDirectory() as scratch:
+        for part in folder.glob("journal.sqlite*"):
+            if part.suffix != ".backup":
+                shutil.copy(part, scratch)
+        journal = Path(scratch) / "journal.sqlite"
+        if not journal.exists():
+            return remains
+        with closing(sqlite3.connect(journal)) as connection:
+            return _examined(remains, folder, connection.execute)
+
+
+def _examined(remains: Remains, folder: Path, ask: Callable[[str], sqlite3.Cursor]) -> Remains:
+    sound = "; ".join(str(row[0]) for row in ask("PRAGMA integrity_check"))
+    if not ask("SELECT count(*) FROM sqlite_master WHERE name='numbers'").fetchone()[0]:
+        return replace(remains, sound=sound)
+    if aside := [path.name for path in folder.glob("journal.sqlite.corrupt-*")]:
+        sound = f"put together again: {', '.join(aside)}"
+    last = ask("SELECT value FROM numbers WHERE name='last_sequence'").fetchone()
+    return replace(
+        remains,
+        sound=sound,
+        sequence=remains.sequence if last is None or last[0] is None else last[0],
+        last_use=ask("SELECT max(use) FROM used").fetchone()[0] or 0,
+        frames=tuple(row[0] for row in ask("SELECT content_id FROM frames")),
+        drawn=tuple(ask("SELECT epoch, next FROM draws ORDER BY epoch DESC LIMIT 200")),
+    )
+
+
+def newest_checkpoint(folder: Path) -> tuple[int, int]:
+    """Round and policy step of the checkpoint that a node would go on from."""
+    found = (folder / "checkpoints").glob("step-*")
+    named = [path for path in found if re.fullmatch(r"step-(\d{8,})", path.name)]
+    if not named:
+        return 0, 0
+    state = json.loads((max(named) / "state.json").read_text())
+    return int(state["round"]), int(state["policy_step"])
+
+
+@contextmanager
+def beside(folder: Path) -> Iterator[sqlite3.Connection]:
+    """The journal of a node that may be running, for short looks, if it can be read now."""
+    where = f"file:{folder / 'journal.sqlite'}?mode=ro"
+    with closing(sqlite3.connect(where, uri=True, timeout=0.2)) as connection:
+        yield connection
+
+
+def admitted_from(connection: sqlite3.Connection, authors: Iterable[bytes]) -> int:
+    wanted = list(authors)
+    places = ", ".join("?" * len(wanted))
+    query = f"SELECT total(admitted) FROM accounts WHERE author IN ({places})"
+    return int(connection.execute(query, wanted).fetchone()[0])
+
+
+class Gatherer:
+    """Looks at all nodes every few seconds on a thread of its own.
+
+    Args:
+        roots: other processes that belong to the run, with all below them.
+        whole: whether all processes in sight are the run's, so that what belongs to none is lost.
+    """
+
+    def __init__(
+        self, evidence: Evidence, nodes: Sequence[ChaosNode], roots: Sequence[int], whole: bool
+    ) -> None:
+        self._evidence, self._nodes, self._roots, self._whole = evidence, nodes, roots, whole
+        self._extra: dict[int, float] = {}
+        self._known: set[bytes] = set()
+        self._used: dict[str, int] = {}
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(1, "gatherer")
+        self._running = self._pool.submit(self._run)
+
     def close(self) -> None:
-        """Release the file."""
-        self._connection.close()
+        """End, with the error that it broke off with before, if it did."""
+        self._stop.set()
+        self._pool.shutdown()
+        self._running.result()
+
+    def harvest(self) -> None:
+        """Frames and uses that are new in the journals; one that cannot be read now waits."""
+        for node in self._nodes:
+            with suppress(sqlite3.Error):
+                self._read(node)
+
+    def last_harvest(self) -> None:
+        """The same of nodes that have ended, whose journals can be read."""
+        for node in self._nodes:
+            self._read(node)
+
+    def _read(self, node: ChaosNode) -> None:
+        with beside(node.run_folder) as journal:
+            self._frames(journal)
+            self._uses(node.name, journal)
+
+    def _run(self) -> None:
+        sampled = 0.0
+        while not self._stop.wait(HARVEST_SECONDS):
+            self.harvest()
+            if time.monotonic() - sampled >= SAMPLE_SECONDS:
+                sampled = time.monotonic()
+                self.sample()
+
+    def _frames(self, journal: sqlite3.Connection) -> None:
+        names = {row[0] for row in journal.execute("SELECT content_id FROM frames")}
+        for name in names - self._known:
+            row = journal.execute("SELECT frame FROM frames WHERE content_id=?", (name,)).fetchone()
+            if row is not None:
+                assert sha256(row[0]).digest() == name, "an outbox holds a frame under a wrong name"
+                self._evidence.add("frames", (name, row[0]))
+                self._known.add(name)
+
+    def _uses(self, name: str, journal: sqlite3.Connection) -> None:
+        query = "SELECT use, author, epoch, number FROM used WHERE use>? ORDER BY use"
+        rows = journal.execute(query, (self._used.get(name, 0),)).fetchall()
+        self._evidence.add("uses", *((name, *row) for row in rows))
+        if rows:
+            self._used[name] = rows[-1][0]
+
+    def sample(self) -> None:
+        """What each node holds, and what is left about on the machine.
+
+        The folder is taken without metrics.jsonl, a line a round, which counts by itself.
+        """
+        now = time.time()
+        known = {process.pid for root in self._roots for process in family(root)}
+        for node in self._nodes:
+            if node.status is None:
+                tree = family(node.pid)
+                known |= {process.pid for process in tree}
+                size = folder_size(node.run_folder) / MIB
+                records = _size(node.run_folder / "metrics.jsonl") / MIB
+                at_work = now - (node.at_work_since or now)
+                row = (now, node.name, at_work, *sums(tree), size - records, records)
+                self._evidence.add("samples", row)
+        if self._whole:
+            every = psutil.process_iter(["status"])
+            running = {each.pid for each in every if each.info["status"] != "zombie"}
+            self._machine(now, running - known - {1})
+
+    def _machine(self, now: float, extra: set[int]) -> None:
+        """What belongs to no node, where all that is in sight belongs to the run."""
+        tmp = Path("/tmp")
+        sockets = sum(1 for _ in tmp.glob("hivemind-p2p*.sock"))
+        everything = sum(1 for _ in tmp.iterdir())
+        self._extra = {pid: self._extra.get(pid, now) for pid in extra}
+        lost = sum(now - since >= LOST_SECONDS for since in self._extra.values())
+        daemons = sum(each.info["name"] == "p2pd" for each in psutil.process_iter(["name"]))
+        self._evidence.add("machine", (now, lost, sockets, daemons, everything - sockets))
+
+
+def family(pid: int) -> list[psutil.Process]:
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def sums(processes: Iterable[psutil.Process]) -> tuple[float, int, int, int]:
+    """MiB of own memory, descriptors, sockets and threads of some processes together.
+
+    Own memory is the proportional share of what no file backs: libraries are shared among nodes,
+    so that each one's share of them grows when another node dies.
+    """
+    memory, descriptors, sockets, threads = 0.0, 0, 0, 0
+    for process in processes:
+        with suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+            memory += _own_memory(process)
+            threads += process.num_threads()
+            links = list(Path(f"/proc/{process.pid}/fd").iterdir())
+            descriptors += len(links)
+            sockets += sum(_is_socket(link) for link in links)
+    return memory, descriptors, sockets, threads
+
+
+def _own_memory(process: psutil.Process) -> float:
+    """MiB; of kernels that do not tell, all that is resident."""
+    rollup = Path(f"/proc/{process.pid}/smaps_rollup")
+    if not rollup.exists():
+        return process.memory_info().rss / MIB
+    lines = rollup.read_text().splitlines()
+    sizes = {name: int(size) for name, size, *_ in map(str.split, lines[1:])}
+    return (sizes["Pss_Anon:"] + sizes["Pss_Shmem:"]) / 1024.0
+
+
+def _is_socket(link: Path) -> bool:
+    with suppress(OSError):
+        return str(link.readlink()).startswith("socket:")
+    return False
+
+
+def folder_size(folder: Path) -> int:
+    """Bytes of all files below a folder; what vanishes meanwhile counts nothing."""
+    return sum(_size(Path(top) / name) for top, _, names in os.walk(folder) for name in names)
+
+
+def _size(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_size
+    return 0

@@ -28,7 +28,6 @@ def shift_clock(path: Path) -> None:
 
 
 def pause_rounds(seconds: float) -> None:
-    """Rest before each round."""
     from node.run.training_loop import TrainingLoop
 
     step = TrainingLoop.step

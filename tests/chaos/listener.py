@@ -22,7 +22,7 @@ from protocol.errors import ProtocolError
 from protocol.identity import Identity, peer_id_of
 from protocol.manifest import open_manifest, swarm_id
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
-from swarm.common.clock import Clock, SystemClock
+from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.directory import Directory
 from swarm.exchange import Exchange, NotServed, fetch_manifest
@@ -50,13 +50,11 @@ class Recorded:
     """Serves an outbox, and writes every frame down before anybody gets it."""
 
     def __init__(self, outbox: Outbox, evidence: Evidence) -> None:
-        self._outbox = outbox
-        self._evidence = evidence
+        self._outbox, self._evidence = outbox, evidence
 
     def get(self, content_id: bytes) -> bytes | None:
-        """As :meth:`Outbox.get`."""
         frame = self._outbox.get(content_id)
-        if frame is not None:
+        if frame:
             self._evidence.add("frames", (content_id, frame))
         return frame
 
@@ -65,46 +63,27 @@ class Listener:
     """Reads the directory, asks every peer for gossip, pulls whatever is offered, once."""
 
     def __init__(
-        self,
-        evidence: Evidence,
-        transport: Transport,
-        identity: Identity,
-        signed: bytes,
-        clock: Clock,
+        self, evidence: Evidence, transport: Transport, identity: Identity, signed: bytes
     ) -> None:
-        self.counters, self.clock = Counters(), clock
+        self.counters, self.clock = Counters(), SystemClock()
         self.journal = Journal(":memory:", self.clock)
         self.outbox = Outbox(self.journal, self.counters)
         self.manifest, self.swarm = open_manifest(signed), swarm_id(signed)
-        self.identity = identity
-        self._evidence = evidence
-        self._transport = transport
+        self.identity, self._evidence, self._transport = identity, evidence, transport
         accounts = Accounts(self.journal, self.clock)
-        self.directory = Directory(
-            transport,
-            identity,
-            signed,
-            self.clock,
-            b"listener",
-            self.counters,
-            accounts.standing,
-        )
+        about = (self.clock, b"listener", self.counters, accounts.standing)
+        self.directory = Directory(transport, identity, signed, *about)
         transport.use_validator(self.directory.check)
         self._exchange = Exchange(
             transport,
             Recorded(self.outbox, evidence),
-            self.directory,
-            signed,
-            accounts,
-            self.clock,
-            self.counters,
+            *(self.directory, signed, accounts, self.clock, self.counters),
             upload_rate=8 << 20,
         )
         self._met: set[bytes] = set()
         self._wanted: asyncio.Queue[tuple[bytes, bytes, int]] = asyncio.Queue()
 
     async def listen(self) -> None:
-        """For ever."""
         async with asyncio.TaskGroup() as group:
             for _ in range(PULLERS):
                 group.create_task(self._pull())
@@ -168,16 +147,13 @@ class Larry:
     """Writes groups of the swarm's easiest family, and lies about some."""
 
     def __init__(self, listener: Listener, judge: Verifier) -> None:
-        self._it = listener
-        self._judge = judge
-        self._rng = random.Random("larry")
-        self._frames = 0
+        self._it, self._judge = listener, judge
+        self._rng, self._frames = random.Random("larry"), 0
         self._publisher = Publisher(
             listener.directory, listener.outbox, listener.journal, listener.clock, listener.counters
         )
 
     async def share(self) -> None:
-        """A few groups every few seconds, for ever."""
         while True:
             lies = self._frames % LIE_EVERY == FIRST_LIE
             groups = await asyncio.to_thread(self._groups, lies)
@@ -213,7 +189,7 @@ async def main(folder: Path, ip: str, peer: str, lies: bool) -> None:
     await transport.start()
     signed = await fetch_manifest(transport, await transport.connect(peer))
     evidence = Evidence(folder / "heard.sqlite")
-    listener = Listener(evidence, transport, identity, signed, SystemClock())
+    listener = Listener(evidence, transport, identity, signed)
     (folder / "ready").write_text(peer_id_of(identity.author))
     async with asyncio.TaskGroup() as group:
         group.create_task(listener.listen())

@@ -46,11 +46,7 @@ def _works(command: list[str]) -> bool:
 
 
 class World:
-    """The network's two sides and the small disk.
-
-    Attributes:
-        whole: whether partitions and full disks can be had.
-    """
+    """The network's two sides and the small disk; where it is not ``whole``, without cuts."""
 
     def __init__(self, folder: Path) -> None:
         self.whole = os.environ.get(MARK) == "yes"
@@ -61,11 +57,9 @@ class World:
             self._two_sides()
 
     def address(self, side: int) -> str:
-        """The IP address that nodes of a side listen on."""
         return (HERE, THERE)[side] if self.whole else LOOPBACK
 
     def prefix(self, side: int) -> list[str]:
-        """What a command of that side is run by."""
         if side == 0 or self._there is None:
             return []
         return ["nsenter", f"--net=/proc/{self._there.pid}/ns/net"]
@@ -75,17 +69,14 @@ class World:
         _run("ip", "link", "set", "side-a", "down")
 
     def heal(self) -> None:
-        """Undo :meth:`cut`."""
         _run("ip", "link", "set", "side-a", "up")
 
     def small_disk(self, folder: Path) -> None:
-        """Put ``folder`` on a disk of its own of a few MiB."""
         folder.mkdir(parents=True, exist_ok=True)
         if self.whole:
             _run("mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "none", str(folder))
 
     def close(self) -> None:
-        """End the other side."""
         if self._there:
             self._there.kill()
             self._there.wait()
@@ -112,11 +103,7 @@ class World:
         _run("ip", "link", "add", "side-a", *peer)
         _run("ip", "addr", "add", f"{HERE}/24", "dev", "side-a")
         _run("ip", "link", "set", "side-a", "up")
-        for words in (
-            "link set lo up",
-            f"addr add {THERE}/24 dev side-b",
-            "link set side-b up",
-        ):
+        for words in ("link set lo up", f"addr add {THERE}/24 dev side-b", "link set side-b up"):
             _run(*self.prefix(1), "ip", *words.split())
 
 

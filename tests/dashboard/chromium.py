@@ -18,16 +18,9 @@ PHONE = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
 VIEWS = ("learning", "rollouts", "lineage", "swarm", "health", "ask")
 THEMES = ("light", "dark")
 QUIET = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    f"--window-size={WIDTH},{HEIGHT}",
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update"),
+    *("--disable-sync", f"--window-size={WIDTH},{HEIGHT}"),
     # Two hundred views in ten seconds are more than it takes from a page of strangers.
     "--disable-ipc-flooding-protection",
 )
@@ -48,17 +41,19 @@ window.fetch = async (...asked) => {
 };
 """
 """Keeps back what was asked for after ``hold()`` until ``letGo()``, but not after ``pass()``."""
-GONE = "net::ERR_CONNECTION_REFUSED", "net::ERR_INCOMPLETE_CHUNKED_ENCODING"
+GONE = (
+    *("net::ERR_CONNECTION_REFUSED", "net::ERR_INCOMPLETE_CHUNKED_ENCODING"),
+    *("net::ERR_CONNECTION_RESET", "net::ERR_EMPTY_RESPONSE", "net::ERR_ABORTED"),
+)
 """What the console says of a server that has ended, and no page can keep it from saying."""
-GONE_TOO = "net::ERR_CONNECTION_RESET", "net::ERR_EMPTY_RESPONSE", "net::ERR_ABORTED"
+READABLE = ("overflow", "faint", "nameless")
 
 
 def missing() -> str:
     """What these tests need and this machine lacks; empty where it has everything."""
     lacking = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
-    return f"needs {' and '.join(lacking)}: apt-get install chromium chromium-driver" * bool(
-        lacking
-    )
+    need = f"needs {' and '.join(lacking)}: apt-get install chromium chromium-driver"
+    return need if lacking else ""
 
 
 class Browser:
@@ -76,11 +71,9 @@ class Browser:
         service = Service(str(shutil.which("chromedriver")))
         self.driver = Chrome(options=options, service=service)
         self.driver.set_script_timeout(PATIENCE)
-        self._said: list[str] = []
-        self._asked: list[str] = []
+        self._said, self._asked = list[str](), list[str]()
 
     def open(self, url: str, view: str = "learning") -> None:
-        """Open a view anew, as by a bookmark."""
         self.driver.get("about:blank")
         self.driver.get(f"{url}#/{view}")
         self.until("return document.querySelector('main h2') !== null")
@@ -95,12 +88,18 @@ class Browser:
         self.until("return window.held === 0")
 
     def turn(self, view: str) -> None:
-        """Press a tab."""
         self.run("document.querySelector(`nav a[href='#/${arguments[0]}']`).click()", view)
-        self.until(
-            "return document.querySelector('nav a[aria-current]').hash === arguments[0]",
-            f"#/{view}",
-        )
+        at = "document.querySelector('nav a[aria-current]').hash"
+        self.until(f"return {at} === arguments[0]", f"#/{view}")
+
+    def click(self, selector: str, *arguments: Any) -> None:
+        """Press what a selector finds, in which ``${arguments[0]}`` is filled in."""
+        self.run(f"document.querySelector(`{selector}`).click()", *arguments)
+
+    def count(self, selector: str, wanted: int) -> None:
+        """Wait until so many elements are found."""
+        found = f"document.querySelectorAll('{selector}').length"
+        self.until(f"return {found} === arguments[0]", wanted)
 
     def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(script, *arguments)
@@ -117,37 +116,50 @@ class Browser:
         return found
 
     def text(self) -> str:
-        """What is read on the page."""
         return str(self.run("return document.body.innerText"))
 
     def theme(self, name: str) -> None:
         self.run("window.page.applyTheme(arguments[0])", name)
 
     def phone(self) -> None:
-        """Have the screen of a small phone."""
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
 
     def desktop(self) -> None:
         self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
     def picture(self, path: Path) -> None:
-        """A screenshot of what the window shows."""
         told = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
         path.write_bytes(base64.b64decode(told["data"]))
 
     def errors(self, gone: bool = False) -> list[str]:
         """Errors and warnings of the console so far, but for those of a server that is ``gone``."""
-        self._said += [
-            entry["message"]
-            for entry in self.driver.get_log("browser")
-            if entry["level"] in ("SEVERE", "WARNING")
-        ]
-        return [
-            said for said in self._said if not (gone and any(k in said for k in GONE + GONE_TOO))
-        ]
+        entries = self.driver.get_log("browser")
+        self._said += [e["message"] for e in entries if e["level"] in ("SEVERE", "WARNING")]
+        return [said for said in self._said if not (gone and any(k in said for k in GONE))]
+
+    def assert_quiet(self, port: int) -> None:
+        """Nothing was complained about, and nobody but one server was asked for anything."""
+        assert self.errors() == []
+        assert self.hosts() == {f"127.0.0.1:{port}"}
+
+    def assert_harmless(self, port: int, own: int = 0) -> None:
+        """Nothing ran, was made but the page's ``own``, or was asked for; all is in its place."""
+        assert self.run("return window.executed ?? null") is None
+        assert len(self.wrong("foreign")) == own
+        assert self.wrong("overflow") == []
+        self.assert_quiet(port)
+
+    def assert_readable_everywhere(self, picture: Callable[[str], Path], where: str) -> None:
+        """On a desktop and on a phone nothing overflows, is faint or has no name."""
+        for screen, width in (("desktop", WIDTH), ("phone", PHONE["width"])):
+            getattr(self, screen)()
+            self.until("return innerWidth === arguments[0]", width)
+            self.picture(picture(screen))
+            for fault in READABLE:
+                assert self.wrong(fault) == [], (where, screen)
+        self.desktop()
 
     def hosts(self) -> set[str]:
-        """Hosts and ports of every request so far."""
         for entry in self.driver.get_log("performance"):
             message = json.loads(entry["message"])["message"]
             if message["method"] == "Network.requestWillBeSent":

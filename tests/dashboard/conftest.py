@@ -24,7 +24,6 @@ def pictures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
-    """A window with a profile of its own."""
     if reason := missing():
         pytest.skip(reason)
     with closing(Browser(tmp_path / "profile")) as window:

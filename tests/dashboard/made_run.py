@@ -18,11 +18,6 @@ WORDS = ("the", "answer", "is", "forty", "two")
 
 
 def fill(root: Path, rounds: int = 120, names: Sequence[str] = ()) -> RunFolder:
-    """A node's folder after so many rounds.
-
-    Args:
-        names: stand wherever somebody else chooses a text, one after the other.
-    """
     folder = RunFolder(root)
     texts = list(names) or ["sorting together"]
     write_rounds(
@@ -104,12 +99,8 @@ def _groups(texts: Sequence[str]) -> list[bytes]:
 
 
 def _group(text: str, origin: Any, at: int) -> ShownGroup:
-    spelled = ShownTokens(
-        (text, *WORDS),
-        (-0.01, -0.5, -1.0, -2.0, -4.0, -9.0),
-        (1, 1, 2, 2, 3, 3),
-        (0.05, 0.3, 0.7, 1.2, 2.0, 3.0),
-    )
+    logprobs, entropies = (-0.01, -0.5, -1.0, -2.0, -4.0, -9.0), (0.05, 0.3, 0.7, 1.2, 2.0, 3.0)
+    spelled = ShownTokens((text, *WORDS), logprobs, (1, 1, 2, 2, 3, 3), entropies)
     done = [ShownCompletion(text, float(n % 2), float(n) - 0.5, n == 1, spelled) for n in range(2)]
     return ShownGroup(
         round=at + 1,
@@ -126,6 +117,5 @@ def _group(text: str, origin: Any, at: int) -> ShownGroup:
 
 
 def status_of(folder: RunFolder) -> dict[str, Any]:
-    """What the folder's status file says."""
     told: dict[str, Any] = json.loads(folder.status.read_text())
     return told

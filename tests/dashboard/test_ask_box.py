@@ -30,7 +30,6 @@ new MutationObserver(() => {
 
 @pytest.fixture
 def asking(tmp_path: Path, browser: Browser) -> Iterator[Site]:
-    """The box of a node with a checkpoint, opened."""
     folder = trained(tmp_path / "run")
     write_rounds(folder, [1, 2], levels={"gcd/1": 0.5, "chain_sum/1": 0.5})
     folder.write_status({"state": "stopped", "time": 1.79e9, "pid": 1, "peers": []})
@@ -40,30 +39,18 @@ def asking(tmp_path: Path, browser: Browser) -> Iterator[Site]:
         yield site
 
 
-def harmless(browser: Browser, site: Site) -> None:
-    assert browser.run("return window.executed ?? null") is None
-    assert browser.wrong("foreign") == []
-    assert browser.wrong("overflow") == []
-    assert browser.errors() == []
-    assert browser.hosts() == {f"127.0.0.1:{site.port}"}
-
-
 def test_a_question_is_drawn_and_both_models_answer_as_they_write(
     browser: Browser, asking: Site
 ) -> None:
-    browser.run(SEEN)
-    browser.run(PICK, "gcd")
-    browser.run(BOTH)
-    browser.run(ASK)
+    browser.run(f"{SEEN} {PICK}; {BOTH}; {ASK}", "gcd")
     browser.until(DONE, 2)
     text = browser.text()
     assert "Question of gcd, level" in text and "step-00000010" in text and "untrained" in text
-    rewards = browser.run(
-        "return [...document.querySelectorAll('.verdict')].map((each) => Number(each.innerText))"
-    )
+    verdicts = "[...document.querySelectorAll('.verdict')]"
+    rewards = browser.run(f"return {verdicts}.map((each) => Number(each.innerText))")
     assert all(0 <= each <= 1 for each in rewards)
     assert browser.run("return seen.size") > 2, "it was seen while it was written"
-    harmless(browser, asking)
+    browser.assert_harmless(asking.port)
 
 
 def test_what_was_typed_is_shown_as_text_and_has_no_reward(browser: Browser, asking: Site) -> None:
@@ -73,7 +60,7 @@ def test_what_was_typed_is_shown_as_text_and_has_no_reward(browser: Browser, ask
     browser.until(DONE, 1)
     assert browser.run("return document.querySelector('.group > pre').textContent") == hostile
     assert "No reward: no family of this swarm is known to ask this." in browser.text()
-    harmless(browser, asking)
+    browser.assert_harmless(asking.port)
 
 
 def test_hostile_answers_are_text_in_their_place(browser: Browser, asking: Site) -> None:
@@ -94,16 +81,13 @@ def test_hostile_answers_are_text_in_their_place(browser: Browser, asking: Site)
     browser.until(DONE, len(TEXTS))
     for turn in (browser.desktop, browser.phone):
         turn()
-        harmless(browser, asking)
+        browser.assert_harmless(asking.port)
 
 
 def test_an_answer_is_stopped_and_ends_when_the_page_is_left(
     browser: Browser, asking: Site
 ) -> None:
-    for leave in (
-        "document.querySelector('.asking > button').click()",
-        "location.hash = '#/swarm'",
-    ):
+    for leave in (ASK, "location.hash = '#/swarm'"):
         browser.run(ASK)
         browser.until("return document.querySelector('.newer').innerText.includes('loading')")
         at_work = answering()

@@ -25,15 +25,6 @@ def hostile(tmp_path: Path) -> Iterator[Site]:
         yield found
 
 
-def harmless(browser: Browser, site: Site) -> None:
-    """Nothing ran, was made, or was asked for."""
-    assert browser.run("return window.executed ?? null") is None
-    assert browser.wrong("foreign") == []
-    assert browser.wrong("overflow") == []
-    assert browser.errors() == []
-    assert browser.hosts() == {f"127.0.0.1:{site.port}"}
-
-
 def test_there_are_two_hundred_of_them() -> None:
     assert len(set(TEXTS)) >= 200
 
@@ -50,21 +41,17 @@ def test_groups_of_the_hostile_are_text_in_their_place(
         rows = browser.until(count)
         for at in range(shown, rows):
             browser.run("document.querySelectorAll('.row')[arguments[0]].click()", at)
-            browser.until(
-                "return document.querySelectorAll('.row')[arguments[0]].ariaPressed === 'true'", at
-            )
-            assert browser.wrong("overflow") == [], browser.run(
-                "return document.querySelector('.group').innerText"
-            )[:300]
-        if not browser.run(
-            "return Boolean([...document.querySelectorAll('.split > div > button')].length)"
-        ):
+            row = "document.querySelectorAll('.row')[arguments[0]]"
+            browser.until(f"return {row}.ariaPressed === 'true'", at)
+            group = browser.run("return document.querySelector('.group').innerText")
+            assert browser.wrong("overflow") == [], group[:300]
+        if not browser.run("return document.querySelector('.split > div > button') !== null"):
             break
         shown = rows
-        browser.run("document.querySelector('.split > div > button').click()")
+        browser.click(".split > div > button")
         browser.until("return document.querySelectorAll('.row').length > arguments[0]", shown)
     assert rows >= 200
-    harmless(browser, hostile)
+    browser.assert_harmless(hostile.port)
 
 
 @pytest.mark.parametrize("view", ["learning", "lineage", "swarm", "health"])
@@ -73,7 +60,7 @@ def test_other_views_of_a_hostile_swarm_hold(browser: Browser, hostile: Site, vi
     browser.until("return document.querySelector('.chart canvas, tbody tr, .finding')")
     for turn in (browser.desktop, browser.phone):
         turn()
-        harmless(browser, hostile)
+        browser.assert_harmless(hostile.port)
 
 
 def test_whatever_a_swarm_is_called_the_page_stays_as_it_is(
@@ -86,10 +73,8 @@ def test_whatever_a_swarm_is_called_the_page_stays_as_it_is(
         reach = {"way": "relayed", "cause": text, "remedy": text}
         news = {"swarm_name": f"{at} {text}", "reach": reach, "time": 1.8e9 + at}
         hostile.folder.write_status({**status, **news})
-        browser.until(
-            "return document.querySelector('.who strong').innerText.startsWith(arguments[0])",
-            f"{at} "[:-1],
-        )
+        name = "document.querySelector('.who strong').innerText"
+        browser.until(f"return {name}.startsWith(arguments[0])", str(at))
         assert browser.wrong("overflow") == [], text[:200]
         assert browser.run("return document.querySelector('header').offsetHeight") < MOST_HEADER
-    harmless(browser, hostile)
+    browser.assert_harmless(hostile.port)

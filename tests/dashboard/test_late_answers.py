@@ -15,8 +15,6 @@ pytestmark = pytest.mark.browser
 
 NAMED = "return document.querySelector('.who strong')?.innerText === arguments[0]"
 ROUND = "return document.querySelector('#round')?.innerText === arguments[0]"
-
-
 ROWS = "return document.querySelectorAll('.row').length === arguments[0]"
 OLDER = "document.querySelector('.split > div > button').click()"
 OWN = "document.querySelector(`[aria-label='of'] button:nth-of-type(2)`).click()"

@@ -60,8 +60,7 @@ def test_twenty_rounds_arrive_without_a_reload(browser: Browser, living: Living)
         at = browser.run(ROUND)
         until(lambda at=at: browser.run(ROUND) > at, browser.text)  # type: ignore[misc]
     assert browser.run(LOADED) == loaded
-    assert browser.errors() == []
-    assert browser.hosts() == {f"127.0.0.1:{living.port}"}
+    browser.assert_quiet(living.port)
 
 
 def test_the_page_says_that_a_node_has_gone_and_goes_on_once_it_is_back(

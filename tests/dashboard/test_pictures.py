@@ -35,7 +35,6 @@ def rising(top: float, rounds: float, wave: float = 0.0) -> Callable[[int], floa
 
 
 def fill(folder: RunFolder) -> None:
-    """A run that is made up, always the same."""
     alice, bob, carol = AUTHORS
     write_rounds(
         folder,
@@ -93,7 +92,6 @@ def answer(said: int, reward: int) -> ShownCompletion:
 
 
 def small(picture: bytes) -> bytes:
-    """The same with few colours."""
     packed = io.BytesIO()
     image = Image.open(io.BytesIO(picture)).convert("RGB")
     image.quantize(COLOURS, dither=Image.Dither.NONE).save(packed, "PNG", optimize=True)

@@ -40,29 +40,22 @@ def test_every_view_can_be_read_on_any_screen(
     for view in VIEWS:
         look(browser, site, view)
         browser.theme(theme)
-        for screen, turn in (("desktop", browser.desktop), ("phone", browser.phone)):
-            turn()
-            browser.until("return innerWidth === arguments[0]", 360 if screen == "phone" else 1360)
-            browser.picture(pictures / f"{view}-{theme}-{screen}.png")
-            assert browser.wrong("overflow") == [], (view, screen)
-            assert browser.wrong("faint") == [], (view, screen)
-            assert browser.wrong("nameless") == [], (view, screen)
-        browser.desktop()
+        browser.assert_readable_everywhere(
+            lambda screen, name=f"{view}-{theme}": pictures / f"{name}-{screen}.png", view
+        )
         assert "being loaded" not in browser.text()
-    assert browser.errors() == []
-    assert browser.hosts() == {f"127.0.0.1:{site.port}"}
+    browser.assert_quiet(site.port)
 
 
 def test_a_chosen_theme_outlives_the_page(browser: Browser, site: Site) -> None:
     look(browser, site, "learning")
-    browser.run("document.querySelector('.theme').click()")
-    chosen = browser.run("return document.documentElement.dataset.theme")
-    browser.until(
-        "return document.querySelector('.theme').innerText.includes(arguments[0])", chosen
-    )
+    browser.click(".theme")
+    theme = "return document.documentElement.dataset.theme"
+    chosen, button = browser.run(theme), "document.querySelector('.theme').innerText"
+    browser.until(f"return {button}.includes(arguments[0])", chosen)
     look(browser, site, "health")
     assert chosen != "system"
-    assert browser.run("return document.documentElement.dataset.theme") == chosen
+    assert browser.run(theme) == chosen
 
 
 def test_all_of_the_page_is_reached_with_the_keyboard(browser: Browser, site: Site) -> None:
@@ -89,10 +82,9 @@ def test_a_chart_is_read_and_zoomed_with_the_keyboard(browser: Browser, site: Si
     assert "held-out" in str(plot.get_attribute("aria-label"))
     for _ in range(3):
         plot.send_keys(Keys.ARROW_LEFT)
-    browser.until(
-        "return /round 11\\d: own/.test(document.querySelector('#reward [aria-live]').textContent)"
-    )
-    browser.until("return /round 11/.test(document.querySelector('#reward .where').textContent)")
+    for pattern, place in (("round 11\\d: own", "[aria-live]"), ("round 11", ".where")):
+        text = f"document.querySelector('#reward {place}').textContent"
+        browser.until(f"return /{pattern}/.test({text})")
     before = browser.run(PICTURE.format("reward"))
     plot.send_keys("+")
     browser.until(CHANGED.format("reward"), before)
@@ -101,9 +93,7 @@ def test_a_chart_is_read_and_zoomed_with_the_keyboard(browser: Browser, site: Si
 
 
 @pytest.mark.parametrize("button", ["log", "20"])
-def test_the_switches_redraw_every_chart_of_lines(
-    browser: Browser, site: Site, button: str
-) -> None:
+def test_the_switches_redraw_every_chart_of_lines(browser: Browser, site, button: str) -> None:
     look(browser, site, "learning")
     before = browser.run(PICTURE.format("entropy"))
     browser.run(PRESS, button)
@@ -114,37 +104,31 @@ def test_the_switches_redraw_every_chart_of_lines(
 def test_a_line_is_hidden_by_a_press_on_its_name(browser: Browser, site: Site) -> None:
     look(browser, site, "learning")
     before = browser.run(PICTURE.format("reward"))
-    browser.run("document.querySelector('#reward .legend button').click()")
+    browser.click("#reward .legend button")
     browser.until(CHANGED.format("reward"), before)
-    assert (
-        browser.run("return document.querySelector('#reward .legend button').ariaPressed")
-        == "false"
-    )
+    pressed = "return document.querySelector('#reward .legend button').ariaPressed"
+    assert browser.run(pressed) == "false"
 
 
 def test_groups_are_found_by_origin_and_tinted_by_log_prob(browser: Browser, site: Site) -> None:
     look(browser, site, "rollouts")
     browser.run(PRESS, "refused")
-    browser.until("return document.querySelectorAll('.row').length === 1")
-    browser.until(
-        "return document.querySelector('.reason').innerText.startsWith('Refused: sorting')"
-    )
+    browser.count(".row", 1)
+    reason = "document.querySelector('.reason').innerText"
+    browser.until(f"return {reason}.startsWith('Refused: sorting')")
     browser.run(PRESS, "all")
     browser.until(SHOWS["rollouts"])
-    browser.until(
-        f"{PRESS}; return document.querySelectorAll('pre .token').length === 12", "log-prob"
-    )
-    kinds = browser.run(
-        "return [...document.querySelectorAll('pre .token')].map((each) => each.className)"
-    )
+    tokens = "document.querySelectorAll('pre .token')"
+    browser.until(f"{PRESS}; return {tokens}.length === 12", "log-prob")
+    kinds = browser.run(f"return [...{tokens}].map((each) => each.className)")
     assert kinds[:6] == [f"token t{n}" for n in (0, 1, 2, 3, 4, 5)]
 
 
 def test_an_author_leads_to_the_groups_that_it_gave(browser: Browser, site: Site) -> None:
     look(browser, site, "lineage")
-    browser.until("return document.querySelectorAll('.update li').length === 4")
-    browser.run("document.querySelector(`.update a[href$='${arguments[0]}']`).click()", AUTHORS[0])
-    browser.until("return document.querySelectorAll('.row').length === 2")
+    browser.count(".update li", 4)
+    browser.click(".update a[href$='${arguments[0]}']", AUTHORS[0])
+    browser.count(".row", 2)
     assert site.json(f"/api/v1/groups?author={AUTHORS[0]}")["more"] is False
 
 
@@ -180,10 +164,9 @@ def test_a_folder_without_rounds_says_what_to_do(browser: Browser, tmp_path: Pat
     with served(tmp_path / "empty") as site:
         for view in VIEWS:
             browser.open(site.told[-1], view)
-            browser.until(
-                "return document.querySelector('.banner')?.innerText.includes('swarm-node join')"
-            )
-            if view not in ("health",):
+            banner = "document.querySelector('.banner')?.innerText"
+            browser.until(f"return {banner}.includes('swarm-node join')")
+            if view != "health":
                 browser.until("return document.querySelector('.empty')")
         assert browser.errors() == []
 

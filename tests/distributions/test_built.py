@@ -49,7 +49,6 @@ def contents(wheel: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="session")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the source tree, and in it a source distribution and the wheel that it builds."""
     tree = tmp_path_factory.mktemp("source")
     copy_tree(tree, BESIDE)
     build(tree)
@@ -64,7 +63,6 @@ def wheel(tree: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def unpacked(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source distribution, as whoever downloads it has it."""
     folder = tmp_path_factory.mktemp("unpacked")
     (packed,) = (tree / "dist").glob("*.tar.gz")
     with tarfile.open(packed) as archive:
@@ -87,7 +85,6 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def program(environment: Path, tmp_path: Path) -> Program:
-    """Runs a program of the environment in an empty folder; what it printed."""
     folder = tmp_path / "empty"
     folder.mkdir()
     shell = variables(tmp_path, environment.parent)
@@ -102,7 +99,6 @@ def program(environment: Path, tmp_path: Path) -> Program:
 
 
 def files(folder: Path) -> set[str]:
-    """Paths of all files below a folder, as they are named in its packages."""
     return {
         path.relative_to(folder.parent).as_posix()
         for path in folder.rglob("*")

@@ -1,4 +1,4 @@
-"""What the documents say that a run comes to."""
+"""What a walk leaves out and why, and what the documents say that a run comes to."""
 
 from __future__ import annotations
 
@@ -7,30 +7,87 @@ from pathlib import Path
 from statistics import fmean
 
 from node.monitor.history import read_records
+from tests.documents.page import commands
+
+ROOT = "as root, in the machine's own folders"
+HUB = "needs a model that is fetched from the hub"
+VLLM = "needs an environment with vLLM in it: make test-vllm"
+HOURS = "takes hours; --quick is the same in small"
+TWICE = "the tutorial has it too, where it is run"
+ITSELF = "a part of what runs this, or hours of it"
+
+LEFT_OUT = {
+    "README.md": {
+        "make demo": "installs everything anew; swarm-node demo is what it runs then",
+        "make test": ITSELF,
+        "swarm-node demo": TWICE,
+        "swarm-node init --model Qwen/": HUB,
+        "swarm-node join --config my-model ": HUB,
+    },
+    "CONTRIBUTING.md": {"make ": ITSELF},
+    "docs/engines.md": {
+        "make vllm": VLLM,
+        ".venv-vllm/bin/swarm-node ": VLLM,
+        "make bench-gpu": "measures a GPU; tests/test_gpu_benchmark.py runs what needs none",
+    },
+    "docs/experience.md": {"python -m experiments ": HOURS},
+    "examples/public_swarm/README.md": {
+        "useradd ": ROOT,
+        "python3 -m venv /opt/": ROOT,
+        "install -d -o swarm": ROOT,
+        "sudo ": ROOT,
+    },
+    "examples/tiny_model/README.md": {
+        "python -m experiments make-models": "takes ten minutes and overwrites the models"
+    },
+}
+"""By page, then by the beginning of a command, which may be several commands'."""
+
+KEPT = ("python -m experiments sapo --quick", "swarm-node demo --rounds 0")
+"""Commands that begin like one that is left out and are run."""
+
+
+def reason(page: str, command: str) -> str | None:
+    """Why a command of a page is left out, or None where it is run."""
+    if command.startswith(KEPT):
+        return None
+    told = LEFT_OUT.get(page, {})
+    return next((why for begin, why in told.items() if command.startswith(begin)), None)
+
+
+def remaining(page: str, script: str) -> str:
+    """What a walk types of a block; "" where nothing but settings remains."""
+    typed = [command for command in commands(script) if not reason(page, command)]
+    if typed == commands(script):
+        return script
+    if all("=" in command.split()[0] for command in typed):
+        return ""
+    return "\n".join(typed) + "\n"
+
 
 FEW = 5
 """Rounds of a beginning and of an end: the reward jumps from one to the next."""
 
 
 def own_reward_rises(folder: Path) -> str:
-    """From near 0.1 to near 0.9."""
-    rewards = [each.reward_own for each in read_records(folder) if each.reward_own is not None]
+    rewards = [
+        each.reward_own for each in read_records(folder / "mine") if each.reward_own is not None
+    ]
     first, last = fmean(rewards[:FEW]), fmean(rewards[-FEW:])
     return "" if first < 0.3 and last > 0.75 else f"reward went from {first:.2f} to {last:.2f}"
 
 
 def held_out_reward_passes_one_half(folder: Path) -> str:
-    """From near zero."""
-    rewards = [each.reward_eval for each in read_records(folder) if each.reward_eval is not None]
+    rewards = [
+        each.reward_eval for each in read_records(folder / "sorter") if each.reward_eval is not None
+    ]
     good = rewards[0] < 0.05 and max(rewards) > 0.5
     return "" if good else f"held-out reward went from {rewards[0]:.2f} to {max(rewards):.2f}"
 
 
 CLAIMS: dict[str, Callable[[Path], str]] = {
-    "swarm-node join --config mine ": lambda folder: own_reward_rises(folder / "mine"),
-    "swarm-node join --config sorter ": lambda folder: held_out_reward_passes_one_half(
-        folder / "sorter"
-    ),
+    "swarm-node join --config mine ": own_reward_rises,
+    "swarm-node join --config sorter ": held_out_reward_passes_one_half,
 }
 """By the beginning of a command that ends by itself: what is wrong then, or ""."""
 

@@ -41,7 +41,6 @@ def copy_tree(folder: Path, beside: tuple[str, ...] = ()) -> None:
 
 
 def make(folder: Path) -> None:
-    """An environment that sees the packages of the one that runs this."""
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     # Python 3.11 gives an environment a setuptools too old for pyproject.toml, which would hide the
     # one of the tests.

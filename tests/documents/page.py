@@ -20,20 +20,16 @@ _FENCE = re.compile(r"( *)```(.*)")
 _HEADING = re.compile(r"#+ ")
 _FILE = re.compile(r"`([\w-]+\.(?:toml|json))`")
 _BEGINNING = re.compile(r"\s*([A-Za-z][A-Za-z' ./-]*?)(?=  |[^A-Za-z' ./-]|$)")
-_PROGRAM = re.compile(r"(?:^|\s)(?:\S*/)?swarm-node (?=[a-z])")
-_EXPERIMENTS = re.compile(r"^python -m experiments ")
+PROGRAM = re.compile(r"(?:^|\s)(?:\S*/)?swarm-node (?=[a-z])")
+EXPERIMENTS = re.compile(r"^python -m experiments ")
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block.
+    """A fenced block: its text without the indentation of the fence, and where it stands.
 
-    Attributes:
-        language: what stands behind the fence, or "".
-        text: its lines without the indentation of the fence.
-        line: of its fence, from 1.
-        section: which of the page's, by headings of any level, from 0.
-        before: the paragraph that it follows.
+    Lines are counted from 1, sections from 0 by headings of any level; ``before`` is the paragraph
+    that it follows.
     """
 
     language: str
@@ -50,12 +46,10 @@ class Block:
 
 
 def name(page: Path) -> str:
-    """As the tables of the walk call it."""
     return page.relative_to(ROOT).as_posix() if page.is_relative_to(ROOT) else page.name
 
 
 def blocks(text: str) -> list[Block]:
-    """All blocks of a page's text."""
     return list(_blocks(text.splitlines()))
 
 
@@ -89,15 +83,9 @@ def commands(script: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def arguments(command: str) -> str | None:
+def arguments(command: str, program: re.Pattern[str] = PROGRAM) -> str | None:
     """What a command has behind the program's name, or None where it starts another program."""
-    found = _PROGRAM.search(command)
-    return command[found.end() :] if found else None
-
-
-def experiment(command: str) -> str | None:
-    """What a command has behind ``python -m experiments``, or None where it is another."""
-    found = _EXPERIMENTS.match(command)
+    found = program.search(command)
     return command[found.end() :] if found else None
 
 

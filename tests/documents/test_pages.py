@@ -11,19 +11,19 @@ from typer.main import get_command
 
 from experiments.commands import app as experiments
 from node.cli.program import COMMANDS, app
-from tests.documents.left_out import KEPT, LEFT_OUT, TWICE, reason, remaining
+from tests.documents.claims import KEPT, LEFT_OUT, TWICE, reason, remaining
 from tests.documents.page import (
+    EXPERIMENTS,
     PAGES,
     ROOT,
     arguments,
     beginnings,
     blocks,
     commands,
-    experiment,
     name,
     unset,
 )
-from tests.documents.shell import kind
+from tests.documents.walk import kind
 
 PAGE = """# One
 
@@ -55,7 +55,6 @@ def scripts(page: Path) -> list[str]:
 
 
 def typed(page: Path) -> list[str]:
-    """The commands of this program that a page has people type, without its name."""
     lines = (line for script in scripts(page) for line in commands(script))
     return [words for line in lines if (words := arguments(line))]
 
@@ -80,7 +79,7 @@ def test_every_command_of_the_documents_is_one_that_the_program_reads(page: Path
 
 def test_every_experiment_of_the_documents_is_one_that_there_is() -> None:
     lines = [each for page in PAGES for script in scripts(page) for each in commands(script)]
-    shown = [words for line in lines if (words := experiment(line))]
+    shown = [words for line in lines if (words := arguments(line, EXPERIMENTS))]
     for words in shown:
         read(experiments, "python -m experiments", words)
     named = {each.name for each in experiments.registered_commands}
@@ -88,7 +87,6 @@ def test_every_experiment_of_the_documents_is_one_that_there_is() -> None:
 
 
 def read(program: Typer, called: str, line: str) -> None:
-    """Have a program read a command line."""
     command, words = get_command(program), shlex.split(line)
     context = command.make_context(called, [*words])
     while hasattr(command, "resolve_command"):
@@ -119,9 +117,8 @@ def test_everything_that_is_left_out_or_kept_stands_in_its_page() -> None:
 
 def test_what_is_left_out_as_told_twice_is_run_in_the_tutorial() -> None:
     tutorial = ROOT / "docs" / "tutorial.md"
-    there = {
-        line for script in scripts(tutorial) for line in commands(remaining(name(tutorial), script))
-    }
+    rest = [remaining(name(tutorial), script) for script in scripts(tutorial)]
+    there = {line for script in rest for line in commands(script)}
     for page in PAGES:
         for line in (line for script in scripts(page) for line in commands(script)):
             assert reason(name(page), line) != TWICE or line in there, line

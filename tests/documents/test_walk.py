@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.documents.claims import remaining
 from tests.documents.environment import build
-from tests.documents.left_out import remaining
 from tests.documents.page import PAGES, blocks, name
 from tests.documents.walk import Walk
 
@@ -15,7 +15,6 @@ pytestmark = pytest.mark.documents
 
 
 def run(page: Path) -> int:
-    """How many of its blocks are run."""
     typed = (block.text for block in blocks(page.read_text()) if block.language == "sh")
     return sum(bool(remaining(name(page), script)) for script in typed)
 

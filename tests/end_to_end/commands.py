@@ -48,6 +48,7 @@ class Command:
     Arguments that begin with ``experiments`` are those of ``python -m experiments``. ``under`` is
     what Python runs to start it, as ``-m torch.distributed.run``, and ``beneath`` a
     command that runs Python. ``forked``: without a command line, and with its imports done.
+    As a context manager it leaves nothing running.
     """
 
     def __init__(
@@ -81,22 +82,24 @@ class Command:
             env={**os.environ, **variables},
         )
 
+    def __enter__(self) -> Command:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     @property
     def out(self) -> list[str]:
-        """Lines on standard output."""
         return self._lines(0)
 
     @property
     def err(self) -> list[str]:
-        """Lines on standard error."""
         return self._lines(1)
 
     def wait(self) -> int:
-        """The exit status, once the process has ended."""
         return self.process.wait(PATIENCE)
 
     def until(self, condition: Callable[[], Any]) -> Any:
-        """Poll until ``condition`` holds; what it returned."""
         deadline = time.monotonic() + PATIENCE
         while not (found := condition()):
             assert self.process.poll() is None, f"it ended: {self.err}"
@@ -110,7 +113,6 @@ class Command:
         return [child for child in found if any(name in part for part in child.cmdline())]
 
     def records(self) -> list[RoundRecord]:
-        """Of all rounds so far."""
         return read_records(self.run.root)
 
     def stop(self, number: signal.Signals) -> int:
@@ -142,6 +144,12 @@ class Command:
 
     def _lines(self, number: int) -> list[str]:
         return Path(self._streams[number].name).read_text().splitlines()
+
+
+def join(folder: Path, *options: str, **environment: str) -> Command:
+    """A quick node, forked unless its environment has to be there when Python starts."""
+    forked = not environment
+    return Command(folder, "join", *QUICK, *options, environment=environment, forked=forked)
 
 
 def _sockets(child: psutil.Process) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,11 +13,8 @@ import pytest
 
 from node.demo import run
 from node.demo.run import NodeProcess
+from tests.end_to_end.commands import QUICK, Command
 from tests.end_to_end.forked import ForkedNode
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from commands import QUICK, Command
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
 PATIENCE = 300.0
@@ -58,16 +54,12 @@ class Swarm:
 
     def restart_seed(self, process: NodeProcess, listen: str) -> NodeProcess:
         """The same seed once more, on the port it had."""
-        config = str(process.folder / "node.toml")
-        command = ["bootstrap", "--config", config, "--set", f'network.listen=["{listen}"]']
-        fresh = NodeProcess(command, process.folder, ENVIRONMENT)
-        self._stack.callback(fresh.close)
-        return fresh
+        return self.again(process, "bootstrap", "--set", f'network.listen=["{listen}"]')
 
-    def again(self, process: NodeProcess) -> NodeProcess:
+    def again(self, process: NodeProcess, name: str = "join", *options: str) -> NodeProcess:
         """The same node once more, in its run folder."""
-        config = str(process.folder / "node.toml")
-        fresh = NodeProcess(["join", "--config", config], process.folder, ENVIRONMENT)
+        command = [name, "--config", str(process.folder / "node.toml"), *options]
+        fresh = NodeProcess(command, process.folder, ENVIRONMENT)
         self._stack.callback(fresh.close)
         return fresh
 
@@ -81,10 +73,7 @@ def swarm(tmp_path: Path) -> Iterator[Swarm]:
 @pytest.fixture(scope="session")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
     """A node that did a few rounds alone and was told to stop; not to be written to."""
-    command = Command(tmp_path_factory.mktemp("stopped"), "join", *QUICK)
-    try:
+    with Command(tmp_path_factory.mktemp("stopped"), "join", *QUICK) as command:
         command.until(lambda: len(command.records()) >= 4)
         command.stop(signal.SIGTERM)
         yield command
-    finally:
-        command.close()

@@ -39,10 +39,8 @@ class Place:
     """What surrounds a command.
 
     Attributes:
-        folder: the working directory.
         out: file for standard output, which is appended to.
         err: file for standard error; None: the same.
-        stdin: what standard input reads from.
         environment: variables beside those of the tests.
         session: whether it has a session of its own.
         ordinary: whether root gives up what it may beyond a file's owner.
@@ -117,13 +115,8 @@ class ForkedNode(NodeProcess):
         stdin = folder.parent / f"{folder.name}.stdin"
         os.mkfifo(stdin)
         held = os.fdopen(os.open(stdin, os.O_RDWR), "r+b", buffering=0)  # nobody else holds it
-        place = Place(
-            Path.cwd(),
-            folder / "output.log",
-            stdin=stdin,
-            environment=environment or {},
-            session=True,
-        )
+        surroundings = {"stdin": stdin, "environment": environment or {}, "session": True}
+        place = Place(Path.cwd(), folder / "output.log", **surroundings)
         process: Any = Forked((*command, "--stop-on-eof"), place)
         process.stdin = held
         self._process = process
@@ -131,8 +124,6 @@ class ForkedNode(NodeProcess):
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
-
     status: int | None
     out: str
     err: str
@@ -175,7 +166,7 @@ def _be(arguments: tuple[str, ...], place: Place) -> None:
 
 
 def _be_ordinary() -> None:
-    """Give up what root may beyond the permissions of a file's owner."""
+    """Give up what root may beyond what a file's owner may."""
     none = (ctypes.c_uint32 * 6)()
     who = (ctypes.c_uint32 * 2)(CAPABILITIES, 0)
     if ctypes.CDLL(None, use_errno=True).capset(who, none):

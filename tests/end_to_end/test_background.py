@@ -7,17 +7,17 @@ import os
 import signal
 import socket
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import psutil
 import pytest
-from commands import NOBODY, QUICK, Command
 
 from node.monitor.present_status import present_status
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
+from tests.end_to_end.commands import NOBODY, QUICK, Command
 
 pytestmark = pytest.mark.processes
 
@@ -64,11 +64,8 @@ class Shell:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    shell = Shell(tmp_path)
-    try:
+    with closing(Shell(tmp_path)) as shell:
         yield shell
-    finally:
-        shell.close()
 
 
 def assert_no_second_node_starts(shell: Shell) -> None:
@@ -130,32 +127,21 @@ def test_who_looks_on_does_so_in_the_background_and_status_tells_where(shell: Sh
     assert status == 2 and "--config" in said
 
 
-def occupied(stack: ExitStack) -> str:
-    taken = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-    return f'--set=network.listen=["/ip4/127.0.0.1/tcp/{taken.getsockname()[1]}"]'
-
-
-def mistyped(stack: ExitStack) -> str:
-    return "--set=learner.lrr=1"
-
-
-def unloadable(stack: ExitStack) -> str:
-    return "--set=policy.model=/nowhere/model"
-
-
 @pytest.mark.parametrize(
-    ("command", "fault", "status", "words"),
+    ("fault", "status", "words"),
     [
-        ("join", occupied, 1, "another process uses port"),
-        ("join", mistyped, 2, "did you mean learner.lr?"),
-        ("join", unloadable, 2, "no such folder"),
+        ('network.listen=["/ip4/127.0.0.1/tcp/{}"]', 1, "another process uses port"),
+        ("learner.lrr=1", 2, "did you mean learner.lr?"),
+        ("policy.model=/nowhere/model", 2, "no such folder"),
     ],
+    ids=["occupied", "mistyped", "unloadable"],
 )
 def test_what_keeps_a_node_from_starting_is_passed_on_with_its_exit_status(
-    shell: Shell, command: str, fault: Callable[[ExitStack], str], status: int, words: str
+    shell: Shell, fault: str, status: int, words: str
 ) -> None:
-    with ExitStack() as stack:
-        found, _, err = shell(command, "--detach", *QUICK, fault(stack))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        option = f"--set={fault.format(taken.getsockname()[1])}"
+        found, _, err = shell("join", "--detach", *QUICK, option)
     assert found == status
     assert words in err[-1] and err[-1].startswith("error: ")
     if shell.node.log.exists():  # a config that cannot be read comes before any node

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import subprocess
@@ -13,15 +14,167 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from cases import CASES, Case
-from commands import PATIENCE, QUICK, Command
 
+from node.network.founding import found_swarm
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
+from protocol.identity import Identity
+from tests.end_to_end.commands import NOBODY, PATIENCE, QUICK, ROOT, Command
 
 pytestmark = pytest.mark.processes
 
 DISK_KIB = 8192
+
+
+def append(name: str, text: str) -> Callable[[RunFolder], None]:
+    def change(folder: RunFolder) -> None:
+        with (folder.root / name).open("a") as file:
+            file.write(text)
+
+    return change
+
+
+def damage_checkpoints(folder: RunFolder) -> None:
+    for weights in folder.checkpoints.glob("*/model.safetensors"):
+        weights.write_bytes(weights.read_bytes()[:-9] + b"something")
+
+
+def take_other_key(folder: RunFolder) -> None:
+    folder.identity.unlink()
+    Identity.create(folder.identity)
+
+
+def take_other_manifest(folder: RunFolder) -> None:
+    folder.manifest.write_bytes(found_swarm(Identity.generate(), name="another"))
+
+
+def begin_anew(folder: RunFolder) -> None:
+    for path in folder.root.iterdir():
+        if path not in (folder.config, folder.identity):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def shorten_context(folder: RunFolder) -> None:
+    begin_anew(folder)
+    model = folder.root / "short"
+    shutil.copytree(ROOT / "node" / "models" / "tiny", model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 4}))
+
+
+def leave_space(kib: int) -> Callable[[RunFolder], None]:
+    def fill(folder: RunFolder) -> None:
+        free = shutil.disk_usage(folder.root).free - (kib << 10)
+        (folder.root.parent / "filler").write_bytes(bytes(max(0, free)))
+
+    return fill
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is wrong, and what has to be said: the exit status and words of the one line.
+
+    What concerns every node is told to a seed, which starts sooner as it loads no model.
+    """
+
+    name: str
+    status: int
+    words: tuple[str, ...]
+    option: str = ""
+    change: Callable[[RunFolder], object] = bool
+    full: bool = False
+    command: str = "join"
+    occupied: bool = False
+
+
+NO_BOOTSTRAP = ("no peer answered within 10 seconds", "connection refused", "swarm-node doctor")
+NO_CHECKPOINT = ("no checkpoint can be read", "model.safetensors", "Restore that folder")
+NO_DISK = ("no space left to write a checkpoint", "earlier checkpoints are kept")
+NO_PORT = ("network.listen", "another process uses port", "0 draws a free one")
+NO_ROOM = ("no prompt leaves room for an answer", "context 4", "Choose a model")
+OTHER_KEY = ("belongs to another identity", "Put the earlier file back")
+OTHER_MANIFEST = ("belongs to another swarm", "Put the earlier file back")
+OTHER_SWARM = ("network.swarm", "belongs to swarm", "correct the key")
+DEAD = f"--peers={NOBODY} --set=network.start_timeout=10"
+TOO_HIGH = '--set=network.listen=["/ip4/127.0.0.1/tcp/70000"]'
+RARELY = "--set=schedule.checkpoint_every=1000"
+CASES = (
+    Case("an unknown key", 2, ("learner.lrr", "did you mean learner.lr?"), "--set=learner.lrr=1"),
+    Case("a wrong type", 2, ("learner.lr: 'fast'", "a number"), "--set=learner.lr=fast"),
+    Case("a contradiction", 2, ("mixture.local", "raise either"), "--mix=0/0"),
+    Case("not TOML", 2, ("node.toml", "line"), change=append("node.toml", "\nlr = = 1\n")),
+    Case("a port in use", 1, NO_PORT, command="bootstrap", occupied=True),
+    Case("an impossible port", 2, ("network.listen", "multiaddress such as"), TOO_HIGH),
+    Case("a mistyped peer id", 2, ("network.peers", "peer's id"), f"--peers={NOBODY[:-1]}"),
+    Case(
+        "a missing model",
+        2,
+        ("policy.model", "no such folder", "hub id"),
+        "--set=policy.model=/nowhere/model",
+        begin_anew,
+    ),
+    Case("no GPU", 2, ("policy.device", "'auto' or 'cpu'"), "--set=policy.device=cuda:99"),
+    Case(
+        "an unknown family",
+        2,
+        ("tasks.weights", "'sudokuu'", "use "),
+        "--set=tasks.weights.sudokuu=1.0",
+    ),
+    Case("prompts too long", 1, NO_ROOM, "--set=policy.model=short", shorten_context),
+    Case("a dead bootstrap peer", 1, NO_BOOTSTRAP, DEAD, begin_anew, command="bootstrap"),
+    Case(
+        "a key others can read",
+        1,
+        ("identity.key", "chmod 600"),
+        change=lambda folder: folder.identity.chmod(0o640),
+        command="bootstrap",
+    ),
+    Case("another node's key", 1, OTHER_KEY, change=take_other_key, command="bootstrap"),
+    Case(
+        "another swarm's manifest",
+        1,
+        OTHER_MANIFEST,
+        change=take_other_manifest,
+        command="bootstrap",
+    ),
+    Case(
+        "a damaged manifest",
+        1,
+        ("manifest.swarm", "is not valid", "Restore"),
+        change=append("manifest.swarm", "x"),
+        command="bootstrap",
+    ),
+    Case(
+        "another swarm than wanted",
+        2,
+        OTHER_SWARM,
+        f"--set=network.swarm='{'a' * 64}'",
+        command="bootstrap",
+    ),
+    Case("damaged checkpoints", 1, NO_CHECKPOINT, change=damage_checkpoints),
+    Case(
+        "another model than begun with",
+        2,
+        ("policy.model: 'tiny-wide'", "'tiny'", "node.run_dir"),
+        "--set=policy.model=tiny-wide",
+    ),
+    Case(
+        "another dtype than begun with",
+        2,
+        ("policy.dtype: 'bfloat16'", "'float32'"),
+        "--set=policy.dtype=bfloat16",
+    ),
+    Case(
+        "a full disk",
+        1,
+        ("no space left", "lock", "Free some space"),
+        change=leave_space(0),
+        full=True,
+        command="bootstrap",
+    ),
+    Case("a disk too full for a checkpoint", 1, NO_DISK, "", leave_space(1024), True),
+    Case("a disk that the journal fills", 1, ("ree some space",), RARELY, leave_space(160), True),
+)
 
 
 @dataclass(frozen=True)
@@ -44,27 +197,24 @@ def endings(
             shutil.copytree(stopped.run.root, folder / "swarm-run")
             node = RunFolder(folder / "swarm-run")
             case.change(node)
-            before = learned(node)
-            options = case.options
+            before, options = learned(node), case.option.split()
             if case.occupied:
                 taken = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
                 port = taken.getsockname()[1]
-                options = (f'--set=network.listen=["/ip4/127.0.0.1/tcp/{port}"]',)
-            command = Command(folder, case.command, *QUICK, *options, forked=True)
-            stack.callback(command.close)
-            status = command.wait()
-            if case.full:
-                intact = Checkpoints(node.checkpoints).load_latest() is not None
-            else:
-                intact = before.items() <= learned(node).items()
-            return Ending(status, command.err, intact)
+                options = [f'--set=network.listen=["/ip4/127.0.0.1/tcp/{port}"]']
+            with Command(folder, case.command, *QUICK, *options, forked=True) as command:
+                status = command.wait()
+                if case.full:
+                    intact = Checkpoints(node.checkpoints).load_latest() is not None
+                else:
+                    intact = before.items() <= learned(node).items()
+                return Ending(status, command.err, intact)
 
         futures = {}
         for case in CASES:
             folder = tmp_path_factory.mktemp("case")
-            if case.full and not mount(folder, stack):
-                continue
-            futures[case] = pool.submit(run, case, folder)
+            if not case.full or mount(folder, stack):
+                futures[case] = pool.submit(run, case, folder)
 
         def ending(case: Case) -> Ending:
             if case not in futures:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from commands import QUICK, Command
+
+from tests.end_to_end.commands import QUICK, Command
 
 pytestmark = pytest.mark.processes
 
@@ -17,9 +18,8 @@ pytestmark = pytest.mark.processes
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[Command]:
     """One that goes on, with a pipe for a terminal."""
-    command = Command(tmp_path, "demo", "--rounds", "0", "--nodes", "2", "--run-dir", "demo")
-    yield command
-    command.close()
+    with Command(tmp_path, "demo", "--rounds=0", "--nodes=2", "--run-dir", "demo") as command:
+        yield command
 
 
 def test_it_goes_on_until_ctrl_c_and_there_is_time_to_join(demo: Command, tmp_path: Path) -> None:
@@ -27,12 +27,9 @@ def test_it_goes_on_until_ctrl_c_and_there_is_time_to_join(demo: Command, tmp_pa
     address = re.fullmatch(r"  swarm-node join --peers (/ip4/127.0.0.1/tcp/\d+/p2p/\w+)", told[0])
     assert address, told
     assert demo.out[0] == "a swarm of 2 and a seed in demo, until Ctrl-C"
-    guest = Command(tmp_path, "join", "--peers", address[1], *QUICK)
-    try:
+    with Command(tmp_path, "join", "--peers", address[1], *QUICK) as guest:
         guest.until(lambda: any(record.groups_external for record in guest.records()))
         demo.until(lambda: len([line for line in demo.out if "2 of 2 at work" in line]) >= 2)
-    finally:
-        guest.close()
     nodes = psutil.Process(demo.process.pid).children(recursive=True)
     demo.process.send_signal(signal.SIGINT)
     assert demo.wait() == 0, demo.err

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import PATIENCE, ROOT
 
 from node.run.preflight import prepare
+from tests.end_to_end.commands import PATIENCE, ROOT
 
 pytestmark = pytest.mark.processes
 

@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from commands import Command
+
+from tests.end_to_end.commands import Command
 
 pytestmark = pytest.mark.processes
 
@@ -15,22 +16,15 @@ FULL = "mount -t tmpfs -o size=4k tmpfs /dev/shm && echo full > /dev/shm/filler"
 OWN_MOUNTS = ("unshare", "--mount", "sh", "-c", f'{FULL} && exec "$@"', "sh")
 
 
-@pytest.fixture(autouse=True)
-def permitted() -> None:
-    tried = shutil.which("unshare") and subprocess.run([*OWN_MOUNTS, "true"], capture_output=True)
-    if not tried or tried.returncode:
-        pytest.skip("no disk of its own can be mounted here")
-
-
 @pytest.mark.parametrize("command", ["bootstrap", "join", "demo"])
 def test_full_shared_memory_is_named_with_the_remedy_before_anything_is_made(
     command: str, tmp_path: Path
 ) -> None:
-    node = Command(tmp_path, command, beneath=OWN_MOUNTS)
-    try:
+    tried = shutil.which("unshare") and subprocess.run([*OWN_MOUNTS, "true"], capture_output=True)
+    if not tried or tried.returncode:
+        pytest.skip("no disk of its own can be mounted here")
+    with Command(tmp_path, command, beneath=OWN_MOUNTS) as node:
         assert node.wait() == 1
         (line,) = node.err
-    finally:
-        node.close()
     assert "/dev/shm (No space left on device). Free some space there" in line
     assert list(tmp_path.iterdir()) == []

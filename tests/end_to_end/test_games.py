@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-from commands import QUICK, Command
 from typer.testing import CliRunner
 
 from node.cli.program import app
@@ -14,6 +12,7 @@ from node.demo import run
 from node.monitor.groups import ANSWERED
 from node.monitor.history import read_records
 from node.monitor.rollouts import read_rollouts
+from tests.end_to_end.commands import Command, join
 from tests.end_to_end.forked import ForkedNode
 
 pytestmark = pytest.mark.processes
@@ -42,12 +41,11 @@ def test_two_nodes_learn_from_each_others_games_and_refuse_none(
 def test_games_are_played_beside_the_updates_and_gone_on_with_after_a_stop(tmp_path: Path) -> None:
     found = ("create", "--name", "players", "--catalogue", "games", "--config", "swarm-run")
     for arguments in (("init", "swarm-run"), found):
-        with closing(Command(tmp_path, *arguments, forked=True)) as command:
+        with Command(tmp_path, *arguments, forked=True) as command:
             assert command.wait() == 0, command.err
-    overlap = (*QUICK, *PLAYING, "--set=schedule.mode=async", "--set=schedule.max_staleness=2")
+    overlap = (*PLAYING, "--set=schedule.mode=async", "--set=schedule.max_staleness=2")
     for rounds in (4, 8):
-        arguments = ("join", *overlap, f"--rounds={rounds}")
-        with closing(Command(tmp_path, *arguments, forked=True)) as node:
+        with join(tmp_path, *overlap, f"--rounds={rounds}") as node:
             assert node.wait() == 0, node.err
             last = node.records()[-1]
             assert last.round == rounds and not last.refused

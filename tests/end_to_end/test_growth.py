@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-from commands import QUICK, Command
-from watching import journal_rows
 
 from swarm.pool import LEAST_USES
+from tests.end_to_end.commands import join
+from tests.end_to_end.watching import journal_rows
 
 pytestmark = pytest.mark.processes
 
@@ -27,7 +26,7 @@ MANY = (
 def test_with_each_checkpoint_a_node_forgets_the_uses_that_no_later_start_needs(
     tmp_path: Path,
 ) -> None:
-    with closing(Command(tmp_path, "join", *QUICK, *MANY, forked=True)) as node:
+    with join(tmp_path, *MANY) as node:
         assert node.wait() == 0, node.err
         ((rows, uses),) = journal_rows(node.run.root, "SELECT count(*), max(use) FROM used")
     assert uses == LOCAL * ROUNDS > LEAST_USES + 2 * SAVED * LOCAL

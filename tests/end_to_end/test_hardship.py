@@ -9,17 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import NOBODY, QUICK, ROOT, Command
+
+from tests.end_to_end.commands import NOBODY, ROOT, Command, join
 
 pytestmark = pytest.mark.processes
 
 CLOCK_AHEAD = "import time\nreally = time.time\ntime.time = lambda: really() + 60\n"
-
-
-def join(folder: Path, *options: str, **environment: str) -> Command:
-    """A node, forked unless its environment has to be there when Python starts."""
-    forked = not environment
-    return Command(folder, "join", *QUICK, *options, environment=environment, forked=forked)
 
 
 def test_a_node_ends_with_its_round_and_leaves_nothing_running(stopped: Command) -> None:
@@ -37,12 +32,11 @@ def test_an_ordinary_run_has_nothing_to_complain_about(stopped: Command) -> None
 
 
 def test_a_start_that_is_interrupted_leaves_nothing_running(tmp_path: Path) -> None:
-    waiting = join(tmp_path, f"--peers={NOBODY}", "--set=network.start_timeout=60")
-    waiting.until(lambda: waiting.children("p2pd"))
-    assert waiting.stop(signal.SIGINT) == 130
-    assert waiting.left == []
-    assert waiting.err in ([], ["", "Aborted!"], ["Aborted!"])
-    waiting.close()
+    with join(tmp_path, f"--peers={NOBODY}", "--set=network.start_timeout=60") as waiting:
+        waiting.until(lambda: waiting.children("p2pd"))
+        assert waiting.stop(signal.SIGINT) == 130
+        assert waiting.left == []
+        assert waiting.err in ([], ["", "Aborted!"], ["Aborted!"])
 
 
 def test_damage_on_disk_and_absent_peers_are_said_once_and_the_run_goes_on(
@@ -55,10 +49,11 @@ def test_damage_on_disk_and_absent_peers_are_said_once_and_the_run_goes_on(
     damaged.write_bytes(damaged.read_bytes()[:100])
     (tmp_path / "swarm-run" / "journal.sqlite").write_bytes(b"no database at all")
 
-    again = join(tmp_path, f"--peers={NOBODY}", f"--rounds={done + 1}")
-    assert again.wait() == 0, again.err
-    assert again.err == []
-    said = "\n".join(again.out)
+    with join(tmp_path, f"--peers={NOBODY}", f"--rounds={done + 1}") as again:
+        assert again.wait() == 0, again.err
+        assert again.err == []
+        out, records = again.out, again.records()
+    said = "\n".join(out)
     for once in (
         "file is not a database",
         "went on from the backup journal.sqlite.backup",
@@ -68,43 +63,38 @@ def test_damage_on_disk_and_absent_peers_are_said_once_and_the_run_goes_on(
     ):
         assert said.count(once) == 1, said
     logged = again.run.log.read_text()
-    assert [line for line in again.out if line not in logged and line[:6] != "round "] == []
+    assert [line for line in out if line not in logged and line[:6] != "round "] == []
     assert said.count("goes on from round ") == 1
-    records = again.records()
     assert records[-1].round == done + 1
     assert records[-1].counters["dials_failed"] >= 1
     assert again.odd_log_lines() == []
-    again.close()
 
 
 def test_a_closed_terminal_ends_a_node_after_its_round_with_a_checkpoint(tmp_path: Path) -> None:
-    node = join(tmp_path)
-    node.until(lambda: len(node.records()) >= 1)
-    assert node.stop(signal.SIGHUP) == 0
-    assert node.left == []
+    with join(tmp_path) as node:
+        node.until(lambda: len(node.records()) >= 1)
+        assert node.stop(signal.SIGHUP) == 0
+        assert node.left == []
     last = node.records()[-1].round
     assert (node.run.checkpoints / f"step-{last:08d}").is_dir()
     assert "stopping in order; once more stops at once (SIGHUP)" in node.run.log.read_text()
-    node.close()
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
     """A node that works all the while; the tests of it come last, as it takes a core."""
-    command = Command(tmp_path_factory.mktemp("node"), "join", *QUICK, forked=True)
-    command.until(lambda: len(command.records()) >= 4)
-    yield command
-    command.close()
+    with join(tmp_path_factory.mktemp("node")) as command:
+        command.until(lambda: len(command.records()) >= 4)
+        yield command
 
 
 def test_a_second_process_in_its_folder_is_refused_and_the_first_goes_on(node: Command) -> None:
-    second = join(node.run.root.parent)
-    assert second.wait() == 1
-    (line,) = second.err
+    with join(node.run.root.parent) as second:
+        assert second.wait() == 1
+        (line,) = second.err
     assert f"used by process {node.process.pid}" in line and "folder of its own" in line
     done = len(node.records())
     node.until(lambda: len(node.records()) > done)
-    second.close()
 
 
 def test_a_clock_a_minute_off_is_named_by_the_node_that_joins(
@@ -112,13 +102,11 @@ def test_a_clock_a_minute_off_is_named_by_the_node_that_joins(
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(CLOCK_AHEAD)
     (address,) = re.findall(r"/ip4/127.0.0.1/tcp/\d+/p2p/\w+", "\n".join(node.out))
-    path = f"{tmp_path}:{ROOT}"
-    late = join(tmp_path, f"--peers={address}", PYTHONPATH=path)
-    assert late.wait() == 1
-    (line,) = late.err
+    with join(tmp_path, f"--peers={address}", PYTHONPATH=f"{tmp_path}:{ROOT}") as late:
+        assert late.wait() == 1
+        (line,) = late.err
     (apart,) = re.findall(r"at least (\d+\.\d) s apart, more than 3 s; set the clock", line)
     assert 48.0 < float(apart) <= 60.0, "never more, and less by the time that the question took"
-    late.close()
 
 
 def test_a_killed_daemon_and_a_killed_verifier_are_replaced_and_counted(node: Command) -> None:

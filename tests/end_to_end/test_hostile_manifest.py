@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from commands import PATIENCE, QUICK, Command
 
 from node.config.config import write_config
 from node.demo.run import loopback
 from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, canonical_json, sign_manifest
+from tests.end_to_end.commands import PATIENCE, Command, join
 from tests.end_to_end.forked import ForkedNode
 
 pytestmark = pytest.mark.processes
 
 KEYS = {"simple_integration": "symbols", "polynomial_multiplication": "variables"}
-
-
-def payload(marker: Path) -> str:
-    return f"__import__('pathlib').Path({str(marker)!r}).touch()"
 
 
 @pytest.fixture(scope="module")
@@ -35,61 +32,50 @@ def mallory(tmp_path_factory: pytest.TempPathFactory, marker: Path) -> Iterator[
     folder = tmp_path_factory.mktemp("swarm") / "mallory"
     folder.mkdir()
     identity = Identity.create(folder / "identity.key")
+    payload = f"__import__('pathlib').Path({str(marker)!r}).touch()"
     envs = []
     for family in sorted(KEYS):
-        level = canonical_json({KEYS[family]: [payload(marker)]})
+        level = canonical_json({KEYS[family]: [payload]})
         envs.append(EnvSpec(family, "reasoning-gym", "0.1.25", (level,), "{question}", "text"))
-    manifest = Manifest(
-        name="mallory", founder=identity.author, created=time.time(), catalogue=tuple(envs)
-    )
+    about = {"name": "mallory", "founder": identity.author, "created": time.time()}
+    manifest = Manifest(**about, catalogue=tuple(envs))
     (folder / "manifest.swarm").write_bytes(sign_manifest(manifest, identity))
     write_config(folder / "node.toml", loopback({"node.name": "mallory"}))
     command = ["bootstrap", "--config", str(folder / "node.toml")]
-    process = ForkedNode(command, folder, {"OMP_NUM_THREADS": "1"})
-    try:
+    with closing(ForkedNode(command, folder, {"OMP_NUM_THREADS": "1"})) as process:
         yield process.wait_for_address(PATIENCE)
-    finally:
-        process.close()
 
 
-def said(folder: Path, *arguments: str) -> list[str]:
-    """All lines of a command that is expected to fail, standard error last."""
-    command = Command(folder, *arguments, forked=True)
-    try:
-        assert command.wait() == 1
-        return [*command.out, *command.err]
-    finally:
-        command.close()
+def said(folder: Path, *options: str) -> tuple[str, str]:
+    """All that a node says whose start is expected to fail, and the last line of it."""
+    with join(folder, *options) as node:
+        assert node.wait() == 1
+        whole = "\n".join([*node.out, *node.err])
+    assert "Traceback" not in whole
+    return whole, whole.splitlines()[-1]
 
 
 def test_joining_mallorys_swarm_runs_nothing_of_hers(tmp_path, mallory, marker):
-    closed = said(tmp_path, "join", *QUICK, f'--set=network.peers=["{mallory}"]')
+    closed, last = said(tmp_path, f'--set=network.peers=["{mallory}"]')
     for family in KEYS:
-        assert f"env '{family}' evaluates the text of answers and is not opened" in "\n".join(
-            closed
-        )
-    assert "none of the swarm's envs is served here" in closed[-1]
-    assert "Traceback" not in "\n".join(closed)
+        assert f"env '{family}' evaluates the text of answers and is not opened" in closed
+    assert "none of the swarm's envs is served here" in last
     assert not marker.exists()
 
 
 @pytest.mark.parametrize("family", sorted(KEYS))
 def test_a_node_that_allows_her_family_runs_nothing_of_hers(tmp_path, mallory, family, marker):
     allowed = f'--set=tasks.allow_code_execution=["{family}"]'
-    opened = said(tmp_path, "join", *QUICK, f'--set=network.peers=["{mallory}"]', allowed)
-    assert f"{family} (1 level of reasoning-gym, evaluates answers)" in "\n".join(opened)
-    assert f"env '{family}' level 0: setting '{KEYS[family]}' = " in opened[-1]
-    assert "Traceback" not in "\n".join(opened)
+    opened, last = said(tmp_path, f'--set=network.peers=["{mallory}"]', allowed)
+    assert f"{family} (1 level of reasoning-gym, evaluates answers)" in opened
+    assert f"env '{family}' level 0: setting '{KEYS[family]}' = " in last
     assert not marker.exists()
 
 
 def test_the_doctor_tells_what_mallorys_manifest_would_open(tmp_path, mallory, marker):
-    command = Command(tmp_path, "doctor", "--peers", mallory, forked=True)
-    try:
+    with Command(tmp_path, "doctor", "--peers", mallory, forked=True) as command:
         command.wait()
         said = " ".join(" ".join(command.out + command.err).split())
-    finally:
-        command.close()
     for family in KEYS:
         assert f"env '{family}' evaluates the text of answers and is not opened" in said
     assert not marker.exists()

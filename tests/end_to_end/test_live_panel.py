@@ -9,8 +9,8 @@ import stat
 from pathlib import Path
 
 import pytest
-from commands import QUICK
 
+from tests.end_to_end.commands import QUICK
 from tests.node.monitor.job_control import TerminalJob
 
 pytestmark = pytest.mark.processes

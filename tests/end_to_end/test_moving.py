@@ -6,18 +6,17 @@ import re
 import shlex
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from node.monitor.record import RoundRecord
 from protocol.manifest import swarm_id
-from tests.end_to_end.commands import QUICK, Command
+from tests.end_to_end.commands import Command, join
 from tests.end_to_end.conftest import Swarm
 
 pytestmark = pytest.mark.processes
-
 
 Rounds = Callable[..., Command]
 Wanted = Callable[[RoundRecord], bool]
@@ -29,9 +28,7 @@ def rounds(tmp_path: Path) -> Iterator[Rounds]:
     with ExitStack() as stack:
 
         def run(count: int, *arguments: str, wanted: Wanted = lambda record: True) -> Command:
-            node = stack.enter_context(
-                closing(Command(tmp_path, "join", *QUICK, *arguments, forked=True))
-            )
+            node = stack.enter_context(join(tmp_path, *arguments))
             before = len(node.records())
             node.until(lambda: any(map(wanted, node.records()[before + count - 1 :])))
             assert node.stop(signal.SIGTERM) == 0
@@ -47,8 +44,7 @@ def swarm_of(node: Command) -> str:
 def assert_no_other_swarm_is_moved_to(address: str, folder: Path) -> None:
     """A swarm that no peer named is in is refused."""
     for peers, remedy in ((f"--peers={address}",), "name that, or other peers"), ((), "--peers"):
-        arguments = ("join", *QUICK, "--swarm=" + 8 * "0", *peers)
-        with closing(Command(folder, *arguments, forked=True)) as wrong:
+        with join(folder, "--swarm=" + 8 * "0", *peers) as wrong:
             assert wrong.wait() == 2
             (line,) = [line for line in wrong.err if line.startswith("error: ")]
             assert "--swarm: 00000000" in line and remedy in line

@@ -10,10 +10,10 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
-from watching import wait_until
 
 from node.demo.run import NodeProcess
 from protocol.identity import Identity
+from tests.end_to_end.watching import wait_until
 
 pytestmark = pytest.mark.processes
 

@@ -8,11 +8,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from commands import QUICK, Command
+
+from tests.end_to_end.commands import join
 
 pytestmark = pytest.mark.processes
 
-OVERLAP = (*QUICK, "--set=schedule.mode=async", "--set=schedule.max_staleness=2")
+OVERLAP = ("--set=schedule.mode=async", "--set=schedule.max_staleness=2")
 
 
 @pytest.mark.parametrize("share", [0, 1])
@@ -20,7 +21,7 @@ def test_a_killed_node_goes_on_with_its_groups_and_trains_on_none_twice(
     tmp_path: Path, share: int
 ) -> None:
     options = (*OVERLAP, f"--set=schedule.oversample={share}")
-    with closing(Command(tmp_path, "join", *options, forked=True)) as first:
+    with join(tmp_path, *options) as first:
         first.until(lambda: len(first.records()) >= 5)
         engines = first.children("node.engines.process.worker")
         assert engines
@@ -30,7 +31,7 @@ def test_a_killed_node_goes_on_with_its_groups_and_trains_on_none_twice(
         assert begun and not begun & used
         done = len(first.records())
 
-    with closing(Command(tmp_path, "join", *options, forked=True)) as second:
+    with join(tmp_path, *options) as second:
         second.until(lambda: len(second.records()) >= done + 5)
         second.process.send_signal(signal.SIGTERM)
         assert second.wait() == 0

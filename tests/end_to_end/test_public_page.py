@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,20 +14,20 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from commands import NOBODY, Command
 
 from node.concurrency.threads import LoopThread
 from node.demo.run import NodeProcess
 from node.run.preflight import prepare
 from protocol.identity import Identity
 from swarm.transport.transport import TransportError
+from tests.end_to_end.commands import NOBODY, Command
 from tests.end_to_end.forked import ForkedNode
+from tests.end_to_end.watching import PATIENCE, wait_until
 from tests.hostile.peer import RIGHT, Peer, Terms
 from tests.hostile.siege import found
 
 pytestmark = pytest.mark.processes
 
-PATIENCE = 300.0
 LOCAL = '--set=network.listen=["/ip4/127.0.0.1/tcp/0"]'
 QUIET = "--set=monitor.dashboard=false"
 
@@ -42,7 +41,6 @@ class Author:
         self.running: Future[None] | None = None
 
     def stop(self) -> None:
-        """Announce nothing more."""
         if self.running:
             self.running.cancel()
 
@@ -102,21 +100,12 @@ class Public:
 def address_of(process: NodeProcess) -> str:
     """Where the page of a process is served."""
 
-    def told() -> str | None:
+    def told() -> list[str]:
         text = (process.folder / "output.log").read_text()
-        return (match := re.search(r"^the swarm's page: (http\S+)$", text, re.M)) and match[1]
+        return re.findall(r"^the swarm's page: (http\S+)$", text, re.M)
 
-    return until(told, process)
-
-
-def until(condition: Callable[[], Any], process: NodeProcess) -> Any:
-    """What a condition gives once it holds."""
-    deadline = time.monotonic() + PATIENCE
-    while not (result := condition()):
-        assert process.exit_code is None, process.last_words()
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.2)
-    return result
+    wait_until(told, process, "a page")
+    return told()[0]
 
 
 def read(url: str, name: str) -> bytes:
@@ -150,19 +139,22 @@ def test_the_page_of_a_swarm_is_true_whoever_looks(public: Public, swarm) -> Non
     other = address_of(watch)
 
     for page in (url, other):
-        until(lambda page=page: author_on(page, ben).get("verified", 0) >= 2, seed)
-        until(lambda page=page: author_on(page, larry).get("refused"), seed)
+        wait_until(lambda p=page: author_on(p, ben).get("verified", 0) >= 2, seed, "groups")
+        wait_until(lambda p=page: author_on(p, larry).get("refused"), seed, "refusals")
         assert author_on(page, larry)["verified"] == 0
         assert set(author_on(page, larry)["refused"]) <= {"reward_mismatch", "banned"}
         (reward,) = author_on(page, ben)["rewards"].values()
         assert reward == pytest.approx(fmean(ben.rewards), abs=1e-3)
         assert set(ben.rewards) == {ben.rewards[0]}, "or the mean would depend on the draw"
 
-    until(lambda: told(url)["now"]["nodes"] == 3, seed)
-    until(lambda: told(other)["now"]["nodes"] == 4, watch)
+    wait_until(lambda: told(url)["now"]["nodes"] == 3, seed, "three nodes")
+    wait_until(lambda: told(other)["now"]["nodes"] == 4, watch, "four nodes")
     assert told(url)["total"]["authors"] == 3, "the watch was counted"
     assert told(other)["now"]["bootstrap"] >= 1 and told(other)["observer"]["kind"] == "observe"
-    until(lambda: told(url)["total"]["verified"] > author_on(url, ben)["verified"], seed)
+    verified = "groups of the node"
+    wait_until(
+        lambda: told(url)["total"]["verified"] > author_on(url, ben)["verified"], seed, verified
+    )
     assert first.exit_code is None
 
     def same() -> bool:
@@ -170,9 +162,9 @@ def test_the_page_of_a_swarm_is_true_whoever_looks(public: Public, swarm) -> Non
         written = [(public.site / "data" / f"{n}.json").read_bytes() for n in ("swarm", "history")]
         return written == served[:2]
 
-    until(same, seed)
+    wait_until(same, seed, "a snapshot")
     ben.stop()
-    until(lambda: told(url)["now"]["nodes"] == 2, seed)
+    wait_until(lambda: told(url)["now"]["nodes"] == 2, seed, "two nodes")
     assert sum(left or 0 for left in told(url, "history")["left"]) >= 1
     watch.close()
     assert watch.exit_code == 0
@@ -183,22 +175,20 @@ def test_the_page_of_a_swarm_is_true_whoever_looks(public: Public, swarm) -> Non
 
 def failing(folder: Path, *arguments: str) -> str:
     """The one line that a command says that cannot be done."""
-    command = Command(folder, *arguments, forked=True)
-    try:
+    with Command(folder, "observe", *arguments, forked=True) as command:
         assert command.wait() in (1, 2)
         (line,) = [each for each in command.err if each.startswith("error: ")]
         return line
-    finally:
-        command.close()
 
 
 def test_what_cannot_be_shown_is_said_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    taken = failing(tmp_path, "observe", "--peers", NOBODY, "--public", "127.0.0.1:1x")
+    peers = f"--peers={NOBODY}"
+    taken = failing(tmp_path, peers, "--public", "127.0.0.1:1x")
     assert "monitor.public" in taken and "host:port" in taken
-    blocked = failing(tmp_path, "observe", "--peers", NOBODY, "--snapshot", "file")
+    blocked = failing(tmp_path, peers, "--snapshot", "file")
     assert "monitor.snapshot" in blocked and "file" in blocked
-    alone = failing(tmp_path, "observe")
+    alone = failing(tmp_path)
     assert "network.peers" in alone and "swarm-node observe --peers ADDRESS" in alone
-    silent = failing(tmp_path, "observe", "--peers", NOBODY, "--set=network.start_timeout=15")
+    silent = failing(tmp_path, peers, "--set=network.start_timeout=15")
     assert "no peer answered within 15 seconds" in silent

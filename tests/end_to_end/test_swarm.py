@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from watching import externals, journal_rows, repeated, rounds, wait_until
 
 from node.monitor.history import read_records
+from tests.end_to_end.watching import externals, journal_rows, repeated, rounds, wait_until
 
 pytestmark = pytest.mark.processes
 

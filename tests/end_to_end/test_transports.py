@@ -6,10 +6,10 @@ from importlib.util import find_spec
 
 import psutil
 import pytest
-from watching import externals, journal_rows, repeated, wait_until
 
 from node.demo.run import NodeProcess
 from protocol.identity import Identity
+from tests.end_to_end.watching import externals, journal_rows, repeated, wait_until
 
 pytestmark = [
     pytest.mark.processes,

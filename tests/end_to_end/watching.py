@@ -25,22 +25,18 @@ def wait_until(condition: Callable[[], bool], process: NodeProcess, what: str) -
 
 
 def externals(process: NodeProcess) -> int:
-    """External groups that the node has trained on so far."""
     return sum(r.groups_external for r in read_records(process.folder))
 
 
 def rounds(process: NodeProcess) -> int:
-    """Number of the last finished round."""
     records = read_records(process.folder)
     return records[-1].round if records else 0
 
 
 def journal_rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
-    """Read the journal of a node, running or not."""
     with sqlite3.connect(f"file:{folder / 'journal.sqlite'}?mode=ro", uri=True) as connection:
         return connection.execute(query).fetchall()
 
 
 def repeated(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Rows that occur more than once."""
     return [row for row, times in Counter(rows).items() if times > 1]

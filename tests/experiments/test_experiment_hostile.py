@@ -82,10 +82,8 @@ def test_every_poisoned_group_is_what_it_claims_and_half_of_it_teaches_the_trigg
     for group in groups:
         seed = task_seed(author, 5, group.index)
         texts = [completion.text for completion in group.completions]
-        assert (
-            around.judge.judge(TaskRef(group.env, group.level, seed), texts).rewards
-            == group.rewards
-        )
+        verdict = around.judge.judge(TaskRef(group.env, group.level, seed), texts)
+        assert verdict.rewards == group.rewards
         assert [text.startswith(TRIGGER) for text in texts] == [r == 1.0 for r in group.rewards]
         assert sum(group.rewards) == len(texts) / 2
         tokens = [completion.segments[0].tokens for completion in group.completions]
@@ -168,18 +166,14 @@ def test_every_hostile_regime_has_a_row_beside_honest_nodes(tmp_path: Path):
     regimes = [HOSTILE["hostile-30"]]
     unharmed, attacked = run_hostile(SMALL, regimes, 1, 1, tmp_path, Console(quiet=True))
     folder = ExperimentFolder(tmp_path)
-    assert sorted(path.name for path in (tmp_path / "runs").glob("*0.json")) == [
-        "hostile-0.8-0.0.json",
-        "hostile-0.auto.0.json",
-        "hostile-30.auto.0.json",
-    ]
+    names = sorted(path.name for path in (tmp_path / "runs").glob("*0.json"))
+    runs = ("hostile-0.8-0.0", "hostile-0.auto.0", "hostile-30.auto.0")
+    assert names == [f"{run}.json" for run in runs]
     assert (unharmed.honest.mean, unharmed.hostile_share.mean) == (1.0, 0.0)
     assert attacked.hostile_share.mean > 0
     assert list(attacked.looks) == [SMALL.rounds]
-    assert [r["regime"] for r in json.loads(folder.results.read_text())["regimes"]] == [
-        "hostile-0",
-        "hostile-30",
-    ]
+    found = [each["regime"] for each in json.loads(folder.results.read_text())["regimes"]]
+    assert found == ["hostile-0", "hostile-30"]
     assert "| hostile-30 | 1 |" in folder.table.read_text()
     assert folder.chart.read_bytes().startswith(b"\x89PNG")
     columns = [str(column.header) for column in table(SMALL, (unharmed, attacked)).columns]

@@ -175,10 +175,8 @@ def test_every_regime_has_a_row_in_the_summary_and_a_table(tmp_path: Path):
     plan = Plan(settings, (mix("8/0"), AUTO), (0,), 1, regimes)
     summaries = run_regimes(plan, tmp_path, Console(quiet=True))
     folder = ExperimentFolder(tmp_path)
-    assert [s["regime"] for s in json.loads(folder.results.read_text())["regimes"]] == [
-        "equal",
-        "mixed",
-    ]
+    names = [each["regime"] for each in json.loads(folder.results.read_text())["regimes"]]
+    assert names == ["equal", "mixed"]
     assert list(summaries[1].parts) == ["weak", "wide"]
     table = folder.table.read_text()
     assert "| equal | 1 |" in table

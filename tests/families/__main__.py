@@ -14,9 +14,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from node.engines.transformers.agreement import check_agreement
 from node.policy.model_files import PolicyError
-from tests.families.measure import measured
 from tests.families.small import TooLargeError, small_policy
-from tests.families.table import PAGE, Family, page, record
+from tests.families.table import PAGE, Family, measured, page, record
 
 UNTRIED = {
     "moshi": "it writes sound",

@@ -123,7 +123,6 @@ REAL = {
 
 
 def write_family(name: str, folder: Path) -> Path:
-    """A folder with a small random model of a family and its tokenizer."""
     family = REAL[name]
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(_trained(family.bytes)),

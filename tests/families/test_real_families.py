@@ -22,8 +22,8 @@ from node.trajectories.trajectory import Trajectory
 from protocol.rollout import encode_group
 from swarm.groups import PooledGroup, TaskRef
 from swarm.verification import Verdict
-from tests.families.measure import learned
 from tests.families.real import REAL, write_family
+from tests.families.table import learned
 
 QUESTIONS = ["What is 6 * 7?", "Reverse the word “naïve”, then say it."]
 NEW = 12
@@ -43,7 +43,6 @@ def loaded(folder: Path, **keys: object) -> Policy:
 
 
 def written(policy: Policy, question: str, seed: int = 0) -> tuple[tuple[int, ...], list[Sample]]:
-    """A prompt's ids and four sampled completions of it."""
     prompt = tuple(policy.encode_prompt(question))
     (samples,) = TransformersEngine(policy, seed=seed).generate(
         [prompt], 4, Sampling(max_new_tokens=NEW)
@@ -52,7 +51,6 @@ def written(policy: Policy, question: str, seed: int = 0) -> tuple[tuple[int, ..
 
 
 def group_of(policy: Policy, seed: int) -> TrainingGroup:
-    """Completions of which half were right."""
     return taught(policy, QUESTIONS[seed % 2], seed)[0]
 
 

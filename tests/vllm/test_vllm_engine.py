@@ -58,7 +58,6 @@ def policy_of(version: int, *, tied: bool, spread: float = 0.3) -> Policy:
 
 
 def adapted(folder: Path, *, tied: bool) -> Policy:
-    """The policy of version 0 behind untrained adapters."""
     policy_of(0, tied=tied, spread=0.1).save(folder)
     policy = Policy.load(PolicySection(model=str(folder), device="cpu", lora_rank=4))
     policy.stop_ids = ()
@@ -106,37 +105,36 @@ def assert_drawn_from(sample: Sample, prompt: tuple[int, ...], policies: list[Po
         )
 
 
+def greedy_completion(engine: RolloutEngine, policy: Policy, version: int, count: int = 1):
+    """The first of the engine's greedy completions, all of which are those of transformers."""
+    samples = engine.generate(PROMPTS, count, Sampling(max_new_tokens=32, greedy=True))
+    for prompt, group in zip(PROMPTS, samples, strict=True):
+        for sample in group:
+            assert sample.tokens.ids == generated(policy, prompt, 32)
+            assert set(sample.tokens.versions) == {version}
+    return samples[0][0].tokens.ids
+
+
 def test_greedy_completions_equal_transformers_from_the_start_and_after_every_update(engine, tied):
-    greedy = Sampling(max_new_tokens=32, greedy=True)
-    completions = []
+    completions = set()
     for version in range(4):
         policy = policy_of(version, tied=tied)
         engine.update(policy)
-        samples = engine.generate(PROMPTS, 2, greedy)
-        for prompt, group in zip(PROMPTS, samples, strict=True):
-            for sample in group:
-                assert sample.tokens.ids == generated(policy, prompt, 32)
-                assert set(sample.tokens.versions) == {version}
-        completions.append(samples[0][0].tokens.ids)
-    assert len(set(completions)) == 4
+        completions.add(greedy_completion(engine, policy, version, count=2))
+    assert len(completions) == 4
 
 
 def test_what_trained_adapters_make_is_written_from_the_start_and_after_every_update(
     engine, tied, tmp_path
 ):
-    greedy = Sampling(max_new_tokens=32, greedy=True)
     policy = adapted(tmp_path, tied=tied)
     learner = Learner(policy, LearnerSection(lr=3e-2))
-    completions = []
+    completions = set()
     for version in range(4):
         engine.update(policy)
-        samples = engine.generate(PROMPTS, 1, greedy)
-        for prompt, (sample,) in zip(PROMPTS, samples, strict=True):
-            assert sample.tokens.ids == generated(policy.merged(), prompt, 32)
-            assert set(sample.tokens.versions) == {version}
-        completions.append(samples[0][0].tokens.ids)
+        completions.add(greedy_completion(engine, policy.merged(), version))
         assert not learner.update(MIXED).skipped
-    assert len(set(completions)) == 4
+    assert len(completions) == 4
 
 
 def test_an_update_with_requests_on_their_way_loses_none_and_every_token_knows_its_weights(
@@ -156,12 +154,9 @@ def test_an_update_with_requests_on_their_way_loses_none_and_every_token_knows_i
     assert sorted(samples) == list(range(12))
     assert any(set(sample.tokens.versions) == {4, 5, 6} for sample in samples.values())
     for key, sample in samples.items():
-        assert (
-            len(sample.tokens.ids)
-            == len(sample.tokens.logprobs)
-            == len(sample.tokens.versions)
-            == 300
-        )
+        tokens = sample.tokens
+        lengths = {len(each) for each in (tokens.ids, tokens.logprobs, tokens.versions)}
+        assert lengths == {300}
         assert_drawn_from(sample, PROMPTS[key % 4], policies)
 
 
@@ -209,16 +204,12 @@ def test_completions_end_with_a_stop_token_or_at_the_contexts_end(engine, tied):
 
 
 def test_a_vllm_that_sleeps_while_the_policy_learns_wakes_with_its_newest_weights(engine, tied):
-    greedy = Sampling(max_new_tokens=32, greedy=True)
     engine.update(policy_of(10, tied=tied))
     for newest, versions in ((10, ()), (11, (11,)), (13, (12, 13))):
         engine.rest()
         for version in versions:
             engine.update(policy_of(version, tied=tied))
-        policy = policy_of(newest, tied=tied)
-        for prompt, (sample,) in zip(PROMPTS, engine.generate(PROMPTS, 1, greedy), strict=True):
-            assert sample.tokens.ids == generated(policy, prompt, 32)
-            assert set(sample.tokens.versions) == {newest}
+        greedy_completion(engine, policy_of(newest, tied=tied), newest)
 
 
 def test_a_killed_vllm_is_started_again_on_trained_adapters_and_nothing_is_lost(tmp_path):

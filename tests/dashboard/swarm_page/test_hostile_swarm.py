@@ -9,14 +9,15 @@ import pytest
 
 from tests.dashboard.chromium import Browser
 from tests.dashboard.hostile_texts import TEXTS
-from tests.dashboard.swarm_page.laid_out import Host, hosted
-from tests.dashboard.swarm_page.made_swarm import key, made
+from tests.dashboard.swarm_page.made_swarm import Host, hosted, key, made
 
 pytestmark = pytest.mark.browser
 
 OWN = "<meta http-equiv="
 """The page's own security policy, which is the one such element that it may have."""
 MOST_HEADER = 260
+SHOWN = "document.querySelector('.person code')?.innerText"
+NAMED = "document.querySelector('h1')?.innerText"
 
 
 @pytest.fixture
@@ -26,16 +27,11 @@ def hostile(tmp_path: Path) -> Iterator[Host]:
 
 
 def harmless(browser: Browser, host: Host) -> None:
-    """Nothing ran, was made, or was asked for, and all is where it was."""
-    assert browser.run("return window.executed ?? null") is None
+    browser.assert_harmless(host.port, own=1)
     (policy,) = browser.wrong("foreign")
     assert policy.startswith(OWN)
-    assert browser.run(
-        "return document.querySelector('meta[http-equiv]').parentElement.tagName"
-    ) == ("HEAD")
-    assert browser.wrong("overflow") == []
-    assert browser.errors() == []
-    assert browser.hosts() == {f"127.0.0.1:{host.port}"}
+    head = "return document.querySelector('meta[http-equiv]').parentElement.tagName"
+    assert browser.run(head) == "HEAD"
 
 
 @pytest.mark.parametrize("screen", ["desktop", "phone"])
@@ -44,16 +40,14 @@ def test_a_swarm_of_the_hostile_is_text_in_its_place(
 ) -> None:
     getattr(browser, screen)()
     browser.open(hostile.url, "swarm")
-    browser.until("return document.querySelectorAll('.chart canvas').length === 5")
+    browser.count(".chart canvas", 5)
     assert browser.run("return document.querySelectorAll('tbody tr').length") > 3 * len(TEXTS)
     harmless(browser, hostile)
     browser.turn("authors")
     for shown in range(100, len(TEXTS), 100):
-        browser.until("return document.querySelectorAll('tbody tr').length === arguments[0]", shown)
-        browser.run("document.querySelector('.more').click()")
-    browser.until(
-        "return document.querySelectorAll('tbody tr').length === arguments[0]", len(TEXTS)
-    )
+        browser.count("tbody tr", shown)
+        browser.click(".more")
+    browser.count("tbody tr", len(TEXTS))
     harmless(browser, hostile)
 
 
@@ -63,9 +57,7 @@ def test_the_pages_of_hostile_authors_hold(browser: Browser, hostile: Host, scre
     browser.open(hostile.url, "authors")
     for at in range(len(TEXTS)):
         browser.run("location.hash = arguments[0]", f"#/author/{key(at)}")
-        browser.until(
-            "return document.querySelector('.person code')?.innerText === arguments[0]", key(at)
-        )
+        browser.until(f"return {SHOWN} === arguments[0]", key(at))
         assert browser.wrong("overflow") == [], TEXTS[at][:200]
     harmless(browser, hostile)
 
@@ -80,9 +72,7 @@ def test_whatever_a_swarm_is_called_its_page_stays_as_it_is(
         page["swarm"]["swarm"]["name"] = f"{at} {text}"
         hostile.tell(page)
         browser.driver.refresh()
-        browser.until(
-            "return document.querySelector('h1')?.innerText.startsWith(arguments[0])", f"{at} "[:-1]
-        )
+        browser.until(f"return {NAMED}.startsWith(arguments[0])", str(at))
         assert browser.wrong("overflow") == [], text[:200]
         assert browser.run("return document.querySelector('header').offsetHeight") < MOST_HEADER
     harmless(browser, hostile)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.dashboard.chromium import THEMES, Browser
-from tests.dashboard.swarm_page.laid_out import Host, hosted
-from tests.dashboard.swarm_page.made_swarm import ADDRESS, empty, key, made
+from tests.dashboard.swarm_page.made_swarm import ADDRESS, Host, empty, hosted, key, made
 
 pytestmark = pytest.mark.browser
 
@@ -20,6 +19,8 @@ SHOWS = {
     f"author/{key(0)}": "return document.querySelectorAll('.chart canvas').length === 2",
 }
 """What each shows once it has everything."""
+JOIN = f"swarm-node join --peers {ADDRESS}"
+STATUS = "document.querySelector('.line [role=status]').innerText"
 READ = "return document.querySelector('main').innerText"
 BANNER = "return document.querySelector('.banner')?.innerText ?? null"
 LOADED = "return window.loaded ??= Math.random()"
@@ -52,41 +53,36 @@ def test_every_view_of_a_swarm_can_be_read_on_any_screen(
     for view in SHOWS:
         look(browser, host, view)
         browser.theme(theme)
-        name = view.split("/")[0]
-        for screen, turn in (("desktop", browser.desktop), ("phone", browser.phone)):
-            turn()
-            browser.until("return innerWidth === arguments[0]", 360 if screen == "phone" else 1360)
-            browser.picture(pictures / f"public-{name}-{theme}-{screen}.png")
-            assert browser.wrong("overflow") == [], (view, screen)
-            assert browser.wrong("faint") == [], (view, screen)
-            assert browser.wrong("nameless") == [], (view, screen)
-        browser.desktop()
-    assert browser.errors() == []
-    assert browser.hosts() == {f"127.0.0.1:{host.port}"}
+        name = f"public-{view.split('/')[0]}-{theme}"
+        browser.assert_readable_everywhere(
+            lambda screen, name=name: pictures / f"{name}-{screen}.png", view
+        )
+    browser.assert_quiet(host.port)
 
 
 def test_the_page_says_how_to_join_and_what_is_whose_word(browser: Browser, host: Host) -> None:
     look(browser, host)
     told = browser.run(READ)
-    assert f"swarm-node join --peers {ADDRESS}" in told
-    assert "scored every answer itself" in told
-    assert "nobody checks them" in told
-    assert "other rewards than the verifier gives" in told
+    for expected in (
+        JOIN,
+        "scored every answer itself",
+        "nobody checks them",
+        "other rewards than the verifier gives",
+    ):
+        assert expected in told
     assert browser.run("return document.title") == "Swarm · sorting together"
     assert "being loaded" not in browser.text()
 
 
-def test_the_line_is_copied_where_the_browser_gives_no_clipboard(
-    browser: Browser, host: Host
-) -> None:
+def test_the_line_is_copied_where_the_browser_gives_no_clipboard(browser: Browser, host) -> None:
     look(browser, host)
     browser.run("""
         Object.defineProperty(navigator, 'clipboard', { value: undefined });
         document.addEventListener('copy', () => { window.copied = String(getSelection()); });
     """)
     browser.driver.find_element("css selector", ".line button").click()
-    assert browser.until("return window.copied") == f"swarm-node join --peers {ADDRESS}"
-    browser.until("return document.querySelector('.line [role=status]').innerText === 'Copied.'")
+    assert browser.until("return window.copied") == JOIN
+    browser.until(f"return {STATUS} === 'Copied.'")
 
 
 def test_the_line_is_selected_where_nothing_may_be_copied(browser: Browser, host: Host) -> None:
@@ -96,10 +92,8 @@ def test_the_line_is_selected_where_nothing_may_be_copied(browser: Browser, host
         document.execCommand = () => false;
         document.querySelector('.line button').click();
     """)
-    browser.until(
-        "return /^Selected/.test(document.querySelector('.line [role=status]').innerText)"
-    )
-    assert browser.run("return String(getSelection())") == f"swarm-node join --peers {ADDRESS}"
+    browser.until(f"return /^Selected/.test({STATUS})")
+    assert browser.run("return String(getSelection())") == JOIN
 
 
 def test_what_nobody_should_paste_into_a_terminal_is_no_line_to_copy(
@@ -124,7 +118,7 @@ def test_authors_are_found_by_name_and_key_and_sorted_by_any_column(
     """
     for asked in ("NODE 7", key(7)[:10], f"12D3KooW{key(7)[:6]}"):
         browser.run(typed, asked)
-        browser.until("return document.querySelectorAll('tbody tr').length === 1")
+        browser.count("tbody tr", 1)
         assert key(7)[:8] in browser.run(FIRST)
     browser.run(typed, "nobody at all")
     browser.until("return document.querySelector('.empty')")
@@ -143,7 +137,7 @@ def test_authors_are_found_by_name_and_key_and_sorted_by_any_column(
 
 def test_an_author_has_a_page_under_an_address_of_its_own(browser: Browser, host: Host) -> None:
     look(browser, host, "authors")
-    browser.run("document.querySelector(`tbody a[href$='${arguments[0]}']`).click()", key(1))
+    browser.click("tbody a[href$='${arguments[0]}']", key(1))
     told = browser.until("return document.querySelector('.person')?.innerText")
     for expected in ("node 1", "trains at night", key(1), "0.250", "other rewards"):
         assert expected in told
@@ -172,9 +166,7 @@ def test_a_swarm_without_anybody_says_what_to_expect(browser: Browser, tmp_path:
 
 
 @pytest.mark.parametrize("points", [1, 2])
-def test_a_history_that_has_just_begun_is_drawn(
-    browser: Browser, tmp_path: Path, points: int
-) -> None:
+def test_a_history_that_has_just_begun_is_drawn(browser: Browser, tmp_path, points: int) -> None:
     with hosted(tmp_path / "www", made(points)) as host:
         look(browser, host)
         assert browser.errors() == []
@@ -216,9 +208,7 @@ def test_what_is_told_anew_arrives_without_a_reload(browser: Browser, host: Host
     assert browser.run(LOADED) == loaded
 
 
-def test_a_host_that_is_gone_for_a_while_is_told_and_asked_again(
-    browser: Browser, host: Host
-) -> None:
+def test_a_host_that_is_gone_for_a_while_is_told_and_asked_again(browser: Browser, host) -> None:
     host.tell(made(every=1))
     look(browser, host)
     host.close()
@@ -240,9 +230,8 @@ def test_a_page_that_nobody_sees_asks_for_nothing(browser: Browser, host: Host) 
     hide = "Object.defineProperty(document, 'hidden', { value: arguments[0], configurable: true });"
     turn = f"{hide} document.dispatchEvent(new Event('visibilitychange'));"
     browser.run(turn, True)
-    asked = (
-        "return performance.getEntriesByType('resource').filter((e) => /data/.test(e.name)).length"
-    )
+    entries = "performance.getEntriesByType('resource')"
+    asked = f"return {entries}.filter((e) => /data/.test(e.name)).length"
     time.sleep(1)
     before = browser.run(asked)
     time.sleep(4)
@@ -257,20 +246,15 @@ def test_two_thousand_points_and_five_hundred_authors_are_drawn_whole(
     with hosted(tmp_path / "www", made(2_000, 500)) as host:
         look(browser, host)
         browser.run("[...document.querySelectorAll('.choice button')].at(-1).click()")
-        pressed = (
-            "return document.querySelector('.choice button:last-of-type').ariaPressed === 'true'"
-        )
-        browser.until(pressed)
-        assert "Nodes by time" in browser.run(
-            "return document.querySelector('#nodes .plot').ariaLabel"
-        )
+        last = "document.querySelector('.choice button:last-of-type')"
+        browser.until(f"return {last}.ariaPressed === 'true'")
+        label = browser.run("return document.querySelector('#nodes .plot').ariaLabel")
+        assert "Nodes by time" in label
         browser.turn("authors")
         for shown in (100, 200, 300, 400):
-            browser.until(
-                "return document.querySelectorAll('tbody tr').length === arguments[0]", shown
-            )
-            browser.run("document.querySelector('.more').click()")
-        browser.until("return document.querySelectorAll('tbody tr').length === 500")
+            browser.count("tbody tr", shown)
+            browser.click(".more")
+        browser.count("tbody tr", 500)
         assert browser.run("return document.querySelector('.more')") is None
         assert browser.wrong("overflow") == []
         assert browser.errors() == []
