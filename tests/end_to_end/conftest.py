@@ -34,7 +34,7 @@ class Swarm:
         self, name: str = "seed", transport: str = run.DEFAULT_TRANSPORT
     ) -> tuple[NodeProcess, str]:
         with patch.object(run, "NodeProcess", ForkedNode):
-            process = run.start_seed(self.folder / name, ENVIRONMENT, transport)
+            process = run.start_bootstrap(self.folder / name, ENVIRONMENT, transport)
         self._stack.callback(process.close)
         return process, process.wait_for_address(PATIENCE)
 

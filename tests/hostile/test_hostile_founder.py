@@ -230,7 +230,7 @@ def test_the_founders_words_do_not_reach_the_terminal_as_they_are(
         '--set=network.listen=["/ip4/127.0.0.1/tcp/0"]',
         f"--set=network.start_timeout={START_SECONDS}",
     )
-    command = Command(folder.root, "seed", *options)
+    command = Command(folder.root, "bootstrap", *options)
     try:
         assert command.wait() == 1
         (line,) = command.err

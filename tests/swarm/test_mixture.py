@@ -30,7 +30,7 @@ shares = st.sampled_from([0.1, 0.25, 0.5, 1.0])
 configs = st.builds(
     MixtureSection,
     external=st.integers(0, 8),
-    informative=st.integers(1, 12),
+    target_groups=st.integers(1, 12),
     local=st.integers(0, 8),
     author_share=shares,
     unproven_share=shares,

@@ -52,7 +52,7 @@ def test_found_takes_an_allow_list_and_proof_of_work(terminal, node):
     ],
 )
 def test_found_refuses_impossible_values(terminal, node, args, complaint):
-    assert complaint in terminal.refuses(2, "found", "--config", "node", "--name", "s", *args)
+    assert complaint in terminal.refuses(2, "create", "--config", "node", "--name", "s", *args)
 
 
 def test_found_proposes_bounds_that_groups_of_long_answers_fit(terminal, node):

@@ -45,7 +45,7 @@ def test_every_run_folder_is_listed_with_what_is_true_of_its_node(terminal):
     Path("a/plain").mkdir()
     with works.locked():
         runs = found(terminal)
-        shown = terminal.ok("runs")
+        shown = terminal.ok("list")
     states = {"a/b/done": "stopped", "a/died": "crashed", "a/works": "running", "fresh": "new"}
     assert {path: run["state"] for path, run in runs.items()} == states
     done, fresh = runs["a/b/done"], runs["fresh"]
@@ -128,13 +128,13 @@ def test_a_run_that_says_nonsense_is_counted_as_well(terminal):
     made(terminal, "node")
     made(terminal, "odd").status.write_text("{")
     made(terminal, "strange").status.write_text("[[1, 2, 3]]")
-    assert "node" in terminal.ok("runs") and "odd" not in terminal.out
+    assert "node" in terminal.ok("list") and "odd" not in terminal.out
     assert "2 folders could not be read, such as odd" in terminal.err
 
 
 def test_nothing_found_and_no_such_folder_are_told_apart(terminal):
-    assert "no run folders" in terminal.ok("runs")
-    assert "no such folder: nowhere" in terminal.fails(2, "runs", "nowhere")
+    assert "no run folders" in terminal.ok("list")
+    assert "no such folder: nowhere" in terminal.fails(2, "list", "nowhere")
 
 
 def test_a_checkpoint_that_a_running_node_takes_away_meanwhile_is_no_error(terminal, monkeypatch):
@@ -182,7 +182,7 @@ AT = ("--config", "node")
 
 @pytest.fixture
 def met(node: RunFolder) -> list[dict[str, Any]]:
-    sam = peer("sam", seed=True, admitted=0, admitted_at=None, refused={})
+    sam = peer("sam", bootstrap=True, admitted=0, admitted_at=None, refused={})
     mallory = peer("mallory", swarm_id="cd" * 32, admitted=0, admitted_at=None)
     return meet(node, peer("anna"), sam, mallory)
 
@@ -210,7 +210,7 @@ def test_the_table_says_who_is_a_bootstrap_node_and_when_each_was_heard_and_admi
 def test_a_common_swarm_has_a_line_a_peer_in_80_columns(terminal, node, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     now = time.time()
-    sam = peer("sam", seed=True, heard=now, admitted=0, admitted_at=None, refused={})
+    sam = peer("sam", bootstrap=True, heard=now, admitted=0, admitted_at=None, refused={})
     anna = peer("anna", bytes_in=68_400, bytes_out=71_400, heard=now, admitted_at=now, refused={})
     peers = meet(node, sam, anna)
     lines = terminal.ok("peers", *AT).splitlines()

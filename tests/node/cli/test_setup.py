@@ -99,7 +99,7 @@ def test_a_seed_takes_the_same_config(terminal, node, started):
     for options in (["--peers", A, B], ["--lan"]):
         terminal.ok("bootstrap", "--config", "node", *options)
     (kind, first, *_), (_, again, *_) = started
-    assert (kind, first.network.peers, first.network.lan) == ("seed", (A, B), False)
+    assert (kind, first.network.peers, first.network.lan) == ("bootstrap", (A, B), False)
     assert again.network.lan
 
 

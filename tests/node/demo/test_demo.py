@@ -162,7 +162,7 @@ def test_a_pipe_gets_lines_and_a_terminal_a_table(tty: bool, expected: str) -> N
 
 def test_the_first_words_say_how_long_it_goes_on():
     until, limited = (opening(DemoSettings(rounds=rounds), Path("here")) for rounds in (0, 30))
-    assert until == "a swarm of 4 and a seed in here, until Ctrl-C"
+    assert until == "a swarm of 4 and a bootstrap node in here, until Ctrl-C"
     assert limited.endswith(", to round 30; with --rounds 0 it goes on until Ctrl-C")
 
 
