@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import mimetypes
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,16 @@ class Routes:
         known = int(last) if last.isascii() and last.isdecimal() and len(last) <= 16 else None
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
-        return StreamingResponse(self._feed.listen(known), media_type="text/event-stream")
+        events = self._feed.listen(known)
+        # A page asks for the rounds once the stream is open, so the feed watches the run by then.
+        first = await anext(events)
+
+        async def stream() -> AsyncIterator[bytes]:
+            yield first
+            async for event in events:
+                yield event
+
+        return StreamingResponse(stream(), media_type="text/event-stream")
 
     async def _ask(self, request: Request) -> Response:
         assert self._asking

@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from node.dashboard.access import PORT, listen
-from node.dashboard.run_view import STREAMS
+from node.dashboard.run_view import STREAMS, RunView
 from node.dashboard.server import MOST_OF_ONE
 from node.errors import NodeError
 from node.monitor.present_status import present_status
@@ -97,6 +98,20 @@ def test_a_listener_hears_of_each_round_and_of_the_end(folder):
         assert [stream.until("round")["round"] for _ in range(2)] == [31, 32]
     with closing(stream):
         assert stream.until("gone") == {}
+
+
+def test_a_listener_that_knows_of_the_stream_misses_no_round(folder, monkeypatch):
+    """A page asks for the rounds once the stream is open: none may fall between the two."""
+    begin, begun = RunView.begin, []
+
+    def slow(run, last, first):
+        time.sleep(0.2)
+        begun.append(last)
+        return begin(run, last, first)
+
+    monkeypatch.setattr(RunView, "begin", slow)
+    with served(folder.root) as site, closing(site.stream()):
+        assert begun == [None], "the stream was open before it watched the run"
 
 
 def test_a_listener_that_comes_back_hears_what_it_missed(site):
