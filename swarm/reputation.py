@@ -141,7 +141,6 @@ class Accounts:
         return standing(self.get(author), self._clock.time())
 
     def proven(self) -> frozenset[bytes]:
-        """Return every proven author."""
         now = self._clock.time()
         query = f"SELECT {_COLUMNS} FROM accounts WHERE earned>=?"
         accounts = (_account(row) for row in self._journal.read(query, (PROVEN * FULL,)))
@@ -178,7 +177,6 @@ class Accounts:
             self._store(connection, replace(account, bytes_in=received, bytes_out=sent))
 
     def admit(self, author: bytes, groups: int) -> None:
-        """Add admitted groups."""
         with self._journal.transaction() as connection:
             account = self._load(connection, author)
             admitted = account.admitted + groups
@@ -264,15 +262,9 @@ def all_accounts(read: Callable[[str], list[tuple[Any, ...]]]) -> list[Account]:
 def _account(row: tuple[Any, ...], refused: Mapping[str, int] | None = None) -> Account:
     """Convert a row of ``_COLUMNS``, which have the order of the account's fields."""
     *counts, barred, touched, earned, at, seconds, admitted_at = row
-    return replace(
-        Account(*counts),
-        barred=bool(barred),
-        touched=touched,
-        proof=Proof(earned, at),
-        seconds=seconds,
-        admitted_at=admitted_at,
-        refused=refused or {},
-    )
+    proof = Proof(earned, at)
+    values = [*counts, bool(barred), touched, proof, seconds, admitted_at, refused or {}]
+    return Account(*values)
 
 
 def read_accounts(path: Path) -> list[Account]:

@@ -15,8 +15,7 @@ from node.monitor.present_status import PROFILE_KEYS
 from protocol.identity import peer_id_of
 from protocol.manifest import Manifest
 from swarm.census.authors import Author, ClaimedProfile, Mean
-from swarm.census.buckets import columns, rewards
-from swarm.census.census import Census
+from swarm.census.census import Census, columns, rewards
 
 # Figures of the page by the names that the census has for them.
 NOW = ("nodes", "bootstrap", "estimated", "connected", "groups_offered", "relayed", "direct")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from protocol.announcement import Offer
@@ -20,20 +20,12 @@ class Mean:
     total: float = 0.0
 
     def take(self, other: Mean) -> None:
-        """Add the counts of another one."""
         self.groups += other.groups
         self.total += other.total
 
     @property
     def value(self) -> float | None:
-        """The mean, None without groups."""
         return self.total / self.groups if self.groups else None
-
-
-def take_all(into: dict[str, Mean], others: Mapping[str, Mean]) -> None:
-    """Add means to those of the same names."""
-    for name, other in others.items():
-        into.setdefault(name, Mean()).take(other)
 
 
 MAX_AUTHORS = 2_000
@@ -104,13 +96,11 @@ class Author:
         return new
 
     def verify(self, env: str, reward: float, now: float) -> None:
-        """Note a verified group."""
         self.verified += 1
         self.rewards.setdefault(env, Mean()).take(Mean(1, reward))
         self.day(now).rewards.take(Mean(1, reward))
 
     def refuse(self, reason: str, n: int) -> None:
-        """Note rejections."""
         self.refused[reason] = self.refused.get(reason, 0) + n
 
     def day(self, now: float) -> Day:
@@ -163,7 +153,6 @@ class Register:
         return self._added(key, now), True
 
     def known(self, key: str) -> Author | None:
-        """Return a known author."""
         return self._authors.get(key)
 
     def _added(self, key: str, now: float) -> Author:

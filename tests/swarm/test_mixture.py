@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from node.config.learning import MixtureSection
 from swarm.groups import Candidate, informative
-from swarm.mixture.mixture import Mixture
+from swarm.mixture.mixture import AutoSelection, Mixture, UniformSelection
 from swarm.mixture.peer_advantage import OWN, Earned
-from swarm.mixture.selection import AutoSelection, UniformSelection
 from swarm.reputation import PROMISING
 from tests.swarm.experience_parts import START, pooled
 
@@ -30,7 +29,7 @@ shares = st.sampled_from([0.1, 0.25, 0.5, 1.0])
 configs = st.builds(
     MixtureSection,
     external=st.integers(0, 8),
-    informative=st.integers(1, 12),
+    target_groups=st.integers(1, 12),
     local=st.integers(0, 8),
     author_share=shares,
     unproven_share=shares,

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.census import authors as authors_module
-from swarm.census import buckets as buckets_module
-from swarm.census import buckets as module
+from swarm.census import census as module
 from swarm.census.authors import DAYS, NOBODY, Mean, RefusalCounts
-from swarm.census.buckets import (
+from swarm.census.census import (
     DAY,
     FINE_SECONDS,
     HOUR,
@@ -147,7 +146,7 @@ def test_an_interval_holds_its_mean_and_stays_among_rewards(told: list[tuple[int
 
 
 def test_flos_many_keys_share_one_place_in_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buckets_module, "MOST_IN_AN_HOUR", 3)
+    monkeypatch.setattr(module, "MOST_IN_AN_HOUR", 3)
     lately = Lately()
     for number in range(50):
         lately.add(0, "sums", number % 2, str(number), 0.5)
