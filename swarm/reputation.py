@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import sqlite3
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -287,3 +289,27 @@ def read_accounts(path: Path) -> list[Account]:
             problem = f"has layout {version}, this program reads {VERSION}"
             raise JournalError(path, problem, remedy)
         return all_accounts(lambda query: connection.execute(query).fetchall())
+
+
+MAX_TALLIED = 4_096
+NOBODY = b""  # stands for all authors beyond MAX_TALLIED
+
+
+class RefusalCounts:
+    """Thread-safe counts of rejections by author and reason."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[bytes, str]] = Counter()
+        self._lock = threading.Lock()
+
+    def refused(self, author: bytes, reason: str, n: int) -> None:
+        """Count rejections; a callback of :meth:`Accounts.refuse`."""
+        with self._lock:
+            known = (author, reason) in self._counts or len(self._counts) < MAX_TALLIED
+            self._counts[author if known else NOBODY, reason] += n
+
+    def take(self) -> Counter[tuple[bytes, str]]:
+        """Return and reset the counts."""
+        with self._lock:
+            taken, self._counts = self._counts, Counter()
+        return taken

@@ -27,7 +27,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 from swarm.groups import Candidate
-from swarm.mixture.peer_advantage import Earned, PeersLead
+from swarm.peer_advantage import Earned, PeersLead
 from swarm.reputation import PROMISING
 
 
@@ -59,7 +59,7 @@ class Selection(ABC):
     """A rule for the peers' groups in an update (plugins: ``swarm_node.selections``).
 
     The caps and the sampling of authors before groups apply to every rule
-    (:mod:`swarm.mixture.mixture`).
+    (:mod:`swarm.mixture`).
 
     Attributes:
         Options: pydantic model of the rule's settings in ``mixture.select_options``, or None.
