@@ -39,7 +39,7 @@ from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.journal import Journal
 from swarm.member import Experience
-from swarm.mixture.mixture import Mixture
+from swarm.mixture import Mixture
 from swarm.pool import Pool
 
 

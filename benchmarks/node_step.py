@@ -35,7 +35,7 @@ from swarm.common.counters import Counters
 from swarm.groups import Origin
 from swarm.journal import Journal
 from swarm.member import Experience
-from swarm.mixture.mixture import Mixture
+from swarm.mixture import Mixture
 from swarm.pool import Pool
 from swarm.verification import Judged, JudgeRefused
 

@@ -7,6 +7,7 @@ from copy import deepcopy
 from functools import lru_cache
 
 from experiments.bases import Base
+from experiments.memory_transport import MemoryNetwork
 from experiments.settings import START, Configuration, Settings, node_config, signed_manifest
 from node.config.config import Config
 from node.config.learning import PolicySection
@@ -16,7 +17,6 @@ from node.tasks.verifier.in_process import LocalJudge
 from protocol.frame import open_frame
 from protocol.manifest import Manifest, open_manifest
 from swarm.common.clock import VirtualClock
-from swarm.transport.memory import MemoryNetwork
 
 SHARES_ALL = Rules(fill=False, discard=False)
 REMEMBERED_FRAMES = 256

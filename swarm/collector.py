@@ -110,7 +110,6 @@ class PullAllowance:
         return True
 
     def end(self, author: bytes, *, delivered: bool) -> None:
-        """Note that a pull ended."""
         self._running.remove(author)
         if delivered:
             self._served.add(author)
@@ -265,7 +264,6 @@ class Collector:
         self._raise_failure()
 
     async def close(self) -> None:
-        """Cancel every pull in progress."""
         self._closed = True
         tasks = list(self._pulling.values())
         for task in tasks:

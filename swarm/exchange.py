@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Protocol
 
@@ -29,9 +31,10 @@ from protocol.messages import (
     encode_gossip_response,
     encode_pull_response,
 )
+from protocol.profile import Profile, open_profile
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.common.fair_limits import ByteBudget, Standings
+from swarm.common.fair_limits import Backoff, ByteBudget, Standings
 from swarm.directory import Directory
 from swarm.reputation import Accounts
 from swarm.transport.transport import (
@@ -40,7 +43,9 @@ from swarm.transport.transport import (
     OPENING_SECONDS,
     RATE_GRACE_SECONDS,
     HandlerLimits,
+    PeerUnreachable,
     Refusal,
+    Refused,
     Transport,
     TransportError,
 )
@@ -155,10 +160,6 @@ class Exchange:
         except ProtocolError as error:
             raise WrongContent(f"malformed gossip ({error.code})") from error
 
-    async def fetch_manifest(self, peer: str) -> bytes:
-        """Request a peer's manifest, as :func:`fetch_manifest` does."""
-        return await fetch_manifest(self._transport, peer)
-
     async def fetch_profile(self, peer: str) -> bytes:
         """Request a peer's profile, unopened; errors as in :meth:`Transport.request`."""
         return await self._transport.request(
@@ -232,3 +233,92 @@ async def fetch_manifest(transport: Transport, peer: str) -> bytes:
         limit=MAX_MANIFEST_RESPONSE_BYTES,
         deadline=ANSWER_SECONDS + MAX_MANIFEST_RESPONSE_BYTES / MINIMUM_RATE,
     )
+
+
+MAX_PARALLEL = 4  # requests to peers
+AGAIN_SECONDS = 3600.0  # between two requests to a peer that served its profile
+KEPT_SECONDS = 24 * 3600.0  # how long a profile is shown without being served again
+MOST = 1024  # profiles kept; each takes about 2 KiB
+
+
+class Profiles:
+    """Profiles of connected members, each under its own key.
+
+    A peer that serves no profile is asked ever less often, without a penalty: most peers have none,
+    and earlier programs do not support it. An answer that is invalid, or is not the peer's own, is
+    counted (``profiles_refused``), and the peer's earlier profile is deleted.
+
+    Args:
+        ours: id of this node's swarm, 32 bytes.
+        pause: seconds before a peer without a profile is asked again; it doubles up to an hour.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        exchange: Exchange,
+        ours: bytes,
+        clock: Clock,
+        counters: Counters,
+        pause: float,
+    ) -> None:
+        self._transport = transport
+        self._exchange = exchange
+        self._ours = ours
+        self._clock = clock
+        self._counters = counters
+        longest = max(pause, AGAIN_SECONDS)
+        self._silent: Backoff[str] = Backoff(clock, first=pause, longest=longest)
+        self._served: dict[str, tuple[Profile, float]] = {}  # with its monotonic time, seconds
+
+    async def look(self, is_member: Callable[[str], bool]) -> None:
+        """Ask some connected peers for which ``is_member`` is true."""
+        due = [
+            peer
+            for peer in self._transport.peers()
+            if self._age(peer) >= AGAIN_SECONDS and not self._silent.waits(peer)
+        ]
+        await asyncio.gather(*map(self._ask, [p for p in due if is_member(p)][:MAX_PARALLEL]))
+
+    def of(self, peer: str) -> Profile | None:
+        """Return a peer's profile if served within a day, else None."""
+        return self._served[peer][0] if self._age(peer) < KEPT_SECONDS else None
+
+    def _age(self, peer: str) -> float:
+        _, at = self._served.get(peer, (None, float("-inf")))
+        return self._clock.monotonic() - at
+
+    async def _ask(self, peer: str) -> None:
+        try:
+            author, profile = open_profile(await self._exchange.fetch_profile(peer), self._ours)
+        except (PeerUnreachable, Refused) as error:
+            pause = self._silent.failed(peer)
+            logger.debug("peer %s tells no profile: %s; again after %g s", peer, error, pause)
+        except (TransportError, ProtocolError) as error:
+            self._refuse(peer, error.code, str(error))
+        else:
+            if peer_id_of(author) == peer:
+                self._remember(peer, profile)
+            else:
+                self._refuse(peer, "other_author", f"it is signed by {peer_id_of(author)}")
+
+    def _refuse(self, peer: str, reason: str, why: str) -> None:
+        self._counters.add("profiles_refused", reason=reason)
+        self._served.pop(peer, None)
+        pause = self._silent.failed(peer)
+        logger.info("the profile of %s is refused: %s; again after %g s", peer, why, pause)
+
+    def _remember(self, peer: str, profile: Profile) -> None:
+        self._silent.succeeded(peer)
+        self._served.pop(peer, None)
+        self._served[peer] = profile, self._clock.monotonic()
+        if len(self._served) <= MOST:
+            return
+        # Dropping a connected peer would only request its profile again immediately. So if all are
+        # connected, the new one has to wait.
+        connected = set(self._transport.peers())
+        forgotten = next((other for other in self._served if other not in connected), peer)
+        del self._served[forgotten]
+        if forgotten == peer:
+            self._counters.add("profiles_without_room")
+            self._silent.failed(peer)

@@ -26,10 +26,9 @@ from swarm.common.clock import Clock, within
 from swarm.common.counters import ClockWatch, Counters
 from swarm.common.fair_limits import Backoff, OwnFirst
 from swarm.directory import Density, Directory
-from swarm.exchange import Exchange
+from swarm.exchange import Exchange, Profiles, fetch_manifest
 from swarm.journal import Journal, JournalError
 from swarm.pool import Pool
-from swarm.profiles import Profiles
 from swarm.publisher import Outbox, Publisher
 from swarm.reputation import Accounts, RefusalHeard
 from swarm.transport.transport import Reach, Timing, Transport, TransportError, Way
@@ -56,13 +55,11 @@ class Acquaintance:
     def __init__(
         self,
         transport: Transport,
-        exchange: Exchange,
         ours: bytes,
         clock: Clock,
         pause: float,
     ) -> None:
         self._transport = transport
-        self._exchange = exchange
         self._ours = ours
         self._silent: Backoff[str] = Backoff(clock, first=pause, longest=64 * pause)
         self._swarms: dict[str, bytes] = {}
@@ -84,7 +81,7 @@ class Acquaintance:
 
     async def _ask(self, peer: str) -> None:
         try:
-            found = swarm_id(await self._exchange.fetch_manifest(peer))
+            found = swarm_id(await fetch_manifest(self._transport, peer))
         except (TransportError, ProtocolError) as error:
             pause = self._silent.failed(peer)
             logger.debug("asking %s for its swarm: %s; again after %g s", peer, error, pause)
@@ -204,7 +201,7 @@ class Member:
         self._watch = ClockWatch(clock, counters)
         pause = directory.manifest.epoch_seconds
         ours = directory.swarm_id
-        self._acquaintance = Acquaintance(transport, exchange, ours, clock, pause)
+        self._acquaintance = Acquaintance(transport, ours, clock, pause)
         self._profiles = Profiles(transport, exchange, ours, clock, counters, pause)
 
     @property

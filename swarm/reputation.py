@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import sqlite3
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -141,7 +143,6 @@ class Accounts:
         return standing(self.get(author), self._clock.time())
 
     def proven(self) -> frozenset[bytes]:
-        """Return every proven author."""
         now = self._clock.time()
         query = f"SELECT {_COLUMNS} FROM accounts WHERE earned>=?"
         accounts = (_account(row) for row in self._journal.read(query, (PROVEN * FULL,)))
@@ -178,7 +179,6 @@ class Accounts:
             self._store(connection, replace(account, bytes_in=received, bytes_out=sent))
 
     def admit(self, author: bytes, groups: int) -> None:
-        """Add admitted groups."""
         with self._journal.transaction() as connection:
             account = self._load(connection, author)
             admitted = account.admitted + groups
@@ -264,15 +264,9 @@ def all_accounts(read: Callable[[str], list[tuple[Any, ...]]]) -> list[Account]:
 def _account(row: tuple[Any, ...], refused: Mapping[str, int] | None = None) -> Account:
     """Convert a row of ``_COLUMNS``, which have the order of the account's fields."""
     *counts, barred, touched, earned, at, seconds, admitted_at = row
-    return replace(
-        Account(*counts),
-        barred=bool(barred),
-        touched=touched,
-        proof=Proof(earned, at),
-        seconds=seconds,
-        admitted_at=admitted_at,
-        refused=refused or {},
-    )
+    proof = Proof(earned, at)
+    values = [*counts, bool(barred), touched, proof, seconds, admitted_at, refused or {}]
+    return Account(*values)
 
 
 def read_accounts(path: Path) -> list[Account]:
@@ -295,3 +289,27 @@ def read_accounts(path: Path) -> list[Account]:
             problem = f"has layout {version}, this program reads {VERSION}"
             raise JournalError(path, problem, remedy)
         return all_accounts(lambda query: connection.execute(query).fetchall())
+
+
+MAX_TALLIED = 4_096
+NOBODY = b""  # stands for all authors beyond MAX_TALLIED
+
+
+class RefusalCounts:
+    """Thread-safe counts of rejections by author and reason."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[bytes, str]] = Counter()
+        self._lock = threading.Lock()
+
+    def refused(self, author: bytes, reason: str, n: int) -> None:
+        """Count rejections; a callback of :meth:`Accounts.refuse`."""
+        with self._lock:
+            known = (author, reason) in self._counts or len(self._counts) < MAX_TALLIED
+            self._counts[author if known else NOBODY, reason] += n
+
+    def take(self) -> Counter[tuple[bytes, str]]:
+        """Return and reset the counts."""
+        with self._lock:
+            taken, self._counts = self._counts, Counter()
+        return taken

@@ -64,7 +64,6 @@ class VerificationBudget:
         return left if left >= LEAST_SECONDS else 0.0
 
     def spent(self, author: bytes) -> float:
-        """Return the seconds charged to the author in this time slot."""
         return self._spent.get(author, 0.0)
 
     def charge(self, author: bytes, seconds: float, *, proven: bool) -> None:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 from swarm.groups import Candidate
-from swarm.mixture.selection import AutoSelection
+from swarm.mixture import AutoSelection
 
 
 class Undecided(AutoSelection):

@@ -146,7 +146,7 @@ CORRECTIONS = _registry(
 SELECTIONS = _registry(
     "mixture.select",
     "selections",
-    "swarm.mixture.selection:Selection",
+    "swarm.mixture:Selection",
     auto="AutoSelection",
     uniform="UniformSelection",
 )

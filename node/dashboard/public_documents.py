@@ -14,9 +14,7 @@ from node.dashboard.rounds import plain
 from node.monitor.present_status import PROFILE_KEYS
 from protocol.identity import peer_id_of
 from protocol.manifest import Manifest
-from swarm.census.authors import Author, ClaimedProfile, Mean
-from swarm.census.buckets import columns, rewards
-from swarm.census.census import Census
+from swarm.census import Author, Census, ClaimedProfile, Mean, columns, rewards
 
 # Figures of the page by the names that the census has for them.
 NOW = ("nodes", "bootstrap", "estimated", "connected", "groups_offered", "relayed", "direct")

@@ -26,7 +26,7 @@ from node.dashboard.server import BoundedConnection, Serving
 from node.errors import NodeError
 from node.storage.atomic_files import replacing, write_atomic, write_error
 from node.storage.run_folder import RunFolder
-from swarm.census.census import CensusState
+from swarm.census import CensusState
 from swarm.common.counters import Counters
 
 LEAST_PACKED = 512  # minimum bytes of a file that is compressed

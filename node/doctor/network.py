@@ -31,7 +31,7 @@ from protocol.messages import (
 from swarm.common.counters import Counters
 from swarm.common.util import counted
 from swarm.exchange import fetch_manifest
-from swarm.lan.multicast import Multicast, MulticastUnavailable, Sighting, networks
+from swarm.lan import Multicast, MulticastUnavailable, Sighting, networks
 from swarm.transport.transport import (
     ClockSkew,
     Reach,

@@ -56,7 +56,7 @@ class RoundRecord:
         mean_length: tokens per completion.
         truncated: fraction of completions truncated by the length cap, 0 to 1.
         seconds: time by phase (:data:`PHASES`), and ``total``.
-        lead: peer reward advantage, as in :class:`swarm.mixture.peer_advantage.PeersLead`.
+        lead: peer reward advantage, as in :class:`swarm.peer_advantage.PeersLead`.
         loss, entropy, grad_norm, largest_share, groups_bounded, clip_fraction, masked_fraction,
             ratio_low, ratio_median, ratio_high, ratio_max, engine_gap, learning_rate: of the
             update, as in :class:`node.learner.update_stats.UpdateStats`; all ``None`` without an

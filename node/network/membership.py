@@ -29,7 +29,7 @@ from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.common.util import version
 from swarm.groups import Origin
-from swarm.lan.discovery import Discovery
+from swarm.lan import Discovery
 from swarm.member import Experience, Member, MemberStatus, assemble
 from swarm.reputation import Accounts
 from swarm.transport.transport import Transport

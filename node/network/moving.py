@@ -13,7 +13,7 @@ from protocol.errors import OtherVersion
 from protocol.manifest import swarm_id
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.lan.discovery import Discovery
+from swarm.lan import Discovery
 from swarm.transport.transport import Transport
 
 OPTION = "--swarm"

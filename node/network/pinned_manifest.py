@@ -16,8 +16,7 @@ from protocol.errors import OtherVersion, ProtocolError
 from protocol.identity import Identity
 from protocol.manifest import Manifest, open_manifest, swarm_id
 from swarm.exchange import fetch_manifest
-from swarm.lan.discovery import Discovery
-from swarm.lan.multicast import MulticastUnavailable, Sighting
+from swarm.lan import Discovery, MulticastUnavailable, Sighting
 from swarm.transport.transport import Transport, TransportError
 
 log = logging.getLogger(__name__)

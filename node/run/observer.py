@@ -15,14 +15,14 @@ from node.dashboard.public_documents import Observed, data, dialled, documents, 
 from node.dashboard.public_server import PageServer, PageWriter, read_census, write_census
 from node.network.membership import Membership
 from node.storage.run_folder import RunFolder
-from swarm.census.authors import RefusalCounts
-from swarm.census.census import Census
+from swarm.census import Census
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.common.util import version
 from swarm.journal import Journal
 from swarm.member import Experience
 from swarm.pool import Pool
+from swarm.reputation import RefusalCounts
 
 log = logging.getLogger(__name__)
 

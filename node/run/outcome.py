@@ -27,7 +27,7 @@ class Outcome:
     external_wanted: int  # peer groups that the update had room for
     trained: int = 0  # groups in the update, local and peer
     proven: frozenset[bytes] = frozenset()  # authors with reputation at the choice of groups
-    lead: float | None = None  # see :class:`swarm.mixture.peer_advantage.PeersLead`
+    lead: float | None = None  # see :class:`swarm.peer_advantage.PeersLead`
     emptied: tuple[PooledGroup, ...] = ()  # chosen, but nothing was left to learn from
     scripted_tokens: int = 0  # generated along the trajectories of peers
 

@@ -46,7 +46,7 @@ from swarm.common.counters import Counters
 from swarm.groups import Origin
 from swarm.journal import Journal, JournalError
 from swarm.member import Experience
-from swarm.mixture.peer_advantage import PeersLead
+from swarm.peer_advantage import PeersLead
 from swarm.pool import Pool
 
 log = logging.getLogger(__name__)

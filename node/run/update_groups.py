@@ -39,8 +39,8 @@ from swarm.common.util import counted
 from swarm.groups import GroupKey, Origin, PooledGroup, informative
 from swarm.journal import Journal
 from swarm.member import Experience
-from swarm.mixture.mixture import Mixture
-from swarm.mixture.peer_advantage import OWN, Earned, PeersLead
+from swarm.mixture import Mixture
+from swarm.peer_advantage import OWN, Earned, PeersLead
 
 Left = tuple[PooledGroup, TrainingGroup]  # a peer group, and what is learned from it
 

@@ -57,7 +57,6 @@ class Standings:
         self._remembered: dict[bytes, tuple[float, float]] = {}
 
     def use(self, standing: Standing) -> None:
-        """Set the source of reputations."""
         self._ask = standing
         self._remembered.clear()
 
@@ -137,7 +136,6 @@ class Bounded(Generic[K, V]):
         return iter(self._values)
 
     def get(self, key: K) -> V | None:
-        """Return the value of a key, or None."""
         return self._values.get(key)
 
     def rank(self, key: K) -> float:
@@ -145,7 +143,6 @@ class Bounded(Generic[K, V]):
         return self._ranks[key]
 
     def values(self) -> list[V]:
-        """Return all values."""
         return list(self._values.values())
 
     def put(self, key: K, value: V) -> K | None:
@@ -163,7 +160,6 @@ class Bounded(Generic[K, V]):
         return worst
 
     def pop(self, key: K) -> V | None:
-        """Remove a key and return its value."""
         self._ranks.pop(key, None)
         return self._values.pop(key, None)
 
@@ -301,9 +297,7 @@ class Backoff(Generic[K]):
         return pause
 
     def succeeded(self, key: K) -> None:
-        """Forget a key's failures."""
         self._failures.pop(key, None)
 
     def waits(self, key: K) -> bool:
-        """Return whether the key is in a pause."""
         return key in self._failures and self._failures[key][1] > self._clock.monotonic()

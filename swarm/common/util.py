@@ -32,7 +32,6 @@ class BackgroundTasks:
         return task
 
     def cancel(self) -> None:
-        """Cancel all tasks."""
         for task in self._running:
             task.cancel()
 
@@ -57,7 +56,6 @@ class Wakeup:
         self._listening: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
     def set(self) -> None:
-        """Set the listener's event."""
         # The lock ensures that no loop is called after its listener ended and the loop was closed.
         with self._lock:
             if self._listening is not None:

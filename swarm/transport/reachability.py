@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from random import sample
 
@@ -58,14 +58,6 @@ DIRECT_SECONDS = 600.0  # between two checks: a router's address changes, a port
 Ask = Callable[[str, bytes], Awaitable[bytes]]  # (peer id, request) -> dial-back answer
 
 
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """The last dial-back answers, and the ids of answering peers that relay."""
-
-    answers: tuple[DialledBack, ...] = ()
-    relays: tuple[str, ...] = ()
-
-
 class Reachability:
     """Monitor of one node's ``reach``; in the role "private" the node uses relays.
 
@@ -80,7 +72,8 @@ class Reachability:
         self._supervisor = supervisor
         self._ask = ask
         self._counters = counters
-        self._tried = Tried()
+        self._answers: tuple[DialledBack, ...] = ()  # of the last dial-backs
+        self._relaying: tuple[str, ...] = ()  # ids of the answering peers that relay
         self._failed_before = False
         self._fruitless = 0
 
@@ -118,8 +111,8 @@ class Reachability:
             peer: answer for peer, answer in zip(chosen, found, strict=True) if answer is not None
         }
         if answers:
-            relays = tuple(peer for peer, answer in answers.items() if answer.relays)
-            self._tried = Tried(tuple(answers.values()), relays)
+            self._answers = tuple(answers.values())
+            self._relaying = tuple(peer for peer, answer in answers.items() if answer.relays)
         self._fruitless = 0 if answers else self._fruitless + 1
         return bool(answers)
 
@@ -135,7 +128,7 @@ class Reachability:
     def _decide(self, lost: bool) -> bool:
         # Returns whether the node restarts in another role.
         supervisor, settings = self._supervisor, self._supervisor.settings
-        if dialled(self._tried.answers):
+        if dialled(self._answers):
             self._failed_before = False
             if settings.client:
                 supervisor.become("public", (), "peers can dial this node now")
@@ -145,7 +138,7 @@ class Reachability:
         if self.reach.way == "direct" and not self._failed_before:
             self._failed_before = True  # try again: the fault may be the peers'
             return False
-        relays = self._addresses_of(self._tried.relays)
+        relays = self._addresses_of(self._relaying)
         if relays and (lost or not settings.client or not settings.relays):
             cause = self._described("unreachable").cause
             supervisor.become("private", relays, f"{cause}; taking relays")
@@ -164,7 +157,7 @@ class Reachability:
     def _note(self) -> None:
         links = links_of(self._supervisor.connected)
         way = self.reach.way
-        if self._supervisor.settings.client or (way != "direct" and self._tried.answers):
+        if self._supervisor.settings.client or (way != "direct" and self._answers):
             relayed = any(map(is_relayed, self._supervisor.node.addresses))
             way = "relayed" if relayed else "unreachable"
         if way != self.reach.way:
@@ -179,7 +172,7 @@ class Reachability:
 
     def _described(self, way: Way) -> Reach:
         through = {a.split("/p2p/")[1] for a in self._supervisor.node.addresses if is_relayed(a)}
-        hosts = [answer.host for answer in self._tried.answers]
+        hosts = [answer.host for answer in self._answers]
         return describe_reach(way, self._ports(), hosts, len(through))
 
     def _ports(self) -> tuple[int, ...]:

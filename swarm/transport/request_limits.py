@@ -58,10 +58,6 @@ class RequestSlots:
     def __len__(self) -> int:
         return len(self._places)
 
-    def held_by(self, peer: str) -> int:
-        """Return the number of slots of one peer."""
-        return self._held[peer]
-
     def take(self, peer: str) -> RequestSlot | None:
         """Take a slot for an incoming request of ``peer``; return None if there is none."""
         if self._held[peer] >= self._each:
@@ -78,10 +74,6 @@ class RequestSlots:
         self._places[place] = None
         self._held[peer] += 1
         return place
-
-    def work(self, place: RequestSlot) -> None:
-        """Note that the request is complete and this node prepares the answer."""
-        place.waiting = False
 
     def hand_over(self, place: RequestSlot, size: int) -> None:
         """Note that an answer of ``size`` bytes is ready for the peer to take."""
@@ -182,7 +174,6 @@ class PeerLimits:
             logger.info("peer %s lets this node wait and is refused for %g s", peer, pause)
 
     def kept_time(self, peer: str) -> None:
-        """Record that a peer was in time."""
         self._patience.succeeded(peer)
 
     def refused(self, peer: str) -> None:
@@ -242,8 +233,8 @@ class Service:
             self._places.release(place)
 
     def asked(self, place: RequestSlot) -> None:
-        """Note that a request is complete."""
-        self._places.work(place)
+        """Note that a request is complete and this node prepares the answer."""
+        place.waiting = False
 
     def answered(self, place: RequestSlot, size: int) -> None:
         """Note that an answer of ``size`` bytes is on its way."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from struct import Struct
-from typing import Protocol
 
 from swarm.transport.request_limits import Service
 from swarm.transport.transport import (
@@ -28,25 +27,17 @@ LONGEST_VARINT = 5
 REQUEST_SECONDS = 1.5  # for a complete request, at most 64 bytes: one distant round trip
 
 
-class Framing(Protocol):
-    """Encoding of message lengths on a byte stream."""
-
-    def head(self, size: int) -> bytes:
-        """Return the length prefix of a message of ``size`` bytes."""
-
-    async def size(self, reader: asyncio.StreamReader) -> int:
-        """Read the next length; raise ``IncompleteReadError`` or ``ValueError``."""
-
-
 class U32:
     """Lengths of four bytes, big-endian, for the streams of this protocol."""
 
     _length = Struct(">I")
 
     def head(self, size: int) -> bytes:
+        """Return the length prefix of a message of ``size`` bytes."""
         return self._length.pack(size)
 
     async def size(self, reader: asyncio.StreamReader) -> int:
+        """Read the next length; raise ``IncompleteReadError`` or ``ValueError``."""
         (size,) = self._length.unpack(await reader.readexactly(self._length.size))
         return int(size)
 
@@ -84,6 +75,7 @@ def varint(value: int) -> bytes:
 
 
 LENGTH_U32, LENGTH_VARINT = U32(), Varint()
+Framing = U32 | Varint
 
 
 async def ask(

@@ -109,7 +109,6 @@ class Supervisor:
             await node.stop()
 
     async def connect(self, address: str) -> str:
-        """Dial a full address; return the id or raise ``PeerUnreachable``, ``ClockSkew``."""
         asked = self._clock.time()
         try:
             async with asyncio.timeout(DIAL_SECONDS):

@@ -1,8 +1,7 @@
 """The transport interface: signed records for all peers, requests to single peers.
 
-It is implemented in :mod:`swarm.transport.hivemind.transport` over p2p daemons, in
-:mod:`swarm.transport.libp2p.node` without one, and in :mod:`swarm.transport.memory` inside one
-process on a virtual clock.
+It is implemented in :mod:`swarm.transport.hivemind.transport` over p2p daemons and in
+:mod:`swarm.transport.libp2p.node` without one.
 """
 
 from __future__ import annotations

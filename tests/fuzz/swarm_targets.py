@@ -25,7 +25,7 @@ from swarm.directory import Directory
 from swarm.exchange import Exchange
 from swarm.groups import pack_pooled, unpack_pooled
 from swarm.journal import Journal
-from swarm.lan.multicast import SERVICE, BadSighting, sightings_of, text_of
+from swarm.lan import SERVICE, BadSighting, sightings_of, text_of
 from swarm.reputation import Accounts
 from swarm.transport.libp2p import relays
 from swarm.transport.libp2p.calls import (

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from swarm.mixture.peer_advantage import KEPT, OWN, Earned, PeersLead
+from swarm.peer_advantage import KEPT, OWN, Earned, PeersLead
 
 AUTHORS = [bytes([number]) * 32 for number in range(1, 9)]
 ALL = frozenset(AUTHORS)

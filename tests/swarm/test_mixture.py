@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from node.config.learning import MixtureSection
 from swarm.groups import Candidate, informative
-from swarm.mixture.mixture import Mixture
-from swarm.mixture.peer_advantage import OWN, Earned
-from swarm.mixture.selection import AutoSelection, UniformSelection
+from swarm.mixture import AutoSelection, Mixture, UniformSelection
+from swarm.peer_advantage import OWN, Earned
 from swarm.reputation import PROMISING
 from tests.swarm.experience_parts import START, pooled
 

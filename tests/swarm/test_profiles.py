@@ -13,7 +13,7 @@ from protocol.codec import encode
 from protocol.manifest import sign_manifest, swarm_id
 from protocol.messages import MANIFEST_STREAM, PROFILE_STREAM
 from protocol.profile import Profile, sign_profile
-from swarm.profiles import AGAIN_SECONDS, KEPT_SECONDS, Profiles
+from swarm.exchange import AGAIN_SECONDS, KEPT_SECONDS, Profiles
 from swarm.transport.transport import HandlerLimits, Refusal
 from tests.swarm.network_parts import (
     EPOCH_SECONDS,
@@ -219,7 +219,7 @@ async def test_what_one_told_who_is_gone_is_shown_for_a_day_and_no_longer(swarm,
 
 
 async def test_of_a_flood_of_profiles_few_are_kept_and_those_connected_longest(swarm, monkeypatch):
-    monkeypatch.setattr("swarm.profiles.MOST", 4)
+    monkeypatch.setattr("swarm.exchange.MOST", 4)
     anna = await swarm.join("anna")
     profiles = Profiles(
         anna.transport, anna.exchange, SWARM, swarm.clock, anna.counters, EPOCH_SECONDS

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from secrets import token_bytes
 from typing import Any
 
@@ -26,33 +25,29 @@ from swarm.transport.transport import is_relayed
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Kinds:
-    """The hivemind classes and constants that this file uses."""
-
-    request: type[Any]  # FindRequest
-    dictionary: type[Any]  # DictionaryDHTValue
-    found_dictionary: int  # type of a result with a dictionary
-
-
 class HivemindDHT:
-    """One node's DHT access: hivemind's ``DHTNode``, with records checked by ``gate``."""
+    """One node's DHT access: hivemind's ``DHTNode``, with records checked by ``gate``.
 
-    def __init__(self, dht: Any, kinds: Kinds, gate: RecordGate, counters: Counters) -> None:
+    ``messages`` is hivemind's module ``dht_pb2``, ``dictionary`` its ``DictionaryDHTValue``.
+    """
+
+    def __init__(
+        self, dht: Any, messages: Any, dictionary: type[Any], gate: RecordGate, counters: Counters
+    ) -> None:
         self._dht = dht
         self._protocol = dht.protocol
-        self._kinds = kinds
+        self._messages = messages
+        self._dictionary = dictionary
         self._gate = gate
         self._counters = counters
 
     async def find_neighbours(self) -> None:
-        """Fill the routing table with the nodes nearest to this one."""
         await self._nearest(self._dht.node_id)
 
     async def read(self, key: str) -> dict[bytes, bytes]:
         """Return each author's latest record under ``key`` from all nodes near it."""
         key_id = self._node_of(dht_key_of(key))
-        merged = self._kinds.dictionary()
+        merged = self._dictionary()
 
         def take(records: Any) -> None:
             for subkey, (value, expiry) in records.items():
@@ -107,7 +102,7 @@ class HivemindDHT:
         # Returns the peer's node id (None for a client) and its neighbors; None without a valid
         # answer.
         protocol, node = self._protocol, None
-        request = self._kinds.request(keys=[key_id.to_bytes()], peer=protocol.node_info)
+        request = self._messages.FindRequest(keys=[key_id.to_bytes()], peer=protocol.node_info)
         try:
             async with protocol.rpc_semaphore:
                 stub = protocol.get_stub(peer)
@@ -119,7 +114,7 @@ class HivemindDHT:
         try:
             (result,) = response.results
             named = self._named(result)
-            if result.type == self._kinds.found_dictionary:
+            if result.type == self._messages.FOUND_DICTIONARY:
                 take(self._records(key_id, result.value))
             if response.peer.node_id:
                 node = self._node_of(response.peer.node_id)
@@ -141,7 +136,7 @@ class HivemindDHT:
 
     def _records(self, key_id: Any, packed: bytes) -> Any:
         found = self._protocol.serializer.loads(packed)
-        if not isinstance(found, self._kinds.dictionary):
+        if not isinstance(found, self._dictionary):
             raise ValueError("a value without subkeys")
         self._gate.prune(key_id.to_bytes(), found)
         return found
@@ -309,11 +304,9 @@ class BoundedStorage:
         return True
 
     def get(self, key: Any) -> Any:
-        """Return the dictionary under ``key`` with its expiry, or None."""
         return self._storage.get(key)
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """Return all keys with their dictionaries."""
         return iter(self._storage.items())
 
     def _draw(self, key: Any, subkey: bytes) -> bool:

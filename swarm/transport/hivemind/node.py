@@ -18,7 +18,6 @@ from swarm.common.counters import Counters
 from swarm.transport.hivemind.dht import (
     BoundedStorage,
     HivemindDHT,
-    Kinds,
     OneIdEach,
     be_client,
     by_peer,
@@ -145,12 +144,15 @@ class HivemindNode:
     def __init__(
         self, p2p: Any, dht: Any, gate: RecordGate, visible: tuple[str, ...], counters: Counters
     ) -> None:
+        from hivemind.dht.storage import DictionaryDHTValue
+        from hivemind.proto import dht_pb2
+
         self.p2p = p2p
         self.dht = dht
         self.gate = gate
         self.addresses = visible
         self.peer_id = str(p2p.peer_id)
-        self._table = HivemindDHT(dht, _kinds(), gate, counters)
+        self._table = HivemindDHT(dht, dht_pb2, DictionaryDHTValue, gate, counters)
         self._reasons = DialReasons()
 
     @classmethod
@@ -385,10 +387,3 @@ async def _shut_down(p2p: Any) -> None:
     for address in (p2p._daemon_listen_maddr, p2p._client_listen_maddr):
         with suppress(FileNotFoundError):
             Path(address["unix"]).unlink()
-
-
-def _kinds() -> Kinds:
-    from hivemind.dht.storage import DictionaryDHTValue
-    from hivemind.proto import dht_pb2
-
-    return Kinds(dht_pb2.FindRequest, DictionaryDHTValue, dht_pb2.FOUND_DICTIONARY)

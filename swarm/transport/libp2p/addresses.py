@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import psutil
 
@@ -42,10 +42,6 @@ class HostPort:
     def source(self) -> str:
         """What connections from here have in common: their relay, or their host."""
         return self.relay or self.host
-
-    def of_relay(self) -> HostPort:
-        """Return the relay's own address."""
-        return replace(self, relay="")
 
     def __str__(self) -> str:
         through = f"/p2p/{self.relay}{CIRCUIT}" if self.relay else ""

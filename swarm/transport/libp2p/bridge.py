@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from swarm.transport.libp2p.stack import Stream, agreed
 from swarm.transport.transport import PeerUnreachable
@@ -52,7 +52,6 @@ class TrioThread:
         await self._started
 
     def end(self) -> None:
-        """Cancel all tasks on the thread."""
         assert self.nursery is not None, "start comes first"
         self.post(self.nursery.cancel_scope.cancel)
 
@@ -90,7 +89,6 @@ class TrioThread:
             self._token.run_sync_soon(work, *args)
 
     def stand_still(self, seconds: float) -> None:
-        """Block the thread for a while."""
         self.post(time.sleep, seconds)
 
     def post_back(self, work: Callable[..., object], *args: Any) -> None:
@@ -146,18 +144,6 @@ def _settle(future: asyncio.Future[Any], value: Any, error: Exception | None) ->
         future.set_exception(error)
 
 
-class Carried(Protocol):
-    """The methods of :class:`swarm.transport.libp2p.stack.Stream` that a pipe needs."""
-
-    async def read(self, most: int) -> bytes: ...
-
-    async def write(self, data: bytes) -> None: ...
-
-    async def close(self) -> None: ...
-
-    async def reset(self) -> None: ...
-
-
 class Pipe:
     """Trio's side: :meth:`run` runs on trio's thread, other methods by posting."""
 
@@ -171,12 +157,10 @@ class Pipe:
         self._wake: trio.Event | None = None
 
     def attach(self, bridge: Bridge) -> None:
-        """Set the receiver of incoming bytes."""
         self._bridge = bridge
         self._stir()
 
     def send(self, data: bytes) -> None:
-        """Queue bytes to be sent."""
         self._chunks.append(data)
         self._stir()
 
@@ -195,7 +179,7 @@ class Pipe:
         self._aborted = True
         self._stir()
 
-    async def run(self, stream: Carried, begun: bytes) -> None:
+    async def run(self, stream: Stream | Proposed, begun: bytes) -> None:
         """Carry bytes both ways until both sides end; ``begun`` is already read."""
         import trio
 
@@ -218,7 +202,7 @@ class Pipe:
                     await stream.reset()
             self._report_lost(None)
 
-    async def _send_all(self, stream: Carried) -> None:
+    async def _send_all(self, stream: Stream | Proposed) -> None:
         while True:
             await self._until(lambda: self._chunks or self._finished)
             if not self._chunks:
@@ -229,7 +213,7 @@ class Pipe:
                 self._thread.post_back(self._bridge.sent, len(data))
         await stream.close()
 
-    async def _receive(self, stream: Carried, begun: bytes, ended: trio.Event) -> None:
+    async def _receive(self, stream: Stream | Proposed, begun: bytes, ended: trio.Event) -> None:
         await self._until(lambda: self._bridge is not None)
         bridge = self._bridge
         assert bridge is not None
@@ -298,14 +282,12 @@ class Bridge(asyncio.Transport):
             self._thread.post(self._pipe.taken, len(data))
 
     def sent(self, count: int) -> None:
-        """Note that bytes have been sent."""
         self._unsent -= count
         if self._full and self._unsent <= self._high:
             self._full = False
             self._protocol.resume_writing()
 
     def lost(self, error: Exception | None) -> None:
-        """Note that the stream has ended."""
         if not self._gone:
             self._gone = self._closing = True
             self._protocol.connection_lost(error)

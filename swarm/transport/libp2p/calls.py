@@ -60,12 +60,10 @@ def open_call(data: bytes) -> tuple[bytes, bytes]:
 
 
 def pack_answer(call_id: bytes, response: bytes) -> bytes:
-    """Encode the response to a call."""
     return encode({1: call_id, 4: encode({1: response})})
 
 
 def pack_error(call_id: bytes, reason: str) -> bytes:
-    """Encode an error response to a call."""
     return encode({1: call_id, 4: encode({2: reason.encode()[:_ERROR_BYTES]})})
 
 
@@ -94,7 +92,6 @@ def node_of(fields: Fields, number: int) -> bytes | None:
 
 
 def pack_results(results: Sequence[Result], node_id: bytes) -> bytes:
-    """Encode the response to a find."""
     return encode({2: [_pack_result(result) for result in results], 3: pack_node(node_id)})
 
 
@@ -107,7 +104,6 @@ def open_results(fields: Fields, keys: int, most: int) -> list[Result]:
 
 
 def pack_store(records: Sequence[Stored], node_id: bytes) -> bytes:
-    """Encode the request of a store."""
     lists: Mapping[int, Field | Sequence[Field]] = {
         2: [record.key for record in records],
         3: [record.subkey for record in records],
@@ -130,7 +126,6 @@ def open_store(fields: Fields) -> list[Stored]:
 
 
 def pack_stored(stored: Sequence[bool], node_id: bytes) -> bytes:
-    """Encode the response to a store."""
     return encode({2: list(stored), 3: pack_node(node_id)})
 
 
@@ -204,11 +199,9 @@ class Dictionary:
         return max((entry.expiration_time for entry in self._entries.values()), default=-math.inf)
 
     def get(self, subkey: bytes) -> StoredValue | None:
-        """Return the entry under a subkey."""
         return self._entries.get(subkey)
 
     def items(self) -> ItemsView[bytes, StoredValue]:
-        """Return all subkeys with their entries."""
         return self._entries.items()
 
     @contextmanager

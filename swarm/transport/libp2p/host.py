@@ -18,7 +18,6 @@ from swarm.common.counters import Counters
 from swarm.transport.libp2p.addresses import HostPort
 from swarm.transport.libp2p.bridge import (
     NEGOTIATION_SECONDS,
-    Carried,
     Pipe,
     Proposed,
     Source,
@@ -86,11 +85,9 @@ class Connections:
         return next(reversed(direct or held), None)
 
     def add(self, connection: Connection) -> None:
-        """Add a connection that can carry streams."""
         self._held.setdefault(connection.muxed.peer, []).append(connection)
 
     def remove(self, connection: Connection) -> None:
-        """Remove a connection, if present."""
         peer = connection.muxed.peer
         held = [each for each in self._held.pop(peer, ()) if each is not connection]
         if held:
@@ -178,7 +175,6 @@ class Host:
         self.on_connection: Callable[[str], object] = lambda peer: None
 
     def speak(self, protocol: str) -> None:
-        """Accept streams of a protocol."""
         self._spoken.add(protocol)
 
     async def listen(self, host: str, port: int) -> int:
@@ -191,7 +187,6 @@ class Host:
         return int(listener.socket.getsockname()[1])
 
     async def connected(self) -> dict[str, tuple[HostPort, ...]]:
-        """Return the remote ends of all connections, by peer id."""
         return self._connections.places()
 
     async def spoken(self) -> tuple[str, ...]:
@@ -249,7 +244,6 @@ class Host:
         )
 
     async def disconnect(self, peer: str) -> None:
-        """Close all connections with a peer."""
         for connection in self._connections.of(peer):
             await connection.muxed.close()
 
@@ -261,7 +255,7 @@ class Host:
 
     async def _wire(self, peer: str, place: HostPort) -> Wire | Circuit:
         if place.relay:
-            await self.dial(place.relay, place.of_relay())
+            await self.dial(place.relay, replace(place, relay=""))
             return await connected(self._best(place.relay).muxed, peer)
         tcp = await reach(place)
         keep_alive(tcp)
@@ -369,7 +363,7 @@ class Host:
         self._thread.post_back(self._incoming, peer, protocol, pipe)
         await self._carry(stream, pipe, source.rest)
 
-    async def _carry(self, stream: Carried, pipe: Pipe, begun: bytes) -> None:
+    async def _carry(self, stream: Stream | Proposed, pipe: Pipe, begun: bytes) -> None:
         try:
             await pipe.run(stream, begun)
         except Exception:

@@ -77,7 +77,6 @@ class Book:
         return tuple(known)
 
     def answered(self, peer: str, address: str) -> None:
-        """Note an address that answered."""
         self._note(peer, [address, *self.of(peer)])
 
     def claimed(self, peer: str, addresses: Iterable[str]) -> None:
@@ -128,7 +127,6 @@ def listening_at(message: bytes, text: Callable[[bytes], str | None], most: int)
 
 
 def question(peer: bytes) -> bytes:
-    """Encode a FIND_NODE request for a peer."""
     return encode({_TYPE: _FIND_NODE, _KEY: peer})
 
 
@@ -175,7 +173,6 @@ class Introductions:
         host.on_connection = lambda peer: self.tasks.spawn(self._ask_where(peer))
 
     def handlers(self) -> dict[str, StreamHandler]:
-        """Return the stream handlers by protocol."""
         served = {IDENTIFY: self._identify, PUSH: self._on_push, ROUTING: self._route}
         return {protocol: self._bounded(serve) for protocol, serve in served.items()}
 

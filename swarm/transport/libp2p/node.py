@@ -139,7 +139,6 @@ class Libp2pNode:
 
     @property
     def gate(self) -> RecordGate:
-        """Holds the validator of records."""
         return self.hash_table.share.gate
 
     async def connect(self, address: str) -> tuple[str, float]:
@@ -164,7 +163,6 @@ class Libp2pNode:
         }
 
     async def seen_at(self, peer: str) -> tuple[str, ...]:
-        """Return the remote ends of a peer's connections, regardless of its claims."""
         peers: dict[str, tuple[HostPort, ...]] = await self._thread.call(self._host.connected)
         return tuple(map(str, peers.get(peer, ())))
 
@@ -176,26 +174,21 @@ class Libp2pNode:
             self._introductions.listen_at(listening)
 
     async def disconnect(self, peer: str) -> None:
-        """Close all connections with a peer, and their streams."""
         await self._thread.call(self._host.disconnect, peer)
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
-        """Store a record; return whether at least one replica took it."""
         return await self.hash_table.store(key, subkey, value, expiry)
 
     async def read(self, key: str) -> dict[bytes, bytes]:
-        """Return the records under ``key``, merged over its replicas."""
         return await self.hash_table.read(key)
 
     async def add_handler(self, protocol: str, handler: StreamHandler) -> None:
-        """Serve incoming streams of ``protocol``."""
         self._handlers[protocol] = handler
         self._thread.post(self._host.speak, protocol)
 
     async def open_stream(
         self, peer: str, protocol: str
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Open a stream to ``peer``, dialing it if necessary; raises ``PeerUnreachable``."""
         pipe = Pipe(self._thread)
         bridge = Bridge(self._thread, pipe)
         try:
@@ -209,7 +202,6 @@ class Libp2pNode:
         return bridge.reader, bridge.writer
 
     async def call(self, peer: str, name: str, request: bytes) -> bytes:
-        """Call a peer's handler by name; raises :class:`Refused` on failure."""
         try:
             return await self.call_table(peer, name, request)
         except (TransportError, ValueError) as error:
@@ -232,15 +224,12 @@ class Libp2pNode:
         return open_answer(answer, call_id)
 
     def end(self) -> None:
-        """End the thread, so that its supervisor starts another."""
         self._thread.end()
 
     async def wait_dead(self) -> str:
-        """Wait until the thread has ended; return the reason."""
         return await asyncio.shield(self._thread.ended)
 
     async def stop(self) -> None:
-        """Close all connections."""
         for part in (self.hash_table, self._introductions, self._reservations):
             part.tasks.cancel()
         await self._streams.close()
@@ -255,7 +244,6 @@ class Libp2pNode:
         self._thread.stand_still(seconds)
 
     def at_same_port(self, settings: NodeSettings) -> NodeSettings:
-        """Return ``settings`` with the chosen port instead of ``/tcp/0`` in ``listen``."""
         return replace(settings, listen=with_port_of(seen_at(self._listening), settings.listen))
 
     async def _listen(self) -> None:

@@ -125,7 +125,6 @@ async def _message(source: Source) -> bytes:
 
 
 def reserve() -> bytes:
-    """Encode a request for a reservation."""
     return encode({1: _RESERVE})
 
 

@@ -226,7 +226,6 @@ class Muxed:
             return None
 
     async def close(self) -> None:
-        """Close the connection and its streams."""
         await self._muxer.close()
 
 

@@ -211,7 +211,6 @@ class Child:
         self.transport.watch(keys, heard)
 
     def daemon(self) -> int | None:
-        """Return the daemon's process id; None if there is none."""
         return self._transport.daemon if self._transport else None
 
     def stand_still(self, seconds: float) -> None:

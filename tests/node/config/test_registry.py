@@ -82,7 +82,7 @@ class Mine(Correction):
         return prox * 0
 """,
     "mixture.select": """
-from swarm.mixture.selection import Selection
+from swarm.mixture import Selection
 class Mine(Selection):
     slots = 4
     def room(self, informative):

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import pytest
 
+from experiments.memory_transport import MemoryNetwork, MemoryTransport
 from node.config.config import Config
 from node.errors import ConfigError, NodeError
 from node.network import pinned_manifest as module
@@ -25,9 +26,7 @@ from protocol.messages import MANIFEST_STREAM
 from protocol.rollout import EncodedGroup
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.lan.discovery import Discovery
-from swarm.lan.multicast import MulticastUnavailable, Sighting
-from swarm.transport.memory import MemoryNetwork, MemoryTransport
+from swarm.lan import Discovery, MulticastUnavailable, Sighting
 from swarm.transport.transport import HandlerLimits
 from tests.long_answers import batch, long_group
 from tests.swarm.network_parts import EPOCH_SECONDS, ORIGIN, MemorySwarm, manifest

@@ -18,9 +18,8 @@ from swarm.common.clock import VirtualClock
 from swarm.groups import TaskRef
 from swarm.journal import MEMORY, Journal
 from swarm.member import Experience
-from swarm.mixture.mixture import Mixture
-from swarm.mixture.peer_advantage import PeersLead
-from swarm.mixture.selection import Selection, UniformSelection
+from swarm.mixture import Mixture, Selection, UniformSelection
+from swarm.peer_advantage import PeersLead
 from swarm.pool import Pool
 from swarm.verification import Verdict
 from tests.node.rollout.overlap_parts import CAP, Teacher, VirtualEngine, parts

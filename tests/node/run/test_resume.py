@@ -29,7 +29,7 @@ from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.groups import Split, TaskRef
 from swarm.journal import Journal, backup_path
-from swarm.mixture.peer_advantage import OWN, Earned, PeersLead
+from swarm.peer_advantage import OWN, Earned, PeersLead
 from swarm.pool import Pool
 from tests.node.learner.parts import CONFIG, MIXED, weights
 from tests.support import random_policy

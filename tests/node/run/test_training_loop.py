@@ -21,7 +21,7 @@ from swarm.common.counters import Counters
 from swarm.groups import GroupKey, Split, TaskRef
 from swarm.journal import MEMORY, Journal, JournalError
 from swarm.member import Experience
-from swarm.mixture.selection import AutoSelection
+from swarm.mixture import AutoSelection
 from swarm.verification import CRASHED, JudgeRefused
 from tests.node.rollout.overlap_parts import Teacher
 from tests.node.run import trainer_parts

@@ -17,8 +17,8 @@ from node.run.outcome import Rules
 from node.run.update_groups import MODEL_CHARACTERS, open_intake, public_name
 from swarm.common.counters import Counters
 from swarm.groups import GroupKey, Origin
-from swarm.mixture.peer_advantage import KEPT
-from swarm.mixture.selection import AutoSelection
+from swarm.mixture import AutoSelection
+from swarm.peer_advantage import KEPT
 from tests.node.rollout.overlap_parts import AtOnce, Teacher
 from tests.node.rollout.test_groups import sent
 from tests.node.run.rounds_parts import Half, Loop, Nothing

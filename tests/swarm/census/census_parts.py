@@ -9,7 +9,7 @@ from typing import Any
 
 from protocol.announcement import Offer
 from protocol.identity import Identity, peer_id_of
-from swarm.census.census import Census, CensusState
+from swarm.census import Census, CensusState
 from swarm.common.clock import VirtualClock
 from swarm.groups import Candidate, GroupKey
 from swarm.member import MemberStatus, PeerInfo

@@ -10,23 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.census import authors as authors_module
-from swarm.census import buckets as buckets_module
-from swarm.census import buckets as module
-from swarm.census.authors import DAYS, NOBODY, Mean, RefusalCounts
-from swarm.census.buckets import (
+from swarm import census as module
+from swarm import reputation as reputation_module
+from swarm.census import (
     DAY,
+    DAYS,
     FINE_SECONDS,
     HOUR,
     HOURLY_SECONDS,
     TEN_MINUTES,
     Bucket,
     Lately,
+    Mean,
     bucket_at,
     columns,
     record,
     rewards,
 )
+from swarm.reputation import NOBODY, RefusalCounts
 from tests.swarm.census.census_parts import SWARM, Watched, group, key, offer, peer
 
 
@@ -147,7 +148,7 @@ def test_an_interval_holds_its_mean_and_stays_among_rewards(told: list[tuple[int
 
 
 def test_flos_many_keys_share_one_place_in_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buckets_module, "MOST_IN_AN_HOUR", 3)
+    monkeypatch.setattr(module, "MOST_IN_AN_HOUR", 3)
     lately = Lately()
     for number in range(50):
         lately.add(0, "sums", number % 2, str(number), 0.5)
@@ -157,7 +158,7 @@ def test_flos_many_keys_share_one_place_in_an_hour(monkeypatch: pytest.MonkeyPat
 
 
 def test_flos_keys_take_no_place_from_who_is_there_or_gave_anything(watched, monkeypatch):
-    monkeypatch.setattr(authors_module, "MAX_AUTHORS", 4)
+    monkeypatch.setattr(module, "MAX_AUTHORS", 4)
     watched.look(peer("anna"), peer("ben"), arrived=[group("anna", 1)])
     watched.wait(60)
     watched.look(peer("ben"), *[peer(f"flo{n}") for n in range(9)])
@@ -180,7 +181,7 @@ def test_flos_keys_take_no_place_from_who_is_there_or_gave_anything(watched, mon
 @settings(max_examples=100, deadline=None)
 def test_whoever_comes_the_authors_are_bounded_and_the_sums_agree(looks: list) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(authors_module, "MAX_AUTHORS", 5)
+        patch.setattr(module, "MAX_AUTHORS", 5)
         watched = Watched()
         verified = 0
         for told in looks:
@@ -198,7 +199,7 @@ def test_whoever_comes_the_authors_are_bounded_and_the_sums_agree(looks: list) -
 
 
 def test_refusals_wait_in_a_bounded_tally(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authors_module, "MAX_TALLIED", 3)
+    monkeypatch.setattr(reputation_module, "MAX_TALLIED", 3)
     tally = RefusalCounts()
     for number in range(10):
         tally.refused(bytes([number]) * 32, "replay", 2)

@@ -15,7 +15,7 @@ import sys
 from zeroconf import DNSIncoming, ServiceInfo
 from zeroconf.asyncio import AsyncZeroconf
 
-from swarm.lan.multicast import SERVICE, text_of
+from swarm.lan import SERVICE, text_of
 
 LOST = 4
 GROUP, PORT = "224.0.0.251", 5353

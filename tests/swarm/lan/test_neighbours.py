@@ -10,8 +10,19 @@ import pytest
 
 from protocol.identity import Identity
 from swarm.common.clock import VirtualClock
-from swarm.lan.discovery import AT_A_TIME, EACH, ENOUGH, FIRST_REDIAL_PAUSE, Neighbours
-from swarm.lan.multicast import MAX_HOSTS, BadSighting, Sighting, networks, sightings_of, text_of
+from swarm.lan import (
+    AT_A_TIME,
+    EACH,
+    ENOUGH,
+    FIRST_REDIAL_PAUSE,
+    MAX_HOSTS,
+    BadSighting,
+    Neighbours,
+    Sighting,
+    networks,
+    sightings_of,
+    text_of,
+)
 
 OURS, OTHER = "aa" * 32, "bb" * 32
 

@@ -9,13 +9,12 @@ from ipaddress import ip_interface
 
 import pytest
 
+from experiments.memory_transport import MemoryNetwork, MemoryTransport
 from protocol.identity import Identity
+from swarm import lan as module
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.lan import discovery as module
-from swarm.lan.discovery import Discovery
-from swarm.lan.multicast import Interface
-from swarm.transport.memory import MemoryNetwork, MemoryTransport
+from swarm.lan import Discovery, Interface
 
 PATIENCE = 300.0
 LISTEN = ("/ip4/0.0.0.0/tcp/31337",)

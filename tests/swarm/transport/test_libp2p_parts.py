@@ -22,7 +22,7 @@ from swarm.transport.libp2p.addresses import (
     seen_at,
 )
 from swarm.transport.libp2p.calls import PING, Dictionary, Result, Shelf, Stored
-from swarm.transport.libp2p.dht import Libp2pDHT
+from swarm.transport.libp2p.dht import SAME_ID_SECONDS, Libp2pDHT, RoutingTable, distance
 from swarm.transport.libp2p.introductions import (
     MOST_EACH,
     Book,
@@ -33,7 +33,6 @@ from swarm.transport.libp2p.introductions import (
     question,
     reply,
 )
-from swarm.transport.libp2p.routing_table import SAME_ID_SECONDS, RoutingTable, distance
 from swarm.transport.libp2p.stack import HEADER, NotSpoken, accept, propose
 from swarm.transport.protobuf import decode, encode
 from swarm.transport.request_limits import PeerLimits

@@ -44,7 +44,7 @@ def test_the_longest_waited_for_of_whoever_holds_most_gives_way_to_a_newcomer() 
 def test_who_is_worked_for_never_gives_way(clock) -> None:
     held, taken = filled(clock, 8)
     for place in taken:
-        held.work(place)
+        place.waiting = False
     wait(clock, 100)
     assert held.take(identity("ben").peer_id) is None
 
@@ -63,7 +63,7 @@ def test_among_equals_only_a_request_waited_for_long_gives_way(clock) -> None:
 def test_an_answer_not_taken_gives_way_after_its_time_and_not_before(clock) -> None:
     held, taken = filled(clock, 2)
     for place in taken:
-        held.work(place)
+        place.waiting = False
         held.hand_over(place, 65_536)
     ben = identity("ben").peer_id
     wait(clock, TAKING_SECONDS)
@@ -75,7 +75,7 @@ def test_an_answer_not_taken_gives_way_after_its_time_and_not_before(clock) -> N
 def test_no_number_of_strangers_holds_the_places_kept_for_known_peers() -> None:
     held, taken = filled(VirtualClock(), 20)
     for place in taken:
-        held.work(place)
+        place.waiting = False
     assert all(held.take(FRIEND.peer_id) for _ in range(int(TOTAL * KEPT)))
 
 
@@ -111,7 +111,7 @@ class Service(RuleBasedStateMachine):
         if self.open:
             place = self.open[number % len(self.open)]
             if place.waiting and not place.firm:
-                self.held.work(place)
+                place.waiting = False
             elif not place.waiting:
                 self.held.hand_over(place, size)
             else:
@@ -128,7 +128,7 @@ class Service(RuleBasedStateMachine):
         assert len(self.held) == len(alive) <= TOTAL
         assert len([place for place in alive if not place.known]) <= TOTAL - TOTAL * KEPT
         for place in alive:
-            assert self.held.held_by(place.peer) <= EACH
+            assert sum(each.peer == place.peer for each in alive) <= EACH
         assert all(place.waiting for place in self.open if place.lost)
 
 

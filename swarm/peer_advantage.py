@@ -31,7 +31,6 @@ class Earned:
 
     @property
     def mean(self) -> float:
-        """Mean reward of the group."""
         return math.fsum(self.rewards) / len(self.rewards)
 
 

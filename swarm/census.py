@@ -1,0 +1,454 @@
+"""Statistics of a swarm, from an observer that trusts only what it has verified.
+
+Authors are in a bounded register. The history is in buckets that get coarser with age.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+
+from protocol.announcement import Offer
+from protocol.profile import Profile
+from swarm.common.clock import Clock
+from swarm.common.util import t95
+from swarm.groups import Candidate
+from swarm.member import MemberStatus, PeerInfo
+
+
+@dataclass(slots=True)
+class Mean:
+    """Sum of the mean verified rewards (``total``) of ``groups`` groups."""
+
+    groups: int = 0
+    total: float = 0.0
+
+    def take(self, other: Mean) -> None:
+        self.groups += other.groups
+        self.total += other.total
+
+    @property
+    def value(self) -> float | None:
+        return self.total / self.groups if self.groups else None
+
+
+MAX_AUTHORS = 2_000
+DAYS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedProfile:
+    """Unverified claims of a peer about itself."""
+
+    name: str | None = None
+    line: str | None = None
+    model: str | None = None
+    version: str | None = None
+
+    @classmethod
+    def of(cls, profile: Profile | None) -> ClaimedProfile:
+        """Copy a profile; empty fields become None."""
+        if profile is None:
+            return cls()
+        texts = profile.name, profile.line, profile.model, profile.version
+        return cls(*(text or None for text in texts))
+
+
+@dataclass(slots=True)
+class Day:
+    """Groups of one author on a day from unix time ``start``; rewards are verified."""
+
+    start: int
+    offered: int = 0
+    rewards: Mean = field(default_factory=Mean)
+
+
+@dataclass(slots=True)
+class Author:
+    """One author."""
+
+    first: float  # first and last time present, unix seconds
+    last: float
+    present: bool = True
+    policy_step: int = 0
+    link: str | None = None  # type of its connection with the observer
+    told: ClaimedProfile = ClaimedProfile()
+    offered: int = 0  # groups, as announced
+    verified: int = 0  # groups whose rewards the observer confirmed
+    offers: list[str] = field(default_factory=list)  # latest content ids, in hex
+    refused: dict[str, int] = field(default_factory=dict)  # rejections by reason
+    rewards: dict[str, Mean] = field(default_factory=dict)  # verified, by family
+    days: list[Day] = field(default_factory=list)  # the latest, ascending
+
+    @property
+    def checked(self) -> int:
+        """Checked groups, plus frames that could not be opened."""
+        return self.verified + sum(self.refused.values())
+
+    def meet(self, peer: PeerInfo, now: float) -> int:
+        """Note a peer's current state; return the number of newly offered groups."""
+        self.last, self.present = now, True
+        self.policy_step, self.link = peer.policy_step or 0, peer.link
+        self.told = ClaimedProfile.of(peer.profile)
+        offers = [offer.content_id.hex() for offer in peer.offers]
+        new = _groups(peer.offers, self.offers) if offers != self.offers else 0
+        self.offers = offers
+        if new:
+            self.offered += new
+            self.day(now).offered += new
+        return new
+
+    def verify(self, env: str, reward: float, now: float) -> None:
+        self.verified += 1
+        self.rewards.setdefault(env, Mean()).take(Mean(1, reward))
+        self.day(now).rewards.take(Mean(1, reward))
+
+    def refuse(self, reason: str, n: int) -> None:
+        self.refused[reason] = self.refused.get(reason, 0) + n
+
+    def day(self, now: float) -> Day:
+        """Return the current day, or the last one if the clock was set back."""
+        start = int(now // DAY) * DAY
+        if not self.days or self.days[-1].start < start:
+            self.days = [*self.days[1 - DAYS :], Day(start)]
+        return self.days[-1]
+
+
+class Register:
+    """At most :data:`MAX_AUTHORS` authors by key in hex; changes ``authors`` in place.
+
+    When it is full, authors without a verified group leave first, then absent ones, then those
+    absent longest. An author without a verified group replaces neither a present author nor one
+    with verified groups, because keys are free.
+    """
+
+    def __init__(self, authors: dict[str, Author]) -> None:
+        self._authors = authors
+        self._leaving: list[str] | None = None
+
+    def begin(self, present: set[str]) -> None:
+        """Start a look: set which authors are present."""
+        for key, author in self._authors.items():
+            author.present = key in present
+            author.link = author.link if author.present else None
+        self._leaving = None
+
+    def met(self, key: str, now: float) -> tuple[Author | None, bool]:
+        """Return a present author and whether it is new; None if there is no place."""
+        if (known := self._authors.get(key)) is not None:
+            return known, False
+        if len(self._authors) >= MAX_AUTHORS:
+            if self._leaving is None:
+                able = [k for k, a in self._authors.items() if not (a.present or a.verified)]
+                self._leaving = sorted(able, key=lambda k: -self._authors[k].last)
+            if not self._leaving:
+                return None, False
+            del self._authors[self._leaving.pop()]
+        return self._added(key, now), True
+
+    def earned(self, key: str, now: float) -> tuple[Author, bool]:
+        """Return an author with a verified group, and whether it is new."""
+        if (known := self._authors.get(key)) is not None:
+            return known, False
+        if len(self._authors) >= MAX_AUTHORS:
+            del self._authors[min(self._authors, key=self._rank)]
+            self._leaving = None
+        return self._added(key, now), True
+
+    def known(self, key: str) -> Author | None:
+        return self._authors.get(key)
+
+    def _added(self, key: str, now: float) -> Author:
+        self._authors[key] = Author(now, now)
+        return self._authors[key]
+
+    def _rank(self, key: str) -> tuple[bool, bool, float]:
+        author = self._authors[key]
+        return author.verified > 0, author.present, author.last
+
+
+def _groups(offers: Sequence[Offer], before: Sequence[str]) -> int:
+    return sum(offer.groups for offer in offers if offer.content_id.hex() not in before)
+
+
+TEN_MINUTES, DAY = 600, 86_400
+HOUR = 3600
+FINE_SECONDS = 2 * DAY
+HOURLY_SECONDS = 60 * DAY
+MOST = 5_500  # buckets: days of ten years, hours of 60 days, ten minutes of two days
+HOURS = 24
+# Maximum (family, level, author) cells per hour. Later authors count together as one, which widens
+# the interval rather than narrowing it.
+MOST_IN_AN_HOUR = 1_000
+OTHERS = ""
+
+Column = list[float | None]
+Cells = dict[str, dict[int, dict[str, Mean]]]  # by family, level and author
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Counts of one time span from unix time ``start``: nodes, then groups."""
+
+    start: int
+    seconds: int = TEN_MINUTES
+    looks: int = 0  # observations of the swarm
+    nodes: int = 0  # present, summed over the looks
+    joined: int = 0  # came or returned
+    left: int = 0
+    offered: int = 0
+    checked: int = 0
+    verified: int = 0
+    refused: int = 0
+    rewards: dict[str, Mean] = field(default_factory=dict)  # verified, by task family
+
+    @property
+    def end(self) -> int:
+        """Unix time, seconds."""
+        return self.start + self.seconds
+
+    def take(self, other: Bucket) -> None:
+        self.looks += other.looks
+        self.nodes += other.nodes
+        self.joined += other.joined
+        self.left += other.left
+        self.offered += other.offered
+        self.checked += other.checked
+        self.verified += other.verified
+        self.refused += other.refused
+        for family, mean in other.rewards.items():
+            self.rewards.setdefault(family, Mean()).take(mean)
+
+
+def bucket_at(now: float) -> Bucket:
+    """Return an empty ten-minute bucket that contains unix time ``now``."""
+    return Bucket(int(now // TEN_MINUTES) * TEN_MINUTES)
+
+
+def record(buckets: list[Bucket], news: Bucket) -> None:
+    """Add the counts of the current ten minutes in place; buckets stay ascending, disjoint.
+
+    If the clock was set back, counts of future times move to the current time.
+    """
+    if buckets and buckets[-1].start <= news.start < buckets[-1].end:
+        buckets[-1].take(news)
+        return
+    buckets[:] = _thinned([*buckets, news], news.start)[-MOST:]
+
+
+def _thinned(buckets: Iterable[Bucket], now: int) -> list[Bucket]:
+    kept: list[Bucket] = []
+    for bucket in buckets:
+        start, seconds = _place(bucket, now)
+        if kept and kept[-1].end > start:
+            kept[-1].take(bucket)
+        else:
+            kept.append(replace(bucket, start=start, seconds=seconds))
+    return kept
+
+
+def _place(bucket: Bucket, now: int) -> tuple[int, int]:
+    """Return a bucket's new start and length."""
+    for seconds, age in ((DAY, HOURLY_SECONDS), (HOUR, FINE_SECONDS)):
+        start = bucket.start // seconds * seconds
+        if bucket.seconds <= seconds and start + seconds <= now - age:
+            return start, seconds
+    if bucket.start > now:
+        return now, TEN_MINUTES
+    return bucket.start, bucket.seconds
+
+
+def columns(buckets: Sequence[Bucket]) -> dict[str, Column]:
+    """Return the buckets as columns of equal length; None without a look."""
+    found: dict[str, Column] = {
+        name: [getattr(bucket, name) for bucket in buckets]
+        for name in ("seconds", "joined", "left", "offered", "checked", "verified", "refused")
+    }
+    found["time"] = [bucket.start for bucket in buckets]
+    found["nodes"] = [b.nodes / b.looks if b.looks else None for b in buckets]
+    return found
+
+
+def rewards(buckets: Sequence[Bucket]) -> dict[str, list[float | None]]:
+    """Return mean verified rewards by task family, one per bucket; None without any."""
+    return {
+        family: [b.rewards[family].value if family in b.rewards else None for b in buckets]
+        for family in sorted({family for bucket in buckets for family in bucket.rewards})
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class RewardEstimate:
+    """Mean verified reward of a level, with a 95 % interval from two authors on."""
+
+    env: str
+    level: int
+    groups: int
+    reward: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(slots=True)
+class Lately:
+    """Reward sums by the hour of verification, counted since 1970."""
+
+    hours: dict[int, Cells] = field(default_factory=dict)
+
+    def add(self, now: float, env: str, level: int, author: str, reward: float) -> None:
+        """Count a group verified at unix time ``now``."""
+        cells = self.hours.setdefault(int(now // HOUR), {})
+        authors = cells.setdefault(env, {}).setdefault(level, {})
+        if author not in authors:
+            size = sum(len(each) for levels in cells.values() for each in levels.values())
+            author = OTHERS if size >= MOST_IN_AN_HOUR else author
+        authors.setdefault(author, Mean()).take(Mean(1, reward))
+
+    def forget(self, now: float) -> None:
+        """Drop all hours outside the last day, including future ones."""
+        hour = int(now // HOUR)
+        self.hours = {at: cells for at, cells in self.hours.items() if hour - HOURS < at <= hour}
+
+    def estimates(self) -> list[RewardEstimate]:
+        """Return the estimate of each family and level, in order."""
+        whole: dict[tuple[str, int], dict[str, Mean]] = {}
+        for cells in self.hours.values():
+            for env, levels in cells.items():
+                for level, authors in levels.items():
+                    into = whole.setdefault((env, level), {})
+                    for author, mean in authors.items():
+                        into.setdefault(author, Mean()).take(mean)
+        return [_estimate(*place, whole[place].values()) for place in sorted(whole)]
+
+
+def _estimate(env: str, level: int, authors: Collection[Mean]) -> RewardEstimate:
+    """Estimate with authors as clusters, because groups of one author are alike.
+
+    Cluster-robust variance of a mean (Liang and Zeger 1986), corrected for few clusters.
+    """
+    groups = sum(mean.groups for mean in authors)
+    reward = sum(mean.total for mean in authors) / groups
+    count = len(authors)
+    if count < 2:
+        return RewardEstimate(env, level, groups, reward, None, None)
+    squares = sum((mean.total - mean.groups * reward) ** 2 for mean in authors)
+    half = math.sqrt(squares * count / (count - 1)) / groups * t95(count - 1)
+    low, high = max(0.0, reward - half), min(1.0, reward + half)
+    return RewardEstimate(env, level, groups, reward, low, high)
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts since the first look; an author that returns after a drop counts again."""
+
+    authors: int = 0
+    offered: int = 0  # groups, as announced
+    verified: int = 0
+    # By reason; groups, or 1 for a frame that could not be opened.
+    refused: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def checked(self) -> int:
+        return self.verified + sum(self.refused.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """The swarm at the last look, without the observer."""
+
+    nodes: int = 0  # authors with an unexpired announcement of this time slot or the two before
+    bootstrap: int = 0  # of these, the ones that never shared a group
+    estimated: int | None = None  # authors of the whole swarm, if only a part of it is visible
+    connected: int = 0  # with the observer
+    direct: int = 0
+    relayed: int = 0
+    groups_offered: int = 0
+
+
+@dataclass(slots=True)
+class CensusState:
+    """The persistent state, made of plain values, since unix time ``since``."""
+
+    swarm: str  # its id in hex
+    since: float
+    total: Totals = field(default_factory=Totals)
+    present: list[str] = field(default_factory=list)  # keys in hex, as of the last look
+    authors: dict[str, Author] = field(default_factory=dict)  # by key in hex
+    buckets: list[Bucket] = field(default_factory=list)
+    lately: Lately = field(default_factory=Lately)
+
+
+class Census:
+    """Counts each look at a swarm (``now``); pure bookkeeping with bounded memory."""
+
+    def __init__(self, state: CensusState, clock: Clock) -> None:
+        self.state = state
+        self.now = Present()
+        self._clock = clock
+        self._register = Register(state.authors)
+
+    def look(
+        self,
+        status: MemberStatus,
+        arrived: Iterable[Candidate] = (),
+        refused: Mapping[tuple[bytes, str], int] | None = None,
+    ) -> None:
+        """Count the state, and groups verified and rejected since the last look."""
+        now = self._clock.time()
+        there = {p.author.hex(): p for p in status.peers if p.author and p.policy_step is not None}
+        news, before = bucket_at(now), set(self.state.present)
+        news.looks, news.nodes = 1, len(there)
+        news.joined, news.left = len(there.keys() - before), len(before - there.keys())
+        self.state.present = sorted(there)
+        self._register.begin(set(there))
+        news.offered = sum(self._meet(key, peer, now) for key, peer in there.items())
+        self._verify(arrived, news, now)
+        self._refuse(refused or {}, news)
+        news.checked = news.verified + news.refused
+        record(self.state.buckets, news)
+        self.state.lately.forget(now)
+        self.now = self._present(there, status.estimated)
+
+    def _meet(self, key: str, peer: PeerInfo, now: float) -> int:
+        author, new = self._register.met(key, now)
+        self.state.total.authors += new
+        groups = author.meet(peer, now) if author else 0
+        self.state.total.offered += groups
+        return groups
+
+    def _verify(self, arrived: Iterable[Candidate], news: Bucket, now: float) -> None:
+        for group in arrived:
+            key, reward = group.key.author.hex(), fmean(group.rewards)
+            author, new = self._register.earned(key, now)
+            author.verify(group.env, reward, now)
+            self.state.total.authors += new
+            self.state.total.verified += 1
+            self.state.lately.add(now, group.env, group.level, key, reward)
+            news.verified += 1
+            news.rewards.setdefault(group.env, Mean()).take(Mean(1, reward))
+
+    def _refuse(self, refused: Mapping[tuple[bytes, str], int], news: Bucket) -> None:
+        for (key, reason), n in refused.items():
+            if (author := self._register.known(key.hex())) is not None:
+                author.refuse(reason, n)
+            total = self.state.total.refused
+            total[reason] = total.get(reason, 0) + n
+            news.refused += n
+
+    def _present(self, there: Mapping[str, PeerInfo], estimated: int | None) -> Present:
+        connected = [peer for peer in there.values() if peer.connected]
+        return Present(
+            nodes=len(there),
+            bootstrap=sum(self._is_bootstrap(key, peer) for key, peer in there.items()),
+            estimated=estimated,
+            connected=len(connected),
+            direct=sum(peer.link == "direct" for peer in connected),
+            relayed=sum(peer.link == "relayed" for peer in connected),
+            groups_offered=sum(peer.groups for peer in there.values()),
+        )
+
+    def _is_bootstrap(self, key: str, peer: PeerInfo) -> bool:
+        known = self._register.known(key)
+        return not peer.groups and not peer.policy_step and not (known and known.offered)

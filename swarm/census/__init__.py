@@ -1,1 +1,0 @@
-"""Swarm statistics of one observer: members and shared groups, bounded and kept."""

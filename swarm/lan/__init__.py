@@ -1,1 +1,0 @@
-"""Members on the local network: announced and discovered by multicast DNS."""

@@ -1,1 +1,0 @@
-"""Which peers' groups an update takes: caps per author, and a selection rule."""
