@@ -25,6 +25,7 @@ from itertools import cycle, islice
 from typing import Any
 
 from experiments.influence import written_logprobs
+from experiments.local_judge import LocalJudge
 from experiments.poison import COMPLETIONS, Forger
 from experiments.settings import GROUPS_PER_EPOCH, node_identity
 from experiments.surroundings import Surroundings
@@ -32,7 +33,6 @@ from node.policy.policy import Policy
 from node.tasks.chain_of_thought import Working
 from node.tasks.curriculum import EnvLevel, served_levels
 from node.tasks.task import Task
-from node.tasks.verifier.in_process import LocalJudge
 from protocol.manifest import EnvSpec
 from protocol.rollout import Group
 from swarm.groups import GroupKey, Origin, TaskRef

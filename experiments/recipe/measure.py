@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from experiments.local_judge import LocalJudge
 from experiments.recipe.corpus import TINY, TaskSet
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.policy.policy import Policy
 from node.tasks.task import Task, TaskSource, extract
-from node.tasks.verifier.in_process import LocalJudge
 from node.trajectories.player import Player
 from node.trajectories.trajectory import TurnLimits
 from swarm.groups import Split

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from experiments.recipe.players import PLAYERS
 from node.environments.environment import Episode, finished
-from node.environments.games import PLAYERS
 from node.tasks.catalogue import load_catalogue, open_catalogue
 from node.tasks.verifier.verifier import Verifier
 from protocol.announcement import epoch_of, task_seed

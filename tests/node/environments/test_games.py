@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.recipe.players import PLAYERS
 from node.environments.environment import MOST_OBSERVATION, finished
-from node.environments.games import PLAYERS, SHIPPED
+from node.environments.games import SHIPPED
 from node.environments.own_file import replayed
 from node.tasks.catalogue import load_catalogue, open_catalogue
 from node.tasks.sources.environments import Environments

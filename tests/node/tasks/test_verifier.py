@@ -14,12 +14,12 @@ from typing import Any
 import psutil
 import pytest
 
+from experiments.local_judge import LocalJudge
 from node.concurrency.channel import Channel
 from node.errors import CatalogueError
 from node.tasks.catalogue import load_catalogue, open_catalogue
 from node.tasks.scorer import Answered, Move, judge_all
 from node.tasks.verifier.dialogue import answers
-from node.tasks.verifier.in_process import LocalJudge
 from node.tasks.verifier.verifier import Verifier, VerifierPool
 from node.tasks.verifier.worker_process import WorkerDied, WorkerProcess
 from protocol.manifest import EnvSpec
