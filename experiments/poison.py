@@ -17,7 +17,7 @@ from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.policy.policy import Policy
 from node.run.update_groups import public_name
-from node.tasks.catalogue import open_catalogue
+from node.tasks.catalogue import Allowed, open_envs
 from node.tasks.curriculum import EnvLevel
 from protocol.manifest import EnvSpec
 from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer
@@ -56,7 +56,7 @@ class Forger:
     """
 
     def __init__(self, policy: Policy, specs: tuple[EnvSpec, ...], judge: LocalJudge) -> None:
-        self.sources = open_catalogue(specs, {})
+        self.sources = open_envs(specs, Allowed())[0]
         self._policy = policy
         self._judge = judge
 

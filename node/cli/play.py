@@ -97,7 +97,7 @@ def _check(spec: EnvSpec, level: int, file: Path | None, *, needs_file: bool) ->
 
 
 def _by_hand(verifier: Any, task: Any) -> None:
-    from node.trajectories.turns import Session
+    from node.trajectories.player import Session
 
     session = Session(verifier, task)
     _show(session.first)
@@ -116,9 +116,8 @@ def _by_model(verifier: Any, task: Any, model: str) -> None:
         from node.engines.engine import Sampling
         from node.engines.transformers.engine import TransformersEngine
         from node.policy.policy import Policy
-        from node.trajectories.player import Player
+        from node.trajectories.player import Player, turns_of
         from node.trajectories.trajectory import TurnLimits
-        from node.trajectories.turns import turns_of
 
         policy = Policy.load(PolicySection(model=model))
     (prompt,) = verifier.prompts([task])

@@ -119,13 +119,6 @@ class Allowed:
         return None if self.walled else UNWALLED.format(name=name)
 
 
-def open_catalogue(
-    specs: Sequence[EnvSpec], files: Mapping[str, str | Path], evaluating: Collection[str] = ()
-) -> dict[str, TaskSource]:
-    """Return the envs that :func:`open_envs` opens, by name."""
-    return open_envs(specs, Allowed(files, evaluating))[0]
-
-
 def open_envs(
     specs: Sequence[EnvSpec], allowed: Allowed
 ) -> tuple[dict[str, TaskSource], dict[str, str]]:

@@ -17,7 +17,7 @@ import pytest
 from experiments.local_judge import LocalJudge
 from node.concurrency.channel import Channel
 from node.errors import CatalogueError
-from node.tasks.catalogue import load_catalogue, open_catalogue
+from node.tasks.catalogue import Allowed, load_catalogue, open_envs
 from node.tasks.scorer import Answered, Move, judge_all
 from node.tasks.verifier.dialogue import answers
 from node.tasks.verifier.verifier import Verifier, VerifierPool
@@ -44,7 +44,7 @@ def worker_of(verifier: Verifier) -> psutil.Process:
 
 
 def test_a_verdict_is_that_of_the_task_source_itself(verifier):
-    sources = open_catalogue(TINY, {})
+    sources = open_envs(TINY, Allowed())[0]
     for spec in TINY:
         for level in range(len(spec.levels)):
             task, ref = sources[spec.name].build(level, 12345), TaskRef(spec.name, level, 12345)
@@ -55,7 +55,7 @@ def test_a_verdict_is_that_of_the_task_source_itself(verifier):
 
 def test_prompts_come_in_the_order_asked_and_per_split(verifier):
     asked = [TaskRef("gcd", 0, seed, split) for seed in range(20) for split in Split]
-    source = open_catalogue(TINY, {})["gcd"]
+    source = open_envs(TINY, Allowed())[0]["gcd"]
     assert verifier.prompts(asked) == [source.build(0, t.seed, t.split).prompt for t in asked]
 
 
@@ -80,7 +80,7 @@ def test_texts_of_any_language_and_length_are_judged(verifier):
 
 
 def test_many_threads_get_each_their_own_verdict(verifier):
-    source = open_catalogue(TINY, {})["gcd"]
+    source = open_envs(TINY, Allowed())[0]["gcd"]
     tasks = [source.build(0, seed) for seed in range(40)]
 
     def judged(seed: int) -> Verdict:
@@ -94,7 +94,7 @@ def test_many_threads_get_each_their_own_verdict(verifier):
 
 def mixed_groups(count: int, texts: int = 2) -> list[Asked]:
     """Groups of all envs in turn, each with one right answer."""
-    sources = list(open_catalogue(TINY, {}).values())
+    sources = list(open_envs(TINY, Allowed())[0].values())
     groups = []
     for seed in range(count):
         source = sources[seed % len(sources)]
