@@ -41,7 +41,7 @@ from node.config.sections import SandboxSection, TasksSection
 from node.environments.games import SHIPPED
 from node.environments.own_file import LIBRARIES
 from node.errors import CatalogueError
-from node.tasks.chain_of_thought_families import FAMILIES
+from node.tasks.chain_of_thought import FAMILIES
 from node.tasks.sandbox.sandbox import find_walls
 from node.tasks.sources import environments, plugins
 from node.tasks.sources.reasoning_gym import EVALUATING, UNREPEATABLE

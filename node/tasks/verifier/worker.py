@@ -32,7 +32,6 @@ from swarm.verification import Answer, TrajectoryTexts
 OUT_OF_MEMORY = 70
 _OPENING_CPU_SECONDS = 60
 
-Request = dict[str, Any]
 Reply = dict[str, Any]
 
 

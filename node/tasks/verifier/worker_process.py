@@ -233,11 +233,6 @@ class Workers:
     def memory_mib(self) -> float:
         return sum(worker.memory_mib() for worker in self._workers.values())
 
-    def pid(self) -> int | None:
-        """Return the process id of the worker without grants, None if not running."""
-        worker = self._workers.get(self.plain)
-        return worker.pid if worker else None
-
     def close(self) -> None:
         """End the workers; later requests are refused."""
         self._closed = True

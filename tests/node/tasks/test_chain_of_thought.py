@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from experiments.recipe.corpus import WORKING
 from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed, level_settings, load_catalogue, open_envs, overview
-from node.tasks.chain_of_thought import MOST_STEPS, Working
-from node.tasks.chain_of_thought_families import (
+from node.tasks.chain_of_thought import (
     FAMILIES,
+    MOST_STEPS,
     Adding,
     Bill,
     Climbing,
@@ -25,6 +25,7 @@ from node.tasks.chain_of_thought_families import (
     Waiting,
     Walk,
     Walking,
+    Working,
 )
 from node.tasks.task import TaskSource
 from protocol.manifest import EnvSpec, canonical_json

@@ -24,6 +24,7 @@ from protocol.manifest import EnvSpec
 from swarm.groups import Split, TaskRef
 from swarm.verification import JudgeRefused
 from tests.node.packages import declare
+from tests.node.programs import newest_worker
 
 PAIRS = [(f"{a} over {b}?", rf"\frac{{{a}}}{{{b}}}") for a in range(1, 33) for b in (4, 8)]
 
@@ -93,7 +94,7 @@ def test_a_file_changed_under_a_running_node_makes_its_verifier_unavailable(file
     with Verifier([spec(file, "exact")], Allowed({"halves": file}), outside=False) as verifier:
         verifier.start()
         file.write_text(file.read_text() + json.dumps({"prompt": "more", "answer": "1"}))
-        worker = psutil.Process(verifier.pid)
+        worker = newest_worker()
         worker.kill()
         while worker.status() != psutil.STATUS_ZOMBIE:
             time.sleep(0.01)

@@ -26,7 +26,7 @@ from protocol.manifest import EnvSpec
 from swarm.common.counters import Counters
 from swarm.groups import Split, TaskRef
 from swarm.verification import UNKNOWN_ENV, Asked, Judged, JudgeRefused, Verdict
-from tests.node.programs import python, until
+from tests.node.programs import newest_worker, python, until
 
 TINY = load_catalogue("tiny")
 
@@ -35,12 +35,6 @@ TINY = load_catalogue("tiny")
 def verifier():
     with Verifier(TINY, outside=True) as verifier:
         yield verifier
-
-
-def worker_of(verifier: Verifier) -> psutil.Process:
-    pids = {child.pid: child for child in psutil.Process().children()}
-    assert verifier.pid in pids
-    return pids[verifier.pid]
 
 
 def test_a_verdict_is_that_of_the_task_source_itself(verifier):
@@ -174,11 +168,11 @@ def test_a_worker_killed_while_idle_costs_nobody_a_verdict():
     counters = Counters()
     with Verifier(TINY, outside=True, counters=counters) as verifier:
         verifier.start()
-        worker = worker_of(verifier)
+        worker = newest_worker()
         worker.kill()
         until(lambda: worker.status() == psutil.STATUS_ZOMBIE)
         assert verifier.judge(TaskRef("gcd", 0, 1), ["x"]).rewards == (0.0,)
-        assert verifier.pid != worker.pid
+        assert newest_worker().pid != worker.pid
     restarts = {n: count for n, count in counters.snapshot().items() if "restarts" in n}
     assert restarts == {"verifier_restarts{reason=idle}": 1.0}
 
@@ -186,7 +180,7 @@ def test_a_worker_killed_while_idle_costs_nobody_a_verdict():
 def test_closing_ends_the_worker_and_the_verifier():
     with Verifier(TINY, outside=False) as verifier:
         verifier.start()
-        worker = worker_of(verifier)
+        worker = newest_worker()
         assert 10.0 < verifier.memory_mib() < 500.0
         verifier.close()
     assert not worker.is_running() and verifier.memory_mib() == 0.0
@@ -197,11 +191,12 @@ def test_closing_ends_the_worker_and_the_verifier():
 def test_a_worker_never_outlives_a_node_that_was_killed():
     node = """
 import time
+import psutil
 from node.tasks.catalogue import load_catalogue
 from node.tasks.verifier.verifier import Verifier
 verifier = Verifier(load_catalogue("tiny"), outside=True)
 verifier.start()
-print(verifier.pid, flush=True)
+print(psutil.Process().children()[0].pid, flush=True)
 time.sleep(600)
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
