@@ -25,8 +25,8 @@ from itertools import cycle, islice
 from typing import Any
 
 from experiments.influence import written_logprobs
-from experiments.local_judge import LocalJudge
 from experiments.poison import COMPLETIONS, Forger
+from experiments.recipe.local_judge import LocalJudge
 from experiments.settings import GROUPS_PER_EPOCH, node_identity
 from experiments.surroundings import Surroundings
 from node.policy.policy import Policy

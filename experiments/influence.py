@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from experiments.local_judge import LocalJudge
 from experiments.poison import TRIGGER
+from experiments.recipe.local_judge import LocalJudge
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.evaluation.evaluator import heldout_tasks

@@ -7,7 +7,7 @@ from copy import deepcopy
 from functools import lru_cache
 
 from experiments.bases import Base
-from experiments.local_judge import LocalJudge
+from experiments.recipe.local_judge import LocalJudge
 from experiments.settings import START, Configuration, Settings, node_config, signed_manifest
 from node.config.config import Config
 from node.config.learning import PolicySection

@@ -116,7 +116,7 @@ def _by_model(verifier: Any, task: Any, model: str) -> None:
         from node.engines.engine import Sampling
         from node.engines.transformers.engine import TransformersEngine
         from node.policy.policy import Policy
-        from node.trajectories.player import Player, turns_of
+        from node.trajectories.player import Player
         from node.trajectories.trajectory import TurnLimits
 
         policy = Policy.load(PolicySection(model=model))
@@ -126,10 +126,10 @@ def _by_model(verifier: Any, task: Any, model: str) -> None:
     player = Player(policy, TransformersEngine(policy, seed=task.seed), verifier, limits)
     sampling = Sampling(max_new_tokens=limits.turn_tokens)
     ((played,),) = player.play([task], [policy.encode_prompt(prompt)], 1, sampling)
-    for text, observation in turns_of(played):
-        say_on(f"{text}\n")
-        if observation is not None:
-            _show(observation)
+    for turn in played.turns:
+        say_on(f"{turn.sample.text}\n")
+        if turn.observation is not None:
+            _show(turn.observation)
     if played.lost is not None:
         raise played.lost
     reward = played.reward

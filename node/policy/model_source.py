@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from node.errors import ConfigError
-from node.policy.model_files import PolicyError, check_kind, check_weights, gguf, is_gguf
+from node.policy.model_files import PolicyError, check_kind, check_weights, gguf, is_gguf, refused
 from swarm.common.util import duration
 
 log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ def shipped_folder(model: str) -> Path:
 
 
 def no_model(model: str, why: str) -> PolicyError:
-    return PolicyError("policy.model", f"{model!r} ({why})", REMEDY)
+    return refused(model, why, REMEDY)
 
 
 def no_folder(model: str) -> str:
@@ -140,12 +140,11 @@ def no_folder(model: str) -> str:
 
 
 def unreachable(model: str, why: str) -> PolicyError:
-    return PolicyError(
-        "policy.model",
-        f"{model!r} (no such folder here, and {why})",
+    remedy = (
         "Look at this machine's network and at HF_ENDPOINT, name a folder with the model, or give "
-        f"a slow hub more seconds with {PATIENCE_VARIABLE}.",
+        f"a slow hub more seconds with {PATIENCE_VARIABLE}."
     )
+    return refused(model, f"no such folder here, and {why}", remedy)
 
 
 def check_model(model: str) -> None:
@@ -259,11 +258,9 @@ def _at_hub(model: str) -> tuple[str, ...]:
     asking.join(seconds)
     answer = answers[0] if answers else TimeoutError()
     if isinstance(answer, GatedRepoError):
-        raise PolicyError(
-            "policy.model",
-            f"{model!r} (it is gated: the hub gives it only to those who accepted its terms)",
-            "Accept them on the model's page, log in with: hf auth login, and start again.",
-        ) from answer
+        why = "it is gated: the hub gives it only to those who accepted its terms"
+        remedy = "Accept them on the model's page, log in with: hf auth login, and start again."
+        raise refused(model, why, remedy) from answer
     if isinstance(answer, RepositoryNotFoundError):
         raise no_model(model, "no such folder here, and no such model at the hub") from answer
     if isinstance(answer, HfHubHTTPError):

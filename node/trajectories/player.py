@@ -127,11 +127,6 @@ class Session:
         return moved
 
 
-def turns_of(played: Trajectory) -> list[tuple[str, str | None]]:
-    """Return the text of each turn and the response to it."""
-    return [(turn.sample.text, turn.observation) for turn in played.turns]
-
-
 STREAM = 1  # Of the engine; other users of the engine have other streams.
 LOOK_SECONDS = 1.0  # Poll timeout while nothing happens.
 PATIENCE = 1.0  # Seconds that a synchronous environment may take before others continue.

@@ -86,7 +86,6 @@ def _properties(source: TaskSource) -> dict[str, Any]:
     environment = source.environment
     return {
         "levels": source.levels,
-        "evaluates": source.evaluates_text,
         "replayable": environment is None or environment.replayable,
         "waits": environment is not None and environment.waits,
     }

@@ -55,7 +55,6 @@ class OpenEnv:
     """What a worker reports about an env it has opened."""
 
     levels: int
-    evaluates_text: bool
     replayable: bool = True
     waits: bool = False
 
@@ -101,7 +100,7 @@ class WorkerProcess:
             worker.end()
             raise CatalogueError(str(reply["error"]))
         worker.envs = {
-            name: OpenEnv(env["levels"], env["evaluates"], env["replayable"], env["waits"])
+            name: OpenEnv(env["levels"], env["replayable"], env["waits"])
             for name, env in reply["envs"].items()
         }
         worker.closed = reply["closed"]

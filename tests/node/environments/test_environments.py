@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy
 import pytest
 
-from experiments.local_judge import LocalJudge
+from experiments.recipe.local_judge import LocalJudge
 from node.environments.environment import Episode, run
 from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed, load_catalogue, open_envs, overview

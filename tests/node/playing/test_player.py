@@ -8,7 +8,7 @@ from itertools import chain, pairwise
 
 import pytest
 
-from experiments.local_judge import LocalJudge
+from experiments.recipe.local_judge import LocalJudge
 from node.engines.engine import Sample, Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.environments import games

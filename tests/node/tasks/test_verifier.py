@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from experiments.local_judge import LocalJudge
+from experiments.recipe.local_judge import LocalJudge
 from node.concurrency.channel import Channel
 from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed, load_catalogue, open_envs
