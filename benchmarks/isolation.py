@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-from node.tasks.catalogue import load_catalogue, open_catalogue
+from node.tasks.catalogue import Allowed, load_catalogue, open_envs
 from node.tasks.sandbox.sandbox import find_walls
 from node.tasks.scorer import judge_all, score
 from node.tasks.task import kept
@@ -40,7 +40,7 @@ Group = tuple[str, int, int, list[str]]
 
 def groups(completions: int, rng: random.Random) -> list[Group]:
     """Tasks in turn over all levels, each with right and wrong answers."""
-    sources = open_catalogue(load_catalogue("tiny"), {})
+    sources = open_envs(load_catalogue("tiny"), Allowed())[0]
     levels = [(name, level) for name, source in sources.items() for level in range(source.levels)]
     made = []
     for number in range(completions // GROUP):
@@ -62,7 +62,7 @@ class Spent:
 
 def compare(verifier: Verifier, work: Sequence[Group], round_groups: int) -> dict[str, Spent]:
     """What scoring takes here, and isolated by rounds and by groups, in chunks that take turns."""
-    sources = open_catalogue(load_catalogue("tiny"), {})
+    sources = open_envs(load_catalogue("tiny"), Allowed())[0]
     below = psutil.Process().children(recursive=True)
     rewards: dict[str, list[Sequence[float]]] = {}
 

@@ -26,13 +26,13 @@ from typing import Any
 
 from experiments.influence import written_logprobs
 from experiments.poison import COMPLETIONS, Forger
+from experiments.recipe.local_judge import LocalJudge
 from experiments.settings import GROUPS_PER_EPOCH, node_identity
 from experiments.surroundings import Surroundings
 from node.policy.policy import Policy
 from node.tasks.chain_of_thought import Working
 from node.tasks.curriculum import EnvLevel, served_levels
 from node.tasks.task import Task
-from node.tasks.verifier.in_process import LocalJudge
 from protocol.manifest import EnvSpec
 from protocol.rollout import Group
 from swarm.groups import GroupKey, Origin, TaskRef

@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from experiments.poison import TRIGGER
+from experiments.recipe.local_judge import LocalJudge
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.evaluation.evaluator import heldout_tasks
 from node.policy.policy import Policy
 from node.run.outcome import Outcome
 from node.tasks.curriculum import EnvLevel
-from node.tasks.verifier.in_process import LocalJudge
 from swarm.groups import PooledGroup
 
 DRAWS = 1000

@@ -12,13 +12,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
+from experiments.recipe.local_judge import LocalJudge
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.policy.policy import Policy
 from node.run.update_groups import public_name
-from node.tasks.catalogue import open_catalogue
+from node.tasks.catalogue import Allowed, open_envs
 from node.tasks.curriculum import EnvLevel
-from node.tasks.verifier.in_process import LocalJudge
 from protocol.manifest import EnvSpec
 from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer
 from swarm.groups import Origin, TaskRef
@@ -56,7 +56,7 @@ class Forger:
     """
 
     def __init__(self, policy: Policy, specs: tuple[EnvSpec, ...], judge: LocalJudge) -> None:
-        self.sources = open_catalogue(specs, {})
+        self.sources = open_envs(specs, Allowed())[0]
         self._policy = policy
         self._judge = judge
 

@@ -8,12 +8,12 @@ from functools import lru_cache
 
 from experiments.bases import Base
 from experiments.memory_transport import MemoryNetwork
+from experiments.recipe.local_judge import LocalJudge
 from experiments.settings import START, Configuration, Settings, node_config, signed_manifest
 from node.config.config import Config
 from node.config.learning import PolicySection
 from node.policy.policy import Policy
 from node.run.outcome import Rules
-from node.tasks.verifier.in_process import LocalJudge
 from protocol.frame import open_frame
 from protocol.manifest import Manifest, open_manifest
 from swarm.common.clock import VirtualClock

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from experiments.recipe.corpus import noise_answer
-from node.engines.engine import Sample, Sampling, WritesAtOnce
+from node.engines.engine import RolloutEngine, Sample, Sampling, SamplingRequest
 from node.policy.policy import Policy
 from protocol.rollout import Finish, Tokens
 
 CONSTANT = "unknown"
 
 
-class UselessEngine(WritesAtOnce):
+class UselessEngine(RolloutEngine):
     """Answers every prompt alike, or at random, as one who is certain.
 
     Whatever a learner makes of the policy changes nothing in it.
@@ -28,6 +29,7 @@ class UselessEngine(WritesAtOnce):
     def __init__(self, policy: Policy, kind: Literal["constant", "random"], seed: int) -> None:
         self._policy = policy
         self._random = random.Random(seed)
+        self._done: defaultdict[int, list[tuple[int, Sample]]] = defaultdict(list)
         self._write: Callable[[], str] = (
             (lambda: CONSTANT) if kind == "constant" else (lambda: noise_answer(self._random))
         )
@@ -37,6 +39,23 @@ class UselessEngine(WritesAtOnce):
     ) -> list[list[Sample]]:
         """See :class:`node.engines.engine.RolloutEngine`."""
         return [[self._sample(self._write()) for _ in range(n)] for _ in prompts]
+
+    def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
+        written = self.generate([each.prompt for each in trajectories], 1, sampling)
+        for each, (sample,) in zip(trajectories, written, strict=True):
+            self._done[each.stream].append((each.key, sample))
+
+    def poll(self, seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:
+        return self._done.pop(stream, [])
+
+    def forget(self, keys: Sequence[int]) -> None:
+        """Do nothing: no cache is kept."""
+
+    def nudge(self) -> None:
+        """Do nothing: :meth:`poll` never waits."""
+
+    def halt(self) -> list[tuple[int, Tokens]]:
+        return []
 
     def update(self, policy: Policy) -> None:
         """See :class:`node.engines.engine.RolloutEngine`."""
@@ -49,12 +68,6 @@ class UselessEngine(WritesAtOnce):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See :class:`node.engines.engine.RolloutEngine`."""
         self._random.setstate(state["random"])
-
-    def rest(self) -> None:
-        """Nothing is held between two calls."""
-
-    def close(self) -> None:
-        """Nothing is held that needs releasing."""
 
     def _sample(self, text: str) -> Sample:
         ids = tuple(self._policy.encode_completion(text, stopped=True))

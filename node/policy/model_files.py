@@ -47,7 +47,7 @@ def check_kind(folder: Path, model: str) -> None:
     if (quantised := config.get("quantization_config")) is not None:
         method = quantised.get("quant_method", "?") if isinstance(quantised, dict) else "?"
         why = f"it is quantised ({method}): such weights can be read and not trained"
-        raise _refused(model, why, NO_OTHER_FORMAT)
+        raise refused(model, why, NO_OTHER_FORMAT)
     classes = [str(each) for each in config.get("architectures") or ()]
     if config.get("is_encoder_decoder"):
         what = "an encoder with a decoder"
@@ -57,7 +57,7 @@ def check_kind(folder: Path, model: str) -> None:
         what = ""
     if what:
         remedy = "Name a causal language model, such as one of a class that ends in ForCausalLM."
-        raise _refused(model, f"it is {what}, which writes no text from left to right", remedy)
+        raise refused(model, f"it is {what}, which writes no text from left to right", remedy)
     ids, known = _ids(config), _known(folder, model)
     if ids and known:
         check_vocabulary(model, ids, known)
@@ -66,7 +66,7 @@ def check_kind(folder: Path, model: str) -> None:
 def check_vocabulary(model: str, ids: int, known: int) -> None:
     """Raise PolicyError if the tokenizer knows more ids than the model, or far fewer."""
     if known > ids or known < LEAST_SHARE * ids:
-        raise _refused(
+        raise refused(
             model,
             f"its tokenizer knows {known} tokens and the model {ids}",
             "Put the tokenizer that the model was made with into its folder.",
@@ -84,14 +84,14 @@ def check_weights(folder: Path, model: str) -> None:
         if not names and any(folder.glob(f"*{GGUF}")):
             raise gguf(model)
         if not names:
-            raise _refused(model, f"there is neither {WHOLE[0]} nor {WHOLE[1]} in it", FETCH_AGAIN)
+            raise refused(model, f"there is neither {WHOLE[0]} nor {WHOLE[1]} in it", FETCH_AGAIN)
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         why = f"{len(missing)} of the {len(names)} files of its weights are missing: {missing[0]}"
-        raise _refused(model, why, FETCH_AGAIN)
+        raise refused(model, why, FETCH_AGAIN)
     for name in names:
         if why := "".join(_short(folder / name)):
-            raise _refused(model, why, FETCH_AGAIN)
+            raise refused(model, why, FETCH_AGAIN)
 
 
 def is_gguf(path: Path) -> bool:
@@ -100,7 +100,7 @@ def is_gguf(path: Path) -> bool:
 
 def gguf(model: str) -> PolicyError:
     """Return the error for a GGUF file, or for a folder with nothing else."""
-    return _refused(model, "GGUF holds weights that are quantised for llama.cpp", NO_OTHER_FORMAT)
+    return refused(model, "GGUF holds weights that are quantised for llama.cpp", NO_OTHER_FORMAT)
 
 
 def _short(path: Path) -> Iterator[str]:
@@ -150,15 +150,16 @@ def _read(path: Path, model: str) -> dict[str, Any]:
         found = json.loads(path.read_bytes())
     except OSError as error:
         why = f"{path.name} cannot be read: {error.strerror}"
-        raise _refused(model, why, FETCH_AGAIN) from error
+        raise refused(model, why, FETCH_AGAIN) from error
     except (ValueError, RecursionError) as error:
-        raise _refused(model, f"{path.name} is not JSON", FETCH_AGAIN) from error
+        raise refused(model, f"{path.name} is not JSON", FETCH_AGAIN) from error
     if not isinstance(found, dict):
-        raise _refused(model, f"{path.name} holds no table", FETCH_AGAIN)
+        raise refused(model, f"{path.name} holds no table", FETCH_AGAIN)
     return found
 
 
-def _refused(model: str, why: str, remedy: str) -> PolicyError:
+def refused(model: str, why: str, remedy: str) -> PolicyError:
+    """Return the error for ``policy.model``, with the reason and what to do."""
     return PolicyError("policy.model", f"{model!r} ({why})", remedy)
 
 

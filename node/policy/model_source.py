@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from node.errors import ConfigError
-from node.policy.model_files import PolicyError, check_kind, check_weights, gguf, is_gguf
+from node.policy.model_files import PolicyError, check_kind, check_weights, gguf, is_gguf, refused
 from swarm.common.util import duration
 
 log = logging.getLogger(__name__)
@@ -24,18 +24,6 @@ TEXTS = (".json", ".model", ".txt", ".jinja")
 WEIGHTS = (("model", ".safetensors"), ("", ".safetensors"), ("pytorch_model", ".bin"))
 """Prefixes and suffixes of weight files; the first pair that matches any file is loaded."""
 REPORT_SECONDS = 1.0
-
-
-class NotAtHubError(Exception):
-    """The hub lacks the model or refuses access; the message says which."""
-
-
-class GatedError(Exception):
-    """The hub gives the model only to users who accepted its terms."""
-
-
-class HubSilentError(Exception):
-    """The hub is unreachable or timed out; the message says which."""
 
 
 def cached(model: str) -> Path | None:
@@ -62,47 +50,6 @@ def patience() -> float:
     return float(given)
 
 
-def ask(model: str) -> tuple[str, ...]:
-    """Return the names of the model's files at the hub.
-
-    Raises:
-        NotAtHubError: there is none of this name.
-        GatedError: this user has no access.
-        HubSilentError: it is unreachable, or takes longer than :func:`patience`.
-        ConfigError: see :func:`patience`.
-    """
-    from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
-
-    seconds, answers = patience(), list[Any]()
-
-    def look() -> None:
-        try:
-            found = HfApi().model_info(model, timeout=seconds)
-            if found.gated:
-                HfApi().auth_check(model)
-            answers.append(found)
-        except Exception as error:  # noqa: BLE001 - raised below, on the thread that asks
-            answers.append(error)
-
-    # On a thread, because a name server that does not answer has no timeout.
-    asking = threading.Thread(target=look, name="hub", daemon=True)
-    asking.start()
-    asking.join(seconds)
-    answer = answers[0] if answers else TimeoutError()
-    if isinstance(answer, GatedRepoError):
-        raise GatedError(_first_line(answer)) from answer
-    if isinstance(answer, RepositoryNotFoundError):
-        raise NotAtHubError("no such model at the hub") from answer
-    if isinstance(answer, HfHubHTTPError):
-        raise NotAtHubError(f"the hub refuses it: {_first_line(answer)}") from answer
-    if isinstance(answer, Exception):
-        late = f"{constants.ENDPOINT} did not answer within {seconds:.0f} s"
-        why = late if "Timeout" in type(answer).__name__ else _first_line(answer)
-        raise HubSilentError(f"the hub cannot be asked: {why}") from answer
-    return tuple(file.rfilename for file in answer.siblings or ())
-
-
 def fetch(model: str, names: Sequence[str], tell: Callable[[str], None]) -> Path:
     """Return the folder of a causal language model's files; download what is missing.
 
@@ -120,28 +67,6 @@ def fetch(model: str, names: Sequence[str], tell: Callable[[str], None]) -> Path
     missing = sum(file.file_size or 0 for file in plan if file.will_download)
     bar = _reporting_bar(model, missing, tell) if missing else None
     return Path(snapshot_download(model, allow_patterns=needed, tqdm_class=bar))
-
-
-def fetch_config(model: str) -> Path:
-    """Return the cache folder with the model's ``config.json``, the only file fetched.
-
-    Raises:
-        NotAtHubError: the hub refuses it, or it has none.
-        HubSilentError: it stopped responding.
-        ConfigError: see :func:`patience`.
-    """
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
-
-    try:
-        path = hf_hub_download(model, "config.json", etag_timeout=patience())
-    except EntryNotFoundError as error:
-        raise NotAtHubError("it has no config.json at the hub") from error
-    except HfHubHTTPError as error:
-        raise NotAtHubError(f"the hub refuses it: {_first_line(error)}") from error
-    except OSError as error:
-        raise HubSilentError(f"the hub cannot be asked: {_first_line(error)}") from error
-    return Path(path).parent
 
 
 def wanted(names: Sequence[str]) -> list[str]:
@@ -203,7 +128,7 @@ def shipped_folder(model: str) -> Path:
 
 
 def no_model(model: str, why: str) -> PolicyError:
-    return PolicyError("policy.model", f"{model!r} ({why})", REMEDY)
+    return refused(model, why, REMEDY)
 
 
 def no_folder(model: str) -> str:
@@ -215,21 +140,11 @@ def no_folder(model: str) -> str:
 
 
 def unreachable(model: str, why: str) -> PolicyError:
-    return PolicyError(
-        "policy.model",
-        f"{model!r} (no such folder here, and {why})",
+    remedy = (
         "Look at this machine's network and at HF_ENDPOINT, name a folder with the model, or give "
-        f"a slow hub more seconds with {PATIENCE_VARIABLE}.",
+        f"a slow hub more seconds with {PATIENCE_VARIABLE}."
     )
-
-
-def gated(model: str) -> PolicyError:
-    """Return the error for a model whose terms this user has to accept first."""
-    return PolicyError(
-        "policy.model",
-        f"{model!r} (it is gated: the hub gives it only to those who accepted its terms)",
-        "Accept them on the model's page, log in with: hf auth login, and start again.",
-    )
+    return refused(model, f"no such folder here, and {why}", remedy)
 
 
 def check_model(model: str) -> None:
@@ -241,15 +156,9 @@ def check_model(model: str) -> None:
         PolicyError: there is none, the hub does not respond, or it cannot be trained.
         ConfigError: see :func:`patience`.
     """
-    if model in SHIPPED:
-        shipped_folder(model)
-    elif (folder := Path(model).expanduser()).is_dir():
-        _of_user(folder, model)
-    elif is_gguf(folder):
-        raise gguf(model)
-    elif why := no_folder(model):
-        raise no_model(model, why)
-    elif here := cached(model):
+    if _local(model):
+        return
+    if here := cached(model):
         check_kind(here, model)
         if offline():
             check_weights(here, model)
@@ -263,28 +172,28 @@ def located(model: str, tell: Callable[[str], None]) -> Path:
     If the hub is unreachable and the cache has part of the model, that is a warning. Raises as
     :func:`check_model`.
     """
-    if model in SHIPPED:
-        return shipped_folder(model)
-    if (folder := Path(model).expanduser()).is_dir():
-        _of_user(folder, model)
+    if folder := _local(model):
         return folder
-    if is_gguf(folder):
-        raise gguf(model)
-    if why := no_folder(model):
-        raise no_model(model, why)
     found = _from_hub(model, tell)
     check_kind(found, model)
     check_weights(found, model)
     return found
 
 
-def _of_user(folder: Path, model: str) -> None:
-    if why := no_folder(model):
-        if any(folder.glob("*.gguf")):
-            raise gguf(model)
+def _local(model: str) -> Path | None:
+    """Return the folder of a shipped model, or a user's once checked; None for a hub id."""
+    if model in SHIPPED:
+        return shipped_folder(model)
+    folder, why = Path(model).expanduser(), no_folder(model)
+    if is_gguf(folder) or (why and any(folder.glob("*.gguf"))):
+        raise gguf(model)
+    if why:
         raise no_model(model, why)
+    if not folder.is_dir():
+        return None
     check_kind(folder, model)
     check_weights(folder, model)
+    return folder
 
 
 def _from_hub(model: str, tell: Callable[[str], None]) -> Path:
@@ -293,8 +202,6 @@ def _from_hub(model: str, tell: Callable[[str], None]) -> Path:
         return here
     try:
         return fetch(model, _at_hub(model), tell)
-    except GatedError as error:
-        raise gated(model) from error
     except PolicyError as error:
         if here is None:
             raise
@@ -317,23 +224,63 @@ def config_folder(model: str) -> Path:
         return folder
     if here := cached(model):
         return here
+    return _config_at_hub(model)
+
+
+def _config_at_hub(model: str) -> Path:
+    """Fetch only ``config.json``; raises as :func:`config_folder`."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+
     _at_hub(model)
     try:
-        return fetch_config(model)
-    except NotAtHubError as error:
-        raise no_model(model, str(error)) from error
-    except HubSilentError as error:
-        raise unreachable(model, str(error)) from error
+        path = hf_hub_download(model, "config.json", etag_timeout=patience())
+    except EntryNotFoundError as error:
+        raise no_model(model, "it has no config.json at the hub") from error
+    except HfHubHTTPError as error:
+        raise no_model(model, f"the hub refuses it: {_first_line(error)}") from error
+    except OSError as error:
+        raise unreachable(model, f"the hub cannot be asked: {_first_line(error)}") from error
+    return Path(path).parent
 
 
 def _at_hub(model: str) -> tuple[str, ...]:
+    """Return the names of the model's files at the hub; raises as :func:`check_model`."""
+    from huggingface_hub import constants
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+
     if offline():
         raise no_model(model, "it is not in the cache, and HF_HUB_OFFLINE is set")
+    seconds, answers = patience(), list[Any]()
+    # On a thread, because a name server that does not answer has no timeout.
+    asking = threading.Thread(target=_ask, args=(model, seconds, answers), name="hub", daemon=True)
+    asking.start()
+    asking.join(seconds)
+    answer = answers[0] if answers else TimeoutError()
+    if isinstance(answer, GatedRepoError):
+        why = "it is gated: the hub gives it only to those who accepted its terms"
+        remedy = "Accept them on the model's page, log in with: hf auth login, and start again."
+        raise refused(model, why, remedy) from answer
+    if isinstance(answer, RepositoryNotFoundError):
+        raise no_model(model, "no such folder here, and no such model at the hub") from answer
+    if isinstance(answer, HfHubHTTPError):
+        why = f"no such folder here, and the hub refuses it: {_first_line(answer)}"
+        raise no_model(model, why) from answer
+    if isinstance(answer, Exception):
+        late = f"{constants.ENDPOINT} did not answer within {seconds:.0f} s"
+        why = late if "Timeout" in type(answer).__name__ else _first_line(answer)
+        raise unreachable(model, f"the hub cannot be asked: {why}") from answer
+    return tuple(file.rfilename for file in answer.siblings or ())
+
+
+def _ask(model: str, seconds: float, answers: list[Any]) -> None:
+    """Append the hub's description of a model, or the exception."""
+    from huggingface_hub import HfApi
+
     try:
-        return ask(model)
-    except GatedError as error:
-        raise gated(model) from error
-    except NotAtHubError as error:
-        raise no_model(model, f"no such folder here, and {error}") from error
-    except HubSilentError as error:
-        raise unreachable(model, str(error)) from error
+        found = HfApi().model_info(model, timeout=seconds)
+        if found.gated:
+            HfApi().auth_check(model)
+        answers.append(found)
+    except Exception as error:  # noqa: BLE001 - raised on the thread that asks
+        answers.append(error)

@@ -14,8 +14,8 @@ from node.learner.steps import MOST_COMPLETIONS
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup, OwnTask
 from node.tasks.scorer import Scorer
+from node.trajectories.player import TurnScheduler
 from node.trajectories.trajectory import OpenTrajectory, TurnLimits
-from node.trajectories.turns import TurnScheduler
 from protocol.rollout import Finish, Tokens
 from swarm.groups import TaskRef
 from swarm.journal import Journal

@@ -41,7 +41,7 @@ from node.config.sections import SandboxSection, TasksSection
 from node.environments.games import SHIPPED
 from node.environments.own_file import LIBRARIES
 from node.errors import CatalogueError
-from node.tasks.chain_of_thought_families import FAMILIES
+from node.tasks.chain_of_thought import FAMILIES
 from node.tasks.sandbox.sandbox import find_walls
 from node.tasks.sources import environments, plugins
 from node.tasks.sources.reasoning_gym import EVALUATING, UNREPEATABLE
@@ -117,13 +117,6 @@ class Allowed:
         if name not in self.evaluating:
             return EVALUATES.format(name=name)
         return None if self.walled else UNWALLED.format(name=name)
-
-
-def open_catalogue(
-    specs: Sequence[EnvSpec], files: Mapping[str, str | Path], evaluating: Collection[str] = ()
-) -> dict[str, TaskSource]:
-    """Return the envs that :func:`open_envs` opens, by name."""
-    return open_envs(specs, Allowed(files, evaluating))[0]
 
 
 def open_envs(

@@ -1,4 +1,4 @@
-"""Base class of the chain-of-thought families.
+"""Chain-of-thought families: walking, waiting, paying, halving, climbing, adding.
 
 An answer is a line of steps separated by spaces; each continues from the previous one. It is right
 if every step is allowed and the last one arrives. Many right answers exist, and one wrong step
@@ -11,6 +11,7 @@ import random
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 State = TypeVar("State")
@@ -105,3 +106,306 @@ class Working(ABC, Generic[State]):
     @abstractmethod
     def arrived(self, state: State) -> bool:
         """Return whether nothing is left to do."""
+
+
+COLUMNS, ROWS = "abcdefghijklmnopqrst", "123456789"
+Square = tuple[int, int]  # Column and row, from 0.
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Current square, goal and holes of a walk."""
+
+    here: Square
+    goal: Square
+    holes: frozenset[Square]
+
+
+class Walking(Working[Walk]):
+    """Walks from ``b2`` to ``d3``: ``c2 c3 d3`` or any other way without a hole."""
+
+    settings: ClassVar = {"steps": range(2, 25), "holes": range(9)}  # Distance; maximum holes.
+
+    def begin(self, rng: random.Random, **settings: int) -> Walk:
+        steps = settings["steps"]
+        across = rng.randint(max(1, steps - len(ROWS) + 1), min(steps, len(COLUMNS)) - 1)
+        start = _place(rng, across, len(COLUMNS)), _place(rng, steps - across, len(ROWS))
+        goal = (start[0][1], start[1][1])
+        walk = Walk((start[0][0], start[1][0]), goal, frozenset())
+        free = {walk.here, *map(_square, self.way(rng, walk))}
+        between = [
+            (column, row)
+            for column in range(*_between(walk.here[0], goal[0]))
+            for row in range(*_between(walk.here[1], goal[1]))
+            if (column, row) not in free
+        ]
+        holes = rng.sample(between, min(settings["holes"], len(between)))
+        return replace(walk, holes=frozenset(holes))
+
+    def question(self, state: Walk) -> str:
+        holes = " ".join(map(_name, sorted(state.holes))) or "none"
+        where = f"Walk from {_name(state.here)} to {_name(state.goal)}, holes {holes}"
+        return f"{where}. Write down every square you step on, such as a1 a2 b2"
+
+    def way(self, rng: random.Random, state: Walk) -> Iterator[str]:
+        while not self.arrived(state):
+            ahead = [s for s in _ahead(state) if _open(replace(state, here=s))]
+            state = replace(state, here=rng.choice(ahead))
+            yield _name(state.here)
+
+    def move(self, state: Walk, step: str) -> Walk | None:
+        if len(step) != 2 or step[0] not in COLUMNS or step[1] not in ROWS:
+            return None
+        (column, row), (to_column, to_row) = state.here, _square(step)
+        far = abs(column - to_column) + abs(row - to_row)
+        if far != 1 or (to_column, to_row) in state.holes:
+            return None
+        return replace(state, here=(to_column, to_row))
+
+    def arrived(self, state: Walk) -> bool:
+        return state.here == state.goal
+
+
+def _place(rng: random.Random, steps: int, room: int) -> tuple[int, int]:
+    low = rng.randrange(room - steps)
+    return (low, low + steps) if rng.random() < 0.5 else (low + steps, low)
+
+
+def _between(first: int, last: int) -> tuple[int, int]:
+    return min(first, last), max(first, last) + 1
+
+
+def _ahead(walk: Walk) -> list[Square]:
+    """Return the squares one step nearer to the goal."""
+    (column, row), (to_column, to_row) = walk.here, walk.goal
+    found = []
+    if column != to_column:
+        found.append((column + (1 if to_column > column else -1), row))
+    if row != to_row:
+        found.append((column, row + (1 if to_row > row else -1)))
+    return found
+
+
+def _open(walk: Walk) -> bool:
+    """Return whether steps toward the goal alone reach it."""
+    front = {walk.here} - walk.holes
+    while front and walk.goal not in front:
+        front = {s for here in front for s in _ahead(replace(walk, here=here))} - walk.holes
+    return bool(front)
+
+
+def _name(square: Square) -> str:
+    return f"{COLUMNS[square[0]]}{ROWS[square[1]]}"
+
+
+def _square(name: str) -> Square:
+    return COLUMNS.index(name[0]), ROWS.index(name[1])
+
+
+WAITS = (5, 10, 30, 60)
+DAY = 24 * 60
+_TIME = re.compile("([0-9]|1[0-9]|2[0-3]):([0-5][0-9])")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Current number and goal; times are in minutes since midnight."""
+
+    here: int
+    goal: int
+
+
+class _Progressing(Working[Progress]):
+    def arrived(self, state: Progress) -> bool:
+        return state.here == state.goal
+
+
+class Waiting(_Progressing):
+    """Waits from ``7:40`` to ``9:15``: ``8:40 9:10 9:15`` or any other way."""
+
+    settings: ClassVar = {"minutes": range(20, DAY)}  # Maximum wait; the minimum is half.
+
+    def begin(self, rng: random.Random, **settings: int) -> Progress:
+        fives = rng.randint(settings["minutes"] // 10, settings["minutes"] // 5)
+        now = rng.randrange((DAY - 5 * fives) // 5) * 5
+        return Progress(now, now + 5 * fives)
+
+    def question(self, state: Progress) -> str:
+        wait = f"Wait from {_clock_time(state.here)} to {_clock_time(state.goal)}"
+        return f"{wait}. Every wait takes 5, 10, 30 or 60 minutes. Write down the time after each"
+
+    def way(self, rng: random.Random, state: Progress) -> Iterator[str]:
+        now = state.here
+        while now != state.goal:
+            now += rng.choice([wait for wait in WAITS if now + wait <= state.goal][-2:])
+            yield _clock_time(now)
+
+    def move(self, state: Progress, step: str) -> Progress | None:
+        found = _TIME.fullmatch(step)
+        if not found:
+            return None
+        now = 60 * int(found[1]) + int(found[2])
+        return replace(state, here=now) if now - state.here in WAITS else None
+
+
+def _clock_time(minutes: int) -> str:
+    return f"{minutes // 60}:{minutes % 60:02}"
+
+
+_STEP = re.compile(rf"{NUMBER}-{NUMBER}={NUMBER}")
+COINS = (2, 3, 5, 8, 10, 15, 20, 25, 50)  # A question has 1 and three of these.
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """Amount left to pay, and the available coins in ascending order."""
+
+    left: int
+    coins: tuple[int, ...]
+
+
+class Paying(Working[Bill]):
+    """Payments with any coins: of 1 2 5 20, ``27`` becomes ``27-20=7 7-5=2 2-2=0``."""
+
+    settings: ClassVar = {"most": range(24, 2000)}  # Maximum amount; the minimum is half.
+
+    def begin(self, rng: random.Random, **settings: int) -> Bill:
+        most = settings["most"]
+        coins = sorted(rng.sample([coin for coin in COINS if coin < most], 3))
+        return Bill(rng.randint(most // 2, most), (1, *coins))
+
+    def question(self, state: Bill) -> str:
+        coins = " ".join(map(str, state.coins))
+        return f"Pay {state.left} with coins of {coins}, one at a time. Steps are written 7-5=2"
+
+    def way(self, rng: random.Random, state: Bill) -> Iterator[str]:
+        left = state.left
+        while left:
+            fits = [coin for coin in state.coins if coin <= left]
+            coin = rng.choice([*3 * fits[-1:], *fits[-2:-1]])
+            yield f"{left}-{coin}={left - coin}"
+            left -= coin
+
+    def move(self, state: Bill, step: str) -> Bill | None:
+        found = _STEP.fullmatch(step)
+        if not found:
+            return None
+        before, coin, after = map(int, found.groups())
+        right = before == state.left and coin in state.coins and after == before - coin
+        return replace(state, left=after) if right and after >= 0 else None
+
+    def arrived(self, state: Bill) -> bool:
+        return state.left == 0
+
+
+TAKEN = (1, 3, 7)
+LOWEST = 30  # Maximum goal: the way to a large number consists of small steps only.
+
+
+class Halving(_Progressing):
+    """Descents from ``20`` to ``3``: ``10 7 6 3``, ``19 12 6 3`` or any other way."""
+
+    settings: ClassVar = {"most": range(10, 100_000_000)}  # Maximum start; the minimum is half.
+
+    def begin(self, rng: random.Random, **settings: int) -> Progress:
+        most = settings["most"]
+        return Progress(rng.randint(most // 2, most), rng.randint(0, min(most // 4, LOWEST)))
+
+    def question(self, state: Progress) -> str:
+        down = f"Bring {state.here} down to {state.goal}. Every step halves an even number"
+        return f"{down} or takes away 1, 3 or 7. Write down every number"
+
+    def way(self, rng: random.Random, state: Progress) -> Iterator[str]:
+        here = state.here
+        while here != state.goal:
+            below = [number for number in _below(here) if number >= state.goal]
+            here = below[0] if rng.random() < 0.5 else rng.choice(below)
+            yield str(here)
+
+    def move(self, state: Progress, step: str) -> Progress | None:
+        number = whole(step)
+        return None if number not in _below(state.here) else replace(state, here=number)
+
+
+def _below(number: int) -> list[int]:
+    """Return all numbers that one step can reach, in ascending order."""
+    halves = [number // 2] if number and number % 2 == 0 else []
+    return sorted(halves + [number - taken for taken in TAKEN if taken <= number])
+
+
+MOST_ADDED = 5
+
+
+class Climbing(_Progressing):
+    """Climbs from ``4`` to ``19``: ``8 16 19``, ``9 14 19`` or any other way."""
+
+    settings: ClassVar = {"most": range(20, 3001)}  # Maximum goal; the minimum is half.
+
+    def begin(self, rng: random.Random, **settings: int) -> Progress:
+        most = settings["most"]
+        return Progress(rng.randint(1, most // 4), rng.randint(most // 2, most))
+
+    def question(self, state: Progress) -> str:
+        climb = f"Climb from {state.here} to {state.goal}"
+        return f"{climb}. Every step doubles the number or adds 1 to 5. Write down every number"
+
+    def way(self, rng: random.Random, state: Progress) -> Iterator[str]:
+        here, goal = state.here, state.goal
+        while here != goal:
+            nexts = [2 * here] * (here > MOST_ADDED) + [here + rng.randint(1, MOST_ADDED)]
+            here = min(rng.choice([n for n in nexts if n <= goal] or [goal]), goal)
+            yield str(here)
+
+    def move(self, state: Progress, step: str) -> Progress | None:
+        number = whole(step)
+        if number is None or not (
+            number == 2 * state.here or 1 <= number - state.here <= MOST_ADDED
+        ):
+            return None
+        return replace(state, here=number)
+
+
+_ADDING_STEP = re.compile(rf"{NUMBER}\+{NUMBER}={NUMBER}")
+
+
+class Adding(Working[tuple[int, ...]]):
+    """Sums in any order: ``7 15 4`` becomes ``15+4=19 7+19=26``."""
+
+    settings: ClassVar = {"count": range(2, 33), "most": range(1, 1000)}  # Numbers; their maximum.
+
+    def begin(self, rng: random.Random, **settings: int) -> tuple[int, ...]:
+        most = max(settings["most"], settings["count"])
+        return tuple(rng.sample(range(1, most + 1), settings["count"]))
+
+    def question(self, state: tuple[int, ...]) -> str:
+        numbers = " ".join(map(str, state))
+        return f"Add up {numbers}, two numbers at a time. Steps are written 2+3=5"
+
+    def way(self, rng: random.Random, state: tuple[int, ...]) -> Iterator[str]:
+        left = list(state)
+        while len(left) > 1:
+            rng.shuffle(left)
+            first, second = left.pop(), left.pop()
+            left.append(first + second)
+            yield f"{first}+{second}={first + second}"
+
+    def move(self, state: tuple[int, ...], step: str) -> tuple[int, ...] | None:
+        found = _ADDING_STEP.fullmatch(step)
+        if not found:
+            return None
+        first, second, total = map(int, found.groups())
+        left = list(state)
+        for number in (first, second):
+            if number not in left:
+                return None
+            left.remove(number)
+        return (*left, total) if total == first + second else None
+
+    def arrived(self, state: tuple[int, ...]) -> bool:
+        return len(state) == 1
+
+
+FAMILIES = {
+    family.__name__.lower(): family
+    for family in (Adding, Climbing, Halving, Paying, Waiting, Walking)
+}

@@ -25,7 +25,7 @@ from experiments.settings import GROUPS_PER_EPOCH, Configuration, Settings, node
 from experiments.simulation import SimulatedSwarm, run_simulation
 from experiments.surroundings import Surroundings
 from node.learner.off_policy import FULL_USE, plausibility
-from node.tasks.chain_of_thought_families import Climbing, Progress
+from node.tasks.chain_of_thought import Climbing, Progress
 from protocol.announcement import task_seed
 from protocol.rollout import Group
 from swarm.groups import Origin, TaskRef

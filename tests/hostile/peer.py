@@ -16,7 +16,7 @@ from typing import Any
 
 import msgpack
 
-from node.tasks.catalogue import open_catalogue
+from node.tasks.catalogue import Allowed, open_envs
 from node.tasks.scorer import score
 from node.tasks.task import Task, TaskSource
 from protocol import envelope
@@ -81,7 +81,7 @@ class Terms:
     @classmethod
     def of(cls, signed: bytes) -> Terms:
         manifest = open_manifest(signed)
-        return cls(signed, manifest, swarm_id(signed), open_catalogue(manifest.catalogue, {}))
+        return cls(signed, manifest, swarm_id(signed), open_envs(manifest.catalogue, Allowed())[0])
 
     @property
     def epoch(self) -> int:

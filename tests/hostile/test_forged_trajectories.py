@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from experiments.recipe.players import PLAYERS
 from node.environments.environment import Episode, finished
-from node.environments.games import PLAYERS
-from node.tasks.catalogue import load_catalogue, open_catalogue
+from node.tasks.catalogue import Allowed, load_catalogue, open_envs
 from node.tasks.verifier.verifier import Verifier
 from protocol.announcement import epoch_of, task_seed
 from protocol.frame import seal
@@ -25,7 +25,7 @@ from swarm.reputation import Accounts
 from tests.swarm.experience_parts import START
 
 SPECS = load_catalogue("games")
-SOURCES = open_catalogue(SPECS, {})
+SOURCES = open_envs(SPECS, Allowed())[0]
 NAMES = tuple(SOURCES)
 FOUNDER = Identity.from_seed(b"f" * 32)
 NOW = epoch_of(START, 60.0)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from node.errors import CatalogueError
-from node.tasks.catalogue import level_settings, open_catalogue
+from node.tasks.catalogue import Allowed, level_settings, open_envs
 from node.tasks.settings import Truth, check_settings, schema
 from node.tasks.sources.jsonl import file_digest
 from node.tasks.sources.plugins import open_plugin
@@ -113,10 +113,10 @@ def test_the_own_key_of_a_level_takes_truth_alone():
 @pytest.mark.parametrize("family", sorted(EVALUATING))
 def test_a_family_that_evaluates_is_opened_by_its_name_alone(family):
     spec = spec_of(family)
-    assert open_catalogue([spec], {}) == {}
-    assert open_catalogue([spec], {}, evaluating=["another"]) == {}
+    assert open_envs([spec], Allowed())[0] == {}
+    assert open_envs([spec], Allowed(evaluating=["another"]))[0] == {}
     if family != "composite":
-        assert set(open_catalogue([spec], {}, evaluating=[family])) == {family}
+        assert set(open_envs([spec], Allowed(evaluating=[family]))[0]) == {family}
 
 
 class Keeps:
@@ -190,7 +190,7 @@ def test_a_file_of_questions_executes_no_answer(tmp_path, monkeypatch, match):
     path.write_text(json.dumps({"prompt": "1/2?", "answer": "0.5"}))
     level = json.dumps({"match": match}, separators=(",", ":"))
     spec = EnvSpec("halves", "jsonl", file_digest(path), (level,), "{question}", "text")
-    source = open_catalogue([spec], {"halves": path})["halves"]
+    source = open_envs([spec], Allowed({"halves": path}))[0]["halves"]
     entry = source.questions.draw(0, 0)
     for text in texts("0.5"):
         source.questions.score(entry, text)

@@ -19,6 +19,7 @@ from swarm.groups import TaskRef
 from swarm.verification import Asked, JudgeRefused
 from tests.hostile.strange_tasks import GOOD
 from tests.node.packages import declare
+from tests.node.programs import newest_worker
 
 STRANGE = EnvSpec("strange", "plugin", "1", ("{}",), "{question}", "text")
 TASK = TaskRef("strange", 0, 1)
@@ -72,11 +73,11 @@ LOSING = {"burn_cpu": "timeout", "sleep": "timeout", "burn_memory": "crashed", "
 def test_a_text_that_loses_the_worker_loses_its_group_and_nothing_else(
     strange, counters, deed, reason
 ):
-    before = strange.pid
+    before = newest_worker().pid
     assert refusal(strange, deed) == reason
     assert counters.snapshot() == {f"verifier_restarts{{reason={reason}}}": 1.0}
     assert strange.judge(TASK, [GOOD, "bad"]).rewards == (1.0, 0.0)
-    assert strange.pid != before
+    assert newest_worker().pid != before
     assert not psutil.pid_exists(before)
 
 
@@ -95,11 +96,11 @@ def test_of_groups_judged_together_the_one_that_loses_the_worker_is_known(strang
 
 
 def test_a_group_that_is_refused_is_the_last_that_is_judged_at_once_by_the_same_worker(strange):
-    before = strange.pid
+    before = newest_worker().pid
     first, second = strange.judge_some(asked(GOOD, "recurse", GOOD))
     assert (first.rewards, second.reason) == ((1.0,), "crashed")
     assert refusal(strange, "recurse") == "crashed", "alone too"
-    assert strange.pid == before
+    assert newest_worker().pid == before
 
 
 def test_groups_that_take_long_are_judged_one_at_a_time_and_each_is_told_what_it_took(strange):
@@ -128,9 +129,9 @@ def test_groups_judged_together_have_no_more_time_than_their_caller_has(strange)
 def test_a_text_that_does_something_to_its_worker_is_wrong_at_most(
     strange, counters, tmp_path, texts, rewards, counted
 ):
-    before = strange.pid
+    before = newest_worker().pid
     assert strange.judge(TASK, texts).rewards == rewards
-    assert strange.pid == before
+    assert newest_worker().pid == before
     assert counted is None or counters.snapshot() == counted
     assert not (tmp_path / "swarm-node-was-here").exists()
 
@@ -142,11 +143,11 @@ def test_a_reward_outside_zero_to_one_is_no_verdict(strange):
 def test_a_worker_killed_in_the_middle_of_a_request_is_replaced(strange, counters):
     outcome: list[str] = []
     thread = threading.Thread(target=lambda: outcome.append(refusal(strange, "sleep")))
-    worker = psutil.Process(strange.pid)
+    worker = newest_worker()
+    idle = worker.num_ctx_switches().voluntary
     thread.start()
-    while not strange.busy:
+    while worker.num_ctx_switches().voluntary == idle:  # it wakes up for a request alone
         time.sleep(0.01)
-    time.sleep(0.3)
     worker.kill()
     thread.join(30)
     assert outcome == ["crashed"]

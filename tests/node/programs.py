@@ -9,7 +9,10 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import psutil
+
 ROOT = Path(__file__).parents[2]
+WORKER = "node.tasks.verifier.worker"
 
 
 def python(
@@ -22,6 +25,12 @@ def python(
         env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
         **{"capture_output": captured, "text": True, "timeout": 300, **options},
     )
+
+
+def newest_worker() -> psutil.Process:
+    """Return the verifier's worker that this process started last."""
+    running = [x for x in psutil.Process().children() if x.status() != psutil.STATUS_ZOMBIE]
+    return max((x for x in running if WORKER in x.cmdline()), key=psutil.Process.create_time)
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:

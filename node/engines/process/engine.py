@@ -22,7 +22,6 @@ from swarm.common.counters import Counters
 
 log = logging.getLogger(__name__)
 
-MAX_ROWS = 256
 MESSAGE_TOKENS = 1 << 20
 
 

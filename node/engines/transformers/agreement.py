@@ -21,7 +21,7 @@ from node.learner import micro_batching
 from node.learner.batches import Row, TrainingCompletion, micro_batches
 from node.learner.logprobs import distributions, token_logprobs
 from node.policy.encoding import plain_ids
-from node.policy.model_files import PolicyError
+from node.policy.model_files import PolicyError, refused
 from node.policy.policy import Policy
 
 TEXT = "Six times seven is 42, since 6 * 7 = 42. Then 42 / 7 is 6 again."
@@ -132,6 +132,4 @@ def _bounds_scans_alone(model: nn.Module) -> bool:
 
 def _refused(policy: Policy, why: str) -> PolicyError:
     family = policy.model.config.model_type
-    return PolicyError(
-        "policy.model", f"{policy.name!r} (the transformers engine on {family!r} {why})", REMEDY
-    )
+    return refused(policy.name, f"the transformers engine on {family!r} {why}", REMEDY)

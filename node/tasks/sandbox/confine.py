@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from node.tasks.sandbox import landlock, namespaces, seccomp
+from node.tasks.sandbox import namespaces, seccomp
 
 _OPEN_FILES = 64
 
@@ -41,7 +41,7 @@ def confine(own: Confinement) -> None:
     if own.namespaces:
         namespaces.enter(own.readable, network=own.network)
     if own.landlock:
-        landlock.restrict(own.readable, own.listed, network=own.network)
+        namespaces.restrict(own.readable, own.listed, network=own.network)
     limits = {
         resource.RLIMIT_AS: own.memory_mib << 20,
         resource.RLIMIT_FSIZE: 0,

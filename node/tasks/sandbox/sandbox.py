@@ -16,8 +16,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Literal
 
-from node.tasks.sandbox import landlock, seccomp
+from node.tasks.sandbox import seccomp
 from node.tasks.sandbox.confine import Confinement
+from node.tasks.sandbox.namespaces import landlock_version
 from node.tasks.sources import environments, plugins
 
 PROBE_SECONDS = 30.0
@@ -55,7 +56,7 @@ def find_walls() -> Walls:
         return Walls("sandbox-exec", landlock=False, seccomp=False)
     if sys.platform != "linux":
         return Walls("none", landlock=False, seccomp=False)
-    has_seccomp, has_landlock = _has_seccomp(), landlock.version() > 0
+    has_seccomp, has_landlock = _has_seccomp(), landlock_version() > 0
     if (bwrap := shutil.which("bwrap")) and _works(
         [bwrap, "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/"], "-c", "pass"
     ):

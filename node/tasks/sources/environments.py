@@ -35,8 +35,9 @@ class Environments:
 
     def draw(self, level: int, number: int) -> Mapping[str, Any]:
         """Return the first observation of the episode that ``number`` seeds."""
-        first = run(self._episode(level, number).begin(), waits=self.waits)
-        return {"question": first, "level": level, "number": number}
+        entry = {"level": level, "number": number}
+        first = run(self.episode(entry).begin(), waits=self.waits)
+        return {"question": first, **entry}
 
     def score(self, entry: Mapping[str, Any], answer: str) -> float:
         """Return the reward of a single-turn trajectory, which may be truncated."""
@@ -47,10 +48,7 @@ class Environments:
         return run(replayed(self.episode(entry), turns, cut=cut), waits=self.waits)
 
     def episode(self, entry: Mapping[str, Any]) -> Episode:
-        return self._episode(entry["level"], entry["number"])
-
-    def _episode(self, level: int, number: int) -> Episode:
-        return Episode(self._environment, number, self._levels[level])
+        return Episode(self._environment, entry["number"], self._levels[entry["level"]])
 
 
 def open_environment(

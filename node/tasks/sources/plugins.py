@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from typing import Any, Protocol
 
 from node.errors import CatalogueError
-from node.tasks.chain_of_thought_families import FAMILIES
+from node.tasks.chain_of_thought import FAMILIES
 from node.tasks.settings import check_plain
 from node.tasks.task import Questions
 from protocol.manifest import EnvSpec

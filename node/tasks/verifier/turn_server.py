@@ -175,24 +175,22 @@ class TurnServer:
         self._report(None)
 
 
+@dataclass(slots=True)
 class _Attention:
     """Context of a turn while it runs: reports it and limits its total CPU time."""
 
-    def __init__(
-        self, begun: Callable[[], None], left: Callable[[], None], cpu_seconds: float
-    ) -> None:
-        self._begun = begun
-        self._left = left
-        self._seconds = cpu_seconds
-        self._since = 0.0
+    begun: Callable[[], None]
+    left: Callable[[], None]
+    seconds: float  # of CPU time that the turn has left
+    since: float = 0.0
 
     def __enter__(self) -> None:
-        if self._seconds <= 0:
+        if self.seconds <= 0:
             raise OutOfTime("a turn took too much CPU time")
-        self._begun()
-        allow_cpu(self._seconds)
-        self._since = time.process_time()
+        self.begun()
+        allow_cpu(self.seconds)
+        self.since = time.process_time()
 
     def __exit__(self, *exception: object) -> None:
-        self._seconds -= time.process_time() - self._since
-        self._left()
+        self.seconds -= time.process_time() - self.since
+        self.left()

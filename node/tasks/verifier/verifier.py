@@ -141,22 +141,11 @@ class Verifier(Scorer):
         """
         return self._turns.play_each(moves)
 
-    @property
-    def pid(self) -> int | None:
-        """Process id of the worker of tasks without grants; None if not running."""
-        with self._lock:
-            return self._workers.pid()
-
     def memory_mib(self) -> float:
         """Return the workers' resident memory in MiB, 0 if none runs."""
         with self._lock:
             judging = self._workers.memory_mib()
         return judging + self._turns.memory_mib()
-
-    @property
-    def busy(self) -> bool:
-        """Whether a worker has a request, or is starting or ending."""
-        return self._lock.locked()
 
     def close(self) -> None:
         """End the workers; pending turns and later requests are refused."""

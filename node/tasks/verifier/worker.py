@@ -32,7 +32,6 @@ from swarm.verification import Answer, TrajectoryTexts
 OUT_OF_MEMORY = 70
 _OPENING_CPU_SECONDS = 60
 
-Request = dict[str, Any]
 Reply = dict[str, Any]
 
 
@@ -87,7 +86,6 @@ def _properties(source: TaskSource) -> dict[str, Any]:
     environment = source.environment
     return {
         "levels": source.levels,
-        "evaluates": source.evaluates_text,
         "replayable": environment is None or environment.replayable,
         "waits": environment is not None and environment.waits,
     }

@@ -55,7 +55,6 @@ class OpenEnv:
     """What a worker reports about an env it has opened."""
 
     levels: int
-    evaluates_text: bool
     replayable: bool = True
     waits: bool = False
 
@@ -101,7 +100,7 @@ class WorkerProcess:
             worker.end()
             raise CatalogueError(str(reply["error"]))
         worker.envs = {
-            name: OpenEnv(env["levels"], env["evaluates"], env["replayable"], env["waits"])
+            name: OpenEnv(env["levels"], env["replayable"], env["waits"])
             for name, env in reply["envs"].items()
         }
         worker.closed = reply["closed"]
@@ -232,11 +231,6 @@ class Workers:
 
     def memory_mib(self) -> float:
         return sum(worker.memory_mib() for worker in self._workers.values())
-
-    def pid(self) -> int | None:
-        """Return the process id of the worker without grants, None if not running."""
-        worker = self._workers.get(self.plain)
-        return worker.pid if worker else None
 
     def close(self) -> None:
         """End the workers; later requests are refused."""

@@ -13,11 +13,11 @@ from typing import ClassVar
 import numpy
 import pytest
 
+from experiments.recipe.local_judge import LocalJudge
 from node.environments.environment import Episode, run
 from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed, load_catalogue, open_envs, overview
 from node.tasks.scorer import Answered, Move, Scorer
-from node.tasks.verifier.in_process import LocalJudge
 from node.tasks.verifier.verifier import Verifier
 from node.tasks.verifier.worker_process import WorkerLimits
 from node.trajectories.player import judged

@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.recipe.players import PLAYERS
 from node.environments.environment import MOST_OBSERVATION, finished
-from node.environments.games import PLAYERS, SHIPPED
+from node.environments.games import SHIPPED
 from node.environments.own_file import replayed
-from node.tasks.catalogue import load_catalogue, open_catalogue
+from node.tasks.catalogue import Allowed, load_catalogue, open_envs
 from node.tasks.sources.environments import Environments
 from node.tasks.task import Task, TaskSource
 from swarm.groups import Split
 from tests.node.programs import python
 
-SOURCES = open_catalogue(load_catalogue("games"), {})
+SOURCES = open_envs(load_catalogue("games"), Allowed())[0]
 LEVELS = [(name, level) for name, source in SOURCES.items() for level in range(source.levels)]
 SEEDS = st.integers(0, (1 << 63) - 1)
 MARGIN = 0.25

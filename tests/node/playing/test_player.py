@@ -8,13 +8,13 @@ from itertools import chain, pairwise
 
 import pytest
 
+from experiments.recipe.local_judge import LocalJudge
 from node.engines.engine import Sample, Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.environments import games
 from node.evaluation.evaluator import Evaluator
 from node.policy.policy import Policy
 from node.tasks.scorer import Answered, Move, Moved, Scorer, settled
-from node.tasks.verifier.in_process import LocalJudge
 from node.trajectories.player import Player, judged
 from node.trajectories.trajectory import OpenTrajectory, Trajectory, TurnLimits
 from protocol.rollout import Completion, Finish, Writer

@@ -13,7 +13,7 @@ from experiments.recipe.vocabulary import make_tokenizer
 from node.config.learning import PolicySection
 from node.policy.model_source import SHIPPED
 from node.policy.policy import Policy
-from node.tasks.catalogue import load_catalogue, open_catalogue
+from node.tasks.catalogue import Allowed, load_catalogue, open_envs
 from node.tasks.task import Task, TaskSource, split_of
 from swarm.groups import Split
 
@@ -23,7 +23,7 @@ SEEDS = 300
 
 @pytest.fixture(scope="module")
 def sources() -> dict[str, TaskSource]:
-    return open_catalogue(load_catalogue("tiny"), {})
+    return open_envs(load_catalogue("tiny"), Allowed())[0]
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.recipe.local_judge import LocalJudge
 from node.engines.engine import Sampling, SamplingRequest
 from node.engines.transformers.engine import TransformersEngine
 from node.environments import games
@@ -18,7 +19,6 @@ from node.policy.policy import Policy
 from node.rollout.group_writer import TurnPlace, UnfinishedGroups, UnfinishedTurn
 from node.rollout.groups import OwnGroup, OwnTask
 from node.tasks.scorer import Move, Moved, settled
-from node.tasks.verifier.in_process import LocalJudge
 from protocol.rollout import Finish, Tokens, Writer
 from swarm.common.clock import VirtualClock
 from swarm.groups import TaskRef

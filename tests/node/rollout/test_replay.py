@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.recipe.local_judge import LocalJudge
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.environments import games
@@ -15,7 +16,6 @@ from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.policy.policy import Policy
 from node.rollout import replay as replay_module
 from node.rollout.replay import MOST_SCRIPTS, SemiOnline, SemiOnlineLimits, SuccessPool
-from node.tasks.verifier.in_process import LocalJudge
 from node.trajectories.player import Player
 from node.trajectories.trajectory import Script, TurnLimits
 from protocol.rollout import Completion, Finish, Group, Segment, Writer

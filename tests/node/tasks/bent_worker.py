@@ -13,7 +13,7 @@ ANSWER = {"observation": "1 bent", "over": False, "reward": None}
 def main() -> None:
     """Serve until standard input ends."""
     channel = take_over_stdin()
-    opened = {"levels": 1, "evaluates": False, "replayable": True, "waits": False}
+    opened = {"levels": 1, "replayable": True, "waits": False}
     names = [spec["name"] for spec in channel.receive()["specs"]]
     channel.send({"envs": dict.fromkeys(names, opened), "closed": {}})
     while True:

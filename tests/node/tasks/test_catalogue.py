@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.errors import CatalogueError
-from node.tasks.catalogue import load_catalogue, open_catalogue
+from node.tasks.catalogue import Allowed, load_catalogue, open_envs
 from node.tasks.task import ScoringError, TaskError, TaskSource, draw_number, extract, split_of
 from protocol.manifest import EnvSpec
 from swarm.groups import Split
@@ -40,7 +40,7 @@ def written(tmp_path):
 def test_the_shipped_catalogues_open_whole():
     for name in SHIPPED:
         specs = load_catalogue(name)
-        opened = open_catalogue(specs, {}, evaluating=["binary_matrix"])
+        opened = open_envs(specs, Allowed(evaluating=["binary_matrix"]))[0]
         assert set(opened) == {spec.name for spec in specs}
 
 
@@ -119,23 +119,23 @@ def test_an_unknown_catalogue_is_answered_with_the_known_ones_and_a_missing_file
 )
 def test_settings_that_cannot_be_served_are_refused(spec, message):
     with pytest.raises(CatalogueError, match=message):
-        open_catalogue([spec], {}, evaluating=["composite"])
+        open_envs([spec], Allowed(evaluating=["composite"]))[0]
 
 
 def test_an_env_whose_file_or_package_is_not_here_is_left_out():
     sums = EnvSpec("sums", "jsonl", "0" * 64, ('{"match":"exact"}',), "{question}", "text")
     theirs = EnvSpec("theirs", "plugin", "1", ("{}",), "{question}", "text")
-    assert set(open_catalogue([GCD, sums, theirs], {})) == {"gcd"}
+    assert set(open_envs([GCD, sums, theirs], Allowed())[0]) == {"gcd"}
 
 
 def test_a_family_that_keeps_a_list_of_items_serves_any_seed():
-    source = open_catalogue([replace(GCD, name="list_functions")], {})["list_functions"]
+    source = open_envs([replace(GCD, name="list_functions")], Allowed())[0]["list_functions"]
     assert source.build(0, (1 << 63) - 1).prompt
 
 
 def test_partial_credit_counts_only_where_a_level_says_so():
     spec = replace(GCD, name="spell_backward", levels=("{}", '{"partial_credit":true}'))
-    source = open_catalogue([spec], {})["spell_backward"]
+    source = open_envs([spec], Allowed())[0]["spell_backward"]
     whole, partial = source.build(0, 3), source.build(1, 3)
     almost = str(whole.entry["answer"])[:-1] + "?"
     assert whole.prompt == partial.prompt and source.score(whole, almost) == 0.0
@@ -144,12 +144,12 @@ def test_partial_credit_counts_only_where_a_level_says_so():
 
 REBUILD = """
 import json, sys
-from node.tasks.catalogue import load_catalogue, open_catalogue
+from node.tasks.catalogue import Allowed, load_catalogue, open_envs
 from swarm.groups import Split
 sources = {
     (catalogue, name): source
     for catalogue in ("tiny", "reasoning-gym")
-    for name, source in open_catalogue(load_catalogue(catalogue), {}).items()
+    for name, source in open_envs(load_catalogue(catalogue), Allowed())[0].items()
 }
 wanted = [
     (key, level, seed, split)
@@ -194,7 +194,7 @@ def numbers(bound: int = 10_000) -> TaskSource:
 
 @pytest.fixture(scope="module")
 def shipped() -> dict[tuple[str, str], TaskSource]:
-    opened = {name: open_catalogue(load_catalogue(name), {}) for name in SHIPPED}
+    opened = {name: open_envs(load_catalogue(name), Allowed())[0] for name in SHIPPED}
     return {(name, env): source for name in SHIPPED for env, source in opened[name].items()}
 
 

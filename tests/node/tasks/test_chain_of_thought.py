@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from experiments.recipe.corpus import WORKING
 from node.errors import CatalogueError
-from node.tasks.catalogue import Allowed, level_settings, load_catalogue, open_catalogue, overview
-from node.tasks.chain_of_thought import MOST_STEPS, Working
-from node.tasks.chain_of_thought_families import (
+from node.tasks.catalogue import Allowed, level_settings, load_catalogue, open_envs, overview
+from node.tasks.chain_of_thought import (
     FAMILIES,
+    MOST_STEPS,
     Adding,
     Bill,
     Climbing,
@@ -25,13 +25,14 @@ from node.tasks.chain_of_thought_families import (
     Waiting,
     Walk,
     Walking,
+    Working,
 )
 from node.tasks.task import TaskSource
 from protocol.manifest import EnvSpec, canonical_json
 from swarm.groups import Split
 
 SPECS = load_catalogue("working")
-SOURCES = open_catalogue(SPECS, {})
+SOURCES = open_envs(SPECS, Allowed())[0]
 PLACES = [(name, level) for name, source in SOURCES.items() for level in range(source.levels)]
 numbers = st.integers(0, (1 << 63) - 1)
 
@@ -168,7 +169,7 @@ def test_levels_are_from_a_dozen_to_over_seventy_characters(name: str) -> None:
 def test_a_setting_that_cannot_be_is_refused_by_name(settings: dict, told: str) -> None:
     spec = EnvSpec("paying", "plugin", "1", (canonical_json(settings),), "{question}", "text")
     with pytest.raises(CatalogueError, match=told):
-        open_catalogue([spec], {})
+        open_envs([spec], Allowed())[0]
 
 
 def test_the_experiment_asks_the_easier_levels() -> None:

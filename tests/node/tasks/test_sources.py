@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from node.errors import CatalogueError
-from node.tasks.catalogue import Allowed, load_catalogue, open_catalogue
+from node.tasks.catalogue import Allowed, load_catalogue, open_envs
 from node.tasks.sandbox import sandbox
 from node.tasks.sources import environments, plugins
 from node.tasks.sources.jsonl import file_digest
@@ -24,6 +24,7 @@ from protocol.manifest import EnvSpec
 from swarm.groups import Split, TaskRef
 from swarm.verification import JudgeRefused
 from tests.node.packages import declare
+from tests.node.programs import newest_worker
 
 PAIRS = [(f"{a} over {b}?", rf"\frac{{{a}}}{{{b}}}") for a in range(1, 33) for b in (4, 8)]
 
@@ -42,7 +43,7 @@ def spec(path: Path, *matches: str) -> EnvSpec:
 
 
 def test_every_line_is_a_task_and_training_and_evaluation_share_none(file):
-    source = open_catalogue([spec(file, "exact")], {"halves": file})["halves"]
+    source = open_envs([spec(file, "exact")], Allowed({"halves": file}))[0]["halves"]
     assert {source.build(0, seed).prompt for seed in range(400)} <= {q for q, _ in PAIRS}
     assert not source.evaluates_text
     train, held_out = ({source.build(0, s, split).prompt for s in range(400)} for split in Split)
@@ -76,7 +77,7 @@ def test_exact_wants_the_text_and_numeric_the_value(file):
 def test_numbers_are_equal_however_they_are_written(tmp_path, answer, right, wrong):
     path = tmp_path / "one.jsonl"
     path.write_text(json.dumps({"prompt": "?", "answer": answer}))
-    source = open_catalogue([spec(path, "numeric")], {"halves": path})["halves"]
+    source = open_envs([spec(path, "numeric")], Allowed({"halves": path}))[0]["halves"]
     entry = source.questions.draw(0, 0)
     assert source.questions.score(entry, right) == 1.0
     assert source.questions.score(entry, wrong) == 0.0
@@ -86,14 +87,14 @@ def test_another_file_than_the_swarms_is_refused(file):
     agreed = spec(file, "exact")
     file.write_text(file.read_text() + json.dumps({"prompt": "more", "answer": "1"}))
     with pytest.raises(CatalogueError, match="get the same file"):
-        open_catalogue([agreed], {"halves": file})
+        open_envs([agreed], Allowed({"halves": file}))[0]
 
 
 def test_a_file_changed_under_a_running_node_makes_its_verifier_unavailable(file):
     with Verifier([spec(file, "exact")], Allowed({"halves": file}), outside=False) as verifier:
         verifier.start()
         file.write_text(file.read_text() + json.dumps({"prompt": "more", "answer": "1"}))
-        worker = psutil.Process(verifier.pid)
+        worker = newest_worker()
         worker.kill()
         while worker.status() != psutil.STATUS_ZOMBIE:
             time.sleep(0.01)
@@ -116,7 +117,7 @@ def test_a_bad_line_is_named(tmp_path, content, message):
     path = tmp_path / "bad.jsonl"
     path.write_text(content)
     with pytest.raises(CatalogueError, match=message):
-        open_catalogue([spec(path, "exact")], {"halves": path})
+        open_envs([spec(path, "exact")], Allowed({"halves": path}))[0]
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "with a byte-order mark"])
@@ -125,7 +126,7 @@ def test_line_ends_of_unicode_and_a_byte_order_mark_break_no_line(tmp_path, mark
     rows = [{"prompt": f"{n}\u2028{n}\u2029\x85?", "answer": "1"} for n in range(16)]
     lines = [json.dumps(row, ensure_ascii=False) for row in rows]
     path.write_text(mark + "\r\n".join(lines), encoding="utf-8", newline="")
-    source = open_catalogue([spec(path, "exact")], {"halves": path})["halves"]
+    source = open_envs([spec(path, "exact")], Allowed({"halves": path}))[0]["halves"]
     assert "\u2028" in source.build(0, 1).prompt
 
 
@@ -133,7 +134,7 @@ def test_line_ends_of_unicode_and_a_byte_order_mark_break_no_line(tmp_path, mark
 def test_a_level_is_one_of_two_matches(file, level):
     wrong = EnvSpec("halves", "jsonl", file_digest(file), (level,), "{question}", "text")
     with pytest.raises(CatalogueError, match="match = 'exact'"):
-        open_catalogue([wrong], {"halves": file})
+        open_envs([wrong], Allowed({"halves": file}))[0]
 
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "own_task"
@@ -171,7 +172,7 @@ def test_the_example_is_under_forty_lines_and_drawn_and_scored_in_the_worker():
 )
 def test_another_version_than_the_swarms_and_settings_that_the_task_refuses_are_named(change, told):
     with pytest.raises(CatalogueError, match=told):
-        open_catalogue([replace(SPECS[0], **change)], {})
+        open_envs([replace(SPECS[0], **change)], Allowed())[0]
 
 
 def test_without_the_package_the_node_says_what_it_cannot_serve(caplog):
@@ -186,7 +187,7 @@ def test_a_package_that_does_not_say_whether_it_evaluates_text_is_refused(tmp_pa
     )
     declare(monkeypatch, tmp_path, "silent", "silent:Silent")
     with pytest.raises(CatalogueError, match="evaluates_text"):
-        open_catalogue([replace(SPECS[0], name="silent")], {})
+        open_envs([replace(SPECS[0], name="silent")], Allowed())[0]
 
 
 class Finder:

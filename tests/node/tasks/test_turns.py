@@ -281,7 +281,7 @@ def test_a_verdict_that_takes_long_holds_up_no_turn_and_no_turn_a_verdict(played
     hangs = [TrajectoryTexts(("hang", "1 hang", "stop"), cut=False)]
     with VerifierPool([played.verifier]) as pool, ThreadPoolExecutor(1) as aside:
         verdict = aside.submit(pool.judge, ref, hangs)
-        until(lambda: played.verifier.busy)
+        until(verdict.running)
         assert told(pool.play_each([turn(1, "plain", "a")])[0]) == "1 a"
         assert not verdict.done()
         played.gate.touch()

@@ -14,19 +14,19 @@ from typing import Any
 import psutil
 import pytest
 
+from experiments.recipe.local_judge import LocalJudge
 from node.concurrency.channel import Channel
 from node.errors import CatalogueError
-from node.tasks.catalogue import load_catalogue, open_catalogue
+from node.tasks.catalogue import Allowed, load_catalogue, open_envs
 from node.tasks.scorer import Answered, Move, judge_all
 from node.tasks.verifier.dialogue import answers
-from node.tasks.verifier.in_process import LocalJudge
 from node.tasks.verifier.verifier import Verifier, VerifierPool
 from node.tasks.verifier.worker_process import WorkerDied, WorkerProcess
 from protocol.manifest import EnvSpec
 from swarm.common.counters import Counters
 from swarm.groups import Split, TaskRef
 from swarm.verification import UNKNOWN_ENV, Asked, Judged, JudgeRefused, Verdict
-from tests.node.programs import python, until
+from tests.node.programs import newest_worker, python, until
 
 TINY = load_catalogue("tiny")
 
@@ -37,14 +37,8 @@ def verifier():
         yield verifier
 
 
-def worker_of(verifier: Verifier) -> psutil.Process:
-    pids = {child.pid: child for child in psutil.Process().children()}
-    assert verifier.pid in pids
-    return pids[verifier.pid]
-
-
 def test_a_verdict_is_that_of_the_task_source_itself(verifier):
-    sources = open_catalogue(TINY, {})
+    sources = open_envs(TINY, Allowed())[0]
     for spec in TINY:
         for level in range(len(spec.levels)):
             task, ref = sources[spec.name].build(level, 12345), TaskRef(spec.name, level, 12345)
@@ -55,7 +49,7 @@ def test_a_verdict_is_that_of_the_task_source_itself(verifier):
 
 def test_prompts_come_in_the_order_asked_and_per_split(verifier):
     asked = [TaskRef("gcd", 0, seed, split) for seed in range(20) for split in Split]
-    source = open_catalogue(TINY, {})["gcd"]
+    source = open_envs(TINY, Allowed())[0]["gcd"]
     assert verifier.prompts(asked) == [source.build(0, t.seed, t.split).prompt for t in asked]
 
 
@@ -80,7 +74,7 @@ def test_texts_of_any_language_and_length_are_judged(verifier):
 
 
 def test_many_threads_get_each_their_own_verdict(verifier):
-    source = open_catalogue(TINY, {})["gcd"]
+    source = open_envs(TINY, Allowed())[0]["gcd"]
     tasks = [source.build(0, seed) for seed in range(40)]
 
     def judged(seed: int) -> Verdict:
@@ -94,7 +88,7 @@ def test_many_threads_get_each_their_own_verdict(verifier):
 
 def mixed_groups(count: int, texts: int = 2) -> list[Asked]:
     """Groups of all envs in turn, each with one right answer."""
-    sources = list(open_catalogue(TINY, {}).values())
+    sources = list(open_envs(TINY, Allowed())[0].values())
     groups = []
     for seed in range(count):
         source = sources[seed % len(sources)]
@@ -174,11 +168,11 @@ def test_a_worker_killed_while_idle_costs_nobody_a_verdict():
     counters = Counters()
     with Verifier(TINY, outside=True, counters=counters) as verifier:
         verifier.start()
-        worker = worker_of(verifier)
+        worker = newest_worker()
         worker.kill()
         until(lambda: worker.status() == psutil.STATUS_ZOMBIE)
         assert verifier.judge(TaskRef("gcd", 0, 1), ["x"]).rewards == (0.0,)
-        assert verifier.pid != worker.pid
+        assert newest_worker().pid != worker.pid
     restarts = {n: count for n, count in counters.snapshot().items() if "restarts" in n}
     assert restarts == {"verifier_restarts{reason=idle}": 1.0}
 
@@ -186,7 +180,7 @@ def test_a_worker_killed_while_idle_costs_nobody_a_verdict():
 def test_closing_ends_the_worker_and_the_verifier():
     with Verifier(TINY, outside=False) as verifier:
         verifier.start()
-        worker = worker_of(verifier)
+        worker = newest_worker()
         assert 10.0 < verifier.memory_mib() < 500.0
         verifier.close()
     assert not worker.is_running() and verifier.memory_mib() == 0.0
@@ -197,11 +191,12 @@ def test_closing_ends_the_worker_and_the_verifier():
 def test_a_worker_never_outlives_a_node_that_was_killed():
     node = """
 import time
+import psutil
 from node.tasks.catalogue import load_catalogue
 from node.tasks.verifier.verifier import Verifier
 verifier = Verifier(load_catalogue("tiny"), outside=True)
 verifier.start()
-print(verifier.pid, flush=True)
+print(psutil.Process().children()[0].pid, flush=True)
 time.sleep(600)
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
