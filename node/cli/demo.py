@@ -71,7 +71,7 @@ def demo_command(
     """
     from node.config.registry import ENGINES
     from node.demo.run import DEFAULT_TRANSPORT, DemoSettings, run, table
-    from node.monitor.terminal import Terminal
+    from node.monitor.record import Terminal
 
     local, external = parse_mix(mix)
     nodes = nodes or (LARGE_NODES if ENGINES.load(engine).beside else NODES)
@@ -124,7 +124,7 @@ def plot_command(
         remedy = "Add --out FILE.png, or --terminal for lines of bars."
         raise UsageError("standard output is no terminal to draw in", None, remedy)
     from node.monitor.history import ENDINGS, draw_runs, run_table, window_for
-    from node.monitor.terminal import Terminal
+    from node.monitor.record import Terminal
 
     if out is not None and out.suffix.lower() not in ENDINGS:
         raise UsageError("--out", out, f"Name a file that ends in {', '.join(ENDINGS)}.")

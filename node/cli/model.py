@@ -45,7 +45,7 @@ def evaluated(
     )
 
     from node.evaluation.comparison import evaluate
-    from node.monitor.terminal import Terminal
+    from node.monitor.record import Terminal
 
     console = Terminal(stderr=True)
     with Progress(
@@ -153,7 +153,7 @@ def _figures(part: Any) -> dict[str, Any]:
 def _show(comparison: Any, first: str, second: str, show: int) -> None:
     from rich.table import Table
 
-    from node.monitor.terminal import Terminal
+    from node.monitor.record import Terminal
 
     terminal = Terminal()
     table = Table(title=f"A {first}, B {second}", title_justify="left")
@@ -268,7 +268,7 @@ def _shown(evaluation: Any, count: int) -> list[dict[str, Any]]:
 def _print_scores(model: str, scores: dict[str, Any], ks: list[int]) -> None:
     from rich.table import Table
 
-    from node.monitor.terminal import Terminal
+    from node.monitor.record import Terminal
 
     table = Table(title=model)
     table.add_column("family")
@@ -312,8 +312,7 @@ def ask_command(
     check_choice(step, best)
     node = open_node(config, overrides_of(assignments))
     with waiting(LOADING):
-        from node.evaluation.asking import question_of
-        from node.evaluation.comparison import pinned_manifest, verifier_of
+        from node.evaluation.comparison import pinned_manifest, question_of, verifier_of
 
     manifest = pinned_manifest(node.folder)
     models = [model_of(node, step=step, best=best)]
@@ -339,7 +338,7 @@ def _answer(
     temperature: float | None,
     quiet: bool,
 ) -> dict[str, Any]:
-    from node.evaluation.asking import opinion, pieces
+    from node.evaluation.comparison import opinion, pieces
 
     policy, name = model
     most = node.config.engine.max_new_tokens

@@ -242,7 +242,7 @@ def only(what: str, given: str, things: Iterable[T], names: Callable[[T], Sequen
 @contextmanager
 def waiting(what: str) -> Iterator[Callable[[str], None]]:
     """Show what the command waits for; the yielded function shows another text."""
-    from node.monitor.terminal import Terminal
+    from node.monitor.record import Terminal
 
     with Terminal(stderr=True).status(what) as status:
         yield status.update

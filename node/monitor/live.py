@@ -24,6 +24,7 @@ from rich.text import Text
 
 from node.monitor.record import (
     RoundRecord,
+    Terminal,
     bars_for,
     externals,
     number,
@@ -37,7 +38,6 @@ from node.monitor.record import (
     strangers,
 )
 from node.monitor.rollouts import LastRollouts, in_lines
-from node.monitor.terminal import Terminal
 from swarm.common.counters import UNREPEATED
 from swarm.common.util import counted, duration
 

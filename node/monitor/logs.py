@@ -21,7 +21,7 @@ from rich.logging import RichHandler
 
 from node.errors import NodeError
 from node.monitor.output import PrintableFormatter, printable, say
-from node.monitor.terminal import Terminal
+from node.monitor.record import Terminal
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import UNREPEATED, Repeats
 from swarm.common.util import make_private

@@ -28,9 +28,8 @@ from node.errors import NodeError
 from node.monitor.history import Line, files, parsed, thinned
 from node.monitor.live import LivePanel, LoggedLines, PlainLines
 from node.monitor.logs import STDOUT, goes_to
-from node.monitor.record import RoundRecord
+from node.monitor.record import RoundRecord, Terminal
 from node.monitor.rollouts import LastRollouts, RolloutsFile
-from node.monitor.terminal import Terminal
 from node.storage.atomic_files import replacing, write_error
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters

@@ -26,7 +26,7 @@ from node.monitor.rollouts import LONGEST, LastRollouts, ShownRollout, shortened
 from node.monitor.sinks import Fenced, Sink
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup
-from node.run.outcome import Outcome
+from node.run.update_groups import Outcome
 from protocol.identity import peer_id_of
 from protocol.rollout import Completion, Finish, Group
 from swarm.admission import RefusedGroup

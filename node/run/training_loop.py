@@ -26,10 +26,11 @@ from node.policy.policy import Policy
 from node.rollout.generator import TaskIndexes
 from node.rollout.groups import GroupSource
 from node.rollout.replay import SemiOnline, SemiOnlineLimits, SuccessPool
-from node.run.outcome import Outcome, Rules
 from node.run.update_groups import (
     ExternalGroups,
+    Outcome,
     OwnGroups,
+    Rules,
     TrainedPolicy,
     open_intake,
     open_mixture,

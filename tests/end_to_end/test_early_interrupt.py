@@ -30,7 +30,7 @@ MOMENTS = (
     ("demo --nodes 2 --rounds 1", "matplotlib"),
     ("export --out model", "transformers.utils"),
     ("init node", "cryptography"),
-    ("status", "node.monitor.terminal"),
+    ("status", "node.monitor.record"),
 )
 """A command, and the module after which it is interrupted: one that an import statement reads, as
 Python reports no others."""

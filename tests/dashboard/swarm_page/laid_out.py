@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from node.dashboard.app import STATIC as DASHBOARD
-from node.dashboard.public_documents import SHARED, STATIC
+from node.dashboard.public_server import SHARED, STATIC
 from tests.dashboard.swarm_page.made_swarm import Page
 
 UNDER = "a/b c/"

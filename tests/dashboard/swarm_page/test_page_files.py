@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from node.dashboard.public_documents import SHARED, STATIC
+from node.dashboard.public_server import SHARED, STATIC
 from swarm.verification import STRIKES
 from tests.dashboard.swarm_page.laid_out import sent
 

@@ -20,7 +20,6 @@ from node.config.config import Config, load, write_config
 from node.doctor.machine import check_model_memory
 from node.errors import ConfigError
 from node.plan import model_shape as module
-from node.plan.choice import Choice, choose, fits, rungs
 from node.plan.machine import GIB, Machine, this_machine
 from node.plan.memory import Workload, estimate, laid_out
 from node.plan.model_shape import (
@@ -32,7 +31,7 @@ from node.plan.model_shape import (
     least_weights,
     shape_of,
 )
-from node.plan.plan import plan, probed
+from node.plan.plan import Choice, choose, fits, plan, probed, rungs
 from node.plan.speed import estimated, random_policy
 from node.policy.model_source import PolicyError, shipped_folder
 from node.run.preflight import check_start
