@@ -45,8 +45,7 @@ def doctor_command(
 
     Exit with status 1 on a failure.
     """
-    from node.doctor.machine import check_machine
-    from node.doctor.network import check_network
+    from node.doctor.checks import check_machine, check_network
 
     overrides = overrides_of(assignments, peers)
     node = open_node(config, overrides) if find_config(config) else _unmade(overrides)

@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperCommand
 
 from node.cli.checks import conformance_command, doctor_command
-from node.cli.demo import demo_command, plot_command
+from node.cli.demo import demo_command, play_command, plot_command
 from node.cli.inspect import (
     checkpoints_command,
     dashboard_command,
@@ -34,8 +34,7 @@ from node.cli.join import bootstrap_command, join_command
 from node.cli.model import ask_command, compare_command, evaluate_command
 from node.cli.options import SpreadPeers
 from node.cli.peers import observe_command, peers_command
-from node.cli.play import export_command, play_command
-from node.cli.setup import create_command, identity_app, init_command, plan_command
+from node.cli.setup import create_command, export_command, identity_app, init_command, plan_command
 from node.errors import NodeError, UsageError
 from node.monitor.output import (
     as_typed,

@@ -1,10 +1,11 @@
-"""``swarm-node create``, ``plan``, ``init`` and ``identity``: swarms, nodes and keys."""
+"""``swarm-node create``, ``plan``, ``init``, ``identity`` and ``export``."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -13,12 +14,16 @@ import typer
 
 from node.cli.options import (
     LOADING,
+    BestOption,
     ConfigOption,
     DebugOption,
     JsonOption,
     LoadedNode,
+    StepOption,
+    check_choice,
     find_config,
     open_node,
+    parse_admission,
     print_json,
     say_lines,
     waiting,
@@ -74,15 +79,11 @@ def create_command(
     debug: DebugOption = False,
 ) -> None:
     """Create and sign the manifest that the members of a new swarm agree on."""
-    from node.cli.options import parse_admission
-    from node.errors import CatalogueError
     from node.network.founding import bounds_for, found_swarm, try_catalogue
     from node.storage.atomic_files import write_new
     from node.tasks.catalogue import allowed_by
-    from protocol.errors import BadSchema
     from protocol.identity import Identity
     from protocol.manifest import swarm_id
-    from swarm.verification import JudgeRefused
 
     node = open_node(config)
     allowed = allowed_by(node.config.tasks, node.config.sandbox)
@@ -90,7 +91,7 @@ def create_command(
     if os.path.lexists(path):
         remedy = "Name a new file with --out, or move this one away if no swarm runs on it yet."
         raise NodeError("cannot write the manifest (File exists)", path, remedy)
-    try:
+    with _errors_of_options(catalogue):
         answers = None if answer_tokens is None else bounds_for(answer_tokens, group_size)
         manifest = found_swarm(
             Identity.load(node.folder.identity),
@@ -102,6 +103,31 @@ def create_command(
         )
         with waiting("opening the catalogue, and playing its environments"):
             trial = try_catalogue(catalogue, allowed)
+    write_new(path, manifest)
+    identifier = swarm_id(manifest).hex()
+    if json:
+        facts = {"swarm_id": identifier, "manifest": str(path), "bytes": len(manifest)}
+        bounds = {"answers": asdict(answers)} if answers else {}
+        print_json({**facts, "environments": asdict(trial), **bounds})
+        return
+    say(f"wrote {path}")
+    say(f"the swarm is {identifier}")
+    if answers:
+        size = f"{group_size} answers of {answer_tokens} tokens weigh up to {answers.weight} bytes"
+        say(f"{size}, and a frame may have {answers.max_frame_bytes}")
+    say_lines(_tried(trial))
+    say_lines(map(as_typed, _next(path, node)))
+
+
+@contextmanager
+def _errors_of_options(catalogue: str) -> Iterator[None]:
+    """Convert the errors of a new swarm to errors of the options of ``create``."""
+    from node.errors import CatalogueError
+    from protocol.errors import BadSchema
+    from swarm.verification import JudgeRefused
+
+    try:
+        yield
     except JudgeRefused as refused:
         remedy = "See what this machine lacks with: swarm-node doctor."
         raise NodeError("the catalogue cannot be tried", str(refused), remedy) from refused
@@ -112,22 +138,6 @@ def create_command(
         field, _, wrong = str(error).partition(": ")
         remedy = "See what it takes with: swarm-node create --help."
         raise UsageError(f"--{field.replace('_', '-')}", wrong, remedy) from error
-    write_new(path, manifest)
-    identifier = swarm_id(manifest).hex()
-    if json:
-        facts = {"swarm_id": identifier, "manifest": str(path), "bytes": len(manifest)}
-        facts["environments"] = asdict(trial)
-        print_json(facts | ({"answers": asdict(answers)} if answers else {}))
-        return
-    say(f"wrote {path}")
-    say(f"the swarm is {identifier}")
-    if answers:
-        say(
-            f"{group_size} answers of {answer_tokens} tokens weigh up to {answers.weight} bytes, "
-            f"and a frame may have {answers.max_frame_bytes}"
-        )
-    say_lines(_tried(trial))
-    say_lines(map(as_typed, _next(path, node)))
 
 
 def _next(path: Path, node: LoadedNode) -> Iterator[str]:
@@ -190,9 +200,9 @@ def plan_command(
     with waiting(LOADING) as update:
         found = planned(model, task_tokens, Path(), memory, device_memory)
         if probe:
-            from node.plan.plan import probed
+            from node.plan.speed import probe as measured
 
-            found = probed(found, update)
+            found = replace(found, speed=measured(found, update))
     if json:
         print_json(found.as_json())
         return
@@ -375,3 +385,54 @@ def _folder_without_node(config: Path | None) -> RunFolder | None:
     if path.exists() or config is None or config.suffix == ".toml":
         return None
     return RunFolder(config)
+
+
+def export_command(
+    out: Annotated[Path, typer.Option("--out", help="New folder for the model.")],
+    adapter: Annotated[
+        bool, typer.Option("--adapter", help="Write the LoRA adapter alone, in peft's layout.")
+    ] = False,
+    push: Annotated[
+        str | None,
+        typer.Option(
+            "--push",
+            metavar="OWNER/NAME",
+            help="Upload it to the model hub that you are logged in to, into a private repository "
+            "where there is none of that name.",
+        ),
+    ] = None,
+    step: StepOption = None,
+    best: BestOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Write a checkpoint for transformers and vLLM to load.
+
+    It takes the newest checkpoint, unless --step or --best chooses another.
+    """
+    check_choice(step, best)
+    if push is not None:
+        from node.evaluation.export import check_pushable
+
+        check_pushable(push)
+    node = open_node(config)
+    with waiting(LOADING) as tell:
+        from node.evaluation.export import push as upload
+        from node.evaluation.export import write_card
+        from node.policy.checkpoint_policy import chosen, export
+
+        with chosen(node.folder, step=step, best=best) as loaded:
+            for note in loaded.notes:
+                say(note, err=True)
+            export(node.config, loaded, out, adapter=adapter, tell=tell)
+            write_card(node.config, node.folder, loaded, out, adapter=adapter)
+    if not json:
+        say(f"wrote {out} from {loaded.path.name}")
+    address = None
+    if push is not None:
+        address = upload(out, push)
+        say(f"pushed it to {address}", err=True)
+    if json:
+        facts = {"model": str(out), "checkpoint": str(loaded.path), "state": loaded.state}
+        print_json({**facts, "pushed": address})

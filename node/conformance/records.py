@@ -158,20 +158,19 @@ class CaseResult:
 
 
 async def find(case: Case, peer: Peer) -> CaseResult:
-    """Run one case."""
     try:
         await case.look(peer)
+        result: tuple[Outcome, str] = "ok", ""
     except Broken as broken:
-        return CaseResult(case.section, case.says, "fail", str(broken))
+        result = "fail", str(broken)
     except Untried as untried:
-        return CaseResult(case.section, case.says, "skip", str(untried))
+        result = "skip", str(untried)
     except TransportError as error:
-        return CaseResult(case.section, case.says, "fail", f"{error.code}: {error}")
-    return CaseResult(case.section, case.says, "ok")
+        result = "fail", f"{error.code}: {error}"
+    return CaseResult(case.section, case.says, *result)
 
 
 def require(holds: bool, otherwise: str) -> None:
-    """Raise :class:`Broken` with ``otherwise`` unless ``holds``."""
     if not holds:
         raise Broken(otherwise)
 

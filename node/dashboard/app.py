@@ -219,7 +219,6 @@ class Routes:
         self._limit = CapacityLimiter(AT_ONCE)
 
     def all(self) -> list[BaseRoute]:
-        """Return the routes in order of precedence."""
         views: Mapping[str, Callable[[Request], Mapping[str, Any]]] = {
             "status": lambda request: self._run.status(),
             "rounds": lambda request: self._run.rounds(Rounds.table, *_window(request)),
@@ -294,7 +293,6 @@ class Routes:
 
 
 def application(run: RunView, feed: Feed, asking: Asking | None = None) -> Starlette:
-    """Build the dashboard's application, without its guard."""
     # The system's media types for these endings may be wrong.
     mimetypes.add_type("text/javascript", ".js")
     mimetypes.add_type("text/css", ".css")

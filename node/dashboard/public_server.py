@@ -197,7 +197,6 @@ class PageFile:
 
     @classmethod
     def of(cls, path: str, body: bytes) -> PageFile:
-        """Compress and label a file."""
         packed = gzip.compress(body, LEVEL, mtime=0) if len(body) >= LEAST_PACKED else body
         etag = f'W/"{sha256(body).hexdigest()[:32]}"'
         return cls(body, packed if len(packed) < len(body) else None, etag, media_type(path))
@@ -289,7 +288,6 @@ class PageServer:
         )
 
     def show(self, page: Page) -> None:
-        """Serve ``page`` from now on."""
         self._files.show(page)
 
     def close(self) -> None:
@@ -386,5 +384,4 @@ def read_census(path: Path, swarm: str, now: float, counters: Counters) -> Censu
 
 
 def write_census(path: Path, state: CensusState) -> None:
-    """Write the census; on a :class:`NodeError` the old file stays."""
     write_atomic(path, STATE.dump_json(state), durable=False)

@@ -41,7 +41,6 @@ class ScoreEstimate:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> ScoreEstimate:
-        """Return the estimate from at least one value."""
         n, mean = len(values), fmean(values)
         spread = sum((value - mean) ** 2 for value in values)
         return cls(mean, math.sqrt(spread / (n - 1) / n) if n > 1 else None, tuple(values))
@@ -130,7 +129,6 @@ class Score:
 
     @classmethod
     def of(cls, evaluation: Evaluation, ks: Iterable[int]) -> Score:
-        """Summarize an evaluation."""
         pass_at = {k: evaluation.pass_at(k) for k in ks}
         return cls(len(evaluation.tasks), evaluation.mean, pass_at)
 
@@ -191,7 +189,6 @@ def _joined(tasks: tuple[TaskRef, ...], parts: Sequence[Evaluation]) -> Evaluati
 
 
 def by_family(evaluation: Evaluation) -> dict[str, Evaluation]:
-    """Split an evaluation by task family."""
     rows: dict[str, list[tuple[TaskRef, tuple[float, ...]]]] = {}
     for task, rewards in zip(evaluation.tasks, evaluation.rewards, strict=True):
         rows.setdefault(task.env, []).append((task, rewards))

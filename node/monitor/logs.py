@@ -64,7 +64,6 @@ def start_logging(
 
 
 def goes_to(descriptor: int, path: Path) -> bool:
-    """Whether output to a descriptor ends up in a file."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:
@@ -166,7 +165,6 @@ class LogTail:
             self._file.seek(0, os.SEEK_END)
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def last(self, count: int) -> list[str]:

@@ -174,23 +174,24 @@ class Stopwatch:
 NONE = "–"
 
 
+def mean(values: Sequence[float]) -> float | None:
+    """Return the arithmetic mean, None without values."""
+    return sum(values) / len(values) if values else None
+
+
 def share(value: float | None) -> str:
-    """Format a reward or fraction from 0 to 1 with three decimals."""
     return NONE if value is None else f"{value:.3f}"
 
 
 def percent(value: float | None) -> str:
-    """Format a fraction from 0 to 1 as whole percent."""
     return NONE if value is None else f"{value:.0%}"
 
 
 def number(value: float | None, form: str = ".0f") -> str:
-    """Format a figure that may be missing."""
     return NONE if value is None else format(value, form)
 
 
 def size(count: float) -> str:
-    """Format bytes in a suitable unit."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -199,7 +200,6 @@ def size(count: float) -> str:
 
 
 def lapse(seconds: float) -> str:
-    """Format a time span in a suitable unit."""
     for unit, length in (("s", 60), ("min", 60), ("h", 48)):
         if seconds < length:
             return f"{seconds:.0f} {unit}"
@@ -224,12 +224,10 @@ def split(seconds: Mapping[str, float]) -> str:
 
 
 def externals(record: RoundRecord) -> str:
-    """Format the peer groups in the update, of those wanted."""
     return f"{record.groups_external} of {record.external_wanted}"
 
 
 def strangers(record: RoundRecord) -> str:
-    """Format the connected nodes of other swarms in brackets; empty if none."""
     return f" ({record.strangers} in another swarm)" if record.strangers else ""
 
 
@@ -240,7 +238,6 @@ def refusals(refused: Mapping[str, int]) -> str:
 
 
 def one_line(record: RoundRecord) -> str:
-    """Format a round as one line."""
     parts = [
         f"round {record.round}",
         f"reward {share(record.reward_own)}",

@@ -72,7 +72,6 @@ class JsonLinesFile:
             raise write_error(self._path, error) from error
 
     def close(self) -> None:
-        """Close the file."""
         self.file.close()
 
     def _append(self, line: bytes) -> None:
@@ -99,7 +98,6 @@ class JsonLinesOutput:
     """A sink that prints records as JSON lines, for other programs to read."""
 
     def write(self, record: RoundRecord) -> None:
-        """Print one line."""
         sys.stdout.write(_line(record).decode())
         sys.stdout.flush()
 
@@ -151,7 +149,6 @@ class Prometheus:
 
     @property
     def port(self) -> int:
-        """The port in use."""
         return int(self._server.server_port)
 
     def write(self, record: RoundRecord) -> None:
@@ -159,7 +156,6 @@ class Prometheus:
         self._metrics.record = record
 
     def close(self) -> None:
-        """Stop serving and free the port."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -179,7 +175,6 @@ class RecordMetrics(Collector):
         self.record = record
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every figure of the record."""
         if (record := self.record) is None:
             return
         for name, value in record.scalars().items():
@@ -257,11 +252,9 @@ class Fenced:
         self._failed = False
 
     def write(self, record: RoundRecord) -> None:
-        """Pass on one record."""
         self._fence(lambda: self._sink.write(record))
 
     def close(self) -> None:
-        """Close the sink."""
         self._fence(self._sink.close)
 
     def _fence(self, work: Callable[[], None]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -106,7 +106,6 @@ def choose(shape: ModelShape, machine: Machine, model: str, tokens: int) -> Choi
 
 
 def missing(need: MemoryEstimate, machine: Machine) -> str:
-    """Describe what an estimate lacks, and the remedy."""
     place: Place = "device" if machine.apart and _short(need, machine, "device") else "memory"
     there = machine.device.free if place == "device" else machine.free
     where = machine.device.name if place == "device" else "main memory"
@@ -118,7 +117,6 @@ def missing(need: MemoryEstimate, machine: Machine) -> str:
 
 
 def prompt_tokens(tokens: int) -> int:
-    """Return the prompt's part of a task's tokens."""
     return max(1, tokens // 4)
 
 
@@ -230,7 +228,6 @@ class Plan:
 
     @property
     def work(self) -> Workload:
-        """The workload of a round."""
         return Workload.of(self.choice.config, self.shape, prompt_tokens(self.tokens))
 
     def larger(self) -> dict[str, int]:
@@ -299,16 +296,7 @@ def plan(model: str, machine: Machine, tokens: int) -> Plan:
     return Plan(model, folder, tokens, shape, machine, choice, speed)
 
 
-def probed(found: Plan, tell: Callable[[str], None]) -> Plan:
-    """Return the plan with measured speeds (:func:`node.plan.speed.probe`)."""
-    from node.plan.speed import probe
-
-    return replace(found, speed=probe(found, tell))
-
-
 HEADS = ("", "GPU", "main memory")
-MILLION = 1e6
-BILLION = 1e9
 
 
 def lines(plan: Plan) -> Iterator[str]:
@@ -322,10 +310,9 @@ def lines(plan: Plan) -> Iterator[str]:
 
 
 def count(parameters: int) -> str:
-    """Format a parameter count."""
-    if parameters < BILLION:
-        return f"{parameters / MILLION:.1f} million"
-    return f"{parameters / BILLION:.1f} billion"
+    if parameters < 1e9:
+        return f"{parameters / 1e6:.1f} million"
+    return f"{parameters / 1e9:.1f} billion"
 
 
 def _beginning(plan: Plan) -> Iterator[str]:

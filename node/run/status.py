@@ -278,7 +278,6 @@ class Stop(threading.Event):
         self._printing[-1].start()
 
     def wait_for_output(self) -> None:
-        """Wait until all messages are printed."""
         for thread in self._printing:
             thread.join()
 

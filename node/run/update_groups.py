@@ -107,11 +107,9 @@ class Rules:
     keep: int = 0  # maximum local groups to train on, informative ones only; 0 takes all
 
     def shared(self, own: Sequence[OwnGroup]) -> list[Group]:
-        """Return the local groups that a node publishes."""
         return [each.group for each in own if each.informative or not self.discard]
 
     def trained(self, own: Sequence[OwnGroup]) -> Sequence[OwnGroup]:
-        """Return the local groups that a node learns from."""
         return [each for each in own if each.informative][: self.keep] if self.keep else own
 
 
@@ -172,7 +170,9 @@ class ExternalGroups:
         proven = self._accounts.proven()
         revived = self._revived(written, own, proven)
         teaching = sum(informative(group.rewards) for group in revived.training)
-        observed = [_own(group) for group in written]
+        observed = [
+            Earned(OWN, each.group.env, each.group.level, each.training.rewards) for each in written
+        ]
         observed += [
             Earned(each.key.author, each.env, each.level, each.rewards)
             for each in self._pool.arrived()
@@ -240,15 +240,9 @@ class ExternalGroups:
         self._pool.record_update(version, *keys)
 
 
-def _own(written: OwnGroup) -> Earned:
-    group = written.group
-    return Earned(OWN, group.env, group.level, written.training.rewards)
-
-
 def open_intake(
     config: Config, policy: Policy, manifest: Manifest, secret: bytes, counters: Counters
 ) -> Intake:
-    """Open the intake that the config and the swarm ask for."""
     limits = GroupLimits(
         config.engine.group_size,
         config.engine.max_new_tokens,
@@ -259,7 +253,6 @@ def open_intake(
 
 
 def open_mixture(config: Config, rules: Rules, lead: PeersLead) -> Mixture:
-    """Open the mixture that the config asks for."""
     section = config.mixture
     rule = SELECTIONS.load(section.select)
     options = SELECTIONS.options(section.select, section.select_options)
@@ -272,11 +265,8 @@ WIDE_GAP = 0.05  # mean nats per token between engine and learner
 class TrainedPolicy:
     """A policy with its engine and its learner, of which one waits for the other.
 
-    Raises PolicyError if the engine and the learner do not compute the model alike.
-
-    Args:
-        engine: source of completions; None opens the one of the config.
-        ranks: processes that the learner is divided over; None: it works alone.
+    ``engine`` and ``ranks`` are as in :class:`node.run.training_loop.Trainer`. Raises PolicyError
+    if the engine and the learner do not compute the model alike.
     """
 
     def __init__(
@@ -436,7 +426,6 @@ class OwnGroups:
         return shared, origin
 
     def close(self) -> None:
-        """Keep unfinished groups."""
         if self._overlapping:
             self._overlapping.close()
 

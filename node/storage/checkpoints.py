@@ -53,11 +53,9 @@ class HeldoutRewards:
             return {}
 
     def note(self, number: int, swarm: str, reward: float) -> None:
-        """Store the reward of the policy after round ``number``."""
         self._write(self.read() | {number: (swarm, reward)})
 
     def move(self, rounds: Iterable[int], other: HeldoutRewards) -> None:
-        """Move the rewards of some rounds to ``other``."""
         rows = self.read()
         moved = {number: rows[number] for number in rounds if number in rows}
         if moved:
@@ -65,7 +63,6 @@ class HeldoutRewards:
             self._write({n: row for n, row in rows.items() if n not in moved})
 
     def keep(self, rounds: Iterable[int]) -> None:
-        """Delete the rewards of all other rounds."""
         kept, rows = set(rounds), self.read()
         if rows.keys() - kept:
             self._write({number: row for number, row in rows.items() if number in kept})
@@ -159,7 +156,6 @@ class Checkpoints:
         return sorted(int(m[1]) for m in found if m)
 
     def path(self, step: int) -> Path:
-        """Return the folder of the checkpoint of ``step``."""
         return self.folder / f"step-{step:08d}"
 
     def save(self, step: int, write: Callable[[Path], None], state: Mapping[str, Any]) -> Path:
@@ -374,7 +370,6 @@ def _entry(
 
 
 def of_step(entries: Sequence[CheckpointEntry], step: int) -> CheckpointEntry:
-    """Return the checkpoint after ``step`` policy steps, or raise UsageError."""
     for entry in entries:
         if entry.policy_step == step:
             return entry
@@ -383,7 +378,6 @@ def of_step(entries: Sequence[CheckpointEntry], step: int) -> CheckpointEntry:
 
 
 def of_round(entries: Sequence[CheckpointEntry], number: int) -> CheckpointEntry:
-    """Return the checkpoint after ``number`` rounds, or raise UsageError."""
     for entry in entries:
         if entry.round == number:
             return entry
@@ -402,7 +396,6 @@ def best_of(entries: Sequence[CheckpointEntry], folder: RunFolder) -> Checkpoint
 
 
 def no_checkpoint(folder: Path) -> NodeError:
-    """Build the error for a folder without checkpoints."""
     remedy = "Let the node run until schedule.checkpoint_every rounds are done, or stop it."
     return NodeError("no checkpoint yet in", folder, remedy)
 

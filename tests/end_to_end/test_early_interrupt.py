@@ -26,7 +26,7 @@ MOMENTS = (
     ("join", "numpy"),
     ("join", "torch.nn"),
     ("bootstrap", "node.run.commands"),
-    ("doctor", "node.doctor.machine"),
+    ("doctor", "node.doctor.checks"),
     ("demo --nodes 2 --rounds 1", "matplotlib"),
     ("export --out model", "transformers.utils"),
     ("init node", "cryptography"),
