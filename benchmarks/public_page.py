@@ -24,8 +24,7 @@ from output import show
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from node.dashboard.access import listen
-from node.dashboard.public_documents import data, documents, unchanging
-from node.dashboard.public_server import PageServer
+from node.dashboard.public_server import PageServer, data, documents, unchanging
 from swarm.common.counters import Counters
 from tests.node.dashboard.public_page_parts import seen
 from tests.swarm.census.census_parts import Watched, group, offer, peer

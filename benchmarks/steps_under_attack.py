@@ -30,7 +30,7 @@ from under_attack import ATTACKS
 from node.concurrency.threads import cores
 from node.demo.run import DemoSettings, NodeProcess, swarm_of
 from node.monitor.history import read_records
-from node.monitor.terminal import Terminal
+from node.monitor.record import Terminal
 from tests.hostile.flooders import attacking
 
 IDLE = ("evaluate", "checkpoint", "total")

@@ -12,7 +12,7 @@ from node.config.config import Config
 from node.config.learning import LearnerSection, MixtureSection
 from node.config.overrides import parse_assignments, parse_mix
 from node.errors import ConfigError, UsageError
-from node.run.outcome import Rules
+from node.run.update_groups import Rules
 
 DEFAULT = MixtureSection()
 PUBLISHED = Rules(fill=False)

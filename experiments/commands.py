@@ -102,7 +102,7 @@ def sapo(
     from experiments.run import Plan, run
     from experiments.settings import Settings
     from experiments.tables import table
-    from node.monitor.terminal import Terminal
+    from node.monitor.record import Terminal
 
     length = answers_of(answers)
     set_up = ANSWERS[length]
@@ -188,7 +188,7 @@ def regimes(
     from experiments.regimes import IMAGINED, REGIMES, find
     from experiments.run import Plan
     from experiments.settings import Settings
-    from node.monitor.terminal import Terminal
+    from node.monitor.record import Terminal
 
     length = answers_of(answers)
     set_up = ANSWERS[length]
@@ -239,7 +239,7 @@ def hostile(
     from experiments.hostile_report import run_hostile, table
     from experiments.regimes import HONEST, HOSTILE, find
     from experiments.settings import Settings
-    from node.monitor.terminal import Terminal
+    from node.monitor.record import Terminal
 
     settings = Settings(nodes=HONEST, rounds=rounds, eval_every=50, eval_tasks=256)
     chosen = [find(name, HOSTILE) for name in dict.fromkeys(names or HOSTILE)]

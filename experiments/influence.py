@@ -17,7 +17,7 @@ from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.evaluation.evaluator import heldout_tasks
 from node.policy.policy import Policy
-from node.run.outcome import Outcome
+from node.run.update_groups import Outcome
 from node.tasks.curriculum import EnvLevel
 from swarm.groups import PooledGroup
 

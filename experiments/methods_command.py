@@ -67,7 +67,7 @@ def methods(
     from experiments.method_report import possible, run_methods, table
     from experiments.methods import ROUNDS, methods_of
     from experiments.settings import Settings
-    from node.monitor.terminal import Terminal
+    from node.monitor.record import Terminal
 
     chosen = methods_of(names, vary)
     screen = Terminal(stderr=True)

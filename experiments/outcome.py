@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def tell(root: Path, table: Table, json: bool) -> None:
     """Print what came out of an experiment."""
-    from node.monitor.terminal import Terminal
+    from node.monitor.record import Terminal
 
     if json:
         print_json(loads((root / "results.json").read_text()))

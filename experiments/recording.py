@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from experiments.influence import Influx
 from node.evaluation.evaluator import SOLVED
-from node.run.outcome import Outcome
+from node.run.update_groups import Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from experiments.surroundings import Surroundings
 from experiments.useless import UselessEngine
 from node.engines.engine import Sampling
 from node.network.membership import MIB
-from node.run.outcome import Outcome
 from node.run.training_loop import Trainer, TrainingLoop, open_experience
+from node.run.update_groups import Outcome
 from node.tasks.curriculum import served_levels
 from protocol.manifest import swarm_id
 from swarm.admission import Admission

@@ -13,7 +13,7 @@ from experiments.settings import START, Configuration, Settings, node_config, si
 from node.config.config import Config
 from node.config.learning import PolicySection
 from node.policy.policy import Policy
-from node.run.outcome import Rules
+from node.run.update_groups import Rules
 from protocol.frame import open_frame
 from protocol.manifest import Manifest, open_manifest
 from swarm.common.clock import VirtualClock

@@ -74,7 +74,7 @@ class Author:
     present: bool = True
     policy_step: int = 0
     link: str | None = None  # type of its connection with the observer
-    told: ClaimedProfile = ClaimedProfile()
+    profile: ClaimedProfile = ClaimedProfile()
     offered: int = 0  # groups, as announced
     verified: int = 0  # groups whose rewards the observer confirmed
     offers: list[str] = field(default_factory=list)  # latest content ids, in hex
@@ -91,7 +91,7 @@ class Author:
         """Note a peer's current state; return the number of newly offered groups."""
         self.last, self.present = now, True
         self.policy_step, self.link = peer.policy_step or 0, peer.link
-        self.told = ClaimedProfile.of(peer.profile)
+        self.profile = ClaimedProfile.of(peer.profile)
         offers = [offer.content_id.hex() for offer in peer.offers]
         new = _groups(peer.offers, self.offers) if offers != self.offers else 0
         self.offers = offers

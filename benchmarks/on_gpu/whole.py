@@ -58,7 +58,7 @@ def packages() -> dict[str, str]:
 def devices(settings: Settings) -> Iterator[Row]:
     """What a node looks for before it starts, and where its engines go."""
     from node.config.config import Config
-    from node.doctor.machine import check_device
+    from node.doctor.checks import check_device
     from node.engines.registry import devices as of_engines
     from node.policy.device import device_named, gpus
     from node.run.preflight import check_device as check_before

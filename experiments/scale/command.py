@@ -124,7 +124,7 @@ def _simulate(wanted: Sequence[tuple[Settings, Scenario]]) -> list[Figures]:
     )
 
     from experiments.scale.swarm import run
-    from node.monitor.terminal import Terminal
+    from node.monitor.record import Terminal
 
     columns = (
         TextColumn("{task.description}"),
@@ -150,7 +150,7 @@ def _simulate(wanted: Sequence[tuple[Settings, Scenario]]) -> list[Figures]:
 def _show(runs: Sequence[Figures]) -> None:
     from experiments.scale.report import conditions, course, summary
     from experiments.scale.scenario import SCENARIOS
-    from node.monitor.terminal import Terminal
+    from node.monitor.record import Terminal
 
     console = Terminal()
     for name, group in groupby(runs, lambda figures: figures.scenario):

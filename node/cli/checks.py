@@ -28,7 +28,7 @@ from node.errors import NodeError, UsageError
 from node.monitor.output import as_typed, printable
 
 if TYPE_CHECKING:
-    from node.conformance.peer import CaseResult
+    from node.conformance.records import CaseResult
 
 
 COLOURS = {"ok": "green", "warn": "yellow", "skip": "yellow", "fail": "red"}
@@ -45,8 +45,7 @@ def doctor_command(
 
     Exit with status 1 on a failure.
     """
-    from node.doctor.machine import check_machine
-    from node.doctor.network import check_network
+    from node.doctor.checks import check_machine, check_network
 
     overrides = overrides_of(assignments, peers)
     node = open_node(config, overrides) if find_config(config) else _unmade(overrides)
@@ -78,7 +77,7 @@ def _show(level: str, line: str, indent: int, note: str) -> None:
     """Print a result in the color of its level, and a note below it, if there is one."""
     from rich.text import Text
 
-    from node.monitor.terminal import Terminal
+    from node.monitor.record import Terminal
 
     console = Terminal(soft_wrap=True)
     console.print(Text.assemble((f"{level:<4}", COLOURS[level]), f"  {line}"))
@@ -110,7 +109,7 @@ def conformance_command(
     temporary key. The peer may refuse it for a while afterwards. Exit with status 1 on a failure.
     """
     from node.config.sections import NetworkSection
-    from node.monitor.terminal import Terminal
+    from node.monitor.record import Terminal
 
     over = transport or NetworkSection().transport
     if "/p2p/" not in address:

@@ -1,24 +1,31 @@
-"""``swarm-node demo`` and ``plot``: a whole swarm on this machine, and charts."""
+"""``swarm-node demo``, ``plot`` and ``play``: try a swarm, chart it, play one task."""
 
 from __future__ import annotations
 
+import random
 import re
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from node.cli.options import DebugOption, JsonOption, open_node, waiting
+from node.cli.options import (
+    LOADING,
+    DebugOption,
+    JsonOption,
+    open_node,
+    waiting,
+)
 from node.config.overrides import parse_mix
 from node.errors import NodeError, UsageError
-from node.monitor.output import say
+from node.monitor.output import say, say_on
 
 if TYPE_CHECKING:
     from node.monitor.record import RoundRecord
-
+    from protocol.manifest import EnvSpec
 
 NODES, LARGE_NODES = 4, 2
 
@@ -70,8 +77,9 @@ def demo_command(
     the end it prints a summary.
     """
     from node.config.registry import ENGINES
-    from node.demo.run import DEFAULT_TRANSPORT, DemoSettings, run, table
-    from node.monitor.terminal import Terminal
+    from node.demo.run import DEFAULT_TRANSPORT, DemoSettings, run
+    from node.demo.summary import table
+    from node.monitor.record import Terminal
 
     local, external = parse_mix(mix)
     nodes = nodes or (LARGE_NODES if ENGINES.load(engine).beside else NODES)
@@ -124,7 +132,7 @@ def plot_command(
         remedy = "Add --out FILE.png, or --terminal for lines of bars."
         raise UsageError("standard output is no terminal to draw in", None, remedy)
     from node.monitor.history import ENDINGS, draw_runs, run_table, window_for
-    from node.monitor.terminal import Terminal
+    from node.monitor.record import Terminal
 
     if out is not None and out.suffix.lower() not in ENDINGS:
         raise UsageError("--out", out, f"Name a file that ends in {', '.join(ENDINGS)}.")
@@ -202,3 +210,117 @@ def _names(folders: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return [str(folder) for folder in folders]
+
+
+MOST_SEED = (1 << 63) - 1
+
+
+def play_command(
+    family: Annotated[str, typer.Argument(metavar="FAMILY", help="A family of the catalogue.")],
+    catalogue: Annotated[
+        str, typer.Option("--catalogue", metavar="NAME|FILE", help="A shipped one, or a TOML file.")
+    ] = "games",
+    level: Annotated[int, typer.Option("--level", min=0, help="Of the family.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed", min=0, max=MOST_SEED, help="Of the task. Left out: another one each time."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="Have this one play: a folder, a hub id or a shipped model, such as tiny-games.",
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="Where the family lies, if it is in a file.")
+    ] = None,
+    debug: DebugOption = False,
+) -> None:
+    """Play a task by hand or with a model; the verifier scores it.
+
+    Every line that you type is a turn. Ctrl-D ends the task early, with the reward so far.
+    """
+    from node.errors import CatalogueError
+    from node.tasks.catalogue import Allowed, in_file, load_catalogue
+    from node.tasks.verifier.verifier import Verifier
+    from swarm.groups import TaskRef
+    from swarm.verification import JudgeRefused
+
+    specs = {spec.name: spec for spec in load_catalogue(catalogue)}
+    if family not in specs:
+        raise UsageError("FAMILY", family, f"The catalogue has: {', '.join(specs)}.")
+    _check(specs[family], level, file, needs_file=in_file(specs[family]))
+    number = random.Random().getrandbits(63) if seed is None else seed
+    task = TaskRef(family, level, number)
+    allowed = Allowed({family: file} if file else {})
+    try:
+        with Verifier([specs[family]], allowed, outside=True) as verifier:
+            verifier.start()
+            if model is None:
+                _by_hand(verifier, task)
+            else:
+                _by_model(verifier, task, model)
+    except (CatalogueError, JudgeRefused) as refused:
+        remedy = "Correct that, or play another family."
+        raise NodeError("the task cannot be played", str(refused), remedy) from refused
+
+
+def _check(spec: EnvSpec, level: int, file: Path | None, *, needs_file: bool) -> None:
+    if level >= len(spec.levels):
+        remedy = f"Levels begin at 0; this family has {len(spec.levels)}."
+        raise UsageError("--level", level, remedy)
+    if file is not None and not file.is_file():
+        remedy = f"There is no such file: name the one that {spec.name!r} lies in."
+        raise UsageError("--file", file, remedy)
+    if file is None and needs_file:
+        raise UsageError(f"{spec.name!r} lies in a file", None, "Name its file with --file.")
+
+
+def _by_hand(verifier: Any, task: Any) -> None:
+    from node.trajectories.player import Session
+
+    session = Session(verifier, task)
+    _show(session.first)
+    for line in sys.stdin:
+        turn = session.take(line.rstrip("\n"))
+        if turn.reward is not None:
+            say(f"reward {turn.reward:.2f}")
+            return
+        _show(turn.observation)
+    say(f"reward so far {session.leave():.2f}")
+
+
+def _by_model(verifier: Any, task: Any, model: str) -> None:
+    with waiting(LOADING):
+        from node.config.learning import PolicySection
+        from node.engines.engine import Sampling
+        from node.engines.transformers.engine import TransformersEngine
+        from node.policy.policy import Policy
+        from node.trajectories.player import Player
+        from node.trajectories.trajectory import TurnLimits
+
+        policy = Policy.load(PolicySection(model=model))
+    (prompt,) = verifier.prompts([task])
+    _show(prompt)
+    limits = TurnLimits(turns=32, turn_tokens=256, tokens=4096)
+    player = Player(policy, TransformersEngine(policy, seed=task.seed), verifier, limits)
+    sampling = Sampling(max_new_tokens=limits.turn_tokens)
+    ((played,),) = player.play([task], [policy.encode_prompt(prompt)], 1, sampling)
+    for turn in played.turns:
+        say_on(f"{turn.sample.text}\n")
+        if turn.observation is not None:
+            _show(turn.observation)
+    if played.lost is not None:
+        raise played.lost
+    reward = played.reward
+    if reward is None:
+        reward = verifier.judge(task, [played.text]).rewards[0]
+    say(f"reward {reward:.2f}")
+
+
+def _show(text: str) -> None:
+    say_on("".join(f"» {line}\n" for line in text.splitlines() or [""]))

@@ -41,7 +41,7 @@ def list_command(
 
     Links and hidden folders are skipped.
     """
-    from node.monitor.terminal import Terminal
+    from node.monitor.record import Terminal
     from node.run.status import find_runs
 
     if not path.is_dir():
@@ -108,7 +108,7 @@ def _lines(status: dict[str, Any]) -> list[tuple[str, str]]:
     from node.monitor.record import RoundRecord, one_line, refusals, split
 
     process = f" as process {status['pid']}" if status["running"] else ""
-    age = "" if status["age_s"] is None else f", told {status['age_s']:.0f} s ago"
+    age = "" if status["age_s"] is None else f", reported {status['age_s']:.0f} s ago"
     lines = [("state", f"{status['state']}{process}{age}")]
     if not status["peer_id"]:
         return lines
@@ -223,8 +223,8 @@ def rollouts_command(
     The node keeps, per round, the worst and the best completion of one local group and of one
     peer group, about two dozen in total.
     """
+    from node.monitor.record import Terminal
     from node.monitor.rollouts import in_full, read_rollouts
-    from node.monitor.terminal import Terminal
 
     rollouts = read_rollouts(open_node(config).folder.rollouts)[-number:]
     if json:
@@ -237,8 +237,7 @@ def checkpoints_command(
     config: ConfigOption = None, json: JsonOption = False, debug: DebugOption = False
 ) -> None:
     """List the checkpoints: round, policy step, held-out reward, size and age."""
-    from node.storage.checkpoint_list import list_checkpoints, no_checkpoint
-    from node.storage.checkpoints import Checkpoints
+    from node.storage.checkpoints import Checkpoints, list_checkpoints, no_checkpoint
 
     folder = open_node(config).folder.checkpoints
     entries = list_checkpoints(Checkpoints(folder))
@@ -247,7 +246,7 @@ def checkpoints_command(
         return
     if not entries:
         raise no_checkpoint(folder)
-    from node.monitor.terminal import Terminal
+    from node.monitor.record import Terminal
 
     Terminal().print_table(_checkpoints_table(entries))
 
@@ -320,7 +319,7 @@ def dashboard_command(
 ) -> None:
     """Serve the dashboard of a run folder, read-only, until Ctrl-C."""
     from node.dashboard.server import Dashboard
-    from node.run.foreground import stopping
+    from node.run.status import stopping
     from swarm.common.counters import Counters
 
     node = open_node(config)

@@ -184,7 +184,7 @@ def join_command(
     find it. Ctrl-C ends it cleanly.
     """
     from node.distributed.torchrun import Launch
-    from node.run.foreground import RunOptions
+    from node.run.status import RunOptions
 
     if (launch := Launch.read()) and launch.rank:
         from node.run.commands import help_learn
@@ -225,7 +225,7 @@ def bootstrap_command(
 
     Ctrl-C ends it cleanly.
     """
-    from node.run.foreground import RunOptions
+    from node.run.status import RunOptions
 
     overrides = overrides_of(assignments, peers, lan=lan) | page_overrides(public, snapshot)
     if detached:

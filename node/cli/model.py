@@ -35,35 +35,28 @@ def evaluated(
     config: Any, manifest: Any, policy: Any, name: str = "tasks", *, tasks: int, **counts: int
 ) -> Any:
     """Call :func:`node.evaluation.comparison.evaluate` with a progress bar ``name``."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich import progress
 
     from node.evaluation.comparison import evaluate
-    from node.monitor.terminal import Terminal
+    from node.monitor.record import Terminal
 
     console = Terminal(stderr=True)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+    with progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
         console=console,
         transient=True,
         disable=not console.is_terminal,
     ) as bar:
         row = bar.add_task(name, total=tasks)
 
-        def progress(done: int) -> None:
+        def show(done: int) -> None:
             bar.update(row, completed=done)
 
-        return evaluate(config, manifest, policy, tasks=tasks, progress=progress, **counts)
+        return evaluate(config, manifest, policy, tasks=tasks, progress=show, **counts)
 
 
 SEED = 0  # of what both sample, so that a comparison is reproducible
@@ -97,7 +90,8 @@ def compare_command(
     --best.
     """
     sides = {name: node_named(name) for name in (first, second)}
-    judged = _whose_tasks(config, sides, overrides_of(assignments))
+    named = config or next((side.path for side in sides.values() if side), None)
+    judged = open_node(named, overrides_of(assignments))
     with waiting(LOADING):
         from node.evaluation.comparison import Comparison, pinned_manifest
 
@@ -113,15 +107,6 @@ def compare_command(
         print_json(_plain(comparison, first, second, samples))
         return
     _show(comparison, first, second, show)
-
-
-def _whose_tasks(
-    config: Any, sides: dict[str, LoadedNode | None], overrides: dict[str, Any]
-) -> LoadedNode:
-    if config is None:
-        found = next((side for side in sides.values() if side), None)
-        config = found.path if found else None
-    return open_node(config, overrides)
 
 
 def _plain(comparison: Any, first: str, second: str, samples: int) -> dict[str, Any]:
@@ -153,7 +138,7 @@ def _figures(part: Any) -> dict[str, Any]:
 def _show(comparison: Any, first: str, second: str, show: int) -> None:
     from rich.table import Table
 
-    from node.monitor.terminal import Terminal
+    from node.monitor.record import Terminal
 
     terminal = Terminal()
     table = Table(title=f"A {first}, B {second}", title_justify="left")
@@ -166,15 +151,12 @@ def _show(comparison: Any, first: str, second: str, show: int) -> None:
         figures = f"{part.first:.3f}", f"{part.second:.3f}", f"{gain.mean:+.3f}", margin
         table.add_row(name, str(part.tasks), *figures)
     terminal.print(table)
-    terminal.print(_verdict(comparison.all.gain))
+    gain = comparison.all.gain
+    better = f"{'B' if gain.mean > 0 else 'A'} is better on tasks like these"
+    noise = "no difference beyond noise; more --tasks would tell smaller ones"
+    terminal.print(better if gain.beyond_noise else noise)
     if comparison.disputed[:show]:
         terminal.print(_disputed(comparison.disputed[:show], len(comparison.disputed)))
-
-
-def _verdict(gain: Any) -> str:
-    if not gain.beyond_noise:
-        return "no difference beyond noise; more --tasks would tell smaller ones"
-    return f"{'B' if gain.mean > 0 else 'A'} is better on tasks like these"
 
 
 def _disputed(rows: Any, count: int) -> Any:
@@ -268,7 +250,7 @@ def _shown(evaluation: Any, count: int) -> list[dict[str, Any]]:
 def _print_scores(model: str, scores: dict[str, Any], ks: list[int]) -> None:
     from rich.table import Table
 
-    from node.monitor.terminal import Terminal
+    from node.monitor.record import Terminal
 
     table = Table(title=model)
     table.add_column("family")
@@ -312,8 +294,7 @@ def ask_command(
     check_choice(step, best)
     node = open_node(config, overrides_of(assignments))
     with waiting(LOADING):
-        from node.evaluation.asking import question_of
-        from node.evaluation.comparison import pinned_manifest, verifier_of
+        from node.evaluation.comparison import pinned_manifest, question_of, verifier_of
 
     manifest = pinned_manifest(node.folder)
     models = [model_of(node, step=step, best=best)]
@@ -339,7 +320,7 @@ def _answer(
     temperature: float | None,
     quiet: bool,
 ) -> dict[str, Any]:
-    from node.evaluation.asking import opinion, pieces
+    from node.evaluation.comparison import opinion, pieces
 
     policy, name = model
     most = node.config.engine.max_new_tokens

@@ -103,12 +103,10 @@ def overrides_of(
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
-    """Print one JSON document on standard output."""
     typer.echo(json.dumps(value))
 
 
 def say_lines(lines: Iterable[str]) -> None:
-    """Print lines on standard output, as they come."""
     for line in lines:
         say(line)
 
@@ -184,7 +182,6 @@ SnapshotOption = Annotated[
 
 
 def page_overrides(public: str | None, snapshot: Path | None) -> dict[str, Any]:
-    """Collect the config keys that the page options set."""
     overrides: dict[str, Any] = {}
     if public is not None:
         overrides["monitor.public"] = public
@@ -242,7 +239,7 @@ def only(what: str, given: str, things: Iterable[T], names: Callable[[T], Sequen
 @contextmanager
 def waiting(what: str) -> Iterator[Callable[[str], None]]:
     """Show what the command waits for; the yielded function shows another text."""
-    from node.monitor.terminal import Terminal
+    from node.monitor.record import Terminal
 
     with Terminal(stderr=True).status(what) as status:
         yield status.update

@@ -1,4 +1,4 @@
-"""``swarm-node peers`` and ``watch``: the peers met, and the page of a swarm."""
+"""``swarm-node peers`` and ``observe``: the peers met, and the page of a swarm."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def peers_command(
     if json:
         print_json(peers)
         return
-    from node.monitor.terminal import Terminal
+    from node.monitor.record import Terminal
 
     console = Terminal()
     if not peers:
@@ -244,8 +244,8 @@ def observe_command(
         start = started(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
         node, stages = stack.enter_context(start)
         from node.run.commands import check_peers, run_observer
-        from node.run.foreground import RunOptions
         from node.run.preflight import check_places
+        from node.run.status import RunOptions
 
         check_peers(node.config, node.folder)
         check_places(node.config, node.folder)

@@ -18,9 +18,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from node.cli import identity
 from node.cli.checks import conformance_command, doctor_command
-from node.cli.demo import demo_command, plot_command
+from node.cli.demo import demo_command, play_command, plot_command
 from node.cli.inspect import (
     checkpoints_command,
     dashboard_command,
@@ -35,8 +34,7 @@ from node.cli.join import bootstrap_command, join_command
 from node.cli.model import ask_command, compare_command, evaluate_command
 from node.cli.options import SpreadPeers
 from node.cli.peers import observe_command, peers_command
-from node.cli.play import export_command, play_command
-from node.cli.setup import create_command, init_command, plan_command
+from node.cli.setup import create_command, export_command, identity_app, init_command, plan_command
 from node.errors import NodeError, UsageError
 from node.monitor.output import (
     as_typed,
@@ -154,7 +152,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] =
 
 for _name, _function, _kind, _example in COMMANDS:
     app.command(_name, cls=_kind, epilog=f"Example: swarm-node {_example}")(_function)
-app.add_typer(identity.app, name="identity")
+app.add_typer(identity_app, name="identity")
 
 
 def _version(wanted: bool) -> None:

@@ -1,7 +1,9 @@
-"""``python -m node.cli.reference`` writes docs/cli.md from the commands."""
+"""``python -m node.cli.reference`` writes docs/cli.md and docs/api.md."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,10 @@ from typing import Any
 from typer.main import get_command
 
 from node.cli.program import PROGRAM, app
+from node.config.registry import REGISTRIES
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
-HEAD = """\
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+CLI_HEAD = """\
 # Command line
 
 Written by `python -m node.cli.reference`. Every command has `--help`, and an error is one line with
@@ -25,16 +28,16 @@ options from its next start on. Without a change to any file, in bash:
 eval "$(_SWARM_NODE_COMPLETE=source_bash swarm-node)"
 ```
 """
-FOOT = """\
+CLI_FOOT = """\
 ---
 
 [Tutorial](tutorial.md) · [configuration](configuration.md) · [README](../README.md)
 """
 
 
-def page() -> str:
+def cli_page() -> str:
     """Return the whole page: every command, its options with defaults, an example."""
-    return "\n".join([HEAD, *_commands(PROGRAM, get_command(app)), FOOT])
+    return "\n".join([CLI_HEAD, *_commands(PROGRAM, get_command(app)), CLI_FOOT])
 
 
 def _commands(name: str, command: Any) -> Iterator[str]:
@@ -61,5 +64,73 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
+DRIVEN = (
+    "node.run.node:Node",
+    "node.run.training_loop:TrainingLoop",
+    "node.storage.run_folder:RunFolder",
+    "node.policy.policy:Policy",
+    "node.monitor.record:RoundRecord",
+)
+"""Classes with which another program drives a node."""
+DECORATED = (classmethod, staticmethod, property)
+API_HEAD = """\
+# Python
+
+Written by `python -m node.cli.reference` from the docstrings. A program that
+[drives a node](../examples/drive_from_python.py) uses the first classes; a package extends the
+others and names its class in an entry point ([which](configuration.md)).
+"""
+API_FOOT = """\
+---
+
+[Command line](cli.md) · [architecture](architecture.md) · [README](../README.md)
+"""
+
+
+def api_page() -> str:
+    """Return the whole page: classes that drive a node, then those to extend."""
+    lines = [API_HEAD, "## Drive a node\n"]
+    for place in DRIVEN:
+        lines += _class_lines(place)
+    lines.append("## Extend it\n")
+    for registry in REGISTRIES:
+        lines += _class_lines(registry.base)
+    return "\n".join([*lines, API_FOOT])
+
+
+def _class_lines(place: str) -> Iterator[str]:
+    module, _, name = place.partition(":")
+    kind = getattr(importlib.import_module(module), name)
+    yield f"### `{module}.{name}`\n"
+    yield f"```text\n{inspect.getdoc(kind)}\n```\n"
+    for name, member in vars(kind).items():
+        documentation = inspect.getdoc(member)
+        method = inspect.isfunction(member) or isinstance(member, DECORATED)
+        if method and documentation and not name.startswith("_"):
+            summary = " ".join(documentation.split("\n\n")[0].split()).replace("``", "`")
+            yield f"- `{name}{_arguments(member)}`: {summary}"
+    yield ""
+
+
+def _arguments(member: Any) -> str:
+    if isinstance(member, property):
+        return ""
+    signature = inspect.signature(getattr(member, "__func__", member))
+    parameters = [_spelled(parameter) for parameter in signature.parameters.values()]
+    text = str(signature.replace(parameters=parameters))
+    return text.replace("'", "").replace("Ellipsis", "...")
+
+
+def _spelled(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Hide defaults that print a momentary state, such as a logger's level."""
+    lasting = isinstance(parameter.default, str | int | float | tuple | None)
+    if parameter.default is inspect.Parameter.empty or lasting:
+        return parameter
+    return parameter.replace(default=...)
+
+
+PAGES = {DOCS / "cli.md": cli_page, DOCS / "api.md": api_page}
+
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    for path, page in PAGES.items():
+        path.write_text(page(), encoding="utf-8")

@@ -1,10 +1,11 @@
-"""``swarm-node create``, ``plan`` and ``init``: create a swarm or a node."""
+"""``swarm-node create``, ``plan``, ``init``, ``identity`` and ``export``."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -13,11 +14,16 @@ import typer
 
 from node.cli.options import (
     LOADING,
+    BestOption,
     ConfigOption,
     DebugOption,
     JsonOption,
     LoadedNode,
+    StepOption,
+    check_choice,
+    find_config,
     open_node,
+    parse_admission,
     print_json,
     say_lines,
     waiting,
@@ -27,6 +33,7 @@ from node.monitor.output import as_typed, say
 
 if TYPE_CHECKING:
     from node.plan.plan import Plan
+    from node.storage.run_folder import RunFolder
     from node.tasks.verifier.replay_trial import Trial
 
 
@@ -72,15 +79,11 @@ def create_command(
     debug: DebugOption = False,
 ) -> None:
     """Create and sign the manifest that the members of a new swarm agree on."""
-    from node.cli.options import parse_admission
-    from node.errors import CatalogueError
     from node.network.founding import bounds_for, found_swarm, try_catalogue
     from node.storage.atomic_files import write_new
     from node.tasks.catalogue import allowed_by
-    from protocol.errors import BadSchema
     from protocol.identity import Identity
     from protocol.manifest import swarm_id
-    from swarm.verification import JudgeRefused
 
     node = open_node(config)
     allowed = allowed_by(node.config.tasks, node.config.sandbox)
@@ -88,7 +91,7 @@ def create_command(
     if os.path.lexists(path):
         remedy = "Name a new file with --out, or move this one away if no swarm runs on it yet."
         raise NodeError("cannot write the manifest (File exists)", path, remedy)
-    try:
+    with _errors_of_options(catalogue):
         answers = None if answer_tokens is None else bounds_for(answer_tokens, group_size)
         manifest = found_swarm(
             Identity.load(node.folder.identity),
@@ -100,6 +103,31 @@ def create_command(
         )
         with waiting("opening the catalogue, and playing its environments"):
             trial = try_catalogue(catalogue, allowed)
+    write_new(path, manifest)
+    identifier = swarm_id(manifest).hex()
+    if json:
+        facts = {"swarm_id": identifier, "manifest": str(path), "bytes": len(manifest)}
+        bounds = {"answers": asdict(answers)} if answers else {}
+        print_json({**facts, "environments": asdict(trial), **bounds})
+        return
+    say(f"wrote {path}")
+    say(f"the swarm is {identifier}")
+    if answers:
+        size = f"{group_size} answers of {answer_tokens} tokens weigh up to {answers.weight} bytes"
+        say(f"{size}, and a frame may have {answers.max_frame_bytes}")
+    say_lines(_tried(trial))
+    say_lines(map(as_typed, _next(path, node)))
+
+
+@contextmanager
+def _errors_of_options(catalogue: str) -> Iterator[None]:
+    """Convert the errors of a new swarm to errors of the options of ``create``."""
+    from node.errors import CatalogueError
+    from protocol.errors import BadSchema
+    from swarm.verification import JudgeRefused
+
+    try:
+        yield
     except JudgeRefused as refused:
         remedy = "See what this machine lacks with: swarm-node doctor."
         raise NodeError("the catalogue cannot be tried", str(refused), remedy) from refused
@@ -110,22 +138,6 @@ def create_command(
         field, _, wrong = str(error).partition(": ")
         remedy = "See what it takes with: swarm-node create --help."
         raise UsageError(f"--{field.replace('_', '-')}", wrong, remedy) from error
-    write_new(path, manifest)
-    identifier = swarm_id(manifest).hex()
-    if json:
-        facts = {"swarm_id": identifier, "manifest": str(path), "bytes": len(manifest)}
-        facts["environments"] = asdict(trial)
-        print_json(facts | ({"answers": asdict(answers)} if answers else {}))
-        return
-    say(f"wrote {path}")
-    say(f"the swarm is {identifier}")
-    if answers:
-        say(
-            f"{group_size} answers of {answer_tokens} tokens weigh up to {answers.weight} bytes, "
-            f"and a frame may have {answers.max_frame_bytes}"
-        )
-    say_lines(_tried(trial))
-    say_lines(map(as_typed, _next(path, node)))
 
 
 def _next(path: Path, node: LoadedNode) -> Iterator[str]:
@@ -188,9 +200,9 @@ def plan_command(
     with waiting(LOADING) as update:
         found = planned(model, task_tokens, Path(), memory, device_memory)
         if probe:
-            from node.plan.plan import probed
+            from node.plan.speed import probe as measured
 
-            found = probed(found, update)
+            found = replace(found, speed=measured(found, update))
     if json:
         print_json(found.as_json())
         return
@@ -278,3 +290,149 @@ def init_command(
     say(f"wrote {unit}")
     say(f"next: systemctl --user link {quote(str(unit))}")
     say(f"then: systemctl --user enable --now {unit.name}")
+
+
+identity_app = typer.Typer(
+    help="Show, copy or put back the key that a node is known by.", no_args_is_help=True
+)
+
+
+@identity_app.command("show", epilog="Example: swarm-node identity show --json")
+def show_identity(
+    config: ConfigOption = None, json: JsonOption = False, debug: DebugOption = False
+) -> None:
+    """Show the peer id and the public key."""
+    from protocol.identity import Identity
+
+    node = open_node(config)
+    identity = Identity.load(node.folder.identity)
+    facts = {
+        "peer_id": identity.peer_id,
+        "public_key": identity.author.hex(),
+        "file": str(node.folder.identity),
+    }
+    if json:
+        print_json(facts)
+        return
+    for name, value in facts.items():
+        say(f"{name.replace('_', ' '):<12}{value}")
+
+
+@identity_app.command("export", epilog="Example: swarm-node identity export --out backup.key")
+def export_identity(
+    out: Annotated[Path, typer.Option("--out", help="New file for the private key.")],
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Copy the private key to a new file (libp2p's format, readable only by you)."""
+    from node.storage.atomic_files import write_new
+    from protocol.identity import Identity
+
+    node = open_node(config)
+    identity = Identity.load(node.folder.identity)
+    write_new(out, identity.export())
+    if json:
+        print_json({"peer_id": identity.peer_id, "file": str(out)})
+        return
+    say(f"wrote the key of {identity.peer_id} to {out}")
+    say("whoever has this file is this node: keep it as you keep a password")
+
+
+@identity_app.command(
+    "import", epilog="Example: swarm-node identity import --in backup.key -c my-node"
+)
+def import_identity_command(
+    source: Annotated[Path, typer.Option("--in", help="A private key that export wrote.")],
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Import a key into a node that has none yet, or has this one already.
+
+    If there is no node yet, the command creates one as init does. Do not run two nodes with one
+    key.
+    """
+    from node.run.preflight import import_identity, prepare
+    from protocol.identity import Identity
+
+    identity = Identity.load(source)
+    new = _folder_without_node(config)
+    folder = new or open_node(config).folder
+    written = import_identity(folder, identity)
+    if new:
+        prepare(new.root)
+    if json:
+        print_json({"peer_id": identity.peer_id, "file": str(folder.identity), "written": written})
+        return
+    if not written:
+        say(f"{folder.identity} is the key of {identity.peer_id} already")
+        return
+    if new:
+        say(f"made a node in {new.root}; its settings are in {new.config}")
+    say(f"wrote the key of {identity.peer_id} to {folder.identity}")
+    say("whoever had this key before must not run any more: no two nodes may work under one key")
+
+
+def _folder_without_node(config: Path | None) -> RunFolder | None:
+    """Return the folder for a new node; None if one exists or its file is named."""
+    from node.cli.join import NEW_FOLDER
+    from node.storage.run_folder import RunFolder
+
+    path = find_config(config)
+    if path is None:
+        return RunFolder(NEW_FOLDER)
+    if path.exists() or config is None or config.suffix == ".toml":
+        return None
+    return RunFolder(config)
+
+
+def export_command(
+    out: Annotated[Path, typer.Option("--out", help="New folder for the model.")],
+    adapter: Annotated[
+        bool, typer.Option("--adapter", help="Write the LoRA adapter alone, in peft's layout.")
+    ] = False,
+    push: Annotated[
+        str | None,
+        typer.Option(
+            "--push",
+            metavar="OWNER/NAME",
+            help="Upload it to the model hub that you are logged in to, into a private repository "
+            "where there is none of that name.",
+        ),
+    ] = None,
+    step: StepOption = None,
+    best: BestOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Write a checkpoint for transformers and vLLM to load.
+
+    It takes the newest checkpoint, unless --step or --best chooses another.
+    """
+    check_choice(step, best)
+    if push is not None:
+        from node.evaluation.export import check_pushable
+
+        check_pushable(push)
+    node = open_node(config)
+    with waiting(LOADING) as tell:
+        from node.evaluation.export import push as upload
+        from node.evaluation.export import write_card
+        from node.policy.checkpoint_policy import chosen, export
+
+        with chosen(node.folder, step=step, best=best) as loaded:
+            for note in loaded.notes:
+                say(note, err=True)
+            export(node.config, loaded, out, adapter=adapter, tell=tell)
+            write_card(node.config, node.folder, loaded, out, adapter=adapter)
+    if not json:
+        say(f"wrote {out} from {loaded.path.name}")
+    address = None
+    if push is not None:
+        address = upload(out, push)
+        say(f"pushed it to {address}", err=True)
+    if json:
+        facts = {"model": str(out), "checkpoint": str(loaded.path), "state": loaded.state}
+        print_json({**facts, "pushed": address})

@@ -41,7 +41,6 @@ class Unread:
         self._data = bytearray()
 
     def add(self, chunk: bytes) -> None:
-        """Append received bytes."""
         self._data += chunk
 
     def missing(self) -> int:
@@ -113,7 +112,6 @@ class Channel:
         return messages
 
     def fileno(self) -> int:
-        """Return the socket's descriptor, for an event loop."""
         return self._end.fileno()
 
     def detach(self) -> socket.socket:

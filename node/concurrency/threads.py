@@ -66,15 +66,12 @@ class LoopThread:
         raise NodeError("the network did not answer within seconds", timeout, remedy)
 
     def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Run a coroutine on the loop in the background."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def soon(self, action: Any) -> None:
-        """Call a plain function on the loop's thread."""
         self._loop.call_soon_threadsafe(action)
 
     def close(self) -> None:
-        """Cancel pending work and end the thread."""
         if self._loop.is_running():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(STOP_SECONDS)
@@ -150,7 +147,6 @@ def fastest(work: Callable[[], object], most: int) -> int:
 
 
 def cores() -> int:
-    """Count the physical cores available to this process."""
     allowed = len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else 0
     physical = psutil.cpu_count(logical=False) or 1
     return min(physical, allowed) if allowed else physical

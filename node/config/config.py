@@ -62,7 +62,17 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Config:
-        refuse(self)
+        _check_kinds(self)
+        _check_groups(self)
+        _check_schedule(self)
+        _check_gpus(self)
+        for key in ("listen", "announce_maddrs", "peers"):
+            check_addresses(f"network.{key}", getattr(self.network, key))
+        _check_profile(self)
+        if self.monitor.public:
+            host_and_port("monitor.public", self.monitor.public)
+        if isinstance(self.monitor.dashboard, str):
+            host_and_port("monitor.dashboard", self.monitor.dashboard)
         return self
 
 
@@ -148,21 +158,6 @@ def _with_paths(config: Config, base: Path) -> Config:
             "monitor": config.monitor.model_copy(update={"snapshot": snapshot}),
         }
     )
-
-
-def refuse(config: Config) -> None:
-    """Raise :class:`ConfigError` if keys contradict or name something that is missing."""
-    _check_kinds(config)
-    _check_groups(config)
-    _check_schedule(config)
-    _check_gpus(config)
-    for key in ("listen", "announce_maddrs", "peers"):
-        check_addresses(f"network.{key}", getattr(config.network, key))
-    _check_profile(config)
-    if config.monitor.public:
-        host_and_port("monitor.public", config.monitor.public)
-    if isinstance(config.monitor.dashboard, str):
-        host_and_port("monitor.dashboard", config.monitor.dashboard)
 
 
 def _check_groups(config: Config) -> None:

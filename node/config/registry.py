@@ -183,7 +183,6 @@ REGISTRIES = (LOSSES, ADVANTAGES, CORRECTIONS, SELECTIONS, CURRICULA, ENGINES, T
 
 
 def kind_key(registry: Registry, default: str | tuple[str, ...], about: str) -> Any:
-    """Define a key that names a plugin of ``registry``."""
     return key(default, about, choices=tuple(registry.own))
 
 

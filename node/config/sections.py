@@ -21,7 +21,7 @@ class NodeSection(Section):
     name: str = key(
         "node",
         "What people see this node called, in 1 to 40 letters, digits, blanks, dots, hyphens and "
-        "underscores. Peers are told by key, so it need not be unique.",
+        "underscores. Peers are identified by key, so it need not be unique.",
         pattern=r"^[\w .-]{1,40}$",
     )
     run_dir: str = key(
@@ -102,7 +102,7 @@ class ProfileSection(Section):
         "",
         "What peers may show this node as, beside its peer id, in up to 48 characters of any "
         "script. It need not be unique, and nobody checks it. With a name or a line, members are "
-        "also told the model's name, of a folder the last part, and this program's version.",
+        "also sent the model's name, of a folder the last part, and this program's version.",
     )
     line: str = key(
         "", "A line about this node, for whoever looks at its peers, in up to 160 characters."

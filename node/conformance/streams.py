@@ -8,8 +8,17 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from node.conformance.peer import Broken, Case, CaseResult, Peer, Untried, find, meet, require
-from node.conformance.records import RECORD_CASES
+from node.conformance.records import (
+    RECORD_CASES,
+    Broken,
+    Case,
+    CaseResult,
+    Peer,
+    Untried,
+    find,
+    meet,
+    require,
+)
 from protocol.announcement import Announcement, offer_of, open_announcement
 from protocol.codec import encode
 from protocol.errors import ProtocolError

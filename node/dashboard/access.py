@@ -12,6 +12,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
@@ -51,7 +52,6 @@ class EntryToken:
         return self._session
 
     def admits(self, cookie: str) -> bool:
-        """Whether a cookie's value is the session's."""
         return hmac.compare_digest(cookie.encode(), self._session.encode())
 
 
@@ -73,7 +73,6 @@ class ListeningSocket:
 
     @property
     def url(self) -> str:
-        """The URL for a browser on this machine."""
         host = ANY.get(self.host, self.host)
         shown = f"[{host}]" if ":" in host else host
         return f"http://{shown}:{self.port}/"
@@ -100,16 +99,14 @@ def listen(wanted: bool | str, key: str = KEY) -> ListeningSocket:
 def _bound(host: str, port: int, key: str) -> socket.socket:
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind)
+        with ExitStack() as on_failure:
+            listening = on_failure.enter_context(socket.socket(family, kind))
+            if os.name == "posix":  # on Windows it could take a port in use
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(BACKLOG)
+            on_failure.pop_all()
     except OSError as error:
-        raise _unusable(host, port, key, error) from error
-    try:
-        if os.name == "posix":  # on Windows it could take a port in use
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(BACKLOG)
-    except OSError as error:
-        listening.close()
         raise _unusable(host, port, key, error) from error
     return listening
 
@@ -146,7 +143,6 @@ class Hosts:
             self._names.add(LOCAL)
 
     def known(self, header: str) -> bool:
-        """Whether a header's host, with or without a port, is allowed."""
         parsed = _HOST.fullmatch(header)
         if not parsed:
             return False

@@ -39,7 +39,6 @@ class Wanted:
     round: int | None = None  # after which it was shown
 
     def takes(self, group: dict[str, Any]) -> bool:
-        """Whether a group matches."""
         taught = bool(group["in_update"] and group["reason"] is None)
         return (
             (self.before is None or group["id"] < self.before)

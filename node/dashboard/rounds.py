@@ -53,7 +53,6 @@ class Entries:
 
     @property
     def values(self) -> NDArray[np.float64]:
-        """The value of each entry."""
         return np.array(self._values, np.float64)
 
     def totals(self, rounds: NDArray[np.float64], weights: NDArray[np.float64]) -> dict[str, float]:
@@ -251,7 +250,6 @@ def reply(value: Mapping[str, Any], status: int = 200) -> Response:
 
 
 def failure(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a JSON response with an error message."""
     return Response(plain({"error": message}), status, headers, MEDIA_TYPE)
 
 

@@ -1,4 +1,4 @@
-"""The dashboard's views of a run and its event feed, read from files alone.
+"""The dashboard's views of a run, its health and its event feed, read from files.
 
 The node may be running, on this machine or another, or not.
 """
@@ -8,21 +8,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 from anyio import to_thread
 
 from node.config.config import Config
 from node.dashboard.groups import Groups, Wanted, authors
-from node.dashboard.health import Doctor, alarms
 from node.dashboard.rounds import DIGITS, Rounds, plain, plain_values, thinned
+from node.doctor import checks
+from node.doctor.checks import check_ports, reported_reach
 from node.errors import NodeError
 from node.monitor.output import printable
 from node.monitor.present_status import CRASHED, STOPPED, present_status
@@ -31,6 +36,163 @@ from node.storage.run_folder import RunFolder
 from swarm.reputation import read_accounts
 
 log = logging.getLogger(__name__)
+
+FRESH_SECONDS = 60.0  # how long the doctor's results stay valid
+WIDE_GAP = 0.05  # nats per token
+RECENT = 20
+BEFORE = 200  # rounds between the two mean lengths compared, each over RECENT rounds
+DRIFT = 1.5
+CUT = 0.5
+LITTLE_MEMORY = 0.95
+OK, WARN, FAIL = "ok", "warn", "fail"
+
+
+class Doctor:
+    """The doctor's checks, run at most once a minute, except those that dial peers."""
+
+    def __init__(self, folder: RunFolder, config: Config) -> None:
+        self._folder = folder
+        self._config = config
+        self._lock = threading.Lock()
+        self._found: list[dict[str, Any]] = []
+        self._at = float("-inf")
+
+    def findings(self) -> list[dict[str, Any]]:
+        """Return each check with its level, result and remedy."""
+        with self._lock:
+            if time.monotonic() - self._at > FRESH_SECONDS:
+                self._found = [
+                    {
+                        "level": check.level,
+                        "what": check.check,
+                        "found": check.found,
+                        "remedy": check.remedy or None,
+                    }
+                    for check in self._look()
+                ]
+                self._at = time.monotonic()
+            return self._found
+
+    def _look(self) -> list[checks.Check]:
+        config, folder = self._config, self._folder
+        found = [*checks.check_packages(), checks.check_transport(config.network)]
+        if "torch" in sys.modules:  # loading it would take longer than all other checks
+            found.append(checks.check_device(config.policy.device))
+        found += [checks.check_engine(config.engine.kind), checks.check_shared_memory()]
+        found += [checks.check_clock(), checks.check_walls()]
+        found += checks.check_pinned(config, folder)
+        if folder.root.is_dir():
+            found += [checks.check_disk(folder), checks.check_key(folder)]
+            found += check_ports(config, folder)
+        return found + (reported_reach(folder) if folder.holder() is not None else [])
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """One monitored value."""
+
+    name: str
+    means: str  # its meaning, and the remedy
+    measure: Callable[[Rounds, RunFolder], float | None]  # None if nothing was measured
+    level: Callable[[float], str] = lambda count: WARN if count else OK
+
+    def to_dict(self, rounds: Rounds, folder: RunFolder) -> dict[str, Any]:
+        """Measure, and convert to plain values for JSON; an unmeasured value is ok."""
+        value = self.measure(rounds, folder)
+        level = OK if value is None else self.level(value)
+        return {"name": self.name, "level": level, "means": self.means, "value": value}
+
+
+def alarms(rounds: Rounds, folder: RunFolder) -> list[dict[str, Any]]:
+    return [alarm.to_dict(rounds, folder) for alarm in ALARMS]
+
+
+def _counter(name: str) -> Callable[[Rounds, RunFolder], float | None]:
+    def count(rounds: Rounds, folder: RunFolder) -> float | None:
+        if not rounds.latest:
+            return None
+        counters = rounds.latest[-1].counters
+        return sum(n for each, n in counters.items() if each.partition("{")[0] == name)
+
+    return count
+
+
+def _figure(name: str) -> Callable[[Rounds, RunFolder], float | None]:
+    return lambda rounds, folder: getattr(rounds.latest[-1], name) if rounds.latest else None
+
+
+def _free_disk(rounds: Rounds, folder: RunFolder) -> float | None:
+    return shutil.disk_usage(folder.root).free if folder.root.is_dir() else None
+
+
+def _drift(rounds: Rounds, folder: RunFolder) -> float | None:
+    lengths = rounds.column("mean_length")
+    recent, before = lengths[-RECENT:], lengths[-BEFORE - RECENT : -BEFORE]
+    if not len(before) or np.isnan(before).all() or np.isnan(recent).all():
+        return None
+    earlier = float(np.nanmean(before))
+    return float(np.nanmean(recent)) / earlier if earlier else None
+
+
+ALARMS = (
+    Alarm(
+        "forgetting",
+        "Times that the held-out reward fell far below its best. Lower learner.lr or "
+        "mixture.external, or go back with: swarm-node rollback --to best",
+        _counter("forgetting_alarms"),
+    ),
+    Alarm(
+        "engine gap",
+        "Nats a token by which the engine's log-probs are off the learner's at equal weights. "
+        f"Above {WIDE_GAP} one of the two computes something else: try another engine.kind.",
+        _figure("engine_gap"),
+        lambda gap: WARN if gap > WIDE_GAP else OK,
+    ),
+    Alarm(
+        "length drift",
+        f"Tokens a completion, against {BEFORE} rounds before. Much longer or shorter answers "
+        "with no more reward are a policy that drifts: lower learner.lr.",
+        _drift,
+        lambda ratio: OK if 1 / DRIFT <= ratio <= DRIFT else WARN,
+    ),
+    Alarm(
+        "cut answers",
+        "Share of completions that the length cap ended. Raise engine.max_new_tokens where it "
+        "stays high.",
+        _figure("truncated"),
+        lambda share: WARN if share > CUT else OK,
+    ),
+    Alarm(
+        "refused steps",
+        "Optimizer steps left out since the start, as loss or gradient was not finite. Lower "
+        "learner.lr.",
+        _counter("steps_refused"),
+    ),
+    Alarm(
+        "failed rounds",
+        "Rounds since the start that broke off. The traces are in the log below.",
+        _counter("rounds_failed"),
+    ),
+    Alarm(
+        "lost records",
+        "Records since the start that a file, a view or a logger could not take.",
+        _counter("sink_failures"),
+    ),
+    Alarm(
+        "disk",
+        "Bytes free where the run folder is. A full disk stops the node at its last checkpoint.",
+        _free_disk,
+        lambda left: FAIL if left < checks.NO_DISK else WARN if left < checks.LITTLE_DISK else OK,
+    ),
+    Alarm(
+        "memory",
+        "Share of this machine's memory that is used. Lower learner.micro_batch_tokens or "
+        "mixture.pool_groups, or stop something else.",
+        lambda rounds, folder: psutil.virtual_memory().percent / 100.0,
+        lambda share: WARN if share > LITTLE_MEMORY else OK,
+    ),
+)
+
 
 STREAMS = 32  # maximum open event streams
 WAITING = 64  # queued events per listener; beyond that the oldest is dropped
@@ -241,7 +403,6 @@ class RunView:
             return view(rounds, since, points)
 
     def groups(self, wanted: Wanted) -> dict[str, Any]:
-        """Return the newest matching groups; see :mod:`node.dashboard.groups`."""
         with self._lock:
             self._groups.look()
             return self._groups.find(wanted)
@@ -253,18 +414,15 @@ class RunView:
             return {"authors": authors(rounds, accounts, peers, time.time())}
 
     def peers(self) -> dict[str, Any]:
-        """Return this node and its peers."""
         status = self.status()
         return {"self": {name: status.get(name) for name in OWN}, "peers": status["peers"]}
 
     def health(self) -> dict[str, Any]:
-        """Return findings and alarms; see :mod:`node.dashboard.health`."""
         findings = self._doctor.findings()
         with self._reading() as rounds:
             return {"findings": findings, "alarms": alarms(rounds, self.folder)}
 
     def log(self, lines: int) -> dict[str, Any]:
-        """Return the end of the log."""
         return {"lines": last_lines(self.folder.log, lines)}
 
     def record(self) -> RoundRecord | None:
@@ -287,7 +445,6 @@ class RunView:
         return events + [_round(record) for record in latest[-AT_ONCE:]]
 
     def look(self) -> list[Event]:
-        """Return the events since the last look."""
         with self._reading():
             events = [_round(record) for record in self._news]
             self._news.clear()

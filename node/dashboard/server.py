@@ -15,8 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from node.config.config import Config
 from node.dashboard.access import EntryToken, Guard, Hosts, ListeningSocket, listen
-from node.dashboard.app import application
-from node.dashboard.asking import Asking
+from node.dashboard.app import Asking, application
 from node.dashboard.run_view import Feed, RunView
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters

@@ -25,7 +25,7 @@ from node.concurrency.threads import check_semaphores
 from node.config.config import Config, write_config
 from node.config.registry import ENGINES
 from node.config.sections import NetworkSection
-from node.demo.summary import SwarmSummary, SwarmView, draw, summarise_node, summarise_swarm, table
+from node.demo.summary import SwarmSummary, SwarmView, draw, summarise_node, summarise_swarm
 from node.engines.kinds import EngineKind
 from node.errors import ConfigError, NodeError
 from node.monitor.history import GrowingLines, parsed, read_history
@@ -64,7 +64,6 @@ class NodeProcess:
 
     @property
     def pid(self) -> int:
-        """Process id."""
         return self._process.pid
 
     @property
@@ -95,7 +94,6 @@ class NodeProcess:
         raise NodeError(what, self.last_words() or "it printed nothing", remedy)
 
     def last_words(self) -> str:
-        """Return the last line of its output."""
         lines = Path(self._output.name).read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
 
@@ -106,7 +104,6 @@ class NodeProcess:
             self._process.send_signal(signal.SIGINT)
 
     def kill(self) -> None:
-        """Kill the process immediately."""
         if self.exit_code is None:
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
@@ -304,7 +301,6 @@ def start_node(
 
 
 def loopback(overrides: dict[str, Any]) -> Config:
-    """Return a configuration that listens on this machine only."""
     return Config.with_overrides({"network.listen": ["/ip4/127.0.0.1/tcp/0"], **overrides})
 
 
@@ -352,7 +348,6 @@ def watch(nodes: dict[str, NodeProcess], view: SwarmView, console: Console) -> N
 def summarise(
     settings: DemoSettings, folder: Path, nodes: dict[str, NodeProcess], wall_s: float
 ) -> SwarmSummary:
-    """Draw the chart and summarize the nodes' records."""
     records = {name: read_history(node.folder) for name, node in nodes.items()}
     if not all(records.values()):
         remedy = f"The logs are under {folder}."
@@ -365,6 +360,3 @@ def summarise(
         rows.append(summarise_node(name, peer_id, settings.model_of(number), records[name]))
     manifest = (folder / "seed" / "manifest.swarm").read_bytes()
     return summarise_swarm(swarm_id(manifest).hex(), rows, wall_s, chart)
-
-
-__all__ = ["DemoSettings", "run", "table"]

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from node.monitor.history import Curve, new_figure
-from node.monitor.record import RoundRecord, bars_for, number, percent, share, sparkline
+from node.monitor.record import RoundRecord, bars_for, mean, number, percent, share, sparkline
 from swarm.common.util import counted
 
 
@@ -56,7 +56,6 @@ class SwarmSummary:
     chart: str
 
     def as_json(self) -> str:
-        """Return one JSON object."""
         return json.dumps(asdict(self))
 
 
@@ -87,8 +86,6 @@ def summarise_node(
 def summarise_swarm(
     swarm_id: str, nodes: Sequence[NodeSummary], wall_s: float, chart: Path
 ) -> SwarmSummary:
-    """Combine the nodes' summaries."""
-
     def over(name: str) -> float | None:
         return mean([value for node in nodes if (value := getattr(node, name)) is not None])
 
@@ -99,7 +96,6 @@ def summarise_swarm(
 
 
 def table(summary: SwarmSummary) -> Table:
-    """Return the summary as a table within 80 columns."""
     title = f"swarm {summary.swarm_id[:12]}: {_rounds(summary)} in {summary.wall_s:.0f} s"
     out = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     out.add_column("node")
@@ -140,18 +136,11 @@ def _change(first: float | None, last: float | None) -> str:
 
 
 def known(records: Sequence[RoundRecord], figure: str) -> list[float]:
-    """Return the measured values of a figure."""
     return [value for each in records if (value := getattr(each, figure)) is not None]
 
 
 def tenth(values: Sequence[float]) -> int:
-    """Return the size of a tenth of the values, at least one."""
     return max(1, len(values) // 10)
-
-
-def mean(values: Sequence[float]) -> float | None:
-    """Return the arithmetic mean, None without values."""
-    return sum(values) / len(values) if values else None
 
 
 POINTS = 16
@@ -198,7 +187,6 @@ class SwarmView:
         return Group(table, self._progress)
 
     def line(self, records: Records) -> str:
-        """Return the swarm's state as one line."""
         begun = [rows for rows in records.values() if rows]
         at_work = f"{len(begun)} of {len(records)} at work"
         if not begun:

@@ -77,8 +77,7 @@ def _answers(asked: Event) -> Iterator[Event]:
     import torch
 
     from node.config.config import Config
-    from node.evaluation.asking import question_of
-    from node.evaluation.comparison import pinned_manifest, verifier_of
+    from node.evaluation.comparison import pinned_manifest, question_of, verifier_of
     from node.storage.run_folder import RunFolder
 
     torch.set_num_threads(1)
@@ -112,7 +111,7 @@ def _model(config: Any, folder: Any, base: bool) -> tuple[Any, str]:
 def _answer(
     policy: Any, name: str, base: bool, verifier: Any, question: Any, most: int
 ) -> Iterator[Event]:
-    from node.evaluation.asking import opinion, pieces
+    from node.evaluation.comparison import opinion, pieces
 
     yield {"event": "model", "name": name, "base": base}
     text = ""

@@ -1,4 +1,4 @@
-"""Evaluate policies on held-out tasks, and compare two of them statistically."""
+"""Evaluate policies on held-out tasks, compare two of them, and ask one a question."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from typing import Any
 from node.config.config import Config
 from node.engines.engine import Sampling
 from node.engines.registry import open_engine
-from node.errors import NodeError
+from node.errors import NodeError, UsageError
 from node.evaluation.evaluator import Evaluation, Evaluator, heldout_tasks
 from node.network.pinned_manifest import checked_manifest
-from node.policy.policy import Policy
+from node.policy.policy import Policy, stream
 from node.storage.run_folder import RunFolder
 from node.tasks.catalogue import allowed_by
 from node.tasks.curriculum import EnvLevel, TaskSampler, served_levels
+from node.tasks.scorer import Scorer, buildable
 from node.tasks.verifier.verifier import Verifier
 from node.trajectories.trajectory import TurnLimits
-from protocol.manifest import Manifest
+from protocol.manifest import QUESTION, EnvSpec, Manifest
 from swarm.common.counters import Counters
 from swarm.common.util import t95
-from swarm.groups import TaskRef
+from swarm.groups import Split, TaskRef
+from swarm.verification import JudgeRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,6 @@ class ScoreEstimate:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> ScoreEstimate:
-        """Return the estimate from at least one value."""
         n, mean = len(values), fmean(values)
         spread = sum((value - mean) ** 2 for value in values)
         return cls(mean, math.sqrt(spread / (n - 1) / n) if n > 1 else None, tuple(values))
@@ -128,7 +129,6 @@ class Score:
 
     @classmethod
     def of(cls, evaluation: Evaluation, ks: Iterable[int]) -> Score:
-        """Summarize an evaluation."""
         pass_at = {k: evaluation.pass_at(k) for k in ks}
         return cls(len(evaluation.tasks), evaluation.mean, pass_at)
 
@@ -189,7 +189,6 @@ def _joined(tasks: tuple[TaskRef, ...], parts: Sequence[Evaluation]) -> Evaluati
 
 
 def by_family(evaluation: Evaluation) -> dict[str, Evaluation]:
-    """Split an evaluation by task family."""
     rows: dict[str, list[tuple[TaskRef, tuple[float, ...]]]] = {}
     for task, rewards in zip(evaluation.tasks, evaluation.rewards, strict=True):
         rows.setdefault(task.env, []).append((task, rewards))
@@ -206,3 +205,106 @@ def pinned_manifest(folder: RunFolder) -> Manifest:
         remedy = "Join one with: swarm-node join, or found one with: swarm-node create."
         raise NodeError("this node has no swarm yet, and so no tasks", path, remedy)
     return checked_manifest(path.read_bytes(), str(path))
+
+
+BATCH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A prompt (without chat template) and its task, None if answers cannot be scored."""
+
+    prompt: str
+    task: TaskRef | None
+
+
+def drawn(scorer: Scorer, levels: Sequence[tuple[str, int]], rng: random.Random) -> Question:
+    """Sample a held-out question; raises ``JudgeRefused`` if it cannot be built."""
+    env, level = rng.choice(levels)
+    task = TaskRef(env, level, rng.getrandbits(63), Split.HELDOUT)
+    (prompt,) = scorer.prompts([task])
+    return Question(prompt, task)
+
+
+def recognised(
+    scorer: Scorer,
+    specs: Sequence[EnvSpec],
+    levels: Sequence[tuple[str, int]],
+    text: str,
+    rng: random.Random,
+    most: int,
+) -> Question:
+    """Find ``text`` among at most ``most`` sampled tasks; raises ``JudgeRefused``.
+
+    Task families only sample questions, so only families with few distinct ones are recognized
+    reliably.
+    """
+    around = {spec.name: spec.template.split(QUESTION) for spec in specs}
+    wanted = text.strip()
+    for tasks in _batches(levels, rng, most):
+        for task, prompt in zip(tasks, buildable(scorer, tasks, lambda *_: None), strict=True):
+            before, after = around[task.env]
+            question = (prompt or "").removeprefix(before).removesuffix(after)
+            if prompt is not None and wanted in (question.strip(), prompt.strip()):
+                return Question(prompt, task)
+    return Question(text, None)
+
+
+def _batches(
+    levels: Sequence[tuple[str, int]], rng: random.Random, most: int
+) -> Iterator[list[TaskRef]]:
+    kinds = [(env, level, split) for env, level in levels for split in Split]
+    for begin in range(0, most, BATCH):
+        yield [
+            TaskRef(env, level, rng.getrandbits(63), split)
+            for n in range(begin, min(begin + BATCH, most))
+            for env, level, split in [kinds[n % len(kinds)]]
+        ]
+
+
+LOOKED_AT = 4096  # tasks sampled to recognize a typed question, which takes seconds
+
+
+def question_of(
+    verifier: Verifier,
+    manifest: Manifest,
+    levels: Sequence[tuple[str, int]],
+    text: str | None,
+    family: str | None,
+) -> Question:
+    """Return the typed question, or a sampled held-out one of ``family``, if any.
+
+    Raises ``UsageError`` for an unknown family or an empty text, ``JudgeRefused`` if unbuildable.
+    """
+    if family is not None:
+        served = dict.fromkeys(env for env, _ in levels)
+        levels = [pair for pair in levels if pair[0] == family]
+        if not levels:
+            raise UsageError("--family", family, f"This swarm has: {', '.join(served)}.")
+    rng = random.Random()
+    if text is None:
+        return drawn(verifier, levels, rng)
+    if not text.strip():
+        raise UsageError("QUESTION", text, "Type one, or leave it out to have one drawn.")
+    return recognised(verifier, manifest.catalogue, levels, text, rng, LOOKED_AT)
+
+
+def pieces(
+    policy: Policy, prompt: str, max_new_tokens: int, temperature: float | None = None
+) -> Iterator[str]:
+    """Stream an answer; raises ``UsageError`` if the prompt leaves no room for it."""
+    ids = policy.encode_prompt(prompt)
+    if len(ids) >= policy.context_length:
+        remedy = "Ask a shorter one."
+        raise UsageError("QUESTION", f"{len(ids)} tokens, context {policy.context_length}", remedy)
+    return stream(policy, ids, max_new_tokens=max_new_tokens, temperature=temperature)
+
+
+def opinion(verifier: Verifier, task: TaskRef | None, text: str) -> tuple[float | None, str | None]:
+    """Return an answer's reward, or the reason why there is none."""
+    if task is None:
+        return None, "no family of this swarm is known to ask this"
+    try:
+        return verifier.judge(task, [text]).rewards[0], None
+    except JudgeRefused as refused:
+        return None, str(refused)

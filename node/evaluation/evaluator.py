@@ -40,7 +40,6 @@ class Evaluation:
 
     @property
     def mean(self) -> float:
-        """Mean reward over all completions."""
         return sum(sum(row) / len(row) for row in self.rewards) / len(self.rewards)
 
     def pass_at(self, k: int) -> float:
@@ -253,7 +252,6 @@ class ForgettingAlarm:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for JSON."""
         state = {"tasks": self._tasks, "best": list(self._best), "worse": self._worse}
         return {**state, "version": self._version}
 

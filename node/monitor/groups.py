@@ -230,7 +230,7 @@ WORDS: Mapping[str, str] = {
     "bad_key": "Its author's key is no usable one.",
     "wrong_author": "It is another author's than the one who announced it.",
     "reward_mismatch": "This node's verifier gives other rewards than its author claims.",
-    "equivocation": "Its author told the same draw before, with other answers.",
+    "equivocation": "Its author already published different answers for this task.",
     "offer_mismatch": "It is not what its author's announcement says.",
     "protocol_error": f"{_BROKEN}.",
     "bad_magic": f"{_BROKEN}: it is no frame.",

@@ -161,13 +161,11 @@ class Curve:
 
     @classmethod
     def of(cls, points: Sequence[tuple[int, float]]) -> Curve:
-        """Make a curve from (round, value) points."""
         pairs = np.array(points, np.float64).reshape(-1, 2)
         return cls(pairs[:, 0], pairs[:, 1])
 
     @classmethod
     def measured(cls, measure: Measure, history: Sequence[RoundRecord]) -> Curve:
-        """Make the curve of a measure from the rounds that measured it."""
         found = ((record.round, measure.of(record)) for record in history)
         return cls.of([(number, value) for number, value in found if value is not None])
 
@@ -190,7 +188,6 @@ class Curve:
 
 
 def window_for(histories: Sequence[Sequence[RoundRecord]]) -> int:
-    """Return the default smoothing window for these histories, in rounds."""
     return max(1, max(history[-1].round for history in histories) // SMOOTHED_OVER)
 
 

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from node.monitor.record import (
     RoundRecord,
+    Terminal,
     bars_for,
     externals,
     number,
@@ -37,7 +38,6 @@ from node.monitor.record import (
     strangers,
 )
 from node.monitor.rollouts import LastRollouts, in_lines
-from node.monitor.terminal import Terminal
 from swarm.common.counters import UNREPEATED
 from swarm.common.util import counted, duration
 
@@ -74,7 +74,6 @@ class Keys:
 
     @property
     def reads(self) -> bool:
-        """Whether standard input is a terminal."""
         return self._terminal is not None
 
     def start(self) -> None:
@@ -238,7 +237,6 @@ class LivePanel:
         self._keys.start()
 
     def write(self, record: RoundRecord) -> None:
-        """Redraw with this record."""
         if record.reward_own is not None:
             self._rewards.append(record.reward_own)
         if record.reward_eval is not None:
@@ -306,7 +304,6 @@ class LoggedLines:
     """A sink that logs one line per round, for when standard output is the log."""
 
     def write(self, record: RoundRecord) -> None:
-        """Log one line."""
         log.info("%s", one_line(record), extra=UNREPEATED)
 
     def close(self) -> None:
@@ -321,7 +318,6 @@ class PlainLines:
         self._remaining = Remaining(rounds)
 
     def write(self, record: RoundRecord) -> None:
-        """Print one line."""
         parts = [one_line(record), self._remaining.after(record)]
         line = " | ".join(part for part in parts if part)
         self._console.print(line, highlight=False, soft_wrap=True)

@@ -21,7 +21,7 @@ from rich.logging import RichHandler
 
 from node.errors import NodeError
 from node.monitor.output import PrintableFormatter, printable, say
-from node.monitor.terminal import Terminal
+from node.monitor.record import Terminal
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import UNREPEATED, Repeats
 from swarm.common.util import make_private
@@ -64,7 +64,6 @@ def start_logging(
 
 
 def goes_to(descriptor: int, path: Path) -> bool:
-    """Whether output to a descriptor ends up in a file."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:
@@ -130,7 +129,7 @@ class _LogFile(RotatingFileHandler):
             error = sys.exc_info()[1]
             say(
                 f"the log failed: {self.baseFilename} cannot be written: {error}. Free some space "
-                "there; what it cannot take is told no more",
+                "there; what it cannot take is not reported",
                 err=True,
             )
 
@@ -166,7 +165,6 @@ class LogTail:
             self._file.seek(0, os.SEEK_END)
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def last(self, count: int) -> list[str]:

@@ -1,16 +1,22 @@
-"""The record of one round, the source of all views, and its formatting."""
+"""The record of one round, its formatting, and the console that shows it."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
+from rich.segment import Segment
+from rich.table import Column, Table
+from rich.text import Text
+
+from node.monitor.output import printable_lines
 
 # Keys of :attr:`RoundRecord.seconds` in the order of a round; ``total`` is there too. If generation
 # never stops, ``wait`` replaces ``generate``: the time until the local groups are complete.
@@ -168,23 +174,24 @@ class Stopwatch:
 NONE = "–"
 
 
+def mean(values: Sequence[float]) -> float | None:
+    """Return the arithmetic mean, None without values."""
+    return sum(values) / len(values) if values else None
+
+
 def share(value: float | None) -> str:
-    """Format a reward or fraction from 0 to 1 with three decimals."""
     return NONE if value is None else f"{value:.3f}"
 
 
 def percent(value: float | None) -> str:
-    """Format a fraction from 0 to 1 as whole percent."""
     return NONE if value is None else f"{value:.0%}"
 
 
 def number(value: float | None, form: str = ".0f") -> str:
-    """Format a figure that may be missing."""
     return NONE if value is None else format(value, form)
 
 
 def size(count: float) -> str:
-    """Format bytes in a suitable unit."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -193,7 +200,6 @@ def size(count: float) -> str:
 
 
 def lapse(seconds: float) -> str:
-    """Format a time span in a suitable unit."""
     for unit, length in (("s", 60), ("min", 60), ("h", 48)):
         if seconds < length:
             return f"{seconds:.0f} {unit}"
@@ -218,12 +224,10 @@ def split(seconds: Mapping[str, float]) -> str:
 
 
 def externals(record: RoundRecord) -> str:
-    """Format the peer groups in the update, of those wanted."""
     return f"{record.groups_external} of {record.external_wanted}"
 
 
 def strangers(record: RoundRecord) -> str:
-    """Format the connected nodes of other swarms in brackets; empty if none."""
     return f" ({record.strangers} in another swarm)" if record.strangers else ""
 
 
@@ -234,7 +238,6 @@ def refusals(refused: Mapping[str, int]) -> str:
 
 
 def one_line(record: RoundRecord) -> str:
-    """Format a round as one line."""
     parts = [
         f"round {record.round}",
         f"reward {share(record.reward_own)}",
@@ -280,3 +283,54 @@ def bar_row(values: Sequence[float | None], top: float, bars: str = BARS) -> str
         " " if value is None else bars[round(max(0.0, value) / (top or 1.0) * highest)]
         for value in values
     )
+
+
+LARGEST_WIDTH = 10_000
+LEAST_WIDTH = 12  # minimum columns of a folded column with longer content
+
+
+class Terminal(Console):
+    """A rich console that shows strings literally.
+
+    Markup in strings is ignored: a name such as ``[/]`` would raise, and ``[link=…]`` would be a
+    link. Use :class:`rich.text.Text` for styled text.
+    """
+
+    def __init__(self, *, stderr: bool = False, soft_wrap: bool = False) -> None:
+        super().__init__(stderr=stderr, soft_wrap=soft_wrap, markup=False, emoji=False)
+
+    def render_str(self, text: str, **options: object) -> Text:
+        return super().render_str(printable_lines(text), **options)  # type: ignore[arg-type]
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield (
+                segment if segment.control else segment._replace(text=printable_lines(segment.text))
+            )
+
+    def print_table(self, table: Table) -> None:
+        """Print a table without truncating any column that does not wrap.
+
+        Other columns shrink as needed, but stay wide enough to read. On a narrower terminal the
+        terminal breaks the lines; rich would truncate figures and omit columns.
+        """
+        wide = self.options.update(width=LARGEST_WIDTH)
+        least = self.measure(table, options=wide).maximum
+        for column in table.columns:
+            if not column.no_wrap:
+                whole = self._whole(column, wide)
+                column.min_width = min(whole, LEAST_WIDTH)
+                least -= whole - column.min_width - 1  # rich may round each down by one
+        before = self.width
+        self.width = max(before, least)
+        try:
+            self.print(table)
+        finally:
+            self.width = before
+
+    def _whole(self, column: Column, options: ConsoleOptions) -> int:
+        cells = (column.header, *column.cells)
+        widest = max(Measurement.get(self, options, cell).maximum for cell in cells)
+        return widest if column.max_width is None else min(widest, column.max_width)

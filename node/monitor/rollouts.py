@@ -50,7 +50,6 @@ class LastRollouts:
             self._kept.extend(rollouts)
 
     def all(self) -> list[ShownRollout]:
-        """Return the kept rollouts, the newest last."""
         with self._lock:
             return list(self._kept)
 
@@ -87,7 +86,6 @@ class RolloutsFile:
             self._replace()
 
     def close(self) -> None:
-        """Write the rollouts that are still unwritten."""
         if self._behind:
             self._replace()
 

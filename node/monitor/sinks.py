@@ -28,9 +28,8 @@ from node.errors import NodeError
 from node.monitor.history import Line, files, parsed, thinned
 from node.monitor.live import LivePanel, LoggedLines, PlainLines
 from node.monitor.logs import STDOUT, goes_to
-from node.monitor.record import RoundRecord
+from node.monitor.record import RoundRecord, Terminal
 from node.monitor.rollouts import LastRollouts, RolloutsFile
-from node.monitor.terminal import Terminal
 from node.storage.atomic_files import replacing, write_error
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
@@ -73,7 +72,6 @@ class JsonLinesFile:
             raise write_error(self._path, error) from error
 
     def close(self) -> None:
-        """Close the file."""
         self.file.close()
 
     def _append(self, line: bytes) -> None:
@@ -100,7 +98,6 @@ class JsonLinesOutput:
     """A sink that prints records as JSON lines, for other programs to read."""
 
     def write(self, record: RoundRecord) -> None:
-        """Print one line."""
         sys.stdout.write(_line(record).decode())
         sys.stdout.flush()
 
@@ -152,7 +149,6 @@ class Prometheus:
 
     @property
     def port(self) -> int:
-        """The port in use."""
         return int(self._server.server_port)
 
     def write(self, record: RoundRecord) -> None:
@@ -160,7 +156,6 @@ class Prometheus:
         self._metrics.record = record
 
     def close(self) -> None:
-        """Stop serving and free the port."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -180,7 +175,6 @@ class RecordMetrics(Collector):
         self.record = record
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every figure of the record."""
         if (record := self.record) is None:
             return
         for name, value in record.scalars().items():
@@ -258,11 +252,9 @@ class Fenced:
         self._failed = False
 
     def write(self, record: RoundRecord) -> None:
-        """Pass on one record."""
         self._fence(lambda: self._sink.write(record))
 
     def close(self) -> None:
-        """Close the sink."""
         self._fence(self._sink.close)
 
     def _fence(self, work: Callable[[], None]) -> None:
@@ -273,6 +265,6 @@ class Fenced:
             if not self._failed:
                 # An error that names its remedy needs no stack trace.
                 trace = None if isinstance(error, NodeError) else error
-                text = "%s failed: %s; what else it cannot take is counted, and told no more"
+                text = "%s failed: %s; further failures are counted and not reported"
                 log.error(text, self._name, error, exc_info=trace)
             self._failed = True

@@ -93,7 +93,6 @@ class MemoryPart:
     phases: tuple[Phase, ...] = PHASES
 
     def at(self, place: Place) -> float:
-        """Return its bytes in a place."""
         return self.memory if place == "memory" else self.device
 
 
@@ -109,11 +108,9 @@ class MemoryEstimate:
         return max(self.during(phase, place) for phase in PHASES)
 
     def during(self, phase: Phase, place: Place) -> int:
-        """Return the bytes in one phase."""
         return round(sum(p.at(place) for p in self.parts if phase in p.phases))
 
     def table(self) -> dict[str, tuple[int, int]]:
-        """Return the maximum bytes of GPU and main memory by part name."""
         names = dict.fromkeys(part.name for part in self.parts)
         return {name: (self._most(name, "device"), self._most(name, "memory")) for name in names}
 
@@ -213,13 +210,11 @@ SAMPLED_LOGITS = 4  # the same of a decoding step, without backward pass
 
 
 def trained(shape: ModelShape, config: Config) -> int:
-    """Return the number of trained weights."""
     rank = config.policy.lora_rank
     return rank * shape.adapter_width if rank else shape.parameters
 
 
 def width(config: Config) -> int:
-    """Return bytes per weight."""
     return WIDTHS[config.policy.dtype]
 
 

@@ -148,7 +148,6 @@ def least_weights(folder: Path) -> int:
 
 
 def in_files(folder: Path) -> int:
-    """Return the weights in a folder's safetensors files, by their headers."""
     return sum(_in_file(path) for path in folder.glob("model*.safetensors"))
 
 
@@ -196,7 +195,6 @@ MOMENTS = {"adamw": 8.0, "adamw8bit": 2.0 + 2 * FLOAT / 256}
 
 
 def gigabytes(size: float) -> str:
-    """Format bytes."""
     return f"{size / 1e9:.1f} GB"
 
 
@@ -229,7 +227,6 @@ class Least:
 
     @property
     def fits(self) -> bool:
-        """Whether all existing memory suffices."""
         return self.memory <= self.there[0] and self.device <= self.there[1]
 
     @property

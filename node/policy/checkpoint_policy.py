@@ -13,8 +13,14 @@ from node.errors import NodeError, UsageError
 from node.policy.model_files import check_begun
 from node.policy.policy import Policy
 from node.storage.atomic_files import make_folder
-from node.storage.checkpoint_list import best_of, list_checkpoints, no_checkpoint, of_step
-from node.storage.checkpoints import Checkpoints, Loaded
+from node.storage.checkpoints import (
+    Checkpoints,
+    Loaded,
+    best_of,
+    list_checkpoints,
+    no_checkpoint,
+    of_step,
+)
 from node.storage.run_folder import RunFolder
 
 log = logging.getLogger(__name__)

@@ -92,7 +92,10 @@ def stop_node(folder: RunFolder, *, now: bool = False) -> int | None:
     if pid <= 0:
         remedy = "It has just begun: ask again."
         raise NodeError("cannot tell which process works in", folder.root, remedy)
-    process = _process(pid)
+    try:
+        process = psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        process = None
     if not _is_stopping(folder):
         _tell(pid)
         if now:
@@ -104,13 +107,6 @@ def stop_node(folder: RunFolder, *, now: bool = False) -> int | None:
     # It releases the folder before it ends, and the caller may then remove the folder.
     _wait(lambda: process is None or _has_ended(process))
     return pid
-
-
-def _process(pid: int) -> psutil.Process | None:
-    try:
-        return psutil.Process(pid)
-    except psutil.NoSuchProcess:
-        return None
 
 
 def _has_ended(process: psutil.Process) -> bool:

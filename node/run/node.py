@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from node.concurrency.threads import choose, fastest
@@ -26,7 +26,7 @@ from node.run.training_loop import Trainer, TrainingLoop, open_experience
 from node.run.update_groups import public_name
 from node.storage.run_folder import RunFolder
 from node.tasks.catalogue import allowed_by, overview
-from node.tasks.curriculum import served_levels
+from node.tasks.curriculum import EnvLevel, served_levels
 from node.tasks.sandbox.sandbox import find_walls
 from node.tasks.verifier.verifier import Verifier, VerifierPool
 from protocol.manifest import Manifest
@@ -34,6 +34,7 @@ from swarm.admission import oldest_epoch
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import Counters
 from swarm.journal import open_or_restore
+from swarm.member import Experience
 from swarm.verification import JudgeRefused
 
 log = logging.getLogger(__name__)
@@ -127,35 +128,38 @@ class Node(Opened):
         if config.node.threads == 0 and self.policy.device.type == "cpu":
             fastest(self.policy.probe, threads)
         stage("starting the engine")
-        trainer = Trainer(
-            config,
-            self.policy,
-            author=self.membership.identity.author,
-            manifest=manifest,
-            levels=levels,
-            verifier=verifier,
-            experience=experience,
-            clock=clock,
-            counters=self.counters,
-            ranks=self._ranks,
-        )
+        trainer = self._trainer(levels, verifier, experience)
         stack.callback(trainer.close)
         progress.restore(trainer, experience.pool)
         if progress.round == 0:
             stage("trying the policy on the swarm's tasks")
-            try:
-                self.notes += trainer.assess().lines()
-            except JudgeRefused as error:
-                self.notes += (f"the policy could not be tried on this swarm's tasks: {error}",)
-        learner = config.learner
-        advantage = ADVANTAGES.open(learner.advantage, learner.advantage_options)
-        self.groups = ShownGroups(self.policy, advantage, experience.refused.take)
-        self.recorder = Recorder(
-            self.membership.status, experience.pool, self.counters, self.groups
+            self.notes += _assessed(trainer)
+        self._open_rounds(trainer, progress, experience)
+
+    def _trainer(
+        self, levels: Sequence[EnvLevel], verifier: VerifierPool, experience: Experience
+    ) -> Trainer:
+        return Trainer(
+            self.config,
+            self.policy,
+            author=self.membership.identity.author,
+            manifest=self.membership.manifest,
+            levels=levels,
+            verifier=verifier,
+            experience=experience,
+            clock=self._clock,
+            counters=self.counters,
+            ranks=self._ranks,
         )
 
+    def _open_rounds(self, trainer: Trainer, progress: RunState, experience: Experience) -> None:
+        learner, pool = self.config.learner, experience.pool
+        advantage = ADVANTAGES.open(learner.advantage, learner.advantage_options)
+        self.groups = ShownGroups(self.policy, advantage, experience.refused.take)
+        self.recorder = Recorder(self.membership.status, pool, self.counters, self.groups)
+
         def save(number: int) -> None:
-            experience.pool.forget(oldest_epoch(manifest, clock.time()))
+            pool.forget(oldest_epoch(self.membership.manifest, self._clock.time()))
             progress.save(number, trainer)
 
         self.rounds = trainer.rounds(
@@ -165,3 +169,10 @@ class Node(Opened):
             report=self.recorder.report,
             done=progress.round,
         )
+
+
+def _assessed(trainer: Trainer) -> tuple[str, ...]:
+    try:
+        return trainer.assess().lines()
+    except JudgeRefused as error:
+        return (f"the policy could not be tried on this swarm's tasks: {error}",)

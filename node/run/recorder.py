@@ -21,12 +21,12 @@ from node.monitor.groups import (
     in_words,
     transcript,
 )
-from node.monitor.record import RoundRecord
+from node.monitor.record import RoundRecord, mean
 from node.monitor.rollouts import LONGEST, LastRollouts, ShownRollout, shortened
 from node.monitor.sinks import Fenced, Sink
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup
-from node.run.outcome import Outcome
+from node.run.update_groups import Outcome
 from protocol.identity import peer_id_of
 from protocol.rollout import Completion, Finish, Group
 from swarm.admission import RefusedGroup
@@ -251,7 +251,7 @@ def record_of(
         round=outcome.round,
         policy_step=outcome.policy_step,
         time=time.time(),
-        reward_external=_mean(external),
+        reward_external=mean(external),
         reward_eval=outcome.evaluation,
         groups_external=len(outcome.external),
         external_wanted=outcome.external_wanted,
@@ -299,14 +299,14 @@ def _own_figures(outcome: Outcome) -> dict[str, Any]:
     generated = outcome.generated
     seconds = outcome.seconds.get("generate", outcome.seconds.get("total", 0.0))
     return {
-        "reward_own": _mean(rewards),
-        "informative_own": _mean([float(g.informative) for g in outcome.own]),
+        "reward_own": mean(rewards),
+        "informative_own": mean([float(g.informative) for g in outcome.own]),
         "groups_own": len(outcome.own),
         "tokens_generated": generated,
         "tokens_per_s": generated / seconds if generated and seconds else None,
-        "mean_length": _mean(lengths),
+        "mean_length": mean(lengths),
         "levels": _levels(outcome),
-        "truncated": _mean([float(c.finish is Finish.LENGTH) for c in completions]),
+        "truncated": mean([float(c.finish is Finish.LENGTH) for c in completions]),
     }
 
 
@@ -338,10 +338,6 @@ def _refused(totals: Mapping[str, float]) -> dict[str, int]:
     }
 
 
-def _mean(values: list[float]) -> float | None:
-    return sum(values) / len(values) if values else None
-
-
 class Recorder:
     """Maker of every round's record; ``groups`` get the round before the sinks do."""
 
@@ -371,7 +367,6 @@ class Recorder:
             sink.close()
 
     def report(self, outcome: Outcome) -> None:
-        """Record one round."""
         if time.monotonic() - self._memory_read > MEMORY_SECONDS:
             self._memory, self._memory_read = resident_mb(), time.monotonic()
         record = record_of(outcome, self._status(), self._pool, self._counters, self._memory)

@@ -16,8 +16,14 @@ from node.monitor.history import read_history
 from node.policy.checkpoint_policy import saved_policy
 from node.policy.policy import Policy
 from node.run.training_loop import Trainer
-from node.storage.checkpoint_list import CheckpointEntry, best_of, list_checkpoints, of_round
-from node.storage.checkpoints import Checkpoints, Loaded
+from node.storage.checkpoints import (
+    CheckpointEntry,
+    Checkpoints,
+    Loaded,
+    best_of,
+    list_checkpoints,
+    of_round,
+)
 from node.storage.run_folder import RunFolder
 from swarm.common.util import counted
 from swarm.journal import Journal, backup_path

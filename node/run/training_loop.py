@@ -26,10 +26,11 @@ from node.policy.policy import Policy
 from node.rollout.generator import TaskIndexes
 from node.rollout.groups import GroupSource
 from node.rollout.replay import SemiOnline, SemiOnlineLimits, SuccessPool
-from node.run.outcome import Outcome, Rules
 from node.run.update_groups import (
     ExternalGroups,
+    Outcome,
     OwnGroups,
+    Rules,
     TrainedPolicy,
     open_intake,
     open_mixture,
@@ -43,7 +44,7 @@ from protocol.manifest import Manifest
 from protocol.rollout import Group
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.groups import Origin
+from swarm.groups import Origin, PooledGroup
 from swarm.journal import Journal, JournalError
 from swarm.member import Experience
 from swarm.peer_advantage import PeersLead
@@ -126,10 +127,7 @@ class TrainingLoop:
         with watch.time("mix"):
             taken = self.external.take(number, written, own)
         with watch.time("generate"):
-            scripted: Sequence[TrainingGroup] = ()
-            if self.semi_online:
-                self.semi_online.observe(taken.groups)
-                scripted = self.semi_online.generate()
+            scripted = self._scripted(taken.groups)
         with watch.time("update"):
             groups = [*taken.own, *taken.training, *scripted]
             update = self.trained.learn(groups, self.source)
@@ -158,6 +156,12 @@ class TrainingLoop:
         if number % self.schedule.checkpoint_every == 0:
             self._checkpoint(number)
         return outcome
+
+    def _scripted(self, groups: Sequence[PooledGroup]) -> Sequence[TrainingGroup]:
+        if not self.semi_online:
+            return ()
+        self.semi_online.observe(groups)
+        return self.semi_online.generate()
 
     def _evaluate(self, number: int) -> float:
         with self._watch.time("evaluate"):
@@ -283,13 +287,11 @@ class Trainer:
         return evaluation.mean
 
     def close(self) -> None:
-        """Keep unfinished groups and close the engine."""
         self._own.close()
         self.engine.close()
 
 
 def evaluation_seed(seed: int) -> int:
-    """Derive the random seed of evaluations from the node's seed."""
     return int.from_bytes(sha256(f"evaluation/{seed}".encode()).digest()[:7])
 
 

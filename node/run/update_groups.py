@@ -1,9 +1,11 @@
-"""The local and peer groups of an update, and the policy that they train."""
+"""The local and peer groups of an update, the policy they train, and the outcome."""
 
 from __future__ import annotations
 
 import logging
+import math
 import random
+from collections import Counter, defaultdict
 from collections.abc import Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,7 +30,6 @@ from node.rollout.generator import Generator, TaskIndexes
 from node.rollout.group_writer import GroupWriter, UnfinishedGroups
 from node.rollout.groups import GroupLimits, GroupSource, Intake, OwnGroup
 from node.rollout.replay import Revived, SuccessPool
-from node.run.outcome import Rules, earned
 from node.tasks.curriculum import EnvLevel, TaskSampler
 from node.tasks.scorer import Scorer
 from node.trajectories.trajectory import TurnLimits
@@ -41,6 +42,76 @@ from swarm.journal import Journal
 from swarm.member import Experience
 from swarm.mixture import Mixture
 from swarm.peer_advantage import OWN, Earned, PeersLead
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One round, before it becomes a record."""
+
+    round: int
+    policy_step: int
+    own: tuple[OwnGroup, ...]
+    external: tuple[PooledGroup, ...]
+    update: UpdateStats
+    evaluation: float | None
+    seconds: dict[str, float]
+    external_wanted: int  # peer groups that the update had room for
+    trained: int = 0  # groups in the update, local and peer
+    proven: frozenset[bytes] = frozenset()  # authors with reputation at the choice of groups
+    lead: float | None = None  # see :class:`swarm.peer_advantage.PeersLead`
+    emptied: tuple[PooledGroup, ...] = ()  # chosen, but nothing was left to learn from
+    scripted_tokens: int = 0  # generated along the trajectories of peers
+
+    @property
+    def generated(self) -> int:
+        return sum(group.tokens for group in self.own) + self.scripted_tokens
+
+    @property
+    def author_share(self) -> float | None:
+        """Largest share of one peer author in the update; None without groups."""
+        authors = Counter(pooled.author for pooled in self.external)
+        return max(authors.values(), default=0) / self.trained if self.trained else None
+
+    @property
+    def useful(self) -> dict[str, float]:
+        """Usefulness of the groups together, by peer author (public key in hex)."""
+        found: defaultdict[str, float] = defaultdict(float)
+        for pooled, value in zip(self.external, self.update.useful, strict=False):
+            found[pooled.author.hex()] += value if math.isfinite(value) else 0.0
+        return dict(found)
+
+    @property
+    def unproven_share(self) -> float | None:
+        """Share of unproven authors in the update; None without groups."""
+        strangers = sum(pooled.author not in self.proven for pooled in self.external)
+        return strangers / self.trained if self.trained else None
+
+
+def earned(external: Sequence[PooledGroup], useful: Sequence[float]) -> list[tuple[bytes, float]]:
+    """Return author and usefulness of each peer group that has an advantage."""
+    return [
+        (pooled.author, value)
+        for pooled, value in zip(external, useful, strict=True)
+        if pooled.candidate.informative
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Rules of a round; experiments switch single ones off, nodes use the defaults."""
+
+    fill: bool = True  # local groups replace peer groups that the replay buffer lacks
+    discard: bool = True  # groups of equal rewards are neither shared nor taken
+    keep: int = 0  # maximum local groups to train on, informative ones only; 0 takes all
+
+    def shared(self, own: Sequence[OwnGroup]) -> list[Group]:
+        return [each.group for each in own if each.informative or not self.discard]
+
+    def trained(self, own: Sequence[OwnGroup]) -> Sequence[OwnGroup]:
+        return [each for each in own if each.informative][: self.keep] if self.keep else own
+
 
 Left = tuple[PooledGroup, TrainingGroup]  # a peer group, and what is learned from it
 
@@ -99,7 +170,9 @@ class ExternalGroups:
         proven = self._accounts.proven()
         revived = self._revived(written, own, proven)
         teaching = sum(informative(group.rewards) for group in revived.training)
-        observed = [_own(group) for group in written]
+        observed = [
+            Earned(OWN, each.group.env, each.group.level, each.training.rewards) for each in written
+        ]
         observed += [
             Earned(each.key.author, each.env, each.level, each.rewards)
             for each in self._pool.arrived()
@@ -167,15 +240,9 @@ class ExternalGroups:
         self._pool.record_update(version, *keys)
 
 
-def _own(written: OwnGroup) -> Earned:
-    group = written.group
-    return Earned(OWN, group.env, group.level, written.training.rewards)
-
-
 def open_intake(
     config: Config, policy: Policy, manifest: Manifest, secret: bytes, counters: Counters
 ) -> Intake:
-    """Open the intake that the config and the swarm ask for."""
     limits = GroupLimits(
         config.engine.group_size,
         config.engine.max_new_tokens,
@@ -186,14 +253,11 @@ def open_intake(
 
 
 def open_mixture(config: Config, rules: Rules, lead: PeersLead) -> Mixture:
-    """Open the mixture that the config asks for."""
     section = config.mixture
     rule = SELECTIONS.load(section.select)
     options = SELECTIONS.options(section.select, section.select_options)
     return Mixture(section, config.node.seed, lead, rule, options, discard=rules.discard)
 
-
-log = logging.getLogger(__name__)
 
 WIDE_GAP = 0.05  # mean nats per token between engine and learner
 
@@ -201,11 +265,8 @@ WIDE_GAP = 0.05  # mean nats per token between engine and learner
 class TrainedPolicy:
     """A policy with its engine and its learner, of which one waits for the other.
 
-    Raises PolicyError if the engine and the learner do not compute the model alike.
-
-    Args:
-        engine: source of completions; None opens the one of the config.
-        ranks: processes that the learner is divided over; None: it works alone.
+    ``engine`` and ``ranks`` are as in :class:`node.run.training_loop.Trainer`. Raises PolicyError
+    if the engine and the learner do not compute the model alike.
     """
 
     def __init__(
@@ -365,7 +426,6 @@ class OwnGroups:
         return shared, origin
 
     def close(self) -> None:
-        """Keep unfinished groups."""
         if self._overlapping:
             self._overlapping.close()
 

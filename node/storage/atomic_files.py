@@ -97,7 +97,6 @@ def is_disk_full(error: BaseException, folder: Path) -> bool:
 
 
 def write_error(path: Path, error: OSError) -> NodeError:
-    """Build the error for a ``path`` that could not be written."""
     if is_disk_full(error, path.parent):
         remedy = "Free some space and start again; it goes on from the last checkpoint."
         return DiskFullError("no space left to write", path, remedy)

@@ -65,7 +65,7 @@ class Watch:
         if self._heard is None or key not in self._keys:
             return
         if not self._left:
-            self._counters.add("records_not_told")
+            self._counters.add("records_not_reported")
             return
         self._left -= 1
         self._heard(value)

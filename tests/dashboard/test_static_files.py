@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from node.dashboard.app import STATIC
-from node.dashboard.public_documents import SHARED
-from node.dashboard.public_documents import STATIC as PUBLIC
+from node.dashboard.public_server import SHARED
+from node.dashboard.public_server import STATIC as PUBLIC
 from node.monitor.record import PHASES, RoundRecord
 from swarm.verification import STRIKES
 from tests.dashboard.swarm_page.made_swarm import sent

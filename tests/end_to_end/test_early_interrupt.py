@@ -26,11 +26,11 @@ MOMENTS = (
     ("join", "numpy"),
     ("join", "torch.nn"),
     ("bootstrap", "node.run.commands"),
-    ("doctor", "node.doctor.machine"),
+    ("doctor", "node.doctor.checks"),
     ("demo --nodes 2 --rounds 1", "matplotlib"),
     ("export --out model", "transformers.utils"),
     ("init node", "cryptography"),
-    ("status", "node.monitor.terminal"),
+    ("status", "node.monitor.record"),
 )
 """A command, and the module after which it is interrupted: one that an import statement reads, as
 Python reports no others."""

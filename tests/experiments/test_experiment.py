@@ -33,7 +33,7 @@ from experiments.worker_pool import WorkerPool
 from node.config.config import Config
 from node.errors import ConfigError, NodeError
 from node.run.node import Node
-from node.run.outcome import Outcome, Rules
+from node.run.update_groups import Outcome, Rules
 from node.storage.run_folder import RunFolder
 from swarm.common.clock import VirtualClock
 

@@ -24,7 +24,7 @@ from experiments.settings import Configuration, Settings, node_identity
 from experiments.simulation import SimulatedSwarm, run_simulation
 from experiments.surroundings import Surroundings
 from node.evaluation.comparison import ScoreEstimate
-from node.run.outcome import Outcome
+from node.run.update_groups import Outcome
 from protocol.announcement import task_seed
 from swarm.groups import TaskRef
 from swarm.verification import REWARD_MISMATCH, STALE_EPOCH

@@ -27,7 +27,7 @@ from experiments.surroundings import Surroundings
 from experiments.useless import CONSTANT
 from node.errors import UsageError
 from node.evaluation.comparison import ScoreEstimate
-from node.run.outcome import Outcome
+from node.run.update_groups import Outcome
 
 SMALL = Settings(nodes=4, rounds=4, model="tiny", bury=0, eval_every=2, eval_tasks=4)
 SHORT = replace(SMALL, rounds=3)

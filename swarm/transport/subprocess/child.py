@@ -206,7 +206,7 @@ class Child:
 
         def heard(value: bytes) -> None:
             if not self.link.notify("hear", value):
-                self.counters.add("records_not_told")
+                self.counters.add("records_not_reported")
 
         self.transport.watch(keys, heard)
 

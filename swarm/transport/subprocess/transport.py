@@ -182,7 +182,7 @@ class ApartTransport:
 
     def use_standing(self, standing: Standing) -> None:
         if not isinstance(standing, OwnFirst):
-            raise TypeError(f"another process can only be told an OwnFirst, got {standing!r}")
+            raise TypeError(f"another process only takes an OwnFirst, got {standing!r}")
         self._standing = standing
         self._keep("use_standings", standing.all())
 

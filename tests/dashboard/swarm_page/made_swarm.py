@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from node.dashboard.app import STATIC as DASHBOARD
-from node.dashboard.public_documents import SHARED, STATIC
+from node.dashboard.public_server import SHARED, STATIC
 
 DAY, HOUR, BUCKET = 86_400, 3_600, 600
 FAMILIES = ("sorting", "sums", "last letters")

@@ -108,7 +108,9 @@ def test_status_tells_a_running_node_from_one_that_was(terminal, node):
         assert (told["state"], told["peers"]) == ("starting", GONE), "the file is another process's"
     for state, shown in (("stopped", "stopped"), ("running", "crashed")):
         node.write_status({**mine, "state": state})
-        told_ago = re.search(rf"state     {shown}, told (\d+) s ago", terminal.ok("status", *AT))
+        told_ago = re.search(
+            rf"state     {shown}, reported (\d+) s ago", terminal.ok("status", *AT)
+        )
         assert told_ago and 60 <= int(told_ago[1]) < 120, terminal.out
         assert "round 9 | reward 0.500" in terminal.out and "0 connected, 1 met" in terminal.out
         assert terminal.json("peers", *AT) == GONE

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from node.conformance.peer import CaseResult
+from node.conformance.records import CaseResult
 from node.conformance.streams import CASES, look_at
 from protocol.codec import encode
 from protocol.identity import Identity

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 import psutil
 
-from node.dashboard.asking import ASKED_BY
+from node.dashboard.app import ASKED_BY
 from node.network.founding import found_swarm
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder

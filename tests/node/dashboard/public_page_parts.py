@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from node.dashboard.access import listen
-from node.dashboard.public_documents import Observed, Page, data, documents, unchanging
-from node.dashboard.public_server import PageServer
+from node.dashboard.public_server import Observed, Page, PageServer, data, documents, unchanging
 from swarm.common.counters import Counters
 from tests.node.dashboard.browser import Answer, get
 from tests.swarm.census.census_parts import SWARM, Watched, group, key, offer, peer

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node.dashboard import asking
+from node.dashboard import app as asking
 from node.dashboard.access import COOKIE
 from node.storage.run_folder import RunFolder
 from swarm.common.util import import_path

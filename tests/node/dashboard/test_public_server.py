@@ -16,12 +16,16 @@ import pytest
 from starlette.types import Message
 
 from node.dashboard.access import AT_ONCE, HEADERS, Rate
-from node.dashboard.public_documents import INDEX, SHARED, STATIC, dialled, documents
 from node.dashboard.public_server import (
+    INDEX,
+    SHARED,
+    STATIC,
     Files,
     PageWriter,
     Proxied,
     Reader,
+    dialled,
+    documents,
     read_census,
     write_census,
 )

@@ -21,8 +21,7 @@ from node.demo.summary import (
     summarise_swarm,
     table,
 )
-from node.monitor.record import RoundRecord
-from node.monitor.terminal import Terminal
+from node.monitor.record import RoundRecord, Terminal
 from tests.node.monitor.test_monitor import RECORD
 
 QUIET = [RoundRecord(number, 0, 0.0, None) for number in (1, 2)]

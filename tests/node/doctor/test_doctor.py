@@ -23,18 +23,19 @@ import pytest
 
 from node.concurrency.threads import LoopThread
 from node.config.config import Config
-from node.doctor import network as module
-from node.doctor.machine import (
+from node.doctor import checks as module
+from node.doctor.checks import (
     check_clock,
     check_daemon,
     check_device,
     check_disk,
     check_engine,
     check_key,
+    check_network,
     check_packages,
+    check_ports,
     check_shared_memory,
 )
-from node.doctor.network import check_network, check_ports
 from node.network.founding import found_swarm
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity

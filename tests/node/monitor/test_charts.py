@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.monitor.history import ENDINGS, MEASURES, Curve, Measure, draw_runs, run_table, window_for
-from node.monitor.record import BARS, PLAIN_BARS, RoundRecord
-from node.monitor.terminal import Terminal
+from node.monitor.record import BARS, PLAIN_BARS, RoundRecord, Terminal
 from tests.node.monitor.test_monitor import RECORD, rounds
 
 

@@ -12,8 +12,7 @@ from rich.console import Console
 
 from node.monitor import live as module
 from node.monitor.live import ROUNDS, PlainLines, Remaining, Stages
-from node.monitor.record import RoundRecord
-from node.monitor.terminal import Terminal
+from node.monitor.record import RoundRecord, Terminal
 from swarm.common.util import duration
 from tests.node.monitor.test_monitor import RECORD, panel_of
 

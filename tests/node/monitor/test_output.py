@@ -23,14 +23,14 @@ from node.cli.program import app
 from node.monitor import output
 from node.monitor.logs import start_logging
 from node.monitor.output import COMMANDS, MOST, as_typed, guard_terminal, printable, say, say_on
-from node.monitor.terminal import Terminal
+from node.monitor.record import Terminal
 from tests.node.monitor.test_monitor import RECORD, panel_of
 from tests.parsing import parse
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = {**os.environ, "PYTHONPATH": str(ROOT)}
 ACTS = "\x1b]0;owned\x07\x1b[2J\r\nforged\x9b31m\x7f\u202eevil\u2066\u2028\u200b\x00\ud800"
-SPEAKS = {"node/monitor/output.py", "node/monitor/terminal.py"}
+SPEAKS = {"node/monitor/output.py", "node/monitor/record.py"}
 # These write JSON, whose strings are ASCII, or texts of this program alone.
 JSON = {"node/cli/options.py", "node/cli/demo.py", "node/cli/program.py", "node/monitor/sinks.py"}
 CHILDREN = {"experiments/worker.py", "node/engines/process/worker.py"}
@@ -154,7 +154,7 @@ def test_nothing_is_shown_but_through_these_two_files():
 PROGRAM = """
 import logging, sys
 from node.monitor.output import drop_what_fails, last
-from node.monitor.terminal import Terminal
+from node.monitor.record import Terminal
 logging.basicConfig(filename=sys.argv[1], level="INFO")
 last()
 if "drop" in sys.argv:

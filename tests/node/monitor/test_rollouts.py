@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from node.errors import NodeError
+from node.monitor.record import Terminal
 from node.monitor.rollouts import (
     KEPT,
     LONGEST,
@@ -23,7 +24,6 @@ from node.monitor.rollouts import (
     read_rollouts,
     shortened,
 )
-from node.monitor.terminal import Terminal
 from tests.node.monitor.test_monitor import RECORD
 from tests.node.monitor.test_output import ACTS
 

@@ -20,7 +20,7 @@ from node.errors import ConfigError, NodeError, UsageError
 from node.network import membership as module
 from node.network.founding import found_swarm
 from node.network.membership import MIB, Membership
-from node.network.moving import enter
+from node.network.pinned_manifest import enter
 from node.network.transports import check_transport, why_not_free
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity

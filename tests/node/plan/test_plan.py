@@ -17,10 +17,9 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from node.config.config import Config, load, write_config
-from node.doctor.machine import check_model_memory
+from node.doctor.checks import check_model_memory
 from node.errors import ConfigError
 from node.plan import model_shape as module
-from node.plan.choice import Choice, choose, fits, rungs
 from node.plan.machine import GIB, Machine, this_machine
 from node.plan.memory import Workload, estimate, laid_out
 from node.plan.model_shape import (
@@ -32,8 +31,8 @@ from node.plan.model_shape import (
     least_weights,
     shape_of,
 )
-from node.plan.plan import plan, probed
-from node.plan.speed import estimated, random_policy
+from node.plan.plan import Choice, choose, fits, plan, rungs
+from node.plan.speed import estimated, probe, random_policy
 from node.policy.model_source import PolicyError, shipped_folder
 from node.run.preflight import check_start
 from node.storage.run_folder import RunFolder
@@ -339,7 +338,7 @@ def test_the_model_that_is_measured_is_the_planned_one(tmp_path: Path) -> None:
 
 def test_a_probe_replaces_the_estimate_and_nothing_else():
     found, told = plan("tiny", this_machine("cpu", Path()), 64), []
-    measured, work = probed(found, told.append), found.work
+    measured, work = replace(found, speed=probe(found, told.append)), found.work
     assert (found.speed.source, measured.speed.source) == ("estimated", "measured")
     assert (measured.choice, measured.shape) == (found.choice, found.shape)
     generate = work.written * work.answer / measured.speed.write

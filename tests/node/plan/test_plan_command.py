@@ -27,7 +27,7 @@ def test_a_plan_for_another_machine_is_of_that_one(terminal):
     folder = str(written(Path("half"), QWEN_HALF))
     told = terminal.json("plan", folder, "--device-memory", "24", "--memory", "64")
     device, peak = told["machine"]["device"], told["peak"]
-    assert (device["memory"], device["told"]) == (24 << 30, "by data sheet")
+    assert (device["memory"], device["source"]) == (24 << 30, "by data sheet")
     assert told["config"]["policy.device"] == "cuda"
     assert 0 < peak["device"] < 24 << 30 and peak["memory"] < 64 << 30
 
@@ -38,7 +38,7 @@ def test_the_json_of_a_plan_has_the_same_keys_on_every_machine(terminal):
     keys = {"bytes", "config", "disk", "largest", "machine", "model", "peak", "shape", "speed"}
     assert cpu.keys() == gpu.keys() == keys | {"task_tokens", "training"}
     assert all(sorted(row) == ["device", "memory"] for row in cpu["bytes"].values())
-    assert sorted(cpu["speed"]) == ["generate", "read", "round", "told", "update", "write"]
+    assert sorted(cpu["speed"]) == ["generate", "read", "round", "source", "update", "write"]
 
 
 def test_init_writes_the_plan_into_a_node_toml_that_loads(terminal) -> None:

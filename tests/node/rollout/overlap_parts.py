@@ -19,9 +19,8 @@ from node.rollout.async_generator import AsyncRolloutGenerator, StalenessWindow
 from node.rollout.generator import Generator, TaskIndexes
 from node.rollout.group_writer import GroupWriter, UnfinishedGroups
 from node.rollout.groups import GroupLimits, Intake
-from node.run.outcome import Outcome
 from node.run.training_loop import TrainingLoop
-from node.run.update_groups import ExternalGroups, TrainedPolicy
+from node.run.update_groups import ExternalGroups, Outcome, TrainedPolicy
 from node.tasks.curriculum import TaskSampler
 from node.tasks.scorer import Scorer
 from node.trajectories.trajectory import TurnLimits

@@ -11,9 +11,8 @@ from node.config.sections import ScheduleSection
 from node.learner.update_stats import UpdateStats
 from node.rollout.groups import GroupLimits, Intake, OwnGroup
 from node.rollout.replay import SemiOnline, SuccessPool
-from node.run.outcome import Outcome, Rules
 from node.run.training_loop import TrainingLoop
-from node.run.update_groups import ExternalGroups, TrainedPolicy
+from node.run.update_groups import ExternalGroups, Outcome, Rules, TrainedPolicy
 from swarm.common.clock import VirtualClock
 from swarm.groups import TaskRef
 from swarm.journal import MEMORY, Journal

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from node.config.config import Config
-from node.run.outcome import Outcome
 from node.run.resume import RunState
 from node.run.training_loop import Trainer, open_experience
+from node.run.update_groups import Outcome
 from node.storage.run_folder import RunFolder
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters

@@ -20,7 +20,6 @@ from node.monitor.rollouts import LONGEST
 from node.monitor.sinks import JsonLinesFile
 from node.rollout.groups import OwnGroup, OwnTask, own_group
 from node.run import recorder
-from node.run.outcome import Outcome
 from node.run.recorder import (
     AT_ONCE,
     EMPTIED,
@@ -32,6 +31,7 @@ from node.run.recorder import (
     record_of,
     shown_rollouts,
 )
+from node.run.update_groups import Outcome
 from node.trajectories.trajectory import Trajectory
 from protocol.identity import peer_id_of
 from protocol.rollout import Finish, Tokens

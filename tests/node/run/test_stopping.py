@@ -20,7 +20,7 @@ from node.errors import NodeError
 from node.monitor.present_status import STOPPING, present_status
 from node.run.background import stop_node
 from node.run.commands import ended
-from node.run.foreground import STOPS, stopping
+from node.run.status import STOPS, stopping
 from node.storage.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[3]
@@ -29,7 +29,7 @@ NODE = """
 import sys
 import time
 from pathlib import Path
-from node.run.foreground import stopping
+from node.run.status import stopping
 from node.run.status import StatusFile
 from node.storage.run_folder import RunFolder
 

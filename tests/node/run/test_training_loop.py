@@ -14,8 +14,8 @@ from node.evaluation.evaluator import Evaluation
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.update_stats import UpdateStats
 from node.run import training_loop as module
-from node.run.outcome import Outcome, Rules, earned
 from node.run.training_loop import open_experience
+from node.run.update_groups import Outcome, Rules, earned
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.groups import GroupKey, Split, TaskRef

@@ -13,8 +13,7 @@ from node.monitor.record import Stopwatch
 from node.rollout.group_writer import UnfinishedGroups
 from node.rollout.groups import Intake
 from node.run import update_groups as module
-from node.run.outcome import Rules
-from node.run.update_groups import MODEL_CHARACTERS, open_intake, public_name
+from node.run.update_groups import MODEL_CHARACTERS, Rules, open_intake, public_name
 from swarm.common.counters import Counters
 from swarm.groups import GroupKey, Origin
 from swarm.mixture import AutoSelection

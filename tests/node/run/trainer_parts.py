@@ -9,8 +9,8 @@ import pytest
 from node.config.config import Config
 from node.engines.engine import RolloutEngine
 from node.run import update_groups
-from node.run.outcome import Outcome, Rules
 from node.run.training_loop import Trainer, open_experience
+from node.run.update_groups import Outcome, Rules
 from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest
 from protocol.rollout import Group

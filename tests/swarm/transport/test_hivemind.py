@@ -148,7 +148,7 @@ def test_flo_who_floods_a_key_is_heard_so_many_times_and_then_no_more(counters) 
     watch.begin(["a key"], heard.append)
     for number in range(1000):
         watch.stored(dht_key_of("a key"), b"flo %d" % number)
-    assert (len(heard), counters.snapshot()["records_not_told"]) == (
+    assert (len(heard), counters.snapshot()["records_not_reported"]) == (
         MAX_REPORTS,
         1000 - MAX_REPORTS,
     )
