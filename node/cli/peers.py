@@ -95,7 +95,7 @@ def _table(peers: list[dict[str, Any]], ours: str | None) -> Any:
 
     from node.monitor.record import short_ids, size
 
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("peer", no_wrap=True)
     named = any(peer.get("name") for peer in peers)
     if named:
