@@ -10,12 +10,8 @@ MOST = 200  # maximum characters of a config value in an error
 class NodeError(Exception):
     """An error that stops the node, shown as one line: ``what: value. Remedy.``
 
-    The exit status is 1, or 2 if the user's input (a config key, an argument) is wrong.
-
-    Args:
-        what: what is wrong, such as a path, a key or an operation.
-        value: the wrong value; ``None`` if there is none to show.
-        remedy: how to fix it, as a full sentence.
+    The exit status is 1, or 2 if the user's input (a config key, an argument) is wrong. ``value``
+    is None if there is none to show; ``remedy`` is a full sentence.
     """
 
     exit_code: ClassVar[int] = 1

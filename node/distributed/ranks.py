@@ -48,8 +48,7 @@ class Order:
 class Ranks:
     """This process among the ranks, once all of them have connected.
 
-    A context manager; leaving it on rank 0 ends the other ranks. Torchrun's environment variables
-    are removed.
+    A context manager; leaving it on rank 0 ends the other ranks. Removes torchrun's variables.
     """
 
     def __init__(self, launch: Launch) -> None:
@@ -102,10 +101,7 @@ class Ranks:
 
     @contextmanager
     def carrying_out(self, order: Order) -> Iterator[None]:
-        """Carry out an order in the block on every rank; rank 0 sends it.
-
-        Raises NodeError: a rank failed, so none can continue. Has the message of the first failure.
-        """
+        """Carry out an order on every rank; rank 0 sends it. Raise NodeError if one fails."""
         with self._bound(order.name):
             if self.leads:
                 self._share(order)

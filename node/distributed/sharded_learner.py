@@ -63,8 +63,7 @@ class Replica:
 def sharded(outline: Outline, mesh: DeviceMesh) -> PreTrainedModel:
     """Build the model with uninitialized weights, sharded layer by layer.
 
-    Gradients are summed over the ranks in float32; losses are already divided by counts of the
-    whole update.
+    Gradients are summed over ranks in float32; losses are divided by the whole update's counts.
     """
     with no_init_weights():
         build: Any = AutoModelForCausalLM.from_config

@@ -25,10 +25,7 @@ class Launch:
 
     @classmethod
     def read(cls) -> Launch | None:
-        """Read this process's variables; None if it works alone.
-
-        Raises ConfigError: only some of torchrun's variables are set.
-        """
+        """Read torchrun's variables: None if there are none, ConfigError if only some."""
         values = [os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")]
         if values[2] is None:
             return None

@@ -63,9 +63,8 @@ class Backend(Protocol):
     def update(self) -> list[RequestOutput]:
         """Switch to the snapshot's weights, now or some steps later.
 
-        Returns tokens sampled under the earlier weights. Unfinished jobs are prefilled again, so
-        later tokens and their log-probs depend on the new weights alone. Raises SnapshotError: the
-        snapshot cannot be used.
+        Returns tokens of the earlier weights; later ones depend on the new weights alone. Raises
+        SnapshotError: the snapshot cannot be used.
         """
 
     def halt(self) -> list[RequestOutput]:

@@ -39,19 +39,14 @@ class EngineKind(Plugin, ABC):
         """Check that this machine has what the kind requires, or raise ConfigError."""
 
     def check_policy(self, policy: Policy) -> None:
-        """Check that it samples what the learner trains on, before training.
+        """Check, before training, that it samples what the learner trains on.
 
-        Raises:
-            PolicyError: it does not.
-            ConfigError: the options do not suit the policy.
+        Raises PolicyError: it does not; ConfigError: the options do not suit the policy.
         """
         del policy
 
     def embedded(self, policy: Policy, seed: int) -> RolloutEngine | None:
-        """Open an engine in this process; None if the kind needs its own process.
-
-        Raises ConfigError: the options do not suit the policy.
-        """
+        """Open an engine in this process; None if it needs its own, or raise ConfigError."""
         return None
 
     def settings(self, engine: EngineSection) -> dict[str, Any]:

@@ -231,5 +231,4 @@ def _cache_bytes(settings: BackendSettings) -> int | None:
 
 
 def _compiles() -> bool:
-    """Return whether a compiler for torch's generated code is installed."""
     return any(shutil.which(name) for name in ("g++", "c++", "clang++"))

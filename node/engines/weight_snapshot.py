@@ -44,16 +44,9 @@ class SnapshotError(NodeError):
 class Snapshot:
     """The folder of one engine, written when created, locked while its owner lives.
 
-    A new snapshot removes folders that dead owners left behind.
-
-    Args:
-        as_checkpoint: name and split the weights as in a checkpoint, for readers other than the
-            model's own class in ``transformers``.
-        place: the folder's parent; by default shared memory if that has room, else the system's
-            folder for temporary files.
-
-    Raises:
-        NodeError: it cannot be written.
+    A new snapshot removes folders that dead owners left behind. ``as_checkpoint`` names and splits
+    the weights as in a checkpoint. The parent folder ``place`` is by default shared memory if that
+    has room, else the system's folder for temporary files. Raises NodeError: it cannot be written.
     """
 
     def __init__(self, policy: Policy, *, as_checkpoint: bool, place: Path | None = None) -> None:
@@ -96,10 +89,7 @@ class Snapshot:
 
 @contextmanager
 def opened(folder: Path) -> Iterator[tuple[int, Iterator[tuple[str, Tensor]]]]:
-    """Yield the version of the weights in ``folder``, and the weights by name, on CPU.
-
-    Raises SnapshotError if they are missing or damaged.
-    """
+    """Yield the version, and CPU weights by name, or raise SnapshotError."""
     path = folder / WEIGHTS
     with ExitStack() as stack:
         with _reading(path):
@@ -133,10 +123,7 @@ def _damaged(path: Path, why: object) -> SnapshotError:
 
 @torch.no_grad()
 def load_into(model: PreTrainedModel, folder: Path) -> int:
-    """Copy the weights in ``folder`` into ``model``, in place; return their version.
-
-    Raises SnapshotError if they are missing, damaged, or of another model.
-    """
+    """Copy weights into ``model``; return their version, or raise SnapshotError."""
     state = model.state_dict()
     with opened(folder) as (version, weights):
         filled = set()

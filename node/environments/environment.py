@@ -48,11 +48,7 @@ class Environment(Protocol):
 
 
 class Chance:
-    """One episode's state of the global random generators.
-
-    Episodes interleave in a process, and some libraries sample from ``random`` or numpy at every
-    step.
-    """
+    """One episode's state of the global random generators; episodes interleave."""
 
     def __init__(self, seed: int) -> None:
         self._python: Any = random.Random(seed).getstate()
@@ -79,8 +75,7 @@ def numpy_random() -> ModuleType | None:
 
 
 T = TypeVar("T")
-Around = AbstractContextManager[Any, None]
-"""A context manager that can be entered repeatedly, not nested."""
+Around = AbstractContextManager[Any, None]  # can be entered repeatedly, not nested
 _loop: asyncio.AbstractEventLoop | None = None
 _around: ContextVar[tuple[Around, ...]] = ContextVar("around", default=())
 """All contexts around the running code, outermost first."""
@@ -176,7 +171,6 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
-    """Create a task inside the contexts of its creator."""
     around = _around.get()
     for number in reversed(range(len(around))):
         work = surrounded(work, around[number], around[:number])
@@ -219,9 +213,8 @@ class Episode:
     async def step(self, action: str) -> str:
         """Apply a turn; return the next observation, empty if it is over.
 
-        Raises:
-            EpisodeError: it is over already.
-            MemoryError, RecursionError: the result would depend on the machine.
+        Raises EpisodeError: it is over already; MemoryError, RecursionError: the result would
+        depend on the machine.
         """
         if self.over or self._environment is None:
             raise EpisodeError("a turn after the end")

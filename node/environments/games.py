@@ -77,7 +77,6 @@ def _beside(rng: random.Random, place: int, far: int) -> int:
 
 
 def _way(rng: random.Random, here: Cell, goal: Cell) -> Iterator[Cell]:
-    """Yield the cells of a path that only approaches the goal."""
     while here != goal:
         axis = rng.choice([n for n in (0, 1) if here[n] != goal[n]])
         nearer = here[axis] + (1 if here[axis] < goal[axis] else -1)

@@ -140,10 +140,9 @@ class GymnasiumTask(SpokenEpisode):
     ) -> str:
         """Begin an episode.
 
-        Args:
-            low, high: sums of rewards with reward 0 and 1.
-            actions: names of a ``Discrete`` space's actions, in order; default: their numbers.
-            options: keyword arguments of the environment.
+        ``low`` and ``high`` are sums of rewards with reward 0 and 1. ``actions`` names a
+        ``Discrete`` space's actions in order, by default by number. ``options`` go to the
+        environment.
         """
         settings = {"low": low, "high": high, "actions": actions}
         first = self.begin(_registered(id, **(options or {})), seed, settings)
@@ -204,7 +203,6 @@ def _registered(named: str, **options: Any) -> Any:
 
 
 def _plain(options: Any) -> bool:
-    """Return whether a swarm creator's keyword arguments are plain values."""
     if not isinstance(options, dict):
         return options is None
     lists = [each if isinstance(each, list) else [each] for each in options.values()]

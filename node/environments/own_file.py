@@ -21,8 +21,7 @@ _HERE = "node.environments"
 OF_LIBRARIES = {
     "gymnasium.core.Env": f"{_HERE}.gymnasium",
     "verifiers.v1.taskset.Taskset": f"{_HERE}.verifiers",
-}
-"""Base classes of other libraries, and the adapter module of each."""
+}  # base class of a library to adapter module
 
 
 def load_file(path: Path, name: str) -> type[Environment]:
@@ -102,8 +101,7 @@ class Library:
 LIBRARIES: Mapping[str, Library] = {
     "gymnasium": Library("gymnasium", "GymnasiumTask"),
     "textarena": Library("textarena", "TextArenaGame"),
-}
-"""By the name of the env in a task set."""
+}  # by the name of the env in a task set
 
 
 BEFORE, SHOWN = 20, 60  # characters shown before a difference of texts, and in all
@@ -166,7 +164,6 @@ def guess(shown: Sequence[str], rng: random.Random) -> str:
 
 
 def _call(tool: str, signature: str, words: Sequence[str], rng: random.Random) -> str:
-    """Return a tool call with a value for each argument of a plain type."""
     values: dict[str, Callable[[], object]] = {
         "int": lambda: rng.randrange(10),
         "float": lambda: rng.randrange(100) / 10,

@@ -18,8 +18,7 @@ ALONE = frozenset(
         *("LightsOut", "LogicPuzzle", "Mastermind", "Minesweeper", "Secretary", "Set"),
         *("Slitherlink", "Sokoban", "Sudoku", "ThreeCardMonte"),
     }
-)
-"""Single-player games."""
+)  # single-player games
 
 _COLUMNS = "abcdefghij"
 
@@ -65,8 +64,7 @@ FORMS: Mapping[str, tuple[str, ...]] = {
     "TicTacToe": ("[<0-8>]",),
     "UltimateTicTacToe": ("[<0-8> <0-8>]",),
     "WildTicTacToe": FROM_LIST,
-}
-"""Two-player games: forms of the opponent's moves; ``<a-e>`` is a letter, ``<1-13>`` a number."""
+}  # two-player games: forms of moves; ``<a-e>`` is a letter, ``<1-13>`` a number
 
 _SLOW = "a puzzle takes seconds to make"
 

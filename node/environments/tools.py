@@ -102,7 +102,6 @@ def _plain(text: str) -> Iterator[ToolCall]:
 
 
 def _arguments(text: str, at: int) -> tuple[int, dict[str, Any], list[Any]]:
-    """Parse arguments after the bracket; return where they end, too."""
     named: dict[str, Any] = {}
     positional: list[Any] = []
     if text.startswith(")", at):
@@ -295,7 +294,6 @@ def _takes(tool: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _unfit(tool: Callable[..., Any], call: ToolCall) -> str | None:
-    """Return the defect of a call's arguments, if any."""
     takes = [each.name for each in _takes(tool)]
     if len(call.positional) > len(takes):
         return f"{call.name} takes {len(takes)} arguments, not {len(call.positional)}"

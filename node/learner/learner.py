@@ -45,10 +45,7 @@ from swarm.groups import informative
 
 
 class GradientCheckpointing:
-    """Gradient checkpointing (arXiv:1604.06174) of every decoder layer.
-
-    Raises ConfigError: the model does not support it.
-    """
+    """Gradient checkpointing (arXiv:1604.06174) of decoder layers, or ConfigError."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
@@ -146,11 +143,9 @@ class Learner:
         made if no group is informative, or if the gradient is zero because no peer's group is
         useful. A step whose loss or gradient is not finite is refused; the weights stay unchanged.
         Micro-batches become smaller if memory runs out. ``newest`` is called if the groups do not
-        show the train-inference mismatch: see :mod:`node.learner.steps`.
-
-        Raises:
-            NodeError: memory runs out and micro-batches cannot become smaller.
-            ValueError: a token's version is above the policy's; nothing is changed.
+        show the train-inference mismatch: see :mod:`node.learner.steps`. Raises NodeError:
+        micro-batches cannot become smaller; ValueError: a token's version is above the policy's;
+        nothing is changed.
         """
         check_versions(groups, self._policy.version)
         rows = self.rows(groups)

@@ -51,10 +51,7 @@ class VocabularyHead:
         return None
 
     def hidden(self, ids: Tensor, inputs: Mapping[str, Tensor | None]) -> Tensor:
-        """Return the decoder's output for every token, ``[B, L, H]``.
-
-        Runs the whole model, because its hooks gather sharded weights.
-        """
+        """Run the whole model, whose hooks gather shards; return its output ``[B, L, H]``."""
         return self._read(ids, inputs, 1)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -227,10 +224,7 @@ class TokenScores:
     def __call__(
         self, batch: MicroBatch, *, entropies: bool = True, whole: bool = False
     ) -> TokenLogprobs:
-        """Score a micro-batch, differentiable by ``backward``; see :func:`chunked_logprobs`.
-
-        ``whole`` disables chunks; hooks on the model's modules need this.
-        """
+        """Score a micro-batch, differentiable; ``whole`` disables chunks, as hooks need."""
         if self._head and not whole and self._large(len(batch.input_ids) * batch.kept):
             logprobs, spread = self._chunked(batch, self._head)
             return TokenLogprobs(logprobs, spread if entropies else None)

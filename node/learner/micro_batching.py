@@ -25,8 +25,7 @@ MESSAGES = (
     "MPS backend out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDA error: out of memory",
-)
-"""Out-of-memory messages for which torch has no exception class."""
+)  # out-of-memory messages for which torch has no exception class
 
 
 def ran_out(work: Callable[[], object]) -> bool:
@@ -73,8 +72,7 @@ class TokenBudget:
         )
 
 
-STEADY_ROTATIONS = ("default", "linear", "llama3", "yarn")
-"""Rotary position embeddings that do not depend on the sequence length."""
+STEADY_ROTATIONS = ("default", "linear", "llama3", "yarn")  # do not depend on the length
 
 
 def fits(model: PreTrainedModel) -> bool:

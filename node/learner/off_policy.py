@@ -80,8 +80,7 @@ FILTERS: dict[str, Callable[[Answer], bool]] = {
     "repeating": repeating,
     "trailing": trailing,
     "copied": copied,
-}
-"""Filters before the learner sees a completion; the learner itself applies :func:`unlikely`."""
+}  # before the learner, which itself applies :func:`unlikely`
 
 
 def unlikely(logprobs: Tensor, mask: Tensor) -> Tensor:
@@ -243,8 +242,7 @@ def tis_weights(prox: Tensor, mu: Tensor, mask: Tensor, cap: float) -> Tensor:
 
 SURPRISE = 2.0  # Nats above the entropy up to which a token is plausible for this policy.
 FALL = 2.0  # Power of a less plausible token's probability that reduces its weight.
-NO_USE, FULL_USE = 0.75, 0.9
-"""Mean plausibility of a group's correct tokens for usefulness 0 and 1."""
+NO_USE, FULL_USE = 0.75, 0.9  # mean plausibility of correct tokens for usefulness 0 and 1
 
 
 def plausibility(prox: Tensor, entropies: Tensor) -> Tensor:
@@ -275,8 +273,7 @@ def usefulness(rows: Sequence[Row], sums: Mapping[int, tuple[float, float]]) -> 
     return useful
 
 
-NEGLIGIBLE = 1e-6
-"""Smaller weights become zero: denormal numbers make a CPU's backward pass 100 times slower."""
+NEGLIGIBLE = 1e-6  # smaller weights become zero: denormal numbers slow a CPU 100 times
 
 
 class Tapered(Correction):
@@ -317,8 +314,7 @@ def tapered_weights(
 class Better(Tapered):
     """``Tapered``, for peers' answers that are better than their group's mean.
 
-    Worse answers are most of what peers send and bring no gain in experiments: a wrong answer says
-    little about which token was wrong.
+    Worse answers bring no gain in experiments: they say little about which token was wrong.
     """
 
     def reads(self, advantage: float) -> bool:

@@ -18,8 +18,7 @@ from node.config.learning import LearnerSection
 from node.errors import ConfigError
 
 BLOCK = 256  # Weights that share a scale in bitsandbytes.
-SLAB = 1 << 17
-"""Weights per step on a CPU, where bitsandbytes makes float32 temporaries of its whole input."""
+SLAB = 1 << 17  # weights per CPU step: bitsandbytes makes float32 temporaries of its input
 
 
 def eight_bit_adam(masters: Sequence[Tensor], config: LearnerSection) -> torch.optim.Optimizer:
@@ -57,7 +56,6 @@ def eight_bit_adam(masters: Sequence[Tensor], config: LearnerSection) -> torch.o
 
 
 def _slab(p: Tensor, state: dict[str, Any], begin: int) -> tuple[Parameter, dict[str, Any]]:
-    """Return views of some of a tensor's weights, gradient and state."""
     assert p.grad is not None
     weights, scales = slice(begin, begin + SLAB), slice(begin // BLOCK, (begin + SLAB) // BLOCK)
     slab = Parameter(p.detach().view(-1)[weights], requires_grad=False)
@@ -147,10 +145,7 @@ class Optimizer:
         return state | {"masters": masters, "steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a :meth:`state_dict` from the same moment as the model's weights.
-
-        Raises ConfigError: the state belongs to another optimizer.
-        """
+        """Restore a :meth:`state_dict`; raise ConfigError if it is another optimizer's."""
         begun = state.get("kind", "adamw")
         if begun != self._config.optimizer:
             raise ConfigError(

@@ -91,8 +91,7 @@ class Trained(Protocol):
     version: int
 
 
-Newest = Callable[[], Sequence[TrainingGroup]]
-"""Returns the latest local completions with their policy versions, the newest last."""
+Newest = Callable[[], Sequence[TrainingGroup]]  # latest local completions, newest last
 
 MOST_COMPLETIONS = 4  # A mismatch affects all tokens, so few are enough.
 

@@ -30,12 +30,8 @@ log = logging.getLogger(__name__)
 def chosen(folder: RunFolder, *, step: int | None = None, best: bool = False) -> Iterator[Loaded]:
     """Yield the newest intact checkpoint, that of a step, or of best held-out reward.
 
-    A node in that folder deletes no checkpoint meanwhile.
-
-    Raises:
-        NodeError: there is no checkpoint.
-        UsageError: there is none of that step, or none was evaluated.
-        CheckpointError: it is damaged.
+    A node in that folder deletes no checkpoint meanwhile. Raises NodeError: there is none;
+    UsageError: none of that step or none evaluated; CheckpointError: it is damaged.
     """
     checkpoints = Checkpoints(folder.checkpoints)
     with checkpoints.reading():
@@ -54,9 +50,7 @@ def saved_policy(
 ) -> Policy:
     """Load a checkpoint's policy; an adapter goes into the run's initial model.
 
-    Raises:
-        PolicyError: it cannot be loaded.
-        ConfigError: the run started with another model, weight type or adapter.
+    Raises PolicyError: loading failed; ConfigError: another model, weight type or adapter.
     """
     check_begun(config, loaded.state)
     if config.lora_rank:
@@ -71,9 +65,7 @@ def checkpoint_policy(
 ) -> Policy:
     """Load a checkpoint's own model, or its adapter into the configured model.
 
-    Raises:
-        PolicyError: it cannot be loaded.
-        ConfigError: an adapter was trained with other settings.
+    Raises PolicyError: loading failed; ConfigError: the adapter has other settings.
     """
     if "lora_rank" in loaded.state:
         return saved_policy(config, loaded, tell)
@@ -97,10 +89,8 @@ def export(
 ) -> None:
     """Write a checkpoint's model (or only its adapter) and tokenizer to ``out``.
 
-    Raises:
-        NodeError: ``out`` exists and is not an empty folder, or cannot be made.
-        UsageError: there is no adapter.
-        PolicyError: the checkpoint cannot be loaded.
+    Raises NodeError: ``out`` is not an empty folder, or cannot be made; UsageError: there is no
+    adapter; PolicyError: the checkpoint cannot be loaded.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise NodeError("there is something already at", out, "Name a new folder with --out.")

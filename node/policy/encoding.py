@@ -94,7 +94,6 @@ def encoding_digest(
 def _around_next(
     tokenizer: PreTrainedTokenizerBase, stand_in: str, options: Mapping[str, Any]
 ) -> tuple[str, str]:
-    """Return what the template puts before and after a second user turn."""
     said = stand_in[::-1]
     turns = [
         {"role": "user", "content": "?"},

@@ -28,16 +28,10 @@ SEED = 0  # of the initial ``A``, so nodes and runs start equal; ``B`` starts wi
 class Adapter:
     """Low-rank updates of a model, added to it in place.
 
-    Args:
-        model: its own weights are frozen from now on.
-        targets: suffixes of the names of the linear layers to adapt; if empty, all but the head.
-        folder: of a saved adapter to continue; if None, the model starts unchanged.
-
-    Attributes:
-        settings: configuration keys and values that a checkpoint must match.
-
-    Raises:
-        ConfigError: there are no such layers, or they cannot have an update.
+    The model's own weights are frozen. ``targets`` are suffixes of the names of the linear layers
+    to adapt; if empty, all but the head. ``folder`` is a saved adapter to continue; if None, the
+    model starts unchanged. A checkpoint must match ``settings``. Raises ConfigError: there are no
+    such layers, or they cannot have an update.
     """
 
     def __init__(

@@ -16,8 +16,7 @@ INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 WHOLE = ("model.safetensors", "pytorch_model.bin")
 GGUF = ".gguf"
 LENGTH_BYTES = 8  # length of a safetensors file's header, little-endian, at its beginning
-LEAST_SHARE = 0.9
-"""Minimum share of a model's ids in its tokenizer; models round up by a few percent at most."""
+LEAST_SHARE = 0.9  # minimum share of a model's ids in its tokenizer; models round up slightly
 
 _HEADLESS = re.compile(r"(?<!Head)(?<!Heads)Model$")
 _OTHER_HEAD = re.compile(
@@ -39,10 +38,7 @@ class PolicyError(NodeError):
 
 
 def check_kind(folder: Path, model: str) -> None:
-    """Raise PolicyError unless a model's configuration and tokenizer can be trained.
-
-    It must be a causal language model, not quantized, and match its tokenizer.
-    """
+    """Raise PolicyError unless a model is causal, unquantized and fits its tokenizer."""
     config = _read(folder / CONFIG, model)
     if (quantised := config.get("quantization_config")) is not None:
         method = quantised.get("quant_method", "?") if isinstance(quantised, dict) else "?"

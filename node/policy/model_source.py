@@ -53,12 +53,8 @@ def patience() -> float:
 def fetch(model: str, names: Sequence[str], tell: Callable[[str], None]) -> Path:
     """Return the folder of a causal language model's files; download what is missing.
 
-    Args:
-        names: of all the model's files.
-        tell: receives size and remaining time, at most once per second and per percent.
-
-    Raises:
-        OSError: the hub stopped responding, or there is no space.
+    ``names`` are all the model's files. ``tell`` receives size and remaining time, at most once per
+    second and per percent. Raises OSError: the hub stopped responding, or there is no space.
     """
     from huggingface_hub import snapshot_download
 
@@ -151,10 +147,8 @@ def check_model(model: str) -> None:
     """Check that a model exists: shipped, a folder, in the hub's cache, or at the hub.
 
     Also checks, without torch, the configuration, and file sizes of a user's folder or offline.
-
-    Raises:
-        PolicyError: there is none, the hub does not respond, or it cannot be trained.
-        ConfigError: see :func:`patience`.
+    Raises PolicyError: there is none, the hub does not respond, or it cannot be trained;
+    ConfigError: see :func:`patience`.
     """
     if _local(model):
         return
@@ -169,8 +163,7 @@ def check_model(model: str) -> None:
 def located(model: str, tell: Callable[[str], None]) -> Path:
     """Return the folder to load a model from, after downloading what is missing.
 
-    If the hub is unreachable and the cache has part of the model, that is a warning. Raises as
-    :func:`check_model`.
+    Warns if the hub is unreachable but part is cached. Raises as :func:`check_model`.
     """
     if folder := _local(model):
         return folder
@@ -210,12 +203,7 @@ def _from_hub(model: str, tell: Callable[[str], None]) -> Path:
 
 
 def config_folder(model: str) -> Path:
-    """Return a folder with at least ``config.json``, which may be fetched alone.
-
-    Raises:
-        PolicyError: there is none, or the hub does not respond.
-        ConfigError: see :func:`patience`.
-    """
+    """Return a folder with at least ``config.json``; raises as :func:`check_model`."""
     if model in SHIPPED:
         return shipped_folder(model)
     if why := no_folder(model):
@@ -228,7 +216,6 @@ def config_folder(model: str) -> Path:
 
 
 def _config_at_hub(model: str) -> Path:
-    """Fetch only ``config.json``; raises as :func:`config_folder`."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
@@ -245,7 +232,6 @@ def _config_at_hub(model: str) -> Path:
 
 
 def _at_hub(model: str) -> tuple[str, ...]:
-    """Return the names of the model's files at the hub; raises as :func:`check_model`."""
     from huggingface_hub import constants
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 

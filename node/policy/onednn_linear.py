@@ -1,8 +1,7 @@
 """Float32 matrix products on a CPU by oneDNN, where that is faster than torch's.
 
-torch multiplies float32 matrices with MKL, which does not use the widest instructions of other
-vendors' processors. oneDNN, which ships with torch, takes less than half the time there. Both
-compute in float32; sums differ in their last bits.
+MKL, which torch uses, does not use the widest instructions of other vendors' processors; oneDNN
+takes less than half the time there. Sums differ in their last bits.
 """
 
 from __future__ import annotations
@@ -64,10 +63,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def packed(weight: Tensor) -> Tensor | None:
-    """Copy a matrix into a layout for many products with few rows, if that is faster.
+    """Copy a matrix into a layout for :func:`packed_product`, if that is faster.
 
-    Otherwise each product lays out the whole matrix again, which for eight rows takes about as long
-    as all multiplications. Multiply with :func:`packed_product`.
+    Otherwise each product lays out the whole matrix, which for few rows doubles its time.
     """
     return lay_out(weight.detach()) if _large(weight) and packing_pays(weight.dtype) else None
 
@@ -81,10 +79,7 @@ def _large(weight: Tensor) -> bool:
 
 
 def lay_out(weight: Tensor) -> Tensor:
-    """Copy a matrix for products with :data:`PACKED_ROWS` rows.
-
-    Raises RuntimeError if oneDNN cannot do this on this processor.
-    """
+    """Copy a matrix for few-row products; RuntimeError if this CPU's oneDNN cannot."""
     laid_out: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS)
     return laid_out
 

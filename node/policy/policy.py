@@ -130,14 +130,10 @@ class Policy:
     ) -> Policy:
         """Load model and tokenizer.
 
-        Args:
-            adapter: folder written by :meth:`save_adapter`, to continue.
-            tell: receives download progress, and a note if prompts will be plain text.
-
-        Raises:
-            PolicyError: nothing loadable under ``config.model``, no such device, or a silent hub.
-            ConfigError: the model cannot have the adapter, peft is not installed, or the chat
-                template has no such option.
+        ``adapter`` is a folder written by :meth:`save_adapter`, to continue. ``tell`` receives
+        download progress, and a note if prompts will be plain text. Raises PolicyError: nothing
+        loadable under ``config.model``, no such device, or a silent hub; ConfigError: the model
+        cannot have the adapter, peft is not installed, or the chat template has no such option.
         """
         device = device_named(config.device)
         try:

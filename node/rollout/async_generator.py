@@ -35,10 +35,8 @@ class StalenessWindow:
 
     A group runs until it is settled: complete and scored, or lost. A lost group keeps its place in
     an update, so unusable tasks slow the node down instead of being sampled without end.
-
-    Args:
-        max_staleness: maximum updates from a group's start to the one that takes it; 0: in turn.
-        oversample: at most ``1 + oversample`` times an update's groups run; 0: no limit.
+    ``max_staleness`` limits the updates from a group's start to the one that takes it; 0: in turn.
+    At most ``1 + oversample`` times an update's groups run; 0: no limit.
     """
 
     def __init__(self, max_staleness: int, *, oversample: float = 0.0, version: int = 0) -> None:
@@ -157,10 +155,7 @@ class PromptRequests:
             self._new = []
 
     def answered(self) -> Iterator[tuple[RunningGroup, bool]]:
-        """Yield groups whose prompt has arrived, and whether it can be answered.
-
-        Raises NodeError: too many prompts in a row do not fit, or no task can be built.
-        """
+        """Yield groups with prompts and whether each is answerable, or raise NodeError."""
         for groups, asked in [pair for pair in self._asked if pair[1].done()]:
             self._asked.remove((groups, asked))
             if asked.exception():
@@ -229,8 +224,7 @@ class AsyncRolloutGenerator:
     def generate(self, count: int, watch: Stopwatch) -> list[OwnGroup]:
         """Return the next update's groups once complete, durably marked as used.
 
-        ``count`` is for the last update in the window. NodeError is raised if too many prompts in a
-        row do not fit, or no task can be built.
+        ``count`` is for the last update in the window. Raises NodeError: too many unusable tasks.
         """
         self.window.plan(count)
         self._expire()

@@ -41,10 +41,7 @@ class PromptRoom:
         self._unfit: list[int] = []
 
     def fits(self, prompts: Sequence[Sequence[int]]) -> list[bool]:
-        """Return for each prompt (token ids) whether it leaves room for an answer.
-
-        After :data:`MANY_UNFIT` unfit or empty prompts in a row, NodeError is raised.
-        """
+        """Return for each prompt whether it leaves room; NodeError after many unfit ones."""
         context = self._policy.context_length
         lengths = [len(ids) for ids in prompts]
         fits = [0 < length < context for length in lengths]
@@ -77,8 +74,7 @@ class PromptRoom:
             )
 
 
-PRIVATE = range(1 << 31, 1 << 32)
-"""Indexes above every manifest's limit; their groups are trained on and never shared."""
+PRIVATE = range(1 << 31, 1 << 32)  # above every manifest's limit; trained on, never shared
 
 
 @dataclass(eq=False)
@@ -115,8 +111,7 @@ MANY_UNBUILT = 8  # Tasks in a row that cannot be built, which show a general pr
 class Generator:
     """Source of scored groups from a node's next tasks.
 
-    A task's seed follows from the author's key and an index that is used once, so any peer can
-    rebuild the task.
+    A task's seed follows from the author's key and an index used once, so peers can rebuild it.
     """
 
     author: bytes
@@ -139,9 +134,7 @@ class Generator:
     def generate(self, count: int, watch: Stopwatch) -> list[OwnGroup]:
         """Roll out ``count`` tasks; omit and count those that cannot be used.
 
-        Raises:
-            NodeError: :data:`MANY_UNFIT` prompts in a row do not fit.
-            JudgeRefused: :data:`MANY_UNBUILT` tasks in a row cannot be built.
+        Raises NodeError or JudgeRefused: :data:`MANY_UNFIT` or :data:`MANY_UNBUILT` in a row.
         """
         tasks = self.next_tasks(count)
         with watch.time("verify"):
@@ -196,10 +189,7 @@ class Generator:
     def score(
         self, task: OwnTask, prompt_ids: Sequence[int], written: Sequence[Trajectory]
     ) -> OwnGroup | None:
-        """Return the completions' group; None, counted, if it cannot be scored.
-
-        May run concurrently with everything else.
-        """
+        """Return the group; None, counted, if it cannot be scored. May run concurrently."""
         return next(self._score([(task, prompt_ids, written)]))
 
     def _note(self, prompts: Sequence[str | None]) -> None:

@@ -257,10 +257,7 @@ class GroupWriter:
         self._quiet = False
 
     def look(self, seconds: float) -> list[RunningGroup]:
-        """Process what has arrived; return groups that became complete.
-
-        Waits only for the engine, for up to ``seconds``.
-        """
+        """Process arrivals, awaiting the engine up to ``seconds``; return complete groups."""
         self._submit()
         self._finish(self.engine.poll(seconds))
         self._read()

@@ -122,11 +122,7 @@ T = TypeVar("T")
 
 
 class GroupSource(Protocol):
-    """Source of a round's local groups; it decides the schedule.
-
-    :class:`node.rollout.generator.Generator` pauses while the policy learns.
-    :class:`node.rollout.async_generator.AsyncRolloutGenerator` continues.
-    """
+    """Source of a round's local groups; it decides the schedule."""
 
     def generate(self, count: int, watch: Stopwatch) -> list[OwnGroup]:
         """Return about ``count`` new local groups for the next update."""

@@ -23,8 +23,7 @@ from swarm.common.counters import Counters
 from swarm.groups import GroupKey, PooledGroup, TaskRef
 from swarm.verification import JudgeRefused
 
-MOST_TOKENS = 1 << 20
-"""All answers and prompts, some hundred MB; least recently used questions are dropped first."""
+MOST_TOKENS = 1 << 20  # some hundred MB of answers and prompts; drops least recently used
 
 Ids = tuple[int, ...]
 

@@ -31,14 +31,10 @@ def whole(step: str) -> int | None:
 class Working(ABC, Generic[State]):
     """One family, generic over the states that steps connect.
 
-    Args:
-        levels: settings of each level; each sets every key of ``settings``. With ``partial_credit =
-            true``, a wrong answer earns up to 0.5, for the fraction of steps before the first wrong
-            one. ``ValueError``: a setting is missing, unknown or invalid.
-
-    Attributes:
-        settings: keys of a level and their allowed ranges.
-        version: raised whenever the same number would give another question or reward.
+    Each of the ``levels`` sets every key of ``settings`` within its range, or ``ValueError``. With
+    ``partial_credit = true``, a wrong answer earns up to 0.5, for the fraction of steps before the
+    first wrong one. ``version`` is raised whenever the same number would give another question or
+    reward.
     """
 
     settings: ClassVar[Mapping[str, range]]

@@ -34,8 +34,7 @@ class Curriculum(ABC):
     ) -> EnvLevel:
         """Return the level of the next task.
 
-        ``weights`` has the relative frequency of each env in ``levels``, non-negative. ``rng`` is
-        the only source of randomness.
+        ``weights`` are relative frequencies by env, at least 0. All randomness is from ``rng``.
         """
 
     def observe(self, level: EnvLevel, rewards: Sequence[float]) -> None:
@@ -74,13 +73,10 @@ def served_levels(catalogue: Sequence[EnvSpec], served: Collection[str]) -> tupl
 class TaskSampler:
     """Sampler of tasks by env weights and a curriculum (default: uniform).
 
-    Args:
-        weights: relative frequency by env name. Empty: all equal; a missing env is never sampled.
-        rng: the only source of randomness; its state is the sampler's.
-
-    Raises:
-        CatalogueError: none of the swarm's envs is served.
-        ConfigError: a weight is invalid or names an unknown env, or no weight is positive.
+    ``weights`` are relative frequencies by env name. Empty: all equal; a missing env is never
+    sampled. All randomness is from ``rng``, whose state is the sampler's. Raises CatalogueError:
+    none of the swarm's envs is served; ConfigError: a weight is invalid or names an unknown env, or
+    no weight is positive.
     """
 
     def __init__(

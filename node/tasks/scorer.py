@@ -49,8 +49,7 @@ class Answered:
     reward: float | None
 
 
-Moved = Answered | JudgeRefused
-"""``JudgeRefused``: the environment is lost, so the trajectory gets no more turns and no reward."""
+Moved = Answered | JudgeRefused  # ``JudgeRefused``: lost, with no more turns and no reward
 
 
 def settled(moved: Moved) -> Future[Moved]:
@@ -115,8 +114,7 @@ def buildable(
 ) -> list[str | None]:
     """Return the prompts of tasks, None for each that cannot be built.
 
-    ``unscored`` receives its index and the reason. Raises ``JudgeRefused`` if nothing can be built
-    now.
+    ``unscored`` receives its index and the reason. Raises ``JudgeRefused`` if none can be built.
     """
     try:
         return list(scorer.prompts(tasks))
@@ -153,12 +151,9 @@ class GroupRewards:
 def score(source: TaskSource, task: Task, answers: Sequence[Answer]) -> GroupRewards:
     """Score whole completions as answers to a task; trajectories are replayed.
 
-    An answer that makes the scorer raise counts as wrong.
-
-    Raises:
-        NotReplayed: a replay does not reproduce the trajectory.
-        ScoringError: the env returned an invalid reward.
-        MemoryError, RecursionError: the result would depend on the machine.
+    An answer that makes the scorer raise counts as wrong. Raises NotReplayed: a replay does not
+    reproduce the trajectory; ScoringError: the env returned an invalid reward; MemoryError,
+    RecursionError: the result would depend on the machine.
     """
     rewards, unreadable = [], 0
     with kept():

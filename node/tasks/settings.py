@@ -54,8 +54,7 @@ _LARGEST: dict[str, dict[str, float]] = {
     "tower_of_hanoi": {"min_disks": 10, "max_disks": 10, "max_pegs": 6},
     "tsumego": {"max_board_size": 19, "max_stones": 60},
     "zebra_puzzles": {"num_people": 7, "num_characteristics": 7},
-}
-"""Cost grows as a power of these numbers or by search; above, one task may take minutes."""
+}  # cost grows as a power or by search; above, one task may take minutes
 
 
 MAX_ITEMS = 64  # Of a list. The library's longest default has 40.

@@ -1,7 +1,6 @@
 """Tasks, the sources that rebuild them from a seed, and answer extraction.
 
-A question's own hash assigns it permanently to one split. One question in eight is held out for
-evaluation and never appears in training.
+A question's hash assigns it permanently to one split: one in eight is held out for evaluation.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ _kept: ContextVar[bool] = ContextVar("kept", default=False)  # Whether inside ke
 def seeded(env: str, level: int, number: int) -> Iterator[None]:
     """Seed the global ``random`` and numpy generators, and restore them afterwards.
 
-    Some reasoning-gym families use them. ``number`` has 63 bits. numpy is seeded only if it is
-    already imported.
+    Some reasoning-gym families use them. ``number`` has 63 bits. numpy is seeded only if loaded.
     """
     if not _kept.get():
         with kept(), seeded(env, level, number):

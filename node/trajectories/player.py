@@ -95,10 +95,7 @@ class TurnScheduler:
 
 
 class Session:
-    """Session in one task, after the prompt ``first``.
-
-    A single-turn task takes one turn. Raises ``JudgeRefused`` if the task cannot be built.
-    """
+    """Session in one task, after its prompt; raises ``JudgeRefused`` if not buildable."""
 
     def __init__(self, scorer: Scorer, task: TaskRef) -> None:
         self._scorer = scorer

@@ -25,10 +25,8 @@ from node.policy.model_files import PolicyError, refused
 from node.policy.policy import Policy
 
 TEXT = "Six times seven is 42, since 6 * 7 = 42. Then 42 / 7 is 6 again."
-FIRST, SPACES = 5, ((1, 4), (2, 9))
-"""Token count of the first prompt, and token ranges of the prompts that join."""
-CAPS = (5, 1, 4, 2)
-"""Tokens to sample: for the first prompt, twice for the second, and for the third."""
+FIRST, SPACES = 5, ((1, 4), (2, 9))  # tokens of the first prompt, ranges of the joining ones
+CAPS = (5, 1, 4, 2)  # tokens to sample: first prompt, twice the second, the third
 MOST_FLOAT32, MOST_HALF = 1e-3, 0.05
 """Maximum nats: per token in float32, on average in 16 bits. Good models measure 2e-5 and 0.009."""
 
@@ -121,11 +119,7 @@ def _gaps(
 
 
 def _bounds_scans_alone(model: nn.Module) -> bool:
-    """Return whether a prefill yields other states than token-by-token decoding.
-
-    Mamba 2 layers of ``transformers`` bound time steps in the scan alone; few tokens do not show
-    it.
-    """
+    """Return whether only a prefill bounds time steps, as in Mamba 2's scan."""
     limits = (getattr(module, "time_step_limit", None) for module in model.modules())
     return any(limit is not None and tuple(limit) != (0.0, math.inf) for limit in limits)
 

@@ -19,8 +19,7 @@ from node.engines.weight_snapshot import load_into
 from node.policy.device import draws_on, give_back
 from node.policy.policy import Policy
 
-JOIN_SHARE = 0.25
-"""Waiting jobs join once they are this share of the batch, because each join copies the cache."""
+JOIN_SHARE = 0.25  # waiting share of the batch at which jobs join, because a join copies the cache
 
 
 @dataclass(slots=True)

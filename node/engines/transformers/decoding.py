@@ -75,8 +75,7 @@ class CacheGroupRows(NamedTuple):
     before: Tensor  # former places in the batch; empty for new rows
 
 
-MANY_WORDS, BLOCK = 1 << 14, 256
-"""Vocabulary size from which sampling chooses a block of tokens first, and the block's size."""
+MANY_WORDS, BLOCK = 1 << 14, 256  # vocabulary size from which a block is sampled first; its size
 
 
 def sample_tokens(

@@ -17,11 +17,7 @@ SPARE_TOKENS = 64
 
 
 class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
-    """A cache layer with spare room, so that most tokens copy only themselves.
-
-    ``DynamicLayer`` copies the whole past at every token, the largest single cost of decoding with
-    a small model.
-    """
+    """A cache layer with spare room: ``DynamicLayer`` copies the whole past per token."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -55,10 +51,7 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         return self.keys, self.values
 
     def shift(self, by: Tensor) -> None:
-        """Move row ``n``'s tokens ``by[n]`` places to the right, over its last ones.
-
-        Copies of its first token fill the left.
-        """
+        """Move row ``n``'s tokens ``by[n]`` right; copies of the first fill the left."""
         keys, values = self.keys, self.values
         assert keys is not None and values is not None
         length = keys.shape[-2]
@@ -96,10 +89,7 @@ class CacheRows:
 
 
 def growing_cache(config: PreTrainedConfig) -> DynamicCache:
-    """Create the model's own cache, with plain attention layers written in place.
-
-    Other layers (sliding window, linear attention) stay the model's own.
-    """
+    """Create the model's own cache, with plain attention layers written in place."""
     cache = DynamicCache(config=config)
     cache.layers = [GrowingLayer() if type(x) is DynamicLayer else x for x in cache.layers]
     return cache

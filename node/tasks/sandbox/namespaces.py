@@ -102,10 +102,7 @@ def landlock_version() -> int:
 
 
 def restrict(readable: Sequence[str], listed: Sequence[str], *, network: bool) -> None:
-    """Permanently limit this process to read ``readable`` and list ``listed`` by Landlock.
-
-    Raises OSError: the kernel lacks Landlock, or a path cannot be opened.
-    """
+    """Limit this process permanently to these paths by Landlock, or raise ``OSError``."""
     known = landlock_version()
     rights = (1 << _KNOWN[min(known, len(_KNOWN) - 1)]) - 1
     wanted = _Ruleset(

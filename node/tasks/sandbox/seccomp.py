@@ -1,7 +1,6 @@
 """Seccomp allow-list of a worker's system calls (Linux).
 
-The node builds the programs with libseccomp, which knows each architecture's system call numbers.
-Workers load them without libseccomp. Unlisted calls fail with EPERM.
+The node builds it with libseccomp, workers load it without. Unlisted calls fail with EPERM.
 """
 
 from __future__ import annotations

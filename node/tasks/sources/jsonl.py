@@ -1,7 +1,6 @@
-"""A JSONL file of questions and answers as an env.
+"""A JSONL file of questions and answers as an env; its SHA-256 is the version.
 
-Each line is an object with the strings ``prompt`` and ``answer``. The file's SHA-256 is the env's
-version: all peers hold the same file.
+Each line is an object with the strings ``prompt`` and ``answer``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Tasks of installed packages, by entry point, and of this package.
 
 A package registers a factory in the group ``swarm_node.tasks``, which takes the list of level
-settings and returns a :class:`TaskPlugin`. Only plain, bounded JSON reaches it. Packages may be
-opened because this machine's owner installed them.
+settings (only plain, bounded JSON) and returns a :class:`TaskPlugin`.
 """
 
 from __future__ import annotations

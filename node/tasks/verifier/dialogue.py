@@ -1,7 +1,6 @@
 """Requests to a worker about groups, and checks of its replies.
 
-The worker replies to each group when it is scored, so the node knows by its own clock how long each
-took and which one hangs.
+The worker replies to each group when it is scored, so the node sees which one hangs.
 """
 
 from __future__ import annotations

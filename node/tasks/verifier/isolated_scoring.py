@@ -29,11 +29,8 @@ def score_apart(
     """Score like :func:`node.tasks.scorer.score`, for text that may run as code.
 
     A copy of this process scores each text, under the seccomp ``program``. It cannot affect other
-    texts, and can reply only for its own.
-
-    Raises:
-        OutOfTime: a text exceeded its CPU time.
-        ScoringError: a text left no reward.
+    texts, and can reply only for its own. Raises OutOfTime: a text exceeded its CPU time;
+    ScoringError: a text left no reward.
     """
     replies = [_ask(source, task, text, program, cpu_seconds) for text in texts]
     return GroupRewards([reward for reward, _ in replies], sum(tripped for _, tripped in replies))

@@ -32,8 +32,7 @@ REMEDY = (
 class Trial:
     """Names of environments that replayed identically, and their number of episodes.
 
-    ``unshared`` ones declare themselves not replayable; ``absent`` says why a family is closed
-    here.
+    ``unshared`` ones are not replayable; ``absent`` says why a family is closed here.
     """
 
     replayed: tuple[str, ...] = ()
@@ -62,10 +61,8 @@ class _Episode:
 def try_replays(specs: Sequence[EnvSpec], allowed: Allowed) -> Trial:
     """Open a task set, play its environments and replay them.
 
-    Raises:
-        CatalogueError: a family cannot be opened, an environment cannot be played, or a
-            replayable one differs; the message states the difference.
-        JudgeRefused: no process can be started (``unavailable``).
+    Raises CatalogueError: a family cannot be opened or played, or a replayable one differs (the
+    message says how); JudgeRefused: no process can be started (``unavailable``).
     """
     played = [spec for spec in specs if spec.source == ENVIRONMENT]
     with Verifier(specs, allowed, outside=False, hash_seed=PLAYS) as verifier:
@@ -81,7 +78,6 @@ def try_replays(specs: Sequence[EnvSpec], allowed: Allowed) -> Trial:
 
 
 def _played(verifier: Verifier, spec: EnvSpec) -> list[_Episode]:
-    """Play episodes of every level, those of a level concurrently."""
     found: list[_Episode] = []
     for level in range(len(spec.levels)):
         rng = random.Random(f"replay-trial/{spec.name}/{level}")

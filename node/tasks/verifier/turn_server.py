@@ -1,7 +1,6 @@
 """Environment turns in a worker: one by one, or concurrent if asynchronous.
 
-The node may request more turns at any time. The worker reports its current turn, so the node knows
-which one hangs or crashes it.
+The worker reports its current turn, so the node knows which one hangs or crashes it.
 """
 
 from __future__ import annotations
@@ -43,10 +42,8 @@ class LiveEpisodes:
     ) -> Answered:
         """Take the last turn, or all that are missing, and return the response.
 
-        Raises:
-            NotReplayed: the episode is missing and not replayable.
-            TaskError: the task cannot be built or is single-turn.
-            EpisodeError: the environment violates its interface.
+        Raises NotReplayed: the episode is missing and not replayable; TaskError: the task cannot be
+        built or is single-turn; EpisodeError: the environment violates its interface.
         """
         live = self._live.pop(key, None)
         known = len(live.actions) if live else 0

@@ -36,13 +36,9 @@ class Verifier(Scorer):
     """Scorer of answers in a worker process, which it restarts if lost.
 
     A text that hangs or kills the worker costs its group and a restart, counted and logged.
-    Thread-safe; requests queue.
-
-    Args:
-        outside: whether peers wrote the texts; the worker then runs at low priority.
-        counters: receives ``verifier_restarts{reason}``, ``answers_unreadable{env}``,
-            ``verifier_unwalled{walls}``.
-        hash_seed: sets the order of sets; another value tests the dependence on it.
+    Thread-safe; requests queue. If peers wrote the texts (``outside``), the worker runs at low
+    priority. ``hash_seed`` sets the order of sets. Counts ``verifier_restarts{reason}``,
+    ``answers_unreadable{env}`` and ``verifier_unwalled{walls}``.
     """
 
     def __init__(
@@ -65,9 +61,7 @@ class Verifier(Scorer):
     def start(self) -> tuple[str, ...]:
         """Start the workers, log closed envs and return the names of served ones.
 
-        Raises:
-            CatalogueError: the task set cannot be opened here; the message has the remedy.
-            JudgeRefused: no worker can be started (``unavailable``).
+        Raises CatalogueError: the task set cannot be opened here; JudgeRefused: no worker starts.
         """
         walls = find_walls()
         if not walls.whole:
@@ -204,8 +198,7 @@ class Verifier(Scorer):
 class VerifierPool(Opened, Scorer):
     """Pool that passes each request to the next free verifier.
 
-    A text that keeps a worker busy delays only that worker. The last used verifier is used next, so
-    unneeded ones start no process.
+    A text that keeps a worker busy delays only that worker. Unneeded verifiers start no process.
     """
 
     def __init__(self, verifiers: Sequence[Verifier]) -> None:

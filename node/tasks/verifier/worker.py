@@ -1,8 +1,7 @@
 """Worker process that builds tasks and scores answers.
 
 It reads requests from the socket on standard input and ends with it. It first drops every privilege
-that it does not need: an answer that makes scoring hang, crash or run code affects only this
-process.
+that it does not need: an answer that misbehaves affects only this process.
 """
 
 from __future__ import annotations

@@ -83,9 +83,7 @@ class WorkerProcess:
     ) -> WorkerProcess:
         """Start a worker and wait until it has opened the task set.
 
-        Raises:
-            CatalogueError: the task set cannot be opened here.
-            JudgeRefused: the process did not start (``unavailable``).
+        Raises CatalogueError: the task set cannot be opened here; JudgeRefused: it did not start.
         """
         worker = cls._spawn(limits, own, hash_seed)
         try:
