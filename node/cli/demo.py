@@ -150,10 +150,7 @@ def plot_command(
 
 
 def histories(given: Sequence[Path]) -> dict[str, list[RoundRecord]]:
-    """Read the recorded rounds of the given run folders, by a name for each.
-
-    Paths without a run are reported and left out. Raises NodeError if none has one.
-    """
+    """Read the runs' records by a name for each; raise NodeError if none has one."""
     from node.monitor.history import read_history
 
     found: dict[Path, list[RoundRecord]] = {}

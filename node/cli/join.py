@@ -88,10 +88,7 @@ def ready(given: Path | None, overrides: Mapping[str, Any], *, json: bool = Fals
 
 
 def interrupt_on_eof() -> None:
-    """Interrupt this process, as Ctrl-C does, when standard input is closed.
-
-    A parent that holds the other end of the pipe thereby ends this process, however it ends itself.
-    """
+    """Interrupt this process when standard input closes, even if the parent is killed."""
 
     def wait() -> None:
         # Not sys.stdin: a blocked thread would hold its lock while the process ends.

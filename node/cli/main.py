@@ -1,7 +1,4 @@
-"""Entry point of ``swarm-node``; from here on, an interrupt ends it quietly.
-
-Nothing is imported before: imports take most of a start, and Ctrl-C may come during them.
-"""
+"""Entry point of ``swarm-node``, which handles Ctrl-C before the slow imports."""
 
 from __future__ import annotations
 

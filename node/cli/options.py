@@ -217,8 +217,7 @@ NAMED = 8
 def only(what: str, given: str, things: Iterable[T], names: Callable[[T], Sequence[str]]) -> T:
     """Return the one of ``things`` with a name that starts with ``given``.
 
-    A complete name takes precedence. ``names`` returns a thing's names, of which the first is
-    shown. Raises UsageError, which lists the choices, if none or several match.
+    A complete name takes precedence. Raises UsageError if none or several match.
     """
     listed = list(things)
     prefix = given.strip().removesuffix(CUT)
@@ -248,10 +247,9 @@ def waiting(what: str) -> Iterator[Callable[[str], None]]:
 def model_of(
     node: LoadedNode, *, model: str | None = None, step: int | None = None, best: bool = False
 ) -> tuple[Any, str]:
-    """Load a policy and return it with its name, or raise NodeError.
+    """Load ``model`` (folder, hub id or shipped) and its name, or raise NodeError.
 
-    ``model`` is a folder, hub id or shipped model. Without it, ``step`` and ``best`` choose a
-    checkpoint of the node, as in :func:`node.policy.checkpoint_policy.chosen`.
+    Without it, ``step`` and ``best`` are as in :func:`node.policy.checkpoint_policy.chosen`.
     """
     with waiting(LOADING) as tell:
         from node.config.learning import PolicySection

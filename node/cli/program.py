@@ -73,10 +73,7 @@ def _installed(package: str) -> str | None:
 
 
 def check_text(arguments: Sequence[str]) -> None:
-    """Raise UsageError if an argument or the folder's name is not text in the locale.
-
-    Models, the wire protocol and text files take nothing else.
-    """
+    """Raise UsageError if an argument or the folder's name is not text in the locale."""
     folder = ""
     with suppress(FileNotFoundError):  # if it was deleted, what needs it reports that
         folder = str(Path.cwd())
@@ -198,8 +195,7 @@ def add_commands() -> None:
 def main(interrupted: Callable[[], bool], commands: typer.Typer = app, name: str = PROGRAM) -> int:
     """Run one command and return its status: 0, 1 (failure) or 2 (invalid request).
 
-    Libraries turn Ctrl-C into other errors, so ``interrupted`` says whether it came. Raises
-    KeyboardInterrupt then.
+    Raises KeyboardInterrupt if ``interrupted``: libraries turn Ctrl-C into other errors.
     """
     last()
     guard_terminal()

@@ -70,8 +70,7 @@ DRIVEN = (
     "node.storage.run_folder:RunFolder",
     "node.policy.policy:Policy",
     "node.monitor.record:RoundRecord",
-)
-"""Classes with which another program drives a node."""
+)  # Classes with which another program drives a node.
 DECORATED = (classmethod, staticmethod, property)
 API_HEAD = """\
 # Python

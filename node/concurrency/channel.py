@@ -74,11 +74,7 @@ class Channel:
         self._unread = Unread()
 
     def send(self, message: dict[str, Any], seconds: float | None = None) -> None:
-        """Send one message.
-
-        Raises TimeoutError if the other side did not accept it within ``seconds``, ChannelError if
-        the connection is closed, and ValueError if the message is too large.
-        """
+        """Send a message; raise TimeoutError, ChannelError or, if too large, ValueError."""
         data = packed(message)
         try:
             self._end.settimeout(seconds)
@@ -89,11 +85,7 @@ class Channel:
             raise ChannelError(f"the other side is gone: {error}") from error
 
     def receive(self, seconds: float | None = None) -> dict[str, Any]:
-        """Wait for the next message.
-
-        Raises TimeoutError if no message is complete after ``seconds``, and ChannelError if the
-        connection is closed, or the bytes are not a message.
-        """
+        """Return the next message, or raise TimeoutError or ChannelError."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while missing := self._unread.missing():
             left = None if deadline is None else max(deadline - time.monotonic(), 1e-3)
@@ -151,13 +143,9 @@ def spawn(
 ) -> tuple[subprocess.Popen[bytes], Channel]:
     """Run ``python -m module`` with one end of a socket pair as its stdin.
 
-    The child reads end of file when this process closes its end or dies. Ctrl-C does not reach the
-    child. Windows cannot inherit a socket as a file; there the end is shared as Python documents it
-    (untested).
-
-    Args:
-        environment: the child's whole environment. Its stdout is discarded; its stderr is a pipe.
-        before: a command, with its arguments, that runs the child.
+    The child reads end of file when this process ends; Ctrl-C does not reach it. ``environment`` is
+    complete; stdout is discarded and stderr is a pipe. ``before`` is a command that runs the child.
+    Windows shares the socket, because it cannot inherit it (untested).
     """
     ours, theirs = socket.socketpair()
     with theirs:

@@ -1,7 +1,4 @@
-"""Event loop and worker threads, and the choice of CPU thread counts.
-
-Also checks that the machine can create semaphores.
-"""
+"""Event loop and worker threads, CPU thread counts, and a check for semaphores."""
 
 from __future__ import annotations
 
@@ -104,12 +101,8 @@ def environment(threads: int) -> dict[str, str]:
 def choose(threads: int, share: int = 1) -> int:
     """Set the CPU threads of this process and its future children; return the number.
 
-    Call it before the first import of numpy. Libraries other than torch keep the count they loaded
-    with.
-
-    Args:
-        threads: 0 takes all physical cores available to this process, divided by ``share``.
-        share: the number of processes that work at the same time.
+    0 takes all physical cores here, divided by ``share`` processes. Call it before numpy is
+    imported: libraries other than torch keep their count.
     """
     threads = threads or max(1, cores() // share)
     os.environ.update(environment(threads))
@@ -122,9 +115,8 @@ def choose(threads: int, share: int = 1) -> int:
 def fastest(work: Callable[[], object], most: int) -> int:
     """Find the number of threads, up to ``most``, that runs ``work`` fastest.
 
-    Doublings from one thread up alternate, so a temporary load affects all alike. A larger count
-    must save at least ``GAIN`` of the time: with a small model or a shared CPU, threads mostly wait
-    for each other. torch keeps the returned number.
+    Doublings alternate against temporary load; each must save ``GAIN`` of the time. torch keeps the
+    returned number.
     """
     import torch
 
@@ -155,8 +147,7 @@ def cores() -> int:
 class WorkThread:
     """A worker thread that does not keep the process from exiting, unlike an executor.
 
-    It lives as long as its owner, because a thread reuses the memory it has freed: a new thread per
-    update made an update a sixth slower.
+    It lives as long as its owner and reuses freed memory; a new one per update is slower.
     """
 
     def __init__(self, name: str) -> None:

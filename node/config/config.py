@@ -1,7 +1,4 @@
-"""The node.toml file: reading, overriding, validating and writing it.
-
-The keys are in :mod:`node.config.sections` and :mod:`node.config.learning`.
-"""
+"""The node.toml file: reading, overriding, validating and writing it."""
 
 from __future__ import annotations
 
@@ -79,11 +76,8 @@ class Config(Section):
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
     """Read ``path``, apply ``overrides`` (dotted key to value) and validate.
 
-    ``tasks.files``, ``sandbox.read``, ``monitor.snapshot`` and a ``policy.model`` that is a folder
-    beside the file become absolute.
-
-    Raises NodeError if the file cannot be read, and ConfigError if the file is not UTF-8 or TOML; a
-    key is unknown, has a wrong value, or contradicts another.
+    Paths, including a ``policy.model`` beside the file, become absolute. Raises NodeError if it is
+    unreadable, and ConfigError if it is not UTF-8 TOML or a key is unknown, wrong or contradictory.
     """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8-sig"))

@@ -12,9 +12,7 @@ from node.errors import ConfigError, UsageError
 def parse_assignments(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:
     """Parse ``["learner.lr=1e-5"]`` to ``{"learner.lr": 1e-5}``.
 
-    Values are TOML, or else plain text. A key of type text takes its value as written. ``option``
-    is the command-line option that errors name. Raises ConfigError if a pair is not of the form
-    section.key=value.
+    Values are TOML, else text; text keys take any as written. ConfigError names ``option``.
     """
     assignments: dict[str, Any] = {}
     for pair in pairs:

@@ -18,10 +18,9 @@ from node.errors import ConfigError
 
 @dataclass(frozen=True)
 class Registry:
-    """The plugins that one config key chooses from.
+    """Plugins for one config key, from ``own`` or entry points in ``group``.
 
-    A plugin is a class from ``own`` or from an entry point in ``group``. It is imported only when
-    it is loaded, so commands can list names without torch.
+    One is imported when it is loaded, so commands can list names without torch.
     """
 
     key: str  # the config key that chooses a plugin; its settings are in ``key + "_options"``
@@ -47,11 +46,7 @@ class Registry:
         return name
 
     def load(self, name: str) -> Any:
-        """Import and return a plugin's class.
-
-        Raises ConfigError if the name is unknown, the import fails, or the class does not extend
-        ``base``.
-        """
+        """Import and return a plugin's class; raise ConfigError if it is not a ``base``."""
         if self.check(name) in self.own:
             return _named(self.own[name])
         entry = self._installed()[name]

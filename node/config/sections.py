@@ -1,7 +1,6 @@
 """Config sections: node, network, profile, engine, tasks, sandbox, schedule, monitor.
 
-:mod:`node.config.learning` has the other sections. Each key's description, default, unit and limits
-are only here: ``swarm-node init`` and ``docs/configuration.md`` are generated from them.
+The keys' texts are only here and in :mod:`node.config.learning`; the reference is generated.
 """
 
 from __future__ import annotations

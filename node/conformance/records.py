@@ -86,10 +86,7 @@ class Peer:
         return False
 
     async def manifest_again(self) -> bytes:
-        """Request the manifest, which every peer always answers.
-
-        The request also ends the peer's refusal of a client that let it wait.
-        """
+        """Request the manifest, which also ends the peer's refusal of a slow client."""
         return await self.ask(MANIFEST_STREAM, b"", MAX_MANIFEST_RESPONSE_BYTES)
 
     async def call(self, name: str, fields: Mapping[int, Field | Sequence[Field]]) -> Fields:

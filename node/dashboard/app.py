@@ -78,11 +78,10 @@ class Asking:
         self._closed = False
 
     def check_own_page(self, headers: Headers) -> None:
-        """Check that the request comes from this server's own page.
+        """Raise CannotAskError unless the request comes from this server's own page.
 
         On loopback, browsers send the site that a request comes from. On other addresses they may
-        not, but there the cookie is restricted to this site. Raises CannotAskError if the request
-        comes from elsewhere.
+        not, but there the cookie is restricted to this site.
         """
         name, value = ASKED_BY
         site = headers.get("sec-fetch-site", "" if self._private else "same-origin")
@@ -93,11 +92,7 @@ class Asking:
     async def begin(
         self, question: str | None, family: str | None, base: bool
     ) -> AsyncIterator[bytes]:
-        """Start a process and return its answer as lines of JSON; it ends with them.
-
-        Raises CannotAskError if another question is being answered, there were too many, there is
-        no checkpoint, the node is stopping, or no process can start.
-        """
+        """Start a process; stream its lines of JSON, or raise CannotAskError if it cannot."""
         self._check_room()
         asked = {
             "folder": str(self._folder.root.absolute()),

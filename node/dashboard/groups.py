@@ -138,11 +138,9 @@ class Learned:
 
 
 def usefulness(learned: Learned, asked: Sequence[int]) -> list[Usefulness] | None:
-    """Estimate each requested author's gain of held-out reward.
+    """Estimate each author's gain of held-out reward; None below ``LEAST`` changes.
 
-    Each change between two evaluations is split in proportion to the usefulness of peers' groups
-    and the number of informative local groups in the rounds between. Returns None if fewer than
-    ``LEAST`` changes were measured.
+    Changes are split by usefulness of peers' groups and number of informative local groups.
     """
     looks = np.flatnonzero(~np.isnan(learned.heldout))
     if len(looks) <= LEAST:

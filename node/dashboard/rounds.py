@@ -87,10 +87,7 @@ _BETWEEN = "/"
 
 
 class Rounds:
-    """The columns of ``metrics.jsonl``; not thread-safe.
-
-    If a crash made the node repeat a round, the later record counts. The file may not exist yet.
-    """
+    """The columns of ``metrics.jsonl``, if any; not thread-safe. Later records count."""
 
     def __init__(self, metrics: Path) -> None:
         self._metrics = metrics

@@ -1,7 +1,4 @@
-"""The dashboard's views of a run, its health and its event feed, read from files.
-
-The node may be running, on this machine or another, or not.
-"""
+"""The dashboard's views of a run, its health and its event feed, read from files."""
 
 from __future__ import annotations
 
@@ -217,12 +214,9 @@ GONE = "gone"
 
 
 class Feed:
-    """A broadcaster of events that polls the run while there are listeners.
+    """A broadcaster of ``look`` events, polled on a thread while it has listeners.
 
-    Args:
-        look: returns the events since the last call; runs on another thread.
-        begin: returns a new listener's first events, given the last round it knows and whether it
-            is the only listener.
+    ``begin`` returns first events, given a listener's last round and whether it is the only one.
     """
 
     def __init__(

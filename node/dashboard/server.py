@@ -78,12 +78,9 @@ MOST_HEAD = 16 << 10  # bytes of a request before its body; requests have none
 
 
 class Serving:
-    """A server thread for an application, until closed.
+    """A server thread for an application on the listening socket ``place``.
 
-    Args:
-        place: the listening socket; closed with the server.
-        failed: called with a failure of the server, which ends nothing else.
-        farewell: awaited on the server's loop before connections are closed.
+    ``failed`` gets a failure. ``farewell`` is awaited on the loop before connections are closed.
     """
 
     def __init__(
@@ -161,10 +158,9 @@ log = logging.getLogger(__name__)
 class Dashboard:
     """A server of one run folder's dashboard, until closed.
 
-    Its failures are logged and counted (``dashboard_failures``), and do not stop the node.
-    ``wanted`` is as in ``monitor.dashboard``. ``tell`` gets ``url``, with a token if one is
-    required, now and whenever it changes. Raises NodeError if it cannot listen there, and
-    ConfigError if ``wanted`` is not a place.
+    Failures are logged and counted (``dashboard_failures``). ``wanted`` is as in
+    ``monitor.dashboard``. ``tell`` gets each new ``url``, with any token. Raises NodeError if it
+    cannot listen there, and ConfigError if it is not a place.
     """
 
     def __init__(

@@ -1,8 +1,4 @@
-"""Run a whole swarm on this machine: a bootstrap node and N nodes, each a process.
-
-The nodes run the ordinary commands and configuration files. Only their addresses (loopback) and
-sizes are chosen for the demo.
-"""
+"""Run a swarm of processes here: a bootstrap node and N nodes, on loopback."""
 
 from __future__ import annotations
 
@@ -208,11 +204,7 @@ class DemoSettings:
 
 
 def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
-    """Run the swarm to its last round, or until Ctrl-C, and summarize it.
-
-    ``folder`` is new and holds all output. Raises ``NodeError`` if a process fails or this machine
-    lacks a requirement, ``ConfigError`` for a bad setting or a missing engine.
-    """
+    """Run the swarm to its end or Ctrl-C; raise ``NodeError`` or ``ConfigError``."""
     threads = max(1, (os.cpu_count() or 1) // settings.nodes)
     for number in range(settings.nodes):
         check_transport(loopback(node_overrides(settings, number, threads)).network)

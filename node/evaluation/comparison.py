@@ -157,8 +157,7 @@ def evaluate(
 ) -> Evaluation:
     """Sample and score ``policy`` on the first ``tasks`` held-out tasks of a swarm.
 
-    ``samples`` is per task, ``seed`` makes sampling reproducible, and ``progress`` gets the number
-    of finished tasks. Raises ``NodeError`` or ``CatalogueError`` if tasks cannot be built.
+    ``samples`` is per task; ``progress`` gets tasks done. Raises ``NodeError``, ``CatalogueError``.
     """
     with verifier_of(config, manifest) as (verifier, levels):
         counters = Counters()
@@ -236,8 +235,7 @@ def recognised(
 ) -> Question:
     """Find ``text`` among at most ``most`` sampled tasks; raises ``JudgeRefused``.
 
-    Task families only sample questions, so only families with few distinct ones are recognized
-    reliably.
+    Only families with few distinct questions are recognized reliably.
     """
     around = {spec.name: spec.template.split(QUESTION) for spec in specs}
     wanted = text.strip()

@@ -78,9 +78,8 @@ def fitting(policy: Policy, prompts: Sequence[Sequence[int]]) -> list[bool]:
 class Evaluator:
     """Samples completions for fixed held-out tasks and scores them.
 
-    With a seed in ``sampling``, equal weights give equal evaluations. It counts
-    ``heldout_unbuilt{reason}`` and ``heldout_lost``: trajectories with reward 0 because their
-    environment was lost.
+    A seed in ``sampling`` makes it repeatable. Counts ``heldout_unbuilt{reason}`` and, for lost
+    environments (reward 0), ``heldout_lost``.
     """
 
     def __init__(
@@ -210,9 +209,8 @@ IN_A_ROW = 2  # the best of many evaluations is partly luck, so a single worse o
 class ForgettingAlarm:
     """Compares each evaluation with the best earlier one, task by task.
 
-    The tasks are always the same, so most random differences cancel. The alarm fires once per fall,
-    and again only after an evaluation that is not significantly worse. It changes nothing: the user
-    may lower ``mixture.external`` or ``learner.lr``, or return to a checkpoint. It counts
+    Equal tasks cancel most random differences. The alarm fires once per fall, and changes nothing:
+    you may lower ``mixture.external`` or ``learner.lr``, or return to a checkpoint. It counts
     ``forgetting_alarms``.
     """
 

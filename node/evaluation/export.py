@@ -175,10 +175,7 @@ def _code(text: str) -> str:
 def write_card(
     config: Config, folder: RunFolder, loaded: Loaded, out: Path, *, adapter: bool = False
 ) -> None:
-    """Write a checkpoint's model card into ``out``.
-
-    Raises NodeError if the run's records or manifest cannot be read, or the card cannot be written.
-    """
+    """Write a checkpoint's model card into ``out``, or raise NodeError."""
     history, steps = read_history(folder.root), loaded.state.get("policy_step")
     training = Training.of(history, loaded.step, steps)
     card = model_card(config, training, _origin(folder, loaded), adapter=adapter)

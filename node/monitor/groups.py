@@ -125,11 +125,7 @@ SECONDS = 2.0  # minimum time between writes; some rounds take a hundredth of it
 
 
 class GroupsFile:
-    """A sink that appends the latest groups to a file, on its own thread.
-
-    A full file keeps the newest groups of each origin, so many refused groups do not displace
-    others.
-    """
+    """A sink that appends groups on its own thread; each origin's newest groups stay."""
 
     def __init__(
         self,

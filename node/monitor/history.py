@@ -80,11 +80,9 @@ def _unreadable(path: Path, error: OSError) -> NodeError:
 
 
 def read_history(folder: Path) -> list[RoundRecord]:
-    """Read one record per round of a run, in order; empty if there are none.
+    """Read a run's rounds in order, older ones thinned; later records count.
 
-    Older rounds are thinned (:func:`thinned`). If a crash made the node repeat a round, the later
-    record counts. The node may be running. Raises NodeError if a line is not a record or the file
-    cannot be read.
+    The node may be running. Raises NodeError if a line is not a record or the file is unreadable.
     """
     history: list[RoundRecord] = []
     for record in read_records(folder):
@@ -203,12 +201,9 @@ def thinned(lines: Sequence[Line | None], most: int) -> list[int]:
     """Return the indices of lines to keep, which take at most ``most`` bytes.
 
     All of the newest rounds stay. Of rounds up to twice as old every 2nd stays, up to four times as
-    old every 4th, and so on; evaluated rounds are preferred. ``most`` determines how many rounds
-    count as newest. Repeated thinning removes nothing that thinning once would keep for longer. The
-    first round of a run always stays.
-
-    Lines of repeated rounds and lines that are not records (None) are dropped. A few dozen lines
-    always stay, two for each doubling of the run's length.
+    old every 4th, and so on, preferably evaluated ones. The first round and two lines per doubling
+    always stay; repeated rounds and lines that are not records (None) do not. Repeated thinning
+    removes nothing that thinning once would keep for longer.
     """
     kept = standing = _standing(lines)
     if not standing:

@@ -52,13 +52,9 @@ ESCAPE = b"\x1b"
 class Keys:
     """A reader of single key presses from a terminal on standard input.
 
-    Without ``termios`` (Windows) it reads nothing. The terminal is changed only while this process
-    is in the foreground. It is restored on close and while the process is stopped (Ctrl-Z). In the
-    background nothing is read, so no signal stops the process; reading resumes in the foreground.
-
-    Args:
-        pressed: called with one character, on another thread.
-        cursor: shows (True) or hides the cursor, around a stop of the process.
+    It reads nothing in the background or without ``termios`` (Windows), and restores the terminal
+    on close and while stopped (Ctrl-Z). ``pressed`` gets a character, on another thread; ``cursor``
+    shows (True) or hides the cursor around a stop.
     """
 
     def __init__(self, pressed: Callable[[str], None], cursor: Callable[[bool], object]) -> None:
@@ -118,10 +114,7 @@ class Keys:
         return ""
 
     def _take(self) -> bool:
-        """Switch the terminal to single keys; return whether this process may read it.
-
-        The modes are checked each time because a shell may have changed them in between.
-        """
+        """Switch the terminal to single keys; return whether this process may read it."""
         import termios
 
         assert self._terminal is not None
@@ -215,8 +208,7 @@ AROUND = 4  # columns of the panel's border; its lines are fewer
 class LivePanel:
     """A panel with the newest record and the rewards since the process started.
 
-    If standard input is a terminal, the key r switches between figures and the last rollouts.
-    ``rounds`` is 0 for no limit.
+    On a terminal, the key r switches between figures and rollouts. ``rounds`` is 0 for no limit.
     """
 
     def __init__(self, title: str, rounds: int, rollouts: LastRollouts, console: Terminal) -> None:

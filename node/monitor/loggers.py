@@ -23,12 +23,8 @@ class Logger(ABC):
         folder: the run folder, for files of the logger.
         options: an instance of ``Options``, if the logger has settings.
 
-    Attributes:
-        Options: the settings, a table of ``monitor.loggers_options`` under its name; None if none.
-        package: the package that it requires beyond the project's own; empty if none.
-
-    Raises:
-        NodeError: a requirement is missing.
+    ``Options`` defines its table of ``monitor.loggers_options``; None if none. ``package`` is the
+    one that it requires beyond the project's, or empty. Raises NodeError if that is missing.
     """
 
     Options: ClassVar[type[Section] | None] = None
@@ -75,11 +71,8 @@ log = logging.getLogger(__name__)
 class Trackio(Logger):
     """A logger that writes every figure to Trackio's database, by round.
 
-    ``trackio show --project swarm-node`` opens its dashboard. Nothing leaves the machine unless
-    Trackio's own variables (``TRACKIO_SPACE_ID``, ``TRACKIO_SERVER_URL``) are set.
-
-    Raises:
-        NodeError: the package is not installed.
+    ``trackio show --project swarm-node`` opens it. Nothing leaves the machine unless you set
+    ``TRACKIO_SPACE_ID`` or ``TRACKIO_SERVER_URL``. Raises NodeError without the package.
     """
 
     package = "trackio"
@@ -126,11 +119,8 @@ def _quietly(call: Any, **arguments: Any) -> Any:
 class Wandb(Logger):
     """A logger that sends every figure to a W&B run, by round, or stores it for later.
 
-    It sends no other file or output of the node and no machine information. A run that resumes
-    continues the same W&B run.
-
-    Raises:
-        NodeError: the package is not installed, or no user is logged in.
+    It sends no other file, output or machine information. A run that resumes continues the same W&B
+    run. Raises NodeError without the package or a login.
     """
 
     package = "wandb"
@@ -176,10 +166,7 @@ class Wandb(Logger):
 class TensorBoard(Logger):
     """A logger that writes every figure to event files, by round.
 
-    A run that resumes hides an earlier process's figures for rounds that are repeated.
-
-    Raises:
-        NodeError: the package is not installed.
+    A resumed run hides earlier figures of repeated rounds. Raises NodeError without the package.
     """
 
     package = "tensorboard"

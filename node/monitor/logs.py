@@ -1,7 +1,4 @@
-"""Logging: all messages to node.log, the project's warnings also to the terminal.
-
-Also reads log files as they grow.
-"""
+"""Logging to node.log, warnings also to the terminal; readers of growing logs."""
 
 from __future__ import annotations
 

@@ -99,11 +99,7 @@ _COMMAND = re.compile(rf"(?<![\w./-]){NAME}(?= (?:--|(?:{'|'.join(COMMANDS)})\b)
 
 
 def as_typed(text: str) -> str:
-    """Return a text whose commands work as they are printed.
-
-    ``swarm-node COMMAND`` stays if the shell finds this program by its name. Otherwise the
-    program's path replaces the name, for example in an environment that is not activated.
-    """
+    """Return a text with this program's path in commands if the shell cannot find it."""
     return _COMMAND.sub(lambda _: program(), text)
 
 
@@ -126,10 +122,7 @@ _STDERR = 2
 
 
 class LastingOutput(io.FileIO):
-    """A descriptor that fails at most once; later output is lost.
-
-    If the reader is gone, nothing is raised and the log reports it.
-    """
+    """A descriptor that fails at most once; the log reports a reader that is gone."""
 
     drops = False  # whether to treat every other write error the same way
 
@@ -168,8 +161,7 @@ class LastingOutput(io.FileIO):
 def last() -> None:
     """Keep output errors from ending this process.
 
-    A reader that is gone is not an error. A character that the encoding lacks is shown as its
-    Python escape. Standard output that cannot be written raises a :class:`NodeError`, once.
+    Missing readers and characters (escaped) are not errors; others raise :class:`NodeError` once.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)

@@ -22,8 +22,7 @@ OF_A_CONNECTION = ("link", "round_trip_s", "clock_ahead_s")  # null for a peer t
 def present_status(folder: RunFolder) -> dict[str, Any]:
     """Return a node's status: the status file, corrected by who holds the folder.
 
-    Adds ``running``, ``state`` and ``age_s`` (seconds since the file was written). A node that does
-    not run has no connections. Raises NodeError if the node never ran or its folder cannot be read.
+    Adds ``running``, ``state`` and ``age_s`` (seconds). Raises NodeError if it is unreadable.
     """
     holder = folder.holder()
     try:

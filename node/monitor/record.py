@@ -290,11 +290,7 @@ LEAST_WIDTH = 12  # minimum columns of a folded column with longer content
 
 
 class Terminal(Console):
-    """A rich console that shows strings literally.
-
-    Markup in strings is ignored: a name such as ``[/]`` would raise, and ``[link=…]`` would be a
-    link. Use :class:`rich.text.Text` for styled text.
-    """
+    """A rich console that shows strings literally: markup such as ``[/]`` would raise."""
 
     def __init__(self, *, stderr: bool = False, soft_wrap: bool = False) -> None:
         super().__init__(stderr=stderr, soft_wrap=soft_wrap, markup=False, emoji=False)
@@ -311,11 +307,7 @@ class Terminal(Console):
             )
 
     def print_table(self, table: Table) -> None:
-        """Print a table without truncating any column that does not wrap.
-
-        Other columns shrink as needed, but stay wide enough to read. On a narrower terminal the
-        terminal breaks the lines; rich would truncate figures and omit columns.
-        """
+        """Print a table without truncating columns that do not wrap, unlike rich."""
         wide = self.options.update(width=LARGEST_WIDTH)
         least = self.measure(table, options=wide).maximum
         for column in table.columns:

@@ -43,12 +43,8 @@ MOST_UNWRITTEN = 4096  # lines that wait for disk space
 class JsonLinesFile:
     """A sink that appends records to a bounded file, which spans the whole run.
 
-    A full file is thinned until half of it is free (:func:`node.monitor.history.thinned`). The
-    thinned file replaces the full one in one step, so a crash leaves either. A round that a crash
-    made the node repeat appears twice; the later line counts.
-
-    Args:
-        most_bytes: maximum size; while thinning, a second file takes up to half as much.
+    At ``most_bytes`` it is thinned to half (:func:`node.monitor.history.thinned`) and replaced in
+    one step; a second file takes up to half meanwhile. Of a repeated round, the later line counts.
     """
 
     def __init__(self, path: Path, most_bytes: int) -> None:
@@ -205,9 +201,8 @@ def open_sinks(
 ) -> tuple[Sink, ...]:
     """Open the files of metrics and rollouts, configured sinks and a stdout view.
 
-    The view is JSON lines with ``json``, log lines if stdout is the node's log, a live panel on a
-    terminal, else one line per round. Raises NodeError if a port is taken or a package is missing;
-    sinks already open are closed.
+    The view is JSON lines (``json``), log lines, a live panel (terminal) or a line per round.
+    Raises NodeError for a taken port or a missing package, with all sinks closed.
     """
     monitor = config.monitor
     with ExitStack() as stack:
@@ -240,10 +235,7 @@ def _view(config: Config, folder: RunFolder, rollouts: LastRollouts, json: bool)
 
 
 class Fenced:
-    """A wrapper that catches a sink's errors, so that they do not end training.
-
-    It counts failures (``sink_failures{sink}``) and logs the first.
-    """
+    """A wrapper that catches, logs and counts a sink's errors (``sink_failures``)."""
 
     def __init__(self, sink: Sink, counters: Counters) -> None:
         self._sink = sink

@@ -117,14 +117,9 @@ def found_swarm(
 ) -> bytes:
     """Return a signed manifest, ready to be pinned and handed to joiners.
 
-    Args:
-        catalogue: name of a shipped task set, or a path ending in ``.toml``.
-        epoch_seconds: length of a time slot: about one round of a slow node.
-        admission: which peers may take part; all when None.
-        answers: limits for groups of long completions; the defaults when None.
-
-    Raises CatalogueError if the task set cannot be read, and BadSchema, which names the value, if
-    one is out of its range.
+    ``catalogue`` is a shipped task set or a ``.toml`` path; ``epoch_seconds`` is a time slot, about
+    a slow node's round; without ``admission`` all peers may join. Raises CatalogueError if the task
+    set cannot be read, and BadSchema, which names the value, if one is out of its range.
     """
     bounds = {} if answers is None else asdict(answers)
     bounds.pop("weight", None)
@@ -145,11 +140,9 @@ def found_swarm(
 
 
 def try_catalogue(catalogue: str, allowed: Allowed) -> Trial:
-    """Check that a task set opens and its environments replay identically.
+    """Check that a task set, with ``allowed`` code, opens and replays identically.
 
-    Args as in :func:`found_swarm`; the creator's node may also open what ``allowed`` names. Raises
-    CatalogueError if the task set cannot be opened or a replay differs, and JudgeRefused if no
-    process is available.
+    Raises CatalogueError if it does not, and JudgeRefused if no process is available.
     """
     files = {**allowed.files, **own_files(catalogue)}
     return try_replays(load_catalogue(catalogue), replace(allowed, files=files))

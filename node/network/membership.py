@@ -43,11 +43,8 @@ MIB = 1 << 20
 class Membership(Opened):
     """Membership in the swarm of a run folder's manifest, from joining to leaving.
 
-    Args:
-        takes: whether peer groups are pulled and admitted; a bootstrap node takes none.
-        model: the trained model's name as peers see it; empty for none.
-        samples: pull groups whatever they claim, to count them and not to learn from them.
-        quiet: announce and serve nothing, so that peers do not see this node as a member.
+    With ``takes``, peer groups are pulled and admitted; with ``samples``, only counted. ``model``
+    is the public name, or empty. A ``quiet`` node announces and serves nothing.
     """
 
     identity: Identity

@@ -38,11 +38,9 @@ Found = dict[str, tuple[bytes, str]]  # signed manifest and address of a peer, b
 async def found_nearby(
     lan: Discovery, transport: Transport, wanted: str, patience: float
 ) -> tuple[bytes, str]:
-    """Find the one swarm on the local network whose id starts with ``wanted``.
+    """Find a nearby swarm whose id starts with ``wanted``; return manifest and source.
 
-    A swarm counts only if a peer answers with a valid manifest of that id. Returns the signed
-    manifest and its source. Raises NodeError if there is none within ``patience`` seconds or this
-    machine cannot look, and ConfigError if there are several.
+    Raises NodeError if no valid manifest comes in ``patience`` seconds, ConfigError for several.
     """
     found: Found = {}
     try:
@@ -196,8 +194,7 @@ async def _strangers(
 ) -> tuple[str, ...]:
     """Return notes on named peers in another swarm.
 
-    It is not an error even if all are: else the holder of one address could keep a node from
-    starting.
+    That is not an error, or the holder of one address could keep a node from starting.
     """
     elsewhere: list[tuple[str, str]] = []
     met = False
@@ -257,10 +254,9 @@ async def handed_over(
 ) -> tuple[bytes, str]:
     """Fetch the signed manifest of a named peer, unchecked, and the peer's address.
 
-    Peers are asked in turn until one is in the swarm ``wanted``, an id or its beginning. If all
-    answer and none is, the manifest is the first peer's. Without a named peer, a member on the
-    local network is asked. Raises NodeError after ``network.start_timeout`` without an answer, and
-    ConfigError if ``wanted`` fits the swarms of several peers.
+    Peers are asked until one is in ``wanted`` (an id or its beginning), else the first counts;
+    without any, a member nearby. Raises NodeError after ``network.start_timeout``, and ConfigError
+    if several swarms fit.
     """
     if lan and not config.network.peers:
         return await found_nearby(lan, transport, wanted, config.network.start_timeout)
@@ -302,13 +298,11 @@ OPTION = "--swarm"
 
 
 def enter(config: Config, folder: RunFolder, wanted: str) -> tuple[str, ...]:
-    """Move a run folder to the swarm ``wanted``, an id in hex or its beginning.
+    """Move a folder to the swarm ``wanted`` (hex id or its beginning); return notes.
 
-    Nothing happens if the folder is in that swarm or in none, or if ``wanted`` is empty. Otherwise
-    the policy and its optimizer stay. The old swarm's replay buffer, task samples and reputations
-    are set aside; a move back restores them. Returns sentences on what was done. Raises UsageError
-    if the id fits no known swarm or several, and NodeError if no peer answers or the folder cannot
-    be written to.
+    Nothing happens if it is there, in none, or ``wanted`` is empty. Policy and optimizer stay;
+    buffer, samples and reputations are set aside until a move back. Raises UsageError if the id
+    fits none or several swarms, and NodeError without an answer or write access.
     """
     files = SwarmFiles(folder)
     files.settle()

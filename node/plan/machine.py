@@ -36,10 +36,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Resources of a node: available physical cores; memory, free and disk in bytes.
-
-    A container's limit is already deducted; ``disk`` is the free space at the node's folder.
-    """
+    """Physical cores; memory, free and disk in bytes, within a container's limits."""
 
     cores: int
     memory: int
@@ -70,10 +67,9 @@ def _limit(path: Path) -> int:
 
 
 def this_machine(device: str, folder: Path) -> Machine:
-    """Measure this machine in half a second; ``device`` is as ``policy.device``.
+    """Measure this machine and the disk of ``folder``, which need not exist.
 
-    ``folder``, which need not exist, determines the disk. Raises ``PolicyError`` without the
-    device.
+    Raises ``PolicyError`` without the ``device``, which is as ``policy.device``.
     """
     memory, free = main_memory()
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())

@@ -122,12 +122,7 @@ class MemoryEstimate:
 def estimate(
     shape: ModelShape, config: Config, *, device: str, prompt: int, device_memory: int = 0
 ) -> MemoryEstimate:
-    """Estimate the memory of a node with this model and configuration.
-
-    Args:
-        device: ``cpu``, ``cuda`` or ``mps``, as ``policy.device`` resolves.
-        device_memory: bytes of the whole GPU, of which vLLM takes a share.
-    """
+    """Estimate a node's memory on ``device``; ``device_memory`` is the GPU's bytes."""
     work = Workload.of(config, shape, prompt)
     gpu_program = GPU_PROGRAM if device == "cuda" else 0
     found = (

@@ -62,11 +62,7 @@ class ModelShape:
 
 
 def shape_of(folder: Path, model: str) -> ModelShape:
-    """Count a model's parameters on torch's ``meta`` device, without memory.
-
-    It reads only ``config.json``; ``model`` is the name in errors. Raises ``PolicyError`` if that
-    is not the configuration of a causal language model.
-    """
+    """Count parameters from ``config.json`` alone, or raise ``PolicyError``."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -207,17 +203,12 @@ HELP: tuple[Mapping[str, Any], ...] = (
     {"policy.lora_rank": 16},
     {"policy.dtype": "bfloat16", "policy.lora_rank": 16},
     {"policy.dtype": "bfloat16", "policy.lora_rank": 16, "schedule.mode": "sync"},
-)
-"""Config keys that a plan changes, too, the least drastic first."""
+)  # Config keys that a plan changes, too, the least drastic first.
 
 
 @dataclass(frozen=True, slots=True)
 class Least:
-    """Minimum bytes of an update, and the available ones.
-
-    Only weights, one gradient and the optimizer's state count: no activations, KV cache or
-    libraries.
-    """
+    """Minimum bytes (weights, one gradient, optimizer), and the available ones."""
 
     weights: int  # number of the model's; 0 if unknown
     memory: float

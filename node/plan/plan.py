@@ -276,15 +276,11 @@ RUNG_KEYS = (
     "learner.optimizer",
     "learner.offload",
     "policy.lora_rank",
-)
-"""Config keys that distinguish the ways to train."""
+)  # Config keys that distinguish the ways to train.
 
 
 def plan(model: str, machine: Machine, tokens: int) -> Plan:
-    """Read a model's configuration and choose.
-
-    Raises ``PolicyError`` if it cannot be loaded or trained, ``ConfigError`` if nothing fits.
-    """
+    """Read a model's configuration and choose; raise PolicyError or ConfigError."""
     folder = config_folder(model)
     shape = shape_of(folder, model)
     tokens = min(tokens, shape.context)

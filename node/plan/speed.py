@@ -119,10 +119,9 @@ SEED = 0
 
 
 def probe(found: Plan, tell: Callable[[str], None]) -> Speed:
-    """Measure sampling and training on short completions; ``tell`` gets each step.
+    """Measure speed on short completions; ``tell`` gets each step.
 
-    It uses random weights, which do not affect speed, and the embedded engine; vLLM is faster.
-    Raises ``NodeError`` if memory runs out.
+    It uses random weights and the embedded engine. Raises ``NodeError`` if memory runs out.
     """
     from node.learner.learner import Learner
 

@@ -81,10 +81,9 @@ def _once_it_runs(process: subprocess.Popen[bytes], folder: RunFolder) -> dict[s
 
 
 def stop_node(folder: RunFolder, *, now: bool = False) -> int | None:
-    """Stop the node of a run folder and wait for it; repeated calls signal it once.
+    """Stop a folder's node once and wait; return its process id, None without one.
 
-    With ``now`` a second signal stops it before its round ends. Returns the id of the ended
-    process, or None if there was none. Raises NodeError if it cannot be signaled.
+    With ``now``, a second signal interrupts its round. Raises NodeError if it cannot signal.
     """
     pid = folder.holder()
     if pid is None:
@@ -142,10 +141,7 @@ STOP_SECONDS = 600  # for a round and its checkpoint; systemd kills what is left
 
 
 def write_unit(config: Path) -> Path:
-    """Write a systemd unit beside ``config`` that joins with this interpreter.
-
-    Raises NodeError if a unit exists already, cannot be written, or cannot name that path.
-    """
+    """Write a systemd unit beside ``config`` that joins, or raise NodeError."""
     config = config.absolute()
     name = re.sub(r"[^A-Za-z0-9:_.-]+", "-", config.parent.name)
     path = config.parent / f"swarm-node-{name}.service"

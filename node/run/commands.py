@@ -90,10 +90,7 @@ class Observer:
 
     @contextmanager
     def at_work(self, membership: Membership, tell: Callable[[str], None]) -> Iterator[None]:
-        """Show a membership's swarm during the block; ``tell`` receives the address.
-
-        Raises NodeError if earlier counts can be neither read nor set aside.
-        """
+        """Show the swarm during the block; ``tell`` gets the address. Raises NodeError."""
         swarm, now = membership.swarm_id.hex(), self._clock.time()
         state = read_census(self._folder.census, swarm, now, self._counters)
         self._membership, self._census = membership, Census(state, self._clock)
@@ -176,11 +173,7 @@ REPORT_SECONDS = 5.0
 
 
 def run_bootstrap(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) -> None:
-    """Run a bootstrap node until stopped; raise NodeError if it cannot continue.
-
-    With ``monitor.public`` or ``monitor.snapshot`` it checks a sample of groups and shows the
-    swarm.
-    """
+    """Run a bootstrap node, with its page if configured, or raise NodeError."""
     _run(config, folder, options, stages, "bootstrap", math.inf)
 
 
@@ -272,11 +265,10 @@ def work(
 
 
 def run_join(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) -> None:
-    """Join and train; Ctrl-C, SIGTERM and SIGHUP end it after the round.
+    """Join and train, as rank 0 under torchrun; a signal ends it after the round.
 
-    It then writes a checkpoint. Under torchrun, this is the process of rank 0. Raises ConfigError
-    if several processes cannot do what the config asks for, and NodeError if the node cannot start
-    or continue; the last checkpoint has what it learned.
+    It then writes a checkpoint. Raises ConfigError if several processes cannot do what the config
+    asks for, and NodeError if the node cannot start or continue.
     """
     if launch := Launch.read():
         launch.check(config)

@@ -1,7 +1,4 @@
-"""One node put together: membership, policy, engine, learner and rounds.
-
-The parts open in an order in which a failure costs least, and close in reverse.
-"""
+"""One node put together: membership, policy, engine, learner and rounds."""
 
 from __future__ import annotations
 
@@ -44,18 +41,11 @@ class Node(Opened):
     """A node in its run folder, resumed where it stopped.
 
     Entering this context manager opens every part and joins the swarm; leaving closes them. The
-    caller holds the run folder's lock meanwhile.
-
-    Args:
-        clock: for task samples and the replay buffer; the network always uses real time.
-        ranks: processes that help this node's learner.
-        say: receives what the swarm's manifest will open, before it does.
-        stage: receives each next step while the node opens.
-
-    Attributes:
-        rounds: the loop; :meth:`node.run.training_loop.TrainingLoop.step` does one round.
-        groups: some of the latest round, for display.
-        notes: what had to be corrected on opening, one sentence each.
+    caller holds the folder's lock. ``clock`` is for task samples and the replay buffer; the network
+    uses real time. ``ranks`` are processes that help the learner. ``say`` gets what the manifest
+    will open, and ``stage`` each step of opening. ``rounds`` is the
+    :class:`node.run.training_loop.TrainingLoop`, ``groups`` some of the latest round, and ``notes``
+    sentences on what opening corrected.
     """
 
     rounds: TrainingLoop

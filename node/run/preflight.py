@@ -1,7 +1,4 @@
-"""Checks before a node starts, and the creation of its config and identity.
-
-Nothing heavy is imported here: a start that cannot work must fail within two seconds.
-"""
+"""Checks before a start, without heavy imports so that they fail in two seconds."""
 
 from __future__ import annotations
 
@@ -68,11 +65,7 @@ def cautions(config: Config) -> tuple[str, ...]:
 
 
 def check_places(config: Config, folder: RunFolder) -> None:
-    """Check what every node needs: transport, writable folder, task files and ports.
-
-    Raises NodeError if the folder or the metrics port cannot be used, PortTaken for another port,
-    and ConfigError if the transport or a named file does not exist.
-    """
+    """Check transport, folder, files and ports; raise NodeError or ConfigError."""
     check_transport(config.network)
     folder.create()
     for name, path in config.tasks.files.items():
@@ -131,11 +124,9 @@ def _check_begun(config: PolicySection, folder: RunFolder) -> None:
 def prepare(
     directory: Path, overrides: Mapping[str, Any] | None = None
 ) -> tuple[RunFolder, Identity]:
-    """Write a config and an identity into ``directory``; keep an existing identity.
+    """Write a config into ``directory``; keep or create the identity.
 
-    The config's seed follows from the identity, so that no two nodes choose alike. Raises NodeError
-    if there is a config already or the folder cannot be written to, and ConfigError for wrong
-    overrides.
+    The seed follows from the key. Raises NodeError (config exists, not writable) or ConfigError.
     """
     Config.with_overrides(overrides or {})
     folder = RunFolder(directory).create()
@@ -153,8 +144,7 @@ def prepare(
 def open_identity(folder: RunFolder) -> tuple[Identity, bool]:
     """Open or create the folder's identity; return whether it was created.
 
-    Raises KeyFileError if the file cannot be used, and NodeError if the key is gone while a journal
-    written under it remains.
+    Raises KeyFileError if it is unusable, and NodeError if it is gone but its journal is not.
     """
     if folder.identity.exists():
         return Identity.load(folder.identity), False
@@ -169,8 +159,7 @@ def open_identity(folder: RunFolder) -> tuple[Identity, bool]:
 def import_identity(folder: RunFolder, identity: Identity) -> bool:
     """Make ``identity`` the folder's own; return whether it had to be written.
 
-    Raises KeyFileError if the existing key cannot be used, and NodeError if another key is there or
-    the folder cannot be written to.
+    Raises KeyFileError if the key is unusable, NodeError if it is another or not writable.
     """
     if folder.identity.exists():
         held = Identity.load(folder.identity)

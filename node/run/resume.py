@@ -38,10 +38,8 @@ ENGINE = "engine.pt"
 class RunState:
     """The state between two rounds, which it saves and restores.
 
-    A checkpoint's folder is a model that ``transformers`` and vLLM load, or the adapter if that is
-    all that is trained. The optimizer and the random states lie beside it. What was noted of
-    another ``swarm``'s tasks is not restored. Raises CheckpointError if there were checkpoints, and
-    none is left or can be read.
+    A checkpoint is a model or adapter for transformers and vLLM, with optimizer and random states.
+    Notes of another ``swarm``'s tasks are dropped. Raises CheckpointError if all are lost.
     """
 
     def __init__(
@@ -128,9 +126,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _check_none_lost(folder: RunFolder) -> None:
     """Raise CheckpointError if a folder without checkpoints had any.
 
-    Finished rounds alone do not prove that: a node killed before its first checkpoint starts over.
-    Each checkpoint comes with a backup of the journal, which a move to another swarm sets aside.
-    The record of the next round has the time that the checkpoint took.
+    A backup of the journal, or the saving time in a later record, proves it; rounds alone do not.
     """
     try:
         history = read_history(folder.root)

@@ -169,10 +169,9 @@ class Run:
 
 
 def find_runs(root: Path, depth: int) -> tuple[list[Run], list[str]]:
-    """List the run folders in ``root`` and ``depth`` levels below, sorted by path.
+    """List run folders (with a node's key) by path, and folders that cannot be read.
 
-    A run folder has a node's key. Links and hidden folders are skipped. The second list names the
-    folders that cannot be read or have wrong contents.
+    It descends ``depth`` levels below ``root``, and skips links and hidden folders.
     """
     unread: list[str] = []
     runs: list[Run] = []
@@ -221,8 +220,7 @@ def _run(folder: RunFolder) -> Run:
 
 STOPS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)
-"""Ctrl-C, a service manager's stop, and a terminal that is closed."""
+)  # Ctrl-C, a service manager's stop, and a terminal that is closed.
 
 
 def announce(membership: Membership, tell: Callable[[str], None], *, watches: bool = False) -> None:
@@ -240,8 +238,7 @@ def announce(membership: Membership, tell: Callable[[str], None], *, watches: bo
 class Stop(threading.Event):
     """An event that :data:`STOPS` set during the work, checked between two rounds.
 
-    Before the work, and by a second signal during it, the current step is interrupted immediately.
-    Nothing interrupts the closing that follows.
+    Before the work, or a second time, they interrupt the step; closing is never interrupted.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -315,10 +312,7 @@ def dashboard(
     status: StatusFile,
     tell: Callable[[str], None],
 ) -> Iterator[None]:
-    """Serve the node's dashboard during the block, if its config asks for it.
-
-    A failure to serve is logged and counted (``dashboard_failures``).
-    """
+    """Serve any configured dashboard; log and count failures (``dashboard_failures``)."""
     wanted = config.monitor.dashboard
     if not wanted:
         yield

@@ -1,7 +1,4 @@
-"""The training side of a node, also in simulations: the loop and its trainer.
-
-It needs a journal and a verifier but no network and no files.
-"""
+"""The training side of a node: loop and trainer, without network or files."""
 
 from __future__ import annotations
 
@@ -59,16 +56,11 @@ MAX_FAILURES_IN_A_ROW = 3
 class TrainingLoop:
     """The loop of rounds: generate, publish, mix with peer groups, update the policy.
 
-    Args:
-        source: of local groups.
-        external: peer groups for the update.
-        semi_online: local trajectories along those of peer groups; None for none.
-        evaluate: scores the policy on held-out tasks.
-        publish: hands informative local groups to the network, without waiting for it.
-        save: writes a checkpoint of round ``n``.
-        rate: takes the held-out reward after round ``n``; returns whether to save that policy.
-        local: I, local groups per round.
-        round: number of rounds already done.
+    ``source`` gives local groups, ``external`` peer groups, and ``semi_online`` local trajectories
+    along those of peers (None: none). ``evaluate`` scores held-out tasks, ``publish`` shares
+    informative local groups without waiting. ``save`` writes a checkpoint of round ``n``; ``rate``
+    takes its held-out reward and returns whether to save it. ``local`` is I, local groups per
+    round; ``round`` counts those done.
     """
 
     source: GroupSource
@@ -112,11 +104,7 @@ class TrainingLoop:
             self.save(self.round)
 
     def step(self, *, last: bool = False) -> Outcome:
-        """Do one round.
-
-        A due evaluation measures the policy before it learns, so that the first one is the base
-        policy's. In the ``last`` round it measures the final policy instead.
-        """
+        """Do one round; evaluate, if due, before the update, or after it if ``last``."""
         number, watch = self.round + 1, self._watch
         due = self.round % self.schedule.eval_every == 0
         evaluation = self._evaluate(self.round) if due and not last else None
@@ -178,12 +166,9 @@ class TrainingLoop:
 class Trainer:
     """A policy in training, the groups that it learns from, and the rounds over them.
 
-    Args:
-        author: the node's public key; task seeds follow from it.
-        levels: what the verifier can serve here.
-        engine: source of completions; None opens the one of the config.
-        ranks: processes that the learner is divided over; None: it works alone.
-        secret: hides this node's choices from peers; random if empty.
+    Task seeds follow from ``author``, a public key. ``secret`` hides choices from peers; random if
+    empty. The verifier can serve ``levels``. Without ``engine``, the config's opens. ``ranks`` are
+    processes that share the learner; None for none.
     """
 
     def __init__(
@@ -269,10 +254,7 @@ class Trainer:
         )
 
     def assess(self) -> Assessment:
-        """Evaluate the policy on some held-out tasks, a group of completions each.
-
-        Raises NodeError if no prompt fits, and JudgeRefused if no task can be built or scored.
-        """
+        """Evaluate held-out tasks, a group each, or raise NodeError or JudgeRefused."""
         config = self._config
         evaluation = self._trial.evaluate(config.engine.group_size)
         return Assessment.of(

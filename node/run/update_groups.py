@@ -133,11 +133,8 @@ class Taken:
 class ExternalGroups:
     """Peer groups from the replay buffer, and the credit that their authors get.
 
-    Args:
-        experience: its accounts say whose groups proved useful, and record each update's result.
-        intake: cuts peer groups to size.
-        successes: right completions for local groups that failed wholly; None for none.
-        spared: J, local groups that peer groups replace; what the buffer lacks is generated.
+    ``experience`` keeps reputations and results; ``intake`` cuts groups to size. ``successes`` are
+    right completions for failed local groups (None: none). ``spared`` is J, local groups replaced.
     """
 
     def __init__(
@@ -343,10 +340,7 @@ MODEL_CHARACTERS = 64
 
 
 class OwnGroups:
-    """Local groups, generated on the configured schedule, with their origin.
-
-    Task seeds follow from ``author``. Incomplete groups outlive the process in ``journal``.
-    """
+    """Local groups on the configured schedule; ``journal`` keeps incomplete ones."""
 
     def __init__(
         self,

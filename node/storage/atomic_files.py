@@ -1,7 +1,4 @@
-"""Atomic and private files, file locks, and errors of a full disk.
-
-A crash or a full disk leaves the old content or the new, never a part of it.
-"""
+"""Atomic and private files, file locks, and errors of a full disk."""
 
 from __future__ import annotations
 

@@ -34,8 +34,7 @@ log = logging.getLogger(__name__)
 class HeldoutRewards:
     """Mean held-out rewards by round, each with the swarm that it was measured in.
 
-    A file that cannot be read is logged and replaced: checkpoints do not need it. Methods that
-    write raise NodeError if they cannot.
+    An unreadable file is logged and replaced. Methods that cannot write raise NodeError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -115,10 +114,8 @@ class Loaded:
 class Checkpoints:
     """The newest ``keep`` checkpoints of a run and the ``best`` of each swarm.
 
-    ``rewards`` holds the results of those that were evaluated. Each checkpoint is written to a
-    temporary folder on the same disk, flushed file by file and renamed. A crash at any moment
-    therefore leaves the earlier ones intact. Loading checks the sha256 of every file, which is in
-    ``digests.json``.
+    Each is written to a temporary folder, flushed and renamed, so that a crash leaves earlier ones
+    intact. Loading checks the sha256 of every file, which is in ``digests.json``.
     """
 
     def __init__(self, folder: Path, keep: int = 2, best: int = 1) -> None:
@@ -161,11 +158,10 @@ class Checkpoints:
     def save(self, step: int, write: Callable[[Path], None], state: Mapping[str, Any]) -> Path:
         """Write the checkpoint of ``step`` and delete those that are no longer kept.
 
-        ``write`` fills an empty folder with files; ``state`` holds small JSON-ready facts of the
-        same moment. An existing checkpoint of the same step is replaced. While another process is
-        :meth:`reading`, deletion waits until the next save. Checkpoints of later steps are deleted
-        too: they were damaged, and the run continued from an earlier one. Raises DiskFullError;
-        earlier checkpoints are then untouched, and no partial one is left.
+        ``write`` fills an empty folder; ``state`` holds JSON-ready facts. The same step is
+        replaced, and later ones, which were damaged, are deleted. Deletion waits while another
+        process is :meth:`reading`. Raises DiskFullError; earlier checkpoints stay, and no partial
+        one.
         """
         self.folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         self._sweep()
@@ -225,9 +221,7 @@ class Checkpoints:
     def roll_back(self, step: int) -> list[int]:
         """Make the checkpoint of ``step`` the newest; return later ones, now set aside.
 
-        A checkpoint that was set aside comes back. As many are kept there as here. Raises
-        CheckpointError if it is missing or damaged, and NodeError if another process is
-        :meth:`reading` or the folder cannot be written to.
+        Raises CheckpointError if missing or damaged, NodeError while read or if not writable.
         """
         aside = self.rolled_back()
         source = self if step in self.steps() else aside

@@ -115,10 +115,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder for this process, or raise RunFolderBusy if another does.
-
-        The kernel releases the lock when the process dies. Drafts of a killed process are removed.
-        """
+        """Hold the folder, or raise RunFolderBusy; remove a killed process's drafts."""
         self.create()
         with private_umask(), self._lock_handle() as handle:
             for attempt in range(4):  # `holder` takes the lock for an instant
@@ -202,9 +199,8 @@ def _pid(handle: BinaryIO) -> str:
 class SwarmFiles:
     """Manifest, journal and peer cache of a folder's current and earlier swarms.
 
-    A journal holds for one swarm: pooled groups, task samples, sealed frames, reputations. Files of
-    other swarms are in ``swarms/ID``. Key, config, checkpoints and metrics belong to the node and
-    stay in place. The caller holds the folder's lock.
+    A journal holds pooled groups, task samples, sealed frames and reputations of one swarm. Files
+    of other swarms are in ``swarms/ID``; the node's own stay. The caller holds the folder's lock.
     """
 
     def __init__(self, folder: RunFolder) -> None:
