@@ -1,8 +1,6 @@
-"""Announcements: signed records of at most 1 KiB with one author's offers in a time slot.
+"""Announcements: signed records of at most 1 KiB with an author's offers.
 
-Authors announce in shards of the DHT. The more authors a swarm has, the greater the depth at which
-they announce: depth d has 2^d shards per time slot. The module also derives shards, DHT keys, a
-reader's paths through the shards, and task seeds.
+Authors announce in 2^d shards of the DHT per time slot; the depth d grows with their number.
 """
 
 from __future__ import annotations
@@ -52,10 +50,9 @@ def depth_for(authors: float) -> float:
 
 
 def depth_of(author: bytes, epoch: int, depth: float) -> int:
-    """Return the whole depth at which an author announces in a time slot.
+    """Return an author's whole depth in a time slot.
 
-    At a fractional ``depth`` of 3.25, four of 16 authors use depth 4 and the others 3. Which of
-    them do changes with every time slot.
+    At 3.25, a quarter of the authors, drawn in every time slot, use depth 4 and the others 3.
     """
     fraction = _u64(domain_hash(SHARD_DOMAIN, author, _be(epoch))[8:]) / 2.0**64
     return min(math.floor(depth + fraction), MAX_DEPTH)
@@ -109,9 +106,7 @@ def _u64(digest: bytes) -> int:
 
 LIFETIME_EPOCHS = 3  # maximum time slots from the end of a record's own to its expiry
 CLOCK_SKEW = 3.0  # seconds by which two honest clocks may differ
-# Cached opened records, 2 KiB each. A turn reads two shards in two time slots and one gossip
-# response: a few hundred records in a swarm of any size.
-REMEMBERED = 1024
+REMEMBERED = 1024  # opened records of 2 KiB each; a turn reads a few hundred in any swarm
 
 _LIMITS = CodecLimits(MAX_RECORD_BYTES, depth=3, items=128, str_len=32, bin_len=32)
 _FIELDS = ("epoch", "depth", "shard", "sequence", "policy_step", "expiry", "nonce", "offers")
@@ -125,9 +120,7 @@ class Offer:
     content_id: bytes
     size: int
     groups: int
-    # 8 bytes, big-endian; bit ``i mod 64`` is set for each task family, ``i`` being its position in
-    # the manifest's task set.
-    env_digest: bytes
+    env_digest: bytes  # 8 bytes, big-endian; bit ``i mod 64``: task family i of the manifest
     informative: int  # number of groups whose claimed rewards differ
 
 
@@ -145,8 +138,7 @@ class Announcement:
     offers: tuple[Offer, ...]
 
 
-Opener = Callable[[bytes, bytes, Manifest], tuple[bytes, Announcement]]
-"""(record, swarm id, manifest) -> author and announcement, as :func:`open_announcement`."""
+Opener = Callable[[bytes, bytes, Manifest], tuple[bytes, Announcement]]  # as open_announcement
 
 
 def offer_of(frame: bytes, batch: Batch, manifest: Manifest) -> Offer:
@@ -177,8 +169,7 @@ def open_announcement(
     """Return author and announcement, with everything checked except the clock.
 
     Checks in the order size, magic, swarm, key, signature, encoding, schema, shard, lifetime, the
-    manifest's limits, admission. Recent results are cached, because a node reads the same record
-    from every replica and turn.
+    manifest's limits, admission. Results are cached, because replicas return the same records.
     """
     return _opened(bytes(data), swarm_id, manifest)
 

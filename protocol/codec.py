@@ -1,8 +1,7 @@
 """Encode and strictly decode canonical msgpack, and check decoded fields.
 
-The format is a canonical subset of msgpack: nil, booleans, integers in their shortest form,
-float64, UTF-8 strings, byte strings, arrays, and maps with string keys. Each value has exactly one
-encoding. Source: https://github.com/msgpack/msgpack/blob/master/spec.md.
+Each value has one encoding: nil, booleans, shortest integers, float64, UTF-8, bytes, arrays, maps
+with string keys. Source: https://github.com/msgpack/msgpack/blob/master/spec.md.
 """
 
 from __future__ import annotations
@@ -32,10 +31,7 @@ _FLOAT64 = struct.Struct(">d")
 
 @dataclass(frozen=True, slots=True)
 class CodecLimits:
-    """Limits of one message: bytes, depth (0: a scalar only), items, lengths.
-
-    ``items`` counts all values, including keys and the containers themselves.
-    """
+    """Limits of a message; ``items`` counts keys and containers, depth 0 is a scalar."""
 
     bytes: int
     depth: int
@@ -61,8 +57,7 @@ def encode_array(elements: Sequence[bytes]) -> bytes:
 def decode(data: bytes, limits: CodecLimits) -> object:
     """Decode one canonical value; raise a ``ProtocolError`` for anything else.
 
-    It checks lengths against the rest of the message before it builds anything. So it never
-    allocates more than a small multiple of ``limits.items`` and ``limits.bytes``.
+    Lengths are checked first, so it allocates a small multiple of ``items`` and ``bytes`` at most.
     """
     if len(data) > limits.bytes:
         raise TooLarge(f"message of {len(data)} bytes, limit {limits.bytes}")
@@ -184,8 +179,7 @@ def _fits(number: int, width: int, signed: bool) -> bool:
 
 
 _Read = Callable[[_Reader, int], object]
-# Readers of the type bytes 0xc0 to 0xdf in order. None marks refused types: the unused byte,
-# extensions, float32.
+# By type byte from 0xc0 to 0xdf. None refuses the unused byte, extensions and float32.
 _READ: tuple[_Read | None, ...] = (
     lambda r, d: None,
     None,

@@ -1,8 +1,7 @@
 """The signed envelope around every message, and compression of frame bodies.
 
 ``magic (8) ‖ swarm id (32) ‖ author (32) ‖ signature (64) ‖ body``. The signature covers the swarm
-id and the SHA-256 of the body, in the domain of the message kind. It is verified before the body is
-parsed.
+id and the body's SHA-256 in the domain of the message kind, and is verified before parsing.
 """
 
 from __future__ import annotations
@@ -88,8 +87,7 @@ COMPRESSED_HEAD_BYTES = _HEAD.size
 _PLAIN, _ZSTD = 0, 1
 _ZSTD_MAGIC = bytes.fromhex("28b52ffd")
 _LEVEL = 3
-# RFC 8878 recommends that every decoder supports windows up to this size.
-_MAX_WINDOW = 8 << 20
+_MAX_WINDOW = 8 << 20  # RFC 8878 recommends that every decoder supports windows up to this size
 
 
 def compress_body(plain: bytes, *, compress: bool) -> bytes:

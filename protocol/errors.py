@@ -1,7 +1,4 @@
-"""Protocol errors: one class and one stable code for each reason to refuse data.
-
-Callers count and log by ``code``, and the test vectors name it. The message is for people.
-"""
+"""Protocol errors: one class and one stable ``code`` per reason to refuse data."""
 
 # The names say what is wrong and need no suffix.
 # ruff: noqa: N818

@@ -1,7 +1,6 @@
 """Frames: signed batches of groups, named by the hash of their bytes.
 
-A frame is an envelope with a compressed body (both :mod:`protocol.envelope`). The body encodes a
-:class:`protocol.rollout.Batch`. This module also distributes groups over frames.
+An envelope holds a compressed :class:`Batch`. :func:`pack` distributes groups over frames.
 """
 
 from __future__ import annotations
@@ -54,9 +53,8 @@ def seal(
 ) -> bytes:
     """Sign a batch into a frame; raise ``ProtocolError`` beyond schema or hard limits.
 
-    :func:`check_batch` checks the manifest's limits, and the caller compares the frame's length
-    with ``max_frame_bytes``. ``encoded`` are the batch's groups as :meth:`EncodedGroup.decoded`
-    returned them; they are neither encoded nor decoded again.
+    The caller checks the manifest's limits (:func:`check_batch`) and ``max_frame_bytes``.
+    ``encoded`` are its groups from :meth:`EncodedGroup.decoded`; they are not decoded again.
     """
     plain = encode_batch(batch, [each.plain for each in encoded])
     _check_body(batch, plain, encoded)
@@ -133,8 +131,7 @@ def _check_completion(completion: Completion, most: int) -> None:
         raise TooLarge(f"completion: {count} tokens, limit {most}")
 
 
-_BATCH_BYTES = 512
-"""Bound on a body's bytes and items outside its groups: fields, model name, array head."""
+_BATCH_BYTES = 512  # bound on a body's bytes and items outside its groups
 
 
 @dataclass(frozen=True, slots=True)

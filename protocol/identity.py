@@ -42,16 +42,13 @@ def domain_hash(domain: bytes, *parts: bytes) -> bytes:
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 
-# Cached keys, more than a node has accounts; each takes about 300 bytes per cache below.
-REMEMBERED = 1 << 14
-# Heads of protobuf PrivateKey {Type = Ed25519 (1), Data = 64 bytes}, and of PublicKey with 32 bytes
-# inside an identity multihash of 36 bytes.
+REMEMBERED = 1 << 14  # cached keys, more than accounts; each takes about 300 bytes per cache below
+# Heads of protobuf PrivateKey (Ed25519, 64 bytes) and PublicKey in an identity multihash.
 _PRIVATE_HEAD = bytes.fromhex("08011240")
 _PEER_ID_HEAD = bytes.fromhex("002408011220")
 _FILE_BYTES = len(_PRIVATE_HEAD) + 64
 
-# The curve's field, its constant d, and the y of the points of order 1, 2, 4 and 8.
-_P = 2**255 - 19
+_P = 2**255 - 19  # the curve's field, its constant d, and y of the points of order 1, 2, 4 and 8
 _D = -121665 * pow(121666, -1, _P) % _P
 _SMALL_ORDER_Y = frozenset(
     (
@@ -158,9 +155,8 @@ class Identity:
 def verify(author: bytes, domain: bytes, message: bytes, signature: bytes) -> None:
     """Check the author's signature over ``message`` within ``domain``.
 
-    Beyond RFC 8032 it refuses small-order keys and small-order R, for which one signature is
-    valid for many messages (``verify_strict`` in other libraries). Raises ``BadKey`` for an
-    unusable public key, else ``BadSignature``.
+    Like ``verify_strict`` elsewhere, it refuses small-order keys and R beyond RFC 8032: one
+    signature would be valid for many messages. Raises ``BadKey`` or ``BadSignature``.
     """
     check_key(author)
     if len(signature) != SIGNATURE_BYTES or _y(signature[:KEY_BYTES]) in _SMALL_ORDER_Y:

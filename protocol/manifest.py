@@ -1,8 +1,7 @@
 """Manifests: a swarm's tasks, time slots, limits and admission rule.
 
-The swarm creator signs the manifest. The swarm id is a hash of the creator's key and the manifest's
-body, so a node that knows the id can accept the manifest from any peer. Invalid data and values
-raise :class:`protocol.errors.ProtocolError`; a failed admission check raises ``NotAdmitted``.
+The swarm creator signs it. The swarm id hashes key and body, so any peer can serve the manifest.
+Invalid data raises ``ProtocolError``; a failed admission check raises ``NotAdmitted``.
 """
 
 from __future__ import annotations
@@ -119,9 +118,7 @@ Extract = Literal["text", "answer_tag", "boxed"]
 ENVIRONMENT: Source = "environment"
 
 QUESTION = "{question}"
-# Nested objects and arrays in a level's settings: parsers differ in their limits, but every node
-# must be able to read the manifest.
-MAX_NESTING = 16
+MAX_NESTING = 16  # in a level's settings: parsers differ, but every node must read the manifest
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _ENV_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _LIMITS = CodecLimits(MAX_MANIFEST_BYTES, depth=4, items=1 << 15, str_len=1 << 13, bin_len=32)
@@ -137,11 +134,9 @@ class EnvSpec:
     """One task family of the task set; construction checks every field."""
 
     name: str  # unique in the task set; letters, digits, ``_ . -``
-    # What builds and scores its tasks; for ``environment`` a completion is a trajectory.
-    source: Source
+    source: Source  # builds and scores tasks; for ``environment``, completions are trajectories
     version: str  # of that source; for a JSONL file the hex SHA-256 of its bytes
-    # Settings, one canonical JSON object per difficulty level (:func:`canonical_json`).
-    levels: tuple[str, ...]
+    levels: tuple[str, ...]  # settings, one :func:`canonical_json` object per difficulty level
     template: str  # the prompt, with ``{question}`` in it exactly once
     extract: Extract  # how to extract the answer from a completion
 
@@ -173,8 +168,7 @@ class Manifest:
     max_frame_bytes: int = 1 << 18
     max_groups_per_epoch: int = 256  # a group's ``index`` is below this
     max_completions: int = 64
-    # UTF-8 bytes of all segments of one completion, and its number of tokens.
-    max_text_bytes: int = 1 << 16
+    max_text_bytes: int = 1 << 16  # UTF-8 bytes of a completion's segments, and its token count
     max_age_epochs: int = 10  # time slots after which a group is no longer admitted
     admission: AdmissionRule = field(default_factory=Open)
 
@@ -274,13 +268,11 @@ def _from_wire(wire: object, founder: bytes) -> Manifest:
         founder=founder,
         catalogue=tuple(_env_from_wire(item) for item in catalogue),
         admission=admission,
-        # Construction checks the remaining fields, including their types.
-        **values,  # type: ignore[arg-type]
+        **values,  # type: ignore[arg-type]  # construction checks the rest
     )
 
 
 def _env_from_wire(wire: object) -> EnvSpec:
     values = dict(zip(_ENV_FIELDS, codec.fields(wire, _ENV_FIELDS, "catalogue entry"), strict=True))
     values["levels"] = tuple(codec.items(values["levels"], "levels", 64, least=1))
-    # Construction checks all fields, including their types.
-    return EnvSpec(**values)  # type: ignore[arg-type]
+    return EnvSpec(**values)  # type: ignore[arg-type]  # construction checks all fields

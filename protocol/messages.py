@@ -1,8 +1,6 @@
-"""Requests and responses of the streams between peers.
+"""Messages of the pull, gossip, dial-back, manifest and profile streams.
 
-The streams are pull, gossip and dial-back, and those that return the manifest and the profile.
-Each message is a u32 big-endian length followed by that many bytes. Decoders raise
-:class:`protocol.errors.ProtocolError` for invalid data.
+Each is a u32 big-endian length and that many bytes. Invalid data raises ``ProtocolError``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Profiles: signed records of at most 1 KiB that describe a peer to people.
 
-The software decides nothing by them. Names are neither unique nor verified; a peer is identified
-by its key.
+The software decides nothing by them. Names are not unique; a peer is identified by its key.
 """
 
 from __future__ import annotations
@@ -20,11 +19,8 @@ MAX_LINE = 160
 MAX_MODEL = 64
 MAX_VERSION = 32
 
-# Maximum mean UTF-8 bytes per character: the basic plane's maximum. Profiles then fit a record.
-CHARACTER_BYTES = 3
-# Maximum consecutive combining marks (UTS 39, section 5.4). No script needs more, and more of them
-# cover the lines around them.
-MAX_MARKS = 4
+CHARACTER_BYTES = 3  # maximum mean UTF-8 bytes per character, so that profiles fit a record
+MAX_MARKS = 4  # maximum consecutive combining marks (UTS 39, 5.4); more cover the lines around
 # Code points that Unicode calls letters, marks or symbols but that display nothing.
 _BLANK_LETTERS = frozenset(
     (
@@ -43,10 +39,7 @@ _LIMITS = CodecLimits(
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A peer's description of itself; construction checks every field.
-
-    Name or line must not be empty.
-    """
+    """A peer's description of itself; every field is checked, name or line not empty."""
 
     name: str  # display name, up to 48 characters (:func:`check_shown`)
     line: str  # free text, up to 160 characters
@@ -69,9 +62,8 @@ class Profile:
 def check_shown(value: object, where: str, most: int) -> str:
     """Return a text that displays only itself; raise ``TooLarge`` or ``BadSchema``.
 
-    It must be in Unicode's normal form C. It must not contain control characters, format characters
-    such as direction overrides, line separators or unassigned characters. The only blanks allowed
-    are single spaces between other characters. It must not start with a combining mark.
+    It is in Unicode's normal form C and does not start with a combining mark. Control, format and
+    unassigned characters are refused, and blanks other than single spaces between characters.
     """
     text = codec.text(value, where, CHARACTER_BYTES * most)
     if len(text) > most:

@@ -1,10 +1,8 @@
 """Groups of completions that peers share, and their wire format.
 
-A group is one task and the completions that its author's policy generated for it. Each completion
-is a list of segments. Text is canonical. Token ids, log-probs and policy versions are optional.
-They are useful only to a reader with the author's encoding digest. Decoders raise
-:class:`protocol.errors.ProtocolError` for invalid data. Encoders raise ``BadEncoding`` or
-``BadSchema`` if the format cannot hold a value.
+A group is one task and its completions, each a list of segments. Text is canonical; token ids,
+log-probs and policy versions serve only readers with the author's encoding digest. Decoders raise
+``ProtocolError`` for invalid data, encoders ``BadEncoding`` or ``BadSchema``.
 """
 
 from __future__ import annotations
@@ -50,15 +48,13 @@ class Finish(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The tokens of one segment as the author's policy sampled them.
+    """The tokens of one segment as the policy sampled them, a sampled EOS included.
 
-    The three tuples have the same length. Empty ones mean a completion that is not generated yet;
-    they are never sent. A sampled EOS token is included.
+    The three tuples have the same length. Empty ones are not generated yet and never sent.
     """
 
     ids: tuple[int, ...] = ()  # token ids in the author's vocabulary, each below 2**32
-    # Natural log-probability of each id under its sampling distribution (after temperature);
-    # float16 on the wire.
+    # Natural log-probability of each id as sampled (after temperature); float16 on the wire.
     logprobs: tuple[float, ...] = ()
     versions: tuple[int, ...] = ()  # the author's policy step at which each token was sampled
 
@@ -80,11 +76,9 @@ class Segment:
 class Completion:
     """One answer to a task."""
 
-    # Usually one policy segment. In an environment the policy and the environment alternate; the
-    # policy is first and last.
+    # Usually one policy segment, else turns with an environment; the policy is first and last.
     segments: tuple[Segment, ...]
-    # As claimed by the author. A reader replaces it with its own verification result.
-    reward: float
+    reward: float  # the author's claim; a reader replaces it with its own verification result
     finish: Finish
 
     @property
@@ -104,9 +98,8 @@ class Completion:
 class Group:
     """One task and its completions.
 
-    The task's seed is not included. Every reader derives it from the author's key, ``epoch`` and
-    ``index`` (:func:`protocol.announcement.task_seed`). So an author chooses the task family and
-    the difficulty level, but never the instance.
+    Readers derive the task's seed (:func:`protocol.announcement.task_seed`), so an author chooses
+    the task family and the difficulty level, but never the instance.
     """
 
     env: str
@@ -129,8 +122,7 @@ class Batch:
     policy_step: int
     created: float  # Unix time, seconds
     model: str
-    # 32-byte digest of tokenizer, chat template and prompt format (equal digests mean equal token
-    # ids for equal text).
+    # Digest (32 bytes) of tokenizer, chat template and prompt format; equal: same ids for a text.
     encoding: bytes
     temperature: float
     max_new_tokens: int

@@ -1,9 +1,7 @@
-"""Admission of peers' frames to the replay buffer. It trusts nothing except a signature.
+"""Admission of peers' frames to the replay buffer; trusts only a signature.
 
-Frame checks: size, signature, schema and the manifest's limits, then the author. Group checks: its
-time slot is current, its sample index is new, and its completions are plain answers. Finally this
-node's own verifier rebuilds the task and must compute the rewards that the author claims.
-:mod:`swarm.verification` shares the verifier's time between authors.
+Checks the frame's size, signature, schema, limits and author, then each group's time slot, sample
+index and segments. Finally this node's own verifier must compute the claimed rewards.
 """
 
 from __future__ import annotations
@@ -46,11 +44,8 @@ log = logging.getLogger(__name__)
 
 KEPT = 16  # refused groups
 REWARD_TOLERANCE = 1e-3
-# A frame is abandoned after this many groups hang or kill the verifier. So an author's cost is
-# bounded by seconds per frame, not by seconds per group.
-MAX_STALLS = 2
-# Time slots by which an honest author's clock may be ahead of this node's.
-AHEAD_EPOCHS = 1
+MAX_STALLS = 2  # groups that hang or kill the verifier before the rest of a frame is abandoned
+AHEAD_EPOCHS = 1  # time slots by which an honest author's clock may be ahead of this node's
 Opener = Callable[[bytes, bytes, Manifest], OpenFrame]
 _SEEN = "SELECT digest FROM seen WHERE author=? AND epoch=? AND number=?"
 
@@ -63,8 +58,7 @@ class RefusedGroup:
     group: Group
     reason: str  # a name of :mod:`swarm.verification`
     at: float  # Unix time at which its frame came, seconds
-    # This node's own verification result; empty if there is none.
-    prompt: str = ""
+    prompt: str = ""  # with ``rewards`` this node's own verification result, or empty
     rewards: tuple[float, ...] = ()
 
 
@@ -124,15 +118,10 @@ def oldest_epoch(manifest: Manifest, now: float) -> int:
 class Admission:
     """Turns frames into groups with this node's own rewards, and updates accounts.
 
-    Each fault of a frame or a group is a refusal. It is counted as ``refused{reason=…}`` and
-    recorded in the author's account, with a penalty if :mod:`swarm.verification` defines one.
-
-    Args:
-        threaded: whether :meth:`admit` works on another thread. A simulation uses its own thread,
-            because its clock waits for no other.
-        opener: :func:`protocol.frame.open_frame`, or a function that caches its results for many
-            nodes.
-        shown: keeps refused groups, for people to inspect.
+    A refusal is counted as ``refused{reason=…}`` and recorded in the author's account, with its
+    penalty in :mod:`swarm.verification`. ``threaded`` lets :meth:`admit` work on another thread; a
+    simulation uses its own, because its clock waits for no other. ``opener`` may cache results for
+    many nodes. ``shown`` keeps refused groups for people to inspect.
     """
 
     def __init__(
@@ -173,9 +162,7 @@ class Admission:
     ) -> list[PooledGroup]:
         """Return the groups of a frame that may be used for training.
 
-        With ``threaded`` the work runs on another thread and the event loop continues. Between two
-        requests, frames of other authors may have their turn (:mod:`swarm.verification`).
-
+        Between two requests, other frames may have their turn (:mod:`swarm.verification`).
         ``expected_author`` announced the frame in ``offer`` (None skips the comparison) and is
         accountable for it. Raises ``JournalError`` if this node's own storage fails.
         """
@@ -288,10 +275,9 @@ class Admission:
     def _unseen(
         self, author: bytes, groups: list[Group], now: float, findings: Findings
     ) -> list[ClaimedGroup]:
-        """Return the groups whose sample indexes are new; they count as seen from now on.
+        """Return groups with new sample indexes, noted as seen before verification.
 
-        They are noted before verification. So a crash loses a group but never admits it twice, and
-        a refused task sample cannot come back with better answers.
+        So a crash loses a group but never admits it twice, and a refused sample cannot come back.
         """
         unseen = []
         with self._journal.transaction() as connection:

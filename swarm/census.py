@@ -1,7 +1,4 @@
-"""Statistics of a swarm, from an observer that trusts only what it has verified.
-
-Authors are in a bounded register. The history is in buckets that get coarser with age.
-"""
+"""Statistics of a swarm, from an observer that trusts only what it has verified."""
 
 from __future__ import annotations
 
@@ -119,9 +116,8 @@ class Author:
 class Register:
     """At most :data:`MAX_AUTHORS` authors by key in hex; changes ``authors`` in place.
 
-    When it is full, authors without a verified group leave first, then absent ones, then those
-    absent longest. An author without a verified group replaces neither a present author nor one
-    with verified groups, because keys are free.
+    When full, unverified authors leave first, then the longest absent. An unverified author
+    replaces neither a present nor a verified one, because keys are free.
     """
 
     def __init__(self, authors: dict[str, Author]) -> None:
@@ -179,9 +175,7 @@ FINE_SECONDS = 2 * DAY
 HOURLY_SECONDS = 60 * DAY
 MOST = 5_500  # buckets: days of ten years, hours of 60 days, ten minutes of two days
 HOURS = 24
-# Maximum (family, level, author) cells per hour. Later authors count together as one, which widens
-# the interval rather than narrowing it.
-MOST_IN_AN_HOUR = 1_000
+MOST_IN_AN_HOUR = 1_000  # (family, level, author) cells; later ones count as one: a wider interval
 OTHERS = ""
 
 Column = list[float | None]
@@ -324,10 +318,7 @@ class Lately:
 
 
 def _estimate(env: str, level: int, authors: Collection[Mean]) -> RewardEstimate:
-    """Estimate with authors as clusters, because groups of one author are alike.
-
-    Cluster-robust variance of a mean (Liang and Zeger 1986), corrected for few clusters.
-    """
+    """Estimate with authors as clusters (robust variance; Liang and Zeger 1986)."""
     groups = sum(mean.groups for mean in authors)
     reward = sum(mean.total for mean in authors) / groups
     count = len(authors)

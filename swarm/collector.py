@@ -34,9 +34,7 @@ from swarm.transport.transport import (
 
 logger = logging.getLogger(__name__)
 
-# Pulls from unknown authors that may start per time slot, failed ones included, as a multiple of
-# ``pulls``.
-TRIES = 4
+TRIES = 4  # multiple of ``pulls``: tries per time slot with unknown authors, failed or not
 REMEMBERED_FRAMES = 16_384
 ATTEMPTS = 3
 
@@ -51,22 +49,16 @@ FEW = 16
 LEAST_PAUSE = 4.0
 LONGEST_PAUSE = 64.0
 
-# Minimum bytes per second from unknown authors, so they occupy a pull for seconds only.
-STRANGERS_RATE = 16_384.0
+STRANGERS_RATE = 16_384.0  # minimum bytes per second, so unknown authors occupy a pull briefly
 
-AUTHORS_FAULT = (WrongContent, ResponseTooLarge, TooSlow)
-"""Errors for which the author is accountable, and which are not retried."""
+AUTHORS_FAULT = (WrongContent, ResponseTooLarge, TooSlow)  # the author's fault; not retried
 
 
 class PullAllowance:
-    """A time slot's pulls and the limit on concurrent ones.
+    """A time slot's ``pulls`` and the maximum of ``concurrent`` ones.
 
     A quarter of both is reserved for authors known to be useful, as far as there are so many. A
     pull that brings nothing is given back.
-
-    Args:
-        pulls: maximum successful pulls per time slot.
-        concurrent: maximum pulls at a time.
     """
 
     def __init__(self, pulls: int, concurrent: int) -> None:
@@ -120,13 +112,8 @@ class PullAllowance:
 class WantedOffers:
     """Remembers attempted offers by author, and selects among the rest.
 
-    Results of the same frame from another author do not count. Otherwise an author could announce
-    another's frame and keep all nodes from pulling it.
-
-    Args:
-        secret: gives each node its own order among equal offers, or all nodes would pull the same.
-        uninformative: also want frames in which no group's claimed rewards differ.
-        blind: want frames independent of their claims.
+    Results of the same frame from another author do not count, or an author could announce it to
+    keep all nodes from pulling it. ``secret`` gives each node its own order among equal offers.
     """
 
     def __init__(self, secret: bytes, *, uninformative: bool, blind: bool) -> None:
@@ -177,8 +164,7 @@ class CollectorLimits:
     pulls_per_epoch: int = 16  # maximum frames pulled per time slot
     concurrent_pulls: int = 8  # maximum pulls at a time, one per author
     uninformative: bool = False  # also pull frames in which no group's claimed rewards differ
-    # Pull frames independent of their claims, for a fair sample of what is offered.
-    blind: bool = False
+    blind: bool = False  # pull frames independent of their claims, for a fair sample
 
 
 class FrameAdmission(Protocol):
@@ -189,11 +175,7 @@ class FrameAdmission(Protocol):
 
 
 class Collector:
-    """The receiving half of a member.
-
-    Args:
-        rng: draws gossip peers and the order of authors; with a seed, a run is repeatable.
-    """
+    """The receiving half of a member; a seeded ``rng`` makes its choices repeatable."""
 
     def __init__(
         self,

@@ -1,8 +1,4 @@
-"""Announcements: writes them to the DHT, reads them from its shards and remembers them.
-
-It also estimates the swarm's size, from which the depth of the shards follows
-(:mod:`protocol.announcement`).
-"""
+"""Writes, reads and remembers announcements, and estimates the swarm's size."""
 
 from __future__ import annotations
 
@@ -46,8 +42,7 @@ COUNTS_KEPT = 3
 LARGEST_STEP = 1.0  # maximum change of depth per time slot; limits the effect of one odd count
 
 ALL_DEPTHS = tuple(range(MAX_DEPTH + 1))
-# All depths are read about once per so many time slots, and while no author is found. Partitioned
-# parts of a swarm may have arrived at different depths.
+# Time slots between readings of all depths: parts of a split swarm may have different ones.
 SOUNDING_EPOCHS = 16
 
 MAX_KNOWN = 4096
@@ -99,8 +94,7 @@ class Density:
     def sound(self, paths: Collection[Path]) -> None:
         """Update the estimate with authors found along the paths at :data:`ALL_DEPTHS`.
 
-        If nothing is known or the depth is far off, it moves there immediately. It uses the
-        smallest count, because one record at a great depth counts for thousands.
+        It moves at once if far off. The smallest count holds: a deep record counts for thousands.
         """
         least = min(map(authors_along, paths))
         if self.known and abs(depth_for(least) - self.depth) <= LARGEST_STEP:
@@ -199,16 +193,9 @@ class Known:
 class Directory:
     """One member's view of the swarm's announcements.
 
-    Args:
-        signed: the manifest, signed by the swarm creator.
-        secret: local bytes. They make this node's shards, and which authors it keeps if there are
-            too many, unpredictable to others.
-        standing: which authors are known to be useful.
-        opener: see :class:`swarm.transport.records.RecordRule`.
-
-    Attributes:
-        check: which records the DHT may store.
-        shards: reads this node's shards.
+    ``signed`` is the manifest, signed by the swarm creator. The local ``secret`` makes this node's
+    shards, and the authors that it keeps if there are too many, unpredictable to others.
+    ``standing`` says which authors are useful, ``check`` which records the DHT may store.
     """
 
     def __init__(
@@ -246,10 +233,7 @@ class Directory:
         return epoch_of(self._clock.time(), self.manifest.epoch_seconds)
 
     async def announce(self, offers: Sequence[Offer], policy_step: int, sequence: int) -> bool:
-        """Sign and store this node's record; return whether a replica accepted it.
-
-        It replaces an earlier record of the time slot, and is kept for gossip in either case.
-        """
+        """Sign, keep and store this node's record; return whether a replica accepted it."""
         nonce = await self._proof()
         if not self.shards.density.known:
             self._take(await self.shards.count(self.epoch))
@@ -269,8 +253,7 @@ class Directory:
     def _expiry(self, now: float, epoch: int) -> float:
         """Return an expiry later than that of the record that this one replaces.
 
-        Records of other time slots do not count: a clock that was ahead for a while has left
-        expiries that readers would refuse now.
+        Records of other time slots do not count: their clock may have been ahead for a while.
         """
         least = self._expiries.get(epoch, 0.0) + LEAST_STEP
         expiry = max(now + LIFETIME_EPOCHS * self.manifest.epoch_seconds, least)
@@ -287,8 +270,7 @@ class Directory:
     def watch(self, heard: Callable[[bytes], None]) -> None:
         """Call ``heard`` with each new record that this node stores for a shard it reads.
 
-        In a small swarm a node stores nearly all such records, in a large one hardly any. Call this
-        again whenever the node's shards may have changed.
+        In a large swarm those are few. Call this again if the node's shards may have changed.
         """
         keys = self.shards.keys(self.epoch) | self.shards.keys(self.epoch + 1)
         if keys != self._watched:
@@ -343,8 +325,7 @@ class Directory:
     def recent(self, after: int, limit: int, known: Collection[bytes] = ()) -> list[bytes]:
         """Return records later than ``after``: this node's, then a sample of the others.
 
-        Up to a quarter is from authors known to be useful, the best first; the rest is random.
-        Records whose digests are in ``known`` are left out.
+        Up to a quarter is of useful authors, the best first. Digests in ``known`` are left out.
         """
         timely = [k for k in self.known() if k.announcement.epoch > after and k.digest not in known]
         own = [k for k in timely if k is self._own]

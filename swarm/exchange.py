@@ -52,10 +52,8 @@ from swarm.transport.transport import (
 
 logger = logging.getLogger(__name__)
 
-# Deadline of a response, without the time for its bytes.
-ANSWER_SECONDS = OPENING_SECONDS + HEADER_SECONDS + RATE_GRACE_SECONDS
-# Bytes charged for requesting a frame that is not here, which still costs a database lookup.
-MISS_COST = 16_384
+ANSWER_SECONDS = OPENING_SECONDS + HEADER_SECONDS + RATE_GRACE_SECONDS  # without the time for bytes
+MISS_COST = 16_384  # bytes charged for a frame that is not here, for its database lookup
 
 
 class NotServed(TransportError):  # noqa: N818
@@ -80,10 +78,7 @@ class FrameStore(Protocol):
 class Exchange:
     """Serves frames, announcements, manifest and profile, and requests those of peers.
 
-    Args:
-        upload_rate: maximum bytes served per second.
-        profile: the signed bytes; if empty, no profile is served.
-        serves: whether this node responds to requests.
+    At most ``upload_rate`` bytes per second. ``profile`` is signed bytes, or empty for none.
     """
 
     def __init__(
@@ -244,13 +239,9 @@ MOST = 1024  # profiles kept; each takes about 2 KiB
 class Profiles:
     """Profiles of connected members, each under its own key.
 
-    A peer that serves no profile is asked ever less often, without a penalty: most peers have none,
-    and earlier programs do not support it. An answer that is invalid, or is not the peer's own, is
-    counted (``profiles_refused``), and the peer's earlier profile is deleted.
-
-    Args:
-        ours: id of this node's swarm, 32 bytes.
-        pause: seconds before a peer without a profile is asked again; it doubles up to an hour.
+    A peer that serves no profile is asked again after ``pause`` seconds, which doubles up to an
+    hour, without a penalty. An answer that is invalid or not the peer's own is counted
+    (``profiles_refused``), and the peer's earlier profile is deleted.
     """
 
     def __init__(
@@ -314,8 +305,7 @@ class Profiles:
         self._served[peer] = profile, self._clock.monotonic()
         if len(self._served) <= MOST:
             return
-        # Dropping a connected peer would only request its profile again immediately. So if all are
-        # connected, the new one has to wait.
+        # Dropping a connected peer would only request its profile again: if all are, the new waits.
         connected = set(self._transport.peers())
         forgotten = next((other for other in self._served if other not in connected), peer)
         del self._served[forgotten]

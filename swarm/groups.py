@@ -1,8 +1,7 @@
-"""Groups in the journal and the replay buffer, their packed rows, and references to tasks.
+"""Groups in the journal and the replay buffer, packed rows, and task references.
 
-A row stores a group as its author encoded it, and what this node adds. So log-probs are kept as
-binary16, the same that every reader of a frame gets. Unpacking anything else than a packed row
-raises :class:`protocol.errors.ProtocolError`.
+A row stores the author's encoding, with log-probs as binary16, and what this node adds. Unpacking
+anything else raises :class:`protocol.errors.ProtocolError`.
 """
 
 from __future__ import annotations
@@ -74,8 +73,7 @@ class Candidate:
 class PooledGroup:
     """A peer's group that passed admission.
 
-    Its token ids are the author's claim and may differ from the text that was scored. Before
-    training, check that they decode to it.
+    Its token ids are claims: before training, check that they decode to the scored text.
     """
 
     author: bytes

@@ -91,11 +91,8 @@ log = logging.getLogger(__name__)
 MEMORY = ":memory:"
 BUSY_SECONDS = 5.0
 LARGEST_LOG = 4 << 20
-# Sample indexes of older time slots are forgotten: more than any manifest's ``max_age_epochs``.
-KEPT_EPOCHS = 1 << 21
-# The latest time slots with samples are always kept, even if the clock ran ahead and was set back.
-# Otherwise a sample index could be used again, with different answers to the same task.
-KEPT_DRAWS = 4096
+KEPT_EPOCHS = 1 << 21  # of sample indexes; more than any manifest's ``max_age_epochs``
+KEPT_DRAWS = 4096  # latest slots always kept, or a clock set back could reuse a sample index
 _FORGET_DRAWS = """
 DELETE FROM draws WHERE epoch<? AND epoch NOT IN (
     SELECT epoch FROM draws ORDER BY epoch DESC LIMIT ?
@@ -156,15 +153,9 @@ class Journal:
     """Thread-safe storage of outbox, replay buffer, accounts and admission.
 
     Every write happens in a :meth:`transaction`. A committed one survives a crash of the process; a
-    ``durable`` one also survives a crash of the machine.
-
-    Args:
-        path: the file, created if missing, or ``":memory:"``.
-        clock: source of the millisecond at which sequence numbers start.
-
-    Raises:
-        JournalCorrupt: the file fails SQLite's quick check.
-        JournalError: it cannot be opened, is full, is in use or has another version's layout.
+    ``durable`` one also survives a crash of the machine. ``path`` is created if missing, or
+    ``":memory:"``. Raises ``JournalCorrupt`` if SQLite's quick check fails, and ``JournalError`` if
+    the file cannot be opened, is full, is in use or has another version's layout.
     """
 
     def __init__(self, path: Path | str, clock: Clock) -> None:
@@ -201,8 +192,7 @@ class Journal:
     def transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
         """Run a block of statements as one atomic transaction, not nested.
 
-        With ``durable`` the block ends only after its changes are on disk (SQLite's
-        ``synchronous=FULL``). On :class:`JournalError` nothing was changed.
+        With ``durable`` it ends after its changes are on disk. ``JournalError`` means no change.
         """
         with self._lock, named_errors(self.path):
             level = "FULL" if durable else "NORMAL"
@@ -243,11 +233,10 @@ class Journal:
         return sequence
 
     def next_indexes(self, epoch: int, count: int, limit: int) -> range:
-        """Return unused sample indexes of ``epoch``, below ``limit``.
+        """Return unused sample indexes of ``epoch``, below ``limit``, marked on disk.
 
-        They are marked as used on disk before this returns. There are fewer than ``count`` if the
-        time slot has no more. A restored journal may lack indexes of the first time slot it is
-        asked for, so that whole slot counts as used.
+        There are fewer than ``count`` if the slot has no more. The first slot of a restored journal
+        counts as used, because it may lack indexes.
         """
         with self.transaction(durable=True) as connection:
             void = _number(connection, _VOID, None)
@@ -274,9 +263,8 @@ class Journal:
     def backup(self, target: Path | None = None) -> Path:
         """Copy what a restored journal needs to ``target``, by default beside the journal.
 
-        The previous copy stays until this one is complete. Groups and frames are not copied. A
-        restored journal could not know which groups were used since, and the next time slot has its
-        own frames.
+        The previous copy stays until this one is complete. Groups and frames are not copied: a
+        restored journal could not know which groups were used since.
         """
         target = target or backup_path(Path(self.path))
         unfinished = target.with_name(target.name + ".tmp")
@@ -341,8 +329,7 @@ def open_or_restore(
     Raises ``JournalError`` if it can be neither opened nor rebuilt.
     """
     backup = backup or backup_path(path)
-    # Opening a file may write to it, and the clock may be behind after a power failure. So take the
-    # time first, and use the files' times too.
+    # Opening may write, and the clock may be behind after a power failure: use file times too.
     spoiled = max(clock.time(), _last_written(path, backup))
     lost = _lost(path, backup)
     if lost:
@@ -362,8 +349,7 @@ def open_or_restore(
 def _lost(path: Path, backup: Path) -> str:
     """Return what happened to a lost journal; empty if none was lost.
 
-    A power failure may leave an empty file. Without a backup, only the remains of an interrupted
-    rebuild show that a journal existed. Remains older than the journal's last write do not count.
+    Without a backup, only recent remains of an interrupted rebuild show that there was one.
     """
     rebuilt = _rebuilt(path)
     if rebuilt.exists() and not (path.exists() and path.stat().st_mtime > rebuilt.stat().st_mtime):

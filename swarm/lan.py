@@ -91,8 +91,7 @@ def sightings_of(
 ) -> tuple[Sighting, ...]:
     """Parse a name's records, one sighting per address; raises ``BadSighting``.
 
-    Unknown keys are ignored. Addresses outside of ``networks``, those of this machine, are never
-    dialed. ``port`` is that of the SRV record, None without one.
+    Addresses outside of ``networks`` are never dialed. ``port`` is that of the SRV record or None.
     """
     if text.get(b"v") != VERSION:
         raise BadSighting("version")
@@ -171,11 +170,7 @@ class Multicast:
         return cls(networks, zeroconf, _browser(zeroconf), counters, rng)
 
     async def again(self) -> None:
-        """Repeat the query and the announcement, because packets get lost.
-
-        zeroconf sends both only at the start. A node with part of an announcement does not ask for
-        the rest.
-        """
+        """Repeat query and announcement, which zeroconf sends once: packets get lost."""
         await self._browser.async_cancel()
         self._browser = _browser(self._zeroconf)
         if self._announced is not None:
@@ -287,9 +282,7 @@ def networks(listen: Sequence[str]) -> tuple[Interface, ...]:
 
 
 LOOK_SECONDS = 2.0
-# Seconds until queries and announcements repeat, since packets get lost. Each repeat doubles the
-# pause (RFC 6762 §5.2, §8.3).
-FIRST_PAUSE = 15.0
+FIRST_PAUSE = 15.0  # seconds until a repeat; each doubles the pause (RFC 6762 §5.2, §8.3)
 AT_A_TIME = 8
 EACH = 2  # maximum dials per host and turn, so a host with many names cannot displace others
 

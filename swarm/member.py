@@ -44,12 +44,8 @@ MEETING_SECONDS = 1.0  # between two requests to connected peers for their swarm
 class Acquaintance:
     """Determines connected peers' swarms from the manifests they serve.
 
-    Only a peer that has announced nothing here is asked, once per connection. A peer that lies
-    is counted as a peer, and gains nothing by it.
-
-    Args:
-        ours: id of this node's swarm, 32 bytes.
-        pause: seconds before an unresponsive peer is asked again; it doubles.
+    Only a peer that has announced nothing here is asked, once per connection; an unresponsive one
+    again after ``pause`` seconds, which doubles. A peer that lies gains nothing.
     """
 
     def __init__(
@@ -144,8 +140,7 @@ class MemberStatus:
     bytes_in: int
     bytes_out: int
     reach: Reach = field(default_factory=Reach)  # whether others can dial this node
-    # Authors of the whole swarm, if this node sees only a part of them.
-    estimated: int | None = None
+    estimated: int | None = None  # authors of the whole swarm, if this node sees only a part
 
     @property
     def members(self) -> int:
@@ -351,9 +346,8 @@ def assemble(
 ) -> Member:
     """Create a member and install its handlers and record check in ``transport``.
 
-    Call it on the loop that the member will run on, before other peers are served. ``signed`` is
-    the swarm's verified manifest. With ``quiet`` it announces and serves nothing: an observer is
-    not a member. The other arguments are those of Collector, Exchange and Directory.
+    Call it on the member's loop, before peers are served. ``signed`` is the verified manifest.
+    With ``quiet`` it announces and serves nothing: an observer is not a member.
     """
     accounts, outbox = experience.accounts, experience.outbox
     directory = Directory(

@@ -96,12 +96,11 @@ class Selection(ABC):
 class AutoSelection(Selection):
     """Fills an update with informative groups, scaled by the peers' advantage.
 
-    Groups with equal rewards teach nothing, and most local groups of a weak policy are such. The
-    update is therefore filled up to a fixed number of informative groups, local ones first. Dynamic
-    sampling does the same by generating more (DAPO, arXiv 2503.14476, section 3.2). If peers earn
-    less on tasks of the same level, fewer of their groups are taken and they replace fewer local
-    groups. If the replay buffer holds far more groups than needed, the newest are sampled, because
-    old groups do not represent their authors.
+    Groups with equal rewards teach nothing, so an update is filled up to a fixed number of
+    informative groups, local ones first. Dynamic sampling does so by generating more (DAPO, arXiv
+    2503.14476, section 3.2). If peers earn less on tasks of the same level, fewer of their groups
+    are taken and they replace fewer local ones. If the replay buffer holds far more groups than
+    needed, the newest are sampled, because old groups do not represent their authors.
     """
 
     newest = 4
@@ -148,10 +147,8 @@ class Caps:
 class Mixture:
     """A pure state machine: equal seeds, observations and arguments give equal groups.
 
-    Args:
-        seed: differs between nodes, so that their choices differ.
-        rule: sets the number of groups and the order of an author's; ``options`` are its own.
-        discard: whether to drop uninformative groups.
+    ``seed`` makes the choices of nodes differ. ``rule``, with its ``options``, sets the number of
+    groups and the order of an author's. ``discard`` drops uninformative groups.
     """
 
     def __init__(
@@ -182,8 +179,7 @@ class Mixture:
     def spared(self, candidates: Iterable[Candidate], proven: Set[bytes]) -> int:
         """Return the number of local groups that need not be generated.
 
-        Only unused informative ``candidates`` of ``proven`` authors count, up to the cap per author
-        of an update of the published size.
+        Only unused informative groups of ``proven`` authors count, up to the cap per author.
         """
         settings = self._settings
         held = Counter(
@@ -218,13 +214,9 @@ class Mixture:
     ) -> list[Candidate]:
         """Choose as many informative candidates as wanted and allowed by the caps.
 
-        Candidates that earlier updates used less often come first. Each turn samples again.
-
-        Args:
-            candidates: with distinct keys, in any order.
-            turn: number of the choice, usually the round.
-            informative: informative local groups in the update, of ``own`` in all.
-            tried: earnings of authors with a group in an earlier update.
+        Candidates have distinct keys; those used less often come first. Each ``turn``, usually the
+        round, samples again. Of ``own`` local groups in the update, ``informative`` are so.
+        ``tried`` are earnings of authors with a group in an earlier update.
         """
         useful = [c for c in candidates if c.informative or not self._discard]
         useful.sort(key=lambda c: (c.uses, c.key))

@@ -12,9 +12,7 @@ KEPT = 0.97  # decay factor per round: half remains after 23 rounds
 FORGOTTEN = 0.05  # weight below which a group is dropped, after 99 rounds
 DOUBT = 4.0  # pairs of groups in an initial pseudo-observation with a lead of 0
 OTHERS = 1.0 / 3.0  # maximum weight of one voice relative to all others: a quarter of the total
-BEHIND, FAR_BEHIND = -0.05, -0.12
-"""Equal policies differ by up to 0.05 plus noise; in experiments, groups of weaker peers are 0.12
-to 0.2 behind."""
+BEHIND, FAR_BEHIND = -0.05, -0.12  # equal policies are within 0.05, weaker peers 0.12 to 0.2 behind
 
 Level = tuple[str, int]  # env and index of the level
 OWN, NEWCOMERS = b"", b"newcomers"  # keys that no author can have: theirs are 32 bytes

@@ -34,12 +34,9 @@ from swarm.reputation import Accounts
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 64 << 20
-# Maximum number of recorded uses, for distant checkpoints: several times as many as can occur
-# before a group is too old to be admitted again.
-KEPT_USES = 1 << 16
+KEPT_USES = 1 << 16  # recorded uses, for distant checkpoints; beyond, groups are too old anyway
 LEAST_USES = 1 << 12  # latest uses always kept, so the composition of updates can be inspected
-# Uses deleted per transaction, so the network's thread never waits long for it.
-MAX_DELETED = 1 << 12
+MAX_DELETED = 1 << 12  # uses per transaction, so the network's thread never waits long
 _OWN = b""
 _THIS = "author=? AND epoch=? AND number=?"
 _INSERT = "INSERT OR IGNORE INTO pool VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
@@ -74,8 +71,7 @@ class PoolLimits:
     groups: int
     size: int
     unproven_share: float = 0.25  # of both, what unproven authors keep if others need the space
-    # Of this node; it makes the order between equal authors unpredictable to others.
-    salt: bytes = b""
+    salt: bytes = b""  # of this node; makes the order of equal authors unpredictable
 
 
 def over_limits(
@@ -134,18 +130,11 @@ class _Side:
 class Pool:
     """A bounded store that returns each group ``max_uses`` times or less.
 
-    The limit holds across crashes. The network's thread adds groups while the learner's thread
-    lists and consumes them. Completions leave the store only through :meth:`consume`, which first
-    records their use on disk.
-
-    Args:
-        max_age_s: seconds after admission at which a group is no longer offered.
-        counters: counts ``pool_evicted{reason=aged|full}``,
-            ``pool_refused{reason=used|duplicate|forgotten}`` and ``pool_gone`` (chosen, but evicted
-            before it was consumed).
-        max_uses: updates that may use a group.
-        kept_uses: maximum number of recorded uses; groups and lineage of earlier ones are unknown.
-        least_uses: the latest of them, which :meth:`forget` keeps.
+    The limit holds across crashes: :meth:`consume` first records a use on disk. The network's
+    thread adds groups while the learner's thread lists and consumes them. A group is offered until
+    ``max_age_s`` seconds after admission. At most ``kept_uses`` uses are recorded, of which
+    :meth:`forget` keeps the latest ``least_uses``. Counts ``pool_evicted{reason=aged|full}``,
+    ``pool_refused{reason=used|duplicate|forgotten}`` and ``pool_gone`` (chosen, but evicted).
     """
 
     def __init__(
@@ -177,8 +166,7 @@ class Pool:
     def add(self, groups: Iterable[PooledGroup]) -> int:
         """Add groups that are neither stored nor used; return how many.
 
-        Groups of time slots with forgotten uses are refused, because they may have been used. If a
-        limit is exceeded, groups are evicted as :mod:`swarm.pool` explains.
+        Groups of time slots with forgotten uses are refused. Evicts as :mod:`swarm.pool` explains.
         """
         groups = list(groups)
         rows = [_row(group) for group in groups]
@@ -224,9 +212,8 @@ class Pool:
     def consume(self, chosen: Sequence[Candidate], step: int) -> list[PooledGroup]:
         """Return the chosen groups for update ``step``.
 
-        Their use is on disk before this returns, so a crash before the update wastes this use. A
-        group is left out and counted if it was evicted since it was listed, or was used
-        ``max_uses`` times.
+        Their use is on disk before this returns, so a crash wastes it. A group is left out and
+        counted if it was evicted since it was listed, or was used ``max_uses`` times.
         """
         taken = []
         with self._journal.transaction(durable=True) as connection:

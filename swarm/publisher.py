@@ -22,8 +22,7 @@ from swarm.journal import Journal
 log = logging.getLogger(__name__)
 
 MAX_OUTBOX_BYTES = 64 << 20
-# Per time slot. Storing one costs the network a search for its peers, whatever it contains.
-MAX_ANNOUNCEMENTS = 4
+MAX_ANNOUNCEMENTS = 4  # per time slot; storing one costs the network a search for its peers
 
 _OFFER = "content_id, size, groups, env_digest, informative"
 _YOUNGEST_WAITING = """
@@ -68,16 +67,11 @@ class QueuedGroup:
 class Outbox:
     """Groups on their way into frames, and the frames that are served.
 
-    A group enters once and leaves in one frame; the frame is served as long as it is kept. After a
-    crash between signing and :meth:`keep`, the groups are signed again under another sequence
-    number. No peer saw the first frame, so no task sample gets two different sets of answers.
-
-    Args:
-        counters: ``outbox_dropped{reason=group_refused|group_stale|group_backlog|frame_old|
-            frame_surplus}``, ``groups_without_tokens``.
-
-    Attributes:
-        filled: set whenever groups are added.
+    A group enters once and leaves in one frame. After a crash between signing and :meth:`keep`, the
+    groups are signed again under another sequence number. No peer saw the first frame, so no task
+    sample gets two different sets of answers. Counts
+    ``outbox_dropped{reason=group_refused|group_stale|group_backlog|frame_old|frame_surplus}`` and
+    ``groups_without_tokens``. ``filled`` is set whenever groups are added.
     """
 
     def __init__(self, journal: Journal, counters: Counters) -> None:
@@ -114,8 +108,7 @@ class Outbox:
     def take(self, most_bytes: int) -> list[QueuedGroup]:
         """Return the youngest waiting groups, up to ``most_bytes`` in the journal.
 
-        The oldest of them comes first and does not count. They wait until :meth:`keep` or
-        :meth:`drop`.
+        The oldest comes first and does not count. They wait until :meth:`keep` or :meth:`drop`.
         """
         rows = self._journal.read(_YOUNGEST_WAITING, (most_bytes,))
         return [QueuedGroup(number, *unpack_waiting(plain)) for number, plain in rows]
@@ -164,12 +157,9 @@ class Outbox:
 
 
 class Publisher:
-    """The sending half of a member.
+    """The sending half of a member; ``filled`` is set if there is something to send.
 
     It signs at most four frames per time slot, because a record offers no more.
-
-    Attributes:
-        filled: set by the outbox when there is something to publish.
     """
 
     def __init__(

@@ -27,14 +27,12 @@ PROOF_HALF_LIFE_S = 3 * 86400.0
 STRIKE_HALF_LIFE_S = 3600.0
 BAR_AT = 5.0
 RELEASE_AT = 1.0
-# This cap limits a ban to five and a half half-lives after the last penalty.
-MOST_STRIKES = 45.0
+MOST_STRIKES = 45.0  # limits a ban to five and a half half-lives after the last penalty
 LONGEST_BAN_S = math.log2(MOST_STRIKES / RELEASE_AT) * STRIKE_HALF_LIFE_S
 MAX_ACCOUNTS = 10_000
 BUSY_SECONDS = 2.0
 
-RefusalHeard = Callable[[bytes, str, int], None]
-"""Callback with an author, a reason and a number of refusals."""
+RefusalHeard = Callable[[bytes, str, int], None]  # (author, reason, number of refusals)
 
 _COLUMNS = (
     "author, bytes_in, bytes_out, admitted, strikes, struck_at, barred, touched, "
@@ -73,8 +71,7 @@ class Account:
     admitted: int = 0
     strikes: float = 0.0  # weight of penalties at ``struck_at``; it halves every hour
     struck_at: float = 0.0  # Unix time of the last penalty, seconds
-    # The last penalty raised the weight to ``BAR_AT`` or found the author banned.
-    barred: bool = False
+    barred: bool = False  # the last penalty reached ``BAR_AT`` or found the author banned
     touched: float = 0.0  # Unix time of the last change, seconds
     proof: Proof = Proof()  # earned by groups that were useful to this node; a ban removes it
     seconds: float = 0.0  # verification time of its groups
@@ -92,8 +89,7 @@ def strikes_now(account: Account, now: float) -> float:
 def is_banned(account: Account, now: float) -> bool:
     """Return whether this author's data is ignored.
 
-    An author is banned when penalties reach ``BAR_AT``, and released when they have decayed to
-    ``RELEASE_AT``: between 2.3 and 5.5 hours after the last one.
+    Bans last from ``BAR_AT`` penalties until they decay to ``RELEASE_AT``, in 2.3 to 5.5 hours.
     """
     return account.barred and strikes_now(account, now) > RELEASE_AT
 
@@ -116,11 +112,8 @@ def standing(account: Account, now: float) -> float:
 class Accounts:
     """Accounts by author, kept in the journal, at most ``MAX_ACCOUNTS``.
 
-    At the limit the least recently changed account is removed. The order
-    is: others, possibly banned, promising, proven authors.
-
-    Args:
-        heard: called with every refusal, on the thread where it happens.
+    At the limit the least recently changed leaves: others first, then banned, promising, proven.
+    ``heard`` is called with every refusal, on the thread where it happens.
     """
 
     def __init__(self, journal: Journal, clock: Clock, heard: RefusalHeard | None = None) -> None:
@@ -270,10 +263,7 @@ def _account(row: tuple[Any, ...], refused: Mapping[str, int] | None = None) -> 
 
 
 def read_accounts(path: Path) -> list[Account]:
-    """Return a journal file's accounts, if any, the most recently changed first.
-
-    Raises ``JournalError`` if the file has another layout, or is unusable.
-    """
+    """Return a journal file's accounts, newest change first; raises ``JournalError``."""
     if not path.exists():
         return []
     # Without a writer there is no WAL file, and reading must not create one.

@@ -29,8 +29,7 @@ from swarm.groups import TaskRef
 
 USED = 0.5  # T as a share of a time slot
 FRAME_PARTS = 8  # a frame's limit is T divided by this
-LEAST_SECONDS = 0.5
-"""Minimum seconds left to start a request. Honest ones take far less, so none is interrupted."""
+LEAST_SECONDS = 0.5  # minimum left to start a request, so that honest ones are not interrupted
 AUTHOR_SHARE = 0.25
 NEWCOMER_SHARE = 0.25
 
@@ -137,13 +136,11 @@ NOT_REPLAYABLE = "not_replayable"
 class TrajectoryTexts:
     """A trajectory in an environment."""
 
-    # Alternating texts of policy and environment; the policy is first and last.
-    texts: tuple[str, ...]
+    texts: tuple[str, ...]  # alternating, the policy's first and last
     cut: bool  # whether it ended before its environment did
 
 
-Answer = str | TrajectoryTexts
-"""A completion as the verifier receives it: the policy's text, or a trajectory."""
+Answer = str | TrajectoryTexts  # the policy's text, or a trajectory
 
 
 def answer_of(completion: Completion, *, played: bool) -> Answer:
@@ -167,14 +164,11 @@ class Verdict:
 class JudgeRefused(Exception):  # noqa: N818 - an answer, not a fault
     """A group without a verification result; the group is lost.
 
-    Attributes:
-        reason: snake_case name, used in counters: ``unknown_env`` (this node has no such task
-            family, version or level), ``evaluates_text`` (its verifier executes the texts),
-            ``timeout`` and ``crashed`` (the worker hung or died on one of the texts),
-            ``unavailable`` (no worker available now), ``not_replayed`` (the environment rebuilt
-            from the seed responds differently), ``not_replayable`` (the environment is not
-            deterministic).
-        seconds: as in :class:`Verdict`.
+    ``reason``, also used in counters, is ``unknown_env`` (no such task family, version or level
+    here), ``evaluates_text`` (the verifier executes the texts), ``timeout`` or ``crashed`` (the
+    worker hung or died), ``unavailable`` (no worker available now), ``not_replayed`` (the rebuilt
+    environment responds differently) or ``not_replayable`` (it is not deterministic). ``seconds``
+    is as in :class:`Verdict`.
     """
 
     def __init__(self, reason: str, detail: str = "", seconds: float | None = None) -> None:
@@ -241,11 +235,9 @@ OFFER_MISMATCH = "offer_mismatch"
 BAD_VERDICT = "bad_verdict"
 JUDGE_FAILED = "judge_failed"
 
-# Bans the author immediately; see swarm.reputation.BAR_AT.
-_FORGED = 5.0
+_FORGED = 5.0  # bans the author immediately; see swarm.reputation.BAR_AT
 _WRONG = 1.0
-# On a loaded machine honest texts are sometimes slow, but not ten of one author in an hour.
-_SLOW = 0.5
+_SLOW = 0.5  # honest texts are sometimes slow, but not ten of one author in an hour
 _NO_FAULT = 0.0
 
 STRIKES: Mapping[str, float] = {
@@ -255,8 +247,7 @@ STRIKES: Mapping[str, float] = {
     # or two different groups for one task sample. A node that lost its journal without a backup can
     # do the last once by honest mistake.
     **dict.fromkeys((REWARD_MISMATCH, NOT_REPLAYED, EQUIVOCATION), _WRONG),
-    # An offer that does not match its frame.
-    OFFER_MISMATCH: _WRONG,
+    OFFER_MISMATCH: _WRONG,  # an offer that does not match its frame
     # Malformed: not allowed by the protocol or by the manifest, which every member has.
     **dict.fromkeys(("protocol_error", "bad_magic", "truncated", "trailing_bytes"), _WRONG),
     **dict.fromkeys(("too_large", "too_deep", "too_many_items", "duplicate_key"), _WRONG),
@@ -264,13 +255,11 @@ STRIKES: Mapping[str, float] = {
     **dict.fromkeys(("wrong_swarm", "wrong_shard", UNEXPECTED_SEGMENTS), _WRONG),
     # Not the announced frame, served over a stream that only the author's key can open.
     **dict.fromkeys(("wrong_content", "response_too_large"), _WRONG),
-    # Texts that hang or kill the verifier.
-    **dict.fromkeys((TIMEOUT, CRASHED), _SLOW),
+    **dict.fromkeys((TIMEOUT, CRASHED), _SLOW),  # texts that hang or kill the verifier
     # Time: a slow author or connection, a wrong clock (the author's or this node's), a replay.
     **dict.fromkeys(("too_slow", STALE_EPOCH, EPOCH_AHEAD, BEFORE_RESTORE), _NO_FAULT),
     **dict.fromkeys((REPLAY, "expired", "bad_lifetime"), _NO_FAULT),
-    # Policy of the swarm or of this node.
-    **dict.fromkeys(("not_admitted", BANNED), _NO_FAULT),
+    **dict.fromkeys(("not_admitted", BANNED), _NO_FAULT),  # policy of the swarm or of this node
     # This node's limits: what it does not know, refuses to run, or failed to do.
     **dict.fromkeys((UNKNOWN_ENV, EVALUATES_TEXT, NOT_REPLAYABLE, UNAVAILABLE), _NO_FAULT),
     **dict.fromkeys((ABANDONED, OVER_BUDGET, BAD_VERDICT, JUDGE_FAILED), _NO_FAULT),

@@ -14,8 +14,7 @@ from protocol.errors import BadKey
 from protocol.identity import author_of
 from swarm.common.clock import Clock
 
-Standing = Callable[[bytes], float]
-"""Author's public key -> reputation in [0, 1]; see :meth:`swarm.reputation.Accounts.standing`."""
+Standing = Callable[[bytes], float]  # author's public key -> reputation in [0, 1]
 
 KNOWN = 0.25  # reputation from which a peer counts as known to be useful
 KEPT = 0.25  # part of every bounded resource that unknown peers cannot take from known ones
@@ -112,10 +111,8 @@ class Bounded(Generic[K, V]):
 
     A flood of new keys cannot take it over, because peers can neither choose nor predict ranks. All
     unknown keys have the same chance, independent of order and frequency. Known ones come before
-    them (bottom-k sampling, Cohen and Kaplan, PODC 2007).
-
-    Args:
-        rank: of a key, computed at every put; between equal ranks the earlier key stays.
+    them (bottom-k sampling, Cohen and Kaplan, PODC 2007). ``rank`` is computed at every put;
+    between equal ranks the earlier key stays.
     """
 
     def __init__(self, limit: int, rank: Callable[[K], float]) -> None:
@@ -185,8 +182,7 @@ class Bounded(Generic[K, V]):
 BURST_SECONDS = 4.0
 PEER_SHARE = 0.25
 GREED = 0.5  # a peer may use this fraction of the unused rest
-LEAST_COST = 1024
-"""Minimum bytes charged per message, so that small messages are limited in number too."""
+LEAST_COST = 1024  # minimum bytes charged per message, so that small ones are limited too
 
 MAX_PEERS = 4096
 
@@ -208,11 +204,8 @@ class ByteBudget:
     Recent charges, per peer and in total, must not exceed the burst. A peer may continue only while
     it has used at most half of what is free. So n greedy peers end with equal shares, free bytes
     relate to theirs as 2 : n, and a new peer always finds space (dynamic thresholds, Choudhury and
-    Hahne, 1998). All unknown peers together leave a quarter to known peers.
-
-    Args:
-        rate: bytes per second over all peers; one peer gets up to a quarter of it.
-        largest: bytes of the largest message; any message can pass once its peer has waited enough.
+    Hahne, 1998). All unknown peers together leave a quarter to known peers. ``rate`` is in bytes
+    per second; one peer gets up to a quarter. ``largest`` bytes always pass after waiting enough.
     """
 
     def __init__(self, rate: float, largest: int, clock: Clock, standings: Standings) -> None:
@@ -266,10 +259,8 @@ class ByteBudget:
 class Backoff(Generic[K]):
     """Pauses that double with every consecutive failure and end at the first success.
 
-    Args:
-        first: seconds of the first pause.
-        longest: maximum pause, seconds; a failure this long ago is also forgotten.
-        free: consecutive failures without a pause, because any peer may fail briefly.
+    They last ``first`` to ``longest`` seconds; a failure ``longest`` ago is forgotten. ``free``
+    consecutive failures cause no pause, because any peer may fail briefly.
     """
 
     def __init__(self, clock: Clock, *, first: float, longest: float, free: int = 0) -> None:

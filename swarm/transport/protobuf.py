@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from swarm.transport.streams import varint
 
 Field = bool | int | float | bytes
-Fields = dict[int, list[Field]]
-"""Values by field number, in message order; a nested message is bytes."""
+Fields = dict[int, list[Field]]  # by field number, in message order; nested messages are bytes
 
 _VARINT, _DOUBLE, _BYTES = 0, 1, 2
 

@@ -24,8 +24,7 @@ MAX_SKEW_SECONDS = 3.0
 FIRST_RESTART_PAUSE = 0.5
 LONGEST_RESTART_PAUSE = 30.0
 
-# Makes a new node ready to serve, before it connects.
-Prepare = Callable[[TransportNode], Awaitable[None]]
+Prepare = Callable[[TransportNode], Awaitable[None]]  # makes a node ready before it connects
 
 
 class Supervisor:

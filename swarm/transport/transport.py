@@ -102,15 +102,13 @@ def describe_reach(way: Way, ports: Sequence[int], hosts: Sequence[str], relays:
 # The names say what happened and need no suffix.
 # ruff: noqa: N818
 
-# Larger record values poison the DHT of nodes that store them.
-RECORD_LIMIT = MAX_RECORD_BYTES
+RECORD_LIMIT = MAX_RECORD_BYTES  # larger values poison the DHT of nodes that store them
 MINIMUM_RATE = 4096.0  # bytes per second below which an answer is aborted
 RATE_GRACE_SECONDS = 2.0  # before the minimum rate applies: a distant peer's round trips and disk
 HEADER_SECONDS = 3.0  # for an answer to begin, once the stream is open
 OPENING_SECONDS = 5.0  # for a stream to open, including the dial if needed
 
-Handler = Callable[[str, bytes], Awaitable[bytes]]
-"""(peer id, request) -> answer; raises :class:`Refusal` to decline."""
+Handler = Callable[[str, bytes], Awaitable[bytes]]  # (peer id, request) -> answer, or ``Refusal``
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,8 +142,7 @@ class HivemindDHT:
         return found
 
 
-# Minimum time between two node ids of a peer, which gets another id when it restarts.
-SAME_ID_SECONDS = 10.0
+SAME_ID_SECONDS = 10.0  # minimum between two node ids of a peer, which change when it restarts
 MAX_PEERS = 4096
 
 

@@ -33,8 +33,7 @@ NEGOTIATION_SECONDS = 3.0
 class TrioThread:
     """A trio loop in a thread, called from the asyncio loop that created it.
 
-    Attributes:
-        ended: done with the reason once the thread has ended.
+    ``ended`` is done with the reason once the thread has ended.
     """
 
     def __init__(self, name: str) -> None:

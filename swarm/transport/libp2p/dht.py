@@ -38,8 +38,7 @@ from swarm.transport.search import BUCKET, REPLICAS, Search, placed
 from swarm.transport.streams import LENGTH_VARINT, serve
 from swarm.transport.transport import HandlerLimits, Refusal, TransportError
 
-SAME_ID_SECONDS = 10.0
-"""A peer that restarts returns with a new node id; one is accepted per this time."""
+SAME_ID_SECONDS = 10.0  # minimum between node ids of a peer, which change when it restarts
 
 MAX_PEERS = 4096
 
@@ -202,9 +201,8 @@ Call = Callable[[str, str, bytes], Awaitable[bytes]]
 class Libp2pDHT:
     """This node's part of the DHT, and its client for the other nodes.
 
-    Attributes:
-        call: calls a peer; replaced when a new node replaces a dead one.
-        client: whether it only sends requests, because no peer can dial it.
+    ``call`` calls a peer, and is replaced when a new node replaces a dead one. A ``client`` only
+    sends requests, because no peer can dial it.
     """
 
     def __init__(self, peer_id: str, call: Call, counters: Counters, guests: PeerLimits) -> None:

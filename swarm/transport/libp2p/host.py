@@ -42,14 +42,12 @@ KEEP_ALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 WIRE_BYTES = 1 << 16
 UPGRADE_SECONDS = 5.0
 MAX_HALF_OPEN = 64
-# Limit for sources without another half-open connection; a relay counts as one source.
-MOST_HALF_OPEN = 512
+MOST_HALF_OPEN = 512  # limit for sources without another half-open one; a relay counts as one
 MAX_CONNECTIONS = 512
 MAX_OF_PEER = 4
 BACKLOG = 128
 
-Incoming = Callable[[str, str, Pipe], None]
-"""Receives (peer id, protocol, pipe) of a new incoming stream, on the asyncio loop."""
+Incoming = Callable[[str, str, Pipe], None]  # (peer id, protocol, pipe), on the asyncio loop
 
 
 @dataclass(frozen=True, eq=False, slots=True)

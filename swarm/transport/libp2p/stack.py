@@ -32,8 +32,7 @@ WINDOW = 1 << 18  # bytes that a sender may be ahead of the stream's reader (yam
 WAIT_SECONDS = 0.01
 PATIENCE_SECONDS = 1.0
 
-Read = Callable[[int], Awaitable[bytes]]
-"""Returns exactly so many bytes; raises ``EOFError`` or ``OSError`` otherwise."""
+Read = Callable[[int], Awaitable[bytes]]  # exactly so many bytes, or ``EOFError``, ``OSError``
 
 Write = Callable[[bytes], Awaitable[object]]
 

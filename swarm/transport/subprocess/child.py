@@ -31,8 +31,7 @@ from swarm.transport.subprocess.link import Link
 from swarm.transport.transport import HandlerLimits
 
 SHARE = 0.05  # fraction of all cores that this process may run on
-# Minimum cores. With half of this, a flood of streams left one request in ten unanswered.
-LEAST = 0.2
+LEAST = 0.2  # cores; with half of this, a flood of streams left one request in ten unanswered
 SAVED_SECONDS = 2.0  # maximum saved CPU time, for the start and other bursts
 THRIFT_LOOK_SECONDS = 0.1
 WORK_SECONDS = 0.005

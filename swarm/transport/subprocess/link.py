@@ -67,8 +67,7 @@ def raised(code: str, text: str) -> Exception:
     return Refusal(text) if code == REFUSAL else _ERRORS.get(code, TransportError)(text)
 
 
-Methods = Mapping[str, Callable[..., Any]]
-"""Methods for the other side to call, by name. Notes are handled in order of arrival."""
+Methods = Mapping[str, Callable[..., Any]]  # by name; notes are handled in order
 
 
 class LinkLost(ConnectionError):  # noqa: N818
