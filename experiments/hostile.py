@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-from experiments.memory_transport import MemoryTransport
 from experiments.poison import Poisoner
 from experiments.regimes import Attack
 from experiments.settings import EPOCH_SECONDS, GROUPS_PER_EPOCH, node_identity
@@ -19,6 +18,7 @@ from swarm.exchange import Exchange
 from swarm.journal import MEMORY, Journal
 from swarm.publisher import Outbox, Publisher
 from swarm.reputation import Accounts
+from swarm.transport.memory import MemoryTransport
 
 
 def poisoner(around: Surroundings) -> Poisoner:

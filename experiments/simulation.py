@@ -1,7 +1,7 @@
 """A swarm in one process and one thread: the parts of real nodes on wires and a clock of its own.
 
 A simulated node is the trainer, rounds, pool, outbox, admission and member that ``join`` runs, over
-:class:`experiments.memory_transport.MemoryTransport`. Nothing in it draws from the machine's own
+:class:`swarm.transport.memory.MemoryTransport`. Nothing in it draws from the machine's own
 chance or time, so a run is a function of its configuration, its base policy and the machine's
 arithmetic.
 """
@@ -17,7 +17,6 @@ from experiments.bases import Base
 from experiments.hostile import HostileNode, poisoner
 from experiments.imagined import Imagination, PartlyImagined, imagination
 from experiments.influence import LOOKED_AFTER, Influx, Watch
-from experiments.memory_transport import MemoryTransport
 from experiments.recording import Recording, RoundFigures
 from experiments.settings import EPOCH_SECONDS, Configuration, Settings, node_identity
 from experiments.surroundings import Surroundings
@@ -34,6 +33,7 @@ from swarm.common.counters import Counters
 from swarm.groups import PooledGroup
 from swarm.journal import MEMORY, Journal
 from swarm.member import Member, assemble
+from swarm.transport.memory import MemoryTransport
 from swarm.verification import STALE_EPOCH
 
 TURNS = 2

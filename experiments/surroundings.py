@@ -7,7 +7,6 @@ from copy import deepcopy
 from functools import lru_cache
 
 from experiments.bases import Base
-from experiments.memory_transport import MemoryNetwork
 from experiments.recipe.local_judge import LocalJudge
 from experiments.settings import START, Configuration, Settings, node_config, signed_manifest
 from node.config.config import Config
@@ -17,6 +16,7 @@ from node.run.update_groups import Rules
 from protocol.frame import open_frame
 from protocol.manifest import Manifest, open_manifest
 from swarm.common.clock import VirtualClock
+from swarm.transport.memory import MemoryNetwork
 
 SHARES_ALL = Rules(fill=False, discard=False)
 REMEMBERED_FRAMES = 256

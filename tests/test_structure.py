@@ -26,18 +26,20 @@ OPTIONAL = {
 REACHES_IN = ROOT / "tests" / "library_privates.py"
 WHEEL = ("protocol", "swarm", "node")
 # A limit may rise by 5 % for new features, with a reason in the commit.
-MOST_FILES = 266
-MOST_LINES = 52_400
+MOST_FILES = 234
+MOST_LINES = 48_000
 LONGEST_FILE = 480
 SHORT_FILE = 60
-MOST_TEST_LINES = 61_600
+MOST_TEST_LINES = 55_200
 MOST_WORDS = 2_000
 SHORT = {
     "node/cli/main.py": "imports nothing, so that Ctrl-C is handled while the program loads",
     "node/config/overrides.py": "read by the command line, which loads no pydantic",
     "node/config/reference.py": "a program that writes a page",
+    "node/errors.py": "the errors that a user sees, which every package raises",
     "node/lifecycle.py": "a base class that several packages share",
     "node/tasks/sandbox/confine.py": "runs in a worker before anything else is loaded",
+    "node/tasks/sources/plugins.py": "the task sources of installed packages",
     "swarm/transport/hivemind/transport.py": "loads hivemind without torch",
 }
 """Files of fewer lines than ``SHORT_FILE``, and why."""

@@ -26,7 +26,7 @@ def test_it_goes_on_until_ctrl_c_and_there_is_time_to_join(demo: Command, tmp_pa
     told = demo.until(lambda: [line for line in demo.out if "swarm-node join" in line])
     address = re.fullmatch(r"  swarm-node join --peers (/ip4/127.0.0.1/tcp/\d+/p2p/\w+)", told[0])
     assert address, told
-    assert demo.out[0] == "a swarm of 2 and a seed in demo, until Ctrl-C"
+    assert demo.out[0] == "a swarm of 2 and a bootstrap node in demo, until Ctrl-C"
     with Command(tmp_path, "join", "--peers", address[1], *QUICK) as guest:
         guest.until(lambda: any(record.groups_external for record in guest.records()))
         demo.until(lambda: len([line for line in demo.out if "2 of 2 at work" in line]) >= 2)

@@ -7,7 +7,6 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from experiments.memory_transport import Conditions, MemoryNetwork, MemoryTransport
 from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, sign_manifest, swarm_id
 from protocol.profile import Profile, sign_profile
@@ -25,6 +24,7 @@ from swarm.member import Experience, Member
 from swarm.pool import Pool
 from swarm.publisher import Outbox
 from swarm.reputation import Accounts
+from swarm.transport.memory import Conditions, MemoryNetwork, MemoryTransport
 from swarm.transport.transport import HandlerLimits, Transport
 from swarm.verification import Judge, Verdict
 

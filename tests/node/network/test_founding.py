@@ -10,7 +10,6 @@ from typing import TypeVar
 
 import pytest
 
-from experiments.memory_transport import MemoryNetwork, MemoryTransport
 from node.config.config import Config
 from node.errors import ConfigError, NodeError
 from node.network import pinned_manifest as module
@@ -27,6 +26,7 @@ from protocol.rollout import EncodedGroup
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.lan import Discovery, MulticastUnavailable, Sighting
+from swarm.transport.memory import MemoryNetwork, MemoryTransport
 from swarm.transport.transport import HandlerLimits
 from tests.long_answers import batch, long_group
 from tests.swarm.network_parts import EPOCH_SECONDS, ORIGIN, MemorySwarm, manifest

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from experiments.memory_transport import MemoryNetwork, MemoryTransport
 from node.config.config import Config
 from node.config.registry import TRANSPORTS
 from node.demo.run import SEED, DemoSettings
@@ -32,6 +31,7 @@ from swarm.groups import Origin
 from swarm.journal import MEMORY, Journal
 from swarm.member import Experience, Member, assemble
 from swarm.pool import Pool
+from swarm.transport.memory import MemoryNetwork, MemoryTransport
 from swarm.verification import Judge
 from tests.swarm.experience_parts import group
 

@@ -9,12 +9,12 @@ from ipaddress import ip_interface
 
 import pytest
 
-from experiments.memory_transport import MemoryNetwork, MemoryTransport
 from protocol.identity import Identity
 from swarm import lan as module
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.lan import Discovery, Interface
+from swarm.transport.memory import MemoryNetwork, MemoryTransport
 
 PATIENCE = 300.0
 LISTEN = ("/ip4/0.0.0.0/tcp/31337",)

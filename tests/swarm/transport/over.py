@@ -11,12 +11,12 @@ from typing import TypeVar
 
 import pytest
 
-from experiments.memory_transport import MemoryNetwork, MemoryTransport
 from protocol.identity import Identity
 from swarm.common.clock import SystemClock, VirtualClock
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.libp2p.node import Libp2pTransport
+from swarm.transport.memory import MemoryNetwork, MemoryTransport
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.subprocess.transport import ApartTransport
 from swarm.transport.transport import Transport

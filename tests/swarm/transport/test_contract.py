@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from experiments.memory_transport import MemoryTransport
 from protocol.codec import MAX_FRAME_BYTES
 from protocol.identity import Identity
 from protocol.messages import MAX_PULL_RESPONSE_BYTES
@@ -24,6 +23,7 @@ from swarm.transport import node_transport, streams
 from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.libp2p.node import Libp2pNode, Libp2pTransport
+from swarm.transport.memory import MemoryTransport
 from swarm.transport.node import PortTaken, TransportNode
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.supervisor import WATCH_SECONDS
