@@ -201,7 +201,7 @@ def pinned_manifest(folder: RunFolder) -> Manifest:
     """Return the folder's manifest; raises ``NodeError`` if it is missing or invalid."""
     path: Path = folder.manifest
     if not path.exists():
-        remedy = "Join one with: swarm-node join, or found one with: swarm-node create."
+        remedy = "Join one with: swarm-node join, or create one with: swarm-node create."
         raise NodeError("this node has no swarm yet, and so no tasks", path, remedy)
     return checked_manifest(path.read_bytes(), str(path))
 

@@ -75,7 +75,7 @@ def caution(manifest: Manifest, tokens: int, group_size: int) -> str:
     weight = frame_weight(tokens, group_size)
     asked = f"engine.max_new_tokens = {tokens} and engine.group_size = {group_size}"
     remedy = (
-        "lower them, or train in a swarm founded with: swarm-node create "
+        "lower them, or train in a swarm created with: swarm-node create "
         f"--answer-tokens {tokens} --group-size {group_size}"
     )
     if group_size > manifest.max_completions:
