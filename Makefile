@@ -113,7 +113,7 @@ chaos: $(VENV)/installed-test
 chaos-short: $(VENV)/installed-test
 	$(BIN)/python -m tests.chaos run --minutes 3 --nodes 4
 
-# Two halves of a swarm whose seed is gone for good, cut apart for a minute.
+# Two halves of a swarm whose bootstrap node is gone for good, cut apart for a minute.
 split: $(VENV)/installed-test
 	$(BIN)/python -m tests.chaos split
 

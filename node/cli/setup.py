@@ -86,7 +86,6 @@ def create_command(
     from protocol.manifest import swarm_id
 
     node = open_node(config)
-    allowed = allowed_by(node.config.tasks, node.config.sandbox)
     path = out or node.folder.manifest
     if os.path.lexists(path):
         remedy = "Name a new file with --out, or move this one away if no swarm runs on it yet."
@@ -102,6 +101,7 @@ def create_command(
             answers=answers,
         )
         with waiting("opening the catalogue, and playing its environments"):
+            allowed = allowed_by(node.config.tasks, node.config.sandbox)
             trial = try_catalogue(catalogue, allowed)
     write_new(path, manifest)
     identifier = swarm_id(manifest).hex()

@@ -11,7 +11,7 @@ import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process, create_subprocess_exec
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 
 from node.config.config import Config
 from node.dashboard.groups import MAX_GROUPS, Wanted
@@ -204,6 +205,25 @@ MOST_QUESTION = 1000  # characters
 AT_ONCE = 2  # responses computed in parallel; the node needs the rest of the machine
 
 
+class EventStream(StreamingResponse):
+    """Server-sent events, the first of which is there already; closes their source at the end."""
+
+    def __init__(self, first: bytes, events: AsyncGenerator[bytes, None]) -> None:
+        self._events = events
+        super().__init__(self._parts(first), media_type="text/event-stream")
+
+    async def _parts(self, first: bytes) -> AsyncIterator[bytes]:
+        yield first
+        async for event in self._events:
+            yield event
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._events.aclose()
+
+
 class Routes:
     """The handlers of the dashboard's paths; questions require ``asking``."""
 
@@ -261,16 +281,13 @@ class Routes:
         known = int(last) if last.isascii() and last.isdecimal() and len(last) <= 16 else None
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
-        events = self._feed.listen(known)
         # A page asks for the rounds once the stream is open, so the feed watches the run by then.
-        first = await anext(events)
-
-        async def stream() -> AsyncIterator[bytes]:
-            yield first
-            async for event in events:
-                yield event
-
-        return StreamingResponse(stream(), media_type="text/event-stream")
+        events = self._feed.listen(known)
+        try:
+            first = await anext(events)
+        except (NodeError, JournalError) as error:
+            return failure(str(error), 503)
+        return EventStream(first, events)
 
     async def _ask(self, request: Request) -> Response:
         assert self._asking

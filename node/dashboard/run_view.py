@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,7 +233,7 @@ class Feed:
         """Whether no more listeners are accepted."""
         return len(self._listeners) >= STREAMS
 
-    async def listen(self, last: int | None) -> AsyncIterator[bytes]:
+    async def listen(self, last: int | None) -> AsyncGenerator[bytes, None]:
         """Stream events to one listener until the feed is closed."""
         queue: asyncio.Queue[Event | None] = asyncio.Queue(WAITING)
         first = not self._listeners
