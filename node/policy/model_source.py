@@ -232,14 +232,14 @@ def _config_at_hub(model: str) -> Path:
 
 
 def _at_hub(model: str) -> tuple[str, ...]:
-    from huggingface_hub import constants
+    from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
     if offline():
         raise no_model(model, "it is not in the cache, and HF_HUB_OFFLINE is set")
     seconds, answers = patience(), list[Any]()
     # On a thread, because a name server that does not answer has no timeout.
-    asking = threading.Thread(target=_ask, args=(model, seconds, answers), name="hub", daemon=True)
+    asking = threading.Thread(target=_ask, args=(HfApi(), model, seconds, answers), daemon=True)
     asking.start()
     asking.join(seconds)
     answer = answers[0] if answers else TimeoutError()
@@ -259,14 +259,12 @@ def _at_hub(model: str) -> tuple[str, ...]:
     return tuple(file.rfilename for file in answer.siblings or ())
 
 
-def _ask(model: str, seconds: float, answers: list[Any]) -> None:
+def _ask(hub: Any, model: str, seconds: float, answers: list[Any]) -> None:
     """Append the hub's description of a model, or the exception."""
-    from huggingface_hub import HfApi
-
     try:
-        found = HfApi().model_info(model, timeout=seconds)
+        found = hub.model_info(model, timeout=seconds)
         if found.gated:
-            HfApi().auth_check(model)
+            hub.auth_check(model)
         answers.append(found)
     except Exception as error:  # noqa: BLE001 - raised on the thread that asks
         answers.append(error)

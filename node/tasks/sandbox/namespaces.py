@@ -36,8 +36,8 @@ def enter(readable: Sequence[str], *, network: bool) -> None:
     machine does not allow it.
     """
     user, group = os.getuid(), os.getgid()
-    _libc("prctl", _PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    _libc("unshare", _USER | _PID | _MOUNT | _IPC | _UTS | (0 if network else _NETWORK))
+    libc("prctl", _PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    libc("unshare", _USER | _PID | _MOUNT | _IPC | _UTS | (0 if network else _NETWORK))
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
@@ -45,15 +45,15 @@ def enter(readable: Sequence[str], *, network: bool) -> None:
     for _ in range(2):
         if child := os.fork():
             _end_with(child)
-        _libc("prctl", _PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        libc("prctl", _PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     header, nothing = (ctypes.c_uint32 * 2)(_CAPABILITIES, 0), (ctypes.c_uint32 * 6)()
-    _libc("capset", header, nothing)
+    libc("capset", header, nothing)
 
 
 def _change_root(readable: Sequence[str]) -> None:
     root = _NEW_ROOT.encode()
-    _libc("mount", None, b"/", None, _REC | _PRIVATE, None)
-    _libc("mount", b"tmpfs", root, b"tmpfs", _NOSUID, b"mode=0755,size=1m")
+    libc("mount", None, b"/", None, _REC | _PRIVATE, None)
+    libc("mount", b"tmpfs", root, b"tmpfs", _NOSUID, b"mode=0755,size=1m")
     for path in readable:
         target = Path(_NEW_ROOT + path)
         if Path(path).is_dir():
@@ -61,12 +61,12 @@ def _change_root(readable: Sequence[str]) -> None:
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.touch()
-        _libc("mount", os.fsencode(path), os.fsencode(target), None, _BIND | _REC, None)
+        libc("mount", os.fsencode(path), os.fsencode(target), None, _BIND | _REC, None)
     attributes = (ctypes.c_uint64 * 4)(_READ_ONLY, 0, 0, 0)
-    _libc("syscall", _MOUNT_SETATTR, _HERE, root, _RECURSIVE, attributes, ctypes.sizeof(attributes))
+    libc("syscall", _MOUNT_SETATTR, _HERE, root, _RECURSIVE, attributes, ctypes.sizeof(attributes))
     os.chdir(_NEW_ROOT)
-    _libc("syscall", _PIVOT_ROOT[os.uname().machine], b".", b".")
-    _libc("umount2", b".", _DETACH)
+    libc("syscall", _PIVOT_ROOT[os.uname().machine], b".", b".")
+    libc("umount2", b".", _DETACH)
     os.chdir("/")
 
 
@@ -96,7 +96,7 @@ class _Beneath(ctypes.Structure):
 def landlock_version() -> int:
     """Return the kernel's Landlock ABI version, 0 if unsupported."""
     try:
-        return _libc("syscall", _CREATE, None, 0, _VERSION)
+        return libc("syscall", _CREATE, None, 0, _VERSION)
     except OSError:
         return 0
 
@@ -109,14 +109,14 @@ def restrict(readable: Sequence[str], listed: Sequence[str], *, network: bool) -
         rights, _NET if known >= 4 and not network else 0, _SCOPES if known >= 6 else 0
     )
     size = 8 if known < 4 else 16 if known < 6 else 24
-    ruleset = _libc("syscall", _CREATE, ctypes.byref(wanted), size, 0)
+    ruleset = libc("syscall", _CREATE, ctypes.byref(wanted), size, 0)
     try:
         for path in readable:
             _allow_path(ruleset, path, _EXECUTE | _READ_FILE | _READ_DIR)
         for path in filter(os.path.isdir, listed):
             _allow_path(ruleset, path, _READ_DIR)
-        _libc("prctl", _NO_NEW_PRIVS, 1, 0, 0, 0)
-        _libc("syscall", _RESTRICT, ruleset, 0)
+        libc("prctl", _NO_NEW_PRIVS, 1, 0, 0, 0)
+        libc("syscall", _RESTRICT, ruleset, 0)
     finally:
         os.close(ruleset)
 
@@ -126,14 +126,15 @@ def _allow_path(ruleset: int, path: str, rights: int) -> None:
     try:
         folder = stat.S_ISDIR(os.fstat(parent).st_mode)
         rule = _Beneath(rights if folder else rights & ~_READ_DIR, parent)
-        _libc("syscall", _ADD, ruleset, _PATH_BENEATH, ctypes.byref(rule), 0)
+        libc("syscall", _ADD, ruleset, _PATH_BENEATH, ctypes.byref(rule), 0)
     finally:
         os.close(parent)
 
 
-def _libc(name: str, *arguments: object) -> int:
+def libc(name: str, *arguments: object) -> int:
+    """Call a function of the C library; raise ``OSError`` if it returns a negative number."""
     function = getattr(ctypes.CDLL(None, use_errno=True), name)
-    function.restype = ctypes.c_long
+    function.restype = ctypes.c_long if name == "syscall" else ctypes.c_int
     given = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
     result = int(function(*given))
     if result < 0:

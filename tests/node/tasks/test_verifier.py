@@ -18,6 +18,7 @@ from experiments.recipe.local_judge import LocalJudge
 from node.concurrency.channel import Channel
 from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed, load_catalogue, open_envs
+from node.tasks.sandbox.namespaces import libc
 from node.tasks.scorer import Answered, Move, judge_all
 from node.tasks.verifier.dialogue import answers
 from node.tasks.verifier.verifier import Verifier, VerifierPool
@@ -316,3 +317,9 @@ def test_turns_taken_in_it_are_answered_at_once_and_never_raise():
     assert isinstance(answered, Answered)
     assert (unknown.reason, no_level.reason) == (UNKNOWN_ENV, UNKNOWN_ENV)
     assert judge.waiting == frozenset()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is Linux's")
+def test_a_call_that_the_kernel_refuses_is_an_error():
+    with pytest.raises(OSError, match="prctl: Invalid argument"):
+        libc("prctl", 0x7FFF_FFFF, 0, 0, 0, 0)
