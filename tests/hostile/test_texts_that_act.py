@@ -109,8 +109,8 @@ def test_a_bent_worker_names_no_reason_that_its_author_would_pay_for(monkeypatch
             verifier.start()
             answer = {**json.loads(json.dumps(reply)), "last": True}
             with monkeypatch.context() as patched, pytest.raises(JudgeRefused) as refused:
-                patched.setattr(WorkerProcess, "tell", lambda *_: None)
-                patched.setattr(WorkerProcess, "hear", lambda *_, answer=answer: answer)
+                patched.setattr(WorkerProcess, "send", lambda *_: None)
+                patched.setattr(WorkerProcess, "receive", lambda *_, answer=answer: answer)
                 verifier.judge(TaskRef("gcd", 0, 1), ["6"])
             assert refused.value.reason == "crashed"
     assert counters.snapshot() == {"verifier_restarts{reason=crashed}": 3.0}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from pathlib import Path
 
 import psutil
@@ -19,7 +18,7 @@ from swarm.groups import TaskRef
 from swarm.verification import Asked, JudgeRefused
 from tests.hostile.strange_tasks import GOOD
 from tests.node.packages import declare
-from tests.node.programs import newest_worker
+from tests.node.programs import newest_worker, until
 
 STRANGE = EnvSpec("strange", "plugin", "1", ("{}",), "{question}", "text")
 TASK = TaskRef("strange", 0, 1)
@@ -144,10 +143,14 @@ def test_a_worker_killed_in_the_middle_of_a_request_is_replaced(strange, counter
     outcome: list[str] = []
     thread = threading.Thread(target=lambda: outcome.append(refusal(strange, "sleep")))
     worker = newest_worker()
-    idle = worker.num_ctx_switches().voluntary
+
+    def woken() -> int:
+        own = [worker, *worker.children(recursive=True)]
+        return sum(each.num_ctx_switches().voluntary for each in own)
+
+    idle = woken()
     thread.start()
-    while worker.num_ctx_switches().voluntary == idle:  # it wakes up for a request alone
-        time.sleep(0.01)
+    until(lambda: woken() > idle)  # it waits for requests alone
     worker.kill()
     thread.join(30)
     assert outcome == ["crashed"]

@@ -103,7 +103,12 @@ CASES = {
     ),
     "stale, recomputed": Case(
         STALE,
-        {"epochs": 2, "gradient_checkpointing": True, "prox": "versions", "loss": "gspo"},
+        {
+            "epochs": 2,
+            "gradient_checkpointing": True,
+            "loss": "gspo",
+            "proximal_policy": "versions",
+        },
         {"decoupled": True, "temperature": 0.7},
     ),
     "odd and untied": Case(MIXED, {"loss": "dr_grpo"}, policy=odd_policy),
