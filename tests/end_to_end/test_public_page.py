@@ -67,7 +67,7 @@ class Public:
         self.keys = folder / "keys"
         self.keys.mkdir()
         self.terms = Terms.of(found(Identity.create(self.keys / "founder.key")))
-        place = folder / "seed"
+        place = folder / "bootstrap"
         prepare(place)
         (place / "manifest.swarm").write_bytes(self.terms.signed)
         self.site = folder / "site"
