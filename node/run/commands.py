@@ -1,4 +1,4 @@
-"""What join, bootstrap and observe do: run a node or count a swarm until stopped."""
+"""Run a node, a bootstrap node or an observer until it is stopped."""
 
 from __future__ import annotations
 
