@@ -22,7 +22,7 @@ from typing import Any
 
 from output import show
 
-from node.concurrency import threads
+from node import threads
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

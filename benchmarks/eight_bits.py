@@ -18,7 +18,7 @@ from engine import seconds
 from large_models import SHAPES, write_model
 from output import show
 
-from node.concurrency import threads
+from node import threads
 
 
 def load(folder: Path) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 from options import arguments
 from output import show
 
-from node.concurrency import threads
+from node import threads
 
 
 def seconds(work: Callable[[], Any]) -> float:

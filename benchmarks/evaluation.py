@@ -18,7 +18,7 @@ from bare import seconds
 from options import parser
 from output import show
 
-from node.concurrency import threads
+from node import threads
 
 WARM_UP = 1
 

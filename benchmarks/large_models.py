@@ -26,7 +26,7 @@ from typing import Any
 from options import parser
 from output import show
 
-from node.concurrency import threads
+from node import threads
 
 SHAPES = {
     "0.1": {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 2048},

@@ -24,7 +24,7 @@ from typing import Any
 from options import parser
 from output import show
 
-from node.concurrency import threads
+from node import threads
 
 WARM_UP = 2
 UPDATES = 4

@@ -23,7 +23,7 @@ from large_models import peak
 from options import parser
 from output import show
 
-from node.concurrency import threads
+from node import threads
 
 NEVER = 1 << 60
 PROMPT = 16

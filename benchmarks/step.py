@@ -23,7 +23,7 @@ from typing import Any
 from options import arguments
 from output import show
 
-from node.concurrency import threads
+from node import threads
 
 WARM_UP = 2
 

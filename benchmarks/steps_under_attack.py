@@ -27,10 +27,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from under_attack import ATTACKS
 
-from node.concurrency.threads import cores
 from node.demo.run import DemoSettings, NodeProcess, swarm_of
 from node.monitor.history import read_records
 from node.monitor.record import Terminal
+from node.threads import cores
 from tests.hostile.flooders import attacking
 
 IDLE = ("evaluate", "checkpoint", "total")

@@ -21,7 +21,7 @@ from typing import Any
 from options import parser
 from output import show
 
-from node.concurrency import threads
+from node import threads
 
 ECHO = """
 class Echo:

@@ -150,7 +150,7 @@ def main() -> None:
     options = arguments(__doc__)
     for name, value in {**ENVIRONMENT, "VLLM_LOGGING_LEVEL": "ERROR"}.items():
         os.environ.setdefault(name, value)
-    from node.concurrency.threads import choose
+    from node.threads import choose
 
     choose(options.threads)
     from node.config.learning import PolicySection

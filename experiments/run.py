@@ -18,11 +18,11 @@ from experiments.measures import Recordings, Summary, summarise
 from experiments.regimes import EQUAL, Regime
 from experiments.settings import Configuration, Settings
 from experiments.worker_pool import WorkerPool
-from node.concurrency.threads import cores
 from node.config.config import Config
 from node.engines.kinds import kind_of
 from node.errors import UsageError
 from node.storage.atomic_files import write_atomic
+from node.threads import cores
 
 
 @dataclass(frozen=True, slots=True)

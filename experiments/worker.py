@@ -15,8 +15,8 @@ import threading
 import time
 
 from experiments.jobs import Job
-from node.concurrency.threads import choose
 from node.errors import NodeError
+from node.threads import choose
 
 REPORT_SECONDS = 0.5
 

@@ -13,8 +13,8 @@ from queue import Empty, SimpleQueue
 from typing import IO
 
 from experiments.jobs import Job
-from node.concurrency.threads import environment
 from node.errors import NodeError
+from node.threads import environment
 
 Progress = Callable[[Job, int, bool], None]
 """Told of a job how many rounds are done, and whether the job is."""

@@ -38,7 +38,7 @@ SLOW = (
     "node/cli/test_found.py",
     "node/cli/test_next_steps.py",
     "node/cli/test_plot.py",
-    "node/concurrency/test_cpu_threads.py",
+    "node/test_threads.py",
     "node/conformance/test_conformance.py",
     "node/dashboard/test_asking.py",
     "node/distributed/test_ranks.py",

@@ -67,9 +67,9 @@ def ready(given: Path | None, overrides: Mapping[str, Any], *, json: bool = Fals
 
     A new config stores only where the peers are; the other overrides are for this run.
     """
-    from node.concurrency.threads import check_semaphores
     from node.config.config import Config
     from node.run.preflight import open_identity, prepare
+    from node.threads import check_semaphores
 
     check_semaphores()
     path = find_config(given)

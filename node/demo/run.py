@@ -17,7 +17,6 @@ from typing import Any
 
 from rich.console import Console
 
-from node.concurrency.threads import check_semaphores
 from node.config.config import Config, write_config
 from node.config.registry import ENGINES
 from node.config.sections import NetworkSection
@@ -30,6 +29,7 @@ from node.monitor.record import RoundRecord
 from node.network.founding import found_swarm
 from node.network.transports import check_transport
 from node.storage.atomic_files import PRIVATE_FOLDER, make_folder, write_new
+from node.threads import check_semaphores
 from protocol.identity import Identity
 from protocol.manifest import swarm_id
 from swarm.common.util import counted

@@ -18,7 +18,6 @@ from typing import Literal
 
 from packaging.requirements import Requirement
 
-from node.concurrency.threads import check_semaphores
 from node.config.config import Config
 from node.config.registry import ENGINES, TRANSPORTS
 from node.config.sections import NetworkSection
@@ -29,6 +28,7 @@ from node.plan.model_shape import check_memory
 from node.storage.run_folder import RunFolder
 from node.tasks.catalogue import Allowed, allowed_by, overview
 from node.tasks.sandbox.sandbox import REMEDY, find_walls
+from node.threads import check_semaphores
 from protocol.errors import ProtocolError
 from protocol.identity import Identity, KeyFileError
 from protocol.manifest import swarm_id

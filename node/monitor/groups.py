@@ -15,10 +15,10 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
 
-from node.concurrency.threads import WorkThread
 from node.monitor.record import RoundRecord
 from node.monitor.rollouts import LONGEST, shortened
 from node.storage.atomic_files import replacing, write_error
+from node.threads import WorkThread
 from protocol.rollout import Segment, Writer
 from swarm.common.util import make_private
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from node.concurrency.threads import LoopThread
 from node.config.config import Config
 from node.config.registry import TRANSPORTS
 from node.errors import NodeError
@@ -19,6 +18,7 @@ from node.network.transports import TransportKind
 from node.storage.run_folder import RunFolder
 from node.tasks.catalogue import allowed_by
 from node.tasks.verifier.verifier import Verifier
+from node.threads import LoopThread
 from protocol.identity import Identity
 from protocol.manifest import Manifest, open_manifest, swarm_id
 from protocol.profile import MAX_VERSION, Profile

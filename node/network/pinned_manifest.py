@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 
-from node.concurrency.threads import LoopThread
 from node.config.config import Config
 from node.config.registry import TRANSPORTS
 from node.errors import ConfigError, NodeError, UsageError
@@ -15,6 +14,7 @@ from node.network.founding import found_swarm
 from node.network.transports import TransportKind
 from node.storage.atomic_files import write_atomic
 from node.storage.run_folder import RunFolder, SwarmFiles
+from node.threads import LoopThread
 from protocol.errors import OtherVersion, ProtocolError
 from protocol.identity import Identity
 from protocol.manifest import Manifest, open_manifest, swarm_id

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from node.concurrency.threads import cores
+from node.threads import cores
 
 GIB = 1 << 30
 COPIED = 64 << 20  # bytes per copy in a measurement: more than any cache

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from node.concurrency.threads import choose, fastest
 from node.config.config import Config
 from node.plan import memory
 from node.plan.machine import Device
 from node.plan.memory import Workload
 from node.plan.model_shape import FLOAT, ModelShape
+from node.threads import choose, fastest
 
 if TYPE_CHECKING:
     from node.learner.batches import TrainingGroup

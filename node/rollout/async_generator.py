@@ -11,7 +11,6 @@ from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
-from node.concurrency.threads import WorkThread
 from node.engines.engine import RolloutEngine
 from node.errors import NodeError
 from node.learner.batches import TrainingGroup
@@ -20,6 +19,7 @@ from node.policy.policy import Policy
 from node.rollout.generator import MANY_UNBUILT, Generator
 from node.rollout.group_writer import GroupWriter, RunningGroup, UnfinishedGroups
 from node.rollout.groups import OwnGroup
+from node.threads import WorkThread
 from swarm.common.counters import Counters
 from swarm.journal import JournalError
 

@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from node.concurrency.threads import choose, fastest
 from node.config.config import Config
 from node.config.registry import ADVANTAGES
 from node.distributed.ranks import Ranks
@@ -26,6 +25,7 @@ from node.tasks.catalogue import allowed_by, overview
 from node.tasks.curriculum import EnvLevel, served_levels
 from node.tasks.sandbox.sandbox import find_walls
 from node.tasks.verifier.verifier import Verifier, VerifierPool
+from node.threads import choose, fastest
 from protocol.manifest import Manifest
 from swarm.admission import oldest_epoch
 from swarm.common.clock import Clock, SystemClock

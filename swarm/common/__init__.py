@@ -1,1 +1,1 @@
-"""Shared basics of the swarm package: clocks, counters, fair limits and small utilities."""
+"""Shared basics: clocks, counters, fair limits, child processes and small utilities."""

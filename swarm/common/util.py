@@ -6,7 +6,6 @@ import asyncio
 import importlib.metadata
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -160,14 +159,3 @@ def in_words(status: int) -> str:
         known = -status in set(signal.Signals)  # not so for most real-time signals
         return f"signal {signal.Signals(-status).name if known else -status}"
     return f"exit status {status}"
-
-
-def socket_at_stdin() -> socket.socket:
-    """Return the socket at descriptor 0 (shared through it on Windows), freeing stdin."""
-    if sys.platform == "win32":
-        return socket.fromshare(sys.stdin.buffer.read())
-    end = socket.socket(fileno=os.dup(0))
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
-    os.close(null)
-    return end

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from node.concurrency.threads import LoopThread
 from node.demo.run import NodeProcess
 from node.run.preflight import prepare
+from node.threads import LoopThread
 from protocol.identity import Identity
 from swarm.transport.transport import TransportError
 from tests.end_to_end.commands import NOBODY, Command

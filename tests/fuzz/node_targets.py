@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgpack
 
-from node.concurrency.channel import Channel, ChannelError
 from node.errors import CatalogueError, NodeError
 from node.monitor.output import printable, printable_lines
 from node.storage.checkpoints import DIGESTS, STATE, CheckpointError, Checkpoints
@@ -20,6 +19,7 @@ from node.tasks.catalogue import level_settings, load_catalogue
 from node.tasks.sources.jsonl import JsonLines, file_digest
 from protocol.errors import ProtocolError
 from protocol.manifest import EnvSpec
+from swarm.common.child_process import Channel, ChannelError
 from swarm.transport.peer_connections import PeerCache
 from tests.fuzz.target import Target, target
 

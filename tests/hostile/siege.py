@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from node.concurrency.threads import LoopThread
 from node.tasks.catalogue import load_catalogue
+from node.threads import LoopThread
 from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, sign_manifest
 from swarm.transport.transport import TransportError

@@ -13,12 +13,12 @@ from typing import Any
 import msgpack
 import pytest
 
-from node.concurrency.threads import LoopThread
 from node.config.config import Config
 from node.errors import NodeError
 from node.network.pinned_manifest import pinned_manifest
 from node.storage.run_folder import RunFolder
 from node.tasks.catalogue import load_catalogue
+from node.threads import LoopThread
 from protocol import envelope
 from protocol.codec import MAX_MANIFEST_BYTES
 from protocol.identity import Identity

@@ -17,12 +17,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from node.concurrency.channel import ChannelError, spawn
-from node.concurrency.threads import environment
 from node.engines.backend import BackendSettings
 from node.engines.weight_snapshot import Snapshot
 from node.errors import NodeError
 from node.policy.policy import Policy
+from node.threads import environment
+from swarm.common.child_process import ChannelError, spawn
 from swarm.common.util import import_path, in_words
 
 PULSE_SECONDS = 1.0  # maximum time, plus one step, between messages of a working engine

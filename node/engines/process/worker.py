@@ -20,12 +20,12 @@ from collections.abc import Callable
 from dataclasses import astuple
 from typing import Any
 
-from node.concurrency.channel import Channel, ChannelError, take_over_stdin
 from node.config.registry import ENGINES
 from node.engines.backend import Backend, BackendSettings, Request, RequestOutput
 from node.engines.kinds import EngineKind
 from node.engines.process.child import PULSE_SECONDS
 from node.errors import NodeError
+from swarm.common.child_process import Channel, ChannelError, take_over_stdin
 
 Open = Callable[[BackendSettings], Backend]
 FAILED = 1

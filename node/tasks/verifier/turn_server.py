@@ -12,12 +12,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from node.concurrency.channel import Channel
 from node.environments.environment import Episode, EpisodeError, finished, surrounded
 from node.environments.own_file import NotReplayed
 from node.tasks.scorer import Answered
 from node.tasks.task import TaskError, TaskSource
 from node.tasks.verifier.isolated_scoring import OutOfTime, allow_cpu, refused
+from swarm.common.child_process import Channel
 from swarm.groups import Split, TaskRef
 
 MOST_LIVE = 4096  # Episodes; beyond, the least recently stepped one is dropped.

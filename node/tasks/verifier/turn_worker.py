@@ -9,10 +9,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from node.concurrency.channel import ChannelError, Unread, packed
 from node.tasks.scorer import Answered, Move, Moved
 from node.tasks.verifier.dialogue import nonsense, refusal, wire
 from node.tasks.verifier.worker_process import WorkerDied, WorkerProcess
+from swarm.common.child_process import ChannelError, Unread, packed
 
 MOST_LOSSES = 3  # Lost workers without a known culprit, after which a turn is blamed.
 
@@ -171,7 +171,7 @@ class TurnWorker(asyncio.Protocol):
         self._unread.add(data)
         try:
             while self._transport and not self._unread.missing():
-                self._handle(self._unread.take())
+                self._handle(self._unread.take_map())
         except ChannelError as error:
             self._ended(self, nonsense(f"message is malformed: {error}"))
         except WorkerDied as death:

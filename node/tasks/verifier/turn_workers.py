@@ -13,15 +13,15 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from node.concurrency.channel import ChannelError
-from node.concurrency.threads import LoopThread
 from node.tasks.sandbox.sandbox import Grants
 from node.tasks.scorer import Answered, Move, Moved, settled
 from node.tasks.verifier.dialogue import admit
 from node.tasks.verifier.turn_server import MOST_LIVE
 from node.tasks.verifier.turn_worker import MOST_LOSSES, PendingTurn, TurnWorker
 from node.tasks.verifier.worker_process import WorkerDied, WorkerProcess, Workers
+from node.threads import LoopThread
 from protocol.manifest import ENVIRONMENT
+from swarm.common.child_process import ChannelError
 from swarm.groups import TaskRef
 from swarm.verification import CRASHED, NOT_REPLAYED, UNAVAILABLE, UNKNOWN_ENV, JudgeRefused
 

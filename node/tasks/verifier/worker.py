@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from node.concurrency.channel import Channel, ChannelError, take_over_stdin
 from node.environments.environment import prepare_to_wait, run
 from node.environments.own_file import NotReplayed
 from node.errors import CatalogueError
@@ -25,6 +24,7 @@ from node.tasks.task import ScoringError, Task, TaskError, TaskSource, kept
 from node.tasks.verifier.isolated_scoring import OutOfTime, allow_cpu, refused, score_apart
 from node.tasks.verifier.turn_server import TurnServer
 from protocol.manifest import EnvSpec
+from swarm.common.child_process import Channel, ChannelError, take_over_stdin
 from swarm.groups import Split
 from swarm.verification import Answer, TrajectoryTexts
 

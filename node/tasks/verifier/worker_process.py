@@ -15,13 +15,13 @@ from typing import Any
 
 import psutil
 
-from node.concurrency.channel import Channel, ChannelError, spawn
 from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed
 from node.tasks.sandbox.confine import Confinement
 from node.tasks.sandbox.namespaces import DIED_OF
 from node.tasks.sandbox.sandbox import Grants, before, find_walls
 from protocol.manifest import ENVIRONMENT, EnvSpec
+from swarm.common.child_process import Channel, ChannelError, spawn
 from swarm.common.counters import Counters
 from swarm.common.util import import_path, in_words
 from swarm.verification import CRASHED, TIMEOUT, UNAVAILABLE, JudgeRefused

@@ -22,9 +22,9 @@ from typing import Any
 
 import psutil
 
+from swarm.common.child_process import socket_at_stdin
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters, Repeats
-from swarm.common.util import socket_at_stdin
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.records import RecordRule
 from swarm.transport.subprocess.link import Link

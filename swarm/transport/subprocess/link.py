@@ -1,4 +1,4 @@
-"""The transport's child process, and msgpack calls both ways on one byte stream."""
+"""The transport's child process, and calls both ways over its messages."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import inspect
 import logging
 import os
 import socket
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import count
 from typing import Any
 
-import msgpack
-
+from swarm.common.child_process import ChannelError, Unread, command, options, packed
 from swarm.common.util import import_path, in_words
 from swarm.transport.node import DaemonFailed, PortTaken
 from swarm.transport.transport import (
@@ -35,11 +33,10 @@ REFUSAL = "refusal"
 INTERNAL = "internal"
 CALL, RESULT, FAILURE, CANCEL, NOTE = range(5)
 
-COMMAND = (sys.executable, "-P", "-m", "swarm.transport.subprocess.child")
+COMMAND = command("swarm.transport.subprocess.child")
 CLOSE_SECONDS = 10.0
 EXIT_SECONDS = 5.0
 CHUNK = 1 << 16
-LARGEST = 64 << 20  # bytes of a message: many times the largest frame
 UNSENT = 1 << 20  # bytes that may wait to be sent before notes are dropped
 
 _ERRORS: dict[str, type[TransportError]] = {
@@ -90,14 +87,17 @@ class Link:
 
     async def run(self) -> None:
         """Handle messages until the other side is gone; then end the pending calls."""
-        unpacker = msgpack.Unpacker(max_buffer_size=LARGEST)
+        unread = Unread()
         take = self._on_call, self._on_result, self._on_failure, self._on_cancel, self._on_note
         try:
             with suppress(ConnectionError):  # same as an end of file
                 while chunk := await self._reader.read(CHUNK):
-                    unpacker.feed(chunk)
-                    for kind, *rest in unpacker:
+                    unread.add(chunk)
+                    while not unread.missing():
+                        kind, *rest = unread.take()
                         take[kind](*rest)
+        except ChannelError as error:
+            logger.warning("the other process sent an invalid message: %s", error)
         finally:
             self._lost = True
             for future in self._waiting.values():
@@ -143,7 +143,7 @@ class Link:
     def _send(self, *message: Any) -> None:
         if self._lost:
             raise LinkLost("the other process is gone")
-        self._writer.write(msgpack.packb(message))
+        self._writer.write(packed(message))
 
     def _on_call(self, number: int, *asked: Any) -> None:
         task = asyncio.ensure_future(self._answer(number, *asked))
@@ -190,17 +190,14 @@ class Process:
     @classmethod
     async def start(cls, methods: Methods) -> Process:
         """Start a child that may call ``methods``."""
+        # The child has no work for the threads of libraries that it loads.
+        environment = {**os.environ, "PYTHONPATH": import_path(), "OMP_NUM_THREADS": "1"}
         ours, theirs = socket.socketpair()
         try:
             with theirs:
                 child = await asyncio.create_subprocess_exec(
                     *COMMAND,
-                    stdin=theirs.fileno(),
-                    stdout=asyncio.subprocess.DEVNULL,
-                    stderr=asyncio.subprocess.PIPE,
-                    # The child has no work for the threads of libraries that it loads.
-                    env={**os.environ, "PYTHONPATH": import_path(), "OMP_NUM_THREADS": "1"},
-                    start_new_session=True,
+                    **options(theirs, environment),
                 )
             reader, writer = await asyncio.open_unix_connection(sock=ours)
         except BaseException:

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import pytest
 
-from node.concurrency.threads import LoopThread
 from node.config.config import Config
 from node.doctor import checks as module
 from node.doctor.checks import (
@@ -38,6 +37,7 @@ from node.doctor.checks import (
 )
 from node.network.founding import found_swarm
 from node.storage.run_folder import RunFolder
+from node.threads import LoopThread
 from protocol.identity import Identity
 from protocol.manifest import swarm_id
 from protocol.messages import MANIFEST_STREAM

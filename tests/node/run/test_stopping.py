@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from node.concurrency.threads import LoopThread
 from node.errors import NodeError
 from node.monitor.present_status import STOPPING, present_status
 from node.run.background import stop_node
 from node.run.commands import ended
 from node.run.status import STOPS, stopping
 from node.storage.run_folder import RunFolder
+from node.threads import LoopThread
 
 ROOT = Path(__file__).parents[3]
 PATIENCE = 300.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from node.concurrency.channel import ChannelError, take_over_stdin
+from swarm.common.child_process import ChannelError, take_over_stdin
 
 ANSWER = {"observation": "1 bent", "over": False, "reward": None}
 

@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 from experiments.recipe.local_judge import LocalJudge
-from node.concurrency.channel import Channel
 from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed, load_catalogue, open_envs
 from node.tasks.sandbox.namespaces import libc
@@ -24,6 +23,7 @@ from node.tasks.verifier.dialogue import answers
 from node.tasks.verifier.verifier import Verifier, VerifierPool
 from node.tasks.verifier.worker_process import WorkerDied, WorkerProcess
 from protocol.manifest import EnvSpec
+from swarm.common.child_process import Channel
 from swarm.common.counters import Counters
 from swarm.groups import Split, TaskRef
 from swarm.verification import UNKNOWN_ENV, Asked, Judged, JudgeRefused, Verdict
@@ -132,7 +132,7 @@ def test_an_answer_that_nobody_waited_for_is_never_taken_for_that_of_another_gro
     with Verifier(TINY, outside=False) as verifier:
         verifier.start()
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr(WorkerProcess, "hear", interrupted)
+            patched.setattr(WorkerProcess, "receive", interrupted)
             verifier.judge_some([first])
         (verdict,) = verifier.judge_some([second])
         assert [verdict.prompt] == verifier.prompts([second.task])

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from node.concurrency import threads
+from node import threads
 from tests.node.programs import python
 
 
@@ -32,7 +32,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
 
 def test_a_process_that_chose_its_threads_gives_torch_and_its_children_no_more(monkeypatch):
     code = (
-        "from node.concurrency.threads import choose; choose(1);"
+        "from node.threads import choose; choose(1);"
         "import json, os, torch;"
         "print(json.dumps([torch.get_num_threads(), os.environ['OMP_NUM_THREADS']]))"
     )
@@ -45,7 +45,7 @@ def test_a_process_that_chose_its_threads_gives_torch_and_its_children_no_more(m
 def test_zero_takes_the_cores_that_this_process_may_run_on():
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
-        "from node.concurrency.threads import choose; print(choose(0))"
+        "from node.threads import choose; print(choose(0))"
     )
     assert python(code, check=True).stdout.strip() == "1"
 

@@ -1,4 +1,10 @@
-"""Message channel to a child process: length-prefixed msgpack over a socket pair."""
+"""Child processes, and messages to and from them.
+
+Every child is started by :func:`command` and :func:`options` and has one end of a socket pair as
+its stdin. Messages are msgpack values, each after its length (4 bytes, little-endian).
+:class:`Channel` is the blocking end; :class:`swarm.transport.subprocess.link.Link` is the
+asyncio end.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +20,6 @@ from typing import Any
 
 import msgpack
 
-from swarm.common.util import socket_at_stdin
-
 _LENGTH = struct.Struct("<I")
 MAX_MESSAGE_BYTES = 32 << 20
 _READ_BYTES = 1 << 16
@@ -26,7 +30,7 @@ class ChannelError(OSError):
     """A closed connection or an invalid message."""
 
 
-def packed(message: dict[str, Any]) -> bytes:
+def packed(message: Any) -> bytes:
     """Encode a message with its length prefix; raise ValueError if it is too large."""
     body: bytes = msgpack.packb(message)
     if len(body) > MAX_MESSAGE_BYTES:
@@ -52,16 +56,19 @@ class Unread:
             raise ChannelError(f"a message of {size} bytes: at most {MAX_MESSAGE_BYTES}")
         return max(0, _LENGTH.size + size - len(self._data))
 
-    def take(self) -> dict[str, Any]:
+    def take(self) -> Any:
         """Remove and return the next message, which is complete, or raise ChannelError."""
         end = _LENGTH.size + _LENGTH.unpack_from(self._data)[0]
         body = bytes(self._data[_LENGTH.size : end])
         del self._data[:end]
         try:
-            message = msgpack.unpackb(body)
+            return msgpack.unpackb(body)
         except (ValueError, msgpack.UnpackException) as error:
             raise ChannelError(f"no message: {error}") from error
-        if not isinstance(message, dict):
+
+    def take_map(self) -> dict[str, Any]:
+        """:meth:`take` a message that has to be a map."""
+        if not isinstance(message := self.take(), dict):
             raise ChannelError("no message: not a map")
         return message
 
@@ -92,7 +99,7 @@ class Channel:
             # A message usually arrives whole, often together with the next ones.
             most = min(max(missing, _READ_BYTES), _MOST_READ_BYTES)
             self._unread.add(self._received(most, left))
-        return self._unread.take()
+        return self._unread.take_map()
 
     def arrived(self) -> list[dict[str, Any]]:
         """Return the messages that have already arrived; raise as :meth:`receive`."""
@@ -100,7 +107,7 @@ class Channel:
         with contextlib.suppress(BlockingIOError):  # nothing has arrived
             self._unread.add(self._received(_MOST_READ_BYTES, 0.0))
         while not self._unread.missing():
-            messages.append(self._unread.take())
+            messages.append(self._unread.take_map())
         return messages
 
     def fileno(self) -> int:
@@ -129,6 +136,17 @@ class Channel:
         return chunk
 
 
+def socket_at_stdin() -> socket.socket:
+    """Return the socket at descriptor 0 (shared through it on Windows), freeing stdin."""
+    if sys.platform == "win32":
+        return socket.fromshare(sys.stdin.buffer.read())
+    end = socket.socket(fileno=os.dup(0))
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.close(null)
+    return end
+
+
 def take_over_stdin() -> Channel:
     """Return the channel to the parent, whose socket is this process's stdin."""
     return Channel(socket_at_stdin())
@@ -138,24 +156,35 @@ def take_over_stdin() -> Channel:
 _NEEDED = {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}
 
 
+def command(module: str, *arguments: str) -> list[str]:
+    """Return the command of ``python -m module``, which imports nothing from its folder."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def options(end: socket.socket, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return how a child is started with ``end`` as its stdin and a complete ``environment``.
+
+    The child reads end of file when this process ends; Ctrl-C does not reach it. stdout is
+    discarded and stderr is a pipe. Windows shares the socket, because it cannot inherit it
+    (untested).
+    """
+    return {
+        "stdin": subprocess.PIPE if sys.platform == "win32" else end.fileno(),
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.PIPE,
+        "env": {**environment, **_NEEDED},
+        "start_new_session": True,
+    }
+
+
 def spawn(
     module: str, environment: Mapping[str, str], *arguments: str, before: Sequence[str] = ()
 ) -> tuple[subprocess.Popen[bytes], Channel]:
-    """Run ``python -m module`` with one end of a socket pair as its stdin.
-
-    The child reads end of file when this process ends; Ctrl-C does not reach it. ``environment`` is
-    complete; stdout is discarded and stderr is a pipe. ``before`` is a command that runs the child.
-    Windows shares the socket, because it cannot inherit it (untested).
-    """
+    """Run ``python -m module`` behind the command ``before``; return it and the channel to it."""
     ours, theirs = socket.socketpair()
     with theirs:
-        process = subprocess.Popen(
-            [*before, sys.executable, "-P", "-m", module, *arguments],
-            stdin=subprocess.PIPE if sys.platform == "win32" else theirs.fileno(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env={**environment, **_NEEDED},
-            start_new_session=True,
+        process: subprocess.Popen[bytes] = subprocess.Popen(
+            [*before, *command(module, *arguments)], **options(theirs, environment)
         )
         if sys.platform == "win32":
             with process.stdin:

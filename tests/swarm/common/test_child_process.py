@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from node.concurrency.channel import MAX_MESSAGE_BYTES, Channel, ChannelError, packed
-from node.concurrency.threads import WorkThread
+from node.threads import WorkThread
+from swarm.common.child_process import MAX_MESSAGE_BYTES, Channel, ChannelError, packed
 
 
 @pytest.fixture

@@ -1,1 +1,0 @@
-"""Threads, child processes, and message channels between a process and its child."""
