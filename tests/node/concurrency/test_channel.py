@@ -22,7 +22,7 @@ def ends(sockets):
 
 
 def test_after_it_was_closed_the_other_side_counts_as_gone_from_both_ends(ends):
-    here, there = ends
+    here, _ = ends
     here.close()
     for end in ends:
         with pytest.raises(ChannelError, match="gone"):
@@ -32,7 +32,7 @@ def test_after_it_was_closed_the_other_side_counts_as_gone_from_both_ends(ends):
 
 
 def test_closing_ends_a_wait_for_a_message_and_a_wait_to_be_read(sockets, ends):
-    here, there = ends
+    here, _ = ends
     with ThreadPoolExecutor(2) as threads:
         waits = [threads.submit(here.receive), threads.submit(here.send, {"text": "x" * (8 << 20)})]
         # The first bytes have arrived, so the sender waits for the rest to be read.

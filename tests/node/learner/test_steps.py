@@ -59,10 +59,8 @@ def test_an_update_of_eight_groups_is_two_updates_of_four():
 def test_steps_of_each_epoch_are_as_many_as_whole_parts_of_what_teaches(informative, least, steps):
     idle = [group(20 + n, (1.0, 1.0)) for n in range(5)]
     for epochs in (1, 3):
-        policy, config = (
-            random_policy(),
-            changed(CONFIG, groups_per_step=least, epochs=epochs, lr=1e-5),
-        )
+        policy = random_policy()
+        config = changed(CONFIG, groups_per_step=least, epochs=epochs, lr=1e-5)
         stats = Learner(policy, config).update([*idle, *GROUPS[:informative]])
         assert policy.version == epochs * steps and (stats.skipped, stats.refused) == (False, 0)
 

@@ -59,10 +59,8 @@ def test_a_chart_is_written_in_the_format_of_its_ending(tmp_path, ending):
 def test_a_chart_names_every_run_as_it_is_called_and_has_a_panel_for_what_any_run_measured(
     tmp_path,
 ):
-    names, path = (
-        ["cost $5_{", "_hidden", *(f"node-{n}" for n in range(12))],
-        tmp_path / "chart.svg",
-    )
+    names = ["cost $5_{", "_hidden", *(f"node-{n}" for n in range(12))]
+    path = tmp_path / "chart.svg"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         draw_runs(dict.fromkeys(names, rounds(5)), 3, path)

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -20,7 +19,6 @@ ROOT = Path(__file__).resolve().parents[3]
 MODEL, COMMIT = "somebody/tiny", "c" * 40
 FILES = {path.name: path.read_bytes() for path in shipped_folder("tiny").iterdir()}
 COPIES = {"pytorch_model.bin": b"the same again", "original/params.json": b"{}"}
-
 
 
 class Hub(BaseHTTPRequestHandler):
