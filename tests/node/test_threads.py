@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import json
 import os
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -16,12 +13,12 @@ class Clock:
 
     now = 0.0
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds):
         self.now += seconds
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+def clock(monkeypatch):
     import torch
 
     clock, before = Clock(), torch.get_num_threads()
@@ -39,6 +36,8 @@ def test_a_process_that_chose_its_threads_gives_torch_and_its_children_no_more(m
     for name in threads.LIBRARIES:
         monkeypatch.delenv(name, raising=False)
     assert json.loads(python(code, check=True).stdout) == [1, "1"]
+    with pytest.raises(ValueError, match="threads = 0"):
+        threads.environment(0)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's CPU affinity")
@@ -48,11 +47,6 @@ def test_zero_takes_the_cores_that_this_process_may_run_on():
         "from node.threads import choose; print(choose(0))"
     )
     assert python(code, check=True).stdout.strip() == "1"
-
-
-def test_fewer_than_one_thread_is_refused_by_name():
-    with pytest.raises(ValueError, match="threads = 0"):
-        threads.environment(0)
 
 
 def test_threads_that_do_not_pay_are_left_to_others_and_those_that_halve_the_time_taken(clock):

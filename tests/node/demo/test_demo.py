@@ -1,7 +1,3 @@
-"""The demo: what it reads of its nodes and draws."""
-
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import replace
@@ -11,65 +7,58 @@ import pytest
 from rich.console import Console
 
 from node.demo import run as run_module
+from node.demo import summary as module
 from node.demo.run import DemoSettings, RecordTail, node_overrides, opening
-from node.demo.summary import (
-    LINE_SECONDS,
-    Paced,
-    SwarmView,
-    draw,
-    summarise_node,
-    summarise_swarm,
-    table,
-)
+from node.demo.summary import LINE_SECONDS, Paced, SwarmView, draw
 from node.monitor.record import RoundRecord, Terminal
 from tests.node.monitor.test_monitor import RECORD
 
 QUIET = [RoundRecord(number, 0, 0.0, None) for number in (1, 2)]
 BUSY = [replace(QUIET[0], reward_own=0.25, informative_own=0.5, reward_eval=0.125), QUIET[1]]
+SAID_BEFORE = 5
+"""Lines: what runs, how to join, where the address is broken in two, and where to look."""
 
 
-def shown(what: object) -> str:
+def shown(what):
     console = Console(file=io.StringIO(), width=120)
     console.print(what)
     return console.file.getvalue()
 
 
-def test_a_node_that_measured_nothing_has_dashes_and_no_part_in_the_means(tmp_path: Path) -> None:
-    nodes = [summarise_node(name, "", "tiny", rows) for name, rows in (("a", QUIET), ("b", BUSY))]
-    summary = summarise_swarm("5eed" * 8, nodes, 1.0, tmp_path / "chart.png")
+def test_a_node_that_measured_nothing_has_dashes_and_no_part_in_the_means(tmp_path):
+    histories = {"a": QUIET, "b": BUSY}.items()
+    nodes = [module.summarise_node(name, "", "tiny", rows) for name, rows in histories]
+    summary = module.summarise_swarm("5eed" * 8, nodes, 1.0, tmp_path / "chart.png")
     told = json.loads(summary.as_json(), parse_constant=pytest.fail)
     assert told["nodes"][0]["reward_first"] is None
     assert (told["reward_first"], told["eval_last"]) == (0.25, 0.125)
-    text = shown(table(summary))
+    text = shown(module.table(summary))
     assert "– → –" in text and "0.25 → 0.25" in text and "0.12 → 0.12" in text
 
 
-def test_a_swarm_at_work_shows_means_of_the_rounds_that_measured() -> None:
+def test_a_swarm_at_work_shows_means_of_the_rounds_that_measured(tmp_path):
     text = shown(SwarmView(2, 2, Console(height=40)).render({"a": QUIET, "b": BUSY}))
     quiet, busy = (line.split() for line in text.splitlines() if line.strip()[:2] in ("a ", "b "))
     assert quiet[:6] == ["a", "2", "–", "–", "–", "–"]
     assert busy[:6] == ["b", "2", "0.250", "–", "0.125", "50%"]
-
-
-def test_rounds_that_measured_nothing_are_no_points_of_the_chart(tmp_path):
     draw({"a": QUIET, "b": BUSY}, tmp_path / "chart.png")
     assert (tmp_path / "chart.png").stat().st_size > 0
 
 
-def line(number: int) -> str:
+def line(number):
     return json.dumps(replace(RECORD, round=number).to_dict()) + "\n"
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "metrics.jsonl"
 
 
-def rounds(followed: RecordTail) -> list[int]:
+def rounds(followed):
     return [record.round for record in followed.look()]
 
 
-def test_what_is_added_is_found_and_a_half_line_waits(path: Path) -> None:
+def test_what_is_added_is_found_and_a_half_line_waits(path):
     followed = RecordTail(path)
     assert rounds(followed) == []
     with path.open("a") as file:
@@ -97,28 +86,24 @@ def test_what_was_read_is_not_read_again_and_a_file_in_its_place_adds_its_new_ro
     assert rounds(followed) == [1, 2, 3, 4]
 
 
-def test_no_more_is_kept_than_can_be_shown(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_is_kept_than_can_be_shown(path, monkeypatch):
     monkeypatch.setattr(run_module, "KEPT", 5)
     path.write_text("".join(map(line, range(1, 21))))
     assert rounds(RecordTail(path)) == [16, 17, 18, 19, 20]
 
 
-SAID_BEFORE = 5
-"""Lines: what runs, how to join, where the address is broken in two, and where to look."""
-
-
-def terminal() -> Terminal:
+def terminal():
     console = Terminal()
     console.file, console.width, console.height = io.StringIO(), 80, 24
     return console
 
 
-def history(rounds: int, **changes: object) -> list[RoundRecord]:
+def history(rounds, **changes):
     return [replace(RECORD, round=n, **changes) for n in range(1, rounds + 1)]
 
 
 @pytest.mark.parametrize("nodes", [4, 13, 14, 64])
-def test_how_to_join_stays_in_sight_whatever_the_number_of_nodes(nodes: int) -> None:
+def test_how_to_join_stays_in_sight_whatever_the_number_of_nodes(nodes):
     console = terminal()
     records = {f"node-{n}": history(3) for n in range(1, nodes + 1)}
     console.print(SwarmView(0, nodes, console).render(records))
@@ -149,23 +134,18 @@ def test_without_a_terminal_there_is_a_line_now_and_then():
     assert shown == ["a", "c"]
 
 
-@pytest.mark.parametrize(
-    ("tty", "expected"), [(False, "starting | 0 of 2 at work"), (True, "reward by round")]
-)
-def test_a_pipe_gets_lines_and_a_terminal_a_table(tty: bool, expected: str) -> None:
-    console = Console(file=io.StringIO(), force_terminal=tty, width=80, height=24)
-    with SwarmView(0, 2, console).shown() as show:
-        show({"node-1": [], "node-2": []})
-    assert expected in console.file.getvalue()
+def test_a_pipe_gets_lines_and_a_terminal_a_table():
+    for tty, expected in ((False, "starting | 0 of 2 at work"), (True, "reward by round")):
+        console = Console(file=io.StringIO(), force_terminal=tty, width=80, height=24)
+        with SwarmView(0, 2, console).shown() as show:
+            show({"node-1": [], "node-2": []})
+        assert expected in console.file.getvalue()
 
 
-def test_the_first_words_say_how_long_it_goes_on():
+def test_the_first_words_say_how_long_it_goes_on_and_nodes_are_evaluated_now_and_then():
     until, limited = (opening(DemoSettings(rounds=rounds), Path("here")) for rounds in (0, 30))
     assert until == "a swarm of 4 and a bootstrap node in here, until Ctrl-C"
     assert limited.endswith(", to round 30; with --rounds 0 it goes on until Ctrl-C")
-
-
-@pytest.mark.parametrize(("rounds", "every"), [(150, 10), (30, 2), (5, 1), (0, 10)])
-def test_a_node_is_evaluated_now_and_then_also_without_a_last_round(rounds, every):
-    keys = node_overrides(DemoSettings(rounds=rounds), 0, 1)
-    assert (keys["schedule.rounds"], keys["schedule.eval_every"]) == (rounds, every)
+    for rounds, every in {150: 10, 30: 2, 5: 1, 0: 10}.items():
+        keys = node_overrides(DemoSettings(rounds=rounds), 0, 1)
+        assert (keys["schedule.rounds"], keys["schedule.eval_every"]) == (rounds, every)

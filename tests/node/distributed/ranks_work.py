@@ -3,8 +3,6 @@
 Rank 0 leaves what it found in the folder it is given.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 import random
@@ -27,21 +25,15 @@ from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.learner import Learner
 from node.learner.logprobs import VocabularyHead
 from node.policy.policy import Policy
-from tests.node.learner.parts import (
-    CONFIG,
-    MIXED,
-    behaving,
-    dated,
-    group,
-    policy_at,
-    spoil,
-    weights,
-)
+from tests.node.learner import parts as learning
+from tests.node.learner.parts import CONFIG, MIXED, behaving, dated, group, weights
 from tests.support import changed, figures, random_policy
 
 FULL = "memory is full"
+RECOMPUTED = {"gradient_checkpointing": True}
 WHOLE, PART = 4 * 98 * 60, 7
 """Bytes of logits, and positions in a part: of one update some micro-batches are read in parts."""
+STALE = dated(behaving(MIXED, 0.1), 0) + dated(behaving([group(7, (0.0, 1.0))], -0.3), -1)
 
 
 def sharing_prompts() -> list[TrainingGroup]:
@@ -85,7 +77,6 @@ def odd_policy() -> Policy:
     return policy
 
 
-STALE = dated(behaving(MIXED, 0.1), 0) + dated(behaving([group(7, (0.0, 1.0))], -0.3), -1)
 CASES = {
     "one pass": Case(MIXED),
     "clipped": Case(MIXED, {"max_grad_norm": 0.1, "lr": 3e-3}),
@@ -103,21 +94,16 @@ CASES = {
     ),
     "stale, recomputed": Case(
         STALE,
-        {
-            "epochs": 2,
-            "gradient_checkpointing": True,
-            "loss": "gspo",
-            "proximal_policy": "versions",
-        },
+        {"epochs": 2, "loss": "gspo", "proximal_policy": "versions"} | RECOMPUTED,
         {"decoupled": True, "temperature": 0.7},
     ),
     "odd and untied": Case(MIXED, {"loss": "dr_grpo"}, policy=odd_policy),
     "an engine compared beside": Case(
         dated(MIXED, 1),
-        policy=lambda: policy_at(3),
+        policy=lambda: learning.policy_at(3),
         newest=dated(behaving([group(7, (0.0, 0.0))], 0.2), 3),
     ),
-    "refused": Case(MIXED, policy=lambda: spoil(random_policy()), updates=1),
+    "refused": Case(MIXED, policy=lambda: learning.spoil(random_policy()), updates=1),
     "no signal": Case([group(5, (1.0, 1.0))], updates=1),
 }
 

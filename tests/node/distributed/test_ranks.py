@@ -1,12 +1,9 @@
 """Two real ranks under torchrun, against one."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -30,14 +27,12 @@ ROUNDED = 1e-5
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
+def found(tmp_path_factory):
     """What rank 0 of :mod:`tests.node.distributed.ranks_work` has written down."""
     folder = tmp_path_factory.mktemp("ranks")
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    work = ("-m", "tests.node.distributed.ranks_work", str(folder))
-    run = subprocess.run(
-        [sys.executable, *launcher, *work], capture_output=True, text=True, cwd=ROOT, timeout=300
-    )
+    command = [sys.executable, *launcher, "-m", "tests.node.distributed.ranks_work", str(folder)]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
     assert (folder / "found.pt").exists(), run.stderr
     return dict(torch.load(folder / "found.pt", weights_only=True))
 
@@ -124,22 +119,15 @@ def test_a_learner_alone_keeps_to_the_options_of_its_correction():
     assert not torch.equal(learned(cap=1e-3), learned())
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("policy.lora_rank", 8),
-        ("learner.optimizer", "adamw8bit"),
-        ("learner.offload", True),
-        ("policy.device", "cuda:1"),
-        ("policy.device", "mps"),
-    ],
-)
-def test_what_several_ranks_cannot_do_is_refused_by_the_key(key, value):
+def test_what_several_ranks_cannot_do_is_refused_by_the_key():
     launch = Launch(rank=0, local_rank=0, world=2)
     launch.check(Config())
-    with pytest.raises(ConfigError, match="without torchrun") as refused:
-        launch.check(Config.with_overrides({key: value}))
-    assert refused.value.key == key
+    devices = ("policy.device", "cuda:1"), ("policy.device", "mps")
+    learning = ("learner.optimizer", "adamw8bit"), ("learner.offload", True)
+    for key, value in (("policy.lora_rank", 8), *learning, *devices):
+        with pytest.raises(ConfigError, match="without torchrun") as refused:
+            launch.check(Config.with_overrides({key: value}))
+        assert refused.value.key == key
 
 
 def test_only_a_process_among_several_is_a_rank(monkeypatch):

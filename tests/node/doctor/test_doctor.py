@@ -1,7 +1,3 @@
-"""What a machine, its network and its folder allow."""
-
-from __future__ import annotations
-
 import errno
 import importlib.metadata
 import importlib.util
@@ -13,28 +9,17 @@ import subprocess
 import sys
 import time
 from collections import namedtuple
-from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from multiprocessing import synchronize
 from pathlib import Path
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from node.config.config import Config
-from node.doctor import checks as module
-from node.doctor.checks import (
-    check_clock,
-    check_daemon,
-    check_device,
-    check_disk,
-    check_engine,
-    check_key,
-    check_network,
-    check_packages,
-    check_ports,
-    check_shared_memory,
-)
+from node.doctor import checks
+from node.doctor.checks import check_clock, check_daemon, check_device, check_key, check_network
 from node.network.founding import found_swarm
 from node.storage.run_folder import RunFolder
 from node.threads import LoopThread
@@ -47,7 +32,7 @@ NOBODY = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
+def folder(tmp_path):
     Identity.create(tmp_path / "identity.key")
     return RunFolder(tmp_path)
 
@@ -61,12 +46,12 @@ def taken_port():
 def test_missing_and_odd_packages_come_with_the_command_that_installs_them(monkeypatch):
     wanted = ["pydantic>=2", "rich>=99", "no-such-package>=1", "pytest>=1; extra == 'test'"]
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: wanted)
-    old, missing = check_packages()
+    old, missing = checks.check_packages()
     assert (old.level, missing.level) == ("warn", "fail")
     assert old.remedy == "Install it with: pip install 'rich>=99'"
     assert "no-such-package is missing" in missing.found
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: ["pydantic>=2"])
-    assert [f.level for f in check_packages()] == ["ok"]
+    assert [f.level for f in checks.check_packages()] == ["ok"]
 
 
 def test_the_daemon_runs_here_and_a_missing_one_is_a_failure(tmp_path, monkeypatch):
@@ -89,24 +74,21 @@ def test_a_macs_gpu_is_a_failure_elsewhere():
 
 
 def test_an_engine_that_is_not_installed_is_a_failure(monkeypatch):
-    assert check_engine("transformers").level == "ok"
+    assert checks.check_engine("transformers").level == "ok"
     monkeypatch.setattr("node.engines.kinds.PACKAGES", ("a-package-that-is-nowhere",))
-    finding = check_engine("vllm")
+    finding = checks.check_engine("vllm")
     assert finding.level == "fail" and "make vllm" in finding.remedy
 
 
-def test_shared_memory_without_room_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert check_shared_memory().level == "ok"
-
-    def full(*args: object, **options: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+def test_shared_memory_without_room_is_a_failure(monkeypatch):
+    assert checks.check_shared_memory().level == "ok"
+    full = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     monkeypatch.setattr(synchronize, "Semaphore", full)
-    finding = check_shared_memory()
+    finding = checks.check_shared_memory()
     assert finding.level == "fail" and "/dev/shm" in finding.found
 
 
-def test_a_key_that_others_can_read_is_a_failure(folder: RunFolder) -> None:
+def test_a_key_that_others_can_read_is_a_failure(folder):
     assert check_key(folder).level == "ok"
     folder.identity.chmod(0o644)
     finding = check_key(folder)
@@ -119,12 +101,12 @@ def test_little_space_is_a_warning_and_none_a_failure(folder, monkeypatch):
     usage = namedtuple("usage", "total used free")
     for free, level in ((100 << 30, "ok"), (1 << 30, "warn"), (1 << 20, "fail")):
         monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: usage(0, 0, free))
-        assert check_disk(folder).level == level
+        assert checks.check_disk(folder).level == level
     (folder.root / "file").touch()
-    assert "run_dir" in check_disk(RunFolder(folder.root / "file" / "run")).remedy
+    assert "run_dir" in checks.check_disk(RunFolder(folder.root / "file" / "run")).remedy
 
 
-def test_a_clock_that_jumps_or_shows_another_age_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_jumps_or_shows_another_age_is_found(monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     steps = itertools.count(2e9, 10.0)
     monkeypatch.setattr(time, "time", lambda: next(steps))
@@ -137,29 +119,26 @@ def test_a_taken_port_is_found_unless_this_node_holds_it(folder, taken_port):
     listen = [f"/ip4/127.0.0.1/tcp/{port}" for port in (0, taken_port)]
     keys = {"network.listen": listen, "monitor.prometheus_port": taken_port}
     config = Config.with_overrides(keys)
-    findings = check_ports(config, folder)
+    findings = checks.check_ports(config, folder)
     assert [f.level for f in findings] == ["ok", "fail", "fail"]
     assert str(taken_port) in findings[1].found and findings[1].remedy
     with folder.locked():
-        assert [f.level for f in check_ports(config, folder)] == ["ok"]
+        assert [f.level for f in checks.check_ports(config, folder)] == ["ok"]
 
 
-def test_a_node_without_peers_is_told_how_to_name_some(folder: RunFolder) -> None:
-    assert "--peers" in check_network(Config(), folder)[-1].remedy
-
-
-def test_what_a_running_node_found_out_about_its_router_is_told(folder: RunFolder) -> None:
+def test_what_a_running_node_found_out_about_its_router_is_told_and_how_to_name_peers(folder):
     reach = {"way": "relayed", "cause": "no peer could dial 11.7.0.3", "remedy": "Open a port."}
     folder.write_status({"reach": reach})
     with folder.locked():
         told = check_network(Config(), folder)[-1]
     assert (told.check, told.level, told.remedy) == ("reach", "warn", "Open a port.")
     assert "relayed: no peer could dial 11.7.0.3" in told.found
-    assert all(f.check != "reach" for f in check_network(Config(), folder))
+    findings = check_network(Config(), folder)
+    assert all(f.check != "reach" for f in findings) and "--peers" in findings[-1].remedy
 
 
 @pytest.mark.processes
-def test_peers_are_dialled_and_told_dead_from_alive(folder: RunFolder) -> None:
+def test_peers_are_dialled_and_told_dead_from_alive(folder):
     from swarm.transport.hivemind.transport import HivemindTransport
 
     loop = LoopThread("peer")
@@ -167,9 +146,7 @@ def test_peers_are_dialled_and_told_dead_from_alive(folder: RunFolder) -> None:
     ours, theirs = (found_swarm(Identity.load(folder.identity), name=name) for name in "ab")
     folder.manifest.write_bytes(ours)
 
-    async def answer(peer: str, request: bytes) -> bytes:
-        return theirs
-
+    answer = AsyncMock(return_value=theirs)
     transport.handle(MANIFEST_STREAM, answer, HandlerLimits(64, 8, 8))
     try:
         loop.call(transport.start(), timeout=300)
@@ -196,23 +173,19 @@ def test_doctor_exits_with_1_when_something_fails(terminal, taken_port):
     assert "fail" in terminal.out and "Stop what holds it" in terminal.out
 
 
-SWARM = "ab" * 32
-
-
 @contextmanager
-def announced(number: int, swarm: str) -> Iterator[None]:
+def announced(number, swarm):
     """So many nodes of a swarm on the loopback network."""
     words = "127.0.0.1", "127.0.0.1", str(number), swarm, "4999"
     command = [sys.executable, "-m", "tests.swarm.lan.announcing", *words]
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, **streams, cwd=Path(__file__).parents[3]) as process:
-        assert process.stdout and process.stdout.readline() == b"announced\n"
+        assert process.stdout.readline() == b"announced\n"
         yield
-        assert process.stdin
         process.stdin.close()
 
 
-def looking(folder: Path, listen: str) -> list[tuple[str, str, str]]:
+def looking(folder, listen):
     config = Config.with_overrides({"network.lan": True, "network.listen": [listen]})
     findings = check_network(config, RunFolder(folder))
     return [(each.level, each.check, each.found) for each in findings if each.check != "ports"]
@@ -220,14 +193,14 @@ def looking(folder: Path, listen: str) -> list[tuple[str, str, str]]:
 
 @pytest.mark.processes
 def test_the_doctor_says_who_is_announced_nearby(tmp_path):
-    with announced(3, SWARM):
+    with announced(3, "ab" * 32):
         ((level, check, text),) = looking(tmp_path, "/ip4/127.0.0.1/tcp/0")
     assert (level, check) == ("ok", "lan")
-    assert text.startswith("3 nodes announced") and SWARM[:16] in text
+    assert text.startswith("3 nodes announced") and 8 * "ab" in text
 
 
-def test_the_doctor_says_that_nobody_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HEAR_SECONDS", 0.1)
+def test_the_doctor_says_that_nobody_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(checks, "HEAR_SECONDS", 0.1)
     ((level, check, _),) = looking(tmp_path, "/ip4/127.0.0.1/tcp/0")
     assert (level, check) == ("warn", "lan")
     ((level, check, text),) = looking(tmp_path, "/ip4/203.0.113.77/tcp/0")

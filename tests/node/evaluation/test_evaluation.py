@@ -1,12 +1,6 @@
-"""Evaluations: their tasks, comparisons, what was forgotten, the card of a model."""
-
-from __future__ import annotations
-
 import json
 import math
 import random
-from collections.abc import Sequence
-from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -26,19 +20,26 @@ from swarm.common.counters import Counters
 from swarm.groups import Split, TaskRef
 
 RIGHT, WRONG, MIXED = (1.0, 1.0), (0.0, 0.0), (1.0, 0.0)
+GOOD = (1.0,) * 24 + (0.0,) * 40
+POOR = (1.0,) * 4 + (0.0,) * 60
+MANY = [TaskRef("sums", 0, seed, Split.HELDOUT) for seed in range(64)]
+TASKS = heldout_tasks([("add", 0), ("mul", 0)], 40)
+NOTHING = ModelOrigin(None, None, None)
 
 
-def assessed(*rows: tuple[float, ...], unfit: int = 0, takes: bool = True) -> Assessment:
+def assessed(*rows, unfit=0, takes=True):
     tasks = tuple(TaskRef("sums", 0, seed, Split.HELDOUT) for seed in range(len(rows)))
     return Assessment.of(Evaluation(tasks, rows, unfit=unfit), takes=takes)
 
 
-def test_figures_are_shares_of_the_tasks_tried() -> None:
+def test_figures_are_shares_of_the_tasks_tried():
     found = assessed(MIXED, WRONG, RIGHT, WRONG, unfit=1)
     assert (found.tasks, found.fit, found.reward, found.informative) == (4, 0.75, 0.375, 0.25)
-    assert found.lines()[0].startswith(
-        "tried on 4 tasks: 75% of prompts fit, reward 0.375, rewards differ in 25% of groups: "
-    )
+    told = "tried on 4 tasks: 75% of prompts fit, reward 0.375, rewards differ in 25% of groups: "
+    assert found.lines()[0].startswith(told)
+    assert len(assessed(MIXED, WRONG, unfit=1).lines()) == 1
+    _, told = assessed(MIXED, WRONG, WRONG, unfit=2).lines()
+    assert "do not fit" in told and "policy.model" in told and "tasks.weights" in told
 
 
 @pytest.mark.parametrize(
@@ -56,18 +57,7 @@ def test_the_verdict_says_from_whom_it_can_learn_and_what_to_do(rows, takes, ver
     assert verdict in line and remedy in line
 
 
-def test_a_policy_that_most_prompts_are_too_long_for_is_told_so() -> None:
-    assert len(assessed(MIXED, WRONG, unfit=1).lines()) == 1
-    _, told = assessed(MIXED, WRONG, WRONG, unfit=2).lines()
-    assert "do not fit" in told and "policy.model" in told and "tasks.weights" in told
-
-
-GOOD = (1.0,) * 24 + (0.0,) * 40
-POOR = (1.0,) * 4 + (0.0,) * 60
-MANY = [TaskRef("sums", 0, seed, Split.HELDOUT) for seed in range(64)]
-
-
-def alarm(state: object = None) -> ForgettingAlarm:
+def alarm(state=None):
     """Of a node that comes back with this state, as it is kept."""
     made = ForgettingAlarm(Counters(), MANY)
     if state:
@@ -75,15 +65,17 @@ def alarm(state: object = None) -> ForgettingAlarm:
     return made
 
 
-def alarms(*evaluations: Sequence[float]) -> list[bool]:
+def alarms(*evaluations):
     return list(map(alarm().look, evaluations))
 
 
-def test_a_fall_that_stays_is_told_once():
+def test_each_fall_that_stays_is_told_once_and_a_single_bad_evaluation_is_no_alarm():
     counters = Counters()
     told = map(ForgettingAlarm(counters, MANY).look, (GOOD, POOR, POOR, POOR))
     assert list(told) == [False, False, True, False]
     assert counters.snapshot() == {"forgetting_alarms": 1}
+    assert sum(alarms(GOOD, POOR, GOOD, POOR, GOOD)) == 0
+    assert sum(alarms(GOOD, POOR, POOR, GOOD, POOR, POOR)) == 2, "recovered and fell again"
 
 
 @pytest.mark.parametrize(("tasks", "told"), [(MANY, True), (MANY[::-1], False)])
@@ -103,31 +95,19 @@ def test_looking_at_the_same_policy_again_is_no_further_evidence(restarted):
     assert not here.look(POOR, 7) and here.look(POOR, 8)
 
 
-@pytest.mark.parametrize(
-    ("evaluations", "told"),
-    [((GOOD, POOR, GOOD, POOR, GOOD), 0), ((GOOD, POOR, POOR, GOOD, POOR, POOR), 2)],
-    ids=["single bad evaluations", "recovered and fell again"],
-)
-def test_each_fall_is_told_and_a_single_bad_evaluation_is_no_alarm(evaluations, told):
-    assert sum(alarms(*evaluations)) == told
-
-
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=20))
-def test_a_policy_that_stays_as_it_is_never_alarms(rewards: list[float]) -> None:
+def test_a_policy_that_stays_as_it_is_never_alarms(rewards):
     assert not any(alarms(*[rewards] * 5))
 
 
-def test_chance_alone_alarms_less_than_once_in_a_thousand_evaluations() -> None:
+def test_chance_alone_alarms_less_than_once_in_a_thousand_evaluations():
     rng = random.Random(0)
     solve = [rng.choice((0.0, 0.1, 0.5, 0.9)) for _ in range(64)]
     runs = [[[float(rng.random() < p) for p in solve] for _ in range(40)] for _ in range(100)]
     assert sum(any(alarms(*run)) for run in runs) <= 4
 
 
-TASKS = heldout_tasks([("add", 0), ("mul", 0)], 40)
-
-
-def evaluation(*rewards: tuple[float, ...]) -> Evaluation:
+def evaluation(*rewards):
     return Evaluation(TASKS[: len(rewards)], rewards)
 
 
@@ -135,10 +115,10 @@ def test_the_gain_is_the_mean_of_what_each_task_gained():
     found = Comparison.of(evaluation((0.0, 1.0), (0.0,)), evaluation((1.0, 1.0), (0.25,)))
     assert (found.all.tasks, found.all.first, found.all.second) == (2, 0.25, 0.625)
     assert found.all.gain.mean == 0.375 and found.all.gain.margin == pytest.approx(12.706 * 0.125)
-    assert {env: part.gain.mean for env, part in found.families.items()} == {
-        "add": 0.5,
-        "mul": 0.25,
-    }
+    gains = {env: part.gain.mean for env, part in found.families.items()}
+    assert gains == {"add": 0.5, "mul": 0.25}
+    with pytest.raises(ValueError, match="same tasks"):
+        Comparison.of(evaluation((0.0,)), evaluation((0.0,), (1.0,)))
 
 
 def test_a_policy_compared_with_itself_gains_nothing_and_differs_nowhere():
@@ -170,10 +150,8 @@ def test_the_interval_holds_the_true_gain_in_nineteen_of_twenty_comparisons():
 
 
 def test_pairing_by_task_narrows_the_interval_where_tasks_are_of_unequal_difficulty():
-    rng = random.Random(1)
-    first = evaluation(
-        *[(float(rng.random() < 0.1 + 0.7 * (n % 2)),) * 4 for n in range(len(TASKS))]
-    )
+    rng, hard = random.Random(1), range(len(TASKS))
+    first = evaluation(*[(float(rng.random() < 0.1 + 0.7 * (n % 2)),) * 4 for n in hard])
     second = evaluation(*[tuple(min(1.0, r + 0.05) for r in row) for row in first.rewards])
     found = Comparison.of(first, second)
     assert found.all.gain.beyond_noise
@@ -181,30 +159,19 @@ def test_pairing_by_task_narrows_the_interval_where_tasks_are_of_unequal_difficu
     assert found.all.gain.mean == pytest.approx(fmean(gains))
 
 
-def test_other_tasks_are_not_compared() -> None:
-    with pytest.raises(ValueError, match="same tasks"):
-        Comparison.of(evaluation((0.0,)), evaluation((0.0,), (1.0,)))
-
-
-NOTHING = ModelOrigin(None, None, None)
-
-
-def rounds(*numbers: int) -> list[RoundRecord]:
+def rounds(*numbers):
     groups = {"reward_own": 0.5, "groups_own": 3, "groups_external": 1, "tokens_trained": 100}
     return [RoundRecord(round=n, policy_step=n, time=0.0, **groups) for n in numbers]
 
 
-def test_training_is_counted_up_to_the_exported_round():
+def test_training_is_counted_up_to_the_exported_round_and_thinned_ones_are_stood_for():
     assert Training.of(rounds(1, 2, 3, 4), 3, 2) == Training(3, 2, 300, 0.25, exact=True)
-
-
-def test_rounds_that_were_thinned_are_stood_for_by_the_next_and_no_records_claim_nothing():
     for kept, last, claims in ((rounds(1, 4, 6, 7), 7, (700, 0.25)), ([], 5, (0, None))):
         training = Training.of(kept, last, None)
         assert (training.tokens, training.external, training.exact) == (*claims, False)
 
 
-def test_the_card_names_the_swarm_what_it_learned_from_and_what_it_is_worth() -> None:
+def test_the_card_names_the_swarm_what_it_learned_from_and_what_it_is_worth():
     signed = found_swarm(Identity.from_seed(bytes(32)), name="a `name` | [x](y)")
     origin = ModelOrigin(signed, open_manifest(signed), 0.4567)
     card = model_card(Config(), Training.of(rounds(1, 2), 2, 2), origin)
@@ -218,7 +185,7 @@ def test_the_card_names_the_swarm_what_it_learned_from_and_what_it_is_worth() ->
     assert "`chain_sum`" in card and "vllm serve" in card and "convert_hf_to_gguf.py" in card
 
 
-def test_a_public_base_is_linked_and_a_folder_of_this_machine_is_not_told(tmp_path: Path) -> None:
+def test_a_public_base_is_linked_and_a_folder_of_this_machine_is_not_told(tmp_path):
     public = Config.with_overrides({"policy.model": "Qwen/Qwen2.5-0.5B-Instruct"})
     card = model_card(public, Training.of([], 0, None), NOTHING, adapter=True)
     data = ModelCard(card).data
@@ -233,19 +200,9 @@ def test_a_public_base_is_linked_and_a_folder_of_this_machine_is_not_told(tmp_pa
     assert ModelCard(card).data.base_model is None
 
 
-@pytest.mark.parametrize(
-    ("card", "licence"),
-    [
-        ("---\nlicense: mit\n---\n# m\n", "mit"),
-        ("---\ntags: [x]\n---\n", None),
-        ("# no metadata\n", None),
-        ("---\nlicense: [a, b]\n---\n", None),
-    ],
-)
-def test_the_licence_is_that_of_the_bases_own_card(tmp_path, card, licence):
-    (tmp_path / "README.md").write_text(card)
-    assert licence_of(str(tmp_path)) == licence
-
-
-def test_without_a_card_there_is_no_word_of_a_licence(tmp_path: Path) -> None:
+def test_the_licence_is_that_of_the_bases_own_card(tmp_path):
     assert licence_of(str(tmp_path)) is None and licence_of("nobody/has-this") is None
+    others = ("---\ntags: [x]\n---\n", "# no metadata\n", "---\nlicense: [a, b]\n---\n")
+    for card, licence in (("---\nlicense: mit\n---\n# m\n", "mit"), *((c, None) for c in others)):
+        (tmp_path / "README.md").write_text(card)
+        assert licence_of(str(tmp_path)) == licence

@@ -1,7 +1,5 @@
 """Groups, policies and updates that the tests of the learner share."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +19,13 @@ LOSSES = ["grpo", "dr_grpo", "gspo", "cispo"]
 EVEN = 0.05
 """Spread of a policy to which every token is as probable as another."""
 PROMPT = (1, 2, 3)
+HOT = TrainingGroup(
+    PROMPT,
+    tuple(TrainingCompletion((n,), (True,), (-65504.0,)) for n in (5, 90)),
+    (0.0, 1.0),
+    own=False,
+)
+"""A single token each, which a mean over tokens does not thin out."""
 
 
 def group(seed: int, rewards: tuple[float, ...], *, own: bool = True) -> TrainingGroup:
@@ -49,13 +54,6 @@ def drawn(seed: int, completions: int, length: int, *, own: bool = False) -> Tra
 HONEST = [drawn(n, 4, 24, own=n % 2 == 0) for n in range(11)]
 FAT = drawn(50, 64, 40)
 """What mallory sends: as much as a group may hold."""
-HOT = TrainingGroup(
-    PROMPT,
-    tuple(TrainingCompletion((n,), (True,), (-65504.0,)) for n in (5, 90)),
-    (0.0, 1.0),
-    own=False,
-)
-"""A single token each, which a mean over tokens does not thin out."""
 
 
 def external(groups: Sequence[TrainingGroup]) -> list[TrainingGroup]:
@@ -77,12 +75,10 @@ def behaving(groups: Sequence[TrainingGroup], shift: float) -> list[TrainingGrou
 
     @torch.no_grad()
     def sampled(each: TrainingGroup) -> TrainingGroup:
-        return with_completions(
-            each,
-            behaviour=lambda done: tuple(
-                (lone_logprobs(policy, each.prompt_ids, done.ids) - shift).tolist()
-            ),
-        )
+        def behaviour(done: TrainingCompletion) -> tuple[float, ...]:
+            return tuple((lone_logprobs(policy, each.prompt_ids, done.ids) - shift).tolist())
+
+        return with_completions(each, behaviour=behaviour)
 
     return [sampled(each) for each in groups]
 

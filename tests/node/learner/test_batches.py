@@ -1,13 +1,10 @@
 """Where every token of a micro-batch lies, and which rows lie together."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 from node.learner.batches import (
     CHEAP_PADDING,
-    MicroBatch,
     Row,
     TrainingCompletion,
     TrainingGroup,
@@ -19,7 +16,7 @@ PAD = 99
 CPU = torch.device("cpu")
 
 
-def done(*ids: int, known: bool = True, untrained: int | None = None) -> TrainingCompletion:
+def done(*ids, known=True, untrained=None):
     trained = tuple(place != untrained for place in range(len(ids)))
     behaviour = tuple(-float(i) for i in ids) if known else None
     return TrainingCompletion(ids, trained, behaviour, tuple(ids) if known else None)
@@ -37,11 +34,11 @@ MASKED = Row(
 )
 
 
-def laid_out(*rows: Row, budget: int = 1000, weight: float = 0.0) -> list[MicroBatch]:
+def laid_out(*rows, budget=1000, weight=0.0):
     return list(micro_batches(rows, budget, PAD, CPU, weight))
 
 
-def predictors(batch: MicroBatch) -> list[list[tuple[int, int, int | None]]]:
+def predictors(batch):
     """Row, token and segment of what each trained token is predicted from."""
     left_out = batch.input_ids.shape[1] - batch.kept
     told = []
@@ -55,7 +52,7 @@ def predictors(batch: MicroBatch) -> list[list[tuple[int, int, int | None]]]:
     return told
 
 
-def test_completions_of_a_row_read_its_prompt_and_themselves():
+def test_completions_of_a_row_read_its_prompt_and_themselves_and_bring_what_is_their_own():
     (batch,) = laid_out(SHARED, MASKED)
     assert batch.input_ids.tolist() == [[1, 2, 3, 11, 12, 21], [4, 5, 41, 51, 52, 53]]
     assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4, 3], [0, 1, 2, 2, 3, 4]]
@@ -68,6 +65,19 @@ def test_completions_of_a_row_read_its_prompt_and_themselves():
         [(1, 41, 1)],
         [(1, 5, 0), (1, 51, 2), (1, 52, 2), (1, 53, 2)],
     ]
+    trained = [[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [1, 1, 1, 1]]
+    assert batch.mask.tolist() == [list(map(bool, line)) for line in trained]
+    targets = [[11, 12, 13, 0], [21, 22, 0, 0], [31, 0, 0, 0], [0, 42, 0, 0], [51, 52, 53, 54]]
+    assert batch.targets.tolist() == targets
+    assert batch.behaviour[0].tolist() == [-11, -12, -13, 0]
+    assert batch.behaviour[4].tolist() == [0, 0, 0, 0]
+    assert batch.versions[1].tolist() == [21, 22, -1, -1]
+    assert batch.versions[4].tolist() == [-1] * 4
+    assert batch.known.flatten().tolist() == [True, True, True, True, False]
+    assert batch.own.flatten().tolist() == [True, True, True, False, False]
+    assert batch.advantages.tolist() == [0.5, -0.5, 0.25, 1.0, -1.0]
+    assert batch.shares.tolist() == [1.0, 1.0, 1.0, 0.5, 0.5]
+    assert batch.numbers == (0, 1, 2, 3, 4) and batch.groups == (0, 7)
 
 
 def test_completions_alone_need_neither_mask_nor_positions():
@@ -80,33 +90,6 @@ def test_completions_alone_need_neither_mask_nor_positions():
     assert [token for _, token, _ in told[4]] == [5, 51, 52, 53] and told[2][0][1] == 3
 
 
-def test_each_completion_brings_what_is_its_own():
-    (batch,) = laid_out(SHARED, MASKED)
-    assert batch.mask.tolist() == [
-        [True, True, True, False],
-        [True, True, False, False],
-        [True, False, False, False],
-        [False, True, False, False],
-        [True] * 4,
-    ]
-    assert batch.targets.tolist() == [
-        [11, 12, 13, 0],
-        [21, 22, 0, 0],
-        [31, 0, 0, 0],
-        [0, 42, 0, 0],
-        [51, 52, 53, 54],
-    ]
-    assert batch.behaviour[0].tolist() == [-11, -12, -13, 0]
-    assert batch.behaviour[4].tolist() == [0, 0, 0, 0]
-    assert batch.versions[1].tolist() == [21, 22, -1, -1]
-    assert batch.versions[4].tolist() == [-1] * 4
-    assert batch.known.flatten().tolist() == [True, True, True, True, False]
-    assert batch.own.flatten().tolist() == [True, True, True, False, False]
-    assert batch.advantages.tolist() == [0.5, -0.5, 0.25, 1.0, -1.0]
-    assert batch.shares.tolist() == [1.0, 1.0, 1.0, 0.5, 0.5]
-    assert batch.numbers == (0, 1, 2, 3, 4) and batch.groups == (0, 7)
-
-
 def test_a_part_of_a_row_keeps_numbers_and_advantages():
     first, second = MASKED.parts()
     assert (first.first, first.advantages) == (3, (1.0,))
@@ -115,7 +98,7 @@ def test_a_part_of_a_row_keeps_numbers_and_advantages():
     assert (second.length, second.shared) == (5, False)
 
 
-def alone(prompt: int, number: int) -> Row:
+def alone(prompt, number):
     """A row of one completion that is not read: its length is its prompt's."""
     return Row((1,) * prompt, (done(2),), (1.0,), True, first=number)
 
@@ -145,12 +128,9 @@ def test_rows_with_a_mask_and_rows_without_one_lie_apart_unless_they_are_short()
     ]
     (batch,) = laid_out(alone(CHEAP_PADDING + 2, 8), SHARED, alone(2, 9))
     assert batch.segments is not None and batch.numbers == (9, 8, 0, 1, 2)
-
-
-def test_a_row_of_one_completion_reads_the_same_beside_masked_ones():
     (batch,) = laid_out(MASKED.part(1, 2), SHARED)
     assert batch.segments is not None and batch.position_ids is not None
-    assert batch.segments[0].tolist() == [0, 0, 1, 1, 1, 0]
+    assert batch.segments[0].tolist() == [0, 0, 1, 1, 1, 0], "a single one reads the same"
     assert batch.position_ids[0].tolist() == [0, 1, 2, 3, 4, 0]
 
 
@@ -161,15 +141,10 @@ def test_the_first_tokens_of_a_completion_keep_what_belongs_to_them():
     assert done(11, 12, known=False).first(1) == TrainingCompletion((11,), (True,))
 
 
-@pytest.mark.parametrize(
-    ("trained", "behaviour", "versions"),
-    [((True,), None, None), ((True,) * 2, (0.0,), None), ((True,) * 2, None, (1, 1, 1))],
-)
-def test_what_differs_in_length_is_no_completion(trained, behaviour, versions):
-    with pytest.raises(ValueError, match="differ in length"):
-        TrainingCompletion((1, 2), trained, behaviour, versions)
-
-
-def test_a_group_needs_something_that_predicts_its_first_token():
+def test_what_differs_in_length_is_no_completion_and_a_group_without_a_prompt_is_none():
+    wrong = ((True,), None, None), ((True,) * 2, (0.0,), None), ((True,) * 2, None, (1, 1, 1))
+    for trained, behaviour, versions in wrong:
+        with pytest.raises(ValueError, match="differ in length"):
+            TrainingCompletion((1, 2), trained, behaviour, versions)
     with pytest.raises(ValueError, match="prompt_ids is empty"):
         TrainingGroup((), (done(1),), (1.0,), True)

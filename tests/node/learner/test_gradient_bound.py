@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -17,23 +15,11 @@ from node.learner.learner import Learner
 from node.learner.update_stats import UpdateSums
 from node.policy.policy import Policy
 from tests.node.learner import parts
-from tests.node.learner.parts import (
-    FAT,
-    HONEST,
-    HOT,
-    LOSSES,
-    MIXED,
-    drawn,
-    external,
-    gradient_of,
-    spoil,
-    weights,
-)
+from tests.node.learner.parts import FAT, HONEST, HOT, MIXED, drawn, gradient_of, spoil, weights
 from tests.support import changed, random_policy
 
 CONFIG = changed(parts.CONFIG, groups_per_step=0)
 """One step: what is bounded is a group's part of its gradient."""
-ATTACKS = pytest.mark.parametrize("intruder", [FAT, HOT], ids=["fat", "hot"])
 
 
 NORMS = st.floats(0, 1e6)
@@ -57,8 +43,8 @@ def test_the_bound_is_the_largest_under_which_no_external_group_has_more_than_tw
         assert more >= allowed(more) * (1 - 1e-6)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@ATTACKS
+@pytest.mark.parametrize("loss", parts.LOSSES)
+@pytest.mark.parametrize("intruder", [FAT, HOT], ids=["fat", "hot"])
 def test_no_external_group_has_more_than_twice_its_part_of_the_gradient(intruder, loss):
     stats = Learner(random_policy(), changed(CONFIG, loss=loss)).update([*HONEST, intruder])
     assert 0 < stats.largest_share <= 2 / 12 + 1e-6
@@ -79,9 +65,12 @@ def test_a_group_far_above_the_others_is_scaled_down_to_the_bound():
         assert_close(gradient_of(groups, CONFIG), expected, atol=1e-5, rtol=1e-3)
 
 
-def test_groups_of_equal_norm_are_added_as_in_one_pass():
-    groups = [MIXED[0], *external(MIXED[1:])]
+def test_groups_of_equal_norm_are_added_as_in_one_pass_and_own_ones_are_never_scaled():
+    groups = [MIXED[0], *parts.external(MIXED[1:])]
     assert_close(gradient_of(groups), gradient_of(MIXED), atol=1e-6, rtol=1e-4)
+    own = [replace(g, own=True) for g in [*HONEST, HOT]]
+    stats = Learner(random_policy(), CONFIG).update(own)
+    assert (stats.largest_share, stats.groups_bounded) == (None, 0)
 
 
 @pytest.mark.parametrize(
@@ -108,12 +97,6 @@ def test_the_bound_holds_however_the_gradient_is_computed(changes, usual):
 def test_the_bound_holds_in_half_precision(dtype):
     stats = Learner(random_policy(dtype=dtype), CONFIG).update([*HONEST, HOT])
     assert 0 < stats.largest_share <= 2 / 12 + 1e-6 and not stats.refused
-
-
-def test_own_groups_are_never_scaled():
-    groups = [replace(g, own=True) for g in [*HONEST, HOT]]
-    stats = Learner(random_policy(), CONFIG).update(groups)
-    assert (stats.largest_share, stats.groups_bounded) == (None, 0)
 
 
 def test_a_gradient_that_is_not_finite_is_refused_and_makes_no_step_where_all_are_external():

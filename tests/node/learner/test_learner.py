@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -20,21 +18,8 @@ from node.learner.learner import GradientCheckpointing, Learner
 from node.learner.logprobs import distributions, token_logprobs
 from node.learner.off_policy import TruncatedWeights
 from node.policy.policy import Policy
-from tests.node.learner.parts import (
-    CONFIG,
-    EVEN,
-    LOSSES,
-    MIXED,
-    behaving,
-    dated,
-    external,
-    gradient_of,
-    group,
-    policy_at,
-    spoil,
-    weights,
-    with_completions,
-)
+from tests.node.learner import parts
+from tests.node.learner.parts import CONFIG, MIXED, behaving, external, gradient_of, group, weights
 from tests.support import changed, lone_logprobs, random_policy
 
 DECOUPLED = {"decoupled": True, "correction": "none"}
@@ -43,14 +28,13 @@ CORRECTIONS = ("none", "tis", "tapered")
 
 close = partial(assert_close, atol=1e-6, rtol=1e-4)
 near = partial(assert_close, atol=1e-5, rtol=1e-3)
+NEAR, FAR = behaving(MIXED, 0.5), behaving(MIXED, 3.0)
+RECOMPUTED = changed(CONFIG, gradient_checkpointing=True)
 
 
 def silent(groups):
     """The groups without their behaviour's log-probs."""
-    return [with_completions(each, behaviour=None) for each in groups]
-
-
-NEAR, FAR = behaving(MIXED, 0.5), behaving(MIXED, 3.0)
+    return [parts.with_completions(each, behaviour=None) for each in groups]
 
 
 @settings(max_examples=10, deadline=None)
@@ -78,36 +62,24 @@ def test_without_any_signal_no_step_is_made():
     assert policy.version == 0 and torch.equal(weights(policy), before)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("budget", [1, 24, 60])
-def test_the_gradient_does_not_depend_on_how_rows_are_split(loss, budget):
-    config = changed(CONFIG, loss=loss)
-    split = changed(config, micro_batch_tokens=budget)
-    close(gradient_of(MIXED, split), gradient_of(MIXED, config))
-
-
-def test_a_behaviour_other_than_the_policy_counts_under_tis_and_not_under_none():
+def test_a_behaviour_other_than_the_policy_counts_where_it_is_known_and_under_tis_alone():
     plain = gradient_of(MIXED)
     assert_close(gradient_of(NEAR, correction="none"), plain)
     near(gradient_of(NEAR, correction="tis"), plain * 1.6487)
     near(gradient_of(FAR, correction="tis"), plain * TruncatedWeights.Options().cap)
+    assert_close(gradient_of(silent(MIXED), correction="tis"), plain)
 
 
-def test_own_stale_tokens_are_weighed_by_importance_and_dropped_beyond_the_cap():
+def test_own_stale_tokens_are_weighed_by_importance_up_to_a_cap_and_external_ones_as_ever():
     plain = gradient_of(MIXED)
     near(gradient_of(NEAR, **DECOUPLED), plain * 1.6487)
     assert not gradient_of(FAR, **DECOUPLED).any()
-    near(
-        gradient_of(FAR, changed(CONFIG, stale="clamp"), **DECOUPLED), plain * CONFIG.importance_cap
-    )
-
-
-def test_external_tokens_keep_their_own_correction_beside_stale_ones():
+    clamped = gradient_of(FAR, changed(CONFIG, stale="clamp"), **DECOUPLED)
+    near(clamped, plain * CONFIG.importance_cap)
     for correction in CORRECTIONS:
-        how = {"correction": correction, "spread": EVEN}
-        assert_close(
-            gradient_of(external(FAR), decoupled=True, **how), gradient_of(external(FAR), **how)
-        )
+        how = {"correction": correction, "spread": parts.EVEN}
+        stale = gradient_of(external(FAR), decoupled=True, **how)
+        assert_close(stale, gradient_of(external(FAR), **how))
 
 
 def test_an_external_token_never_weighs_more_for_what_its_author_claims():
@@ -116,17 +88,17 @@ def test_an_external_token_never_weighs_more_for_what_its_author_claims():
     near(gradient_of(behaving(external(MIXED), -0.5), correction="tis"), plain * 0.6065)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", parts.LOSSES)
 def test_log_probs_of_65504_below_zero_change_nothing(loss):
     config, absurd = changed(CONFIG, loss=loss), external(behaving(MIXED, 65504.0))
     for correction in CORRECTIONS:
         assert_close(
-            gradient_of(absurd, config, EVEN, correction=correction),
-            gradient_of(silent(absurd), config, EVEN, correction=correction),
+            gradient_of(absurd, config, parts.EVEN, correction=correction),
+            gradient_of(silent(absurd), config, parts.EVEN, correction=correction),
         )
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", parts.LOSSES)
 def test_every_group_weighs_the_same_whatever_its_number_of_completions(loss):
     """Writing all of its answers eight times over changes nothing about what a group does."""
     config, first = changed(CONFIG, loss=loss, advantage="dr_grpo"), MIXED[0]
@@ -144,14 +116,14 @@ def test_a_proximal_policy_told_by_age_moves_the_drift_from_the_weight_to_the_ra
     told = changed(open_clip, proximal_policy="versions")
     whole = gradient_of(NEAR, open_clip, **DECOUPLED)
     for version in (0, -1):
-        close(gradient_of(dated(NEAR, version), told, **DECOUPLED), whole)
-    clipped = gradient_of(dated(NEAR, 0), changed(CONFIG, proximal_policy="versions"), **DECOUPLED)
-    assert not torch.allclose(clipped, whole)
+        close(gradient_of(parts.dated(NEAR, version), told, **DECOUPLED), whole)
+    clipped = changed(CONFIG, proximal_policy="versions")
+    assert not torch.allclose(gradient_of(parts.dated(NEAR, 0), clipped, **DECOUPLED), whole)
 
 
 def test_an_update_tells_ages_ratios_and_what_was_dropped():
-    groups = dated(behaving(MIXED[:1], 0.0), 5) + dated(behaving(MIXED[1:], -3.0), 3)
-    stats = Learner(policy_at(5), CONFIG, decoupled=True).update(groups)
+    groups = parts.dated(behaving(MIXED[:1], 0.0), 5) + parts.dated(behaving(MIXED[1:], -3.0), 3)
+    stats = Learner(parts.policy_at(5), CONFIG, decoupled=True).update(groups)
     tokens = [sum(len(c.ids) for g in part for c in g.completions) for part in (groups[:1], groups)]
     assert stats.staleness == (tokens[0], 0, tokens[1] - tokens[0])
     assert stats.engine_gap < 1e-5, "tokens of other versions tell nothing of the engine"
@@ -161,37 +133,30 @@ def test_an_update_tells_ages_ratios_and_what_was_dropped():
 
 
 def test_no_claim_of_a_stranger_reaches_the_statistics():
-    own = dated(behaving([group(7, (0.0, 1.0))], 0.0), 0)
+    own = parts.dated(behaving([group(7, (0.0, 1.0))], 0.0), 0)
     stats = Learner(random_policy(), CONFIG).update([*external(behaving(MIXED, 65504.0)), *own])
     told = (stats.ratio_low, stats.ratio_high, stats.ratio_mean, stats.ratio_max)
     assert told == pytest.approx((1.0,) * 4, rel=1e-3)
 
 
-def only_right(each):
-    """The group with all completions masked whose advantage is negative."""
-    reward = dict(zip(each.completions, each.rewards, strict=True))
-    return with_completions(each, trained=lambda c: (reward[c] > fmean(each.rewards),) * len(c.ids))
-
-
-def test_tapering_leaves_out_wrong_answers_that_this_policy_would_not_write():
+def test_tapering_leaves_out_wrong_answers_of_others_that_this_policy_would_not_write():
     """They are of an author who found them far more probable."""
     expected = []
-    for right in map(only_right, external(MIXED)):
-        trained = [flag for c in right.completions for flag in c.trained]
-        expected.append(gradient_of([right], spread=EVEN) * sum(trained) / len(trained))
-    found = gradient_of(behaving(external(MIXED), -20.0), correction="tapered", spread=EVEN)
+    for each in external(MIXED):
+        right = [reward > fmean(each.rewards) for reward in each.rewards]
+        done = [
+            replace(c, trained=(r,) * len(c.ids))
+            for c, r in zip(each.completions, right, strict=True)
+        ]
+        trained = [flag for c in done for flag in c.trained]
+        alone = gradient_of([replace(each, completions=tuple(done))], spread=parts.EVEN)
+        expected.append(alone * sum(trained) / len(trained))
+    found = gradient_of(behaving(external(MIXED), -20.0), correction="tapered", spread=parts.EVEN)
     assert_close(found, torch.stack(expected).mean(0), atol=1e-4, rtol=1e-3)
-
-
-def test_tapering_changes_nothing_about_own_answers():
     close(gradient_of(behaving(MIXED, -20.0), correction="tapered"), gradient_of(MIXED))
 
 
-def test_an_unknown_behaviour_is_taken_for_the_policys_own_under_tis():
-    assert_close(gradient_of(silent(MIXED), correction="tis"), gradient_of(MIXED))
-
-
-def test_prompts_are_masked_and_the_end_of_sequence_token_is_trained():
+def test_prompts_and_environments_are_context_and_the_end_of_sequence_token_is_trained():
     """The gradient equals that of the log-prob of the completions' tokens, EOS among them."""
     policy, each = random_policy(), group(1, (0.0, 1.0))
     total = torch.zeros(())
@@ -201,15 +166,12 @@ def test_prompts_are_masked_and_the_end_of_sequence_token_is_trained():
     expected = torch.autograd.grad(total, list(policy.model.parameters()))
     found = gradient_of([each], changed(CONFIG, advantage="dr_grpo"))
     close(found, torch.cat([g.flatten() for g in expected]))
-
-
-def test_tokens_of_an_environment_are_context_and_not_trained():
-    done = group(1, (0.0, 1.0)).completions
-    spoken = tuple(
-        TrainingCompletion((7, *c.ids), (False, *c.trained), (0.0, *c.behaviour)) for c in done
-    )
-    told = TrainingGroup((4, 5, 6), spoken, (0.0, 1.0), True)
-    asked = TrainingGroup((4, 5, 6, 7), done, (0.0, 1.0), True)
+    spoken = [
+        TrainingCompletion((7, *c.ids), (False, *c.trained), (0.0, *c.behaviour))
+        for c in each.completions
+    ]
+    told = TrainingGroup((4, 5, 6), tuple(spoken), (0.0, 1.0), True)
+    asked = TrainingGroup((4, 5, 6, 7), each.completions, (0.0, 1.0), True)
     assert_close(gradient_of([told]), gradient_of([asked]))
 
 
@@ -225,12 +187,8 @@ def test_the_engines_logprobs_are_the_learners_at_equal_weights(correction, temp
     prompt = policy.encode_prompt("1+1=")
     sampling = Sampling(temperature, max_new_tokens=12)
     (samples,) = TransformersEngine(policy, seed=0).generate([prompt], 8, sampling)
-    own = TrainingGroup(
-        tuple(prompt),
-        tuple(TrainingCompletion.own(s.tokens) for s in samples),
-        (1.0, *[0.0] * 7),
-        True,
-    )
+    done = tuple(TrainingCompletion.own(s.tokens) for s in samples)
+    own = TrainingGroup(tuple(prompt), done, (1.0, *[0.0] * 7), True)
     stats = Learner(policy, CONFIG, temperature=temperature, correction=correction).update([own])
     assert stats.engine_gap < 1e-5
     assert (stats.ratio_mean, stats.ratio_max) == pytest.approx((1.0, 1.0), abs=1e-4)
@@ -241,10 +199,9 @@ def test_the_engines_logprobs_are_the_learners_at_equal_weights(correction, temp
 def test_an_update_raises_the_odds_of_what_was_rewarded():
     policy, each = random_policy(), group(1, (0.0, 1.0))
 
-    @torch.no_grad()
     def odds():
         return [
-            float(lone_logprobs(policy, each.prompt_ids, c.ids).sum()) for c in each.completions
+            lone_logprobs(policy, each.prompt_ids, c.ids).sum().item() for c in each.completions
         ]
 
     before = odds()
@@ -260,7 +217,7 @@ def test_more_epochs_are_held_by_the_trust_region():
 
 
 def test_a_step_that_is_not_finite_is_refused_loudly_and_leaves_the_weights(caplog):
-    policy = spoil(random_policy())
+    policy = parts.spoil(random_policy())
     learner = Learner(policy, CONFIG)
     before, state = weights(policy), learner.state_dict()["optimizer"]["adam"]["state"]
     stats = learner.update(MIXED)
@@ -304,7 +261,7 @@ def test_steps_smaller_than_half_precision_can_show_are_not_lost():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_logprobs_under_half_precision_weights_are_float32_and_close_to_full_precision(dtype):
+def test_half_precision_weights_have_float32_logprobs_and_gradients_near_those_of_full(dtype):
     found = []
     for policy in (random_policy(dtype=dtype, spread=0.1), random_policy(spread=0.1)):
         learner = Learner(policy, CONFIG)
@@ -316,10 +273,6 @@ def test_logprobs_under_half_precision_weights_are_float32_and_close_to_full_pre
         assert_close(sums, torch.ones_like(sums), atol=1e-5, rtol=0)
         found.append(token_logprobs(distribution, batch)[batch.mask])
     assert (found[0] - found[1]).abs().max() < 0.05
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_weights_get_the_full_precision_gradient(dtype):
     learner = Learner(random_policy(dtype=dtype), CONFIG)
     optimizer, caught = learner.optimizer, []
     optimizer.step = lambda: caught.append(torch.cat([m.grad.flatten() for m in optimizer.masters]))
@@ -329,11 +282,14 @@ def test_half_precision_weights_get_the_full_precision_gradient(dtype):
     assert half.norm() / full.norm() == pytest.approx(1.0, abs=0.05)
 
 
-RECOMPUTED = changed(CONFIG, gradient_checkpointing=True)
-
-
-def test_the_gradient_is_the_same_when_layers_are_computed_again():
+def test_every_layer_is_computed_once_more_for_the_same_gradient_and_only_there():
     close(gradient_of(MIXED, RECOMPUTED), gradient_of(MIXED))
+    policy, runs = random_policy(), []
+    learner = Learner(policy, RECOMPUTED)
+    policy.model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: runs.append(1))
+    batches = len(learner.batches(learner.rows(MIXED)))
+    learner.update(MIXED)
+    assert len(runs) == 2 * batches
 
 
 def test_layers_that_drop_out_by_themselves_while_they_train_do_not():
@@ -350,24 +306,13 @@ def test_layers_that_drop_out_by_themselves_while_they_train_do_not():
     close(*stepped)
 
 
-def test_every_layer_is_computed_once_more_for_the_backward_pass_and_only_there():
-    policy = random_policy()
-    learner = Learner(policy, RECOMPUTED)
-    runs = []
-    policy.model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: runs.append(1))
-    batches = len(learner.batches(learner.rows(MIXED)))
-    learner.update(MIXED)
-    assert len(runs) == 2 * batches
-
-
 def test_sampling_keeps_its_cache_after_an_update():
-    written = []
+    written, greedy = [], Sampling(1.0, 12, greedy=True)
     for config in (CONFIG, RECOMPUTED):
         policy = random_policy()
         Learner(policy, config).update(MIXED)
-        greedy, prompt = Sampling(1.0, 12, greedy=True), policy.encode_prompt("1+1=")
-        (samples,) = TransformersEngine(policy, seed=0).generate([prompt], 2, greedy)
-        written.append([s.tokens.ids for s in samples])
+        engine, prompt = TransformersEngine(policy, seed=0), policy.encode_prompt("1+1=")
+        written.append([s.tokens.ids for s in engine.generate([prompt], 2, greedy)[0]])
         assert not any(module.training for module in policy.model.modules())
     assert written[0] == written[1]
 

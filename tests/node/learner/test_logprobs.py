@@ -1,25 +1,15 @@
 """Logits in parts: the same log-probs, entropies and gradients as all of them at once."""
 
-from __future__ import annotations
-
 import logging
 from contextlib import contextmanager
 
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
-from transformers import (
-    AutoModelForCausalLM,
-    CohereConfig,
-    Gemma2Config,
-    GPT2Config,
-    GraniteConfig,
-    OlmoeConfig,
-    PreTrainedModel,
-    Qwen2Config,
-)
+from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config, GPT2Config, Qwen2Config
 
 from node.config.learning import LearnerSection
 from node.learner import logprobs
@@ -49,14 +39,14 @@ CONFIGS = {
     "untied": Qwen2Config(**SHAPE, tie_word_embeddings=False),
     "soft caps": Gemma2Config(**SHAPE, final_logit_softcapping=3.0),
     "scaled up": CohereConfig(**SHAPE, logit_scale=0.25),
-    "scaled down": GraniteConfig(**SHAPE, logits_scaling=4.0),
+    "scaled down": transformers.GraniteConfig(**SHAPE, logits_scaling=4.0),
     "another name for its decoder": GPT2Config(vocab_size=WORDS, n_embd=32, n_layer=2, n_head=2),
-    "experts": OlmoeConfig(**{**SHAPE, "num_key_value_heads": 2}, **EXPERTS),
+    "experts": transformers.OlmoeConfig(**{**SHAPE, "num_key_value_heads": 2}, **EXPERTS),
 }
 
 
 @contextmanager
-def parts_of(positions: int, whole: int = 0):
+def parts_of(positions, whole=0):
     """Logits of so many positions at a time, where they take more than ``whole`` bytes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logprobs, "WHOLE_BYTES", whole)
@@ -71,12 +61,12 @@ def in_parts():
         yield
 
 
-def built(config, **settings) -> PreTrainedModel:
+def built(config, **settings):
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(config, **settings).eval()
 
 
-def row(*completions: tuple[int, ...], first: int = 0) -> Row:
+def row(*completions, first=0):
     done = tuple(
         TrainingCompletion(ids, tuple(n % 4 != 3 for n in range(len(ids)))) for ids in completions
     )
@@ -90,7 +80,7 @@ ROWS = (
 )
 
 
-def scored(model: PreTrainedModel, temperature: float):
+def scored(model, temperature):
     """Log-probs and entropies, and the gradient of their weighted sum."""
     (batch,) = micro_batches(ROWS, 1000, 0, model.device)
     told = TokenScores(model, temperature, 1000)(batch)
@@ -164,7 +154,7 @@ def test_adapters_and_layers_computed_again_learn_from_logits_in_parts():
     assert_close(gradient, expected, atol=1e-5, rtol=1e-4)
 
 
-def masters(policy: Policy, config: LearnerSection) -> list[torch.Tensor]:
+def masters(policy, config):
     """Flat gradients of the full-precision copies, as the optimizer is given them."""
     learner, caught = Learner(policy, config), []
     weights = learner.optimizer.masters

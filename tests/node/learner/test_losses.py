@@ -1,5 +1,4 @@
-from __future__ import annotations
-
+import itertools
 from dataclasses import fields, replace
 
 import pytest
@@ -9,23 +8,17 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from node.config.registry import ADVANTAGES, LOSSES
+from node.learner import off_policy
 from node.learner.losses import Cispo, Clip, Counts, Grpo, Gspo, Terms
-from node.learner.off_policy import (
-    FALL,
-    SURPRISE,
-    Span,
-    Stale,
-    decoupled_weights,
-    interpolated_prox,
-    tapered_weights,
-    tis_weights,
-)
+from node.learner.off_policy import Span, Stale, decoupled_weights, tapered_weights, tis_weights
 
 CLIP = Clip(0.2, 0.28)
 grpo, gspo, cispo = Grpo(CLIP), Gspo(CLIP), Cispo(CLIP)
+KNOWN = torch.ones(6, 1, dtype=torch.bool)
+TREATMENTS = ("mask_tokens", "mask_sequences", "clamp")
 
 
-def terms(seed: int = 0, rows: int = 6, tokens: int = 9, drift: float = 0.5) -> Terms:
+def terms(seed=0, rows=6, tokens=9, drift=0.5):
     """Random log-probs; ``drift`` is how far the current policy went from the proximal one."""
     random = torch.Generator().manual_seed(seed)
     prox = -3 * torch.rand((rows, tokens), generator=random)
@@ -41,11 +34,11 @@ def terms(seed: int = 0, rows: int = 6, tokens: int = 9, drift: float = 0.5) -> 
     )
 
 
-def gradient(loss, t: Terms) -> torch.Tensor:
+def gradient(loss, t):
     return torch.autograd.grad(loss(t), t.cur)[0]
 
 
-def rows_of(t: Terms, rows: slice) -> Terms:
+def rows_of(t, rows):
     return Terms(*(getattr(t, f.name)[rows] for f in fields(t)))
 
 
@@ -77,8 +70,7 @@ def test_at_the_proximal_policy_the_gradient_is_weight_times_advantage(loss):
 
 def test_masking_half_of_the_tokens_leaves_the_scale_of_the_others():
     t = terms()
-    fewer = t.mask & (torch.arange(t.mask.shape[1]) % 2 == 0)
-    whole = gradient(grpo, t)
+    fewer, whole = t.mask & (torch.arange(t.mask.shape[1]) % 2 == 0), gradient(grpo, t)
     assert_close(gradient(grpo, replace(t, mask=fewer)), torch.where(fewer, whole, 0.0))
 
 
@@ -93,9 +85,8 @@ def test_grpo_clips_upwards_later_than_downwards():
 def test_a_share_is_that_of_a_token_or_row_in_the_mean_of_its_group_and_of_all_groups():
     counts = Counts(tokens=30, rows=4, sequences=4, cap=16)
     shares = {name: LOSSES.load(name)(CLIP).share(counts, groups=5) for name in LOSSES.own}
-    assert shares == pytest.approx(
-        {"grpo": 1 / 150, "cispo": 1 / 150, "gspo": 1 / 20, "dr_grpo": 1 / 320}
-    )
+    expected = {"grpo": 1 / 150, "cispo": 1 / 150, "gspo": 1 / 20, "dr_grpo": 1 / 320}
+    assert shares == pytest.approx(expected)
 
 
 def test_gspo_spreads_one_sequence_ratio_over_its_tokens():
@@ -131,21 +122,20 @@ def test_truncation_bias_vanishes_as_the_cap_grows():
     assert errors[0] > errors[1] > errors[2] and errors[2] < 1e-6
 
 
-KNOWN = torch.ones(6, 1, dtype=torch.bool)
-
-
 def test_tapered_weights_bound_wrong_answers_by_their_likelihood():
+    """Without a claim it is that of what this policy would write."""
     t = terms(drift=0.0)
-    mu = t.prox + torch.linspace(-1.0, 1.0, len(t.prox))[:, None]
-    likely = 9.0 - t.prox
-    weights = tapered_weights(t.prox, likely, mu, KNOWN, t.mask, t.advantages)
-    assert not weights.requires_grad
     wrong = t.mask & (t.advantages < 0)[:, None]
+    mu = t.prox + torch.linspace(-1.0, 1.0, len(t.prox))[:, None]
+    weights = tapered_weights(t.prox, 9.0 - t.prox, mu, KNOWN, t.mask, t.advantages)
+    assert not weights.requires_grad and weights.min() < 1
     assert wrong.any() and (weights[~wrong] == 1).all()
-    drift = torch.where(t.mask, t.prox - mu, 0.0).sum(-1)
-    expected = drift.exp().clamp(max=1.0)[:, None].expand_as(weights)
-    assert_close(weights[wrong], expected[wrong])
-    assert weights.min() < 1
+    entropies = torch.rand(t.prox.shape, generator=torch.Generator().manual_seed(1))
+    silent = tapered_weights(t.prox, entropies, t.prox - 9, ~KNOWN, t.mask, t.advantages)
+    for found, drift in ((weights, t.prox - mu), (silent, t.prox + entropies)):
+        total = torch.where(t.mask, drift, 0.0).sum(-1).detach()
+        expected = total.exp().clamp(max=1.0)[:, None].expand_as(found)
+        assert_close(found[wrong], expected[wrong])
 
 
 def test_tapered_weights_of_right_answers_are_their_plausibility():
@@ -155,18 +145,8 @@ def test_tapered_weights_of_right_answers_are_their_plausibility():
     weights = tapered_weights(t.prox, entropies, t.prox - 9, KNOWN, t.mask, t.advantages)
     right = t.mask & (t.advantages > 0)[:, None]
     assert right.any()
-    expected = (FALL * (SURPRISE - surprise)).clamp(max=0.0).exp()
+    expected = (off_policy.FALL * (off_policy.SURPRISE - surprise)).clamp(max=0.0).exp()
     assert_close(weights[right], expected[right])
-
-
-def test_without_a_claim_a_wrong_answer_is_compared_with_what_this_policy_would_write():
-    t = terms(drift=0.0)
-    entropies = torch.rand(t.prox.shape, generator=torch.Generator().manual_seed(1))
-    weights = tapered_weights(t.prox, entropies, t.prox - 9, ~KNOWN, t.mask, t.advantages)
-    surprise = torch.where(t.mask, t.prox + entropies, 0.0).sum(-1).detach()
-    expected = surprise.clamp(max=0.0).exp()[:, None].expand_as(weights)
-    wrong = t.mask & (t.advantages < 0)[:, None]
-    assert_close(weights[wrong], expected[wrong])
 
 
 @given(
@@ -181,9 +161,6 @@ def test_no_claim_of_an_author_raises_a_tapered_weight(seed, claims, known):
     claimed = tapered_weights(t.prox, entropies, mu, stated, t.mask, t.advantages)
     silent = tapered_weights(t.prox, entropies, mu, ~KNOWN, t.mask, t.advantages)
     assert (claimed <= silent).all() and (claimed >= 0).all()
-
-
-TREATMENTS = ("mask_tokens", "mask_sequences", "clamp")
 
 
 @pytest.mark.parametrize("treat", TREATMENTS)
@@ -243,23 +220,21 @@ def test_the_interpolated_proximal_policy_lies_between_behaviour_and_current(
 ):
     t = terms(seed)
     versions = (version - torch.tensor(ages)).expand(t.prox.shape)
-    prox = interpolated_prox(t.cur, t.prox, versions, Span(version, steps))
+    prox = off_policy.interpolated_prox(t.cur, t.prox, versions, Span(version, steps))
     assert not prox.requires_grad
     alphas = torch.tensor([age / (age + steps) for age in ages])
     assert_close(prox, t.prox + alphas * (t.cur.detach() - t.prox))
     own = torch.full(t.prox.shape, version)
-    assert torch.equal(interpolated_prox(t.cur, t.prox, own, Span(version, steps)), t.prox)
+    assert torch.equal(
+        off_policy.interpolated_prox(t.cur, t.prox, own, Span(version, steps)), t.prox
+    )
 
 
-def test_advantages_are_centred_and_scaled_by_the_sample_deviation():
+def test_advantages_are_centred_and_scaled_by_the_deviation_and_zero_for_equal_rewards():
     standardised, centred = (ADVANTAGES.open(name, {}) for name in ("grpo", "dr_grpo"))
     rewards = torch.tensor([0.0, 0.0, 0.0, 1.0])
     expected = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
     assert_close(torch.tensor(standardised(rewards.tolist())), expected)
     assert centred((0.0, 1.0)) == (-0.5, 0.5)
-
-
-@pytest.mark.parametrize("name", ADVANTAGES.own)
-def test_equal_rewards_have_advantages_of_exactly_zero(name):
-    for reward in (0.0, 0.1, 1 / 3, 1.0):
+    for name, reward in itertools.product(ADVANTAGES.own, (0.0, 0.1, 1 / 3, 1.0)):
         assert ADVANTAGES.open(name, {})((reward,) * 7) == (0.0,) * 7

@@ -1,19 +1,15 @@
 """GRPO's loss and gradient against those of TRL's own trainer, on the same tensors."""
 
-from __future__ import annotations
-
 import copy
 import random
-from pathlib import Path
 
 import pytest
 import torch
 from torch.testing import assert_close
 
-from node.learner.batches import MicroBatch, Row, TrainingCompletion, micro_batches
+from node.learner.batches import Row, TrainingCompletion, micro_batches
 from node.learner.logprobs import distributions, token_logprobs
-from node.learner.losses import Cispo, Clip, Counts, DrGrpo, Grpo, Gspo, Loss, Standardised, Terms
-from node.policy.policy import Policy
+from node.learner.losses import Cispo, Clip, Counts, DrGrpo, Grpo, Gspo, Standardised, Terms
 from tests.support import random_policy
 
 CLIP = Clip(0.2, 0.28)
@@ -21,7 +17,7 @@ CAP = 10
 REWARDS = ((0.0, 1.0, 0.0, 0.5), (1.0, 1.0, 0.0, 0.0))
 
 
-def rows() -> list[Row]:
+def rows():
     """Groups of equally many tokens, where a mean over groups is one over tokens."""
     draw = random.Random(3)
     made, lengths = [], [1, 4, 6, CAP - 1]
@@ -37,13 +33,13 @@ def rows() -> list[Row]:
     return made
 
 
-def trl_inputs(made: list[Row], old: list[torch.Tensor], pad_id: int) -> dict[str, torch.Tensor]:
+def trl_inputs(made, old, pad_id):
     """TRL's layout: prompts padded on the left, completions on the right."""
     prompts = [row.prompt_ids for row in made for _ in row.completions]
     completions = [done.ids for row in made for done in row.completions]
     before, after = max(map(len, prompts)), max(map(len, completions))
 
-    def padded(values, width: int, left: bool, fill: float = 0) -> torch.Tensor:
+    def padded(values, width, left, fill=0):
         lines = [[fill] * (width - len(v)) * left + [*v] for v in values]
         return torch.tensor([line + [fill] * (width - len(line)) for line in lines])
 
@@ -58,27 +54,19 @@ def trl_inputs(made: list[Row], old: list[torch.Tensor], pad_id: int) -> dict[st
     }
 
 
-def theirs(policy: Policy, folder: Path, inputs: dict, **settings) -> tuple[torch.Tensor, list]:
+def theirs(policy, folder, inputs, **settings):
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
+    batches = {"per_device_train_batch_size": 8, "num_generations": 4}
+    lengths = {"max_completion_length": CAP, "beta": 0.0, "epsilon": CLIP.low}
+    how = {"use_cpu": True, "bf16": False, "report_to": [], "epsilon_high": CLIP.high}
     trainer = GRPOTrainer(
         model=copy.deepcopy(policy.model),
         reward_funcs=lambda completions, **_: [0.0] * len(completions),
         processing_class=policy.tokenizer,
         train_dataset=Dataset.from_dict({"prompt": ["1", "2"]}),
-        args=GRPOConfig(
-            output_dir=str(folder),
-            use_cpu=True,
-            bf16=False,
-            beta=0.0,
-            epsilon=CLIP.low,
-            max_completion_length=CAP,
-            per_device_train_batch_size=8,
-            num_generations=4,
-            report_to=[],
-            **{"epsilon_high": CLIP.high, **settings},
-        ),
+        args=GRPOConfig(output_dir=str(folder), **(batches | lengths | how | settings)),
     )
     trainer.model.train()
     trainer.current_gradient_accumulation_steps = 1
@@ -87,7 +75,7 @@ def theirs(policy: Policy, folder: Path, inputs: dict, **settings) -> tuple[torc
     return loss.detach(), [p.grad for p in trainer.model.parameters()]
 
 
-def ours(policy: Policy, loss: Loss, batch: MicroBatch, prox: torch.Tensor, shares):
+def ours(policy, loss, batch, prox, shares):
     cur = token_logprobs(distributions(policy.model, batch, 1.0), batch)
     value = loss(Terms(cur, prox, batch.advantages, batch.mask, torch.ones_like(cur), shares))
     return value.detach(), torch.autograd.grad(value, list(policy.model.parameters()))

@@ -1,27 +1,18 @@
 """Prompts read once: the same losses and gradients as one row for every completion."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from copy import deepcopy
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
+import transformers
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
-from transformers import (
-    AutoModelForCausalLM,
-    BloomConfig,
-    GPT2Config,
-    LlamaConfig,
-    MambaConfig,
-    MistralConfig,
-    Qwen2Config,
-    Qwen3Config,
-)
+from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, MistralConfig, Qwen2Config
 
 from node.config.learning import LearnerSection, PolicySection
 from node.errors import NodeError
@@ -52,7 +43,17 @@ SHAPE = {
     "num_attention_heads": 2,
     "num_key_value_heads": 1,
 }
-GPT2 = GPT2Config(vocab_size=98, n_embd=32, n_layer=2, n_head=2)
+GPT2 = transformers.GPT2Config(vocab_size=98, n_embd=32, n_layer=2, n_head=2)
+LLAMA = LlamaConfig(**SHAPE)
+SOME_SLIDE = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
+ERRORS = {
+    "gpu": torch.OutOfMemoryError("CUDA out of memory"),
+    "driver": RuntimeError("CUDA error: out of memory"),
+    "cpu": RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"
+    ),
+}
+LONGEST = 1 + max(len(g.prompt_ids) + len(c.ids) - 1 for g in MIXED for c in g.completions)
 
 
 @st.composite
@@ -85,7 +86,7 @@ UPDATES = {
 
 
 @pytest.fixture(scope="module", params=["tiny", "tiny-wide"])
-def policy(request) -> Policy:
+def policy(request):
     return Policy.load(PolicySection(model=request.param, device="cpu"))
 
 
@@ -122,7 +123,7 @@ def test_a_shared_row_scores_completions_as_if_each_were_alone(config, attention
         assert_close(line[mask], lone_logprobs(policy, *each, 0.7), atol=1e-5, rtol=1e-4)
 
 
-def random_row(seed: int, *, trained: bool = False) -> Row:
+def random_row(seed, *, trained=False):
     draw = random.Random(seed)
     done = []
     for _ in range(draw.randint(2, 8)):
@@ -137,27 +138,23 @@ def test_the_same_update_gives_the_same_bits(policy):
     for row in map(random_row, range(6)):
         rewards = (1.0, *[0.0] * (len(row.completions) - 1))
         drawn.append(TrainingGroup(row.prompt_ids, row.completions, rewards, True))
-    first, second = (
-        update(policy, drawn, LearnerSection(), sharing=ALWAYS, correction="tis") for _ in range(2)
+    how = {"sharing": ALWAYS, "correction": "tis"}
+    (first, told), (second, same) = (
+        update(policy, drawn, LearnerSection(), **how) for _ in range(2)
     )
-    assert torch.equal(first[0], second[0]) and first[1] == second[1]
+    assert torch.equal(first, second) and told == same
 
 
 @pytest.mark.parametrize("budget", [1, 40, 200, 1000])
-def test_shared_rows_hold_no_more_than_the_budget_and_every_completion_once(budget):
-    sharing = replace(ALWAYS, mask_weight=0.01)
+def test_shared_rows_and_micro_batches_stay_within_the_budget_with_every_completion_once(budget):
+    sharing, rows, seen = replace(ALWAYS, mask_weight=0.01), [], 0
     for whole in map(random_row, range(20)):
         parts = sharing.rows(whole, budget)
         assert sum((part.completions for part in parts), ()) == whole.completions
         assert sum((part.advantages for part in parts), ()) == whole.advantages
         for part in parts:
             assert not part.shared or held_tokens(1, part, sharing.mask_weight) <= budget
-
-
-@pytest.mark.parametrize("budget", [40, 200, 1000])
-def test_micro_batches_of_several_rows_stay_within_the_budget_with_their_masks(budget):
-    rows = [part for seed in range(20) for part in ALWAYS.rows(random_row(seed), budget)]
-    seen = 0
+        rows += ALWAYS.rows(whole, budget)
     for batch in micro_batches(rows, budget, 0, torch.device("cpu"), 0.01):
         count, length = batch.input_ids.shape
         seen += count
@@ -179,28 +176,21 @@ def test_short_answers_share_their_prompt_and_long_ones_do_not():
     assert large.rows(row(200, 60), 8192) == [row(200, 60)]
 
 
-def rotated(kind: str) -> LlamaConfig:
-    factor = {"factor": 2.0, "original_max_position_embeddings": 1024}
-    return LlamaConfig(**SHAPE, rope_parameters={"rope_type": kind, "rope_theta": 1e4, **factor})
-
-
-LLAMA = LlamaConfig(**SHAPE)
-SOME_SLIDE = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
+ROTATED = {"factor": 2.0, "original_max_position_embeddings": 1024, "rope_theta": 1e4}
+YARN, DYNAMIC = ({**ROTATED, "rope_type": kind} for kind in ("yarn", "dynamic"))
+BARE = {"vocab_size": 98, "hidden_size": 32}
 MODELS = {
     "llama": (LLAMA, True),
-    "qwen3": (Qwen3Config(**SHAPE), True),
+    "qwen3": (transformers.Qwen3Config(**SHAPE), True),
     "gpt2": (GPT2, True),
-    "yarn": (rotated("yarn"), True),
-    "rotations by length": (rotated("dynamic"), False),
+    "yarn": (LlamaConfig(**SHAPE, rope_parameters=YARN), True),
+    "rotations by length": (LlamaConfig(**SHAPE, rope_parameters=DYNAMIC), False),
     "flash_attention_2": (LLAMA, False),
     "flex_attention": (LLAMA, False),
     "sliding window": (MistralConfig(**SHAPE, sliding_window=64), False),
     "some sliding layers": (Qwen2Config(**SHAPE, **SOME_SLIDE), False),
-    "state space": (MambaConfig(vocab_size=98, hidden_size=32, num_hidden_layers=1), False),
-    "positions from the mask": (
-        BloomConfig(vocab_size=98, hidden_size=32, n_layer=1, n_head=2),
-        False,
-    ),
+    "state space": (transformers.MambaConfig(**BARE, num_hidden_layers=1), False),
+    "positions from the mask": (BloomConfig(**BARE, n_layer=1, n_head=2), False),
 }
 
 
@@ -219,16 +209,6 @@ def test_a_model_that_does_not_fit_is_trained_on_rows_of_one_completion():
     batches = learner.batches(rows)
     assert all(batch.segments is None for batch in batches)
     assert sum(len(b.input_ids) for b in batches) == sum(len(r.completions) for r in rows)
-
-
-ERRORS = {
-    "gpu": torch.OutOfMemoryError("CUDA out of memory"),
-    "driver": RuntimeError("CUDA error: out of memory"),
-    "cpu": RuntimeError(
-        "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"
-    ),
-}
-LONGEST = 1 + max(len(g.prompt_ids) + len(c.ids) - 1 for g in MIXED for c in g.completions)
 
 
 def shrinking(config, **settings):
@@ -289,20 +269,16 @@ def test_a_pass_that_is_cut_anew_takes_no_padding_for_a_ratio_beyond_all_numbers
     assert stats.halved > 0 and (stats.refused, policy.version) == (0, 2)
 
 
-def test_a_completion_that_does_not_fit_alone_is_told_by_what_would_help():
+def test_a_completion_that_does_not_fit_alone_is_told_by_what_would_help_and_other_errors_as_ever():
     policy = cramped_policy(3)
-    before = weights(policy)
+    before, learner = weights(policy), Learner(policy, CONFIG)
     with pytest.raises(NodeError, match="single completion") as refused:
-        Learner(policy, CONFIG).update(MIXED)
-    for key in ("micro_batch_tokens", "max_completion_tokens", "gradient_checkpointing"):
-        assert f"learner.{key}" in str(refused.value)
-    assert "engine.max_new_tokens" in str(refused.value)
+        learner.update(MIXED)
+    keys = ("micro_batch_tokens", "max_completion_tokens", "gradient_checkpointing")
+    for key in (*(f"learner.{each}" for each in keys), "engine.max_new_tokens"):
+        assert key in str(refused.value)
     assert torch.equal(weights(policy), before)
     assert all(p.grad is None for p in policy.model.parameters())
-
-
-def test_any_other_error_is_passed_on():
-    policy = cramped_policy(3)
     policy.model.error = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         Learner(policy, CONFIG).update(MIXED)
@@ -331,12 +307,9 @@ def test_an_update_that_fails_half_way_leaves_nothing_to_the_next_one():
 def test_memory_that_runs_out_in_the_optimizers_step_is_told_by_what_would_help():
     policy = random_policy()
     learner = Learner(policy, CONFIG)
-
-    def step():
-        raise ERRORS["gpu"]
-
-    learner.optimizer.adam.step = step
-    said = r"optimizer's step.*adamw8bit.*learner.offload.*sleep_mode"
-    with pytest.raises(NodeError, match=said):
+    learner.optimizer.adam.step = Mock(side_effect=ERRORS["gpu"])
+    with pytest.raises(
+        NodeError, match=r"optimizer's step.*adamw8bit.*learner.offload.*sleep_mode"
+    ):
         learner.update(MIXED)
     assert policy.version == 0

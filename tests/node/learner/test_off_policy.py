@@ -1,9 +1,6 @@
-"""What is planted in right answers surprises the policy that is to imitate them."""
-
-from __future__ import annotations
-
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -12,47 +9,27 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from node.config.learning import LearnerSection
+from node.learner import off_policy
 from node.learner.batches import Row, TrainingCompletion, TrainingGroup
 from node.learner.learner import Learner
-from node.learner.off_policy import (
-    FALL,
-    MIN_SCORED,
-    SURPRISE,
-    Answer,
-    budget,
-    overlong,
-    plausibility,
-    unlikely,
-    usefulness,
-)
-from node.policy.policy import Policy
-from tests.node.learner.parts import (
-    CONFIG,
-    EVEN,
-    behaving,
-    dated,
-    drawn,
-    gradient_of,
-    group,
-    policy_at,
-    weights,
-)
+from node.learner.off_policy import FALL, MIN_SCORED, SURPRISE, Answer, budget, overlong, unlikely
+from tests.node.learner import parts
+from tests.node.learner.parts import CONFIG, EVEN, behaving, dated, gradient_of, group, weights
 from tests.support import changed, lone_logprobs, random_policy
 
-
-def settled() -> Policy:
-    """A policy that is fairly sure of what it writes."""
-    return random_policy(spread=0.3)
-
-
 nats = st.floats(0, 60)
+settled = partial(random_policy, spread=0.3)
+"""A policy that is fairly sure of what it writes."""
+PLAIN = changed(CONFIG, loss="dr_grpo")
+"""Its denominator is the same whatever is trained on."""
+FRESH = group(1, (0.0, 0.0, 1.0))
 
 
 @given(surprise=nats, further=nats, entropy=st.floats(0, 12))
 def test_a_token_counts_in_full_up_to_a_margin_beyond_the_entropy_and_then_as_it_is_probable(
     surprise, further, entropy
 ):
-    values = plausibility(
+    values = off_policy.plausibility(
         torch.tensor([-entropy - surprise, -entropy - surprise - further]), torch.tensor(entropy)
     )
     assert 0 <= values[1] <= values[0] <= 1
@@ -60,7 +37,7 @@ def test_a_token_counts_in_full_up_to_a_margin_beyond_the_entropy_and_then_as_it
     assert float(values[0]) == pytest.approx(expected, rel=1e-3, abs=1e-9)
 
 
-def row(number: int, first: int, completions: int, *, own: bool = False) -> Row:
+def row(number, first, completions, *, own=False):
     done = (TrainingCompletion((1, 2), (True, True)),) * completions
     return Row((1,), done, (1.0,) * completions, own, group=number, first=first)
 
@@ -68,10 +45,12 @@ def row(number: int, first: int, completions: int, *, own: bool = False) -> Row:
 def test_a_group_of_which_three_quarters_are_plausible_is_of_no_use_and_nine_tenths_of_full():
     rows = [row(0, 0, 1, own=True), row(1, 1, 2), row(2, 3, 1), row(3, 4, 1), row(4, 5, 1)]
     sums = {1: (2.0, 2.0), 2: (1.3, 2.0), 3: (1.8, 2.0), 4: (1.5, 2.0)}
-    assert usefulness(rows, sums) == pytest.approx({1: 0.5, 2: 1.0, 3: 0.0, 4: 0.0}, abs=1e-9)
+    assert off_policy.usefulness(rows, sums) == pytest.approx(
+        {1: 0.5, 2: 1.0, 3: 0.0, 4: 0.0}, abs=1e-9
+    )
 
 
-def written(policy: Policy, seed: int, plant: tuple[int, ...] = ()) -> TrainingGroup:
+def written(policy, seed, plant=()):
     """An external group of what this policy would write, with ``plant`` before right answers."""
     prompt = (3, 1 + seed, 4)
     done, rewards = [], []
@@ -82,7 +61,7 @@ def written(policy: Policy, seed: int, plant: tuple[int, ...] = ()) -> TrainingG
     return TrainingGroup(prompt, tuple(done), tuple(map(float, rewards)), own=False)
 
 
-def likely(policy: Policy, prompt: tuple[int, ...], place: int) -> tuple[int, ...]:
+def likely(policy, prompt, place):
     """Three tokens: the first is the policy's choice number ``place``, the others its first."""
     ids = prompt
     for choice in (place, 0, 0):
@@ -91,7 +70,7 @@ def likely(policy: Policy, prompt: tuple[int, ...], place: int) -> tuple[int, ..
     return ids[len(prompt) :]
 
 
-def improbable(policy: Policy) -> tuple[int, ...]:
+def improbable(policy):
     """Tokens that it would not write at the start of an answer."""
     logits = policy.model(input_ids=torch.tensor([(3, 1, 4)])).logits[0, -1]
     return tuple(logits[:95].topk(3, largest=False).indices.tolist())
@@ -118,6 +97,8 @@ def test_mallorys_planted_group_is_of_no_use_and_an_honest_one_of_full_use():
     groups = [written(policy, 1), written(policy, 0, improbable(policy))]
     stats = Learner(policy, CONFIG, correction="tapered").update(groups)
     assert stats.useful == pytest.approx((1.0, 0.0), abs=0.2)
+    stats = Learner(settled(), CONFIG).update(groups[1:])
+    assert stats.masked_fraction == 0.0 and not stats.skipped, "without it no token is weighed"
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -137,12 +118,6 @@ def test_a_group_of_no_use_leaves_the_gradient_to_the_others_and_makes_no_step_a
     assert stats.skipped and stats.useful == (0.0,) and torch.equal(weights(policy), before)
 
 
-def test_a_correction_that_takes_external_rollouts_as_they_are_weighs_no_token():
-    policy = settled()
-    stats = Learner(policy, CONFIG).update([written(policy, 0, improbable(policy))])
-    assert stats.masked_fraction == 0.0 and not stats.skipped
-
-
 def test_a_budget_is_twice_what_own_completions_take_and_unknown_for_few():
     assert budget([10] * 31) is None and budget([10] * 95 + [500] * 5) == 28
     answer = Answer("", (0,) * 29, "text", 28, elsewhere=False)
@@ -151,23 +126,18 @@ def test_a_budget_is_twice_what_own_completions_take_and_unknown_for_few():
 
 
 def test_text_is_unlikely_by_its_median_or_its_low_quantile_and_never_for_a_single_surprise():
-    likely, surprise = -0.5, -14.0
-    rows = [
-        [likely] * 12,
-        [likely] * 11 + [surprise],
-        [likely] * 8 + [surprise] * 4,
-        [-5.0] * 12,
-        [-5.0] * (MIN_SCORED - 1) + [0.0] * (12 - MIN_SCORED + 1),
-    ]
+    likely, surprise, few = -0.5, -14.0, MIN_SCORED - 1
+    rows = [[likely] * 12, [likely] * 11 + [surprise], [likely] * 8 + [surprise] * 4]
+    rows += [[-5.0] * 12, [-5.0] * few + [0.0] * (12 - few)]
     mask = torch.ones(5, 12, dtype=torch.bool)
-    mask[4, MIN_SCORED - 1 :] = False
+    mask[4, few:] = False
     assert unlikely(torch.tensor(rows), mask).tolist() == [False, False, True, True, False]
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_unlikely_right_answers_are_not_imitated_and_counted(epochs):
     """Mallory's random text is not taken up; without the floor it is."""
-    each = drawn(0, 2, 20)
+    each = parts.drawn(0, 2, 20)
     wrong, right = each.completions
     alone = replace(each, completions=(replace(wrong, trained=(False,) * 20), right))
     for floor in (False, True):
@@ -178,12 +148,7 @@ def test_unlikely_right_answers_are_not_imitated_and_counted(epochs):
         assert torch.equal(weights(policy), before) == floor
 
 
-PLAIN = changed(CONFIG, loss="dr_grpo")
-"""Its denominator is the same whatever is trained on."""
-FRESH = group(1, (0.0, 0.0, 1.0))
-
-
-def replayed(shift: float | None) -> TrainingGroup:
+def replayed(shift):
     """The group, its last answer replayed, of a policy with log-probs so far below this one's."""
     (moved,) = behaving([FRESH], shift or 0.0)
     last = moved.completions[-1]
@@ -219,7 +184,7 @@ def test_a_replayed_answer_tells_nothing_of_the_engine_nor_of_the_policys_age():
     (fresh,) = dated(behaving([FRESH], 0.0), 3)
     far = replace(replayed(5.0).completions[-1], versions=None)
     asked = replace(fresh, completions=(*fresh.completions[:-1], far))
-    stats = Learner(policy_at(3), CONFIG).update([asked])
+    stats = Learner(parts.policy_at(3), CONFIG).update([asked])
     assert stats.engine_gap < 1e-5 and stats.ratio_max == pytest.approx(1.0, abs=1e-4)
     assert sum(stats.staleness) == sum(len(c.ids) for c in fresh.completions[:-1])
     assert stats.entropies[0][-1] == () and all(stats.entropies[0][:-1])

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import sys
 from copy import deepcopy
 
@@ -17,7 +15,7 @@ EIGHT_BIT = changed(CONFIG, optimizer="adamw8bit")
 OFFLOADED = changed(CONFIG, offload=True)
 
 
-def moments(learner: Learner) -> list[torch.Tensor]:
+def moments(learner):
     states = learner.state_dict()["optimizer"]["adam"]["state"].values()
     return [t for state in states for t in state.values() if torch.is_tensor(t) and t.numel() > 1]
 
@@ -40,9 +38,6 @@ def continued(policy, learner, config, state):
     for each in (learner, restored):
         each.update(MIXED)
     return weights(policy), weights(other)
-
-
-HALF = [torch.bfloat16, torch.float16]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -76,7 +71,7 @@ def test_beside_float32_gradients_no_more_than_one_of_half_precision_is_held(con
     assert set(held) == {1} and len(held) >= len(learner.optimizer.masters)
 
 
-@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_gradients_that_are_added_a_few_rows_at_a_time_are_the_same(monkeypatch, dtype):
     several, stepped = changed(CONFIG, micro_batch_tokens=24), []
     for slab in (1 << 30, 1 << 10):
@@ -88,18 +83,13 @@ def test_gradients_that_are_added_a_few_rows_at_a_time_are_the_same(monkeypatch,
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_steps_made_in_main_memory_are_the_same_steps(dtype):
+def test_steps_made_in_main_memory_are_the_same_steps_and_a_run_may_move_to_and_fro(dtype):
     policies = [trained(config, 3, dtype=dtype)[0] for config in (CONFIG, OFFLOADED)]
     assert all(p.grad is None for policy in policies for p in policy.model.parameters())
     assert torch.equal(*map(weights, policies))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("before", [CONFIG, OFFLOADED], ids=["to main memory", "from main memory"])
-def test_a_run_goes_on_when_its_steps_move(dtype, before):
-    policy, learner = trained(before, 1, dtype=dtype)
-    after = CONFIG if before is OFFLOADED else OFFLOADED
-    assert torch.equal(*continued(policy, learner, after, learner.state_dict()))
+    for before, after in ((CONFIG, OFFLOADED), (OFFLOADED, CONFIG)):
+        policy, learner = trained(before, 1, dtype=dtype)
+        assert torch.equal(*continued(policy, learner, after, learner.state_dict()))
 
 
 def test_a_run_goes_on_with_the_settings_of_its_file_and_not_of_its_checkpoint():

@@ -1,9 +1,4 @@
-"""Which of an update's completions are read at all."""
-
-from __future__ import annotations
-
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -16,7 +11,7 @@ from torch.testing import assert_close
 from node.config.registry import ADVANTAGES, LOSSES
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.learner import Learner
-from node.learner.losses import Clip, Terms
+from node.learner.losses import Clip
 from node.learner.update_rows import TurnCredit, by_turn, turns_of, undecided
 from tests.node.learner.parts import (
     CONFIG,
@@ -33,9 +28,19 @@ from tests.support import changed, random_policy
 
 LENGTHS = (2, 9, 3, 8, 12, 1)
 REWARDS = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+CENTRED = ADVANTAGES.open("dr_grpo", {})
+SUMMED = ("grpo", "dr_grpo", "cispo")
+GRADES = st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=2, max_size=6)
+TURNS = st.lists(st.integers(1, 5), min_size=6, max_size=6)
+LONG = [played([3, 2, 1, 4], [1.0, 0.0, 0.5, 0.0], seed=1), played([2, 2], [0.0, 1.0], seed=2)]
+CREDITED = changed(CONFIG, turn_credit=0.5)
+GROUP = played([3, 2, 1, 4], [1.0, 0.0, 0.5, 0.0])
+LEVEL = with_completions(GROUP, behaviour=lambda c: (-1.0,) * len(c.ids))
+"""All of its turns are equally undecided."""
+KEPT = changed(CONFIG, turns_kept=0.6)
 
 
-def answers(*, own: bool = False, rewards: Sequence[float] = REWARDS) -> TrainingGroup:
+def answers(*, own=False, rewards=REWARDS):
     done = tuple(
         TrainingCompletion(tuple(range(n, n + length)), (True,) * length)
         for n, length in enumerate(LENGTHS)
@@ -43,11 +48,11 @@ def answers(*, own: bool = False, rewards: Sequence[float] = REWARDS) -> Trainin
     return TrainingGroup((1, 2), done, tuple(rewards), own)
 
 
-def learner(correction: str = "better") -> Learner:
+def learner(correction="better"):
     return Learner(random_policy(), CONFIG, correction=correction)
 
 
-def lengths(reader: Learner, group: TrainingGroup) -> list[int]:
+def lengths(reader, group):
     return [len(c.ids) for row in reader.rows([group]) for c in row.completions]
 
 
@@ -55,17 +60,17 @@ def test_of_others_answers_those_are_read_that_are_better_than_their_mean():
     assert lengths(learner(), answers()) == [2, 12]
     assert lengths(learner(), answers(rewards=(0.3, 0.1, 0.2, 0.2, 0.9, 0.1))) == [12]
     assert lengths(learner(), answers(own=True)) == list(LENGTHS), "own answers are all read"
+    for correction in ("none", "tis", "tapered"):
+        assert lengths(learner(correction), answers()) == list(LENGTHS)
 
 
-@pytest.mark.parametrize("correction", ["none", "tis", "tapered"])
-def test_other_corrections_read_all(correction):
-    assert lengths(learner(correction), answers()) == list(LENGTHS)
-
-
-def test_what_is_not_read_counts_in_the_mean_over_its_group():
+def test_what_is_not_read_counts_in_the_mean_over_its_group_and_has_no_number():
     (few,), (every,) = (learner(how).rows([answers()]) for how in ("better", "tapered"))
     assert few.share == every.share
     assert few.advantages == (every.advantages[0], every.advantages[4])
+    groups = [answers(), answers(own=True), answers()]
+    assert [row.first for row in learner().rows(groups)] == [0, 2, 8]
+    assert len(learner().update(groups).useful) == 2
 
 
 def test_of_a_group_whose_right_answers_hold_no_text_nothing_is_read():
@@ -84,18 +89,6 @@ def test_nothing_is_learned_from_what_is_not_read():
     groups = asked, replace(asked, completions=(right, other, *rest))
     first, second = (gradient_of([g], spread=EVEN, correction="better") for g in groups)
     assert torch.count_nonzero(first) and torch.equal(first, second)
-
-
-def test_numbers_of_completions_are_those_that_are_read():
-    groups = [answers(), answers(own=True), answers()]
-    assert [row.first for row in learner().rows(groups)] == [0, 2, 8]
-    assert len(learner().update(groups).useful) == 2
-
-
-CENTRED = ADVANTAGES.open("dr_grpo", {})
-SUMMED = ("grpo", "dr_grpo", "cispo")
-GRADES = st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=2, max_size=6)
-TURNS = st.lists(st.integers(1, 5), min_size=6, max_size=6)
 
 
 def credits(turns, rewards, share, discount=0.5, *, own=True, advantage="dr_grpo"):
@@ -137,6 +130,9 @@ def test_a_turn_is_measured_against_the_same_turn_of_those_that_have_one():
         assert line == pytest.approx([(own + part) / 2 for part in parts]), "half and half"
     told = credits([3, 3], [1.0, 0.0], share=1.0, discount=0.0)
     assert told == [[0.0, 0.0, 0.5], [0.0, 0.0, -0.5]], "without a discount's memory"
+    told = credits([2, 2], [1.0, 0.0], 1.0, 1.0, advantage="grpo")
+    expected = ADVANTAGES.open("grpo", {})([1.0, 0.0])
+    assert told == [[expected[0]] * 2, [expected[1]] * 2], "the advantage divides by the spread"
 
 
 @given(rewards=GRADES, turns=st.integers(2, 5), share=st.floats(0.01, 1.0))
@@ -149,21 +145,17 @@ def test_undiscounted_turns_of_equally_long_trajectories_have_the_advantage_of_t
 
 
 @given(rewards=GRADES, lengths=TURNS, discount=st.floats(0.0, 1.0))
-def test_a_turns_own_advantages_add_up_to_nothing_over_the_trajectories_that_have_it(
+def test_a_turns_advantages_add_up_to_nothing_and_none_of_anothers_failure_is_imitated(
     rewards, lengths, discount
 ):
     lengths = lengths[: len(rewards)]
     assume(max(lengths) > 1)
-    told = credits(lengths, rewards, 1.0, discount)
-    for turn in range(max(map(len, told))):
-        there = [line[turn] for line in told if len(line) > turn]
+    own, other = (credits(lengths, rewards, 1.0, discount, own=own) for own in (True, False))
+    for turn in range(max(map(len, own))):
+        there = [line[turn] for line in own if len(line) > turn]
         assert sum(there) == pytest.approx(0.0, abs=1e-9)
-
-
-def test_spread_divides_where_the_advantage_divides_by_it():
-    told = credits([2, 2], [1.0, 0.0], 1.0, 1.0, advantage="grpo")
-    expected = ADVANTAGES.open("grpo", {})([1.0, 0.0])
-    assert told == [[expected[0]] * 2, [expected[1]] * 2]
+    for mine, theirs, whole in zip(own, other, CENTRED(rewards), strict=True):
+        assert theirs == (mine if whole > 0 else [min(0.0, each) for each in mine])
 
 
 @pytest.mark.parametrize(("turns", "share"), [([1, 1, 1], 0.7), ([3, 2, 1], 0.0)])
@@ -172,16 +164,7 @@ def test_answers_of_one_turn_have_no_credits_and_neither_has_anything_where_it_i
     assert TurnCredit(CENTRED, share, 0.5)(group, CENTRED(group.rewards)) == []
 
 
-@given(rewards=GRADES, lengths=TURNS)
-def test_no_turn_is_imitated_of_anothers_trajectory_that_is_not(rewards, lengths):
-    lengths = lengths[: len(rewards)]
-    assume(max(lengths) > 1)
-    own, other = (credits(lengths, rewards, 1.0, 0.5, own=own) for own in (True, False))
-    for mine, theirs, whole in zip(own, other, CENTRED(rewards), strict=True):
-        assert theirs == (mine if whole > 0 else [min(0.0, each) for each in mine])
-
-
-def in_turns(seed: int = 0) -> tuple[Terms, torch.Tensor]:
+def in_turns(seed=0):
     """Terms with gaps in their rows, and an advantage for each turn."""
     random = torch.Generator().manual_seed(seed)
     made = terms(seed, rows=5, tokens=11, drift=0.02)
@@ -216,23 +199,19 @@ def test_under_gspo_a_turn_is_a_sequence():
         assert row.share == share
 
 
-LONG = [played([3, 2, 1, 4], [1.0, 0.0, 0.5, 0.0], seed=1), played([2, 2], [0.0, 1.0], seed=2)]
-
-
 def rows_of(config, *groups):
     return Learner(random_policy(), config).rows(groups)
 
 
-CREDITED = changed(CONFIG, turn_credit=0.5)
-
-
 @pytest.mark.parametrize("loss", LOSSES.own)
-def test_answers_of_one_turn_are_learned_to_the_bit_as_ever(loss):
-    plain, credited = (changed(each, loss=loss) for each in (CONFIG, CREDITED))
-    assert torch.equal(gradient_of(MIXED, credited), gradient_of(MIXED, plain))
-    whole = gradient_of(LONG, plain)
-    assert torch.equal(gradient_of(LONG, changed(credited, turn_credit=0.0)), whole)
-    assert not torch.allclose(gradient_of(LONG, credited), whole)
+def test_answers_of_one_turn_and_all_where_both_are_off_are_learned_to_the_bit_as_ever(loss):
+    plain, credited, kept = (changed(each, loss=loss) for each in (CONFIG, CREDITED, KEPT))
+    expected, whole = gradient_of(MIXED, plain), gradient_of(LONG, plain)
+    for config in (credited, kept):
+        assert torch.equal(gradient_of(MIXED, config), expected)
+        off = changed(config, turn_credit=0.0, turns_kept=1.0)
+        assert torch.equal(gradient_of(LONG, off), whole)
+        assert not torch.allclose(gradient_of(LONG, config), whole)
 
 
 @pytest.mark.parametrize("loss", LOSSES.own)
@@ -280,12 +259,6 @@ def test_what_is_read_behind_the_last_turn_changes_no_credit():
     assert second[: len(first)] == first and not any(second[len(first) :])
 
 
-GROUP = played([3, 2, 1, 4], [1.0, 0.0, 0.5, 0.0])
-LEVEL = with_completions(GROUP, behaviour=lambda c: (-1.0,) * len(c.ids))
-"""All of its turns are equally undecided."""
-KEPT = changed(CONFIG, turns_kept=0.6)
-
-
 @given(
     lengths=st.lists(st.integers(1, 5), min_size=2, max_size=6).filter(lambda each: max(each) > 1),
     share=st.floats(0.05, 0.99),
@@ -303,28 +276,16 @@ def test_of_a_groups_turns_the_most_undecided_are_kept(lengths, share, seed):
         assert replace(other, trained=own.trained) == own, "nothing but the mask changes"
 
 
-def test_a_share_of_one_keeps_everything_and_so_do_answers_of_one_turn():
+def test_turns_are_kept_that_are_earlier_among_equals_or_alone_or_of_unknown_log_probs():
+    even, answers = LEVEL.completions, played([1, 1, 1], [0.0, 1.0, 0.0]).completions
     assert undecided(GROUP.completions, 1.0) is GROUP.completions
-    answers = played([1, 1, 1], [0.0, 1.0, 0.0]).completions
     assert undecided(answers, 0.1) is answers
-
-
-def test_turns_are_kept_that_are_earlier_among_equals_or_whose_log_probs_are_unknown():
-    even = LEVEL.completions
     assert [len(turns_of(c.trained)) for c in undecided(even, 0.5)] == [3, 2, 0, 0]
     assert turns_of(undecided(even, 0.4)[1].trained) == turns_of(even[1].trained)[:1]
     silent = trajectory(7, 3, known=False)
     *others, last = undecided((*GROUP.completions, silent), 0.3)
     assert last == silent
     assert [c.trained for c in others] == [c.trained for c in undecided(GROUP.completions, 0.3)]
-
-
-@pytest.mark.parametrize("loss", LOSSES.own)
-def test_at_a_share_of_one_and_for_answers_of_one_turn_the_update_is_the_same_to_the_bit(loss):
-    plain, kept = (changed(each, loss=loss) for each in (CONFIG, KEPT))
-    whole = changed(kept, turns_kept=1.0)
-    assert torch.equal(gradient_of([GROUP], whole), gradient_of([GROUP], plain))
-    assert torch.equal(gradient_of(MIXED, kept), gradient_of(MIXED, plain))
 
 
 @pytest.mark.parametrize("loss", SUMMED)

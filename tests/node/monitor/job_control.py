@@ -1,7 +1,5 @@
 """A program in a real terminal under a small shell, which stops it and lets it go on."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import select

@@ -1,11 +1,6 @@
-"""Curves, charts and tables of runs."""
-
-from __future__ import annotations
-
 import io
 import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -13,9 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.monitor.history import ENDINGS, MEASURES, Curve, Measure, draw_runs, run_table, window_for
-from node.monitor.record import BARS, PLAIN_BARS, RoundRecord, Terminal
+from node.monitor.history import ENDINGS, MEASURES, Curve, draw_runs, run_table, window_for
+from node.monitor.record import BARS, PLAIN_BARS, Terminal
 from tests.node.monitor.test_monitor import RECORD, rounds
+
+MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+PLAIN_TEXT = matplotlib.rc_context({"svg.fonttype": "none"})
+CLIMB = [replace(RECORD, round=n + 1, reward_own=n / 7) for n in range(8)]
+"""Rounds whose own reward goes from 0 to 1, a bar at a time."""
 
 
 @given(
@@ -31,25 +31,16 @@ def test_a_smoothed_value_is_the_mean_of_what_was_measured_in_the_rounds_around(
         assert value == pytest.approx(sum(near) / len(near))
 
 
-def test_a_curve_has_no_value_outside_of_what_was_measured():
+def test_a_curve_has_no_value_outside_of_what_was_measured_and_no_zeros_within():
     curve = Curve.of([(2, 1.0), (4, 3.0)])
     assert curve.at(np.array([1.0, 2.0, 3.0, 4.0, 5.0])) == [None, 1.0, 2.0, 3.0, None]
     assert Curve.of([]).smoothed(9).at(np.array([1.0])) == [None]
-
-
-def measure(title: str) -> Measure:
-    return next(each for each in MEASURES if each.title == title)
-
-
-def test_rounds_without_a_value_are_no_zeros():
+    measures = {each.title: each for each in MEASURES}
     history = [replace(RECORD, round=n, reward_eval=0.5 if n == 3 else None) for n in range(1, 5)]
-    curve = Curve.measured(measure("reward, held-out"), history)
+    curve = Curve.measured(measures["reward, held-out"], history)
     assert (list(curve.rounds), list(curve.values)) == ([3.0], [0.5])
-
-
-def test_the_external_share_is_of_all_groups_of_the_update():
-    share = measure("external share")
-    assert share.of(RECORD) == 3 / 8
+    share = measures["external share"]
+    assert share.of(RECORD) == 3 / 8, "of all groups of the update"
     assert share.of(replace(RECORD, groups_own=0, groups_external=0)) is None
 
 
@@ -58,31 +49,26 @@ def test_the_longest_run_decides_how_much_is_smoothed():
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_chart_is_written_in_the_format_of_its_ending(tmp_path: Path, ending: str) -> None:
+def test_a_chart_is_written_in_the_format_of_its_ending(tmp_path, ending):
     path = tmp_path / f"chart{ending}"
     draw_runs({"run": rounds(30)}, 1, path)
     assert path.read_bytes().startswith(MAGIC[ending])
 
 
-MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
-PLAIN_TEXT = matplotlib.rc_context({"svg.fonttype": "none"})
-
-
 @PLAIN_TEXT
-def test_a_chart_names_every_run_as_it_is_called(tmp_path):
+def test_a_chart_names_every_run_as_it_is_called_and_has_a_panel_for_what_any_run_measured(
+    tmp_path,
+):
     names = ["cost $5_{", "_hidden", *(f"node-{n}" for n in range(12))]
+    path = tmp_path / "chart.svg"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        draw_runs(dict.fromkeys(names, rounds(5)), 3, path := tmp_path / "chart.svg")
+        draw_runs(dict.fromkeys(names, rounds(5)), 3, path)
     shown = path.read_text(encoding="utf-8")
     for name in ("cost $5_{", "./_hidden", *names[2:]):
         assert f">{name}<" in shown
     assert "mean of 3 rounds" in shown
-
-
-@PLAIN_TEXT
-def test_a_chart_has_a_panel_for_what_any_run_measured(tmp_path):
-    runs, path = {"a": rounds(5)}, tmp_path / "chart.svg"
+    runs = {"a": rounds(5)}
     for evaluated in (False, True):
         draw_runs(runs, 1, path)
         shown = path.read_text(encoding="utf-8")
@@ -90,7 +76,7 @@ def test_a_chart_has_a_panel_for_what_any_run_measured(tmp_path):
         runs["b"] = [replace(RECORD, reward_eval=0.5)]
 
 
-def drawn(runs: dict[str, list[RoundRecord]], width: int, *, encoding: str = "utf-8") -> list[str]:
+def drawn(runs, width, *, encoding="utf-8"):
     """The lines of a table in a terminal of so many columns."""
     terminal = Terminal()
     terminal.file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="strict")
@@ -100,11 +86,7 @@ def drawn(runs: dict[str, list[RoundRecord]], width: int, *, encoding: str = "ut
     return terminal.file.read().splitlines()
 
 
-CLIMB = [replace(RECORD, round=n + 1, reward_own=n / 7) for n in range(8)]
-"""Rounds whose own reward goes from 0 to 1, a bar at a time."""
-
-
-def line_of(lines: list[str], start: str) -> str:
+def line_of(lines, start):
     return next(line for line in lines if line.strip(" |").startswith(start))
 
 
@@ -113,9 +95,11 @@ def test_a_run_is_drawn_as_bars_with_its_ends_beside_them_and_no_measure_as_an_e
     assert shown.split() == ["reward,", "own", BARS, "0.000", "1.000", "1.000"]
     shown = line_of(drawn({"run": rounds(3)}, 100), "reward, held-out")
     assert shown.split() == ["reward,", "held-out"]
+    lines = drawn({"run": CLIMB}, 100, encoding="latin-1")
+    assert PLAIN_BARS in line_of(lines, "reward, own") and "\n".join(lines).isascii()
 
 
-def test_runs_share_the_rounds_and_the_scale() -> None:
+def test_runs_share_the_rounds_and_the_scale():
     lines = drawn({"long": CLIMB, "half": CLIMB[:4]}, 100)
     assert "rounds 1 to 8" in lines[1] and BARS in line_of(lines, "reward, own")
     behind = lines[lines.index(line_of(lines, "reward, own")) + 1]
@@ -124,18 +108,13 @@ def test_runs_share_the_rounds_and_the_scale() -> None:
     assert bars == BARS[:4]
 
 
-def test_an_encoding_without_the_bars_gets_plain_ones():
-    lines = drawn({"run": CLIMB}, 100, encoding="latin-1")
-    assert PLAIN_BARS in line_of(lines, "reward, own") and "\n".join(lines).isascii()
-
-
 @pytest.mark.parametrize("width", [80, 200])
-def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+def test_no_line_is_wider_than_the_terminal(width):
     lines = drawn({"first": rounds(500), "a name " * 20: rounds(300)}, width)
     assert max(map(len, lines)) <= width and len([line for line in lines if BARS[-1] in line]) >= 2
 
 
-def test_a_narrow_terminal_gets_whole_figures_and_names_in_wider_lines() -> None:
+def test_a_narrow_terminal_gets_whole_figures_and_names_in_wider_lines():
     lines = drawn({"first": CLIMB, "second-run": CLIMB}, 40)
     first = line_of(lines, "reward, own")
     assert first.split() == ["reward,", "own", "first", BARS, "0.000", "1.000", "1.000"]

@@ -1,28 +1,15 @@
-"""The file of the latest groups: bounded, private, and fair to every origin."""
-
-from __future__ import annotations
-
 import json
 import math
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 
 import pytest
 
 from node.errors import NodeError
-from node.monitor.groups import (
-    KEPT,
-    MAX_GROUP_BYTES,
-    WORDS,
-    GroupsFile,
-    ShownCompletion,
-    ShownGroup,
-    ShownTokens,
-)
+from node.monitor import groups as module
+from node.monitor.groups import GroupsFile, ShownCompletion, ShownGroup, ShownTokens
 from swarm.verification import STRIKES
 from tests.node.monitor.test_monitor import RECORD
 
@@ -31,7 +18,7 @@ WRONG = ShownCompletion("3", 0.0, -0.5, True)
 GROUP = ShownGroup(1, 1.7e9, "own", "sums", 0, None, "1 + 1", True, None, (RIGHT, WRONG))
 
 
-def write(path: Path, *rounds: Sequence[ShownGroup], most_bytes: int = 4 << 20) -> None:
+def write(path, *rounds, most_bytes=4 << 20):
     """One round after the other, each as long after the other as it takes to be written."""
     hours, left = count(step=3600), list(rounds)
     file = GroupsFile(path, lambda: left.pop(0), most_bytes, now=lambda: float(next(hours)))
@@ -41,7 +28,7 @@ def write(path: Path, *rounds: Sequence[ShownGroup], most_bytes: int = 4 << 20) 
             time.sleep(0.001)
 
 
-def groups(path: Path) -> list[dict]:
+def groups(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -57,7 +44,7 @@ def test_groups_are_numbered_on_over_restarts(tmp_path):
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_flo_is_refused_without_end_and_own_groups_stay(tmp_path: Path) -> None:
+def test_flo_is_refused_without_end_and_own_groups_stay(tmp_path):
     path, most = tmp_path / "groups.jsonl", 100_000
     refused = replace(GROUP, origin="refused", prompt="x" * 500)
     write(path, [GROUP] * 10, *([refused] * 50 for _ in range(20)), most_bytes=most)
@@ -67,15 +54,15 @@ def test_flo_is_refused_without_end_and_own_groups_stay(tmp_path: Path) -> None:
     assert found[-1]["id"] == 1010, "the newest is there"
 
 
-def test_of_a_full_file_the_newest_of_each_origin_stay(tmp_path: Path) -> None:
+def test_of_a_full_file_the_newest_of_each_origin_stay(tmp_path):
     path, most = tmp_path / "groups.jsonl", 200_000
     external = replace(GROUP, origin="external", author="ab")
     write(path, *([GROUP, external] * 50 for _ in range(8)), most_bytes=most)
     numbers = [each["id"] for each in groups(path)]
-    assert numbers == sorted(numbers) and numbers[-1] == 800 and len(numbers) >= 2 * KEPT
+    assert numbers == sorted(numbers) and numbers[-1] == 800 and len(numbers) >= 2 * module.KEPT
 
 
-def test_half_a_line_that_a_killed_process_left_costs_no_other_group(tmp_path: Path) -> None:
+def test_half_a_line_that_a_killed_process_left_costs_no_other_group(tmp_path):
     path = tmp_path / "groups.jsonl"
     write(path, [GROUP])
     with path.open("ab") as file:
@@ -85,24 +72,21 @@ def test_half_a_line_that_a_killed_process_left_costs_no_other_group(tmp_path: P
     assert [json.loads(lines[n])["id"] for n in (0, 2)] == [1, 2]
 
 
-def test_long_groups_lose_their_tokens_and_then_the_middle_of_their_texts() -> None:
+def test_long_groups_lose_their_tokens_and_then_the_middle_of_their_texts():
     long = ShownTokens(("word",) * 500, (-1.0,) * 500, (1,) * 500)
     answers = tuple(ShownCompletion("y" * 10_000, 1.0, 0.0, False, long) for _ in range(64))
     line = replace(GROUP, completions=answers).line(1)
     told = json.loads(line)
-    assert len(line) <= MAX_GROUP_BYTES and len(told["completions"]) == 16
+    assert len(line) <= module.MAX_GROUP_BYTES and len(told["completions"]) == 16
     assert all(each["tokens"]["text"] == [] for each in told["completions"])
     wide = replace(GROUP, prompt="\N{SNOWMAN}" * 10_000, completions=answers[:15])
-    assert len(wide.line(1)) <= MAX_GROUP_BYTES
+    assert len(wide.line(1)) <= module.MAX_GROUP_BYTES
 
 
-def test_what_is_no_number_is_none_in_the_file() -> None:
+def test_what_is_no_number_is_none_in_the_file_and_any_text_stays_in_one_line():
     odd = ShownCompletion("x", math.nan, math.inf, False, ShownTokens(("x",), (-math.inf,), (0,)))
     (told,) = json.loads(replace(GROUP, completions=(odd,)).line(1))["completions"]
     assert (told["reward"], told["advantage"], told["tokens"]["logprob"]) == (None, None, [None])
-
-
-def test_lone_surrogates_and_separators_of_lines_stay_in_one_line() -> None:
     line = replace(GROUP, prompt="\ud800\u2028\n\x00").line(1)
     assert line.count(b"\n") == 1 and json.loads(line)["prompt"] == "\ud800\u2028\n\x00"
 
@@ -112,5 +96,5 @@ def test_a_folder_that_cannot_be_written_to_is_told_at_the_next_write(tmp_path):
         write(tmp_path / "no" / "groups", [GROUP])
 
 
-def test_every_reason_for_a_refusal_has_words() -> None:
-    assert set(WORDS) == set(STRIKES)
+def test_every_reason_for_a_refusal_has_words():
+    assert set(module.WORDS) == set(STRIKES)

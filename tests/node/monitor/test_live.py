@@ -1,7 +1,3 @@
-"""What is drawn while a node starts, and how long a run still takes."""
-
-from __future__ import annotations
-
 import io
 import logging
 from contextlib import closing
@@ -12,18 +8,18 @@ from rich.console import Console
 
 from node.monitor import live as module
 from node.monitor.live import ROUNDS, PlainLines, Remaining, Stages
-from node.monitor.record import RoundRecord, Terminal
+from node.monitor.record import Terminal
 from swarm.common.util import duration
 from tests.node.monitor.test_monitor import RECORD, panel_of
 
 
 class Paper(io.StringIO):
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 
 @pytest.fixture
-def paper(monkeypatch: pytest.MonkeyPatch) -> Paper:
+def paper(monkeypatch):
     """Keeps what is drawn on a terminal."""
     monkeypatch.setenv("TERM", "xterm")
     screen = Terminal()
@@ -55,32 +51,26 @@ def test_an_error_gives_the_terminal_back(paper):
     stages.close()
 
 
-def done(number: int, seconds: float) -> RoundRecord:
-    return replace(RECORD, round=number, seconds={"total": seconds})
-
-
 def test_a_time_is_in_the_unit_that_suits_it():
     minutes = {119.0: "119 s", 120.0: "2 min", 720.0: "12 min", 7199.0: "120 min"}
     units = {0.2: "1 s", **minutes, 7200.0: "2 h", 172_800.0: "2 days"}
     assert {seconds: duration(seconds) for seconds in units} == units
 
 
-def test_the_rest_is_estimated_from_the_mean_round() -> None:
+def done(number, seconds):
+    return replace(RECORD, round=number, seconds={"total": seconds})
+
+
+def test_the_rest_is_estimated_from_the_mean_of_the_last_rounds():
     remaining = Remaining(40)
     remaining.after(done(9, 10.0))
     assert remaining.after(done(10, 20.0)) == "about 8 min left"
-
-
-def test_rounds_of_long_ago_count_no_more() -> None:
     remaining = Remaining(200)
     remaining.after(done(1, 1e6))
     told = [remaining.after(done(n, 6.0)) for n in range(2, ROUNDS + 2)]
     assert told[-1] == f"about {duration((200 - ROUNDS - 1) * 6.0)} left"
-
-
-def test_nothing_is_left_at_the_end_or_where_the_limit_was_lowered_and_no_end_is_no_estimate():
     for limit, number in ((40, 40), (40, 41), (0, 10)):
-        assert Remaining(limit).after(done(number, 10.0)) == ""
+        assert Remaining(limit).after(done(number, 10.0)) == "", "at the end, behind it, or none"
     assert Remaining(40).after(replace(RECORD, seconds={})) == ""
 
 

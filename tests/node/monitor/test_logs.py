@@ -1,13 +1,8 @@
-"""The log: its lines, its level, its tail, and what is also said on the terminal."""
-
-from __future__ import annotations
-
 import logging
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -22,21 +17,48 @@ from swarm.common.counters import PERIOD_SECONDS
 from swarm.journal import JournalError
 from tests.swarm.experience_parts import wait
 
+pytestmark = pytest.mark.usefixtures("root_logger")
 FULL = JournalError("run/journal.sqlite", "disk is full", "free some space and start again")
+PRINTS = """
+import logging, sys
+from pathlib import Path
+from node.config.config import Config
+from node.monitor import logs
+from node.monitor.output import say
+from node.monitor.rollouts import LastRollouts
+from node.monitor.sinks import open_sinks
+from node.storage.run_folder import RunFolder
+from tests.node.monitor.test_monitor import RECORD
+
+logs.FILE_BYTES = 300
+folder = RunFolder(Path(sys.argv[1]))
+logs.start_logging(folder.log, "info")
+for number in range(3):
+    logging.getLogger("node").warning("%s", f"a warning of {number}")
+    say(f"said {number}")
+    say(f"complained {number}", err=True)
+    logging.getLogger("node").info("%s", f"{number}" + "x" * 250)
+*_, view = open_sinks(Config(), folder, LastRollouts())
+view.write(RECORD)
+"""
+PROGRAM = """
+import logging, sys
+from pathlib import Path
+from node.monitor.logs import log_error, start_logging
+from node.monitor.logs import teller
+
+path = Path(sys.argv[1])
+log_error("before there is a log")
+start_logging(path, "info", debug="debug" in sys.argv)
+tell = teller(path, err="err" in sys.argv)
+for _ in range(3):
+    tell("goes on from round 4")
+logging.getLogger("node").warning("peers are few")
+log_error("no space left")
+"""
 
 
-@pytest.fixture(autouse=True)
-def root_logger() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    for handler in root.handlers:
-        handler.close()
-    root.handlers[:] = handlers
-    root.setLevel(level)
-
-
-def fail(error: Exception, message: str = "publish failed") -> None:
+def fail(error, message="publish failed"):
     try:
         raise error
     except Exception:
@@ -44,8 +66,8 @@ def fail(error: Exception, message: str = "publish failed") -> None:
 
 
 def test_a_disk_that_is_full_for_an_hour_is_a_line_every_ten_minutes_without_a_trace(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, capsys
+):
     clock = VirtualClock()
     start_logging(tmp_path / "node.log", "info", clock=clock)
     for _ in range(360):
@@ -58,23 +80,20 @@ def test_a_disk_that_is_full_for_an_hour_is_a_line_every_ten_minutes_without_a_t
     assert len(capsys.readouterr().err.splitlines()) == len(lines)
 
 
-def test_an_error_that_names_its_remedy_is_told_in_the_line_and_once(tmp_path: Path) -> None:
+def test_an_error_that_names_its_remedy_is_told_in_one_line_and_any_other_has_its_trace(tmp_path):
     start_logging(tmp_path / "node.log", "info")
     fail(DiskFullError("no space left to write", tmp_path, "Free some space."), "a call failed")
     fail(FULL, f"a turn failed: {FULL}")
     first, second = (tmp_path / "node.log").read_text().splitlines()
     assert first.endswith(f"a call failed: no space left to write: {tmp_path}. Free some space.")
     assert second.count("free some space") == 1
-
-
-def test_any_other_error_has_its_trace_and_so_has_every_one_in_debugging(tmp_path):
     for error, debug in ((ValueError("odd"), False), (FULL, True)):
         start_logging(tmp_path / f"{debug}.log", "info", debug=debug)
         fail(error)
-        assert "Traceback" in (tmp_path / f"{debug}.log").read_text()
+        assert "Traceback" in (tmp_path / f"{debug}.log").read_text(), "in debugging every one has"
 
 
-def test_the_log_keeps_to_three_files_of_its_size(tmp_path: Path, monkeypatch) -> None:
+def test_the_log_keeps_to_three_files_of_its_size(tmp_path, monkeypatch):
     monkeypatch.setattr(logs, "FILE_BYTES", 2000)
     start_logging(tmp_path / "node.log", "info")
     for number in range(500):
@@ -88,23 +107,18 @@ def test_the_log_keeps_to_three_files_of_its_size(tmp_path: Path, monkeypatch) -
 class Log:
     """A log of few lines a file, as the node's is of many."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path = path
-        self._handler = RotatingFileHandler(path, maxBytes=1 << 20, backupCount=FILES - 1)
+        handler = RotatingFileHandler(path, maxBytes=1 << 20, backupCount=FILES - 1)
+        self._emit, self.turn_over, self.close = handler.emit, handler.doRollover, handler.close
 
-    def say(self, *lines: str) -> None:
+    def say(self, *lines):
         for line in lines:
-            self._handler.emit(logging.makeLogRecord({"msg": line}))
-
-    def turn_over(self) -> None:
-        self._handler.doRollover()
-
-    def close(self) -> None:
-        self._handler.close()
+            self._emit(logging.makeLogRecord({"msg": line}))
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
+def log(tmp_path):
     with closing(Log(tmp_path / "node.log")) as log:
         yield log
 
@@ -137,14 +151,18 @@ def test_nothing_is_missed_while_files_are_kept_under_other_names(log, turns):
         assert tail.new() == ["on"]
 
 
-def test_what_is_left_of_a_log_that_outran_its_reader_is_read_in_order(log):
+def test_what_is_left_of_a_log_that_outran_its_reader_is_read_in_order_or_skipped(log):
     log.say("0")
     with closing(LogTail(log.path)) as tail:
         for turn in range(1, FILES + 2):
             log.turn_over()
             log.say(str(turn))
-        read = tail.new()
-    assert read == ["0", *map(str, range(2, FILES + 2))]
+        assert tail.new() == ["0", *map(str, range(2, FILES + 2))]
+    with closing(LogTail(log.path, skip=True)) as tail:
+        log.say("after")
+        assert tail.new() == ["after"]
+    with pytest.raises(NodeError, match=r"nothing\.log"):
+        LogTail(log.path.parent / "nothing.log")
 
 
 @pytest.mark.parametrize(
@@ -161,47 +179,11 @@ def test_the_last_lines_are_taken_from_earlier_files_too(log, count, expected):
         assert tail.new() == ["6"]
 
 
-def test_what_is_there_can_be_skipped_and_a_log_that_is_not_there_is_named(log):
-    log.say("before")
-    with closing(LogTail(log.path, skip=True)) as tail:
-        log.say("after")
-        assert tail.new() == ["after"]
-    with pytest.raises(NodeError, match=r"nothing\.log"):
-        LogTail(log.path.parent / "nothing.log")
-
-
-PRINTS = """
-import logging, sys
-from pathlib import Path
-from node.config.config import Config
-from node.monitor import logs
-from node.monitor.output import say
-from node.monitor.rollouts import LastRollouts
-from node.monitor.sinks import open_sinks
-from node.storage.run_folder import RunFolder
-from tests.node.monitor.test_monitor import RECORD
-
-logs.FILE_BYTES = 300
-folder = RunFolder(Path(sys.argv[1]))
-logs.start_logging(folder.log, "info")
-for number in range(3):
-    logging.getLogger("node").warning("%s", f"a warning of {number}")
-    say(f"said {number}")
-    say(f"complained {number}", err=True)
-    logging.getLogger("node").info("%s", f"{number}" + "x" * 250)
-*_, view = open_sinks(Config(), folder, LastRollouts())
-view.write(RECORD)
-"""
-
-
-def python(program: str, *arguments: str, **streams: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-        check=True,
-        text=True,
-        **(streams or {"capture_output": True}),
-    )
+def python(program, *arguments, **streams):
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    streams = streams or {"capture_output": True}
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, env=environment, check=True, text=True, **streams)
 
 
 def test_what_a_node_prints_to_its_log_is_there_once_and_moves_on_with_it(tmp_path):
@@ -218,12 +200,8 @@ def test_what_a_node_prints_to_its_log_is_there_once_and_moves_on_with_it(tmp_pa
 
 def test_traces_go_to_the_file_and_our_warnings_to_the_terminal_in_one_line(tmp_path, capsys):
     start_logging(tmp_path / "node.log", "info")
-    log = logging.getLogger("node.run.training_loop")
-    log.info("an ordinary message")
-    try:
-        raise ValueError("odd tensor")
-    except ValueError:
-        log.exception("round 3 failed")
+    logging.getLogger("node.run.training_loop").info("an ordinary message")
+    fail(ValueError("odd tensor"), "round 3 failed")
     logging.getLogger("asyncio").error("a library's complaint")
     written = (tmp_path / "node.log").read_text()
     assert "an ordinary message" in written and "a library's complaint" in written
@@ -233,53 +211,24 @@ def test_traces_go_to_the_file_and_our_warnings_to_the_terminal_in_one_line(tmp_
     assert "ordinary" not in shown and "library" not in shown and "Traceback" not in shown
 
 
-PROGRAM = """
-import logging, sys
-from pathlib import Path
-from node.monitor.logs import log_error, start_logging
-from node.monitor.logs import teller
-
-path = Path(sys.argv[1])
-log_error("before there is a log")
-start_logging(path, "info", debug="debug" in sys.argv)
-tell = teller(path, err="err" in sys.argv)
-for _ in range(3):
-    tell("goes on from round 4")
-logging.getLogger("node").warning("peers are few")
-log_error("no space left")
-"""
-
-
-def run(folder: Path, *flags: str, **streams: object) -> subprocess.CompletedProcess[str]:
-    """The program, whose log is in the folder."""
-    return python(PROGRAM, str(folder / "node.log"), *flags, **streams)
-
-
-def logged(folder: Path) -> list[str]:
-    return (folder / "node.log").read_text().splitlines()
-
-
 @pytest.mark.parametrize("flags", [(), ("debug",), ("err",), ("err", "debug")])
-def test_a_line_is_printed_once_and_logged_with_its_time(tmp_path: Path, flags) -> None:
-    ended = run(tmp_path, *flags)
+def test_a_line_is_printed_once_and_logged_with_its_time_and_so_are_warnings(tmp_path, flags):
+    ended = python(PROGRAM, str(tmp_path / "node.log"), *flags)
     said = ended.stderr if "err" in flags else ended.stdout
     assert said.count("goes on from round 4") == 3
     assert (ended.stdout + ended.stderr).count("goes on from round 4") == 3
     timed = re.compile(r"[\d-]{10} [\d:,]{12} INFO node\.\S+: goes on from round 4")
-    assert sum(bool(timed.fullmatch(line)) for line in logged(tmp_path)) == 3
+    lines = (tmp_path / "node.log").read_text().splitlines()
+    assert sum(bool(timed.fullmatch(line)) for line in lines) == 3
+    if not flags:
+        assert "peers are few" in ended.stderr and "no space left" not in ended.stderr
+        assert [line.split()[2] for line in lines] == ["INFO"] * 3 + ["WARNING", "ERROR"]
+        assert "before there is a log" not in " ".join(lines)
 
 
-def test_warnings_and_the_last_error_stand_in_the_log_too(tmp_path):
-    ended = run(tmp_path)
-    assert "peers are few" in ended.stderr and "no space left" not in ended.stderr
-    lines = logged(tmp_path)
-    assert [line.split()[2] for line in lines] == ["INFO"] * 3 + ["WARNING", "ERROR"]
-    assert "before there is a log" not in " ".join(lines)
-
-
-def test_where_the_output_is_the_log_each_line_stands_there_once(tmp_path: Path) -> None:
-    with (tmp_path / "node.log").open("ab") as output:
-        run(tmp_path, stdout=output, stderr=output)
-    lines = logged(tmp_path)
+def test_where_the_output_is_the_log_each_line_stands_there_once(tmp_path):
+    with (log := tmp_path / "node.log").open("ab") as output:
+        python(PROGRAM, str(log), stdout=output, stderr=output)
+    lines = log.read_text().splitlines()
     assert sum("goes on from round 4" in line for line in lines) == 3
     assert sum("peers are few" in line for line in lines) == 1

@@ -1,7 +1,3 @@
-"""Output: printable on any terminal, and lasting when a reader leaves."""
-
-from __future__ import annotations
-
 import ast
 import io
 import logging
@@ -12,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -34,11 +31,31 @@ SPEAKS = {"node/monitor/output.py", "node/monitor/record.py"}
 # These write JSON, whose strings are ASCII, or texts of this program alone.
 JSON = {"node/cli/options.py", "node/cli/demo.py", "node/cli/program.py", "node/monitor/sinks.py"}
 CHILDREN = {"experiments/worker.py", "node/engines/process/worker.py"}
+PRINTS = {"print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write", "Console"}
+PROGRAM = """
+import logging, sys
+from node.monitor.output import drop_what_fails, last
+from node.monitor.record import Terminal
+logging.basicConfig(filename=sys.argv[1], level="INFO")
+last()
+if "drop" in sys.argv:
+    drop_what_fails()
+for number in range(3):
+    print("\u2013", number, flush=True)
+    Terminal().print("\u2502", number)
+    sys.stdin.readline()
+print("done", file=sys.stderr)
+"""
+FULL = Path("/dev/full")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no device that is full")
+INSTALLED = Path(sys.executable).parent / "swarm-node"
 
 
-def test_only_characters_that_do_something_are_replaced():
+def test_only_characters_that_do_something_are_replaced_and_a_long_text_is_cut_and_says_so():
     assert printable("héllo, 世界 ½ 🙂 [bold] \\x1b") == "héllo, 世界 ½ 🙂 [bold] \\x1b"
     assert printable("a\x1b[31mb\nc\u202ed") == r"a\x1b[31mb\nc\u202ed"
+    shown = printable("\x1b" * 1_000_000)
+    assert len(shown) <= 4 * MOST + 40 and shown.endswith("(996000 characters more)")
 
 
 @given(st.text(st.characters(codec=None), max_size=200))
@@ -48,35 +65,17 @@ def test_whatever_comes_in_what_goes_out_is_printable(text):
     shown.encode()
 
 
-def test_a_long_text_is_cut_and_says_so():
-    shown = printable("\x1b" * 1_000_000)
-    assert len(shown) <= 4 * MOST + 40 and shown.endswith("(996000 characters more)")
-
-
 def test_a_line_is_said_as_one_line(capsys):
     say(ACTS)
     shown = capsys.readouterr().out
     assert shown.count("\n") == 1 and shown.strip().isprintable()
-
-
-def test_pieces_of_a_text_are_said_one_behind_the_other(capsys):
     for piece in ("an ", "answer\n", ACTS):
         say_on(piece)
     shown = capsys.readouterr().out
     assert shown.startswith("an answer\n") and shown.replace("\n", "").isprintable()
 
 
-@pytest.fixture
-def root_logger():
-    root = logging.getLogger()
-    before = root.handlers[:], root.level, logging.lastResort, threading.excepthook
-    yield root
-    for handler in root.handlers:
-        handler.close()
-    root.handlers[:], root.level, logging.lastResort, threading.excepthook = before
-
-
-def complain(words: str) -> None:
+def complain(words):
     """A message and a stack trace, both with somebody's words in it."""
     try:
         raise ValueError(words)
@@ -98,14 +97,11 @@ def test_no_message_and_no_stack_trace_forges_a_line_of_the_log(
         assert text and text.replace("\n", "").isprintable()
 
 
-def complain_aloud() -> None:
-    raise ValueError(ACTS)
-
-
 def test_messages_without_a_log_and_errors_of_threads_are_printable_too(capsys, root_logger):
     root_logger.handlers[:] = []
     guard_terminal()
     complain(ACTS)
+    complain_aloud = Mock(side_effect=ValueError(ACTS))
     thread = threading.Thread(target=complain_aloud, name=f"slow {ACTS[:4]}")
     thread.start()
     thread.join()
@@ -137,45 +133,22 @@ def test_a_live_panel_takes_any_title():
 
 
 PRINTS = {"print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write", "Console"}
-PRINTS |= {"logging.Formatter", "traceback.print_exc", "Text.from_markup"}
 
 
 def test_nothing_is_shown_but_through_these_two_files():
     """Who prints by another way shows what strangers wrote as they wrote it."""
-    for path in [
-        p for layer in ("node", "swarm", "protocol") for p in (ROOT / layer).rglob("*.py")
-    ]:
+    layers = ("node", "swarm", "protocol")
+    for path in (path for layer in layers for path in (ROOT / layer).rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
         if name not in SPEAKS | JSON | CHILDREN:
             calls = (n for n in ast.walk(parse(path.read_text())) if isinstance(n, ast.Call))
             assert not PRINTS & {ast.unparse(call.func) for call in calls}, name
 
 
-PROGRAM = """
-import logging, sys
-from node.monitor.output import drop_what_fails, last
-from node.monitor.record import Terminal
-logging.basicConfig(filename=sys.argv[1], level="INFO")
-last()
-if "drop" in sys.argv:
-    drop_what_fails()
-for number in range(3):
-    print("\u2013", number, flush=True)
-    Terminal().print("\u2502", number)
-    sys.stdin.readline()
-print("done", file=sys.stderr)
-"""
-
-
-def started(log: Path, output: int, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(log), *arguments],
-        stdin=subprocess.PIPE,
-        stdout=output,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**HERE, **environment},
-    )
+def started(log, output, *arguments, **environment):
+    command, pipe = [sys.executable, "-c", PROGRAM, str(log), *arguments], subprocess.PIPE
+    streams = {"stdin": pipe, "stdout": output, "stderr": pipe, "text": True}
+    return subprocess.Popen(command, env={**HERE, **environment}, **streams)
 
 
 def test_a_character_that_the_encoding_lacks_is_spelled_out(tmp_path):
@@ -197,11 +170,7 @@ def test_a_reader_that_goes_away_ends_nothing_and_is_told_once(tmp_path, opened)
     assert (tmp_path / "log").read_text().count("nobody reads descriptor 1") == 1
 
 
-FULL = Path("/dev/full")
-needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no device that is full")
-
-
-def on_a_full_disk(log: Path, *arguments: str) -> tuple[int, str]:
+def on_a_full_disk(log, *arguments):
     """Exit status and standard error of the program."""
     with FULL.open("wb") as full, started(log, full.fileno(), *arguments) as node:
         _, err = node.communicate("\n\n\n", timeout=300)
@@ -223,7 +192,7 @@ def test_a_node_whose_output_is_on_a_full_disk_goes_on_and_says_so_once(tmp_path
     assert (tmp_path / "log").read_text().count(text) == 1
 
 
-def run(code: str, *arguments: str, **streams: object) -> subprocess.CompletedProcess[str]:
+def run(code, *arguments, **streams):
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, text=True, env=HERE, timeout=300, **streams)
 
@@ -257,20 +226,25 @@ def test_nothing_is_said_on_a_standard_error_that_is_being_written(tmp_path):
     assert (tmp_path / "log").read_text().count("descriptor 2 cannot be written") == 1
 
 
-INSTALLED = Path(sys.executable).parent / "swarm-node"
-
-
 @pytest.fixture(autouse=True)
-def _ask_again() -> None:
+def _ask_again():
     output.program.cache_clear()
 
 
-def test_a_command_stays_short_where_the_shell_finds_this_program(monkeypatch) -> None:
+def test_a_command_stays_short_where_the_shell_finds_this_program_and_no_other(
+    monkeypatch, tmp_path
+):
     monkeypatch.setenv("PATH", f"{INSTALLED.parent}{os.pathsep}{os.defpath}")
     assert as_typed("next: swarm-node join --peers A") == "next: swarm-node join --peers A"
+    output.program.cache_clear()
+    other = tmp_path / "swarm-node"
+    other.write_text("#!/bin/sh\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert as_typed("swarm-node join") == f"{shlex.quote(str(INSTALLED))} join"
 
 
-def test_every_command_is_known() -> None:
+def test_every_command_is_known():
     groups = {group.name for group in app.registered_groups}
     assert set(COMMANDS) == groups | {command.name for command in app.registered_commands}
 
@@ -287,24 +261,9 @@ def test_a_command_is_named_by_its_path_where_the_shell_does_not_find_it(
     assert ran.stdout.startswith("swarm-node ")
 
 
-def test_another_program_of_the_same_name_is_not_taken_for_this_one(monkeypatch, tmp_path):
-    other = tmp_path / "swarm-node"
-    other.write_text("#!/bin/sh\n")
-    other.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert as_typed("swarm-node join") == f"{shlex.quote(str(INSTALLED))} join"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Install swarm-node again.",
-        "my-swarm-node join",
-        "/opt/bin/swarm-node join",
-        "swarm-node.service runs",
-        "https://example.org/swarm-node join",
-    ],
-)
-def test_what_is_no_command_stays_as_it_is(monkeypatch, text: str) -> None:
+def test_what_is_no_command_stays_as_it_is(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    assert as_typed(text) == text
+    paths = ("/opt/bin/swarm-node join", "https://example.org/swarm-node join")
+    words = ("Install swarm-node again.", "my-swarm-node join", "swarm-node.service runs")
+    for text in (*words, *paths):
+        assert as_typed(text) == text

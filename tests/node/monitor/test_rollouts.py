@@ -1,12 +1,7 @@
-"""The last rollouts are kept, written and shown as the texts that they are."""
-
-from __future__ import annotations
-
 import io
 import json
 import stat
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 
@@ -32,14 +27,14 @@ OWN = ShownRollout(7, "sums", 1, "Calculate 3 + 4.\nAnswer:", " 7", 1.0, cut=Fal
 THEIRS = replace(OWN, completion="\x1b[2J 8\nround 9, own", reward=0.25, cut=True, author=PEER)
 
 
-def drawn(thing: object, width: int = 100) -> list[str]:
+def drawn(thing, width=100):
     terminal = Terminal()
     terminal.file, terminal.width = io.StringIO(), width
     terminal.print(thing)
     return terminal.file.getvalue().splitlines()
 
 
-def test_the_newest_are_kept() -> None:
+def test_the_newest_are_kept():
     last = LastRollouts()
     for number in range(KEPT):
         last.add([replace(OWN, round=number), replace(THEIRS, round=number)])
@@ -48,7 +43,7 @@ def test_the_newest_are_kept() -> None:
 
 
 @pytest.mark.parametrize("most", [30, 31, 100])
-def test_of_a_long_text_both_ends_are_left(most: int) -> None:
+def test_of_a_long_text_both_ends_are_left(most):
     text = "begin" + 10_000 * "x" + "end"
     short = shortened(text, most)
     assert len(short) == most
@@ -87,7 +82,7 @@ def test_short_rounds_are_written_together_and_none_is_missing_at_the_end(tmp_pa
     assert path.stat().st_ino == before, "nothing was new"
 
 
-def test_a_missing_or_foreign_file_is_named_with_the_remedy(tmp_path: Path) -> None:
+def test_a_missing_or_foreign_file_is_named_with_the_remedy(tmp_path):
     path = tmp_path / "rollouts.jsonl"
     with pytest.raises(NodeError, match=r"no rollouts yet in: .*first round"):
         read_rollouts(path)

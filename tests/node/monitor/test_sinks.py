@@ -1,17 +1,12 @@
-"""Where rounds are written: sinks, loggers, files that others read meanwhile."""
-
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from importlib.util import find_spec
 from multiprocessing import get_context
-from pathlib import Path
 from textwrap import dedent
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -28,34 +23,6 @@ from swarm.common.counters import Counters
 from tests.end_to_end.commands import ROOT
 from tests.node.monitor.test_monitor import RECORD
 
-
-class Broken:
-    """Takes nothing but its second record, and cannot be closed."""
-
-    def __init__(self) -> None:
-        self.taken: list[RoundRecord] = []
-        self.mended = False
-
-    def write(self, record: RoundRecord) -> None:
-        if not self.mended:
-            raise UnicodeEncodeError("latin-1", "\u2013", 0, 1, "no such character")
-        self.taken.append(record)
-
-    def close(self) -> None:
-        raise OSError("gone")
-
-
-def test_a_sink_that_fails_is_counted_told_once_and_used_again_when_it_works(caplog):
-    counters, broken = Counters(), Broken()
-    sink = Fenced(broken, counters)
-    for broken.mended in (False, False, True):
-        sink.write(RECORD)
-    sink.close()
-    assert broken.taken == [RECORD]
-    assert counters.snapshot() == {"sink_failures{sink=Broken}": 3.0}
-    assert [r.getMessage()[:13] for r in caplog.records] == ["Broken failed"]
-
-
 MAKE = """
 import sys
 from pathlib import Path
@@ -71,28 +38,39 @@ def log(name, options, *rounds):
     logger.close()
     logger.close()
 """
+needs_wandb = pytest.mark.skipif(not find_spec("wandb"), reason="wandb is not installed")
+LINES = 3000
 
 
-def run(code: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def test_a_sink_that_fails_is_counted_told_once_and_used_again_when_it_works(caplog):
+    class Broken(Mock):
+        """Takes nothing but its third record, and cannot be closed."""
+
+    odd = UnicodeEncodeError("latin-1", "\u2013", 0, 1, "no such character")
+    counters, broken = Counters(), Broken()
+    broken.write.side_effect, broken.close.side_effect = [odd, odd, None], OSError("gone")
+    sink = Fenced(broken, counters)
+    for _ in range(3):
+        sink.write(RECORD)
+    sink.close()
+    assert broken.write.mock_calls == [call(RECORD)] * 3
+    assert counters.snapshot() == {"sink_failures{sink=Broken}": 3.0}
+    assert [r.getMessage()[:13] for r in caplog.records] == ["Broken failed"]
+
+
+def run(code, folder, **environment):
     """In a process of its own: these packages keep threads, hooks and services."""
     (folder / "my-run").mkdir(exist_ok=True)
-    return subprocess.run(
-        [sys.executable, "-c", dedent(MAKE) + dedent(code)],
-        cwd=folder,
-        env={"HOME": str(folder), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    command = [sys.executable, "-c", dedent(MAKE) + dedent(code)]
+    own = {"HOME": str(folder), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), **environment}
+    how = {"capture_output": True, "text": True, "timeout": 120}
+    return subprocess.run(command, cwd=folder, env=own, **how)
 
 
-def test_every_logger_gives_a_figure_the_same_name() -> None:
+def test_every_logger_gives_a_figure_the_same_name_and_every_folder_a_run_of_its_own(tmp_path):
     record = RoundRecord(3, 2, 0.0, 0.5, seconds={"update": 1.5}, refused={"expired": 2})
     told = figures(record)
     assert (told["reward_own"], told["seconds_update"], told["refused/expired"]) == (0.5, 1.5, 2.0)
-
-
-def test_two_run_folders_of_one_name_are_two_runs(tmp_path: Path) -> None:
     names = {run_name(RunFolder(tmp_path / place / "swarm-run")) for place in "ab"}
     assert len(names) == 2 and all(name.startswith("swarm-run-") for name in names)
 
@@ -105,7 +83,7 @@ def test_a_missing_package_says_how_to_get_it(tmp_path, monkeypatch, name):
 
 
 @pytest.mark.skipif(not find_spec("trackio"), reason="trackio is not installed")
-def test_trackio_holds_the_figures_by_round_and_goes_on_after_a_restart(tmp_path: Path) -> None:
+def test_trackio_holds_the_figures_by_round_and_goes_on_after_a_restart(tmp_path):
     code = """
     log("trackio", {"run": "mine"}, 1, 2)
     log("trackio", {"run": "mine"}, 3)
@@ -115,9 +93,6 @@ def test_trackio_holds_the_figures_by_round_and_goes_on_after_a_restart(tmp_path
     """
     done = run(code, tmp_path, TRACKIO_DIR=str(tmp_path / "trackio"))
     assert done.stdout == "[(1, 0.25, 2.0), (2, 0.5, 2.0), (3, 0.75, 2.0)]\n", done.stderr
-
-
-needs_wandb = pytest.mark.skipif(not find_spec("wandb"), reason="wandb is not installed")
 
 
 @needs_wandb
@@ -136,10 +111,7 @@ def test_wandb_without_a_login_asks_nobody_and_names_the_way_out(tmp_path):
     assert "nobody is logged in to wandb" in done.stderr and "'offline'" in done.stderr
 
 
-LINES = 3000
-
-
-def written_in_halves(path: Path) -> None:
+def written_in_halves(path):
     with path.open("ab", buffering=0) as file:
         for number in range(1, LINES + 1):
             line = json.dumps(replace(RECORD, round=number).to_dict()).encode() + b"\n"
@@ -147,15 +119,15 @@ def written_in_halves(path: Path) -> None:
             file.write(line[len(line) // 2 :])
 
 
-def followed(path: Path) -> Callable[[], int]:
+def followed(path):
     tail = RecordTail(path)
     return lambda: (tail.look() or [RECORD])[-1].round
 
 
-def drawn(path: Path) -> Callable[[], int]:
+def drawn(path):
     rounds = Rounds(path)
 
-    def newest() -> int:
+    def newest():
         rounds.look()
         assert not rounds.damaged
         return rounds.latest[-1].round if rounds.latest else 0
@@ -163,7 +135,7 @@ def drawn(path: Path) -> Callable[[], int]:
     return newest
 
 
-def read_whole(path: Path) -> Callable[[], int]:
+def read_whole(path):
     return lambda: len(read_history(path.parent))
 
 

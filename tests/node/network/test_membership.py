@@ -1,14 +1,8 @@
-"""A node's part in its swarm."""
-
-from __future__ import annotations
-
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -23,21 +17,21 @@ from node.network.pinned_manifest import enter
 from node.network.transports import check_transport, why_not_free
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
-from protocol.manifest import Manifest, swarm_id
+from protocol.manifest import swarm_id
 from swarm.admission import Admission
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.groups import Origin
 from swarm.journal import MEMORY, Journal
-from swarm.member import Experience, Member, assemble
+from swarm.member import Experience, assemble
 from swarm.pool import Pool
 from swarm.transport.memory import MemoryNetwork, MemoryTransport
-from swarm.verification import Judge
 from tests.swarm.experience_parts import group
 
 FRIEND = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
 ADDRESS = f"/ip4/127.0.0.1/tcp/4001/p2p/{FRIEND}"
 ORIGIN = Origin(3, "tiny", b"\x01" * 32, 1.0, 16)
+HERE, THERE = (found_swarm(Identity.generate(), name=name) for name in ("here", "there"))
 
 
 class Judging:
@@ -45,30 +39,21 @@ class Judging:
 
     entered = False
 
-    def __init__(self, *arguments: object, outside: bool, **options: object) -> None:
+    def __init__(self, *arguments, outside, **options):
         self.outside = outside
 
-    def __enter__(self) -> Judging:
+    def __enter__(self):
         self.entered = True
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         self.entered = False
 
 
 class Parts:
     """A membership over a network inside this process."""
 
-    def __init__(
-        self,
-        monkeypatch: pytest.MonkeyPatch,
-        folder: Path,
-        *,
-        takes: bool = True,
-        journal: Journal | None = None,
-        profile: Mapping[str, str] | None = None,
-        **network: object,
-    ) -> None:
+    def __init__(self, monkeypatch, folder, *, takes=True, journal=None, profile=None, **network):
         clock, self.counters, self.folder = SystemClock(), Counters(), RunFolder(folder)
         self.network = MemoryNetwork(clock)
         if not self.folder.identity.exists():
@@ -89,29 +74,27 @@ class Parts:
         monkeypatch.setattr(module, "Admission", self._admission)
         monkeypatch.setattr(module, "assemble", self._assemble)
 
-    def open(self, *arguments: object, beside: bool) -> MemoryTransport:
+    def open(self, *arguments, beside):
         """As a kind of transport does."""
         self.told["beside"] = beside
         return MemoryTransport(self.network, "12D3anna", self.counters)
 
-    def _admission(
-        self, manifest: Manifest, swarm: bytes, judge: Judge, *rest: Any, **options: Any
-    ) -> Admission:
+    def _admission(self, manifest, swarm, judge, *rest, **options):
         self.told["judge"] = judge
         return Admission(manifest, swarm, judge, *rest, **options)
 
-    def _assemble(self, *arguments: Any, **options: Any) -> Member:
+    def _assemble(self, *arguments, **options):
         self.told |= options
         return assemble(*arguments, **options)
 
 
 @pytest.fixture
-def parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Parts]:
+def parts(monkeypatch, tmp_path):
     return partial(Parts, monkeypatch, tmp_path)
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch):
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
 
 
@@ -124,7 +107,7 @@ def test_a_node_founds_a_swarm_serves_and_leaves_nothing_behind(parts):
         assert "founded a swarm" in here.notes[0] and len(here.notes) == 1
         assert made.told["upload_rate"] == 2.0 * MIB
         assert (made.told["limits"].pulls_per_epoch, made.told["limits"].gossip_peers) == (5, 4)
-        assert made.told["beside"] is True
+        assert made.told["beside"] is True and made.told["profile"] is None, "it has no name"
         assert made.told["judge"].outside and made.told["judge"].entered
     assert made.network.members == {} and not made.told["judge"].entered
     assert not [each for each in set(threading.enumerate()) - before if each.name == "network"]
@@ -132,47 +115,28 @@ def test_a_node_founds_a_swarm_serves_and_leaves_nothing_behind(parts):
     assert made.counters.snapshot().get("member_stopped", 0) == 0
 
 
-def test_a_seed_pulls_nothing_and_has_no_learner_to_spare(parts):
-    made = parts(takes=False, pulls_per_epoch=5)
-    with made.membership:
-        assert made.told["limits"].pulls_per_epoch == 0 and made.told["beside"] is False
-
-
 @pytest.mark.parametrize("takes", [False, True])
-def test_a_node_tells_its_name_with_its_model_and_a_seed_has_none(parts, takes):
-    made = parts(takes=takes, profile={"name": "Anna’s cellar"})
+def test_a_node_tells_its_name_with_its_model_and_a_seed_has_none_and_pulls_nothing(parts, takes):
+    made = parts(takes=takes, profile={"name": "Anna’s cellar"}, pulls_per_epoch=5)
     with made.membership:
         told = made.told["profile"]
+        assert made.told["limits"].pulls_per_epoch == 5 * takes and made.told["beside"] is takes
     assert (told.name, told.line, told.model) == ("Anna’s cellar", "", "tiny" if takes else "")
     assert told.made > 1.7e9
 
 
-def test_a_node_of_no_name_tells_nothing_at_all(parts):
-    made = parts()
-    with made.membership:
-        assert made.told["profile"] is None
-
-
 @pytest.mark.parametrize("met", [False, True])
-def test_a_node_that_meets_none_of_its_peers_says_so(parts, met):
+def test_a_node_that_meets_none_of_its_peers_says_so_beside_a_note_on_the_manifest(
+    parts, met, monkeypatch
+):
+    post = found_swarm(Identity.generate(), name="test"), ("the manifest came by post",)
     made = parts(peers=[ADDRESS])
-    made.folder.manifest.write_bytes(found_swarm(Identity.generate(), name="test"))
+    monkeypatch.setattr(module, "pinned_manifest", AsyncMock(return_value=post))
     if met:
         made.network.add(MemoryTransport(made.network, FRIEND))
     with made.membership as here:
+        assert here.notes[0] == "the manifest came by post" and len(here.notes) == 2 - met
         assert any("none of the peers named answers" in note for note in here.notes) != met
-
-
-def test_a_note_on_peers_replaces_none_on_the_manifest(parts, monkeypatch):
-    signed = found_swarm(Identity.generate(), name="test")
-
-    async def pinned(*arguments: object) -> tuple[bytes, tuple[str, ...]]:
-        return signed, ("the manifest came by post",)
-
-    made = parts(peers=[ADDRESS])
-    monkeypatch.setattr(module, "pinned_manifest", pinned)
-    with made.membership as here:
-        assert here.notes[0] == "the manifest came by post" and len(here.notes) == 2
 
 
 @pytest.mark.parametrize("other", ["identity", "swarm"])
@@ -193,11 +157,12 @@ def test_a_journal_of_another_identity_or_swarm_is_refused(parts, other):
 
 
 def test_groups_are_handed_over_and_none_where_there_are_none(parts, monkeypatch):
-    made, put = parts(), []
-    monkeypatch.setattr(made.experience.outbox, "put", lambda groups, _: put.append(len(groups)))
+    made, put = parts(), Mock()
+    monkeypatch.setattr(made.experience.outbox, "put", put)
     made.membership.publish([], ORIGIN)
-    made.membership.publish([group(1), group(2)], ORIGIN)
-    assert put == [2]
+    groups = [group(1), group(2)]
+    made.membership.publish(groups, ORIGIN)
+    put.assert_called_once_with(groups, ORIGIN)
 
 
 class Working:
@@ -207,14 +172,14 @@ class Working:
     looks = 0
     stopped = False
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error=None):
         self._error = error
 
-    def status(self) -> int:
+    def status(self):
         self.looks += 1
         return self.looks
 
-    async def run(self) -> None:
+    async def run(self):
         if self._error:
             raise self._error
         try:
@@ -234,7 +199,7 @@ def test_what_keeps_failing_is_told_while_it_does_and_the_work_ends_with_the_wat
     made, member = parts(), Working()
     here = made.membership
 
-    async def watch() -> None:
+    async def watch():
         watching = asyncio.ensure_future(here.follow(member))
         for failure in (None, OSError("no route"), None):
             member.failure, looks = failure, member.looks
@@ -250,10 +215,7 @@ def test_what_keeps_failing_is_told_while_it_does_and_the_work_ends_with_the_wat
     assert made.counters.snapshot() == {}
 
 
-HERE, THERE = (found_swarm(Identity.generate(), name=name) for name in ("here", "there"))
-
-
-def left_before(folder: RunFolder, swarm: str, signed: bytes) -> Path:
+def left_before(folder, swarm, signed):
     """A swarm that the node of a folder has left."""
     path = folder.swarms / swarm / folder.manifest.name
     path.parent.mkdir(parents=True)
@@ -288,14 +250,14 @@ def test_a_node_leaves_a_swarm_of_an_earlier_version_and_else_is_told_to(tmp_pat
     assert (folder.swarms / left / folder.manifest.name).read_bytes() == earlier
 
 
-@pytest.mark.parametrize("name", ["hivemind", "libp2p"])
-def test_a_transport_whose_package_is_missing_says_what_to_install(name, monkeypatch):
+def test_a_transport_whose_package_is_missing_says_what_to_install(monkeypatch):
     monkeypatch.setattr("node.network.transports.find_spec", lambda package: None)
-    with pytest.raises(ConfigError, match=rf"network.transport: '{name}'.*swarm-node\[libp2p\]"):
-        check_transport(Config.with_overrides({"network.transport": name}).network)
+    for name in ("hivemind", "libp2p"):
+        with pytest.raises(ConfigError, match=rf"network.transport: '{name}'.*-node\[libp2p\]"):
+            check_transport(Config.with_overrides({"network.transport": name}).network)
 
 
-def test_both_transports_are_known_and_take_turns_in_a_mixed_demo() -> None:
+def test_both_transports_are_known_and_take_turns_in_a_mixed_demo():
     assert set(TRANSPORTS.own) == {"hivemind", "libp2p"}
     mixed = DemoSettings(nodes=4, transport="mixed")
     assert mixed.transport_of(SEED) == "hivemind"
@@ -303,9 +265,7 @@ def test_both_transports_are_known_and_take_turns_in_a_mixed_demo() -> None:
     assert DemoSettings(transport="libp2p").transport_of(SEED) == "libp2p"
 
 
-def test_a_machine_without_the_family_of_an_address_says_so(monkeypatch) -> None:
-    def no_family(*_: object) -> None:
-        raise OSError(97, "Address family not supported by protocol")
-
+def test_a_machine_without_the_family_of_an_address_says_so(monkeypatch):
+    no_family = Mock(side_effect=OSError(97, "Address family not supported by protocol"))
     monkeypatch.setattr("node.network.transports.socket.socket", no_family)
     assert why_not_free("/ip6/::1/tcp/31337") == "Address family not supported by protocol"

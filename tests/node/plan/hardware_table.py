@@ -1,7 +1,5 @@
 """``python -m tests.node.plan.hardware_table`` writes typical plans into docs/hardware.md."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Configurations of real models, as their makers publish them, and machines to plan for."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +8,9 @@ from node.plan.machine import GIB, Device, Machine
 
 SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 SIZES += ("num_key_value_heads", "max_position_embeddings", "vocab_size")
+
+UNTIED = {"tie_word_embeddings": False, "head_dim": 128}
+EXPERTS = {"moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8}
 
 
 def config(family: str, kind: str, *sizes: int, **more: int) -> dict[str, object]:
@@ -21,8 +22,6 @@ def config(family: str, kind: str, *sizes: int, **more: int) -> dict[str, object
 QWEN_HALF = config("Qwen2", "qwen2", 896, 4864, 24, 14, 2, 32768, 151936)
 QWEN_1_5 = config("Qwen2", "qwen2", 1536, 8960, 28, 12, 2, 32768, 151936)
 LLAMA_3B = config("Llama", "llama", 3072, 8192, 28, 24, 8, 131072, 128256, head_dim=128)
-UNTIED = {"tie_word_embeddings": False, "head_dim": 128}
-EXPERTS = {"moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8}
 QWEN3_8B = config("Qwen3", "qwen3", 4096, 12288, 36, 32, 8, 40960, 151936, **UNTIED)
 QWEN3_MOE = config(
     "Qwen3Moe", "qwen3_moe", 2048, 6144, 48, 32, 4, 40960, 151936, **UNTIED, **EXPERTS

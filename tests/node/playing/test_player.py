@@ -1,22 +1,17 @@
 """A policy and an environment write by turns, and token ids are never spelled again."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from concurrent.futures import Future
 from itertools import chain, pairwise
 
 import pytest
 
 from experiments.recipe.local_judge import LocalJudge
-from node.engines.engine import Sample, Sampling
+from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.environments import games
 from node.evaluation.evaluator import Evaluator
-from node.policy.policy import Policy
-from node.tasks.scorer import Answered, Move, Moved, Scorer, settled
+from node.tasks.scorer import Answered, Move, settled
 from node.trajectories.player import Player, judged
-from node.trajectories.trajectory import OpenTrajectory, Trajectory, TurnLimits
+from node.trajectories.trajectory import OpenTrajectory, TurnLimits
 from protocol.rollout import Completion, Finish, Writer
 from swarm.common.counters import Counters
 from swarm.groups import TaskRef
@@ -30,26 +25,24 @@ NAMES = ("echo", "drawing", "tripping")
 
 
 @pytest.fixture
-def judge(monkeypatch: pytest.MonkeyPatch) -> LocalJudge:
+def judge(monkeypatch):
     monkeypatch.setattr(games, "SHIPPED", {**games.SHIPPED, **FOR_TESTS})
     monkeypatch.setattr("node.tasks.sources.environments.SHIPPED", games.SHIPPED)
     return LocalJudge([spec(name) for name in NAMES])
 
 
-def talker() -> Policy:
+def talker():
     """A policy whose turns are short: every third token ends one."""
     policy = random_policy()
     policy.stop_ids = tuple(range(0, policy.vocabulary, 3))
     return policy
 
 
-def tasks(count: int) -> list[TaskRef]:
+def tasks(count):
     return [TaskRef(NAMES[seed % len(NAMES)], 0, seed) for seed in range(count)]
 
 
-def play(
-    policy: Policy, scorer: Scorer, refs: Sequence[TaskRef], limits: TurnLimits = LIMITS
-) -> list[list[Trajectory]]:
+def play(policy, scorer, refs, limits=LIMITS):
     prompts = [policy.encode_prompt(prompt) for prompt in scorer.prompts(refs)]
     player = Player(policy, TransformersEngine(policy, seed=0), scorer, limits)
     return player.play(refs, prompts, 3, SAMPLING)
@@ -61,7 +54,7 @@ def test_what_a_play_that_failed_has_left_behind_is_no_part_of_the_next(judge, m
     prompts = [policy.encode_prompt(prompt) for prompt in judge.prompts(refs)]
     poll, polls = engine.poll, []
 
-    def failing(seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:
+    def failing(seconds, stream=0):
         polls.append(stream)
         if len(polls) == 3:
             raise MemoryError
@@ -78,20 +71,19 @@ def test_what_a_play_that_failed_has_left_behind_is_no_part_of_the_next(judge, m
 
 
 def test_every_trajectory_alternates_keeps_its_caps_and_is_replayed_to_its_own_reward(judge):
-    policy = talker()
-    refs = tasks(9)
+    policy, refs = talker(), tasks(9)
     groups = play(policy, judge, refs)
+    assert groups == play(talker(), judge, refs), "what is written follows from the seed alone"
     assert {len(each.turns) for group in groups for each in group} >= {1, 2, 3}
     for ref, group in zip(refs, groups, strict=True):
         (verdict,) = judged(judge, [(ref, group)])
         assert isinstance(verdict, Verdict)
         for each, reward in zip(group, verdict.rewards, strict=True):
             assert each.reward == reward and each.lost is None
-            completion = Completion(each.segments, reward, each.finish)
-            assert completion.alternates
+            assert Completion(each.segments, reward, each.finish).alternates
             assert len(each.turns) <= LIMITS.turns
-            assert sum(len(turn.sample.tokens.ids) for turn in each.turns) <= LIMITS.tokens
-            assert all(len(turn.sample.tokens.ids) <= LIMITS.turn_tokens for turn in each.turns)
+            lengths = [len(turn.sample.tokens.ids) for turn in each.turns]
+            assert sum(lengths) <= LIMITS.tokens and max(lengths) <= LIMITS.turn_tokens
 
 
 def test_the_learner_reads_what_the_policy_read_and_is_trained_on_its_own_tokens(judge):
@@ -111,46 +103,31 @@ def test_the_learner_reads_what_the_policy_read_and_is_trained_on_its_own_tokens
         assert all(a <= b for a, b in pairwise(training.versions))
 
 
-def test_what_is_written_follows_from_the_seed_alone(judge: LocalJudge) -> None:
-    first, second = (play(talker(), judge, tasks(6)) for _ in range(2))
-    assert first == second
+def test_a_trajectory_that_is_out_of_turns_tokens_or_context_is_cut_with_the_reward_so_far(judge):
+    narrow, (prompt,) = talker(), judge.prompts(tasks(1))
+    narrow.context_length = len(narrow.encode_prompt(prompt)) + LIMITS.turn_tokens + 2
+    for policy, count, limits in (
+        (talker(), 3, TurnLimits(1, 3, 12)),
+        (talker(), 3, TurnLimits(4, 3, 3)),
+        (narrow, 1, LIMITS),
+    ):
+        for each in chain(*play(policy, judge, tasks(count), limits)):
+            assert len(each.turns) == 1 and each.reward is not None
+            assert each.finish is Finish.LENGTH or each.text == "stop"
 
 
-@pytest.mark.parametrize("limits", [TurnLimits(1, 3, 12), TurnLimits(4, 3, 3)])
-def test_a_trajectory_that_is_out_of_turns_or_tokens_is_cut_with_the_reward_so_far(judge, limits):
-    for each in chain(*play(talker(), judge, tasks(3), limits)):
-        assert len(each.turns) == 1 and each.reward is not None
-        assert each.finish is Finish.LENGTH or each.text == "stop"
-
-
-def test_a_trajectory_ends_where_the_context_has_no_room_for_what_it_is_answered(judge):
-    policy = talker()
-    (prompt,) = judge.prompts(tasks(1))
-    policy.context_length = len(policy.encode_prompt(prompt)) + LIMITS.turn_tokens + 2
-    (group,) = play(policy, judge, tasks(1))
-    assert all(len(each.turns) == 1 and each.reward is not None for each in group)
-    assert all(each.finish is Finish.LENGTH for each in group if each.text != "stop")
-
-
-class Lossy(Scorer):
+class Lossy:
     """Loses every second trajectory that is begun after it at its first turn."""
 
-    def __init__(self, judge: LocalJudge) -> None:
-        self._judge = judge
-        self._before = OpenTrajectory(TaskRef("echo", 0, 0), []).key
+    def __init__(self, judge):
+        self._judge, self._before = judge, OpenTrajectory(TaskRef("echo", 0, 0), []).key
 
-    @property
-    def environments(self) -> frozenset[str]:
-        return self._judge.environments
+    def __getattr__(self, name):
+        return getattr(self._judge, name)
 
-    def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
-        return self._judge.prompts(tasks)
-
-    def play_each(self, moves: Sequence[Move]) -> list[Future[Moved]]:
-        lost = settled(JudgeRefused(CRASHED, "gone"))
-        return [
-            self._judge.play_each([m])[0] if (m.key - self._before) % 2 else lost for m in moves
-        ]
+    def play_each(self, moves):
+        lost, play = settled(JudgeRefused(CRASHED, "gone")), self._judge.play_each
+        return [play([m])[0] if (m.key - self._before) % 2 else lost for m in moves]
 
 
 def test_a_lost_environment_ends_its_own_trajectory_and_gives_up_its_group(judge):
@@ -179,6 +156,6 @@ def test_a_family_of_one_turn_beside_environments_is_written_as_without_them(jud
     assert all(each.reward is None and len(each.turns) == 1 for each in once)
 
 
-def test_an_answered_move_says_whether_it_is_over(judge: LocalJudge) -> None:
+def test_an_answered_move_says_whether_it_is_over(judge):
     (moved,) = judge.play([Move(1, TaskRef("echo", 0, 1), ("stop",), False)])
     assert moved == Answered("", True, 0.0)

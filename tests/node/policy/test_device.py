@@ -1,10 +1,5 @@
-"""Which device a policy is put on, and what is known of it before torch is imported."""
-
-from __future__ import annotations
-
 import ctypes
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 import torch
@@ -14,16 +9,13 @@ from node.policy.device import device_named, draws_on, give_back, wait_for
 from node.policy.model_files import PolicyError
 
 
-def test_auto_takes_a_gpu_of_cuda_and_no_other(monkeypatch):
+def test_auto_takes_a_gpu_of_cuda_and_no_other_and_one_that_is_not_there_is_refused(monkeypatch):
+    with pytest.raises(PolicyError, match=r"policy\.device.*'cuda:99'"):
+        device_named("cuda:99")
     for has, kind in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda has=has: has)
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
         assert device_named("auto").type == kind
-
-
-def test_a_device_that_is_not_there_is_refused_by_its_key():
-    with pytest.raises(PolicyError, match=r"policy\.device.*'cuda:99'"):
-        device_named("cuda:99")
 
 
 def test_numbers_are_drawn_where_there_are_some_of_64_bits():
@@ -50,31 +42,27 @@ class Driver:
 
     names: ClassVar[list[str]] = []
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name):
         self.names.append(name)
 
-    def __getattr__(self, name: str) -> Callable[..., int]:
-        return {"cuDeviceGetCount": self.count, "cuDeviceTotalMem_v2": self.memory}.get(
-            name, lambda *_: 0
-        )
+    def __getattr__(self, name):
+        values = {"cuDeviceGetCount": 2, "cuDeviceTotalMem_v2": 8 << 30}
 
-    def count(self, count: Any) -> int:
-        ctypes.cast(count, ctypes.POINTER(ctypes.c_int)).contents.value = 2
-        return 0
+        def call(*arguments):
+            if name in values:
+                kind = ctypes.c_int if "Count" in name else ctypes.c_size_t
+                ctypes.cast(arguments[0], ctypes.POINTER(kind)).contents.value = values[name]
+            return 0
 
-    def memory(self, size: Any, handle: Any) -> int:
-        ctypes.cast(size, ctypes.POINTER(ctypes.c_size_t)).contents.value = 8 << 30
-        return 0
+        return call
 
 
-@pytest.mark.parametrize(
-    ("system", "library"), [("linux", "libcuda.so.1"), ("win32", "nvcuda.dll")]
-)
-def test_the_driver_is_looked_for_by_the_name_that_it_has_there(monkeypatch, system, library):
+@pytest.mark.parametrize(("system", "name"), [("linux", "libcuda.so.1"), ("win32", "nvcuda.dll")])
+def test_the_driver_is_looked_for_by_the_name_that_it_has_there(monkeypatch, system, name):
     monkeypatch.setattr(Driver, "names", [])
     monkeypatch.setattr(device_module.sys, "platform", system)
     monkeypatch.setattr(device_module.ctypes, "CDLL", Driver)
-    assert device_module.gpus() == 2 and Driver.names == [library]
+    assert device_module.gpus() == 2 and Driver.names == [name]
 
 
 def test_the_torch_that_is_installed_is_read_and_not_imported():

@@ -1,7 +1,3 @@
-"""Whether there is such a model, asked before anything of it is loaded."""
-
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -9,6 +5,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import Mock
 
 import huggingface_hub
 import pytest
@@ -28,12 +25,12 @@ MISSING = RepositoryNotFoundError.__new__(RepositoryNotFoundError)
 
 
 @pytest.fixture(autouse=True)
-def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 
 
-def hub(monkeypatch, answer=None, **about) -> list[tuple[str, float]]:
+def hub(monkeypatch, answer=None, **about):
     """A hub that answers so; what it was asked for, and with which patience."""
     asked = []
 
@@ -58,34 +55,30 @@ def test_what_is_here_is_not_asked_for(tmp_path, monkeypatch):
     assert asked == []
 
 
-@pytest.mark.parametrize("model", ["/nowhere", "./nowhere", "~/nowhere", "a/b/c", "C:\\models"])
-def test_a_name_that_can_only_be_a_folder_is_no_hub_id(model, monkeypatch, tmp_path):
+def test_a_name_that_can_only_be_a_folder_is_no_hub_id(monkeypatch, tmp_path):
     asked = hub(monkeypatch)
-    with pytest.raises(PolicyError, match=r"policy\.model: .*no such folder.*save_pretrained"):
-        check_model(model)
+    for model in ("/nowhere", "./nowhere", "~/nowhere", "a/b/c", "C:\\models"):
+        with pytest.raises(PolicyError, match=r"policy\.model: .*no such folder.*save_pretrained"):
+            check_model(model)
     with pytest.raises(PolicyError, match=r"no config\.json in this folder"):
         check_model(str(tmp_path))
     assert asked == []
 
 
-def test_a_model_that_the_hub_has_is_there_and_offline_only_the_cache_counts(monkeypatch):
+def test_what_the_hub_answers_counts_and_offline_the_cache_alone(monkeypatch):
     asked = hub(monkeypatch)
     check_model(HUB)
     assert [model for model, _ in asked] == [HUB]
+    no_route = OSError("no route"), "cannot be asked: no route"
+    for answer, said in ((MISSING, "no such model at the hub"), no_route):
+        hub(monkeypatch, answer)
+        with pytest.raises(PolicyError, match=said):
+            check_model(HUB)
+    asked = hub(monkeypatch)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(PolicyError, match="not in the cache, and HF_HUB_OFFLINE"):
         check_model(HUB)
-    assert len(asked) == 1
-
-
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [(MISSING, "no such model at the hub"), (OSError("no route"), "cannot be asked: no route")],
-)
-def test_what_the_hub_answers_is_said(monkeypatch, answer, said):
-    hub(monkeypatch, answer)
-    with pytest.raises(PolicyError, match=said):
-        check_model(HUB)
+    assert asked == []
 
 
 @pytest.mark.parametrize("answer", [TimeoutError(), None])
@@ -101,17 +94,13 @@ def test_a_hub_that_does_not_answer_is_told_with_what_to_do(monkeypatch, answer)
     waits.set()
 
 
-@pytest.mark.parametrize("given", ["", "0", "soon", "-3", "1.5"])
-def test_seconds_for_a_slow_hub_are_a_whole_number(monkeypatch, given):
-    name = model_source.PATIENCE_VARIABLE
-    monkeypatch.setenv(name, given)
-    with pytest.raises(ConfigError, match=f"{name}.*whole seconds"):
-        check_model(HUB)
-
-
-def test_a_slow_hub_is_given_the_seconds_that_the_user_names(monkeypatch):
-    monkeypatch.setenv(model_source.PATIENCE_VARIABLE, "30")
-    asked = hub(monkeypatch)
+def test_a_slow_hub_is_given_the_whole_seconds_that_the_user_names(monkeypatch):
+    name, asked = model_source.PATIENCE_VARIABLE, hub(monkeypatch)
+    for given in ("", "0", "soon", "-3", "1.5"):
+        monkeypatch.setenv(name, given)
+        with pytest.raises(ConfigError, match=f"{name}.*whole seconds"):
+            check_model(HUB)
+    monkeypatch.setenv(name, "30")
     check_model(HUB)
     assert asked == [(HUB, 30.0)]
 
@@ -129,37 +118,33 @@ def test_of_weights_in_several_formats_one_is_fetched(names, read):
     assert wanted([*names, *texts, "README.md"]) == [*texts, read]
 
 
-@pytest.mark.parametrize("refused", [True, False])
+@pytest.mark.parametrize("refused", [GatedRepoError.__new__(GatedRepoError), None])
 def test_a_gated_model_is_for_those_who_were_let_in(monkeypatch, refused):
-    def auth_check(self, model):
-        if refused:
-            raise GatedRepoError.__new__(GatedRepoError)
-
     hub(monkeypatch, gated="manual")
-    monkeypatch.setattr(huggingface_hub.HfApi, "auth_check", auth_check)
+    monkeypatch.setattr(huggingface_hub.HfApi, "auth_check", Mock(side_effect=refused))
     said = r"it is gated.*Accept them.*hf auth login"
     with pytest.raises(PolicyError, match=said) if refused else nullcontext():
         check_model(HUB)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     return saved_policy(tmp_path / "model")
 
 
-def write(folder: Path, name: str = "config.json", **keys: object) -> None:
+def write(folder, name="config.json", **keys):
     """Set keys of a json file; None takes one out."""
     path = folder / name
     found = {**json.loads(path.read_text()), **keys}
     path.write_text(json.dumps({key: value for key, value in found.items() if value is not None}))
 
 
-def cut(folder: Path) -> None:
+def cut(folder):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def shard(folder: Path, *, kept: int = 2) -> None:
+def shard(folder, *, kept=2):
     """Split the weights over two files, of which so many are there."""
     policy = random_policy()
     (folder / "model.safetensors").unlink()
@@ -170,25 +155,26 @@ def shard(folder: Path, *, kept: int = 2) -> None:
         path.unlink()
 
 
-def quantised(method: str) -> Callable[[Path], None]:
+def quantised(method):
     return lambda folder: write(folder, quantization_config={"quant_method": method, "bits": 4})
 
 
-def of_class(name: str) -> Callable[[Path], None]:
-    return lambda folder: write(folder, architectures=[name])
+def of_class(name, said=""):
+    told = f"{said or f'it is {name}'}.*Name a causal language model"
+    return lambda folder: write(folder, architectures=[name]), told
 
 
-def with_file(name: str, data: bytes) -> Callable[[Path], None]:
+def with_file(name, data):
     return lambda folder: (folder / name).write_bytes(data) and None
 
 
-def as_gguf(folder: Path) -> None:
+def as_gguf(folder):
     for path in folder.iterdir():
         path.unlink()
     (folder / "model-Q4_K_M.gguf").write_bytes(b"GGUF")
 
 
-def grow(folder: Path) -> None:
+def grow(folder):
     tokenizer = character_tokenizer()
     tokenizer.add_tokens(["seven", "eleven"])
     tokenizer.save_pretrained(folder)
@@ -202,18 +188,9 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "awq": (quantised("awq"), r"it is quantised \(awq\).*Name the checkpoint"),
     "bitsandbytes": (quantised("bitsandbytes"), r"quantised \(bitsandbytes\).*Name the checkpoint"),
     "a folder of GGUF": (as_gguf, r"GGUF holds weights.*llama\.cpp.*Name the checkpoint"),
-    "an encoder": (
-        of_class("BertForMaskedLM"),
-        r"it is BertForMaskedLM, which writes no text.*Name a causal language model",
-    ),
-    "an embedding model": (
-        of_class("Qwen3Model"),
-        r"it is Qwen3Model, which writes no text.*Name a causal language model",
-    ),
-    "a reward model": (
-        of_class("Qwen3ForSequenceClassification"),
-        r"it is Qwen3ForSequenceClassification.*Name a causal language model",
-    ),
+    "an encoder": of_class("BertForMaskedLM", "it is BertForMaskedLM, which writes no text"),
+    "an embedding model": of_class("Qwen3Model", "it is Qwen3Model, which writes no text"),
+    "a reward model": of_class("Qwen3ForSequenceClassification"),
     "an encoder with a decoder": (
         lambda folder: write(folder, is_encoder_decoder=True),
         r"it is an encoder with a decoder.*Name a causal language model",
@@ -247,7 +224,7 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
-def load(folder: Path | str, **how) -> Policy:
+def load(folder, **how):
     return Policy.load(PolicySection(model=str(folder), device="cpu"), **how)
 
 
@@ -261,16 +238,14 @@ def test_a_model_that_cannot_be_trained_is_one_line_with_the_remedy(case, folder
         assert "\n" not in str(told.value)
 
 
-def test_whole_shards_and_a_model_with_a_few_ids_to_spare_are_taken(folder):
+def test_whole_shards_and_a_model_with_a_few_ids_to_spare_are_taken_and_no_file_of_gguf(folder):
     shard(folder, kept=99)
     write(folder, vocab_size=105)
     check_model(str(folder))
-
-
-def test_a_gguf_file_is_told_as_what_it_is(tmp_path):
-    with_file("model-Q8_0.gguf", b"GGUF")(tmp_path)
+    gguf = folder / "model-Q8_0.gguf"
+    gguf.write_bytes(b"GGUF")
     with pytest.raises(PolicyError, match=r"GGUF holds weights.*Name the checkpoint"):
-        check_model(str(tmp_path / "model-Q8_0.gguf"))
+        check_model(str(gguf))
 
 
 def test_what_the_cache_has_half_of_is_refused_where_the_rest_cannot_be_fetched(

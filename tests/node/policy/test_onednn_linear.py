@@ -1,6 +1,6 @@
 """Large layers multiply by oneDNN to the same numbers, in all that is done with a model."""
 
-from __future__ import annotations
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,7 +17,6 @@ from node.engines.transformers.fused_decoder import PACKED_STEPS, fits
 from node.engines.transformers.kv_cache import growing_cache
 from node.policy import onednn_linear
 from node.policy.onednn_linear import OneDnnLinear, linear, packed, packed_product, quicken
-from node.policy.policy import Policy
 from tests.node.engines.test_transformers_engine import generated
 from tests.support import SHAPE, lone_logprobs, policy_of
 
@@ -34,7 +33,7 @@ def quicker_here(monkeypatch):
     monkeypatch.setattr(onednn_linear, "quicker", lambda: True)
 
 
-def drawn(*shape: int) -> torch.Tensor:
+def drawn(*shape):
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
@@ -49,7 +48,7 @@ def both(shape, biased, frozen):
         yield [y.detach(), x.grad, weight.grad, None if bias is None else bias.grad]
 
 
-def error(found: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+def error(found, exact):
     return (found.double() - exact).abs().max() / exact.abs().max()
 
 
@@ -72,24 +71,19 @@ def test_large_plain_layers_in_float32_change_where_that_is_quicker_and_no_other
     class Own(nn.Linear):
         pass
 
-    kinds = {"large": OneDnnLinear, "small": nn.Linear, "bf16": nn.Linear, "own": Own}
-    model = nn.ModuleDict(
-        {
-            "large": nn.Linear(WIDTH, WIDTH),
-            "small": nn.Linear(64, 256),
-            "bf16": nn.Linear(WIDTH, WIDTH, dtype=torch.bfloat16),
-            "own": Own(WIDTH, WIDTH),
-        }
-    )
+    plain = nn.Linear(WIDTH, WIDTH, dtype=torch.bfloat16)
+    layers = {"large": nn.Linear(WIDTH, WIDTH), "small": nn.Linear(64, 256), "bf16": plain}
+    model = nn.ModuleDict({**layers, "own": Own(WIDTH, WIDTH)})
     before = set(model.state_dict())
     assert quicken(model) == 1
+    kinds = {"large": OneDnnLinear, "small": nn.Linear, "bf16": nn.Linear, "own": Own}
     assert {name: type(x) for name, x in model.items()} == kinds
     assert set(model.state_dict()) == before and quicken(model) == 0
     monkeypatch.setattr(onednn_linear, "quicker", lambda: False)
     assert quicken(nn.Linear(WIDTH, WIDTH)) == 0
 
 
-def wide_policy() -> Policy:
+def wide_policy():
     heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "initializer_range": 0.05}
     sizes = {"hidden_size": WIDTH, "intermediate_size": 2 * WIDTH}
     return policy_of(Qwen2Config(**{**SHAPE, **sizes, **heads}), "wide", 0)
@@ -164,9 +158,7 @@ def test_weights_are_laid_out_for_long_completions_of_a_model_that_is_trained(tr
 
 
 def test_what_this_processor_cannot_lay_out_is_left_as_it_is(monkeypatch):
-    def refuse(weight):
-        raise RuntimeError("not on this processor")
-
+    refuse = Mock(side_effect=RuntimeError("not on this processor"))
     monkeypatch.setattr(onednn_linear, "lay_out", refuse)
     onednn_linear.packing_pays.cache_clear()
     assert not onednn_linear.packing_pays(torch.float32)

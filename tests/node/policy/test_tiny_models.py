@@ -1,5 +1,4 @@
-from __future__ import annotations
-
+import itertools
 from importlib import resources
 from pathlib import Path
 
@@ -14,32 +13,44 @@ from node.config.learning import PolicySection
 from node.policy.model_source import SHIPPED
 from node.policy.policy import Policy
 from node.tasks.catalogue import Allowed, load_catalogue, open_envs
-from node.tasks.task import Task, TaskSource, split_of
+from node.tasks.task import split_of
 from swarm.groups import Split
 
 MODELS = Path(str(resources.files("node") / "models"))
 SEEDS = 300
+SHARES = {
+    "tiny": ((0.015, 0.08), (0.08, 0.3)),
+    "tiny-wide": ((0.015, 0.08), (0.08, 0.3)),
+    "tiny-working": ((0.28, 0.4), (0.4, 0.7)),
+    "tiny-games": ((0.18, 0.32), (0.55, 0.9)),
+}
+"""Bounds of right answers and of informative groups."""
 
 
 @pytest.fixture(scope="module")
-def sources() -> dict[str, TaskSource]:
+def sources():
     return open_envs(load_catalogue("tiny"), Allowed())[0]
 
 
+def built(sources, *splits):
+    """The first tasks of every level."""
+    levels = [(source, level) for source in sources.values() for level in range(source.levels)]
+    of = itertools.product(levels, splits, range(SEEDS))
+    return [source.build(level, seed, split) for (source, level), split, seed in of]
+
+
 @pytest.fixture(scope="module")
-def tasks(sources: dict[str, TaskSource]) -> list[Task]:
-    return [
-        source.build(level, seed, split)
-        for source in sources.values()
-        for level in range(source.levels)
-        for split in Split
-        for seed in range(SEEDS)
-    ]
+def tasks(sources):
+    return built(sources, *Split)
+
+
+def loaded(name):
+    return Policy.load(PolicySection(model=name, device="cpu"))
 
 
 @pytest.fixture(scope="module", params=SHIPPED)
-def policy(request: pytest.FixtureRequest) -> Policy:
-    return Policy.load(PolicySection(model=request.param, device="cpu"))
+def policy(request):
+    return loaded(request.param)
 
 
 def test_the_shape_suits_engines_that_are_made_for_large_models(policy):
@@ -59,7 +70,7 @@ def test_a_completion_ends_with_a_token_that_is_no_padding(policy):
 
 
 def test_two_architectures_two_widths_and_two_vocabularies_meet_in_a_swarm():
-    tiny, wide = (Policy.load(PolicySection(model=name, device="cpu")) for name in SHIPPED[:2])
+    tiny, wide = map(loaded, SHIPPED[:2])
     assert tiny.model.config.model_type != wide.model.config.model_type
     assert tiny.model.config.hidden_size != wide.model.config.hidden_size
     assert tiny.encoding != wide.encoding
@@ -71,20 +82,11 @@ def test_prompts_and_answers_come_back_from_their_tokens(policy, tasks):
             assert policy.decode(policy.encode_completion(text, stopped=False)) == text
 
 
-@pytest.fixture(params=[name for name in SHIPPED if name != "tiny-games"])
-def answering(request: pytest.FixtureRequest) -> Policy:
-    """One that was made for answers of one turn."""
-    return Policy.load(PolicySection(model=request.param, device="cpu"))
-
-
-def test_prompts_and_answers_are_short_enough_for_a_quick_round(answering):
-    told = RECIPES[answering.name].tasks
-    asked = [
-        source.build(level, seed)
-        for source in told.open().values()
-        for level in range(source.levels)
-        for seed in range(SEEDS)
-    ]
+@pytest.mark.parametrize("name", [name for name in SHIPPED if name != "tiny-games"])
+def test_prompts_and_answers_are_short_enough_for_a_quick_round(name):
+    """Of those that were made for answers of one turn."""
+    answering, told = loaded(name), RECIPES[name].tasks
+    asked = built(told.open(), Split.TRAIN)
     assert max(len(answering.encode_prompt(task.prompt)) for task in asked) <= 32
     answers = (answering.encode_completion(str(t.entry["answer"]), stopped=True) for t in asked)
     assert max(map(len, answers)) <= told.longest
@@ -92,9 +94,8 @@ def test_prompts_and_answers_are_short_enough_for_a_quick_round(answering):
 
 def test_a_right_answer_is_rewarded_and_no_answer_is_evaluated(sources, tasks):
     assert not any(source.evaluates_text for source in sources.values())
-    assert all(
-        sources[task.ref.env].score(task, str(task.entry["answer"])) == 1.0 for task in tasks
-    )
+    for task in tasks:
+        assert sources[task.ref.env].score(task, str(task.entry["answer"])) == 1.0
 
 
 def test_all_models_together_stay_under_three_megabytes():
@@ -102,35 +103,23 @@ def test_all_models_together_stay_under_three_megabytes():
 
 
 def test_the_recipe_never_sees_a_question_that_is_held_out(tasks):
-    seen = {
-        question.prompt for level in training_questions(draws=SEEDS).values() for question in level
-    }
+    levels = training_questions(draws=SEEDS).values()
+    seen = {question.prompt for level in levels for question in level}
     held_out = {task.prompt for task in tasks if split_of(task.entry["question"]) is Split.HELDOUT}
-    assert seen and held_out
-    assert seen.isdisjoint(held_out)
-
-
-SHARES = {
-    "tiny": ((0.015, 0.08), (0.08, 0.3)),
-    "tiny-wide": ((0.015, 0.08), (0.08, 0.3)),
-    "tiny-working": ((0.28, 0.4), (0.4, 0.7)),
-    "tiny-games": ((0.18, 0.32), (0.55, 0.9)),
-}
-"""Bounds of right answers and of informative groups."""
+    assert seen and held_out and seen.isdisjoint(held_out)
 
 
 @pytest.mark.parametrize("split", Split)
 def test_the_base_is_as_often_right_as_it_is_said_to_be(policy, split):
     torch.manual_seed(0)
     success = measure(policy.model, policy.tokenizer, split, 32, RECIPES[policy.name].tasks)
-    for found, (least, most) in zip(
-        (success.rate, success.informative), SHARES[policy.name], strict=True
-    ):
-        assert least < found < most
+    found = success.rate, success.informative
+    for value, (least, most) in zip(found, SHARES[policy.name], strict=True):
+        assert least < value < most
 
 
 def test_every_game_has_groups_to_learn_from_and_none_is_long():
-    policy = Policy.load(PolicySection(model="tiny-games", device="cpu"))
+    policy = loaded("tiny-games")
     torch.manual_seed(0)
     tasks = RECIPES["tiny-games"].tasks
     success = measure(policy.model, policy.tokenizer, Split.TRAIN, 64, tasks)

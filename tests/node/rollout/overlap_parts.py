@@ -1,7 +1,5 @@
 """An engine of scripted lengths that runs on calls instead of time, and a node's parts over it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
@@ -39,6 +37,7 @@ GROUP = 2
 CAP = 40
 LETTERS = b"abcdefgh"
 LIMITS = TurnLimits(turns=4, turn_tokens=3, tokens=12)
+SUMS = (("sums", 0), ("sums", 1))
 
 
 class Crash(BaseException):
@@ -233,9 +232,6 @@ class Parts:
             schedule=ScheduleSection(checkpoint_every=1 << 30),
             round=done,
         )
-
-
-SUMS = (("sums", 0), ("sums", 1))
 
 
 def parts(

@@ -1,16 +1,12 @@
-from __future__ import annotations
-
 import random
-from collections.abc import Sequence
 from itertools import cycle
-from typing import Any
 
 import pytest
 
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.errors import NodeError
-from node.evaluation.evaluator import Evaluation, Evaluator
+from node.evaluation.evaluator import Evaluator
 from node.monitor.record import Stopwatch
 from node.rollout.generator import MANY_UNBUILT, MANY_UNFIT, Generator, TaskIndexes
 from node.tasks.curriculum import TaskSampler
@@ -29,35 +25,35 @@ LONG = 600
 class Teacher(Scorer):
     """Asks one short question and then one that is too long, in turn; likes every answer."""
 
-    def __init__(self, lengths: Sequence[int] = (5, LONG)) -> None:
+    def __init__(self, lengths=(5, LONG)):
         self._lengths = lengths
 
-    def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
+    def prompts(self, tasks):
         return ["?" * self._lengths[n % len(self._lengths)] for n in range(len(tasks))]
 
-    def judge(self, task: TaskRef, texts: Sequence[str]):
+    def judge(self, task, texts):
         return Verdict("?", (1.0,) * len(texts))
 
 
-def generator(teacher: Teacher, counters: Counters, **changes: Any) -> Generator:
+def generator(teacher, counters, **changes):
     policy, clock = random_policy(), changes.pop("clock", SystemClock())
+    plain = {
+        "author": bytes(32),
+        "sampler": TaskSampler([("sums", 0)], {}, random.Random(0)),
+        "group_size": 2,
+    }
     return Generator(
-        **{
-            "author": bytes(32),
-            "policy": policy,
-            "engine": TransformersEngine(policy, seed=0),
-            "verifier": teacher,
-            "sampler": TaskSampler([("sums", 0)], {}, random.Random(0)),
-            "indexes": TaskIndexes(Journal(MEMORY, clock), clock, 60.0, 100, random.Random(0)),
-            "sampling": Sampling(max_new_tokens=2),
-            "group_size": 2,
-            "counters": counters,
-            **changes,
-        }
+        policy=policy,
+        engine=TransformersEngine(policy, seed=0),
+        verifier=teacher,
+        indexes=TaskIndexes(Journal(MEMORY, clock), clock, 60.0, 100, random.Random(0)),
+        sampling=Sampling(max_new_tokens=2),
+        counters=counters,
+        **(plain | changes),
     )
 
 
-def evaluated(teacher: Teacher, counters: Counters, *samples: int) -> Evaluation:
+def evaluated(teacher, counters, *samples):
     policy, sampling = random_policy(), Sampling(max_new_tokens=2)
     tasks = [TaskRef("sums", 0, seed, Split.HELDOUT) for seed in range(4)]
     engine = TransformersEngine(policy, seed=0)
@@ -68,22 +64,24 @@ def evaluated(teacher: Teacher, counters: Counters, *samples: int) -> Evaluation
     ("lengths", "indexes", "counter"),
     [((5, LONG), [0, 2], "own_prompts_too_long"), ((0, 5), [1, 3], "own_prompts_empty")],
 )
-def test_a_task_whose_prompt_is_empty_or_does_not_fit_the_context_is_left_out_and_counted(
+def test_a_task_whose_prompt_is_empty_or_does_not_fit_is_left_out_and_counted(
     lengths, indexes, counter
 ):
     counters = Counters()
     groups = generator(Teacher(lengths), counters).generate(4, Stopwatch())
-    assert [g.group.index for g in groups] == indexes
-    assert counters.snapshot() == {counter: 2}
+    assert [g.group.index for g in groups] == indexes and counters.snapshot() == {counter: 2}
 
 
-def test_a_policy_that_no_prompt_fits_is_refused_with_both_lengths():
+def test_a_policy_that_no_prompt_fits_is_refused_with_both_lengths(caplog):
     made = generator(Teacher((LONG, LONG + 7)), Counters())
     for _ in range(MANY_UNFIT - 1):
         assert made.generate(1, Stopwatch()) == []
-    said = r"9 in a row have 600 to 607 .*context 512\. Choose a model"
-    with pytest.raises(NodeError, match=said):
+    with pytest.raises(
+        NodeError, match=r"9 in a row have 600 to 607 .*context 512\. Choose a model"
+    ):
         made.generate(2, Stopwatch())
+    generator(Teacher((5, LONG, LONG + 7)), Counters()).generate(3, Stopwatch())
+    assert f"2 of 3 prompts, of up to {LONG + 7} tokens, do not fit" in caplog.text
 
 
 def test_long_prompts_now_and_then_end_nothing_however_few_are_asked_at_a_time():
@@ -101,24 +99,21 @@ def test_long_prompts_now_and_then_end_nothing_however_few_are_asked_at_a_time()
     assert counters.snapshot() == {"own_prompts_too_long": MANY_UNFIT}
 
 
-def test_a_held_out_task_that_does_not_fit_is_unsolved():
-    assert evaluated(Teacher(), Counters()).rewards == ((1.0,), (0.0,), (1.0,), (0.0,))
-
-
 class Strict(Teacher):
     """Can build some of its tasks only."""
 
-    def __init__(self, seeds: Sequence[int]) -> None:
+    def __init__(self, seeds):
         super().__init__((5,))
         self._seeds = seeds
 
-    def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
+    def prompts(self, tasks):
         if not {task.seed for task in tasks} <= {*self._seeds}:
             raise JudgeRefused(CRASHED, "this one cannot be built")
         return super().prompts(tasks)
 
 
-def test_a_held_out_task_that_cannot_be_built_is_unsolved_counted_and_told():
+def test_a_held_out_task_that_does_not_fit_or_cannot_be_built_is_unsolved_and_counted():
+    assert evaluated(Teacher(), Counters()).rewards == ((1.0,), (0.0,), (1.0,), (0.0,))
     counters = Counters()
     evaluation = evaluated(Strict((0, 2, 3)), counters, 2)
     assert evaluation.rewards == ((1.0, 1.0), (0.0, 0.0), (1.0, 1.0), (1.0, 1.0))
@@ -141,34 +136,28 @@ def test_where_no_task_can_be_built_neither_evaluation_nor_generation_goes_on():
 class Noting(TaskSampler):
     """Takes its levels in turn, and notes how groups went."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__([("sums", 0), ("sums", 1), ("products", 0)], {}, random.Random(0))
-        self.seen: list[tuple[tuple[str, int], tuple[float, ...]]] = []
-        self._turns = cycle(self.levels)
+        self.seen, self.next = [], cycle(self.levels).__next__
 
-    def next(self) -> tuple[str, int]:
-        return next(self._turns)
-
-    def observe(self, pair: tuple[str, int], rewards: Sequence[float]) -> None:
+    def observe(self, pair, rewards):
         self.seen.append((pair, tuple(rewards)))
 
 
 class Asking(Teacher):
     """Notes what it is asked, builds no products and scores no task whose seed is told."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__((5,))
-        self.built: list[TaskRef] = []
-        self.scored: list[tuple[TaskRef, int]] = []
-        self.lost: set[int] = set()
+        self.built, self.scored, self.lost = [], [], set()
 
-    def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
+    def prompts(self, tasks):
         if any(task.env == "products" for task in tasks):
             raise JudgeRefused(CRASHED, "no products today")
         self.built += tasks
         return super().prompts(tasks)
 
-    def judge(self, task: TaskRef, texts: Sequence[str]):
+    def judge(self, task, texts):
         self.scored.append((task, len(texts)))
         if task.seed in self.lost:
             raise JudgeRefused(CRASHED, "it hangs")
@@ -195,8 +184,3 @@ def test_a_group_is_what_its_task_says_and_its_seed_follows_from_it(caplog):
     assert lost == 12 - len(groups)
     unbuilt = caplog.text.count("own group of products could not be scored")
     assert unbuilt == lost - len(unscored) > 0
-
-
-def test_who_is_told_to_choose_a_longer_context_is_told_how_long_prompts_are(caplog):
-    generator(Teacher((5, LONG, LONG + 7)), Counters()).generate(3, Stopwatch())
-    assert f"2 of 3 prompts, of up to {LONG + 7} tokens, do not fit" in caplog.text

@@ -1,8 +1,5 @@
 """Trajectories are written and answered while the policy learns, and survive a stop."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from concurrent.futures import Future
 
 import pytest
@@ -15,9 +12,8 @@ from node.engines.transformers.engine import TransformersEngine
 from node.environments import games
 from node.learner.batches import TrainingCompletion
 from node.monitor.record import Stopwatch
-from node.policy.policy import Policy
 from node.rollout.group_writer import TurnPlace, UnfinishedGroups, UnfinishedTurn
-from node.rollout.groups import OwnGroup, OwnTask
+from node.rollout.groups import OwnTask
 from node.tasks.scorer import Move, Moved, settled
 from protocol.rollout import Finish, Tokens, Writer
 from swarm.common.clock import VirtualClock
@@ -25,7 +21,7 @@ from swarm.groups import TaskRef
 from swarm.journal import MEMORY, Journal
 from swarm.verification import CRASHED, JudgeRefused
 from tests.node.environments.parts import FOR_TESTS, spec
-from tests.node.rollout.overlap_parts import LIMITS, Parts, parts
+from tests.node.rollout.overlap_parts import LIMITS, parts
 
 TASKS = [OwnTask(TaskRef("sums", n, (1 << 63) - 1 - n), epoch=7, index=n) for n in range(3)]
 
@@ -36,12 +32,12 @@ begun_texts = st.lists(TOKEN, max_size=20).map(
 
 
 @pytest.fixture
-def journal() -> Journal:
+def journal():
     return Journal(MEMORY, VirtualClock(0.0))
 
 
 @pytest.fixture
-def unfinished(journal: Journal) -> UnfinishedGroups:
+def unfinished(journal):
     unfinished = UnfinishedGroups(journal)
     unfinished.begin(enumerate(TASKS), 5)
     return unfinished
@@ -67,38 +63,25 @@ def test_taken_groups_are_used_and_dropped_ones_are_gone(unfinished, journal):
     assert used == [(b"", 7, 0, 9, 0), (b"", 7, 2, 9, 0)]
 
 
-def test_going_back_to_a_policy_strikes_off_what_later_ones_wrote(unfinished):
-    unfinished.write(
-        [
-            (TurnPlace(0, 0), UnfinishedTurn(Tokens((1, 2), (-1.0, -2.0), (3, 3)), Finish.STOP)),
-            (TurnPlace(0, 1), UnfinishedTurn(Tokens((3, 4), (-1.0, -2.0), (3, 4)), Finish.STOP)),
-            (TurnPlace(1, 0), UnfinishedTurn(Tokens((5,), (-1.0,), (4,)))),
-        ]
-    )
-    assert unfinished.rewind(2, 3) == 2
-    first, second, _ = unfinished.groups()
-    assert first.completions[0][0].finish is Finish.STOP
-    assert first.completions[1] == (UnfinishedTurn(Tokens((3,), (-1.0,), (3,))),)
-    assert second.completions[0] == (UnfinishedTurn(Tokens()),)
-    assert [kept.version for kept in unfinished.groups()] == [2, 2, 2]
-
-
-def test_going_back_strikes_off_what_followed_a_turn_of_a_later_policy(unfinished):
+def test_going_back_to_a_policy_strikes_off_what_later_ones_wrote_and_what_followed_it(unfinished):
     early, late = Tokens((1, 2), (-1.0, -2.0), (3, 3)), Tokens((3, 4), (-1.0, -2.0), (3, 4))
-    unfinished.write(
-        [
-            (TurnPlace(0, 0, 0), UnfinishedTurn(early, Finish.STOP, "lower")),
-            (TurnPlace(0, 0, 1), UnfinishedTurn(late, Finish.STOP, "higher")),
-            (TurnPlace(0, 0, 2), UnfinishedTurn(early)),
-            (TurnPlace(0, 1, 0), UnfinishedTurn(early, Finish.STOP, "lower")),
-            (TurnPlace(0, 1, 1), UnfinishedTurn(Tokens())),
-        ]
-    )
-    assert unfinished.rewind(2, 3) == 3
-    first, second = unfinished.groups()[0].completions.values()
-    cut = UnfinishedTurn(Tokens((3,), (-1.0,), (3,)))
-    assert first == (UnfinishedTurn(early, Finish.STOP, "lower"), cut)
-    assert second == (UnfinishedTurn(early, Finish.STOP, "lower"), UnfinishedTurn(Tokens()))
+    lower, cut = UnfinishedTurn(early, Finish.STOP, "lower"), UnfinishedTurn(late.first(1))
+    written = {
+        (0, 0): UnfinishedTurn(early, Finish.STOP),
+        (0, 1): UnfinishedTurn(late, Finish.STOP),
+        (1, 0): UnfinishedTurn(Tokens((5,), (-1.0,), (4,))),
+        (2, 0, 0): lower,
+        (2, 0, 1): UnfinishedTurn(late, Finish.STOP, "higher"),
+        (2, 0, 2): UnfinishedTurn(early),
+        (2, 1, 0): lower,
+        (2, 1, 1): UnfinishedTurn(Tokens()),
+    }
+    unfinished.write([(TurnPlace(*place), turn) for place, turn in written.items()])
+    assert unfinished.rewind(2, 3) == 5
+    first, second, third = (kept.completions for kept in unfinished.groups())
+    assert first == {0: (written[0, 0],), 1: (cut,)} and second == {0: (UnfinishedTurn(Tokens()),)}
+    assert third == {0: (lower, cut), 1: (lower, UnfinishedTurn(Tokens()))}
+    assert [kept.version for kept in unfinished.groups()] == [2, 2, 2]
 
 
 class Judge(LocalJudge):
@@ -108,47 +91,47 @@ class Judge(LocalJudge):
         hold: names of environments that do not answer yet.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__([spec("echo"), spec("drawing"), spec("passing"), spec("tripping")])
         self.moves: list[Move] = []
         self.hold: frozenset[str] = frozenset()
         self.held: list[tuple[Move, Future[Moved]]] = []
 
-    def play_each(self, moves: Sequence[Move]) -> list[Future[Moved]]:
+    def play_each(self, moves):
         self.moves += moves
         return [self.one(move) for move in moves]
 
-    def one(self, move: Move) -> Future[Moved]:
+    def one(self, move):
         if move.task.env not in self.hold:
             return super().play_each([move])[0]
         later: Future[Moved] = Future()
         self.held.append((move, later))
         return later
 
-    def let_go(self) -> None:
+    def let_go(self):
         self.hold = frozenset()
         for move, later in self.held:
             later.set_result(super().play_each([move])[0].result())
 
 
 @pytest.fixture
-def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
+def judge(monkeypatch):
     monkeypatch.setattr(games, "SHIPPED", {**games.SHIPPED, **FOR_TESTS})
     monkeypatch.setattr("node.tasks.sources.environments.SHIPPED", games.SHIPPED)
     return Judge()
 
 
-def engine(policy: Policy) -> TransformersEngine:
+def engine(policy):
     """Writes what is polled for; every third token ends a turn."""
     policy.stop_ids = tuple(range(0, policy.vocabulary, 3))
     return TransformersEngine(policy, seed=0)
 
 
-def playing(journal: Journal, judge: Judge, *names: str) -> Parts:
+def playing(journal, judge, *names):
     return parts(journal, engine, judge, levels=[(name, 0) for name in names])
 
 
-def check(made: Parts, groups: Sequence[OwnGroup]) -> None:
+def check(made, groups):
     """That groups are what environments make of their turns, and what the policy read."""
     for group in groups:
         for done, training in zip(group.group.completions, group.training.completions, strict=True):
@@ -163,7 +146,7 @@ def check(made: Parts, groups: Sequence[OwnGroup]) -> None:
         assert group.training.rewards == tuple(done.reward for done in group.group.completions)
 
 
-def written(source, updates: int) -> list[OwnGroup]:
+def written(source, updates):
     return [group for _ in range(updates) for group in source.generate(3, Stopwatch())]
 
 

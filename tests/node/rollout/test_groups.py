@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from node.engines.engine import Sample
@@ -8,7 +6,6 @@ from node.rollout.groups import (
     REMEMBERED_LENGTHS,
     GroupLimits,
     Intake,
-    OwnGroup,
     OwnTask,
     own_group,
 )
@@ -23,9 +20,7 @@ POLICY = random_policy(hidden=32, layers=1)
 WORKING = "so 3 times 4 is 12 and 12 plus 5 is 17, as asked: "
 
 
-def sent(
-    texts: list[tuple[str, float]], *, author: bytes = b"m" * 32, env: str = "sums"
-) -> PooledGroup:
+def sent(texts, *, author=b"m" * 32, env="sums"):
     done = tuple(
         Completion((Segment(Writer.POLICY, text, None),), reward, Finish.STOP)
         for text, reward in texts
@@ -34,9 +29,7 @@ def sent(
     return PooledGroup(author, encode_group(group), group, "1+1=", bytes(32), 0, received=0.0)
 
 
-def intake(
-    counters=None, *, completions=8, tokens=64, refuse=tuple(FILTERS), secret=b"secret"
-) -> Intake:
+def intake(counters=None, *, completions=8, tokens=64, refuse=tuple(FILTERS), secret=b"secret"):
     limits = GroupLimits(completions, tokens, refuse)
     return Intake(POLICY, limits, {"tagged": "answer_tag"}, secret, counters or Counters())
 
@@ -73,31 +66,24 @@ def test_a_draw_of_equal_rewards_is_dropped_and_counted():
 
 
 def test_a_right_answer_that_is_refused_leaves_its_group_and_the_rest_stays():
-    counters = Counters()
-    taken = intake(counters).take(sent([("17", 1.0), ("ab" * 20, 1.0), ("18", 0.0)]))
+    """Only what would be imitated is refused, and by the filters that are asked for."""
+    counters, repeating = Counters(), "ab" * 20
+    taken = intake(counters).take(sent([("17", 1.0), (repeating, 1.0), ("18", 0.0)]))
     assert taken.rewards == (1.0, 0.0)
     assert counters.snapshot()["external_refused{reason=repeating}"] == 1
+    for refuse, first, second in (
+        (tuple(FILTERS), ("17", 1.0), (repeating, 0.0)),
+        (tuple(FILTERS), ("17", 1.0), (repeating, 1.0)),
+        ((), (repeating, 1.0), ("18", 0.0)),
+    ):
+        taken = intake(refuse=refuse).take(sent([first, second]))
+        assert taken.rewards == (first[1], second[1])
 
 
 def test_a_group_whose_right_answers_are_all_refused_is_dropped():
     counters = Counters()
     assert intake(counters).take(sent([("ab" * 20, 1.0), ("18", 0.0), ("19", 0.0)])) is None
     assert counters.snapshot()["external_nothing_left"] == 1
-
-
-@pytest.mark.parametrize(
-    ("refuse", "texts"),
-    [
-        (tuple(FILTERS), [("17", 1.0), ("ab" * 20, 0.0)]),
-        (tuple(FILTERS), [("17", 1.0), ("ab" * 20, 1.0)]),
-        ((), [("ab" * 20, 1.0), ("18", 0.0)]),
-    ],
-    ids=["wrong answers", "equal rewards", "no filters"],
-)
-def test_only_what_would_be_imitated_is_refused_and_by_the_filters_that_are_asked_for(
-    refuse, texts
-):
-    assert intake(refuse=refuse).take(sent(texts)).rewards == tuple(reward for _, reward in texts)
 
 
 def test_text_that_sybil_sends_again_under_another_key_is_refused():
@@ -140,12 +126,11 @@ def test_a_group_must_fit_the_context_with_the_longest_of_its_completions(beyond
     assert intake(tokens=8, refuse=()).take(group) is not None, "once it is cut"
 
 
-def wrote(length: int, *, level: int = 0, times: int = 1) -> list[OwnGroup]:
+def wrote(length, *, level=0, times=1):
     """Own groups of completions of one length."""
     tokens = Tokens((1,) * length, (-0.5,) * length, (0,) * length)
-    sample, task = Sample(tokens, Finish.STOP, "x" * length), TaskRef("sums", level, 1)
-    verdict = Verdict("?", (1.0,) * 8)
-    written = [Trajectory.once(sample)] * 8
+    written = [Trajectory.once(Sample(tokens, Finish.STOP, "x" * length))] * 8
+    task, verdict = TaskRef("sums", level, 1), Verdict("?", (1.0,) * 8)
     return [own_group(OwnTask(task, 7, n), [1], written, verdict) for n in range(times)]
 
 
@@ -156,22 +141,17 @@ def test_a_right_answer_far_longer_than_own_ones_of_its_task_is_refused():
     reader.observe(wrote(4, times=5))
     assert reader.take(sent([("9" * 13, 1.0), ("18", 0.0)])) is not None
     assert reader.take(long) is None
-
-
-def test_lengths_of_long_ago_are_forgotten():
-    reader, long = intake(), sent([("9" * 20, 1.0), ("18", 0.0)])
+    reader = intake()
     reader.observe(wrote(40, times=5))
     assert reader.take(long) is not None
     reader.observe(wrote(4, times=REMEMBERED_LENGTHS // 8))
-    assert reader.take(long) is None
+    assert reader.take(long) is None, "lengths of long ago are forgotten"
 
 
 def test_the_oldest_texts_are_forgotten_first(monkeypatch):
     monkeypatch.setattr("node.rollout.groups.REMEMBERED_TEXTS", 2)
     reader = intake()
-    texts = [f"{WORKING}{number}" for number in range(3)]
-    for text in texts:
-        assert reader.take(sent([(text, 1.0), ("no", 0.0)])) is not None
-    copies = [sent([(text, 1.0), ("no", 0.0)], author=b"s" * 32) for text in texts]
-    assert reader.take(copies[2]) is None
-    assert reader.take(copies[0]) is not None, "nobody remembers who sent it first"
+    said = [[(f"{WORKING}{number}", 1.0), ("no", 0.0)] for number in range(3)]
+    assert all(reader.take(sent(texts)) is not None for texts in said)
+    assert reader.take(sent(said[2], author=b"s" * 32)) is None
+    assert reader.take(sent(said[0], author=b"s" * 32)) is not None, "its author is forgotten"

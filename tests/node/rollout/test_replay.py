@@ -1,8 +1,7 @@
 """Own trajectories along a partner's: turns that depart are replaced, and never trained on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -13,7 +12,6 @@ from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.environments import games
 from node.learner.batches import TrainingCompletion, TrainingGroup
-from node.policy.policy import Policy
 from node.rollout import replay as replay_module
 from node.rollout.replay import MOST_SCRIPTS, SemiOnline, SemiOnlineLimits, SuccessPool
 from node.trajectories.player import Player
@@ -25,9 +23,11 @@ from tests.node.environments.parts import FOR_TESTS, spec
 from tests.support import random_policy
 
 AUTHOR = bytes(range(32))
+pool = partial(SuccessPool, most=2, counters=Counters())
 SAMPLING = Sampling(max_new_tokens=12, seed=4)
 LIMITS = TurnLimits(turns=4, turn_tokens=3, tokens=40)
 ECHO = TaskRef("echo", 0, 9)
+SEEN = st.tuples(st.integers(0, 9), st.integers(10, 60), st.sampled_from([0.0, 1.0]))
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def judge(monkeypatch):
 
 
 @pytest.fixture
-def policy() -> Policy:
+def policy():
     made = random_policy()
     made.stop_ids = tuple(range(0, made.vocabulary, 3))
     return made
@@ -77,7 +77,7 @@ def test_own_turns_are_held_to_the_script_as_often_as_it_may_be(policy, judge, p
 
 def test_a_turn_of_a_script_is_read_as_if_the_policy_had_written_it(policy, judge):
     for each in played(policy, judge, 3, Script(("b", "stop"), 2)):
-        expected: list[int] = []
+        expected = []
         for turn in each.turns:
             expected += turn.sample.tokens.ids
             if turn.observation is not None:
@@ -86,7 +86,7 @@ def test_a_turn_of_a_script_is_read_as_if_the_policy_had_written_it(policy, judg
         assert each.turns[-1].sample.text == "stop" and each.finish is Finish.STOP
 
 
-def pooled(number: int, rewards=(0.0, 1.0), env: str = "echo") -> PooledGroup:
+def pooled(number, rewards=(0.0, 1.0), env="echo"):
     begun = Segment(Writer.POLICY, "b"), Segment(Writer.ENVIRONMENT, "1 b")
     completions = tuple(
         Completion((*begun, Segment(Writer.POLICY, f"stop{at}")), reward, Finish.STOP)
@@ -95,7 +95,7 @@ def pooled(number: int, rewards=(0.0, 1.0), env: str = "echo") -> PooledGroup:
     return PooledGroup(AUTHOR, b"", Group(env, 0, 7, number, completions), "?", bytes(32), 0, 0.0)
 
 
-def semi_online(policy, judge, groups, *seen, counters=None) -> SemiOnline:
+def semi_online(policy, judge, groups, *seen, counters=None):
     limits, counters = SemiOnlineLimits(groups, 2), counters or Counters()
     made = SemiOnline(limits, player(policy, judge), policy, judge, SAMPLING, 3, counters)
     made.observe(seen)
@@ -114,20 +114,16 @@ def test_each_script_makes_one_group_the_newest_first(policy, judge):
     assert counters.snapshot() == {"scripted_groups": 3}
 
 
-def test_groups_without_a_better_trajectory_and_families_of_one_turn_make_none(policy, judge):
+def test_no_more_is_remembered_than_is_said_and_nothing_without_the_option(
+    policy, judge, monkeypatch
+):
     seen = pooled(0, (0.5, 0.5)), pooled(1, env="sums")
-    assert semi_online(policy, judge, 4, *seen).generate() == []
-
-
-def test_without_the_option_nothing_is_remembered_or_asked(policy, judge, monkeypatch):
+    assert semi_online(policy, judge, 4, *seen).generate() == [], "none better, or of one turn"
+    seen = map(pooled, range(MOST_SCRIPTS + 5))
+    assert len(semi_online(policy, judge, MOST_SCRIPTS + 9, *seen).generate()) == MOST_SCRIPTS
     parts = semi_online(policy, judge, 0, pooled(0))
     monkeypatch.setattr(judge, "prompts", None)
     assert parts.generate() == []
-
-
-def test_no_more_is_remembered_than_is_said(policy, judge):
-    seen = map(pooled, range(MOST_SCRIPTS + 5))
-    assert len(semi_online(policy, judge, MOST_SCRIPTS + 9, *seen).generate()) == MOST_SCRIPTS
 
 
 def test_a_task_that_cannot_be_built_or_leaves_no_room_here_is_left_out_and_counted(
@@ -145,29 +141,19 @@ def test_a_task_that_cannot_be_built_or_leaves_no_room_here_is_left_out_and_coun
     assert counters.snapshot() == {"scripted_groups_lost{reason=no_room}": 1}
 
 
-def answer(*ids: int) -> TrainingCompletion:
+def answer(*ids):
     """A turn, an observation and a turn; of the policy's first version."""
     trained = tuple(place != 1 for place in range(len(ids)))
     return TrainingCompletion(ids, trained, tuple(-float(i) for i in ids), (1,) * len(ids))
 
 
-def group(prompt: int, *rewards: float, first: int = 10) -> TrainingGroup:
+def group(prompt, *rewards, first=10):
     done = tuple(answer(first + n, 5, first) for n in range(len(rewards)))
     return TrainingGroup((prompt,), done, rewards, own=True)
 
 
-def pool(most: int = 2) -> SuccessPool:
-    return SuccessPool(most, Counters())
-
-
-def revived(kept: SuccessPool, *groups: TrainingGroup) -> tuple[TrainingGroup, ...]:
+def revived(kept, *groups):
     return kept.revive(groups, lambda authors: range(1000)).training
-
-
-def taking_turns(kept: SuccessPool, times: int) -> list[int]:
-    """First ids of the answers that a failed group is given, time after time."""
-    given = (revived(kept, group(1, 0.0, 0.0))[0] for _ in range(times))
-    return [each.completions[-1].ids[0] for each in given]
 
 
 def test_a_group_that_failed_wholly_is_given_one_right_answer_with_all_that_belongs_to_it():
@@ -203,14 +189,13 @@ def test_another_question_a_half_right_answer_and_an_empty_pool_give_nothing():
     assert revived(kept, *others) == others and revived(none, first) == (first,)
 
 
-@pytest.mark.parametrize(
-    ("seen", "told"), [((10, 20, 30), [20, 30, 20, 30]), ((10, 20, 10), [20, 10, 20, 10])]
-)
-def test_answers_to_one_question_take_turns_and_the_newest_are_kept_each_once(seen, told):
-    kept = pool(most=2)
-    for first in seen:
-        kept.observe(group(1, 1.0, 0.0, first=first))
-    assert taking_turns(kept, 4) == told
+def test_answers_to_one_question_take_turns_and_the_newest_are_kept_each_once():
+    for seen, turns in (((10, 20, 30), [20, 30]), ((10, 20, 10), [20, 10])):
+        kept = pool()
+        for first in seen:
+            kept.observe(group(1, 1.0, 0.0, first=first))
+        given = [revived(kept, group(1, 0.0, 0.0))[0].completions[-1] for _ in range(4)]
+        assert [each.ids[0] for each in given] == 2 * turns
 
 
 def test_of_too_much_the_questions_are_forgotten_that_were_asked_longest_ago(monkeypatch):
@@ -224,14 +209,11 @@ def test_of_too_much_the_questions_are_forgotten_that_were_asked_longest_ago(mon
     assert [max(each.rewards) for each in given] == [1.0, 0.0, 1.0, 1.0]
 
 
-SEEN = st.tuples(st.integers(0, 9), st.integers(10, 60), st.sampled_from([0.0, 1.0]))
-
-
 @given(st.lists(SEEN, max_size=60), st.integers(1, 3))
 def test_what_is_kept_stays_within_its_bounds(seen, most):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replay_module, "MOST_TOKENS", 20)
-        kept = pool(most)
+        kept = pool(most=most)
         for prompt, first, reward in seen:
             kept.observe(group(prompt, reward, 0.0, first=first))
     tokens = 0

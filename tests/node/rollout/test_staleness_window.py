@@ -1,7 +1,5 @@
 """Admission of own groups: their age is bounded and none is lost, whatever finishes when."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -16,7 +14,7 @@ class AnyOrder(RuleBasedStateMachine):
     """Groups are begun, settled, taken and carried over a restart in any order."""
 
     @initialize(staleness=st.integers(0, 3), share=st.sampled_from([0.0, 0.25, 1.0]))
-    def open(self, staleness: int, share: float) -> None:
+    def open(self, staleness, share):
         self.staleness, self.share = staleness, min(share, float(staleness))
         self.window = StalenessWindow(staleness, oversample=self.share)
         self.begun: dict[int, int] = {}
@@ -26,14 +24,14 @@ class AnyOrder(RuleBasedStateMachine):
         self.sizes: list[int] = []
 
     @rule(size=st.integers(0, 4))
-    def plan(self, size: int) -> None:
+    def plan(self, size):
         self.window.plan(size)
         missing = self.window.version + self.staleness + 1 - len(self.sizes)
         self.sizes += [size] * missing
 
     @precondition(lambda self: self.window.capacity)
     @rule(data=st.data())
-    def begin(self, data: st.DataObject) -> None:
+    def begin(self, data):
         for _ in range(data.draw(st.integers(1, self.window.capacity))):
             ticket = self.window.begin()
             assert ticket not in self.begun
@@ -42,14 +40,14 @@ class AnyOrder(RuleBasedStateMachine):
 
     @precondition(lambda self: self.running())
     @rule(data=st.data())
-    def settle_any(self, data: st.DataObject) -> None:
+    def settle_any(self, data):
         ticket = data.draw(st.sampled_from(sorted(self.running())))
         self.window.settle(ticket)
         self.settled.add(ticket)
 
     @precondition(lambda self: len(self.sizes) > self.window.version and self.window.complete)
     @rule()
-    def take(self) -> None:
+    def take(self):
         version = self.window.version
         tickets = self.window.take()
         assert len(tickets) == self.sizes[version] and set(tickets) <= self.settled
@@ -59,7 +57,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.expire()
 
     @rule()
-    def restart(self) -> None:
+    def restart(self):
         """Every group that was not taken is gone on with; verdicts are given again."""
         version = self.window.version
         self.window = StalenessWindow(self.staleness, oversample=self.share, version=version)
@@ -70,7 +68,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.window.resume(ticket, begun)
         self.expire()
 
-    def expire(self) -> None:
+    def expire(self):
         stale = self.window.expire()
         assert self.restarted or not stale
         for ticket in stale:
@@ -78,15 +76,15 @@ class AnyOrder(RuleBasedStateMachine):
             self.settled.discard(ticket)
             self.filtered += 1
 
-    def running(self) -> set[int]:
+    def running(self):
         return self.begun.keys() - self.settled
 
     @invariant()
-    def nothing_is_lost(self) -> None:
+    def nothing_is_lost(self):
         assert self.started == self.trained + len(self.begun) + self.filtered
 
     @invariant()
-    def admission_is_the_published_rule(self) -> None:
+    def admission_is_the_published_rule(self):
         window, running = self.window, len(self.running())
         planned = self.sizes[window.version :]
         if not planned:
@@ -124,7 +122,7 @@ def test_nothing_expires_whatever_finishes_when(draw, staleness, share, size):
         window.take()
 
 
-def filled(staleness: int, size: int = 2, *, share: float = 0.0) -> StalenessWindow:
+def filled(staleness, size=2, *, share=0.0):
     window = StalenessWindow(staleness, oversample=share)
     window.plan(size)
     for _ in range(window.capacity):
@@ -132,7 +130,7 @@ def filled(staleness: int, size: int = 2, *, share: float = 0.0) -> StalenessWin
     return window
 
 
-def resumed(staleness: int, versions: list[int], *, version: int, size: int) -> StalenessWindow:
+def resumed(staleness, versions, *, version, size):
     window = StalenessWindow(staleness, version=version)
     for ticket, begun in enumerate(versions):
         window.resume(ticket, begun)
@@ -140,7 +138,7 @@ def resumed(staleness: int, versions: list[int], *, version: int, size: int) -> 
     return window
 
 
-def settled(window: StalenessWindow, *tickets: int) -> StalenessWindow:
+def settled(window, *tickets):
     for ticket in tickets:
         window.settle(ticket)
     return window
@@ -169,35 +167,26 @@ def test_over_provision_bounds_the_groups_that_run_at_a_time():
     assert window.capacity == 0 and settled(window, 0).capacity == 1
 
 
-def test_groups_of_a_run_with_a_looser_bound_expire():
-    window = resumed(1, [3, 4, 5], version=5, size=2)
-    assert window.expire() == [0] and window.capacity == 2
-
-
 @pytest.mark.parametrize("staleness", [0, 1, 3])
 def test_an_update_of_no_own_groups_is_complete_at_once(staleness):
     window = filled(staleness, 0)
     assert window.complete and window.take() == []
 
 
-@pytest.mark.parametrize(
-    ("staleness", "versions", "size", "done"),
-    [(2, [0, 0, 0, 0, 1, 1], 2, (0, 1)), (3, [0, 0, 0], 1, (0,))],
-    ids=["2 and 3 fit into the next", "two updates are left for 1 and 2"],
-)
-def test_what_exactly_fits_into_later_updates_is_not_waited_for(staleness, versions, size, done):
-    assert settled(resumed(staleness, versions, version=1, size=size), *done).complete
+def test_groups_of_a_run_with_a_looser_bound_expire_and_new_tickets_go_on_behind_them():
+    window = resumed(1, [3, 4, 5], version=5, size=2)
+    assert window.expire() == [0] and window.capacity == 2
+    window = StalenessWindow(1)
+    window.resume(5, 0)
+    assert window.begin() == 6
 
 
-def test_more_than_fit_are_not_waited_for_once_all_of_them_are_settled():
+def test_what_exactly_fits_into_later_updates_is_not_waited_for_nor_more_once_all_are_settled():
+    two_and_three = resumed(2, [0, 0, 0, 0, 1, 1], version=1, size=2)
+    assert settled(two_and_three, 0, 1).complete, "2 and 3 fit into the next"
+    assert settled(resumed(3, [0, 0, 0], version=1, size=1), 0).complete, "two updates are left"
     window = resumed(1, [0, 0, 0], version=1, size=1)
     assert not settled(window, 0, 1).complete, "group 2 is too old for the update after"
     assert settled(window, 2).complete and window.take() == [0]
     window.plan(1)
     assert window.expire() == [1, 2]
-
-
-def test_new_tickets_go_on_behind_those_of_an_earlier_run():
-    window = StalenessWindow(1)
-    window.resume(5, 0)
-    assert window.begin() == 6

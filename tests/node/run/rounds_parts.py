@@ -1,7 +1,5 @@
 """Rounds on real parts around a scripted engine, with what they hand out noted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 

@@ -3,26 +3,20 @@
 One alone, under ``sync``, within an epoch: tasks follow from the epoch they are drawn in.
 """
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from node.config.config import Config
 from node.run.resume import RunState
 from node.run.training_loop import Trainer, open_experience
 from node.run.update_groups import Outcome
 from node.storage.run_folder import RunFolder
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
-from swarm.groups import TaskRef
 from swarm.journal import Journal
 from swarm.verification import Verdict
 from tests.library_privates import flattened
@@ -31,22 +25,19 @@ from tests.node.run.trainer_parts import configured, manifest
 from tests.swarm.experience_parts import START
 
 HALF = 3
-ADAM = {"learner__optimizer": "adamw"}
-EIGHT_BIT = {"learner__optimizer": "adamw8bit"}
-LORA = {"policy__lora_rank": 4, "learner__lr": 1e-2}
 
 
 class Capricious(Teacher):
     """Likes some texts better than others."""
 
-    def judge(self, task: TaskRef, texts: Sequence[str]) -> Verdict:
+    def judge(self, task, texts):
         digests = [sha256(text.encode()).digest() for text in texts]
         return Verdict("?", tuple(digest[0] / 255 for digest in digests))
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run did and where it ended."""
+    """What a run did and where it ended; rounds but for time and evaluations, these by round."""
 
     outcomes: list[Outcome]
     weights: torch.Tensor
@@ -56,29 +47,23 @@ class Run:
     alarm: dict[str, Any]
 
     @property
-    def rounds(self) -> list[object]:
-        """All of them but for time and evaluations."""
+    def rounds(self):
+        done = self.outcomes
         return [
-            (o.round, o.policy_step, [g.training for g in o.own], asdict(o.update))
-            for o in self.outcomes
+            (o.round, o.policy_step, [g.training for g in o.own], asdict(o.update)) for o in done
         ]
 
     @property
-    def evaluations(self) -> dict[int, float]:
-        """By round."""
+    def evaluations(self):
         return {o.round: o.evaluation for o in self.outcomes if o.evaluation is not None}
 
 
-def config_of(**changes: object) -> Config:
-    return configured(
-        policy__model="tiny",
-        learner__epochs=2,
-        mixture__correction="none",
-        **{"learner__lr": 1e-3, "schedule__eval_every": 2, **changes},
-    )
+def config_of(**changes):
+    keys = {"learner__lr": 1e-3, "schedule__eval_every": 2, **changes}
+    return configured(policy__model="tiny", learner__epochs=2, mixture__correction="none", **keys)
 
 
-def run(path: Path, limit: int, config: Config) -> Run:
+def run(path, limit, config):
     """Go on in a run folder up to a round."""
     folder, clock, counters = RunFolder(path).create(), VirtualClock(START), Counters()
     journal = Journal(folder.journal, clock)
@@ -119,11 +104,15 @@ def run(path: Path, limit: int, config: Config) -> Run:
 
 
 @pytest.mark.parametrize(
-    ("changes", "library"),
-    [(ADAM, "torch"), (EIGHT_BIT, "bitsandbytes"), (LORA, "peft")],
+    ("library", "changes"),
+    [
+        ("torch", {"learner__optimizer": "adamw"}),
+        ("bitsandbytes", {"learner__optimizer": "adamw8bit"}),
+        ("peft", {"policy__lora_rank": 4, "learner__lr": 1e-2}),
+    ],
     ids=["adamw", "adamw8bit", "lora"],
 )
-def test_a_run_that_is_gone_on_with_is_the_run_that_was_never_stopped(tmp_path, changes, library):
+def test_a_run_that_is_gone_on_with_is_the_run_that_was_never_stopped(tmp_path, library, changes):
     pytest.importorskip(library)
     config = config_of(**changes)
     first = run(tmp_path / "halves", HALF, config)

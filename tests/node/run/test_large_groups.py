@@ -1,7 +1,3 @@
-"""A node whose groups may be too large for its swarm is told so when it starts."""
-
-from __future__ import annotations
-
 import pytest
 
 from node.config.config import Config
@@ -17,14 +13,9 @@ def test_a_node_says_once_at_its_start_which_keys_make_its_groups_too_large(tmp_
     folder.identity.write_bytes(identity.export())
     folder.identity.chmod(0o600)
     folder.manifest.write_bytes(found_swarm(identity, name="short answers"))
-    config = Config.with_overrides(
-        {
-            "engine.group_size": 65,
-            "engine.max_new_tokens": 4,
-            "network.listen": ["/ip4/127.0.0.1/tcp/0"],
-        }
-    )
-    with Node(config, folder) as node:
+    keys = {"engine.group_size": 65, "engine.max_new_tokens": 4}
+    keys["network.listen"] = ["/ip4/127.0.0.1/tcp/0"]
+    with Node(Config.with_overrides(keys), folder) as node:
         told = [note for note in node.notes if "engine.group_size = 65" in note]
         assert len(told) == 1 and "max_completions" in told[0]
         assert "swarm-node create --answer-tokens 4 --group-size 65" in told[0]

@@ -1,7 +1,5 @@
 """What cannot work is said before anything is loaded or dialled."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys
@@ -18,6 +16,8 @@ from node.storage.run_folder import RunFolder
 from swarm.transport.node import PortTaken
 
 ROOT = Path(__file__).parents[3]
+WRONG = ["policy.model=/nowhere/at/all", "policy.device=cuda:99"]
+WRONG += ["engine.kind=vllm-of-mine", "tasks.files.sums=nowhere.jsonl"]
 WATCH = """
 import atexit, sys
 atexit.register(lambda: print("loaded:", [m for m in ("torch", "hivemind") if m in sys.modules]))
@@ -28,38 +28,33 @@ run()
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
+def folder(tmp_path):
     return RunFolder(tmp_path / "run")
 
 
-def config(**keys: object) -> Config:
+def config(**keys):
     return Config.with_overrides({key.replace("__", "."): value for key, value in keys.items()})
 
 
-def without(monkeypatch, *packages):
-    """Let packages be missing."""
-    found = preflight.find_spec
-    monkeypatch.setattr(
-        preflight, "find_spec", lambda name: None if name in packages else found(name)
-    )
-
-
 @pytest.mark.parametrize(
-    ("keys", "package", "said"),
+    ("key", "value", "package", "said"),
     [
-        ({"policy.lora_rank": 4}, "peft", r"policy\.lora_rank: 4\..*swarm-node\[lora\]"),
-        ({"learner.optimizer": "adamw8bit"}, "bitsandbytes", r"optimizer.*swarm-node\[adamw8bit\]"),
-        ({"monitor.loggers": ["tensorboard"]}, "tensorboard", r"loggers.*node\[tensorboard\]"),
+        ("policy.lora_rank", 4, "peft", r"policy\.lora_rank: 4\..*swarm-node\[lora\]"),
+        ("learner.optimizer", "adamw8bit", "bitsandbytes", r"optimizer.*swarm-node\[adamw8bit\]"),
+        ("monitor.loggers", ["tensorboard"], "tensorboard", r"loggers.*node\[tensorboard\]"),
     ],
 )
 def test_what_init_writes_can_start_and_a_missing_package_of_an_extra_is_told(
-    folder, monkeypatch, keys, package, said
+    folder, monkeypatch, key, value, package, said
 ):
+    wanted, found = Config.with_overrides({key: value}), preflight.find_spec
     check_start(Config(), folder)
-    check_start(Config.with_overrides(keys), folder)
-    without(monkeypatch, package)
+    check_start(wanted, folder)
+    monkeypatch.setattr(
+        preflight, "find_spec", lambda name: None if name == package else found(name)
+    )
     with pytest.raises(ConfigError, match=said):
-        check_start(Config.with_overrides(keys), folder)
+        check_start(wanted, folder)
 
 
 def built(monkeypatch, devices=0, **facts):
@@ -76,16 +71,11 @@ def test_a_gpu_is_asked_for_where_there_is_one_and_a_build_for_others_is_left_to
         check_device("cuda:2")
     built(monkeypatch, cuda=None, hip="7.0")
     check_device("cuda")
-
-
-@pytest.mark.parametrize(
-    ("cuda", "said"),
-    [(None, r"'cuda'.*2\.13\.0 is built without CUDA"), ("13.0", r"'cuda'.*driver shows 0 GPUs")],
-)
-def test_a_gpu_that_is_not_there_is_told_with_the_cause(monkeypatch, cuda, said):
-    built(monkeypatch, cuda=cuda, hip=None)
-    with pytest.raises(ConfigError, match=said):
-        check_device("cuda")
+    told = (None, r"2\.13\.0 is built without CUDA"), ("13.0", "driver shows 0 GPUs")
+    for cuda, cause in told:
+        built(monkeypatch, cuda=cuda, hip=None)
+        with pytest.raises(ConfigError, match=rf"'cuda'.*{cause}"):
+            check_device("cuda")
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="Macs may have it")
@@ -124,15 +114,7 @@ def test_another_model_than_the_run_was_begun_with_is_refused_before_it_is_loade
     check_start(other, folder)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "policy.model=/nowhere/at/all",
-        "policy.device=cuda:99",
-        "engine.kind=vllm-of-mine",
-        "tasks.files.sums=nowhere.jsonl",
-    ],
-)
+@pytest.mark.parametrize("wrong", WRONG)
 def test_join_says_what_cannot_work_before_it_loads_anything(tmp_path, wrong):
     write_config(tmp_path / "node.toml", Config())
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}

@@ -1,7 +1,3 @@
-"""Every figure of a record is what the round says it is."""
-
-from __future__ import annotations
-
 import json
 import math
 from contextlib import closing
@@ -14,23 +10,11 @@ import pytest
 from node.config.registry import ADVANTAGES
 from node.engines.engine import Sample
 from node.learner.update_stats import UpdateStats
-from node.monitor.groups import ShownGroup
-from node.monitor.record import RoundRecord
 from node.monitor.rollouts import LONGEST
 from node.monitor.sinks import JsonLinesFile
-from node.rollout.groups import OwnGroup, OwnTask, own_group
+from node.rollout.groups import OwnTask, own_group
 from node.run import recorder
-from node.run.recorder import (
-    AT_ONCE,
-    EMPTIED,
-    IMPLAUSIBLE,
-    NO_STEP,
-    REFUSED_STEP,
-    Recorder,
-    ShownGroups,
-    record_of,
-    shown_rollouts,
-)
+from node.run.recorder import AT_ONCE, EMPTIED, IMPLAUSIBLE, NO_STEP, REFUSED_STEP, shown_rollouts
 from node.run.update_groups import Outcome
 from node.trajectories.trajectory import Trajectory
 from protocol.identity import peer_id_of
@@ -64,21 +48,20 @@ UPDATE = UpdateStats(
     lr=0.15,
     skipped=False,
 )
+POLICY = random_policy()
 
 
-def written(index: int, lengths: tuple[int, ...], rewards: tuple[float, ...]) -> OwnGroup:
-    def sample(n: int) -> Sample:
+def written(index, lengths, rewards):
+    def sample(n):
         tokens = Tokens((1,) * n, (-0.5,) * n, (0,) * n)
         return Sample(tokens, Finish.LENGTH if n == 9 else Finish.STOP, "x" * n)
 
-    task, done = (
-        OwnTask(TaskRef("sums", 0, 1), 7, index),
-        [Trajectory.once(sample(n)) for n in lengths],
-    )
+    task = OwnTask(TaskRef("sums", 0, 1), 7, index)
+    done = [Trajectory.once(sample(n)) for n in lengths]
     return own_group(task, [1, 2], done, Verdict(f"question {index}", rewards))
 
 
-def outcome(update: UpdateStats = UPDATE, **changes: object) -> Outcome:
+def outcome(update=UPDATE, **changes):
     done = Outcome(
         round=3,
         policy_step=2,
@@ -96,7 +79,7 @@ def outcome(update: UpdateStats = UPDATE, **changes: object) -> Outcome:
 
 
 class Parts:
-    def __init__(self) -> None:
+    def __init__(self):
         clock, self.counters = VirtualClock(START), Counters()
         self.pool = Pool(Journal(MEMORY, clock), 8, 60.0, clock, self.counters)
         ours, theirs = b"\x01" * 32, b"\x02" * 32
@@ -106,14 +89,19 @@ class Parts:
         )
         self.status = MemberStatus("12D3", ours, (), 0, peers, bytes_in=21, bytes_out=22)
 
-    def record(self, update: UpdateStats = UPDATE, **changes: object) -> RoundRecord:
-        return record_of(outcome(update, **changes), self.status, self.pool, self.counters, 23.5)
+    def record(self, update=UPDATE, **changes):
+        return recorder.record_of(
+            outcome(update, **changes), self.status, self.pool, self.counters, 23.5
+        )
 
 
 def test_a_record_tells_of_a_round_what_its_parts_tell():
     parts = Parts()
     parts.pool.add([pooled(8), pooled(9, (1.0, 1.0))])
+    parts.counters.add("refused", 3, reason="replay")
+    parts.counters.add("admitted", 4)
     record = parts.record()
+    assert (record.refused, record.counters) == ({"replay": 3}, {"admitted": 4})
     assert (record.round, record.policy_step) == (3, 2)
     rewards = (record.reward_own, record.reward_external, record.reward_eval)
     assert rewards == pytest.approx((3 / 4, (0.5 + 1.0 + 1.0) / 6, 0.25))
@@ -156,21 +144,13 @@ def test_a_round_without_own_groups_is_recorded_too_and_rewards_of_zero_are_meas
     assert (record.reward_own, record.informative_own, record.truncated) == (0.0, 0.0, 0.0)
 
 
-def test_refusals_stand_apart_from_the_other_counters():
-    parts = Parts()
-    parts.counters.add("refused", 3, reason="replay")
-    parts.counters.add("admitted", 4)
-    record = parts.record()
-    assert (record.refused, record.counters) == ({"replay": 3}, {"admitted": 4})
-
-
 def test_every_sink_gets_every_record_and_memory_is_looked_at_now_and_then(monkeypatch):
     late = 100.0 + recorder.MEMORY_SECONDS
     times, memory = iter([100.0, 100.0, late, late + 1.0, late + 1.0]), iter([10.0, 20.0])
     monkeypatch.setattr(recorder, "resident_mb", lambda: next(memory))
     monkeypatch.setattr(recorder.time, "monotonic", lambda: next(times))
     parts, sinks = Parts(), ([], [])
-    reporter = Recorder(lambda: parts.status, parts.pool, parts.counters)
+    reporter = recorder.Recorder(lambda: parts.status, parts.pool, parts.counters)
     for sink in sinks:
         reporter.add(SimpleNamespace(write=sink.append))
     for _ in range(3):
@@ -196,10 +176,7 @@ def test_a_child_that_is_gone_counts_nothing_and_hides_no_other(monkeypatch):
     assert recorder.resident_mb() == 3.0
 
 
-POLICY = random_policy()
-
-
-def own(rewards: tuple[float, ...] = (1.0, 0.0), text: str = "4 2") -> OwnGroup:
+def own(rewards=(1.0, 0.0), text="4 2"):
     ids = (*POLICY.encode_completion(text, stopped=True),)
     tokens = Tokens(ids, (-0.25,) * len(ids), (7,) * len(ids))
     samples = [Sample(tokens, Finish.STOP, text) for _ in rewards]
@@ -207,8 +184,8 @@ def own(rewards: tuple[float, ...] = (1.0, 0.0), text: str = "4 2") -> OwnGroup:
     return own_group(task, [1], list(map(Trajectory.once, samples)), Verdict("6 * 7", rewards))
 
 
-def shown(*refused: RefusedGroup, **changes: object) -> list[ShownGroup]:
-    groups = ShownGroups(POLICY, ADVANTAGES.open("grpo", {}), lambda: refused)
+def shown(*refused, **changes):
+    groups = recorder.ShownGroups(POLICY, ADVANTAGES.open("grpo", {}), lambda: refused)
     groups.add(outcome(**{"own": (), "external": (), **changes}))
     found = groups.take()
     assert groups.take() == [], "each round is shown once"
@@ -226,22 +203,19 @@ def test_an_own_group_is_shown_token_by_token_and_why_it_taught_nothing():
     (group,) = shown(own=(own((0.0, 0.0, 0.0)),))
     assert group.reason is not None and group.reason.startswith("All 3 answers have the reward 0:")
     assert {each.advantage for each in group.completions} == {0.0}
+    for update, reason in ((UpdateStats(), NO_STEP), (UpdateStats(refused=1), REFUSED_STEP)):
+        assert [each.reason for each in shown(own=(own(),), update=update)] == [reason]
 
 
 def test_tokens_have_the_entropies_that_the_update_found():
     same, right = own((1.0, 1.0)), own()
-    told = (((), ()), (tuple(0.5 + n for n in range(len(right.training.completions[0].ids))), ()))
-    first, second = shown(own=(same, right), update=replace(UPDATE, entropies=told))
-    assert [list(each.tokens.entropy) for each in first.completions] == [[*told[1][0]], []]
+    found = tuple(0.5 + n for n in range(len(right.training.completions[0].ids)))
+    update = replace(UPDATE, entropies=(((), ()), (found, ())))
+    first, second = shown(own=(same, right), update=update)
+    assert [list(each.tokens.entropy) for each in first.completions] == [[*found], []]
     assert all(not each.tokens.entropy for each in second.completions)
-    (alone,) = shown(own=(right,), update=replace(UPDATE, entropies=told))
+    (alone,) = shown(own=(right,), update=update)
     assert not any(each.tokens.entropy for each in alone.completions), "of other groups"
-
-
-def test_an_update_without_a_step_says_why():
-    updates = (UpdateStats(), UpdateStats(refused=1))
-    told = [each.reason for update in updates for each in shown(own=(own(),), update=update)]
-    assert told == [NO_STEP, REFUSED_STEP]
 
 
 def test_external_groups_say_whether_they_were_of_use():
@@ -271,36 +245,26 @@ def test_refused_groups_say_why_in_words():
     assert [each.reward for each in seen.completions] == [0.0, 0.0]
 
 
-def test_of_a_large_round_some_are_shown_those_that_teach_first():
-    found = shown(own=(*(own((1.0, 1.0)) for _ in range(20)), own()))
-    assert len(found) == AT_ONCE and found[0].reason is None
-
-
-def test_the_worst_and_the_best_of_both_sides_are_shown_in_turn():
+def test_the_worst_and_the_best_of_both_sides_are_shown_in_turn_and_long_texts_are_cut():
     mine = (written(4, (3, 9, 5), (0.5, 0.0, 1.0)),)
     theirs = (pooled(1, (0.25, 0.75), author=BEN, texts=("no", "yes")),)
-    shown = shown_rollouts(outcome(own=mine, external=theirs))
-    assert [(r.author, r.reward, r.completion) for r in shown] == [
-        (None, 0.0, "x" * 9),
-        (peer_id_of(BEN), 0.25, "no"),
-        (None, 1.0, "x" * 5),
-        (peer_id_of(BEN), 0.75, "yes"),
-    ]
+    shown, ben = shown_rollouts(outcome(own=mine, external=theirs)), peer_id_of(BEN)
+    expected = [(None, 0.0, "x" * 9), (ben, 0.25, "no"), (None, 1.0, "x" * 5), (ben, 0.75, "yes")]
+    assert [(r.author, r.reward, r.completion) for r in shown] == expected
     assert [r.cut for r in shown] == [True, False, False, False] and {r.round for r in shown} == {3}
     asked = [("sums", 0, "question 4"), ("chain_sum", 0, "1 + 1 =")]
     assert [(r.env, r.level, r.prompt) for r in shown[:2]] == asked
     assert shown_rollouts(outcome(own=(), external=())) == [], "a round without groups"
+    done = outcome(external=(pooled(1, texts=("y" * 10**6, "n")),))
+    assert max(len(r.completion) for r in shown_rollouts(done)) == LONGEST
 
 
 def test_groups_that_teach_come_first_and_of_others_one_answer_is_enough():
     flat = (0.5, 0.5)
     mine = (written(0, (2, 2), flat), written(1, (2, 3), (0.0, 1.0)))
     theirs = (pooled(1, flat, author=ANNA), pooled(2, flat, author=BEN))
-    shown = shown_rollouts(outcome(own=mine, external=theirs))
-    assert [r.prompt for r in shown if r.author is None] == 2 * ["question 1"]
-    assert [(r.author, r.reward) for r in shown if r.author] == [(peer_id_of(ANNA), 0.5)]
-
-
-def test_long_texts_are_cut_before_they_are_kept():
-    done = outcome(external=(pooled(1, texts=("y" * 10**6, "n")),))
-    assert max(len(r.completion) for r in shown_rollouts(done)) == LONGEST
+    rollouts = shown_rollouts(outcome(own=mine, external=theirs))
+    assert [r.prompt for r in rollouts if r.author is None] == 2 * ["question 1"]
+    assert [(r.author, r.reward) for r in rollouts if r.author] == [(peer_id_of(ANNA), 0.5)]
+    found = shown(own=(*(own((1.0, 1.0)) for _ in range(20)), own()))
+    assert len(found) == AT_ONCE and found[0].reason is None, "of a large round some are shown"

@@ -1,12 +1,7 @@
-"""What a run goes on with."""
-
-from __future__ import annotations
-
 import json
 import random
 import shutil
 from contextlib import closing
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -35,34 +30,31 @@ from tests.node.learner.parts import CONFIG, MIXED, weights
 from tests.support import random_policy
 from tests.swarm.experience_parts import ANNA
 
-AHEAD = [
-    Earned(author, "sums", 0, rewards)
-    for author, rewards in ((OWN, (1.0, 1.0, 0.0)), (ANNA, (1.0, 0.0, 0.0)))
-    for _ in range(12)
-]
+AHEAD = [Earned(OWN, "sums", 0, (1.0, 1.0, 0.0)), Earned(ANNA, "sums", 0, (1.0, 0.0, 0.0))] * 12
 """A node that is ahead of another."""
 TASKS = [TaskRef("sums", 0, seed, Split.HELDOUT) for seed in range(4)]
+GONE = r"the checkpoints are gone and 12 rounds were done here: .*checkpoints\. Put them back"
 
 
 class Place:
     """A run folder, its journal and its pool."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.folder, clock = RunFolder(path).create(), VirtualClock(0.0)
         self.journal = Journal(self.folder.journal, clock)
         self.pool = Pool(self.journal, 8, 60.0, clock, Counters())
 
-    def state(self, swarm: str = "aa" * 32, **keys: int) -> RunState:
+    def state(self, swarm="aa" * 32, **keys):
         return RunState(self.folder, self.journal, ScheduleSection(**keys), swarm)
 
-    def did(self, rounds: int, **seconds: float) -> None:
+    def did(self, rounds, **seconds):
         """Leave the records of that many rounds, the last of which took so long."""
         with closing(JsonLinesFile(self.folder.metrics, 1 << 20)) as metrics:
             for number in range(1, rounds + 1):
                 spent = seconds if number == rounds else {}
                 metrics.write(RoundRecord(number, number, 0.0, reward_own=0.5, seconds=spent))
 
-    def saved(self) -> list[int]:
+    def saved(self):
         return Checkpoints(self.folder.checkpoints).steps()
 
 
@@ -71,20 +63,20 @@ def place(tmp_path):
     return Place(tmp_path / "run")
 
 
-def trainer() -> SimpleNamespace:
+def trainer():
     """The parts of a node's trainer that a checkpoint is made of."""
-    policy = random_policy()
+    policy, levels = random_policy(), [("sums", level) for level in range(9)]
     return SimpleNamespace(
         policy=policy,
         learner=Learner(policy, CONFIG),
         engine=TransformersEngine(policy, seed=0),
-        sampler=TaskSampler([("sums", level) for level in range(9)], {}, random.Random(0)),
+        sampler=TaskSampler(levels, {}, random.Random(0)),
         lead=PeersLead(),
         alarm=ForgettingAlarm(Counters(), TASKS),
     )
 
 
-def experienced() -> SimpleNamespace:
+def experienced():
     """A trainer that has learned, is ahead of a peer, was evaluated and has drawn tasks."""
     made = trainer()
     made.learner.update(MIXED)
@@ -97,7 +89,7 @@ def experienced() -> SimpleNamespace:
     return made
 
 
-def draws(made: SimpleNamespace) -> list[int]:
+def draws(made):
     return made.engine.state_dict()["random"].tolist()
 
 
@@ -118,13 +110,12 @@ def test_what_a_node_knows_of_its_peers_and_of_itself_outlives_it(place):
 def test_a_checkpoint_from_before_these_were_kept_is_gone_on_with(place):
     place.state().save(1, trainer())
     progress, again = place.state(), trainer()
-    del progress.loaded.state["forgetting"]
-    progress.loaded.state["lead"] = -0.2
-    progress.restore(again, place.pool)
-    assert again.lead.worth == 1
-    del progress.loaded.state["lead"]
-    progress.restore(again, place.pool)
-    assert again.lead.worth == 1
+    del progress.loaded.state["forgetting"], progress.loaded.state["lead"]
+    for older in ({"lead": -0.2}, {}):
+        progress.loaded.state.update(older)
+        progress.restore(again, place.pool)
+        progress.loaded.state.pop("lead", None)
+        assert again.lead.worth == 1
     json.dumps(again.alarm.state_dict())
 
 
@@ -173,12 +164,29 @@ def test_a_node_that_moved_takes_its_policy_along_and_no_task_of_the_swarm_left(
     assert here.sampler.state_dict() == before.sampler.state_dict()
 
 
-def test_the_best_policy_stays_beside_the_newest(place):
-    progress, parts = place.state(), trainer()
-    for number, reward in enumerate([0.1, 0.5, 0.7, 0.6, 0.2, 0.3], start=1):
+@pytest.mark.parametrize(
+    ("keys", "rewards", "kept"),
+    [
+        ({}, [0.1, 0.5, 0.7, 0.6, 0.2, 0.3], [3, 5, 6]),
+        (
+            {"keep_checkpoints": 3, "keep_best": 2},
+            [0.9, 0.1, 0.8, 0.2, 0.3, 0.4, 0.5],
+            [1, 3, 5, 6, 7],
+        ),
+    ],
+)
+def test_the_best_policies_stay_beside_the_newest_and_a_round_is_written_once(
+    place, keys, rewards, kept
+):
+    progress, parts = place.state(**keys), trainer()
+    for number, reward in enumerate(rewards, start=1):
         progress.save(number, parts)
         assert not progress.rate(number, reward), "it has its checkpoint"
-    assert place.saved() == [3, 5, 6] and place.state().round == 6
+    assert place.saved() == kept and place.state(**keys).round == kept[-1]
+    newest = place.folder.checkpoints / f"step-{kept[-1]:08}"
+    written = newest.stat().st_ino
+    progress.save(kept[-1], parts)
+    assert newest.stat().st_ino == written
 
 
 def test_a_policy_that_is_the_best_between_checkpoints_is_to_be_saved(place):
@@ -189,21 +197,6 @@ def test_a_policy_that_is_the_best_between_checkpoints_is_to_be_saved(place):
     assert [progress.rate(6, 0.3), progress.rate(7, 0.4)] == [False, True]
     assert not place.state(keep_best=0).rate(8, 1.0), "nobody wants one"
     assert place.state("bb" * 32).rate(9, 0.1), "in another swarm it is"
-
-
-def test_as_many_are_kept_as_the_config_says_and_a_round_is_written_once(place):
-    progress, parts = place.state(keep_checkpoints=3, keep_best=2), trainer()
-    for number, reward in enumerate([0.9, 0.1, 0.8, 0.2, 0.3, 0.4, 0.5], start=1):
-        progress.save(number, parts)
-        progress.rate(number, reward)
-    assert place.saved() == [1, 3, 5, 6, 7]
-    newest = place.folder.checkpoints / "step-00000007"
-    written = newest.stat().st_ino
-    progress.save(7, parts)
-    assert newest.stat().st_ino == written
-
-
-GONE = r"the checkpoints are gone and 12 rounds were done here: .*checkpoints\. Put them back"
 
 
 def test_a_run_whose_checkpoints_are_gone_is_not_begun_again(place):

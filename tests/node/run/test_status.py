@@ -1,10 +1,5 @@
-"""What a node's status file says from its start to its end."""
-
-from __future__ import annotations
-
 import os
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,15 +16,9 @@ from tests.node.monitor.test_monitor import RECORD
 PEER = PeerInfo("12D3KooWlarry", b"larry", True, policy_step=1, groups=0, heard=1.7e9)
 
 
-def account(author: bytes) -> Account:
-    """Groups of one author were admitted, and of nobody else."""
-    if author == b"larry":
-        return Account(author, admitted=3, admitted_at=1.6e9)
-    return Account(author)
-
-
-def member(*peers: PeerInfo) -> SimpleNamespace:
-    """A membership with one peer, or some."""
+def member(*peers):
+    """A membership with one peer, or some; groups of larry alone were admitted."""
+    admitted = {b"larry": Account(b"larry", admitted=3, admitted_at=1.6e9)}
     status = SimpleNamespace(
         peer_id="12D3KooWme",
         addresses=("/ip4/127.0.0.1",),
@@ -39,13 +28,15 @@ def member(*peers: PeerInfo) -> SimpleNamespace:
     return SimpleNamespace(
         swarm_id=b"s" * 32,
         manifest=SimpleNamespace(name="sums"),
-        accounts=SimpleNamespace(get=account, banned=lambda author: False),
+        accounts=SimpleNamespace(
+            get=lambda author: admitted.get(author, Account(author)), banned=lambda author: False
+        ),
         status=lambda: status,
     )
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
+def folder(tmp_path):
     return RunFolder(tmp_path)
 
 
@@ -95,21 +86,17 @@ def test_every_state_of_a_run_is_told_and_the_last_record_outlives_it(folder):
         ({"policy_step": None}, False),
     ],
 )
-def test_who_announces_and_never_shared_anything_is_shown_as_a_bootstrap_node(
-    folder, changes, seed
-):
+def test_who_announces_and_never_shared_is_shown_as_a_bootstrap_node(folder, changes, seed):
     with folder.locked():
         StatusFile(folder).run(member(replace(PEER, **{"author": b"silent", **changes})))
     assert present_status(folder)["peers"][0]["bootstrap"] is seed
 
 
 def test_what_a_peer_says_of_itself_is_told_beside_its_id_and_null_where_it_does_not(folder):
-    profile = Profile("ben", "", "tiny", "0.1.0", 1.7e9)
+    ben = replace(PEER, peer_id="12D3KooWben", profile=Profile("ben", "", "tiny", "0.1.0", 1.7e9))
     with folder.locked():
-        ben = replace(PEER, peer_id="12D3KooWben", profile=profile)
         StatusFile(folder).run(member(PEER, ben))
     keys = ("peer_id", "name", "line", "model", "version")
-    assert [[told[key] for key in keys] for told in present_status(folder)["peers"]] == [
-        ["12D3KooWlarry", None, None, None, None],
-        ["12D3KooWben", "ben", None, "tiny", "0.1.0"],
-    ]
+    silent, said = ([told[key] for key in keys] for told in present_status(folder)["peers"])
+    assert silent == ["12D3KooWlarry", None, None, None, None]
+    assert said == ["12D3KooWben", "ben", None, "tiny", "0.1.0"]

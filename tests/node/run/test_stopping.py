@@ -1,7 +1,3 @@
-"""Who stops a node from another process, on processes that hold a folder as a node does."""
-
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -9,9 +5,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -46,40 +42,33 @@ print("in order", flush=True)
 if (folder.root / "lingers").exists():
     time.sleep(1.0)
 """
+ORDERLY = "stopping in order; once more stops at once (SIGTERM)"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
+def folder(tmp_path):
     folder = RunFolder(tmp_path / "run").create()
     folder.write_status({"state": "stopped"})
     return folder
 
 
 @pytest.fixture
-def node(folder: RunFolder) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", NODE, str(folder.root)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    try:
-        assert process.stdout.readline() == "working\n", process.stderr.read()
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+def node(folder):
+    environment, pipe = {**os.environ, "PYTHONPATH": str(ROOT)}, subprocess.PIPE
+    command = [sys.executable, "-c", NODE, str(folder.root)]
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+        try:
+            assert process.stdout.readline() == "working\n", process.stderr.read()
+            yield process
+        finally:
+            process.kill()
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition):
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-ORDERLY = "stopping in order; once more stops at once (SIGTERM)"
 
 
 @pytest.mark.parametrize("lingers", [False, True])
@@ -120,11 +109,8 @@ def test_now_does_not_wait_for_the_round(folder, node, told_before):
 
 
 def test_there_may_be_nobody_to_stop_or_one_who_may_not_be_told(folder, monkeypatch):
-    def forbidden(pid, number):
-        raise PermissionError
-
     assert [stop_node(folder), stop_node(folder, now=True)] == [None, None]
-    monkeypatch.setattr(os, "kill", forbidden)
+    monkeypatch.setattr(os, "kill", Mock(side_effect=PermissionError))
     with folder.locked():
         with pytest.raises(NodeError, match=f"{os.getpid()}.*as root"):
             stop_node(folder)
@@ -133,7 +119,7 @@ def test_there_may_be_nobody_to_stop_or_one_who_may_not_be_told(folder, monkeypa
             stop_node(folder)
 
 
-def press(number: int = signal.SIGINT) -> None:
+def press(number=signal.SIGINT):
     os.kill(os.getpid(), number)
 
 
@@ -151,8 +137,7 @@ def test_a_signal_during_the_work_lets_the_round_end_and_the_closing_is_left_alo
             press(number)
             assert stop.is_set()
         press(number)
-    told = f"stopping in order; once more stops at once ({number.name})\n"
-    assert capsys.readouterr().out == told
+    assert capsys.readouterr().out == ORDERLY.replace("SIGTERM", number.name) + "\n"
 
 
 def test_the_second_signal_interrupts_the_round_once():
@@ -164,14 +149,14 @@ def test_the_second_signal_interrupts_the_round_once():
 
 
 @pytest.fixture
-def loop() -> Iterator[LoopThread]:
+def loop():
     thread = LoopThread("test")
     yield thread
     thread.close()
 
 
 def test_an_interrupted_wait_lasts_until_its_work_has_put_everything_back(loop):
-    steps: list[str] = []
+    steps = []
 
     async def work():
         try:
@@ -184,31 +169,17 @@ def test_an_interrupted_wait_lasts_until_its_work_has_put_everything_back(loop):
     with pytest.raises(KeyboardInterrupt), stopping():
         loop.call(work())
     assert steps == ["put back"]
-
-
-def test_an_error_of_the_work_is_passed_on_as_it_is(loop):
-    async def work():
-        raise TimeoutError("of the work itself")
-
+    failing = AsyncMock(side_effect=TimeoutError("of the work itself"))
     with pytest.raises(TimeoutError, match="of the work itself"):
-        loop.call(work(), timeout=60)
+        loop.call(failing(), timeout=60)
 
 
-AGAIN = "the same command goes on from there"
-MORE = "go on with a larger --rounds, or with --rounds 0 until you stop it"
-
-
-@pytest.mark.parametrize(
-    ("done", "asked", "told"),
-    [
-        (1, 0, f"1 round is done; {AGAIN}"),
-        (1, 20, f"1 round is done; {AGAIN}"),
-        (12, 0, f"12 rounds are done; {AGAIN}"),
-        (12, 20, f"12 rounds are done; {AGAIN}"),
-        (1, 1, f"1 round is done; {MORE}"),
-        (12, 12, f"12 rounds are done; {MORE}"),
-        (1012, 5, f"1012 rounds are done, of the 5 asked for; {MORE}"),
-    ],
-)
-def test_a_node_that_ends_says_how_to_go_on(done, asked, told):
-    assert ended(done, asked) == told
+def test_a_node_that_ends_says_how_to_go_on():
+    again = "the same command goes on from there"
+    more = "go on with a larger --rounds, or with --rounds 0 until you stop it"
+    for asked in (0, 20):
+        assert ended(1, asked) == f"1 round is done; {again}"
+        assert ended(12, asked) == f"12 rounds are done; {again}"
+    assert ended(1, 1) == f"1 round is done; {more}"
+    assert ended(12, 12) == f"12 rounds are done; {more}"
+    assert ended(1012, 5) == f"1012 rounds are done, of the 5 asked for; {more}"

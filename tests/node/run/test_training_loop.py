@@ -1,9 +1,6 @@
-"""What a round does in which order, what it tells whom, and when a run ends."""
-
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,7 +17,6 @@ from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.groups import GroupKey, Split, TaskRef
 from swarm.journal import MEMORY, Journal, JournalError
-from swarm.member import Experience
 from swarm.mixture import AutoSelection
 from swarm.verification import CRASHED, JudgeRefused
 from tests.node.rollout.overlap_parts import Teacher
@@ -29,8 +25,13 @@ from tests.node.run.rounds_parts import REWARD, Half, Loop
 from tests.node.run.trainer_parts import Parts
 from tests.swarm.experience_parts import ANNA, BEN, START, pooled
 
+TASKS = tuple(TaskRef("sums", 0, seed, Split.HELDOUT) for seed in range(2))
+SIZES = {"mixture__local": 3, "mixture__external": 1}
+GROUPS = (*(pooled(i, author=ANNA) for i in range(3)), pooled(9, author=BEN))
+BOTH = pytest.mark.parametrize("streaming", [False, True], ids=["sync", "async"])
 
-def run(loop: Loop, limit: int) -> Loop:
+
+def run(loop, limit):
     loop.rounds.run(limit, threading.Event())
     return loop
 
@@ -42,13 +43,9 @@ def test_a_checkpoint_is_written_every_so_many_rounds_and_at_the_end(limit, save
     timed = [number > 1 and number % 2 == 1 for number in range(1, limit + 1)]
     told = [o.seconds.get("checkpoint") is not None for o in loop.outcomes]
     assert told == timed, "its time is known only once the round was told"
-
-
-def test_a_round_is_told_before_its_checkpoint_so_that_none_goes_untold():
     loop = Loop(checkpoint_every=1)
-    told = loop.saved
-    loop.reported = lambda outcome: told.append(("told", outcome.round))
-    assert run(loop, 2).saved == [("told", 1), (1, 1), ("told", 2), (2, 2)]
+    loop.reported = lambda outcome: loop.saved.append(("told", outcome.round))
+    assert run(loop, 2).saved == [("told", 1), (1, 1), ("told", 2), (2, 2)], "none goes untold"
 
 
 def test_the_best_policy_is_saved_where_no_checkpoint_is_due():
@@ -85,12 +82,12 @@ def test_an_update_is_of_all_own_groups_or_of_so_many_that_teach(keep, trained):
 
 
 def test_own_groups_make_up_for_what_proven_authors_do_not_offer():
-    loop = Loop(local=5, external=3)
-    assert len(loop.rounds.step().own) == 8
-    loop.prove(ANNA)
-    loop.pool.add(pooled(number) for number in range(9))
-    assert len(loop.rounds.step().own) == 8 - 2, "two are a quarter of an update of eight"
-    assert len(Loop(local=5, external=3, rules=Rules(fill=False)).rounds.step().own) == 5
+    loop, without = (Loop(local=5, external=3, rules=Rules(fill=fill)) for fill in (True, False))
+    assert len(loop.rounds.step().own) == 8 and len(without.rounds.step().own) == 5
+    for each, own in ((loop, 8 - 2), (without, 5)):
+        each.prove(ANNA)
+        each.pool.add(pooled(number) for number in range(9))
+        assert len(each.rounds.step().own) == own, "two are a quarter of an update of eight"
 
 
 def test_external_groups_are_learned_from_credited_and_put_into_the_lineage():
@@ -113,6 +110,7 @@ def test_shares_are_of_the_own_groups_that_are_trained_on():
     loop.prove(ANNA)
     loop.pool.add(pooled(number) for number in range(8))
     assert len(loop.rounds.step().external) == 1, "not the two that eight own groups would allow"
+    assert len(loop.pool.fresh()) == 7, "the others are left to later rounds"
 
 
 def test_what_a_round_tells_has_its_times_and_what_there_was_room_for():
@@ -144,14 +142,11 @@ def test_a_run_ends_at_its_limit_or_when_it_is_told_to():
     assert loop.rounds.round == 2
 
 
-def test_failures_that_are_not_in_a_row_do_not_end_a_run():
+def test_the_third_failure_in_a_row_ends_a_run_and_names_its_cause():
     loop = Loop()
     loop.fail([OSError(), OSError(), None, OSError(), OSError(), None])
-    assert [o.round for o in run(loop, 2).outcomes] == [1, 2]
+    assert [o.round for o in run(loop, 2).outcomes] == [1, 2], "they are not in a row"
     assert loop.counters.snapshot()["rounds_failed"] == 4
-
-
-def test_the_third_failure_in_a_row_ends_a_run_and_names_its_cause():
     loop, last = Loop(checkpoint_every=2), OSError("the last")
     loop.fail([OSError("1"), OSError("2"), last, None])
     with pytest.raises(NodeError, match="3 rounds failed in a row") as failed:
@@ -169,10 +164,6 @@ def test_what_cannot_get_better_ends_a_run_at_once(error):
     with pytest.raises(type(error)) as failed:
         run(loop, 5)
     assert failed.value is error and loop.counters.snapshot() == {}
-
-
-TASKS = tuple(TaskRef("sums", 0, seed, Split.HELDOUT) for seed in range(2))
-SIZES = {"mixture__local": 3, "mixture__external": 1}
 
 
 def test_rounds_have_the_sizes_and_turns_of_the_configuration(monkeypatch):
@@ -200,18 +191,12 @@ def test_what_is_held_against_later_evaluations_is_a_mean_a_task(monkeypatch, un
 
 
 def test_a_secret_is_drawn_where_none_is_given(monkeypatch):
-    secrets: list[bytes] = []
-    opened = module.open_intake
-
-    def note(config, policy, manifest, secret, counters):
-        secrets.append(secret)
-        return opened(config, policy, manifest, secret, counters)
-
-    monkeypatch.setattr(module, "open_intake", note)
+    opened = Mock(side_effect=module.open_intake)
+    monkeypatch.setattr(module, "open_intake", opened)
     for given in (b"", b"", b"mine"):
         Parts(monkeypatch, secret=given)
-    assert len(secrets[0]) == len(secrets[1]) == 16 and secrets[0] != secrets[1]
-    assert secrets[2] == b"mine"
+    first, second, third = (call.args[3] for call in opened.call_args_list)
+    assert len(first) == len(second) == 16 and first != second and third == b"mine"
 
 
 def test_what_peers_are_worth_is_the_trainers_to_keep(monkeypatch):
@@ -220,18 +205,18 @@ def test_what_peers_are_worth_is_the_trainers_to_keep(monkeypatch):
     assert parts.run(1).outcomes[0].lead == parts.trainer.lead.value is not None
 
 
-def experience_of(salt: bytes = b"salt", **changes: object) -> Experience:
+def experience_of(salt=b"salt", **changes):
     clock = VirtualClock(START)
     journal = Journal(MEMORY, clock)
     return open_experience(MixtureSection(**changes), journal, clock, Counters(), salt)
 
 
-def kept(experience: Experience) -> list[bytes]:
+def kept(experience):
     experience.pool.add(pooled(1, author=number.to_bytes(32)) for number in range(40))
     return [candidate.key.author for candidate in experience.pool.fresh()]
 
 
-def test_the_pool_is_bounded_as_the_configuration_says():
+def test_the_pool_and_the_newcomers_in_it_are_bounded_as_the_configuration_says():
     first, same, other = (
         kept(experience_of(salt, pool_groups=8)) for salt in (b"salt", b"salt", b"other")
     )
@@ -239,16 +224,10 @@ def test_the_pool_is_bounded_as_the_configuration_says():
     pool = experience_of(max_uses=3).pool
     pool.add([pooled(1)])
     assert [len(pool.consume(pool.fresh(), step)) for step in range(4)] == [1, 1, 1, 0]
-
-
-def test_newcomers_keep_the_share_of_the_pool_that_the_configuration_says():
     experience = experience_of(pool_groups=16, unproven_share=0.125)
     experience.accounts.prove([(ANNA, 1.0)] * 8)
     experience.pool.add(pooled(number, author=ANNA) for number in range(16))
     assert len([author for author in kept(experience) if author != ANNA]) == 2
-
-
-GROUPS = (*(pooled(i, author=ANNA) for i in range(3)), pooled(9, author=BEN))
 
 
 @pytest.mark.parametrize(
@@ -268,13 +247,6 @@ def test_shares_are_of_all_groups_of_the_update(trained, proven, groups, shares)
 def test_authors_are_credited_with_what_the_learner_found_and_nothing_for_no_advantage():
     groups = [pooled(1, author=ANNA), pooled(2, (1.0, 1.0), author=BEN), pooled(3, author=BEN)]
     assert earned(groups, (0.2, 0.9, 0.0)) == [(ANNA, 0.2), (BEN, 0.0)]
-
-
-def real(policy, told):
-    return TransformersEngine(policy, seed=0)
-
-
-BOTH = pytest.mark.parametrize("streaming", [False, True], ids=["sync", "async"])
 
 
 @BOTH
@@ -309,10 +281,12 @@ def test_three_of_four_tasks_cannot_be_built(monkeypatch, streaming):
     assert counters.snapshot()["own_groups_unscored{reason=crashed}"] > 0
 
 
-def trained(monkeypatch, teacher: type[Teacher], streaming: bool) -> Parts:
+def trained(monkeypatch, teacher, streaming):
     """A trainer of one task a round, after some rounds of which none failed."""
     monkeypatch.setattr(trainer_parts, "Teacher", teacher)
-    monkeypatch.setattr(trainer_parts, "Closing", real)
+    monkeypatch.setattr(
+        trainer_parts, "Closing", lambda policy, _: TransformersEngine(policy, seed=0)
+    )
     few = {"mixture__local": 1, "schedule__eval_every": 1000, "engine__max_new_tokens": 4}
     parts = Parts(monkeypatch, streaming=streaming, **few).run(6)
     assert len(parts.outcomes) == 6 and "rounds_failed" not in parts.counters.snapshot()

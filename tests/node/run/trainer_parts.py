@@ -7,7 +7,6 @@ import threading
 import pytest
 
 from node.config.config import Config
-from node.engines.engine import RolloutEngine
 from node.run import update_groups
 from node.run.training_loop import Trainer, open_experience
 from node.run.update_groups import Outcome, Rules
@@ -75,14 +74,13 @@ class Parts:
         self.config = configured(streaming=streaming, **changes)
         self.policy = random_policy(hidden=32, layers=1)
         self.engine = Closing(self.policy, self.calls.append)
-        monkeypatch.setattr(update_groups, "open_streaming_engine", self._open)
+        monkeypatch.setattr(update_groups, "open_streaming_engine", lambda *arguments: self.engine)
         clock = VirtualClock(START)
         self.counters = Counters()
         self.journal = Journal(MEMORY, clock)
-        self.experience = open_experience(
-            self.config.mixture, self.journal, clock, self.counters, b"salt"
-        )
-        self.pool = self.experience.pool
+        around = self.journal, clock, self.counters
+        experience = open_experience(self.config.mixture, *around, b"salt")
+        self.pool = experience.pool
         self.published: list[tuple[list[int], Origin]] = []
         self.saved: list[int] = []
         self.outcomes: list[Outcome] = []
@@ -93,7 +91,7 @@ class Parts:
             manifest=manifest(),
             levels=[("sums", 0)],
             verifier=Teacher(),
-            experience=self.experience,
+            experience=experience,
             clock=clock,
             counters=self.counters,
             rules=rules,
@@ -111,9 +109,6 @@ class Parts:
         )
         rounds.run(limit, threading.Event())
         return self
-
-    def _open(self, *arguments: object) -> RolloutEngine:
-        return self.engine
 
     def _publish(self, groups: list[Group], origin: Origin) -> None:
         self.published.append(([group.index for group in groups], origin))

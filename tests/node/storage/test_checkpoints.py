@@ -1,13 +1,10 @@
-from __future__ import annotations
-
 import errno
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,9 +12,11 @@ from node.errors import CheckpointError, DiskFullError, NodeError
 from node.storage import checkpoints as module
 from node.storage.checkpoints import DIGESTS, READERS, Checkpoints
 
+ADDED = "is missing or was added"
 
-def writer(text: str):
-    def write(folder: Path) -> None:
+
+def writer(text):
+    def write(folder):
         (folder / "model").mkdir()
         (folder / "model" / "weights.bin").write_text(text)
         (folder / "optimizer.bin").write_text(f"optimizer of {text}")
@@ -26,7 +25,7 @@ def writer(text: str):
 
 
 @contextmanager
-def another_process_reading(folder: Path) -> Iterator[None]:
+def another_process_reading(folder):
     """As eval and export do, which ends when its standard input does."""
     program = (
         "import sys; from pathlib import Path; from node.storage.checkpoints import Checkpoints\n"
@@ -41,61 +40,50 @@ def another_process_reading(folder: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def checkpoints(tmp_path: Path) -> Checkpoints:
+def checkpoints(tmp_path):
     return Checkpoints(tmp_path / "checkpoints")
 
 
 @pytest.fixture
-def three_saved(checkpoints: Checkpoints) -> Checkpoints:
+def three_saved(checkpoints):
     for step in (1, 2, 3):
         checkpoints.save(step, writer(f"weights {step}"), {"step": step, "round": 10 * step})
     return checkpoints
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def contents(folder):
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
 
 
-def weights(checkpoints: Checkpoints) -> str:
+def weights(checkpoints):
     """Those of the newest checkpoint, which nothing is to be said of."""
     loaded = checkpoints.load_latest()
     assert loaded is not None and loaded.notes == ()
     return (loaded.path / "model" / "weights.bin").read_text()
 
 
-def test_none_is_deleted_while_another_process_reads(three_saved: Checkpoints) -> None:
+def test_none_is_deleted_or_set_aside_while_another_process_reads(three_saved):
     with another_process_reading(three_saved.folder):
+        with pytest.raises(NodeError, match=r"another process reads .* eval or export"):
+            three_saved.roll_back(2)
         for step in (4, 5):
             three_saved.save(step, writer(f"weights {step}"), {})
         assert three_saved.steps() == [2, 3, 4, 5]
     three_saved.save(6, writer("weights 6"), {})
-    assert three_saved.steps() == [5, 6]
+    assert three_saved.steps() == [5, 6] and three_saved.roll_back(5) == [6]
 
 
-def test_nothing_is_set_aside_while_another_process_reads(three_saved: Checkpoints) -> None:
-    with (
-        another_process_reading(three_saved.folder),
-        pytest.raises(NodeError, match=r"another process reads .* eval or export"),
-    ):
-        three_saved.roll_back(2)
-    assert three_saved.steps() == [2, 3] and three_saved.roll_back(2) == [3]
-
-
-def test_what_lies_where_nobody_may_write_can_be_read(three_saved, monkeypatch, caplog):
-    def refuse(path: Path, mode: str = "r") -> BinaryIO:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-
+def test_what_lies_where_nobody_may_write_can_be_read_but_not_rolled_back(
+    three_saved, monkeypatch, caplog
+):
     (three_saved.folder / READERS).unlink()
     with monkeypatch.context() as patch:
+        refuse = Mock(side_effect=OSError(errno.EROFS, os.strerror(errno.EROFS)))
         patch.setattr(Path, "open", refuse)
         with three_saved.reading():
             assert three_saved.steps() == [2, 3]
     assert "Read-only file system" in caplog.text and "may delete" in caplog.text
-
-
-def test_where_the_lock_cannot_be_had_going_back_says_so(three_saved: Checkpoints) -> None:
-    (three_saved.folder / READERS).unlink()
     (three_saved.folder / READERS).mkdir()
     with pytest.raises(NodeError, match=str(three_saved.folder)):
         three_saved.roll_back(2)
@@ -116,10 +104,7 @@ def test_the_newest_checkpoint_comes_back_as_it_was_written_and_the_last_two_are
     assert names == ["readers.lock", "step-00000002", "step-00000003"]
 
 
-ADDED = "is missing or was added"
-
-
-def digests(text: str) -> Callable[[Path], object]:
+def digests(text):
     return lambda folder: (folder / DIGESTS).write_text(text)
 
 
@@ -145,29 +130,28 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_says_so(three_save
     assert "step-00000002" in loaded.notes[-1]
 
 
-def test_when_every_checkpoint_is_damaged_the_run_does_not_silently_start_over(three_saved):
-    for step in three_saved.steps():
+def test_going_on_from_an_earlier_checkpoint_replaces_the_damaged_later_ones(three_saved):
+    def damage(step):
         (three_saved.path(step) / "optimizer.bin").write_text("")
+
+    damage(3)
+    three_saved.save(3, writer("weights 3 again"), {"step": 3})
+    assert weights(three_saved) == "weights 3 again"
+    damage(3)
+    three_saved.save(2, writer("weights 2 again"), {"step": 2})
+    assert three_saved.steps() == [2]
+    damage(2)
     with pytest.raises(CheckpointError, match="Restore that folder from a backup"):
         three_saved.load_latest()
 
 
-def test_going_on_from_an_earlier_checkpoint_replaces_the_damaged_later_ones(three_saved):
-    (three_saved.path(3) / "optimizer.bin").write_text("")
-    three_saved.save(3, writer("weights 3 again"), {"step": 3})
-    assert weights(three_saved) == "weights 3 again"
-    (three_saved.path(3) / "optimizer.bin").write_text("")
-    three_saved.save(2, writer("weights 2 again"), {"step": 2})
-    assert three_saved.steps() == [2]
-
-
-def full_disk(folder: Path) -> None:
+def full_disk(folder):
     (folder / "weights.bin").write_text("half")
     with Path("/dev/full").open("wb") as device:
         device.write(b"the other half")
 
 
-def broken(folder: Path) -> None:
+def broken(folder):
     (folder / "weights.bin").write_text("half")
     raise RuntimeError("tensor on the wrong device")
 
@@ -185,7 +169,7 @@ def test_a_full_disk_or_another_failure_leaves_the_earlier_checkpoints_untouched
     assert contents(three_saved.folder) == before and hidden(three_saved) == []
 
 
-def hidden(checkpoints: Checkpoints) -> list[str]:
+def hidden(checkpoints):
     return [p.name for p in checkpoints.folder.iterdir() if p.name.startswith(".")]
 
 
@@ -200,7 +184,7 @@ def test_what_a_killed_process_left_is_swept_by_the_next_save(three_saved, proce
     assert hidden(three_saved) == [], "and nothing is left of the one that was replaced"
 
 
-def test_a_checkpoint_is_a_folder_of_that_name_and_nothing_else(checkpoints: Checkpoints) -> None:
+def test_a_checkpoint_is_a_folder_of_that_name_and_nothing_else(checkpoints):
     last = 123_456_789
     checkpoints.save(last, writer("weights"), {"step": last})
     (checkpoints.folder / "step-00000007.bak").mkdir()
@@ -211,7 +195,7 @@ def test_a_checkpoint_is_a_folder_of_that_name_and_nothing_else(checkpoints: Che
 def test_a_checkpoint_is_private_and_on_the_disk_before_it_takes_its_name(checkpoints, monkeypatch):
     flushed: list[Path] = []
 
-    def note(path: Path) -> None:
+    def note(path):
         assert path.exists()
         flushed.append(path)
 
@@ -239,7 +223,7 @@ def test_the_best_are_kept_beside_the_newest_in_each_swarm(checkpoints):
     assert checkpoints.steps() == [1, 3, 4, 6, 7, 8], "of equals the latest"
 
 
-def test_rewards_that_cannot_be_read_cost_no_checkpoint(three_saved: Checkpoints, caplog) -> None:
+def test_rewards_that_cannot_be_read_cost_no_checkpoint(three_saved, caplog):
     (three_saved.folder / "rewards.json").write_text("[")
     three_saved.save(4, writer("weights 4"), {})
     assert three_saved.steps() == [3, 4]
@@ -249,7 +233,7 @@ def test_rewards_that_cannot_be_read_cost_no_checkpoint(three_saved: Checkpoints
 
 
 @pytest.fixture
-def history(checkpoints: Checkpoints) -> Checkpoints:
+def history(checkpoints):
     checkpoints.keep = 3
     for step in (10, 20, 30):
         checkpoints.save(step, writer(f"weights {step}"), {"policy_step": step - 1})
@@ -257,7 +241,7 @@ def history(checkpoints: Checkpoints) -> Checkpoints:
     return checkpoints
 
 
-def test_a_run_goes_on_from_where_it_was_rolled_back_to(history: Checkpoints) -> None:
+def test_a_run_goes_on_from_where_it_was_rolled_back_to(history):
     assert history.roll_back(10) == [20, 30] and weights(history) == "weights 10"
     assert history.rolled_back().steps() == [20, 30]
     history.save(20, writer("other weights 20"), {})
@@ -266,21 +250,18 @@ def test_a_run_goes_on_from_where_it_was_rolled_back_to(history: Checkpoints) ->
     assert history.rolled_back().rewards.read() == {20: ("a", 0.2), 30: ("a", 0.3)}
 
 
-def test_what_was_set_aside_comes_back(history: Checkpoints) -> None:
+def test_what_was_set_aside_comes_back_and_no_more_is_than_is_kept(history):
     history.roll_back(10)
     assert history.roll_back(20) == [] and weights(history) == "weights 20"
     assert history.rewards.read() == {10: ("a", 0.1), 20: ("a", 0.2)}
     assert history.roll_back(30) == []
     assert (history.steps(), history.rolled_back().steps()) == ([10, 20, 30], [])
-
-
-def test_no_more_is_set_aside_than_is_kept(history: Checkpoints) -> None:
     history.best, history.keep = 0, 1
     history.roll_back(10)
     assert history.rolled_back().steps() == [30]
 
 
-def test_a_damaged_checkpoint_is_not_gone_back_to(history: Checkpoints) -> None:
+def test_a_damaged_checkpoint_is_not_gone_back_to(history):
     (history.path(10) / "optimizer.bin").write_text("")
     with pytest.raises(CheckpointError, match=r"checkpoint damaged.*swarm-node checkpoints"):
         history.roll_back(10)

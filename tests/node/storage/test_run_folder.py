@@ -1,7 +1,3 @@
-"""The folder of a run, and its files."""
-
-from __future__ import annotations
-
 import errno
 import logging
 import os
@@ -31,10 +27,19 @@ with RunFolder(Path(sys.argv[1])).locked():
     print("held", flush=True)
     sys.stdin.read()
 """
+HERE, THERE = "aa" * 32, "bb" * 32
+OF_HERE = {
+    "manifest.swarm": b"here",
+    "journal.sqlite": b"rows of here",
+    "journal.sqlite-wal": b"late rows of here",
+    "journal.sqlite.backup": b"copy of here",
+    "peers.json": b"peers of here",
+}
+OWN = {"identity.key": b"key", "node.toml": b"config", "metrics.jsonl": b"lines"}
 
 
 @pytest.fixture
-def other_process(tmp_path: Path):
+def other_process(tmp_path):
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **streams, cwd=Path(__file__).parents[3]) as process:
@@ -59,7 +64,7 @@ def test_a_second_process_is_told_who_holds_the_folder_until_that_is_killed(
     assert folder.holder() is None
 
 
-def test_what_a_killed_process_had_half_written_is_removed(tmp_path: Path) -> None:
+def test_what_a_killed_process_had_half_written_is_removed(tmp_path):
     (tmp_path / ".status.json.4711.tmp").write_text("{half")
     (tmp_path / "node.toml").write_text("")
     (tmp_path / ".mine.tmp").write_text("a user's own")
@@ -81,12 +86,6 @@ def test_status_is_read_as_it_was_written_and_any_other_is_named(tmp_path):
         folder.read_status()
 
 
-def test_a_place_that_cannot_be_a_folder_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(NodeError, match="run_dir"):
-        RunFolder(tmp_path / "file" / "run").create()
-
-
 @pytest.fixture
 def careless():
     """A user whose files are open to everybody unless a program says otherwise."""
@@ -95,7 +94,7 @@ def careless():
     os.umask(before)
 
 
-def open_to_others(root: Path) -> dict[str, str]:
+def open_to_others(root):
     """Mode of what other users could look into, by name."""
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (root, *root.rglob("*"))}
     return {str(path): oct(mode) for path, mode in modes.items() if mode & 0o077}
@@ -128,12 +127,9 @@ def test_nothing_that_a_node_writes_is_for_other_users(tmp_path, careless):
     folder.journal.unlink()
     backup_path(folder.journal).unlink()
     assert open_to_others(folder.root) == {}
-
-
-def test_the_umask_of_a_caller_comes_back(careless):
     with private_umask():
         assert os.umask(0o077) == 0o077
-    assert os.umask(0) == 0
+    assert os.umask(0) == 0, "that of the caller is back"
 
 
 def test_an_older_folder_is_taken_from_other_users_and_says_so(tmp_path, careless, caplog):
@@ -176,25 +172,14 @@ def test_who_holds_a_folder_is_found_without_writing_to_it(tmp_path, other_proce
     assert (tmp_path / "lock").stat().st_mtime_ns == before.st_mtime_ns
 
 
-HERE, THERE = "aa" * 32, "bb" * 32
-OF_HERE = {
-    "manifest.swarm": b"here",
-    "journal.sqlite": b"rows of here",
-    "journal.sqlite-wal": b"late rows of here",
-    "journal.sqlite.backup": b"copy of here",
-    "peers.json": b"peers of here",
-}
-OWN = {"identity.key": b"key", "node.toml": b"config", "metrics.jsonl": b"lines"}
-
-
 @pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
+def folder(tmp_path):
     for name, content in (OF_HERE | OWN).items():
         (tmp_path / name).write_bytes(content)
     return RunFolder(tmp_path)
 
 
-def inside(folder: RunFolder) -> dict[str, bytes]:
+def inside(folder):
     return {path.name: path.read_bytes() for path in folder.root.iterdir() if path.is_file()}
 
 
@@ -213,11 +198,11 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-def killed_after(steps: int, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> bool:
+def killed_after(steps, folder, monkeypatch):
     """Go back and be killed after so many files were put anywhere; whether it came to that."""
     replace, left = Path.replace, iter(range(steps))
 
-    def dying(source: Path, target: Path) -> Path:
+    def dying(source, target):
         if next(left, None) is None:
             raise Killed
         return replace(source, target)
@@ -232,7 +217,7 @@ def killed_after(steps: int, folder: RunFolder, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("steps", range(11))
-def test_a_move_that_is_killed_anywhere_is_gone_on_with(folder, monkeypatch, steps: int) -> None:
+def test_a_move_that_is_killed_anywhere_is_gone_on_with(folder, monkeypatch, steps):
     SwarmFiles(folder).move(HERE, THERE, b"there")
     folder.journal.write_bytes(b"rows of there")
     before = inside(folder)
@@ -257,11 +242,11 @@ def test_a_full_disk_leaves_the_old_content_and_is_named_with_the_remedy(tmp_pat
     """Every file that is opened turns out to be on a full disk."""
     really_open = Path.open
 
-    def on_full_disk(self: Path, mode: str = "r", *args, **kwargs):
-        if "w" in mode or "a" in mode:
+    def on_full_disk(self, mode="r", *args, **kwargs):
+        writes = "w" in mode or "a" in mode
+        if writes:
             self.touch()
-            return really_open(Path("/dev/full"), mode, *args, **kwargs)
-        return really_open(self, mode, *args, **kwargs)
+        return really_open(Path("/dev/full") if writes else self, mode, *args, **kwargs)
 
     file = tmp_path / "status.json"
     file.touch()
@@ -271,11 +256,13 @@ def test_a_full_disk_leaves_the_old_content_and_is_named_with_the_remedy(tmp_pat
     assert file.read_bytes() == b"" and list(tmp_path.iterdir()) == [file]
 
 
-def test_what_stands_in_the_way_of_a_file_is_named(tmp_path: Path) -> None:
+def test_what_stands_in_the_way_of_a_file_or_folder_is_named(tmp_path):
     with pytest.raises(NodeError, match="No such file or directory"):
         write_atomic(tmp_path / "nowhere" / "file", b"")
+    (tmp_path / "file").touch()
     with pytest.raises(NodeError, match="File exists"):
-        (tmp_path / "file").touch()
         write_new(tmp_path / "file", b"")
     denied = write_error(tmp_path / "file", PermissionError(13, "Permission denied"))
     assert "Permission denied" in str(denied) and "permissions" in str(denied)
+    with pytest.raises(NodeError, match="run_dir"):
+        RunFolder(tmp_path / "file" / "run").create()

@@ -1,7 +1,3 @@
-"""Channels between processes and threads for work."""
-
-from __future__ import annotations
-
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -13,36 +9,36 @@ from swarm.common.child_process import MAX_MESSAGE_BYTES, Channel, ChannelError,
 
 
 @pytest.fixture
-def sockets() -> tuple[socket.socket, socket.socket]:
+def sockets():
     return socket.socketpair()
 
 
 @pytest.fixture
-def ends(sockets) -> tuple[Channel, Channel]:
-    one, other = sockets
-    return Channel(one), Channel(other)
+def ends(sockets):
+    here, there = map(Channel, sockets)
+    yield here, there
+    here.close()
+    there.close()
 
 
 def test_after_it_was_closed_the_other_side_counts_as_gone_from_both_ends(ends):
-    here, there = ends
+    here, _ = ends
     here.close()
     for end in ends:
         with pytest.raises(ChannelError, match="gone"):
             end.receive()
         with pytest.raises(ChannelError, match="gone"):
             end.send({"word": 1})
-    there.close()
 
 
 def test_closing_ends_a_wait_for_a_message_and_a_wait_to_be_read(sockets, ends):
-    here, there = ends
+    here, _ = ends
     with ThreadPoolExecutor(2) as threads:
         waits = [threads.submit(here.receive), threads.submit(here.send, {"text": "x" * (8 << 20)})]
         # The first bytes have arrived, so the sender waits for the rest to be read.
         assert sockets[1].recv(1)
         here.close()
         assert all(isinstance(each.exception(20), ChannelError) for each in waits)
-    there.close()
 
 
 def test_what_has_arrived_is_taken_whole_and_nothing_is_waited_for(sockets, ends):
@@ -58,7 +54,6 @@ def test_what_has_arrived_is_taken_whole_and_nothing_is_waited_for(sockets, ends
     there.close()
     with pytest.raises(ChannelError, match="gone"):
         here.arrived()
-    here.close()
 
 
 def test_a_wait_that_ends_in_the_middle_of_a_message_loses_none_of_it(sockets, ends):
@@ -70,8 +65,6 @@ def test_a_wait_that_ends_in_the_middle_of_a_message_loses_none_of_it(sockets, e
             here.receive(0.01)
     sockets[1].sendall(message[50:])
     assert here.receive() == {"word": "x" * 100}
-    for end in ends:
-        end.close()
 
 
 def test_a_message_that_is_larger_than_any_is_neither_sent_nor_waited_for(sockets, ends):
@@ -81,22 +74,13 @@ def test_a_message_that_is_larger_than_any_is_neither_sent_nor_waited_for(socket
     sockets[1].sendall((MAX_MESSAGE_BYTES + 1).to_bytes(4, "little"))
     with pytest.raises(ChannelError, match="at most"):
         here.arrived()
-    for end in ends:
-        end.close()
 
 
-def test_work_is_done_in_turn_on_one_thread() -> None:
-    worker = WorkThread("worker")
-    done: list[int] = []
+def test_work_is_done_in_turn_on_one_thread_and_an_error_raised_where_the_result_is_asked_for():
+    worker, done = WorkThread("worker"), []
     results = [worker.submit(lambda n=n: done.append(n) or threading.get_ident()) for n in range(9)]
     (only,) = {result.result(20) for result in results}
-    assert done == list(range(9))
-    assert only != threading.get_ident()
-    worker.close()
-
-
-def test_an_error_is_raised_where_the_result_is_asked_for_and_the_next_work_is_done() -> None:
-    worker = WorkThread("worker")
+    assert done == list(range(9)) and only != threading.get_ident()
     failed = worker.submit(lambda: 1 / 0)
     assert worker.submit(lambda: 7).result(20) == 7
     with pytest.raises(ZeroDivisionError):
