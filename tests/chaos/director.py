@@ -53,7 +53,6 @@ class Healing:
 
     @property
     def known(self) -> frozenset[str]:
-        """Nodes of which it is known how long they wait for groups from the other side."""
         return frozenset(self._usual)
 
     @property
@@ -70,7 +69,6 @@ class Healing:
         return not self._cut and not self._watched
 
     def cut(self) -> None:
-        """The network is about to be cut."""
         self._cut = True
 
     def healed(self) -> int:
