@@ -27,7 +27,6 @@ SLOW = (
     "hostile/test_hostile_peers.py::test_flo_floods_pulls_and_others_are_still_served",
     "hostile/test_texts_that_act.py",
     "hostile/test_texts_that_burn.py",
-    "hostile/test_settings_that_execute.py::test_the_whole_library_is_tried",
     "hostile/test_texts_that_reach_out.py",
     "mutants/test_mutants.py",
     "node/cli/test_cli_ask.py",

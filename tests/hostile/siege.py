@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from node.concurrency.threads import LoopThread
 from node.tasks.catalogue import load_catalogue
@@ -71,10 +71,7 @@ def found(founder: Identity) -> bytes:
     return sign_manifest(manifest, founder)
 
 
-@dataclass(slots=True)
-class Attack:
-    """A behaviour and the peer that has it."""
-
+class Attack(NamedTuple):
     behaviour: Behaviour
     peer: Peer
 
@@ -107,10 +104,6 @@ class Siege:
         ((used,),) = self.world.target.rows("SELECT count(*) FROM used WHERE author=?", author)
         return int(used)
 
-    def until(self, condition: Callable[[], bool]) -> None:
-        """Poll until it holds or patience is at its end; what fails then says the test."""
-        poll(self.node, condition)
-
 
 def poll(node: Command, condition: Callable[[], Any]) -> Any:
     """What ``condition`` gives as soon as it is true, or when patience is at its end."""
@@ -140,7 +133,7 @@ def siege(folder: Path, behaviours: Sequence[type[Behaviour]]) -> Iterator[Siege
             return peers[-1]
 
         ben = peer("ben")
-        loop.call(ben.start((), answers={}, raw={}))
+        loop.call(ben.start(()))
         address = ben.transport.addresses()[0]
         node = Command(folder, "join", f"--peers={address}", *NODE)
         stack.callback(node.close)
@@ -177,7 +170,7 @@ async def begin(state: Siege, attacks: Sequence[Attack]) -> None:
     addresses = (world.honest.transport.addresses()[0], world.target.address)
 
     async def one(attack: Attack) -> None:
-        behaviour, peer = attack.behaviour, attack.peer
+        behaviour, peer = attack
         await behaviour.begin(peer, world)
         await peer.start(addresses, answers=behaviour.answers(peer), raw=behaviour.raw(peer))
 
@@ -187,7 +180,6 @@ async def begin(state: Siege, attacks: Sequence[Attack]) -> None:
 
 
 async def close(peers: Sequence[Peer]) -> None:
-    """End all daemons."""
     await asyncio.gather(*(peer.transport.close() for peer in peers))
 
 

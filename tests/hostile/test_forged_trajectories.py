@@ -181,9 +181,7 @@ def test_a_trajectory_of_another_task_is_not_mallorys(reader: Reader) -> None:
     assert reader.admit(anna, drawn) == 1
 
 
-def test_a_frame_of_the_largest_trajectories_costs_its_author_and_nobody_else(
-    reader: Reader,
-) -> None:
+def test_a_frame_of_the_largest_trajectories_costs_its_author_and_nobody_else(reader):
     """Flo fills 64 segments with as much text as the swarm takes."""
     flo = Identity.from_seed(b"o" * 32)
     done = Completion(segments(["9" * 1000] * 65), 0.0, Finish.STOP)
