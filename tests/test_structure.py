@@ -5,16 +5,22 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
+from install.environment import requirements
 from tests.layers import PAGE, cycles, module_imports, package_imports, written
 from tests.parsing import parse, reached
+from tests.tiers import QUICK, SLOW, TESTS, needless
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {"protocol": 0, "swarm": 1, "node": 2, "experiments": 3}
@@ -248,3 +254,57 @@ def test_a_private_name_is_seen_however_it_is_reached_for(line: str) -> None:
 @pytest.mark.parametrize("line", ["self._z", "x.__doc__", "os._exit(0)", "print('_y')"])
 def test_what_is_ones_own_or_documented_is_not_reached_for(line: str) -> None:
     assert reached(f"class X:\n    def f(self) -> None: self._z = 0\n{line}") == []
+
+
+def test_every_entry_names_a_folder_a_file_or_the_beginning_of_one_test() -> None:
+    for entry in (*QUICK, *SLOW):
+        path, _, name = entry.partition("::")
+        assert (TESTS / path).exists(), entry
+        if name:
+            begun = re.findall(
+                rf"^(?:(?:async )?def )?{name}\w*(?: =|\()", (TESTS / path).read_text(), re.M
+            )
+            assert len(begun) == 1, entry
+
+
+def test_files_of_slow_tests_are_left_unread_in_the_fast_tier_alone() -> None:
+    slow = TESTS / "node/environments/test_textarena.py"
+    assert needless(slow, "not vllm and not slow")
+    assert needless(TESTS / "experiments/scale", "not slow")
+    assert not needless(slow, "not vllm and slow")
+    assert not needless(slow, "not vllm")
+    assert not needless(TESTS / "node/environments/test_gymnasium.py", "not slow")
+
+
+HELD = ("test", "dev", "docs")
+"""Extras that the environment of the tests has."""
+
+
+def held() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pairs = (line.split("==") for line in lines if not line.startswith("#"))
+    return {canonicalize_name(name): version for name, version in pairs}
+
+
+def asked() -> list[Requirement]:
+    """Every requirement of the program and of those extras, one that leads to others resolved."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras, found = project["optional-dependencies"], list[Requirement]()
+    waiting = [*requirements(), *(line for name in HELD for line in extras[name])]
+    while waiting:
+        requirement = Requirement(waiting.pop())
+        if requirement.name == project["name"]:
+            waiting += [line for name in requirement.extras for line in extras[name]]
+        elif not requirement.marker or requirement.marker.evaluate():
+            found.append(requirement)
+    return found
+
+
+def test_every_requirement_has_a_version_that_it_allows() -> None:
+    versions = held()
+    wrong = [
+        str(each)
+        for each in asked()
+        if versions.get(canonicalize_name(each.name), "") not in each.specifier
+    ]
+    assert wrong == []
