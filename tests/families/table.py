@@ -50,8 +50,8 @@ class Measured:
     moved: float
 
     @property
-    def widest(self) -> float:
-        return max(self.alone, self.rows, self.many, self.joins, self.turns)
+    def gaps(self) -> tuple[float, ...]:
+        return self.alone, self.rows, self.many, self.joins, self.turns
 
 
 def measured(family: str, folder: Path) -> Measured:
@@ -173,7 +173,7 @@ class Family:
     def works(self) -> bool:
         told = self.measured
         right = told is not None and told.greedy == len(PROMPTS)
-        return right and told.widest <= MOST_GAP and told.moved >= LEAST_MOVED
+        return right and max(told.gaps) <= MOST_GAP and told.moved >= LEAST_MOVED
 
 
 def record(version: str, families: dict[str, Family]) -> None:
@@ -191,8 +191,10 @@ def recorded() -> tuple[str, dict[str, Family]]:
 
 def page() -> str:
     version, families = recorded()
+    *names, last = REAL
+    real = textwrap.fill(f"{', '.join(names)} and {last}", 100)
     works = [
-        _measured(name, each.measured)
+        f"| {name} | {' | '.join(f'{gap:.0e}' for gap in each.measured.gaps)} |"
         for name, each in families.items()
         if each.measured and each.works and not each.refused
     ]
@@ -200,7 +202,7 @@ def page() -> str:
     untried = [_row(name, each.untried) for name, each in families.items() if each.untried]
     return "\n".join(
         [
-            HEAD.format(version=version, all=len(families), real=_listed()),
+            HEAD.format(version=version, all=len(families), real=real),
             f"## {len(works)} families work\n",
             "| `model_type` | one row | 4 prompts by 3 | by 16 | rows come and go | 3 turns |",
             "|---|---|---|---|---|---|",
@@ -218,16 +220,6 @@ def page() -> str:
             FOOT,
         ]
     )
-
-
-def _listed() -> str:
-    *names, last = REAL
-    return textwrap.fill(f"{', '.join(names)} and {last}", 100)
-
-
-def _measured(name: str, told: Measured) -> str:
-    gaps = (told.alone, told.rows, told.many, told.joins, told.turns)
-    return f"| {name} | {' | '.join(f'{gap:.0e}' for gap in gaps)} |"
 
 
 def _row(name: str, why: str) -> str:

@@ -22,7 +22,7 @@ from node.trajectories.trajectory import Trajectory
 from protocol.rollout import encode_group
 from swarm.groups import PooledGroup, TaskRef
 from swarm.verification import Verdict
-from tests.families.real import REAL, write_family
+from tests.families.real import REAL, SWITCH, write_family
 from tests.families.table import learned
 from tests.support import generated
 
@@ -101,7 +101,7 @@ def test_a_question_is_one_turn_of_the_template_and_its_marks_cannot_be_forged(n
 def test_thinking_is_switched_off_where_the_template_has_the_switch(name, folders):
     off = {"enable_thinking": False}
     plain = loaded(folders[name])
-    if not REAL[name].thinks:
+    if SWITCH not in REAL[name].template:
         refusal = r"policy\.chat_template_kwargs\.enable_thinking: false.*has"
         with pytest.raises(ConfigError, match=refusal):
             loaded(folders[name], chat_template_kwargs=off)

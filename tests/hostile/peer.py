@@ -86,7 +86,6 @@ class Terms:
 
     @property
     def epoch(self) -> int:
-        """The present one."""
         return epoch_of(time.time(), self.manifest.epoch_seconds)
 
 
@@ -198,7 +197,6 @@ class Peer:
         return Group(env, level, epoch, index, tuple(completions))
 
     def batch(self, *groups: Group, encoding: bytes = NO_ENCODING) -> Batch:
-        """What an honest publisher would seal the groups into."""
         sequence = next(self.sequence)
         return Batch(sequence, 1, time.time(), "tiny", encoding, 1.0, 16, groups)
 

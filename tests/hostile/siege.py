@@ -94,13 +94,11 @@ class Siege:
     rounds: int = 0
 
     def unnoticed(self) -> list[str]:
-        """Attacks that the node has not met in full."""
         found = self.attacks.items()
         target = self.world.target
         return [n for n, a in found if not a.behaviour.noticed(a.peer.author, target)]
 
     def used(self, author: bytes) -> int:
-        """Groups of an author that the node has learned from."""
         ((used,),) = self.world.target.rows("SELECT count(*) FROM used WHERE author=?", author)
         return int(used)
 
@@ -153,8 +151,6 @@ def siege(folder: Path, behaviours: Sequence[type[Behaviour]]) -> Iterator[Siege
 
 
 def view(command: Command) -> NodeView:
-    """The node, once it has joined."""
-
     def status() -> dict[str, Any] | None:
         path = command.run.status
         return json.loads(path.read_text()) if path.exists() else None

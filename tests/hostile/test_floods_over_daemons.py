@@ -27,8 +27,7 @@ from swarm.transport.node import NodeSettings
 from swarm.transport.subprocess.transport import ApartTransport
 from swarm.transport.transport import TransportError
 from tests.hostile.flooders import LISTEN, attacking
-from tests.hostile.test_hostile_peers import offer
-from tests.swarm.network_parts import Node, identity, manifest, running
+from tests.swarm.network_parts import Node, identity, manifest
 from tests.swarm.transport.mallory import until
 from tests.swarm.transport.over import APART_LIBP2P
 
@@ -98,7 +97,6 @@ def is_network(process: psutil.Process) -> bool:
 
 
 async def answered(anna: Node, ben: Node) -> int:
-    """How many of ben's pulls anna answers at all."""
     done, anna_s = 0, (anna.transport.peer_id, PULL_STREAM)
     for _ in range(CALLS):
         with suppress(TransportError):
@@ -198,26 +196,3 @@ async def test_sybil_fills_a_shard_and_an_author_of_standing_is_still_held(tmp_p
             assert ben.identity.author in {known.author for known in found}
         finally:
             await sybil.stop()
-
-
-async def test_sixty_keys_announce_and_never_answer(tmp_path: Path) -> None:
-    async with two(tmp_path, epoch_seconds=6.0) as (anna, ben):
-        sid = await bare(tmp_path, "sid 0", anna.transport.addresses()[0])
-
-        async def never(peer: str, reader: object, writer: object) -> None:
-            await asyncio.sleep(1e6)
-
-        await sid.add_handler(PULL_STREAM, never)
-        try:
-            async with running(anna, ben), asyncio.timeout(120):
-                for published in (1, 2, 3):
-                    for n in range(60):
-                        content = offer(os.urandom(32))
-                        record = announced(anna, identity(f"sid {n}"), (content,))[1]
-                        anna.directory.accept(record)
-                    ben.publish()
-                    while anna.count("frames_pulled") < published:
-                        await asyncio.sleep(0.2)
-                assert any("pulls_failed" in name for name in anna.counters.snapshot())
-        finally:
-            await sid.stop()

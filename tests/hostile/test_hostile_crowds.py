@@ -53,7 +53,7 @@ async def test_sixty_silent_keys_do_not_keep_honest_frames_away() -> None:
                 node.publish()
             await swarm.clock.advance(EPOCH_SECONDS)
     assert anna.count("frames_pulled") >= 0.95 * EPOCHS * len(others)
-    assert anna.count("pulls_failed{reason=deadline}") < 60 * EPOCHS
+    assert 0 < anna.count("pulls_failed{reason=deadline}") < 60 * EPOCHS
 
 
 async def test_sid_is_asked_less_and_less() -> None:

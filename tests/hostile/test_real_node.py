@@ -63,8 +63,6 @@ def test_a_liar_is_refused_and_charged_and_the_honest_peer_is_learned_from(tmp_p
 
 @dataclass(frozen=True)
 class Aftermath:
-    """What is left when the node has been told to stop."""
-
     siege: Siege
     status: int
     unnoticed: tuple[str, ...]

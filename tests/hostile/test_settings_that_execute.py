@@ -109,16 +109,6 @@ def test_a_family_that_evaluates_is_opened_by_its_name_alone(family):
         assert set(open_envs([spec], Allowed(evaluating=[family]))[0]) == {family}
 
 
-class Keeps:
-    """A package's task that takes any settings."""
-
-    version = "1"
-    evaluates_text = False
-
-    def __init__(self, levels: list) -> None:
-        self.levels = len(levels)
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -133,8 +123,7 @@ class Keeps:
     ],
 )
 def test_a_package_is_handed_plain_bounded_values_alone(tmp_path, monkeypatch, settings):
-    declare(monkeypatch, tmp_path, "keeps", f"{__name__}:Keeps")
-    monkeypatch.setitem(sys.modules, __name__, sys.modules[Keeps.__module__])
+    declare(monkeypatch, tmp_path, "keeps", "tests.hostile.deeds:Deeds")
     spec = EnvSpec("keeps", "plugin", "1", ("{}",), "{question}", "text")
     assert open_plugin(spec, [{"a": 1, "b": [1.5, "x", True]}]) is not None
     with pytest.raises(CatalogueError, match="env 'keeps' level 0: setting"):

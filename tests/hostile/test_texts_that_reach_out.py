@@ -39,7 +39,6 @@ def kind(request) -> str:
 
 @pytest.fixture(scope="module", params=["as it is", "ordinary"])
 def done(request, kind) -> dict:
-    """What came of all deeds."""
     user = os.getuid() if request.param == "as it is" else ORDINARY
     if request.param == "ordinary" and os.getuid() != 0:
         pytest.skip("this is an ordinary user already")
