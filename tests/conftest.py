@@ -6,6 +6,8 @@ a single worker busy while the others have nothing left to do.
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import signal
 import sys
@@ -35,6 +37,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark(items)
     long = {item.path for item in items if item.get_closest_marker("processes")}
     items.sort(key=lambda item: item.path not in long)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 # As in an activated environment: what the program prints names it as swarm-node.

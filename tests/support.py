@@ -96,6 +96,14 @@ def lone_logprobs(
     return scored.gather(-1, torch.tensor([[token] for token in completion])).squeeze(-1)
 
 
+def generated(policy: Policy, prompt: Sequence[int], count: int) -> tuple[int, ...]:
+    """The greedy completion that ``transformers`` generates."""
+    ids = torch.tensor([prompt])
+    greedy = {"do_sample": False, "max_new_tokens": count}
+    output = policy.model.generate(ids, attention_mask=torch.ones_like(ids), **greedy)
+    return tuple(output[0, len(prompt) :].tolist())
+
+
 def figures(update: UpdateStats) -> dict[str, Any]:
     """What an update reports, with the entropies of all tokens one behind the other."""
     told = [value for group in update.entropies for done in group for value in done]

@@ -5,16 +5,22 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
+from install.environment import requirements
 from tests.layers import PAGE, cycles, module_imports, package_imports, written
 from tests.parsing import parse, reached
+from tests.tiers import QUICK, SLOW, TESTS, needless
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {"protocol": 0, "swarm": 1, "node": 2, "experiments": 3}
@@ -51,13 +57,11 @@ def modules(package: str) -> list[Path]:
 
 
 def dotted(paths: Iterable[Path]) -> list[str]:
-    """Names of modules, without those of packages."""
     named = (path.relative_to(ROOT).with_suffix("") for path in paths)
     return [".".join(path.parts) for path in named if path.name != "__init__"]
 
 
 def ran(code: str) -> str:
-    """What Python prints of some code."""
     command = [sys.executable, "-c", code]
     run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert run.returncode == 0, run.stderr[-2000:]
@@ -117,9 +121,8 @@ def test_without_extras_every_module_loads_that_imports_none_itself() -> None:
 
 
 def imported_on_load(path: Path) -> set[str]:
-    statements = [
-        each for each in parsed(path).body if isinstance(each, ast.Import | ast.ImportFrom)
-    ]
+    body = parsed(path).body
+    statements = [each for each in body if isinstance(each, ast.Import | ast.ImportFrom)]
     return imported(ast.Module(statements, []))
 
 
@@ -128,9 +131,9 @@ def test_the_command_line_answers_without_torch() -> None:
     assert ran(code).strip() == "False"
 
 
-def taken_over(path: Path) -> list[tuple[int, str, str]]:
+def taken_over(path: Path) -> list[tuple[str, str]]:
     return [
-        (item.lineno, item.module, alias.name)
+        (item.module, alias.name)
         for item in ast.walk(parsed(path))
         if isinstance(item, ast.ImportFrom) and item.module and item.level == 0
         for alias in item.names
@@ -144,27 +147,14 @@ def is_there(module: str, name: str) -> bool:
 
 
 @pytest.mark.parametrize("folder", ["benchmarks", "examples"])
-def test_what_programs_beside_the_packages_take_from_them_is_there(folder: str) -> None:
-    missing = [
-        f"{path.relative_to(ROOT)}:{line} takes {name} from {module}"
-        for path in modules(folder)
-        for line, module, name in taken_over(path)
-        if not is_there(module, name)
-    ]
-    assert missing == []
-
-
-@pytest.mark.parametrize("folder", ["benchmarks", "examples"])
-def test_programs_beside_the_packages_import_names_and_not_modules_of_them(folder: str) -> None:
-    """Of ``import node.x`` nobody could tell which of its names are used."""
-    found = [
-        f"{path.relative_to(ROOT)}:{item.lineno}"
-        for path in modules(folder)
-        for item in ast.walk(parsed(path))
-        if isinstance(item, ast.Import)
-        and any(alias.name.split(".")[0] in FLOORS for alias in item.names)
-    ]
-    assert found == []
+def test_what_programs_beside_the_packages_take_from_them_is_there_and_named(folder: str) -> None:
+    for path in modules(folder):
+        missing = [each for each in taken_over(path) if not is_there(*each)]
+        assert missing == [], path
+        # Of ``import node.x`` one could not tell which of its names are used.
+        imports = [item for item in ast.walk(parsed(path)) if isinstance(item, ast.Import)]
+        names = {alias.name.split(".")[0] for item in imports for alias in item.names}
+        assert not names & FLOORS.keys(), path
 
 
 @pytest.mark.parametrize("graph", [package_imports, module_imports])
@@ -172,13 +162,10 @@ def test_no_package_and_no_module_imports_itself_through_others(graph) -> None:
     assert cycles(graph()) == []
 
 
-def test_the_table_of_packages_follows_the_imports() -> None:
+def test_the_page_for_contributors_follows_the_imports_and_stays_short() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == written(page), "run: python -m tests.layers"
-
-
-def test_the_page_for_contributors_stays_short() -> None:
-    assert len(PAGE.read_text(encoding="utf-8").split()) <= MOST_WORDS
+    assert len(page.split()) <= MOST_WORDS
 
 
 def wheel() -> dict[str, str]:
@@ -186,10 +173,14 @@ def wheel() -> dict[str, str]:
     return {p.relative_to(ROOT).as_posix(): p.read_text(encoding="utf-8") for p in paths}
 
 
-def test_the_wheel_keeps_to_its_size() -> None:
+def test_the_wheel_and_the_tests_keep_to_their_size() -> None:
     files = wheel()
     assert len(files) <= MOST_FILES
     assert sum(text.count("\n") for text in files.values()) <= MOST_LINES
+    tests = (path.read_text(encoding="utf-8") for path in modules("tests"))
+    assert sum(text.count("\n") for text in tests) <= MOST_TEST_LINES
+    outside = {path.stem for path in (ROOT / "node").glob("*.py")}
+    assert outside == {"__init__", "errors", "lifecycle", "threads"}
 
 
 def test_a_file_is_one_subject_neither_a_scrap_nor_a_book() -> None:
@@ -208,16 +199,6 @@ def test_a_public_class_has_a_name_of_its_own() -> None:
             if isinstance(item, ast.ClassDef) and not item.name.startswith("_"):
                 places.setdefault(item.name, []).append(path.relative_to(ROOT).as_posix())
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
-
-
-def test_the_tests_keep_to_their_size() -> None:
-    lines = sum(path.read_text(encoding="utf-8").count("\n") for path in modules("tests"))
-    assert lines <= MOST_TEST_LINES
-
-
-def test_node_has_three_modules_outside_its_packages() -> None:
-    found = {path.stem for path in (ROOT / "node").glob("*.py")}
-    assert found == {"__init__", "errors", "lifecycle", "threads"}
 
 
 def test_one_file_of_the_tests_reaches_for_private_names_and_only_for_those_of_libraries() -> None:
@@ -248,3 +229,57 @@ def test_a_private_name_is_seen_however_it_is_reached_for(line: str) -> None:
 @pytest.mark.parametrize("line", ["self._z", "x.__doc__", "os._exit(0)", "print('_y')"])
 def test_what_is_ones_own_or_documented_is_not_reached_for(line: str) -> None:
     assert reached(f"class X:\n    def f(self) -> None: self._z = 0\n{line}") == []
+
+
+def test_every_entry_names_a_folder_a_file_or_the_beginning_of_one_test() -> None:
+    for entry in (*QUICK, *SLOW):
+        path, _, name = entry.partition("::")
+        assert (TESTS / path).exists(), entry
+        if name:
+            begun = re.findall(
+                rf"^(?:(?:async )?def )?{name}\w*(?: =|\()", (TESTS / path).read_text(), re.M
+            )
+            assert len(begun) == 1, entry
+
+
+def test_files_of_slow_tests_are_left_unread_in_the_fast_tier_alone() -> None:
+    slow = TESTS / "node/environments/test_textarena.py"
+    assert needless(slow, "not vllm and not slow")
+    assert needless(TESTS / "experiments/scale", "not slow")
+    assert not needless(slow, "not vllm and slow")
+    assert not needless(slow, "not vllm")
+    assert not needless(TESTS / "node/environments/test_gymnasium.py", "not slow")
+
+
+HELD = ("test", "dev", "docs")
+"""Extras that the environment of the tests has."""
+
+
+def held() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pairs = (line.split("==") for line in lines if not line.startswith("#"))
+    return {canonicalize_name(name): version for name, version in pairs}
+
+
+def asked() -> list[Requirement]:
+    """Every requirement of the program and of those extras, one that leads to others resolved."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras, found = project["optional-dependencies"], list[Requirement]()
+    waiting = [*requirements(), *(line for name in HELD for line in extras[name])]
+    while waiting:
+        requirement = Requirement(waiting.pop())
+        if requirement.name == project["name"]:
+            waiting += [line for name in requirement.extras for line in extras[name]]
+        elif not requirement.marker or requirement.marker.evaluate():
+            found.append(requirement)
+    return found
+
+
+def test_every_requirement_has_a_version_that_it_allows() -> None:
+    versions = held()
+    wrong = [
+        str(each)
+        for each in asked()
+        if versions.get(canonicalize_name(each.name), "") not in each.specifier
+    ]
+    assert wrong == []

@@ -9,7 +9,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +94,9 @@ def show(told: dict[str, Any], results: Sequence[Result], console: Console) -> N
         console.print(f"NOT SEEN  {line}", style="bold yellow", soft_wrap=True, markup=False)
 
 
-def concluded(
-    options: argparse.Namespace, told: dict[str, Any], results: Sequence[Result], console: Console
-) -> int:
+def concluded(options: argparse.Namespace, told: dict[str, Any], results: Sequence[Result]) -> int:
     """Show what a run came to, and with ``--keep`` replace the last result."""
-    show(told, results, console)
+    show(told, results, Console())
     if options.keep:
         RESULTS.mkdir(parents=True, exist_ok=True)
         name = "chaos" if options.command == "run" else options.command
@@ -107,22 +106,18 @@ def concluded(
 
 def soak(options: argparse.Namespace) -> int:
     """Run a swarm at the demo's speed; 1 where something grows."""
-    console, scene = Console(), World(options.folder)
     evidence = Evidence(options.folder / "evidence.sqlite")
-    try:
-        with crowd(scene, options.folder, options.nodes, hurt=False, pause=0.0) as swarm:
-            gatherer = Gatherer(evidence, swarm.nodes, swarm.roots, scene.whole)
-            try:
-                end = time.monotonic() + 60.0 * options.minutes
-                while time.monotonic() < end and all(n.status is None for n in swarm.nodes):
-                    time.sleep(1.0)
-            finally:
-                gatherer.close()
-            alive = Result("every node runs to the end")
-            for node in swarm.nodes:
-                alive.expect(node.status is None, f"{node.name}: {node.last_words}")
-    finally:
-        scene.close()
+    alive = Result("every node runs to the end")
+    with (
+        closing(World(options.folder)) as scene,
+        crowd(scene, options.folder, options.nodes, hurt=False, pause=0.0) as swarm,
+    ):
+        with closing(Gatherer(evidence, swarm.nodes, swarm.roots, scene.whole)):
+            end = time.monotonic() + 60.0 * options.minutes
+            while time.monotonic() < end and all(n.status is None for n in swarm.nodes):
+                time.sleep(1.0)
+        for node in swarm.nodes:
+            alive.expect(node.status is None, f"{node.name}: {node.last_words}")
     record = Result(f"a round leaves a record of at most {LARGEST_RECORD:g} bytes")
     for node in swarm.nodes:
         size = (node.run_folder / "metrics.jsonl").stat().st_size / len(rounds(node))
@@ -137,28 +132,21 @@ def soak(options: argparse.Namespace) -> int:
             for figure in BOUNDS
         },
     }
-    rates = {f: {n: g.rate for n, g in nodes.items()} for f, nodes in growth(evidence).items()}
+    rates = {f: {n: rate for n, (rate, _) in each.items()} for f, each in growth(evidence).items()}
     told = summary(evidence, results, settings) | {"growth_per_hour": rates}
-    return concluded(options, told, results, console)
+    return concluded(options, told, results)
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """Of one figure of one node: robust slope an hour, and the hours watched after the warm-up."""
-
-    rate: float
-    hours: float
-
-
-def growth(evidence: Evidence) -> dict[str, dict[str, Growth]]:
-    found: dict[str, dict[str, Growth]] = {figure: {} for figure in BOUNDS}
+def growth(evidence: Evidence) -> dict[str, dict[str, tuple[float, float]]]:
+    """By figure and node: robust slope an hour, and the hours watched after the warm-up."""
+    found: dict[str, dict[str, tuple[float, float]]] = {figure: {} for figure in BOUNDS}
     query = "SELECT node, min(at), max(at) FROM samples GROUP BY node"
     for node, first, last in evidence.rows(query):
         begin = first + min(LONGEST_WARM_UP, WARM_UP_SHARE * (last - first))
         for figure, nodes in found.items():
             query = f"SELECT at, {figure} FROM samples WHERE node=? AND at>=?"
             rate = 3600.0 * slope(*zip(*evidence.rows(query, (node, begin)), strict=True))
-            nodes[node] = Growth(round(rate, 2), round((last - begin) / 3600.0, 3))
+            nodes[node] = round(rate, 2), round((last - begin) / 3600.0, 3)
     return found
 
 
@@ -166,9 +154,9 @@ def grown(evidence: Evidence) -> list[Result]:
     results = []
     for figure, nodes in growth(evidence).items():
         result = Result(f"{figure} grows by at most {BOUNDS[figure]:g} an hour")
-        for node, found in nodes.items():
-            exceeds = found.rate > BOUNDS[figure] and found.rate * found.hours > LEAST[figure]
-            told = f"{node}: {figure} {found.rate:+.1f} an hour over {found.hours:.2f} hours"
+        for node, (rate, hours) in nodes.items():
+            exceeds = rate > BOUNDS[figure] and rate * hours > LEAST[figure]
+            told = f"{node}: {figure} {rate:+.1f} an hour over {hours:.2f} hours"
             result.expect(not exceeds, told)
         if not nodes:
             result.expect(False, "nothing was sampled: run it for longer")
@@ -178,32 +166,31 @@ def grown(evidence: Evidence) -> list[Result]:
 
 def split(options: argparse.Namespace) -> int:
     """Kill the seed, cut, wait ``options.minutes``, mend, look; 1 where a half stays alone."""
-    console, scene = Console(), World(options.folder)
+    scene, say = World(options.folder), Console().print
     if not scene.whole:
-        console.print("a network cannot be cut without namespaces")
+        say("a network cannot be cut without namespaces")
         return 1
     evidence = Evidence(options.folder / "evidence.sqlite")
-    say: Callable[[str], None] = console.print
-    try:
-        with crowd(scene, options.folder, options.nodes, hurt=False, pause=0.3) as swarm:
-            healing = _met(swarm, evidence, say)
-            swarm.seed.kill()
-            healing.cut()
-            scene.cut()
-            say(f"the seed is dead, and the network cut for {60.0 * options.minutes:.0f} s")
-            time.sleep(60.0 * options.minutes)
-            scene.heal()
-            watched = healing.healed()
-            while healing.watching:
-                time.sleep(LOOK_SECONDS)
-                healing.look()
-    finally:
-        scene.close()
+    with (
+        closing(scene),
+        crowd(scene, options.folder, options.nodes, hurt=False, pause=0.3) as swarm,
+    ):
+        healing = _met(swarm, evidence, say)
+        swarm.seed.kill()
+        healing.cut()
+        scene.cut()
+        say(f"the seed is dead, and the network cut for {60.0 * options.minutes:.0f} s")
+        time.sleep(60.0 * options.minutes)
+        scene.heal()
+        watched = healing.healed()
+        while healing.watching:
+            time.sleep(LOOK_SECONDS)
+            healing.look()
     everybody = Result("every node is there when the network is whole")
     everybody.expect(watched == options.nodes, f"{watched} of {options.nodes}")
     results = [everybody, heals_in_time(evidence, open_manifest(swarm.signed))]
     settings = {"minutes": options.minutes, "nodes": options.nodes}
-    return concluded(options, summary(evidence, results, settings), results, console)
+    return concluded(options, summary(evidence, results, settings), results)
 
 
 def _met(swarm: Crowd, evidence: Evidence, say: Callable[[str], None]) -> Healing:
@@ -244,32 +231,24 @@ def arguments() -> argparse.Namespace:
 
 def chaos(options: argparse.Namespace) -> int:
     """Hurt a swarm and check what it wrote; 1 where anything is violated."""
-    console = Console()
-    seconds = 60.0 * options.minutes
+    seconds, evidence = 60.0 * options.minutes, Evidence(options.folder / "evidence.sqlite")
     events = draw(options.seed, seconds, options.nodes, disk_node=0)
-    evidence, scene = Evidence(options.folder / "evidence.sqlite"), World(options.folder)
+    say = partial(Console().print, highlight=False, soft_wrap=True, markup=False)
     pause = PAUSE_SECONDS * options.nodes
-
-    def say(line: str) -> None:
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
-
-    try:
-        with crowd(scene, options.folder, options.nodes, hurt=True, pause=pause) as swarm:
-            for node, author in zip(swarm.nodes, swarm.authors, strict=True):
-                evidence.add("nodes", (node.name, author, node.side))
-            gatherer = Gatherer(evidence, swarm.nodes, swarm.roots, scene.whole)
+    with (
+        closing(World(options.folder)) as scene,
+        crowd(scene, options.folder, options.nodes, hurt=True, pause=pause) as swarm,
+    ):
+        for node, author in zip(swarm.nodes, swarm.authors, strict=True):
+            evidence.add("nodes", (node.name, author, node.side))
+        with closing(Gatherer(evidence, swarm.nodes, swarm.roots, scene.whole)) as gatherer:
             director = Director(scene, swarm.nodes, swarm.authors, evidence, say)
-            try:
-                director.run(events, seconds)
-                director.finish(PATIENCE)
-            finally:
-                gatherer.close()
-            gatherer.last_harvest()
-            settings = {"seed": options.seed, "minutes": options.minutes, "nodes": options.nodes}
-            results = judged(evidence, swarm)
-    finally:
-        scene.close()
-    return concluded(options, summary(evidence, results, settings), results, console)
+            director.run(events, seconds)
+            director.finish(PATIENCE)
+        gatherer.harvest(last=True)
+        results = judged(evidence, swarm)
+    settings = {"seed": options.seed, "minutes": options.minutes, "nodes": options.nodes}
+    return concluded(options, summary(evidence, results, settings), results)
 
 
 def judged(evidence: Evidence, swarm: Crowd) -> list[Result]:

@@ -40,6 +40,8 @@ MOST_TEMPORARY = 64
 """Other entries of /tmp, over all processes of a run."""
 
 Key = tuple[bytes, int, int]
+Records = Mapping[str, Sequence[tuple[int, int]]]
+"""Of each node, (round, policy step) of every line that it wrote, in their order."""
 
 
 @dataclass(slots=True)
@@ -65,7 +67,6 @@ class Told:
 
 
 def read_frames(evidence: Evidence, signed: bytes) -> tuple[Told, Result]:
-    """Open every frame on record; signatures and limits must hold."""
     manifest, swarm = open_manifest(signed), swarm_id(signed)
     told, result = Told(), Result("frames are signed and whole")
     for name, frame in evidence.rows("SELECT content_id, frame FROM frames"):
@@ -82,7 +83,6 @@ def read_frames(evidence: Evidence, signed: bytes) -> tuple[Told, Result]:
 
 
 def only_verified(evidence: Evidence, told: Told, judge: Judge) -> Result:
-    """Every external group that an update used has the rewards that this checker computes."""
     result = Result("nothing unverified was trained on")
     query = "SELECT DISTINCT author, epoch, number FROM uses WHERE author!=x''"
     for key in evidence.rows(query):
@@ -120,7 +120,6 @@ def lies_told(evidence: Evidence, told: Told, judge: Judge) -> Result:
 
 
 def nothing_twice(evidence: Evidence, uses: int = 1) -> Result:
-    """No group, own or from outside, was in more updates of a node than it may be."""
     result = Result("nothing was trained on twice")
     result.checked = evidence.rows("SELECT count(*) FROM uses")[0][0]
     query = (
@@ -134,7 +133,6 @@ def nothing_twice(evidence: Evidence, uses: int = 1) -> Result:
 
 
 def draws_told_once(told: Told) -> Result:
-    """No draw stands in two frames, or in one frame under two contents."""
     result = Result("no draw was told twice")
     for key, tellings in told.groups.items():
         contents = {sha256(encode_group(group)).digest() for _, group in tellings}
@@ -153,9 +151,8 @@ def sequences_used_once(evidence: Evidence, told: Told) -> Result:
     for name, (author, batch) in told.batches.items():
         bearers[author, batch.sequence].add(name)
     for (author, sequence), what in bearers.items():
-        result.expect(
-            len(what) == 1, f"{author.hex()[:12]} number {sequence}: in {len(what)} things"
-        )
+        where = f"{author.hex()[:12]} number {sequence}"
+        result.expect(len(what) == 1, f"{where}: in {len(what)} things")
     return result
 
 
@@ -173,9 +170,8 @@ def offers_held(evidence: Evidence) -> Result:
             result.expect(bool(seen), f"{where} was offered and never seen")
     query = "SELECT author, content_id FROM pulls WHERE outcome='not_found'"
     for author, name in evidence.rows(query):
-        result.expect(
-            False, f"{nodes.get(author, author.hex()[:12])} did not have {name.hex()[:12]}"
-        )
+        who = nodes.get(author, author.hex()[:12])
+        result.expect(False, f"{who} did not have {name.hex()[:12]}")
     lives = "SELECT node, life, author, began, ended FROM lives JOIN nodes ON name=node"
     for node, life, author, began, ended in evidence.rows(lives):
         query = "SELECT content_id FROM offers WHERE author=? AND heard BETWEEN max(?, ?) AND ?"
@@ -187,7 +183,6 @@ def offers_held(evidence: Evidence) -> Result:
 
 
 def numbers_kept(evidence: Evidence, told: Told) -> Result:
-    """A dead node's journal knows every number and draw that had left the node."""
     result = Result("a killed node remembers its numbers")
     lives = "SELECT node, life, author, ended, sequence FROM lives JOIN nodes ON name=node"
     for node, life, author, ended, last in evidence.rows(lives):
@@ -198,9 +193,7 @@ def numbers_kept(evidence: Evidence, told: Told) -> Result:
         result.expect(known, f"{where}: {heard} was heard, the journal knows {last}")
         drawn = dict(evidence.rows("SELECT epoch, next FROM drawn WHERE node=? AND life=?", which))
         query = "SELECT content_id FROM held WHERE node=? AND life=?"
-        for (name,) in evidence.rows(query, which):
-            if name not in told.batches:
-                continue
+        for name in told.batches.keys() & {row[0] for row in evidence.rows(query, which)}:
             batch = told.batches[name][1]
             ahead = batch.sequence > last or any(
                 group.index >= drawn.get(group.epoch, group.index + 1) for group in batch.groups
@@ -209,12 +202,8 @@ def numbers_kept(evidence: Evidence, told: Told) -> Result:
     return result
 
 
-def goes_on(evidence: Evidence, records: Mapping[str, Sequence[tuple[int, int]]]) -> list[Result]:
-    """Each life goes on from the last checkpoint, and its policy only ever goes forward.
-
-    Args:
-        records: of each node, (round, policy step) of every line that it wrote, in their order.
-    """
+def goes_on(evidence: Evidence, records: Records) -> list[Result]:
+    """Each life goes on from the last checkpoint, and its policy only ever goes forward."""
     resumed, forward = Result("a killed node goes on"), Result("the policy's step only grows")
     lives = (
         "SELECT life, how, records, checkpoint_round, checkpoint_step FROM lives "
@@ -239,7 +228,6 @@ def goes_on(evidence: Evidence, records: Mapping[str, Sequence[tuple[int, int]]]
 
 
 def ends_and_journals(evidence: Evidence) -> list[Result]:
-    """Nothing ended a node but what was meant to, and every journal it left is sound."""
     ends, sound = Result("no node ended by itself"), Result("every journal is sound")
     uses = defaultdict(list)
     query = "SELECT node, life, how, status, sound, last_use FROM lives ORDER BY node, life"
@@ -264,12 +252,8 @@ def heals_in_time(evidence: Evidence, manifest: Manifest, epochs: float = 2.0) -
 
 
 def all_results(
-    evidence: Evidence,
-    signed: bytes,
-    judge: Judge,
-    records: Mapping[str, Sequence[tuple[int, int]]],
+    evidence: Evidence, signed: bytes, judge: Judge, records: Records
 ) -> Iterable[Result]:
-    """Every invariant of what was said, drawn, used and lived through."""
     told, whole = read_frames(evidence, signed)
     yield whole
     yield only_verified(evidence, told, judge)
@@ -285,7 +269,7 @@ def all_results(
 
 
 def flat(evidence: Evidence) -> Iterable[Result]:
-    """One result for each thing that must stay as it was: memory, descriptors, what is in /tmp."""
+    """One result for each thing that must stay as it was."""
     for figure, (factor, summand) in LARGEST_GROWTH.items():
         rows = evidence.rows(f"SELECT at, {figure} FROM samples WHERE age>?", (SETTLED_SECONDS,))
         result = Result(f"{figure} flat")
@@ -323,13 +307,7 @@ def slope(times: Sequence[float], values: Sequence[float]) -> float:
 
 
 def thirds(times: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
-    """Medians of the values in the first and in the last third of the time.
-
-    Raises:
-        ValueError: there are no values.
-    """
-    if not values:
-        raise ValueError("nothing was sampled: run it for longer")
+    """Medians of the values in the first and in the last third of the time."""
     begin, end = min(times), max(times)
     third = (end - begin) / 3
     first = [v for t, v in zip(times, values, strict=True) if t <= begin + third]

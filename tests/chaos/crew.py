@@ -43,16 +43,9 @@ class ChaosNode:
     """
 
     def __init__(
-        self,
-        world: World,
-        folder: Path,
-        name: str,
-        side: int,
-        *,
-        pause: float = 0.0,
-        command: str = "join",
+        self, world: World, folder: Path, side: int, pause: float = 0.0, command: str = "join"
     ) -> None:
-        self.name, self.folder, self.side = name, folder, side
+        self.name, self.folder, self.side = folder.name, folder, side
         self.run_folder = folder / "run"
         self.life, self.began, self.stopped, self.shift = 0, 0.0, False, 0.0
         self.at_work_since: float | None = None
@@ -82,7 +75,6 @@ class ChaosNode:
         return self.configure(settings).author
 
     def configure(self, settings: dict[str, Any]) -> Identity:
-        """Write identity and configuration into the run folder."""
         self.run_folder.mkdir(exist_ok=True)
         listen = [f"/ip4/{self._world.address(self.side)}/tcp/0"]
         own = {"node.name": self.name, "network.listen": listen, "network.start_timeout": 120.0}
@@ -95,18 +87,11 @@ class ChaosNode:
         self._inherited = self._records().rfind(b"\n") + 1
         words = ["launcher", str(self.clock_file), str(self._pause), self._command]
         words += ["--config", str(self.run_folder / "node.toml"), "--stop-on-eof"]
-        self._process = _begun(
-            self._world,
-            self.side,
-            words,
-            self._output,
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
+        apart = {"stdin": subprocess.PIPE, "start_new_session": True}
+        self._process = _begun(self._world, self.side, words, self._output, **apart)
 
     @property
     def pid(self) -> int:
-        assert self._process
         return self._process.pid
 
     @property
@@ -138,7 +123,6 @@ class ChaosNode:
         return found
 
     def kill(self) -> None:
-        assert self._process
         self._process.kill()
         self._process.wait()
         self._process.stdin.close()
@@ -167,12 +151,9 @@ class ChaosNode:
             file.write(OFFSET.pack(shift))
 
     def interrupt(self) -> None:
-        assert self._process
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
+        self._process.send_signal(signal.SIGINT)
 
     def wait(self, seconds: float) -> int | None:
-        assert self._process
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
             self._process.stdin.close()
@@ -233,7 +214,7 @@ def crowd(world: World, folder: Path, nodes: int, *, hurt: bool, pause: float) -
         hurt: whether there are listeners, and a small disk under the first node.
         pause: seconds before each round.
     """
-    seed = ChaosNode(world, folder / "seed", "seed", 0, command="bootstrap")
+    seed = ChaosNode(world, folder / "seed", 0, command="bootstrap")
     members, listeners, authors = [], {}, []
     try:
         signed, address = _found(seed)
@@ -241,8 +222,7 @@ def crowd(world: World, folder: Path, nodes: int, *, hurt: bool, pause: float) -
             place = folder / f"listener-{side}"
             listeners[place] = _listen(world, place, side, address)
         for number in range(nodes):
-            name = f"node-{number + 1}"
-            node = ChaosNode(world, folder / name, name, number % 2, pause=pause)
+            node = ChaosNode(world, folder / f"node-{number + 1}", number % 2, pause)
             members.append(node)
             if hurt and number == 0:
                 world.small_disk(node.run_folder)

@@ -53,7 +53,6 @@ class Healing:
 
     @property
     def known(self) -> frozenset[str]:
-        """Nodes of which it is known how long they wait for groups from the other side."""
         return frozenset(self._usual)
 
     @property
@@ -70,7 +69,6 @@ class Healing:
         return not self._cut and not self._watched
 
     def cut(self) -> None:
-        """The network is about to be cut."""
         self._cut = True
 
     def healed(self) -> int:
@@ -206,9 +204,10 @@ class Director:
         if event.kind == "kill" and self._last_try(event):
             event = replace(event, kind="young")
         node = self._target(event)
+        cuttable = event.kind == "partition" and self._healing.over and self._healing.met
         if event.kind in PRIVILEGED and not self._world.whole:
             outcome = "not possible here"
-        elif self._quiet or not (node or self._ready(event)):
+        elif self._quiet or not (node or cuttable):
             if self._postpone(event):
                 return
             outcome = "skipped: nobody to hurt so"
@@ -245,9 +244,6 @@ class Director:
     def _last_try(self, event: Event) -> bool:
         late = self._now >= self._seconds and event.kind != "partition"
         return late or event.tries >= MOST_TRIES
-
-    def _ready(self, event: Event) -> bool:
-        return event.kind == "partition" and self._healing.over and self._healing.met
 
     def _able(self, node: ChaosNode) -> bool:
         hindered = node.stopped or node.shift or node.name in self._full
@@ -299,25 +295,27 @@ class Director:
     def _disk(self, event: Event, node: ChaosNode) -> str:
         self._full.add(node.name)
         fill(node.run_folder / FILLER)
-        self._owe(event.seconds, lambda: self._free(node))
-        return "done"
 
-    def _free(self, node: ChaosNode) -> None:
-        if node.status is None and not node.stopped:
-            self._log(f"{node.name} has not ended yet, its disk is freed")
-        (node.run_folder / FILLER).unlink(missing_ok=True)
-        self._full.discard(node.name)
+        def free() -> None:
+            if node.status is None and not node.stopped:
+                self._log(f"{node.name} has not ended yet, its disk is freed")
+            (node.run_folder / FILLER).unlink(missing_ok=True)
+            self._full.discard(node.name)
+
+        self._owe(event.seconds, free)
+        return "done"
 
     def _partition(self, event: Event, node: None) -> str:
         self._healing.cut()
         self._world.cut()
         self._quiet_since = self._now + event.seconds - SETTLING
-        self._owe(event.seconds, self._heal)
-        return "done"
 
-    def _heal(self) -> None:
-        self._world.heal()
-        self._log(f"healed; {self._healing.healed()} nodes are watched")
+        def heal() -> None:
+            self._world.heal()
+            self._log(f"healed; {self._healing.healed()} nodes are watched")
+
+        self._owe(event.seconds, heal)
+        return "done"
 
     def _revive(self) -> None:
         """Start again what has ended by itself; why it did is in the evidence."""

@@ -62,14 +62,13 @@ class Evidence:
         for name, columns in TABLES.items():
             self._connection.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
 
-    def add(self, table: str, *rows: Iterable[Any]) -> None:
-        values = [tuple(row) for row in rows]
-        if not values:
+    def add(self, table: str, *rows: tuple[Any, ...]) -> None:
+        if not rows:
             return
-        places = ", ".join("?" * len(values[0]))
+        places = ", ".join("?" * len(rows[0]))
         with self._lock:
             self._connection.execute("BEGIN")
-            self._connection.executemany(f"INSERT OR IGNORE INTO {table} VALUES ({places})", values)
+            self._connection.executemany(f"INSERT OR IGNORE INTO {table} VALUES ({places})", rows)
             self._connection.execute("COMMIT")
 
     def rows(self, query: str, parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
@@ -191,21 +190,12 @@ class Gatherer:
         self._pool.shutdown()
         self._running.result()
 
-    def harvest(self) -> None:
-        """Frames and uses that are new in the journals; one that cannot be read now waits."""
+    def harvest(self, last: bool = False) -> None:
+        """Keep frames and uses that are new; a journal that cannot be read now waits until last."""
         for node in self._nodes:
-            with suppress(sqlite3.Error):
-                self._read(node)
-
-    def last_harvest(self) -> None:
-        """The same of nodes that have ended, whose journals can be read."""
-        for node in self._nodes:
-            self._read(node)
-
-    def _read(self, node: ChaosNode) -> None:
-        with beside(node.run_folder) as journal:
-            self._frames(journal)
-            self._uses(node.name, journal)
+            with suppress(*() if last else (sqlite3.Error,)), beside(node.run_folder) as journal:
+                self._frames(journal)
+                self._uses(node.name, journal)
 
     def _run(self) -> None:
         sampled = 0.0
@@ -232,10 +222,7 @@ class Gatherer:
             self._used[name] = rows[-1][0]
 
     def sample(self) -> None:
-        """What each node holds, and what is left about on the machine.
-
-        The folder is taken without metrics.jsonl, a line a round, which counts by itself.
-        """
+        """Note what each node holds, metrics.jsonl by itself, and what belongs to no node."""
         now = time.time()
         known = {process.pid for root in self._roots for process in family(root)}
         for node in self._nodes:
@@ -253,10 +240,8 @@ class Gatherer:
             self._machine(now, running - known - {1})
 
     def _machine(self, now: float, extra: set[int]) -> None:
-        """What belongs to no node, where all that is in sight belongs to the run."""
         tmp = Path("/tmp")
-        sockets = sum(1 for _ in tmp.glob("hivemind-p2p*.sock"))
-        everything = sum(1 for _ in tmp.iterdir())
+        sockets, everything = (len(list(tmp.glob(each))) for each in ("hivemind-p2p*.sock", "*"))
         self._extra = {pid: self._extra.get(pid, now) for pid in extra}
         lost = sum(now - since >= LOST_SECONDS for since in self._extra.values())
         daemons = sum(each.info["name"] == "p2pd" for each in psutil.process_iter(["name"]))

@@ -69,18 +69,19 @@ FEW = 5
 """Rounds of a beginning and of an end: the reward jumps from one to the next."""
 
 
+def rewards_of(folder: Path, of: str) -> list[float]:
+    found = (getattr(each, of) for each in read_records(folder))
+    return [reward for reward in found if reward is not None]
+
+
 def own_reward_rises(folder: Path) -> str:
-    rewards = [
-        each.reward_own for each in read_records(folder / "mine") if each.reward_own is not None
-    ]
+    rewards = rewards_of(folder / "mine", "reward_own")
     first, last = fmean(rewards[:FEW]), fmean(rewards[-FEW:])
     return "" if first < 0.3 and last > 0.75 else f"reward went from {first:.2f} to {last:.2f}"
 
 
 def held_out_reward_passes_one_half(folder: Path) -> str:
-    rewards = [
-        each.reward_eval for each in read_records(folder / "sorter") if each.reward_eval is not None
-    ]
+    rewards = rewards_of(folder / "sorter", "reward_eval")
     good = rewards[0] < 0.05 and max(rewards) > 0.5
     return "" if good else f"held-out reward went from {rewards[0]:.2f} to {max(rewards):.2f}"
 

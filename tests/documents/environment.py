@@ -27,11 +27,7 @@ PASSED_ON = ("PIP_", "HTTP_", "HTTPS_", "NO_PROXY", "http_", "https_", "no_proxy
 
 
 def copy_tree(folder: Path, beside: tuple[str, ...] = ()) -> None:
-    """The source tree as a reader has it, so that nothing is built or run in this one.
-
-    Args:
-        beside: what is copied as well.
-    """
+    """Copy the source tree as a reader has it, and what is named ``beside``."""
     for name in (*TREE, *beside):
         if (ROOT / name).is_dir():
             without = shutil.ignore_patterns("__pycache__")

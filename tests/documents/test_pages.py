@@ -1,7 +1,8 @@
-"""What the documents tell people to type, read and not run."""
+"""What the documents tell people to type: read, and run where that is asked for."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from typer.main import get_command
 from experiments.commands import app as experiments
 from node.cli.program import COMMANDS, app
 from tests.documents.claims import KEPT, LEFT_OUT, TWICE, reason, remaining
+from tests.documents.environment import build
 from tests.documents.page import (
     EXPERIMENTS,
     PAGES,
+    PROGRAM,
     ROOT,
     arguments,
     beginnings,
@@ -23,7 +26,7 @@ from tests.documents.page import (
     name,
     unset,
 )
-from tests.documents.walk import kind
+from tests.documents.walk import Walk, kind
 
 PAGE = """# One
 
@@ -54,9 +57,12 @@ def scripts(page: Path) -> list[str]:
     return [block.text for block in blocks(page.read_text()) if block.language == "sh"]
 
 
-def typed(page: Path) -> list[str]:
-    lines = (line for script in scripts(page) for line in commands(script))
-    return [words for line in lines if (words := arguments(line))]
+def lines(page: Path) -> list[str]:
+    return [line for script in scripts(page) for line in commands(script)]
+
+
+def typed(page: Path, program: re.Pattern[str] = PROGRAM) -> list[str]:
+    return [words for line in lines(page) if (words := arguments(line, program))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -67,19 +73,14 @@ def test_every_block_says_its_language(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_block_can_be_typed_into_a_fresh_shell(page: Path) -> None:
+def test_every_block_can_be_typed_into_a_fresh_shell_and_the_program_reads_its_commands(page):
     assert [unset(script) for script in scripts(page) if unset(script)] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_command_of_the_documents_is_one_that_the_program_reads(page: Path) -> None:
     for line in typed(page):
         read(app, "swarm-node", line)
 
 
 def test_every_experiment_of_the_documents_is_one_that_there_is() -> None:
-    lines = [each for page in PAGES for script in scripts(page) for each in commands(script)]
-    shown = [words for line in lines if (words := arguments(line, EXPERIMENTS))]
+    shown = [words for page in PAGES for words in typed(page, EXPERIMENTS)]
     for words in shown:
         read(experiments, "python -m experiments", words)
     named = {each.name for each in experiments.registered_commands}
@@ -102,17 +103,17 @@ def test_the_documents_have_people_type_commands_and_each_exists_for_a_reason() 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_only_the_last_command_of_a_block_goes_on(page: Path) -> None:
     for script in scripts(page):
-        lines = commands(remaining(name(page), script))
-        assert [line for line in lines[:-1] if kind(line)] == []
+        *others, _ = commands(remaining(name(page), script)) or [""]
+        assert [line for line in others if kind(line)] == []
 
 
 def test_everything_that_is_left_out_or_kept_stands_in_its_page() -> None:
-    lines = {name(page): [c for s in scripts(page) for c in commands(s)] for page in PAGES}
+    shown = {name(page): lines(page) for page in PAGES}
     for page, told in LEFT_OUT.items():
         for begin in told:
-            assert any(line.startswith(begin) for line in lines[page]), f"{page}: {begin}"
+            assert any(line.startswith(begin) for line in shown[page]), f"{page}: {begin}"
     for begin in KEPT:
-        assert any(line.startswith(begin) for found in lines.values() for line in found), begin
+        assert any(line.startswith(begin) for found in shown.values() for line in found), begin
 
 
 def test_what_is_left_out_as_told_twice_is_run_in_the_tutorial() -> None:
@@ -120,7 +121,7 @@ def test_what_is_left_out_as_told_twice_is_run_in_the_tutorial() -> None:
     rest = [remaining(name(tutorial), script) for script in scripts(tutorial)]
     there = {line for script in rest for line in commands(script)}
     for page in PAGES:
-        for line in (line for script in scripts(page) for line in commands(script)):
+        for line in lines(page):
             assert reason(name(page), line) != TWICE or line in there, line
 
 
@@ -158,9 +159,7 @@ def test_a_variable_is_missed_that_another_block_set() -> None:
         ("pip install .", None),
     ],
 )
-def test_what_goes_on_until_ctrl_c_is_known_by_its_last_command(
-    script: str, expected: str | None
-) -> None:
+def test_what_goes_on_until_ctrl_c_is_known_by_its_last_command(script, expected):
     assert kind(script) == expected
 
 
@@ -170,3 +169,24 @@ def test_what_is_left_out_leaves_the_rest_of_a_block_as_it_stands() -> None:
     assert remaining("README.md", f"make demo\n{whole}") == "swarm-node init a\n"
     assert remaining("README.md", "A=1\nmake demo\n") == ""
     assert reason("README.md", "make demo") and not reason("SECURITY.md", "make demo")
+
+
+def walked(page: Path) -> int:
+    return sum(bool(remaining(name(page), script)) for script in scripts(page))
+
+
+# The longest first: two workers share them.
+WALKED = sorted(filter(walked, PAGES), key=walked, reverse=True)
+
+
+@pytest.fixture(scope="session")
+def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What the shells begin with, in an environment of their own."""
+    return build(tmp_path_factory.mktemp("environment"))
+
+
+@pytest.mark.documents
+@pytest.mark.parametrize("page", WALKED, ids=name)
+def test_every_block_of_a_page_does_what_the_page_says(page, variables, tmp_path):
+    faults = Walk(page, tmp_path, variables).go()
+    assert faults == [], "\n\n".join(faults)

@@ -64,22 +64,15 @@ class Running:
 
     @property
     def kind(self) -> str | None:
-        """Which command goes on here until Ctrl-C, or None where it ends by itself."""
         return kind(self.command)
 
     @property
     def output(self) -> str:
         return self.log.read_text()
 
-    @property
-    def address(self) -> str | None:
-        told = re.search(r"swarm-node join --peers (/\S+)", self.output)
-        return told[1] if told else None
-
-    @property
-    def swarm(self) -> str | None:
-        told = re.search(r" in swarm '.*' ([0-9a-f]{16})", self.output)
-        return told[1] if told else None
+    def told(self, pattern: str) -> str:
+        found = re.search(pattern, self.output)
+        return found[1] if found else ""
 
     def until_at_work(self) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -234,10 +227,10 @@ class Walk:
         return script
 
     def address(self) -> str:
-        return self._others().address or ""
+        return self._others().told(r"swarm-node join --peers (/\S+)")
 
     def swarm(self) -> str:
-        return self._others().swarm or ""
+        return self._others().told(r" in swarm '.*' ([0-9a-f]{16})")
 
     def demo(self) -> str:
         return max(path.name for path in (self.folder / "demo-run").iterdir())

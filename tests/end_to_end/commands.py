@@ -131,7 +131,6 @@ class Command:
         return [line for line in lines if not _OUR_LINE.fullmatch(line)]
 
     def close(self) -> None:
-        """End it if it still runs, hard where it does not obey."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -153,6 +152,5 @@ def join(folder: Path, *options: str, **environment: str) -> Command:
 
 
 def _sockets(child: psutil.Process) -> list[str]:
-    """The sockets that a p2p daemon was told to use, and the client's beside them."""
     told = [part.removeprefix("-listen=/unix") for part in child.cmdline() if "-listen=" in part]
     return [path for each in told for path in (each, each.replace("p2pd", "p2pclient"))]

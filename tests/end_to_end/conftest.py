@@ -52,10 +52,6 @@ class Swarm:
         self._stack.callback(process.close)
         return process
 
-    def restart_seed(self, process: NodeProcess, listen: str) -> NodeProcess:
-        """The same seed once more, on the port it had."""
-        return self.again(process, "bootstrap", "--set", f'network.listen=["{listen}"]')
-
     def again(self, process: NodeProcess, name: str = "join", *options: str) -> NodeProcess:
         """The same node once more, in its run folder."""
         command = [name, "--config", str(process.folder / "node.toml"), *options]

@@ -44,7 +44,6 @@ class Shell:
         return command.wait(), command.out, command.err
 
     def detached(self, *arguments: str) -> psutil.Process:
-        """A node that was started in the background."""
         status, out, err = self("join", "--detach", "--json", *QUICK, *arguments)
         assert status == 0, err
         told = json.loads(out[-1])
@@ -52,7 +51,6 @@ class Shell:
         return psutil.Process(told["pid"])
 
     def elsewhere(self, folder: str) -> None:
-        """Whatever runs in another folder is to be ended as well."""
         self._nodes.append(RunFolder(self._folder / folder))
 
     def close(self) -> None:
@@ -69,7 +67,6 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def assert_no_second_node_starts(shell: Shell) -> None:
-    """One in the same folder fails as in the foreground."""
     for arguments in (("join", "--detach"), ("bootstrap", "--detach"), ("join",)):
         status, _, err = shell(*arguments, *QUICK)
         assert status == 1

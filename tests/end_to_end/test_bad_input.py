@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -74,7 +76,8 @@ def leave_space(kib: int) -> Callable[[RunFolder], None]:
 class Case:
     """What is wrong, and what has to be said: the exit status and words of the one line.
 
-    What concerns every node is told to a seed, which starts sooner as it loads no model.
+    An ``option`` without dashes is one of ``--set``. What concerns every node is told to a
+    bootstrap node, which starts sooner because it loads no model.
     """
 
     name: str
@@ -87,109 +90,60 @@ class Case:
     occupied: bool = False
 
 
+AtBootstrap = partial(Case, command="bootstrap")
+BAD_MANIFEST = ("manifest.swarm", "is not valid", "Restore")
 NO_BOOTSTRAP = ("no peer answered within 10 seconds", "connection refused", "swarm-node doctor")
 NO_CHECKPOINT = ("no checkpoint can be read", "model.safetensors", "Restore that folder")
 NO_DISK = ("no space left to write a checkpoint", "earlier checkpoints are kept")
+NO_FAMILY = ("tasks.weights", "'sudokuu'", "use ")
+NO_LOCK = ("no space left", "lock", "Free some space")
+NO_MODEL = ("policy.model", "no such folder", "hub id")
 NO_PORT = ("network.listen", "another process uses port", "0 draws a free one")
 NO_ROOM = ("no prompt leaves room for an answer", "context 4", "Choose a model")
+OTHER_DTYPE = ("policy.dtype: 'bfloat16'", "'float32'")
 OTHER_KEY = ("belongs to another identity", "Put the earlier file back")
 OTHER_MANIFEST = ("belongs to another swarm", "Put the earlier file back")
+OTHER_MODEL = ("policy.model: 'tiny-wide'", "'tiny'", "node.run_dir")
 OTHER_SWARM = ("network.swarm", "belongs to swarm", "correct the key")
-DEAD = f"--peers={NOBODY} --set=network.start_timeout=10"
-TOO_HIGH = '--set=network.listen=["/ip4/127.0.0.1/tcp/70000"]'
-RARELY = "--set=schedule.checkpoint_every=1000"
+SHOWN_KEY = ("identity.key", "chmod 600")
+DEAD = f"--peers={NOBODY} network.start_timeout=10"
+TOO_HIGH = 'network.listen=["/ip4/127.0.0.1/tcp/70000"]'
+RARELY = "schedule.checkpoint_every=1000"
 CASES = (
-    Case("an unknown key", 2, ("learner.lrr", "did you mean learner.lr?"), "--set=learner.lrr=1"),
-    Case("a wrong type", 2, ("learner.lr: 'fast'", "a number"), "--set=learner.lr=fast"),
+    Case("an unknown key", 2, ("learner.lrr", "did you mean learner.lr?"), "learner.lrr=1"),
+    Case("a wrong type", 2, ("learner.lr: 'fast'", "a number"), "learner.lr=fast"),
     Case("a contradiction", 2, ("mixture.local", "raise either"), "--mix=0/0"),
     Case("not TOML", 2, ("node.toml", "line"), change=append("node.toml", "\nlr = = 1\n")),
-    Case("a port in use", 1, NO_PORT, command="bootstrap", occupied=True),
+    AtBootstrap("a port in use", 1, NO_PORT, occupied=True),
     Case("an impossible port", 2, ("network.listen", "multiaddress such as"), TOO_HIGH),
     Case("a mistyped peer id", 2, ("network.peers", "peer's id"), f"--peers={NOBODY[:-1]}"),
-    Case(
-        "a missing model",
-        2,
-        ("policy.model", "no such folder", "hub id"),
-        "--set=policy.model=/nowhere/model",
-        begin_anew,
-    ),
-    Case("no GPU", 2, ("policy.device", "'auto' or 'cpu'"), "--set=policy.device=cuda:99"),
-    Case(
-        "an unknown family",
-        2,
-        ("tasks.weights", "'sudokuu'", "use "),
-        "--set=tasks.weights.sudokuu=1.0",
-    ),
-    Case("prompts too long", 1, NO_ROOM, "--set=policy.model=short", shorten_context),
-    Case("a dead bootstrap peer", 1, NO_BOOTSTRAP, DEAD, begin_anew, command="bootstrap"),
-    Case(
-        "a key others can read",
-        1,
-        ("identity.key", "chmod 600"),
-        change=lambda folder: folder.identity.chmod(0o640),
-        command="bootstrap",
-    ),
-    Case("another node's key", 1, OTHER_KEY, change=take_other_key, command="bootstrap"),
-    Case(
-        "another swarm's manifest",
-        1,
-        OTHER_MANIFEST,
-        change=take_other_manifest,
-        command="bootstrap",
-    ),
-    Case(
-        "a damaged manifest",
-        1,
-        ("manifest.swarm", "is not valid", "Restore"),
-        change=append("manifest.swarm", "x"),
-        command="bootstrap",
-    ),
-    Case(
-        "another swarm than wanted",
-        2,
-        OTHER_SWARM,
-        f"--set=network.swarm='{'a' * 64}'",
-        command="bootstrap",
-    ),
+    Case("a missing model", 2, NO_MODEL, "policy.model=/nowhere/model", begin_anew),
+    Case("no GPU", 2, ("policy.device", "'auto' or 'cpu'"), "policy.device=cuda:99"),
+    Case("an unknown family", 2, NO_FAMILY, "tasks.weights.sudokuu=1.0"),
+    Case("prompts too long", 1, NO_ROOM, "policy.model=short", shorten_context),
+    AtBootstrap("a dead bootstrap peer", 1, NO_BOOTSTRAP, DEAD, begin_anew),
+    AtBootstrap("a key others can read", 1, SHOWN_KEY, change=lambda f: f.identity.chmod(0o640)),
+    AtBootstrap("another node's key", 1, OTHER_KEY, change=take_other_key),
+    AtBootstrap("another swarm's manifest", 1, OTHER_MANIFEST, change=take_other_manifest),
+    AtBootstrap("a damaged manifest", 1, BAD_MANIFEST, change=append("manifest.swarm", "x")),
+    AtBootstrap("another swarm than wanted", 2, OTHER_SWARM, f"network.swarm='{'a' * 64}'"),
     Case("damaged checkpoints", 1, NO_CHECKPOINT, change=damage_checkpoints),
-    Case(
-        "another model than begun with",
-        2,
-        ("policy.model: 'tiny-wide'", "'tiny'", "node.run_dir"),
-        "--set=policy.model=tiny-wide",
-    ),
-    Case(
-        "another dtype than begun with",
-        2,
-        ("policy.dtype: 'bfloat16'", "'float32'"),
-        "--set=policy.dtype=bfloat16",
-    ),
-    Case(
-        "a full disk",
-        1,
-        ("no space left", "lock", "Free some space"),
-        change=leave_space(0),
-        full=True,
-        command="bootstrap",
-    ),
+    Case("another model than begun with", 2, OTHER_MODEL, "policy.model=tiny-wide"),
+    Case("another dtype than begun with", 2, OTHER_DTYPE, "policy.dtype=bfloat16"),
+    AtBootstrap("a full disk", 1, NO_LOCK, change=leave_space(0), full=True),
     Case("a disk too full for a checkpoint", 1, NO_DISK, "", leave_space(1024), True),
     Case("a disk that the journal fills", 1, ("ree some space",), RARELY, leave_space(160), True),
 )
 
 
-@dataclass(frozen=True)
-class Ending:
-    """How the process of a case ended."""
-
+class Ending(NamedTuple):
     status: int
     err: list[str]
     intact: bool
 
 
 @pytest.fixture(scope="module")
-def endings(
-    stopped: Command, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[Case], Ending]]:
+def endings(stopped, tmp_path_factory) -> Iterator[Callable[[Case], Ending]]:
     """Runs all cases, two at a time, and gives each test its own."""
     with ExitStack() as stack, ThreadPoolExecutor(2) as pool:
 
@@ -197,7 +151,8 @@ def endings(
             shutil.copytree(stopped.run.root, folder / "swarm-run")
             node = RunFolder(folder / "swarm-run")
             case.change(node)
-            before, options = learned(node), case.option.split()
+            before, given = learned(node), case.option.split()
+            options = [each if each.startswith("--") else f"--set={each}" for each in given]
             if case.occupied:
                 taken = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
                 port = taken.getsockname()[1]
@@ -234,15 +189,12 @@ def mount(folder: Path, stack: ExitStack) -> bool:
 
 
 def learned(folder: RunFolder) -> dict[str, str]:
-    """Digests of all that a node knows and is."""
     files = [*folder.checkpoints.rglob("*"), folder.identity, folder.manifest, folder.metrics]
     return {str(f): sha256(f.read_bytes()).hexdigest() for f in files if f.is_file()}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_it_is_refused_in_one_line_with_the_remedy_and_nothing_is_lost(
-    case: Case, endings: Callable[[Case], Ending]
-) -> None:
+def test_it_is_refused_in_one_line_with_the_remedy_and_nothing_is_lost(case, endings):
     ending = endings(case)
     (line,) = [line for line in ending.err if not (case.full and " failed: " in line)]
     assert line.startswith("error: ")

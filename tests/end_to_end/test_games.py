@@ -20,9 +20,7 @@ pytestmark = pytest.mark.processes
 PLAYING = ("--set=policy.model=tiny-games", "--set=engine.max_new_tokens=32")
 
 
-def test_two_nodes_learn_from_each_others_games_and_refuse_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_nodes_learn_from_each_others_games_and_refuse_none(tmp_path, monkeypatch):
     arguments = ("--catalogue", "games", "--nodes", "2", "--rounds", "12", "--run-dir", "demo")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run, "NodeProcess", ForkedNode)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.end_to_end.commands import NOBODY, ROOT, Command, join
+from node.storage.checkpoints import Checkpoints
+from swarm.pool import LEAST_USES
+from tests.end_to_end.commands import GRACE_SECONDS, NOBODY, QUICK, ROOT, Command, join
+from tests.end_to_end.watching import journal_rows
 
 pytestmark = pytest.mark.processes
 
@@ -39,9 +44,7 @@ def test_a_start_that_is_interrupted_leaves_nothing_running(tmp_path: Path) -> N
         assert waiting.err in ([], ["", "Aborted!"], ["Aborted!"])
 
 
-def test_damage_on_disk_and_absent_peers_are_said_once_and_the_run_goes_on(
-    stopped: Command, tmp_path: Path
-) -> None:
+def test_damage_on_disk_and_absent_peers_are_said_once_and_the_run_goes_on(stopped, tmp_path):
     shutil.copytree(stopped.run.root, tmp_path / "swarm-run")
     done = stopped.records()[-1].round
     newest = f"step-{done:08d}"
@@ -80,6 +83,108 @@ def test_a_closed_terminal_ends_a_node_after_its_round_with_a_checkpoint(tmp_pat
     assert "stopping in order; once more stops at once (SIGHUP)" in node.run.log.read_text()
 
 
+OVERLAP = ("--set=schedule.mode=async", "--set=schedule.max_staleness=2")
+
+
+@pytest.mark.parametrize("share", [0, 1])
+def test_a_killed_node_goes_on_with_its_groups_and_trains_on_none_twice(tmp_path, share):
+    options = (*OVERLAP, f"--set=schedule.oversample={share}")
+    with join(tmp_path, *options) as first:
+        first.until(lambda: len(first.records()) >= 5)
+        engines = first.children("node.engines.process.worker")
+        assert engines
+        first.process.kill()
+        first.wait()
+        begun, used = _own(tmp_path)
+        assert begun and not begun & used
+        done = len(first.records())
+
+    with join(tmp_path, *options) as second:
+        second.until(lambda: len(second.records()) >= done + 5)
+        second.process.send_signal(signal.SIGTERM)
+        assert second.wait() == 0
+        assert not second.odd_log_lines()
+        left, trained = _own(tmp_path)
+        assert begun <= left | trained and used <= trained and not left & trained
+    assert not any(engine.is_running() for engine in engines)
+
+
+def _own(folder: Path) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
+    """The own groups that are begun, and those that an update took."""
+    tables = ("begun", "used WHERE author=x''")
+    queries = (f"SELECT epoch, number FROM {table}" for table in tables)
+    begun, used = (set(journal_rows(folder / "swarm-run", query)) for query in queries)
+    return begun, used
+
+
+FULL = "mount -t tmpfs -o size=4k tmpfs /dev/shm && echo full > /dev/shm/filler"
+OWN_MOUNTS = ("unshare", "--mount", "sh", "-c", f'{FULL} && exec "$@"', "sh")
+
+
+@pytest.mark.parametrize("command", ["bootstrap", "join", "demo"])
+def test_full_shared_memory_is_named_with_the_remedy_before_anything_is_made(command, tmp_path):
+    tried = shutil.which("unshare") and subprocess.run([*OWN_MOUNTS, "true"], capture_output=True)
+    if not tried or tried.returncode:
+        pytest.skip("no disk of its own can be mounted here")
+    with Command(tmp_path, command, beneath=OWN_MOUNTS) as node:
+        assert node.wait() == 1
+        (line,) = node.err
+    assert "/dev/shm (No space left on device). Free some space there" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+OFTEN = "--set=schedule.checkpoint_every=1"
+
+
+def rank(command: Command, number: int) -> psutil.Process:
+    children = psutil.Process(command.process.pid).children()
+    (found,) = (child for child in children if child.environ().get("RANK") == str(number))
+    return found
+
+
+def test_a_node_over_two_ranks_stops_with_a_rank_and_goes_on_from_its_checkpoint(tmp_path):
+    with Command(tmp_path, "join", *QUICK, OFTEN, under=TORCHRUN) as first:
+        saved = Checkpoints(first.run.checkpoints)
+        trained = first.until(lambda: [r.round for r in first.records() if r.policy_step])[0]
+        first.until(lambda: max(saved.steps(), default=0) >= trained)
+        started = psutil.Process(first.process.pid).children(recursive=True)
+        rank(first, 1).send_signal(signal.SIGKILL)
+        assert first.wait() == 1
+        assert not psutil.wait_procs(started, timeout=GRACE_SECONDS)[1]
+        (said,) = (line for line in first.err if line.startswith("error: "))
+        assert "another rank has ended" in said and "last checkpoint is whole" in said
+        done = saved.steps()[-1]
+
+    rounds = f"--rounds={done + 1}"
+    with Command(tmp_path, "join", *QUICK, OFTEN, rounds, under=TORCHRUN) as second:
+        assert second.wait() == 0, second.err
+        assert sum("rounds are done" in line for line in second.out) == 1, "rank 1 says nothing"
+        assert second.records()[-1].round == done + 1
+    loaded = saved.load_latest()
+    assert loaded is not None and loaded.state["round"] == done + 1
+    assert loaded.state["policy_step"] > 0, "both ranks have learned, and the second run kept it"
+
+
+LOCAL, ROUNDS, SAVED = 128, 60, 8
+MANY = (
+    f"--set=mixture.local={LOCAL}",
+    "--set=mixture.external=0",
+    "--set=engine.group_size=2",
+    "--set=engine.max_new_tokens=2",
+    f"--set=schedule.checkpoint_every={SAVED}",
+    f"--rounds={ROUNDS}",
+)
+
+
+def test_with_each_checkpoint_a_node_forgets_the_uses_that_no_later_start_needs(tmp_path):
+    with join(tmp_path, *MANY) as node:
+        assert node.wait() == 0, node.err
+        ((rows, uses),) = journal_rows(node.run.root, "SELECT count(*), max(use) FROM used")
+    assert uses == LOCAL * ROUNDS > LEAST_USES + 2 * SAVED * LOCAL
+    assert rows <= LEAST_USES + SAVED * LOCAL
+
+
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
     """A node that works all the while; the tests of it come last, as it takes a core."""
@@ -97,9 +202,7 @@ def test_a_second_process_in_its_folder_is_refused_and_the_first_goes_on(node: C
     node.until(lambda: len(node.records()) > done)
 
 
-def test_a_clock_a_minute_off_is_named_by_the_node_that_joins(
-    node: Command, tmp_path: Path
-) -> None:
+def test_a_clock_a_minute_off_is_named_by_the_node_that_joins(node, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(CLOCK_AHEAD)
     (address,) = re.findall(r"/ip4/127.0.0.1/tcp/\d+/p2p/\w+", "\n".join(node.out))
     with join(tmp_path, f"--peers={address}", PYTHONPATH=f"{tmp_path}:{ROOT}") as late:

@@ -14,6 +14,7 @@ import shutil
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.processes
 MODEL = ROOT / "node" / "models" / "tiny"
 BEGUN = {"model": "tiny", "dtype": "float32", "lora_rank": 0, "policy_step": 4}
 EVERY = 37
+Made = Callable[[Path], RunFolder]
 
 
 def a_node(folder: Path) -> RunFolder:
@@ -45,11 +47,7 @@ def a_member(folder: Path) -> RunFolder:
 
 
 def a_trained_node(folder: Path) -> RunFolder:
-    node = a_member(folder)
-
-    def put_model(place: Path) -> None:
-        shutil.copytree(MODEL, place, dirs_exist_ok=True)
-
+    node, put_model = a_member(folder), partial(shutil.copytree, MODEL, dirs_exist_ok=True)
     Checkpoints(node.checkpoints).save(4, put_model, BEGUN)
     return node
 
@@ -73,15 +71,11 @@ def a_damaged_checkpoint(folder: Path) -> None:
         file.write_text("{}")
 
 
-def with_mode(
-    name: str, mode: int, made: Callable[[Path], RunFolder] = a_node
-) -> Callable[[Path], object]:
+def with_mode(name: str, mode: int, made: Made = a_node) -> Callable[[Path], object]:
     return lambda folder: (made(folder).root / name).chmod(mode)
 
 
-def with_file(
-    name: str, text: bytes | None, made: Callable[[Path], RunFolder] = a_node
-) -> Callable[[Path], object]:
+def with_file(name: str, text: bytes | None, made: Made = a_node) -> Callable[[Path], object]:
     """A node in which a file has this text, or is a folder."""
 
     def make(folder: Path) -> None:
@@ -199,7 +193,6 @@ SAMPLE = [m for m in MISTAKES if not m.place.startswith("a_closed")][::EVERY]
 
 
 def assert_told(mistake: Mistake, ended: forked.Ended) -> None:
-    """One line with the key, the value behind it, and behind both a sentence with the remedy."""
     assert "Traceback" not in ended.out + ended.err
     assert ended.out == ""
     (line,) = ended.err.splitlines()
@@ -213,7 +206,6 @@ def assert_told(mistake: Mistake, ended: forked.Ended) -> None:
 
 
 def made(mistake: Mistake, tmp_path: Path) -> Path:
-    """The folder it happens in."""
     folder = tmp_path / "here"
     folder.mkdir()
     PLACES[mistake.place](folder)

@@ -42,7 +42,6 @@ def swarm_of(node: Command) -> str:
 
 
 def assert_no_other_swarm_is_moved_to(address: str, folder: Path) -> None:
-    """A swarm that no peer named is in is refused."""
     for peers, remedy in ((f"--peers={address}",), "name that, or other peers"), ((), "--peers"):
         with join(folder, "--swarm=" + 8 * "0", *peers) as wrong:
             assert wrong.wait() == 2

@@ -90,7 +90,7 @@ class Public:
     def author(self, name: str, texts: tuple[str, ...], claims: tuple[float, ...] = ()) -> Author:
         peer = Peer(name, self.keys, self.terms, [])
         self._stack.callback(lambda: self.loop.call(peer.transport.close()))
-        self.loop.call(peer.start([self.address], answers={}, raw={}))
+        self.loop.call(peer.start([self.address]))
         author = Author(peer, self.address, texts, claims)
         author.running = self.loop.start(author.live())
         self._stack.callback(author.stop)
@@ -98,8 +98,6 @@ class Public:
 
 
 def address_of(process: NodeProcess) -> str:
-    """Where the page of a process is served."""
-
     def told() -> list[str]:
         text = (process.folder / "output.log").read_text()
         return re.findall(r"^the swarm's page: (http\S+)$", text, re.M)

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import urllib.request
+from importlib.util import find_spec
+from typing import Any
+
+import psutil
 import pytest
 
+from node.demo.run import NodeProcess
 from node.monitor.history import read_records
+from protocol.identity import Identity
 from tests.end_to_end.watching import externals, journal_rows, repeated, rounds, wait_until
 
 pytestmark = pytest.mark.processes
 
+LIBP2P = find_spec("libp2p") is not None
 SMALL = {"schedule__eval_tasks": 4, "engine__max_new_tokens": 12, "mixture__local": 4}
 """Of nodes whose rounds need not learn much."""
+
+
+def identity(node: NodeProcess) -> Identity:
+    return Identity.load(node.folder / "identity.key")
 
 
 def test_two_nodes_exchange_groups_and_one_that_is_killed_resumes(swarm) -> None:
@@ -43,15 +58,13 @@ def test_two_nodes_exchange_groups_and_one_that_is_killed_resumes(swarm) -> None
     assert helper.exit_code is None
 
 
-def test_a_node_started_before_its_swarm_joins_it_later_and_goes_on_alone_when_all_vanish(
-    swarm,
-) -> None:
+def test_a_node_started_before_its_swarm_joins_it_later_and_goes_on_alone_when_all_vanish(swarm):
     seed, address = swarm.seed()
     early = swarm.node("early", address)
     wait_until(lambda: rounds(early) >= 2, early, "rounds")
     seed.kill()
-    port = address.split("/")[4]
-    returned = swarm.restart_seed(seed, f"/ip4/127.0.0.1/tcp/{port}")
+    listen = f"/ip4/127.0.0.1/tcp/{address.split('/')[4]}"
+    returned = swarm.again(seed, "bootstrap", "--set", f'network.listen=["{listen}"]')
     late = swarm.node("late", address)
     wait_until(lambda: externals(late) >= 1, late, "groups from the early node")
     assert returned.exit_code is None
@@ -69,3 +82,78 @@ def test_a_node_started_before_its_swarm_joins_it_later_and_goes_on_alone_when_a
     )
     last = read_records(early.folder)[-1]
     assert last.groups_own == 8, "the missing external groups were not replaced by own ones"
+
+
+OF_SEED = {"hivemind": ("hivemind", "libp2p", "libp2p"), "libp2p": ("hivemind", "libp2p") * 2}
+"""The nodes beside each bootstrap node; the tests above have hivemind alone."""
+
+
+def authors_used(node: NodeProcess) -> set[bytes]:
+    if not externals(node):
+        return set()
+    rows = journal_rows(node.folder, "SELECT author, epoch, number FROM used WHERE trained")
+    assert not repeated(rows)
+    return {author for author, _, _ in rows}
+
+
+@pytest.mark.skipif(not LIBP2P, reason="needs libp2p: pip install 'swarm-node[libp2p]'")
+@pytest.mark.parametrize("of_seed", OF_SEED)
+def test_nodes_of_each_kind_train_on_all_others_and_outlive_their_seed(swarm, of_seed) -> None:
+    seed, address = swarm.seed(transport=of_seed)
+    nodes = [
+        swarm.node(f"{kind}-{number}", address, network__transport=kind)
+        for number, kind in enumerate(OF_SEED[of_seed])
+    ]
+    names = {identity(node).author for node in nodes}
+    for node in nodes:
+        others = names - {identity(node).author}
+        wait_until(lambda n=node, o=others: authors_used(n) >= o, node, "groups of all the others")
+    below = [psutil.Process(node.pid).children(recursive=True) for node in nodes]
+    with_daemon = [any(p.name() == "p2pd" for p in each) for each in below]
+    assert with_daemon == [kind == "hivemind" for kind in OF_SEED[of_seed]]
+
+    seed.kill()
+    before = [externals(node) for node in nodes]
+    for node, had in zip(nodes, before, strict=True):
+        wait_until(lambda n=node, h=had: externals(n) >= h + 4, node, "groups without the seed")
+
+
+NAME, LINE = "Anna’s cellar", "Two old laptops, <b>bold</b> [red]both[/red]."
+
+
+def met(node: NodeProcess) -> dict[str, dict[str, Any]]:
+    """The peers in a node's status by their ids."""
+    return {peer["peer_id"]: peer for peer in (node.status() or {"peers": []})["peers"]}
+
+
+def peer_id(node: NodeProcess) -> str:
+    return identity(node).peer_id
+
+
+def test_names_are_seen_by_peers_beside_ids_and_a_node_that_tells_nothing_has_none(swarm) -> None:
+    seed, address = swarm.seed()
+    profile = {"profile__name": NAME, "profile__line": LINE}
+    anna, double = (
+        swarm.node(name, address, network__transport=kind, monitor__dashboard=True, **profile)
+        for name, kind in (("anna", "hivemind"), ("double", "libp2p" if LIBP2P else "hivemind"))
+    )
+    ids = {peer_id(anna), peer_id(double)}
+    wait_until(
+        lambda: {i for i, peer in met(seed).items() if peer["name"] == NAME} == ids, seed, "names"
+    )
+    wait_until(lambda: met(anna).get(peer_id(double), {}).get("name") == NAME, anna, "a name")
+    told = met(anna)[peer_id(double)]
+    assert (told["line"], told["model"]) == (LINE, "tiny") and told["author"]
+    silent = met(anna)[peer_id(seed)]
+    assert [silent[key] for key in ("name", "line", "model", "version")] == [None] * 4
+
+    command = [sys.executable, "-m", "node.cli.main", "peers", "--config", str(seed.folder)]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    lines = [line for line in shown.splitlines() if NAME in line]
+    assert len(lines) == 2 and len({line.split()[0] for line in lines}) == 2
+
+    url = (anna.status() or {})["dashboard"]
+    with urllib.request.urlopen(f"{url}api/v1/peers", timeout=120) as answer:
+        page = {peer["peer_id"]: peer for peer in json.load(answer)["peers"]}
+    assert (page[peer_id(double)]["name"], page[peer_id(double)]["line"]) == (NAME, LINE)
+    assert page[peer_id(seed)]["name"] is None

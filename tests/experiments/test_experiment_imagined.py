@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +9,8 @@ from statistics import fmean
 
 import pytest
 import torch
-from rich.console import Console
 
-from experiments.arms import AUTO, Arm, mix
-from experiments.bases import Base
+from experiments.arms import AUTO, mix
 from experiments.folder import ExperimentFolder
 from experiments.imagined import Imagination, PartlyImagined, imagination, roundabout
 from experiments.influence import Shares, written_logprobs
@@ -21,28 +18,19 @@ from experiments.recording import Recording
 from experiments.regime_report import run_regimes
 from experiments.regimes import EVERY, IMAGINED, REGIMES, find
 from experiments.run import Plan
-from experiments.settings import GROUPS_PER_EPOCH, Configuration, Settings, node_identity
-from experiments.simulation import SimulatedSwarm, run_simulation
+from experiments.settings import GROUPS_PER_EPOCH, Settings, node_identity
 from experiments.surroundings import Surroundings
 from node.learner.off_policy import FULL_USE, plausibility
 from node.tasks.chain_of_thought import Climbing, Progress
 from protocol.announcement import task_seed
 from protocol.rollout import Group
 from swarm.groups import Origin, TaskRef
+from tests.experiments.parts import QUIET, SMALL, simulated, stepped, surroundings
 
-SHORT = Settings(nodes=3, rounds=3, model="tiny", bury=0, eval_every=2, eval_tasks=4)
+SHORT = replace(SMALL, nodes=3)
 LONG = replace(SHORT, model="tiny-working", answers="long")
+BOTH = pytest.mark.parametrize("settings", [SHORT, LONG], ids=["short", "long"])
 AUTHOR = node_identity(0, 0).author
-
-
-def surroundings(regime: str, settings: Settings = SHORT, arm: Arm = AUTO) -> Surroundings:
-    models: dict[Base, str] = {"weak": settings.model}
-    return Surroundings(settings, Configuration(arm, 0, find(regime, EVERY)), models)
-
-
-def simulated(regime: str, settings: Settings = SHORT, arm: Arm = AUTO) -> Recording:
-    run = Configuration(arm, 0, find(regime, EVERY))
-    return run_simulation(settings, run, {"weak": settings.model})
 
 
 def opened(around: Surroundings) -> Imagination:
@@ -59,30 +47,28 @@ def imagined(around: Surroundings) -> list[Group]:
     return [source.group(AUTHOR, each) for each in 2 * real]
 
 
-def prompt_of(around: Surroundings, group: Group) -> list[int]:
-    ref = TaskRef(group.env, group.level, task_seed(AUTHOR, group.epoch, group.index))
-    return around.policy(0).encode_prompt(around.judge.prompts([ref])[0])
+def ref_of(group: Group) -> TaskRef:
+    return TaskRef(group.env, group.level, task_seed(AUTHOR, group.epoch, group.index))
 
 
-@pytest.mark.parametrize("settings", [SHORT, LONG], ids=["short", "long"])
+@BOTH
 def test_an_imagined_group_claims_what_the_judge_says_and_is_right_in_part(settings: Settings):
-    around = surroundings("imagined-50", settings)
+    around = surroundings(settings, "imagined-50")
     groups = imagined(around)
     assert len({group.index for group in groups}) == len(groups), "no draw is told twice"
     for group in groups:
-        ref = TaskRef(group.env, group.level, task_seed(AUTHOR, group.epoch, group.index))
         texts = [completion.text for completion in group.completions]
-        assert around.judge.judge(ref, texts).rewards == group.rewards
+        assert around.judge.judge(ref_of(group), texts).rewards == group.rewards
         assert set(group.rewards) == {0.0, 1.0}
         assert len(texts) == 8
 
 
-@pytest.mark.parametrize("settings", [SHORT, LONG], ids=["short", "long"])
+@BOTH
 def test_what_is_right_in_it_is_plausible_and_claimed_at_the_base_policys_word(settings: Settings):
-    around = surroundings("imagined-50", settings)
+    around = surroundings(settings, "imagined-50")
     policy, found = around.policy(0), list[float]()
     for group in imagined(around):
-        prompt = prompt_of(around, group)
+        prompt = policy.encode_prompt(around.judge.prompts([ref_of(group)])[0])
         for completion in group.completions:
             tokens = completion.segments[0].tokens
             assert tokens is not None
@@ -99,7 +85,7 @@ def test_what_is_right_in_it_is_plausible_and_claimed_at_the_base_policys_word(s
 
 def test_a_guess_does_not_read_the_question():
     """On a level without much choice, what is right by luck is what is common."""
-    source = opened(surroundings("imagined-50"))
+    source = opened(surroundings(SHORT, "imagined-50"))
     groups = [source.group(AUTHOR, Group("gcd", 0, epoch, 0, ())) for epoch in range(40)]
     right = [c.text for group in groups for c in group.completions if c.reward]
     assert sum(text in ("1", "2", "3") for text in right) > 0.8 * len(right)
@@ -126,7 +112,7 @@ def test_where_no_step_can_be_left_out_nothing_is_imagined():
 
 
 def test_every_node_shares_its_part_of_imagined_groups_in_place_of_own_ones():
-    around = surroundings("imagined-25")
+    around = surroundings(SHORT, "imagined-25")
     source, told = opened(around), list[Group]()
     share = PartlyImagined(source, around, 1, lambda groups, origin: told.extend(groups))
     own = [Group("gcd", 0, epoch, 0, ()) for epoch in range(400)]
@@ -138,34 +124,26 @@ def test_every_node_shares_its_part_of_imagined_groups_in_place_of_own_ones():
     } and max(key.number for key in source.written) == GROUPS_PER_EPOCH - 1
 
 
-@pytest.mark.parametrize("settings", [SHORT, LONG], ids=["short", "long"])
+@BOTH
 def test_all_of_it_is_admitted_and_some_of_it_is_learned_from(settings: Settings):
-    swarm = SimulatedSwarm(surroundings("imagined-50", settings))
-
-    async def go() -> list[float]:
-        shares = []
-        for number in range(1, settings.rounds + 1):
-            outcomes = [outcome for outcome in await swarm.step(number) if outcome]
-            shares.append(Shares.of(outcomes, swarm.harmful).hostile)
-        return shares
-
-    assert max(asyncio.run(go())) > 0.0
-    swarm.check()
+    swarm, rounds = stepped(settings, "imagined-50", settings.rounds)
+    done = ([outcome for outcome in outcomes if outcome] for outcomes in rounds)
+    assert max(Shares.of(outcomes, swarm.harmful).hostile for outcomes in done) > 0.0
     assert not any(node.refused for node in swarm.nodes.values())
 
 
 def test_a_swarm_that_imagines_nothing_trains_as_equals_do_and_whoever_is_alone_notices_nothing():
-    assert simulated("imagined-0").rounds == simulated("equal").rounds
+    assert simulated(SHORT, "imagined-0").rounds == simulated(SHORT).rounds
     alone = mix("8/0")
-    files = {simulated(name, arm=alone).as_json() for name in IMAGINED}
+    files = {simulated(SHORT, name, alone).as_json() for name in IMAGINED}
     assert len(files) == 1, "so one of them may stand for all"
 
 
 def test_a_share_of_imagined_groups_gives_the_same_figures_again():
-    first, second = simulated("imagined-50"), simulated("imagined-50")
+    first, second = (simulated(SHORT, "imagined-50") for _ in range(2))
     assert first.as_json() == second.as_json()
     assert Recording.from_json(first.as_json(), first.seconds) == first
-    assert first.rounds != simulated("imagined-0").rounds
+    assert first.rounds != simulated(SHORT, "imagined-0").rounds
     assert first.influx is not None and first.influx.looks == ()
 
 
@@ -178,7 +156,7 @@ def test_imagined_regimes_are_run_where_they_are_asked_for_alone():
 @pytest.mark.usefixtures("in_this_process")
 def test_the_table_says_how_much_of_an_update_was_imagined_and_of_what_use(tmp_path: Path):
     plan = Plan(SHORT, (mix("8/0"), AUTO), (0,), 1, (find("imagined-50", EVERY),))
-    (summary,) = run_regimes(plan, tmp_path, Console(quiet=True))
+    (summary,) = run_regimes(plan, tmp_path, QUIET)
     alone, auto = summary.arms
     assert alone.measures["planted"].mean == 0.0
     assert auto.measures["planted"].mean > 0.0
@@ -187,11 +165,9 @@ def test_the_table_says_how_much_of_an_update_was_imagined_and_of_what_use(tmp_p
 
 
 def test_log_probs_behind_prompts_of_several_lengths_are_those_of_each_alone():
-    around = surroundings("imagined-50")
-    policy = around.policy(0)
-    pairs = [
-        (policy.encode_prompt(p), policy.encode_completion("12", True)) for p in ("Ab", "A b c")
-    ]
+    policy = surroundings(SHORT, "imagined-50").policy(0)
+    written = policy.encode_completion("12", True)
+    pairs = [(policy.encode_prompt(prompt), written) for prompt in ("Ab", "A b c")]
     together = list(written_logprobs(policy, pairs, 1.0))
     for pair, found in zip(pairs, together, strict=True):
         (alone,) = written_logprobs(policy, [pair], 1.0)

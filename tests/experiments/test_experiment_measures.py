@@ -20,12 +20,9 @@ def recording(arm: str, seed: int, rewards: list[float], tokens: float, cpu: flo
     return Recording(arm, seed, rows, (cpu,) * len(rows))
 
 
-def test_a_single_seed_says_nothing_of_noise():
+def test_noise_is_judged_by_students_t_and_a_single_seed_says_nothing_of_it():
     one = ScoreEstimate.of([3.0])
     assert (one.mean, one.error, one.margin, one.beyond_noise) == (3.0, None, None, None)
-
-
-def test_noise_is_judged_by_students_t():
     # Mean 2, standard deviation 1, so the error is 1/sqrt(3) and the margin 4.303 of them.
     three = ScoreEstimate.of([1.0, 2.0, 3.0])
     assert three.error == pytest.approx(3**-0.5)
@@ -72,10 +69,7 @@ def test_arms_are_compared_by_seed_at_equal_rounds_tokens_and_seconds():
     assert arm.comparison.heldout_at_equal_cpu.values == pytest.approx((0.175,))
 
 
-def test_nothing_is_compared_with_a_reference_that_never_earned_a_reward():
+def test_nothing_is_compared_with_a_reference_without_reward_and_an_arm_without_runs_is_left_out():
     runs = {(arm, 0): recording(arm, 0, [reward], 1, 1) for arm, reward in (("8/0", 0), ("4/4", 1))}
     assert [summary.comparison for summary in summarise(MIXES, runs, BOTH)] == [None, None]
-
-
-def test_an_arm_that_was_never_run_is_left_out():
     assert summarise(MIXES, {}, BOTH) == ()

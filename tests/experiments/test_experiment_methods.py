@@ -12,19 +12,17 @@ from rich.console import Console
 from experiments.arms import AUTO
 from experiments.method_report import Worth, markdown, possible, run_methods
 from experiments.methods import METHODS, Method, methods_of
-from experiments.settings import Settings
 from node.config.config import Config
 from node.engines.transformers import fused_decoder
 from node.errors import ConfigError, UsageError
+from tests.experiments.parts import QUIET, SMALL
 
-SMALL = Settings(nodes=2, rounds=3, model="tiny", bury=0, eval_every=2, eval_tasks=4)
 SAME = Method("same", "nobody", "nothing is set otherwise", {})
 FASTER = Method("faster", "nobody", "longer steps", {"learner.lr": 1e-3})
 
 
 def measured(root: Path, *methods: Method) -> dict[str, Worth]:
-    found = run_methods({"short": SMALL}, methods, (0, 1), 1, root, Console(quiet=True))
-    return dict(found["short"])
+    return dict(run_methods({"short": SMALL}, methods, (0, 1), 1, root, QUIET)["short"])
 
 
 def test_every_method_has_a_name_of_its_own_and_keys_that_a_node_takes():
@@ -65,34 +63,23 @@ def test_what_sets_nothing_is_worth_exactly_nothing_and_something_else_is_not(tm
     for alike in ("equal rounds", "equal tokens"):
         assert same.differences[f"held-out, {alike}"].values == (0.0, 0.0)
     assert faster.factors["equal rounds"].values != (1.0, 1.0)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "short",
-        "results.json",
-        "table.md",
-        "chart.png",
-    }
+    made = {path.name for path in tmp_path.iterdir()}
+    assert made == {"short", "results.json", "table.md", "chart.png"}
     rows = (tmp_path / "table.md").read_text()
     assert "| same | 2 | 1.00 ± 0.00 | 1.00 ± 0.00 |" in rows
     results = json.loads((tmp_path / "results.json").read_text())
-    assert results["methods"][1]["short"]["factors"]["equal rounds"]["values"] == list(
-        faster.factors["equal rounds"].values
-    )
+    written = results["methods"][1]["short"]["factors"]["equal rounds"]["values"]
+    assert written == list(faster.factors["equal rounds"].values)
 
 
-def test_what_this_machine_refuses_is_left_out_of_all_and_told_by_name(monkeypatch):
-    monkeypatch.setattr(fused_decoder, "share_of_float32", lambda: 1.5)
-    screen = Console(record=True, width=200, file=StringIO())
-    left = possible(METHODS, screen)
-    assert {method.name for method in METHODS} - {method.name for method in left} == {
-        "int8-rollouts"
-    }
-    assert "int8-rollouts is left out: engine.kind_options" in screen.export_text()
-
-
-def test_one_asked_for_by_name_that_this_machine_refuses_is_told_before_any_run(
+def test_what_this_machine_refuses_is_left_out_of_all_and_told_by_name_before_any_run(
     tmp_path: Path, monkeypatch
 ):
     monkeypatch.setattr(fused_decoder, "share_of_float32", lambda: 1.5)
+    screen = Console(record=True, width=200, file=StringIO())
+    left = possible(METHODS, screen)
+    assert [method.name for method in METHODS if method not in left] == ["int8-rollouts"]
+    assert "int8-rollouts is left out: engine.kind_options" in screen.export_text()
     with pytest.raises(ConfigError, match=r"engine\.kind_options"):
         measured(tmp_path, *methods_of(["int8-rollouts"]))
     assert not list(tmp_path.glob("*/runs/*"))

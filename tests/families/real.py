@@ -29,7 +29,7 @@ _CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{{ '<|im_start|>assistant\n' }}"
 )
-_SWITCH = (
+SWITCH = (
     "{% if enable_thinking is defined and not enable_thinking %}"
     "{{ '<think>\n\n</think>\n\n' }}{% endif %}"
 )
@@ -77,11 +77,6 @@ class RealFamily:
     bytes: bool = True
     changes: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def thinks(self) -> bool:
-        """Whether its template has a switch for thinking."""
-        return _SWITCH in self.template
-
 
 _LLAMA_ROPE = {
     "rope_type": "llama3",
@@ -101,11 +96,11 @@ _PHI_ROPE = {
 }
 REAL = {
     "Qwen2.5": RealFamily("qwen2", _SYSTEM + _CHATML, "<|im_end|>", _QWEN_MARKS),
-    "Qwen3": RealFamily("qwen3", _CHATML + _SWITCH, "<|im_end|>", _QWEN_MARKS),
+    "Qwen3": RealFamily("qwen3", _CHATML + SWITCH, "<|im_end|>", _QWEN_MARKS),
     "Llama 3": RealFamily(
         "llama", _LLAMA3, "<|eot_id|>", _HEADERS, changes={"rope_parameters": _LLAMA_ROPE}
     ),
-    "SmolLM3": RealFamily("smollm3", _SYSTEM + _CHATML + _SWITCH, "<|im_end|>", _QWEN_MARKS),
+    "SmolLM3": RealFamily("smollm3", _SYSTEM + _CHATML + SWITCH, "<|im_end|>", _QWEN_MARKS),
     "Gemma 3": RealFamily(
         "gemma3_text", _GEMMA, "<end_of_turn>", ("<bos>", "<start_of_turn>"), bytes=False
     ),
@@ -118,7 +113,7 @@ REAL = {
     ),
     "OLMo 2": RealFamily("olmo2", _OLMO, "<|endoftext|>", ("<|user|>", "<|assistant|>")),
     "Mistral": RealFamily("mistral", _MISTRAL, "</s>", ("<s>", "[INST]", "[/INST]"), bytes=False),
-    "Qwen3-MoE": RealFamily("qwen3_moe", _CHATML + _SWITCH, "<|im_end|>", _QWEN_MARKS),
+    "Qwen3-MoE": RealFamily("qwen3_moe", _CHATML + SWITCH, "<|im_end|>", _QWEN_MARKS),
 }
 
 

@@ -45,19 +45,19 @@ SIZES: dict[str, Any] = {
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 32),
     **dict.fromkeys(("expert_ffn_hidden_size", "shared_intermediate_size"), 32),
     **dict.fromkeys(("dense_intermediate_size", "intermediate_size_mlp"), 96),
-    **dict.fromkeys(("moe_shared_expert_intermediate_size",), 32),
+    "moe_shared_expert_intermediate_size": 32,
     **dict.fromkeys(("n_group", "topk_group", "first_k_dense_replace", "decoder_sparse_step"), 1),
     **dict.fromkeys(("q_lora_rank", "kv_lora_rank"), 32),
     **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"), 16),
-    **dict.fromkeys(("index_head_dim",), 32),
-    **dict.fromkeys(("index_n_heads",), 4),
+    "index_head_dim": 32,
+    "index_n_heads": 4,
     **dict.fromkeys(("rotary_dim", "query_pre_attn_scalar"), 16),
     **dict.fromkeys(("state_size", "ssm_state_size", "mamba_d_state"), 16),
     **dict.fromkeys(("mamba_n_heads", "mamba_num_heads"), 8),
     **dict.fromkeys(("mamba_d_head", "mamba_head_dim"), 16),
     **dict.fromkeys(("mamba_n_groups", "n_groups"), 1),
-    **dict.fromkeys(("linear_num_value_heads",), 4),
-    **dict.fromkeys(("linear_num_key_heads",), 2),
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
     **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim", "linear_head_dim"), 16),
     **dict.fromkeys(("mamba_chunk_size", "chunk_size"), 16),
     **dict.fromkeys(("hidden_size_per_layer_input", "laurel_rank"), 16),
@@ -146,22 +146,14 @@ class TooLargeError(Exception):
 
 
 def small_config(family: str, **changes: Any) -> PreTrainedConfig:
-    """A configuration with tiny widths and two layers of each kind that the family mixes.
-
-    Args:
-        family: its ``model_type``.
-        changes: fields that are to be otherwise.
-    """
+    """A configuration with tiny widths and two layers of each kind that a ``model_type`` mixes."""
     kind = CONFIG_MAPPING[family]
     if family in SEEING:
         text = small_config(SEEING[family]).to_dict()
         return kind(text_config=text, vision_config=dict(VISION))
     known = {field.name for field in dataclasses.fields(kind)}
-    sizes: dict[str, Any] = {
-        name: value
-        for name, value in SIZES.items()
-        if name in known and name not in kind.attribute_map
-    }
+    named = known - kind.attribute_map.keys()
+    sizes: dict[str, Any] = {name: value for name, value in SIZES.items() if name in named}
     own = OWN.get(family, {})
     if "is_decoder" in known:
         sizes["is_decoder"] = True
@@ -173,11 +165,7 @@ def small_config(family: str, **changes: Any) -> PreTrainedConfig:
 
 
 def small_policy(family: str, seed: int = 1) -> Policy:
-    """A random policy of a family, in float32, that never stops by itself.
-
-    Raises:
-        TooLargeError: it has more than :data:`MOST_WEIGHTS`.
-    """
+    """A random policy of a family, in float32, that never stops by itself."""
     config = small_config(family)
     with torch.device("meta"):
         weights = AutoModelForCausalLM.from_config(config).num_parameters()

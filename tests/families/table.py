@@ -21,6 +21,7 @@ from node.policy.policy import Policy
 from tests.families.real import REAL
 from tests.families.small import small_policy
 from tests.node.engines.test_transformers_backend import Writing
+from tests.support import generated
 
 PROMPTS = [(5, 6, 7), (1, 2, 3, 4, 5, 6, 7, 8), (9,) * 30, (5, 6, 8)]
 ADDED = 20
@@ -49,8 +50,8 @@ class Measured:
     moved: float
 
     @property
-    def widest(self) -> float:
-        return max(self.alone, self.rows, self.many, self.joins, self.turns)
+    def gaps(self) -> tuple[float, ...]:
+        return self.alone, self.rows, self.many, self.joins, self.turns
 
 
 def measured(family: str, folder: Path) -> Measured:
@@ -78,13 +79,9 @@ def learned(policy: Policy, prompt: Sequence[int], ids: Sequence[int]) -> Tensor
 
 
 def _greedy(policy: Policy, prompt: Sequence[int]) -> bool:
-    ids = torch.tensor([prompt])
-    output = policy.model.generate(
-        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=ADDED
-    )
     wanted = Sampling(max_new_tokens=ADDED, greedy=True)
     ((sample,),) = TransformersEngine(policy, seed=0).generate([prompt], 1, wanted)
-    expected = tuple(output[0, len(prompt) :].tolist())
+    expected = generated(policy, prompt, ADDED)
     return sample.tokens.ids[: len(expected)] == expected
 
 
@@ -175,12 +172,8 @@ class Family:
     @property
     def works(self) -> bool:
         told = self.measured
-        return (
-            told is not None
-            and told.greedy == len(PROMPTS)
-            and told.widest <= MOST_GAP
-            and told.moved >= LEAST_MOVED
-        )
+        right = told is not None and told.greedy == len(PROMPTS)
+        return right and max(told.gaps) <= MOST_GAP and told.moved >= LEAST_MOVED
 
 
 def record(version: str, families: dict[str, Family]) -> None:
@@ -198,43 +191,39 @@ def recorded() -> tuple[str, dict[str, Family]]:
 
 def page() -> str:
     version, families = recorded()
-    works = {name: each for name, each in families.items() if each.works and not each.refused}
-    refused = {name: each for name, each in families.items() if each.refused}
-    untried = {name: each for name, each in families.items() if each.untried}
+    *names, last = REAL
+    real = textwrap.fill(f"{', '.join(names)} and {last}", 100)
+    works = [
+        f"| {name} | {' | '.join(f'{gap:.0e}' for gap in each.measured.gaps)} |"
+        for name, each in families.items()
+        if each.measured and each.works and not each.refused
+    ]
+    refused = [_row(name, each.refused) for name, each in families.items() if each.refused]
+    untried = [_row(name, each.untried) for name, each in families.items() if each.untried]
     return "\n".join(
         [
-            HEAD.format(version=version, all=len(families), real=_listed()),
+            HEAD.format(version=version, all=len(families), real=real),
             f"## {len(works)} families work\n",
             "| `model_type` | one row | 4 prompts by 3 | by 16 | rows come and go | 3 turns |",
             "|---|---|---|---|---|---|",
-            *(_measured(name, each.measured) for name, each in works.items() if each.measured),
+            *works,
             f"\n## {len(refused)} are refused\n",
             REFUSED,
             "| `model_type` | why |",
             "|---|---|",
-            *(f"| {name} | {_cell(each.refused)} |" for name, each in refused.items()),
+            *refused,
             f"\n## {len(untried)} were not tried\n",
             "A node tries them as it does any model.\n",
             "| `model_type` | why |",
             "|---|---|",
-            *(f"| {name} | {_cell(each.untried)} |" for name, each in untried.items()),
+            *untried,
             FOOT,
         ]
     )
 
 
-def _listed() -> str:
-    *names, last = REAL
-    return textwrap.fill(f"{', '.join(names)} and {last}", 100)
-
-
-def _measured(name: str, told: Measured) -> str:
-    gaps = (told.alone, told.rows, told.many, told.joins, told.turns)
-    return f"| {name} | {' | '.join(f'{gap:.0e}' for gap in gaps)} |"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
+def _row(name: str, why: str) -> str:
+    return "| {} | {} |".format(name, why.replace("|", "\\|").replace("<", "&lt;"))
 
 
 HEAD = """# Models

@@ -22,8 +22,9 @@ from node.trajectories.trajectory import Trajectory
 from protocol.rollout import encode_group
 from swarm.groups import PooledGroup, TaskRef
 from swarm.verification import Verdict
-from tests.families.real import REAL, write_family
+from tests.families.real import REAL, SWITCH, write_family
 from tests.families.table import learned
+from tests.support import generated
 
 QUESTIONS = ["What is 6 * 7?", "Reverse the word “naïve”, then say it."]
 NEW = 12
@@ -44,18 +45,13 @@ def loaded(folder: Path, **keys: object) -> Policy:
 
 def written(policy: Policy, question: str, seed: int = 0) -> tuple[tuple[int, ...], list[Sample]]:
     prompt = tuple(policy.encode_prompt(question))
-    (samples,) = TransformersEngine(policy, seed=seed).generate(
-        [prompt], 4, Sampling(max_new_tokens=NEW)
-    )
-    return prompt, samples
+    engine = TransformersEngine(policy, seed=seed)
+    return prompt, engine.generate([prompt], 4, Sampling(max_new_tokens=NEW))[0]
 
 
-def group_of(policy: Policy, seed: int) -> TrainingGroup:
-    return taught(policy, QUESTIONS[seed % 2], seed)[0]
-
-
-def taught(policy: Policy, question: str, seed: int) -> tuple[TrainingGroup, PooledGroup]:
+def taught(policy: Policy, seed: int) -> tuple[TrainingGroup, PooledGroup]:
     """The same as its author trains on it, and as others get it."""
+    question = QUESTIONS[seed % 2]
     prompt, samples = written(policy, question, seed)
     task = OwnTask(TaskRef("sums", 0, seed, split="train"), 7, seed)
     verdict = Verdict(question, (1.0, 0.0, 1.0, 0.0))
@@ -75,10 +71,14 @@ def assert_engine_is_the_learner(policy: Policy, seed: int) -> None:
 
 
 def greedy(policy: Policy, prompt: tuple[int, ...]) -> tuple[int, ...]:
-    ((sample,),) = TransformersEngine(policy, seed=0).generate(
-        [prompt], 1, Sampling(max_new_tokens=NEW, greedy=True)
-    )
+    wanted = Sampling(max_new_tokens=NEW, greedy=True)
+    ((sample,),) = TransformersEngine(policy, seed=0).generate([prompt], 1, wanted)
     return sample.tokens.ids
+
+
+def rendered(policy: Policy, turns: list[dict[str, str]]) -> str:
+    template = policy.tokenizer.apply_chat_template
+    return template(turns, tokenize=False, add_generation_prompt=True)
 
 
 def weights(policy: Policy) -> torch.Tensor:
@@ -89,11 +89,8 @@ def weights(policy: Policy) -> torch.Tensor:
 def test_a_question_is_one_turn_of_the_template_and_its_marks_cannot_be_forged(name, folders):
     policy, family = loaded(folders[name]), REAL[name]
     turn = [{"role": "user", "content": QUESTIONS[1]}]
-    rendered = policy.tokenizer.apply_chat_template(
-        turn, tokenize=False, add_generation_prompt=True
-    )
     ids = policy.encode_prompt(QUESTIONS[1])
-    assert policy.tokenizer.decode(ids) == rendered
+    assert policy.tokenizer.decode(ids) == rendered(policy, turn)
     marks = {policy.eos_id, *policy.tokenizer.convert_tokens_to_ids(list(family.marks))}
     forged = policy.encode_prompt(f"{QUESTIONS[1]}{family.ends}{family.marks[0]}")
     assert [i for i in forged if i in marks] == [i for i in ids if i in marks] != []
@@ -104,10 +101,9 @@ def test_a_question_is_one_turn_of_the_template_and_its_marks_cannot_be_forged(n
 def test_thinking_is_switched_off_where_the_template_has_the_switch(name, folders):
     off = {"enable_thinking": False}
     plain = loaded(folders[name])
-    if not REAL[name].thinks:
-        with pytest.raises(
-            ConfigError, match=r"policy\.chat_template_kwargs\.enable_thinking: false.*has"
-        ):
+    if SWITCH not in REAL[name].template:
+        refusal = r"policy\.chat_template_kwargs\.enable_thinking: false.*has"
+        with pytest.raises(ConfigError, match=refusal):
             loaded(folders[name], chat_template_kwargs=off)
         return
     switched = loaded(folders[name], chat_template_kwargs=off)
@@ -125,11 +121,7 @@ def test_greedy_completions_are_those_of_generate(name, folders):
     check_agreement(policy)
     for question in QUESTIONS:
         prompt = tuple(policy.encode_prompt(question))
-        ids = torch.tensor([prompt])
-        output = policy.model.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=NEW
-        )
-        assert greedy(policy, prompt) == tuple(output[0, len(prompt) :].tolist())
+        assert greedy(policy, prompt) == generated(policy, prompt, NEW)
 
 
 @pytest.mark.parametrize("rank", [0, 4])
@@ -141,9 +133,9 @@ def test_three_updates_then_a_way_back_and_an_export(name, rank, folders, tmp_pa
     policy = loaded(folders[name], **adapted)
     learner, before = Learner(policy, CONFIG), weights(policy)
     for step in range(2):
-        assert not learner.update([group_of(policy, step)]).skipped
+        assert not learner.update([taught(policy, step)[0]]).skipped
         assert_engine_is_the_learner(policy, step)
-    group, state = group_of(policy, 2), deepcopy(learner.state_dict())
+    group, state = taught(policy, 2)[0], deepcopy(learner.state_dict())
     (policy.save_adapter if rank else policy.save)(tmp_path / "saved")
     assert not learner.update([group]).skipped
     assert_engine_is_the_learner(policy, 2)
@@ -170,7 +162,7 @@ def test_two_families_learn_from_each_others_groups(one, other, folders):
     policies = [loaded(folders[one]), loaded(folders[other])]
     learners = [Learner(policy, CONFIG) for policy in policies]
     for seed in range(3):
-        told = [taught(policy, QUESTIONS[seed % 2], seed) for policy in policies]
+        told = [taught(policy, seed) for policy in policies]
         for number, (policy, learner) in enumerate(zip(policies, learners, strict=True)):
             theirs = told[1 - number][1]
             foreign = external_group(policy, theirs, range(4))
@@ -181,7 +173,7 @@ def test_two_families_learn_from_each_others_groups(one, other, folders):
             before = weights(policy)
             assert not learner.update([foreign]).skipped
             assert not torch.equal(weights(policy), before)
-            learner.update([group_of(policy, seed)])
+            learner.update([taught(policy, seed)[0]])
             assert_engine_is_the_learner(policy, seed)
 
 
@@ -196,5 +188,4 @@ def test_a_second_turn_is_read_as_its_chat_template_writes_it(folders, name: str
         {"role": role, "content": text}
         for role, text in (("user", QUESTIONS[0]), ("assistant", said), ("user", answered))
     ]
-    whole = policy.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-    assert policy.tokenizer.decode(ids) == whole
+    assert policy.tokenizer.decode(ids) == rendered(policy, turns)

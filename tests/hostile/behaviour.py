@@ -32,7 +32,6 @@ class NodeView:
     address: str
 
     def rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """Of the journal."""
         path = self.folder / "journal.sqlite"
         with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
             return connection.execute(query, parameters).fetchall()
@@ -51,7 +50,6 @@ class NodeView:
         return dict(status["record"]["counters"]) if status["record"] else {}
 
     def count(self, prefix: str) -> float:
-        """Total of all counters whose name begins like this."""
         return sum(n for name, n in self.counters().items() if name.startswith(prefix))
 
 
@@ -80,11 +78,6 @@ class Behaviour:
         admitted: groups that the target takes from it, being as good as they say.
     """
 
-    refused: Mapping[str, int]
-    strikes: float | None
-    counted: tuple[str, ...]
-    admitted: int
-
     def __init_subclass__(
         cls,
         *,
@@ -111,7 +104,6 @@ class Behaviour:
         await peer.announce(world.target.peer_id)
 
     def noticed(self, author: bytes, target: NodeView) -> bool:
-        """Whether the target has met all of it."""
         standing = target.standing(author)
         return (
             all(standing.refused.get(reason, 0) >= n for reason, n in self.refused.items())

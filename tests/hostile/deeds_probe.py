@@ -18,6 +18,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from node.tasks.catalogue import Allowed
 from node.tasks.sandbox import sandbox
 from node.tasks.verifier.verifier import Verifier
@@ -26,6 +28,7 @@ from protocol.manifest import EnvSpec
 from swarm.groups import TaskRef
 from swarm.verification import JudgeRefused
 from tests.hostile.deeds import DEEDS, GOOD, call_deeds
+from tests.node.packages import declare
 
 SPECS = [EnvSpec(n, "plugin", "1", ("{}",), "{question}", "text") for n in ("deeds", "deeds_once")]
 LIMITS = WorkerLimits(cpu_seconds=2, wall_seconds=60.0, start_seconds=300.0)
@@ -58,15 +61,6 @@ def become(user: int) -> None:
     os.setuid(user)
 
 
-def declare(folder: Path) -> None:
-    for name, target in TARGETS.items():
-        metadata = folder / f"{name}-1.dist-info"
-        metadata.mkdir()
-        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
-        (metadata / "entry_points.txt").write_text(f"[swarm_node.tasks]\n{name} = {target}\n")
-    sys.path.insert(0, str(folder))
-
-
 def listen(folder: Path) -> tuple[dict[str, Any], list[str]]:
     """Listeners that would notice; what they noticed."""
     noticed: list[str] = []
@@ -84,14 +78,6 @@ def listen(folder: Path) -> tuple[dict[str, Any], list[str]]:
 
         threading.Thread(target=accept, daemon=True).start()
     return {"port": tcp.getsockname()[1], "name": name}, noticed
-
-
-def try_all(verifier: Verifier, env: str, deeds: dict[str, str]) -> dict[str, Any]:
-    """The reward of each deed, or why there is none, and how what came after was scored."""
-    found: dict[str, Any] = {}
-    for name, code in deeds.items():
-        found[name] = verdict(verifier, env, [code, GOOD, "bad"])
-    return found
 
 
 def verdict(verifier: Verifier, env: str, texts: list[str]) -> Any:
@@ -132,7 +118,8 @@ def main(kind: str, user: int) -> dict[str, Any]:
     for name in ("key", "victim"):
         (folder / name).write_text("mine")
         (folder / name).chmod(0o600)
-    declare(folder)
+    for name, target in TARGETS.items():
+        declare(pytest.MonkeyPatch(), folder, name, target)
     os.environ["DEEDS_SECRET"] = "secret"
     victim = subprocess.Popen(["sleep", "600"])
     told, noticed = listen(folder)
@@ -143,8 +130,11 @@ def main(kind: str, user: int) -> dict[str, Any]:
     allowed = Allowed(evaluating=["deeds_once"])
     try:
         with Verifier(SPECS, allowed, outside=True, limits=LIMITS) as verifier:
-            served = verifier.start()
-            found = {env: try_all(verifier, env, deeds) for env in served}
+            # How what comes after a deed is scored counts as much as the deed.
+            found = {
+                env: {n: verdict(verifier, env, [code, GOOD, "bad"]) for n, code in deeds.items()}
+                for env in verifier.start()
+            }
             return {
                 "walls": sandbox.find_walls().kind,
                 "whole": sandbox.find_walls().whole,

@@ -118,13 +118,14 @@ def filling() -> bytes:
 async def attack(options: argparse.Namespace, folder: Path) -> Counter[str]:
     starting = [Flooder.start(folder, n, options.address) for n in range(options.keys)]
     flooders = await asyncio.gather(*starting)
-    work: list[Any] = []
-    for flooder in flooders * options.streams:
-        if options.kind == "calls":
-            work.append(flooder.calls(options.rate))
-        else:
-            work.append(flooder.again_and_again(getattr(flooder, options.kind)))
-    tasks = [asyncio.ensure_future(one) for one in work]
+    tasks = [
+        asyncio.ensure_future(
+            each.calls(options.rate)
+            if options.kind == "calls"
+            else each.again_and_again(getattr(each, options.kind))
+        )
+        for each in flooders * options.streams
+    ]
     print("ready", flush=True)
     await asyncio.wait(tasks, timeout=options.seconds)
     for task in tasks:

@@ -56,7 +56,6 @@ def texts(right: str) -> Iterator[str]:
 
 
 def executes(dataset: Any) -> bool:
-    """Whether scoring one of the texts left the mark."""
     for index in range(ITEMS):
         entry = dataset[index]
         for text in texts(str(entry["answer"])):
@@ -71,7 +70,6 @@ def executes(dataset: Any) -> bool:
 
 
 def probe() -> dict[str, bool]:
-    """Whether each family of the library executes answers."""
     found = {}
     factory = import_library()
     for family in sorted(factory.DATASETS):

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgpack
@@ -85,7 +86,6 @@ class Terms:
 
     @property
     def epoch(self) -> int:
-        """The present one."""
         return epoch_of(time.time(), self.manifest.epoch_seconds)
 
 
@@ -128,9 +128,8 @@ class Peer:
     async def start(
         self,
         addresses: Sequence[str],
-        *,
-        answers: Mapping[str, Answer],
-        raw: Mapping[str, StreamHandler],
+        answers: Mapping[str, Answer] = MappingProxyType({}),
+        raw: Mapping[str, StreamHandler] = MappingProxyType({}),
     ) -> None:
         """Come up and dial; ``answers`` and ``raw`` stand in for the honest streams."""
         honest: dict[str, Answer] = {
@@ -157,7 +156,6 @@ class Peer:
                     raise
 
     async def answer_pull(self, peer: str, request: bytes) -> bytes:
-        """The frame that was asked for, byte for byte."""
         frame = self.frames.get(request)
         if frame is None:
             return encode_pull_response(PullStatus.NOT_FOUND)
@@ -171,11 +169,9 @@ class Peer:
         return self.terms.signed
 
     def note(self, frame: bytes) -> None:
-        """Remember that a frame left."""
         self._served.append(Served(self.author, frame, time.time()))
 
     def task(self, index: int, *, env: str = EASY, level: int = 0, epoch: int) -> Task:
-        """The task of one of this author's draws."""
         return self.terms.sources[env].build(level, task_seed(self.author, epoch, index))
 
     def group(
@@ -201,12 +197,10 @@ class Peer:
         return Group(env, level, epoch, index, tuple(completions))
 
     def batch(self, *groups: Group, encoding: bytes = NO_ENCODING) -> Batch:
-        """What an honest publisher would seal the groups into."""
         sequence = next(self.sequence)
         return Batch(sequence, 1, time.time(), "tiny", encoding, 1.0, 16, groups)
 
     def frame(self, *groups: Group, encoding: bytes = NO_ENCODING, compress: bool = True) -> bytes:
-        """An honest frame of the groups."""
         batch = self.batch(*groups, encoding=encoding)
         return seal(batch, self.identity, self.terms.swarm, compress=compress)
 
@@ -243,14 +237,10 @@ class Peer:
         return made, sign_announcement(made, self.identity, self.terms.swarm)
 
     def key_of(self, made: Announcement) -> str:
-        """Where an announcement belongs in the hash table."""
         return record_key(self.terms.swarm, made.epoch, made.depth, made.shard)
 
     async def announce(self, at: str, offers: Sequence[Offer] | None = None) -> None:
-        """Put this peer's record of the epoch into one replica, and tell it when asked.
-
-        The nodes that hold a key of the hash table are hostile peers for the most part.
-        """
+        """Put this peer's record of the epoch into one replica, and tell it when asked."""
         made, record = self.record(self.offers[-4:] if offers is None else offers)
         self.gossips = [record]
         await self.put(at, self.key_of(made), self.author, record, made.expiry)
@@ -273,9 +263,8 @@ class Peer:
     async def heard(self, author: bytes, peer: str) -> Announcement | None:
         """The latest announcement of an author that another peer tells of."""
         asked = encode_gossip_request(GossipRequest(max(0, self.terms.epoch - 9), MAX_GOSSIP))
-        answer = await self.transport.request(
-            peer, GOSSIP_STREAM, asked, limit=MAX_GOSSIP_RESPONSE_BYTES, deadline=30.0
-        )
+        limits = {"limit": MAX_GOSSIP_RESPONSE_BYTES, "deadline": 30.0}
+        answer = await self.transport.request(peer, GOSSIP_STREAM, asked, **limits)
         swarm, manifest = self.terms.swarm, self.terms.manifest
         known = dict(open_announcement(r, swarm, manifest) for r in decode_gossip_response(answer))
         return known.get(author)

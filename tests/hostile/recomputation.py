@@ -42,7 +42,6 @@ class Allowed:
 
 
 def digest(group: Group) -> bytes:
-    """By which a journal remembers how a draw was told."""
     return sha256(encode_group(group)).digest()[:16]
 
 
@@ -96,7 +95,6 @@ class Recomputation:
             self.allowed[key][digest(group)] = Allowed(group, verdict.prompt)
 
     def authors(self) -> set[bytes]:
-        """Who has told anything that may be learned from."""
         return {author for author, _, _ in self.allowed}
 
     def faults(self, node: NodeView) -> list[str]:

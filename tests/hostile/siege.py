@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from node.tasks.catalogue import load_catalogue
 from node.threads import LoopThread
@@ -71,10 +71,7 @@ def found(founder: Identity) -> bytes:
     return sign_manifest(manifest, founder)
 
 
-@dataclass(slots=True)
-class Attack:
-    """A behaviour and the peer that has it."""
-
+class Attack(NamedTuple):
     behaviour: Behaviour
     peer: Peer
 
@@ -97,19 +94,13 @@ class Siege:
     rounds: int = 0
 
     def unnoticed(self) -> list[str]:
-        """Attacks that the node has not met in full."""
         found = self.attacks.items()
         target = self.world.target
         return [n for n, a in found if not a.behaviour.noticed(a.peer.author, target)]
 
     def used(self, author: bytes) -> int:
-        """Groups of an author that the node has learned from."""
         ((used,),) = self.world.target.rows("SELECT count(*) FROM used WHERE author=?", author)
         return int(used)
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        """Poll until it holds or patience is at its end; what fails then says the test."""
-        poll(self.node, condition)
 
 
 def poll(node: Command, condition: Callable[[], Any]) -> Any:
@@ -140,7 +131,7 @@ def siege(folder: Path, behaviours: Sequence[type[Behaviour]]) -> Iterator[Siege
             return peers[-1]
 
         ben = peer("ben")
-        loop.call(ben.start((), answers={}, raw={}))
+        loop.call(ben.start(()))
         address = ben.transport.addresses()[0]
         node = Command(folder, "join", f"--peers={address}", *NODE)
         stack.callback(node.close)
@@ -160,8 +151,6 @@ def siege(folder: Path, behaviours: Sequence[type[Behaviour]]) -> Iterator[Siege
 
 
 def view(command: Command) -> NodeView:
-    """The node, once it has joined."""
-
     def status() -> dict[str, Any] | None:
         path = command.run.status
         return json.loads(path.read_text()) if path.exists() else None
@@ -177,7 +166,7 @@ async def begin(state: Siege, attacks: Sequence[Attack]) -> None:
     addresses = (world.honest.transport.addresses()[0], world.target.address)
 
     async def one(attack: Attack) -> None:
-        behaviour, peer = attack.behaviour, attack.peer
+        behaviour, peer = attack
         await behaviour.begin(peer, world)
         await peer.start(addresses, answers=behaviour.answers(peer), raw=behaviour.raw(peer))
 
@@ -187,7 +176,6 @@ async def begin(state: Siege, attacks: Sequence[Attack]) -> None:
 
 
 async def close(peers: Sequence[Peer]) -> None:
-    """End all daemons."""
     await asyncio.gather(*(peer.transport.close() for peer in peers))
 
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-GOOD = "good"
+from tests.hostile.deeds import GOOD, Deeds
 
 
 def recurse() -> float:
@@ -43,14 +43,8 @@ DEEDS: dict[str, Callable[[], object]] = {
 }
 
 
-class Strange:
+class Strange(Deeds):
     """Does what an answer names, which is worth 1 unless it gives a number, as ``good`` is."""
-
-    version = "1"
-    evaluates_text = False
-
-    def __init__(self, levels: list[Mapping[str, Any]]) -> None:
-        self.levels = len(levels)
 
     def draw(self, level: int, number: int) -> Mapping[str, Any]:
         return {"question": f"{number} {surroundings()}"}

@@ -45,7 +45,6 @@ class Reader:
         self._admission = Admission(manifest, self.swarm_id, verifier, *stores, threaded=False)
 
     def admit(self, author: Identity, *groups: Group) -> int:
-        """How many groups of a frame are admitted."""
         batch = Batch(1, 5, START, "tiny", b"\x02" * 32, 1.0, 64, groups)
         frame = seal(batch, author, self.swarm_id)
         return len(self._admission.examine(frame, author.author))
@@ -83,7 +82,6 @@ def trajectory(env: str, level: int, seed: int, rng: random.Random) -> Completio
 
 
 def group(author: Identity, index: int, rng: random.Random, size: int) -> Group:
-    """Completions of the task that the author has drawn."""
     env = NAMES[index % len(NAMES)]
     level = rng.randrange(SOURCES[env].levels)
     seed = task_seed(author.author, NOW, index)
@@ -128,7 +126,6 @@ FORGERIES: dict[str, Forgery] = {
 
 
 def episode_of(env: str, level: int, seed: int) -> tuple[Episode, list[str]]:
-    """An episode that has begun, and its first observation."""
     source = SOURCES[env]
     assert source.environment is not None
     episode = source.environment.episode(source.build(level, seed).entry)
@@ -136,7 +133,6 @@ def episode_of(env: str, level: int, seed: int) -> tuple[Episode, list[str]]:
 
 
 def came_so(env: str, level: int, seed: int, told: Completion) -> bool:
-    """Whether playing the policy's turns gives this very trajectory."""
     episode, seen = episode_of(env, level, seed)
     for action in [each.text for each in told.segments if each.writer is Writer.POLICY]:
         if episode.over:
@@ -181,9 +177,7 @@ def test_a_trajectory_of_another_task_is_not_mallorys(reader: Reader) -> None:
     assert reader.admit(anna, drawn) == 1
 
 
-def test_a_frame_of_the_largest_trajectories_costs_its_author_and_nobody_else(
-    reader: Reader,
-) -> None:
+def test_a_frame_of_the_largest_trajectories_costs_its_author_and_nobody_else(reader):
     """Flo fills 64 segments with as much text as the swarm takes."""
     flo = Identity.from_seed(b"o" * 32)
     done = Completion(segments(["9" * 1000] * 65), 0.0, Finish.STOP)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DHTLocalStorage
 
@@ -31,14 +29,13 @@ from swarm.transport.hivemind.dht import MAX_SUBKEYS, MAX_VERSIONS, BoundedStora
 from swarm.transport.memory import MemoryTransport
 from swarm.transport.request_limits import PeerLimits
 from tests.hostile.test_hostile_peers import against, never_answers, offer, offer_as
-from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, identity
+from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, identity, running
 
 EPOCHS = 6
 FLOOD = 4200
 
 
 async def silent(swarm: MemorySwarm, names: list[str], about: Node) -> None:
-    """Peers that announce and let everybody wait."""
     for name in names:
         sid = await swarm.stranger(name)
         never_answers(swarm, sid)
@@ -49,31 +46,27 @@ async def test_sixty_silent_keys_do_not_keep_honest_frames_away() -> None:
     swarm = MemorySwarm()
     anna = await swarm.join("anna")
     others = [await swarm.join(f"honest {n}") for n in range(5)]
-    running = [asyncio.ensure_future(node.member.run()) for node in swarm.nodes]
-    for _ in range(EPOCHS):
-        await silent(swarm, [f"sid {n}" for n in range(60)], anna)
-        for node in others:
-            node.publish()
-        await swarm.clock.advance(EPOCH_SECONDS)
-    pulled = anna.count("frames_pulled")
-    for task in running:
-        task.cancel()
-    assert pulled >= 0.95 * EPOCHS * len(others)
-    assert anna.count("pulls_failed{reason=deadline}") < 60 * EPOCHS
+    async with running(*swarm.nodes):
+        for _ in range(EPOCHS):
+            await silent(swarm, [f"sid {n}" for n in range(60)], anna)
+            for node in others:
+                node.publish()
+            await swarm.clock.advance(EPOCH_SECONDS)
+    assert anna.count("frames_pulled") >= 0.95 * EPOCHS * len(others)
+    assert 0 < anna.count("pulls_failed{reason=deadline}") < 60 * EPOCHS
 
 
 async def test_sid_is_asked_less_and_less() -> None:
     swarm = MemorySwarm()
     anna = await swarm.join("anna")
     failures = []
-    running = asyncio.ensure_future(anna.member.run())
-    await silent(swarm, ["sid"], anna)
-    sid = swarm.network.members[identity("sid").peer_id]
-    for epoch in range(1, 9):
-        await swarm.clock.advance(EPOCH_SECONDS)
-        failures.append(anna.count("pulls_failed{reason=deadline}"))
-        await offer_as(sid, anna, "sid", offer(bytes([epoch]) * 32))
-    running.cancel()
+    async with running(anna):
+        await silent(swarm, ["sid"], anna)
+        sid = swarm.network.members[identity("sid").peer_id]
+        for epoch in range(1, 9):
+            await swarm.clock.advance(EPOCH_SECONDS)
+            failures.append(anna.count("pulls_failed{reason=deadline}"))
+            await offer_as(sid, anna, "sid", offer(bytes([epoch]) * 32))
     assert failures[0] >= 1
     assert failures[-1] <= 6
 
@@ -89,9 +82,7 @@ def minted(count: int) -> list[Identity]:
     return [Identity.from_seed(b"sybil %026d" % n) for n in range(count)]
 
 
-async def test_keys_minted_by_the_thousand_do_not_hide_authors_known_to_be_useful(
-    monkeypatch,
-) -> None:
+async def test_keys_minted_by_the_thousand_do_not_hide_authors_known_to_be_useful(monkeypatch):
     monkeypatch.setattr("swarm.directory.MAX_KNOWN", 256)
     anna, friend = await MemorySwarm().join("anna"), identity("friend")
     anna.accounts.prove([(friend.author, 1.0)] * 8)
@@ -107,9 +98,7 @@ async def test_keys_minted_by_the_thousand_do_not_hide_authors_known_to_be_usefu
     assert anna.count("announcements_over_bound") == 2001 - 256
 
 
-async def test_strangers_that_come_after_a_flood_are_known_as_often_as_its_keys(
-    monkeypatch,
-) -> None:
+async def test_strangers_that_come_after_a_flood_are_known_as_often_as_its_keys(monkeypatch):
     monkeypatch.setattr("swarm.directory.MAX_KNOWN", 256)
     swarm = MemorySwarm()
     anna = await swarm.join("anna")
@@ -199,8 +188,7 @@ def test_flo_replaces_her_record_only_so_many_times() -> None:
 async def test_flo_pays_for_asking_for_frames_that_are_not_there() -> None:
     swarm = MemorySwarm()
     anna, flo = await swarm.join("anna", upload_rate=1e5), await swarm.stranger("flo")
-    looked = []
-    found = anna.outbox.get
+    looked, found = [], anna.outbox.get
     anna.outbox.get = lambda content_id: looked.append(content_id) or found(content_id)
     statuses = []
     for n in range(100):

@@ -13,6 +13,11 @@ from typing import Any
 
 import msgpack
 import pytest
+from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DHTLocalStorage
+from hivemind.p2p import PeerID
+from hivemind.proto import dht_pb2
+from hivemind.utils import MSGPackSerializer
 
 from protocol.identity import Identity
 from swarm.common.counters import Counters
@@ -30,8 +35,6 @@ GOOD = {b"anna": b"good one"}
 
 
 class Unchecked:
-    """A validator that passes everything."""
-
     def validate(self, record: object) -> bool:
         return True
 
@@ -57,9 +60,6 @@ class Honest(HivemindTransport):
 
 async def unchecked(folder: Path, address: str) -> HivemindNode:
     """A node with hivemind's own parts in place of the strict ones."""
-    from hivemind.dht.storage import DHTLocalStorage
-    from hivemind.utils import MSGPackSerializer
-
     Identity.create(folder / "mallory.key")
     settings = NodeSettings(folder / "mallory.key", LISTEN, (), 30.0)
     node = await HivemindNode.start(settings, Counters())
@@ -99,8 +99,6 @@ def answers(node: HivemindNode, call: str, answer: Callable[[bytes], Any]) -> No
 
 def finds(node: HivemindNode, found: Callable[[Any], Any]) -> list[Any]:
     """Answer searches with one result for each key; requests so far."""
-    from hivemind.proto import dht_pb2
-
     asked = []
 
     def answer(data: bytes) -> dht_pb2.FindResponse:
@@ -127,8 +125,7 @@ async def test_whatever_mallory_stores_only_good_records_are_held_and_read(tmp_p
             assert not await dht.store(key, value, expiry, subkey=subkey, exclude_self=True)
         assert await anna.read("k") == await ben.read("k") == GOOD
         assert await ben.read("whole") == {}
-        refused = [node.counted.snapshot().get("records_refused", 0) for node in (anna, ben)]
-        assert sum(refused) > 0
+        assert any(node.counted.snapshot().get("records_refused") for node in (anna, ben))
 
 
 @pytest.mark.parametrize(
@@ -142,11 +139,7 @@ async def test_whatever_mallory_stores_only_good_records_are_held_and_read(tmp_p
     ],
     ids=["nested", "random", "nested-inside", "short-entry", "tuple"],
 )
-async def test_mallory_answers_a_search_with_bytes_that_are_no_records(
-    tmp_path: Path, answer: bytes
-) -> None:
-    from hivemind.proto import dht_pb2
-
+async def test_mallory_answers_a_search_with_bytes_that_are_no_records(tmp_path, answer):
     result = {"value": answer, "expiration_time": float("inf"), "type": dht_pb2.FOUND_DICTIONARY}
     async with met(tmp_path, "anna") as (anna, mallory):
         await anna.keeps()
@@ -159,9 +152,6 @@ async def test_mallory_answers_a_search_with_bytes_that_are_no_records(
 async def test_mallory_lists_the_asker_and_a_crowd_as_neighbours_and_records_are_still_stored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, crowd: int
 ) -> None:
-    from hivemind.dht.routing import DHTID
-    from hivemind.p2p import PeerID
-
     nobody = Identity.from_seed(b"nobody is listening under this!!")
     async with met(tmp_path, "anna", "ben") as (anna, ben, mallory):
         us = PeerID.from_base58(anna.peer_id).to_bytes()
@@ -184,30 +174,24 @@ async def test_mallory_lists_the_asker_and_a_crowd_as_neighbours_and_records_are
 async def test_mallory_leads_a_search_astray_and_the_record_of_a_farther_node_is_found(
     tmp_path: Path, led: str
 ) -> None:
-    from hivemind.dht.routing import DHTID
-    from hivemind.p2p import PeerID
-
     nearer = count(1 << 100, -1)
     async with met(tmp_path, "anna", "ben") as (anna, ben, mallory):
 
         def named() -> PeerID:
-            if led == "to-herself":
-                return mallory.p2p.peer_id
-            return PeerID.from_base58(Identity.from_seed(os.urandom(32)).peer_id)
+            nobody = PeerID.from_base58(Identity.from_seed(os.urandom(32)).peer_id)
+            return mallory.p2p.peer_id if led == "to-herself" else nobody
 
         def nearest(request: Any) -> dict[str, list[bytes]]:
             key = DHTID.from_bytes(request.keys[0])
             nodes = [DHTID(key ^ next(nearer)).to_bytes() for _ in range(20)]
-            return {
-                "nearest_node_ids": nodes,
-                "nearest_peer_ids": [named().to_bytes() for _ in nodes],
-            }
+            peers = [named().to_bytes() for _ in nodes]
+            return {"nearest_node_ids": nodes, "nearest_peer_ids": peers}
 
         asked = finds(mallory, nearest)
         await mallory.connect(ben.addresses()[0])
         assert holds(anna.node, b"anna", b"good one")
         assert await ben.read("k") == GOOD
-        assert [request.keys[0] for request in asked].count(_id("k").to_bytes()) == 1
+        assert [request.keys[0] for request in asked].count(DHTID.generate("k").to_bytes()) == 1
 
 
 async def test_one_bad_record_in_a_replica_does_not_hide_the_good_ones(tmp_path: Path) -> None:
@@ -245,11 +229,7 @@ async def test_mallory_is_reached_by_a_transport_without_a_name_here_and_others_
         await asyncio.gather(anna.close(), bad.stop())
 
 
-async def test_mallory_names_herself_by_an_id_that_is_none_and_counts_as_unreachable(
-    tmp_path: Path,
-) -> None:
-    from hivemind.proto import dht_pb2
-
+async def test_mallory_names_herself_by_an_id_that_is_none_and_counts_as_unreachable(tmp_path):
     peer = dht_pb2.NodeInfo(node_id=b"\xff" * 21)
     pong = dht_pb2.PingResponse(peer=peer, dht_time=time.time(), available=True)
     async with met(tmp_path, "anna") as (anna, mallory):
@@ -258,30 +238,7 @@ async def test_mallory_names_herself_by_an_id_that_is_none_and_counts_as_unreach
             await anna.connect(mallory.addresses[0])
 
 
-async def test_flo_floods_the_hash_table_and_others_still_read_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hivemind.p2p import PeerID
-
-    # So that she uses it up on a busy machine too.
-    monkeypatch.setattr("swarm.transport.request_limits.RPC_BYTES_PER_SECOND", 1 << 14)
-    monkeypatch.setattr("swarm.transport.request_limits.RPC_LARGEST", 1 << 17)
-    async with met(tmp_path, "anna", "ben") as (anna, ben, flo):
-        await ben.keeps()
-        protocol, peer = flo.dht.protocol, PeerID.from_base58(anna.peer_id)
-        for _ in range(10):
-            await asyncio.gather(*(protocol.call_ping(peer) for _ in range(200)))
-        assert anna.counted.snapshot()["dht_calls_refused"] > 0
-        assert await ben.read("k") == GOOD
-
-
 def holds(node: HivemindNode, subkey: bytes, value: bytes) -> bool:
-    """Put a record into a node's own storage."""
     packed = msgpack.packb(value, use_bin_type=True)
-    return node.dht.protocol.storage.store_subkey(_id("k"), subkey, packed, time.time() + 600)
-
-
-def _id(key: str) -> Any:
-    from hivemind.dht.routing import DHTID
-
-    return DHTID.generate(key)
+    storage = node.dht.protocol.storage
+    return storage.store_subkey(DHTID.generate("k"), subkey, packed, time.time() + 600)

@@ -16,7 +16,7 @@ from protocol.frame import open_frame
 from protocol.rollout import Batch, Group, Segment, Writer, encode_batch
 from swarm.admission import MAX_STALLS
 from swarm.pool import Pool
-from tests.swarm.admission_parts import NOW, Gate, Peer
+from tests.swarm.admission_parts import Gate, Peer
 from tests.swarm.experience_parts import START
 
 
@@ -25,14 +25,7 @@ def gate() -> Gate:
     return Gate()
 
 
-@pytest.fixture
-def mallory(gate) -> Peer:
-    return Peer(gate)
-
-
-@pytest.fixture
-def anna(gate) -> Peer:
-    return Peer(gate)
+mallory, anna = (pytest.fixture(name=name)(lambda gate: Peer(gate)) for name in ("mallory", "anna"))
 
 
 def signed(gate: Gate, peer: Peer, *groups: Group) -> bytes:
@@ -60,9 +53,7 @@ FORGED: dict[str, tuple[str, Callable[[Gate, Peer], bytes]]] = {
     "under a weak key": ("bad_key", lambda _, her: under(SMALL_ORDER, her.frame(her.group(0)))),
     "of a draw too many": (
         "bad_schema",
-        lambda gate, her: signed(
-            gate, her, *map(her.group, (0, gate.manifest.max_groups_per_epoch))
-        ),
+        lambda g, her: signed(g, her, *map(her.group, (0, g.manifest.max_groups_per_epoch))),
     ),
     **{
         f"of an unknown task: {change}": (
@@ -142,27 +133,26 @@ def test_a_banned_author_is_not_even_opened(gate, mallory):
     assert gate.judge.calls == 0
 
 
+GATE = Gate()
+# No strikes, or the author would be banned and the frames no longer looked at.
+GATE.accounts.refuse = lambda author, reason, n: None
+VICTIM = Peer(GATE)
+FRAME = VICTIM.frame(VICTIM.group(0))
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0), st.integers(1, 255))
 def test_a_frame_with_any_byte_changed_is_refused(position, change):
     frame = bytearray(FRAME)
     frame[position % len(frame)] ^= change
-    before = GATE.judge.calls
-    assert GATE.admission.examine(bytes(frame), AUTHOR) == []
-    assert GATE.judge.calls == before
-
-
-GATE = Gate()
-# No strikes, or the author would be banned and the frames no longer looked at.
-GATE.accounts.refuse = lambda author, reason, n: None
-_VICTIM = Peer(GATE)
-FRAME, AUTHOR = _VICTIM.frame(_VICTIM.group(0)), _VICTIM.author
+    assert GATE.admission.examine(bytes(frame), VICTIM.author) == []
+    assert GATE.judge.calls == 0
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=300))
 def test_no_bytes_at_all_can_raise_out_of_admission(data):
-    assert GATE.admission.examine(data, AUTHOR) == []
+    assert GATE.admission.examine(data, VICTIM.author) == []
 
 
 def test_mallory_seals_one_draw_twice_with_other_answers(gate, mallory, anna):
@@ -213,12 +203,6 @@ def test_a_group_with_one_bad_completion_is_refused_whole(gate, mallory):
     texts = ["right", *["wrong"] * 6, "refuse:evaluates_text"]
     frame = mallory.frame(mallory.group(0, texts), mallory.group(1))
     assert gate.admit(frame, mallory.author) == [1]
-
-
-def test_mallory_prepares_epochs_in_advance(gate, mallory):
-    groups = [mallory.group(i, epoch=NOW + 100) for i in range(10)]
-    assert gate.admit(mallory.frame(*groups), mallory.author) == []
-    assert gate.refused() == {"epoch_ahead": 10}
 
 
 def test_mallory_hangs_the_verifier_with_every_group_and_is_given_up(gate, mallory):

@@ -36,19 +36,15 @@ Lie = Callable[[Identity], bytes]
 
 
 def honest(founder: Identity) -> bytes:
-    """A manifest that nothing is wrong with."""
     who = {"name": "mallory", "founder": founder.author, "created": time.time()}
     return sign_manifest(Manifest(**who, catalogue=load_catalogue("tiny")), founder)
 
 
 def signed(founder: Identity, body: bytes) -> bytes:
-    """Any body under a founder's good signature."""
     return envelope.close(envelope.MANIFEST, envelope.NO_SWARM, founder, body)
 
 
 def changed(change: Callable[[dict[str, Any]], object]) -> Lie:
-    """A manifest whose fields were changed before it was signed."""
-
     def lie(founder: Identity) -> bytes:
         wire = msgpack.unpackb(honest(founder)[envelope.HEAD_BYTES :])
         change(wire)
@@ -67,7 +63,6 @@ def env(name: str, value: Any) -> Lie:
 
 
 def bent(change: Callable[[bytes], bytes]) -> Lie:
-    """A manifest that was changed after it was signed."""
     return lambda founder: change(honest(founder))
 
 
@@ -77,9 +72,7 @@ LIES: dict[str, Lie] = {
     "cut short": bent(lambda made: made[:200]),
     "tampered": bent(lambda made: made[:-1] + bytes([made[-1] ^ 1])),
     "another founder's name": bent(lambda made: made[:40] + Identity.generate().author + made[72:]),
-    "a weak key": bent(
-        lambda made: made[:40] + WEAK + WEAK + bytes(32) + made[envelope.HEAD_BYTES :]
-    ),
+    "a weak key": bent(lambda made: made[:40] + 2 * WEAK + bytes(32) + made[envelope.HEAD_BYTES :]),
     "another swarm's": bent(lambda made: made[:8] + b"\x01" * 32 + made[40:]),
     "nested": lambda founder: signed(founder, b"\x91" * 1000),
     "promised items": lambda founder: signed(founder, b"\xdd\xff\xff\xff\xff"),
@@ -145,8 +138,7 @@ def mallory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Founder]:
     with ExitStack() as stack:
         loop = LoopThread("founder")
         stack.callback(loop.close)
-        identity = Identity.create(folder / "joiner.key")
-        key = folder / "joiner.key"
+        identity = Identity.create(key := folder / "joiner.key")
         joiner = HivemindTransport(key, listen=LISTEN, start_timeout=START_SECONDS)
         peer = Peer("mallory", folder, Terms.of(honest(identity)), [])
         founder = Founder(loop, peer, joiner, identity)
@@ -157,7 +149,7 @@ def mallory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Founder]:
         for transport in (peer.transport, joiner):
             stack.callback(lambda t=transport: loop.call(t.close()))
         loop.call(joiner.start())
-        loop.call(peer.start((), answers={MANIFEST_STREAM: answer}, raw={}))
+        loop.call(peer.start((), {MANIFEST_STREAM: answer}))
         yield founder
 
 
@@ -202,17 +194,13 @@ def test_who_names_the_swarm_is_given_no_other(mallory: Founder, folder: RunFold
     assert not folder.manifest.exists()
 
 
-def test_a_manifest_passes_through_anybodys_hands_unharmed(
-    mallory: Founder, folder: RunFolder
-) -> None:
+def test_a_manifest_passes_through_anybodys_hands_unharmed(mallory, folder):
     wanted = mallory.manifest = honest(Identity.generate())
     assert mallory.join(folder, swarm=swarm_id(wanted).hex()) == wanted
     assert folder.manifest.read_bytes() == wanted
 
 
-def test_what_was_pinned_once_stays_whatever_mallory_hands_out(
-    mallory: Founder, folder: RunFolder
-) -> None:
+def test_what_was_pinned_once_stays_whatever_mallory_hands_out(mallory, folder):
     first = mallory.manifest = honest(Identity.generate())
     assert mallory.join(folder) == first
     mallory.manifest = honest(mallory.peer.identity)
@@ -221,22 +209,14 @@ def test_what_was_pinned_once_stays_whatever_mallory_hands_out(
 
 
 @pytest.mark.parametrize("lie", ["name", "family's levels", "family's source"])
-def test_the_founders_words_do_not_reach_the_terminal_as_they_are(
-    mallory: Founder, folder: RunFolder, lie: str
-) -> None:
+def test_the_founders_words_do_not_reach_the_terminal_as_they_are(mallory, folder, lie):
     mallory.manifest = LIES[lie](mallory.peer.identity)
-    options = (
-        f"--peers={mallory.address}",
-        '--set=network.listen=["/ip4/127.0.0.1/tcp/0"]',
-        f"--set=network.start_timeout={START_SECONDS}",
-    )
-    command = Command(folder.root, "bootstrap", *options)
-    try:
+    local, patience = '["/ip4/127.0.0.1/tcp/0"]', f"network.start_timeout={START_SECONDS}"
+    options = (f"--peers={mallory.address}", f"--set=network.listen={local}", f"--set={patience}")
+    with Command(folder.root, "bootstrap", *options) as command:
         assert command.wait() == 1
         (line,) = command.err
         shown = "".join([*command.out, *command.err, *command.run.log.read_text().splitlines()])
-    finally:
-        command.close()
     assert line.startswith("error: the manifest from ")
     assert CONTROL.findall(shown) == []
     assert ESCAPES[0] not in shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 
@@ -20,7 +21,7 @@ from protocol.messages import (
 )
 from protocol.rollout import Batch
 from swarm.transport.memory import MemoryTransport
-from swarm.transport.transport import HandlerLimits, RecordTooLarge, Refused
+from swarm.transport.transport import HandlerLimits, Refused
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, group, identity
 
 LIMITS = HandlerLimits(1024, concurrent=8, concurrent_per_peer=8)
@@ -42,7 +43,6 @@ def key_of(node: Node, made: Announcement) -> str:
 
 
 async def offer_as(transport: MemoryTransport, node: Node, name: str, *offers: Offer) -> None:
-    """Store a well-formed announcement of ``name``."""
     made = announcement_of(node, name, *offers)
     record, author = signed(node, name, made), identity(name).author
     assert await transport.store(key_of(node, made), author, record, made.expiry)
@@ -53,8 +53,6 @@ def offer(content_id: bytes = b"\x05" * 32, size: int = 500) -> Offer:
 
 
 def answers(transport: MemoryTransport, protocol: str, answer: bytes) -> None:
-    """Serve the same to everybody."""
-
     async def serve(peer: str, request: bytes) -> bytes:
         return answer
 
@@ -62,8 +60,6 @@ def answers(transport: MemoryTransport, protocol: str, answer: bytes) -> None:
 
 
 def never_answers(swarm: MemorySwarm, transport: MemoryTransport) -> None:
-    """Take pulls and gossip, and let everybody wait."""
-
     async def never(peer: str, request: bytes) -> bytes:
         await swarm.clock.sleep(1e9)
         return b""
@@ -99,14 +95,11 @@ async def test_mallory_serves_other_bytes_than_she_announced(answer: bytes, reas
 
 
 @pytest.mark.parametrize("serves", [True, False], ids=["serves", "serves-not"])
-async def test_mallory_announces_bens_frame_first_and_it_is_still_taken_from_ben(
-    serves: bool,
-) -> None:
+async def test_mallory_announces_bens_frame_first_and_it_is_still_taken_from_ben(serves):
     swarm, anna, mallory = await against("mallory")
     ben = await swarm.stranger("ben")
-    batch = Batch(
-        1, 1, anna.clock.time(), "tiny", bytes(32), 1.0, 16, (group(anna.directory.epoch, 0),)
-    )
+    groups = (group(anna.directory.epoch, 0),)
+    batch = Batch(1, 1, anna.clock.time(), "tiny", bytes(32), 1.0, 16, groups)
     frame = seal(batch, identity("ben"), anna.directory.swarm_id)
     good = encode_pull_response(PullStatus.OK, frame)
     answers(mallory, PULL_STREAM, good if serves else encode_pull_response(PullStatus.NOT_FOUND))
@@ -135,30 +128,6 @@ async def test_mallory_serves_so_slowly_that_she_is_given_up() -> None:
     assert anna.count("pulls_failed{reason=too_slow}") == 1
 
 
-async def test_mallory_never_answers_and_holds_nobody_else_up() -> None:
-    swarm, anna, mallory = await against("mallory")
-    ben = await swarm.join("ben")
-    never_answers(swarm, mallory)
-    await offer_as(mallory, anna, "mallory", offer())
-    running = [asyncio.ensure_future(node.member.run()) for node in (anna, ben)]
-    ben.publish()
-    await swarm.clock.advance(EPOCH_SECONDS / 3)
-    assert anna.authors() == {ben.identity.author}
-    await swarm.clock.advance(EPOCH_SECONDS)
-    assert anna.count("pulls_failed{reason=deadline}") >= 1
-    for task in running:
-        task.cancel()
-
-
-async def test_mallory_stores_a_record_under_another_authors_subkey() -> None:
-    _, anna, mallory = await against("mallory")
-    made = announcement_of(anna, "mallory", offer())
-    key, record = key_of(anna, made), signed(anna, "mallory", made)
-    await mallory.store(key, identity("ben").author, record, made.expiry)
-    assert await anna.transport.read(key) == {}
-    assert anna.count("records_refused") > 0
-
-
 @pytest.mark.parametrize(
     "bend",
     [
@@ -180,19 +149,19 @@ async def test_mallory_bends_time_and_place_of_a_record(bend) -> None:
     assert anna.directory.accept(record) is None
 
 
-async def test_mallory_prolongs_another_authors_record() -> None:
+@pytest.mark.parametrize(("signer", "longer"), [("mallory", 0), ("ben", 9)])
+async def test_mallory_stores_her_record_under_bens_subkey_or_prolongs_his(signer, longer) -> None:
     _, anna, mallory = await against("mallory")
-    made = announcement_of(anna, "ben")
-    key, record = key_of(anna, made), signed(anna, "ben", made)
-    await mallory.store(key, identity("ben").author, record, made.expiry + 9)
+    made = announcement_of(anna, signer, offer())
+    key, record = key_of(anna, made), signed(anna, signer, made)
+    await mallory.store(key, identity("ben").author, record, made.expiry + longer)
     assert await anna.transport.read(key) == {}
+    assert anna.count("records_refused") > 0
 
 
 async def test_mallory_replays_an_older_announcement_by_gossip() -> None:
     _, anna, mallory = await against("mallory")
-    old, new = (
-        signed(anna, "ben", announcement_of(anna, "ben", sequence=sequence)) for sequence in (1, 2)
-    )
+    old, new = (signed(anna, "ben", announcement_of(anna, "ben", sequence=n)) for n in (1, 2))
     assert anna.directory.accept(new) is not None
     answers(mallory, GOSSIP_STREAM, encode_gossip_response([old]))
     await anna.member.step()
@@ -205,14 +174,8 @@ async def test_mallory_gossips_garbage(answer: bytes) -> None:
     _, anna, mallory = await against("mallory")
     answers(mallory, GOSSIP_STREAM, answer)
     await anna.member.step()
-    failed = {k: v for k, v in anna.counters.snapshot().items() if k.startswith("gossip_fail")}
-    assert sum(failed.values()) == 1
-
-
-async def test_nobody_stores_a_record_over_one_kibibyte() -> None:
-    _, _, mallory = await against("mallory")
-    with pytest.raises(RecordTooLarge):
-        await mallory.store("any", b"mallory", bytes(1025), 2e9)
+    failed = [n for name, n in anna.counters.snapshot().items() if name.startswith("gossip_fail")]
+    assert failed == [1]
 
 
 async def test_flo_floods_pulls_and_others_are_still_served() -> None:
@@ -224,11 +187,9 @@ async def test_flo_floods_pulls_and_others_are_still_served() -> None:
     pull_of = (anna.transport.peer_id, PULL_STREAM, offered.content_id)
 
     async def pull() -> bool:
-        try:
-            answer = await flo.request(*pull_of, limit=1 << 20, deadline=9)
-        except Refused:
-            return False
-        return answer[0] == PullStatus.OK
+        with suppress(Refused):
+            return (await flo.request(*pull_of, limit=1 << 20, deadline=9))[0] == PullStatus.OK
+        return False
 
     served = 0
     for _ in range(100):
@@ -239,33 +200,6 @@ async def test_flo_floods_pulls_and_others_are_still_served() -> None:
     assert ben.authors() == {anna.identity.author}
     await swarm.clock.advance(60)
     assert await pull()
-
-
-async def test_flo_holds_many_requests_open_and_is_refused_beyond_her_places() -> None:
-    swarm, anna, flo = await against("flo")
-    cleo = await swarm.stranger("cleo")
-    release = asyncio.Event()
-
-    async def slow(peer: str, request: bytes) -> bytes:
-        await release.wait()
-        return b"done"
-
-    anna.transport.handle("slow", slow, HandlerLimits(10, concurrent=8, concurrent_per_peer=4))
-
-    def ask(who: MemoryTransport, request: bytes = b"") -> asyncio.Task[bytes]:
-        asked = who.request(anna.transport.peer_id, "slow", request, limit=10, deadline=1e3)
-        return asyncio.ensure_future(asked)
-
-    flood, others = [ask(flo) for _ in range(500)], [ask(cleo) for _ in range(3)]
-    await swarm.clock.advance(1)
-    release.set()
-    flooded = await asyncio.gather(*flood, return_exceptions=True)
-    served = await asyncio.gather(*others, return_exceptions=True)
-    assert flooded.count(b"done") == 4
-    assert served.count(b"done") == 2
-    assert sum(isinstance(outcome, Refused) for outcome in flooded) == 496
-    with pytest.raises(Refused):
-        await ask(flo, bytes(11))
 
 
 async def test_flo_announces_more_than_the_directory_remembers(monkeypatch) -> None:

@@ -21,7 +21,7 @@ from tests.hostile import frames, streams
 from tests.hostile.behaviour import Behaviour, NodeView
 from tests.hostile.frames import OWNED, larry
 from tests.hostile.recomputation import Recomputation
-from tests.hostile.siege import Attack, Siege, siege
+from tests.hostile.siege import Attack, Siege, poll, siege
 
 pytestmark = pytest.mark.processes
 
@@ -50,7 +50,7 @@ def charged_as_due(attack: Attack, target: NodeView) -> None:
 def test_a_liar_is_refused_and_charged_and_the_honest_peer_is_learned_from(tmp_path: Path) -> None:
     with siege(tmp_path, (larry,)) as state:
         honest, attack = state.world.honest.author, state.attacks["larry"]
-        state.until(lambda: not state.unnoticed() and state.used(honest) > 0)
+        poll(state.node, lambda: not state.unnoticed() and state.used(honest) > 0)
         assert state.node.stop(signal.SIGTERM) == 0
         assert state.failures == []
         target = state.world.target
@@ -63,8 +63,6 @@ def test_a_liar_is_refused_and_charged_and_the_honest_peer_is_learned_from(tmp_p
 
 @dataclass(frozen=True)
 class Aftermath:
-    """What is left when the node has been told to stop."""
-
     siege: Siege
     status: int
     unnoticed: tuple[str, ...]
@@ -76,24 +74,26 @@ class Aftermath:
 def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aftermath]:
     with siege(tmp_path_factory.mktemp("siege"), BEHAVIOURS) as state:
         honest = state.world.honest.author
-        state.until(lambda: not state.unnoticed() and state.used(honest) > 0)
+        poll(state.node, lambda: not state.unnoticed() and state.used(honest) > 0)
         met = len(state.node.records())
-        state.until(lambda: len(state.node.records()) >= met + ROUNDS_AFTERWARDS)
+        poll(state.node, lambda: len(state.node.records()) >= met + ROUNDS_AFTERWARDS)
         unnoticed = tuple(state.unnoticed())
         status = state.node.stop(signal.SIGTERM)
         rounds = len(state.node.records())
         yield Aftermath(state, status, unnoticed, rounds, Recomputation(state.terms, state.served))
 
 
-def test_the_hostile_peers_did_what_they_wanted(aftermath: Aftermath) -> None:
-    assert aftermath.siege.failures == []
-    assert len(aftermath.siege.attacks) == len(BEHAVIOURS)
+def test_the_hostile_peers_did_what_they_wanted_and_nothing_of_it_was_run_or_learned(aftermath):
+    state = aftermath.siege
+    assert state.failures == []
+    assert len(state.attacks) == len(BEHAVIOURS)
+    assert aftermath.recomputed.faults(state.world.target) == []
+    assert state.used(state.attacks["fred"].peer.author) == 0, "his groups teach nothing"
+    assert not OWNED.exists(), "an answer was run"
 
 
 @pytest.mark.parametrize("kind", BEHAVIOURS, ids=lambda kind: kind.__name__.lower())
-def test_each_harm_is_refused_by_name_and_charged_to_its_author(
-    aftermath: Aftermath, kind: type[Behaviour]
-) -> None:
+def test_each_harm_is_refused_by_name_and_charged_to_its_author(aftermath, kind):
     name = kind.__name__.lower()
     attack = aftermath.siege.attacks[name]
     target = aftermath.siege.world.target
@@ -103,13 +103,7 @@ def test_each_harm_is_refused_by_name_and_charged_to_its_author(
     assert standing.barred == (name in BARRED)
 
 
-def test_what_was_learned_from_is_what_may_be_learned_from(aftermath: Aftermath) -> None:
-    assert aftermath.recomputed.faults(aftermath.siege.world.target) == []
-
-
-def test_an_honest_author_is_learned_from_all_the_while_and_never_blamed(
-    aftermath: Aftermath,
-) -> None:
+def test_an_honest_author_is_learned_from_all_the_while_and_never_blamed(aftermath):
     state = aftermath.siege
     honest = state.world.honest.author
     standing = state.world.target.standing(honest)
@@ -129,10 +123,6 @@ def test_of_forgers_nothing_is_learned_nor_looked_at_any_more(aftermath: Afterma
     assert {s.frame for s in state.served if s.author == mallory.author} == {
         mallory.frames[mallory.offers[0].content_id]
     }
-
-
-def test_groups_that_teach_nothing_are_never_learned_from(aftermath: Aftermath) -> None:
-    assert aftermath.siege.used(aftermath.siege.attacks["fred"].peer.author) == 0
 
 
 def test_the_node_lives_and_learns_on(aftermath: Aftermath) -> None:
@@ -170,7 +160,3 @@ def test_nothing_of_theirs_reaches_the_terminal_or_the_log(aftermath: Aftermath)
     assert CONTROL.findall(shown) == []
     assert "owned" not in shown
     assert "Traceback" not in shown
-
-
-def test_no_answer_was_run(aftermath: Aftermath) -> None:
-    assert not OWNED.exists()

@@ -84,9 +84,7 @@ def node(folder: Path, author: bytes, groups: Sequence[Group]) -> NodeView:
     ],
     ids=["good", "a false reward", "told in another way", "of a forger", "twice, with one record"],
 )
-def test_what_must_not_have_been_learned_from_is_found(
-    case: Case, tmp_path: Path, author: str, groups: list[str], expected: list[str]
-) -> None:
+def test_what_must_not_have_been_learned_from_is_found(case, tmp_path, author, groups, expected):
     assert case.recomputed.forgers == {case.authors["mallory"]}
     learned = [case.groups[name] for name in groups]
     faults = case.recomputed.faults(node(tmp_path, case.authors[author], learned))

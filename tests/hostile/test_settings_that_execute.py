@@ -32,13 +32,12 @@ NEVER = (
 )
 FLOORS = ("protocol", "swarm", "node")
 WATCHED = ("compile", "exec", "open", "import", "os.", "socket.", "subprocess.", "ctypes.")
-seen: list[str] = []
-watching = False
+watching: list[list[str]] = []
 
 
 def hook(event: str, args: tuple) -> None:
     if watching and event.startswith(WATCHED):
-        seen.append(event)
+        watching[-1].append(event)
 
 
 sys.addaudithook(hook)
@@ -46,13 +45,11 @@ sys.addaudithook(hook)
 
 @contextmanager
 def watched():
-    global watching
-    seen.clear()
-    watching = True
+    watching.append([])
     try:
-        yield seen
+        yield watching[-1]
     finally:
-        watching = False
+        watching.pop()
 
 
 def spec_of(family: str, level: str = "{}") -> EnvSpec:
@@ -79,10 +76,7 @@ def test_no_field_of_the_library_takes_what_mallory_writes(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_level_is_checked_before_the_library_hears_of_it(family, monkeypatch):
-    def never(*_, **__):
-        raise AssertionError("the library was asked")
-
-    monkeypatch.setattr(import_library(), "create_dataset", never)
+    monkeypatch.setattr(import_library(), "create_dataset", None)  # whoever asks it fails
     for name in fields(family):
         spec = spec_of(family, canonical_json({name: CALLS[0]}))
         with pytest.raises(CatalogueError, match=f"env '{family}' level 0: setting '{name}'"):
@@ -97,11 +91,7 @@ def test_what_the_library_sets_itself_may_be_set(family):
     defaults = {name: getattr(config(), name) for name in kinds}
     plain = {k: list(v) if isinstance(v, tuple) else v for k, v in defaults.items()}
     check_settings(family, 0, plain, kinds)
-
-
-def test_what_names_a_file_or_another_seed_is_open_in_no_family():
-    for family in FAMILIES:
-        assert not {"seed", "size", "data_file"} & schema(family, LIBRARY[family][1]).keys()
+    assert not {"seed", "size", "data_file"} & kinds.keys(), "they name a file or another seed"
 
 
 def test_the_own_key_of_a_level_takes_truth_alone():
@@ -119,16 +109,6 @@ def test_a_family_that_evaluates_is_opened_by_its_name_alone(family):
         assert set(open_envs([spec], Allowed(evaluating=[family]))[0]) == {family}
 
 
-class Keeps:
-    """A package's task that takes any settings."""
-
-    version = "1"
-    evaluates_text = False
-
-    def __init__(self, levels: list) -> None:
-        self.levels = len(levels)
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -143,8 +123,7 @@ class Keeps:
     ],
 )
 def test_a_package_is_handed_plain_bounded_values_alone(tmp_path, monkeypatch, settings):
-    declare(monkeypatch, tmp_path, "keeps", f"{__name__}:Keeps")
-    monkeypatch.setitem(sys.modules, __name__, sys.modules[Keeps.__module__])
+    declare(monkeypatch, tmp_path, "keeps", "tests.hostile.deeds:Deeds")
     spec = EnvSpec("keeps", "plugin", "1", ("{}",), "{question}", "text")
     assert open_plugin(spec, [{"a": 1, "b": [1.5, "x", True]}]) is not None
     with pytest.raises(CatalogueError, match="env 'keeps' level 0: setting"):
@@ -161,24 +140,17 @@ def test_text_of_a_manifest_is_evaluated_nowhere():
         assert "template.format" not in text, path
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory) -> dict[str, bool]:
+def test_every_family_of_the_library_that_executes_an_answer_is_listed_and_no_other(tmp_path):
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("payload_probe.py"))],
-        cwd=tmp_path_factory.mktemp("probe"),
+        cwd=tmp_path,
         env={"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         check=True,
         timeout=200,
     )
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def test_the_whole_library_is_tried(found):
-    assert len(found) == 105
-
-
-def test_every_family_that_executes_an_answer_is_listed_and_no_other(found):
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) == 105, "the whole library is tried"
     executing = {family for family, executes in found.items() if executes}
     assert executing == EVALUATING - {"composite"}, "which is made of the others"
 

@@ -36,7 +36,6 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def shown_by(folder: RunFolder, *arguments: str) -> tuple[int, str]:
-    """What a command shows, on both outputs."""
     run = subprocess.run(
         [sys.executable, "-m", "node.cli.main", *arguments, "--config", str(folder.config)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},

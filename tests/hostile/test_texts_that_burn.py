@@ -16,7 +16,7 @@ from protocol.manifest import EnvSpec
 from swarm.common.counters import Counters
 from swarm.groups import TaskRef
 from swarm.verification import Asked, JudgeRefused
-from tests.hostile.strange_tasks import GOOD
+from tests.hostile.deeds import GOOD
 from tests.node.packages import declare
 from tests.node.programs import newest_worker, until
 

@@ -14,7 +14,7 @@ from swarm import verification
 from swarm.groups import TaskRef
 from swarm.reputation import PROVEN
 from swarm.verification import JudgeRefused, Verdict
-from tests.hostile.strange_tasks import GOOD
+from tests.hostile.deeds import GOOD
 from tests.hostile.test_texts_that_burn import STRANGE, TASK
 from tests.node.packages import declare
 from tests.swarm.admission_parts import NOW, Gate, Peer, SumJudge

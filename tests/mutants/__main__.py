@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
         mutants = read(root / "tests/mutants")
         problems = [f"{m.source}: {fault}" for m in mutants for fault in faults(m, root)]
         if not options.only:
-            problems += _unlisted(root, mutants)
+            problems += unmatched(threats(root / THREATS), mutants)
     except BadMutant as error:
         mutants, problems = [], [str(error)]
     chosen = [m for m in mutants if not options.only or m.threat in options.only]
@@ -49,13 +49,6 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time")
     parser.add_argument("--seconds", type=float, default=300.0, help="most a mutant's tests take")
     return parser
-
-
-def _unlisted(root: Path, mutants: Sequence[Mutant]) -> list[str]:
-    document = root / THREATS
-    if not document.is_file():
-        return [f"there is no {THREATS}: every threat is a row of its table"]
-    return list(unmatched(threats(document), mutants))
 
 
 def _try(mutants: Sequence[Mutant], root: Path, jobs: int, seconds: float) -> int:

@@ -101,7 +101,6 @@ def faults(mutant: Mutant, tree: Path) -> Iterator[str]:
 
 
 def mutated(text: str, mutant: Mutant) -> str:
-    """The text without the defence."""
     return text.replace(mutant.find, mutant.replace, 1)
 
 
@@ -119,6 +118,8 @@ def _exists(test: str, tree: Path) -> bool:
 
 def threats(document: Path) -> set[str]:
     """Slugs of the table of threats: rows whose first cell is a slug in backticks."""
+    if not document.is_file():
+        raise BadMutant(f"there is no {THREATS}: every threat is a row of its table")
     lines = document.read_text(encoding="utf-8").splitlines()
     found = {match[1] for line in lines if (match := _ROW.match(line.strip()))}
     if not found:

@@ -23,8 +23,6 @@ _TAIL = 4000
 
 
 class Outcome(StrEnum):
-    """What a run of tests came to."""
-
     GREEN = "green"
     RED = "red"
     SKIPPED = "skipped"
@@ -34,8 +32,6 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Outcome of one run of pytest, its duration in seconds, and the end of what it printed."""
-
     outcome: Outcome
     seconds: float
     output: str
@@ -56,7 +52,6 @@ def copy_tree(root: Path, copy: Path) -> None:
 
 @contextmanager
 def applied(mutant: Mutant, tree: Path) -> Iterator[None]:
-    """The tree without the mutant's defence."""
     path = tree / mutant.file
     original = path.read_text(encoding="utf-8")
     path.write_text(mutated(original, mutant), encoding="utf-8")

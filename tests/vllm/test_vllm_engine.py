@@ -1,11 +1,15 @@
-"""vLLM against ``transformers`` on the same weights, in the process that nodes run it in."""
+"""vLLM against ``transformers`` on the same weights, and commands that run on what it writes."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +25,7 @@ from node.policy.policy import Policy
 from protocol.rollout import Finish
 from swarm.common.counters import Counters
 from tests.node.learner.parts import MIXED
-from tests.support import character_tokenizer, lone_logprobs
+from tests.support import character_tokenizer, generated, lone_logprobs
 
 pytestmark = pytest.mark.vllm
 
@@ -74,14 +78,6 @@ def engine(tied: bool) -> Iterator[RolloutEngine]:
     engine = open_streaming_engine(CONFIG, policy_of(0, tied=tied), COUNTERS, threads=1)
     yield engine
     engine.close()
-
-
-def generated(policy: Policy, prompt: tuple[int, ...], cap: int) -> tuple[int, ...]:
-    ids = torch.tensor([prompt])
-    output = policy.model.generate(
-        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=cap
-    )
-    return tuple(output[0, len(prompt) :].tolist())
 
 
 def finished(engine: RolloutEngine, count: int) -> dict[int, Sample]:
@@ -249,3 +245,40 @@ def test_a_model_that_vllm_does_not_know_is_named():
     with pytest.raises(NodeError, match=r"\['OpenAIGPTLMHeadModel'\] .* for now\. Choose"):
         engine.generate([(1, 2)], 1, Sampling())
     engine.close()
+
+
+SETTINGS = (
+    *("engine.kind=vllm", "engine.max_new_tokens=16", "engine.sleep_mode=true"),
+    *("policy.lora_rank=8", "schedule.mode=async", "schedule.eval_tasks=8", "monitor.live=false"),
+    *("node.threads=1", "learner.lr=0.003", "mixture.external=0", "mixture.local=8"),
+)
+
+
+def done(folder: Path, *arguments: str) -> str:
+    """What a command printed that ended well."""
+    command = [sys.executable, "-m", "node.cli.main", *arguments]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def last_record(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+
+
+def test_a_node_of_the_demo_learns_from_what_vllm_writes(tmp_path: Path) -> None:
+    command = ["demo", "--engine", "vllm", "--nodes", "1", "--mix", "8/0", "--json"]
+    told = done(tmp_path, *command, "--rounds", "12", "--run-dir", str(tmp_path / "demo"))
+    (node,) = json.loads(told)["nodes"]
+    assert node["rounds"] == 12
+    last = last_record(tmp_path / "demo" / "node-1")
+    assert last["policy_step"] > 0
+    assert "engine_restarts" not in json.dumps(last)
+
+
+def test_a_node_trains_adapters_on_what_vllm_writes_between_its_updates(tmp_path: Path) -> None:
+    done(tmp_path, "join", "--rounds", "16", *(f"--set={each}" for each in SETTINGS))
+    last = last_record(tmp_path / "swarm-run")
+    assert last["policy_step"] > 0
+    assert "engine_restarts" not in last["counters"]
+    assert "engine_gaps" not in last["counters"], "vLLM's log-probs are those of the adapters"

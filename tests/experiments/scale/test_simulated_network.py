@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from functools import wraps
 
 import pytest
 
@@ -34,14 +32,6 @@ NOW = 1000.0
 LIMITS = HandlerLimits(64, 4, 4)
 
 
-def on_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    @wraps(test)
-    def run() -> None:
-        asyncio.run(test())
-
-    return run
-
-
 async def network_of(
     count: int, *, connections: int = 32, loss: float = 0.0
 ) -> tuple[SimulatedNetwork, list[SimulatedTransport]]:
@@ -57,7 +47,6 @@ async def echo(peer: str, request: bytes) -> bytes:
     return request + peer.encode()
 
 
-@on_a_loop
 async def test_a_request_is_answered_and_stands_in_the_books_of_both() -> None:
     _, (alice, bob) = await network_of(2)
     bob.handle(PULL_STREAM, echo, LIMITS)
@@ -68,7 +57,6 @@ async def test_a_request_is_answered_and_stands_in_the_books_of_both() -> None:
     assert (alice.bytes_out, alice.bytes_in) == (4, 10) == (bob.bytes_in, bob.bytes_out)
 
 
-@on_a_loop
 async def test_what_goes_wrong_is_told_as_by_every_transport() -> None:
     network, (alice, bob, carol) = await network_of(3)
 
@@ -77,23 +65,23 @@ async def test_what_goes_wrong_is_told_as_by_every_transport() -> None:
 
     bob.handle(GOSSIP_STREAM, refuse, LIMITS)
     bob.handle(PULL_STREAM, echo, LIMITS)
-    with pytest.raises(Refused):
-        await alice.request(bob.peer_id, GOSSIP_STREAM, b"", limit=64, deadline=1.0)
-    with pytest.raises(ResponseTooLarge):
-        await alice.request(bob.peer_id, PULL_STREAM, b"1234", limit=3, deadline=1.0)
+
+    async def fails(error: type[Exception], stream: str = PULL_STREAM, limit: int = 64) -> None:
+        with pytest.raises(error):
+            await alice.request(bob.peer_id, stream, b"1234", limit=limit, deadline=1.0)
+
+    await fails(Refused, GOSSIP_STREAM)
+    await fails(ResponseTooLarge, limit=3)
     with pytest.raises(RecordTooLarge):
         await alice.store("key", b"a", bytes(2000), NOW + 1)
     network.cut([bob])
-    with pytest.raises(PeerUnreachable):
-        await alice.request(bob.peer_id, PULL_STREAM, b"1234", limit=64, deadline=1.0)
+    await fails(PeerUnreachable)
     assert alice.peers() == (carol.peer_id,)
     network.heal()
     await bob.close()
-    with pytest.raises(PeerUnreachable):
-        await alice.request(bob.peer_id, PULL_STREAM, b"1234", limit=64, deadline=1.0)
+    await fails(PeerUnreachable)
 
 
-@on_a_loop
 async def test_a_record_comes_back_and_costs_what_the_table_says() -> None:
     network, peers = await network_of(40)
     assert await peers[0].store("key", b"author", b"x" * 100, NOW + 5)
@@ -109,7 +97,6 @@ async def test_a_record_comes_back_and_costs_what_the_table_says() -> None:
     assert network.busiest_key() == (1, 1)
 
 
-@on_a_loop
 async def test_a_holder_refuses_what_its_rule_does_not_let_pass() -> None:
     _, peers = await network_of(8)
     asked: list[RecordView] = []
@@ -120,7 +107,6 @@ async def test_a_holder_refuses_what_its_rule_does_not_let_pass() -> None:
     assert asked == [RecordView(dht_key_of("key"), b"author", b"value", NOW + 5)]
 
 
-@on_a_loop
 async def test_a_peer_is_connected_with_so_many_others_and_finds_new_ones_when_they_leave() -> None:
     _, peers = await network_of(30, connections=4)
     before = peers[0].peers()
@@ -133,7 +119,6 @@ async def test_a_peer_is_connected_with_so_many_others_and_finds_new_ones_when_t
     assert set(before[2:]) < set(after)
 
 
-@on_a_loop
 async def test_of_many_messages_as_many_are_lost_as_is_said() -> None:
     _, (alice, bob) = await network_of(2, loss=0.25)
     bob.handle(PULL_STREAM, echo, LIMITS)

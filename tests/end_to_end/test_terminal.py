@@ -1,0 +1,139 @@
+"""Commands in a terminal: Ctrl-C while they start and while they work, and the live panel."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from node.run.preflight import prepare
+from tests.end_to_end.commands import PATIENCE, QUICK, ROOT, Command
+from tests.node.monitor.job_control import TerminalJob
+
+pytestmark = pytest.mark.processes
+
+READ = b"import time:"
+"""Begins what Python says of a module that was read; the name of the module ends the line."""
+MOMENTS = (
+    ("--help", "typer.core"),
+    ("join", "node.cli.peers"),
+    ("join", "pydantic"),
+    ("join", "numpy"),
+    ("join", "torch.nn"),
+    ("bootstrap", "node.run.commands"),
+    ("doctor", "node.doctor.checks"),
+    ("demo --nodes 2 --rounds 1", "matplotlib"),
+    ("export --out model", "transformers.utils"),
+    ("init node", "cryptography"),
+    ("status", "node.monitor.record"),
+)
+"""A command, and the module after which it is interrupted: one that an import statement reads, as
+Python reports no others."""
+ENDS = (130, -signal.SIGINT)
+"""Python ends by the signal itself where it came within code made of text, as dataclasses are; a
+shell tells both as 130."""
+
+
+def interrupted(command: str, module: str, folder: Path) -> tuple[int, list[str]]:
+    """The exit status and the lines of a command that gets a SIGINT once it has read ``module``."""
+    with subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "node.cli.main", *command.split()],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    ) as process:
+        assert process.stderr
+        watchdog = threading.Timer(PATIENCE, process.kill)
+        watchdog.start()
+        try:
+            said = list(_until(process.stderr, module))
+            process.send_signal(signal.SIGINT)
+            _, rest = process.communicate()
+        finally:
+            watchdog.cancel()
+            process.kill()
+    lines = [*said, *rest.splitlines()]
+    return process.returncode, [line.decode() for line in lines if not line.startswith(READ)]
+
+
+def _until(lines: Iterator[bytes], module: str) -> Iterator[bytes]:
+    for line in lines:
+        yield line.rstrip()
+        if line.startswith(READ) and line.split()[-1].decode() == module:
+            return
+    raise AssertionError(f"{module} was never read")
+
+
+@pytest.mark.parametrize(("command", "module"), MOMENTS)
+def test_an_interrupt_at_the_start_ends_a_command_without_a_trace(command, module, tmp_path):
+    if command.startswith("export"):
+        prepare(tmp_path)  # it loads nothing where there is no node
+    status, lines = interrupted(command, module, tmp_path)
+    assert lines in ([], ["stopping at once (SIGINT)"])
+    assert status in ENDS
+
+
+DEMO = ("demo", "--rounds=0", "--nodes=2", "--run-dir", "demo")
+
+
+def test_a_demo_goes_on_until_ctrl_c_and_there_is_time_to_join(tmp_path: Path) -> None:
+    with Command(tmp_path, *DEMO) as demo:
+        told = demo.until(lambda: [line for line in demo.out if "swarm-node join" in line])
+        typed = r"  swarm-node join --peers (/ip4/127.0.0.1/tcp/\d+/p2p/\w+)"
+        address = re.fullmatch(typed, told[0])
+        assert address, told
+        assert demo.out[0] == "a swarm of 2 and a bootstrap node in demo, until Ctrl-C"
+        with Command(tmp_path, "join", "--peers", address[1], *QUICK) as guest:
+            guest.until(lambda: any(record.groups_external for record in guest.records()))
+            demo.until(lambda: len([line for line in demo.out if "2 of 2 at work" in line]) >= 2)
+        nodes = psutil.Process(demo.process.pid).children(recursive=True)
+        demo.process.send_signal(signal.SIGINT)
+        assert demo.wait() == 0, demo.err
+        assert psutil.wait_procs(nodes, timeout=120)[1] == []
+        assert "stopping" in demo.out
+        assert demo.out[-1] == "the chart is demo/reward.png"
+        assert (tmp_path / "demo" / "reward.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_panel_turns_to_rollouts_lets_itself_be_stopped_and_leaves_the_terminal_as_it_was(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    join = ("-m", "node.cli.main", "join", *QUICK, "--rounds", "100000")
+    with TerminalJob(*join, folder=tmp_path) as node:
+        node.until("r: the last rollouts")
+        node.until(" left, policy step ")
+        node.press(b"r")
+        node.until("r: the figures")
+        node.until("completion")
+        node.press(b"\x1a")
+        assert node.order("wait") == "stopped"
+        assert node.modes() == node.before
+        node.order("front")
+        os.killpg(node.pid, signal.SIGCONT)
+        node.until("r: the figures")
+        node.press(b"r")
+        node.until("policy step ")
+        if number is signal.SIGINT:
+            node.press(b"\x03")
+        else:
+            os.kill(node.pid, number)
+        assert node.order("wait") == "exited 0"
+        assert node.modes() == node.before
+    file = tmp_path / "swarm-run" / "rollouts.jsonl"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    rounds = [json.loads(line)["round"] for line in file.read_text().splitlines()]
+    metrics = (tmp_path / "swarm-run" / "metrics.jsonl").read_text().splitlines()
+    assert rounds[-1] == json.loads(metrics[-1])["round"]
