@@ -207,7 +207,6 @@ def test_tokens_and_text_of_all_segments_are_counted_and_versions_end_with_the_t
 
 
 def peak_of(frame: bytes, error: type[ProtocolError], manifest=MANIFEST) -> int:
-    """Bytes allocated at most while the frame is refused."""
     tracemalloc.start()
     refused(frame, error, manifest=manifest)
     peak = tracemalloc.get_traced_memory()[1]
@@ -268,7 +267,6 @@ def encoded(groups: Iterable[Group]) -> list[EncodedGroup]:
 
 
 def sealed(groups: Sequence[EncodedGroup], *, compress: bool = True) -> bytes:
-    """The frame of groups that are encoded already."""
     of = batch(*(each.group for each in groups))
     return seal(of, ALICE, SWARM, compress=compress, encoded=groups)
 
