@@ -19,16 +19,8 @@ pytestmark = pytest.mark.dist
 
 PACKAGES = ("node", "protocol", "swarm")
 BESIDE = (
-    "MANIFEST.in",
-    "CHANGELOG.md",
-    "CODE_OF_CONDUCT.md",
-    "CONTRIBUTING.md",
-    "SECURITY.md",
-    "Makefile",
-    "mkdocs.yml",
-    "benchmarks",
-    "changes",
-    "tests",
+    *("MANIFEST.in", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md"),
+    *("Makefile", "mkdocs.yml", "benchmarks", "changes", "tests"),
 )
 """What a source distribution has that nobody needs who types what the documents say."""
 
@@ -106,16 +98,10 @@ def files(folder: Path) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_the_wheel_holds_every_file_that_a_package_has_and_no_other(
-    package: str, wheel: Path
-) -> None:
-    packed = {name for name in contents(wheel) if name.startswith(f"{package}/")}
-    assert packed == files(ROOT / package)
-
-
-def test_the_wheel_holds_the_licence_and_nothing_beside_the_packages(wheel: Path) -> None:
+def test_the_wheel_holds_every_file_of_the_packages_the_licence_and_no_other(wheel: Path) -> None:
     packed = contents(wheel)
+    for package in PACKAGES:
+        assert {name for name in packed if name.startswith(f"{package}/")} == files(ROOT / package)
     (licence,) = (name for name in packed if name.endswith("dist-info/licenses/LICENSE"))
     assert packed[licence] == (ROOT / "LICENSE").read_bytes()
     beside = {name.partition("/")[0] for name in packed} - {*PACKAGES}
@@ -123,26 +109,20 @@ def test_the_wheel_holds_the_licence_and_nothing_beside_the_packages(wheel: Path
 
 
 def test_a_source_distribution_builds_the_wheel_that_its_tree_does_but_for_the_stand_ins(
-    wheel: Path, tree: Path, tmp_path: Path
-) -> None:
+    wheel, tree, tmp_path
+):
     build(tree, "--wheel", "--outdir", tmp_path)
     (own,) = tmp_path.glob("*.whl")
     assert own.name == wheel.name
     of_tree, released = contents(own), contents(wheel)
-    metadata, record = (
-        next(name for name in released if name.endswith(f".dist-info/{file}"))
-        for file in ("METADATA", "RECORD")
-    )
-    del of_tree[record], released[record]
-    lines, fewer = (
-        set(packed.pop(metadata).decode().splitlines()) for packed in (of_tree, released)
-    )
+    (information,) = {name.partition("/")[0] for name in released if ".dist-info/" in name}
+    del of_tree[f"{information}/RECORD"], released[f"{information}/RECORD"]
+    told = [each.pop(f"{information}/METADATA").decode() for each in (of_tree, released)]
+    lines, fewer = (set(text.splitlines()) for text in told)
     assert of_tree == released
     assert fewer <= lines
-    assert {line.partition(" @ file://")[0] for line in lines - fewer} == {
-        "Requires-Dist: fastecdsa",
-        "Requires-Dist: pycosat",
-    }
+    stand_ins = {f"Requires-Dist: {name}" for name in ("fastecdsa", "pycosat")}
+    assert {line.partition(" @ file://")[0] for line in lines - fewer} == stand_ins
     assert not any(" @ " in line for line in fewer if line.startswith("Requires-Dist: "))
 
 

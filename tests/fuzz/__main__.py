@@ -27,8 +27,6 @@ _RUNS = re.compile(r"stat::number_of_executed_units:\s+(\d+)|tried (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of one target."""
-
     name: str
     tried: int
     seconds: float

@@ -40,10 +40,7 @@ def run(
 
     @hypothesis.seed(seed)
     @settings(
-        max_examples=inputs,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
+        max_examples=inputs, deadline=None, database=None, suppress_health_check=list(HealthCheck)
     )
     @given(st.one_of(bent(seeds, longest), st.binary(max_size=longest)))
     def each(data: bytes) -> None:

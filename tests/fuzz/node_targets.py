@@ -73,7 +73,6 @@ def levels() -> Target:
 
 @target
 def catalogue() -> Target:
-    """A founder's own file."""
     seed = b'source="plugin"\nversion="1"\ntemplate="{question}"\nextract="text"\n'
     seed += b'[[env]]\nname="sum"\nlevels=[{a=1},{}]\n'
     run = _file("catalogue.toml", lambda path: load_catalogue(str(path)))
@@ -83,8 +82,6 @@ def catalogue() -> Target:
 
 @target
 def questions() -> Target:
-    """A file of questions and answers."""
-
     def read(path: Path) -> JsonLines:
         spec = EnvSpec("q", "jsonl", file_digest(path), ("{}",), "{question}", "text")
         return JsonLines.open(spec, (), path)
@@ -111,22 +108,18 @@ def checkpoint() -> Target:
 
 @target
 def status() -> Target:
-    """The status file."""
     read = _file("status.json", lambda path: RunFolder(path.parent).read_status())
     return Target("status", read, (NodeError,), (b'{"pid": 1, "peers": []}', b"[1]", _DEEP))
 
 
 @target
 def peer_cache() -> Target:
-    """Addresses of peers met before."""
     run = _file("peers", lambda path: PeerCache(path).load())
     return Target("peer_cache", run, (), (b"/ip4/127.0.0.1/tcp/1/p2p/12D3KooW\n",))
 
 
 @target
 def terminal() -> Target:
-    """Text on its way to a terminal or log."""
-
     def run(data: bytes) -> None:
         for encoding in ("utf-8", "utf-16-le"):
             text = data.decode(encoding, "surrogatepass" if encoding != "utf-8" else "replace")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from protocol import envelope
+from protocol import envelope, messages
 from protocol.announcement import check_record, dht_key_of, open_announcement, record_key
 from protocol.codec import CodecLimits, decode, encode
 from protocol.envelope import decompress_body
@@ -13,17 +13,6 @@ from protocol.errors import ProtocolError
 from protocol.frame import open_frame, seal
 from protocol.identity import Identity, author_of, decode_base58
 from protocol.manifest import open_manifest
-from protocol.messages import (
-    DialledBack,
-    decode_dial_back_request,
-    decode_dial_back_response,
-    decode_gossip_request,
-    decode_gossip_response,
-    decode_pull_request,
-    decode_pull_response,
-    encode_dial_back_request,
-    encode_dial_back_response,
-)
 from protocol.profile import open_profile, sign_profile
 from protocol.rollout import decode_batch, encode_batch, tokens_from_wire
 from tests.fuzz.target import Target, target, vectors
@@ -34,16 +23,17 @@ _LIMITS = CodecLimits(1 << 16, depth=9, items=4096, str_len=1 << 12, bin_len=1 <
 _MOST = 1 << 16
 _PLAIN = encode_batch(samples.batch())
 _MESSAGES = (
-    decode_pull_request,
-    decode_pull_response,
-    decode_gossip_request,
-    decode_gossip_response,
-    decode_dial_back_request,
-    partial(decode_dial_back_response, asked=(443, 4001)),
+    messages.decode_pull_request,
+    messages.decode_pull_response,
+    messages.decode_gossip_request,
+    messages.decode_gossip_response,
+    messages.decode_dial_back_request,
+    partial(messages.decode_dial_back_response, asked=(443, 4001)),
 )
+_ANSWER = messages.DialledBack("2a00:77::2", (443,), relays=True)
 _DIAL_BACK = (
-    b"\x04" + encode_dial_back_request((443, 4001)),
-    b"\x05" + encode_dial_back_response(DialledBack("2a00:77::2", (443,), relays=True)),
+    b"\x04" + messages.encode_dial_back_request((443, 4001)),
+    b"\x05" + messages.encode_dial_back_response(_ANSWER),
 )
 
 

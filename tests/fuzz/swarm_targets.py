@@ -7,16 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import ip_interface
 
+from protocol import messages
 from protocol.errors import ProtocolError
-from protocol.messages import (
-    GOSSIP_STREAM,
-    MANIFEST_STREAM,
-    PROFILE_STREAM,
-    PULL_STREAM,
-    GossipRequest,
-    encode_gossip_request,
-    encode_gossip_response,
-)
 from protocol.profile import open_profile
 from protocol.rollout import Batch, encode_batch
 from swarm.common.clock import VirtualClock
@@ -27,41 +19,15 @@ from swarm.groups import pack_pooled, unpack_pooled
 from swarm.journal import Journal
 from swarm.lan import SERVICE, BadSighting, sightings_of, text_of
 from swarm.reputation import Accounts
-from swarm.transport.libp2p import relays
-from swarm.transport.libp2p.calls import (
-    FIND,
-    PING,
-    STORE,
-    Result,
-    open_answer,
-    open_call,
-    open_results,
-    pack_answer,
-    pack_call,
-    pack_results,
-    pack_store,
-    pack_stored,
-)
+from swarm.transport.libp2p import calls as rpc
+from swarm.transport.libp2p import introductions, relays
 from swarm.transport.libp2p.dht import Libp2pDHT
-from swarm.transport.libp2p.introductions import (
-    addresses_in,
-    asked_for,
-    identification,
-    listening_at,
-    reply,
-)
 from swarm.transport.peer_connections import DialReasons
 from swarm.transport.protobuf import decode, encode
 from swarm.transport.reachability import Handshake, NoPeer, identity_in
 from swarm.transport.request_limits import PeerLimits, Service
 from swarm.transport.streams import ask, serve
-from swarm.transport.transport import (
-    Handler,
-    HandlerLimits,
-    PeerUnreachable,
-    Refusal,
-    TransportError,
-)
+from swarm.transport.transport import HandlerLimits, PeerUnreachable, Refusal, TransportError
 from tests.fuzz.target import Target, target, vectors
 from tests.protocol import cases_profile, samples
 from tests.protocol.samples import ALICE, MALLORY
@@ -106,14 +72,14 @@ def calls() -> Target:
     node_id = bytes(range(20))
 
     def run(data: bytes) -> None:
-        for name in (PING, FIND, STORE):
+        for name in (rpc.PING, rpc.FIND, rpc.STORE):
             _tried(lambda name=name: _LOOP.run_until_complete(table.answer(name, "peer", data)))
-        _tried(lambda: open_call(data))
-        _tried(lambda: open_answer(data, b"id"))
-        _tried(lambda: open_results(decode(data), 1, 20))
-        _tried(lambda: listening_at(data, bytes.hex, 8))
-        _tried(lambda: addresses_in(data, bytes.hex, 8))
-        _tried(lambda: asked_for(data))
+        _tried(lambda: rpc.open_call(data))
+        _tried(lambda: rpc.open_answer(data, b"id"))
+        _tried(lambda: rpc.open_results(decode(data), 1, 20))
+        _tried(lambda: introductions.listening_at(data, bytes.hex, 8))
+        _tried(lambda: introductions.addresses_in(data, bytes.hex, 8))
+        _tried(lambda: introductions.asked_for(data))
         _tried(lambda: relays.taken(data))
         _tried(lambda: relays.relayed(data))
         _tried(lambda: relays.reservation_seconds(data, 0))
@@ -122,12 +88,12 @@ def calls() -> Target:
     record = table.share.record("key", ALICE.author, samples.record({}), START + 60.0)
     near = ((node_id, ALICE.peer_id), (bytes(20), MALLORY.peer_id))
     seeds = (
-        pack_call(ALICE.peer_id, STORE, pack_store([record], node_id))[1],
-        pack_store([record], node_id),
-        pack_results([Result(record.value, START, near)], node_id),
-        pack_answer(b"id", pack_stored([True], node_id)),
-        reply([(b"peer", [b"address"])]),
-        identification(b"key", [b"address"], ["/protocol"], b"seen"),
+        rpc.pack_call(ALICE.peer_id, rpc.STORE, rpc.pack_store([record], node_id))[1],
+        rpc.pack_store([record], node_id),
+        rpc.pack_results([rpc.Result(record.value, START, near)], node_id),
+        rpc.pack_answer(b"id", rpc.pack_stored([True], node_id)),
+        introductions.reply([(b"peer", [b"address"])]),
+        introductions.identification(b"key", [b"address"], ["/protocol"], b"seen"),
         relays.connect(ALICE.peer_id),
         encode({1: 2, 3: encode({1: 1 << 31}), 5: relays.OK}),
     )
@@ -149,10 +115,10 @@ class _Captured:
     peer_id = MALLORY.peer_id
 
     def __init__(self) -> None:
-        self.handlers: dict[str, Handler] = {}
+        self.handlers = {}
         self.answer = b""
 
-    def handle(self, protocol: str, handler: Handler, limits: HandlerLimits) -> None:
+    def handle(self, protocol: str, handler, limits: HandlerLimits) -> None:
         self.handlers[protocol] = handler
 
     async def request(self, *_: object, limit: int, **__: object) -> bytes:
@@ -176,10 +142,8 @@ class _Wire:
 
 
 def _directory(transport: _Captured) -> Directory:
-    clock = VirtualClock(samples.NOW)
-    return Directory(
-        transport, ALICE, samples.SIGNED, clock, b"secret", Counters(), lambda author: 0.0
-    )
+    parts = transport, ALICE, samples.SIGNED, VirtualClock(samples.NOW), b"secret", Counters()
+    return Directory(*parts, lambda author: 0.0)
 
 
 def _exchange() -> tuple[_Captured, Exchange, Directory]:
@@ -204,12 +168,12 @@ def _reader(data: bytes) -> asyncio.StreamReader:
 def served() -> Target:
     """An incoming stream of any of the four protocols, through the handlers behind it."""
     transport, _, _ = _exchange()
-    limits = {PULL_STREAM: 32, GOSSIP_STREAM: 64, MANIFEST_STREAM: 0, PROFILE_STREAM: 0}
+    limits = {messages.PULL_STREAM: 32, messages.GOSSIP_STREAM: 64}
     services = [
         Service(
             protocol,
             handler,
-            HandlerLimits(limits[protocol], concurrent=4, concurrent_per_peer=4),
+            HandlerLimits(limits.get(protocol, 0), concurrent=4, concurrent_per_peer=4),
             Counters(),
             PeerLimits(VirtualClock(samples.NOW), Counters()),
         )
@@ -221,7 +185,7 @@ def served() -> Target:
         peer = MALLORY.peer_id if data[1:2] < b"\x80" else data[2:40].decode("latin-1")
         _LOOP.run_until_complete(serve(_reader(data[2:]), _Wire(), service, peer))
 
-    gossip = encode_gossip_request(GossipRequest(0, 8))
+    gossip = messages.encode_gossip_request(messages.GossipRequest(0, 8))
     requests = (bytes(32), gossip, b"", b"\xff" * 32)
     framed = [len(request).to_bytes(4, "big") + request for request in requests]
     seeds = tuple(bytes([n, 0]) + request for n in range(4) for request in framed)
@@ -257,7 +221,7 @@ def exchanged() -> Target:
             told = _LOOP.run_until_complete(exchange.fetch_profile(MALLORY.peer_id))
             open_profile(told, samples.SWARM)
 
-    gossip = encode_gossip_response([*vectors("announcement")[:4]])
+    gossip = messages.encode_gossip_response([*vectors("announcement")[:4]])
     seeds = (b"\x00" + samples.FRAME, b"\x02", gossip, cases_profile.SIGNED)
     return Target("exchanged", run, (), seeds)
 

@@ -31,14 +31,12 @@ class Target:
     longest: int = 4096
 
     def __call__(self, data: bytes) -> None:
-        """Run one input; what it raises is a finding."""
         try:
             self.run(data)
         except self.named:
             return
 
     def inputs(self) -> list[bytes]:
-        """Seeds and corpus."""
         folder = CORPUS / self.name
         kept = [p.read_bytes() for p in sorted(folder.iterdir())] if folder.is_dir() else []
         return [*dict.fromkeys((*self.seeds, *kept))]

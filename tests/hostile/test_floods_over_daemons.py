@@ -28,8 +28,7 @@ from swarm.transport.subprocess.transport import ApartTransport
 from swarm.transport.transport import TransportError
 from tests.hostile.flooders import LISTEN, attacking
 from tests.swarm.network_parts import Node, identity, manifest
-from tests.swarm.transport.mallory import until
-from tests.swarm.transport.over import APART_LIBP2P
+from tests.swarm.transport.over import APART_LIBP2P, until
 
 pytestmark = pytest.mark.processes
 

@@ -26,7 +26,7 @@ from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.node import NodeSettings
 from swarm.transport.transport import PeerUnreachable
 from tests.library_privates import WebDaemon
-from tests.swarm.transport.mallory import until
+from tests.swarm.transport.over import until
 
 pytestmark = pytest.mark.processes
 

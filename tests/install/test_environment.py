@@ -16,12 +16,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "env"
 
 
-def fails(*arguments: object) -> bool:
-    return False
-
-
 def test_without_venv_no_half_made_environment_remains(monkeypatch, folder: Path) -> None:
-    monkeypatch.setattr(environment, "works", fails)
+    monkeypatch.setattr(environment, "works", lambda *arguments: False)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(environment.shutil, "which", lambda name: f"/usr/bin/{name}")
     with pytest.raises(environment.InstallError) as error:
@@ -64,18 +60,14 @@ def test_a_folder_that_is_something_else_is_left_alone(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [(3, 9, 2), (3, 10, 0), (3, 14, 0)])
-def test_a_python_that_is_not_supported_is_refused_by_its_version(
-    monkeypatch, folder: Path, version: tuple[int, int, int]
-) -> None:
+def test_a_python_that_is_not_supported_is_refused_by_its_version(monkeypatch, folder, version):
     monkeypatch.setattr(environment.sys, "version_info", version)
     with pytest.raises(environment.InstallError, match=r"is not supported\. Install Python 3\.11"):
         environment.made(folder)
     assert not folder.exists()
 
 
-def test_uv_takes_the_wheels_and_the_index_that_pip_is_configured_with(
-    monkeypatch, tmp_path: Path
-) -> None:
+def test_uv_takes_the_wheels_and_the_index_that_pip_is_configured_with(monkeypatch, tmp_path):
     configured = tmp_path / "pip.conf"
     configured.write_text(
         "[global]\nfind-links = /srv/wheels\n    /srv/more\nindex-url = https://example.org/simple\n"
@@ -87,45 +79,38 @@ def test_uv_takes_the_wheels_and_the_index_that_pip_is_configured_with(
     assert sources["UV_DEFAULT_INDEX"] == "https://example.org/simple"
 
 
-def asked_of_uv(monkeypatch, reachable: tuple[str, ...], build: str) -> list[tuple[str, ...]]:
-    """What uv is asked for until it installs a build of PyTorch that can be reached."""
-    asked: list[tuple[str, ...]] = []
+(TORCH,) = (line for line in environment.requirements() if line.startswith("torch=="))
+CPU = (TORCH, "--torch-backend", "cpu")
+SAID = {
+    "auto": ("360 MB to download and 1.5 GB on disk",),
+    "cpu": ("CPU build cannot be reached", "2.9 GB to download"),
+}
+
+
+@pytest.mark.parametrize(
+    ("build", "gpu", "reachable", "asked"),
+    [
+        ("auto", False, CPU, [(f"{TORCH}+cpu",), CPU]),
+        ("cpu", False, (TORCH,), [(f"{TORCH}+cpu",), CPU, (TORCH,)]),
+        ("auto", True, (TORCH,), [(TORCH,)]),
+        ("cuda", False, (TORCH,), [(TORCH,)]),
+    ],
+)
+def test_the_cuda_build_is_for_a_gpu_or_for_who_asks_or_in_place_of_one_that_is_not_reached(
+    monkeypatch, capsys, build, gpu, reachable, asked
+):
+    tried: list[tuple[str, ...]] = []
 
     def uv(self: object, *arguments: str, quiet: bool = False) -> bool:
-        asked.append(arguments)
-        return arguments in [
-            (each,) if " " not in each else tuple(each.split()) for each in reachable
-        ]
+        tried.append(arguments)
+        return arguments == reachable
 
-    monkeypatch.setattr(environment, "works", fails)
+    monkeypatch.setattr(environment, "has_nvidia", lambda: gpu)
+    monkeypatch.setattr(environment, "works", lambda *arguments: False)
     monkeypatch.setattr(environment, "pip_sources", lambda python: {})
     monkeypatch.setattr(environment.Installer, "uv", uv)
     monkeypatch.setattr(environment.sys, "platform", "linux")
     environment.Installer(Path("python"), Path("env")).install_torch(build)
-    return asked
-
-
-def test_the_cpu_build_is_taken_where_there_is_no_gpu(monkeypatch, capsys) -> None:
-    monkeypatch.setattr(environment, "has_nvidia", lambda: False)
-    (wanted,) = (line for line in environment.requirements() if line.startswith("torch=="))
-    asked = asked_of_uv(monkeypatch, (f"{wanted} --torch-backend cpu",), "auto")
-    assert asked == [(f"{wanted}+cpu",), (wanted, "--torch-backend", "cpu")]
-    assert "360 MB to download and 1.5 GB on disk" in capsys.readouterr().out
-
-
-def test_a_build_that_cannot_be_reached_is_replaced_with_its_size_named(
-    monkeypatch, capsys
-) -> None:
-    (wanted,) = (line for line in environment.requirements() if line.startswith("torch=="))
-    assert asked_of_uv(monkeypatch, (wanted,), "cpu")[-1] == (wanted,)
+    assert tried == asked
     said = capsys.readouterr().out
-    assert "CPU build cannot be reached" in said and "2.9 GB to download" in said
-
-
-@pytest.mark.parametrize(("build", "gpu"), [("auto", True), ("cuda", False)])
-def test_the_cuda_build_is_taken_where_there_is_a_gpu_or_it_is_asked_for(
-    monkeypatch, build: str, gpu: bool
-) -> None:
-    monkeypatch.setattr(environment, "has_nvidia", lambda: gpu)
-    (wanted,) = (line for line in environment.requirements() if line.startswith("torch=="))
-    assert asked_of_uv(monkeypatch, (wanted,), build) == [(wanted,)]
+    assert all(words in said for words in (() if TORCH in asked[0] else SAID[build]))

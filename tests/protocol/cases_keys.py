@@ -38,7 +38,6 @@ SMALL_ORDER = [
 
 
 def identity() -> dict:
-    """Key files, public names and signatures."""
     vectors = []
     for number, data in enumerate((LIBP2P_KEY, ALICE.export(), BOB.export())):
         read = Identity.from_bytes(data)
@@ -68,7 +67,6 @@ def identity() -> dict:
 
 
 def derived(author: bytes, epoch: int, index: int, depth: int) -> dict:
-    """The vector of numbers that everybody derives."""
     shard = shard_of(author, epoch, depth)
     key = record_key(SWARM, epoch, depth, shard)
     expected = {

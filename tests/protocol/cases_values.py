@@ -141,7 +141,6 @@ ANSWERS = {
 
 
 def answers() -> dict:
-    """What of a completion is scored."""
     vectors = [
         valid(name, text.encode(), answer, extract=how)
         for name, (how, text, answer) in ANSWERS.items()

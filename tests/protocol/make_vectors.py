@@ -32,7 +32,6 @@ FILES = {
 
 
 def write() -> None:
-    """Writes all files anew."""
     FOLDER.mkdir(exist_ok=True)
     for name, make in FILES.items():
         text = json.dumps(make(), indent=1, ensure_ascii=False)

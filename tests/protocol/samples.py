@@ -132,7 +132,6 @@ def forged(
 
 
 def framed(wire: object, identity: Identity = MALLORY) -> bytes:
-    """A properly signed frame around any plain value."""
     return framed_plain(encode(wire), identity)
 
 
@@ -145,7 +144,6 @@ def framed_body(body: bytes, identity: Identity = MALLORY, swarm: bytes = SWARM)
 
 
 def packed_body(packed: bytes, declared: int, identity: Identity = MALLORY) -> bytes:
-    """A frame whose body is compressed, and claims to unpack to so many bytes."""
     return framed_body(struct.pack(">BI", 1, declared) + packed, identity)
 
 
@@ -154,5 +152,4 @@ def zipped(plain: bytes, declared: int, identity: Identity = MALLORY, **settings
 
 
 def record(wire: object, identity: Identity = MALLORY) -> bytes:
-    """A properly signed announcement around any value."""
     return envelope.close(envelope.ANNOUNCEMENT, SWARM, identity, encode(wire))

@@ -32,7 +32,6 @@ values = st.recursive(
 
 
 def half(value: float) -> float:
-    """Nearest binary16."""
     return struct.unpack("<e", struct.pack("<e", value))[0]
 
 
@@ -106,7 +105,6 @@ announcements = st.builds(
 
 
 def is_told(text: str) -> bool:
-    """Whether a profile may say so."""
     try:
         check_shown(text, "text", MAX_LINE)
     except ProtocolError:

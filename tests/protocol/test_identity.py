@@ -7,22 +7,15 @@ import stat
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocol.errors import BadKey, BadSignature
 from protocol.identity import Identity, KeyFileError, author_of, check_key, peer_id_of, verify
-from tests.protocol.cases_keys import DOMAIN, LIBP2P_KEY, SMALL_ORDER
+from tests.protocol.cases_keys import DOMAIN, LIBP2P_KEY
 from tests.protocol.samples import ALICE, BOB
 
 P = 2**255 - 19
-
-
-def test_a_libp2p_key_file_is_read_and_written_byte_for_byte() -> None:
-    identity = Identity.from_bytes(LIBP2P_KEY)
-    assert identity.export() == LIBP2P_KEY
-    assert identity.author == LIBP2P_KEY[36:]
-    assert identity.peer_id == "12D3KooWBtg3aaRMjxwedh83aGiUkwSxDwUZkzuJcfaqUmo7R3pq"
 
 
 def test_peer_id_and_author_name_the_same_key_and_no_representation_shows_it() -> None:
@@ -34,15 +27,11 @@ def test_peer_id_and_author_name_the_same_key_and_no_representation_shows_it() -
     assert "_key" not in repr(identity)
 
 
+@example("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N")
 @given(st.text(max_size=60))
-def test_text_that_is_no_peer_id_is_refused(text: str) -> None:
-    with pytest.raises(BadKey):
+def test_text_that_is_no_peer_id_is_refused(text):
+    with pytest.raises(BadKey, match="12D3Koo" if text.startswith("Qm") else None):
         author_of(text)
-
-
-def test_an_rsa_peer_id_is_refused() -> None:
-    with pytest.raises(BadKey, match="12D3Koo"):
-        author_of("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N")
 
 
 @given(st.binary(max_size=80))
@@ -59,13 +48,6 @@ def test_a_signature_holds_for_its_message_author_and_domain_only(message: bytes
             verify(author, domain, text, signature)
 
 
-@pytest.mark.parametrize("key", SMALL_ORDER)
-def test_small_order_keys_are_refused(key: str) -> None:
-    """With such a key mallory's all-zero S verifies for a good part of all messages."""
-    with pytest.raises(BadKey):
-        verify(bytes.fromhex(key), DOMAIN, b"", bytes.fromhex(SMALL_ORDER[0]) + bytes(32))
-
-
 @pytest.mark.parametrize("y", range(P, 2**255))
 @pytest.mark.parametrize("sign", [0, 1 << 255])
 def test_non_canonical_keys_are_refused(y: int, sign: int) -> None:
@@ -73,11 +55,13 @@ def test_non_canonical_keys_are_refused(y: int, sign: int) -> None:
         check_key((y | sign).to_bytes(32, "little"))
 
 
-def test_honest_keys_are_on_the_curve_and_points_off_it_are_refused() -> None:
+def test_honest_keys_are_on_the_curve_and_points_off_it_or_unequal_halves_are_refused() -> None:
     for number in range(50):
         check_key(Identity.from_seed(bytes([number]) * 32).author)
     with pytest.raises(BadKey, match="curve"):
         check_key((2).to_bytes(32, "little"))
+    with pytest.raises(BadKey, match="seed"):
+        Identity.from_bytes(LIBP2P_KEY[:36] + BOB.author)
 
 
 @pytest.mark.parametrize("more", [-1, 1])
@@ -132,8 +116,3 @@ def test_a_file_that_is_no_key_is_refused_with_the_remedy(path: Path, data: byte
     path.chmod(0o600)
     with pytest.raises(KeyFileError, match="new identity"):
         Identity.load(path)
-
-
-def test_a_key_whose_halves_differ_is_refused() -> None:
-    with pytest.raises(BadKey, match="seed"):
-        Identity.from_bytes(LIBP2P_KEY[:36] + BOB.author)

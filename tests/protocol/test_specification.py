@@ -9,17 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from protocol import envelope, identity, messages
+from protocol import codec, envelope, identity, messages
 from protocol.announcement import AUTHORS_A_SHARD, CLOCK_SKEW, LIFETIME_EPOCHS
-from protocol.codec import (
-    MAX_COMPLETIONS,
-    MAX_DEPTH,
-    MAX_FRAME_BYTES,
-    MAX_GROUPS,
-    MAX_ITEMS,
-    MAX_MANIFEST_BYTES,
-    MAX_RECORD_BYTES,
-)
 from protocol.errors import ProtocolError
 from protocol.manifest import MAX_NESTING
 from protocol.profile import MAX_LINE, MAX_MODEL, MAX_NAME, MAX_VERSION
@@ -72,14 +63,21 @@ def test_the_white_space_that_is_stripped_is_listed_to_the_last_code_point() -> 
     [
         (5, [k.magic.decode() for k in (envelope.MANIFEST, envelope.FRAME)]),
         (5, [k.magic.decode() for k in (envelope.ANNOUNCEMENT, envelope.PROFILE)]),
-        (6, [f"At most {MAX_MANIFEST_BYTES} bytes", f"2 … {MAX_COMPLETIONS}, a group"]),
+        (6, [f"At most {codec.MAX_MANIFEST_BYTES} bytes", f"2 … {codec.MAX_COMPLETIONS}, a group"]),
         (6, [f"up to {MAX_NESTING} deep"]),
-        (7, [f"at most {MAX_FRAME_BYTES}", f"items {MAX_ITEMS}", f"1 to {MAX_GROUPS};"]),
-        (8, [f"At most {MAX_RECORD_BYTES} bytes", f"now + {CLOCK_SKEW:.0f} s"]),
+        (
+            7,
+            [
+                f"at most {codec.MAX_FRAME_BYTES}",
+                f"items {codec.MAX_ITEMS}",
+                f"1 to {codec.MAX_GROUPS};",
+            ],
+        ),
+        (8, [f"At most {codec.MAX_RECORD_BYTES} bytes", f"now + {CLOCK_SKEW:.0f} s"]),
         (8, [f"now + {LIFETIME_EPOCHS} × `epoch_seconds`", f"+ {LIFETIME_EPOCHS + 1}) ×"]),
         (11, [messages.MANIFEST_STREAM, messages.PULL_STREAM, messages.GOSSIP_STREAM]),
         (11, [f"{messages.MAX_GOSSIP_REQUEST_BYTES} bytes", f"0 … {messages.MAX_DIGESTS}"]),
-        (8, [f"0 … {MAX_DEPTH}"]),
+        (8, [f"0 … {codec.MAX_DEPTH}"]),
         (11, [messages.PROFILE_STREAM, f"At most {messages.MAX_PROFILE_RESPONSE_BYTES} bytes"]),
         (11, [f"up to {most} characters and {3 * most} bytes" for most in (MAX_NAME, MAX_LINE)]),
         (11, [f"ASCII, 0 to {most} " for most in (MAX_MODEL, MAX_VERSION)]),

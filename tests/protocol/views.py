@@ -41,7 +41,6 @@ def view(value: object) -> object:
 
 
 def tagged(value: object) -> object:
-    """A codec value as JSON types, byte strings marked."""
     if isinstance(value, bytes):
         return {"hex": value.hex()}
     if isinstance(value, list):
@@ -52,12 +51,10 @@ def tagged(value: object) -> object:
 
 
 def valid(name: str, data: bytes, expected: object, **fields: object) -> dict:
-    """The vector of an input that is read."""
     return {"name": name, "input": data.hex(), **fields, "expected": expected}
 
 
 def invalid(cases: dict[str, Wrong], **fields: object) -> list[dict]:
-    """The vectors of inputs that are refused."""
     named = {
         n: each if isinstance(each, tuple) else (each, "bad_schema") for n, each in cases.items()
     }
@@ -68,6 +65,5 @@ def invalid(cases: dict[str, Wrong], **fields: object) -> list[dict]:
 
 
 def in_swarm(manifest: Manifest = MANIFEST) -> dict:
-    """The context of messages of a swarm."""
     signed = sign_manifest(manifest, ALICE)
     return {"swarm_id": swarm_id(signed).hex(), "manifest": signed.hex()}

@@ -49,7 +49,6 @@ class Village:
         return self.member(place, name, "join", **{"network__peers": self.addresses, **settings})
 
     def member(self, place: Place, name: str, command: str, **settings: Any) -> Member:
-        """One that runs a command in a place."""
         member = Member(place, self._folder / name, command, **settings)
         self._stack.callback(member.close)
         return member.start()

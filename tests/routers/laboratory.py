@@ -55,11 +55,6 @@ class Place:
     ipv6: str
 
     def run(self, *command: str) -> None:
-        """Run a command there.
-
-        Raises:
-            subprocess.CalledProcessError: it failed.
-        """
         subprocess.run([*self.prefix, *command], check=True, capture_output=True)
 
 
@@ -83,7 +78,6 @@ class Laboratory:
             self._ip(self._open, words)
 
     def host(self) -> Place:
-        """A host on the open network."""
         return self._on(self._open, "open", "11.7.0", "2a00:77:", gateway="")
 
     def router(self, kind: Kind) -> Place:
@@ -98,9 +92,8 @@ class Laboratory:
             self._ip(router.prefix, words)
         router.run("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
         rules = "\n".join(f"oifname eth0 {rule}" for rule in _RULES[kind])
-        forward = (
-            f"iifname eth0 tcp dport {FORWARDED} dnat to {lan}.2" if kind == "forwarding" else ""
-        )
+        rule = f"iifname eth0 tcp dport {FORWARDED} dnat to {lan}.2"
+        forward = rule if kind == "forwarding" else ""
         table = (
             "table ip nat {\n"
             f"chain out {{ type nat hook postrouting priority srcnat;\n{rules}\n}}\n"
@@ -118,7 +111,6 @@ class Laboratory:
         return router
 
     def behind(self, router: Place, number: int = 2) -> Place:
-        """A host whose only way out is through ``router``."""
         lan = f"192.168.{router.number}"
         return self._on(router.prefix, "lan", lan, "", gateway=f"{lan}.1", number=number)
 
@@ -126,9 +118,8 @@ class Laboratory:
         """``place`` for commands that ask ``server`` for names; ``file`` is written for it."""
         file.write_text(f"nameserver {server.ipv4}\n")
         mounted = f'mount --bind {file} /etc/resolv.conf && exec "$@"'
-        return replace(
-            place, prefix=(*place.prefix, "unshare", "--mount", "sh", "-c", mounted, "sh")
-        )
+        prefix = (*place.prefix, "unshare", "--mount", "sh", "-c", mounted, "sh")
+        return replace(place, prefix=prefix)
 
     def renumber(self, router: Place) -> str:
         """Give a router another address, as providers do overnight; its new one."""
@@ -138,21 +129,11 @@ class Laboratory:
         return fresh
 
     def close(self) -> None:
-        """End every namespace."""
         for process in reversed(self._processes):
             process.kill()
             process.wait()
 
-    def _on(
-        self,
-        network: tuple[str, ...],
-        bridge: str,
-        ipv4: str,
-        ipv6: str,
-        *,
-        gateway: str,
-        number: int | None = None,
-    ) -> Place:
+    def _on(self, network, bridge, ipv4, ipv6, *, gateway: str, number: int | None = None) -> Place:
         number = number or next(self._numbers)
         prefix = self._namespace(*self._open, "unshare", "--net")
         pid = str(self._processes[-1].pid)
@@ -193,5 +174,4 @@ def _read(*command: str) -> str:
 
 
 def _sleeps(pid: int) -> bool:
-    """Whether the process has become its ``sleep``, in whose namespaces it then is."""
     return Path(f"/proc/{pid}/comm").read_text().strip() == "sleep"

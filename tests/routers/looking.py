@@ -9,12 +9,10 @@ from tests.routers.member import Member
 
 
 def way(node: Member) -> str:
-    """How others reach a node, as it says itself."""
     return str(node.status().get("reach", {}).get("way", ""))
 
 
 def relays(node: Member) -> set[str]:
-    """Peer ids of those that relay for a node."""
     addresses = node.status().get("addresses", [])
     return {each.split("/p2p/")[1].split("/")[0] for each in addresses if "/p2p-circuit" in each}
 
@@ -26,8 +24,13 @@ def peer(node: Member, other: Member) -> dict[str, Any]:
 
 
 def admitted(node: Member, other: Member) -> int:
-    """Groups of another that a node has let in."""
     return int(peer(node, other).get("admitted", 0))
+
+
+def wait_for_way(wanted: str, *nodes: Member) -> None:
+    """Wait until others reach each of the nodes so, as it says itself."""
+    for node in nodes:
+        wait_until(lambda n=node: way(n) == wanted, node, f"to be {wanted}")
 
 
 def wait_for_groups_both_ways(first: Member, second: Member, groups: int = 2) -> None:

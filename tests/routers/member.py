@@ -48,11 +48,9 @@ class Member:
 
     @property
     def exit_code(self) -> int | None:
-        """The command's exit status, None while it runs."""
         return self._process.poll() if self._process else 0
 
     def start(self) -> Member:
-        """Begin a life."""
         self._process = subprocess.Popen(
             [
                 *(*self.place.prefix, sys.executable, "-m", "node.cli.main"),
@@ -76,29 +74,20 @@ class Member:
         return status if self._process and status["pid"] == self._process.pid else {}
 
     def said(self, words: str) -> bool:
-        """Whether a line of its output holds ``words``."""
         return words in (self.folder / "output.log").read_text(errors="replace")
 
     def last_words(self) -> str:
-        """The last lines it printed."""
         return "\n".join((self.folder / "output.log").read_text().splitlines()[-5:])
 
     def tell(self, *command: str) -> str:
         """What ``swarm-node`` with these words prints for this node."""
         full = [sys.executable, "-m", "node.cli.main", *command]
         full += ["--config", str(self.folder / "node.toml")]
-        told = subprocess.run(
-            [*self.place.prefix, *full],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            check=False,
-        )
-        return told.stdout
+        here = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+        command = [*self.place.prefix, *full]
+        return subprocess.run(command, capture_output=True, text=True, check=False, **here).stdout
 
     def kill(self) -> None:
-        """End it and all it started at once, as a machine that loses its power."""
         if self._process and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -133,7 +122,6 @@ SMALL: dict[str, Any] = {
 
 
 def founded(folder: Path) -> None:
-    """Found a swarm whose seed is to run in ``folder``."""
     folder.mkdir()
     identity = Identity.create(folder / "identity.key")
     signed = found_swarm(identity, name="routers", catalogue="tiny", epoch_seconds=EPOCH_SECONDS)

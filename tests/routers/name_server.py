@@ -16,7 +16,6 @@ ANSWER, NO_SUCH_NAME = 0x8580, 0x8583
 
 
 def answer(query: bytes, records: Mapping[str, Sequence[str]]) -> bytes:
-    """The response to a query of one question."""
     labels, at = [], 12
     while length := query[at]:
         labels.append(query[at + 1 : at + 1 + length].decode())
@@ -34,7 +33,6 @@ def answer(query: bytes, records: Mapping[str, Sequence[str]]) -> bytes:
 
 
 def serve(ip: str, lines: Sequence[str]) -> None:
-    """Answer until killed."""
     records: dict[str, list[str]] = {}
     for line in lines:
         name, _, text = line.partition("=")

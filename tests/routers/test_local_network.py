@@ -20,10 +20,8 @@ ALONE: dict[str, object] = {"network__lan": True, "network__peers": []}
 
 
 def is_in_the_swarm_of(node: Member, other: Member) -> bool:
-    return bool(
-        peer(node, other).get("connected")
-        and node.status()["swarm_id"] == other.status()["swarm_id"]
-    )
+    connected = peer(node, other).get("connected")
+    return bool(connected and node.status()["swarm_id"] == other.status()["swarm_id"])
 
 
 @pytest.mark.parametrize("transport", ["hivemind", "libp2p"])
@@ -43,40 +41,37 @@ def test_of_two_swarms_on_a_network_a_node_joins_the_one_it_is_told(village, tmp
     lost = village.node("lost", **ALONE)
     wait_until(lambda: lost.exit_code is not None, here, "an answer")
     assert lost.exit_code == 2 and lost.said("Several swarms are on the local network")
-    ids = {seed: swarm_id((seed.folder / "manifest.swarm").read_bytes()) for seed in (here, there)}
+    ids = {seed: swarm_id(manifest_of(seed)) for seed in (here, there)}
     assert all(lost.said(each.hex()) for each in ids.values())
     found = village.seed("found", network__swarm=ids[there].hex()[:12], **ALONE)
     wait_until(lambda: is_in_the_swarm_of(found, there), found, "the swarm asked for")
 
 
-def test_a_node_of_another_swarm_moves_to_the_one_that_it_names_on_its_network(
-    village, tmp_path
-) -> None:
+def manifest_of(node: Member) -> bytes:
+    return (node.folder / "manifest.swarm").read_bytes()
+
+
+def test_a_node_of_another_swarm_moves_to_the_one_that_it_names_on_its_network(village, tmp_path):
     seed = village.seed(**ALONE)
-    wanted = swarm_id((seed.folder / "manifest.swarm").read_bytes()).hex()
+    wanted = swarm_id(manifest_of(seed)).hex()
     founded(tmp_path / "mover")
     mover = Member(village.laboratory.host(), tmp_path / "mover", "join")
     told = mover.tell("join", "--lan", "--swarm", wanted[:16], "--rounds", "1")
     mover.close()
     assert f"to 'routers' {wanted[:16]}: policy and optimizer came along" in told
-    assert (mover.folder / "manifest.swarm").read_bytes() == (
-        seed.folder / "manifest.swarm"
-    ).read_bytes()
+    assert manifest_of(mover) == manifest_of(seed)
 
 
 def test_mallory_announces_a_thousand_members_and_the_seed_at_her_own_host(village) -> None:
     seed = village.seed(**ALONE)
-    swarm = swarm_id((seed.folder / "manifest.swarm").read_bytes()).hex()
+    swarm = swarm_id(manifest_of(seed)).hex()
     place = village.laboratory.host()
     with ExitStack() as stack:
         for number, told in (("1000", ""), ("1", seed.peer_id)):
             words = place.ipv4, place.ipv4, number, swarm, "4001", told
-            mallory = subprocess.Popen(
-                [*place.prefix, sys.executable, "-m", "tests.swarm.lan.announcing", *words],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                cwd=ROOT,
-            )
+            module = [sys.executable, "-m", "tests.swarm.lan.announcing", *words]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            mallory = subprocess.Popen([*place.prefix, *module], cwd=ROOT, **pipes)
             stack.callback(lambda each=mallory: (each.kill(), each.wait()))
             assert mallory.stdout and mallory.stdout.readline() == b"announced\n"
         joined = village.seed("joined", **ALONE)

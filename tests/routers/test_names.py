@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -26,31 +25,23 @@ def name_server(place: Place, stack: ExitStack, *records: str) -> None:
     assert server.stdout and server.stdout.readline() == b"listening\n"
 
 
-def test_a_name_whose_records_list_the_seed_is_joined_and_one_of_nobody_is_told(
-    village, tmp_path: Path
-) -> None:
+def test_a_name_whose_records_list_the_seed_is_joined_and_one_of_nobody_is_told(village, tmp_path):
     seed = village.seed()
     place = village.laboratory.host()
     (address,) = village.addresses
     known, nobody = (f"/dnsaddr/{name}/p2p/{seed.peer_id}" for name in ("swarm.test", "no.test"))
     stranger = Identity.generate().peer_id
     with ExitStack() as stack:
-        name_server(
-            place,
-            stack,
-            f"_dnsaddr.swarm.test=dnsaddr=/ip4/11.7.0.250/tcp/4001/p2p/{stranger}",
-            f"_dnsaddr.swarm.test=dnsaddr={address}",
-            "_dnsaddr.swarm.test=v=spf1 -all",
-        )
-        here = village.laboratory.resolving(
-            village.laboratory.host(), place, tmp_path / "resolv.conf"
-        )
+        texts = f"dnsaddr=/ip4/11.7.0.250/tcp/4001/p2p/{stranger}", f"dnsaddr={address}"
+        records = [f"_dnsaddr.swarm.test={text}" for text in (*texts, "v=spf1 -all")]
+        name_server(place, stack, *records)
+        host, file = village.laboratory.host(), tmp_path / "resolv.conf"
+        here = village.laboratory.resolving(host, place, file)
         found = village.member(here, "found", "bootstrap", network__peers=[known])
         wait_until(lambda: bool(peer(found, seed).get("connected")), found, "the seed")
         assert found.status()["swarm_id"] == seed.status()["swarm_id"]
-        lost = village.member(
-            here, "lost", "bootstrap", network__peers=[nobody], network__start_timeout=15.0
-        )
+        settings = {"network__peers": [nobody], "network__start_timeout": 15.0}
+        lost = village.member(here, "lost", "bootstrap", **settings)
         wait_until(lambda: lost.exit_code is not None, seed, "an end of looking")
         assert lost.exit_code == 1
         assert lost.said(f"no peer answers at {nobody}: the name is unknown")

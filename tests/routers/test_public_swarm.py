@@ -43,14 +43,8 @@ class Machine:
 
     def type(self, script: str, where: Path) -> str:
         """What a script prints; it has to end well."""
-        done = subprocess.run(
-            self._command(script),
-            cwd=where,
-            env=self._shell,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        here = {"cwd": where, "env": self._shell, "check": False}
+        done = subprocess.run(self._command(script), capture_output=True, text=True, **here)
         assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
         return done.stdout
 
@@ -58,14 +52,9 @@ class Machine:
         """What a script that goes on has printed once a line begins so; that line."""
         log = self.folder / f"{len(self._left_running)}.log"
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                self._command(script),
-                cwd=where,
-                env=self._shell,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            written = {"stdout": output, "stderr": subprocess.STDOUT, "env": self._shell}
+            command = self._command(script)
+            process = subprocess.Popen(command, cwd=where, start_new_session=True, **written)
         self._left_running.append(process)
         deadline = time.monotonic() + PATIENCE
         while not (found := re.search(f"^{until}.*$", log.read_text(), re.MULTILINE)):
@@ -75,13 +64,11 @@ class Machine:
         return found[0]
 
     def stop(self) -> None:
-        """End what was left running last, in order."""
         process = self._left_running.pop()
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(PATIENCE) is not None
 
     def close(self) -> None:
-        """End all that was left running, in order."""
         for process in self._left_running:
             os.killpg(process.pid, signal.SIGINT)
         for process in self._left_running:
@@ -95,11 +82,8 @@ class Machine:
 def machines(village, tmp_path: Path) -> Iterator[tuple[Machine, Machine, Machine]]:
     shell = build(tmp_path)
     laboratory = village.laboratory
-    places = (
-        laboratory.host(),
-        laboratory.host(),
-        laboratory.behind(laboratory.router("port-restricted")),
-    )
+    home = laboratory.behind(laboratory.router("port-restricted"))
+    places = laboratory.host(), laboratory.host(), home
     names = "in-the-open", "second", "behind-a-router"
     made = [Machine(each, tmp_path / n, shell) for each, n in zip(places, names, strict=True)]
     yield made[0], made[1], made[2]
@@ -136,8 +120,8 @@ def wait_for(machine: Machine, script: str, words: str) -> str:
 
 
 def test_every_command_of_the_page_makes_a_swarm_that_a_node_behind_a_router_joins(
-    machines: tuple[Machine, Machine, Machine], tmp_path: Path
-) -> None:
+    machines, tmp_path
+):
     first, second, home = machines
     tree, program, others = tmp_path / "tree", tmp_path / "program", tmp_path / "env"
     page = blocks((EXAMPLE / "README.md").read_text())
@@ -190,7 +174,6 @@ def test_every_command_of_the_page_makes_a_swarm_that_a_node_behind_a_router_joi
 
 
 def who(machine: Machine, program: Path) -> str:
-    """The status of the node in a machine's folder."""
     folder = "seed" if (machine.folder / "seed").exists() else "swarm-run"
     command = f"{program}/bin/swarm-node status --config {machine.folder / folder}"
     return machine.type(command, machine.folder)
@@ -199,10 +182,7 @@ def who(machine: Machine, program: Path) -> str:
 def test_the_unit_starts_what_the_page_does_by_hand() -> None:
     page = blocks((EXAMPLE / "README.md").read_text())
     by_hand = [each.text for each in page if each.language == "sh"][2].strip()
-    unit = dict(
-        line.split("=", 1)
-        for line in (EXAMPLE / "swarm-seed.service").read_text().splitlines()
-        if "=" in line and not line.startswith("#")
-    )
+    lines = (EXAMPLE / "swarm-seed.service").read_text().splitlines()
+    unit = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     assert by_hand == f"sudo -u {unit['User']} {unit['ExecStart']}"
     assert unit["ReadWritePaths"] == unit["WorkingDirectory"] == SEED

@@ -35,9 +35,7 @@ class SumJudge(Judge):
     def __init__(self) -> None:
         self.calls = 0
 
-    def judge(
-        self, task: TaskRef, texts: Sequence[str], *, seconds: float | None = None
-    ) -> Verdict:
+    def judge(self, task: TaskRef, texts: Sequence[str], *, seconds=None) -> Verdict:
         self.calls += 1
         for text in texts:
             if text.startswith("refuse:"):
@@ -61,15 +59,7 @@ class Peer:
     def author(self) -> bytes:
         return self.identity.author
 
-    def group(
-        self,
-        index: int,
-        texts: Sequence[str] = ("right", "wrong"),
-        *,
-        epoch: int = NOW,
-        claims: Sequence[float] = (),
-        level: int = 0,
-    ) -> Group:
+    def group(self, index, texts=("right", "wrong"), *, epoch=NOW, claims=(), level=0) -> Group:
         """A group with true claims; the text ``right`` stands for the right answer."""
         answer = right_answer(task_seed(self.author, epoch, index))
         texts = [answer if text == "right" else text for text in texts]
@@ -87,8 +77,6 @@ class Peer:
 
 
 class Gate:
-    """A node's admission and everything it writes to."""
-
     def __init__(self, path: Path | str = ":memory:", *, rule: AdmissionRule | None = None) -> None:
         self.clock = VirtualClock(START)
         self.counters = Counters()
@@ -111,23 +99,13 @@ class Gate:
         """Stand on another journal, as after a restart."""
         self.journal = journal
         self.accounts = Accounts(journal, self.clock)
-        self.admission = Admission(
-            self.manifest,
-            self.swarm_id,
-            self.judge,
-            self.accounts,
-            journal,
-            self.clock,
-            self.counters,
-            shown=self.shown,
-        )
+        parts = self.manifest, self.swarm_id, self.judge, self.accounts, journal, self.clock
+        self.admission = Admission(*parts, self.counters, shown=self.shown)
 
     def admit(self, frame: bytes, author: bytes) -> list[int]:
-        """Indices of the groups admitted out of a frame."""
         return [g.group.index for g in self.admission.examine(frame, author)]
 
     def refused(self) -> dict[str, int]:
-        """Counted refusals by reason."""
         return {
             name.removeprefix("refused{reason=").rstrip("}"): int(total)
             for name, total in self.counters.snapshot().items()

@@ -70,7 +70,6 @@ class Author:
         return Offer(content_id, len(frame), 4, bytes(8), informative)
 
     def announce(self, *offers: Offer) -> None:
-        """Say that these frames are here, in place of those said before."""
         directory, epoch = self._parts.node.directory, self._parts.node.directory.epoch
         self._sequence += 1
         made = Announcement(
@@ -108,9 +107,7 @@ class Author:
 
 
 class Parts:
-    """A collector on real parts but for its gate."""
-
-    def __init__(self, limits: CollectorLimits = MANY, *, seed: int = 0) -> None:
+    def __init__(self, limits: CollectorLimits = MANY, seed: int = 0) -> None:
         self.swarm = MemorySwarm()
         self.gate = Gate()
         self._limits = limits
@@ -132,7 +129,6 @@ class Parts:
         return await Author(self, name).__aenter__()
 
     def trust(self, author: Author) -> None:
-        """Let an author be known as useful."""
         self.node.accounts.prove([(author.key, 1.0)] * 8)
 
     async def turn(self) -> None:
@@ -145,7 +141,7 @@ def run(
 ) -> None:
     async def begun() -> None:
         async with asyncio.timeout(120):
-            async with Parts(limits, seed=seed) as parts:
+            async with Parts(limits, seed) as parts:
                 await scenario(parts)
 
     asyncio.run(begun())

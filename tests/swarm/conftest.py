@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
 
 import pytest
 
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
+from swarm.journal import Journal
 from tests.swarm.collector_parts import Author, Parts
 from tests.swarm.network_parts import MemorySwarm, Node
 
@@ -40,6 +42,16 @@ def clock() -> VirtualClock:
 
 
 @pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite"
+
+
+@pytest.fixture
+def journal(path: Path, clock: VirtualClock) -> Journal:
+    return Journal(path, clock)
+
+
+@pytest.fixture
 def counters() -> Counters:
     return Counters()
 
@@ -63,7 +75,6 @@ class Joining(AbstractAsyncContextManager):
 
 
 def joining(name: str) -> object:
-    """A fixture of a node that joins under its name."""
     return pytest.fixture(name=name)(lambda swarm: Joining(swarm, name))
 
 

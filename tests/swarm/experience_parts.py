@@ -20,7 +20,6 @@ def wait(clock: VirtualClock, seconds: float) -> None:
 
 
 def completion(text: str, reward: float, *, tokens: bool = True) -> Completion:
-    """One policy segment of one token a character."""
     ids = tuple(ord(c) for c in text)
     written = Tokens(ids, (-0.5,) * len(ids), (3,) * len(ids)) if tokens else None
     return Completion((Segment(Writer.POLICY, text, written),), reward, Finish.STOP)
@@ -34,24 +33,14 @@ def group(
     env: str = "chain_sum",
     texts: Sequence[str] = (),
 ) -> Group:
-    """A group with one completion a reward."""
     texts = texts or [f"answer {i}" for i in range(len(rewards))]
     completions = tuple(completion(t, r) for t, r in zip(texts, rewards, strict=True))
     return Group(env, 0, epoch, index, completions)
 
 
-def pooled(
-    index: int = 0,
-    rewards: Sequence[float] = (1.0, 0.0),
-    *,
-    author: bytes = ANNA,
-    epoch: int = 7,
-    received: float = START,
-    env: str = "chain_sum",
-    texts: Sequence[str] = (),
-) -> PooledGroup:
-    """A group as admission hands it on."""
-    told = group(index, rewards, epoch=epoch, env=env, texts=texts)
+def pooled(index=0, rewards=(1.0, 0.0), *, author=ANNA, received=START, **options) -> PooledGroup:
+    """A group as admission hands it on; with the options of ``group``."""
+    told = group(index, rewards, **options)
     return PooledGroup(
         author=author,
         encoded=encode_group(told),

@@ -53,12 +53,9 @@ def identity(name: str) -> Identity:
 class ParityJudge(Judge):
     """Rewards answers of even length: whoever claims anything else lies."""
 
-    def judge(
-        self, task: TaskRef, texts: Sequence[str], *, seconds: float | None = None
-    ) -> Verdict:
-        return Verdict(
-            f"{task.env} {task.seed}", tuple(float(len(text) % 2 == 0) for text in texts)
-        )
+    def judge(self, task: TaskRef, texts: Sequence[str], *, seconds=None) -> Verdict:
+        rewards = tuple(float(len(text) % 2 == 0) for text in texts)
+        return Verdict(f"{task.env} {task.seed}", rewards)
 
 
 def group(epoch: int, index: int, texts: Sequence[str] = ("even", "odd")) -> Group:
@@ -70,8 +67,6 @@ def group(epoch: int, index: int, texts: Sequence[str] = ("even", "odd")) -> Gro
 
 
 class Node:
-    """One member with everything it stands on."""
-
     def __init__(
         self,
         name: str,
@@ -99,53 +94,30 @@ class Node:
         transport.use_validator(self.directory.check)
         transport.use_standing(OwnFirst(self.identity.author, self.accounts))
         self.exchange = Exchange(
-            transport,
-            self.outbox,
-            self.directory,
-            signed,
-            self.accounts,
-            clock,
-            counters,
+            *(transport, self.outbox, self.directory, signed, self.accounts, clock, counters),
             upload_rate=upload_rate,
             profile=sign_profile(profile, self.identity, swarm) if profile else b"",
             serves=not quiet,
         )
-        admission = Admission(
-            agreed,
-            swarm,
-            ParityJudge(),
-            self.accounts,
-            self.journal,
-            clock,
-            counters,
-            threaded=False,
-        )
+        parts = agreed, swarm, ParityJudge(), self.accounts, self.journal, clock, counters
+        admission = Admission(*parts, threaded=False)
+        experience = Experience(self.journal, self.pool, self.outbox, self.accounts)
         self.member = Member(
-            transport,
-            self.directory,
-            self.exchange,
-            admission,
-            Experience(self.journal, self.pool, self.outbox, self.accounts),
-            clock,
-            counters,
-            limits,
-            random.Random(name),
+            *(transport, self.directory, self.exchange, admission, experience, clock, counters),
+            *(limits, random.Random(name)),
             quiet=quiet,
         )
 
     def publish(self, count: int = 1, texts: Sequence[str] = ("even", "odd")) -> None:
-        """Put groups into the outbox under the next free draws."""
         epoch = self.directory.epoch
         limit = self.directory.manifest.max_groups_per_epoch
         draws = self.journal.next_indexes(epoch, count, limit)
         self.outbox.put([group(epoch, draw, texts) for draw in draws], ORIGIN)
 
     def authors(self) -> set[bytes]:
-        """Whose groups are pooled here."""
         return {candidate.key.author for candidate in self.pool.fresh()}
 
     def count(self, name: str) -> float:
-        """One of this node's counters."""
         return self.counters.snapshot().get(name, 0.0)
 
 
@@ -175,8 +147,6 @@ def answers(node: Node, stream: str, answer: Callable[[], bytes]) -> list[str]:
 
 
 class MemorySwarm:
-    """Nodes of one memory network."""
-
     def __init__(
         self, *, seed: int = 0, conditions: Conditions | None = None, **agreed: object
     ) -> None:
@@ -201,6 +171,5 @@ class MemorySwarm:
         return transport
 
     async def step(self) -> None:
-        """One turn of every node, one after the other."""
         for node in self.nodes:
             await node.member.step()

@@ -15,7 +15,7 @@ from protocol.frame import open_frame
 from protocol.identity import Identity
 from protocol.manifest import AllowList
 from protocol.rollout import decode_group
-from swarm.admission import KEPT, Admission, RefusedGroups
+from swarm.admission import KEPT, Admission
 from swarm.groups import TaskRef
 from swarm.journal import Journal, backup_path, open_or_restore
 from swarm.reputation import PROVEN
@@ -59,7 +59,7 @@ def test_our_reward_stands_in_the_group_when_the_claim_differs_by_rounding(gate,
     assert decode_group(pooled.encoded).rewards == (0.9995, 0.0)
 
 
-def test_the_event_loop_goes_on_while_a_frame_is_judged(gate, anna):
+async def test_the_event_loop_goes_on_while_a_frame_is_judged(gate, anna):
     free = threading.Event()
     judge = gate.judge.judge
 
@@ -69,28 +69,19 @@ def test_the_event_loop_goes_on_while_a_frame_is_judged(gate, anna):
 
     gate.judge.judge = slow
 
-    async def admit_and_set_free() -> list:
-        admitting = asyncio.create_task(
-            gate.admission.admit(anna.frame(anna.group(0)), anna.author)
-        )
-        await asyncio.sleep(0)
-        free.set()
-        return await admitting
-
-    assert len(asyncio.run(admit_and_set_free())) == 1
+    frame = anna.frame(anna.group(0))
+    admitting = asyncio.create_task(gate.admission.admit(frame, anna.author))
+    await asyncio.sleep(0)
+    free.set()
+    assert len(await admitting) == 1
 
 
 def test_one_group_without_a_verdict_does_not_cost_the_others(gate, anna):
     texts = ["refuse:unknown_env", "refuse:evaluates_text", "refuse:timeout", "bug", "nonsense"]
     groups = [anna.group(i, ["right", text]) for i, text in enumerate(texts)]
     assert gate.admit(anna.frame(*groups, anna.group(9)), anna.author) == [9]
-    assert gate.refused() == {
-        "unknown_env": 1,
-        "evaluates_text": 1,
-        "timeout": 1,
-        "judge_failed": 1,
-        "bad_verdict": 1,
-    }
+    reasons = "unknown_env", "evaluates_text", "timeout", "judge_failed", "bad_verdict"
+    assert gate.refused() == dict.fromkeys(reasons, 1)
     # One that ran out of time is half a strike, and nine more may follow it within the hour.
     assert gate.accounts.get(anna.author).strikes == 0.5
 
@@ -98,9 +89,7 @@ def test_one_group_without_a_verdict_does_not_cost_the_others(gate, anna):
 class Quick(SumJudge):
     """Judges all that it is asked at once, to the first that it refuses; half a second each."""
 
-    def judge_some(
-        self, asked: Sequence[Asked], *, seconds: float | None = None
-    ) -> Sequence[Judged]:
+    def judge_some(self, asked: Sequence[Asked], *, seconds=None) -> Sequence[Judged]:
         found: list[Judged] = []
         for number in range(len(asked)):
             (each,) = super().judge_some(asked[number:])
@@ -110,9 +99,8 @@ class Quick(SumJudge):
         return found
 
 
-def test_groups_judged_at_once_are_told_apart_and_charged_for_together(gate, anna):
-    gate.judge = Quick()
-    gate.open(gate.journal)
+def test_groups_judged_at_once_are_told_apart_and_charged_for_together(anna):
+    gate = gate_of(Quick())
     texts = ["right", "refuse:unknown_env", "wrong", "refuse:timeout", "right"]
     groups = [anna.group(i, ["right", text], claims=[1.0, 1.0]) for i, text in enumerate(texts)]
     assert gate.admit(anna.frame(*groups), anna.author) == [0, 4]
@@ -120,44 +108,32 @@ def test_groups_judged_at_once_are_told_apart_and_charged_for_together(gate, ann
     assert gate.accounts.get(anna.author).seconds == 2.5
 
 
-def test_a_frame_that_hangs_a_quick_judge_twice_is_abandoned_all_the_same(gate, anna):
-    gate.judge = Quick()
-    gate.open(gate.journal)
+def test_a_frame_that_hangs_a_quick_judge_twice_is_abandoned_all_the_same(anna):
+    gate = gate_of(Quick())
     texts = ["right", "refuse:timeout", "refuse:crashed", "right", "right"]
     groups = [anna.group(i, ["right", text]) for i, text in enumerate(texts)]
     assert gate.admit(anna.frame(*groups), anna.author) == [0]
     assert gate.refused() == {"timeout": 1, "crashed": 1, "abandoned": 2}
 
 
-def test_epochs_a_little_ahead_are_taken_and_further_ones_are_not(gate, anna):
-    groups = [anna.group(0, epoch=NOW + ahead) for ahead in (0, 1, 2)]
+def test_old_epochs_and_those_far_ahead_are_refused_without_a_strike(gate, anna):
+    groups = [anna.group(0, epoch=NOW + ahead) for ahead in (-1000, -6, -5, -4, 0, 1, 2)]
     admitted = gate.admission.examine(anna.frame(*groups), anna.author)
-    assert [p.group.epoch - NOW for p in admitted] == [0, 1]
-    assert gate.refused() == {"epoch_ahead": 1}
+    assert [p.group.epoch - NOW for p in admitted] == [-5, -4, 0, 1]
+    assert gate.refused() == {"stale_epoch": 2, "epoch_ahead": 1}
+    assert gate.accounts.get(anna.author).strikes == 0.0
 
 
-def test_old_epochs_are_refused_without_a_strike(gate, anna):
-    groups = [anna.group(0, epoch=NOW - age) for age in (4, 5, 6, 1000)]
-    admitted = gate.admission.examine(anna.frame(*groups), anna.author)
-    assert [NOW - p.group.epoch for p in admitted] == [4, 5]
-    assert (gate.refused(), gate.accounts.get(anna.author).strikes) == ({"stale_epoch": 2}, 0.0)
-
-
-def test_a_frame_met_twice_is_admitted_once_and_nobody_is_blamed(gate, anna):
+def test_a_frame_met_twice_is_admitted_once_and_nobody_is_blamed(anna, path):
+    gate = Gate(path)
     frame = anna.frame(anna.group(0), anna.group(1))
     assert gate.admit(frame, anna.author) == [0, 1]
     assert gate.admit(frame, anna.author) == []
     assert (gate.refused(), gate.accounts.get(anna.author).strikes) == ({"replay": 2}, 0.0)
     assert gate.judge.calls == 2
-
-
-def test_a_draw_met_before_a_restart_is_still_known(anna, tmp_path) -> None:
-    gate = Gate(tmp_path / "journal.sqlite")
-    frame = anna.frame(anna.group(0))
-    assert gate.admit(frame, anna.author) == [0]
     gate.journal.close()
-    gate.open(Journal(tmp_path / "journal.sqlite", gate.clock))
-    assert gate.admit(frame, anna.author) == []
+    gate.open(Journal(path, gate.clock))
+    assert gate.admit(frame, anna.author) == [], "a restart forgets nothing"
 
 
 def test_what_is_remembered_of_draws_does_not_grow_for_ever(gate, anna):
@@ -167,8 +143,7 @@ def test_what_is_remembered_of_draws_does_not_grow_for_ever(gate, anna):
     assert gate.journal.read("SELECT count(*) FROM seen")[0][0] <= 7
 
 
-def test_after_a_restore_epochs_that_may_have_been_used_are_left_out(anna, tmp_path) -> None:
-    path = tmp_path / "journal.sqlite"
+def test_after_a_restore_epochs_that_may_have_been_used_are_left_out(anna, path):
     gate = Gate(path)
     gate.journal.backup()
     frame = anna.frame(anna.group(0), anna.group(0, epoch=NOW + 1))
@@ -198,20 +173,14 @@ GROUP_SECONDS = 2.0
 
 
 class Timed(SumJudge):
-    """Says that each group took two seconds."""
-
-    def judge(
-        self, task: TaskRef, texts: Sequence[str], *, seconds: float | None = None
-    ) -> Verdict:
+    def judge(self, task: TaskRef, texts: Sequence[str], *, seconds=None) -> Verdict:
         return replace(super().judge(task, texts), seconds=GROUP_SECONDS)
 
 
 class Partly(SumJudge):
     """Judges two groups at once, and knows of the first alone what it took."""
 
-    def judge_some(
-        self, asked: Sequence[Asked], *, seconds: float | None = None
-    ) -> Sequence[Judged]:
+    def judge_some(self, asked: Sequence[Asked], *, seconds=None) -> Sequence[Judged]:
         first, second = [self.judge(each.task, each.texts) for each in asked[:2]]
         return replace(first, seconds=100.0), second
 
@@ -223,9 +192,7 @@ class Beyond(SumJudge):
         super().__init__()
         self.reward = reward
 
-    def judge(
-        self, task: TaskRef, texts: Sequence[str], *, seconds: float | None = None
-    ) -> Verdict:
+    def judge(self, task: TaskRef, texts: Sequence[str], *, seconds=None) -> Verdict:
         return Verdict("?", (self.reward,) * len(texts))
 
 
@@ -284,17 +251,9 @@ def test_an_author_of_just_enough_standing_is_no_newcomer(monkeypatch) -> None:
     assert gate.admit(frame, anna.author) == [0], "newcomers' time is used up, and not hers"
 
 
-def test_where_a_judge_does_not_know_what_all_groups_took_it_is_measured(gate, anna) -> None:
-    admission = Admission(
-        gate.manifest,
-        gate.swarm_id,
-        Partly(),
-        gate.accounts,
-        gate.journal,
-        gate.clock,
-        gate.counters,
-        threaded=False,
-    )
+def test_where_a_judge_does_not_know_what_all_groups_took_it_is_measured(gate, anna):
+    parts = gate.manifest, gate.swarm_id, Partly(), gate.accounts, gate.journal, gate.clock
+    admission = Admission(*parts, gate.counters, threaded=False)
     (frame,) = frames(anna, 1, 2)
     assert len(admission.examine(frame, anna.author)) == 2
     assert gate.accounts.get(anna.author).seconds == 0.0, "the clock stood still"
@@ -342,9 +301,3 @@ def test_flo_is_refused_without_end_and_few_are_kept(gate: Gate) -> None:
         gate.admit(flo.frame(*groups, sequence=number + 1), flo.author)
     assert gate.refused() == {"epoch_ahead": 128}
     assert [each.group.index for each in gate.shown.take()] == list(range(32 - KEPT, 32))
-
-
-def test_what_is_kept_is_taken_by_one_thread_while_another_adds() -> None:
-    kept = RefusedGroups()
-    kept.add([])
-    assert kept.take() == []

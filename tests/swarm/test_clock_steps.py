@@ -64,25 +64,16 @@ async def test_a_member_whose_clock_is_put_back_during_a_turn_takes_its_next_one
 
 
 @pytest.mark.parametrize("step", [AHEAD, -AHEAD])
-async def test_an_address_is_dialled_after_the_same_pause_however_the_clock_is_moved(step) -> None:
+async def test_pauses_of_addresses_and_peers_are_the_same_however_the_clock_is_moved(step):
     clock = SteppedClock(virtual := VirtualClock())
     redial = Redial(["/a/p2p/ben"], [], clock)
-    assert redial.due(()) == ("/a/p2p/ben",)
-    clock.ahead += step
-    assert redial.due(()) == ()
-    await virtual.advance(FIRST_SECONDS)
-    assert redial.due(()) == ("/a/p2p/ben",)
-
-
-@pytest.mark.parametrize("step", [AHEAD, -AHEAD])
-async def test_whoever_is_left_alone_is_so_for_its_pause_however_the_clock_is_moved(step) -> None:
-    clock = SteppedClock(virtual := VirtualClock())
-    silent: Backoff[str] = Backoff(clock, first=10.0, longest=60.0)
+    silent: Backoff[str] = Backoff(clock, first=FIRST_SECONDS, longest=60.0)
     silent.failed("ben")
+    assert redial.due(()) == ("/a/p2p/ben",)
     clock.ahead += step
-    assert silent.waits("ben")
-    await virtual.advance(10.0)
-    assert not silent.waits("ben")
+    assert redial.due(()) == () and silent.waits("ben")
+    await virtual.advance(FIRST_SECONDS)
+    assert redial.due(()) == ("/a/p2p/ben",) and not silent.waits("ben")
 
 
 @pytest.mark.parametrize("step", [AHEAD, -AHEAD])

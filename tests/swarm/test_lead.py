@@ -16,7 +16,6 @@ from swarm.peer_advantage import KEPT, OWN, Earned, PeersLead
 
 AUTHORS = [bytes([number]) * 32 for number in range(1, 9)]
 ALL = frozenset(AUTHORS)
-NOBODY: frozenset[bytes] = frozenset()
 LEVELS = [("sums", 0), ("sums", 1), ("words", 0), ("words", 1), ("words", 2)]
 COMPLETIONS = 8
 
@@ -78,11 +77,6 @@ def test_a_gap_of_a_tenth_has_its_sign_within_ten_rounds(better: bool) -> None:
     assert fmean(signs) >= 0.9
 
 
-def test_a_peer_is_worth_nothing_to_a_node_far_ahead_of_it_and_all_to_one_behind() -> None:
-    assert after(40, {OWN: 0.8, **dict.fromkeys(AUTHORS[:7], 0.35)}).worth == 0.0
-    assert after(40, {OWN: 0.35, **dict.fromkeys(AUTHORS[:7], 0.8)}).worth == 1.0
-
-
 def test_what_was_seen_fades_at_the_stated_rate() -> None:
     lead = PeersLead()
     ours, theirs = (Earned(who, "sums", 0, (0.0, 0.0, 1.0)) for who in (OWN, AUTHORS[0]))
@@ -96,7 +90,9 @@ def test_what_was_seen_fades_at_the_stated_rate() -> None:
     assert (lead.value, lead.state_dict()["seen"]) == (None, [])
 
 
-def test_it_turns_when_peers_catch_up() -> None:
+def test_a_peer_is_worth_nothing_to_a_node_far_ahead_and_all_to_one_behind_or_caught_up() -> None:
+    assert after(40, {OWN: 0.8, **dict.fromkeys(AUTHORS[:7], 0.35)}).worth == 0.0
+    assert after(40, {OWN: 0.35, **dict.fromkeys(AUTHORS[:7], 0.8)}).worth == 1.0
     lead, draw = after(40, {OWN: 0.7, **dict.fromkeys(AUTHORS[:7], 0.4)}), random.Random(1)
     assert lead.worth < 0.2
     for _ in range(60):
@@ -104,19 +100,17 @@ def test_it_turns_when_peers_catch_up() -> None:
     assert lead.worth > 0.8
 
 
-def test_a_group_without_advantage_counts_on_neither_side() -> None:
+def test_a_group_without_advantage_or_of_a_level_that_one_side_has_seen_counts_on_neither() -> None:
     lead, same = PeersLead(), PeersLead()
-    groups = [Earned(OWN, "sums", 0, (0.0, 1.0)), Earned(AUTHORS[0], "sums", 0, (0.0, 0.0, 1.0))]
+    own, other = (0.0, 1.0), (0.0, 0.0, 1.0)
+    groups = [Earned(OWN, "sums", 0, own), Earned(AUTHORS[0], "sums", 0, other)]
     solved = [Earned(AUTHORS[1], "sums", 0, (1.0,) * 8), Earned(OWN, "sums", 0, (0.0,) * 8)]
     lead.observe(groups, ALL)
     same.observe(groups + 9 * solved, ALL)
     assert lead.value == same.value is not None
-
-
-def test_nothing_is_said_of_levels_that_only_one_side_has_seen() -> None:
-    lead = PeersLead()
-    lead.observe([Earned(OWN, "sums", 0, (0, 1)), Earned(AUTHORS[0], "sums", 1, (0, 0, 1))], ALL)
-    assert (lead.value, lead.worth) == (None, 1.0)
+    apart = PeersLead()
+    apart.observe([groups[0], Earned(AUTHORS[0], "sums", 1, other)], ALL)
+    assert (apart.value, apart.worth) == (None, 1.0)
 
 
 def test_it_goes_on_after_a_restart_as_if_there_had_been_none() -> None:
@@ -128,10 +122,6 @@ def test_it_goes_on_after_a_restart_as_if_there_had_been_none() -> None:
     for each in (lead, again):
         each.observe(more, ALL)
     assert again.value == lead.value
-
-
-def seen(lead: PeersLead) -> list[list]:
-    return lead.state_dict()["seen"]
 
 
 def moved(flood: list[Earned], proven: frozenset[bytes]) -> float:
@@ -152,14 +142,15 @@ def moved(flood: list[Earned], proven: frozenset[bytes]) -> float:
     standing=st.booleans(),
 )
 def test_flo_moves_it_by_no_more_than_a_quarter_of_how_far_she_is_from_it(
-    count: int, reward: float, levels: list[tuple[str, int]], standing: bool
-) -> None:
+    count, reward, levels, standing
+):
     right = int(reward * COMPLETIONS)
     rewards = (1.0,) * right + (0.0,) * (COMPLETIONS - right)
     flo = AUTHORS[7]
     flood = [Earned(flo, *levels[n % len(levels)], rewards) for n in range(count)]
     before = after(40, dict.fromkeys([OWN, *AUTHORS[:3]], 0.5))
-    own = {(env, n): (total / met, met) for who, env, n, met, total in seen(before) if not who}
+    seen = before.state_dict()["seen"]
+    own = {(env, n): (total / met, met) for who, env, n, met, total in seen if not who}
     hers = Counter((each.env, each.level) for each in flood)
     weights = {level: n * own[level][1] / (n + own[level][1]) for level, n in hers.items()}
     ahead = sum(w * (reward - own[level][0]) for level, w in weights.items())

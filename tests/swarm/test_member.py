@@ -17,17 +17,20 @@ from tests.swarm.network_parts import (
     EPOCH_SECONDS,
     FOUNDER,
     MemorySwarm,
-    Node,
     answers,
     manifest,
     running,
 )
 
 
-async def test_what_one_publishes_another_pools_with_the_same_text_and_checked_rewards(
+async def test_what_one_publishes_another_pools_with_checked_rewards_if_it_can_teach(
     swarm, anna, ben
 ):
+    anna.publish(2, texts=("odd", "odd too"))
+    await swarm.step()
+    assert ben.count("frames_pulled") == 0
     anna.publish(3)
+    await swarm.clock.advance(EPOCH_SECONDS)
     await swarm.step()
     (first, *_) = found = ben.pool.fresh()
     assert (len(found), first.rewards) == (3, (1.0, 0.0))
@@ -182,12 +185,6 @@ async def test_no_more_frames_are_pulled_in_an_epoch_than_allowed(swarm) -> None
     assert ben.count("frames_pulled") == 6
 
 
-async def test_frames_that_can_teach_nothing_are_left_where_they_are(swarm, anna, ben) -> None:
-    anna.publish(2, texts=("odd", "odd too"))
-    await swarm.step()
-    assert ben.count("frames_pulled") == 0
-
-
 async def test_a_large_outbox_leaves_in_frames_within_the_limit_and_none_is_lost() -> None:
     swarm = MemorySwarm(max_frame_bytes=4096)
     anna, ben = await swarm.join("anna"), await swarm.join("ben")
@@ -200,9 +197,10 @@ async def test_a_large_outbox_leaves_in_frames_within_the_limit_and_none_is_lost
     assert all(offer.size <= 4096 for offer in anna.outbox.offers(100))
 
 
-async def test_a_member_that_keeps_failing_says_so_and_recovers(swarm, anna) -> None:
-    healthy = anna.outbox.take
-    anna.outbox.take = broken
+async def test_a_member_that_keeps_failing_says_so_in_the_same_words_and_recovers(
+    swarm, anna, caplog
+):
+    healthy, anna.outbox.take = anna.outbox.take, broken
     async with running(anna):
         await swarm.clock.advance(FAILURES_REPORTED / 2 * EPOCH_SECONDS / 4)
         assert anna.member.failure is None
@@ -211,27 +209,6 @@ async def test_a_member_that_keeps_failing_says_so_and_recovers(swarm, anna) -> 
         anna.outbox.take = healthy
         await swarm.clock.advance(EPOCH_SECONDS)
         assert anna.member.failure is None
-
-
-def broken(given: object) -> list:
-    raise JournalError("journal.db", "disk full", "make room")
-
-
-async def test_status_names_peers_with_what_they_last_announced(anna, ben) -> None:
-    ben.publish(2)
-    await ben.member.step()
-    await anna.member.step()
-    (peer,) = anna.member.status().peers
-    assert (peer.peer_id, peer.author) == (ben.transport.peer_id, ben.identity.author)
-    assert (peer.connected, peer.policy_step, peer.groups) == (True, 3, 2)
-
-
-async def test_a_journal_that_fails_every_turn_is_told_in_the_same_words_and_without_a_trace(
-    swarm, anna, caplog
-):
-    anna.outbox.take = broken
-    async with running(anna):
-        await swarm.clock.advance(EPOCH_SECONDS)
     told = [record for record in caplog.records if record.name == "swarm.member"]
     assert len(told) >= 4
     (words,) = {record.getMessage() for record in told}
@@ -239,10 +216,31 @@ async def test_a_journal_that_fails_every_turn_is_told_in_the_same_words_and_wit
     assert not any(record.exc_info for record in told)
 
 
+def broken(given: object) -> list:
+    raise JournalError("journal.db", "disk full", "make room")
+
+
+async def test_status_names_peers_with_what_they_last_announced_and_when_they_were_heard(
+    swarm, anna, ben
+):
+    ben.publish(2)
+    await ben.member.step()
+    await anna.member.step()
+    announced = swarm.clock.time()
+    await swarm.clock.advance(1.0)
+    (peer,) = anna.member.status().peers
+    assert (peer.peer_id, peer.author) == (ben.transport.peer_id, ben.identity.author)
+    assert (peer.connected, peer.policy_step, peer.groups) == (True, 3, 2)
+    assert peer.heard == announced + 1.0
+    await ben.transport.close()
+    (peer,) = anna.member.status().peers
+    assert (peer.connected, peer.heard) == (False, announced)
+
+
 ELSEWHERE = sign_manifest(manifest(name="elsewhere"), FOUNDER)
 
 
-def tells(node: Node, signed: bytes) -> list[str]:
+def tells(node, signed: bytes) -> list[str]:
     """Let a node hand out another manifest; who asked for it."""
     return answers(node, MANIFEST_STREAM, lambda: signed)
 
@@ -260,16 +258,6 @@ async def test_one_of_another_swarm_is_connected_and_is_no_peer(anna, ben, mallo
     assert all(peer.connected for peer in status.peers)
 
 
-async def test_who_announces_here_is_a_peer_and_is_not_asked(anna, ben) -> None:
-    asked = tells(ben, ELSEWHERE)
-    ben.publish()
-    await ben.member.step()
-    await anna.member.step()
-    await anna.member.meet()
-    assert asked == []
-    assert (anna.member.status().members, anna.member.status().strangers) == (1, 0)
-
-
 async def test_each_is_asked_once_and_who_does_not_tell_ever_more_rarely(swarm, anna, ben, mallory):
     once, often = tells(ben, ELSEWHERE), tells(mallory, b"no manifest")
     for _ in range(8):
@@ -280,7 +268,9 @@ async def test_each_is_asked_once_and_who_does_not_tell_ever_more_rarely(swarm, 
     assert (anna.member.status().members, anna.member.status().strangers) == (0, 1)
 
 
-async def test_what_was_told_is_forgotten_with_the_connection(swarm, anna, ben) -> None:
+async def test_what_was_told_is_forgotten_with_the_connection_and_who_announces_is_not_asked(
+    swarm, anna, ben
+):
     asked = tells(ben, ELSEWHERE)
     await anna.member.meet()
     swarm.network.partition([anna.transport.peer_id], [ben.transport.peer_id])
@@ -289,15 +279,12 @@ async def test_what_was_told_is_forgotten_with_the_connection(swarm, anna, ben) 
     swarm.network.partition()
     await anna.member.meet()
     assert len(asked) == 2
-
-
-async def test_a_peer_was_heard_now_while_connected_or_when_it_announced_last(swarm, anna, ben):
+    swarm.network.partition([anna.transport.peer_id], [ben.transport.peer_id])
+    await anna.member.meet()
+    swarm.network.partition()
+    ben.publish()
     await ben.member.step()
     await anna.member.step()
-    announced = swarm.clock.time()
-    await swarm.clock.advance(1.0)
-    (heard,) = anna.member.status().peers
-    assert (heard.connected, heard.heard) == (True, announced + 1.0)
-    await ben.transport.close()
-    (heard,) = anna.member.status().peers
-    assert (heard.connected, heard.heard) == (False, announced)
+    await anna.member.meet()
+    assert len(asked) == 2
+    assert (anna.member.status().members, anna.member.status().strangers) == (1, 0)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from protocol.profile import Profile
@@ -20,8 +17,8 @@ from swarm.common.counters import Counters
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.subprocess.transport import ApartTransport
 from swarm.transport.transport import Transport
-from tests.swarm.network_parts import Node, identity, manifest
-from tests.swarm.transport.over import APART_LIBP2P
+from tests.swarm.network_parts import Node, manifest
+from tests.swarm.transport.over import APART_LIBP2P, LOOPBACK, key_of, network_processes
 
 pytestmark = pytest.mark.processes
 
@@ -53,11 +50,8 @@ def running(
     def call(work):
         return asyncio.run_coroutine_threadsafe(work, loop).result(30)
 
-    key = folder / f"{name}.key"
-    key.write_bytes(identity(name).export())
-    key.chmod(0o600)
     clock, counters = SystemClock(), Counters()
-    transport = kind(key, listen=("/ip4/127.0.0.1/tcp/0",), peers=peers, counters=counters)
+    transport = kind(key_of(folder, name), listen=LOOPBACK, peers=peers, counters=counters)
     node = Node(name, transport, clock, counters, manifest(epoch_seconds=2.0), profile=profile)
     instead(transport)
     call(transport.start())
@@ -80,26 +74,19 @@ def eventually(condition: Callable[[], object], seconds: float = 30.0) -> None:
 
 
 def told(node: Node) -> dict[str, Profile | None]:
-    """By peer id what a member was told."""
     return {peer.peer_id: peer.profile for peer in node.member.status().peers}
 
 
-def daemons() -> set[int]:
-    return {p.pid for p in psutil.Process().children(recursive=True) if p.name() == "p2pd"}
-
-
 @pytest.fixture(scope="module", params=[*KINDS, APART_LIBP2P])
-def three(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Node, Node, Node]]:
+def three(request, tmp_path_factory) -> Iterator[tuple[Node, Node, Node]]:
     """Anna over each kind of transport, ben, and one of a program that has no profile."""
-    folder, before = tmp_path_factory.mktemp("three"), daemons()
+    folder, before = tmp_path_factory.mktemp("three"), network_processes("p2pd")
     with ExitStack() as stack:
         anna = stack.enter_context(running("anna", folder, kind=request.param, profile=ANNA))
         addresses = anna.transport.addresses()
         ben = stack.enter_context(running("ben", folder, *addresses, profile=BEN))
         yield anna, ben, stack.enter_context(running("old", folder, *addresses))
-    assert daemons() <= before
+    assert network_processes("p2pd") <= before
 
 
 def test_members_pool_each_others_groups(three: tuple[Node, Node, Node]) -> None:
@@ -131,26 +118,26 @@ def test_members_over_any_transport_tell_each_other_their_names(three: tuple[Nod
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_member_whose_daemon_is_killed_goes_on_exchanging(kind: Kind, tmp_path: Path) -> None:
-    before = daemons()
+    before = network_processes("p2pd")
     with ExitStack() as stack:
         anna = stack.enter_context(running("anna", tmp_path, kind=kind))
-        annas = daemons() - before
+        annas = network_processes("p2pd") - before
         ben = stack.enter_context(running("ben", tmp_path, *anna.transport.addresses()))
         anna.publish()
         eventually(lambda: ben.authors())
-        os.kill(annas.pop(), signal.SIGKILL)
+        annas.pop().kill()
         eventually(lambda: anna.count("daemon_restarts"))
         anna.publish()
         eventually(lambda: len(ben.pool.fresh()) == 2)
         assert anna.member.failure is None
-    assert daemons() <= before
+    assert network_processes("p2pd") <= before
 
 
 def test_a_member_whose_network_process_is_killed_goes_on_exchanging(tmp_path: Path) -> None:
-    before, networks = daemons(), network_processes()
+    before = network_processes()
     with ExitStack() as stack:
         anna = stack.enter_context(running("anna", tmp_path, kind=ApartTransport))
-        (process,) = network_processes() - networks
+        (process,) = network_processes("python") - before
         ben = stack.enter_context(running("ben", tmp_path, *anna.transport.addresses()))
         anna.publish()
         eventually(lambda: ben.authors())
@@ -161,21 +148,11 @@ def test_a_member_whose_network_process_is_killed_goes_on_exchanging(tmp_path: P
             daemon.suspend()
         process.kill()
         eventually(lambda: anna.count("network_restarts"))
-        eventually(
-            lambda: (
-                anna.member.status().peer_id == as_it_was[0]
-                and anna.transport.peers() == (ben.transport.peer_id,)
-            )
-        )
+        eventually(lambda: anna.member.status().peer_id == as_it_was[0])
+        eventually(lambda: anna.transport.peers() == (ben.transport.peer_id,))
         assert (anna.transport.peer_id, anna.transport.addresses()) == as_it_was
         assert anna.transport.bytes_out >= moved
         anna.publish()
         eventually(lambda: len(ben.pool.fresh()) == 2)
         assert anna.member.failure is None
-    assert daemons() <= before
-    assert network_processes() <= networks
-
-
-def network_processes() -> set[psutil.Process]:
-    children = psutil.Process().children(recursive=True)
-    return {p for p in children if "swarm.transport.subprocess.child" in p.cmdline()}
+    assert network_processes() <= before

@@ -43,25 +43,23 @@ def mixture() -> Mixture:
     return Mixture(MixtureSection(), 1)
 
 
+def minted(count: int) -> list[bytes]:
+    return [b"s" * 28 + number.to_bytes(4) for number in range(count)]
+
+
 def groups(authors, each: int = 1, **options) -> list[Candidate]:
-    """So many groups with an advantage of each author."""
     return [pooled(i, author=a, **options).candidate for a in authors for i in range(each)]
 
 
-@given(
-    pools,
-    configs,
-    rules,
-    st.integers(),
-    st.integers(0),
-    st.integers(0, 9),
-    proven_authors,
-    st.data(),
+mixtures = st.builds(
+    lambda config, seed, rule: Mixture(config, seed, rule=rule), configs, st.integers(), rules
 )
+
+
+@given(pools, mixtures, st.integers(0), st.integers(0, 9), proven_authors, st.data())
 def test_a_choice_depends_on_the_set_and_not_on_its_order(
-    candidates, config, rule, seed, turn, own, proven, data
+    candidates, mixture, turn, own, proven, data
 ):
-    mixture = Mixture(config, seed, rule=rule)
     shuffled = data.draw(st.permutations(candidates))
     chosen = mixture.choose(candidates, turn, own, own, proven)
     assert mixture.choose(shuffled, turn, own, own, proven) == chosen
@@ -94,13 +92,10 @@ def test_no_author_and_not_the_newcomers_together_exceed_their_share_and_the_res
         assert own + most(mixture, candidates, larger, proven) < larger
 
 
-@given(
-    st.lists(st.sampled_from(AUTHORS), max_size=12),
-    configs,
-    rules,
-    st.integers(0, 9),
-    proven_authors,
-)
+chosen_authors = st.lists(st.sampled_from(AUTHORS), max_size=12)
+
+
+@given(chosen_authors, configs, rules, st.integers(0, 9), proven_authors)
 def test_of_a_choice_that_shrank_no_more_is_kept_than_the_caps_of_what_is_left_allow(
     authors, config, rule, own, proven
 ):
@@ -135,8 +130,7 @@ def test_one_author_with_a_full_pool_gets_a_quarter_of_an_update_and_no_more(own
 @pytest.mark.parametrize("keys", [1, 100, 1000])
 def test_however_many_keys_sybil_mints_all_of_them_weigh_what_one_newcomer_does(rule, keys):
     honest = AUTHORS[:5]
-    minted = [b"s" * 28 + number.to_bytes(4) for number in range(keys)]
-    pool = groups(honest, 6) + groups(minted, 6, received=START + 9)
+    pool = groups(honest, 6) + groups(minted(keys), 6, received=START + 9)
     mixture = Mixture(MixtureSection(external=6), 1, rule=rule)
     bought = total = 0
     for turn in range(20):
@@ -147,16 +141,18 @@ def test_however_many_keys_sybil_mints_all_of_them_weigh_what_one_newcomer_does(
 
 
 def test_a_node_among_strangers_alone_generates_as_if_nobody_were_there(mixture) -> None:
-    minted = [b"s" * 28 + number.to_bytes(4) for number in range(300)]
-    assert mixture.spared(groups(minted, 6), frozenset()) == 0
-    assert len(mixture.choose(groups(minted, 6), 1, 8, 8, frozenset())) == 2
-    assert len(mixture.choose(groups(minted, 6), 1, 0, 0, frozenset())) == 1
+    strangers = groups(minted(300), 6)
+    assert mixture.spared(strangers, frozenset()) == 0
+    assert len(mixture.choose(strangers, 1, 8, 8, frozenset())) == 2
+    assert len(mixture.choose(strangers, 1, 0, 0, frozenset())) == 1
 
 
 def test_only_what_proven_authors_could_really_give_spares_own_groups(mixture) -> None:
     pool = groups(AUTHORS[:1], 50) + groups(AUTHORS[1:2], 1) + groups(AUTHORS[2:], 9)
     assert mixture.spared(pool, frozenset(AUTHORS[:2])) == 3
     assert mixture.spared([replace(c, uses=1) for c in pool], frozenset(AUTHORS[:2])) == 0
+    assert mixture.spared(groups(AUTHORS, rewards=(1.0, 1.0)), EVERYBODY) == 0
+    assert mixture.spared(groups(AUTHORS), EVERYBODY) == 6
 
 
 def test_newcomers_are_tried_one_as_often_as_another():
@@ -180,10 +176,9 @@ def test_among_newcomers_those_of_use_come_first_and_those_of_no_use_last():
 
 
 def test_an_honest_author_is_found_among_ever_so_many_useless_keys_and_then_kept():
-    minted = [b"s" * 28 + number.to_bytes(4) for number in range(200)]
     ben, mixture, tried, turns = AUTHORS[0], Mixture(MixtureSection(), 1), {}, []
     for turn in range(110):
-        chosen = mixture.choose(groups([ben, *minted], 6), turn, 8, 8, frozenset(), tried)
+        chosen = mixture.choose(groups([ben, *minted(200)], 6), turn, 8, 8, frozenset(), tried)
         turns.append([c.key.author == ben for c in chosen])
         for each in chosen:
             author = each.key.author
@@ -195,9 +190,8 @@ def test_an_honest_author_is_found_among_ever_so_many_useless_keys_and_then_kept
 
 @given(st.integers(0, 6), st.integers(0, 40))
 def test_uniform_wants_the_same_number_always(external, own):
-    assert (
-        Mixture(MixtureSection(external=external), 1, rule=UniformSelection).wanted(own) == external
-    )
+    mixture = Mixture(MixtureSection(external=external), 1, rule=UniformSelection)
+    assert mixture.wanted(own) == external
 
 
 @pytest.mark.parametrize(("own", "wanted"), [(0, 12), (5, 7), (12, 0), (30, 0)])
@@ -222,11 +216,8 @@ def test_every_useful_group_of_an_author_is_chosen_equally_often():
 
 def test_nodes_with_different_seeds_choose_differently():
     pool = groups(AUTHORS, 4)
-    choices = [
-        tuple(Mixture(MixtureSection(), seed).choose(pool, 1, 8, 8, EVERYBODY))
-        for seed in range(20)
-    ]
-    assert len(set(choices)) > 15
+    mixtures = [Mixture(MixtureSection(), seed) for seed in range(20)]
+    assert len({tuple(each.choose(pool, 1, 8, 8, EVERYBODY)) for each in mixtures}) > 15
 
 
 @given(pools, st.integers(0), st.integers(1, 9))
@@ -264,10 +255,7 @@ def test_a_published_mix_takes_what_it_is_told_to_whoever_is_ahead():
 
 
 def test_from_a_rich_pool_the_default_draws_among_the_newest_groups_only():
-    pool = [
-        pooled(i, (0.0, 1.0), author=AUTHORS[i % 4], received=START + i).candidate
-        for i in range(80)
-    ]
+    pool = [pooled(i, author=AUTHORS[i % 4], received=START + i).candidate for i in range(80)]
     mixture = Mixture(MixtureSection(external=6, target_groups=8), 1)
     turns = range(60)
     drawn = {c.key.number for t in turns for c in mixture.choose(pool, t, 0, 0, EVERYBODY)}
@@ -284,15 +272,6 @@ def test_an_author_whose_groups_are_older_than_a_flood_is_drawn_all_the_same():
     assert {c.key.author for c in chosen} == {anna, flo}
 
 
-def minted(count: int) -> list[bytes]:
-    return [b"s" * 28 + number.to_bytes(4) for number in range(count)]
-
-
-def test_groups_that_teach_nothing_spare_no_own_ones(mixture) -> None:
-    assert mixture.spared(groups(AUTHORS, rewards=(1.0, 1.0)), EVERYBODY) == 0
-    assert mixture.spared(groups(AUTHORS), EVERYBODY) == 6
-
-
 @pytest.mark.parametrize(("discard", "taken"), [(True, 1), (False, 2)])
 def test_groups_that_teach_nothing_are_taken_only_where_they_are_not_discarded(discard, taken):
     pool = groups(AUTHORS[:1]) + groups(AUTHORS[1:2], rewards=(0.0, 0.0))
@@ -300,18 +279,13 @@ def test_groups_that_teach_nothing_are_taken_only_where_they_are_not_discarded(d
     assert len(mixture.choose(pool, 1, 2, 2, EVERYBODY)) == taken
 
 
-def test_a_share_is_not_a_group_less_for_the_rounding_of_its_product() -> None:
-    config = MixtureSection(
-        external=50, target_groups=100, local=50, author_share=0.29, unproven_share=0.57
-    )
+def test_a_share_is_not_rounded_down_and_is_of_own_and_external_groups_in_the_published_mix():
+    sizes = {"external": 50, "target_groups": 100, "local": 50}
+    config = MixtureSection(**sizes, author_share=0.29, unproven_share=0.57)
     caps = Mixture(config, 1).caps(100)
     assert (caps.author, caps.newcomers) == (29, 57), "as products they are below"
-
-
-def test_shares_of_the_published_mix_are_of_own_and_external_groups() -> None:
-    mixture = Mixture(
-        MixtureSection(external=4, local=8, unproven_share=0.5), 1, rule=UniformSelection
-    )
+    published = MixtureSection(external=4, local=8, unproven_share=0.5)
+    mixture = Mixture(published, 1, rule=UniformSelection)
     assert (mixture.caps(12).author, mixture.caps(12).newcomers) == (3, 6)
     assert mixture.caps(100) == mixture.caps(12)
 
@@ -337,11 +311,7 @@ def test_beside_many_proven_authors_all_newcomers_are_drawn_as_one() -> None:
 
 def test_of_very_many_proven_authors_those_are_drawn_from_who_gave_the_newest() -> None:
     authors = minted(100)
-    pool = [
-        candidate
-        for place, author in enumerate(authors)
-        for candidate in groups([author], received=START + place)
-    ]
+    pool = [groups([author], received=START + n)[0] for n, author in enumerate(authors)]
     mixture, taken = Mixture(MixtureSection(), 1), set()
     for turn in range(60):
         taken |= {c.key.author for c in mixture.choose(pool, turn, 8, 8, frozenset(authors))}
@@ -350,8 +320,7 @@ def test_of_very_many_proven_authors_those_are_drawn_from_who_gave_the_newest() 
 
 def test_a_newcomer_is_promising_from_the_very_bound_on() -> None:
     tried = {AUTHORS[0]: PROMISING, AUTHORS[1]: PROMISING - 0.01}
+    pool = groups(AUTHORS, 3)
     for turn in range(20):
-        (first,) = Mixture(MixtureSection(), 1).choose(
-            groups(AUTHORS, 3), turn, 0, 0, frozenset(), tried
-        )
+        (first,) = Mixture(MixtureSection(), 1).choose(pool, turn, 0, 0, frozenset(), tried)
         assert first.key.author == AUTHORS[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -20,24 +19,17 @@ from swarm.reputation import Accounts
 from tests.swarm.experience_parts import ANNA, BEN, START, pooled, wait
 from tests.swarm.test_journal import killed_after
 
+FULL_SYNC = 2
+"""What SQLite calls a commit that is on the disk when it returns."""
+
 
 class Parts:
-    """A pool and what it stands on."""
-
-    def __init__(
-        self,
-        path: Path | str = ":memory:",
-        max_groups: int = 8,
-        max_bytes: int = 1 << 20,
-        max_uses: int = 1,
-        **more: int | float | bytes,
-    ):
+    def __init__(self, path=":memory:", max_groups=8, max_bytes=1 << 20, max_uses=1, **more):
         self.clock = VirtualClock(START)
         self.counters = Counters()
         self.journal = Journal(path, self.clock)
-        self.pool = Pool(
-            self.journal, max_groups, 60.0, self.clock, self.counters, max_bytes, max_uses, **more
-        )
+        limits = max_groups, 60.0, self.clock, self.counters, max_bytes, max_uses
+        self.pool = Pool(self.journal, *limits, **more)
 
 
 @pytest.fixture
@@ -54,46 +46,48 @@ def keys(groups) -> list[int]:
     return [g.key.number for g in groups]
 
 
-def test_what_was_added_comes_out_whole(pool) -> None:
+def test_what_was_added_comes_out_whole_and_once_that_is_on_the_disk(path):
+    parts = Parts(path)
     stored = pooled(4, (0.25, 1.0, 0.0))
-    assert pool.add([stored]) == 1
-    (candidate,) = pool.fresh()
+    assert parts.pool.add([stored]) == 1
+    (candidate,) = parts.pool.fresh()
     assert candidate == stored.candidate
-    assert pool.consume([candidate], step=1) == [stored]
+    assert parts.pool.consume([candidate], step=1) == [stored]
+    assert parts.journal.read("PRAGMA synchronous") == [(FULL_SYNC,)]
 
 
-def test_only_groups_with_an_advantage_count_as_available(pool) -> None:
-    pool.add([pooled(1, (1.0, 1.0)), pooled(2, (0.0, 0.5)), pooled(3, (0.0, 0.0))])
-    assert pool.available() == 1
-    assert len(pool.fresh()) == 3
+def test_groups_come_in_order_and_those_with_an_advantage_count_as_available(pool):
+    given = [(BEN, 6, 2), (BEN, 6, 1), (ANNA, 8, 0), (ANNA, 7, 2), (ANNA, 7, 1)]
+    pool.add([pooled(number, author=author, epoch=epoch) for author, epoch, number in given])
+    assert [c.key for c in pool.fresh()] == sorted(GroupKey(*each) for each in given)
+    pool.add([pooled(11, (1.0, 1.0)), pooled(12, (0.0, 0.5)), pooled(13, (0.0, 0.0))])
+    assert (pool.available(), len(pool.fresh())) == (6, 8)
 
 
-def test_a_draw_is_pooled_once(parts) -> None:
+def test_a_draw_is_pooled_once_and_a_consumed_group_never_comes_back(parts):
     parts.pool.add([pooled(1)])
-    assert parts.pool.add([pooled(1, (0.0, 0.0)), pooled(2)]) == 1
+    assert parts.pool.add([pooled(1, (0.0, 0.0))]) == 0
     assert parts.counters.snapshot() == {"pool_refused{reason=duplicate}": 1}
-
-
-def test_a_consumed_group_never_comes_back(parts) -> None:
-    parts.pool.add([pooled(1)])
     chosen = parts.pool.fresh()
     assert keys(parts.pool.consume(chosen, 1)) == [1]
     assert parts.pool.consume(chosen, 2) == []
-    assert parts.pool.add([pooled(1)]) == 0
-    assert parts.pool.fresh() == []
-    assert parts.counters.snapshot() == {"pool_gone": 1, "pool_refused{reason=used}": 1}
+    assert parts.pool.add([pooled(1), pooled(2)]) == 1
+    assert keys(parts.pool.fresh()) == [2]
+    refused = {f"pool_refused{{reason={reason}}}": 1 for reason in ("duplicate", "used")}
+    assert parts.counters.snapshot() == {"pool_gone": 1, **refused}
 
 
 def test_a_group_serves_as_often_as_it_may_and_then_never_again():
     parts = Parts(max_uses=2)
-    parts.pool.add([pooled(1)])
-    (first,) = parts.pool.fresh()
+    parts.pool.add([pooled(1), pooled(2), pooled(1, epoch=8)])
+    (first, *_) = parts.pool.fresh()
     assert keys(parts.pool.consume([first], 1)) == [1]
-    (second,) = parts.pool.fresh()
-    assert (first.uses, second.uses) == (0, 1)
-    assert parts.pool.available() == 0
+    (second, *_) = left = parts.pool.fresh()
+    assert (first.uses, [c.uses for c in left]) == (0, [1, 0, 0])
+    assert parts.pool.available() == 2
     assert parts.pool.consume([second], 2) == [pooled(1)]
-    assert parts.pool.consume([second], 3) == parts.pool.fresh() == []
+    assert parts.pool.consume([second], 3) == []
+    assert [(c.key.number, c.key.epoch) for c in parts.pool.fresh()] == [(2, 7), (1, 8)]
     assert parts.pool.add([pooled(1)]) == 0
 
 
@@ -106,19 +100,6 @@ def test_every_update_that_a_group_served_is_in_the_lineage():
         pool.record_update(number - 1, [], [group.key])
     pool.consume([group], 7)
     assert [pool.lineage(step) for step in (4, 5, 6, 7)] == [[group.key], [group.key], [], []]
-
-
-def test_uses_are_remembered_after_a_restart(tmp_path):
-    path = tmp_path / "journal.sqlite"
-    parts = Parts(path, max_uses=2)
-    parts.pool.add([pooled(1)])
-    parts.pool.consume(parts.pool.fresh(), 1)
-    parts.journal.close()
-    assert Parts(path, max_uses=1).pool.fresh() == []
-    parts = Parts(path, max_uses=2)
-    assert [c.uses for c in parts.pool.fresh()] == [1]
-    assert keys(parts.pool.consume(parts.pool.fresh(), 2)) == [1]
-    assert parts.pool.fresh() == []
 
 
 def test_old_groups_are_not_offered_and_leave(parts) -> None:
@@ -135,7 +116,11 @@ def test_old_groups_are_not_offered_and_leave(parts) -> None:
 
 def test_a_full_pool_loses_groups_without_advantage_first_then_the_oldest():
     parts = Parts(max_groups=2)
+    parts.pool.add([pooled(8), pooled(9)])
+    parts.pool.consume(parts.pool.fresh(), 1)
     parts.pool.add([pooled(1, received=START), pooled(2, (1.0, 1.0), received=START + 1)])
+    assert keys(parts.pool.fresh()) == [1, 2]
+    assert parts.counters.snapshot() == {}, "what was used takes no room"
     parts.pool.add([pooled(3, received=START + 2)])
     assert keys(parts.pool.fresh()) == [1, 3]
     parts.pool.add([pooled(4, received=START + 3)])
@@ -143,7 +128,7 @@ def test_a_full_pool_loses_groups_without_advantage_first_then_the_oldest():
     assert parts.counters.snapshot() == {"pool_evicted{reason=full}": 2}
 
 
-def test_bytes_are_bounded_too():
+def test_bytes_are_bounded_too_and_a_group_larger_than_the_pool_is_not_kept():
     parts = Parts(max_bytes=10_000)
     for index in range(8):
         parts.pool.add([pooled(index, received=START + index, texts=["x" * 200, "y"])])
@@ -151,9 +136,6 @@ def test_bytes_are_bounded_too():
     assert sum(size for _, size in held) <= 10_000
     assert 0 < len(held) < 8
     assert held[-1][0] == 7
-
-
-def test_a_group_larger_than_the_pool_is_not_kept():
     parts = Parts(max_bytes=1000)
     parts.pool.add([pooled(1, texts=["x" * 2000, "y"])])
     assert parts.pool.fresh() == []
@@ -172,7 +154,7 @@ def test_lineage_names_what_each_update_was_made_of(parts) -> None:
     assert parts.pool.add([pooled(1)]) == 0
 
 
-def test_a_killed_process_never_hands_out_a_group_again(tmp_path):
+def test_a_killed_process_never_hands_out_a_group_again(path):
     script = """
         import sys
         from swarm.common.clock import VirtualClock
@@ -189,7 +171,6 @@ def test_a_killed_process_never_hands_out_a_group_again(tmp_path):
             trained = [g.key.number for g in pool.consume(fresh[:4], step)]
             print(*trained, flush=True)
     """
-    path = tmp_path / "journal.sqlite"
     kills = (5, 20, 1, 20)
     lines = [line for count in kills for line in killed_after(count, script, path)]
     trained = [int(number) for line in lines for number in line.split()]
@@ -199,8 +180,8 @@ def test_a_killed_process_never_hands_out_a_group_again(tmp_path):
     assert 0 <= used - len(trained) <= 4 * len(kills)
 
 
-def test_the_network_adds_while_the_learner_consumes(tmp_path):
-    parts = Parts(tmp_path / "journal.sqlite", max_groups=1000)
+def test_the_network_adds_while_the_learner_consumes(path):
+    parts = Parts(path, max_groups=1000)
     done = threading.Event()
 
     def add() -> None:
@@ -293,58 +274,27 @@ def test_the_record_of_uses_is_bounded_and_the_latest_stay():
     assert lately == [step >= 35 for step in range(1, 40)]
 
 
-FULL_SYNC = 2
-"""What SQLite calls a commit that is on the disk when it returns."""
-
-
 def minted(count: int) -> list[bytes]:
     return [number.to_bytes(32) for number in range(count)]
 
 
-def test_a_group_that_was_used_as_often_as_it_may_takes_no_room() -> None:
-    parts = Parts(max_groups=2)
-    parts.pool.add([pooled(1), pooled(2)])
-    parts.pool.consume(parts.pool.fresh(), 1)
-    parts.pool.add([pooled(3), pooled(4)])
-    assert keys(parts.pool.fresh()) == [3, 4]
-    assert parts.counters.snapshot() == {}
-
-
-def test_the_last_use_of_a_group_takes_no_other_of_its_author() -> None:
-    pool = Parts(max_uses=2).pool
-    pool.add([pooled(1), pooled(2), pooled(1, epoch=8)])
-    for step in (1, 2):
-        pool.consume(pool.fresh()[:1], step)
-    assert [(c.key.number, c.key.epoch, c.uses) for c in pool.fresh()] == [(2, 7, 0), (1, 8, 0)]
-
-
-def test_a_bound_on_uses_that_was_lowered_holds_for_what_was_listed_before(tmp_path: Path) -> None:
-    path = tmp_path / "journal.sqlite"
+def test_uses_are_remembered_after_a_restart_with_another_bound(path):
     parts = Parts(path, max_uses=2)
     parts.pool.add([pooled(1)])
     listed = parts.pool.fresh()
     parts.pool.consume(listed, 1)
     parts.journal.close()
-    parts = Parts(path, max_uses=1)
-    assert parts.pool.consume(listed, 2) == []
-    assert parts.counters.snapshot() == {"pool_gone": 1}
+    lower = Parts(path, max_uses=1)
+    assert lower.pool.fresh() == lower.pool.consume(listed, 2) == []
+    assert lower.counters.snapshot() == {"pool_gone": 1}
+    lower.journal.close()
+    parts = Parts(path, max_uses=2)
+    assert [c.uses for c in parts.pool.fresh()] == [1]
+    assert keys(parts.pool.consume(parts.pool.fresh(), 2)) == [1]
+    assert parts.pool.fresh() == []
 
 
-def test_that_groups_are_used_is_on_the_disk_before_they_are_handed_out(tmp_path: Path) -> None:
-    parts = Parts(tmp_path / "journal.sqlite")
-    parts.pool.add([pooled(1)])
-    parts.pool.consume(parts.pool.fresh(), 1)
-    assert parts.journal.read("PRAGMA synchronous") == [(FULL_SYNC,)]
-
-
-def test_groups_come_by_author_epoch_and_number_whatever_the_order_of_arrival(pool) -> None:
-    given = [(BEN, 6, 2), (BEN, 6, 1), (ANNA, 8, 0), (ANNA, 7, 2), (ANNA, 7, 1)]
-    pool.add([pooled(number, author=author, epoch=epoch) for author, epoch, number in given])
-    assert [c.key for c in pool.fresh()] == sorted(GroupKey(*each) for each in given)
-
-
-def test_a_pool_with_less_room_than_before_says_how_many_it_dropped(tmp_path: Path) -> None:
-    path = tmp_path / "journal.sqlite"
+def test_a_pool_with_less_room_than_before_says_how_many_it_dropped(path):
     parts = Parts(path, max_groups=8)
     parts.pool.add([pooled(number, received=START + number) for number in range(5)])
     parts.journal.close()

@@ -59,13 +59,9 @@ def test_groups_of_forgotten_epochs_stay_out_however_far_the_clock_is_put_back()
     assert parts.pool.add([pooled(1, epoch=7), pooled(2, epoch=6), pooled(3, epoch=8)]) == 1
     assert keys(parts.pool.fresh()) == [3]
     assert parts.counters.snapshot()["pool_refused{reason=forgotten}"] == 2
-
-
-def test_an_own_use_that_is_forgotten_keeps_no_external_group_out() -> None:
-    parts = Parts(least_uses=0)
-    use(parts, 1, own=3, epoch=9)
+    use(parts, 2, own=3, epoch=9)
     assert parts.pool.forget(epoch=8) == 3
-    assert parts.pool.add([pooled(1, epoch=9)]) == 1
+    assert parts.pool.add([pooled(1, epoch=9)]) == 1, "an own use keeps no external group out"
 
 
 def test_the_latest_uses_stay_to_be_looked_at() -> None:
@@ -91,8 +87,7 @@ def test_much_is_forgotten_in_pieces_between_which_others_have_their_turn(monkey
     assert left == [many, many - MAX_DELETED, 5]
 
 
-def test_what_was_forgotten_is_known_to_a_restored_journal(tmp_path) -> None:
-    path = tmp_path / "journal.sqlite"
+def test_what_was_forgotten_is_known_to_a_restored_journal(path):
     parts = Parts(path, least_uses=0)
     use(parts, 1, 1)
     parts.pool.forget(epoch=8)

@@ -15,15 +15,7 @@ from protocol.messages import MANIFEST_STREAM, PROFILE_STREAM
 from protocol.profile import Profile, sign_profile
 from swarm.exchange import AGAIN_SECONDS, KEPT_SECONDS, Profiles
 from swarm.transport.transport import HandlerLimits, Refusal
-from tests.swarm.network_parts import (
-    EPOCH_SECONDS,
-    FOUNDER,
-    MemorySwarm,
-    Node,
-    answers,
-    identity,
-    manifest,
-)
+from tests.swarm.network_parts import EPOCH_SECONDS, FOUNDER, Node, answers, identity, manifest
 
 ANNA = Profile("anna", "Two old laptops.", "tiny", "0.1.0", 1.7e9)
 BEN = Profile("ben", "", "", "0.1.0", 1.7e9)
@@ -39,47 +31,47 @@ def serves(node: Node, answer: Callable[[], bytes]) -> list[str]:
 
 async def meet(node: Node) -> None:
     """Twice: whom it meets only by a manifest it asks from the second time on."""
-    await node.member.meet()
-    await node.member.meet()
+    for _ in range(2):
+        await node.member.meet()
+
+
+def profiles_of(node: Node) -> Profiles:
+    clock = node.clock
+    return Profiles(node.transport, node.exchange, SWARM, clock, node.counters, EPOCH_SECONDS)
+
+
+def unblamed(node: Node) -> bool:
+    return not any(name.startswith("profiles") for name in node.counters.snapshot())
 
 
 def told(node: Node) -> dict[str, Profile | None]:
-    """By peer id what a node was told."""
     return {peer.peer_id: peer.profile for peer in node.member.status().peers}
 
 
-async def test_members_tell_each_other_their_names_and_who_has_none_tells_nothing(swarm):
-    anna = await swarm.join("anna", profile=ANNA)
-    ben = await swarm.join("ben", profile=BEN)
-    carla = await swarm.join("carla")
+async def test_members_tell_each_other_their_names_and_two_of_one_name_stay_two_peers(swarm):
+    profiles = {"anna": ANNA, "ben": BEN, "mallory": BEN, "carla": None}
+    for name, profile in profiles.items():
+        await swarm.join(name, profile=profile)
     for node in swarm.nodes:
         await meet(node)
-    at = {node: node.transport.peer_id for node in swarm.nodes}
-    assert told(anna) == {at[ben]: BEN, at[carla]: None}
-    assert told(ben) == {at[anna]: ANNA, at[carla]: None}
-    assert told(carla) == {at[anna]: ANNA, at[ben]: BEN}
-    assert not any(name.startswith("profiles") for name in anna.counters.snapshot())
-
-
-async def test_two_of_one_name_stay_two_peers(swarm, anna) -> None:
-    for name in ("ben", "mallory"):
-        await swarm.join(name, profile=BEN)
-    await meet(anna)
-    peers = anna.member.status().peers
-    assert [peer.profile for peer in peers] == [BEN, BEN]
-    assert len({peer.peer_id for peer in peers}) == len({p.author for p in peers}) == 2
+    named = {identity(name).peer_id: profile for name, profile in profiles.items()}
+    for node in swarm.nodes:
+        peers = node.member.status().peers
+        assert len(peers) == len({p.peer_id for p in peers}) == len({p.author for p in peers}) == 3
+        assert {node.transport.peer_id: named[node.transport.peer_id], **told(node)} == named
+    assert unblamed(swarm.nodes[0])
 
 
 async def test_each_is_asked_once_an_hour_and_shows_what_it_tells_then(swarm, anna, ben) -> None:
-    names = iter(("ben", "benjamin"))
-    asked = serves(ben, lambda: sign_profile(replace(BEN, name=next(names)), ben.identity, SWARM))
-    for _ in range(10):
-        await meet(anna)
-    assert len(asked) == 1
-    await swarm.clock.advance(AGAIN_SECONDS)
-    await meet(anna)
-    assert len(asked) == 2
-    assert told(anna)[ben.transport.peer_id] == replace(BEN, name="benjamin")
+    benjamin = replace(BEN, name="benjamin")
+    tells = [*(sign_profile(each, ben.identity, SWARM) for each in (BEN, benjamin)), b"nothing"]
+    asked = serves(ben, lambda: tells[len(asked) - 1])
+    for times, shown in enumerate((BEN, benjamin, None), 1):
+        for _ in range(10):
+            await meet(anna)
+        assert len(asked) == times
+        assert told(anna) == {ben.transport.peer_id: shown}
+        await swarm.clock.advance(AGAIN_SECONDS)
 
 
 async def test_an_older_peer_without_profiles_is_asked_ever_less_and_not_blamed(swarm, anna, old):
@@ -101,7 +93,7 @@ async def test_an_older_peer_without_profiles_is_asked_ever_less_and_not_blamed(
     assert told(anna)[old.transport.peer_id] is None
     account = anna.accounts.get(old.identity.author)
     assert (account.strikes, dict(account.refused)) == (0, {})
-    assert not any(name.startswith("profiles") for name in anna.counters.snapshot())
+    assert unblamed(anna)
 
 
 async def test_nobody_of_another_swarm_is_asked(anna, stranger) -> None:
@@ -168,16 +160,6 @@ async def test_eves_texts_that_act_are_refused_whole(anna, eve, text: str) -> No
     assert refused.partition("reason=")[2] in ("bad_schema}", "too_large}")
 
 
-async def test_what_no_longer_holds_is_not_shown_any_more(swarm, anna, eve) -> None:
-    answers = [sign_profile(BEN, eve.identity, SWARM), b"nothing of the kind"]
-    serves(eve, lambda: answers.pop(0))
-    await meet(anna)
-    assert told(anna) == {eve.transport.peer_id: BEN}
-    await swarm.clock.advance(AGAIN_SECONDS)
-    await meet(anna)
-    assert told(anna) == {eve.transport.peer_id: None}
-
-
 async def test_flos_ten_megabytes_are_not_read_and_she_is_left_alone(anna, flo) -> None:
     asked = serves(flo, lambda: bytes(10_000_000))
     for _ in range(8):
@@ -206,9 +188,7 @@ async def test_flo_who_never_finishes_holds_up_no_other(swarm, anna) -> None:
 
 
 async def test_what_one_told_who_is_gone_is_shown_for_a_day_and_no_longer(swarm, anna) -> None:
-    profiles = Profiles(
-        anna.transport, anna.exchange, SWARM, swarm.clock, anna.counters, EPOCH_SECONDS
-    )
+    profiles = profiles_of(anna)
     ben = await swarm.join("ben", profile=BEN)
     await profiles.look(lambda peer: True)
     await ben.transport.close()
@@ -221,9 +201,7 @@ async def test_what_one_told_who_is_gone_is_shown_for_a_day_and_no_longer(swarm,
 async def test_of_a_flood_of_profiles_few_are_kept_and_those_connected_longest(swarm, monkeypatch):
     monkeypatch.setattr("swarm.exchange.MOST", 4)
     anna = await swarm.join("anna")
-    profiles = Profiles(
-        anna.transport, anna.exchange, SWARM, swarm.clock, anna.counters, EPOCH_SECONDS
-    )
+    profiles = profiles_of(anna)
     gone = [await swarm.join(f"gone {n}", profile=BEN) for n in range(3)]
     await profiles.look(lambda peer: True)
     for node in gone:
@@ -238,7 +216,7 @@ async def test_of_a_flood_of_profiles_few_are_kept_and_those_connected_longest(s
     assert anna.count("profiles_without_room") == 8
 
 
-async def test_a_node_serves_its_profile_within_its_budget_and_to_few_at_a_time(swarm: MemorySwarm):
+async def test_a_node_serves_its_profile_within_its_budget_and_to_few_at_a_time(swarm):
     anna = await swarm.join("anna", profile=ANNA, upload_rate=1.0)
     flo = await swarm.join("flo")
     refused = 0

@@ -12,7 +12,6 @@ from protocol import errors
 from swarm import reputation
 from swarm import verification as verification_module
 from swarm.collector import AUTHORS_FAULT
-from swarm.common.clock import VirtualClock
 from swarm.journal import Journal
 from swarm.reputation import (
     BAR_AT,
@@ -35,11 +34,6 @@ from tests.swarm.experience_parts import ANNA, BEN, START, wait
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock(START)
-
-
-@pytest.fixture
 def accounts(clock) -> Accounts:
     return Accounts(Journal(":memory:", clock), clock)
 
@@ -50,33 +44,27 @@ def test_a_stranger_has_an_empty_account_and_is_not_banned(accounts):
     assert accounts.snapshot() == []
 
 
-def test_bytes_groups_and_refusals_add_up(accounts, clock):
+def test_bytes_groups_refusals_and_time_of_verification_add_up(accounts, clock):
     accounts.count_bytes(ANNA, received=100)
     accounts.count_bytes(ANNA, received=20, sent=7)
+    assert accounts.get(ANNA).admitted_at == 0.0
     accounts.admit(ANNA, 3)
+    wait(clock, 5.0)
+    accounts.admit(ANNA, 0)
     accounts.refuse(ANNA, "stale_epoch", 2)
     accounts.refuse(ANNA, "stale_epoch")
+    accounts.charge(ANNA, 1.5)
+    accounts.charge(ANNA, 0.25)
     wait(clock, 1.0)
     accounts.admit(BEN, 1)
     ben, anna = accounts.snapshot()
     assert (ben.author, ben.admitted, ben.refused) == (BEN, 1, {})
-    assert (anna.bytes_in, anna.bytes_out, anna.admitted) == (120, 7, 3)
+    assert (anna.bytes_in, anna.bytes_out, anna.admitted, anna.seconds) == (120, 7, 3, 1.75)
     assert (anna.refused, anna.strikes, anna) == ({"stale_epoch": 3}, 0.0, accounts.get(ANNA))
+    assert (anna.admitted_at, anna.touched) == (START, START + 5.0)
 
 
-def test_when_a_group_was_admitted_last_is_remembered_beside_when_anything_changed(accounts, clock):
-    accounts.count_bytes(ANNA, received=100)
-    assert accounts.get(ANNA).admitted_at == 0.0
-    wait(clock, 5.0)
-    accounts.admit(ANNA, 2)
-    wait(clock, 5.0)
-    accounts.admit(ANNA, 0)
-    accounts.count_bytes(ANNA, received=100)
-    anna = accounts.get(ANNA)
-    assert (anna.admitted_at, anna.touched) == (START + 5.0, START + 10.0)
-
-
-def test_a_forger_is_banned_at_once_and_released_when_his_strikes_have_faded(accounts, clock):
+def test_a_forger_is_banned_at_once_and_released_when_its_strikes_have_faded(accounts, clock):
     accounts.refuse(ANNA, "bad_signature")
     assert accounts.banned(ANNA)
     wait(clock, 2.3 * STRIKE_HALF_LIFE_S)
@@ -85,6 +73,19 @@ def test_a_forger_is_banned_at_once_and_released_when_his_strikes_have_faded(acc
     assert not accounts.banned(ANNA)
     accounts.refuse(ANNA, "reward_mismatch")
     assert not accounts.banned(ANNA)
+    account = Account(ANNA, strikes=4 * RELEASE_AT, struck_at=START, barred=True)
+    assert is_banned(account, START + 2 * STRIKE_HALF_LIFE_S - 1.0)
+    assert not is_banned(account, START + 2 * STRIKE_HALF_LIFE_S)
+
+
+def test_no_strike_and_nothing_earned_during_a_ban_ends_it(accounts, clock):
+    accounts.refuse(ANNA, "bad_signature")
+    wait(clock, STRIKE_HALF_LIFE_S)
+    accounts.refuse(ANNA, "reward_mismatch")
+    assert RELEASE_AT < strikes_now(accounts.get(ANNA), clock.time()) < BAR_AT
+    accounts.prove([(ANNA, 1.0), (BEN, 1.0)])
+    assert accounts.banned(ANNA)
+    assert (accounts.standing(ANNA), set(accounts.standings())) == (0.0, {BEN})
 
 
 def test_a_few_lies_or_many_far_apart_are_borne_and_five_at_once_are_not(accounts, clock):
@@ -120,25 +121,8 @@ def test_a_ban_ends_within_six_half_lives_whatever_came_before(strikes):
         if strikes_now(account, now) >= BAR_AT:
             assert is_banned(account, now)
     assert not is_banned(account, now + 6 * STRIKE_HALF_LIFE_S)
-
-
-def test_no_clock_that_goes_back_and_no_past_multiplies_strikes():
     assert strikes_now(struck(Account(ANNA), 2.0, START), START - 1e6) == 2.0
     assert struck(Account(ANNA), 1000.0, START).strikes == MOST_STRIKES
-
-
-def test_a_ban_ends_at_the_very_weight_that_releases():
-    account = Account(ANNA, strikes=4 * RELEASE_AT, struck_at=START, barred=True)
-    assert is_banned(account, START + 2 * STRIKE_HALF_LIFE_S - 1.0)
-    assert not is_banned(account, START + 2 * STRIKE_HALF_LIFE_S)
-
-
-def test_a_strike_during_a_ban_does_not_end_it(accounts, clock):
-    accounts.refuse(ANNA, "bad_signature")
-    wait(clock, STRIKE_HALF_LIFE_S)
-    accounts.refuse(ANNA, "reward_mismatch")
-    assert RELEASE_AT < strikes_now(accounts.get(ANNA), clock.time()) < BAR_AT
-    assert accounts.banned(ANNA)
 
 
 def test_what_is_forgotten_of_an_author_is_all_and_of_others_nothing(accounts, clock, monkeypatch):
@@ -150,22 +134,6 @@ def test_what_is_forgotten_of_an_author_is_all_and_of_others_nothing(accounts, c
     assert refused == {author: {"stale_epoch": 1} for author in (BEN, b"\xcc" * 32)}
     accounts.admit(ANNA, 1)
     assert accounts.get(ANNA).refused == {}
-
-
-def test_time_of_verification_adds_up(accounts):
-    accounts.charge(ANNA, 1.5)
-    accounts.charge(ANNA, 0.25)
-    assert accounts.get(ANNA).seconds == 1.75
-
-
-def test_strangers_push_out_the_idlest_account_but_no_ban(accounts, clock, monkeypatch):
-    monkeypatch.setattr(reputation, "MAX_ACCOUNTS", 3)
-    accounts.refuse(ANNA, "bad_signature")
-    for number in range(10):
-        wait(clock, 1.0)
-        accounts.refuse(bytes([number]) * 32, "stale_epoch")
-    assert {a.author for a in accounts.snapshot()} == {ANNA, b"\x08" * 32, b"\x09" * 32}
-    assert accounts.banned(ANNA)
 
 
 @pytest.mark.parametrize("hours", [0.0, 24.0])
@@ -183,15 +151,20 @@ def test_keys_that_are_or_were_banned_keep_no_newcomer_from_being_proven(
     assert accounts.proven() == {ANNA}
 
 
-def test_an_author_has_standing_once_four_useful_groups_were_learned_from(accounts):
+def test_an_author_has_standing_once_four_useful_groups_were_learned_from(accounts, clock):
     accounts.admit(ANNA, 1000)
     assert accounts.standing(ANNA) == 0.0
     accounts.prove([(ANNA, 1.0)] * 3)
     assert 0.0 < accounts.standing(ANNA) < PROVEN
     assert accounts.proven() == frozenset()
-    accounts.prove([(ANNA, 1.0), (BEN, 0.0)])
-    assert accounts.standing(ANNA) >= PROVEN
-    assert accounts.proven() == {ANNA}
+    left = accounts.get(ANNA).proof.earned * (1.0 - 1.0 / MEMORY)
+    accounts.prove([(ANNA, PROVEN * FULL - left), (BEN, 0.0)])
+    assert (accounts.standing(ANNA), accounts.proven()) == (PROVEN, {ANNA})
+    accounts.prove([(ANNA, 1.0)] * 12)
+    wait(clock, 12 * 3600.0)
+    assert accounts.proven() == {ANNA}, "it outlives a night"
+    wait(clock, 30 * 86400.0)
+    assert accounts.proven() == frozenset(), "and not a month"
 
 
 def test_standing_goes_with_lies_and_a_ban_takes_it_for_good(accounts, clock):
@@ -206,28 +179,19 @@ def test_standing_goes_with_lies_and_a_ban_takes_it_for_good(accounts, clock):
     assert accounts.standing(ANNA) == 0.0
 
 
-def test_standing_outlives_a_night_and_not_a_month(accounts, clock):
-    accounts.prove([(ANNA, 1.0)] * 12)
-    wait(clock, 12 * 3600.0)
-    assert accounts.proven() == {ANNA}
-    wait(clock, 30 * 86400.0)
-    assert accounts.proven() == frozenset()
-
-
-def test_strangers_push_out_no_proven_author_however_idle(accounts, clock, monkeypatch):
+def test_strangers_push_out_no_ban_and_no_proven_author_however_idle(accounts, clock, monkeypatch):
     monkeypatch.setattr(reputation, "MAX_ACCOUNTS", 3)
-    accounts.prove([(ANNA, 1.0)] * 4)
+    accounts.refuse(ANNA, "bad_signature")
+    for number in range(10):
+        wait(clock, 1.0)
+        accounts.refuse(bytes([number]) * 32, "stale_epoch")
+    assert {a.author for a in accounts.snapshot()} == {ANNA, b"\x08" * 32, b"\x09" * 32}
+    assert accounts.banned(ANNA)
+    accounts.prove([(BEN, 1.0)] * 4)
     for number in range(20):
         wait(clock, 1.0)
         accounts.refuse(bytes([number]) * 32, "bad_signature")
-    assert (accounts.proven(), len(accounts.snapshot())) == ({ANNA}, 3)
-
-
-def test_half_of_the_full_proof_is_enough_to_be_proven(accounts):
-    accounts.prove([(ANNA, 1.0)] * 3)
-    left = accounts.get(ANNA).proof.earned * (1.0 - 1.0 / MEMORY)
-    accounts.prove([(ANNA, PROVEN * FULL - left)])
-    assert (accounts.standing(ANNA), accounts.proven()) == (PROVEN, {ANNA})
+    assert (accounts.proven(), len(accounts.snapshot())) == ({BEN}, 3)
 
 
 def test_whose_groups_were_used_is_known_with_what_is_left_of_what_they_earned(accounts, clock):
@@ -236,14 +200,6 @@ def test_whose_groups_were_used_is_known_with_what_is_left_of_what_they_earned(a
     assert accounts.tried() == {ANNA: 1.0, BEN: 0.0}
     wait(clock, PROOF_HALF_LIFE_S)
     assert accounts.tried() == {ANNA: 0.5, BEN: 0.0}
-
-
-def test_a_banned_author_has_no_standing_whatever_it_earns_meanwhile(accounts, clock):
-    accounts.refuse(ANNA, "bad_signature")
-    wait(clock, STRIKE_HALF_LIFE_S)
-    accounts.prove([(ANNA, 1.0), (BEN, 1.0)])
-    assert accounts.banned(ANNA)
-    assert (accounts.standing(ANNA), set(accounts.standings())) == (0.0, {BEN})
 
 
 usefulness = st.floats(0, 1)
@@ -285,13 +241,10 @@ def test_what_is_no_share_and_what_is_beyond_the_full_proof_and_a_clock_put_back
     assert (proof.earned, standing(proof, START - 1e9)) == (FULL, 1.0)
 
 
-def test_a_further_group_adds_to_what_time_has_left():
-    late = after(*[1.0] * 4).after(1.0, START + PROOF_HALF_LIFE_S)
-    assert late.earned == pytest.approx(after(*[1.0] * 4).earned / 2 * (1 - 1 / MEMORY) + 1.0)
-    assert late.at == START + PROOF_HALF_LIFE_S
-
-
-def test_half_of_the_strikes_that_ban_take_half_of_the_standing():
+def test_half_of_the_strikes_that_ban_take_half_of_the_standing_and_time_half_of_what_is_earned():
     proof = after(*[1.0] * 4)
     assert standing(proof, strikes=BAR_AT / 2) == pytest.approx(standing(proof) / 2)
     assert standing(proof, strikes=BAR_AT) == 0.0
+    late = proof.after(1.0, START + PROOF_HALF_LIFE_S)
+    assert late.earned == pytest.approx(proof.earned / 2 * (1 - 1 / MEMORY) + 1.0)
+    assert late.at == START + PROOF_HALF_LIFE_S

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,12 +13,8 @@ from tests.swarm.experience_parts import ANNA, BEN
 
 CARL = b"\xcc" * 32
 EPOCH = 60.0
-requests = st.lists(
-    st.tuples(
-        st.sampled_from([ANNA, BEN, CARL, *(bytes([n]) * 32 for n in range(20))]), st.floats(0, 20)
-    ),
-    max_size=80,
-)
+authors = st.sampled_from([ANNA, BEN, CARL, *(bytes([n]) * 32 for n in range(20))])
+requests = st.lists(st.tuples(authors, st.floats(0, 20)), max_size=80)
 
 
 @given(requests, st.frozensets(st.sampled_from([ANNA, BEN])))
@@ -34,20 +31,25 @@ def test_no_frame_no_author_and_not_the_newcomers_together_exceed_their_time(ask
     assert max(spent.values(), default=0.0) <= EPOCH / 8 + 1e-9
     assert sum(s for a, s in spent.items() if a not in proven) <= EPOCH / 8 + 1e-9
     for author in proven:
-        assert (
-            budget.left(author, 0.0, proven=True) > 0 or spent[author] > EPOCH / 8 - LEAST_SECONDS
-        )
+        left = budget.left(author, 0.0, proven=True)
+        assert left > 0 or spent[author] > EPOCH / 8 - LEAST_SECONDS
 
 
-def test_a_new_epoch_begins_with_the_whole_budget():
+def test_an_epoch_begins_with_the_whole_budget_of_which_proven_authors_take_no_newcomers_part():
     budget = VerificationBudget(EPOCH)
+    whole = budget.frame_seconds
     budget.begin(1)
     budget.charge(ANNA, 100.0, proven=False)
     assert budget.left(BEN, 0.0, proven=False) == 0.0 < budget.left(BEN, 0.0, proven=True)
     budget.begin(1)
     assert budget.left(ANNA, 0.0, proven=False) == 0.0
     budget.begin(2)
-    assert budget.left(ANNA, 0.0, proven=False) == budget.frame_seconds
+    assert budget.left(ANNA, 0.0, proven=False) == whole
+    assert budget.left(ANNA, whole - 1.0, proven=True) == 1.0
+    assert budget.left(ANNA, whole - LEAST_SECONDS / 2, proven=True) == 0.0
+    for author in (ANNA, BEN):
+        budget.charge(author, EPOCH / 8, proven=True)
+    assert budget.left(CARL, 0.0, proven=False) == whole
 
 
 def order_of(*waiting: tuple[bytes, bool], spent: dict[bytes, float]) -> list[bytes]:
@@ -79,44 +81,24 @@ def test_the_proven_come_first_and_then_whoever_has_cost_least():
     assert order_of((CARL, True), (ANNA, True), spent={}) == [CARL, ANNA]
 
 
-class Served:
-    """Turns, and who had one."""
+@pytest.mark.parametrize("when", ["before the hand-over", "behind it"])
+async def test_who_gives_up_waiting_holds_nobody_up(when):
+    turns, names = ScoringQueue(VerificationBudget(EPOCH)), []
 
-    def __init__(self) -> None:
-        self.turns = ScoringQueue(VerificationBudget(EPOCH))
-        self.names: list[bytes] = []
+    async def ask(name: bytes) -> None:
+        async with turns.turn(name, proven=True):
+            names.append(name)
 
-    async def ask(self, name: bytes) -> None:
-        async with self.turns.turn(name, proven=True):
-            self.names.append(name)
-
-
-async def test_who_gives_up_waiting_holds_nobody_up():
-    served = Served()
-    turns, ask = served.turns, served.ask
     async with turns.turn(CARL, proven=True):
         first, second = asyncio.create_task(ask(ANNA)), asyncio.create_task(ask(BEN))
         await asyncio.sleep(0)
-        first.cancel()
-    # Cancelled at the very moment at which the turn would be hers.
+        if when == "before the hand-over":
+            first.cancel()
+    if when == "behind it":  # which waits in the loop: before she is woken by it
+        asyncio.get_running_loop().call_soon(first.cancel)
     await asyncio.gather(first, second, return_exceptions=True)
     await asyncio.wait_for(ask(CARL), 20)
-    assert served.names == [BEN, CARL]
-
-
-def test_what_a_frame_has_taken_is_taken_from_what_it_may():
-    budget = VerificationBudget(EPOCH)
-    whole = budget.frame_seconds
-    assert budget.left(ANNA, whole - 1.0, proven=True) == 1.0
-    assert budget.left(ANNA, whole - LEAST_SECONDS / 2, proven=True) == 0.0
-
-
-def test_what_proven_authors_take_is_not_taken_from_newcomers():
-    budget = VerificationBudget(EPOCH)
-    budget.begin(1)
-    for author in (ANNA, BEN):
-        budget.charge(author, EPOCH / 8, proven=True)
-    assert budget.left(CARL, 0.0, proven=False) == budget.frame_seconds
+    assert names == [BEN, CARL]
 
 
 def test_however_short_an_epoch_a_request_gets_twice_what_it_takes_to_begin():
@@ -128,19 +110,6 @@ def test_however_short_an_epoch_a_request_gets_twice_what_it_takes_to_begin():
         budget.charge(ANNA, LEAST_SECONDS / 2, proven=proven)
         assert budget.left(ANNA, 0.0, proven=proven) == 1.5 * LEAST_SECONDS
         budget.begin(2)
-
-
-async def test_who_gives_up_when_the_turn_is_already_hers_hands_it_on():
-    served = Served()
-    turns, ask = served.turns, served.ask
-    async with turns.turn(CARL, proven=True):
-        first, second = asyncio.create_task(ask(ANNA)), asyncio.create_task(ask(BEN))
-        await asyncio.sleep(0)
-    # Behind the hand-over, which waits in the loop, and before she is woken by it.
-    asyncio.get_running_loop().call_soon(first.cancel)
-    async with asyncio.timeout(120):
-        await asyncio.gather(first, second, return_exceptions=True)
-    assert served.names == [BEN]
 
 
 async def test_who_comes_while_a_turn_is_handed_over_waits_for_it():

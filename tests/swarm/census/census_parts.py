@@ -26,12 +26,9 @@ def offer(number: int, groups: int = 2) -> Offer:
 
 
 def peer(name: str, offers: Sequence[Offer] = (), **told: Any) -> PeerInfo:
-    author = key(name)
     given = {"connected": True, "policy_step": 3, "heard": 0.0, "swarm": SWARM, "link": "direct"}
-    groups = sum(each.groups for each in offers)
-    return PeerInfo(
-        peer_id_of(author), author, groups=groups, offers=tuple(offers), **(given | told)
-    )
+    given |= {"groups": sum(each.groups for each in offers), "offers": tuple(offers), **told}
+    return PeerInfo(peer_id_of(key(name)), key(name), **given)
 
 
 def group(name: str, number: int, rewards: Sequence[float] = (1.0, 0.0), **told: Any) -> Candidate:
@@ -40,8 +37,6 @@ def group(name: str, number: int, rewards: Sequence[float] = (1.0, 0.0), **told:
 
 
 class Watched:
-    """A census on a clock that is moved by hand."""
-
     def __init__(self, state: CensusState | None = None) -> None:
         self.clock = VirtualClock()
         self.state = state or CensusState(SWARM.hex(), self.clock.time())
@@ -50,12 +45,6 @@ class Watched:
     def wait(self, seconds: float) -> None:
         asyncio.run(self.clock.advance(seconds))
 
-    def look(
-        self,
-        *peers: PeerInfo,
-        arrived: Sequence[Candidate] = (),
-        refused: dict[tuple[bytes, str], int] | None = None,
-        estimated: int | None = None,
-    ) -> None:
+    def look(self, *peers: PeerInfo, arrived=(), refused=None, estimated=None) -> None:
         status = MemberStatus("12D3me", SWARM, (), 1, peers, 0, 0, estimated=estimated)
         self.census.look(status, arrived, refused)

@@ -12,21 +12,7 @@ from hypothesis import strategies as st
 
 from swarm import census as module
 from swarm import reputation as reputation_module
-from swarm.census import (
-    DAY,
-    DAYS,
-    FINE_SECONDS,
-    HOUR,
-    HOURLY_SECONDS,
-    TEN_MINUTES,
-    Bucket,
-    Lately,
-    Mean,
-    bucket_at,
-    columns,
-    record,
-    rewards,
-)
+from swarm.census import DAY, HOUR, TEN_MINUTES, Bucket, Lately, Mean, bucket_at, columns, record
 from swarm.reputation import NOBODY, RefusalCounts
 from tests.swarm.census.census_parts import SWARM, Watched, group, key, offer, peer
 
@@ -36,25 +22,22 @@ def watched() -> Watched:
     return Watched()
 
 
-def test_nodes_are_those_who_announce_and_seeds_those_who_never_shared(watched: Watched) -> None:
-    silent = peer("silent", policy_step=None)
-    watched.look(peer("anna", [offer(1)]), peer("seed", policy_step=0), silent)
+def test_nodes_are_those_who_announce_seeds_who_never_shared_and_links_are_told_apart(watched):
+    silent, relayed = peer("silent", policy_step=None), peer("ben", link="relayed")
+    seed, far = peer("seed", policy_step=0), peer("far", connected=False, link=None)
+    watched.look(peer("anna", [offer(1)]), seed, silent)
     now = watched.census.now
     assert (now.nodes, now.bootstrap, now.groups_offered, now.connected) == (2, 1, 2, 2)
-    watched.look(peer("anna", policy_step=0), peer("seed", policy_step=0))
+    watched.look(peer("anna", policy_step=0), seed)
     assert watched.census.now.bootstrap == 1, "anna has shared before"
-    assert watched.state.total.authors == 2
-
-
-def test_links_are_told_apart(watched: Watched) -> None:
-    far = peer("far", connected=False, link=None)
-    watched.look(peer("anna"), peer("ben", link="relayed"), far, estimated=700)
+    assert (watched.state.total.authors, watched.state.swarm) == (2, SWARM.hex())
+    watched.look(peer("anna"), relayed, far, estimated=700)
     now = watched.census.now
     assert (now.nodes, now.connected, now.direct, now.relayed) == (3, 2, 1, 1)
     assert now.estimated == 700
 
 
-def test_a_frame_is_counted_once_however_often_it_is_announced(watched: Watched) -> None:
+def test_a_frame_is_counted_once_however_often_it_is_announced(watched) -> None:
     watched.look(peer("anna", [offer(1, 4), offer(2, 3)]))
     watched.look(peer("anna", [offer(2, 3), offer(1, 4)]))
     watched.look(peer("anna", [offer(2, 3), offer(3, 5)]))
@@ -62,34 +45,28 @@ def test_a_frame_is_counted_once_however_often_it_is_announced(watched: Watched)
     assert watched.state.authors[key("anna").hex()].offered == 12
 
 
-def test_who_comes_and_goes_is_counted_once_each_time(watched: Watched) -> None:
+def test_who_comes_and_goes_is_counted_once_each_time_and_by_a_restart_not_twice(watched):
     watched.look(peer("anna"), peer("ben"))
     watched.look(peer("anna"))
     watched.look(peer("anna"), peer("ben"))
     bucket = watched.state.buckets[-1]
     assert (bucket.joined, bucket.left, bucket.looks, bucket.nodes) == (3, 1, 3, 5)
     assert watched.state.total.authors == 2
-    watched.look()
-    assert not watched.state.authors[key("ben").hex()].present
-
-
-def test_a_restart_counts_nobody_twice(watched: Watched) -> None:
-    watched.look(peer("anna", [offer(1)]))
     again = Watched(watched.state)
-    again.look(peer("anna", [offer(1)]))
-    assert again.state.total.authors == 1 and again.state.total.offered == 2
-    assert sum(bucket.joined for bucket in again.state.buckets) == 1
+    for _ in range(2):
+        again.look(peer("anna", [offer(1)]))
+    assert again.state.total.authors == 2 and again.state.total.offered == 2
+    assert sum(bucket.joined for bucket in again.state.buckets) == 3
+    again.look()
+    assert not again.state.authors[key("ben").hex()].present
 
 
-def test_verified_and_refused_add_up_to_what_was_checked(watched: Watched) -> None:
+def test_verified_and_refused_add_up_to_what_was_checked(watched) -> None:
     larry = key("larry")
     watched.look(peer("anna"), peer("larry"))
-    watched.look(
-        peer("anna"),
-        peer("larry"),
-        arrived=[group("anna", 1), group("anna", 2, (1.0, 1.0, 0.0, 0.0, 1.0))],
-        refused={(larry, "reward_mismatch"): 2, (NOBODY, "replay"): 1},
-    )
+    arrived = [group("anna", 1), group("anna", 2, (1.0, 1.0, 0.0, 0.0, 1.0))]
+    refused = {(larry, "reward_mismatch"): 2, (NOBODY, "replay"): 1}
+    watched.look(peer("anna"), peer("larry"), arrived=arrived, refused=refused)
     total, anna = watched.state.total, watched.state.authors[key("anna").hex()]
     assert (total.verified, total.checked) == (2, 5)
     assert total.refused == {"reward_mismatch": 2, "replay": 1}
@@ -100,17 +77,17 @@ def test_verified_and_refused_add_up_to_what_was_checked(watched: Watched) -> No
     assert (bucket.checked, bucket.verified, bucket.refused) == (5, 2, 3)
 
 
-def test_an_author_has_a_line_for_each_of_its_last_days(watched: Watched) -> None:
-    for number in range(DAYS + 3):
+def test_an_author_has_a_line_for_each_of_its_last_days(watched) -> None:
+    for number in range(module.DAYS + 3):
         watched.look(peer("anna", [offer(number)]), arrived=[group("anna", number)])
         watched.wait(DAY)
     days = watched.state.authors[key("anna").hex()].days
-    assert len(days) == DAYS
+    assert len(days) == module.DAYS
     assert all((day.offered, day.rewards.value) == (2, 0.5) for day in days)
     assert [day.start for day in days] == sorted({day.start for day in days})
 
 
-def test_rewards_are_of_the_last_day_alone(watched: Watched) -> None:
+def test_rewards_are_of_the_last_day_alone(watched) -> None:
     watched.look(peer("anna"), arrived=[group("anna", 1, (1.0, 1.0))])
     watched.wait(DAY / 2)
     watched.look(peer("anna"), arrived=[group("anna", 2, (0.0, 1.0), level=2)])
@@ -172,12 +149,12 @@ def test_flos_keys_take_no_place_from_who_is_there_or_gave_anything(watched, mon
     assert watched.state.total.authors < 8, "keys without a place are not counted again and again"
 
 
-@given(
-    st.lists(
-        st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5), st.booleans()), max_size=12),
-        max_size=12,
-    )
+told_by_peers = st.lists(
+    st.tuples(st.integers(0, 12), st.integers(0, 5), st.booleans()), max_size=12
 )
+
+
+@given(st.lists(told_by_peers, max_size=12))
 @settings(max_examples=100, deadline=None)
 def test_whoever_comes_the_authors_are_bounded_and_the_sums_agree(looks: list) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -208,20 +185,10 @@ def test_refusals_wait_in_a_bounded_tally(monkeypatch: pytest.MonkeyPatch) -> No
     assert not tally.take()
 
 
-def test_the_state_names_its_swarm(watched: Watched) -> None:
-    assert watched.state.swarm == SWARM.hex()
-
-
 START = 1_700_000_000
-STEPS = st.lists(
-    st.tuples(
-        st.one_of(
-            st.integers(-2 * HOUR, 2 * HOUR), st.integers(-90 * DAY, 90 * DAY), st.just(TEN_MINUTES)
-        ),
-        st.integers(0, 9),
-    ),
-    max_size=60,
-)
+BOUNDS = ((-2 * HOUR, 2 * HOUR), (-90 * DAY, 90 * DAY), (TEN_MINUTES, TEN_MINUTES))
+STEP = st.one_of(st.integers(*bounds) for bounds in BOUNDS)
+STEPS = st.lists(st.tuples(STEP, st.integers(0, 9)), max_size=60)
 
 
 def news(now: float, offered: int = 1) -> Bucket:
@@ -250,7 +217,7 @@ def test_buckets_ascend_apart_and_lose_nothing_wherever_the_clock_is_put(steps):
 
 
 def test_two_days_are_kept_by_ten_minutes_sixty_days_by_hours_and_the_rest_by_days(monkeypatch):
-    assert (FINE_SECONDS, HOURLY_SECONDS) == (2 * DAY, 60 * DAY)
+    assert (module.FINE_SECONDS, module.HOURLY_SECONDS) == (2 * DAY, 60 * DAY)
     hourly = 6 * DAY
     monkeypatch.setattr(module, "HOURLY_SECONDS", hourly)  # sixty days of news take a minute
     kept: list[Bucket] = []
@@ -259,8 +226,8 @@ def test_two_days_are_kept_by_ten_minutes_sixty_days_by_hours_and_the_rest_by_da
         record(kept, news(now))
     for bucket in kept:
         age = end - bucket.end
-        assert bucket.seconds == TEN_MINUTES or age > FINE_SECONDS - TEN_MINUTES
-        assert bucket.seconds == HOUR or not FINE_SECONDS + HOUR < age < hourly
+        assert bucket.seconds == TEN_MINUTES or age > module.FINE_SECONDS - TEN_MINUTES
+        assert bucket.seconds == HOUR or not module.FINE_SECONDS + HOUR < age < hourly
         assert bucket.seconds == DAY or age < hourly + DAY
     assert len(kept) < 288 + 4 * 24 + 24 + 13
     assert sum(bucket.looks for bucket in kept) == 16 * 144
@@ -269,11 +236,10 @@ def test_two_days_are_kept_by_ten_minutes_sixty_days_by_hours_and_the_rest_by_da
 def test_of_more_buckets_than_are_kept_the_oldest_go(monkeypatch) -> None:
     monkeypatch.setattr(module, "MOST", 5)
     kept: list[Bucket] = []
-    for number in range(9):
-        record(kept, news(START + number * TEN_MINUTES))
-    assert [bucket.start for bucket in kept] == [
-        int((START + n * TEN_MINUTES) // TEN_MINUTES) * TEN_MINUTES for n in range(4, 9)
-    ]
+    times = [START + number * TEN_MINUTES for number in range(9)]
+    for now in times:
+        record(kept, news(now))
+    assert [bucket.start for bucket in kept] == [t // TEN_MINUTES * TEN_MINUTES for t in times[4:]]
 
 
 def test_columns_are_of_one_length_and_null_where_nothing_was_seen() -> None:
@@ -282,6 +248,6 @@ def test_columns_are_of_one_length_and_null_where_nothing_was_seen() -> None:
     record(kept, news(START + HOUR))
     found = columns(kept)
     assert found["nodes"] == [None, 3.0]
-    assert rewards(kept) == {"sums": [None, 0.5]}
+    assert module.rewards(kept) == {"sums": [None, 0.5]}
     assert found["seconds"] == [TEN_MINUTES] * 2 and found["offered"] == [0, 1]
     assert {len(each) for each in found.values()} == {2}

@@ -19,18 +19,12 @@ from swarm.lan import SERVICE, text_of
 def name(host: str, number: int, swarm: str, port: str, peer: str) -> ServiceInfo:
     """One name at ``host``; of a key of its own where no peer is given."""
     told = peer or Identity.from_seed(f"mallory {number}".encode().ljust(32, b".")).peer_id
-    return ServiceInfo(
-        SERVICE,
-        f"mallory-{peer[-8:]}{number}.{SERVICE}",
-        port=int(port),
-        properties=text_of(told, bytes.fromhex(swarm)),
-        server=f"mallory-{peer[-8:]}{number}.local.",
-        parsed_addresses=[host],
-    )
+    mallory, text = f"mallory-{peer[-8:]}{number}", text_of(told, bytes.fromhex(swarm))
+    place = {"port": int(port), "server": f"{mallory}.local.", "parsed_addresses": [host]}
+    return ServiceInfo(SERVICE, f"{mallory}.{SERVICE}", properties=text, **place)
 
 
 async def announce(ip: str, host: str, number: str, swarm: str, port: str, peer: str = "") -> None:
-    """Announce until standard input ends."""
     zeroconf = AsyncZeroconf(interfaces=[ip])
     for n in range(int(number)):
         info = name(host, n, swarm, port, peer)

@@ -61,7 +61,6 @@ class TcpTransport(MemoryTransport):
 
 
 async def look(name: str, swarm: str) -> None:
-    """Look for members until standard input ends."""
     counters = Counters()
     transport = TcpTransport(Identity.from_seed(name.encode().ljust(32, b".")).peer_id)
     server = await transport.serve()

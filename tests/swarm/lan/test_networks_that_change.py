@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from ipaddress import ip_interface
 
 import pytest
 
-from protocol.identity import Identity
 from swarm import lan as module
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.lan import Discovery, Interface
 from swarm.transport.memory import MemoryNetwork, MemoryTransport
+from tests.swarm.network_parts import identity
+from tests.swarm.transport.over import until
 
 PATIENCE = 300.0
 LISTEN = ("/ip4/0.0.0.0/tcp/31337",)
@@ -22,40 +22,31 @@ HOME, CAFE = (ip_interface("127.0.0.1/8"),), (ip_interface("127.0.0.1/16"),)
 
 
 def member(name: str, counters: Counters) -> Discovery:
-    peer = Identity.from_seed(name.encode().ljust(32, b".")).peer_id
-    transport = MemoryTransport(MemoryNetwork(SystemClock()), peer, counters)
+    network = MemoryNetwork(SystemClock())
+    transport = MemoryTransport(network, identity(name).peer_id, counters)
     return Discovery(transport, LISTEN, SystemClock(), counters)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 @pytest.mark.processes
 async def test_a_node_without_a_network_says_so_once_and_is_found_on_the_next_one(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    monkeypatch, caplog
+):
     here: list[tuple[Interface, ...]] = [HOME]
     monkeypatch.setattr(module, "networks", lambda listen: here[0])
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.1)
     caplog.set_level(logging.INFO)
-
-    async def until_seen(bert: Discovery) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not await bert.look():
-                await asyncio.sleep(0.1)
 
     counters = Counters()
     anna = member("anna", counters)
     running = asyncio.ensure_future(anna.run(bytes(32)))
     await asyncio.sleep(0.3)
     here[0] = ()
-    await until(lambda: counters.snapshot().get("lan_failed", 0) >= 3)
+    await until(lambda: counters.snapshot().get("lan_failed", 0) >= 3, PATIENCE)
     here[0] = CAFE
     bert = member("bert", Counters())
-    await until_seen(bert)
+    async with asyncio.timeout(PATIENCE):
+        while not await bert.look():
+            await asyncio.sleep(0.1)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await anna.close()

@@ -16,16 +16,17 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.swarm.transport.mallory import Attack
+
 ROOT = Path(__file__).resolve().parents[3]
 INNER = "SWARM_NODE_TEST_ALONE"
 """Where the process of its own reports to; a file."""
 SECONDS = 1200
+PYTEST = "pytest -q -p no:cacheprovider -m alone"
 
 
 @dataclass
 class Alone:
-    """The tests of one file that are marked, in their process."""
-
     process: subprocess.Popen[bytes]
     folder: TemporaryDirectory[str]
     failed: dict[str, str] = field(default_factory=dict)
@@ -42,12 +43,7 @@ class Alone:
                 [
                     sys.executable,
                     "-m",
-                    "pytest",
-                    "-q",
-                    "-p",
-                    "no:cacheprovider",
-                    "-m",
-                    "alone",
+                    *["pytest", "-q", "-p", "no:cacheprovider", "-m", "alone"],
                     *names,
                 ],
                 env={**os.environ, INNER: str(Path(folder.name) / "reports")},
@@ -59,7 +55,6 @@ class Alone:
         return cls(process, folder)
 
     def wait(self) -> None:
-        """Until all have run."""
         if self.output:
             return
         try:
@@ -82,11 +77,15 @@ class Alone:
             self.process.wait()
 
 
+@pytest.fixture
+def attack(tmp_path: Path) -> Attack:
+    return Attack(tmp_path)
+
+
 BEGUN: dict[Path, Alone] = {}
 
 
 def name_of(node: str) -> str:
-    """A test's name within its file."""
     return node.partition("::")[2]
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
 import pytest
 
 from protocol.identity import Identity
@@ -20,9 +21,40 @@ from swarm.transport.memory import MemoryNetwork, MemoryTransport
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.subprocess.transport import ApartTransport
 from swarm.transport.transport import Transport
+from tests.swarm.network_parts import identity
 
 T = TypeVar("T")
 TICK_SECONDS = 0.25
+LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
+ECHO = "swarm-node/test/echo"
+
+
+def key_of(folder: Path, name: str) -> Path:
+    """The file of the key that a name has in all tests."""
+    key = folder / f"{name}.key"
+    if not key.exists():
+        key.write_bytes(identity(name).export())
+        key.chmod(0o600)
+    return key
+
+
+async def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def network_processes(kind: str = "") -> set[psutil.Process]:
+    """Those of networks below this one: daemons, and Python's own."""
+    found = {"p2pd": set(), "python": set()}
+    for process in psutil.Process().children(recursive=True):
+        words = process.as_dict(["cmdline"], ad_value=())["cmdline"]  # of a zombie none
+        if process.name() == "p2pd":
+            found["p2pd"].add(process)
+        elif "swarm.transport.subprocess.child" in words:
+            found["python"].add(process)
+    return found[kind] if kind else found["p2pd"] | found["python"]
+
 
 INSTALLED = pytest.mark.skipif(
     find_spec("libp2p") is None, reason="needs libp2p: pip install 'swarm-node[libp2p]'"
@@ -43,11 +75,9 @@ class OnWires:
         self._kind = kind
 
     def make(self, key: Path, **options: object) -> NodeTransport:
-        """One of the identity in a key file, not started yet."""
         return self._kind(key, **options)
 
     async def outlast(self, work: Awaitable[T]) -> T:
-        """What comes of work that waits for time to pass."""
         return await work
 
 
@@ -63,12 +93,10 @@ class InMemory:
         self._network = MemoryNetwork(self.clock)
 
     def make(self, key: Path, *, counters: Counters | None = None, **places: object) -> Transport:
-        """As :meth:`OnWires.make`."""
         assert set(places) <= {"listen", "peers", "peer_cache"}, places
         return MemoryTransport(self._network, Identity.load(key).peer_id, counters)
 
     async def outlast(self, work: Awaitable[T]) -> T:
-        """As :meth:`OnWires.outlast`."""
         waiting = asyncio.ensure_future(work)
         while not waiting.done():
             await self.clock.advance(TICK_SECONDS)

@@ -8,19 +8,18 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import psutil
 import pytest
 
-from protocol.identity import Identity
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.libp2p.node import Libp2pTransport
 from swarm.transport.node import NodeSettings, PortTaken
-from swarm.transport.node_transport import NodeTransport
 from swarm.transport.subprocess import link as link_module
 from swarm.transport.subprocess.link import Link, LinkLost, Process
 from swarm.transport.subprocess.transport import ApartTransport
@@ -33,17 +32,11 @@ from swarm.transport.transport import (
     ResponseTooLarge,
     TransportError,
 )
-from tests.swarm.transport.over import OVER
-
-LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
-ECHO = "swarm-node/test/echo"
-
-Scenario = Callable[[Link, Link], Awaitable[None]]
+from tests.swarm.network_parts import identity
+from tests.swarm.transport.over import ECHO, LOOPBACK, OVER, key_of, network_processes, until
 
 
 class Methods:
-    """What one side lets the other call."""
-
     def __init__(self) -> None:
         self.told: list[object] = []
         self.given_up = 0
@@ -74,74 +67,65 @@ class Methods:
         return {method.__name__: method for method in named}
 
 
-def over_a_link(scenario: Callable[[Link, Link, Methods], Awaitable[None]]) -> None:
-    """Run ``scenario`` with both ends of a link and what the second one lets the first call."""
-
-    async def whole() -> None:
+class Joined(AbstractAsyncContextManager):
+    async def __aenter__(self) -> tuple[Link, Link, Methods]:
         methods = Methods()
-        ends = socket.socketpair()
-        links = [
-            Link(*(await asyncio.open_unix_connection(sock=end)), methods.table()) for end in ends
+        self.links = [
+            Link(*(await asyncio.open_unix_connection(sock=end)), methods.table())
+            for end in socket.socketpair()
         ]
-        running = [asyncio.ensure_future(link.run()) for link in links]
-        try:
-            await scenario(links[0], links[1], methods)
-        finally:
-            for link in links:
-                link.close()
-            await asyncio.gather(*running)
+        self.running = [asyncio.ensure_future(link.run()) for link in self.links]
+        return *self.links, methods
 
-    asyncio.run(whole())
+    async def __aexit__(self, *failure: object) -> None:
+        for link in self.links:
+            link.close()
+        await asyncio.gather(*self.running)
 
 
-def test_both_sides_call_each_other_at_the_same_time() -> None:
-    async def scenario(one: Link, other: Link, methods: Methods) -> None:
-        calls = [link.call("add", n, 1) for n in range(50) for link in (one, other)]
-        assert await asyncio.gather(*calls) == [n + 1 for n in range(50) for _ in range(2)]
-        assert one.notify("note", "first") and one.notify("note", b"second")
-        await one.call("add", 0, 0)
-        assert methods.told == ["first", b"second"]
-
-    over_a_link(scenario)
+@pytest.fixture
+def joined() -> Joined:
+    return Joined()
 
 
-def test_an_error_is_raised_again_on_the_other_side(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(one: Link, other: Link, methods: Methods) -> None:
-        with pytest.raises(Refusal, match="busy"):
-            await one.call("refuse", "busy")
-        with pytest.raises(PortTaken, match="choose another"):
-            await one.call("taken")
-        with pytest.raises(TransportError, match="ZeroDivisionError: by zero"):
-            await one.call("broken")
+async def test_both_sides_call_each_other_at_the_same_time(joined):
+    one, other, methods = joined
+    calls = [link.call("add", n, 1) for n in range(50) for link in (one, other)]
+    assert await asyncio.gather(*calls) == [n + 1 for n in range(50) for _ in range(2)]
+    assert one.notify("note", "first") and one.notify("note", b"second")
+    await one.call("add", 0, 0)
+    assert methods.told == ["first", b"second"]
 
-    over_a_link(scenario)
+
+async def test_an_error_is_raised_again_on_the_other_side(joined, caplog):
+    one, *_ = joined
+    with pytest.raises(Refusal, match="busy"):
+        await one.call("refuse", "busy")
+    with pytest.raises(PortTaken, match="choose another"):
+        await one.call("taken")
+    with pytest.raises(TransportError, match="ZeroDivisionError: by zero"):
+        await one.call("broken")
     assert "by zero" in caplog.text
 
 
-def test_a_call_that_is_given_up_is_given_up_on_the_other_side() -> None:
-    async def scenario(one: Link, other: Link, methods: Methods) -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await one.call("never")
+async def test_a_call_that_is_given_up_ends_on_the_other_side_and_one_to_a_side_that_goes_fails(
+    joined,
+):
+    one, other, methods = joined
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await one.call("never")
+    await one.call("add", 1, 1)
+    assert methods.given_up == 1
+    call = asyncio.ensure_future(one.call("never"))
+    await one.call("add", 1, 1)
+    other.close()
+    with pytest.raises(LinkLost):
+        await call
+    with pytest.raises(LinkLost):
         await one.call("add", 1, 1)
-        assert methods.given_up == 1
-
-    over_a_link(scenario)
-
-
-def test_a_call_to_a_side_that_goes_away_fails() -> None:
-    async def scenario(one: Link, other: Link, methods: Methods) -> None:
-        call = asyncio.ensure_future(one.call("never"))
-        await one.call("add", 1, 1)
-        other.close()
-        with pytest.raises(LinkLost):
-            await call
-        with pytest.raises(LinkLost):
-            await one.call("add", 1, 1)
-        assert not one.notify("note", "lost")
-        assert methods.given_up == 1
-
-    over_a_link(scenario)
+    assert not one.notify("note", "lost")
+    assert methods.given_up == 2
 
 
 async def test_notes_to_a_side_that_does_not_listen_are_dropped_and_said_to_be() -> None:
@@ -153,22 +137,8 @@ async def test_notes_to_a_side_that_does_not_listen_are_dropped_and_said_to_be()
         link.close()
 
 
-def identity(folder: Path, name: str) -> Path:
-    key = folder / f"{name}.key"
-    Identity.create(key)
-    return key
-
-
-def network_processes() -> list[psutil.Process]:
-    below = psutil.Process().children(recursive=True)
-    return [
-        p for p in below if p.name() == "p2pd" or "swarm.transport.subprocess.child" in p.cmdline()
-    ]
-
-
 def libraries_of_the_network() -> set[str]:
-    """Files that its processes have mapped."""
-    python = [p for p in network_processes() if p.name() != "p2pd"]
+    python = network_processes("python")
     assert python
     return {each.path for p in python for each in p.memory_maps()} if psutil.LINUX else set()
 
@@ -184,19 +154,17 @@ def test_requests_and_errors_cross_to_the_network_process_and_back(over, tmp_pat
         return peer.encode() + b":" + request
 
     async def scenario() -> None:
-        counters = Counters()
-        anna = ApartTransport(
-            identity(tmp_path, "anna"), listen=LOOPBACK, counters=counters, over=over
-        )
+        key, counters = key_of(tmp_path, "anna"), Counters()
+        anna = ApartTransport(key, listen=LOOPBACK, counters=counters, over=over)
         with pytest.raises(PeerUnreachable, match="not started"):
             _ = anna.peer_id
         with pytest.raises(PeerUnreachable, match="not started"):
             await anna.connect("/ip4/127.0.0.1/tcp/1/p2p/x")
-        nobody = Identity.load(identity(tmp_path, "nobody")).peer_id
+        nobody = identity("nobody").peer_id
         limits = HandlerLimits(100_000, concurrent=8, concurrent_per_peer=4)
         anna.handle(ECHO, echo, limits)
         await anna.start()
-        ben = HivemindTransport(identity(tmp_path, "ben"), listen=LOOPBACK)
+        ben = HivemindTransport(key_of(tmp_path, "ben"), listen=LOOPBACK)
         ben.handle(ECHO, echo, limits)
         await ben.start()
         try:
@@ -227,12 +195,10 @@ def test_requests_and_errors_cross_to_the_network_process_and_back(over, tmp_pat
             with pytest.raises(TypeError, match="OwnFirst"):
                 anna.use_standing(lambda author: 1.0)
             taken = anna.addresses()[0].split("/p2p/")[0]
-            other = ApartTransport(identity(tmp_path, "other"), listen=(taken,), over=over)
+            other = ApartTransport(key_of(tmp_path, "other"), listen=(taken,), over=over)
             with pytest.raises(PortTaken, match="choose another port"):
                 await other.start()
-            async with asyncio.timeout(120):
-                while not counters.snapshot().get(REFUSED):
-                    await asyncio.sleep(0.05)
+            await until(lambda: counters.snapshot().get(REFUSED))
         finally:
             await ben.close()
             await anna.close()
@@ -253,11 +219,9 @@ REFUSED = "requests_refused{protocol=swarm-node/test/echo,reason=not_today}"
 @OVER
 @pytest.mark.processes
 async def test_a_start_that_is_given_up_leaves_no_process(over, tmp_path):
-    anna = ApartTransport(identity(tmp_path, "anna"), listen=LOOPBACK, over=over)
+    anna = ApartTransport(key_of(tmp_path, "anna"), listen=LOOPBACK, over=over)
     starting = asyncio.ensure_future(anna.start())
-    async with asyncio.timeout(120):
-        while not begun(over):
-            await asyncio.sleep(0.02)
+    await until(lambda: network_processes("python" if over is Libp2pTransport else "p2pd"))
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
@@ -268,7 +232,7 @@ async def test_a_start_that_is_given_up_leaves_no_process(over, tmp_path):
 async def test_a_start_that_is_given_up_while_the_daemon_comes_up_leaves_neither_it_nor_its_socket(
     tmp_path: Path,
 ) -> None:
-    settings = NodeSettings(identity(tmp_path, "anna"), LOOPBACK, (), 60.0)
+    settings = NodeSettings(key_of(tmp_path, "anna"), LOOPBACK, (), 60.0)
     starting = asyncio.ensure_future(HivemindNode.start(settings, Counters()))
     async with asyncio.timeout(120):
         while not (sockets := sockets_of_daemons()):
@@ -282,18 +246,9 @@ async def test_a_start_that_is_given_up_while_the_daemon_comes_up_leaves_neither
 
 
 def sockets_of_daemons() -> list[Path]:
-    """Sockets that the daemons below this process have made so far."""
-    told = [
-        part for p in network_processes() for part in p.cmdline() if part.startswith("-listen=")
-    ]
-    paths = [Path(part.removeprefix("-listen=/unix")) for part in told]
+    words = [word for p in network_processes("p2pd") for word in p.cmdline()]
+    paths = [Path(w.removeprefix("-listen=/unix")) for w in words if w.startswith("-listen=")]
     return [path for path in paths if path.exists()]
-
-
-def begun(over: type[NodeTransport]) -> bool:
-    """Whether a network's process is there, and has come as far as its daemon where it has one."""
-    processes = network_processes()
-    return any(over is Libp2pTransport or p.name() == "p2pd" for p in processes)
 
 
 WAITING = """
@@ -316,8 +271,8 @@ asyncio.run(main())
 
 @OVER
 @pytest.mark.processes
-def test_a_node_that_is_killed_leaves_no_process(over: type[NodeTransport], tmp_path: Path) -> None:
-    command = [sys.executable, "-c", WAITING, str(identity(tmp_path, "anna")), over.__name__]
+def test_a_node_that_is_killed_leaves_no_process(over, tmp_path):
+    command = [sys.executable, "-c", WAITING, str(key_of(tmp_path, "anna")), over.__name__]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
         assert node.stdout is not None and node.stdout.readline() == "up\n"
         left = network_processes()

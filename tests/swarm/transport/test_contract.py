@@ -8,14 +8,12 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from protocol.codec import MAX_FRAME_BYTES
-from protocol.identity import Identity
 from protocol.messages import MAX_PULL_RESPONSE_BYTES
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
@@ -39,32 +37,34 @@ from swarm.transport.transport import (
     ResponseTooLarge,
     Transport,
 )
-from tests.swarm.transport.over import InMemory, OnWires
+from tests.swarm.network_parts import identity
+from tests.swarm.transport.over import (
+    ECHO,
+    LOOPBACK,
+    InMemory,
+    OnWires,
+    key_of,
+    network_processes,
+    until,
+)
 
 pytestmark = pytest.mark.processes
 
-LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
-ECHO = "swarm-node/test/echo"
+SMALL = HandlerLimits(64, concurrent=8, concurrent_per_peer=4)
 
 
 class WrongClock(SystemClock):
-    """A machine whose clock is ten seconds off."""
-
     def time(self) -> float:
         return time.time() - 10
 
 
-def daemons() -> set[int]:
-    return {p.pid for p in psutil.Process().children(recursive=True) if p.name() == "p2pd"}
-
-
-def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "libp2p"]
+def begun() -> list[object]:
+    """Daemons and threads of networks that run."""
+    threads = [thread for thread in threading.enumerate() if thread.name == "libp2p"]
+    return [*network_processes("p2pd"), *threads]
 
 
 class Swarm:
-    """Makes transports with identities in one folder and closes them all."""
-
     def __init__(self, folder: Path, over: OnWires | InMemory) -> None:
         self.folder, self.over = folder, over
         self.open: list[Transport] = []
@@ -74,10 +74,7 @@ class Swarm:
         return self.over.clock.time() + 60
 
     async def member(self, name: str, check: Callable[[RecordView], bool] | None = None, **options):
-        key = self.folder / f"{name}.key"
-        if not key.exists():
-            Identity.create(key)
-        transport = self.over.make(key, **{"listen": LOOPBACK, **options})
+        transport = self.over.make(key_of(self.folder, name), **{"listen": LOOPBACK, **options})
         transport.use_validator(check or (lambda record: True))
         await transport.start()
         self.open.append(transport)
@@ -94,9 +91,7 @@ ON_WIRES = (HivemindTransport, pytest.param(Libp2pTransport, marks=pytest.mark.a
 
 
 @pytest.fixture(params=[*ON_WIRES, MemoryTransport])
-def swarm(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Swarm]:
+def swarm(request, tmp_path, monkeypatch) -> Iterator[Swarm]:
     """Transports of every kind, of which nothing is left behind.
 
     Of sockets only this process's own are looked for: other swarms may run beside it.
@@ -113,8 +108,7 @@ def swarm(
     if kind is HivemindTransport:
         monkeypatch.setattr("hivemind.p2p.p2p_daemon.secrets.token_urlsafe", token)
     yield Swarm(tmp_path, InMemory() if kind is MemoryTransport else OnWires(kind))
-    assert not daemons()
-    assert not threads()
+    assert not begun()
     left = [path for name in named for path in Path("/tmp").glob(f"hivemind-p2p*{name}.sock")]
     assert not [path for path in left if nobody_listens(path)]
 
@@ -134,12 +128,6 @@ def nobody_listens(path: Path) -> bool:
     return False
 
 
-async def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.05)
-
-
 async def break_down(transport: NodeTransport) -> None:
     """End what a transport stands on: its daemon, or its thread where it has none."""
     if transport.daemon:
@@ -149,7 +137,6 @@ async def break_down(transport: NodeTransport) -> None:
 
 
 async def both(swarm: Swarm, **options: object) -> tuple[Transport, Transport]:
-    """Anna, and bert who dials her."""
     anna = await swarm.member("anna", **options)
     return anna, await swarm.member("bert", peers=anna.addresses())
 
@@ -163,11 +150,11 @@ def echo_on(transport: Transport) -> None:
     transport.handle(ECHO, echo, HandlerLimits(1 << 20, concurrent=8, concurrent_per_peer=4))
 
 
-async def test_two_nodes_exchange_records_and_streams(swarm: Swarm) -> None:
+async def test_two_nodes_exchange_records_and_streams(swarm):
     anna, bert = await both(swarm)
     echo_on(anna)
     assert anna.peer_id in bert.peers()
-    assert anna.peer_id == Identity.load(swarm.folder / "anna.key").peer_id
+    assert anna.peer_id == identity("anna").peer_id
 
     expiry = swarm.in_a_minute()
     assert await bert.read("a key") == {}
@@ -193,20 +180,20 @@ async def test_two_nodes_exchange_records_and_streams(swarm: Swarm) -> None:
         await bert.request(anna.peer_id, "swarm-node/test/none", b"", limit=9, deadline=10)
 
 
-async def test_the_largest_frame_that_the_protocol_knows_arrives_whole(swarm: Swarm) -> None:
+async def test_the_largest_frame_that_the_protocol_knows_arrives_whole(swarm):
     anna = await swarm.member("anna")
     frame = os.urandom(MAX_FRAME_BYTES)
 
     async def serve(peer: str, request: bytes) -> bytes:
         return b"\0" + frame
 
-    anna.handle(ECHO, serve, HandlerLimits(64, concurrent=8, concurrent_per_peer=4))
+    anna.handle(ECHO, serve, SMALL)
     bert = await swarm.member("bert", peers=anna.addresses())
     asked = bert.request(anna.peer_id, ECHO, b"", limit=MAX_PULL_RESPONSE_BYTES, deadline=20)
     assert await asked == b"\0" + frame
 
 
-async def test_a_record_is_checked_where_it_is_stored_and_where_it_is_read(swarm: Swarm) -> None:
+async def test_a_record_is_checked_where_it_is_stored_and_where_it_is_read(swarm):
     def only_good(record: RecordView) -> bool:
         return record.value.startswith(b"good") and len(record.key) == 20
 
@@ -221,7 +208,7 @@ async def test_a_record_is_checked_where_it_is_stored_and_where_it_is_read(swarm
         await mallory.store("k", b"mallory", bytes(1025), expiry)
 
 
-async def test_who_watches_a_key_hears_of_good_records_that_others_store_under_it(swarm: Swarm):
+async def test_who_watches_a_key_hears_of_good_records_that_others_store_under_it(swarm):
     anna = await swarm.member("anna", lambda record: record.value.startswith(b"good"))
     heard: list[bytes] = []
     anna.watch(["a key"], heard.append)
@@ -236,7 +223,7 @@ async def test_who_watches_a_key_hears_of_good_records_that_others_store_under_i
 
 
 @wires
-async def test_who_watches_a_key_goes_on_doing_so_when_its_node_failed(swarm: Swarm) -> None:
+async def test_who_watches_a_key_goes_on_doing_so_when_its_node_failed(swarm):
     anna = await swarm.member("anna")
     heard: list[bytes] = []
     anna.watch(["a key"], heard.append)
@@ -250,7 +237,7 @@ async def test_who_watches_a_key_goes_on_doing_so_when_its_node_failed(swarm: Sw
 
 
 @wires
-async def test_a_node_that_fails_comes_back_with_the_same_identity_port_and_handlers(swarm: Swarm):
+async def test_a_node_that_fails_comes_back_with_the_same_identity_port_and_handlers(swarm):
     counters = Counters()
     anna, bert = await both(swarm, counters=counters)
     echo_on(anna)
@@ -272,9 +259,7 @@ async def test_a_node_that_fails_comes_back_with_the_same_identity_port_and_hand
 async def test_a_node_that_fails_again_before_it_serves_is_started_once_more(swarm, monkeypatch):
     failed: list[TransportNode] = []
 
-    def dying(
-        start: Callable[..., Awaitable[TransportNode]],
-    ) -> Callable[..., Awaitable[TransportNode]]:
+    def dying(start):
         async def started(settings, counters, dead=None, *others) -> TransportNode:
             node = await start(settings, counters, dead, *others)
             if dead and not failed:
@@ -297,7 +282,7 @@ async def test_a_node_that_fails_again_before_it_serves_is_started_once_more(swa
 
 
 @wires
-async def test_a_look_at_the_connections_that_fails_is_no_end_of_looking(swarm: Swarm) -> None:
+async def test_a_look_at_the_connections_that_fails_is_no_end_of_looking(swarm):
     anna = await swarm.member("anna")
     look, failed = anna.node.look, []
 
@@ -313,7 +298,7 @@ async def test_a_look_at_the_connections_that_fails_is_no_end_of_looking(swarm: 
     await until(lambda: anna.peers() == (bert.peer_id,))
 
 
-async def test_a_dead_bootstrap_peer_is_dialled_until_it_comes_up(swarm: Swarm) -> None:
+async def test_a_dead_bootstrap_peer_is_dialled_until_it_comes_up(swarm):
     late = await swarm.member("late")
     address = late.addresses()
     await late.close()
@@ -328,7 +313,7 @@ async def test_a_dead_bootstrap_peer_is_dialled_until_it_comes_up(swarm: Swarm) 
     assert await late.read("k") == {b"early": b"alone"}
 
 
-async def test_a_node_finds_the_swarm_again_by_its_peer_cache(swarm: Swarm) -> None:
+async def test_a_node_finds_the_swarm_again_by_its_peer_cache(swarm):
     cache = swarm.folder / "peers"
     anna = await swarm.member("anna")
     bert = await swarm.member("bert", peers=anna.addresses(), peer_cache=cache)
@@ -338,7 +323,7 @@ async def test_a_node_finds_the_swarm_again_by_its_peer_cache(swarm: Swarm) -> N
 
 
 @wires
-async def test_a_peer_met_a_moment_ago_is_dialled_again_though_others_are_connected(swarm: Swarm):
+async def test_a_peer_met_a_moment_ago_is_dialled_again_though_others_are_connected(swarm):
     anna, bert = await both(swarm)
     carl = await swarm.member("carl", peers=anna.addresses())
     await until(lambda: set(anna.peers()) == {bert.peer_id, carl.peer_id})
@@ -351,21 +336,21 @@ async def test_a_peer_met_a_moment_ago_is_dialled_again_though_others_are_connec
 
 
 @wires
-async def test_a_taken_port_is_said_before_anything_starts(swarm: Swarm) -> None:
+async def test_a_taken_port_is_said_before_anything_starts(swarm):
     taken = (await swarm.member("anna")).addresses()[0].split("/p2p/")[0]
     with pytest.raises(PortTaken, match="choose another port"):
         await swarm.member("bert", listen=(taken,))
 
 
 @wires
-async def test_a_clock_ten_seconds_off_is_said_at_the_start(swarm: Swarm) -> None:
+async def test_a_clock_ten_seconds_off_is_said_at_the_start(swarm):
     anna = await swarm.member("anna")
     with pytest.raises(ClockSkew, match="set the clock"):
         await swarm.member("bert", peers=anna.addresses(), clock=WrongClock())
 
 
 @wires
-async def test_a_stream_that_nobody_reads_does_not_hold_up_the_others(swarm: Swarm) -> None:
+async def test_a_stream_that_nobody_reads_does_not_hold_up_the_others(swarm):
     anna = await swarm.member("anna")
     answered = asyncio.Event()
 
@@ -373,7 +358,7 @@ async def test_a_stream_that_nobody_reads_does_not_hold_up_the_others(swarm: Swa
         answered.set()
         return bytes(4 << 20)
 
-    anna.handle(ECHO + "/large", large, HandlerLimits(64, concurrent=8, concurrent_per_peer=4))
+    anna.handle(ECHO + "/large", large, SMALL)
     echo_on(anna)
     bert = await swarm.member("bert", peers=anna.addresses())
     _, writer = await bert.node.open_stream(anna.peer_id, ECHO + "/large")
@@ -384,7 +369,7 @@ async def test_a_stream_that_nobody_reads_does_not_hold_up_the_others(swarm: Swa
     writer.close()
 
 
-async def test_a_peer_that_is_only_known_by_name_is_found_through_another(swarm: Swarm) -> None:
+async def test_a_peer_that_is_only_known_by_name_is_found_through_another(swarm):
     anna, bert = await both(swarm)
     echo_on(bert)
     carl = await swarm.member("carl")
@@ -394,16 +379,15 @@ async def test_a_peer_that_is_only_known_by_name_is_found_through_another(swarm:
 
 
 @wires
-async def test_a_start_that_is_given_up_leaves_nothing(swarm: Swarm) -> None:
+async def test_a_start_that_is_given_up_leaves_nothing(swarm):
     starting = asyncio.ensure_future(swarm.member("anna"))
-    begun = lambda: daemons() or threads()  # noqa: E731
     async with asyncio.timeout(120):
         while not begun():
             await asyncio.sleep(0)  # at the very first sign: the rest takes no time
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    await until(lambda: not daemons() and not threads())
+    await until(lambda: not begun())
 
 
 async def test_flo_gets_no_more_places_than_one_peer_has_and_others_get_theirs(swarm, monkeypatch):
@@ -436,7 +420,7 @@ async def test_flo_gets_no_more_places_than_one_peer_has_and_others_get_theirs(s
     assert counters.snapshot()[f"requests_refused{{protocol={ECHO},reason=busy}}"] == 4
 
 
-async def test_a_request_over_the_limit_is_refused_and_never_handled(swarm: Swarm) -> None:
+async def test_a_request_over_the_limit_is_refused_and_never_handled(swarm):
     counters, handled = Counters(), []
     anna = await swarm.member("anna", counters=counters)
 
@@ -444,7 +428,7 @@ async def test_a_request_over_the_limit_is_refused_and_never_handled(swarm: Swar
         handled.append(len(request))
         return b""
 
-    anna.handle(ECHO, small, HandlerLimits(64, concurrent=8, concurrent_per_peer=4))
+    anna.handle(ECHO, small, SMALL)
     mallory = await swarm.member("mallory", peers=anna.addresses())
     assert await mallory.request(anna.peer_id, ECHO, bytes(64), limit=9, deadline=10) == b""
     with pytest.raises((Refused, PeerUnreachable)):
@@ -453,20 +437,20 @@ async def test_a_request_over_the_limit_is_refused_and_never_handled(swarm: Swar
     assert counters.snapshot()[f"requests_refused{{protocol={ECHO},reason=too_large}}"] == 1
 
 
-async def test_sid_who_never_begins_to_answer_is_given_up(swarm: Swarm) -> None:
+async def test_sid_who_never_begins_to_answer_is_given_up(swarm):
     sid = await swarm.member("sid")
 
     async def silent(peer: str, request: bytes) -> bytes:
         await swarm.over.clock.sleep(1e6)
         return b""
 
-    sid.handle(ECHO, silent, HandlerLimits(64, concurrent=8, concurrent_per_peer=4))
+    sid.handle(ECHO, silent, SMALL)
     ben = await swarm.member("ben", peers=sid.addresses())
     with pytest.raises(DeadlineExceeded):
         await swarm.over.outlast(ben.request(sid.peer_id, ECHO, b"", limit=9, deadline=1e5))
 
 
-async def test_a_record_ends_at_its_expiry(swarm: Swarm) -> None:
+async def test_a_record_ends_at_its_expiry(swarm):
     anna = await swarm.member("anna")
     ben = await swarm.member("ben", peers=anna.addresses())
     now = swarm.over.clock.time()

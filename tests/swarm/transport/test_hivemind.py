@@ -1,19 +1,23 @@
-"""One peer in a routing table has one node id."""
+"""What is done about hivemind: one id a node, checked records, calls that are answered late."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 from hivemind.dht.storage import DictionaryDHTValue
 
 from protocol.announcement import dht_key_of
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.dht import SAME_ID_SECONDS, OneIdEach
+from swarm.transport.hivemind.node import HivemindNode
+from swarm.transport.node import NodeSettings
 from swarm.transport.records import (
     FRESH_SECONDS,
     MAX_REPORTS,
@@ -24,7 +28,9 @@ from swarm.transport.records import (
     Watch,
 )
 from swarm.transport.request_limits import PeerLimits
+from tests.library_privates import add_handler, cancel_with, still_reads
 from tests.swarm.experience_parts import START
+from tests.swarm.transport.over import LOOPBACK, key_of
 
 
 def routing(clock: VirtualClock):
@@ -40,12 +46,8 @@ def routing(clock: VirtualClock):
 
     counters = Counters()
     protocol = SimpleNamespace(routing_table=table, update_routing_table=update)
-    return (
-        table,
-        OneIdEach(protocol, counters, PeerLimits(clock, counters)),
-        counters,
-        DHTID.generate,
-    )
+    one = OneIdEach(protocol, counters, PeerLimits(clock, counters))
+    return table, one, counters, DHTID.generate
 
 
 async def test_flo_has_one_place_in_the_routing_table_however_many_ids_she_claims(clock) -> None:
@@ -87,9 +89,8 @@ def test_a_fresh_record_is_checked_once_however_many_were_checked_in_weeks_befor
     subkey = serializer.dumps(b"anna")
 
     def asked(number: int) -> None:
-        assert gate.validate(
-            DictionaryRecord(b"shard", subkey, serializer.dumps(b"%d" % number), START)
-        )
+        value = serializer.dumps(b"%d" % number)
+        assert gate.validate(DictionaryRecord(b"shard", subkey, value, START))
 
     for number in range(3 * REMEMBERED_CHECKS):
         asked(number)
@@ -148,10 +149,53 @@ def test_flo_who_floods_a_key_is_heard_so_many_times_and_then_no_more(counters) 
     watch.begin(["a key"], heard.append)
     for number in range(1000):
         watch.stored(dht_key_of("a key"), b"flo %d" % number)
-    assert (len(heard), counters.snapshot()["records_not_reported"]) == (
-        MAX_REPORTS,
-        1000 - MAX_REPORTS,
-    )
+    not_reported = counters.snapshot()["records_not_reported"]
+    assert (len(heard), not_reported) == (MAX_REPORTS, 1000 - MAX_REPORTS)
     watch.begin(["a key"], heard.append)
     watch.stored(dht_key_of("a key"), b"anna")
     assert heard[-1] == b"anna"
+
+
+async def started(folder: Path, name: str) -> HivemindNode:
+    settings = NodeSettings(key_of(folder, name), LOOPBACK, (), 60.0)
+    return await HivemindNode.start(settings, Counters())
+
+
+@pytest.mark.processes
+async def test_an_answer_that_comes_while_its_call_is_given_up_leaves_the_daemon_alone(tmp_path):
+    anna, ben = await started(tmp_path, "anna"), await started(tmp_path, "ben")
+    given_up, answered = asyncio.Event(), asyncio.Event()
+    try:
+
+        async def late(request: bytes, peer: object) -> bytes:
+            await given_up.wait()
+            return request
+
+        async def echo(request: bytes, peer: object) -> bytes:
+            return request
+
+        await add_handler(ben, "late", late)
+        await add_handler(ben, "echo", echo)
+        await anna.connect(ben.addresses[0])
+
+        async def cancel(call: object) -> None:
+            if not given_up.is_set():
+                given_up.set()
+                await answered.wait()
+            await tell_daemon(call)
+
+        tell_daemon = cancel_with(anna, cancel)
+        call = asyncio.ensure_future(anna.call(ben.peer_id, "late", b"question"))
+        await anna.call(ben.peer_id, "echo", b"1")
+        call.cancel()
+        # The answer to this one comes behind the answer that nobody waits for.
+        await asyncio.gather(given_up.wait(), asyncio.sleep(0.5))
+        assert await anna.call(ben.peer_id, "echo", b"2") == b"2"
+        answered.set()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert still_reads(anna)
+    finally:
+        answered.set()
+        await anna.stop()
+        await ben.stop()

@@ -4,72 +4,66 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from protocol.identity import Identity
 from swarm.transport.libp2p.addresses import place_of
 from swarm.transport.libp2p.host import Connection, Connections
 from swarm.transport.libp2p.node import Libp2pTransport
-from tests.swarm.transport.mallory import DEAF, ECHO, Mallory, against_anna, until
+from tests.swarm.network_parts import identity
+from tests.swarm.transport.mallory import DEAF, Mallory
+from tests.swarm.transport.over import ECHO, key_of, until
 
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
-def test_a_peer_whose_connection_has_ended_is_dialled_though_its_stream_is_still_served(tmp_path):
-    async def scenario(anna, ben, thread) -> None:
-        served = asyncio.Event()
+async def test_a_peer_whose_connection_has_ended_is_dialled_though_its_stream_is_still_served(
+    attack,
+):
+    anna, ben, served = attack.anna, attack.ben, asyncio.Event()
 
-        async def deaf(peer: str, reader: asyncio.StreamReader, writer: object) -> None:
-            await reader.read()
-            served.set()
-            await asyncio.sleep(1e6)
+    async def deaf(peer: str, reader: asyncio.StreamReader, writer: object) -> None:
+        await reader.read()
+        served.set()
+        await asyncio.sleep(1e6)
 
-        await anna.node.add_handler(DEAF, deaf)
-        await ben.connect(anna.addresses()[0])
-        _, writer = await ben.node.open_stream(anna.peer_id, DEAF)
-        writer.close()
-        await asyncio.wait_for(served.wait(), 30)
-        (ended,) = await anna.node.seen_at(ben.peer_id)
-        await ben.node.disconnect(anna.peer_id)
+    await anna.node.add_handler(DEAF, deaf)
+    _, writer = await ben.node.open_stream(anna.peer_id, DEAF)
+    writer.close()
+    await asyncio.wait_for(served.wait(), 30)
+    (ended,) = await anna.node.seen_at(ben.peer_id)
+    await ben.node.disconnect(anna.peer_id)
+    async with asyncio.timeout(120):
+        while ended in await anna.node.seen_at(ben.peer_id):
+            await asyncio.sleep(0.05)
+    assert await anna.request(ben.peer_id, ECHO, b"again", limit=9, deadline=10) == b"again"
+
+
+@pytest.mark.processes
+@pytest.mark.alone("libp2p")
+async def test_a_request_goes_over_another_connection_where_the_latest_is_gone(attack):
+    anna, ben = attack.anna, attack.ben
+    for _ in range(8):
+        twin = Mallory(ben.addresses()[0])
+        twin.identity = identity("anna")
+        await attack.thread.call(twin.dial)
         async with asyncio.timeout(120):
-            while ended in await anna.node.seen_at(ben.peer_id):
-                await asyncio.sleep(0.05)
-        assert await anna.request(ben.peer_id, ECHO, b"again", limit=9, deadline=10) == b"again"
-
-    against_anna(tmp_path, scenario)
-
-
-@pytest.mark.processes
-@pytest.mark.alone("libp2p")
-def test_a_request_goes_over_another_connection_where_the_latest_is_gone(tmp_path: Path) -> None:
-    async def scenario(anna, ben, thread) -> None:
-        await ben.connect(anna.addresses()[0])
-        for _ in range(8):
-            twin = Mallory(ben.addresses()[0])
-            twin.identity = Identity.load(tmp_path / "anna")
-            await thread.call(twin.dial)
-            async with asyncio.timeout(120):
-                while len(await ben.node.seen_at(anna.peer_id)) < 2:
-                    await asyncio.sleep(0.02)
-            ben.node.stand_still(0.2)
-            await thread.call(twin.break_off)
-            assert await ben.request(anna.peer_id, ECHO, b"on", limit=9, deadline=10) == b"on"
-
-    against_anna(tmp_path, scenario)
+            while len(await ben.node.seen_at(anna.peer_id)) < 2:
+                await asyncio.sleep(0.02)
+        ben.node.stand_still(0.2)
+        await attack.thread.call(twin.break_off)
+        assert await ben.request(anna.peer_id, ECHO, b"on", limit=9, deadline=10) == b"on"
 
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
 async def test_a_machine_that_comes_to_another_network_tells_its_address_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     card = SimpleNamespace(family=socket.AF_INET, address="127.0.0.2")
     monkeypatch.setattr("psutil.net_if_addrs", lambda: {"card": [card]})
-    Identity.create(tmp_path / "anna")
-    anna = Libp2pTransport(tmp_path / "anna", listen=["/ip4/0.0.0.0/tcp/0"])
+    anna = Libp2pTransport(key_of(tmp_path, "anna"), listen=["/ip4/0.0.0.0/tcp/0"])
     await anna.start()
     try:
         (before,) = anna.addresses()
@@ -79,21 +73,14 @@ async def test_a_machine_that_comes_to_another_network_tells_its_address_there(
         await anna.close()
 
 
-class Muxed:
-    """Who is at the other end of a connection."""
-
-    def __init__(self, peer: str) -> None:
-        self.peer = peer
-
-
 def connection(peer: str, address: str, *, dialled: bool = False) -> Connection:
-    return Connection(Muxed(peer), place_of(address), dialled=dialled)
+    return Connection(SimpleNamespace(peer=peer), place_of(address), dialled=dialled)
 
 
 def test_the_best_connection_is_the_latest_direct_one() -> None:
     connections = Connections()
     assert connections.best("anna") is None
-    relay = f"/p2p/{Identity.generate().peer_id}/p2p-circuit"
+    relay = f"/p2p/{identity('rita').peer_id}/p2p-circuit"
     first, second = (connection("anna", f"/ip4/10.0.0.{n}/tcp/1") for n in (1, 2))
     relayed = connection("anna", f"/ip4/10.0.0.3/tcp/1{relay}")
     for each in (first, second, relayed):

@@ -8,21 +8,19 @@ from typing import TypeVar
 
 import pytest
 
-from protocol.identity import Identity
 from swarm.transport.libp2p.addresses import MOST_ADDRESSES, resolved
 from swarm.transport.libp2p.node import Libp2pTransport
 from swarm.transport.transport import PeerUnreachable
+from tests.swarm.network_parts import identity
+from tests.swarm.transport.over import LOOPBACK, key_of
 
 dns = pytest.importorskip("dns", reason="needs libp2p: pip install 'swarm-node[libp2p]'")
 
 T = TypeVar("T")
-LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
-ANNA, BEN = (Identity.from_seed(bytes([n] * 32)).peer_id for n in (1, 2))
+ANNA, BEN = (identity(name).peer_id for name in ("anna", "ben"))
 
 
 class Server(asyncio.DatagramProtocol):
-    """Answers questions for TXT records."""
-
     def __init__(self, zone: Mapping[str, Sequence[str]]) -> None:
         self._zone = zone
         self.asked: list[str] = []
@@ -82,15 +80,11 @@ def test_a_name_stands_for_the_addresses_of_its_peer_and_of_no_other(monkeypatch
         ],
         "_dnsaddr.more.example": [f"dnsaddr=/ip6/2001:db8::1/tcp/3/p2p/{ANNA}"],
     }
-    found = with_names(
-        monkeypatch, zone, lambda server: resolved(f"/dnsaddr/swarm.example/p2p/{ANNA}")
-    )
+    name = f"/dnsaddr/swarm.example/p2p/{ANNA}"
+    found = with_names(monkeypatch, zone, lambda server: resolved(name))
     assert found == (f"/ip4/192.0.2.1/tcp/1/p2p/{ANNA}", f"/ip6/2001:db8::1/tcp/3/p2p/{ANNA}")
-
-
-def test_other_addresses_stand_for_themselves() -> None:
-    address = f"/dns4/swarm.example/tcp/1/p2p/{ANNA}"
-    assert asyncio.run(resolved(address)) == (address,)
+    other = f"/dns4/swarm.example/tcp/1/p2p/{ANNA}"
+    assert asyncio.run(resolved(other)) == (other,), "any other address stands for itself"
 
 
 def test_larrys_name_that_lists_itself_and_a_crowd_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,9 +108,8 @@ def test_a_seed_is_dialled_by_its_name_and_an_unknown_name_is_one_line(monkeypat
     zone: dict[str, list[str]] = {}
 
     async def scenario(server: Server) -> None:
-        for name in ("anna", "ben"):
-            Identity.create(tmp_path / name)
-        anna, ben = (Libp2pTransport(tmp_path / name, listen=LOOPBACK) for name in ("anna", "ben"))
+        keys = [key_of(tmp_path, name) for name in ("anna", "ben")]
+        anna, ben = (Libp2pTransport(key, listen=LOOPBACK) for key in keys)
         try:
             await anna.start()
             await ben.start()

@@ -10,37 +10,24 @@ from itertools import islice
 import pytest
 from hivemind.proto import dht_pb2, p2pd_pb2
 
-from protocol.identity import Identity
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
-from swarm.transport.libp2p import calls
-from swarm.transport.libp2p.addresses import (
-    HostPort,
-    peer_id_bytes,
-    peer_id_text,
-    place_of,
-    seen_at,
-)
+from swarm.transport.libp2p import addresses, calls
+from swarm.transport.libp2p import introductions as told
+from swarm.transport.libp2p.addresses import HostPort, peer_id_bytes, place_of, seen_at
 from swarm.transport.libp2p.calls import PING, Dictionary, Result, Shelf, Stored
 from swarm.transport.libp2p.dht import SAME_ID_SECONDS, Libp2pDHT, RoutingTable, distance
-from swarm.transport.libp2p.introductions import (
-    MOST_EACH,
-    Book,
-    addresses_in,
-    asked_for,
-    identification,
-    listening_at,
-    question,
-    reply,
-)
+from swarm.transport.libp2p.introductions import MOST_EACH, Book
 from swarm.transport.libp2p.stack import HEADER, NotSpoken, accept, propose
 from swarm.transport.protobuf import decode, encode
 from swarm.transport.request_limits import PeerLimits
 from swarm.transport.search import BUCKET, MOST_ASKED
 from swarm.transport.transport import PeerUnreachable, Refused
+from tests.swarm.network_parts import identity
+from tests.swarm.transport.mallory import line
 
 OWN = bytes(20)
-PEERS = [Identity.from_seed(b"peer %027d" % n).peer_id for n in range(8)]
+PEERS = [identity(f"peer {n}").peer_id for n in range(8)]
 
 
 def node(number: int, far: bool = True) -> bytes:
@@ -122,17 +109,15 @@ def test_the_nearest_are_listed_in_their_order_and_the_asker_is_not() -> None:
 
 def test_messages_are_those_of_hiveminds_schema() -> None:
     near = tuple((node(n), PEERS[n]) for n in range(3))
-    packed = calls.pack_results([Result(b"value", 7.5, near), Result(None, 0.0, ())], OWN)
+    results = [Result(b"value", 7.5, near), Result(None, 0.0, ())]
+    packed = calls.pack_results(results, OWN)
     found = dht_pb2.FindResponse.FromString(packed)
     assert found.peer.node_id == OWN
     assert [each.type for each in found.results] == [dht_pb2.FOUND_DICTIONARY, dht_pb2.NOT_FOUND]
     assert (found.results[0].value, found.results[0].expiration_time) == (b"value", 7.5)
     assert list(found.results[0].nearest_node_ids) == [each for each, _ in near]
     assert list(found.results[0].nearest_peer_ids) == [peer_id_bytes(peer) for _, peer in near]
-    assert calls.open_results(decode(found.SerializeToString()), 2, 20) == [
-        Result(b"value", 7.5, near),
-        Result(None, 0.0, ()),
-    ]
+    assert calls.open_results(decode(found.SerializeToString()), 2, 20) == results
 
     records = [Stored(node(n), b"sub", b"val", 1.0 + n) for n in range(2)]
     asked = dht_pb2.StoreRequest.FromString(calls.pack_store(records, OWN))
@@ -191,7 +176,7 @@ async def test_larry_lists_this_node_and_a_crowd_and_the_search_ends() -> None:
 
     def crowd(peer: str) -> tuple:
         few = islice(made, 30)
-        return tuple((node(n), peer_id_text(n.to_bytes(38, "big"))) for n in few)
+        return tuple((node(n), addresses.peer_id_text(n.to_bytes(38, "big"))) for n in few)
 
     hash_table, asked, counters = answering(crowd)
     hash_table.table.seen(node(1), PEERS[0])
@@ -246,9 +231,6 @@ async def test_a_shelf_forgets_what_has_expired_and_keeps_the_later_of_two(clock
     assert entry is not None and dict(entry.value.items()) == {b"anna": (b"second", now + 20)}
     await clock.advance(20)
     assert shelf.get(b"k") is None and len(shelf) == 0
-
-
-def test_an_empty_dictionary_has_no_latest_expiration_and_packs() -> None:
     assert Dictionary().latest == float("-inf") and Dictionary().packb()
 
 
@@ -263,10 +245,6 @@ def source(data: bytes) -> Callable[[int], Awaitable[bytes]]:
         return taken
 
     return read
-
-
-def line(text: str) -> bytes:
-    return bytes([len(text) + 1]) + text.encode() + b"\n"
 
 
 def agree(work: Callable[..., Awaitable[object]], heard: bytes, *args: object) -> tuple:
@@ -308,25 +286,19 @@ def test_whoever_agrees_on_nothing_is_let_go(heard: bytes) -> None:
         agree(propose, heard, "/noise")
 
 
-def test_a_book_holds_a_few_addresses_that_can_be_dialled() -> None:
+def test_a_book_holds_a_few_addresses_that_can_be_dialled_and_a_peers_own_word_before_others():
     book = Book()
     book.reported("anna", [f"/ip4/10.0.0.{n}/tcp/1" for n in range(100)])
     assert len(book.of("anna")) == MOST_EACH
-    book.reported(
-        "ben", ["/ip4/1.2.3.4/udp/1/quic-v1", "/unix/tmp/x", "/ip4/1.2.3.4/tcp/0", "nonsense"]
-    )
+    wrong = "/ip4/1.2.3.4/udp/1/quic-v1", "/unix/tmp/x", "/ip4/1.2.3.4/tcp/0", "nonsense"
+    book.reported("ben", wrong)
     assert book.of("ben") == ()
-    book.answered("anna", "/dns4/anna.example/tcp/7")
-    assert book.of("anna")[0] == "/dns4/anna.example/tcp/7"
-
-
-def test_what_larry_says_of_a_peer_gives_way_to_its_own_word() -> None:
-    book = Book()
-    book.reported("anna", [f"/ip4/10.0.0.{n}/tcp/1" for n in range(100)])
     book.claimed("anna", ["/ip4/10.1.1.1/tcp/7"])
     assert book.of("anna")[0] == "/ip4/10.1.1.1/tcp/7"
     book.reported("anna", ["/ip4/10.2.2.2/tcp/7"])
     assert "/ip4/10.2.2.2/tcp/7" not in book.of("anna")
+    book.answered("anna", "/dns4/anna.example/tcp/7")
+    assert book.of("anna")[0] == "/dns4/anna.example/tcp/7"
 
 
 def test_an_address_leads_to_a_port_or_is_refused() -> None:
@@ -340,10 +312,10 @@ def test_an_address_leads_to_a_port_or_is_refused() -> None:
 
 def test_who_is_asked_where_somebody_listens_tells_it() -> None:
     raw = peer_id_bytes(PEERS[0])
-    assert asked_for(question(raw)) == raw
-    answer = reply([(raw, [b"/one", b"/two"])])
-    assert addresses_in(answer, lambda data: data.decode(), 1) == {PEERS[0]: ["/one"]}
+    assert told.asked_for(told.question(raw)) == raw
+    answer = told.reply([(raw, [b"/one", b"/two"])])
+    assert told.addresses_in(answer, bytes.decode, 1) == {PEERS[0]: ["/one"]}
     with pytest.raises(ValueError, match="FIND_NODE"):
-        asked_for(encode({1: 0, 2: raw}))
-    said = identification(b"key", [b"/one", b"/two"], ["/p/1"], b"/seen")
-    assert listening_at(said, lambda data: data.decode(), 8) == ("/one", "/two")
+        told.asked_for(encode({1: 0, 2: raw}))
+    said = told.identification(b"key", [b"/one", b"/two"], ["/p/1"], b"/seen")
+    assert told.listening_at(said, bytes.decode, 8) == ("/one", "/two")

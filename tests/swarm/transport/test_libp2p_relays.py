@@ -1,17 +1,18 @@
-"""A node over libp2p on either end of a relay, with hivemind's daemons as the others."""
+"""Nodes of either kind on either end of a relay."""
 
 from __future__ import annotations
 
 import asyncio
+import shutil
+import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from protocol.identity import Identity
 from protocol.manifest import sign_manifest
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
@@ -28,28 +29,21 @@ from swarm.transport.request_limits import PeerLimits
 from swarm.transport.streams import Varint, ask
 from swarm.transport.subprocess.transport import ApartTransport
 from swarm.transport.transport import PeerUnreachable, Transport, is_relayed
-from tests.swarm.network_parts import FOUNDER, manifest
+from tests.swarm.network_parts import FOUNDER, identity, manifest
+from tests.swarm.transport.over import ECHO, LOOPBACK, key_of, until
 
 pytestmark = pytest.mark.processes
 
-LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
-ECHO = "swarm-node/test/echo"
 PATIENCE = 300.0
+ROOT = Path(__file__).parents[3]
+PUBLIC = "ip link set lo up && ip address add 8.8.4.4/32 dev lo"
+OWN_NETWORK = ("unshare", "--map-root-user", "--net", "sh", "-c", f'{PUBLIC} && exec "$@"', "sh")
 BLOB_BYTES = 50_000
 """Less than a daemon relays that was started on a busy machine."""
 
 
-def key_of(folder: Path, name: str) -> Path:
-    key = folder / f"{name}.key"
-    if not key.exists():
-        Identity.create(key)
-    return key
-
-
 @asynccontextmanager
-async def node(
-    kind: type[HivemindNode] | type[Libp2pNode], folder: Path, name: str, role: Role, *relays: str
-) -> AsyncIterator[TransportNode]:
+async def node(kind: type, folder: Path, name: str, role: Role, *relays: str):
     settings = NodeSettings(key_of(folder, name), LOOPBACK, (), 60.0, role, relays)
     counters = Counters()
     started = await kind.start(settings, counters, None, PeerLimits(SystemClock(), counters))
@@ -61,14 +55,11 @@ async def node(
 
 
 @asynccontextmanager
-async def apart(
-    over: type, folder: Path, name: str, **settings: object
-) -> AsyncIterator[Transport]:
+async def apart(over: type, folder: Path, name: str, **settings: object):
     """A transport in a process of its own, as the two libraries do not bear each other."""
     transport = ApartTransport(key_of(folder, name), listen=LOOPBACK, over=over, **settings)
-    transport.use_validator(
-        RecordRule(sign_manifest(manifest(), FOUNDER), SystemClock(), Counters())
-    )
+    rule = RecordRule(sign_manifest(manifest(), FOUNDER), SystemClock(), Counters())
+    transport.use_validator(rule)
     await transport.start()
     try:
         yield transport
@@ -85,13 +76,7 @@ async def echo(peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWr
     writer.close()
 
 
-async def until(look: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not look():
-            await asyncio.sleep(0.1)
-
-
-async def dialled(visitor: Transport, address: str) -> str:
+async def dialled(visitor: Transport | TransportNode, address: str) -> object:
     """Dial until a relay has taken its place."""
     deadline = time.monotonic() + PATIENCE
     while True:
@@ -104,29 +89,70 @@ async def dialled(visitor: Transport, address: str) -> str:
 
 
 async def test_a_daemon_behind_a_relay_is_reached_and_pulled_from(tmp_path: Path) -> None:
-    async with AsyncExitStack() as stack:
-        start = partial(node, HivemindNode, tmp_path)
-        rita = await stack.enter_async_context(start("rita", "public"))
-        anna = await stack.enter_async_context(start("anna", "private", rita.addresses[0]))
-        ben = await stack.enter_async_context(apart(Libp2pTransport, tmp_path, "ben"))
+    async with (
+        node(HivemindNode, tmp_path, "rita", "public") as rita,
+        node(HivemindNode, tmp_path, "anna", "private", rita.addresses[0]) as anna,
+        apart(Libp2pTransport, tmp_path, "ben") as ben,
+    ):
         through = f"{rita.addresses[0]}/p2p-circuit/p2p/{anna.peer_id}"
         assert await dialled(ben, through) == anna.peer_id
         blob = bytes(BLOB_BYTES)
         answer = await ben.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=10)
         assert answer == ben.peer_id.encode() + blob
         ways = {anna.peer_id: "relayed", rita.peer_id: "direct"}
-        await until(lambda: ben.reach().links == ways)
+        await until(lambda: ben.reach().links == ways, PATIENCE)
 
 
-async def test_a_relay_that_does_not_relay_for_a_peer_is_told_in_one_line(tmp_path: Path) -> None:
-    async with (
-        node(HivemindNode, tmp_path, "rita", "public") as rita,
-        apart(Libp2pTransport, tmp_path, "ben") as ben,
-    ):
-        nobody = Identity.generate().peer_id
+VISITORS = {
+    "daemon": partial(node, HivemindNode, name="ben", role="public"),
+    "libp2p": partial(apart, Libp2pTransport, name="ben"),
+}
+
+
+@pytest.mark.parametrize("visitor", VISITORS.values(), ids=VISITORS)
+async def test_a_relay_that_does_not_relay_for_a_peer_is_told_in_one_line(visitor, tmp_path):
+    async with node(HivemindNode, tmp_path, "rita", "public") as rita, visitor(tmp_path) as ben:
+        nobody = identity("nobody").peer_id
         with pytest.raises(PeerUnreachable, match="join through another peer") as told:
             await ben.connect(f"{rita.addresses[0]}/p2p-circuit/p2p/{nobody}")
         assert "\n" not in str(told.value)
+
+
+async def test_a_member_behind_a_relay_is_dialled_tells_its_clock_and_is_nobodys_neighbour(
+    tmp_path,
+):
+    async with (
+        node(HivemindNode, tmp_path, "rita", "public") as rita,
+        node(HivemindNode, tmp_path, "anna", "private", rita.addresses[0]) as anna,
+        node(HivemindNode, tmp_path, "ben", "public") as ben,
+    ):
+        through = f"{rita.addresses[0]}/p2p-circuit/p2p/{anna.peer_id}"
+        peer, clock = await dialled(ben, through)
+        assert peer == anna.peer_id
+        assert abs(clock - time.time()) < 60.0
+        (address,) = (await ben.connected())[anna.peer_id][:1]
+        assert is_relayed(address)
+        table = ben.dht.protocol.routing_table.peer_id_to_uid
+        assert anna.peer_id not in map(str, table)
+        await ben.connect(rita.addresses[0])
+        assert rita.peer_id in map(str, table), "who can be dialled is one"
+
+
+async def test_a_client_without_neighbours_stores_nothing_and_says_so(tmp_path):
+    async with node(HivemindNode, tmp_path, "anna", "private") as anna:
+        anna.gate.check = lambda record: True
+        assert not await anna.store("key", b"subkey", b"value", time.time() + 60.0)
+
+
+def test_a_node_at_a_public_address_that_nobody_can_dial_runs_before_it_is_relayed(tmp_path):
+    tried = shutil.which("unshare") and subprocess.run([*OWN_NETWORK, "true"], capture_output=True)
+    if not tried or tried.returncode:
+        pytest.skip("no network of its own can be had here")
+    command = [*OWN_NETWORK, sys.executable, "-m", "tests.swarm.transport.unseen"]
+    run = subprocess.run(
+        [*command, tmp_path / "anna"], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert run.stdout.splitlines() == ["()", "()"], run.stderr
 
 
 @pytest.mark.alone("libp2p")
@@ -170,7 +196,7 @@ async def test_mallory_brings_nobody_who_was_not_asked_to_relay(tmp_path: Path) 
 def test_messages_are_those_of_libp2ps_schema() -> None:
     from libp2p.relay.circuit_v2.pb import circuit_pb2
 
-    anna = Identity.generate().peer_id
+    anna = identity("anna").peer_id
     asked = circuit_pb2.HopMessage.FromString(relays.connect(anna))
     assert (asked.type, asked.peer.id) == (circuit_pb2.HopMessage.CONNECT, peer_id_bytes(anna))
     assert circuit_pb2.HopMessage.FromString(relays.reserve()).type == 0

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.scale.clock import SteppedClock
-from protocol.identity import Identity
 from swarm.common.counters import Counters
 from swarm.transport import protobuf
 from swarm.transport.hivemind.transport import HivemindTransport
@@ -30,7 +29,7 @@ from swarm.transport.peer_connections import (
 )
 from swarm.transport.subprocess.transport import ApartTransport
 from swarm.transport.transport import ClockSkew, PeerUnreachable, Refused, Timing
-from tests.swarm.transport.over import INSTALLED
+from tests.swarm.transport.over import INSTALLED, LOOPBACK, key_of, until
 
 RELAYED = ("/ip4/11.7.0.2/tcp/4001/p2p/rita/p2p-circuit/p2p/ben",)
 DIRECT = ("/ip4/11.7.0.7/tcp/4001/p2p/ben",)
@@ -38,35 +37,21 @@ DIRECT = ("/ip4/11.7.0.7/tcp/4001/p2p/ben",)
 
 def test_a_connection_that_has_lasted_through_a_relay_is_begun_anew_once() -> None:
     clock = SteppedClock(0.0)
-    shortcuts = Shortcuts(clock)
-    assert shortcuts.due("anna", {"ben": RELAYED}) == ""
+    shortcuts, direct, broken = Shortcuts(clock), Shortcuts(clock), Shortcuts(clock)
+    assert shortcuts.due("anna", {"ben": RELAYED}) == broken.due("anna", {"ben": RELAYED}) == ""
+    clock.move_to(SETTLED_SECONDS - 1)
+    assert broken.due("anna", {}) == broken.due("anna", {"ben": RELAYED}) == ""
     clock.move_to(SETTLED_SECONDS)
+    assert broken.due("anna", {"ben": RELAYED}) == "", "it has to last from then on"
     assert shortcuts.due("anna", {"ben": RELAYED}) == "ben"
     assert shortcuts.due("anna", {}) == ""
     for now in (SETTLED_SECONDS + 1, 3 * SETTLED_SECONDS, AGAIN_SECONDS):
         clock.move_to(now)
         assert shortcuts.due("anna", {"ben": RELAYED}) == "", "it stayed relayed"
+        assert direct.due("anna", {"ben": (*DIRECT, *RELAYED)}) == ""
     clock.move_to(SETTLED_SECONDS + AGAIN_SECONDS)
     assert shortcuts.due("anna", {"ben": RELAYED}) == "ben"
-
-
-def test_what_is_direct_is_left_alone() -> None:
-    clock = SteppedClock(0.0)
-    shortcuts = Shortcuts(clock)
-    for now in range(0, 100, 10):
-        clock.move_to(now)
-        assert shortcuts.due("anna", {"ben": (*DIRECT, *RELAYED)}) == ""
-
-
-def test_one_that_breaks_meanwhile_has_to_last_from_then_on() -> None:
-    clock = SteppedClock(0.0)
-    shortcuts = Shortcuts(clock)
-    shortcuts.due("anna", {"ben": RELAYED})
-    clock.move_to(SETTLED_SECONDS - 1)
-    shortcuts.due("anna", {})
-    shortcuts.due("anna", {"ben": RELAYED})
-    clock.move_to(SETTLED_SECONDS)
-    assert shortcuts.due("anna", {"ben": RELAYED}) == ""
+    assert direct.due("anna", {"ben": (*DIRECT, *RELAYED)}) == ""
 
 
 @given(st.sets(st.text("abc", min_size=1, max_size=3), min_size=2, max_size=8))
@@ -102,13 +87,10 @@ def test_an_address_that_fails_is_told_once_and_once_more_when_it_answers(caplog
         "no peer answers; dialling goes on",
         "peer anna answers again at here",
     ]
-
-
-def test_a_wrong_clock_is_a_warning_where_others_agree_with_this_one(caplog):
-    log = DialLog()
-    log.failed("here", ClockSkew("4 s apart"), reached=False)
+    log.failed("over", ClockSkew("4 s apart"), reached=False)
     log.failed("there", ClockSkew("4 s apart"), reached=True)
-    assert [each.levelno for each in caplog.records] == [logging.INFO, logging.WARNING]
+    levels = [each.levelno for each in caplog.records[2:]]
+    assert levels == [logging.INFO, logging.WARNING], "a warning where others agree with this one"
 
 
 def test_flo_makes_up_addresses_and_few_are_remembered(caplog, monkeypatch):
@@ -127,28 +109,23 @@ REFUSED = Exception(
 PAUSED = Exception(f"{FAILED}  * [/ip4/127.0.0.1/tcp/4001] dial backoff")
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (REFUSED, "connection refused"),
-        (
-            Exception("Connect failed. msg=failed to dial: failed to dial 12D3: no good addresses"),
-            "the name is unknown, or no address of this kind can be dialled",
-        ),
-        (Exception("Connect failed. msg=invalid peer id"), "invalid peer id"),
-        (
-            Exception(f"{FAILED}  * [/x] error opening relay circuit: NO_RESERVATION (204)"),
-            "the relay does not relay for it any more; join through another peer",
-        ),
-        (
-            Exception(f"{FAILED}  * [/x] error opening relay circuit: CONNECTION_FAILED (203)"),
-            "the relay does not reach it",
-        ),
-        (TimeoutError(), "TimeoutError"),
-        (PAUSED, "not reached lately"),
-    ],
-)
-def test_a_failed_dial_has_a_reason_in_one_line(error: Exception, reason: str) -> None:
+CIRCUIT = f"{FAILED}  * [/x] error opening relay circuit:"
+UNKNOWN = Exception("Connect failed. msg=failed to dial: failed to dial 12D3: no good addresses")
+REASONS = {
+    REFUSED: "connection refused",
+    UNKNOWN: "the name is unknown, or no address of this kind can be dialled",
+    Exception("Connect failed. msg=invalid peer id"): "invalid peer id",
+    Exception(f"{CIRCUIT} NO_RESERVATION (204)"): (
+        "the relay does not relay for it any more; join through another peer"
+    ),
+    Exception(f"{CIRCUIT} CONNECTION_FAILED (203)"): "the relay does not reach it",
+    TimeoutError(): "TimeoutError",
+    PAUSED: "not reached lately",
+}
+
+
+@pytest.mark.parametrize(("error", "reason"), REASONS.items())
+def test_a_failed_dial_has_a_reason_in_one_line(error, reason):
     assert DialReasons().of(HOME, error) == reason
 
 
@@ -161,7 +138,6 @@ def test_while_the_daemon_pauses_the_reason_is_that_of_its_last_attempt() -> Non
     assert reasons.of(HOME, PAUSED) == "not reached lately"
 
 
-LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 NOW = 1_700_000_000.0
 
 
@@ -188,12 +164,16 @@ def measured(timings: Timings, node: Peers, *connected: str) -> str:
     return peer
 
 
-def test_a_call_tells_how_far_away_a_peer_is_and_how_its_clock_goes() -> None:
+def test_a_call_tells_how_far_away_a_peer_that_stays_is_and_how_its_clock_goes() -> None:
     clock = SteppedClock(NOW)
     timings = Timings(clock, Counters())
     assert measured(timings, Peers(clock, 0.25, 2.0), "ben") == "ben"
     round_trip, ahead = timings.latest["ben"]
     assert round_trip == pytest.approx(0.25) and ahead == pytest.approx(2.0)
+    timings = Timings(clock, Counters())
+    assert (timings.due(["ben"]), timings.due([])) == ("ben", "")
+    asyncio.run(timings.measure(Peers(clock, 0.0, 0.0), "ben"))
+    assert timings.latest == {}, "it went while it was asked"
 
 
 @given(st.lists(st.sets(st.sampled_from("abcdef")), min_size=1, max_size=200))
@@ -224,31 +204,19 @@ def test_mallory_who_tells_no_time_has_no_timing_any_more(ahead: float | None) -
     assert (set(timings.latest), counters.snapshot()["pings_unanswered"]) == ({"ben"}, 1)
 
 
-def test_who_goes_while_it_is_asked_is_not_noted() -> None:
-    clock = SteppedClock(NOW)
-    timings = Timings(clock, Counters())
-    assert timings.due(["ben"]) == "ben"
-    assert timings.due([]) == ""
-    asyncio.run(timings.measure(Peers(clock, 0.0, 0.0), "ben"))
-    assert timings.latest == {}
-
-
 @pytest.mark.processes
 @INSTALLED
 async def test_nodes_of_either_kind_measure_each_other(tmp_path: Path) -> None:
     made = []
     for name, kind in (("anna", HivemindTransport), ("ben", Libp2pTransport)):
-        Identity.create(tmp_path / name)
-        transport = ApartTransport(tmp_path / name, listen=LOOPBACK, over=kind)
+        transport = ApartTransport(key_of(tmp_path, name), listen=LOOPBACK, over=kind)
         await transport.start()
         made.append(transport)
     anna, ben = made
     try:
         await ben.connect(anna.addresses()[0])
         for one, other in ((anna, ben), (ben, anna)):
-            async with asyncio.timeout(120):
-                while other.peer_id not in one.reach().timings:
-                    await asyncio.sleep(0.1)
+            await until(lambda a=one, b=other: b.peer_id in a.reach().timings)
             timing = one.reach().timings[other.peer_id]
             assert isinstance(timing, Timing)
             # One machine, one clock.

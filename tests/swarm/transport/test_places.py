@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -41,19 +42,10 @@ def test_the_longest_waited_for_of_whoever_holds_most_gives_way_to_a_newcomer() 
     assert [place for place in alive if place.lost] == alive[:1]
 
 
-def test_who_is_worked_for_never_gives_way(clock) -> None:
-    held, taken = filled(clock, 8)
-    for place in taken:
-        place.waiting = False
-    wait(clock, 100)
-    assert held.take(identity("ben").peer_id) is None
-
-
 def test_among_equals_only_a_request_waited_for_long_gives_way(clock) -> None:
-    held = places(clock)
+    held, ben = places(clock), identity("ben").peer_id
     for sam in sams(TOTAL):
         held.take(sam)
-    ben = identity("ben").peer_id
     assert held.take(ben) is None
     wait(clock, YOUNG_SECONDS)
     assert held.take(ben)
@@ -72,10 +64,15 @@ def test_an_answer_not_taken_gives_way_after_its_time_and_not_before(clock) -> N
     assert held.take(ben)
 
 
-def test_no_number_of_strangers_holds_the_places_kept_for_known_peers() -> None:
-    held, taken = filled(VirtualClock(), 20)
+@pytest.mark.parametrize("keys", [8, 20])
+def test_who_is_worked_for_never_gives_way_but_has_none_of_the_places_kept_for_known_peers(
+    clock, keys
+):
+    held, taken = filled(clock, keys)
     for place in taken:
         place.waiting = False
+    wait(clock, 100)
+    assert held.take(identity("ben").peer_id) is None
     assert all(held.take(FRIEND.peer_id) for _ in range(int(TOTAL * KEPT)))
 
 
@@ -100,9 +97,7 @@ class Service(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 5))
     def arrive(self, who: int) -> None:
-        peer = FRIEND.peer_id if who == 0 else sams(5)[who - 1]
-        place = self.held.take(peer)
-        if place:
+        if place := self.held.take((FRIEND.peer_id, *sams(5))[who]):
             self.open.append(place)
 
     @rule(number=st.integers(0, 100), size=st.integers(0, 1 << 20))

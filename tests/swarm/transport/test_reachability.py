@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from protocol.errors import ProtocolError
-from protocol.identity import Identity
 from protocol.messages import (
     DIAL_BACK_STREAM,
     MAX_PORTS,
@@ -34,17 +34,15 @@ from swarm.transport.transport import (
     links_of,
     port_of,
 )
+from tests.swarm.network_parts import identity
+from tests.swarm.transport.over import LOOPBACK, key_of
 
-ALICE = Identity.generate().peer_id
+ALICE = identity("alice").peer_id
 
 
 @asynccontextmanager
-async def daemon(
-    folder: Path, name: str, *, relay: bool = False
-) -> AsyncIterator[HivemindTransport]:
-    key = folder / f"{name}.key"
-    Identity.create(key)
-    transport = HivemindTransport(key, listen=("/ip4/127.0.0.1/tcp/0",), relay=relay)
+async def daemon(folder: Path, name: str, *, relay: bool = False):
+    transport = HivemindTransport(key_of(folder, name), listen=LOOPBACK, relay=relay)
     await transport.start()
     try:
         yield transport
@@ -54,7 +52,6 @@ async def daemon(
 
 @asynccontextmanager
 async def listening(answer: bytes) -> AsyncIterator[tuple[int, list[int]]]:
-    """A port where whoever connects is counted and gets ``answer``."""
     seen: list[int] = []
 
     async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -88,13 +85,12 @@ async def test_a_peer_that_listens_is_told_that_it_can_be_dialled_and_by_whom_it
         port = port_of(alice.addresses()[0])
         closed = 1
         request = encode_dial_back_request((port, closed))
-        answer = await alice.request(
-            ben.peer_id, DIAL_BACK_STREAM, request, limit=128, deadline=10.0
-        )
+        asked = ben.peer_id, DIAL_BACK_STREAM, request
+        answer = await alice.request(*asked, limit=128, deadline=10.0)
         told = decode_dial_back_response(answer, (port, closed))
         assert told == DialledBack("127.0.0.1", (port,), relays=relay)
         with pytest.raises(Refused):
-            await alice.request(ben.peer_id, DIAL_BACK_STREAM, request, limit=128, deadline=10.0)
+            await alice.request(*asked, limit=128, deadline=10.0)
 
 
 @pytest.mark.processes
@@ -102,7 +98,7 @@ async def test_mallory_is_not_told_that_she_answers_where_somebody_else_does(tmp
     async with daemon(tmp_path, "alice") as alice:
         port = port_of(alice.addresses()[0])
         assert await who_answers("127.0.0.1", port, 5.0) == alice.peer_id
-        mallory = Identity.generate().peer_id
+        mallory = identity("mallory").peer_id
         answer = await handler("/ip4/127.0.0.1/tcp/5")(mallory, encode_dial_back_request((port,)))
         assert decode_dial_back_response(answer, (port,)).open == ()
 
@@ -184,46 +180,32 @@ def test_request_and_response_read_back_as_they_were(host: str) -> None:
 
 YES, NO = DialledBack("11.7.0.3", (4001,), True), DialledBack("11.7.0.3", (), True)
 BESIDE = DialledBack("192.168.3.2", (4001,), True)
-BEN, CLEO = (Identity.from_seed(bytes([n] * 32)).peer_id for n in (1, 2))
+BEN, CLEO = (identity(name).peer_id for name in ("ben", "cleo"))
 THROUGH = f"/ip4/11.7.0.2/tcp/4001/p2p/{BEN}/p2p-circuit/p2p/{CLEO}"
 
 
-def test_one_liar_among_three_decides_nothing() -> None:
+def test_one_liar_among_three_decides_nothing_nor_a_peer_on_this_side_of_the_router() -> None:
     assert dialled([YES, YES, NO])
     assert not dialled([NO, NO, YES])
-
-
-def test_a_peer_on_this_side_of_the_router_does_not_count_beside_one_outside() -> None:
     assert dialled([BESIDE])
-    assert not dialled([BESIDE, BESIDE, NO])
+    assert not dialled([BESIDE, BESIDE, NO]), "one outside counts alone"
 
 
-def test_a_peer_is_connected_directly_where_any_of_its_connections_is() -> None:
+def test_what_an_address_through_a_relay_tells_is_of_the_relay() -> None:
     links = links_of({CLEO: (THROUGH,), BEN: (THROUGH, f"/ip4/11.7.0.2/tcp/4001/p2p/{BEN}")})
     assert links == {CLEO: "relayed", BEN: "direct"}
-
-
-def test_host_and_port_are_those_that_an_address_begins_with() -> None:
     assert (host_of(THROUGH), port_of(THROUGH)) == ("11.7.0.2", 4001)
     assert (host_of("/dns4/example.org/tcp/5"), port_of("/unix/tmp/x")) == ("", 0)
-
-
-def test_the_port_that_was_drawn_is_not_read_from_a_relays_address() -> None:
     own = f"/ip4/192.168.3.2/tcp/40123/p2p/{CLEO}"
     assert with_port_of([THROUGH, own], ["/ip4/0.0.0.0/tcp/0"]) == ("/ip4/0.0.0.0/tcp/40123",)
 
 
 def test_an_address_through_a_relay_is_written_as_libp2p_reads_it() -> None:
-    class Plain:
+    def plain(of: str | bytes) -> SimpleNamespace:
         """Stands for a multiaddress without peer ids, which the library writes itself."""
+        return SimpleNamespace(to_bytes=lambda: of if isinstance(of, bytes) else of.encode())
 
-        def __init__(self, of: str | bytes) -> None:
-            self._raw = of if isinstance(of, bytes) else of.encode()
-
-        def to_bytes(self) -> bytes:
-            return self._raw
-
-    raw = packed(THROUGH.rpartition("/p2p/")[0], Plain).to_bytes()
+    raw = packed(THROUGH.rpartition("/p2p/")[0], plain).to_bytes()
     head, tail = b"/ip4/11.7.0.2/tcp/4001", b"/p2p-circuit"
     assert raw.startswith(head + b"\xa5\x03\x26\x00\x24\x08\x01\x12\x20")
     assert raw.endswith(tail)
@@ -232,8 +214,7 @@ def test_an_address_through_a_relay_is_written_as_libp2p_reads_it() -> None:
 
 def test_a_remedy_names_the_port_and_where_the_node_was_seen() -> None:
     reach = describe_reach("relayed", [31337], ["11.7.0.3", "11.7.0.3"], relays=2)
-    assert reach.cause == (
-        "no peer could dial 11.7.0.3 at TCP port 31337; 2 of its peers relay for it"
-    )
+    seen = "no peer could dial 11.7.0.3 at TCP port 31337"
+    assert reach.cause == f"{seen}; 2 of its peers relay for it"
     assert "forward TCP port 31337" in reach.remedy
     assert describe_reach("direct", [1], ["11.7.0.3"], 0).remedy == ""

@@ -18,12 +18,9 @@ OWN = (0, "own")
 Named = list[tuple[int, str]]
 
 
-IDS = {"mallory": 100, "ben": 1}
-"""Of those who have no number in their name."""
-
-
 def id_of(peer: str) -> int:
-    return IDS[peer] if peer in IDS else int(peer.split()[-1])
+    unnumbered = {"mallory": 100, "ben": 1}
+    return unnumbered[peer] if peer in unnumbered else int(peer.split()[-1])
 
 
 def searched(
@@ -85,7 +82,7 @@ def test_mallory_names_a_crowd_that_does_not_answer_and_who_does_is_asked_soon(c
     assert max(asked.index(peer) for _, peer in honest) <= len(honest) + 2 * MISNAMED
 
 
-def test_two_who_name_silent_peers_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_who_name_silent_peers_hold_nobody_up(monkeypatch):
     monkeypatch.setattr(search_module, "PATIENCE_SECONDS", 0.01)
     crowd = [(node, f"nobody {node}") for node in range(1, 2 * BUCKET + 1)]
     honest = named(*range(1000, 1008))
@@ -113,18 +110,19 @@ def test_two_who_name_silent_peers_hold_nobody_up(monkeypatch: pytest.MonkeyPatc
     assert last <= 2 + len(honest) + 2 * (MISNAMED + WORKERS)
 
 
-def test_a_peer_that_is_slow_and_answers_counts_as_any_other(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("is_node", [True, False])
+def test_a_peer_that_is_slow_and_answers_counts_unless_it_is_no_node(monkeypatch, is_node):
     monkeypatch.setattr(search_module, "PATIENCE_SECONDS", 0.0)
-    near = named(*range(1, BUCKET + 1))
-    answers = {"peer 9000": near, **{peer: [] for _, peer in near}}
+    near = named(*range(1, BUCKET))
 
-    async def ask(peer: str) -> tuple[int, Named]:
+    async def ask(peer: str) -> tuple[int | None, Named]:
         for _ in range(3):
             await asyncio.sleep(0)
-        return id_of(peer), answers[peer]
+        return (id_of(peer), []) if peer != "peer 9000" else (9000 if is_node else None, near)
 
     search = Search(OWN, lambda node: node, ask, Counters())
-    assert asyncio.run(search.nearest(named(9000))) == near
+    found = asyncio.run(search.nearest(named(9000)))
+    assert found == near + (named(9000) if is_node else [])
 
 
 def test_honest_peers_whom_mallory_names_under_ids_near_the_key_count_under_their_own() -> None:
@@ -154,14 +152,6 @@ def test_a_false_peer_under_an_id_does_not_shut_the_true_one_out() -> None:
     assert found == [(1, "ben"), *named(50), (100, "mallory")]
 
 
-def test_who_is_no_node_of_the_table_is_asked_and_keeps_nothing() -> None:
-    async def ask(peer: str) -> tuple[int | None, Named]:
-        return (None, named(3)) if peer == "peer 9" else (3, [])
-
-    search = Search(OWN, lambda node: node, ask, Counters())
-    assert asyncio.run(search.nearest(named(9))) == named(3)
-
-
 def test_a_crowd_of_mallorys_is_asked_so_much_and_no_more(counters) -> None:
     ids = count(1_000_000, -1)
 
@@ -182,7 +172,7 @@ def test_nobody_names_this_node_nor_a_peer_twice(counters) -> None:
     assert counters.snapshot()["neighbours_refused"] == 3
 
 
-def test_what_was_found_when_time_is_up_is_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_found_when_time_is_up_is_what_there_is(monkeypatch):
     monkeypatch.setattr(search_module, "SEARCH_SECONDS", 0.0)
     asked, found = searched({"peer 9": named(1, 2), "peer 8": named(3)}, named(8, 9))
     assert asked == ["peer 8", "peer 9"], "who was asked already may answer"
@@ -218,20 +208,13 @@ def test_a_record_goes_to_the_next_nodes_in_place_of_those_that_do_not_answer() 
     assert put == [peer for _, peer in named(*range(1, REPLICAS + 3))]
 
 
-def test_a_record_that_some_took_is_placed_though_others_never_answer(monkeypatch):
+@pytest.mark.parametrize("others", ["never answer", "did not take it"])
+def test_a_record_that_one_took_is_placed_whatever_others_do(monkeypatch, others):
     monkeypatch.setattr(search_module, "PLACING_SECONDS", 0.05)
 
     async def took(peer: str) -> list[bool]:
-        if peer != "peer 2":
+        if peer != "peer 2" and others == "never answer":
             await asyncio.Event().wait()
-        return [True]
-
-    assert asyncio.run(placed(named(1, 2, 3), took)) is True
-    assert asyncio.run(placed(named(1, 3), took)) is False
-
-
-def test_one_node_that_took_a_record_is_enough_and_none_is_not() -> None:
-    async def took(peer: str) -> list[bool] | None:
         return [peer == "peer 2"]
 
     assert asyncio.run(placed(named(1, 2, 3), took)) is True

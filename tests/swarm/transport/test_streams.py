@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable
 from struct import pack
 
 import pytest
@@ -25,10 +24,10 @@ from swarm.transport.transport import (
 )
 
 End = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+TEN = pack(">I", 10)
 
 
 async def pair() -> tuple[End, End]:
-    """Two connected ends."""
     left, right = socket.socketpair()
     return await asyncio.open_connection(sock=left), await asyncio.open_connection(sock=right)
 
@@ -38,20 +37,12 @@ async def echo(peer: str, request: bytes) -> bytes:
 
 
 def service(handler=echo, counters: Counters | None = None, places: int = 4) -> Service:
-    return Service(
-        "echo",
-        handler,
-        HandlerLimits(100_000, concurrent=places, concurrent_per_peer=places),
-        counters or Counters(),
-        PeerLimits(SystemClock(), counters or Counters()),
-    )
+    counters = counters or Counters()
+    limits = HandlerLimits(100_000, concurrent=places, concurrent_per_peer=places)
+    return Service("echo", handler, limits, counters, PeerLimits(SystemClock(), counters))
 
 
-async def asked(
-    server: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[object]],
-    request: bytes = b"hello",
-    **options,
-) -> bytes:
+async def asked(server, request: bytes = b"hello", **options) -> bytes:
     """What :func:`streams.ask` makes of a server."""
     near, far = await pair()
 
@@ -87,12 +78,7 @@ def test_a_request_over_the_limit_is_refused_before_it_is_read(counters) -> None
     assert counters.snapshot() == {"requests_refused{protocol=echo,reason=too_large}": 1.0}
 
 
-def test_no_free_place_is_a_refusal() -> None:
-    with pytest.raises((Refused, PeerUnreachable)):
-        asyncio.run(asked(served_by(service(places=0))))
-
-
-def test_a_handler_that_fails_is_a_refusal_and_frees_its_place() -> None:
+def test_a_handler_that_fails_is_a_refusal_that_frees_its_place_as_is_no_free_place() -> None:
     async def fail(peer: str, request: bytes) -> bytes:
         raise RuntimeError("a bug")
 
@@ -100,26 +86,25 @@ def test_a_handler_that_fails_is_a_refusal_and_frees_its_place() -> None:
     for _ in range(3):
         with pytest.raises(Refused):
             asyncio.run(asked(served_by(at)))
+    with pytest.raises((Refused, PeerUnreachable)):
+        asyncio.run(asked(served_by(service(places=0))))
 
 
-def answers(data: bytes):
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        *((data, PeerUnreachable) for data in (TEN, TEN + b"short", b"\x00\x00")),
+        (pack(">I", 2**32 - 1), ResponseTooLarge),
+    ],
+)
+def test_an_answer_that_breaks_off_or_is_over_the_agreed_size_is_left_unread(data, error):
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(9)
         writer.write(data)
         await writer.drain()
 
-    return serve
-
-
-def test_an_answer_over_the_agreed_size_is_left_unread() -> None:
-    with pytest.raises(ResponseTooLarge):
-        asyncio.run(asked(answers(pack(">I", 2**32 - 1)), limit=1000))
-
-
-@pytest.mark.parametrize("data", [pack(">I", 10), pack(">I", 10) + b"short", b"\x00\x00"])
-def test_an_answer_that_breaks_off_is_a_broken_stream(data: bytes) -> None:
-    with pytest.raises(PeerUnreachable):
-        asyncio.run(asked(answers(data)))
+    with pytest.raises(error):
+        asyncio.run(asked(serve, limit=1000))
 
 
 def test_mallory_drips_below_the_minimum_rate(monkeypatch) -> None:
@@ -145,36 +130,26 @@ async def test_flo_opens_a_stream_and_never_sends_her_request(monkeypatch) -> No
     far[1].close()
 
 
-def test_slow_sam_is_refused_for_a_while_after_a_few_requests_that_never_come(monkeypatch) -> None:
-    monkeypatch.setattr(streams, "REQUEST_SECONDS", 0.02)
-
-    async def scenario() -> list[str]:
-        at, outcomes = service(), []
-        for _ in range(6):
-            near, far = await pair()
-            try:
-                await streams.serve(*far, at, "slow sam")
-            except (DeadlineExceeded, Refusal) as error:
-                outcomes.append(getattr(error, "reason", "late"))
-            near[1].close()
-            far[1].close()
-        with at.admit("ben"):
-            pass
-        return outcomes
-
-    assert asyncio.run(scenario()) == ["late"] * 4 + ["backed_off"] * 2
-
-
-async def test_slow_sam_gains_nothing_by_hanging_up_before_his_time_is_over() -> None:
-    at = service()
-    for _ in range(4):
+@pytest.mark.parametrize("hangs_up", [False, True])
+async def test_slow_sam_is_refused_for_a_while_after_a_few_requests_that_never_come(
+    monkeypatch, hangs_up
+):
+    monkeypatch.setattr(streams, "REQUEST_SECONDS", 60.0 if hangs_up else 0.02)
+    at, outcomes = service(), []
+    for _ in range(6):
         near, far = await pair()
-        near[1].close()
-        with pytest.raises(PeerUnreachable):
+        if hangs_up:
+            near[1].close()
+        try:
             await streams.serve(*far, at, "slow sam")
+        except (DeadlineExceeded, PeerUnreachable, Refusal) as error:
+            outcomes.append(getattr(error, "reason", type(error)))
+        near[1].close()
         far[1].close()
-    with pytest.raises(Refusal, match="backed_off"), at.admit("slow sam"):
+    with at.admit("ben"):
         pass
+    late = PeerUnreachable if hangs_up else DeadlineExceeded
+    assert outcomes == [late] * 4 + ["backed_off"] * 2
 
 
 async def test_a_request_that_gives_way_is_a_refusal_and_no_fault(counters) -> None:
