@@ -1,7 +1,5 @@
 """The installed Chromium, driven over its own driver and kept from every other host."""
 
-from __future__ import annotations
-
 import base64
 import json
 import shutil
@@ -105,7 +103,6 @@ class Browser:
         return self.driver.execute_script(script, *arguments)
 
     def until(self, script: str, *arguments: Any) -> Any:
-        """Poll until a script returns something true; what it returned."""
         return until(
             lambda: self.run(script, *arguments), lambda: f"{script}: {self.text()[:2000]}"
         )
@@ -172,7 +169,6 @@ class Browser:
 
 
 def until(condition: Callable[[], Any], told: Callable[[], str]) -> Any:
-    """Poll until ``condition`` holds; what it returned."""
     deadline = time.monotonic() + PATIENCE
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s: {told()}"

@@ -1,8 +1,5 @@
 """A browser, where there is one, and what it looks at."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -10,11 +7,11 @@ import pytest
 
 from tests.dashboard.chromium import Browser, missing
 from tests.dashboard.made_run import fill
-from tests.node.dashboard.browser import Site, served
+from tests.node.dashboard.browser import served
 
 
 @pytest.fixture(scope="session")
-def pictures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pictures(request, tmp_path_factory):
     """Where screenshots go: the folder that --screenshots names, or a temporary one."""
     named = request.config.getoption("--screenshots")
     folder = Path(named) if named else tmp_path_factory.mktemp("screenshots")
@@ -23,7 +20,7 @@ def pictures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Browser]:
+def browser(tmp_path):
     if reason := missing():
         pytest.skip(reason)
     with closing(Browser(tmp_path / "profile")) as window:
@@ -31,8 +28,8 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """The page of a node that has stopped after 120 rounds."""
-    fill(tmp_path / "run")
+def site(request, tmp_path):
+    """The page of a node that has stopped after 120 rounds, with the NAMES of a file in it."""
+    fill(tmp_path / "run", names=getattr(request.module, "NAMES", ()))
     with served(tmp_path / "run") as found:
         yield found

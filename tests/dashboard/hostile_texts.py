@@ -1,7 +1,5 @@
 """What mallory writes where strangers may: to run, to be fetched, to deceive, to overflow."""
 
-from __future__ import annotations
-
 from itertools import product
 
 RUN = "window.executed=(window.executed||0)+1"

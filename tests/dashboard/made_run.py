@@ -1,7 +1,5 @@
 """A run folder with all that a page can show, as nodes and the hostile would leave it."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence
@@ -49,44 +47,23 @@ def _line(text: str) -> str:
 
 def _status(texts: Sequence[str]) -> dict[str, Any]:
     text = texts[-1]
-    peers = [
-        {
-            "peer_id": peer,
-            "author": AUTHORS[at % len(AUTHORS)],
-            "name": texts[at % len(texts)],
-            "line": texts[(at + 1) % len(texts)],
-            "model": texts[(at + 2) % len(texts)] if at else None,
-            "version": texts[(at + 3) % len(texts)] if at else None,
-            "connected": False,
-            "link": None,
-            "round_trip_s": 0.0123,
-            "clock_ahead_s": -0.25,
-            "swarm_id": "ab" * 32,
-            "policy_step": 10,
-            "bytes_in": 10_000,
-            "bytes_out": 20_000,
-            "admitted": 30 * at,
-            "heard": 1.79e9,
-            "admitted_at": 1.79e9,
-            "bootstrap": at == 0,
-            "refused": {texts[at % len(texts)]: 2, "reward_mismatch": 1},
-            "strikes": 0.0,
-            "banned": at == 3,
-        }
-        for at, peer in enumerate(PEERS)
-    ]
-    return {
-        "state": "stopped",
-        "time": 1.79e9,
-        "pid": 1,
-        "peer_id": PEERS[0],
-        "addresses": [f"/ip4/127.0.0.1/tcp/4/p2p/{PEERS[0]}"],
-        "reach": {"way": "direct", "cause": text, "remedy": text},
-        "swarm_id": "ab" * 32,
-        "swarm_name": text,
-        "record": None,
-        "peers": peers,
-    }
+    peers = [_peer(at, texts) for at in range(len(PEERS))]
+    reach = {"way": "direct", "cause": text, "remedy": text}
+    node = {"state": "stopped", "time": 1.79e9, "pid": 1, "peer_id": PEERS[0], "record": None}
+    node |= {"addresses": [f"/ip4/127.0.0.1/tcp/4/p2p/{PEERS[0]}"], "reach": reach}
+    return {**node, "swarm_id": "ab" * 32, "swarm_name": text, "peers": peers}
+
+
+def _peer(at: int, texts: Sequence[str]) -> dict[str, Any]:
+    name, line, model, version = (texts[(at + n) % len(texts)] for n in range(4))
+    told = {"name": name, "line": line, "model": None, "version": None}
+    told |= {"model": model, "version": version} if at else {}
+    link = {"connected": False, "link": None, "round_trip_s": 0.0123, "clock_ahead_s": -0.25}
+    swarm = {"swarm_id": "ab" * 32, "policy_step": 10, "bytes_in": 10_000, "bytes_out": 20_000}
+    times = {"heard": 1.79e9, "admitted_at": 1.79e9, "bootstrap": at == 0}
+    refused = {"refused": {name: 2, "reward_mismatch": 1}, "strikes": 0.0, "banned": at == 3}
+    who = {"peer_id": PEERS[at], "author": AUTHORS[at % len(AUTHORS)], "admitted": 30 * at}
+    return {**who, **told, **link, **swarm, **times, **refused}
 
 
 def _groups(texts: Sequence[str]) -> list[bytes]:

@@ -1,17 +1,9 @@
-"""The owner asks the policy in a real browser."""
-
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-
 import psutil
 import pytest
 
-from tests.dashboard.chromium import Browser
 from tests.dashboard.hostile_texts import TEXTS
 from tests.node.dashboard.asked import answering, trained
-from tests.node.dashboard.browser import Site, served, write_rounds
+from tests.node.dashboard.browser import served, write_rounds
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
 
@@ -29,7 +21,7 @@ new MutationObserver(() => {
 
 
 @pytest.fixture
-def asking(tmp_path: Path, browser: Browser) -> Iterator[Site]:
+def asking(tmp_path, browser):
     folder = trained(tmp_path / "run")
     write_rounds(folder, [1, 2], levels={"gcd/1": 0.5, "chain_sum/1": 0.5})
     folder.write_status({"state": "stopped", "time": 1.79e9, "pid": 1, "peers": []})
@@ -39,9 +31,7 @@ def asking(tmp_path: Path, browser: Browser) -> Iterator[Site]:
         yield site
 
 
-def test_a_question_is_drawn_and_both_models_answer_as_they_write(
-    browser: Browser, asking: Site
-) -> None:
+def test_a_question_is_drawn_and_both_models_answer_as_they_write(browser, asking):
     browser.run(f"{SEEN} {PICK}; {BOTH}; {ASK}", "gcd")
     browser.until(DONE, 2)
     text = browser.text()
@@ -53,7 +43,7 @@ def test_a_question_is_drawn_and_both_models_answer_as_they_write(
     browser.assert_harmless(asking.port)
 
 
-def test_what_was_typed_is_shown_as_text_and_has_no_reward(browser: Browser, asking: Site) -> None:
+def test_what_was_typed_is_shown_as_text_and_has_no_reward(browser, asking):
     hostile = " ".join(TEXTS[:3])
     browser.run(TYPE, hostile)
     browser.run(ASK)
@@ -63,7 +53,7 @@ def test_what_was_typed_is_shown_as_text_and_has_no_reward(browser: Browser, ask
     browser.assert_harmless(asking.port)
 
 
-def test_hostile_answers_are_text_in_their_place(browser: Browser, asking: Site) -> None:
+def test_hostile_answers_are_text_in_their_place(browser, asking):
     """As a policy might write them that mallory has poisoned."""
     lines = """
     const told = arguments[0].flatMap((text) => [
@@ -84,9 +74,7 @@ def test_hostile_answers_are_text_in_their_place(browser: Browser, asking: Site)
         browser.assert_harmless(asking.port)
 
 
-def test_an_answer_is_stopped_and_ends_when_the_page_is_left(
-    browser: Browser, asking: Site
-) -> None:
+def test_an_answer_is_stopped_and_ends_when_the_page_is_left(browser, asking):
     for leave in (ASK, "location.hash = '#/swarm'"):
         browser.run(ASK)
         browser.until("return document.querySelector('.newer').innerText.includes('loading')")
@@ -98,7 +86,7 @@ def test_an_answer_is_stopped_and_ends_when_the_page_is_left(
     assert browser.errors() == []
 
 
-def test_before_the_first_checkpoint_the_page_says_so(browser: Browser, asking: Site) -> None:
+def test_before_the_first_checkpoint_the_page_says_so(browser, asking):
     asking.folder.checkpoints.rename(asking.folder.root / "elsewhere")
     browser.run(ASK)
     said = browser.until("return document.querySelector('.problem')?.innerText")

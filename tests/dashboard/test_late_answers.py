@@ -1,15 +1,8 @@
-"""News of the stream that comes before an older answer does."""
-
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.dashboard.chromium import Browser
-from tests.dashboard.made_run import fill, status_of
-from tests.node.dashboard.browser import Site, served, write_rounds
+from tests.dashboard.made_run import status_of
+from tests.node.dashboard.browser import Site, write_rounds
 
 pytestmark = pytest.mark.browser
 
@@ -26,17 +19,10 @@ const box = document.querySelector('.filters input[type=search]');
 box.value = arguments[0];
 box.dispatchEvent(new Event('input', { bubbles: true }));
 """
-FAMILIES = 40
+NAMES = [f"family-{number}" for number in range(40)]
 
 
-@pytest.fixture
-def many(tmp_path: Path) -> Iterator[Site]:
-    fill(tmp_path / "run", names=[f"family-{number}" for number in range(FAMILIES)])
-    with served(tmp_path / "run") as found:
-        yield found
-
-
-def test_an_answer_that_comes_late_takes_nothing_back(browser: Browser, site: Site) -> None:
+def test_an_answer_that_comes_late_takes_nothing_back(browser, site):
     browser.hold()
     browser.open(site.told[-1])
     browser.until("return window.held > 1")
@@ -62,15 +48,15 @@ def ask_for_older_and_wait(browser: Browser, site: Site) -> None:
     browser.run(OLDER)
 
 
-def test_older_groups_that_are_asked_for_twice_come_once(browser: Browser, many: Site) -> None:
-    ask_for_older_and_wait(browser, many)
+def test_older_groups_that_are_asked_for_twice_come_once(browser, site):
+    ask_for_older_and_wait(browser, site)
     browser.run(OLDER)
     browser.let_go()
     assert browser.run(ROWS, 40)
 
 
-def test_older_groups_of_a_filter_that_is_no_more_stay_away(browser: Browser, many: Site) -> None:
-    ask_for_older_and_wait(browser, many)
+def test_older_groups_of_a_filter_that_is_no_more_stay_away(browser, site):
+    ask_for_older_and_wait(browser, site)
     browser.run("window.pass()")
     browser.run(OWN)
     browser.until(ALL_OWN)
@@ -79,8 +65,8 @@ def test_older_groups_of_a_filter_that_is_no_more_stay_away(browser: Browser, ma
     assert browser.run(ROWS, 20)
 
 
-def test_a_filter_chosen_while_another_is_typed_stays(browser: Browser, many: Site) -> None:
-    browser.open(many.told[-1], "rollouts")
+def test_a_filter_chosen_while_another_is_typed_stays(browser, site):
+    browser.open(site.told[-1], "rollouts")
     browser.until(ROWS, 20)
     browser.run(TYPED, "family-7")
     browser.run(OWN)

@@ -1,15 +1,10 @@
-"""The page of a node that works, is stopped, and comes back."""
-
-from __future__ import annotations
-
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.dashboard.chromium import VIEWS, Browser, until
+from tests.dashboard.chromium import VIEWS, until
 from tests.end_to_end.commands import QUICK, Command
 from tests.node.monitor.test_monitor import free_port
 
@@ -40,13 +35,13 @@ class Living:
 
 
 @pytest.fixture
-def living(tmp_path: Path) -> Iterator[Living]:
+def living(tmp_path):
     found = Living(tmp_path)
     yield found
     found.node.close()
 
 
-def test_twenty_rounds_arrive_without_a_reload(browser: Browser, living: Living) -> None:
+def test_twenty_rounds_arrive_without_a_reload(browser, living):
     browser.open(living.url)
     loaded = browser.run(LOADED)
     first = browser.until(ROUND)
@@ -63,9 +58,7 @@ def test_twenty_rounds_arrive_without_a_reload(browser: Browser, living: Living)
     browser.assert_quiet(living.port)
 
 
-def test_the_page_says_that_a_node_has_gone_and_goes_on_once_it_is_back(
-    browser: Browser, living: Living
-) -> None:
+def test_the_page_says_that_a_node_has_gone_and_goes_on_once_it_is_back(browser, living):
     browser.open(living.url)
     loaded = browser.run(LOADED)
     browser.until(ROUND)
@@ -82,7 +75,7 @@ def test_the_page_says_that_a_node_has_gone_and_goes_on_once_it_is_back(
     assert browser.errors(gone=True) == []
 
 
-def test_what_the_node_wrote_last_is_read_token_by_token(browser: Browser, living: Living) -> None:
+def test_what_the_node_wrote_last_is_read_token_by_token(browser, living):
     browser.open(living.url, "rollouts")
     browser.until("return document.querySelectorAll('.row').length")
     pressed = """

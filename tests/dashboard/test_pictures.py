@@ -1,7 +1,5 @@
 """The pictures of the documents: ``make pictures`` keeps them in docs/pictures."""
 
-from __future__ import annotations
-
 import io
 import math
 import time
@@ -13,7 +11,6 @@ from PIL import Image
 
 from node.monitor.groups import Origin, ShownCompletion, ShownGroup, ShownTokens
 from node.storage.run_folder import RunFolder
-from tests.dashboard.chromium import Browser
 from tests.dashboard.made_run import AUTHORS, PEERS
 from tests.node.dashboard.browser import served, write_rounds
 
@@ -105,9 +102,7 @@ def small(picture: bytes) -> bytes:
         ("rollouts", "return document.querySelectorAll('pre .token').length === 24"),
     ],
 )
-def test_a_picture_for_the_documents_is_drawn_and_small(
-    browser: Browser, pictures: Path, tmp_path: Path, view: str, shown: str
-) -> None:
+def test_a_picture_for_the_documents_is_drawn_and_small(browser, pictures, tmp_path, view, shown):
     folder = RunFolder(tmp_path / "run").create()
     fill(folder)
     about = {"peers": [], "peer_id": PEERS[0], "swarm_name": "sorting together", "time": BEGAN}

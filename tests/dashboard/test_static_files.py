@@ -1,7 +1,5 @@
 """What is sent to a browser, as files: a node's dashboard and the public page of a swarm."""
 
-from __future__ import annotations
-
 import gzip
 import re
 from dataclasses import fields
@@ -55,29 +53,29 @@ def asked(paths: list[Path], pattern: str) -> set[str]:
     return {word for found in groups for word in found if word}
 
 
-def test_all_that_a_browser_is_sent_has_less_than_sixty_kilobytes_when_packed() -> None:
+def test_all_that_a_browser_is_sent_has_less_than_sixty_kilobytes_when_packed():
     assert len(gzip.compress(b"".join(path.read_bytes() for path in FILES), 9)) < MOST_BYTES
 
 
-def test_the_public_page_is_less_than_sixty_kilobytes_packed_file_by_file() -> None:
+def test_the_public_page_is_less_than_sixty_kilobytes_packed_file_by_file():
     files = sent()
     assert sum(len(gzip.compress(files[name].read_bytes(), 9)) for name in loaded()) < MOST_BYTES
 
 
-def test_what_others_wrote_has_their_licences_beside_it() -> None:
+def test_what_others_wrote_has_their_licences_beside_it():
     vendor = STATIC / "vendor"
     assert {path.name for path in vendor.iterdir() if path.suffix != ".LICENSE"} == set(VENDORED)
     for name in (name for names in VENDORED.values() for name in names):
         assert "Copyright" in (vendor / f"{name}.LICENSE").read_text()
 
 
-def test_what_is_sent_of_the_public_page_is_what_is_loaded_and_its_licences() -> None:
+def test_what_is_sent_of_the_public_page_is_what_is_loaded_and_its_licences():
     assert {name for name in sent() if not name.endswith(".LICENSE")} == loaded()
     assert len(set(SHARED)) == len(SHARED)
 
 
 @pytest.mark.parametrize("path", [*OURS, *PUBLIC_FILES], ids=lambda path: path.name)
-def test_a_file_of_a_page_is_short_and_asks_nobody_else(path: Path) -> None:
+def test_a_file_of_a_page_is_short_and_asks_nobody_else(path):
     text = path.read_text(encoding="utf-8")
     assert text.count("\n") <= MOST_LINES
     if path in OURS:
@@ -89,16 +87,16 @@ def test_a_file_of_a_page_is_short_and_asks_nobody_else(path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [PAGE, PUBLIC_PAGE], ids=["dashboard", "public"])
-def test_a_page_has_no_code_and_no_style_in_its_markup(page: str) -> None:
+def test_a_page_has_no_code_and_no_style_in_its_markup(page):
     assert re.findall(r"<script[^>]*>([^<]+)</script>|<style|\sstyle=|\son\w+=", page) == []
 
 
-def test_the_public_page_has_a_security_policy_in_its_markup() -> None:
+def test_the_public_page_has_a_security_policy_in_its_markup():
     policy = """http-equiv="Content-Security-Policy" content="default-src 'self';"""
     assert policy in PUBLIC_PAGE
 
 
-def test_the_page_draws_no_figure_that_a_round_does_not_have() -> None:
+def test_the_page_draws_no_figure_that_a_round_does_not_have():
     learning = (STATIC / "learning.js").read_text(encoding="utf-8")
     drawn = set(re.findall(r"line\('(\w+)'", learning))
     assert len(drawn) > 20
@@ -107,7 +105,7 @@ def test_the_page_draws_no_figure_that_a_round_does_not_have() -> None:
     assert named and tuple(re.findall(r"'(\w+)'", named[1])) == PHASES
 
 
-def test_every_module_is_fetched_with_its_page_and_not_one_after_the_other() -> None:
+def test_every_module_is_fetched_with_its_page_and_not_one_after_the_other():
     early = set(re.findall(r'rel="modulepreload" href="static/([\w./-]+)"', PAGE))
     modules = {path.name for path in OURS if path.suffix == ".js"}
     assert early == modules - {"app.js", "theme.js"} | {"vendor/htm-preact.js"}
@@ -115,12 +113,12 @@ def test_every_module_is_fetched_with_its_page_and_not_one_after_the_other() -> 
     assert named == loaded() - {"index.html"}
 
 
-def test_every_reason_for_a_refusal_has_its_words() -> None:
+def test_every_reason_for_a_refusal_has_its_words():
     table = PUBLIC_WORDS[PUBLIC_WORDS.index("const REASONS") :]
     assert set(re.findall(r"^  (\w+):", table, re.M)) == set(STRIKES)
 
 
-def test_every_question_mark_has_a_sentence_behind_it() -> None:
+def test_every_question_mark_has_a_sentence_behind_it():
     said = re.findall(SENTENCE, (STATIC / "words.js").read_text(encoding="utf-8"), re.M)
     words = asked([path for path in OURS if path.suffix == ".js"], ASKED)
     assert len(words) > 20 and words <= set(said)

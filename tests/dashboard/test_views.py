@@ -1,9 +1,5 @@
 """Every view of a run that has ended, in a real browser."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from tests.dashboard.chromium import THEMES, VIEWS, Browser, until
@@ -34,9 +30,7 @@ def look(browser: Browser, site: Site, view: str) -> None:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_every_view_can_be_read_on_any_screen(
-    browser: Browser, site: Site, pictures: Path, theme: str
-) -> None:
+def test_every_view_can_be_read_on_any_screen(browser, site, pictures, theme):
     for view in VIEWS:
         look(browser, site, view)
         browser.theme(theme)
@@ -47,7 +41,7 @@ def test_every_view_can_be_read_on_any_screen(
     browser.assert_quiet(site.port)
 
 
-def test_a_chosen_theme_outlives_the_page(browser: Browser, site: Site) -> None:
+def test_a_chosen_theme_outlives_the_page(browser, site):
     look(browser, site, "learning")
     browser.click(".theme")
     theme = "return document.documentElement.dataset.theme"
@@ -58,7 +52,7 @@ def test_a_chosen_theme_outlives_the_page(browser: Browser, site: Site) -> None:
     assert browser.run(theme) == chosen
 
 
-def test_all_of_the_page_is_reached_with_the_keyboard(browser: Browser, site: Site) -> None:
+def test_all_of_the_page_is_reached_with_the_keyboard(browser, site):
     from selenium.webdriver.common.keys import Keys
 
     look(browser, site, "learning")
@@ -73,7 +67,7 @@ def test_all_of_the_page_is_reached_with_the_keyboard(browser: Browser, site: Si
     browser.until(SHOWS["lineage"])
 
 
-def test_a_chart_is_read_and_zoomed_with_the_keyboard(browser: Browser, site: Site) -> None:
+def test_a_chart_is_read_and_zoomed_with_the_keyboard(browser, site):
     from selenium.webdriver.common.keys import Keys
 
     look(browser, site, "learning")
@@ -93,7 +87,7 @@ def test_a_chart_is_read_and_zoomed_with_the_keyboard(browser: Browser, site: Si
 
 
 @pytest.mark.parametrize("button", ["log", "20"])
-def test_the_switches_redraw_every_chart_of_lines(browser: Browser, site, button: str) -> None:
+def test_the_switches_redraw_every_chart_of_lines(browser, site, button):
     look(browser, site, "learning")
     before = browser.run(PICTURE.format("entropy"))
     browser.run(PRESS, button)
@@ -101,7 +95,7 @@ def test_the_switches_redraw_every_chart_of_lines(browser: Browser, site, button
     assert browser.errors() == []
 
 
-def test_a_line_is_hidden_by_a_press_on_its_name(browser: Browser, site: Site) -> None:
+def test_a_line_is_hidden_by_a_press_on_its_name(browser, site):
     look(browser, site, "learning")
     before = browser.run(PICTURE.format("reward"))
     browser.click("#reward .legend button")
@@ -110,7 +104,7 @@ def test_a_line_is_hidden_by_a_press_on_its_name(browser: Browser, site: Site) -
     assert browser.run(pressed) == "false"
 
 
-def test_groups_are_found_by_origin_and_tinted_by_log_prob(browser: Browser, site: Site) -> None:
+def test_groups_are_found_by_origin_and_tinted_by_log_prob(browser, site):
     look(browser, site, "rollouts")
     browser.run(PRESS, "refused")
     browser.count(".row", 1)
@@ -124,7 +118,7 @@ def test_groups_are_found_by_origin_and_tinted_by_log_prob(browser: Browser, sit
     assert kinds[:6] == [f"token t{n}" for n in (0, 1, 2, 3, 4, 5)]
 
 
-def test_an_author_leads_to_the_groups_that_it_gave(browser: Browser, site: Site) -> None:
+def test_an_author_leads_to_the_groups_that_it_gave(browser, site):
     look(browser, site, "lineage")
     browser.count(".update li", 4)
     browser.click(".update a[href$='${arguments[0]}']", AUTHORS[0])
@@ -132,7 +126,7 @@ def test_an_author_leads_to_the_groups_that_it_gave(browser: Browser, site: Site
     assert site.json(f"/api/v1/groups?author={AUTHORS[0]}")["more"] is False
 
 
-def test_an_update_leads_to_the_groups_of_its_round(browser: Browser, site: Site) -> None:
+def test_an_update_leads_to_the_groups_of_its_round(browser, site):
     look(browser, site, "lineage")
     field = "document.querySelector('.filters input[type=number]')"
     browser.run(f"{field}.value = 1; {field}.dispatchEvent(new Event('change'))")
@@ -145,9 +139,7 @@ def test_an_update_leads_to_the_groups_of_its_round(browser: Browser, site: Site
     assert browser.run("return document.querySelector('.update a[href*=round]')") is None
 
 
-def test_peers_of_one_name_stay_apart_by_the_patterns_and_ids_before_it(
-    browser: Browser, site: Site
-) -> None:
+def test_peers_of_one_name_stay_apart_by_the_patterns_and_ids_before_it(browser, site):
     look(browser, site, "swarm")
     rows = "[...document.querySelector('table').querySelectorAll('tbody tr')]"
     ids = browser.run(f"return {rows}.map((row) => row.querySelector('.pattern + code').innerText)")
@@ -160,7 +152,7 @@ def test_peers_of_one_name_stay_apart_by_the_patterns_and_ids_before_it(
     assert browser.run(f"{order} const b = row.querySelector('.told'); return {before}; }})")
 
 
-def test_a_folder_without_rounds_says_what_to_do(browser: Browser, tmp_path: Path) -> None:
+def test_a_folder_without_rounds_says_what_to_do(browser, tmp_path):
     with served(tmp_path / "empty") as site:
         for view in VIEWS:
             browser.open(site.told[-1], view)
@@ -171,13 +163,13 @@ def test_a_folder_without_rounds_says_what_to_do(browser: Browser, tmp_path: Pat
         assert browser.errors() == []
 
 
-def test_a_stopped_node_says_since_when_and_how_to_start_it(browser: Browser, site: Site) -> None:
+def test_a_stopped_node_says_since_when_and_how_to_start_it(browser, site):
     look(browser, site, "learning")
     banner = browser.until("return document.querySelector('.banner')?.innerText")
     assert "/09/2026" in banner and "swarm-node join" in banner
 
 
-def test_ten_thousand_rounds_are_drawn_whole(browser: Browser, tmp_path: Path) -> None:
+def test_ten_thousand_rounds_are_drawn_whole(browser, tmp_path):
     fill(tmp_path / "run", rounds=10_000)
     with served(tmp_path / "run") as site:
         look(browser, site, "learning")

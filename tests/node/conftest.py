@@ -1,7 +1,5 @@
 """A terminal for the tests of commands, and a node that init made in it."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -49,15 +47,13 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Terminal:
+def terminal(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     return Terminal(monkeypatch, capsys)
 
 
 @pytest.fixture
-def node(terminal: Terminal) -> RunFolder:
+def node(terminal):
     assert terminal("init", "node") == 0
     return RunFolder(Path("node").absolute())

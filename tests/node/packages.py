@@ -1,18 +1,23 @@
-"""Entry points without an installer: the metadata that pip would write, in a folder on the path."""
-
-from __future__ import annotations
+"""Packages without an installer: the metadata that pip would write, in a folder on the path."""
 
 from pathlib import Path
 
 import pytest
 
 
+def installed(patch: pytest.MonkeyPatch, folder: Path, package: str, version: str = "1") -> Path:
+    """Make a package one that is installed; the folder of its metadata."""
+    metadata = folder / f"{package.replace('-', '_')}-{version}.dist-info"
+    metadata.mkdir()
+    text = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
+    (metadata / "METADATA").write_text(text)
+    patch.syspath_prepend(folder)
+    return metadata
+
+
 def declare(
     patch: pytest.MonkeyPatch, folder: Path, name: str, target: str, group: str = "swarm_node.tasks"
 ) -> None:
     """Make ``target`` (``module:attribute``) the kind ``name`` of an installed package."""
-    metadata = folder / f"{name}_kind-1.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-kind\nVersion: 1\n")
+    metadata = installed(patch, folder, f"{name}-kind")
     (metadata / "entry_points.txt").write_text(f"[{group}]\n{name} = {target}\n")
-    patch.syspath_prepend(folder)

@@ -1,13 +1,12 @@
 """Programs in an interpreter of their own, which find the project wherever they run."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -15,14 +14,16 @@ ROOT = Path(__file__).parents[2]
 WORKER = "node.tasks.verifier.worker"
 
 
-def python(
-    code: str, *arguments: str, env: Mapping[str, str] | None = None, **options: object
-) -> subprocess.CompletedProcess[str]:
-    """Run ``code``; what it prints is kept unless streams are given."""
+def python(code: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return program("-c", code, *arguments, **options)
+
+
+def program(*arguments: str, env: Mapping[str, str] = MappingProxyType({}), **options: object):
+    """Run Python; what it prints is kept unless streams are given."""
     captured = not {"stdout", "stderr"} & options.keys()
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
         **{"capture_output": captured, "text": True, "timeout": 300, **options},
     )
 
@@ -34,7 +35,6 @@ def newest_worker() -> psutil.Process:
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait for what other processes or threads do."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never came true"

@@ -1,7 +1,5 @@
 """What an observer of a swarm writes for its page, and the page as plain files on a web server."""
 
-from __future__ import annotations
-
 import json
 import math
 import threading
@@ -28,9 +26,7 @@ def key(at: int) -> str:
     return sha256(str(at).encode()).hexdigest()
 
 
-def made(
-    points: int = 300, authors: int = 12, texts: Sequence[str] = (), every: float = 60
-) -> Page:
+def made(points: int = 300, authors: int = 12, texts: Sequence[str] = (), every=60) -> Page:
     """The three files of a page, by name.
 
     The history has ``points`` of ten minutes, with ``every`` seconds between two looks; ``texts``
@@ -56,11 +52,11 @@ def empty(every: float = 60) -> Page:
     return page
 
 
-def _swarm(
-    now: int, people: list[Page], families: list[str], texts: Sequence[str], every: float
-) -> Page:
+def _swarm(now: int, people: list, families: list, texts: Sequence[str], every: float) -> Page:
     refused = dict.fromkeys(texts, 2) or {"reward_mismatch": 3, "too_slow": 1}
     named = list(texts) or ["sorting together"]
+    links = {"bootstrap": 2, "estimated": 40, "connected": 6, "relayed": 2, "direct": 4}
+    groups = {"offered": 9_000, "checked": 900, "verified": 870}
     return {
         "version": "0.1.0",
         "time": now,
@@ -76,22 +72,8 @@ def _swarm(
             "families": [{"name": family, "levels": 3} for family in families],
         },
         "join": [ADDRESS, ADDRESS.replace("ip4/203.0.113.5", "dns4/seed.example.org"), *texts],
-        "now": {
-            "nodes": len(people),
-            "bootstrap": 2,
-            "estimated": 40,
-            "connected": 6,
-            "groups_offered": 321,
-            "relayed": 2,
-            "direct": 4,
-        },
-        "total": {
-            "authors": len(people) + 3,
-            "offered": 9_000,
-            "checked": 900,
-            "verified": 870,
-            "refused": refused,
-        },
+        "now": {"nodes": len(people), "groups_offered": 321, **links},
+        "total": {"authors": len(people) + 3, **groups, "refused": refused},
         "models": [{"model": each, "nodes": 4} for each in texts or MODELS],
         "versions": [{"version": each, "nodes": 4} for each in texts or ("0.1.0", None)],
         "rewards": [
@@ -111,18 +93,11 @@ def _history(now: int, points: int, families: list[str]) -> Page:
         curve = [low + half + half * math.sin(at / 9) for at in range(points)]
         return [None if at % 50 == 7 else value for at, value in enumerate(curve)]
 
-    return {
-        "time": times,
-        "seconds": [BUCKET] * points,
-        "nodes": wave(5, 12),
-        "joined": wave(0, 2),
-        "left": wave(0, 1),
-        "offered": wave(60, 120),
-        "checked": wave(6, 12),
-        "verified": wave(5, 11),
-        "refused": wave(0, 1),
-        "rewards": {env: wave(0.1, 0.2 + 0.02 * at) for at, env in enumerate(families)},
-    }
+    nodes = {"nodes": wave(5, 12), "joined": wave(0, 2), "left": wave(0, 1)}
+    groups = {"offered": wave(60, 120), "checked": wave(6, 12), "verified": wave(5, 11)}
+    groups |= {"refused": wave(0, 1)}
+    rewards = {env: wave(0.1, 0.2 + 0.02 * at) for at, env in enumerate(families)}
+    return {"time": times, "seconds": [BUCKET] * points, **nodes, **groups, "rewards": rewards}
 
 
 def _author(at: int, now: int, texts: Sequence[str]) -> Page:

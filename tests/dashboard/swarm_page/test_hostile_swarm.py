@@ -1,10 +1,5 @@
 """What mallory calls a family, a model, a version, a reason and itself, on the page of a swarm."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.dashboard.chromium import Browser
@@ -21,7 +16,7 @@ NAMED = "document.querySelector('h1')?.innerText"
 
 
 @pytest.fixture
-def hostile(tmp_path: Path) -> Iterator[Host]:
+def hostile(tmp_path):
     with hosted(tmp_path / "www", made(60, len(TEXTS), TEXTS)) as found:
         yield found
 
@@ -35,9 +30,7 @@ def harmless(browser: Browser, host: Host) -> None:
 
 
 @pytest.mark.parametrize("screen", ["desktop", "phone"])
-def test_a_swarm_of_the_hostile_is_text_in_its_place(
-    browser: Browser, hostile: Host, screen: str
-) -> None:
+def test_a_swarm_of_the_hostile_is_text_in_its_place(browser, hostile, screen):
     getattr(browser, screen)()
     browser.open(hostile.url, "swarm")
     browser.count(".chart canvas", 5)
@@ -52,7 +45,7 @@ def test_a_swarm_of_the_hostile_is_text_in_its_place(
 
 
 @pytest.mark.parametrize("screen", ["desktop", "phone"])
-def test_the_pages_of_hostile_authors_hold(browser: Browser, hostile: Host, screen: str) -> None:
+def test_the_pages_of_hostile_authors_hold(browser, hostile, screen):
     getattr(browser, screen)()
     browser.open(hostile.url, "authors")
     for at in range(len(TEXTS)):
@@ -62,9 +55,7 @@ def test_the_pages_of_hostile_authors_hold(browser: Browser, hostile: Host, scre
     harmless(browser, hostile)
 
 
-def test_whatever_a_swarm_is_called_its_page_stays_as_it_is(
-    browser: Browser, hostile: Host
-) -> None:
+def test_whatever_a_swarm_is_called_its_page_stays_as_it_is(browser, hostile):
     page = made(points=3)
     browser.phone()
     browser.open(hostile.url, "authors")
@@ -81,9 +72,7 @@ def test_whatever_a_swarm_is_called_its_page_stays_as_it_is(
 @pytest.mark.parametrize(
     "hash", ["#/author/<img src=x onerror=window.executed=1>", "#/constructor", "#/author"]
 )
-def test_an_address_that_somebody_made_up_leads_nowhere(
-    browser: Browser, hostile: Host, hash: str
-) -> None:
+def test_an_address_that_somebody_made_up_leads_nowhere(browser, hostile, hash):
     browser.open(hostile.url, "authors")
     browser.run("location.hash = arguments[0]", hash)
     browser.until("return document.querySelector('.empty, .chart')")

@@ -1,10 +1,4 @@
-"""The page of a swarm from a plain web host, in a real browser."""
-
-from __future__ import annotations
-
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -28,7 +22,7 @@ FIRST = "return document.querySelector('tbody tr').innerText"
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
+def host(tmp_path):
     """The page of a swarm of twelve, of which the observer told a minute ago."""
     with hosted(tmp_path / "www", made()) as found:
         yield found
@@ -47,9 +41,7 @@ def look(browser: Browser, host: Host, view: str = "swarm") -> None:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_every_view_of_a_swarm_can_be_read_on_any_screen(
-    browser: Browser, host: Host, pictures: Path, theme: str
-) -> None:
+def test_every_view_of_a_swarm_can_be_read_on_any_screen(browser, host, pictures, theme):
     for view in SHOWS:
         look(browser, host, view)
         browser.theme(theme)
@@ -60,7 +52,7 @@ def test_every_view_of_a_swarm_can_be_read_on_any_screen(
     browser.assert_quiet(host.port)
 
 
-def test_the_page_says_how_to_join_and_what_is_whose_word(browser: Browser, host: Host) -> None:
+def test_the_page_says_how_to_join_and_what_is_whose_word(browser, host):
     look(browser, host)
     told = browser.run(READ)
     for expected in (
@@ -74,7 +66,7 @@ def test_the_page_says_how_to_join_and_what_is_whose_word(browser: Browser, host
     assert "being loaded" not in browser.text()
 
 
-def test_the_line_is_copied_where_the_browser_gives_no_clipboard(browser: Browser, host) -> None:
+def test_the_line_is_copied_where_the_browser_gives_no_clipboard(browser, host):
     look(browser, host)
     browser.run("""
         Object.defineProperty(navigator, 'clipboard', { value: undefined });
@@ -85,7 +77,7 @@ def test_the_line_is_copied_where_the_browser_gives_no_clipboard(browser: Browse
     browser.until(f"return {STATUS} === 'Copied.'")
 
 
-def test_the_line_is_selected_where_nothing_may_be_copied(browser: Browser, host: Host) -> None:
+def test_the_line_is_selected_where_nothing_may_be_copied(browser, host):
     look(browser, host)
     browser.run("""
         navigator.clipboard.writeText = () => Promise.reject(new Error('denied'));
@@ -96,9 +88,7 @@ def test_the_line_is_selected_where_nothing_may_be_copied(browser: Browser, host
     assert browser.run("return String(getSelection())") == JOIN
 
 
-def test_what_nobody_should_paste_into_a_terminal_is_no_line_to_copy(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_what_nobody_should_paste_into_a_terminal_is_no_line_to_copy(browser, tmp_path):
     page = made()
     page["swarm"]["join"] = [f"{ADDRESS}; rm -rf ~", f"{ADDRESS} $(id)", f"{ADDRESS}\n/x/y", "-h"]
     with hosted(tmp_path / "www", page) as host:
@@ -107,9 +97,7 @@ def test_what_nobody_should_paste_into_a_terminal_is_no_line_to_copy(
         assert "whoever runs this swarm can tell you one" in browser.run(READ)
 
 
-def test_authors_are_found_by_name_and_key_and_sorted_by_any_column(
-    browser: Browser, host: Host
-) -> None:
+def test_authors_are_found_by_name_and_key_and_sorted_by_any_column(browser, host):
     look(browser, host, "authors")
     typed = """
         const field = document.querySelector('input');
@@ -135,7 +123,7 @@ def test_authors_are_found_by_name_and_key_and_sorted_by_any_column(
     assert "3 more" in browser.run(READ)
 
 
-def test_an_author_has_a_page_under_an_address_of_its_own(browser: Browser, host: Host) -> None:
+def test_an_author_has_a_page_under_an_address_of_its_own(browser, host):
     look(browser, host, "authors")
     browser.click("tbody a[href$='${arguments[0]}']", key(1))
     told = browser.until("return document.querySelector('.person')?.innerText")
@@ -148,7 +136,7 @@ def test_an_author_has_a_page_under_an_address_of_its_own(browser: Browser, host
     assert browser.errors() == []
 
 
-def test_a_swarm_without_anybody_says_what_to_expect(browser: Browser, tmp_path: Path) -> None:
+def test_a_swarm_without_anybody_says_what_to_expect(browser, tmp_path):
     with hosted(tmp_path / "www", empty()) as host:
         browser.open(host.url, "swarm")
         told = browser.run(READ)
@@ -166,13 +154,13 @@ def test_a_swarm_without_anybody_says_what_to_expect(browser: Browser, tmp_path:
 
 
 @pytest.mark.parametrize("points", [1, 2])
-def test_a_history_that_has_just_begun_is_drawn(browser: Browser, tmp_path, points: int) -> None:
+def test_a_history_that_has_just_begun_is_drawn(browser, tmp_path, points):
     with hosted(tmp_path / "www", made(points)) as host:
         look(browser, host)
         assert browser.errors() == []
 
 
-def test_hours_in_which_nobody_looked_are_a_gap(browser: Browser, host: Host) -> None:
+def test_hours_in_which_nobody_looked_are_a_gap(browser, host):
     page = made(100, every=1)
     times = page["history"]["time"]
     page["history"]["time"] = [at - 36_000 * (place < 50) for place, at in enumerate(times)]
@@ -186,7 +174,7 @@ def test_hours_in_which_nobody_looked_are_a_gap(browser: Browser, host: Host) ->
     browser.until(f"{DRAWN} return told !== '{before}'")
 
 
-def test_old_figures_are_said_to_be_old(browser: Browser, host: Host) -> None:
+def test_old_figures_are_said_to_be_old(browser, host):
     page = made(every=10)
     page["swarm"]["time"] -= 3 * 3600
     host.tell(page)
@@ -197,7 +185,7 @@ def test_old_figures_are_said_to_be_old(browser: Browser, host: Host) -> None:
     browser.until(f"{BANNER} === null".replace("?? null === null", "=== undefined"))
 
 
-def test_what_is_told_anew_arrives_without_a_reload(browser: Browser, host: Host) -> None:
+def test_what_is_told_anew_arrives_without_a_reload(browser, host):
     host.tell(made(every=1))
     look(browser, host)
     loaded = browser.run(LOADED)
@@ -208,7 +196,7 @@ def test_what_is_told_anew_arrives_without_a_reload(browser: Browser, host: Host
     assert browser.run(LOADED) == loaded
 
 
-def test_a_host_that_is_gone_for_a_while_is_told_and_asked_again(browser: Browser, host) -> None:
+def test_a_host_that_is_gone_for_a_while_is_told_and_asked_again(browser, host):
     host.tell(made(every=1))
     look(browser, host)
     host.close()
@@ -224,7 +212,7 @@ def test_a_host_that_is_gone_for_a_while_is_told_and_asked_again(browser: Browse
     assert browser.errors(gone=True) == []
 
 
-def test_a_page_that_nobody_sees_asks_for_nothing(browser: Browser, host: Host) -> None:
+def test_a_page_that_nobody_sees_asks_for_nothing(browser, host):
     host.tell(made(every=1))
     look(browser, host)
     hide = "Object.defineProperty(document, 'hidden', { value: arguments[0], configurable: true });"
@@ -240,9 +228,7 @@ def test_a_page_that_nobody_sees_asks_for_nothing(browser: Browser, host: Host) 
     browser.until(f"{asked} > arguments[0]", before)
 
 
-def test_two_thousand_points_and_five_hundred_authors_are_drawn_whole(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_two_thousand_points_and_five_hundred_authors_are_drawn_whole(browser, tmp_path):
     with hosted(tmp_path / "www", made(2_000, 500)) as host:
         look(browser, host)
         browser.run("[...document.querySelectorAll('.choice button')].at(-1).click()")

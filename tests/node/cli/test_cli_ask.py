@@ -1,27 +1,83 @@
-"""Putting a question to the policy, and two models side by side."""
-
-from __future__ import annotations
-
+import io
+import re
+import sys
 from pathlib import Path
 
 import pytest
 
-from node.network.founding import found_swarm
-from node.storage.checkpoints import Checkpoints
-from node.storage.run_folder import RunFolder
-from protocol.identity import Identity
-from tests.node.conftest import Terminal
-from tests.support import saved_policy
+from tests.node.dashboard import asked
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "own_environment"
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """What is typed, a line each."""
+    return lambda *lines: monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines) + "\n"))
+
+
+def test_a_person_plays_until_it_is_over_and_hears_what_it_was_worth(terminal, said):
+    said("0", "0", "0", "0")
+    assert terminal("play", "guess", "--seed", "7") == 0
+    assert terminal.out.splitlines()[1:] == ["» higher", "» higher", "reward 0.00"]
+    low, high = map(int, re.findall(r"\d+", terminal.out.splitlines()[0]))
+    said(*map(str, range(low, high + 1)))
+    assert "reward " in terminal.ok("play", "guess", "--seed", "7", "--level", "0")
+
+
+def test_who_leaves_early_is_told_what_it_was_worth_so_far(terminal, monkeypatch):
+    for typed in ("", "n\n"):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+        assert terminal("play", "maze", "--seed", "1") == 0
+        assert terminal.out.splitlines()[-1].startswith("reward so far 0.")
+
+
+def test_a_family_of_one_turn_is_answered_once(terminal, said):
+    said("no", "never")
+    assert terminal("play", "gcd", "--catalogue", "tiny", "--seed", "3") == 0
+    assert terminal.out.startswith("» Find the Greatest") and terminal.out.endswith("reward 0.00\n")
+
+
+def test_a_model_plays_and_every_turn_is_shown(terminal):
+    for family, catalogue in (("bandit", "games"), ("gcd", "tiny")):
+        arguments = ("--catalogue", catalogue, "--model", "tiny-games", "--seed", "3")
+        assert terminal("play", family, *arguments) == 0
+        assert terminal.out.startswith("» ") and "\nreward " in terminal.out
+
+
+def test_an_environment_in_a_file_is_played_where_its_own_file_is_named(terminal, said):
+    said("w")
+    catalogue = ("--catalogue", str(EXAMPLE / "treasure.toml"))
+    file = ("--file", str(EXAMPLE / "treasure.py"))
+    assert terminal.ok("play", "treasure", *catalogue, *file).startswith("» At house ")
+    told = "error: 'treasure' lies in a file. Name its file with --file.\n"
+    assert terminal.fails(2, "play", "treasure", *catalogue) == told
+    told = terminal.fails(2, "play", "treasure", *catalogue, "--file", "no.py")
+    assert told.startswith("error: --file: no.py. There is no such file")
+    Path("other.py").write_text("")
+    told = terminal.refuses(1, "play", "treasure", *catalogue, "--file", "other.py")
+    assert "other.py" in told and "evel" not in told, "without a word of levels"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "why"),
+    [
+        (("guesses",), 2, "FAMILY: guesses. The catalogue has: guess, maze"),
+        (("guess", "--level", "9"), 2, "--level: 9. Levels begin at 0; this family has 2."),
+        (("guess", "--catalogue", "game"), 1, "no catalogue 'game'"),
+        (("guess", "--model", "nowhere/at-all"), 2, "policy.model"),
+    ],
+)
+def test_what_cannot_be_played_is_said_in_one_line(terminal, arguments, status, why):
+    assert why in terminal.refuses(status, "play", *arguments)
+
 
 AT = ("--config", "node")
 
 
 @pytest.fixture
-def trained(node: RunFolder) -> RunFolder:
-    """A node of the tiny tasks with one checkpoint."""
-    node.manifest.write_bytes(found_swarm(Identity.load(node.identity), name="sums"))
-    Checkpoints(node.checkpoints, keep=3).save(10, saved_policy, {"round": 10, "policy_step": 7})
-    return node
+def trained(node):
+    return asked.trained(node.root)
 
 
 def test_a_drawn_question_is_answered_and_scored_the_same_each_time(terminal, trained):
@@ -47,7 +103,7 @@ def test_a_typed_question_of_a_family_is_recognised_and_another_is_not(terminal,
     assert terminal.out.startswith("question:\n  Who are you?\n")
 
 
-def test_the_base_answers_beside_the_policy(terminal: Terminal, trained: RunFolder) -> None:
+def test_the_base_answers_beside_the_policy(terminal, trained):
     told = terminal.json("ask", *AT, "--base", "--temperature", "0.7")
     assert [Path(answer["model"]).name for answer in told["answers"]] == ["step-00000010", "tiny"]
     assert "\nstep-00000010:\n" in terminal.ok("ask", *AT, "--base") and "\ntiny:\n" in terminal.out

@@ -1,21 +1,16 @@
-"""Choosing among checkpoints, and going back to one."""
-
-from __future__ import annotations
-
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from node.config.learning import PolicySection
 from node.monitor.record import RoundRecord
 from node.monitor.sinks import JsonLinesFile
 from node.network.founding import found_swarm
 from node.policy.policy import Policy
 from node.storage.checkpoints import Checkpoints
-from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
 from protocol.manifest import swarm_id
 from tests.node.conftest import Terminal
@@ -25,17 +20,14 @@ AT = ("--config", "node")
 
 
 @pytest.fixture
-def history(node: RunFolder) -> Checkpoints:
+def history(node):
     """Rounds 10, 20 and 30 of a swarm, the second of which was the best."""
     signed = found_swarm(Identity.load(node.identity), name="sums")
     node.manifest.write_bytes(signed)
     checkpoints = Checkpoints(node.checkpoints, keep=3)
     for number, reward in ((10, 0.2), (20, 0.69), (30, 0.48)):
-        checkpoints.save(
-            number,
-            lambda folder, seed=number: saved_policy(folder, seed=seed),
-            {"round": number, "policy_step": number - 3},
-        )
+        state = {"round": number, "policy_step": number - 3}
+        checkpoints.save(number, partial(saved_policy, seed=number), state)
         checkpoints.rewards.note(number, swarm_id(signed).hex(), reward)
     return checkpoints
 
@@ -49,9 +41,7 @@ def rows(terminal: Terminal) -> list[list[str]]:
     return [line.split("│") for line in lines if "│" in line]
 
 
-def test_checkpoints_lists_round_step_reward_and_size_on_any_terminal(
-    terminal, history, monkeypatch
-):
+def test_checkpoints_are_listed_with_their_figures_on_any_terminal(terminal, history, monkeypatch):
     told = listed(terminal, "round", "policy_step", "reward", "best")
     assert told == [(10, 7, 0.2, False), (20, 17, 0.69, True), (30, 27, 0.48, False)]
     for size, age, rolled_back in listed(terminal, "bytes", "age_s", "rolled_back"):
@@ -64,7 +54,7 @@ def test_checkpoints_lists_round_step_reward_and_size_on_any_terminal(
     assert [row[1:4] for row in rows(terminal)] == wide
 
 
-def test_without_a_checkpoint_there_is_a_word(terminal: Terminal, node: RunFolder) -> None:
+def test_without_a_checkpoint_there_is_a_word(terminal, node):
     assert "no checkpoint yet" in terminal.fails(1, "checkpoints", *AT)
     assert terminal.json("checkpoints", *AT) == [] and terminal("rollback", *AT, "--to", "10") == 2
     assert "none yet" in terminal.err
@@ -81,9 +71,7 @@ def test_rollback_goes_back_to_a_round_or_to_the_best_and_forward_again(terminal
     assert history.steps() == [10, 30]
 
 
-def test_of_two_that_are_as_good_the_best_is_the_one_that_the_run_has_come_by(
-    terminal, history, node
-):
+def test_of_two_that_are_as_good_the_best_is_the_one_of_this_run(terminal, history, node):
     history.rewards.note(10, swarm_id(node.manifest.read_bytes()).hex(), 0.69)
     terminal.ok("rollback", *AT, "--to", "10")
     assert listed(terminal, "round", "best") == [(10, True), (20, False), (30, False)]
@@ -102,12 +90,8 @@ def test_status_shows_the_round_that_was_gone_back_to(terminal, history, node):
 @pytest.mark.parametrize(
     ("to", "said"), [("25", "there are: 10, 20, 30"), ("-3", "round, or: best"), ("x", "best")]
 )
-def test_rollback_names_what_there_is(terminal, history, to, said):
+def test_rollback_names_what_there_is_and_leaves_a_running_node(terminal, history, node, to, said):
     assert to in terminal.fails(2, "rollback", *AT, "--to", to) and said in terminal.err
-    assert history.steps() == [10, 20, 30]
-
-
-def test_rollback_leaves_a_running_node_alone(terminal, history, node):
     with node.locked():
         assert "already used by process" in terminal.fails(1, "rollback", *AT, "--to", "10")
     assert history.steps() == [10, 20, 30]
@@ -117,21 +101,18 @@ def test_rollback_leaves_a_running_node_alone(terminal, history, node):
 def test_export_and_eval_take_the_checkpoint_that_is_chosen(terminal, history, choice, number):
     facts = terminal.json("export", *AT, "--out", "model", *choice)
     assert facts["state"]["round"] == number
-    exported, saved = (
-        load_file(Path(folder) / "model.safetensors") for folder in ("model", history.path(number))
-    )
+    folders = (Path("model"), history.path(number))
+    exported, saved = (load_file(folder / "model.safetensors") for folder in folders)
     assert all(torch.equal(exported[name], saved[name]) for name in saved)
     few = ("--tasks", "4", "--samples", "1", "--set", "engine.max_new_tokens=2")
     assert terminal.json("eval", *AT, *few, *choice)["model"] == str(history.path(number))
 
 
 @pytest.mark.parametrize("command", [("export", "--out", "model"), ("eval", "--tasks", "1")])
-def test_what_is_loaded_is_not_deleted_by_the_node_that_runs(
-    terminal, history, command, monkeypatch
-):
+def test_a_running_node_deletes_nothing_that_is_loaded(terminal, history, command, monkeypatch):
     load = Policy.load
 
-    def late(config: PolicySection) -> Policy:
+    def late(config):
         for number in (40, 50, 60):
             history.save(number, lambda folder: None, {})
         return load(config)

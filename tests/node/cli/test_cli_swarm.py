@@ -1,7 +1,7 @@
-from __future__ import annotations
-
 import os
 import re
+import shlex
+import subprocess
 import time
 from functools import partial
 from pathlib import Path
@@ -10,14 +10,78 @@ import pytest
 
 from node.monitor.record import RoundRecord
 from node.network.founding import found_swarm
+from node.run.background import Detached
 from node.storage.checkpoints import Checkpoints
+from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
 from protocol.manifest import open_manifest, swarm_id
+from tests.node.conftest import Terminal
 from tests.support import saved_policy
+
+FOUND = ("create", "--config", "node", "--name", "sums")
+SUM = '{"prompt": "1 + 1 =", "answer": "2"}\n'
+KEYS = 'template = "{question}"\nextract = "text"\n[[env]]\n'
+
+
+def gym(name: str = "gcd", level: str = "max_value = 9") -> str:
+    head = 'source = "reasoning-gym"\nversion = "0.1.25"\n'
+    return f'{head}{KEYS}name = "{name}"\nlevels = [{{ {level} }}]\n'
+
+
+def sums(level: str = 'match = "numeric"') -> str:
+    """A catalogue of one file, which lies beside it."""
+    env = 'name = "sums"\nfile = "sums.jsonl"\n'
+    return f'source = "jsonl"\n{KEYS}{env}levels = [{{ {level} }}]\n'
+
+
+def written(catalogue: str, lines: str = SUM) -> tuple[str, ...]:
+    Path("own.toml").write_text(catalogue)
+    Path("sums.jsonl").write_text(lines)
+    return (*FOUND, "--catalogue", "own.toml")
+
+
+@pytest.mark.parametrize(
+    ("catalogue", "lines", "complaint"),
+    [
+        (gym("gdc"), SUM, "env 'gdc' is no family of reasoning-gym"),
+        (gym(level="max_valeu = 9"), SUM, "max_valeu"),
+        (sums('match = "nope"'), SUM, "not {'match': 'nope'}"),
+        (sums('macth = "numeric"'), SUM, "not {'macth': 'numeric'}"),
+        (sums(), "1 + 1 = 2\n", "sums.jsonl line 1 is no JSON"),
+        (sums(), "", "holds no line"),
+        (sums(), '{"prompt": "1 + 1 =", "answer": 2}\n', "prompt and answer are strings"),
+    ],
+)
+def test_a_catalogue_that_no_node_can_open_is_refused(terminal, node, catalogue, lines, complaint):
+    told = terminal.refuses(2, *written(catalogue, lines))
+    assert told.startswith("error: --catalogue: own.toml (") and complaint in told
+    assert not node.manifest.exists()
+
+
+@pytest.mark.parametrize("catalogue", [gym(), sums()])
+def test_a_catalogue_that_opens_is_signed(terminal, node, catalogue):
+    assert "not tried" not in terminal.ok(*written(catalogue))
+    assert node.manifest.exists()
+
+
+def test_a_family_that_this_machine_may_not_open_is_named_with_the_reason(terminal, node):
+    told = terminal.ok(*written(gym("binary_matrix", "min_n = 3")))
+    assert "not tried: env 'binary_matrix' evaluates the text of answers" in told
+    plugin = gym("nowhere", "").replace('"reasoning-gym"', '"plugin"')
+    told = terminal.ok(*written(plugin), "--out", "other.swarm")
+    assert "not tried: env 'nowhere' is not served here: install the package" in told
+
+
+def test_a_manifest_that_is_there_is_told_before_anything_is_tried(terminal, node):
+    node.manifest.write_bytes(b"mine")
+    remedy = "Name a new file with --out, or move this one away if no swarm runs on it yet."
+    told = f"error: cannot write the manifest (File exists): {node.manifest}. {remedy}\n"
+    assert terminal.fails(1, *FOUND, "--catalogue", "nowhere.toml") == told
+    assert node.manifest.read_bytes() == b"mine"
 
 
 def test_found_signs_a_manifest_into_the_run_folder_once(terminal, node):
-    args = ("create", *AT, "--name", "sums", "--epoch-seconds", "2")
+    args = (*FOUND, "--epoch-seconds", "2")
     facts = terminal.json(*args)
     data = node.manifest.read_bytes()
     manifest = open_manifest(data)
@@ -70,6 +134,8 @@ def test_found_proposes_bounds_that_groups_of_long_answers_fit(terminal, node):
 
 
 AT = ("--config", "node")
+LARRY = {"peer_id": "12D3KooWlarry", "bytes_in": 2048, "bytes_out": 10, "admitted": 3}
+LARRY |= {"refused": {"reward_mismatch": 2}, "strikes": 2.0, "banned": True}
 STATUS = {
     "pid": 7,
     "peer_id": "12D3KooWme",
@@ -77,22 +143,9 @@ STATUS = {
     "swarm_id": "ab" * 32,
     "swarm_name": "sums",
     "record": RoundRecord(round=9, policy_step=8, time=1.0, reward_own=0.5).to_dict(),
-    "peers": [
-        {
-            "peer_id": "12D3KooWlarry",
-            "connected": True,
-            "bytes_in": 2048,
-            "bytes_out": 10,
-            "admitted": 3,
-            "refused": {"reward_mismatch": 2},
-            "strikes": 2.0,
-            "banned": True,
-        }
-    ],
+    "peers": [{**LARRY, "connected": True}],
 }
-
-
-GONE = [{**peer, "connected": False} for peer in STATUS["peers"]]
+GONE = [{**LARRY, "connected": False}]
 
 
 def test_status_tells_a_running_node_from_one_that_was(terminal, node):
@@ -108,33 +161,21 @@ def test_status_tells_a_running_node_from_one_that_was(terminal, node):
         assert (told["state"], told["peers"]) == ("starting", GONE), "the file is another process's"
     for state, shown in (("stopped", "stopped"), ("running", "crashed")):
         node.write_status({**mine, "state": state})
-        told_ago = re.search(
-            rf"state     {shown}, reported (\d+) s ago", terminal.ok("status", *AT)
-        )
+        line = rf"state     {shown}, reported (\d+) s ago"
+        told_ago = re.search(line, terminal.ok("status", *AT))
         assert told_ago and 60 <= int(told_ago[1]) < 120, terminal.out
         assert "round 9 | reward 0.500" in terminal.out and "0 connected, 1 met" in terminal.out
         assert terminal.json("peers", *AT) == GONE
 
 
-def test_a_node_that_starts_says_so_before_it_has_reported(terminal, node):
+def test_a_node_that_starts_says_so_and_before_its_first_round_nothing_is_wrong(terminal, node):
     with node.locked():
         assert terminal.ok("status", *AT) == f"state     starting as process {os.getpid()}\n"
         told = terminal.json("status", *AT)
         assert (told["state"], told["addresses"], told["peers"]) == ("starting", [], [])
-
-
-def test_status_before_the_first_round_is_not_an_error(terminal, node):
     node.write_status({**STATUS, "record": None, "peers": []})
     assert "none done yet" in terminal.ok("status", *AT)
     assert "no peers met yet" in terminal.ok("peers", *AT)
-
-
-def test_peers_shows_what_each_gave_and_what_was_refused(terminal, node):
-    node.write_status(STATUS)
-    shown = terminal.ok("peers", *AT)
-    for expected in ("12D3KooWlarry", "2.0 kB", "banned", "reward_mismatch 2"):
-        assert expected in shown
-    assert terminal.json("peers", *AT) == GONE
 
 
 def test_export_writes_the_newest_checkpoint_for_other_programs(terminal, node):
@@ -200,3 +241,58 @@ def test_status_says_why_nobody_can_dial_a_node_and_what_would_help(terminal, no
         assert "reach     relayed: no peer could dial 11.7.0.3\n" in told
         assert "reach     -> Open a port.\n" in told
     assert "reach" not in terminal.ok("status", *AT), "of a stopped node nothing is known"
+
+
+NAMED = ("create", "--name", "sums", "--config")
+SEED = ["swarm-node", "bootstrap", "--config", "my node/node.toml"]
+
+
+def steps(terminal: Terminal) -> list[list[str]]:
+    """The words of each command that is named, as a shell reads them."""
+    told = [line.partition(": ") for line in terminal.out.splitlines()]
+    starts = ("next", "then", "follow it with", "stop it with")
+    return [shlex.split(command) for start, _, command in told if start in starts]
+
+
+def test_a_manifest_in_a_file_of_its_own_is_told_how_it_comes_to_be_a_swarm(terminal):
+    terminal.ok("init", "my node")
+    terminal.ok(*NAMED, "my node", "--out", "other file.swarm")
+    copy, seed = steps(terminal)
+    assert seed == SEED
+    subprocess.run(copy, check=True)
+    pinned = RunFolder(Path("my node")).manifest
+    assert pinned.read_bytes() == Path("other file.swarm").read_bytes()
+    assert pinned.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_manifest_beside_that_of_another_swarm_goes_to_another_node(terminal, node):
+    assert terminal(*NAMED, "node") == 0 and terminal(*NAMED, "node", "--out", "other.swarm") == 0
+    make, copy, seed = steps(terminal)
+    assert make == ["swarm-node", "init", "FOLDER"]
+    assert copy[-2:] == ["other.swarm", "FOLDER/manifest.swarm"]
+    assert seed == ["swarm-node", "bootstrap", "--config", "FOLDER"]
+
+
+def test_a_manifest_in_the_run_folder_has_only_to_be_seeded(terminal):
+    terminal.ok("init", "my node")
+    terminal.ok(*NAMED, "my node")
+    assert steps(terminal) == [SEED]
+    Path("my node/manifest.swarm").unlink()
+    terminal.ok(*NAMED, "my node", "--out", "my node/manifest.swarm")
+    assert steps(terminal) == [SEED]
+
+
+def test_paths_with_a_space_stay_one_word_when_a_line_is_pasted(terminal, monkeypatch):
+    assert terminal("init", "my node") == 0
+    assert steps(terminal)[0][2:4] == ["--config", "my node/node.toml"]
+    runs = Detached(7, {"addresses": []}, None, "")
+    monkeypatch.setattr("node.run.background.start_detached", lambda arguments, folder: runs)
+    listen = 'network.listen=["/ip4/127.0.0.1/tcp/0"]'
+    assert terminal("join", "--detach", "--config", "my node", "--set", listen) == 0, terminal.err
+    assert [step[-1] for step in steps(terminal)] == ["my node/node.toml"] * 2
+
+
+def test_a_model_with_a_space_stays_one_word_as_well(terminal):
+    saved_policy(Path("my model"))
+    assert terminal("plan", "my model") == 0, terminal.err
+    assert steps(terminal) == [["swarm-node", "init", "--model", "my model", "FOLDER"]]

@@ -1,13 +1,8 @@
-"""An export that goes on to a model hub: a server on this machine that speaks the hub's HTTP."""
-
-from __future__ import annotations
-
 import base64
 import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,7 +10,6 @@ from typing import Any
 import pytest
 
 from node.storage.checkpoints import Checkpoints
-from node.storage.run_folder import RunFolder
 from tests.end_to_end.commands import ROOT
 from tests.support import saved_policy
 
@@ -65,7 +59,7 @@ class Hub(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def hub() -> Iterator[tuple[str, type[Hub]]]:
+def hub():
     handler = type("OneHub", (Hub,), {"taken": {}, "made": [], "refuses": False})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -77,7 +71,7 @@ def hub() -> Iterator[tuple[str, type[Hub]]]:
 
 
 @pytest.fixture
-def trained(node: RunFolder) -> RunFolder:
+def trained(node):
     Checkpoints(node.checkpoints).save(1, saved_policy, {"round": 1, "policy_step": 1})
     return node
 
@@ -105,9 +99,7 @@ def test_an_export_is_pushed_whole_into_a_private_repository(terminal, trained, 
     assert taken.taken == files and {"README.md", "model.safetensors"} <= files.keys()
 
 
-def test_a_hub_that_refuses_or_is_not_there_leaves_the_export_and_says_how_to_go_on(
-    terminal, trained, hub
-):
+def test_a_hub_that_refuses_leaves_the_export_and_the_way_on_is_named(terminal, trained, hub):
     endpoint, taken = hub
     taken.refuses = True
     done = exported(endpoint)
@@ -120,9 +112,7 @@ def test_a_hub_that_refuses_or_is_not_there_leaves_the_export_and_says_how_to_go
     ("repo", "token", "said"),
     [("no name/at/all", "x", "anna/my-model"), ("anna/mine", None, "hf auth login")],
 )
-def test_what_cannot_be_pushed_is_told_before_anything_is_written(
-    terminal, trained, monkeypatch, repo, token, said
-):
+def test_what_cannot_be_pushed_is_told_at_once(terminal, trained, monkeypatch, repo, token, said):
     monkeypatch.setattr("node.evaluation.export.get_token", lambda: token)
     told = terminal.fails(2, *EXPORT, "--push", repo)
     assert repo in told and said in told and not Path("model").exists()

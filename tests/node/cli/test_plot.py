@@ -1,7 +1,3 @@
-"""``swarm-node plot`` finds runs and draws them."""
-
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,14 +6,12 @@ from pathlib import Path
 import pytest
 
 from node.monitor.record import RoundRecord
-from node.storage.run_folder import RunFolder
 from tests.node.conftest import Terminal
 from tests.node.monitor.test_monitor import RECORD, rounds
 from tests.node.programs import python
 
 
 def run(folder: Path, count: int = 6, **changes: object) -> Path:
-    """A run folder of so many rounds."""
     folder.mkdir(parents=True, exist_ok=True)
     write(folder / "metrics.jsonl", [replace(record, **changes) for record in rounds(count)])
     return folder
@@ -28,7 +22,6 @@ def write(path: Path, records: Sequence[RoundRecord]) -> None:
 
 
 def own_reward(terminal: Terminal) -> list[str]:
-    """The words of the line of own reward."""
     return next(line for line in terminal.out.splitlines() if "reward, own" in line).split()
 
 
@@ -48,7 +41,7 @@ def test_a_run_is_drawn_in_the_terminal_and_in_a_file(terminal):
     assert "wrote mine.png" in shown and "rounds 1 to 6" in shown
 
 
-def test_without_a_name_it_is_the_node_that_is_here(terminal: Terminal, node: RunFolder) -> None:
+def test_without_a_name_it_is_the_node_that_is_here(terminal, node):
     run(node.root)
     node.root.rename("swarm-run")
     assert "rounds 1 to 6" in terminal.ok("plot", "--terminal")
@@ -62,13 +55,6 @@ def test_a_node_is_found_by_its_config_where_it_keeps_its_run_elsewhere(terminal
         assert "rounds 1 to 6" in terminal.ok("plot", given, "--terminal")
 
 
-def test_a_folder_of_runs_is_all_of_them_in_the_order_of_their_numbers(terminal: Terminal) -> None:
-    for number in (10, 2, 1):
-        run(Path(f"demo/node-{number}"))
-    assert terminal("plot", "demo", "--terminal") == 0
-    assert names(terminal) == ["node-1", "node-2", "node-10"]
-
-
 def test_what_lies_beside_runs_and_is_none_is_told_and_left_out(terminal):
     run(Path("demo/node-1"))
     Path("demo/seed").mkdir()
@@ -79,7 +65,11 @@ def test_what_lies_beside_runs_and_is_none_is_told_and_left_out(terminal):
     assert told == [f"left out: not a run folder: {other}" for other in others]
 
 
-def test_runs_of_the_same_name_are_told_apart_by_where_they_lie(terminal: Terminal) -> None:
+def test_a_folder_of_runs_is_all_in_order_and_one_name_twice_is_told_apart(terminal):
+    for number in (10, 2, 1):
+        run(Path(f"demo/node-{number}"))
+    terminal.ok("plot", "demo", "--terminal")
+    assert names(terminal) == ["node-1", "node-2", "node-10"]
     for demo in ("monday", "tuesday"):
         run(Path(demo, "node-1"))
     assert terminal("plot", "monday", "tuesday", "monday/node-1", "--terminal") == 0
@@ -119,18 +109,14 @@ def test_what_cannot_be_drawn_is_one_line_with_the_remedy(terminal, given, statu
     run(Path("young"), 0)
     Path("empty").mkdir()
     Path("file.txt").touch()
-    assert terminal("plot", *given, *([] if "--out" in given else ["--terminal"])) == status
-    assert terminal.err.startswith(f"error: {told}") and len(terminal.err.splitlines()) == 1
+    shown = [] if "--out" in given else ["--terminal"]
+    assert terminal.refuses(status, "plot", *given, *shown).startswith(f"error: {told}")
+    assert "Add --out FILE.png, or --terminal" in terminal.fails(2, "plot", "mine"), "a pipe"
 
 
 def test_a_node_that_never_ran_is_told_from_no_run_folder(terminal, node):
     told = f"error: no round is recorded yet in: {node.root}."
     assert terminal.fails(1, "plot", "node", "--terminal").startswith(told)
-
-
-def test_a_pipe_without_a_file_is_asked_for_one(terminal):
-    run(Path("mine"))
-    assert "Add --out FILE.png, or --terminal" in terminal.fails(2, "plot", "mine")
 
 
 READS_ONLY = """

@@ -1,7 +1,3 @@
-"""Commands that make a node: init, join, identity."""
-
-from __future__ import annotations
-
 import errno
 import logging
 import os
@@ -18,19 +14,17 @@ from types import ModuleType
 import pytest
 
 from node.cli.options import spread
-from node.config.config import Config
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
-from tests.node.conftest import Terminal
 
 A = "/ip4/127.0.0.1/tcp/4001/p2p/12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
 B = A.replace("4001", "4002")
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch):
+def started(monkeypatch):
     """What join and seed hand to the node, taken down in the node's place."""
-    calls: list[tuple[str, Config, RunFolder, object]] = []
+    calls = []
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     module = ModuleType("node.run.commands")
@@ -42,7 +36,7 @@ def started(monkeypatch: pytest.MonkeyPatch):
     root.setLevel(level)
 
 
-def test_peers_takes_every_address_up_to_the_next_option() -> None:
+def test_peers_takes_every_address_up_to_the_next_option():
     plain = ["--peers", A, "--peers", B, "--json"]
     assert spread(["--peers", A, B, "--json"]) == plain and spread(plain) == plain
     assert spread(["--config", "x", "--peers", A]) == ["--config", "x", "--peers", A]
@@ -78,7 +72,7 @@ def test_json_keeps_standard_output_for_records(terminal, started):
     assert started[0][3].json
 
 
-def test_join_prefers_the_config_it_is_given(terminal: Terminal, started: list) -> None:
+def test_join_prefers_the_config_it_is_given(terminal, started):
     terminal("init", ".")
     terminal("init", "other")
     assert terminal("join", "--config", "other/node.toml", "--set", "learner.lr=1e-5") == 0
@@ -117,17 +111,13 @@ def test_a_seed_takes_the_same_config(terminal, node, started):
         (["--mix=0/0"], "no groups"),
     ],
 )
-def test_a_senseless_command_line_exits_with_2_the_remedy_and_no_half_made_node(
-    terminal, started, args, complaint
-):
+def test_a_senseless_command_line_is_refused_and_makes_no_node(terminal, started, args, complaint):
     assert complaint in terminal.refuses(2, "join", *args) and terminal.out == ""
     assert not started and not Path("swarm-run").exists()
 
 
-def test_where_shared_memory_is_full_nothing_is_made_and_the_line_names_it(
-    terminal, started, monkeypatch
-):
-    def full(*args: object, **options: object) -> None:
+def test_where_shared_memory_is_full_nothing_is_made(terminal, started, monkeypatch):
+    def full(*args, **options):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(synchronize, "Semaphore", full)
@@ -136,8 +126,11 @@ def test_where_shared_memory_is_full_nothing_is_made_and_the_line_names_it(
     assert not started and not Path("swarm-run").exists()
 
 
+IMPORT = ("identity", "import", "--in", "copy.key")
+
+
 @pytest.fixture
-def backup(terminal: Terminal, node: RunFolder) -> Path:
+def backup(terminal, node):
     assert terminal("identity", "export", "--config", "node", "--out", "copy.key") == 0
     return Path("copy.key")
 
@@ -146,13 +139,9 @@ def backup(terminal: Terminal, node: RunFolder) -> Path:
     ("args", "folder"),
     [([], "swarm-run"), (["--config", "new"], "new"), (["--config", "empty"], "empty")],
 )
-def test_an_exported_key_comes_back_where_there_is_no_node_yet(
-    terminal, node, backup, args, folder
-):
+def test_an_exported_key_comes_back_where_no_node_is_yet(terminal, node, backup, args, folder):
     Path("empty").mkdir()
-    assert f"made a node in {folder}" in terminal.ok(
-        "identity", "import", "--in", "copy.key", *args
-    )
+    assert f"made a node in {folder}" in terminal.ok(*IMPORT, *args)
     made = RunFolder(Path(folder))
     assert made.identity.read_bytes() == node.identity.read_bytes()
     assert stat.S_IMODE(made.identity.stat().st_mode) == 0o600
@@ -160,12 +149,10 @@ def test_an_exported_key_comes_back_where_there_is_no_node_yet(
     assert len(seeds) == 1, "the seed follows from the key"
 
 
-def test_a_node_that_lost_its_key_is_given_it_back_and_the_same_key_twice_is_no_error(
-    terminal, node, backup
-):
+def test_a_lost_key_is_given_back_and_the_same_key_twice_is_no_error(terminal, node, backup):
     settings = node.config.read_bytes()
     node.identity.unlink()
-    args = ("identity", "import", "--in", "copy.key", "--config", "node")
+    args = (*IMPORT, "--config", "node")
     assert terminal.json(*args)["written"] is True
     assert node.identity.read_bytes() == backup.read_bytes()
     assert stat.S_IMODE(node.identity.stat().st_mode) == 0o600
@@ -177,8 +164,8 @@ def test_another_key_is_never_overwritten(terminal, node, backup):
     assert terminal("init", "other") == 0
     other = RunFolder(Path("other"))
     before = other.identity.read_bytes()
-    assert terminal("identity", "import", "--in", "copy.key", "--config", "other") == 1
-    assert Identity.load(other.identity).peer_id in terminal.err
+    told = terminal.fails(1, *IMPORT, "--config", "other")
+    assert Identity.load(other.identity).peer_id in told
     assert other.identity.read_bytes() == before
 
 
@@ -196,9 +183,7 @@ KEY = Identity.from_seed(b"a" * 32).export()
         (KEY, 0o644, "chmod 600"),
     ],
 )
-def test_what_is_no_private_key_is_not_imported_and_makes_no_node(
-    terminal, content, mode, complaint
-):
+def test_what_is_no_private_key_is_refused_and_makes_no_node(terminal, content, mode, complaint):
     if content is not None:
         Path("some.key").write_bytes(content)
         Path("some.key").chmod(mode)
@@ -206,9 +191,8 @@ def test_what_is_no_private_key_is_not_imported_and_makes_no_node(
     assert not Path("swarm-run").exists()
 
 
-def test_a_config_that_is_not_there_is_no_place_for_a_key(terminal: Terminal, backup: Path) -> None:
-    args = ("--in", "copy.key", "--config", "nowhere/node.toml")
-    assert "swarm-node init" in terminal.fails(1, "identity", "import", *args)
+def test_a_config_that_is_not_there_is_no_place_for_a_key(terminal, backup):
+    assert "swarm-node init" in terminal.fails(1, *IMPORT, "--config", "nowhere/node.toml")
     assert not Path("nowhere").exists()
 
 
@@ -226,9 +210,7 @@ def run_by(value: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_unit_joins_with_this_interpreter_and_config_wherever_it_is_run(
-    terminal, monkeypatch, name
-):
+def test_the_unit_joins_with_this_interpreter_and_config_anywhere(terminal, monkeypatch, name):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["some where", "/else/where"]))
     unit = Path(terminal.json("init", name, "--systemd")["unit"])
     folder = Path(name).absolute()
@@ -246,18 +228,14 @@ def test_the_unit_joins_with_this_interpreter_and_config_wherever_it_is_run(
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not here to judge")
 @pytest.mark.parametrize("name", NAMES)
 def test_systemd_finds_nothing_wrong_with_it(terminal, name):
-    command = [
-        "systemd-analyze",
-        "verify",
-        "--user",
-        terminal.json("init", name, "--systemd")["unit"],
-    ]
+    unit = terminal.json("init", name, "--systemd")["unit"]
+    command = ["systemd-analyze", "verify", "--user", unit]
     env = {**os.environ, "XDG_RUNTIME_DIR": str(Path().absolute())}
     verified = subprocess.run(command, capture_output=True, text=True, env=env)
     assert (verified.returncode, verified.stderr) == (0, "")
 
 
-def test_init_says_how_to_start_it(terminal: Terminal) -> None:
+def test_init_says_how_to_start_it(terminal):
     assert terminal("init", "my node", "--systemd") == 0
     unit = Path("my node/swarm-node-my-node.service").absolute()
     assert f"next: systemctl --user link '{unit}'\n" in terminal.out
@@ -266,7 +244,7 @@ def test_init_says_how_to_start_it(terminal: Terminal) -> None:
 
 def test_a_node_that_is_there_gets_a_unit_once_and_keeps_everything_else(terminal, node):
     before = node.config.read_bytes(), node.identity.read_bytes()
-    assert terminal("init", "node") == 1
+    assert "Edit it, or choose another folder" in terminal.fails(1, "init", "node")
     assert "node.toml" not in terminal.ok("init", "node", "--systemd")
     unit = node.root / "swarm-node-node.service"
     unit.write_text(unit.read_text() + "# mine\n")

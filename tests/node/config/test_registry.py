@@ -1,7 +1,3 @@
-"""Kinds by name: the project's own, those of packages, and what is told of wrong ones."""
-
-from __future__ import annotations
-
 from contextlib import nullcontext
 from importlib import import_module
 
@@ -39,7 +35,7 @@ def named(registry: Registry, kind: str) -> str | list[str]:
 
 
 @pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.key)
-def test_a_kind_that_is_not_here_is_named_with_those_that_are(registry: Registry) -> None:
+def test_a_kind_that_is_not_here_is_named_with_those_that_are(registry):
     with pytest.raises(ConfigError) as caught:
         Config.with_overrides({registry.key: named(registry, "magic")})
     line = str(caught.value)
@@ -120,7 +116,7 @@ class Mine(TransportKind):
 
 
 @pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.key)
-def test_one_file_of_a_package_adds_a_kind(registry: Registry, tmp_path, monkeypatch) -> None:
+def test_one_file_of_a_package_adds_a_kind(registry, tmp_path, monkeypatch):
     module = registry.key.replace(".", "_")
     (tmp_path / f"{module}.py").write_text(CHANGES[registry.key])
     declare(monkeypatch, tmp_path, "mine", f"{module}:Mine", registry.group)
@@ -146,9 +142,7 @@ class Lost: ...
         ("grpo", "plain_loss:Plain", "has a name that the project uses"),
     ],
 )
-def test_a_packages_kind_is_chosen_by_its_name_and_a_wrong_package_told(
-    tmp_path, monkeypatch, name, target, told
-):
+def test_a_package_brings_a_kind_or_is_told_wrong(tmp_path, monkeypatch, name, target, told):
     (tmp_path / "plain_loss.py").write_text(PLAIN)
     declare(monkeypatch, tmp_path, name, target, LOSSES.group)
     with pytest.raises(ConfigError, match=told) if told else nullcontext():

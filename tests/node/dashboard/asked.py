@@ -1,7 +1,5 @@
 """A run folder whose policy can be asked, and the page that asks it."""
 
-from __future__ import annotations
-
 import http.client
 import json
 from collections.abc import Iterator
@@ -34,8 +32,6 @@ def trained(root: Path) -> RunFolder:
 
 
 class Asked:
-    """One question that is being answered."""
-
     def __init__(self, site: Site, **query: str) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=LONG)
         self._connection.request("GET", f"/api/v1/ask?{urlencode(query)}", headers=OWN_PAGE)
@@ -56,7 +52,6 @@ class Asked:
 
 
 def answered(site: Site, **query: str) -> list[dict[str, Any]]:
-    """All that is told of one question."""
     with closing(Asked(site, **query)) as asked:
         assert asked.status == 200
         return list(asked)

@@ -1,7 +1,5 @@
 """A run folder with a dashboard, and who asks it over a real connection."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket
@@ -25,8 +23,6 @@ PATIENCE = 300.0
 
 @dataclass
 class Answer:
-    """What came back."""
-
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -40,7 +36,6 @@ class Answer:
 def get(
     port: int, path: str, headers: Mapping[str, str] | None = None, method: str = "GET"
 ) -> Answer:
-    """Ask a server of this machine."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     with closing(connection):
         connection.request(method, path, headers=dict(headers or {}))
@@ -78,13 +73,11 @@ class Site:
         bare.connect(("127.0.0.1", self.port))
         return bare
 
-    def stream(self, last: int | None = None) -> Stream:
+    def stream(self, last: int | None = None) -> "Stream":
         return Stream(self, last)
 
 
 class Stream:
-    """A browser that listens to the events."""
-
     def __init__(self, site: Site, last: int | None) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=PATIENCE)
         headers = {} if last is None else {"Last-Event-ID": str(last)}
@@ -113,6 +106,17 @@ class Stream:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def closed(connection: socket.socket, seconds: float = 0.01) -> bool:
+    """Whether the other end closes a connection within some time."""
+    connection.settimeout(seconds)
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
 
 
 @contextmanager

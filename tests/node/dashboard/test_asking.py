@@ -1,13 +1,10 @@
 """Questions from the page: answered by a process of their own, and by nobody's leave but the
 owner's."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -26,7 +23,7 @@ SPOKEN = "It is 4.\n<script>\u202e$(reboot)"
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path):
     trained(tmp_path / "run")
     with served(tmp_path / "run", **{"policy.model": "tiny"}) as found:
         yield found
@@ -36,7 +33,7 @@ def contents(root: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_a_drawn_question_is_answered_piece_by_piece_by_both_models_and_scored(site: Site) -> None:
+def test_a_drawn_question_is_answered_piece_by_piece_by_both_models_and_scored(site):
     before = contents(site.folder.root)
     told = answered(site, family="gcd", base="1")
     kinds = [each["event"] for each in told]
@@ -62,7 +59,7 @@ def test_a_drawn_question_is_answered_piece_by_piece_by_both_models_and_scored(s
         {"Sec-Fetch-Site": "cross-site", "X-Asked-By": "page", "Sec-Fetch-Mode": "navigate"},
     ],
 )
-def test_mallorys_link_has_the_node_compute_nothing(site: Site, headers: dict[str, str]) -> None:
+def test_mallorys_link_has_the_node_compute_nothing(site, headers):
     answer = site.get(f"{ASK}?question=hi", headers)
     assert answer.status == 403 and "own page" in answer.json["error"]
     assert answering() == []
@@ -72,26 +69,17 @@ def test_mallorys_link_has_the_node_compute_nothing(site: Site, headers: dict[st
     ("query", "said"),
     [("question=%20", "leave it out"), ("question=" + "x" * 1001, "at most 1000")],
 )
-def test_a_question_has_a_length(site: Site, query: str, said: str) -> None:
+def test_a_question_has_a_length_and_head_starts_nothing(site, query, said):
     answer = site.get(f"{ASK}?{query}", OWN_PAGE)
     assert answer.status == 400 and said in answer.json["error"]
+    assert site.get(ASK, OWN_PAGE, "HEAD").status == 200 and answering() == []
 
 
-def test_head_starts_nothing(site: Site) -> None:
-    assert site.get(ASK, OWN_PAGE, "HEAD").status == 200
-    assert answering() == []
-
-
-@pytest.mark.parametrize("lacking", ["manifest", "checkpoint", "folder"])
-def test_before_the_first_checkpoint_that_is_said(tmp_path: Path, lacking: str) -> None:
-    root = tmp_path / "run"
-    if lacking != "folder":
-        folder = trained(root)
-        if lacking == "manifest":
-            folder.manifest.unlink()
-        else:
-            folder.checkpoints.rename(tmp_path / "elsewhere")
-    with served(root) as site:
+@pytest.mark.parametrize("lacking", ["manifest", "checkpoints", "root"])
+def test_before_the_first_checkpoint_that_is_said(tmp_path, lacking):
+    folder = trained(tmp_path / "run")
+    getattr(folder, lacking).rename(tmp_path / "elsewhere")
+    with served(folder.root) as site:
         answer = site.get(ASK, OWN_PAGE)
     assert answer.status == 409 and "no checkpoint of the policy yet" in answer.json["error"]
 
@@ -103,10 +91,8 @@ def test_flo_asks_beside_a_question_and_is_told_to_wait(site):
         assert answer.status == 409 and "one at a time" in answer.json["error"]
         told = list(first)
     assert told[-1]["event"] == "end"
-    asked, said, model = (
-        next(each for each in told if each["event"] == event)
-        for event in ("question", "opinion", "model")
-    )
+    by_event = {each["event"]: each for each in told}
+    asked, said, model = (by_event[event] for event in ("question", "opinion", "model"))
     assert (asked["prompt"], asked["family"]) == (SPOKEN, None), "it is asked as it stands"
     assert said["reward"] is None and "no family" in said["unscored"]
     assert model["name"] == "step-00000010"
@@ -134,7 +120,7 @@ def until_taken(site: Site) -> Asked:
     return asked
 
 
-def test_an_answer_ends_with_the_page_that_waits_for_it(site: Site) -> None:
+def test_an_answer_ends_with_the_page_that_waits_for_it(site):
     with closing(Asked(site)) as asked:
         at_work = held(asked)
     assert gone(at_work), "its verifier as well"
@@ -142,7 +128,7 @@ def test_an_answer_ends_with_the_page_that_waits_for_it(site: Site) -> None:
     assert not site.counters.snapshot(), "leaving is no failure"
 
 
-def test_an_answer_ends_with_the_node(tmp_path: Path) -> None:
+def test_an_answer_ends_with_the_node(tmp_path):
     trained(tmp_path)
     with served(tmp_path) as site:
         asked = Asked(site)
@@ -151,7 +137,7 @@ def test_an_answer_ends_with_the_node(tmp_path: Path) -> None:
     asked.close()
 
 
-def test_an_answer_has_so_many_seconds(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_has_so_many_seconds(site, monkeypatch):
     monkeypatch.setattr(asking, "SECONDS", 3.0)
     asked = Asked(site)
     at_work = answering()
@@ -170,9 +156,7 @@ def test_flo_asks_again_and_again_and_is_told_to_wait(site, monkeypatch):
     assert statuses.count(200) == asking.MOST_BEGUN and statuses[-1] == 429
 
 
-def test_a_process_that_fails_is_told_of_and_counted_without_the_question(
-    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_process_that_fails_is_counted_without_the_question(site, monkeypatch, caplog):
     monkeypatch.setattr(asking, "MODULE", "node.evaluation.no_such_module")
     told = answered(site, question="a secret of the owner's")
     assert "ended in the middle of it: exit status 1" in told[-1]["error"]
@@ -180,7 +164,7 @@ def test_a_process_that_fails_is_told_of_and_counted_without_the_question(
     assert "exit status 1" in caplog.text and "secret" not in caplog.text
 
 
-def test_on_an_address_of_others_who_came_in_may_ask(tmp_path: Path) -> None:
+def test_on_an_address_of_others_who_came_in_may_ask(tmp_path):
     trained(tmp_path)
     with served(tmp_path, "0.0.0.0:0") as site:
         assert site.get(ASK, OWN_PAGE).status == 401
@@ -196,7 +180,7 @@ def test_on_an_address_of_others_who_came_in_may_ask(tmp_path: Path) -> None:
     assert "This swarm has: chain_sum" in last["error"], "what cannot be asked is told in words"
 
 
-def test_the_process_steps_back_behind_the_node_and_ends_with_who_asked(tmp_path: Path) -> None:
+def test_the_process_steps_back_behind_the_node_and_ends_with_who_asked(tmp_path):
     folder = trained(tmp_path)
     with subprocess.Popen(
         [sys.executable, "-P", "-m", asking.MODULE],
@@ -204,7 +188,6 @@ def test_the_process_steps_back_behind_the_node_and_ends_with_who_asked(tmp_path
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": import_path()},
     ) as process:
-        assert process.stdin and process.stdout
         wanted = {"folder": str(folder.root), "config": {}, "question": None, "family": None}
         process.stdin.write(json.dumps({**wanted, "base": False}).encode() + b"\n")
         process.stdin.flush()
@@ -218,7 +201,7 @@ def test_the_process_steps_back_behind_the_node_and_ends_with_who_asked(tmp_path
         assert process.wait(LONG) == 1
 
 
-def test_a_dashboard_without_questions_has_no_way_to_ask(tmp_path: Path) -> None:
+def test_a_dashboard_without_questions_has_no_way_to_ask(tmp_path):
     from starlette.routing import Route
 
     from node.config.config import Config

@@ -1,7 +1,3 @@
-"""The page that everybody may read: its documents and its server."""
-
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json
@@ -9,36 +5,58 @@ import os
 import re
 import socket
 import stat
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from starlette.types import Message
 
-from node.dashboard.access import AT_ONCE, HEADERS, Rate
-from node.dashboard.public_server import (
-    INDEX,
-    SHARED,
-    STATIC,
-    Files,
-    PageWriter,
-    Proxied,
-    Reader,
-    dialled,
-    documents,
-    read_census,
-    write_census,
-)
+from node.dashboard import public_server as public
+from node.dashboard.access import AT_ONCE, HEADERS, Rate, listen
+from node.dashboard.public_server import Page
 from node.errors import NodeError
 from protocol.identity import Identity
 from swarm.common.counters import Counters
-from tests.node.dashboard.public_page_parts import Site, page_of, seen, shown, swarm_of
-from tests.swarm.census.census_parts import SWARM, Watched, key, peer
+from tests.node.dashboard.browser import closed, get
+from tests.swarm.census.census_parts import SWARM, Watched, group, key, offer, peer
+from tests.swarm.network_parts import manifest
+
+
+@contextmanager
+def shown(page: Page, host: str = "127.0.0.1") -> Iterator[SimpleNamespace]:
+    """A server of a page on a free port, and how to ask it."""
+    counters, place = Counters(), listen(f"{host}:0", "monitor.public")
+    server, asked = public.PageServer(place, counters), partial(get, place.port)
+    server.show(page)
+    with closing(server):
+        yield SimpleNamespace(server=server, counters=counters, port=place.port, get=asked)
+
+
+def seen(watched: Watched) -> public.Observed:
+    """What a seed knows beside what it counted."""
+    who = ("12D3me", "bootstrap", ["/ip4/1"])
+    return public.Observed("1.0", watched.clock.time(), 10.0, *who, manifest(), SWARM)
+
+
+def swarm_of(names: list[str]) -> Watched:
+    """A swarm in which everybody offers two groups, one of which was verified."""
+    watched = Watched()
+    peers = [peer(name, [offer(number)]) for number, name in enumerate(names)]
+    watched.look(*peers, refused={(key(names[-1]), "reward_mismatch"): 1})
+    watched.look(*peers, arrived=[group(name, 1) for name in names])
+    return watched
+
+
+def page_of(names: list[str]) -> Page:
+    watched = swarm_of(names)
+    return public.unchanging() | public.data(public.documents(watched.census, seen(watched)))
 
 
 def test_the_documents_say_what_was_counted():
     watched = swarm_of(["anna", "ben", "larry"])
-    found = documents(watched.census, seen(watched))
+    found = public.documents(watched.census, seen(watched))
     swarm, history, authors = found["swarm"], found["history"], found["authors"]
     assert swarm["swarm"]["id"] == SWARM.hex() and swarm["observer"]["kind"] == "bootstrap"
     assert swarm["now"]["nodes"] == 3 and swarm["now"]["bootstrap"] == 0
@@ -54,10 +72,10 @@ def test_the_documents_say_what_was_counted():
     assert larry["days"][0][1:] == [2, 1, 0.5] and authors["more"] == 0
 
 
-def test_of_many_authors_the_most_verified_are_listed() -> None:
+def test_of_many_authors_the_most_verified_are_listed():
     watched = swarm_of(["anna"])
     watched.look(*[peer(f"p{number}") for number in range(520)])
-    found = documents(watched.census, seen(watched))["authors"]
+    found = public.documents(watched.census, seen(watched))["authors"]
     assert found["authors"][0]["author"] == key("anna").hex()
     assert (len(found["authors"]), found["more"]) == (500, 21)
 
@@ -65,15 +83,15 @@ def test_of_many_authors_the_most_verified_are_listed() -> None:
 def test_whoever_joins_is_told_addresses_that_lead_here_from_elsewhere():
     inside, outside = "/ip4/127.0.0.1/tcp/1/p2p/x", "/ip4/203.0.113.7/tcp/1/p2p/x"
     named = "/dns4/seed.example.org/tcp/1/p2p/x"
-    assert dialled([inside, outside]) == [outside] and dialled([inside]) == [inside]
-    assert dialled([named, inside]) == [named]
+    assert public.dialled([inside, outside]) == [outside] and public.dialled([inside]) == [inside]
+    assert public.dialled([named, inside]) == [named]
 
 
 PAGE = page_of(["anna", "ben"])
 
 
 def test_every_file_that_a_file_of_the_page_names_is_in_it():
-    assert {f"static/shared/{name}" for name in SHARED} <= PAGE.keys()
+    assert {f"static/shared/{name}" for name in public.SHARED} <= PAGE.keys()
     for name, body in PAGE.items():
         if not name.endswith((".js", ".html")) or "/vendor/" in name:
             continue
@@ -85,13 +103,13 @@ def test_every_file_that_a_file_of_the_page_names_is_in_it():
             assert meant in PAGE, f"{name} names {path}"
 
 
-def test_all_addresses_of_the_page_are_relative() -> None:
-    for path in STATIC.rglob("*.html"):
+def test_all_addresses_of_the_page_are_relative():
+    for path in public.STATIC.rglob("*.html"):
         assert not re.search(r'(?:src|href)="(?:/|https?:)', path.read_text())
 
 
 def test_a_snapshot_holds_what_is_served_byte_for_byte(tmp_path):
-    snapshot = PageWriter(tmp_path / "deep" / "site")
+    snapshot = public.PageWriter(tmp_path / "deep" / "site")
     snapshot.write(PAGE)
     files = [path for path in snapshot.folder.rglob("*") if path.is_file()]
     found = {file.relative_to(snapshot.folder).as_posix(): file.read_bytes() for file in files}
@@ -99,10 +117,10 @@ def test_a_snapshot_holds_what_is_served_byte_for_byte(tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
-def test_a_snapshot_can_be_read_by_the_user_of_a_web_server(tmp_path: Path) -> None:
+def test_a_snapshot_can_be_read_by_the_user_of_a_web_server(tmp_path):
     before = os.umask(0o077)
     try:
-        snapshot = PageWriter(tmp_path / "site")
+        snapshot = public.PageWriter(tmp_path / "site")
         snapshot.write(page_of(["anna"]))
     finally:
         os.umask(before)
@@ -110,38 +128,38 @@ def test_a_snapshot_can_be_read_by_the_user_of_a_web_server(tmp_path: Path) -> N
         assert path.stat().st_mode & (stat.S_IROTH if path.is_file() else stat.S_IXOTH)
 
 
-def test_a_snapshot_writes_again_what_has_changed_and_names_it_last(tmp_path: Path) -> None:
-    snapshot = PageWriter(tmp_path)
-    snapshot.write({INDEX: b"1", "data/swarm.json": b"1", "static/a.js": b"1"})
+def test_a_snapshot_writes_again_what_has_changed_and_names_it_last(tmp_path):
+    snapshot = public.PageWriter(tmp_path)
+    snapshot.write({public.INDEX: b"1", "data/swarm.json": b"1", "static/a.js": b"1"})
     (tmp_path / "static" / "a.js").write_bytes(b"left alone")
-    snapshot.write({INDEX: b"2", "data/swarm.json": b"2", "static/a.js": b"1"})
+    snapshot.write({public.INDEX: b"2", "data/swarm.json": b"2", "static/a.js": b"1"})
     assert (tmp_path / "static" / "a.js").read_bytes() == b"left alone"
     assert (tmp_path / "data" / "swarm.json").read_bytes() == b"2"
     assert not list(tmp_path.rglob("*.tmp"))
     (tmp_path / "data").rename(tmp_path / "away")
     (tmp_path / "data").write_bytes(b"")
     with pytest.raises(NodeError, match="data"):
-        snapshot.write({INDEX: b"3", "data/swarm.json": b"3"})
-    assert (tmp_path / INDEX).read_bytes() == b"2"
+        snapshot.write({public.INDEX: b"3", "data/swarm.json": b"3"})
+    assert (tmp_path / public.INDEX).read_bytes() == b"2"
 
 
 def test_a_snapshot_takes_the_place_of_no_other_site_and_is_not_written_beside_a_key(tmp_path):
     for name in ("page", "key"):
         (tmp_path / name).mkdir()
-    (tmp_path / "page" / INDEX).write_text("my page")
+    (tmp_path / "page" / public.INDEX).write_text("my page")
     with pytest.raises(NodeError, match=r"another page.*Name a folder"):
-        PageWriter(tmp_path / "page")
+        public.PageWriter(tmp_path / "page")
     with pytest.raises(NodeError, match=r"monitor\.snapshot.*index"):
-        PageWriter(tmp_path / "page" / INDEX)
+        public.PageWriter(tmp_path / "page" / public.INDEX)
     Identity.create(tmp_path / "key" / "identity.key")
     with pytest.raises(NodeError, match=r"monitor\.snapshot: a node's key.*Name another folder"):
-        PageWriter(tmp_path / "key")
+        public.PageWriter(tmp_path / "key")
 
 
-def test_a_census_goes_on_after_a_restart(tmp_path: Path) -> None:
+def test_a_census_goes_on_after_a_restart(tmp_path):
     watched, counters = swarm_of(["anna", "ben"]), Counters()
-    write_census(tmp_path / "census.json", watched.state)
-    found = read_census(tmp_path / "census.json", SWARM.hex(), 0.0, counters)
+    public.write_census(tmp_path / "census.json", watched.state)
+    found = public.read_census(tmp_path / "census.json", SWARM.hex(), 0.0, counters)
     assert found == watched.state
     again = Watched(found)
     again.look(peer("anna"))
@@ -154,7 +172,7 @@ def test_a_census_goes_on_after_a_restart(tmp_path: Path) -> None:
 def test_a_damaged_census_is_set_aside_and_begun_anew(tmp_path, damaged, caplog):
     path, counters = tmp_path / "census.json", Counters()
     path.write_bytes(damaged)
-    found = read_census(path, SWARM.hex(), 7.0, counters)
+    found = public.read_census(path, SWARM.hex(), 7.0, counters)
     assert (found.since, found.authors) == (7.0, {})
     assert (tmp_path / "census.json.aside").read_bytes() == damaged and not path.exists()
     assert counters.snapshot() == {"census_set_aside": 1} and "begun anew" in caplog.text
@@ -162,8 +180,8 @@ def test_a_damaged_census_is_set_aside_and_begun_anew(tmp_path, damaged, caplog)
 
 def test_the_census_of_another_swarm_is_set_aside(tmp_path):
     path, counters = tmp_path / "census.json", Counters()
-    write_census(path, swarm_of(["anna"]).state)
-    assert read_census(path, "06" * 32, 7.0, counters).total.authors == 0
+    public.write_census(path, swarm_of(["anna"]).state)
+    assert public.read_census(path, "06" * 32, 7.0, counters).total.authors == 0
     assert counters.snapshot() == {"census_set_aside": 1}
 
 
@@ -173,16 +191,13 @@ def site():
         yield found
 
 
-def test_the_data_of_the_page_is_json():
-    for name in ("swarm", "history", "authors"):
-        assert isinstance(json.loads(PAGE[f"data/{name}.json"]), dict)
-
-
-def test_every_file_is_served_as_it_is(site: Site) -> None:
+def test_every_file_is_served_as_it_is_and_the_data_is_json(site):
     for name, body in PAGE.items():
         answer = site.get(f"/{name}")
         assert (answer.status, answer.body) == (200, body), name
     assert site.get("/").body == PAGE["index.html"]
+    for name in ("swarm", "history", "authors"):
+        assert isinstance(json.loads(PAGE[f"data/{name}.json"]), dict)
 
 
 @pytest.mark.parametrize(
@@ -200,13 +215,13 @@ def test_what_it_is_stands_in_the_answer(site, path, kind):
 
 
 @pytest.mark.parametrize("path", ["/", "/data/authors.json", "/nothing", "/static/"])
-def test_every_answer_forbids_what_a_page_does_not_need(site: Site, path: str) -> None:
+def test_every_answer_forbids_what_a_page_does_not_need(site, path):
     headers = site.get(path).headers
     assert {name: headers.get(name) for name in HEADERS} == HEADERS
     assert "set-cookie" not in headers and "server" not in headers
 
 
-def test_what_is_large_is_packed_for_who_takes_it(site: Site) -> None:
+def test_what_is_large_is_packed_for_who_takes_it(site):
     packed = site.get("/data/authors.json", {"Accept-Encoding": "br, gzip"})
     assert packed.headers["content-encoding"] == "gzip"
     assert packed.headers["vary"] == "accept-encoding"
@@ -214,7 +229,7 @@ def test_what_is_large_is_packed_for_who_takes_it(site: Site) -> None:
     assert "content-encoding" not in site.get("/data/authors.json").headers
 
 
-def test_what_is_known_already_is_not_sent_again(site: Site) -> None:
+def test_what_is_known_already_is_not_sent_again(site):
     first = site.get("/data/swarm.json")
     assert first.headers["cache-control"] == "no-cache"
     again = site.get("/data/swarm.json", {"If-None-Match": f'"other", {first.headers["etag"]}'})
@@ -225,7 +240,7 @@ def test_what_is_known_already_is_not_sent_again(site: Site) -> None:
 
 
 @pytest.mark.parametrize("host", ["seed.example.org", "mallory.example:1", "10.0.0.5", "x" * 300])
-def test_it_is_read_under_any_name_and_from_any_page(site: Site, host: str) -> None:
+def test_it_is_read_under_any_name_and_from_any_page(site, host):
     answer = site.get("/data/swarm.json", {"Host": host, "Origin": f"http://{host}"})
     assert answer.status == 200 and "access-control-allow-origin" not in answer.headers
 
@@ -244,11 +259,11 @@ def test_it_is_read_under_any_name_and_from_any_page(site: Site, host: str) -> N
         "http://mallory.example/",
     ],
 )
-def test_no_path_leads_out_of_the_page(site: Site, path: str) -> None:
+def test_no_path_leads_out_of_the_page(site, path):
     assert site.get(path).status in (400, 404)
 
 
-def test_long_addresses_and_other_methods_are_refused(site: Site) -> None:
+def test_long_addresses_and_other_methods_are_refused(site):
     assert site.get("/" + "a" * 600).status == 414 and site.get("/?" + "a" * 3000).status == 414
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE"):
         answer = site.get("/", method=method)
@@ -257,21 +272,21 @@ def test_long_addresses_and_other_methods_are_refused(site: Site) -> None:
     assert (head.status, head.body) == (200, b"")
 
 
-def test_what_is_no_request_ends_nothing(site: Site) -> None:
+def test_what_is_no_request_ends_nothing(site):
     for told in (b"\x16\x03\x01\x00", b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 9000 + b"\r\n"):
         with closing(socket.create_connection(("127.0.0.1", site.port), 30)) as bare:
             bare.sendall(told)
     assert site.get("/").status == 200
 
 
-def status_of(files: Files, client: str) -> int:
+def status_of(files: public.Files, client: str) -> int:
     """Of what a client is answered, without a connection that would take its time."""
-    told: list[int] = []
+    told = []
 
-    async def send(message: Message) -> None:
+    async def send(message):
         told.extend([message["status"]] if message["type"] == "http.response.start" else [])
 
-    async def receive() -> Message:
+    async def receive():
         return {"type": "http.disconnect"}
 
     scope = {"type": "http", "method": "GET", "path": "/", "raw_path": b"/", "query_string": b""}
@@ -279,38 +294,22 @@ def status_of(files: Files, client: str) -> int:
     return told[0]
 
 
-def test_flo_is_told_to_wait_where_others_are_served() -> None:
-    files = Files(Rate(lambda: 0.0))
+def test_flo_is_told_to_wait_where_others_are_served():
+    files = public.Files(Rate(lambda: 0.0))
     files.show(PAGE)
     assert [status_of(files, "flo") for _ in range(AT_ONCE + 1)] == [200] * AT_ONCE + [429]
     assert status_of(files, "anna") == 200
 
 
-def test_readers_behind_a_proxy_are_not_taken_for_one(site: Site) -> None:
+def test_readers_behind_a_proxy_are_not_taken_for_one(site):
     assert {site.get("/").status for _ in range(2 * AT_ONCE)} == {200}
-    assert Proxied.most_of_one == Proxied.most > Reader.most_of_one
-
-
-def test_a_rate_of_ones_own_choice_is_kept() -> None:
-    now = [0.0]
-    rate = Rate(lambda: now[0], a_second=1.0)
-    assert [rate.allows("flo") for _ in range(7)] == [True] * 6 + [False]
-    now[0] += 1.0
-    assert [rate.allows("flo") for _ in range(2)] == [True, False]
+    assert public.Proxied.most_of_one == public.Proxied.most > public.Reader.most_of_one
 
 
 def test_flo_holds_as_many_connections_as_one_may_and_others_are_served():
     with shown(PAGE, "0.0.0.0") as site, ExitStack() as stack:
-        address, ended = ("127.0.0.1", site.port), 0
-        flo = [socket.create_connection(address, 30) for _ in range(200)]
-        for bare in map(stack.enter_context, flo):
-            bare.settimeout(0.02)
-            try:
-                ended += bare.recv(1) == b""
-            except TimeoutError:
-                continue
-            except ConnectionResetError:
-                ended += 1
-        assert 200 - ended <= Reader.most_of_one
+        flo = [socket.create_connection(("127.0.0.1", site.port), 30) for _ in range(200)]
+        ended = sum(closed(bare, 0.02) for bare in map(stack.enter_context, flo))
+        assert 200 - ended <= public.Reader.most_of_one
         stack.close()
         assert site.counters.snapshot() == {}

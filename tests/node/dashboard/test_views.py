@@ -1,13 +1,8 @@
-"""What the page shows: rounds, groups, peers."""
-
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +22,7 @@ ALICE, BOB = (Identity.from_seed(bytes([n]) * 32).author for n in (1, 2))
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
+def folder(tmp_path):
     """Thirty rounds, each of two own groups and three of Alice's; Bob's come late."""
     folder = RunFolder(tmp_path)
     write_rounds(
@@ -135,6 +130,8 @@ def test_a_journal_of_another_layout_is_named_with_a_remedy(folder):
         old.execute("PRAGMA user_version=3")
     with served(folder.root) as site:
         answer = site.get("/api/v1/authors")
+        assert site.json("/api/v1/rounds")["last"] == 30
+        assert site.json("/api/v1/updates") and site.json("/api/v1/health"), "all but authors"
     assert answer.status == 503
     assert "layout 3" in answer.json["error"] and "use another run folder" in answer.json["error"]
 
@@ -161,7 +158,7 @@ def test_who_gave_while_the_reward_fell_has_a_loss_and_of_few_evaluations_nothin
     assert usefulness(learned([0.1, 0.2, 0.3, 0.4], 1.0, [1.0] * 4), [0]) is None
 
 
-def test_the_interval_holds_what_chance_adds_in_nineteen_of_twenty_runs() -> None:
+def test_the_interval_holds_what_chance_adds_in_nineteen_of_twenty_runs():
     """An author with half of each update, of a policy that learns nothing: all gain is chance."""
     rng = np.random.default_rng(1)
     held = [
@@ -178,7 +175,7 @@ def test_rounds_that_were_thinned_out_count_with_those_that_stand_for_them(tmp_p
     assert (alice["used"], alice["share"]) == (20, 1)
 
 
-def test_a_long_history_comes_in_as_few_rows_as_are_asked_for(tmp_path: Path) -> None:
+def test_a_long_history_comes_in_as_few_rows_as_are_asked_for(tmp_path):
     folder = RunFolder(tmp_path)
     write_rounds(folder, range(1, 1001), reward_own=float, bytes_in=int, learning_rate=None)
     rounds = Rounds(folder.metrics)
@@ -192,7 +189,7 @@ def test_a_long_history_comes_in_as_few_rows_as_are_asked_for(tmp_path: Path) ->
     assert columns["learning_rate"] == [None] * 11, "never measured"
 
 
-def test_of_rounds_that_were_done_again_the_later_ones_count(tmp_path: Path) -> None:
+def test_of_rounds_that_were_done_again_the_later_ones_count(tmp_path):
     folder = RunFolder(tmp_path)
     write_rounds(folder, [1, 2, 3, 4], reward_own=0.1, authors={ALICE.hex(): 1})
     rounds = Rounds(folder.metrics)
@@ -204,7 +201,7 @@ def test_of_rounds_that_were_done_again_the_later_ones_count(tmp_path: Path) -> 
     assert totals == {ALICE.hex(): 2, BOB.hex(): 1}
 
 
-def test_a_file_that_is_thinned_is_read_anew_and_is_no_news(tmp_path: Path) -> None:
+def test_a_file_that_is_thinned_is_read_anew_and_is_no_news(tmp_path):
     folder = RunFolder(tmp_path)
     write_rounds(folder, range(1, 9))
     rounds = Rounds(folder.metrics)
@@ -216,7 +213,7 @@ def test_a_file_that_is_thinned_is_read_anew_and_is_no_news(tmp_path: Path) -> N
     assert rounds.table(0, 10)["columns"]["round"] == [1, 4, 7, 8, 9]
 
 
-def test_a_line_that_is_damaged_or_not_whole_is_left_out(tmp_path: Path) -> None:
+def test_a_line_that_is_damaged_or_not_whole_is_left_out(tmp_path):
     folder = RunFolder(tmp_path)
     write_rounds(folder, [1])
     with folder.metrics.open("ab") as file:
@@ -228,6 +225,18 @@ def test_a_line_that_is_damaged_or_not_whole_is_left_out(tmp_path: Path) -> None
     with folder.metrics.open("ab") as file:
         file.write(b"\n")
     assert [each.round for each in rounds.look()] == [2]
+
+
+def test_a_history_with_gaps_is_shown_as_far_as_it_goes(tmp_path):
+    folder = RunFolder(tmp_path)
+    write_rounds(folder, [1, 2, 9, 10, 40])
+    with folder.metrics.open("ab") as file:
+        file.write(b'\x00\xff{"round": 41, "policy_st\n')
+    write_rounds(folder, [55])
+    table = told(tmp_path, "rounds")
+    assert table["columns"]["round"] == [1, 2, 9, 10, 40, 55]
+    assert (table["first"], table["last"]) == (1, 55)
+    assert told(tmp_path, "updates?since=10")["rounds"] == [40, 55]
 
 
 def test_numbers_keep_the_digits_that_count():
@@ -277,7 +286,7 @@ HOSTILE = "</script><script>alert(1)</script>\u202e\ud800\x00\u2028"
 
 
 @pytest.fixture
-def groups(tmp_path: Path) -> RunFolder:
+def groups(tmp_path):
     """A run folder with four groups, the last of which was refused."""
     folder, theirs = RunFolder(tmp_path).create(), replace(GROUP, author=BOB.hex())
     hostile = (ShownCompletion(HOSTILE, None, None, False),)

@@ -1,7 +1,5 @@
 """Engine processes that go wrong as their policy's device says: ``python -m strange_engine``."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

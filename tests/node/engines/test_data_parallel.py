@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import os
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -10,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from node.engines.engine import Sampling, SamplingRequest
-from node.engines.process.child import Starter
-from node.engines.process.engine import EngineProcess
 from node.engines.registry import DataParallelEngine
 from node.errors import NodeError
-from swarm.common.counters import Counters
+from tests.node.engines.test_engine_process import opened
 from tests.support import random_policy
 
 SAMPLING = Sampling(max_new_tokens=4)
@@ -22,35 +17,21 @@ POLICY = random_policy()
 
 
 @pytest.fixture
-def engines(tmp_path, monkeypatch) -> list[EngineProcess]:
+def engines(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    return [
-        EngineProcess(
-            POLICY,
-            Starter(
-                kind="counting",
-                seed=number,
-                threads=1,
-                patience=3.0,
-                options={"slow": 0.02},
-                place=tmp_path,
-                module="strange_engine",
-            ),
-            Counters(),
-        )
-        for number in range(2)
-    ]
+    counting = {"kind": "counting", "module": "strange_engine", "options": {"slow": 0.02}}
+    return [opened(POLICY, tmp_path, seed=n, patience=3.0, **counting) for n in range(2)]
 
 
 @pytest.fixture
-def fleet(engines) -> Iterator[DataParallelEngine]:
+def fleet(engines):
     fleet = DataParallelEngine(engines, POLICY)
     yield fleet
     fleet.close()
 
 
 def polled(fleet: DataParallelEngine, count: int) -> dict[int, tuple[int, ...]]:
-    samples: dict[int, tuple[int, ...]] = {}
+    samples = {}
     while len(samples) < count:
         finished = fleet.poll(240.0)
         assert finished

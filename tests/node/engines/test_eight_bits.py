@@ -1,7 +1,3 @@
-"""Completions that are written with weights in 8 bits, and what is told of them."""
-
-from __future__ import annotations
-
 import os
 import platform
 import subprocess
@@ -18,15 +14,11 @@ from node.engines.kinds import kind_of
 from node.engines.registry import open_engine, open_streaming_engine
 from node.engines.transformers import fused_decoder
 from node.engines.transformers.engine import TransformersEngine
-from node.engines.transformers.fused_decoder import (
-    check_rounding,
-    rounded,
-    rounded_product,
-    weight_steps,
-)
+from node.engines.transformers.fused_decoder import check_rounding, rounded, rounded_product
 from node.errors import ConfigError
 from node.policy.policy import Policy
 from swarm.common.counters import Counters
+from tests.node.programs import python
 from tests.support import character_tokenizer, lone_logprobs, random_policy
 
 pytestmark = pytest.mark.skipif(
@@ -69,7 +61,7 @@ def test_a_product_is_as_near_as_the_steps_of_both_sides_allow(rows, biased):
     bias = drawn(40) if biased else None
     found = rounded_product(x, rounded(weight), bias)
     exact = x.double() @ weight.double().T + (0.0 if bias is None else bias)
-    of_weight = weight.abs().amax(1) / (2 * weight_steps())
+    of_weight = weight.abs().amax(1) / (2 * fused_decoder.weight_steps())
     of_x = x.abs().amax(1, keepdim=True) / 254
     bound = x.abs().sum(1, keepdim=True) * of_weight + of_x * (weight.abs().sum(1) + 96 * of_weight)
     assert ((found - exact).abs() <= bound + 1e-4).all()
@@ -97,11 +89,8 @@ def test_a_processor_that_adds_products_in_16_bits_gets_half_the_steps_and_sums_
     names = ("the_steps_of_both_sides", "summed_exactly", "whatever_is_beside")
     # The widest instructions that oneDNN may use: none of VNNI's.
     narrow = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
-    steps = (
-        "from node.engines.transformers.fused_decoder import weight_steps; print(weight_steps())"
-    )
-    told = subprocess.run([sys.executable, "-c", steps], env=narrow, capture_output=True, text=True)
-    assert told.stdout.split() == ["63"]
+    steps = "from node.engines.transformers.fused_decoder import weight_steps as s; print(s())"
+    assert python(steps, env=narrow).stdout.split() == ["63"]
     tests = [sys.executable, "-m", "pytest", __file__, "-k", " or ".join(names)]
     assert subprocess.run(tests, env=narrow).returncode == 0
 
@@ -114,9 +103,7 @@ def test_a_processor_whose_products_are_wrong_is_refused(monkeypatch):
         fused_decoder.check_processor()
 
 
-def test_a_processor_that_gains_nothing_is_told_and_an_evaluation_refuses_what_a_node_does(
-    monkeypatch,
-):
+def test_a_processor_that_gains_nothing_is_refused_by_nodes_and_evaluations(monkeypatch):
     monkeypatch.setattr(fused_decoder, "share_of_float32", lambda: 1.5)
     with pytest.raises(ConfigError, match=r"products take 1\.5 times as long in 8 bits"):
         check_rounding(random_policy())

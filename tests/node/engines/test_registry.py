@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -9,18 +7,10 @@ from node.engines.registry import devices, open_engine, open_streaming_engine
 from node.engines.transformers.engine import TransformersEngine
 from node.errors import ConfigError
 from swarm.common.counters import Counters
+from tests.node.packages import installed
 from tests.support import random_policy
 
 VLLM = Config.with_overrides({"engine.kind": "vllm"})
-
-
-def installed(patch: pytest.MonkeyPatch, folder, package: str, version: str) -> None:
-    """Metadata as an installer writes it, on the path."""
-    metadata = folder / f"{package.replace('-', '_')}-{version}.dist-info"
-    metadata.mkdir()
-    text = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
-    (metadata / "METADATA").write_text(text)
-    patch.syspath_prepend(folder)
 
 
 def test_by_default_the_policys_own_weights_are_sampled_from_in_place():
@@ -33,9 +23,7 @@ def test_vllm_is_taken_in_the_version_it_was_tried_with(monkeypatch, tmp_path, p
     check_vllm()
 
 
-def test_without_vllm_or_with_another_version_it_is_said_before_anything_starts(
-    monkeypatch, tmp_path
-):
+def test_vllm_that_is_not_here_or_another_version_is_named_at_once(monkeypatch, tmp_path):
     installed(monkeypatch, tmp_path, "vllm", "0.31.0")
     with pytest.raises(ConfigError, match=r"0\.31\.0 is installed and 0\.32 is needed.*make vllm"):
         open_engine(VLLM, random_policy(), Counters())

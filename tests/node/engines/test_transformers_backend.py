@@ -1,4 +1,4 @@
-from __future__ import annotations
+from collections import defaultdict
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -24,31 +24,20 @@ class Writing:
 
     def __init__(self, folder, policy: Policy, max_rows: int = 8) -> None:
         self.snapshot = Snapshot(policy, as_checkpoint=False, place=folder)
-        self.backend = ContinuousDecoding.open(
-            BackendSettings(
-                kind="transformers",
-                folder=str(self.snapshot.folder),
-                dtype="float32",
-                device="cpu",
-                stop_ids=policy.stop_ids,
-                context_length=policy.context_length,
-                seed=0,
-                max_rows=max_rows,
-                options={},
-            )
-        )
-        self.ids: dict[int, list[int]] = {}
-        self.logprobs: dict[int, list[float]] = {}
-        self.versions: dict[int, list[int]] = {}
+        ends = {"stop_ids": policy.stop_ids, "context_length": policy.context_length}
+        how = {"dtype": "float32", "device": "cpu", "seed": 0, "max_rows": max_rows, "options": {}}
+        place = str(self.snapshot.folder)
+        settings = BackendSettings(kind="transformers", folder=place, **ends, **how)
+        self.backend = ContinuousDecoding.open(settings)
+        self.ids, self.logprobs, self.versions = (defaultdict(list) for _ in range(3))
         self.finish: dict[int, Finish] = {}
 
     def take(self, written) -> None:
         for each in written:
             assert each.number not in self.finish
-            self.ids.setdefault(each.number, []).extend(each.ids)
-            self.logprobs.setdefault(each.number, []).extend(each.logprobs)
-            versions = [each.version] * len(each.ids)
-            self.versions.setdefault(each.number, []).extend(versions)
+            self.ids[each.number] += each.ids
+            self.logprobs[each.number] += each.logprobs
+            self.versions[each.number] += [each.version] * len(each.ids)
             if each.finish is not None:
                 self.finish[each.number] = each.finish
 
@@ -88,7 +77,6 @@ def policy():
 
 
 def greedy(policy: Policy) -> dict[tuple[int, ...], tuple[int, ...]]:
-    """What is written behind each prompt, alone."""
     sampling, engine = Sampling(max_new_tokens=CAP, greedy=True), TransformersEngine(policy, seed=0)
     return {each: engine.generate([each], 1, sampling)[0][0].tokens.ids for each in PROMPTS}
 
@@ -105,9 +93,7 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     actions=st.lists(ACTIONS, min_size=1, max_size=14),
     max_rows=st.integers(1, 6),
@@ -125,9 +111,8 @@ def test_whatever_joins_or_interrupts_greedy_completions_stay_what_they_are(
             prompt = PROMPTS[which]
             begun = min(begun, len(expected[prompt]) - 1)
             ids = (*prompt, *expected[prompt][:begun])
-            number = len(wanted)
-            wanted[number] = expected[prompt][begun:]
-            writing.backend.submit([Request(number, ids, CAP - begun, 1.0, True)])
+            writing.submit(len(wanted), ids, CAP - begun, greedy=True)
+            wanted[len(wanted)] = expected[prompt][begun:]
         elif action == "steps":
             writing.steps(which)
         else:
@@ -173,13 +158,11 @@ def test_what_was_written_is_reported_on_halting_and_nothing_goes_on(tmp_path, p
 def test_jobs_sampled_differently_never_share_a_batch(tmp_path, policy, expected):
     writing = Writing(tmp_path, policy)
     prompt = PROMPTS[0]
-    writing.backend.submit(
-        [Request(n, prompt, CAP, (1.0, 0.5)[n % 2], n % 3 == 0) for n in range(12)]
-    )
+    for n in range(12):
+        writing.submit(n, prompt, CAP, (1.0, 0.5)[n % 2], greedy=n % 3 == 0)
     writing.steps()
     assert set(writing.finish) == set(range(12))
-    for number in range(0, 12, 3):
-        assert tuple(writing.ids[number]) == expected[prompt]
+    assert {tuple(writing.ids[number]) for number in range(0, 12, 3)} == {expected[prompt]}
 
 
 def test_a_job_that_joins_is_read_and_the_others_are_not_read_again(tmp_path):

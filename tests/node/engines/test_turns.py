@@ -1,7 +1,3 @@
-"""A trajectory goes on from what was read of it, to the same tokens as if all were read anew."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest
@@ -9,24 +5,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
-from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config
+from transformers import LlamaConfig
 
-from node.engines.engine import Sample, Sampling, SamplingRequest
+from node.engines.engine import Sampling, SamplingRequest
 from node.engines.transformers import backend
 from node.engines.transformers.decoding import Decoding
 from node.engines.transformers.engine import TransformersEngine
 from node.policy.policy import Policy
+from tests.node.engines import test_transformers_backend
+from tests.node.engines.test_transformers_engine import CONFIGS
 from tests.support import SHAPE, lone_logprobs, policy_of, random_policy
 
 CAP = 24
-CONFIGS = {
-    "llama": LlamaConfig(**SHAPE),
-    "qwen2": Qwen2Config(**SHAPE),
-    "gpt2": GPT2Config(vocab_size=98, n_embd=64, n_layer=2, n_head=2, initializer_range=0.4),
-    "mistral with a sliding window": MistralConfig(**SHAPE, sliding_window=12),
-}
 GREEDY = Sampling(max_new_tokens=CAP, greedy=True)
-PROMPTS = [(5, 6, 7), (1, 2, 3, 4, 5, 6, 7, 8), (9,) * 30, (5, 6, 8), (7,) * 3]
+PROMPTS = [*test_transformers_backend.PROMPTS, (7,) * 3]
 
 
 def stopping(policy: Policy) -> Policy:
@@ -35,16 +27,14 @@ def stopping(policy: Policy) -> Policy:
 
 
 @pytest.fixture(scope="module")
-def policy() -> Policy:
+def policy():
     return stopping(random_policy(seed=5))
 
 
-def turns(
-    engine: TransformersEngine, answers: Sequence[Sequence[int]], sampling: Sampling = GREEDY
-) -> list[list[tuple[tuple[int, ...], Sample]]]:
+def turns(engine, answers: Sequence[Sequence[int]], sampling=GREEDY) -> list:
     """What was written of every prompt, turn by turn, and behind what."""
     ids = {key: [*prompt] for key, prompt in enumerate(PROMPTS)}
-    told: dict[int, list[tuple[tuple[int, ...], Sample]]] = {key: [] for key in ids}
+    told = {key: [] for key in ids}
     engine.submit([SamplingRequest(k, tuple(ids[k]), lasts=True) for k in ids], sampling)
     going = set(ids)
     while going:
@@ -83,9 +73,10 @@ def test_greedy_turns_are_those_of_an_engine_that_reads_all_of_it(policy, answer
         assert all(sample.tokens.ids == read_anew(policy, prompt) for prompt, sample in told)
 
 
-@pytest.mark.parametrize("architecture", CONFIGS)
+@pytest.mark.parametrize("architecture", ["llama", *CONFIGS])
 def test_log_probs_of_later_turns_are_the_models_whatever_its_cache(architecture):
-    policy = stopping(policy_of(CONFIGS[architecture], architecture, 1))
+    config = CONFIGS.get(architecture, LlamaConfig(**SHAPE))
+    policy = stopping(policy_of(config, architecture, 1))
     sampling = Sampling(max_new_tokens=CAP, seed=3)
     told = turns(TransformersEngine(policy, seed=0), [[4, 5, 6, 7], [9]], sampling)
     for prompt, sample in (turn for each in told for turn in each):
@@ -94,7 +85,7 @@ def test_log_probs_of_later_turns_are_the_models_whatever_its_cache(architecture
 
 
 def test_only_what_is_new_is_read(policy):
-    widths: list[int] = []
+    widths = []
     hook = policy.model.register_forward_pre_hook(
         lambda _, __, inputs: widths.append(inputs["input_ids"].shape[1]), with_kwargs=True
     )

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from node.engines.process import child
@@ -7,7 +5,7 @@ from node.engines.process.child import Watchdog
 
 
 @pytest.fixture
-def started() -> Watchdog:
+def started():
     made = Watchdog(3.0)
     made.send()
     made.receive({"ready": True})

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 
 import pytest
@@ -19,7 +17,7 @@ def untied_policy(seed: int = 0) -> Policy:
     return policy_of(config, "untied", seed)
 
 
-def written(policy: Policy, place, *, as_checkpoint: bool = False) -> Snapshot:
+def written(policy: Policy, place, as_checkpoint: bool = False) -> Snapshot:
     return Snapshot(policy, as_checkpoint=as_checkpoint, place=place)
 
 
@@ -120,9 +118,7 @@ def test_folders_of_owners_that_are_gone_are_removed_and_those_of_living_ones_st
     assert set(tmp_path.iterdir()) == {living.folder, another.folder, young}
 
 
-def test_without_room_in_shared_memory_the_temporary_folder_is_used_and_it_is_said(
-    tmp_path, monkeypatch, caplog
-):
+def test_without_shared_memory_the_temporary_folder_is_used(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(snapshots, "ROOM", 1 << 60)
     monkeypatch.setattr(snapshots.tempfile, "tempdir", str(tmp_path))
     snapshot = Snapshot(random_policy(), as_checkpoint=False)

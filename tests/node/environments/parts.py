@@ -1,12 +1,12 @@
-"""Environments for tests, and swarms that have them."""
-
-from __future__ import annotations
+"""Environments for tests, and swarms and catalogues that have them."""
 
 import asyncio
 import random
+from pathlib import Path
 from typing import Any, ClassVar
 
 from node.environments.environment import Environment
+from node.tasks.catalogue import Allowed, load_catalogue, own_files
 from protocol.manifest import EnvSpec, canonical_json
 
 
@@ -35,24 +35,18 @@ class Echo:
 
 
 class Slow(Echo):
-    """Is asked over a line that takes a moment."""
-
     async def step(self, action: str) -> tuple[str, bool]:  # type: ignore[override]
         await asyncio.sleep(0.05)
         return super().step(action)
 
 
 class Drawing(Echo):
-    """Draws from the generator that everybody shares, at every step."""
-
     def step(self, action: str) -> tuple[str, bool]:
         observation, over = super().step(action)
         return f"{observation} {random.random()}", over
 
 
 class Tripping(Echo):
-    """Cannot bear the letter x."""
-
     def step(self, action: str) -> tuple[str, bool]:
         if "x" in action:
             raise ZeroDivisionError(action)
@@ -74,7 +68,26 @@ FOR_TESTS: dict[str, type[Environment]] = {
 }
 
 
-def spec(name: str, *levels: dict[str, Any]) -> EnvSpec:
-    """How a manifest names one of them."""
+def spec(name: str, *levels: dict[str, Any], version: str = "1") -> EnvSpec:
+    """How a manifest names an environment."""
     settings = tuple(canonical_json(level) for level in levels or ({},))
-    return EnvSpec(name, "environment", "1", settings, "{question}", "text")
+    return EnvSpec(name, "environment", version, settings, "{question}", "text")
+
+
+TABLE = """
+source = "environment"
+template = "{{question}}"
+extract = "text"
+[[env]]
+name = "{name}"
+file = "{name}.py"
+levels = [{levels}]
+"""
+
+
+def written(folder: Path, name: str, code: str, levels: str = "{}"):
+    """The specs of an environment with this code, and what allows its file to be loaded."""
+    (folder / f"{name}.py").write_text(code)
+    catalogue = folder / f"{name}.toml"
+    catalogue.write_text(TABLE.format(name=name, levels=levels))
+    return load_catalogue(str(catalogue)), Allowed(own_files(str(catalogue)))

@@ -1,11 +1,6 @@
-"""Environments of many turns, and those of a user's own file."""
-
-from __future__ import annotations
-
 import asyncio
 import random
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -25,15 +20,8 @@ from node.trajectories.trajectory import Trajectory
 from protocol.manifest import EnvSpec
 from protocol.rollout import Finish
 from swarm.groups import TaskRef
-from swarm.verification import (
-    NOT_REPLAYABLE,
-    NOT_REPLAYED,
-    Asked,
-    JudgeRefused,
-    TrajectoryTexts,
-    Verdict,
-)
-from tests.node.environments import own_files
+from swarm.verification import NOT_REPLAYABLE, NOT_REPLAYED, Asked, JudgeRefused, TrajectoryTexts
+from tests.node.environments import parts
 from tests.node.environments.parts import FOR_TESTS, spec
 from tests.node.packages import declare
 
@@ -42,7 +30,7 @@ SPECS = tuple(spec(name) for name in FOR_TESTS)
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def installed(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("installed")
         shutil.copy(Path(__file__).with_name("parts.py"), folder / "strange_environments.py")
@@ -53,7 +41,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", params=["worker", "here"])
-def scorer(request: pytest.FixtureRequest, installed: None) -> Iterator[Scorer]:
+def scorer(request, installed):
     if request.param == "here":
         yield LocalJudge([each for each in SPECS if each.name != "slow"])
         return
@@ -75,7 +63,6 @@ def played(scorer: Scorer, ref: TaskRef, *actions: str, key: int = 1) -> Traject
     texts: list[str] = []
     for number in range(1, len(actions) + 1):
         (moved,) = scorer.play([Move(key, ref, actions[:number], final=False)])
-        assert isinstance(moved, Answered)
         texts += [actions[number - 1], moved.observation]
         assert moved.over == (number == len(actions)) == (moved.reward is not None)
     return TrajectoryTexts(tuple(texts[:-1]), cut=False)
@@ -93,23 +80,22 @@ def test_a_trajectory_is_worth_the_same_to_whoever_plays_it_once_more(scorer, na
     assert len(turns.texts) == 5 and reward(scorer, ref, turns) == pytest.approx(2 / 3)
 
 
-def test_episodes_go_on_side_by_side_with_their_own_chance(scorer: Scorer) -> None:
+def test_episodes_go_on_side_by_side_with_their_own_chance(scorer):
     refs = [task("drawing", seed) for seed in (1, 2)]
     alone = [played(scorer, ref, "a", "b", "c", key=n) for n, ref in enumerate(refs)]
-    told: list[list[str]] = [[], []]
+    told = [[], []]
     for number in (1, 2, 3):
         moves = [Move(n, ref, ("a", "b", "c")[:number], False) for n, ref in enumerate(refs)]
         for n, moved in enumerate(scorer.play(moves)):
-            assert isinstance(moved, Answered)
             told[n] += ["abc"[number - 1], moved.observation]
     assert [tuple(each[:-1]) for each in told] == [each.texts for each in alone]
 
 
-def test_an_episode_that_is_not_here_any_more_is_played_again(scorer: Scorer) -> None:
+def test_an_episode_that_is_not_here_any_more_is_played_again(scorer):
     ref = task("drawing")
     turns = played(scorer, ref, "a", "b", "c")
     (moved,) = scorer.play([Move(77, ref, ("a", "b"), final=False)])
-    assert isinstance(moved, Answered) and moved.observation == turns.texts[3]
+    assert moved.observation == turns.texts[3]
 
 
 def test_what_is_ended_before_its_environment_has_its_reward_and_says_that_it_was_cut(scorer):
@@ -133,7 +119,7 @@ def test_what_is_ended_before_its_environment_has_its_reward_and_says_that_it_wa
     ],
     ids=["an observation", "first turn dropped", "last turn dropped", "a turn added", "order"],
 )
-def test_mallorys_trajectory_is_not_replayed(scorer: Scorer, forged, why: str) -> None:
+def test_mallorys_trajectory_is_not_replayed(scorer, forged, why):
     ref = task("echo")
     turns = played(scorer, ref, "a", "b", "c")
     assert reward(scorer, ref, turns) >= 0
@@ -142,20 +128,17 @@ def test_mallorys_trajectory_is_not_replayed(scorer: Scorer, forged, why: str) -
     assert refused.value.reason == NOT_REPLAYED
 
 
-def test_an_environment_that_trips_ends_its_episode_without_reward(scorer: Scorer) -> None:
+def test_a_turn_of_any_kind_is_taken_and_one_that_trips_ends_without_reward(scorer):
     ref = task("tripping")
     (moved,) = scorer.play([Move(4, ref, (letter(scorer, ref), "x"), final=False)])
     assert moved == Answered("", True, 0.0)
-
-
-def test_a_turn_of_any_length_and_kind_is_taken(scorer: Scorer) -> None:
     ref = task("echo")
     for text in ("", "\0\x1b[2J", "[" * 100_000, "x" * 10_000_000, "\u202e\ufeff"):
         (moved,) = scorer.play([Move(5, ref, (text,), final=True)])
-        assert isinstance(moved, Answered) and moved.reward == 0.0
+        assert moved.reward == 0.0
 
 
-def test_a_family_that_is_answered_in_one_turn_is_not_played(installed: None) -> None:
+def test_a_family_that_is_answered_in_one_turn_is_not_played(installed):
     sums = EnvSpec("gcd", "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
     with Verifier([sums], outside=False) as verifier:
         assert verifier.environments == frozenset()
@@ -165,7 +148,7 @@ def test_a_family_that_is_answered_in_one_turn_is_not_played(installed: None) ->
             verifier.judge(TaskRef("gcd", 0, 1), [TrajectoryTexts(("1", "?", "2"), cut=False)])
 
 
-def test_what_never_answers_twice_alike_is_played_and_has_no_verdict(scorer: Scorer) -> None:
+def test_what_never_answers_twice_alike_is_played_and_has_no_verdict(scorer):
     ref = task("passing")
     turns = played(scorer, ref, "a", "b", "c")
     assert scorer.unrepeatable == {"passing"}
@@ -176,15 +159,14 @@ def test_what_never_answers_twice_alike_is_played_and_has_no_verdict(scorer: Sco
     assert isinstance(moved, JudgeRefused), "its episode is not here, and cannot be played again"
     own = Trajectory((), Finish.STOP, reward=0.25)
     (verdict,) = judged(scorer, [(ref, [own, own])])
-    assert isinstance(verdict, Verdict) and verdict.rewards == (0.25, 0.25)
+    assert verdict.rewards == (0.25, 0.25)
 
 
-def test_environments_that_wait_do_so_together(installed: None) -> None:
+def test_environments_that_wait_do_so_together(installed):
     with Verifier([spec("slow")], outside=False) as verifier:
         refs = [task("slow", seed) for seed in range(64)]
-        moves = [Move(n, ref, ("a",), False) for n, ref in enumerate(refs)]
-        moved = verifier.play(moves)
-        assert [each.observation for each in moved if isinstance(each, Answered)] == ["1 a"] * 64
+        moved = verifier.play([Move(n, ref, ("a",), False) for n, ref in enumerate(refs)])
+        assert [each.observation for each in moved] == ["1 a"] * 64
         turns = played(verifier, refs[0], "a", "b", "c")
         (verdict,) = verifier.judge_some([Asked(refs[0], [turns])])
         assert not isinstance(verdict, JudgeRefused)
@@ -220,11 +202,10 @@ async def episode(seed: int) -> list[str | float]:
     return [await here.begin(), *[await here.step("") for _ in "ab"], await here.reward()]
 
 
-async def together(seeds: range) -> list[list[str | float]]:
-    return await asyncio.gather(*map(episode, seeds))
-
-
 def test_episodes_that_wait_side_by_side_draw_what_they_draw_alone():
+    async def together(seeds):
+        return await asyncio.gather(*map(episode, seeds))
+
     seeds = range(5)
     alone = [run(episode(seed), waits=True) for seed in seeds]
     assert run(together(seeds), waits=True) == alone
@@ -232,7 +213,7 @@ def test_episodes_that_wait_side_by_side_draw_what_they_draw_alone():
 
 
 def test_an_episode_that_is_given_up_while_it_waits_leaves_the_others_their_chance():
-    async def one_given_up() -> list[str | float]:
+    async def one_given_up():
         other = asyncio.create_task(episode(1))
         await asyncio.sleep(0)
         other.cancel()
@@ -244,21 +225,19 @@ def test_an_episode_that_is_given_up_while_it_waits_leaves_the_others_their_chan
     assert run(one_given_up(), waits=True) == run(episode(2), waits=True)
 
 
-WRITTEN = (Path(__file__).parents[3] / "examples" / "own_environment" / "treasure.py").read_text()
+EXAMPLE = Path(__file__).parents[3] / "examples" / "own_environment"
+WRITTEN = (EXAMPLE / "treasure.py").read_text()
 
 
 def written(folder: Path, levels: str = "{}", code: str = WRITTEN) -> tuple[EnvSpec, Allowed]:
-    """A catalogue with the environment of a file, which is named in the config."""
-    (spec,), allowed = own_files.written(folder, "treasure", code, levels)
+    (spec,), allowed = parts.written(folder, "treasure", code, levels)
     return spec, allowed
 
 
-def test_the_example_takes_under_forty_lines_and_is_played_in_the_worker():
-    assert len(WRITTEN.splitlines()) < 40
-    folder = Path(__file__).parents[3] / "examples" / "own_environment"
+def test_the_example_is_played_in_the_worker():
     task = TaskRef("treasure", 0, 1)
-    allowed = Allowed({"treasure": folder / "treasure.py"})
-    with Verifier(load_catalogue(str(folder / "treasure.toml")), allowed, outside=True) as verifier:
+    specs = load_catalogue(str(EXAMPLE / "treasure.toml"))
+    with Verifier(specs, Allowed({"treasure": EXAMPLE / "treasure.py"}), outside=True) as verifier:
         assert verifier.start() == ("treasure",)
         (prompt,) = verifier.prompts([task])
         assert prompt.startswith("At house ")
@@ -266,14 +245,14 @@ def test_the_example_takes_under_forty_lines_and_is_played_in_the_worker():
         assert verdict.rewards[0] in (0.0, 1.0)
 
 
-def test_who_lacks_the_file_is_told_and_serves_the_rest(tmp_path: Path) -> None:
+def test_who_lacks_the_file_is_told_and_serves_the_rest(tmp_path):
     spec, _ = written(tmp_path)
     sources, closed = open_envs([spec], Allowed())
     assert not sources and "name its file under [tasks] files" in closed["treasure"]
     assert any("name its file" in line for line in overview([spec], Allowed()))
 
 
-def test_a_file_that_was_changed_is_another_one(tmp_path: Path) -> None:
+def test_a_file_that_was_changed_is_another_one(tmp_path):
     spec, allowed = written(tmp_path)
     (tmp_path / "treasure.py").write_text(WRITTEN + "\n")
     with pytest.raises(CatalogueError, match=r"is of version .*: get the same file"):

@@ -1,7 +1,3 @@
-"""The shipped games: what a seed makes, what can be earned, and what no action can do."""
-
-from __future__ import annotations
-
 import random
 from statistics import fmean
 
@@ -14,8 +10,7 @@ from node.environments.environment import MOST_OBSERVATION, finished
 from node.environments.games import SHIPPED
 from node.environments.own_file import replayed
 from node.tasks.catalogue import Allowed, load_catalogue, open_envs
-from node.tasks.sources.environments import Environments
-from node.tasks.task import Task, TaskSource
+from node.tasks.task import Task
 from swarm.groups import Split
 from tests.node.programs import python
 
@@ -35,16 +30,11 @@ REWARDS = {
 """Of the catalogue's levels together, but for what luck alone could earn."""
 
 
-def environment(source: TaskSource) -> Environments:
-    assert source.environment is not None
-    return source.environment
-
-
 def played(task: Task, kind: str, seed: int) -> tuple[list[str], float]:
     """What was seen and done in an episode that a player has played, and its reward."""
     rng = random.Random(seed)
     act = getattr(PLAYERS[task.ref.env], kind)
-    episode = environment(SOURCES[task.ref.env]).episode(task.entry)
+    episode = SOURCES[task.ref.env].environment.episode(task.entry)
     seen = [finished(episode.begin())]
     while not episode.over:
         seen.append(act(seen, rng))
@@ -52,7 +42,7 @@ def played(task: Task, kind: str, seed: int) -> tuple[list[str], float]:
     return seen, finished(episode.reward())
 
 
-def test_every_game_is_in_the_catalogue_and_has_a_player() -> None:
+def test_every_game_is_in_the_catalogue_and_has_a_player():
     assert SOURCES.keys() == SHIPPED.keys() == PLAYERS.keys()
 
 
@@ -63,7 +53,7 @@ def test_whoever_plays_it_once_more_finds_the_same(name, level, seed, moves, kin
     assert SOURCES[name].build(level, seed) == task
     seen, reward = played(task, kind, moves)
     assert seen[0] == task.entry["question"]
-    again = environment(SOURCES[name]).episode(task.entry)
+    again = SOURCES[name].environment.episode(task.entry)
     random.seed(moves)
     assert finished(replayed(again, seen[1:-1], cut=False)) == reward
     assert len(seen[1::2]) <= MOST_TURNS
@@ -78,14 +68,13 @@ for name, level in LEVELS:
 
 
 def test_a_fresh_process_with_another_order_of_sets_finds_the_same():
-    one, other = (
-        python(FRESH, env={"PYTHONHASHSEED": order}, check=True).stdout for order in ("1", "2")
-    )
+    runs = (python(FRESH, env={"PYTHONHASHSEED": order}, check=True) for order in "12")
+    one, other = (run.stdout for run in runs)
     assert one == other and one.count("\n") == 20 * len(LEVELS)
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_every_reward_that_it_promises_is_earned(name: str) -> None:
+def test_every_reward_that_it_promises_is_earned(name):
     source = SOURCES[name]
     earned = {
         played(source.build(level, seed), kind, seed)[1]
@@ -97,7 +86,7 @@ def test_every_reward_that_it_promises_is_earned(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "level"), LEVELS)
-def test_who_looks_beats_who_does_not_by_a_margin(name: str, level: int) -> None:
+def test_who_looks_beats_who_does_not_by_a_margin(name, level):
     source = SOURCES[name]
     tasks = [source.build(level, seed, Split.HELDOUT) for seed in range(100)]
     good, any_ = (fmean(played(task, kind, 1)[1] for task in tasks) for kind in ("good", "any"))
@@ -114,7 +103,7 @@ HOSTILE = (
 @given(actions=st.lists(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=40)), max_size=20))
 def test_no_action_does_more_than_earn_an_answer_or_end_the_episode(name, level, actions):
     source = SOURCES[name]
-    episode = environment(source).episode(source.build(level, 5).entry)
+    episode = source.environment.episode(source.build(level, 5).entry)
     finished(episode.begin())
     for action in actions:
         if episode.over:

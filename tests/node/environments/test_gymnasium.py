@@ -1,8 +1,4 @@
-"""Environments of Gymnasium that show and take words or numbers are played and judged."""
-
-from __future__ import annotations
-
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,15 +10,16 @@ from node.tasks.catalogue import Allowed, open_envs
 from node.tasks.scorer import Answered, Move
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from node.tasks.verifier.verifier import Verifier
-from protocol.manifest import EnvSpec, canonical_json
 from swarm.groups import TaskRef
 from swarm.verification import TrajectoryTexts
-from tests.node.environments.own_files import written
+from tests.node.environments import parts
+from tests.node.environments.parts import written
 
 gymnasium = pytest.importorskip("gymnasium")
 spaces = gymnasium.spaces
 Task = LIBRARIES["gymnasium"].load()
 
+spec = partial(parts.spec, "gymnasium", version=Task.version)
 LAKE = {"id": "FrozenLake-v1", "actions": ["left", "down", "right", "up"]}
 FIXED = {**LAKE, "options": {"is_slippery": False}}
 WAY = ("down", "down", "right", "right", "down", "right")
@@ -35,11 +32,6 @@ TOY = (
     {"id": "Taxi-v4", "low": -200.0, "high": 10.0},
     LAKE,
 )
-
-
-def spec(*levels: dict[str, Any]) -> EnvSpec:
-    settings = tuple(map(canonical_json, levels))
-    return EnvSpec("gymnasium", "environment", Task.version, settings, "{question}", "text")
 
 
 def begun(seed: int, **settings: Any) -> tuple[Episode, str]:
@@ -63,11 +55,8 @@ class Parrot(gymnasium.Env):
 
 
 class Dial(gymnasium.Env):
-    """Numbers of several kinds, and actions from −1 on."""
-
-    observation_space = spaces.Tuple(
-        (spaces.Discrete(9), spaces.MultiDiscrete([3, 3]), spaces.MultiBinary(2))
-    )
+    kinds = (spaces.Discrete(9), spaces.MultiDiscrete([3, 3]), spaces.MultiBinary(2))
+    observation_space = spaces.Tuple(kinds)
     action_space = spaces.Discrete(3, start=-1)
 
     def reset(self, *, seed=None, options=None):
@@ -80,7 +69,7 @@ class Dial(gymnasium.Env):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def registered() -> Iterator[None]:
+def registered():
     for each in (Parrot, Dial):
         gymnasium.register(f"test/{each.__name__}-v0", each)
     yield
@@ -105,7 +94,7 @@ def test_an_environment_is_played_and_judged_in_the_worker():
         assert verifier.judge(task, [trajectory]).rewards == (1.0,)
 
 
-def test_the_toy_texts_come_out_alike_elsewhere() -> None:
+def test_the_toy_texts_come_out_alike_elsewhere():
     assert try_replays([spec(*TOY)], Allowed()) == Trial(("gymnasium",), 24)
 
 
@@ -128,7 +117,7 @@ def test_the_last_name_in_a_turn_is_its_action(turn, shown):
     assert finished(episode.step(turn)) == shown
 
 
-def test_actions_without_names_are_their_numbers_and_observations_are_shown_part_by_part() -> None:
+def test_actions_without_names_are_their_numbers_and_observations_are_shown_part_by_part():
     episode, first = begun(3, id="test/Dial-v0")
     assert first.splitlines()[1] == "Answer with -1, 0, 1"
     assert len(first.splitlines()[2].split()) == 5
@@ -136,7 +125,7 @@ def test_actions_without_names_are_their_numbers_and_observations_are_shown_part
     assert finished(episode.step("12")) == "Answer with -1, 0, 1"
 
 
-def test_text_is_shown_and_taken_as_it_is() -> None:
+def test_text_is_shown_and_taken_as_it_is():
     episode, first = begun(3, id="test/Parrot-v0", high=2.0)
     name, asked, shown = first.splitlines()
     assert (name, asked) == ("test/Parrot-v0, episode 3", "Answer with 1 to 3 characters")
@@ -201,7 +190,7 @@ def test_a_class_of_ones_own_is_an_environment_as_it_is(tmp_path):
         assert verifier.judge(TaskRef("stairs", 0, 4), [trajectory]).rewards == (1.0,)
 
 
-def test_a_class_of_a_package_says_version_and_replayable() -> None:
+def test_a_class_of_a_package_says_version_and_replayable():
     made: Any = environment_of(type("Versioned", (Dial,), {"version": "2", "replayable": False}))
     assert (made.version, made.replayable) == ("2", False)
     assert "actions: name all 3" in made.refusal({"actions": ["one"]})

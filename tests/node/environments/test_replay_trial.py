@@ -1,7 +1,3 @@
-"""Whoever founds a swarm is told of an environment that says it is replayable and is not."""
-
-from __future__ import annotations
-
 import random
 from pathlib import Path
 
@@ -12,7 +8,7 @@ from node.errors import CatalogueError
 from node.tasks.catalogue import NO_FILE, Allowed, load_catalogue
 from node.tasks.verifier.replay_trial import EPISODES, Trial, try_replays
 from protocol.manifest import EnvSpec, open_manifest
-from tests.node.environments.own_files import written
+from tests.node.environments.parts import written
 
 DOOR = '''
 import os
@@ -48,12 +44,9 @@ LIES = {
 }
 
 
-def door(
-    folder: Path, *, first: str = "", later: str = "", reward: str = "0.0", replayable: bool = True
-) -> tuple[tuple[EnvSpec, ...], Allowed]:
-    """A catalogue in a folder, with a door that says such things."""
-    code = DOOR.format(first=first, later=later, reward=reward, replayable=replayable)
-    return written(folder, "door", code)
+def door(folder: Path, **says: object) -> tuple[tuple[EnvSpec, ...], Allowed]:
+    plain = {"first": "", "later": "", "reward": "0.0", "replayable": True}
+    return written(folder, "door", DOOR.format(**plain | says))
 
 
 TOLD = (
@@ -116,7 +109,7 @@ def test_found_refuses_one_that_lies_and_writes_nothing(terminal, node):
     assert "door says that it is not replayable" in terminal.ok(*FOUND)
 
 
-def test_guesses_are_made_of_what_is_shown_and_call_tools() -> None:
+def test_guesses_are_made_of_what_is_shown_and_call_tools():
     rng = random.Random(1)
     shown = ["Use [up] or [col 4].\n- buy(count: int, what: str, gift: bool = false): Buy."]
     turns = {guess(shown, rng) for _ in range(200)}

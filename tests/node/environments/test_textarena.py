@@ -1,7 +1,3 @@
-"""Games of TextArena are played and judged in the worker, alone or against lots."""
-
-from __future__ import annotations
-
 import random
 import re
 from dataclasses import replace
@@ -13,12 +9,13 @@ from node.environments.own_file import BRACKETED, LIBRARIES, guess
 from node.environments.textarena import ALONE, FORMS, REFUSED, REFUSED_VARIANTS
 from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed, open_envs, overview
-from node.tasks.scorer import Answered, Move
+from node.tasks.scorer import Move
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from node.tasks.verifier.verifier import Verifier
-from protocol.manifest import EnvSpec, canonical_json
+from protocol.manifest import EnvSpec
 from swarm.groups import TaskRef
 from swarm.verification import TrajectoryTexts
+from tests.node.environments import parts
 
 textarena = pytest.importorskip("textarena")
 registration = pytest.importorskip("textarena.envs.registration")
@@ -31,8 +28,7 @@ PLAYED = [i for i in IDS if Game.refusal({"game": i}) is None]  # type: ignore[a
 
 
 def spec(*games: str) -> EnvSpec:
-    levels = tuple(canonical_json({"game": game}) for game in games)
-    return EnvSpec("textarena", "environment", Game.version, levels, "{question}", "text")
+    return parts.spec("textarena", *({"game": game} for game in games), version=Game.version)
 
 
 def episode(game: str, seed: int) -> tuple[Episode, str]:
@@ -40,7 +36,7 @@ def episode(game: str, seed: int) -> tuple[Episode, str]:
     return begun, finished(begun.begin())
 
 
-def test_every_game_of_the_library_is_played_or_refused_by_name() -> None:
+def test_every_game_of_the_library_is_played_or_refused_by_name():
     names = {game.partition("-v0")[0] for game in IDS}
     assert ALONE.isdisjoint(FORMS) and REFUSED.keys().isdisjoint(ALONE | FORMS.keys())
     assert names == ALONE | FORMS.keys() | REFUSED.keys()
@@ -48,35 +44,33 @@ def test_every_game_of_the_library_is_played_or_refused_by_name() -> None:
     assert set(REFUSED_VARIANTS) < set(IDS) - set(PLAYED)
 
 
-def test_the_version_is_of_the_library_and_of_what_makes_it_an_environment() -> None:
+def test_the_version_is_of_the_library_and_of_what_makes_it_an_environment():
     assert Game.version == "0.7.4+1"
     with pytest.raises(CatalogueError, match=r"of version 0\.7\.3\+1, here is 0\.7\.4\+1"):
         open_envs([replace(spec("Nim-v0"), version="0.7.3+1")], Allowed())
 
 
-def test_a_game_is_played_and_judged_in_the_worker() -> None:
+def test_a_game_is_played_and_judged_in_the_worker():
     task = TaskRef("textarena", 0, 7)
     with Verifier([spec("GuessTheNumber-v0")], outside=True) as verifier:
         assert verifier.start() == ("textarena",)
         (prompt,) = verifier.prompts([task])
         assert prompt.startswith("Game ") and "between 1 and 20" in prompt
-        texts: list[str] = []
+        texts = []
         for number in range(1, 11):
             turns = (*texts[::2], str(number))
             (moved,) = verifier.play([Move(1, task, turns, final=False)])
-            assert isinstance(moved, Answered)
             texts += [str(number), moved.observation]
             if moved.over:
                 break
             assert moved.observation == "The target number is higher."
-        reward = moved.reward
-        assert reward is not None and 0 < reward <= 1
+        assert 0 < moved.reward <= 1
         trajectory = TrajectoryTexts(tuple(texts[:-1]), cut=False)
-        assert verifier.judge(task, [trajectory]).rewards == (reward,)
+        assert verifier.judge(task, [trajectory]).rewards == (moved.reward,)
 
 
 @pytest.mark.parametrize("game", ["WildTicTacToe-v0", "SimpleTak-v0", "KuhnPoker-v0"])
-def test_an_opponent_moves_by_the_rules_and_tells_nothing_of_its_tries(game: str) -> None:
+def test_an_opponent_moves_by_the_rules_and_tells_nothing_of_its_tries(game):
     rewards = set()
     for seed in range(12):
         begun, shown = episode(game, seed)
@@ -100,13 +94,13 @@ def test_a_wrong_move_is_told_a_second_one_loses_and_a_game_that_is_cut_is_worth
     assert not begun.over and finished(begun.reward()) == 0.0
 
 
-def test_the_policy_sits_on_either_side_and_begins_elsewhere_for_every_seed() -> None:
+def test_the_policy_sits_on_either_side_and_begins_elsewhere_for_every_seed():
     firsts = [episode("ConnectFour-v0", seed)[1] for seed in range(20)]
     assert len(set(firsts)) == 20 and any("You are Player 0" in first for first in firsts)
     assert any("You are Player 1" in first for first in firsts)
 
 
-def test_only_the_last_board_is_told_and_not_what_the_policy_wrote() -> None:
+def test_only_the_last_board_is_told_and_not_what_the_policy_wrote():
     begun, first = episode("ConnectFour-v0", 4)
     assert first.count("Board state:") == 1
     answer = finished(begun.step("my choice is [col 3]"))
@@ -134,7 +128,7 @@ def test_what_is_not_played_is_refused_by_name_and_a_game_has_to_be_named(game, 
         open_envs([replace(spec("Nim-v0"), levels=("{}",))], Allowed())
 
 
-def test_every_game_ends_well_whatever_it_is_told() -> None:
+def test_every_game_ends_well_whatever_it_is_told():
     for game in sorted(ALONE | FORMS.keys()):
         begun, first = episode(next(i for i in PLAYED if i.partition("-v0")[0] == game), 11)
         rng, shown = random.Random(game), first
@@ -145,17 +139,14 @@ def test_every_game_ends_well_whatever_it_is_told() -> None:
         assert 0.0 <= finished(begun.reward()) <= 1.0
 
 
-def test_games_that_draw_at_every_step_come_out_alike_elsewhere() -> None:
+def test_games_that_draw_at_every_step_come_out_alike_elsewhere():
     drawing = ("2048-v0", "Minesweeper-v0", "PigDice-v0", "Poker-v0", "Sokoban-v0")
     assert try_replays([spec(*drawing)], Allowed()) == Trial(("textarena",), 20)
 
 
-def test_the_library_is_named_among_the_tasks_of_a_swarm() -> None:
+def test_the_library_is_named_among_the_tasks_and_who_lacks_it_is_told_how_to_get_it(monkeypatch):
     (line,) = overview([spec("Nim-v0", "Sudoku-v0")], Allowed())
     assert line.endswith(": textarena (2 levels of textarena)")
-
-
-def test_who_lacks_the_library_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("node.environments.own_file.find_spec", lambda name: None)
     sources, closed = open_envs([spec("Nim-v0")], Allowed())
     assert not sources and "pip install 'swarm-node[textarena]'" in closed["textarena"]

@@ -1,7 +1,3 @@
-"""Environments with tools."""
-
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -23,7 +19,7 @@ from node.tasks.scorer import Answered, Move
 from node.tasks.verifier.verifier import Verifier
 from swarm.groups import TaskRef
 from swarm.verification import TrajectoryTexts
-from tests.node.environments.own_files import written
+from tests.node.environments.parts import written
 
 SHOP = '''
 import random
@@ -102,9 +98,8 @@ def test_the_first_observation_lists_the_tools(episode):
 
 def test_calls_are_answered_until_the_policy_answers(episode):
     tagged = '<tool_call>{"name": "buy", "arguments": {"count": 1}}</tool_call>'
-    told, reward, over = played(
-        episode(), 'price_of(what="apple")', tagged, "buy(1)\nbuy(2)", "Done."
-    )
+    turns = ('price_of(what="apple")', tagged, "buy(1)\nbuy(2)", "Done.")
+    told, reward, over = played(episode(), *turns)
     left = 12 - int(told[1])
     assert told[2] == f'{{"left": {left}, "each": {left}}}'
     assert over and reward in (1.0, 1 / 3, 2 / 3)

@@ -1,7 +1,3 @@
-"""Tasksets of verifiers whose rewards follow from the answer alone are environments of one turn."""
-
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -10,13 +6,11 @@ import pytest
 
 from node.environments.own_file import environment_of
 from node.errors import CatalogueError
-from node.tasks.catalogue import Allowed
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from node.tasks.verifier.verifier import Verifier
-from protocol.manifest import EnvSpec
 from swarm.groups import TaskRef
 from swarm.verification import NOT_REPLAYABLE, JudgeRefused, TrajectoryTexts
-from tests.node.environments import own_files
+from tests.node.environments import parts
 
 vf = pytest.importorskip("verifiers.v1")
 
@@ -54,12 +48,9 @@ class AdditionTaskset(vf.Taskset[AdditionTask, AdditionConfig]):
 SHORT = "float(len(trace.last_reply) < 4)"
 
 
-def written(
-    folder: Path, *, short: str = SHORT, replayable: bool = True
-) -> tuple[tuple[EnvSpec, ...], Allowed]:
-    """A catalogue in a folder, with the taskset of a file."""
+def written(folder: Path, short: str = SHORT, replayable: bool = True):
     code = ADDITION.format(short=short, replayable=replayable)
-    return own_files.written(folder, "addition", code, "{ num_tasks = 50 }, {}")
+    return parts.written(folder, "addition", code, "{ num_tasks = 50 }, {}")
 
 
 def test_a_taskset_in_a_file_is_answered_and_judged_in_the_worker(tmp_path):
@@ -72,16 +63,16 @@ def test_a_taskset_in_a_file_is_answered_and_judged_in_the_worker(tmp_path):
         assert verifier.judge(task, answers).rewards == (1.0, 0.25, 0.0)
 
 
-def test_rewards_that_follow_from_the_answer_come_out_alike(tmp_path: Path) -> None:
+def test_rewards_that_follow_from_the_answer_come_out_alike(tmp_path):
     assert try_replays(*written(tmp_path)) == Trial(("addition",), 8)
 
 
-def test_rewards_that_do_not_are_told_at_founding(tmp_path: Path) -> None:
+def test_rewards_that_do_not_are_told_at_founding(tmp_path):
     with pytest.raises(CatalogueError, match=r"says that it is replayable, .* it is worth"):
         try_replays(*written(tmp_path, short="time.time_ns() % 99991 / 99991"))
 
 
-def test_a_taskset_that_is_not_replayable_is_not_judged_for_others(tmp_path: Path) -> None:
+def test_a_taskset_that_is_not_replayable_is_not_judged_for_others(tmp_path):
     specs, allowed = written(tmp_path, replayable=False)
     assert try_replays(specs, allowed) == Trial(unshared=("addition",))
     with Verifier(specs, allowed, outside=True) as verifier:
@@ -131,7 +122,7 @@ def taskset(task: type[Any]) -> type[Any]:
     return Some
 
 
-def test_a_package_says_version_and_replayable_in_the_class() -> None:
+def test_a_package_says_version_and_replayable_in_the_class():
     made = environment_of(taskset(Task))
     assert (made.version, made.replayable) == ("3", True)
 
@@ -150,6 +141,4 @@ def test_a_package_says_version_and_replayable_in_the_class() -> None:
     ],
 )
 def test_what_needs_more_than_an_answer_is_refused_with_the_reason(task, settings, why):
-    made: Any = environment_of(taskset(task))
-    found = made.refusal(settings)
-    assert found is not None and re.search(why, found)
+    assert re.search(why, environment_of(taskset(task)).refusal(settings))

@@ -1,7 +1,5 @@
 """A worker that a text has bent: it says of a turn what the turn's last action tells it to."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 
@@ -11,7 +9,6 @@ ANSWER = {"observation": "1 bent", "over": False, "reward": None}
 
 
 def main() -> None:
-    """Serve until standard input ends."""
     channel = take_over_stdin()
     opened = {"levels": 1, "replayable": True, "waits": False}
     names = [spec["name"] for spec in channel.receive()["specs"]]

@@ -1,7 +1,5 @@
 """Builds and scores tasks of every family; prints a digest of each. Run twice, they must agree."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

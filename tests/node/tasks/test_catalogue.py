@@ -1,7 +1,3 @@
-"""Task sets: every task is a function of its index, and its answers are scored."""
-
-from __future__ import annotations
-
 import hashlib
 import json
 import sys
@@ -37,14 +33,11 @@ def written(tmp_path):
     return write
 
 
-def test_the_shipped_catalogues_open_whole():
+def test_the_shipped_catalogues_open_whole_and_the_nine_tasks_of_the_paper_are_there():
     for name in SHIPPED:
         specs = load_catalogue(name)
         opened = open_envs(specs, Allowed(evaluating=["binary_matrix"]))[0]
         assert set(opened) == {spec.name for spec in specs}
-
-
-def test_the_nine_tasks_of_the_paper_are_all_there():
     nine = {"arc_1d", "basic_arithmetic", "base_conversion", "bf", "binary_matrix"}
     nine |= {"calendar_arithmetic", "decimal_arithmetic", "fraction_simplification"}
     names = {spec.name for spec in load_catalogue("reasoning-gym")}
@@ -164,17 +157,13 @@ built = {}
 for key, level, seed, split in wanted:
     task = sources[key].build(level, seed, split)
     answer = str(task.entry["answer"])
-    built[f"{key} {level} {seed} {split}"] = [
-        task.prompt, answer, sources[key].score(task, answer)
-    ]
-print()
-print(json.dumps(built))
+    scored = task.prompt, answer, sources[key].score(task, answer)
+    built[f"{key} {level} {seed} {split}"] = scored
+print("\\n" + json.dumps(built))
 """
 
 
 class Numbers:
-    """Questions that are bare numbers below ``bound``."""
-
     levels = 1
     evaluates_text = False
 
@@ -193,7 +182,7 @@ def numbers(bound: int = 10_000) -> TaskSource:
 
 
 @pytest.fixture(scope="module")
-def shipped() -> dict[tuple[str, str], TaskSource]:
+def shipped():
     opened = {name: open_envs(load_catalogue(name), Allowed())[0] for name in SHIPPED}
     return {(name, env): source for name in SHIPPED for env, source in opened[name].items()}
 

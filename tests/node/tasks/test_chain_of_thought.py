@@ -1,11 +1,5 @@
-"""Families whose answers are their working."""
-
-from __future__ import annotations
-
-from collections.abc import Mapping
 from random import Random
 from statistics import fmean
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,20 +8,7 @@ from hypothesis import strategies as st
 from experiments.recipe.corpus import WORKING
 from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed, level_settings, load_catalogue, open_envs, overview
-from node.tasks.chain_of_thought import (
-    FAMILIES,
-    MOST_STEPS,
-    Adding,
-    Bill,
-    Climbing,
-    Halving,
-    Paying,
-    Waiting,
-    Walk,
-    Walking,
-    Working,
-)
-from node.tasks.task import TaskSource
+from node.tasks.chain_of_thought import FAMILIES, MOST_STEPS, Bill, Walk
 from protocol.manifest import EnvSpec, canonical_json
 from swarm.groups import Split
 
@@ -37,60 +18,53 @@ PLACES = [(name, level) for name, source in SOURCES.items() for level in range(s
 numbers = st.integers(0, (1 << 63) - 1)
 
 
-def scored(
-    family: type[Working[Any]], state: object, answer: str, *, partial: bool = False
-) -> float:
-    level = {name: allowed.start for name, allowed in family.settings.items()}
-    return family([level]).score({"state": state, "partial_credit": partial}, answer)
+def scored(name: str, state: object, answer: str, partial=False) -> float:
+    easiest = {key: allowed.start for key, allowed in FAMILIES[name].settings.items()}
+    questions = FAMILIES[name]([easiest])
+    if isinstance(state, str):  # written as its two numbers
+        state = type(questions.draw(0, 0)["state"])(*map(int, state.split()))
+    return questions.score({"state": state, "partial_credit": partial}, answer)
 
 
 @pytest.mark.parametrize(
-    ("family", "state", "right"),
+    ("name", "state", "right"),
     [
-        (Adding, (7, 15, 4), ["7+15=22 22+4=26", "4+15=19 7+19=26", "  15+4=19\n19+7=26 "]),
-        (Climbing, "4 19", ["8 16 19", "9 14 19", "5 6 7 8 16 17 19"]),
-        (Halving, "20 3", ["10 7 6 3", "19 12 6 3", "13 6 3"]),
-        (Paying, Bill(27, (1, 2, 5, 20)), ["27-20=7 7-5=2 2-2=0", "27-5=22 22-20=2 2-1=1 1-1=0"]),
-        (Waiting, "460 555", ["8:40 9:10 9:15", "7:45 7:50 8:20 8:50 9:00 9:05 9:15"]),
-        (Walking, Walk((1, 1), (3, 2), frozenset()), ["c2 c3 d3", "b3 c3 d3", "b1 c1 d1 d2 d3"]),
+        ("adding", (7, 15, 4), ["7+15=22 22+4=26", "4+15=19 7+19=26", "  15+4=19\n19+7=26 "]),
+        ("climbing", "4 19", ["8 16 19", "9 14 19", "5 6 7 8 16 17 19"]),
+        ("halving", "20 3", ["10 7 6 3", "19 12 6 3", "13 6 3"]),
+        ("paying", Bill(27, (1, 2, 5, 20)), ["27-20=7 7-5=2 2-2=0", "27-5=22 22-20=2 2-1=1 1-1=0"]),
+        ("waiting", "460 555", ["8:40 9:10 9:15", "7:45 7:50 8:20 8:50 9:00 9:05 9:15"]),
+        ("walking", Walk((1, 1), (3, 2), frozenset()), ["c2 c3 d3", "b3 c3 d3", "b1 c1 d1 d2 d3"]),
     ],
 )
-def test_any_right_working_is_right(family: Any, state: Any, right: list[str]) -> None:
+def test_any_right_working_is_right(name, state, right):
     for answer in right:
-        assert scored(family, made(family, state), answer) == 1.0, answer
-
-
-def made(family: Any, state: Any) -> Any:
-    """A state that is written as its two numbers."""
-    if not isinstance(state, str):
-        return state
-    kind = type(family([{n: r.start for n, r in family.settings.items()}]).draw(0, 0)["state"])
-    return kind(*map(int, state.split()))
+        assert scored(name, state, answer) == 1.0, answer
 
 
 WRONG = [
-    (Adding, (7, 15, 4), "7+15=23 23+4=27; 7+15=22; 7+7=14 14+4=18; 26; 7+15=022 22+4=26"),
-    (Climbing, "4 19", "8 16 20; 10 19; 19; 8 16 18; 08 16 19; 3 6 12 17 19"),
-    (Halving, "20 3", "10 5 3; 10 7 6 2 3; 20 10 7 6 3; 10 7 6 3 2"),
-    (Paying, Bill(27, (1, 2, 5, 20)), "27-10=17 17-17=0; 27-20=7 7-5=2; 7-5=2 2-2=0"),
-    (Waiting, "460 555", "8:40 9:15; 8:40 9:10 9:20; 9:15; 8:40 9:10 09:15; 8:40 9:10 8:75"),
+    ("adding", (7, 15, 4), "7+15=23 23+4=27; 7+15=22; 7+7=14 14+4=18; 26; 7+15=022 22+4=26"),
+    ("climbing", "4 19", "8 16 20; 10 19; 19; 8 16 18; 08 16 19; 3 6 12 17 19"),
+    ("halving", "20 3", "10 5 3; 10 7 6 2 3; 20 10 7 6 3; 10 7 6 3 2"),
+    ("paying", Bill(27, (1, 2, 5, 20)), "27-10=17 17-17=0; 27-20=7 7-5=2; 7-5=2 2-2=0"),
+    ("waiting", "460 555", "8:40 9:15; 8:40 9:10 9:20; 9:15; 8:40 9:10 09:15; 8:40 9:10 8:75"),
     (
-        Walking,
+        "walking",
         Walk((1, 1), (3, 2), frozenset({(2, 1)})),
         "c2 c3 d3; c3 d3; b3 c3; b2 b3 c3 d3; b3 c3 d3 d3; bb c3 d3",
     ),
 ]
 
 
-@pytest.mark.parametrize(("family", "state", "wrong"), WRONG)
-def test_a_wrong_step_anywhere_spoils_all(family, state, wrong):
+@pytest.mark.parametrize(("name", "state", "wrong"), WRONG)
+def test_a_wrong_step_anywhere_spoils_all(name, state, wrong):
     for answer in ["", "answer", *wrong.split("; ")]:
-        assert scored(family, made(family, state), answer) == 0.0, answer
+        assert scored(name, state, answer) == 0.0, answer
 
 
 @pytest.mark.parametrize(("name", "level"), PLACES)
 @given(number=numbers)
-def test_the_way_that_comes_with_a_question_is_right(name: str, level: int, number: int) -> None:
+def test_the_way_that_comes_with_a_question_is_right(name, level, number):
     questions = SOURCES[name].questions
     drawn = questions.draw(level, number)
     assert questions.score(drawn, drawn["answer"]) == 1.0 and questions.draw(level, number) == drawn
@@ -98,7 +72,7 @@ def test_the_way_that_comes_with_a_question_is_right(name: str, level: int, numb
 
 @pytest.mark.parametrize("name", SOURCES)
 @given(text=st.text(max_size=60))
-def test_no_text_makes_scoring_fail(name: str, text: str) -> None:
+def test_no_text_makes_scoring_fail(name, text):
     questions = SOURCES[name].questions
     assert questions.score(questions.draw(0, 1), text) in (0.0, 1.0)
 
@@ -107,22 +81,22 @@ def test_no_text_makes_scoring_fail(name: str, text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["9" * 100_000, "1 " * 100_000, "٣+٤=٧", "1+1=2 " * 50_000, "a1" * 9999]
 )
-def test_flo_gains_nothing_by_length(name: str, text: str) -> None:
+def test_flo_gains_nothing_by_length(name, text):
     questions = SOURCES[name].questions
     assert questions.score(questions.draw(3, 1), text) == 0.0
 
 
-def test_an_answer_of_more_steps_than_are_looked_at_is_wrong() -> None:
+def test_an_answer_of_more_steps_than_are_looked_at_is_wrong():
     there_and_back = "b2 b1 " * MOST_STEPS
-    assert scored(Walking, Walk((1, 0), (1, 1), frozenset()), "b2") == 1.0
-    assert scored(Walking, Walk((1, 0), (1, 1), frozenset()), there_and_back + "b2") == 0.0
+    assert scored("walking", Walk((1, 0), (1, 1), frozenset()), "b2") == 1.0
+    assert scored("walking", Walk((1, 0), (1, 1), frozenset()), there_and_back + "b2") == 0.0
 
 
-def test_partial_credit_is_for_the_steps_before_the_first_wrong_one() -> None:
+def test_partial_credit_is_for_the_steps_before_the_first_wrong_one():
     bill = Bill(27, (1, 2, 5, 20))
     answers = {"27-20=7 7-5=2 2-2=0": 1.0, "27-20=7 7-5=2": 0.5, "27-20=7 7-5=3": 0.25, "": 0.0}
     for answer, reward in {**answers, "x 27-20=7": 0.0}.items():
-        assert scored(Paying, bill, answer, partial=True) == reward
+        assert scored("paying", bill, answer, partial=True) == reward
 
 
 @pytest.mark.parametrize(("name", "level"), PLACES)
@@ -137,7 +111,7 @@ def test_a_level_has_many_questions_of_both_splits_and_several_ways_to_each(name
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_the_hardest_level_that_a_founder_may_ask_for_is_drawn_and_right(name: str) -> None:
+def test_the_hardest_level_that_a_founder_may_ask_for_is_drawn_and_right(name):
     family = FAMILIES[name]
     hardest = family([{key: allowed.stop - 1 for key, allowed in family.settings.items()}])
     for number in range(5):
@@ -146,7 +120,7 @@ def test_the_hardest_level_that_a_founder_may_ask_for_is_drawn_and_right(name: s
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_levels_are_from_a_dozen_to_over_seventy_characters(name: str) -> None:
+def test_levels_are_from_a_dozen_to_over_seventy_characters(name):
     source = SOURCES[name]
     lengths = [
         fmean(len(source.questions.draw(level, number)["answer"]) for number in range(200))
@@ -166,18 +140,17 @@ def test_levels_are_from_a_dozen_to_over_seventy_characters(name: str) -> None:
         ({"most": 30, "partial_credit": 1}, "true or false"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused_by_name(settings: dict, told: str) -> None:
+def test_a_setting_that_cannot_be_is_refused_by_name(settings, told):
     spec = EnvSpec("paying", "plugin", "1", (canonical_json(settings),), "{question}", "text")
     with pytest.raises(CatalogueError, match=told):
         open_envs([spec], Allowed())[0]
 
 
-def test_the_experiment_asks_the_easier_levels() -> None:
-    sources: Mapping[str, TaskSource] = WORKING.open()
-    assert {source.levels for source in sources.values()} == {2}
+def test_the_experiment_asks_the_easier_levels():
+    assert {source.levels for source in WORKING.open().values()} == {2}
     assert all(len(level_settings(spec)) == 4 for spec in SPECS)
 
 
-def test_a_founder_who_asks_for_them_is_told_whose_they_are() -> None:
+def test_a_founder_who_asks_for_them_is_told_whose_they_are():
     (told,) = overview(SPECS[:2], Allowed())
     assert told.endswith("adding (4 levels of swarm-node), climbing (4 levels of swarm-node)")

@@ -1,10 +1,5 @@
-"""Sources of tasks: files of lines, packages of users, what a sandbox may read."""
-
-from __future__ import annotations
-
 import json
 import sys
-import time
 import tomllib
 from dataclasses import replace
 from importlib.metadata import EntryPoint
@@ -24,13 +19,13 @@ from protocol.manifest import EnvSpec
 from swarm.groups import Split, TaskRef
 from swarm.verification import JudgeRefused
 from tests.node.packages import declare
-from tests.node.programs import newest_worker
+from tests.node.programs import newest_worker, until
 
 PAIRS = [(f"{a} over {b}?", rf"\frac{{{a}}}{{{b}}}") for a in range(1, 33) for b in (4, 8)]
 
 
 @pytest.fixture
-def file(tmp_path) -> Path:
+def file(tmp_path):
     path = tmp_path / "halves.jsonl"
     lines = [json.dumps({"prompt": prompt, "answer": answer}) for prompt, answer in PAIRS]
     path.write_text("\n".join(lines) + "\n\n")
@@ -83,21 +78,16 @@ def test_numbers_are_equal_however_they_are_written(tmp_path, answer, right, wro
     assert source.questions.score(entry, wrong) == 0.0
 
 
-def test_another_file_than_the_swarms_is_refused(file):
-    agreed = spec(file, "exact")
-    file.write_text(file.read_text() + json.dumps({"prompt": "more", "answer": "1"}))
-    with pytest.raises(CatalogueError, match="get the same file"):
-        open_envs([agreed], Allowed({"halves": file}))[0]
-
-
-def test_a_file_changed_under_a_running_node_makes_its_verifier_unavailable(file):
-    with Verifier([spec(file, "exact")], Allowed({"halves": file}), outside=False) as verifier:
+def test_another_file_is_refused_and_one_that_changes_makes_the_verifier_unavailable(file):
+    agreed, allowed = [spec(file, "exact")], Allowed({"halves": file})
+    with Verifier(agreed, allowed, outside=False) as verifier:
         verifier.start()
         file.write_text(file.read_text() + json.dumps({"prompt": "more", "answer": "1"}))
+        with pytest.raises(CatalogueError, match="get the same file"):
+            open_envs(agreed, allowed)
         worker = newest_worker()
         worker.kill()
-        while worker.status() != psutil.STATUS_ZOMBIE:
-            time.sleep(0.01)
+        until(lambda: worker.status() == psutil.STATUS_ZOMBIE)
         with pytest.raises(JudgeRefused, match="get the same file") as refusal:
             verifier.judge(TaskRef("halves", 0, 1), ["1"])
     assert refusal.value.reason == "unavailable"
@@ -142,7 +132,7 @@ SPECS = load_catalogue(str(EXAMPLE / "sorting.toml"))
 
 
 @pytest.fixture
-def installed(tmp_path, monkeypatch) -> None:
+def installed(tmp_path, monkeypatch):
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
     ((name, target),) = project["entry-points"]["swarm_node.tasks"].items()
     monkeypatch.syspath_prepend(EXAMPLE)
@@ -150,8 +140,7 @@ def installed(tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_example_is_under_forty_lines_and_drawn_and_scored_in_the_worker():
-    assert len((EXAMPLE / "sorting_task.py").read_text().splitlines()) < 40
+def test_the_example_is_drawn_and_scored_in_the_worker():
     task = TaskRef("sorting", 1, 5)
     with Verifier(SPECS, outside=True) as verifier:
         assert verifier.start() == ("sorting",)
@@ -182,9 +171,8 @@ def test_without_the_package_the_node_says_what_it_cannot_serve(caplog):
 
 
 def test_a_package_that_does_not_say_whether_it_evaluates_text_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "silent.py").write_text(
-        "class Silent:\n    version = '1'\n    levels = 1\n    def __init__(self, _): ...\n"
-    )
+    silent = "class Silent:\n    version, levels = '1', 1\n    def __init__(self, _): ...\n"
+    (tmp_path / "silent.py").write_text(silent)
     declare(monkeypatch, tmp_path, "silent", "silent:Silent")
     with pytest.raises(CatalogueError, match="evaluates_text"):
         open_envs([replace(SPECS[0], name="silent")], Allowed())[0]

@@ -1,9 +1,5 @@
-"""Turns are taken apart from verdicts, and what hangs or breaks delays and loses nobody else."""
-
-from __future__ import annotations
-
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -42,9 +38,8 @@ class Played:
         specs = [EnvSpec(name, *parts) for name in NAMES]
         files, read = dict.fromkeys(NAMES, FILE), {name: [str(folder)] for name in NAMES}
         allowed = Allowed(files=files, read=read)
-        self.verifier = Verifier(
-            specs, allowed, outside=False, limits=limits, counters=self.counters
-        )
+        how = {"outside": False, "limits": limits, "counters": self.counters}
+        self.verifier = Verifier(specs, allowed, **how)
 
     def each(self, *moves: Move) -> list[Future[Moved]]:
         return self.verifier.play_each(moves)
@@ -54,12 +49,11 @@ class Played:
         return outcome
 
     def text(self, move: Move) -> str:
-        """What a turn is answered, which it has to be."""
         return told(self.one(move))
 
 
 @pytest.fixture
-def playing(tmp_path: Path) -> Iterator[Callable[[WorkerLimits], Played]]:
+def playing(tmp_path):
     with ExitStack() as stack:
 
         def opener(limits: WorkerLimits = PATIENT) -> Played:
@@ -71,7 +65,7 @@ def playing(tmp_path: Path) -> Iterator[Callable[[WorkerLimits], Played]]:
 
 
 @pytest.fixture
-def played(playing: Callable[[], Played]) -> Played:
+def played(playing):
     return playing()
 
 
@@ -95,7 +89,7 @@ _others: list[psutil.Process] = []
 
 
 @pytest.fixture(autouse=True)
-def others() -> None:
+def others():
     """What other tests of this process have left running, as a verifier that several share."""
     _others[:] = psutil.Process().children()
 
@@ -110,7 +104,7 @@ def crowd(name: str, count: int, *actions: str) -> Sequence[Move]:
     return [turn(100 + number, name, *actions) for number in range(count)]
 
 
-def test_what_hangs_delays_nobody_and_is_answered_when_it_has_returned(played: Played) -> None:
+def test_what_hangs_delays_nobody_and_is_answered_when_it_has_returned(played):
     hanging = played.one(turn(1, "hanging", "hang"))
     quick = played.verifier.play([*crowd("plain", 20, "a"), *crowd("waiting", 20, "a")])
     assert [each.observation for each in quick if isinstance(each, Answered)] == ["1 a"] * 40
@@ -121,7 +115,7 @@ def test_what_hangs_delays_nobody_and_is_answered_when_it_has_returned(played: P
     assert played.counters.snapshot() == {}
 
 
-def test_trajectories_of_a_worker_that_hangs_go_on_where_they_were(played: Played) -> None:
+def test_trajectories_of_a_worker_that_hangs_go_on_where_they_were(played):
     for move in crowd("plain", 5, "a"):
         assert played.text(move) == "1 a"
     waiting = played.one(turn(1, "waiting", "a", "b", "wait"))
@@ -142,7 +136,7 @@ def test_what_never_returns_is_lost_in_its_time_and_nothing_else(playing):
     until(lambda: len(workers()) == 1)
 
 
-def test_what_cannot_be_played_again_stays_with_the_worker_that_has_it(played: Played) -> None:
+def test_what_cannot_be_played_again_stays_with_the_worker_that_has_it(played):
     first = played.text(turn(1, "passing", "a"))
     blocking = played.one(turn(2, "blocking", "hang"))
     again = played.one(turn(1, "passing", "a", "b"))
@@ -184,7 +178,7 @@ def test_what_waits_too_long_is_refused_and_costs_no_worker(playing):
     assert played.counters.snapshot() == {}
 
 
-def test_what_breaks_its_worker_is_lost_and_those_that_wait_there_go_on(played: Played) -> None:
+def test_what_breaks_its_worker_is_lost_and_those_that_wait_there_go_on(played):
     waiting = played.each(*crowd("waiting", 5, "a", "wait"))
     assert played.text(turn(1, "breaking", "a")) == "1 a"
     assert reason(played.one(turn(1, "breaking", "a", "break"))) == "crashed"
@@ -203,7 +197,7 @@ def test_what_burns_is_out_of_time_and_those_that_wait_go_on(playing, deed):
     assert told(waiting) == "1 wait"
 
 
-def test_a_worker_that_is_killed_loses_the_turn_that_it_is_at_and_no_other(played: Played) -> None:
+def test_a_worker_that_is_killed_loses_the_turn_that_it_is_at_and_no_other(played):
     waiting = played.one(turn(1, "waiting", "a", "wait"))
     assert played.text(turn(2, "plain", "a")) == "1 a"
     (worker,) = workers()
@@ -231,7 +225,7 @@ def test_a_worker_that_is_killed_while_its_turns_wait_loses_none(played):
     assert (told(first), told(second)) == ("1 a", "1 b")
 
 
-def test_however_much_hangs_there_are_two_workers_at_most(played: Played) -> None:
+def test_however_much_hangs_there_are_two_workers_at_most(played):
     hanging = played.each(*(turn(number, "hanging", "hang") for number in range(6)))
     quick = played.each(*crowd("plain", 5, "a"))
     until(lambda: len(workers()) == 2)
@@ -244,9 +238,8 @@ def test_however_much_hangs_there_are_two_workers_at_most(played: Played) -> Non
 
 def test_closing_refuses_what_is_under_way_and_ends_every_process(played):
     assert played.text(turn(1, "plain", "a")) == "1 a"
-    outcomes = played.each(
-        turn(2, "hanging", "hang"), *crowd("waiting", 3, "wait"), *crowd("plain", 3, "a")
-    )
+    others = [*crowd("waiting", 3, "wait"), *crowd("plain", 3, "a")]
+    outcomes = played.each(turn(2, "hanging", "hang"), *others)
     played.verifier.close()
     assert {reason(each) for each in outcomes} == {"unavailable"}
     assert reason(played.one(turn(3, "plain", "a"))) == "unavailable"
@@ -266,7 +259,7 @@ def test_results_are_in_the_order_of_the_moves_whoever_is_answered_first(played)
     assert found == ["1 0", "1 1", "1 2", "refused", "1 4", "1 5"]
 
 
-def test_there_is_no_process_for_turns_before_the_first_one(played: Played) -> None:
+def test_there_is_no_process_for_turns_before_the_first_one(played):
     played.verifier.start()
     assert played.verifier.prompts([TaskRef("plain", 0, 1)])
     assert len(workers()) == 1
@@ -276,7 +269,7 @@ def test_there_is_no_process_for_turns_before_the_first_one(played: Played) -> N
     assert played.verifier.memory_mib() > 1.5 * alone
 
 
-def test_a_verdict_that_takes_long_holds_up_no_turn_and_no_turn_a_verdict(played: Played) -> None:
+def test_a_verdict_that_takes_long_holds_up_no_turn_and_no_turn_a_verdict(played):
     ref = TaskRef("hanging", 0, 1)
     hangs = [TrajectoryTexts(("hang", "1 hang", "stop"), cut=False)]
     with VerifierPool([played.verifier]) as pool, ThreadPoolExecutor(1) as aside:
@@ -295,18 +288,17 @@ def test_a_verdict_that_takes_long_holds_up_no_turn_and_no_turn_a_verdict(played
 
 
 def test_trajectories_that_wait_side_by_side_are_judged_as_they_were_played(played):
-    texts: dict[int, list[str]] = {number: [] for number in range(8)}
+    texts = {number: [] for number in range(8)}
     for count in range(1, 5):
         moves = [turn(number, "dice", *"abcd"[:count]) for number in texts]
         for number, moved in enumerate(played.verifier.play(moves)):
-            assert isinstance(moved, Answered)
             texts[number] += ["abcd"[count - 1], moved.observation]
     for number, each in texts.items():
         told_of = [TrajectoryTexts(tuple(each[:-1]), cut=False)]
         assert played.verifier.judge(TaskRef("dice", 0, number), told_of).rewards == (0.5,)
 
 
-def test_many_more_turns_than_a_worker_has_at_a_time_are_all_taken(played: Played) -> None:
+def test_many_more_turns_than_a_worker_has_at_a_time_are_all_taken(played):
     moves = [turn(number, "plain", "a") for number in range(2000)]
     assert {each.observation for each in played.verifier.play(moves)} == {"1 a"}
 
@@ -320,7 +312,7 @@ MODULE = "node.tasks.verifier.worker_process.MODULE"
 
 
 @pytest.fixture
-def bent(played: Played, monkeypatch: pytest.MonkeyPatch) -> Played:
+def bent(played, monkeypatch):
     monkeypatch.setattr(MODULE, "tests.node.tasks.bent_worker")
     return played
 
@@ -332,12 +324,12 @@ def test_a_bent_worker_costs_the_turn_that_it_is_at(bent, word):
     assert bent.counters.snapshot() == {"verifier_restarts{reason=crashed}": 1.0}
 
 
-def test_a_turn_whose_workers_die_before_they_begin_it_is_given_up(bent: Played) -> None:
+def test_a_turn_whose_workers_die_before_they_begin_it_is_given_up(bent):
     assert reason(bent.one(turn(1, "plain", "leave"))) == "crashed"
     assert bent.text(turn(2, "plain", "a")) == "1 bent"
 
 
-def test_an_answer_that_comes_twice_counts_once(bent: Played) -> None:
+def test_an_answer_that_comes_twice_counts_once(bent):
     words = ("twice", "a", "blame", "a")
     outcomes = bent.each(*(turn(number, "plain", word) for number, word in enumerate(words)))
     assert [told(outcomes[n]) for n in (0, 1, 3)] == ["1 bent"] * 3

@@ -1,7 +1,3 @@
-"""Scoring beside the node, in it, and as a dialogue."""
-
-from __future__ import annotations
-
 import os
 import socket
 import subprocess
@@ -64,9 +60,10 @@ def test_questions_that_follow_the_order_of_a_set_are_the_same_in_every_worker()
 
 @pytest.mark.parametrize(("env", "level"), [("nothing", 0), ("gcd", 99), ("gcd", -1)])
 def test_an_env_or_level_that_is_not_served_is_unknown(verifier, env, level):
-    with pytest.raises(JudgeRefused) as refusal:
-        verifier.judge(TaskRef(env, level, 1), ["1"])
-    assert refusal.value.reason == "unknown_env"
+    for judge in (verifier, LocalJudge(TINY)):
+        with pytest.raises(JudgeRefused) as refusal:
+            judge.judge(TaskRef(env, level, 1), ["1"])
+        assert refusal.value.reason == UNKNOWN_ENV == "unknown_env"
 
 
 def test_texts_of_any_language_and_length_are_judged(verifier):
@@ -78,7 +75,7 @@ def test_many_threads_get_each_their_own_verdict(verifier):
     source = open_envs(TINY, Allowed())[0]["gcd"]
     tasks = [source.build(0, seed) for seed in range(40)]
 
-    def judged(seed: int) -> Verdict:
+    def judged(seed):
         return verifier.judge(TaskRef("gcd", 0, seed), [str(tasks[seed].entry["answer"])])
 
     with ThreadPoolExecutor(8) as threads:
@@ -139,8 +136,6 @@ def test_an_answer_that_nobody_waited_for_is_never_taken_for_that_of_another_gro
 
 
 class Gate(Verifier):
-    """Scores nothing until it is opened."""
-
     def __init__(self) -> None:
         super().__init__(TINY, outside=False)
         self.asked, self.opened = threading.Event(), threading.Event()
@@ -200,11 +195,8 @@ verifier.start()
 print(psutil.Process().children()[0].pid, flush=True)
 time.sleep(600)
 """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(
-        [sys.executable, "-c", node], stdout=subprocess.PIPE, env=environment
-    ) as parent:
-        assert parent.stdout is not None
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", node], stdout=subprocess.PIPE, env=env) as parent:
         worker = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
     until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
@@ -218,10 +210,8 @@ def test_a_node_that_verifies_imports_no_verifier():
 
 def test_a_catalogue_that_cannot_be_opened_is_said_in_the_words_of_the_catalogue():
     spec = EnvSpec("gdc", "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
-    with (
-        Verifier([spec], outside=False) as verifier,
-        pytest.raises(CatalogueError, match="'gdc' is no family"),
-    ):
+    refused = pytest.raises(CatalogueError, match="'gdc' is no family")
+    with Verifier([spec], outside=False) as verifier, refused:
         verifier.start()
 
 
@@ -299,12 +289,6 @@ def test_it_never_evaluates_text_in_this_process():
     specs = [s for s in load_catalogue("reasoning-gym") if s.name == "binary_matrix"]
     with pytest.raises(JudgeRefused, match="evaluates the text of answers"):
         LocalJudge(specs).judge(TaskRef("binary_matrix", 0, 1), ["__import__('os').abort()"])
-
-
-@pytest.mark.parametrize(("env", "level"), [("no_such_family", 0), (TINY[0].name, 99)])
-def test_what_it_does_not_know_is_refused(env, level):
-    with pytest.raises(JudgeRefused, match=UNKNOWN_ENV):
-        LocalJudge(TINY).judge(TaskRef(env, level, 1), ["1"])
 
 
 def test_turns_taken_in_it_are_answered_at_once_and_never_raise():

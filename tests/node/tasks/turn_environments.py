@@ -3,8 +3,6 @@
 What hangs or waits does so until the file ``gate`` is there.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random
@@ -14,8 +12,6 @@ from typing import ClassVar
 
 
 class Plain:
-    """Says how many turns it has taken, and the latest."""
-
     replayable: ClassVar[bool] = True
 
     def reset(self, seed: int, *, gate: str = "") -> str:
@@ -31,8 +27,6 @@ class Plain:
 
 
 class Hanging(Plain):
-    """Hangs when it is told to, as a library does that knows no limits."""
-
     def step(self, action: str) -> tuple[str, bool]:
         while action == "hang" and not self.gate.exists():
             time.sleep(0.005)
@@ -40,8 +34,6 @@ class Hanging(Plain):
 
 
 class Waiting(Plain):
-    """Waits when it is told to, and lets others go on meanwhile."""
-
     async def step(self, action: str) -> tuple[str, bool]:  # type: ignore[override]
         while action == "wait" and not self.gate.exists():
             await asyncio.sleep(0.005)
@@ -49,8 +41,6 @@ class Waiting(Plain):
 
 
 class Blocking(Plain):
-    """Is asynchronous, and hangs all the same."""
-
     async def step(self, action: str) -> tuple[str, bool]:  # type: ignore[override]
         await asyncio.sleep(0)
         while action == "hang" and not self.gate.exists():
@@ -74,8 +64,6 @@ class Meeting(Plain):
 
 
 class Breaking(Plain):
-    """Takes its process with it."""
-
     async def step(self, action: str) -> tuple[str, bool]:  # type: ignore[override]
         await asyncio.sleep(0.01)
         if action == "break":

@@ -1,0 +1,186 @@
+import re
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch.testing import assert_close
+from transformers.models.recurrent_gemma import modeling_recurrent_gemma
+
+from node.config.config import Config
+from node.engines.engine import Sampling
+from node.engines.transformers.agreement import agreement, check_agreement
+from node.engines.transformers.engine import TransformersEngine
+from node.engines.transformers.kv_cache import GrowingLayer
+from node.policy.model_files import PolicyError
+from node.policy.policy import Policy
+from node.run.update_groups import TrainedPolicy
+from swarm.common.counters import Counters
+from tests import support
+from tests.families.small import small_policy
+from tests.node.engines.test_transformers_backend import PROMPTS, Writing
+from tests.support import lone_logprobs, policy_of, random_policy
+
+SHAPE = {**support.SHAPE, "num_hidden_layers": 4, "head_dim": 16, "initializer_range": 0.15}
+SLIDING = {"sliding_window": 12, "layer_types": ["sliding_attention", "full_attention"] * 2}
+DELTA = {"linear_num_value_heads": 4, "linear_num_key_heads": 2}
+DELTA |= {"linear_key_head_dim": 16, "linear_value_head_dim": 16}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 1}
+MAMBA |= {"num_local_experts": 2, "num_experts_per_tok": 1, "shared_intermediate_size": 64}
+CHUNKED = {"attention_chunk_size": 16, "no_rope_layers": [1, 1, 1, 0], "num_local_experts": 2}
+MIXED: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma 2": ("Gemma2Config", {"sliding_window": 12}),
+    "gemma 3": ("Gemma3TextConfig", SLIDING),
+    "gemma 4": ("Gemma4TextConfig", SLIDING),
+    "gpt-oss": ("GptOssConfig", {"num_local_experts": 4, "sliding_window": 12}),
+    "olmo 3": ("Olmo3Config", SLIDING),
+    "cohere 2": ("Cohere2Config", SLIDING),
+    "exaone 4": ("Exaone4Config", SLIDING),
+    "llama 4": ("Llama4TextConfig", CHUNKED),
+    "qwen 3 next": ("Qwen3NextConfig", {**DELTA, **EXPERTS, "shared_expert_intermediate_size": 32}),
+    "qwen 3.5": ("Qwen3_5TextConfig", DELTA),
+    "lfm 2": ("Lfm2Config", {"layer_types": ["conv", "full_attention"] * 2}),
+    "granite 4": ("GraniteMoeHybridConfig", {**MAMBA, "layer_types": ["mamba", "attention"] * 2}),
+}
+"""Names of configuration classes, and what they take beside :data:`SHAPE`."""
+
+
+def family_policy(family: str, seed: int = 1) -> Policy:
+    name, own = MIXED[family]
+    return policy_of(getattr(transformers, name)(**SHAPE, **own), family, seed)
+
+
+REMEDY = r'Set engine\.kind = "vllm", or choose another model'
+
+
+@pytest.mark.parametrize("family", MIXED)
+def test_models_with_layers_of_several_kinds_are_taken(family):
+    check_agreement(family_policy(family))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_model_is_tried_without_a_trace_on_anybodys_random_numbers(dtype):
+    policy = random_policy(dtype=dtype)
+    before = torch.get_rng_state()
+    gaps = agreement(policy)
+    assert gaps.shape == (24,)  # alone, and with those that share its prompt
+    assert torch.equal(gaps, agreement(policy))
+    assert torch.equal(torch.get_rng_state(), before) and policy.stop_ids
+    check_agreement(policy)
+
+
+@pytest.mark.parametrize(
+    ("family", "why"),
+    [
+        ("recurrent_gemma", r"is 0\.\d+ nat a token off what the learner reads, over 0\.001"),
+        ("zamba2", "bounds the time step of a scan, and not that of a single token"),
+        ("nemotron_h", "bounds the time step of a scan, and not that of a single token"),
+        ("minimax", "fails: ValueError: MiniMax uses cache of its own"),
+        ("rwkv", "fails: AttributeError"),
+        ("openai-gpt", "fails: AttributeError"),
+        ("roberta", r"is [\d.]+ nat a token off what the learner reads"),
+        ("bart", r"is [\d.]+ nat a token off what the learner reads"),
+    ],
+)
+def test_a_family_that_is_read_otherwise_is_refused_in_one_line(family, why):
+    with pytest.raises(PolicyError, match=rf"'{family}' {why}.*{REMEDY}") as refused:
+        check_agreement(small_policy(family))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_in_16_bits_rounding_is_forgiven_and_a_state_that_is_not_repeated_is_not(dtype):
+    policy = small_policy("recurrent_gemma")
+    policy.model.to(dtype)
+    said = r"nat at the mean off what the learner reads, over 0\.05"
+    with pytest.raises(PolicyError, match=said):
+        check_agreement(policy)
+
+
+def test_an_encoder_whose_tokens_see_what_follows_is_refused():
+    policy = small_policy("bert")
+    check_agreement(policy)
+    policy.model.config.is_decoder = False
+    encoder = Policy(type(policy.model)(policy.model.config), policy.tokenizer, "an encoder")
+    with pytest.raises(PolicyError, match=f"'an encoder' .*'bert'.*{REMEDY}"):
+        check_agreement(encoder)
+
+
+def test_memory_that_runs_out_is_not_the_families_fault(monkeypatch):
+    policy = small_policy("recurrent_gemma")
+
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("all taken")
+
+    monkeypatch.setattr(modeling_recurrent_gemma.RecurrentGemmaForCausalLM, "forward", full)
+    with pytest.raises(torch.OutOfMemoryError, match="all taken"):
+        check_agreement(policy)
+
+
+def test_a_node_tries_its_model_before_it_trains_and_one_with_an_engine_of_its_own_does_not():
+    policy = small_policy("recurrent_gemma")
+    with pytest.raises(PolicyError, match="recurrent_gemma"):
+        TrainedPolicy(Config(), policy, Counters())
+    trained = TrainedPolicy(Config(), random_policy(), Counters())
+    assert TrainedPolicy(Config(), policy, Counters(), engine=trained.engine).engine
+
+
+def test_join_ends_with_one_line_before_anything_is_trained(node, terminal, tmp_path):
+    small_policy("recurrent_gemma").save(tmp_path / "model")
+    model = f"--set=policy.model={tmp_path / 'model'}"
+    assert terminal("join", "--config", "node/node.toml", model) == 2
+    (line,) = [each for each in terminal.err.splitlines() if "policy.model" in each]
+    assert re.search(rf"'recurrent_gemma' is [\d.]+ nat a token off.*{REMEDY}", line), line
+
+
+CLOSE = {"atol": 1e-3, "rtol": 0}
+
+
+@pytest.mark.parametrize("family", MIXED)
+@torch.no_grad()
+def test_several_completions_of_several_prompts_have_the_log_probs_they_have_alone(family):
+    policy = family_policy(family)
+    samples = TransformersEngine(policy, seed=0).generate(PROMPTS, 3, Sampling(max_new_tokens=20))
+    for prompt, group in zip(PROMPTS, samples, strict=True):
+        assert len({sample.tokens.ids for sample in group}) == 3
+        for told in (sample.tokens for sample in group):
+            expected = lone_logprobs(policy, prompt, told.ids)
+            assert_close(torch.tensor(told.logprobs), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("family", MIXED)
+@torch.no_grad()
+def test_rows_leave_and_join_and_weights_change_without_a_trace(family, tmp_path):
+    policies = [family_policy(family, seed) for seed in (1, 2)]
+    policies[1].version = 1
+    writing, caps = Writing(tmp_path, policies[0]), [4, 25, 12, 30]
+    for number, (prompt, cap) in enumerate(zip(PROMPTS, caps, strict=True)):
+        writing.submit(number, prompt, cap)
+        writing.steps(5)
+    writing.update(policies[1])
+    writing.steps()
+    assert [len(writing.ids[number]) for number in range(4)] == caps
+    assert {version for each in writing.versions.values() for version in each} == {0, 1}
+    for number, prompt in enumerate(PROMPTS):
+        versions = torch.tensor(writing.versions[number])
+        for policy in policies:
+            expected = lone_logprobs(policy, prompt, writing.ids[number])
+            chosen = versions == policy.version
+            assert_close(torch.tensor(writing.logprobs[number])[chosen], expected[chosen], **CLOSE)
+
+
+def test_a_layer_whose_rows_were_replaced_goes_on_with_those():
+    layer = GrowingLayer()
+    keys = torch.arange(3.0)[:, None, None, None].expand(3, 1, 2, 4)
+    layer.update(keys, -keys)
+    layer.batch_select_indices(torch.tensor([2, 0]))
+    new = torch.full((2, 1, 1, 4), 7.0)
+    grown, values = layer.update(new, -new)
+    assert grown[:, 0, :, 0].tolist() == [[2.0, 2.0, 7.0], [0.0, 0.0, 7.0]]
+    assert torch.equal(values, -grown)
+    layer.batch_repeat_interleave(2)
+    grown, _ = layer.update(torch.zeros(4, 1, 1, 4), torch.zeros(4, 1, 1, 4))
+    assert grown[:, 0, 0, 0].tolist() == [2.0, 2.0, 0.0, 0.0]
+    layer.crop(-2)
+    assert layer.update(new.repeat(2, 1, 1, 1), new.repeat(2, 1, 1, 1))[0].shape[-2] == 3
