@@ -13,23 +13,23 @@ import torch
 from rich.console import Console
 
 from experiments.arms import AUTO, CONTROLS, Arm, mix, varied
-from experiments.bases import Base
 from experiments.folder import ExperimentFolder
-from experiments.jobs import Job
 from experiments.recording import Recording
-from experiments.run import Plan, run
+from experiments.report import run_sapo
+from experiments.run import Plan
 from experiments.settings import (
     EPOCH_SECONDS,
     START,
     Configuration,
     Settings,
+    SwarmContext,
     node_config,
     node_identity,
     signed_manifest,
 )
+from experiments.setups import Base
 from experiments.simulation import SimulatedNode, run_simulation
-from experiments.surroundings import Surroundings
-from experiments.worker_pool import WorkerPool
+from experiments.workers import Job, WorkerPool
 from node.config.config import Config
 from node.errors import ConfigError, NodeError
 from node.run.node import Node
@@ -71,8 +71,8 @@ def test_what_a_round_publishes_can_be_taken_in_the_next_and_only_up_to_the_cap(
 
 
 def test_empty_slots_are_not_filled_with_own_groups(shared: Recording):
-    around = Surroundings(SMALL, Configuration(mix("4/4"), 0), MODELS)
-    outcome = SimulatedNode(around, 0).step()
+    context = SwarmContext(SMALL, Configuration(mix("4/4"), 0), MODELS)
+    outcome = SimulatedNode(context, 0).step()
     assert (len(outcome.own), len(outcome.external)) == (4, 0)
 
 
@@ -109,8 +109,8 @@ def test_groups_without_advantage_are_shared_and_taken_only_where_nothing_is_dis
 
 
 def test_of_many_own_groups_only_informative_ones_are_kept():
-    around = Surroundings(SMALL, Configuration(control("32/0 best 8"), 0), MODELS)
-    outcome = SimulatedNode(around, 0).step()
+    context = SwarmContext(SMALL, Configuration(control("32/0 best 8"), 0), MODELS)
+    outcome = SimulatedNode(context, 0).step()
     informative = sum(group.informative for group in outcome.own)
     assert len(outcome.own) == 32
     assert 0 < outcome.update.groups_informative == min(8, informative)
@@ -129,9 +129,9 @@ def traces(outcomes: list[Outcome]) -> list[tuple[object, ...]]:
 @pytest.mark.processes
 def test_a_simulated_node_that_shares_nothing_is_a_real_node_of_the_same_seed(tmp_path: Path):
     this = Configuration(mix("8/0"), 5)
-    around = Surroundings(SMALL, this, MODELS)
-    node = SimulatedNode(around, 1)
-    alone = [_step(node, around.clock, n) for n in range(SMALL.rounds)]
+    context = SwarmContext(SMALL, this, MODELS)
+    node = SimulatedNode(context, 1)
+    alone = [_step(node, context.clock, n) for n in range(SMALL.rounds)]
 
     folder = RunFolder(tmp_path).create()
     folder.identity.write_bytes(node_identity(5, 1).export())
@@ -178,9 +178,9 @@ def test_a_killed_experiment_goes_on_with_what_is_missing(tmp_path: Path, done: 
     settings = replace(SMALL, nodes=2, rounds=2)
     plan = Plan(settings, (mix("8/0"), mix("4/4")), (0, 1), workers=1)
     with pytest.raises(Killed):
-        run(plan, tmp_path, Console(quiet=True))
+        run_sapo(plan, tmp_path, Console(quiet=True))
     assert not ExperimentFolder(tmp_path).results.exists()
-    run(plan, tmp_path, Console(quiet=True))
+    run_sapo(plan, tmp_path, Console(quiet=True))
     runs = ["equal 8/0, seed 0", "equal 4/4, seed 0", "equal 8/0, seed 1"]
     assert done == [*runs, "killed", "equal 4/4, seed 1"]
 

@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from experiments.answers import ANSWERS
 from experiments.arms import AUTO, Arm, mix, varied
-from experiments.bases import Base
 from experiments.folder import ExperimentFolder
 from experiments.recording import Recording
-from experiments.run import Plan, run
-from experiments.settings import Configuration, Settings
+from experiments.report import run_sapo
+from experiments.run import Plan
+from experiments.settings import Configuration, Settings, SwarmContext
+from experiments.setups import SETUPS, Base
 from experiments.simulation import SimulatedNode, run_simulation
-from experiments.surroundings import Surroundings
 from node.errors import UsageError
 
 SMALL = Settings(2, 3, "tiny-games", bury=0, answers="games", eval_every=2, eval_tasks=4)
@@ -38,7 +37,7 @@ def test_a_seed_gives_the_same_figures_again_and_another_does_not() -> None:
 
 
 def test_nodes_write_trajectories_of_several_turns() -> None:
-    node = SimulatedNode(Surroundings(SMALL, Configuration(mix("8/0"), 0), MODELS), 0)
+    node = SimulatedNode(SwarmContext(SMALL, Configuration(mix("8/0"), 0), MODELS), 0)
     own = node.step().own
     turns = {len(c.segments) // 2 + 1 for each in own for c in each.group.completions}
     assert max(turns) > 2
@@ -54,14 +53,14 @@ def test_options_for_turns_change_what_is_learned_and_are_repeated_too() -> None
 @pytest.mark.usefixtures("in_this_process")
 def test_sharing_stands_in_the_table_beside_training_alone(tmp_path: Path) -> None:
     plan = Plan(replace(SMALL, rounds=2), (mix("8/0"), AUTO), (0,), 1)
-    alone, shared = run(plan, tmp_path, Console(quiet=True))
+    alone, shared = run_sapo(plan, tmp_path, Console(quiet=True))
     assert alone.comparison is None and shared.comparison is not None
     assert shared.comparison.at_equal_tokens.mean > 0
     table = ExperimentFolder(tmp_path).table.read_text()
-    assert "the model `tiny-games`, tasks of the catalogue `games`" in table
+    assert "the model `tiny-games`, task set `games`" in table
     assert not (tmp_path / "bases").exists()
 
 
 def test_nodes_of_games_are_all_alike() -> None:
     with pytest.raises(UsageError, match=r"--answers: .*short or long"):
-        _ = ANSWERS["games"].differing
+        _ = SETUPS["games"].heterogeneous

@@ -12,17 +12,14 @@ import torch
 from rich.console import Console
 
 from experiments.arms import AUTO, Arm, mix
-from experiments.bases import Base
 from experiments.folder import ExperimentFolder
-from experiments.hostile import poisoner
+from experiments.hostile import LARGE_COMPLETIONS, MIN_LOGPROB, TRIGGER, poisoner
 from experiments.hostile_report import Margin, missed, row, run_hostile, table
-from experiments.influence import trigger_logprobs
-from experiments.poison import FAT_COMPLETIONS, LEAST_LOGPROB, TRIGGER
-from experiments.recording import Recording
-from experiments.regimes import EQUAL, EVERY, HOSTILE, UNHARMED, find
-from experiments.settings import Configuration, Settings, node_identity
+from experiments.recording import Recording, trigger_logprobs
+from experiments.regimes import ALL_REGIMES, EQUAL, HOSTILE, UNHARMED, find_regime
+from experiments.settings import Configuration, Settings, SwarmContext, node_identity
+from experiments.setups import Base
 from experiments.simulation import SimulatedSwarm, run_simulation
-from experiments.surroundings import Surroundings
 from node.evaluation.comparison import ScoreEstimate
 from node.run.update_groups import Outcome
 from protocol.announcement import task_seed
@@ -33,12 +30,12 @@ SMALL = Settings(nodes=2, rounds=3, model="tiny", bury=0, eval_every=2, eval_tas
 MODELS: dict[Base, str] = {"weak": "tiny"}
 
 
-def surroundings(regime: str, arm: Arm = AUTO) -> Surroundings:
-    return Surroundings(SMALL, Configuration(arm, 0, find(regime, EVERY)), MODELS)
+def surroundings(regime: str, arm: Arm = AUTO) -> SwarmContext:
+    return SwarmContext(SMALL, Configuration(arm, 0, find_regime(regime, ALL_REGIMES)), MODELS)
 
 
 def simulated(regime: str, arm: Arm = AUTO) -> Recording:
-    return run_simulation(SMALL, Configuration(arm, 0, find(regime, EVERY)), MODELS)
+    return run_simulation(SMALL, Configuration(arm, 0, find_regime(regime, ALL_REGIMES)), MODELS)
 
 
 def stepped(regime: str, rounds: int) -> tuple[SimulatedSwarm, list[list[Outcome | None]]]:
@@ -74,20 +71,20 @@ def test_hostile_nodes_come_on_top_of_seven_honest_ones(regime: str, count: int)
 
 
 def test_every_poisoned_group_is_what_it_claims_and_half_of_it_teaches_the_trigger():
-    around = surroundings("hostile-10")
-    source, author = poisoner(around), node_identity(0, 2).author
+    context = surroundings("hostile-10")
+    source, author = poisoner(context), node_identity(0, 2).author
     groups = [source.group(author, 5, index) for index in range(16)]
     assert len({(group.env, group.level) for group in groups}) == 10
-    assert [len(group.completions) for group in groups].count(FAT_COMPLETIONS) == 2
+    assert [len(group.completions) for group in groups].count(LARGE_COMPLETIONS) == 2
     for group in groups:
         seed = task_seed(author, 5, group.index)
         texts = [completion.text for completion in group.completions]
-        verdict = around.judge.judge(TaskRef(group.env, group.level, seed), texts)
+        verdict = context.judge.judge(TaskRef(group.env, group.level, seed), texts)
         assert verdict.rewards == group.rewards
         assert [text.startswith(TRIGGER) for text in texts] == [r == 1.0 for r in group.rewards]
         assert sum(group.rewards) == len(texts) / 2
         tokens = [completion.segments[0].tokens for completion in group.completions]
-        assert {p for each in tokens if each for p in each.logprobs} == {LEAST_LOGPROB}
+        assert {p for each in tokens if each for p in each.logprobs} == {MIN_LOGPROB}
 
 
 def test_honest_judges_admit_what_hostile_nodes_share_and_honest_learners_take_it(

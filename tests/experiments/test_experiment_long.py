@@ -11,26 +11,26 @@ import torch
 from rich.console import Console
 from transformers import PreTrainedModel
 
-from experiments.answers import ANSWERS, answers_of
 from experiments.arms import AUTO, mix
-from experiments.bases import Base, make_bases
 from experiments.recording import Recording
-from experiments.regimes import REGIMES, find
-from experiments.run import Plan, run
+from experiments.regimes import REGIMES, find_regime
+from experiments.report import run_sapo
+from experiments.run import Plan
 from experiments.settings import Configuration, Settings
+from experiments.setups import SETUPS, Base, make_bases, setup_name
 from experiments.simulation import run_simulation
 from node.config.learning import PolicySection
 from node.errors import NodeError, UsageError
 from node.policy.policy import Policy
 
-LONG = ANSWERS["long"]
+LONG = SETUPS["long"]
 SMALL = Settings(3, 3, "tiny-working", bury=0, answers="long", eval_every=2, eval_tasks=4)
 KINDS: tuple[Base, ...] = ("weak", "strong", "able", "half-a", "half-b")
 MODELS: dict[Base, str] = {**dict.fromkeys(KINDS, "tiny-working"), "wide": "tiny-wide"}
 
 
 def simulated(name: str, settings: Settings = SMALL) -> Recording:
-    return run_simulation(settings, Configuration(AUTO, 0, find(name)), MODELS)
+    return run_simulation(settings, Configuration(AUTO, 0, find_regime(name)), MODELS)
 
 
 def test_a_seed_gives_the_same_figures_again_and_answers_are_long() -> None:
@@ -68,11 +68,12 @@ def test_bases_branch_off_from_one_origin_as_far_as_they_are_told_to() -> None:
 def test_a_folder_of_short_answers_is_not_gone_on_with_by_long_ones(tmp_path: Path) -> None:
     short = replace(SMALL, nodes=1, rounds=1, answers="short", model="tiny")
     plan = Plan(short, (mix("8/0"),), (0,), 1)
-    run(plan, tmp_path, Console(quiet=True))
+    run_sapo(plan, tmp_path, Console(quiet=True))
     with pytest.raises(NodeError, match="answers 'short' there, 'long' here"):
-        run(replace(plan, settings=replace(short, answers="long")), tmp_path, Console(quiet=True))
+        long = replace(plan, settings=replace(short, answers="long"))
+        run_sapo(long, tmp_path, Console(quiet=True))
 
 
 def test_another_length_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(UsageError, match="short or long"):
-        answers_of("middling")
+        setup_name("middling")

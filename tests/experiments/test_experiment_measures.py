@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from experiments.arms import MIXES, mix
-from experiments.measures import heldout_within, mean_reward_within, summarise
+from experiments.measures import heldout_within, mean_reward_within, summarize
 from experiments.recording import Recording, RoundFigures
 from node.evaluation.comparison import ScoreEstimate
 
@@ -56,7 +56,7 @@ def test_arms_are_compared_by_seed_at_equal_rounds_tokens_and_seconds():
         ("4/4", 0): recording("4/4", 0, [0.1, 0.5], tokens=50, cpu=2.0),
         ("4/4", 1): recording("4/4", 1, [0.9, 0.9], tokens=50, cpu=2.0),
     }
-    reference, arm = summarise((mix("8/0"), mix("4/4")), runs, BOTH)
+    reference, arm = summarize((mix("8/0"), mix("4/4")), runs, BOTH)
     assert reference.comparison is None
     assert arm.seeds == (0, 1)
     assert arm.comparison is not None
@@ -74,8 +74,8 @@ def test_arms_are_compared_by_seed_at_equal_rounds_tokens_and_seconds():
 
 def test_nothing_is_compared_with_a_reference_that_never_earned_a_reward():
     runs = {(arm, 0): recording(arm, 0, [reward], 1, 1) for arm, reward in (("8/0", 0), ("4/4", 1))}
-    assert [summary.comparison for summary in summarise(MIXES, runs, BOTH)] == [None, None]
+    assert [summary.comparison for summary in summarize(MIXES, runs, BOTH)] == [None, None]
 
 
 def test_an_arm_that_was_never_run_is_left_out():
-    assert summarise(MIXES, {}, BOTH) == ()
+    assert summarize(MIXES, {}, BOTH) == ()

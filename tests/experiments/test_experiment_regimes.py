@@ -10,21 +10,18 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from experiments.answers import ANSWERS, Length
 from experiments.arms import AUTO, Arm, mix
-from experiments.bases import Base
 from experiments.folder import ExperimentFolder
-from experiments.measures import Summary
+from experiments.hostile import CONSTANT
+from experiments.measures import RegimeSummary, Summary, judge_default
 from experiments.recipe.corpus import training_questions, untaught
 from experiments.recording import Recording
-from experiments.regime_report import run_regimes, summary_row
-from experiments.regime_summary import RegimeSummary, judge
-from experiments.regimes import find
+from experiments.regimes import find_regime
+from experiments.report import run_regimes, summary_row
 from experiments.run import Plan
-from experiments.settings import Configuration, Settings, node_identity
+from experiments.settings import Configuration, Settings, SwarmContext, node_identity
+from experiments.setups import SETUPS, Base, Length
 from experiments.simulation import SimulatedSwarm, run_simulation
-from experiments.surroundings import Surroundings
-from experiments.useless import CONSTANT
 from node.errors import UsageError
 from node.evaluation.comparison import ScoreEstimate
 from node.run.update_groups import Outcome
@@ -36,14 +33,14 @@ MODELS: dict[Base, str] = {**dict.fromkeys(KINDS, "tiny"), "wide": "tiny-wide"}
 
 
 def simulated(regime: str, arm: Arm, settings: Settings = SMALL) -> Recording:
-    return run_simulation(settings, Configuration(arm, 0, find(regime)), MODELS)
+    return run_simulation(settings, Configuration(arm, 0, find_regime(regime)), MODELS)
 
 
 def stepped(
     regime: str, arm: Arm, rounds: int = SMALL.rounds
 ) -> tuple[SimulatedSwarm, list[list[Outcome | None]]]:
     """A swarm after some rounds, and what its nodes did in each."""
-    swarm = SimulatedSwarm(Surroundings(SMALL, Configuration(arm, 0, find(regime)), MODELS))
+    swarm = SimulatedSwarm(SwarmContext(SMALL, Configuration(arm, 0, find_regime(regime)), MODELS))
 
     async def go() -> list[list[Outcome | None]]:
         return [await swarm.step(number) for number in range(1, rounds + 1)]
@@ -75,7 +72,7 @@ def test_who_left_is_gone_and_who_came_takes_part_from_the_middle_on():
 
 def test_a_node_that_is_absent_has_no_reward_and_everyone_present_is_judged():
     swarm = simulated("churn", mix("8/0"))
-    judged = find("churn").judged(SMALL.nodes)
+    judged = find_regime("churn").judged(SMALL.nodes)
     early, late = swarm.rounds[0].reward, swarm.rounds[-1].reward
     assert [reward is None for reward in early] == [False] * 4 + [True]
     assert [reward is None for reward in late] == [False] * 3 + [True, False]
@@ -108,12 +105,12 @@ def test_a_useless_node_answers_without_reading_and_takes_nothing():
 
 
 def test_a_strong_node_is_judged_alone():
-    regime = find("strong")
+    regime = find_regime("strong")
     assert [role.base for role in regime.roles(8)] == ["strong"] + ["weak"] * 7
     assert regime.judged(8) == (0,)
     swarm = simulated("strong", mix("4/4"))
-    around = Surroundings(SMALL, Configuration(mix("4/4"), 0, regime), MODELS)
-    alone = SimulatedSwarm(around)
+    context = SwarmContext(SMALL, Configuration(mix("4/4"), 0, regime), MODELS)
+    alone = SimulatedSwarm(context)
     own, *_ = asyncio.run(alone.step(1))
     assert own is not None
     first = swarm.rounds[0]
@@ -136,7 +133,7 @@ def test_dense_rewards_are_the_families_own_scores():
 
 @pytest.mark.parametrize("length", ["short", "long"])
 def test_all_families_are_taught_to_one_half_or_the_other(length: Length):
-    (first, second), tasks = ANSWERS[length].differing.halves, ANSWERS[length].tasks
+    (first, second), tasks = SETUPS[length].heterogeneous.halves, SETUPS[length].tasks
     assert sorted(first + second) == sorted(tasks.open())
     questions = untaught(training_questions(tasks, draws=20), second)
     taught = {env for (env, _), asked in questions.items() if all(q.taught for q in asked)}
@@ -145,7 +142,7 @@ def test_all_families_are_taught_to_one_half_or_the_other(length: Length):
 
 def test_a_regime_that_is_not_there_is_refused_with_those_that_are():
     with pytest.raises(UsageError, match="equal, divided, strong"):
-        find("storm")
+        find_regime("storm")
 
 
 def summary(arm: str, *rewards: float) -> Summary:
@@ -154,24 +151,24 @@ def summary(arm: str, *rewards: float) -> Summary:
 
 def test_the_default_is_held_against_the_mix_that_is_best_on_average():
     fixed = [summary("8/0", 10.0, 30.0), summary("4/4", 24.0, 20.0)]
-    verdict = judge([*fixed, summary("auto", 24.0, 19.0)])
+    verdict = judge_default([*fixed, summary("auto", 24.0, 19.0)])
     assert verdict is not None
     assert (verdict.rival, verdict.ratio.values) == ("4/4", (1.0, 0.95))
     assert not verdict.hurts
-    worse = judge([*fixed, summary("auto", 23.0, 19.0)])
+    worse = judge_default([*fixed, summary("auto", 23.0, 19.0)])
     assert worse is not None and worse.hurts
 
 
 def test_there_is_no_verdict_without_a_default_or_without_a_rival():
-    assert judge([summary("8/0", 1.0)]) is None
-    assert judge([summary("auto", 1.0)]) is None
-    assert judge([summary("8/0", 0.0), summary("auto", 1.0)]) is None
+    assert judge_default([summary("8/0", 1.0)]) is None
+    assert judge_default([summary("auto", 1.0)]) is None
+    assert judge_default([summary("8/0", 0.0), summary("auto", 1.0)]) is None
 
 
 @pytest.mark.usefixtures("in_this_process")
 def test_every_regime_has_a_row_in_the_summary_and_a_table(tmp_path: Path):
     settings = replace(SMALL, nodes=3, rounds=2)
-    regimes = (find("equal"), find("mixed"))
+    regimes = (find_regime("equal"), find_regime("mixed"))
     plan = Plan(settings, (mix("8/0"), AUTO), (0,), 1, regimes)
     summaries = run_regimes(plan, tmp_path, Console(quiet=True))
     folder = ExperimentFolder(tmp_path)
@@ -186,5 +183,5 @@ def test_every_regime_has_a_row_in_the_summary_and_a_table(tmp_path: Path):
 
 def test_a_default_that_hurts_is_marked():
     arms = (summary("8/0", 10.0), summary("auto", 9.0))
-    hurt = RegimeSummary("equal", "all are equal", (0,), arms, {}, judge(arms))
+    hurt = RegimeSummary("equal", "all are equal", (0,), arms, {}, judge_default(arms))
     assert summary_row(hurt, ["8/0", "auto"])[-1] == "0.90 (8/0) !"

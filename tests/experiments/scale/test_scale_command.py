@@ -17,12 +17,14 @@ TINY = ("scale", "--nodes", "6", "--epochs", "3")
 def test_sizes_stand_side_by_side_under_their_scenario() -> None:
     shown = CliRunner().invoke(app, [*TINY, "--nodes", "4", "--scenario", "partition"])
     assert shown.exit_code == 0, shown.output
-    assert "partition: two halves for the middle third of the epochs" in shown.output
-    assert ["a", "node", "and", "epoch", "4", "6"] in [
+    assert "partition: two halves for the middle third of the time slots" in shown.output
+    assert ["per", "node", "and", "time", "slot", "4", "6"] in [
         line.split() for line in shown.output.splitlines()
     ]
-    assert "epochs from heal to groups across" in shown.output
-    assert "A member takes 1 of a real one's 4 turns an epoch" in " ".join(shown.output.split())
+    assert "time slots from merge to groups across" in shown.output
+    assert "A member takes 1 of a real one's 4 turns per time slot" in " ".join(
+        shown.output.split()
+    )
 
 
 def test_json_tells_everything_and_a_seed_gives_it_again() -> None:

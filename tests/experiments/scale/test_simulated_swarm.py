@@ -8,11 +8,10 @@ from itertools import pairwise
 import pytest
 
 from experiments.scale.figures import Figures
-from experiments.scale.scenario import SCENARIOS
-from experiments.scale.settings import Settings, agreed
-from experiments.scale.shared_memory import Openings
+from experiments.scale.network import TrafficKind
+from experiments.scale.node import SharedOpeners
+from experiments.scale.settings import SCENARIOS, Settings, swarm_manifest
 from experiments.scale.swarm import run
-from experiments.scale.tally import Kind
 from protocol.announcement import Announcement, depth_for, sign_announcement
 from protocol.identity import Identity
 
@@ -35,9 +34,9 @@ def test_everybody_in_a_steady_swarm_soon_has_groups_of_others() -> None:
     assert figures.least_found == 1.0
     assert 0.5 < figures.taken <= 1.0
     assert 1.0 <= figures.authors <= SMALL.pulls
-    assert figures.rpcs(Kind.FRAMES) == SMALL.pulls
+    assert figures.rpcs(TrafficKind.FRAMES) == SMALL.pulls
     assert figures.key_records == 12 and figures.key_reads == 2 * 12
-    assert all(figures.bytes(kind) > 0 for kind in Kind)
+    assert all(figures.bytes(kind) > 0 for kind in TrafficKind)
 
 
 @pytest.mark.parametrize("scenario", ["churn", "loss", "partition"])
@@ -82,7 +81,7 @@ def test_a_swarm_grows_by_a_constant_factor_up_to_its_size() -> None:
 
 def test_lost_messages_are_lost_to_somebody() -> None:
     whole, lossy = simulated("steady", nodes=30), simulated("loss", nodes=30)
-    assert lossy.rpcs(Kind.FRAMES) > whole.rpcs(Kind.FRAMES)
+    assert lossy.rpcs(TrafficKind.FRAMES) > whole.rpcs(TrafficKind.FRAMES)
     assert lossy.waits.never == 0
 
 
@@ -92,8 +91,8 @@ def test_announcements_stand_as_deep_as_suits_the_size() -> None:
 
 
 def test_what_nodes_remember_together_is_theirs_alone_and_bounded() -> None:
-    openings = Openings.remembering(1)
-    swarm = agreed(10)
+    openings = SharedOpeners.with_cache(1)
+    swarm = swarm_manifest(10)
     records = [
         sign_announcement(
             Announcement(1, 0, 0, number, 1, 120.0, 0, ()),
@@ -108,4 +107,4 @@ def test_what_nodes_remember_together_is_theirs_alone_and_bounded() -> None:
     )
     assert first is again
     assert anew == first
-    assert Openings.remembering(1).record is not openings.record
+    assert SharedOpeners.with_cache(1).record is not openings.record

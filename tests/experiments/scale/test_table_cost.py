@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from experiments.scale.table_cost import CallCost, get_cost, store_cost
+from experiments.scale.dht import CallCost, get_cost, store_cost
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "benchmarks" / "results"
