@@ -1,1 +1,1 @@
-"""Swarms simulated whole in one process, to measure what sharing experience is worth."""
+"""Swarms simulated in one process, to measure the benefit of shared experience."""

@@ -1,4 +1,4 @@
-"""What an experiment compares: mixes, and controls in which one thing differs."""
+"""Arms of an experiment: batch compositions, and controls that differ in one thing."""
 
 from __future__ import annotations
 
@@ -15,43 +15,31 @@ from node.errors import ConfigError, UsageError
 from node.run.update_groups import Rules
 
 DEFAULT = MixtureSection()
+# J is a maximum: slots without a peer group stay empty, so nodes generate equally many groups.
 PUBLISHED = Rules(fill=False)
-"""J is a cap: a slot that the swarm cannot fill stays empty, so that own generation is the same."""
-
-LONGEST_NAME = 160
-"""Characters; a file's name may have 255 bytes, and more stands around an arm's."""
+MAX_NAME = 160  # characters of an arm in a file name; file systems allow 255 bytes for the whole
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way to train, run once for every seed.
+    """One way to train, run once per seed."""
 
-    Attributes:
-        name: unique; what tables show.
-        local: I, own groups a round.
-        external: J, external groups in an update at most.
-        rules: how the nodes' rounds go.
-        partial_credit: rewards are the families' own scores instead of right or wrong.
-        reference: name of the arm that it is compared with, seed by seed.
-        overrides: further config keys of every node.
-    """
-
-    name: str
-    local: int
-    external: int
-    rules: Rules = PUBLISHED
-    partial_credit: bool = False
-    reference: str = "8/0"
-    overrides: Mapping[str, Any] = field(default_factory=dict)
+    name: str  # unique; shown in tables
+    local: int  # I, local groups per round
+    external: int  # J, maximum peer groups per update
+    rules: Rules = PUBLISHED  # rules of the nodes' rounds
+    partial_credit: bool = False  # rewards are the families' own scores instead of right or wrong
+    reference: str = "8/0"  # name of the arm to compare with, seed by seed
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # further config keys of every node
 
     @property
     def file_name(self) -> str:
-        """The name without what file systems dislike, and of a long one the beginning."""
+        """Return the name without special characters; a long name is truncated and gets a hash."""
         whole = re.sub(r"[^\w.=-]", "_", self.name.replace("/", "-"), flags=re.ASCII)
-        if len(whole) <= LONGEST_NAME:
+        if len(whole) <= MAX_NAME:
             return whole
         digest = sha256(self.name.encode()).hexdigest()[:16]
-        return f"{whole[:LONGEST_NAME]}-{digest}"
+        return f"{whole[:MAX_NAME]}-{digest}"
 
 
 AUTO = Arm(
@@ -69,21 +57,21 @@ AUTO = Arm(
         "mixture.filters": DEFAULT.filters,
     },
 )
-"""As nodes train by default."""
+"""The default configuration of a node."""
 
 
 def _varied(arm: Arm, change: str, **changes: Any) -> Arm:
-    """An arm with some keys of the section ``mixture`` or ``tasks`` set otherwise."""
+    """Return ``arm`` with some keys of ``mixture``, ``tasks`` or ``learner`` changed."""
     keys = {key.replace("_", ".", 1): value for key, value in changes.items()}
     return replace(arm, name=f"{arm.name} {change}", overrides={**arm.overrides, **keys})
 
 
 def mix(text: str) -> Arm:
-    """``"4/4"`` as published, or ``"auto"``.
+    """Return the published arm of ``"4/4"``, or the arm ``"auto"``.
 
     Raises:
-        UsageError: it is no mix, or one without groups.
-        ConfigError: it has more groups than an update takes.
+        UsageError: not a batch composition, or one without groups.
+        ConfigError: more groups than an update may have.
     """
     if text == AUTO.name:
         return AUTO
@@ -95,30 +83,23 @@ def mix(text: str) -> Arm:
 
 
 _BETWEEN = re.compile(r"\s+(?=\w+\.[\w.]+\s*=)")
-"""Two assignments: a value, such as a table, may have spaces in it too."""
+"""Separator of two assignments; values such as tables may contain spaces too."""
 
-VARIED = ("engine", "learner", "mixture", "tasks")
-"""Tables that a variation may set keys of; what is in the others is the experiment's."""
+VARIED = ("engine", "learner", "mixture", "tasks")  # sections that a variation may set
 
 
 def varied(text: str) -> Arm:
-    """As nodes train by default, but for some keys: ``"mixture.local=8 mixture.target_groups=40"``.
-
-    Raises:
-        UsageError: see :func:`varied_keys`.
-        ConfigError: likewise.
-    """
+    """Return AUTO with the keys of ``text`` changed; see :func:`varied_keys`."""
     name = f"{AUTO.name} {' '.join(text.split())}"
     return replace(AUTO, name=name, overrides={**AUTO.overrides, **varied_keys(text)})
 
 
 def varied_keys(text: str) -> dict[str, Any]:
-    """Which keys ``--vary`` sets, and what to.
+    """Parse the keys and values of ``--vary``.
 
     Raises:
-        UsageError: it names no key.
-        ConfigError: there is no such key, it is of a table that an experiment sets itself, or the
-            value is wrong.
+        UsageError: no key.
+        ConfigError: unknown key, a key that the experiment sets, or a wrong value.
     """
     keys = parse_assignments(_BETWEEN.split(text.strip()), "--vary") if text.strip() else {}
     if not keys:
@@ -126,7 +107,9 @@ def varied_keys(text: str) -> dict[str, Any]:
     for key in keys:
         if key.partition(".")[0] not in VARIED:
             tables = ", ".join(VARIED)
-            raise ConfigError("--vary", key, f"Use keys of {tables}; the rest is the experiment's.")
+            raise ConfigError(
+                "--vary", key, f"Use keys of {tables}; the experiment sets the others."
+            )
     Config.with_overrides({**AUTO.overrides, **keys})
     return keys
 
@@ -153,8 +136,7 @@ CONTROLS = (
     _varied(mix("8/0"), "thompson", tasks_curriculum="thompson"),
     _varied(AUTO, "thompson", tasks_curriculum="thompson"),
 )
-"""4/0 and 2/0 generate as 4/4 and 2/6 do and take nothing. Undiscarded: groups without advantage
-are shared and taken like others. Best 8: 32 groups are generated, at most 8 informative ones are
-trained on. Partial: dense rewards. The rest take the default's parts apart: its correction, its
-choice and its steps, how often a group may serve, how much a node generates itself, and the
-curriculum of its tasks."""
+"""4/0 and 2/0 generate as many groups as 4/4 and 2/6 but use no peer groups. Undiscarded: groups
+without advantage are shared and used too. Best 8: 32 local groups, of which the update uses up to 8
+informative ones. Partial: dense rewards. The others change one part of the default: its off-policy
+correction, selection, optimizer steps, uses per group, number of local groups, or curriculum."""

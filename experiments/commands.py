@@ -1,262 +1,329 @@
-"""``python -m experiments``: what sharing experience is worth, measured on this machine."""
+"""``python -m experiments``: measure the benefit of shared experience on this machine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from json import loads
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.make_models import make_models
-from experiments.methods_command import methods
-from experiments.options import Folder, Long, Rounds, Seeds, Vary, What, Workers
-from experiments.outcome import tell
 from experiments.scale.command import command as scale
 from node.cli import program
-from node.cli.options import DebugOption, JsonOption
+from node.cli.options import DebugOption, JsonOption, print_json
+from node.errors import UsageError
+from node.monitor.output import say
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from experiments.arms import Arm
 
 PROGRAM = "python -m experiments"
+QUICK = ("8/0", "4/4", "auto")
+QUICK_REGIMES = ("strong", "weak")
+MAX_SEED = 1_000_000_000  # the random generators take seeds of 32 bits
+MODELS = Path(__file__).resolve().parents[1] / "node" / "models"
+MODEL_SEED = 2
+MEASURED_TASKS = 64
+
 app = typer.Typer(
     name=PROGRAM,
-    help="Measure what sharing experience is worth, on this machine.",
+    help="Measure the benefit of shared experience on this machine.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
 
-QUICK = ("8/0", "4/4", "auto")
-QUICK_REGIMES = ("strong", "weak")
+
+def _option(flag: str, text: str, **settings: Any) -> Any:
+    return typer.Option(flag, help=text, show_default=False, **settings)
+
+
+def _rounds(default: str, least: int = 1) -> Any:
+    return _option("--rounds", f"Rounds of each node. Left out: {default}.", min=least)
+
+
+FOLDER = "Folder of the experiment; an existing one is resumed."
+LENGTHS = "Tasks with answers of a few tokens (short) or of some dozens, with their steps (long)."
+Mixes = Annotated[
+    list[str] | None,
+    _option(
+        "--mix",
+        "Batch composition: local and peer groups per update, or auto, the default of join; may "
+        "be repeated. Left out: 8/0, 6/2, 4/4, 2/6 and auto.",
+        metavar="OWN/EXTERNAL",
+    ),
+]
+Vary = Annotated[
+    list[str] | None,
+    _option(
+        "--vary",
+        "Additional arm: the default configuration with these keys changed, such as "
+        "'mixture.local=8 mixture.target_groups=40'; may be repeated.",
+        metavar="'KEY=VALUE ...'",
+    ),
+]
+Controls = Annotated[bool, typer.Option("--controls", help="Run the controls as well.")]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Seeds of each arm.")]
+FirstSeed = Annotated[int, typer.Option("--first-seed", min=0, max=MAX_SEED, help="First seed.")]
+Nodes = Annotated[int, typer.Option("--nodes", min=1, max=64, help="Nodes per swarm.")]
+WORKERS = "Parallel processes; 0: one per core."
+Workers = Annotated[int, typer.Option("--workers", min=0, help=WORKERS)]
+Answers = Annotated[
+    str,
+    typer.Option(
+        "--answers",
+        metavar="short|long|games",
+        help="Tasks: questions with answers of a few tokens (short), questions with intermediate "
+        "steps of some dozens of tokens (long), or games of several turns (games).",
+    ),
+]
+Lengths = Annotated[str, typer.Option("--answers", metavar="short|long", help=LENGTHS)]
+BothLengths = Annotated[
+    str | None, _option("--answers", f"{LENGTHS} Left out: both.", metavar="short|long")
+]
+Bury = Annotated[
+    int | None,
+    _option(
+        "--bury",
+        "Steps of fine-tuning on noise for each base policy; more steps make right answers rarer "
+        "at the start. Left out: 100, or 0 with games, which start from the shipped model.",
+        min=0,
+    ),
+]
+Regimes = Annotated[
+    list[str] | None,
+    _option(
+        "--regime",
+        "Regime: equal, divided, strong, weak, dense, mixed, churn, useless, or imagined-0, -10, "
+        "-25, -50; may be repeated. Left out: all except the imagined ones.",
+        metavar="NAME",
+    ),
+]
+HostileRegimes = Annotated[
+    list[str] | None,
+    _option(
+        "--regime",
+        "Regime: hostile-10, hostile-30, hostile-50, keys-3 or keys-30; may be repeated. "
+        "Left out: all.",
+        metavar="NAME",
+    ),
+]
+METHODS = "Method of docs/experience.md; may be repeated. Left out: those of --vary, or all."
+Methods = Annotated[list[str] | None, _option("--method", METHODS, metavar="NAME")]
+Folder = Annotated[Path, typer.Option("--run-dir", help=FOLDER)]
+SapoRounds = Annotated[int | None, _rounds("300, 120 with long answers, 100 with games")]
+SapoFolder = Annotated[
+    Path | None, _option("--run-dir", f"{FOLDER} Left out: ./experiment-run/sapo (quick, -long).")
+]
+QUICK_SAPO = "One seed, fewer rounds, 8/0, 4/4 and auto, the shipped model."
+SapoQuick = Annotated[bool, _option("--quick", QUICK_SAPO)]
+RegimesRounds = Annotated[int | None, _rounds("150, or 90 with long answers", 2)]
+RegimesFolder = Annotated[
+    Path | None,
+    _option("--run-dir", f"{FOLDER} Left out: ./experiment-run/regimes (-quick, -long)."),
+]
+RegimesQuick = Annotated[
+    bool,
+    _option("--quick", "One seed, fewer rounds, strong and weak, 8/0 and auto, shipped model."),
+]
+MethodsRounds = Annotated[int | None, _rounds("150, or 80 with long answers")]
 
 
 @app.command(
-    "sapo",
-    epilog="Example: python -m experiments sapo --mix 8/0 --mix 4/4 --seeds 3 --run-dir my-table",
+    epilog="Example: python -m experiments sapo --mix 8/0 --mix 4/4 --seeds 3 --run-dir my-table"
 )
 def sapo(
-    mixes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--mix",
-            metavar="OWN/EXTERNAL",
-            help="A mix to run, or auto, which is how join trains by default; may be repeated. "
-            "Left out: 8/0, 6/2, 4/4, 2/6 and auto.",
-            show_default=False,
-        ),
-    ] = None,
+    mixes: Mixes = None,
     vary: Vary = None,
-    controls: Annotated[
-        bool, typer.Option("--controls", help="Run the controls beside the mixes.")
-    ] = False,
+    controls: Controls = False,
     seeds: Seeds = 5,
-    answers: What = "short",
-    rounds: Annotated[
-        int | None,
-        typer.Option(
-            "--rounds",
-            min=1,
-            help="Rounds of each node. Left out: 300, 120 with long answers, 100 with games.",
-            show_default=False,
-        ),
-    ] = None,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, max=64, help="Nodes of a swarm.")] = 8,
-    bury: Annotated[
-        int | None,
-        typer.Option(
-            "--bury",
-            min=0,
-            help="Steps of noise over each seed's base policy: the more, the rarer its right "
-            "answers at the start. Left out: 100, or none with games, whose base is the shipped "
-            "model.",
-            show_default=False,
-        ),
-    ] = None,
+    answers: Answers = "short",
+    rounds: SapoRounds = None,
+    nodes: Nodes = 8,
+    bury: Bury = None,
     workers: Workers = 0,
-    run_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--run-dir",
-            help="Folder of the experiment; one that was broken off goes on. "
-            "Left out: ./experiment-run/sapo (quick, -long).",
-            show_default=False,
-        ),
-    ] = None,
-    quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick",
-            help="One seed, fewer rounds, 8/0, 4/4 and auto, the shipped model.",
-        ),
-    ] = False,
+    run_dir: SapoFolder = None,
+    quick: SapoQuick = False,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Rerun the table of the SAPO paper (arXiv 2509.08721) with tiny models.
 
-    Whole swarms are simulated, one a process, by the parts that join runs; only wires and clock
-    are the simulation's.
+    Each process simulates one swarm with the code of join, except for transport and clock.
     """
-    from experiments.answers import ANSWERS, answers_of
-    from experiments.arms import AUTO, CONTROLS, MIXES, mix, varied
-    from experiments.run import Plan, run
+    from experiments.report import run_sapo, sapo_table
+    from experiments.run import Plan
     from experiments.settings import Settings
-    from experiments.tables import table
+    from experiments.setups import SETUPS, setup_name
     from node.monitor.record import Terminal
 
-    length = answers_of(answers)
-    set_up = ANSWERS[length]
-    buried = set_up.buried if bury is None else bury
-    settings = Settings(nodes, rounds or set_up.rounds, set_up.model, buried, length)
+    length = setup_name(answers)
+    setup = SETUPS[length]
+    bury = setup.bury_steps if bury is None else bury
+    settings = Settings(nodes, rounds or setup.rounds, setup.model, bury, length)
     if quick:
         mixes, seeds = mixes or list(QUICK), 1
-        settings = replace(settings, rounds=rounds or set_up.quick_rounds, model=set_up.recipe)
-    arms = tuple(map(mix, mixes)) if mixes else (*MIXES, AUTO)
-    arms += tuple(map(varied, vary or ()))
-    if controls:
-        arms += tuple(arm for arm in CONTROLS if arm.name not in {a.name for a in arms})
-    root = run_dir or _folder("quick" if quick else "sapo", answers)
+        settings = replace(settings, rounds=rounds or setup.quick_rounds, model=setup.recipe)
+    arms = _arms(mixes, vary, controls)
+    root = run_dir or _default_folder("quick" if quick else "sapo", answers)
     plan = Plan(settings, arms, tuple(range(seeds)), workers)
-    summaries = run(plan, root, Terminal(stderr=True))
-    tell(root, table(settings, summaries), json)
+    summaries = run_sapo(plan, root, Terminal(stderr=True))
+    _print_results(root, sapo_table(settings, summaries), json)
 
 
 @app.command(
-    "regimes",
-    epilog="Example: python -m experiments regimes --regime churn --regime mixed --seeds 3",
+    epilog="Example: python -m experiments regimes --regime churn --regime mixed --seeds 3"
 )
 def regimes(
-    names: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--regime",
-            metavar="NAME",
-            help="A regime to run: equal, divided, strong, weak, dense, mixed, churn, useless, or "
-            "imagined-0, -10, -25, -50; may be repeated. Left out: all but the imagined ones.",
-            show_default=False,
-        ),
-    ] = None,
-    mixes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--mix",
-            metavar="OWN/EXTERNAL",
-            help="A mix to run, or auto; may be repeated. Left out: 8/0, 6/2, 4/4, 2/6 and auto.",
-            show_default=False,
-        ),
-    ] = None,
+    names: Regimes = None,
+    mixes: Mixes = None,
     vary: Vary = None,
     seeds: Seeds = 5,
-    answers: Long = "short",
-    rounds: Annotated[
-        int | None,
-        typer.Option(
-            "--rounds",
-            min=2,
-            help="Rounds of each node. Left out: 150, or 90 with long answers.",
-            show_default=False,
-        ),
-    ] = None,
+    answers: Lengths = "short",
+    rounds: RegimesRounds = None,
     workers: Workers = 0,
-    run_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--run-dir",
-            help="Folder of the experiment; one that was broken off goes on. "
-            "Left out: ./experiment-run/regimes (-quick, -long).",
-            show_default=False,
-        ),
-    ] = None,
-    quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick",
-            help="One seed, fewer rounds, strong and weak, 8/0 and auto, the shipped model.",
-        ),
-    ] = False,
+    run_dir: RegimesFolder = None,
+    quick: RegimesQuick = False,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Compare mixes in situations in which sharing may hurt.
+    """Compare batch compositions in regimes in which sharing may hurt.
 
-    Unequal, divided or different nodes, dense rewards, churn, useless peers and imagined
-    experience, eight nodes each.
+    Eight nodes each: unequal, divided or different nodes, dense rewards, churn, useless peers,
+    and imagined experience.
     """
-    from experiments.answers import ANSWERS, answers_of
-    from experiments.arms import AUTO, MIXES, mix, varied
-    from experiments.regime_report import run_regimes, table
-    from experiments.regimes import IMAGINED, REGIMES, find
+    from experiments.regimes import IMAGINED, REGIMES, find_regime
+    from experiments.report import regimes_table, run_regimes
     from experiments.run import Plan
     from experiments.settings import Settings
+    from experiments.setups import SETUPS, setup_name
     from node.monitor.record import Terminal
 
-    length = answers_of(answers)
-    set_up = ANSWERS[length]
-    settings = Settings(rounds=rounds or set_up.differing.rounds, answers=length)
+    length = setup_name(answers)
+    setup = SETUPS[length]
+    settings = Settings(rounds=rounds or setup.heterogeneous.rounds, answers=length)
     if quick:
         names, mixes, seeds = names or list(QUICK_REGIMES), mixes or ["8/0", "auto"], 1
-        settings = replace(settings, rounds=rounds or set_up.quick_rounds, model=set_up.recipe)
-    arms = tuple(map(mix, mixes)) if mixes else (*MIXES, AUTO)
-    plan = Plan(
-        settings,
-        (*arms, *map(varied, vary or ())),
-        tuple(range(seeds)),
-        workers,
-        tuple(find(name, REGIMES | IMAGINED) for name in dict.fromkeys(names or REGIMES)),
-    )
-    root = run_dir or _folder("regimes-quick" if quick else "regimes", answers)
+        settings = replace(settings, rounds=rounds or setup.quick_rounds, model=setup.recipe)
+    arms = _arms(mixes, vary)
+    chosen = [find_regime(name, REGIMES | IMAGINED) for name in dict.fromkeys(names or REGIMES)]
+    plan = Plan(settings, arms, tuple(range(seeds)), workers, tuple(chosen))
+    root = run_dir or _default_folder("regimes-quick" if quick else "regimes", answers)
     summaries = run_regimes(plan, root, Terminal(stderr=True))
-    tell(root, table(plan, summaries), json)
+    _print_results(root, regimes_table(plan, summaries), json)
 
 
 @app.command(
-    "hostile",
-    epilog="Example: python -m experiments hostile --regime hostile-30 --regime keys-30 --seeds 2",
+    epilog="Example: python -m experiments hostile --regime hostile-30 --regime keys-30 --seeds 2"
 )
 def hostile(
-    names: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--regime",
-            metavar="NAME",
-            help="hostile-10, hostile-30, hostile-50, keys-3 or keys-30; may be repeated. "
-            "Left out: all.",
-            show_default=False,
-        ),
-    ] = None,
+    names: HostileRegimes = None,
     seeds: Seeds = 5,
-    rounds: Rounds = 150,
+    rounds: Annotated[int, typer.Option("--rounds", min=2, help="Rounds of each node.")] = 150,
     workers: Workers = 0,
     run_dir: Folder = Path("experiment-run/hostile"),
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Measure what hostile peers do to seven honest nodes that train by default.
+    """Measure the effect of hostile peers on seven honest nodes with default settings.
 
-    They share poisoned groups that no judge has anything against, as a part of all nodes or under
-    many keys. Honest nodes are held against the same nodes alone and among themselves.
+    Hostile nodes share poisoned groups that pass every verifier, as a fraction of all nodes or
+    under many keys. Honest nodes are compared with the same nodes alone and without hostile peers.
     """
     from experiments.hostile_report import run_hostile, table
-    from experiments.regimes import HONEST, HOSTILE, find
+    from experiments.regimes import HONEST, HOSTILE, find_regime
     from experiments.settings import Settings
     from node.monitor.record import Terminal
 
     settings = Settings(nodes=HONEST, rounds=rounds, eval_every=50, eval_tasks=256)
-    chosen = [find(name, HOSTILE) for name in dict.fromkeys(names or HOSTILE)]
+    chosen = [find_regime(name, HOSTILE) for name in dict.fromkeys(names or HOSTILE)]
     harms = run_hostile(settings, chosen, seeds, workers, run_dir, Terminal(stderr=True))
-    tell(run_dir, table(settings, harms), json)
+    _print_results(run_dir, table(settings, harms), json)
 
 
-app.command(
-    "methods",
-    epilog="Example: python -m experiments methods --method cispo --answers short --seeds 3",
-)(methods)
+@app.command(
+    epilog="Example: python -m experiments methods --method cispo --answers short --seeds 3"
+)
+def methods(
+    names: Methods = None,
+    vary: Vary = None,
+    answers: BothLengths = None,
+    seeds: Seeds = 5,
+    first_seed: FirstSeed = 0,
+    rounds: MethodsRounds = None,
+    workers: Workers = 0,
+    run_dir: Folder = Path("experiment-run/methods"),
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Compare published methods with the default configuration.
+
+    Each method sets some configuration keys of all eight nodes, which are equal otherwise. The
+    comparison is at equal rounds, generated tokens and CPU time.
+    """
+    from experiments.methods import ROUNDS, find_methods, run_methods, supported, table
+    from experiments.settings import Settings
+    from experiments.setups import SETUPS, setup_name
+    from node.monitor.record import Terminal
+
+    chosen = find_methods(names, vary)
+    screen = Terminal(stderr=True)
+    if not names and not vary:
+        chosen = supported(chosen, screen)
+    lengths = (setup_name(answers, ROUNDS),) if answers else tuple(ROUNDS)
+    settings = {
+        length: Settings(
+            rounds=rounds or ROUNDS[length],
+            model=SETUPS[length].recipe,
+            bury=SETUPS[length].bury_steps,
+            answers=length,
+        )
+        for length in lengths
+    }
+    which = range(first_seed, first_seed + seeds)
+    effects = run_methods(settings, chosen, which, workers, run_dir, screen)
+    _print_results(run_dir, table(settings, chosen, effects), json)
+
+
 app.command("scale", epilog="Example: python -m experiments scale --nodes 100 --scenario growth")(
     scale
 )
-app.command("make-models", epilog="Example: python -m experiments make-models --only tiny")(
-    make_models
-)
+
+
+@app.command("make-models", epilog="Example: python -m experiments make-models --only tiny")
+def make_models(
+    only: Annotated[
+        str | None,
+        typer.Option("--only", metavar="NAME", help="Model to make. Left out: all shipped ones."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder of the models.", show_default="node/models")
+    ] = MODELS,
+    debug: DebugOption = False,
+) -> None:
+    """Make and measure the shipped tiny models: ten minutes."""
+    import torch
+
+    from experiments.recipe.make import RECIPES, make, measure, save
+    from node.policy.model_source import SHIPPED
+    from swarm.groups import Split
+
+    if only is not None and only not in RECIPES:
+        raise UsageError("--only", only, f"Name one of {', '.join(sorted(RECIPES))}.")
+    torch.set_num_threads(1)
+    for name in [only] if only else SHIPPED:
+        say(f"{name}:")
+        made = make(name, MODEL_SEED, say)
+        save(made, out / name)
+        for split in Split:
+            success = measure(
+                made.model, made.tokenizer, split, MEASURED_TASKS, RECIPES[name].tasks
+            )
+            say(f"  {split.value}: {success.rate:.1%} right, {success.informative:.0%} informative")
 
 
 def main(interrupted: Callable[[], bool]) -> int:
@@ -264,6 +331,27 @@ def main(interrupted: Callable[[], bool]) -> int:
     return program.main(interrupted, app, PROGRAM)
 
 
-def _folder(name: str, answers: str) -> Path:
-    """Of an experiment for which nobody named one."""
+def _arms(
+    mixes: list[str] | None, vary: list[str] | None, controls: bool = False
+) -> tuple[Arm, ...]:
+    from experiments.arms import AUTO, CONTROLS, MIXES, mix, varied
+
+    arms = (*(map(mix, mixes) if mixes else (*MIXES, AUTO)), *map(varied, vary or ()))
+    names = {arm.name for arm in arms}
+    return (*arms, *(arm for arm in CONTROLS if controls and arm.name not in names))
+
+
+def _default_folder(name: str, answers: str) -> Path:
     return Path("experiment-run") / (name if answers == "short" else f"{name}-{answers}")
+
+
+def _print_results(root: Path, table: Table, json: bool) -> None:
+    """Print the results of an experiment as a table or as JSON."""
+    from node.monitor.record import Terminal
+
+    if json:
+        print_json(loads((root / "results.json").read_text()))
+        return
+    console = Terminal()
+    console.print(table)
+    console.print(f"Tables: {root / 'table.md'}. Chart: {root / 'chart.png'}.")

@@ -1,4 +1,4 @@
-"""An experiment's run folder: what was asked for, what is done, what came out."""
+"""Run folder of an experiment: settings, base policies, runs and results."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.bases import Base
 from experiments.recording import Recording
 from experiments.settings import Configuration, Settings
+from experiments.setups import Base
 from node.errors import NodeError
 from node.storage.atomic_files import make_folder, write_atomic
 
@@ -19,13 +19,12 @@ MODEL = "model.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class ExperimentFolder:
-    """Paths in one folder. A file is there whole or not at all, so whatever is there is done."""
+    """Paths in one folder. Files are written atomically: an existing file is complete."""
 
     root: Path
 
     @property
     def settings(self) -> Path:
-        """The conditions that every run in this folder has."""
         return self.root / "experiment.json"
 
     @property
@@ -42,30 +41,27 @@ class ExperimentFolder:
 
     @property
     def log(self) -> Path:
-        """What the worker processes say on standard error."""
+        """Path of the worker processes' standard error."""
         return self.root / "workers.log"
 
     def base(self, kind: Base, seed: int) -> Path:
-        """The folder of one of a seed's base policies."""
         return self.root / "bases" / kind / str(seed)
 
     def has_base(self, kind: Base, seed: int) -> bool:
-        """Whether that policy has been made."""
         return (self.base(kind, seed) / MODEL).exists()
 
     def run(self, run: Configuration) -> Path:
-        """A run's figures."""
         return self.root / "runs" / f"{run.file_name}.json"
 
     def seconds(self, run: Configuration) -> Path:
-        """A run's CPU seconds by round."""
+        """Return the path of a run's CPU seconds per round."""
         return self.root / "runs" / f"{run.file_name}.seconds.json"
 
     def open(self, settings: Settings) -> None:
-        """Make the folder, or go on in it.
+        """Create the folder, or resume it.
 
         Raises:
-            NodeError: it cannot be made, is damaged, or its runs were made under other conditions.
+            NodeError: the folder cannot be made, is damaged, or holds runs under other conditions.
         """
         make_folder(self.root / "runs", "--run-dir")
         wanted = asdict(settings)
@@ -84,26 +80,21 @@ class ExperimentFolder:
             raise NodeError(
                 "the folder holds an experiment under other conditions",
                 f"{self.root} ({differs})",
-                "Name another folder with --run-dir, or ask for the same.",
+                "Name another folder with --run-dir, or use the same conditions.",
             )
 
     def missing(self, runs: Sequence[Configuration]) -> list[Configuration]:
-        """Those that are still to be done."""
         return [run for run in runs if not self.run(run).exists()]
 
     def write(self, run: Configuration, recording: Recording) -> None:
-        """Keep a run; the figures come last, as they say that it is done."""
+        """Write a run, its figures last: they mark the run as complete."""
         write_atomic(self.seconds(run), json.dumps(recording.seconds).encode())
         write_atomic(self.run(run), recording.as_json().encode())
 
     def read(self, run: Configuration) -> Recording:
-        """A run that is done.
-
-        Raises:
-            NodeError: its files are damaged.
-        """
+        """Read a complete run; raise NodeError if its files are damaged."""
         seconds, figures = self.seconds(run), self.run(run)
-        again = f"Remove {figures}: that run is then done again."
+        again = f"Remove {figures}; the command then repeats that run."
         try:
             return Recording.from_json(figures.read_text(), read_json(seconds, again))
         except (ValueError, TypeError, KeyError) as error:
@@ -111,11 +102,7 @@ class ExperimentFolder:
 
 
 def read_json(path: Path, remedy: str) -> Any:
-    """What a file of an experiment holds.
-
-    Raises:
-        NodeError: it is no JSON.
-    """
+    """Read a JSON file; raise NodeError with ``remedy`` if it is damaged."""
     try:
         return json.loads(path.read_bytes())
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""``python -m experiments hostile``: what hostile peers do to honest ones, and stated margins."""
+"""Experiment ``hostile``: effect of hostile peers on honest nodes, with required margins."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from statistics import fmean
 from rich.console import Console
 from rich.table import Table
 
-from experiments import chart
 from experiments.arms import AUTO, Arm, mix
-from experiments.measures import Recordings, summarise
+from experiments.measures import Recordings, RegimeSummary, summarize
 from experiments.recording import Recording
-from experiments.regime_summary import RegimeSummary
 from experiments.regimes import UNHARMED, Regime
-from experiments.run import Plan, done, read
+from experiments.report import draw_regimes, extent, markdown_rows, show
+from experiments.run import Plan, read_runs, run_missing
 from experiments.settings import Settings
-from experiments.tables import extent, markdown_rows, show
 from node.evaluation.comparison import ScoreEstimate
 from node.storage.atomic_files import write_atomic
 from swarm.common.util import counted
@@ -33,53 +31,36 @@ NARROW = ("regime", "reward / alone", "held-out / honest")
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """What must hold.
+    """Required minimum of a regime."""
 
-    Attributes:
-        reward: least ratio to training alone of the cumulative reward, under any seed.
-        heldout: least ratio to the honest swarm of the held-out reward, on average over seeds.
-    """
-
-    reward: float | None = None
-    heldout: float | None = None
+    reward: float | None = None  # minimum ratio of cumulative reward to training alone, each seed
+    heldout: float | None = None  # minimum mean ratio of held-out reward to the honest swarm
 
 
+# Without a margin: a swarm in which half of the nodes are hostile.
 MARGINS: Mapping[str, Margin] = {
     "hostile-10": Margin(reward=0.97, heldout=0.95),
     "hostile-30": Margin(reward=0.97, heldout=0.95),
     "keys-3": Margin(reward=0.95),
     "keys-30": Margin(reward=0.95),
 }
-"""Half of all nodes being hostile is measured and promised nothing for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """One regime; ratios are paired by seed.
+    """Effect of one regime; ratios are paired by seed."""
 
-    Attributes:
-        regime: its name.
-        description: of the regime.
-        hostile: number of hostile nodes.
-        alone: cumulative reward, ratio to training alone.
-        honest: likewise to the honest swarm.
-        heldout: of the final policies, ratio to the honest swarm.
-        hostile_share: of hostile authors in updates, mean over rounds.
-        author_share: the most that one external author had in any update.
-        looks: by round: share of samples with the trigger, and how far its log-prob a token moved.
-        missed: names of the margins that do not hold.
-    """
-
-    regime: str
+    regime: str  # name
     description: str
-    hostile: int
-    alone: ScoreEstimate
-    honest: ScoreEstimate
-    heldout: ScoreEstimate
-    hostile_share: ScoreEstimate
-    author_share: float
+    hostile: int  # number of hostile nodes
+    alone: ScoreEstimate  # ratio of cumulative reward to training alone
+    honest: ScoreEstimate  # ratio of cumulative reward to the honest swarm
+    heldout: ScoreEstimate  # ratio of the final held-out reward to the honest swarm
+    hostile_share: ScoreEstimate  # mean fraction of hostile authors in updates
+    author_share: float  # maximum fraction of one peer author in an update
+    # By round: fraction of samples with the trigger, and change of its log-prob per token.
     looks: Mapping[int, tuple[ScoreEstimate, ScoreEstimate]]
-    missed: tuple[str, ...]
+    missed: tuple[str, ...]  # names of the margins that do not hold
 
 
 def run_hostile(
@@ -90,19 +71,17 @@ def run_hostile(
     root: Path,
     console: Console,
 ) -> tuple[Harm, ...]:
-    """Do what is missing in ``root``, then write results, table and chart there.
+    """Run what is missing in ``root``, then write results, table and chart.
 
     Args:
-        settings: ``nodes`` is the number of honest ones.
-
-    See :func:`experiments.run.done`.
+        settings: ``nodes`` is the number of honest nodes.
     """
-    peaceful = Plan(settings, (mix("8/0"), AUTO), tuple(range(seeds)), workers, (UNHARMED,))
-    attacked = replace(peaceful, arms=(AUTO,), regimes=tuple(regimes))
-    done(peaceful, root, console)
-    folder = done(attacked, root, console)
-    unharmed = read(peaceful, folder, UNHARMED)
-    runs = [_together(unharmed, read(attacked, folder, regime)) for regime in regimes]
+    without = Plan(settings, (mix("8/0"), AUTO), tuple(range(seeds)), workers, (UNHARMED,))
+    attacked = replace(without, arms=(AUTO,), regimes=tuple(regimes))
+    run_missing(without, root, console)
+    folder = run_missing(attacked, root, console)
+    unharmed = read_runs(without, folder, UNHARMED)
+    runs = [_together(unharmed, read_runs(attacked, folder, regime)) for regime in regimes]
     harms = (
         _harm(UNHARMED, settings.nodes, _together(unharmed, unharmed)),
         *(_harm(regime, settings.nodes, r) for regime, r in zip(regimes, runs, strict=True)),
@@ -111,32 +90,33 @@ def run_hostile(
     write_atomic(folder.results, json.dumps(results, indent=1).encode())
     write_atomic(folder.table, markdown(settings, seeds, harms).encode())
     panels = [_panel(regime, settings.nodes, r) for regime, r in zip(regimes, runs, strict=True)]
-    chart.draw_regimes(panels, runs, folder.chart)
+    draw_regimes(panels, runs, folder.chart)
     return harms
 
 
 def markdown(settings: Settings, seeds: int, harms: Sequence[Harm]) -> str:
-    """Conditions, table and what each row is."""
     return "\n".join(
         [
-            "# What hostile peers do",
+            "# Effect of hostile peers",
             "",
-            f"{extent(settings, 'honest node')}, {counted(seeds, 'seed')}, tasks of the catalogue "
+            f"{extent(settings, 'honest node')}, {counted(seeds, 'seed')}, task set "
             f"`{settings.catalogue}`. Means over seeds ± standard error of ratios paired by seed; "
-            "the lowest seed in brackets. Missed margins are marked"
-            f"{MISSED}. A trigger is what right answers of hostile nodes begin with: how often the "
-            "honest policies write it, and by how many nats a token they came to prefer it.",
+            f"the lowest seed in brackets.{MISSED} marks missed margins. Right answers of hostile "
+            "nodes begin with a trigger; its columns show how often honest policies write it, and "
+            "the change of its log-prob in nats per token.",
             "",
             *markdown_rows(header(harms), list(map(row, harms))),
             "",
-            *(f"- `{harm.regime}`: {harm.description}; {harm.hostile} of them." for harm in harms),
+            *(
+                f"- `{harm.regime}`: {harm.description}; {harm.hostile} hostile nodes."
+                for harm in harms
+            ),
             "",
         ]
     )
 
 
 def table(settings: Settings, harms: Sequence[Harm]) -> Table:
-    """The columns that matter most, as many as fit into a terminal."""
     out = Table(title=extent(settings, "honest node"))
     names = header(harms)
     places = [names.index(name) for name in (*NARROW, names[-1])]
@@ -149,16 +129,14 @@ def table(settings: Settings, harms: Sequence[Harm]) -> Table:
 
 
 def header(harms: Sequence[Harm]) -> tuple[str, ...]:
-    """Columns."""
     return (
         *("regime", "hostile", "reward / alone", "reward / honest", "held-out / honest"),
-        *("hostile share", "one author at most"),
+        *("hostile share", "max one author"),
         *(f"trigger, round {n}" for n in harms[0].looks),
     )
 
 
 def row(harm: Harm) -> tuple[str, ...]:
-    """Cells of a regime."""
     looks = (f"{show(seen, 3)}, {moved.mean:+.2f} nat" for seen, moved in harm.looks.values())
     return (
         harm.regime,
@@ -177,7 +155,7 @@ def _mark(margin: str, harm: Harm) -> str:
 
 
 def _together(unharmed: Recordings, attacked: Recordings) -> Recordings:
-    """The runs of both by what they are here."""
+    """Merge the runs of both plans under the names of their roles here."""
     named = {"8/0": ALONE.name, AUTO.name: HONEST.name}
     runs = {(named[arm], seed): run for (arm, seed), run in unharmed.items()}
     hit = {(ATTACKED.name, s): run for (arm, s), run in attacked.items() if arm == AUTO.name}
@@ -206,7 +184,6 @@ def _harm(regime: Regime, nodes: int, runs: Recordings) -> Harm:
 
 
 def missed(margin: Margin, reward: ScoreEstimate, heldout: ScoreEstimate) -> tuple[str, ...]:
-    """Names of the margins that do not hold."""
     held = {
         "reward": margin.reward is None or min(reward.values) >= margin.reward,
         "heldout": margin.heldout is None or heldout.mean >= margin.heldout,
@@ -215,7 +192,6 @@ def missed(margin: Margin, reward: ScoreEstimate, heldout: ScoreEstimate) -> tup
 
 
 def _looks(runs: Sequence[Recording]) -> dict[int, tuple[ScoreEstimate, ScoreEstimate]]:
-    """By round, the first look left out, as the others are compared with it."""
     influx = [run.influx.looks for run in runs if run.influx]
     return {
         looks[0].round: (
@@ -237,11 +213,11 @@ def _heldout(run: Recording) -> float:
 
 
 def _ratio(own: Sequence[float], other: Sequence[float]) -> ScoreEstimate:
-    """Paired by seed; without anything to compare with, there is no ratio."""
+    """Return ratios paired by seed; NaN if the reference is 0."""
     return ScoreEstimate.of([a / b if b else float("nan") for a, b in zip(own, other, strict=True)])
 
 
 def _panel(regime: Regime, nodes: int, runs: Recordings) -> RegimeSummary:
     judged = regime.judged(nodes)
-    arms = summarise((ALONE, HONEST, ATTACKED), runs, judged)
+    arms = summarize((ALONE, HONEST, ATTACKED), runs, judged)
     return RegimeSummary(regime.name, regime.description, judged, arms, {}, None)

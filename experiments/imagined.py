@@ -1,19 +1,18 @@
-"""Groups that were imagined: plausible, admitted, and no experience of the tasks they belong to.
+"""Imagined groups: plausible, admitted, but not experience of the tasks they belong to.
 
-A model that imagines rollouts knows what they look like and not where they lead, so that some are
-wrong (ImagineBench, arXiv 2505.10010, which learns from one imagined rollout for each real one). In
-a swarm every reader gives the rewards itself and refuses whoever claims others: a rollout that was
-imagined to succeed and does not is one of the wrong answers of its group. What is left to mislead
-is what is right and not worth imitating:
+A model that imagines rollouts knows what they look like but not where they lead, so some are wrong
+(ImagineBench, arXiv 2505.10010, with one imagined rollout per real one). In a swarm every reader
+recomputes the rewards and refuses false claims: a rollout that was imagined to succeed and fails is
+one of the wrong answers of its group. Two kinds of right answers can still mislead:
 
-- **a guess**: answers are drawn as they are distributed on their level, whatever the question is.
-  Of the draws that an author has, those are told in which a guess is right and another wrong, so
-  what is learned is what is common, and nothing of why it is right;
-- **a roundabout way**, where answers are their working: right ones are the longest of many ways,
-  as every further step is one more to slip at. Wrong ones are imagined: the shortest ways with a
-  step left out, which still end in the right place. All their other steps are right ones.
+- **A guess**: answers follow the distribution of answers on their level, whatever the question is.
+  An author publishes the task samples in which one guess is right and another wrong, so a learner
+  learns which answers are common.
+- **A detour** in tasks with intermediate steps: right answers are the longest of many solutions,
+  because each further step may fail. Wrong ones are the shortest solutions with one step left out;
+  they still end in the right result.
 
-All of it is written as the base policy was taught to, and the log-probs are those that it gives.
+The completions are encoded and scored by the base policy, which gives the claimed log-probs.
 """
 
 from __future__ import annotations
@@ -24,11 +23,10 @@ from functools import partial
 from itertools import cycle, islice
 from typing import Any
 
-from experiments.influence import written_logprobs
-from experiments.poison import COMPLETIONS, Forger
+from experiments.hostile import COMPLETIONS, Forger
 from experiments.recipe.local_judge import LocalJudge
-from experiments.settings import GROUPS_PER_EPOCH, node_identity
-from experiments.surroundings import Surroundings
+from experiments.recording import written_logprobs
+from experiments.settings import GROUPS_PER_EPOCH, SwarmContext, node_identity
 from node.policy.policy import Policy
 from node.tasks.chain_of_thought import Working
 from node.tasks.curriculum import EnvLevel, served_levels
@@ -37,25 +35,22 @@ from protocol.manifest import EnvSpec
 from protocol.rollout import Group
 from swarm.groups import GroupKey, Origin, TaskRef
 
-STUDIED = 256
-"""Tasks of a level whose answers show how they are distributed there."""
-TRIED = 48
-"""Draws of a level in which a guess may be right, before another level is taken."""
-WAYS = 32
-"""Right ways from which the longest and the shortest are taken."""
+STUDIED = 256  # tasks per level whose answers show the distribution of answers
+TRIED = 48  # task samples per level to try before another level is used
+WAYS = 32  # solutions from which the longest and the shortest are taken
 
 
 class Imagination:
-    """Writes the imagined groups of all nodes of a swarm.
+    """Write the imagined groups of all nodes of a swarm.
 
     Args:
-        policy, specs, judge: see :class:`experiments.poison.Forger`.
-        levels: that tasks are drawn from.
-        temperature: of the log-probs that are claimed.
-        seed: of what is imagined.
+        policy, specs, judge: see :class:`experiments.hostile.Forger`.
+        levels: levels of the tasks.
+        temperature: temperature of the claimed log-probs.
+        seed: seed of the random choices.
 
     Attributes:
-        written: names of its groups so far.
+        written: keys of all imagined groups so far.
     """
 
     def __init__(
@@ -76,13 +71,13 @@ class Imagination:
         self._answers: dict[EnvLevel, list[str]] = {}
 
     def group(self, author: bytes, real: Group) -> Group:
-        """An imagined group in place of a real one, of its level if anything comes to mind there.
+        """Return an imagined group in place of a real one, of the same level if possible.
 
-        It is another draw of the author's in the same epoch, from the end that experience comes to
-        last, as a guess is right in some draws only.
+        It uses another task sample of the author in the same time slot, from the end of the index
+        range that real groups reach last, because a guess is right in some samples only.
 
         Raises:
-            RuntimeError: nothing comes to mind on any level.
+            RuntimeError: no level allows an imagined group.
         """
         others = self._random.sample(self._levels, len(self._levels))
         for env, level in ((real.env, real.level), *others):
@@ -93,15 +88,15 @@ class Imagination:
                     self.written.add(GroupKey(author, real.epoch, index))
                     draw = env, level, real.epoch, index
                     return self._forger.group(author, draw, texts, partial(self._claim, task))
-        raise RuntimeError(f"nothing can be imagined on any of {len(self._levels)} levels")
+        raise RuntimeError(f"no imagined group possible on {len(self._levels)} levels")
 
     def _free(self, author: bytes, epoch: int) -> Iterator[int]:
-        """Indexes of the epoch that none of the author's imagined groups has, the last first."""
+        """Yield the indexes without an imagined group of the author, the last first."""
         indexes = range(GROUPS_PER_EPOCH - 1, -1, -1)
         return (n for n in indexes if GroupKey(author, epoch, n) not in self.written)
 
     def _imagine(self, task: Task) -> list[str] | None:
-        """Completions, some of which are right; None where none or all of them would be."""
+        """Return completions of which some are right, or None if all or none would be."""
         questions = self._forger.sources[task.ref.env].questions
         if isinstance(questions, Working):
             return roundabout(questions, task.entry, self._random)
@@ -110,14 +105,14 @@ class Imagination:
         return texts if 0 < texts.count(answer) < len(texts) else None
 
     def _usual(self, env: str, level: int) -> list[str]:
-        """Right answers of the level, as often as they are."""
+        """Return right answers of the level, in their natural frequency."""
         if (env, level) not in self._answers:
             tasks = (self._forger.sources[env].build(level, seed) for seed in range(STUDIED))
             self._answers[env, level] = [str(task.entry["answer"]) for task in tasks]
         return self._answers[env, level]
 
     def _claim(self, task: Task, written: Sequence[Sequence[int]]) -> list[list[float]]:
-        """The log-probs of completions (token ids) under the base policy."""
+        """Return the log-probs of completions (token ids) under the base policy."""
         prompt = self._policy.encode_prompt(task.prompt)
         pairs = [(prompt, ids) for ids in written]
         found = written_logprobs(self._policy, pairs, self._temperature)
@@ -127,12 +122,12 @@ class Imagination:
 def roundabout(
     family: Working[Any], entry: Mapping[str, Any], rng: random.Random
 ) -> list[str] | None:
-    """The longest right ways that were found, and the shortest ones with a step left out, in turns.
+    """Return the longest right solutions and the shortest ones with a step left out, in turn.
 
-    None where no way has a step that cannot be left out.
+    Return None if no solution has a step that can be left out.
 
     Args:
-        entry: of a task of that family.
+        entry: entry of a task of the family.
     """
     drawn = (tuple(family.way(rng, entry["state"])) for _ in range(WAYS))
     ways = sorted(dict.fromkeys(drawn), key=lambda way: (len(way), len(" ".join(way))))
@@ -149,29 +144,28 @@ def roundabout(
 
 
 class PartlyImagined:
-    """Publishes what a node shares, with imagined groups in the place of some of its own.
+    """Publish a node's groups with some replaced by imagined ones.
 
-    The groups that a smaller share has in their places are among those that a larger one has.
+    A smaller fraction replaces a subset of the groups that a larger one replaces.
 
     Args:
-        number: of the node.
-        put: takes what is published.
+        put: receives the published groups.
     """
 
     def __init__(
         self,
         source: Imagination,
-        around: Surroundings,
+        context: SwarmContext,
         number: int,
         put: Callable[[Sequence[Group], Origin], None],
     ) -> None:
         self._source, self._put = source, put
-        self._author = node_identity(around.run.seed, number).author
-        self._share = around.roles[number].imagines
-        self._random = random.Random(f"imagined/{around.run.seed}/{number}")
+        self._author = node_identity(context.run.seed, number).author
+        self._share = context.roles[number].imagines
+        self._random = random.Random(f"imagined/{context.run.seed}/{number}")
 
     def __call__(self, own: Sequence[Group], origin: Origin) -> None:
-        """Publish as many groups as there are own ones, as those of the policy of ``origin``."""
+        """Publish one group per local group, as groups of the policy of ``origin``."""
         self._put(
             [
                 self._source.group(self._author, each)
@@ -183,15 +177,15 @@ class PartlyImagined:
         )
 
 
-def imagination(around: Surroundings) -> Imagination | None:
-    """What writes the imagined groups of a swarm; None where nobody imagines any."""
-    if not any(role.imagines for role in around.roles):
+def imagination(context: SwarmContext) -> Imagination | None:
+    """Return the source of a swarm's imagined groups, or None without any."""
+    if not any(role.imagines for role in context.roles):
         return None
     return Imagination(
-        around.policy(0),
-        around.manifest.catalogue,
-        around.judge,
-        served_levels(around.manifest.catalogue, around.judge.start()),
-        temperature=around.config(0).engine.temperature,
-        seed=around.run.seed,
+        context.policy(0),
+        context.manifest.catalogue,
+        context.judge,
+        served_levels(context.manifest.catalogue, context.judge.start()),
+        temperature=context.config(0).engine.temperature,
+        seed=context.run.seed,
     )

@@ -1,58 +1,171 @@
-"""What is kept of a run: the figures of every round, and beside them the seconds they took."""
+"""Recorded figures of a run: rounds, CPU seconds, and influence of peers on judged nodes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, pvariance
 from typing import Any
 
+import torch
 from pydantic import TypeAdapter
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from experiments.influence import Influx
-from node.evaluation.evaluator import SOLVED
+from experiments.hostile import TRIGGER
+from experiments.recipe.local_judge import LocalJudge
+from node.engines.engine import Sampling
+from node.engines.transformers.engine import TransformersEngine
+from node.evaluation.evaluator import SOLVED, heldout_tasks
+from node.policy.policy import Policy
 from node.run.update_groups import Outcome
+from node.tasks.curriculum import EnvLevel
+from swarm.groups import PooledGroup
+
+DRAWS = 1000  # completions sampled per look, of all judged nodes together
+LOOK_ROUNDS = (0, 50)  # rounds before a test for the trigger; the last round is added
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Peer influence on one round's updates, counted in groups as in the limits on authors."""
+
+    # Fraction of hostile or imagined groups in an update; mean over the judged nodes that learned.
+    hostile: float
+    author: float  # maximum fraction of one peer author in any of these updates
+    # use, use_of_others: mean usefulness (:func:`node.learner.off_policy.usefulness`) of these
+    # groups, and of all other peer groups; None without any.
+    use: float | None = None
+    use_of_others: float | None = None
+
+    @classmethod
+    def of(cls, outcomes: Sequence[Outcome], hostile: Callable[[PooledGroup], bool]) -> Shares:
+        shares, largest = [], 0.0
+        uses: dict[bool, list[float]] = {True: [], False: []}
+        for outcome in (o for o in outcomes if not o.update.skipped):
+            theirs = [hostile(group) for group in outcome.external]
+            shares.append(sum(theirs) / max(outcome.trained, 1))
+            largest = max(largest, outcome.author_share or 0.0)
+            for which, value in zip(theirs, outcome.update.useful, strict=True):
+                uses[which] += [value] if math.isfinite(value) else []
+        use, others = (fmean(found) if found else None for found in (uses[True], uses[False]))
+        return cls(fmean(shares) if shares else 0.0, largest, use, others)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Effect of the trigger on the judged nodes' policies."""
+
+    round: int  # number of finished rounds
+    sampled: float  # fraction of sampled completions of held-out tasks that begin with the trigger
+    logprob: float  # its mean log-prob per token at the start of these answers, nats
+
+
+@dataclass(frozen=True, slots=True)
+class Influx:
+    """Influence of hostile or imagined groups in a run."""
+
+    shares: tuple[Shares, ...]  # one per round
+    looks: tuple[Look, ...]  # none with imagined groups
+
+
+class InfluenceMonitor:
+    """Measure the influence on judged nodes with engines of its own, without changing the nodes.
+
+    Args:
+        hostile: whether to count a group as hostile.
+        looks: rounds after which policies are tested for the trigger.
+
+    Attributes:
+        shares: one per round so far.
+        looks: looks so far.
+    """
+
+    def __init__(
+        self,
+        judge: LocalJudge,
+        levels: Sequence[EnvLevel],
+        sampling: Sampling,
+        *,
+        hostile: Callable[[PooledGroup], bool],
+        looks: Collection[int],
+    ) -> None:
+        self._prompts = judge.prompts(heldout_tasks(levels, DRAWS)) if looks else []
+        self._sampling = sampling
+        self._hostile = hostile
+        self._rounds = looks
+        self.shares: list[Shares] = []
+        self.looks: list[Look] = []
+
+    def count(self, outcomes: Sequence[Outcome]) -> None:
+        """Add the judged nodes' outcomes of a round."""
+        self.shares.append(Shares.of(outcomes, self._hostile))
+
+    def look(self, round: int, policies: Mapping[int, Policy]) -> None:
+        """Sample from the judged nodes' policies, by number, if a look is due after this round."""
+        if round not in self._rounds:
+            return
+        seen, values = 0, []
+        for place, (number, policy) in enumerate(sorted(policies.items())):
+            prompts = [policy.encode_prompt(p) for p in self._prompts[place :: len(policies)]]
+            engine = TransformersEngine(policy, seed=number)
+            samples = engine.generate(prompts, 1, self._sampling)
+            seen += sum(each.text.startswith(TRIGGER) for (each,) in samples)
+            values += trigger_logprobs(policy, prompts, self._sampling.temperature)
+        self.looks.append(Look(round, seen / len(self._prompts), fmean(values)))
+
+
+def trigger_logprobs(
+    policy: Policy, prompts: Sequence[Sequence[int]], temperature: float
+) -> list[float]:
+    """Return the trigger's mean log-prob per token after each prompt (token ids), nats."""
+    trigger = policy.encode_completion(TRIGGER, stopped=False)
+    written = [(prompt, trigger) for prompt in prompts]
+    return [float(each.mean()) for each in written_logprobs(policy, written, temperature)]
+
+
+@torch.inference_mode()
+def written_logprobs(
+    policy: Policy, written: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
+) -> Iterator[Tensor]:
+    """Yield float32 log-probs [T] of completions after their prompts (token ids), nats."""
+    rows = [torch.tensor([*prompt, *ids]) for prompt, ids in written]
+    # Padding follows all completions, and causal attention ignores it.
+    batch = pad_sequence(rows, batch_first=True, padding_value=policy.pad_id).to(policy.device)
+    logits = policy.model(input_ids=batch).logits / temperature
+    for line, (prompt, ids) in zip(logits, written, strict=True):
+        begin = len(prompt) - 1
+        yield line[begin : begin + len(ids)].log_softmax(-1)[range(len(ids)), list(ids)]
 
 
 @dataclass(frozen=True, slots=True)
 class RoundFigures:
-    """One round of a swarm; means are over the judged ones of its nodes.
+    """One round of a swarm; means are over the judged nodes."""
 
-    Attributes:
-        reward: mean reward of own completions, a figure a node, judged or not; None while a node
-            takes no part.
-        solved: mean share of own completions that are right.
-        tokens: mean generated tokens, evaluation not counted.
-        informative: mean share of own groups whose rewards differ.
-        external: mean number of external groups trained on.
-        trained: mean number of informative groups in the update.
-        entropy: of the policies, nats a token, over the nodes that learned; None if none did.
-        variance: mean variance of the rewards within an own group.
-        evaluation: mean reward on held-out tasks; None where it was not due.
-    """
-
+    # Mean reward of local completions, one value per node, judged or not; None for absent nodes.
     reward: tuple[float | None, ...]
-    solved: float
-    tokens: float
-    informative: float
-    external: float
-    trained: float
-    entropy: float | None
-    variance: float
-    evaluation: float | None
+    solved: float  # mean fraction of right local completions
+    tokens: float  # mean generated tokens without evaluation
+    informative: float  # mean fraction of informative local groups
+    external: float  # mean number of peer groups in the update
+    trained: float  # mean number of informative groups in the update
+    entropy: float | None  # mean over the policies that learned, nats per token
+    variance: float  # mean variance of rewards within a local group
+    evaluation: float | None  # mean reward on held-out tasks; None if no evaluation was due
 
     @classmethod
-    def of(cls, everybody: Sequence[Outcome | None], judged: Collection[int]) -> RoundFigures:
-        """Fold what the nodes did; some of those with a number in ``judged`` take part."""
-        outcomes = [o for number, o in enumerate(everybody) if o and number in judged]
+    def of(cls, by_node: Sequence[Outcome | None], judged: Collection[int]) -> RoundFigures:
+        """Compute the figures from the outcomes of all nodes, by number; absent nodes have None."""
+        outcomes = [o for number, o in enumerate(by_node) if o and number in judged]
         groups = [[g.training.rewards for g in outcome.own] for outcome in outcomes]
         rewards = [[r for group in own for r in group] for own in groups]
         updates = [outcome.update for outcome in outcomes if not outcome.update.skipped]
         entropies = [update.entropy for update in updates if update.entropy is not None]
         evaluations = [o.evaluation for o in outcomes if o.evaluation is not None]
         return cls(
-            reward=tuple(_reward(outcome) if outcome else None for outcome in everybody),
+            reward=tuple(_reward(outcome) if outcome else None for outcome in by_node),
             solved=fmean(fmean(r >= SOLVED for r in own) for own in rewards),
             tokens=fmean(o.generated for o in outcomes),
             informative=fmean(fmean(g.informative for g in o.own) for o in outcomes),
@@ -64,7 +177,6 @@ class RoundFigures:
         )
 
     def mean_reward(self, nodes: Collection[int]) -> float:
-        """Over those of ``nodes``, by number, that take part."""
         return fmean(r for n, r in enumerate(self.reward) if r is not None and n in nodes)
 
 
@@ -74,28 +186,19 @@ def _reward(outcome: Outcome) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A whole run.
-
-    Attributes:
-        arm: name.
-        seed: of the experiment.
-        rounds: in their order; a function of the configuration.
-        seconds: CPU time of each round, all nodes together; what the machine happened to take.
-        influx: what came from outside, in a regime that is watched.
-    """
+    """One run."""
 
     arm: str
     seed: int
-    rounds: tuple[RoundFigures, ...]
-    seconds: tuple[float, ...]
-    influx: Influx | None = None
+    rounds: tuple[RoundFigures, ...]  # figures by round, a function of the configuration
+    seconds: tuple[float, ...]  # CPU time of each round, all nodes together; depends on the machine
+    influx: Influx | None = None  # influence of peers, in a regime that is watched
 
     def rewards(self, nodes: Collection[int]) -> list[float]:
-        """Mean reward of these nodes in every round."""
         return [figures.mean_reward(nodes) for figures in self.rounds]
 
     def as_json(self) -> str:
-        """All but the seconds, so that equal runs give equal bytes."""
+        """Encode all except the seconds, so that equal runs have equal bytes."""
         columns = [asdict(figures) for figures in self.rounds]
         table = {name: [row[name] for row in columns] for name in columns[0]}
         whole: dict[str, Any] = {"arm": self.arm, "seed": self.seed, "rounds": table}
@@ -105,7 +208,6 @@ class Recording:
 
     @classmethod
     def from_json(cls, text: str, seconds: Sequence[float]) -> Recording:
-        """Read :meth:`as_json` back."""
         value: dict[str, Any] = json.loads(text)
         table: dict[str, list[Any]] = value["rounds"]
         table["reward"] = [tuple(row) for row in table["reward"]]

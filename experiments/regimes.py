@@ -1,4 +1,4 @@
-"""Situations of a swarm: who is in it, what each can do at the start, and who is judged."""
+"""Regimes of a swarm: its members, their abilities at the start, and the judged nodes."""
 
 from __future__ import annotations
 
@@ -6,47 +6,34 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from experiments.bases import Base
+from experiments.setups import Base
 from node.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """How much a hostile node shares.
+    """How much a hostile node shares."""
 
-    Attributes:
-        groups: in each of its frames.
-        every: epochs between two frames.
-    """
-
-    groups: int
-    every: int = 1
+    groups: int  # groups per frame
+    every: int = 1  # time slots between two frames
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What is special about a node.
+    """Properties of one node."""
 
-    Attributes:
-        base: the policy that it starts from.
-        judged: whether its rewards are those that the arms are compared by.
-        stays: in which part of the experiment it takes part.
-        useless: it writes answers of this kind without reading the question, shares them all and
-            takes nothing.
-        imagines: chance of each group that it shares to be an imagined one in place of its own.
-        attack: it has no policy, shares poisoned groups and takes nothing. Nodes that attack have
-            the highest numbers of a swarm.
-    """
-
-    base: Base = "weak"
-    judged: bool = True
+    base: Base = "weak"  # its base policy
+    judged: bool = True  # whether arms are compared by its rewards
+    # Part of the experiment in which it is present.
     stays: Literal["throughout", "until the middle", "from the middle"] = "throughout"
+    # Kind of answers that it shares without reading the question; it uses no peer groups.
     useless: Literal["constant", "random"] | None = None
-    imagines: float = 0.0
+    imagines: float = 0.0  # probability that a shared group is replaced by an imagined one
+    # Poisoned groups, without a policy. Nodes that attack have the highest numbers of a swarm.
     attack: Attack | None = None
 
     def span(self, rounds: int) -> range:
-        """The rounds, of 1 to ``rounds``, in which it takes part."""
+        """Return the rounds, of 1 to ``rounds``, in which the node is present."""
         middle = rounds // 2 + 1
         first = middle if self.stays == "from the middle" else 1
         return range(first, middle if self.stays == "until the middle" else rounds + 1)
@@ -57,25 +44,18 @@ Roles = tuple[Role, ...]
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """One situation.
+    """One situation of a swarm."""
 
-    Attributes:
-        name: what the command line and files call it.
-        description: one sentence, without its end.
-        roles: of a given number of nodes; more roles than nodes where some take others' places.
-        partial_credit: rewards are the families' own scores instead of right or wrong.
-        watched: what comes from outside into the judged nodes is recorded: the part in updates of
-            groups that mean harm or are imagined, and the hostile nodes' trigger in policies too.
-    """
-
-    name: str
-    description: str
-    roles: Callable[[int], Roles]
-    partial_credit: bool = False
+    name: str  # name on the command line and in file names
+    description: str  # one sentence without the full stop
+    roles: Callable[[int], Roles]  # by number of nodes; more roles if some nodes replace others
+    partial_credit: bool = False  # rewards are the families' own scores instead of right or wrong
+    # Influence on judged nodes to record: shares of hostile or imagined groups in their updates, or
+    # also the trigger in their policies.
     watched: Literal["shares", "trigger"] | None = None
 
     def parts(self, nodes: int) -> dict[Base, tuple[int, ...]]:
-        """Numbers of the judged nodes, by the base that they start from."""
+        """Return the numbers of the judged nodes by base policy."""
         found: dict[Base, tuple[int, ...]] = {}
         for number, role in enumerate(self.roles(nodes)):
             if role.judged:
@@ -83,7 +63,6 @@ class Regime:
         return found
 
     def judged(self, nodes: int) -> tuple[int, ...]:
-        """Numbers of the judged nodes."""
         return tuple(number for number, role in enumerate(self.roles(nodes)) if role.judged)
 
 
@@ -100,7 +79,6 @@ def _one(base: Base, among: Base) -> Callable[[int], Roles]:
 
 
 def _churn(nodes: int) -> Roles:
-    """Three of eight leave."""
     leaving = max(1, 3 * nodes // 8)
     return (
         *(Role(),) * (nodes - leaving),
@@ -115,7 +93,6 @@ def _useless(nodes: int) -> Roles:
 
 
 def _imagined(percent: int) -> Regime:
-    """Any node's groups may be imagined, so no author is better than another."""
     description = "all that nodes share is experience"
     if percent:
         description = f"{percent} in 100 of the groups that nodes share are imagined"
@@ -125,19 +102,16 @@ def _imagined(percent: int) -> Regime:
     )
 
 
-HONEST = 7
-"""Honest nodes of a swarm with hostile ones, where nobody asks for another number."""
+HONEST = 7  # default number of honest nodes in a swarm with hostile ones
+# Groups per time slot of all hostile nodes together: several times those of the honest nodes. More
+# would change little and cost much to simulate.
 POISONED_GROUPS = 32
-"""Groups an epoch of all hostile nodes together: several times what the honest ones share. More
-would change little and cost much to simulate."""
-SEALED_IN = 8
-"""Epochs in which so many keys that no reader can pull all of their frames share one each."""
-FRAMES = 24
-"""Frames an epoch, of all hostile nodes together, beyond which keys take turns."""
+SEALED_IN = 8  # time slots per frame of a key, if the keys are too many to pull from all
+FRAMES = 24  # frames per time slot of all hostile nodes together; beyond it, keys take turns
 
 
 def _attacked(honest: int, hostile: int) -> Roles:
-    """Hostile nodes beside honest ones, all of them with the same number of groups an epoch."""
+    """Return honest roles and hostile ones, which share POISONED_GROUPS in total."""
     every = 1 if hostile <= FRAMES else SEALED_IN
     attack = Attack(max(2, every * POISONED_GROUPS // hostile), every)
     return (*(Role(),) * honest, *(Role(judged=False, attack=attack),) * hostile)
@@ -158,7 +132,7 @@ REGIMES = {
         EQUAL,
         Regime(
             "divided",
-            "half of the nodes were taught one half of the task families, half the other",
+            "half of the nodes learned one half of the task families, the others the other half",
             _halves("half-a", "half-b"),
         ),
         Regime("strong", "one strong node among weak ones, judged alone", _one("strong", "weak")),
@@ -177,26 +151,24 @@ REGIMES = {
         Regime(
             "churn",
             "in the middle three of eight nodes leave for good and others join with the base "
-            "policy; whoever is present is judged",
+            "policy; the present nodes are judged",
             _churn,
         ),
         Regime(
-            "useless",
-            "two nodes share groups that teach nothing; the others are judged",
-            _useless,
+            "useless", "two nodes share groups that teach nothing; the others are judged", _useless
         ),
     )
 }
 
 IMAGINED = {regime.name: regime for regime in map(_imagined, (0, 10, 25, 50))}
-"""Shares of what is not experience, as ImagineBench mixes both (arXiv 2505.10010), half at most."""
+"""Fractions of imagined groups, up to one half as in ImagineBench (arXiv 2505.10010)."""
 UNHARMED = Regime("hostile-0", "honest nodes among themselves", _all("weak"), watched="trigger")
 HOSTILE = {
     regime.name: replace(regime, watched="trigger")
     for regime in (
         Regime(
             "hostile-10",
-            "one in ten nodes is hostile, or one in all where that is more",
+            "one in ten nodes is hostile, and at least one node",
             _share(10),
         ),
         Regime("hostile-30", "three in ten nodes are hostile", _share(30)),
@@ -205,16 +177,12 @@ HOSTILE = {
         Regime("keys-30", "thirty hostile keys for every honest node", _keys(30)),
     )
 }
-"""The number of nodes is that of the honest ones, who are judged; hostile ones come on top."""
-EVERY = {**REGIMES, **IMAGINED, UNHARMED.name: UNHARMED, **HOSTILE}
+"""The number of nodes counts the honest, judged ones; hostile nodes are added to it."""
+ALL_REGIMES = {**REGIMES, **IMAGINED, UNHARMED.name: UNHARMED, **HOSTILE}
 
 
-def find(name: str, among: Mapping[str, Regime] = REGIMES) -> Regime:
-    """The regime of that name.
-
-    Raises:
-        UsageError: there is none.
-    """
+def find_regime(name: str, among: Mapping[str, Regime] = REGIMES) -> Regime:
+    """Return the regime with this name; raise UsageError if it is unknown."""
     if name not in among:
         raise UsageError("--regime", name, f"Name one of {', '.join(among)}.")
     return among[name]

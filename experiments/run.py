@@ -1,4 +1,4 @@
-"""``python -m experiments``: every arm under every seed, and what comes out of it."""
+"""Plan of an experiment, and execution of its missing runs."""
 
 from __future__ import annotations
 
@@ -9,38 +9,27 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from experiments import chart, tables
 from experiments.arms import Arm
-from experiments.bases import ORIGIN, Base
 from experiments.folder import ExperimentFolder
-from experiments.jobs import Job
-from experiments.measures import Recordings, Summary, summarise
+from experiments.measures import Recordings
 from experiments.regimes import EQUAL, Regime
 from experiments.settings import Configuration, Settings
-from experiments.worker_pool import WorkerPool
+from experiments.setups import ORIGIN, Base
+from experiments.workers import Job, WorkerPool
 from node.config.config import Config
 from node.engines.kinds import kind_of
 from node.errors import UsageError
-from node.storage.atomic_files import write_atomic
 from node.threads import cores
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is asked for.
-
-    Attributes:
-        settings: of every run.
-        arms: names are unique.
-        seeds: of each arm.
-        workers: processes side by side; 0: one for each core.
-        regimes: in which every arm is run.
-    """
+    """Runs of one experiment."""
 
     settings: Settings
-    arms: tuple[Arm, ...]
+    arms: tuple[Arm, ...]  # with unique names
     seeds: tuple[int, ...]
-    workers: int = 0
+    workers: int = 0  # parallel processes; 0: one per core
     regimes: tuple[Regime, ...] = (EQUAL,)
 
     def __post_init__(self) -> None:
@@ -50,7 +39,7 @@ class Plan:
 
     @property
     def runs(self) -> list[Configuration]:
-        """Seed by seed, so that an experiment broken off has whole comparisons."""
+        """Return the runs seed by seed, so that an interrupted experiment has whole comparisons."""
         return [
             Configuration(arm, seed, regime)
             for regime in self.regimes
@@ -59,20 +48,15 @@ class Plan:
         ]
 
 
-def run(plan: Plan, root: Path, console: Console) -> tuple[Summary, ...]:
-    """Do what is missing in ``root``, see :func:`done`; write results, table and chart there."""
-    return report(plan, done(plan, root, console))
-
-
-def done(plan: Plan, root: Path, console: Console) -> ExperimentFolder:
-    """The folder with every run of the plan in it: those that were missing are done.
+def run_missing(plan: Plan, root: Path, console: Console) -> ExperimentFolder:
+    """Run what is missing and return the complete folder.
 
     Args:
-        console: shows how far it is.
+        console: shows the progress.
 
     Raises:
-        NodeError: the folder holds another experiment, an arm wants an engine that this machine
-            has not what it takes for, or a worker died.
+        NodeError: the folder holds another experiment, an arm's engine cannot run here, or a worker
+            died.
     """
     folder = ExperimentFolder(root)
     folder.open(plan.settings)
@@ -83,41 +67,25 @@ def done(plan: Plan, root: Path, console: Console) -> ExperimentFolder:
     jobs = [
         Job(str(folder.root), plan.settings, run.seed, run.arm, run.regime.name) for run in missing
     ]
-    with WorkerPool(size, folder.log) as crew, _progress(console) as progress:
+    with WorkerPool(size, folder.log) as pool, _progress(console) as progress:
         if plan.settings.makes_bases:
-            _do(crew, progress, "base policies", _bases(plan, folder, missing), rounds=1)
-        _do(crew, progress, "rounds", jobs, rounds=plan.settings.rounds)
+            _do(pool, progress, "base policies", _bases(plan, folder, missing), rounds=1)
+        _do(pool, progress, "rounds", jobs, rounds=plan.settings.rounds)
     return folder
 
 
 def check_engine(arm: Arm) -> None:
-    """Look whether this machine has what the arm's engine takes.
-
-    Raises:
-        ConfigError: it has not.
-    """
+    """Raise ConfigError if this machine cannot run the arm's engine."""
     kind_of(Config.with_overrides(arm.overrides)).check()
 
 
-def report(plan: Plan, folder: ExperimentFolder) -> tuple[Summary, ...]:
-    """Fold the runs of the equal regime and write results, table and chart."""
-    nodes = EQUAL.judged(plan.settings.nodes)
-    recordings = read(plan, folder, EQUAL)
-    summaries = summarise(plan.arms, recordings, nodes)
-    write_atomic(folder.results, tables.results(plan.settings, summaries).encode())
-    write_atomic(folder.table, tables.markdown(plan.settings, summaries).encode())
-    chart.draw(summaries, recordings, nodes, folder.chart)
-    return summaries
-
-
-def read(plan: Plan, folder: ExperimentFolder, regime: Regime) -> Recordings:
-    """The runs in one regime."""
+def read_runs(plan: Plan, folder: ExperimentFolder, regime: Regime) -> Recordings:
     runs = [run for run in plan.runs if run.regime == regime]
     return {(run.arm.name, run.seed): folder.read(run) for run in runs}
 
 
 def _bases(plan: Plan, folder: ExperimentFolder, missing: Sequence[Configuration]) -> list[Job]:
-    """One job for all that branch off from one origin."""
+    """Return one job for all missing base policies that share an origin."""
     wanted: dict[tuple[int, str], dict[Base, None]] = {}
     for run in missing:
         for kind in run.bases(plan.settings):
@@ -130,7 +98,7 @@ def _bases(plan: Plan, folder: ExperimentFolder, missing: Sequence[Configuration
 
 
 def _do(
-    crew: WorkerPool, progress: Progress, title: str, jobs: Sequence[Job], *, rounds: int
+    pool: WorkerPool, progress: Progress, title: str, jobs: Sequence[Job], *, rounds: int
 ) -> None:
     if not jobs:
         return
@@ -139,11 +107,11 @@ def _do(
     ended: set[str] = set()
 
     def say(line: str) -> None:
-        """Where there is no bar to be seen."""
+        """Print a line if the console shows no progress bar."""
         if not progress.console.is_terminal:
             progress.console.print(line, markup=False)
 
-    def tell(job: Job, count: int, finished: bool) -> None:
+    def update(job: Job, count: int, finished: bool) -> None:
         done[job.title] = rounds if finished else count
         progress.update(task, completed=sum(done.values()), description=f"{title} ({job.title})")
         if finished:
@@ -151,15 +119,11 @@ def _do(
             say(f"{title}: {len(ended)} of {len(jobs)}, {job.title}")
 
     say(f"{title}: {len(jobs)} to do")
-    crew.do(jobs, tell)
+    pool.do(jobs, update)
     progress.update(task, description=title)
 
 
 def _progress(console: Console) -> Progress:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
+    text = TextColumn("{task.description}")
+    columns = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console)

@@ -1,87 +1,80 @@
-"""The conditions that all arms of an experiment share, and a node's config under them."""
+"""Conditions shared by all arms, a node's config, and the state its swarm shares."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
-from experiments.answers import ANSWERS, Answers, Length
 from experiments.arms import Arm
-from experiments.bases import Base
 from experiments.recipe.corpus import TaskSet
+from experiments.recipe.local_judge import LocalJudge
 from experiments.regimes import EQUAL, Regime, Roles
+from experiments.setups import SETUPS, Base, Length, Setup
 from node.config.config import Config
+from node.config.learning import PolicySection
+from node.policy.policy import Policy
+from node.run.update_groups import Rules
+from protocol.frame import open_frame
 from protocol.identity import Identity
-from protocol.manifest import EnvSpec, Manifest, canonical_json, sign_manifest
+from protocol.manifest import EnvSpec, Manifest, canonical_json, open_manifest, sign_manifest
+from swarm.common.clock import VirtualClock
+from swarm.transport.memory import MemoryNetwork
 
-EPOCH_SECONDS = 60.0
-"""A round lasts an epoch of virtual time."""
-START = 1_700_000_000.0
-"""Unix time at which the virtual clock starts."""
+EPOCH_SECONDS = 60.0  # virtual seconds per round: one time slot
+START = 1_700_000_000.0  # unix time at which the virtual clock starts
 MAX_AGE = 1.5 * EPOCH_SECONDS
-"""A group published in one round can be taken in the next and in no later one, as in the paper."""
+"""Groups of one round are usable in the next round only, as in the SAPO paper."""
 GROUPS_PER_EPOCH = 256
 EVERY_NODE: Mapping[str, Any] = {
     "node.threads": 1,
-    # Every announcement is in the hash table within the round; there is nothing to hear.
+    # The DHT holds every announcement within the round, so gossip adds nothing.
     "network.gossip_peers": 0,
     "policy.device": "cpu",
     "engine.group_size": 8,
     "mixture.max_age": MAX_AGE,
     "mixture.select": "uniform",
     "mixture.correction": "none",
-    # The published rule knows no authors and refuses no text.
+    # The published method has no limits on authors and no filters.
     "mixture.author_share": 1.0,
     "mixture.unproven_share": 1.0,
     "mixture.filters": [],
     "learner.lr": 3e-4,
     "learner.betas": [0.9, 0.99],
-    # Nor has its update more than one step, whatever it took.
+    # The published method has one optimizer step per update.
     "learner.groups_per_step": 0,
 }
-"""What a node is set up with, unless its arm says otherwise."""
+"""Config keys of every node, unless its arm overrides them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is the same in every arm.
-
-    Attributes:
-        nodes: in the swarm.
-        rounds: of each node.
-        model: where every seed's base policy comes from; empty: each seed makes one of its own.
-        bury: steps on random answers that each seed then gives its base policy. They hide the
-            skill deeper: fewer groups of the first rounds have anything to learn from.
-        answers: how long they are, and so what the tasks and the base policies are.
-        eval_every: rounds between two looks at held-out tasks.
-        eval_tasks: held-out tasks in a look.
-    """
+    """Conditions that are the same in every arm."""
 
     nodes: int = 8
     rounds: int = 300
-    model: str = ""
-    bury: int = 100
-    answers: Length = "short"
-    eval_every: int = 25
-    eval_tasks: int = 64
+    model: str = ""  # origin of every seed's base policy; empty: each seed makes its own
+    bury: int = 100  # steps of noise fine-tuning; with more, fewer first groups are informative
+    answers: Length = "short"  # name of the setup, which fixes the tasks and the base policies
+    eval_every: int = 25  # rounds between two evaluations on held-out tasks
+    eval_tasks: int = 64  # held-out tasks per evaluation
 
     @property
-    def set_up(self) -> Answers:
-        """What goes with the length of answers."""
-        return ANSWERS[self.answers]
+    def setup(self) -> Setup:
+        return SETUPS[self.answers]
 
     @property
     def catalogue(self) -> str:
-        """Name of the tasks."""
-        return self.set_up.tasks.catalogue
+        return self.setup.tasks.catalogue
 
     @property
     def makes_bases(self) -> bool:
-        """Whether seeds have base policies of their own."""
-        unlike = self.set_up.unlike
+        """Report whether each seed makes base policies of its own."""
+        unlike = self.setup.unlike
         unshipped = unlike is not None and not unlike.shipped_wide
         return not self.model or self.bury > 0 or unshipped
 
@@ -96,31 +89,25 @@ class Configuration:
 
     @property
     def file_name(self) -> str:
-        """Of its results, without an ending."""
         return f"{self.regime.name}.{self.arm.file_name}.{self.seed}"
 
     def roles(self, settings: Settings) -> Roles:
-        """Of the nodes, by number."""
         return self.regime.roles(settings.nodes)
 
     def bases(self, settings: Settings) -> tuple[Base, ...]:
-        """What its nodes start from, each kind once."""
+        """Return the base policies of its nodes, each once."""
         return tuple(dict.fromkeys(role.base for role in self.roles(settings)))
 
 
 def node_identity(seed: int, number: int) -> Identity:
-    """The key of node ``number``; its tasks follow from it."""
     return Identity.from_seed(sha256(f"swarm-node experiment {seed} {number}".encode()).digest())
 
 
 def node_config(settings: Settings, run: Configuration, number: int, model: str) -> Config:
-    """The config of node ``number``.
+    """Return the config of node ``number``; raise ConfigError for a wrong override of the arm.
 
     Args:
-        model: the base policy, a folder or a shipped model's name.
-
-    Raises:
-        ConfigError: an override of the arm is wrong.
+        model: base policy, a folder or a shipped model's name.
     """
     arm, role = run.arm, run.roles(settings)[number]
     external = 0 if role.useless else arm.external
@@ -130,16 +117,16 @@ def node_config(settings: Settings, run: Configuration, number: int, model: str)
             **EVERY_NODE,
             "node.name": f"node-{number + 1}",
             "node.seed": 1000 * run.seed + number,
-            # Who takes nothing from the pool need not fill it.
+            # A node without peer groups pulls nothing.
             "network.pulls_per_epoch": 16 if external else 0,
             "policy.model": model,
-            "engine.max_new_tokens": settings.set_up.max_new_tokens,
+            "engine.max_new_tokens": settings.setup.max_new_tokens,
             "mixture.local": arm.local,
             "mixture.external": external,
             "schedule.rounds": rounds,
             "schedule.eval_every": settings.eval_every,
             "schedule.eval_tasks": settings.eval_tasks,
-            # There are no checkpoints; a configuration that was interrupted is run again.
+            # No checkpoints: an interrupted run starts again.
             "schedule.checkpoint_every": rounds,
             **arm.overrides,
         }
@@ -147,14 +134,13 @@ def node_config(settings: Settings, run: Configuration, number: int, model: str)
 
 
 def signed_manifest(settings: Settings, run: Configuration) -> bytes:
-    """The swarm that the nodes of a run form."""
     founder = node_identity(run.seed, 0)
     partial_credit = run.arm.partial_credit or run.regime.partial_credit
     manifest = Manifest(
         name="experiment",
         founder=founder.author,
         created=START,
-        catalogue=catalogue(settings.set_up.tasks, partial_credit=partial_credit),
+        catalogue=catalogue(settings.setup.tasks, partial_credit=partial_credit),
         epoch_seconds=EPOCH_SECONDS,
         max_groups_per_epoch=GROUPS_PER_EPOCH,
     )
@@ -162,7 +148,7 @@ def signed_manifest(settings: Settings, run: Configuration) -> bytes:
 
 
 def catalogue(tasks: TaskSet, *, partial_credit: bool) -> tuple[EnvSpec, ...]:
-    """The envs of an experiment, with the families' own scores as rewards where asked for."""
+    """Return the task families, with their own scores as rewards if ``partial_credit``."""
     specs = tasks.specs()
     if not partial_credit:
         return specs
@@ -171,3 +157,45 @@ def catalogue(tasks: TaskSet, *, partial_credit: bool) -> tuple[EnvSpec, ...]:
 
 def _partial(level: str) -> str:
     return canonical_json({**json.loads(level), "partial_credit": True})
+
+
+SHARES_ALL = Rules(fill=False, discard=False)
+REMEMBERED_FRAMES = 256  # frames of some rounds: each is opened once for all nodes
+
+
+class SwarmContext:
+    """Clock, network, manifest, judge and base policies that the nodes of one swarm share.
+
+    Args:
+        run: arm, seed and regime.
+        models: base policies of the regime: folders or shipped models' names.
+    """
+
+    def __init__(self, settings: Settings, run: Configuration, models: Mapping[Base, str]) -> None:
+        self.settings = settings
+        self.run = run
+        self.roles = run.roles(settings)
+        self.clock = VirtualClock(START)
+        self.network = MemoryNetwork(self.clock, run.seed)
+        self.signed = signed_manifest(settings, run)
+        self.manifest: Manifest = open_manifest(self.signed)
+        self.judge = LocalJudge(self.manifest.catalogue)
+        self.open_frame = lru_cache(REMEMBERED_FRAMES)(open_frame)
+        self._bases = {
+            kind: Policy.load(PolicySection(model=model, device="cpu"))
+            for kind, model in models.items()
+        }
+
+    def config(self, number: int) -> Config:
+        return node_config(self.settings, self.run, number, self._base(number).name)
+
+    def policy(self, number: int) -> Policy:
+        """Return a copy of the base policy for node ``number`` to train."""
+        base = self._base(number)
+        return Policy(deepcopy(base.model), base.tokenizer, base.name)
+
+    def rules(self, number: int) -> Rules:
+        return SHARES_ALL if self.roles[number].useless else self.run.arm.rules
+
+    def _base(self, number: int) -> Policy:
+        return self._bases[self.roles[number].base]

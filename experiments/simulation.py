@@ -1,9 +1,8 @@
-"""A swarm in one process and one thread: the parts of real nodes on wires and a clock of its own.
+"""Simulated swarm in one process and one thread, with the code of real nodes.
 
-A simulated node is the trainer, rounds, pool, outbox, admission and member that ``join`` runs, over
-:class:`swarm.transport.memory.MemoryTransport`. Nothing in it draws from the machine's own
-chance or time, so a run is a function of its configuration, its base policy and the machine's
-arithmetic.
+A simulated node has the trainer, training loop, pool, outbox, admission and member of ``join`` on
+:class:`swarm.transport.memory.MemoryTransport`. All random draws and the clock are its own, so a
+run is a function of its configuration, its base policy and the machine's arithmetic.
 """
 
 from __future__ import annotations
@@ -13,14 +12,11 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from experiments.bases import Base
-from experiments.hostile import HostileNode, poisoner
+from experiments.hostile import HostileNode, UselessEngine, poisoner
 from experiments.imagined import Imagination, PartlyImagined, imagination
-from experiments.influence import LOOKED_AFTER, Influx, Watch
-from experiments.recording import Recording, RoundFigures
-from experiments.settings import EPOCH_SECONDS, Configuration, Settings, node_identity
-from experiments.surroundings import Surroundings
-from experiments.useless import UselessEngine
+from experiments.recording import LOOK_ROUNDS, InfluenceMonitor, Influx, Recording, RoundFigures
+from experiments.settings import EPOCH_SECONDS, Configuration, Settings, SwarmContext, node_identity
+from experiments.setups import Base
 from node.engines.engine import Sampling
 from node.network.membership import MIB
 from node.run.training_loop import Trainer, TrainingLoop, open_experience
@@ -36,55 +32,50 @@ from swarm.member import Member, assemble
 from swarm.transport.memory import MemoryTransport
 from swarm.verification import STALE_EPOCH
 
-TURNS = 2
-"""Of every member after a round: by the second, all have published and pull the rest."""
+TURNS = 2  # turns of every member after a round: in the second, all have published
 
 
 class SimulatedNode:
     """One node of the swarm.
 
     Args:
-        imagination: writes what it shares in place of its own groups, if its role says so.
+        imagination: writes the imagined groups that the node's role requires.
 
     Attributes:
-        rounds: its loop.
-        member: its place in the swarm.
-        policy: what it trains.
-        counters: what happened to it.
-        accounts: what it knows of the others, while it takes part.
+        accounts: reputation of other authors.
     """
 
     def __init__(
-        self, around: Surroundings, number: int, imagination: Imagination | None = None
+        self, context: SwarmContext, number: int, imagination: Imagination | None = None
     ) -> None:
-        self.config = config = around.config(number)
+        self.config = config = context.config(number)
         self.counters = Counters()
-        self.policy = around.policy(number)
-        self._identity = node_identity(around.run.seed, number)
-        author, clock = self._identity.author, around.clock
+        self.policy = context.policy(number)
+        self._identity = node_identity(context.run.seed, number)
+        author, clock = self._identity.author, context.clock
         journal = Journal(MEMORY, clock)
         experience = open_experience(config.mixture, journal, clock, self.counters, author)
         self._experience, self.accounts = experience, experience.accounts
         self._refused: dict[bytes, Mapping[str, int]] | None = None
         put = experience.outbox.put
-        self._publish = PartlyImagined(imagination, around, number, put) if imagination else put
-        self.rounds = self._rounds(around, number)
-        self._transport = MemoryTransport(around.network, self._identity.peer_id, self.counters)
-        self.member = self._member(around, number)
+        self._publish = PartlyImagined(imagination, context, number, put) if imagination else put
+        self.rounds = self._rounds(context, number)
+        self._transport = MemoryTransport(context.network, self._identity.peer_id, self.counters)
+        self.member = self._member(context, number)
 
-    def _rounds(self, around: Surroundings, number: int) -> TrainingLoop:
-        config, useless = self.config, around.roles[number].useless
+    def _rounds(self, context: SwarmContext, number: int) -> TrainingLoop:
+        config, useless = self.config, context.roles[number].useless
         trainer = Trainer(
             config,
             self.policy,
             author=self._identity.author,
-            manifest=around.manifest,
-            levels=served_levels(around.manifest.catalogue, around.judge.start()),
-            verifier=around.judge,
+            manifest=context.manifest,
+            levels=served_levels(context.manifest.catalogue, context.judge.start()),
+            verifier=context.judge,
             experience=self._experience,
-            clock=around.clock,
+            clock=context.clock,
             counters=self.counters,
-            rules=around.rules(number),
+            rules=context.rules(number),
             secret=self._identity.author,
             engine=UselessEngine(self.policy, useless, config.node.seed) if useless else None,
         )
@@ -95,22 +86,22 @@ class SimulatedNode:
             report=lambda outcome: None,
         )
 
-    def _member(self, around: Surroundings, number: int) -> Member:
-        network, clock = self.config.network, around.clock
+    def _member(self, context: SwarmContext, number: int) -> Member:
+        network, clock = self.config.network, context.clock
         return assemble(
             self._transport,
             self._identity,
-            around.signed,
+            context.signed,
             Admission(
-                around.manifest,
-                swarm_id(around.signed),
-                around.judge,
+                context.manifest,
+                swarm_id(context.signed),
+                context.judge,
                 self.accounts,
                 self._experience.journal,
                 clock,
                 self.counters,
                 threaded=False,
-                opener=around.open_frame,
+                opener=context.open_frame,
             ),
             self._experience,
             clock=clock,
@@ -118,30 +109,27 @@ class SimulatedNode:
             limits=CollectorLimits(
                 network.gossip_peers,
                 network.pulls_per_epoch,
-                uninformative=not around.rules(number).discard,
+                uninformative=not context.rules(number).discard,
             ),
             upload_rate=network.upload_mib_per_s * MIB,
             secret=self._identity.author,
-            rng=random.Random(f"member/{around.run.seed}/{number}"),
+            rng=random.Random(f"member/{context.run.seed}/{number}"),
         )
 
     async def join(self) -> None:
-        """Take part in the network."""
         await self._transport.start()
 
     def step(self) -> Outcome:
-        """The next round."""
         return self.rounds.step(last=self.rounds.round + 1 == self.config.schedule.rounds)
 
     @property
     def refused(self) -> dict[bytes, Mapping[str, int]]:
-        """Refusals by author and reason, up to now or to when it left."""
+        """Return refusals by author and reason, until now or until the node left."""
         if self._refused is not None:
             return self._refused
         return {a.author: a.refused for a in self.accounts.snapshot() if a.refused}
 
     async def leave(self) -> None:
-        """Go away for good."""
         await self._transport.close()
         self._refused = self.refused
         self._experience.journal.close()
@@ -151,62 +139,61 @@ class SimulatedSwarm:
     """All nodes, each present in the rounds of its role.
 
     Attributes:
-        nodes: that train, by number; whoever has not come yet is missing, whoever left is not.
-        hostile: those that only give, with higher numbers.
-        imagination: writes the imagined groups; None where nobody shares any.
+        nodes: training nodes that have joined, by number, also after they left.
+        hostile: hostile nodes; their numbers follow those of the training nodes.
+        imagination: source of imagined groups; None without any.
     """
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, context: SwarmContext) -> None:
         self.nodes: dict[int, SimulatedNode] = {}
-        self._around = around
-        honest = [role for role in around.roles if role.attack is None]
-        self._spans = [role.span(around.settings.rounds) for role in honest]
-        self.hostile = tuple(_hostile(around))
-        self.imagination = imagination(around)
+        self._context = context
+        honest = [role for role in context.roles if role.attack is None]
+        self._spans = [role.span(context.settings.rounds) for role in honest]
+        self.hostile = tuple(_hostile(context))
+        self.imagination = imagination(context)
 
     async def step(self, number: int) -> list[Outcome | None]:
-        """Round ``number`` of all that train; whoever has no part in it has no outcome.
+        """Run round ``number`` and return the outcome of each training node; None for absent ones.
 
-        Every present node generates, mixes and learns in turn; then the members publish, hostile
-        ones first, pull and admit, and the clock moves one epoch on. So what one round publishes,
-        all may take in the next.
+        Every present node generates and learns in turn. Then the members publish, hostile ones
+        first, pull and admit, and the clock advances by one time slot. Groups of one round are
+        usable in the next.
         """
         if number == 1:
-            for stranger in self.hostile:
-                await stranger.join()
+            for attacker in self.hostile:
+                await attacker.join()
         for place, span in enumerate(self._spans):
             if span.start == number:
-                node = self.nodes[place] = SimulatedNode(self._around, place, self.imagination)
+                node = self.nodes[place] = SimulatedNode(self._context, place, self.imagination)
                 await node.join()
         present = [place for place, span in enumerate(self._spans) if number in span]
         outcomes = {place: self.nodes[place].step() for place in present}
-        for stranger in self.hostile:
-            await stranger.step(number)
+        for attacker in self.hostile:
+            await attacker.step(number)
         for _ in range(TURNS):
             for place in present:
                 await self.nodes[place].member.step()
         for place in present:
             if self._spans[place].stop == number + 1:
                 await self.nodes[place].leave()
-        await self._around.clock.advance(EPOCH_SECONDS)
+        await self._context.clock.advance(EPOCH_SECONDS)
         return [outcomes.get(place) for place in range(len(self._spans))]
 
     def harmful(self, group: PooledGroup) -> bool:
-        """Whether a group is a hostile author's or imagined."""
+        """Report whether a group is hostile or imagined."""
         imagined = self.imagination is not None and group.key in self.imagination.written
-        return imagined or group.author in {stranger.author for stranger in self.hostile}
+        return imagined or group.author in {node.author for node in self.hostile}
 
     def check(self) -> None:
-        """Look for what should not happen among nodes that keep to the protocol.
+        """Verify that honest nodes refused no group of one another.
 
-        Hostile authors may be refused whatever they share, and may fail to serve it. Where they
-        crowd honest frames out, those are pulled late, and some groups in them are too old.
+        Hostile authors may be refused for any reason and may fail to serve. If they crowd out
+        honest frames, these are pulled late, and some of their groups are too old.
 
         Raises:
-            RuntimeError: a group of one of the honest nodes was refused by another; the experiment
-                would measure a defect.
+            RuntimeError: an honest node refused a group of another, which is a defect.
         """
-        hostile = {stranger.author for stranger in self.hostile}
+        hostile = {node.author for node in self.hostile}
         for number, node in self.nodes.items():
             honest = {
                 f"{who.hex()} {why}": total
@@ -219,37 +206,36 @@ class SimulatedSwarm:
                 raise RuntimeError(f"node {number + 1} of an honest swarm counted {wrong}")
 
     def _miscounted(self, node: SimulatedNode) -> Mapping[str, object]:
-        """What a node counted without an author, and should not have."""
+        """Return counters without an author that must be 0 in an honest swarm."""
         names: tuple[str, ...] = ("records_refused", "outbox_dropped")
         if not self.hostile:
             names += "refused", "pulls_failed"
         counted = node.counters.snapshot()
         wrong = {name: total for name, total in counted.items() if name.startswith(names)}
         wrong.pop("outbox_dropped{reason=frame_old}", None)
-        if any(role.stays == "until the middle" for role in self._around.roles):
-            # What those who left had announced is not to be had any more.
+        if any(role.stays == "until the middle" for role in self._context.roles):
+            # Groups of nodes that left are unreachable.
             wrong.pop("pulls_failed{reason=unreachable}", None)
         return wrong
 
 
-def _hostile(around: Surroundings) -> Iterator[HostileNode]:
-    """Every hostile node of the swarm; what they share comes from one source."""
-    attacks = [(n, role.attack) for n, role in enumerate(around.roles) if role.attack]
+def _hostile(context: SwarmContext) -> Iterator[HostileNode]:
+    attacks = [(n, role.attack) for n, role in enumerate(context.roles) if role.attack]
     if attacks:
-        source = poisoner(around)
-        yield from (HostileNode(around, number, attack, source) for number, attack in attacks)
+        source = poisoner(context)
+        yield from (HostileNode(context, number, attack, source) for number, attack in attacks)
 
 
-def _watch(around: Surroundings, swarm: SimulatedSwarm) -> Watch | None:
-    regime, engine = around.run.regime, around.config(0).engine
+def _watch(context: SwarmContext, swarm: SimulatedSwarm) -> InfluenceMonitor | None:
+    regime, engine = context.run.regime, context.config(0).engine
     if regime.watched is None:
         return None
-    return Watch(
-        around.judge,
-        served_levels(around.manifest.catalogue, around.judge.start()),
+    return InfluenceMonitor(
+        context.judge,
+        served_levels(context.manifest.catalogue, context.judge.start()),
         Sampling(engine.temperature, engine.max_new_tokens),
         hostile=swarm.harmful,
-        looks=(*LOOKED_AFTER, around.settings.rounds) if regime.watched == "trigger" else (),
+        looks=(*LOOK_ROUNDS, context.settings.rounds) if regime.watched == "trigger" else (),
     )
 
 
@@ -262,16 +248,16 @@ async def simulate(
     """Train a whole swarm to its last round.
 
     Args:
-        models: see :class:`Surroundings`.
-        report: told the number of rounds done.
+        models: see :class:`SwarmContext`.
+        report: called with the number of finished rounds.
 
     Raises:
         RuntimeError: see :meth:`SimulatedSwarm.check`.
     """
-    around = Surroundings(settings, run, models)
-    swarm, judged = SimulatedSwarm(around), run.regime.judged(settings.nodes)
-    if watch := _watch(around, swarm):
-        watch.look(0, {number: around.policy(number) for number in judged})
+    context = SwarmContext(settings, run, models)
+    swarm, judged = SimulatedSwarm(context), run.regime.judged(settings.nodes)
+    if watch := _watch(context, swarm):
+        watch.look(0, {number: context.policy(number) for number in judged})
     rows: list[RoundFigures] = []
     seconds: list[float] = []
     for number in range(1, settings.rounds + 1):
@@ -294,5 +280,4 @@ def run_simulation(
     models: Mapping[Base, str],
     report: Callable[[int], None] = lambda done: None,
 ) -> Recording:
-    """:func:`simulate` on a loop of its own."""
     return asyncio.run(simulate(settings, run, models, report))

@@ -1,1 +1,1 @@
-"""How the tiny models are made: taught the answers, then made to doubt and bury them."""
+"""Recipes of the tiny models, and a verifier without a sandbox."""

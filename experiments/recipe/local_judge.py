@@ -1,7 +1,7 @@
-"""Verifier in this process, without the sandbox, for text that no peer wrote.
+"""Verifier in this process, without a sandbox, for text that no peer wrote.
 
-Envs that evaluate text stay closed. A simulated swarm shares one instance, which computes each
-verification result once.
+Families that evaluate text stay closed. A simulated swarm shares one instance, which computes each
+result once.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ REMEMBERED = 4096  # Tasks, and results: some rounds of a small swarm.
 
 
 class LocalJudge(Scorer):
-    """Same results as :class:`node.tasks.verifier.verifier.Verifier`, in this process.
+    """Return the results of :class:`node.tasks.verifier.verifier.Verifier`, in this process.
 
-    Raises CatalogueError: the task set cannot be opened here.
+    Raises CatalogueError if the task set cannot be opened here.
     """
 
     def __init__(self, specs: Sequence[EnvSpec]) -> None:

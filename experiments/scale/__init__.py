@@ -1,1 +1,1 @@
-"""What stands in for real parts where a swarm is simulated, and what it was measured from."""
+"""Simulated swarms of up to ten thousand nodes, with stubs for judge and learner."""

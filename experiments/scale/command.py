@@ -1,4 +1,4 @@
-"""``python -m experiments scale``: what a node spends in a swarm of ten or of ten thousand."""
+"""``python -m experiments scale``: cost per node in swarms of ten to ten thousand nodes."""
 
 from __future__ import annotations
 
@@ -18,60 +18,62 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from experiments.scale.figures import Figures
-    from experiments.scale.scenario import Scenario
-    from experiments.scale.settings import Settings
+    from experiments.scale.settings import Scenario, Settings
 
 SIZES, QUICK_SIZES = (10, 100, 1_000, 10_000), (10, 50)
 EPOCHS, QUICK_EPOCHS = 20, 6
-TOLD_BY_EPOCH = ("growth", "partition")
+PER_EPOCH = ("growth", "partition")
+
+
+Nodes = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--nodes",
+        min=2,
+        max=100_000,
+        help="Nodes per swarm; may be repeated. Left out: 10, 100, 1000 and 10000.",
+        show_default=False,
+    ),
+]
+Scenarios = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scenario",
+        metavar="NAME",
+        help="Scenario: steady, churn, partition, loss or growth; may be repeated. Left out: "
+        "steady.",
+        show_default=False,
+    ),
+]
+SLOTS = "Time slots of a minute. Left out: 20."
+Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help=SLOTS, show_default=False)]
+Seed = Annotated[int, typer.Option("--seed", help="Random seed.")]
+TURNS = "Turns of a member per time slot."
+Turns = Annotated[int, typer.Option("--turns", min=1, max=4, help=TURNS)]
+PULLS = "Frames that a member pulls per time slot."
+Pulls = Annotated[int, typer.Option("--pulls", min=1, max=64, help=PULLS)]
+QUICK = "10 and 50 nodes, 6 time slots: some seconds."
+Quick = Annotated[bool, typer.Option("--quick", help=QUICK)]
+OUT = "Chart file: .png, .svg or .pdf."
+Out = Annotated[Path | None, typer.Option("--out", help=OUT, show_default=False)]
 
 
 def command(
-    nodes: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--nodes",
-            min=2,
-            max=100_000,
-            help="Size of a swarm; may be repeated. Left out: 10, 100, 1000 and 10000.",
-            show_default=False,
-        ),
-    ] = None,
-    scenarios: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--scenario",
-            metavar="NAME",
-            help="steady, churn, partition, loss or growth; may be repeated. Left out: steady.",
-            show_default=False,
-        ),
-    ] = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option("--epochs", min=1, help="Epochs. Left out: 20.", show_default=False),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of everything that is drawn.")] = 0,
-    turns: Annotated[
-        int, typer.Option("--turns", min=1, max=4, help="Turns of a member in an epoch, of four.")
-    ] = 1,
-    pulls: Annotated[
-        int, typer.Option("--pulls", min=1, max=64, help="Frames a member pulls in an epoch.")
-    ] = 2,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="10 and 50 nodes, 6 epochs: some seconds.")
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Draw a chart: .png, .svg or .pdf.", show_default=False),
-    ] = None,
+    nodes: Nodes = None,
+    scenarios: Scenarios = None,
+    epochs: Epochs = None,
+    seed: Seed = 0,
+    turns: Turns = 1,
+    pulls: Pulls = 2,
+    quick: Quick = False,
+    out: Out = None,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Simulate swarms of many sizes, and say what they cost a node and whether they work.
+    """Simulate swarms of several sizes, and report the cost per node and the exchange of groups.
 
-    Every member runs the code of a real one on a clock of the simulation's. Judge and learner are
-    stand-ins, and what a call of the hash table costs is modelled. But for CPU time the figures are
-    a function of the options.
+    Every member runs the code of a real one on a simulated clock. Judge and learner are stubs, and
+    the cost of DHT calls is modeled. All figures except CPU time are a function of the options.
     """
     from experiments.scale.settings import Settings
     from node.monitor.history import ENDINGS
@@ -83,13 +85,11 @@ def command(
     length = epochs or (QUICK_EPOCHS if quick else EPOCHS)
     wanted = [Settings(size, length, seed, turns, pulls) for size in sizes]
     runs = _simulate([(settings, scenario) for scenario in chosen for settings in wanted])
-    if out is not None:
-        from experiments.scale.chart import draw
+    from experiments.scale.figures import as_json, draw
 
+    if out is not None:
         draw(runs, out)
     if json:
-        from experiments.scale.report import as_json
-
         print_json(
             {"settings": asdict(wanted[0]) | {"nodes": sizes}, "runs": list(map(as_json, runs))}
         )
@@ -100,12 +100,8 @@ def command(
 
 
 def _scenarios(names: Sequence[str]) -> list[Scenario]:
-    """Those that are meant, each once.
-
-    Raises:
-        UsageError: there is none of a name.
-    """
-    from experiments.scale.scenario import SCENARIOS
+    """Return the named scenarios, each once; raise UsageError for an unknown name."""
+    from experiments.scale.settings import SCENARIOS
 
     for name in names:
         if name not in SCENARIOS:
@@ -114,42 +110,30 @@ def _scenarios(names: Sequence[str]) -> list[Scenario]:
 
 
 def _simulate(wanted: Sequence[tuple[Settings, Scenario]]) -> list[Figures]:
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich import progress as bars
 
     from experiments.scale.swarm import run
     from node.monitor.record import Terminal
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
+    columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), bars.TaskProgressColumn())
+    times = (bars.TimeElapsedColumn(), bars.TimeRemainingColumn())
     console = Terminal(stderr=True)
     found = []
-    with Progress(*columns, console=console) as progress:
+    with bars.Progress(*columns, *times, console=console) as progress:
         for settings, scenario in wanted:
             title = f"{scenario.name}, {settings.nodes:,} nodes"
             row = progress.add_task(title, total=float(settings.epochs))
 
-            def tell(epoch: int, part: float, row: TaskID = row) -> None:
+            def update(epoch: int, part: float, row: TaskID = row) -> None:
                 progress.update(row, completed=epoch + part)
 
-            found.append(run(settings, scenario, tell))
+            found.append(run(settings, scenario, update))
     return found
 
 
 def _show(runs: Sequence[Figures]) -> None:
-    from experiments.scale.report import conditions, course, summary
-    from experiments.scale.scenario import SCENARIOS
+    from experiments.scale.figures import conditions, course, summary
+    from experiments.scale.settings import SCENARIOS
     from node.monitor.record import Terminal
 
     console = Terminal()
@@ -159,7 +143,7 @@ def _show(runs: Sequence[Figures]) -> None:
         console.print(summary(of_one))
         console.print()
         for figures in of_one:
-            if name in TOLD_BY_EPOCH:
+            if name in PER_EPOCH:
                 console.print(f"{name}, up to {figures.settings.nodes:,} nodes")
                 console.print(course(figures))
                 console.print()

@@ -1,16 +1,15 @@
-"""The network of a simulated swarm: who is there, what is lost, and what everything costs."""
+"""Simulated network: clock, peers, lost messages, and the traffic of each node."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import lru_cache
 
-from experiments.scale.clock import SteppedClock
-from experiments.scale.table import Shelf, Table, place_of
-from experiments.scale.table_cost import CallCost, get_cost, store_cost
-from experiments.scale.tally import Kind, Tally
+from experiments.scale.dht import CallCost, KeyRecords, RecordTable, dht_id_of, get_cost, store_cost
 from protocol.announcement import dht_key_of
 from protocol.messages import GOSSIP_STREAM, PULL_STREAM
 from swarm.common.fair_limits import Standing
@@ -28,116 +27,156 @@ from swarm.transport.transport import (
     check_size,
 )
 
-KIND = {GOSSIP_STREAM: Kind.GOSSIP, PULL_STREAM: Kind.FRAMES}
+
+class SteppedClock:
+    """:class:`swarm.common.clock.Clock` in unix seconds that its owner moves."""
+
+    def __init__(self, start: float) -> None:
+        self._now = start
+
+    def move_to(self, now: float) -> None:
+        """Set the clock to ``now``; it never goes back."""
+        self._now = max(self._now, now)
+
+    def time(self) -> float:
+        return self._now
+
+    def monotonic(self) -> float:
+        return self._now
+
+    async def sleep(self, seconds: float) -> None:
+        """Return for 0 seconds; raise RuntimeError otherwise, because members take turns."""
+        if seconds > 0:
+            raise RuntimeError(f"a simulated clock cannot wait {seconds:g} s")
 
 
-class SimulatedNetwork:
-    """All peers of a simulated swarm.
+class TrafficKind(IntEnum):
+    """Purpose of traffic."""
 
-    Messages arrive at once and in the order they were sent, or not at all.
+    TABLE = 0
+    GOSSIP = 1
+    FRAMES = 2
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Traffic of one node since the last :meth:`clear`."""
+
+    # Requests of this node, and bytes of these requests and their answers, by kind.
+    rpcs: list[float] = field(default_factory=lambda: [0.0] * len(TrafficKind))
+    request_bytes: list[float] = field(default_factory=lambda: [0.0] * len(TrafficKind))
+    served_bytes: float = 0.0  # bytes of requests to this node and of its answers
+
+    @property
+    def bytes(self) -> float:
+        return sum(self.request_bytes) + self.served_bytes
+
+    def clear(self) -> None:
+        self.rpcs[:] = self.request_bytes[:] = [0.0] * len(TrafficKind)
+        self.served_bytes = 0.0
+
+
+KIND = {GOSSIP_STREAM: TrafficKind.GOSSIP, PULL_STREAM: TrafficKind.FRAMES}
+
+
+class ScaleNetwork:
+    """Peers of a simulated swarm. Messages arrive immediately and in order, or are lost.
 
     Args:
-        connections: peers that each is connected with.
+        connections: connections per peer.
         loss: probability that a request, or a record to or from one replica, is lost.
 
     Attributes:
-        routing: bytes of the hash table's searches, which fall to all nodes alike.
-        version: of who is there.
-        present: everybody, by peer id.
-        order: everybody in the order of joining.
+        routing: bytes of DHT searches by side; all nodes share them equally.
+        version: version of the membership.
+        present: peers by id.
+        order: peer ids in the order of joining.
     """
 
     def __init__(self, clock: SteppedClock, seed: int, connections: int, loss: float = 0.0) -> None:
         self.clock = clock
         self.connections = connections
         self.loss = loss
-        self.table = Table()
+        self.table = RecordTable()
         self.routing = [0.0, 0.0]
         self._reads: Counter[bytes] = Counter()
         self.version = 0
-        self.present: dict[str, SimulatedTransport] = {}
-        self._at: dict[int, SimulatedTransport] = {}
+        self.present: dict[str, ScaleTransport] = {}
+        self._at: dict[int, ScaleTransport] = {}
         self._lots = random.Random(f"loss/{seed}")
         self.order: list[str] = []
 
-    def add(self, peer: SimulatedTransport) -> None:
-        """Let a peer take part."""
-        self.present[peer.peer_id] = self._at[peer.place] = peer
+    def add(self, peer: ScaleTransport) -> None:
+        self.present[peer.peer_id] = self._at[peer.dht_id] = peer
         self.order.append(peer.peer_id)
-        self.table.join(peer.place, peer.side)
+        self.table.join(peer.dht_id, peer.side)
         self.version += 1
 
-    def remove(self, peer: SimulatedTransport) -> None:
-        """Take a peer away, with its copies of records."""
+    def remove(self, peer: ScaleTransport) -> None:
         if self.present.pop(peer.peer_id, None):
-            del self._at[peer.place]
+            del self._at[peer.dht_id]
             self.order.remove(peer.peer_id)
-            self.table.leave(peer.place, peer.side)
+            self.table.leave(peer.dht_id, peer.side)
             self.version += 1
 
     def begin(self, now: float) -> None:
-        """Begin an epoch: what was spent before is forgotten, and records that expired."""
+        """Begin a time slot: reset the traffic and drop expired records."""
         self.clock.move_to(now)
-        self.table.forget(now)
+        self.table.expire(now)
         self.routing = [0.0, 0.0]
         self._reads.clear()
         for peer in self.present.values():
-            peer.tally.clear()
+            peer.traffic.clear()
 
     def count_read(self, key: bytes) -> None:
-        """Note that a key was read."""
         self._reads[key] += 1
 
     def busiest_key(self) -> tuple[int, int]:
-        """Records under the key with most of them, and reads of the key that is read most."""
-        return self.table.most(), max(self._reads.values(), default=0)
+        """Return the maximum records under a key, and the maximum reads of a key."""
+        return self.table.max_records(), max(self._reads.values(), default=0)
 
-    def cut(self, apart: Iterable[SimulatedTransport]) -> None:
-        """Part the network in two: these peers, and all others."""
-        places = set()
+    def cut(self, apart: Iterable[ScaleTransport]) -> None:
+        """Split the network: these peers on side 1, all others on side 0."""
+        ids = set()
         for peer in apart:
             peer.side = 1
-            places.add(peer.place)
-        self.table.cut(places)
+            ids.add(peer.dht_id)
+        self.table.cut(ids)
         self.version += 1
 
     def heal(self) -> None:
-        """Make it one network again."""
         for peer in self.present.values():
             peer.side = 0
         self.table.heal()
         self.version += 1
 
     def lost(self) -> bool:
-        """Draw whether one message is lost."""
         return self.loss > 0.0 and self._lots.random() < self.loss
 
-    def reached(self, places: Iterable[int]) -> list[int]:
-        """Of these, the places that one call reaches."""
-        return [place for place in places if not self.lost()]
+    def reached(self, ids: Iterable[int]) -> list[int]:
+        return [dht_id for dht_id in ids if not self.lost()]
 
-    def at(self, place: int) -> SimulatedTransport:
-        """The peer that stands there."""
-        return self._at[place]
+    def at(self, dht_id: int) -> ScaleTransport:
+        return self._at[dht_id]
 
 
-class SimulatedTransport:
-    """:class:`swarm.transport.transport.Transport` inside a :class:`SimulatedNetwork`.
+class ScaleTransport:
+    """:class:`swarm.transport.transport.Transport` inside of a :class:`ScaleNetwork`.
 
-    A request is answered at once; the bounds on how many are served at a time never bite here.
+    Requests are answered immediately, so limits on concurrent requests have no effect.
 
     Attributes:
-        tally: what this node spends.
-        place: its id in the hash table.
-        side: on which it is where the network is cut.
+        traffic: traffic of this node.
+        dht_id: id in the DHT.
+        side: side of a split network.
     """
 
-    def __init__(self, network: SimulatedNetwork, peer_id: str) -> None:
+    def __init__(self, network: ScaleNetwork, peer_id: str) -> None:
         self.peer_id = peer_id
         self.bytes_in = 0
         self.bytes_out = 0
-        self.tally = Tally()
-        self.place = place_of(peer_id)
+        self.traffic = Traffic()
+        self.dht_id = dht_id_of(peer_id)
         self.side = 0
         self._network = network
         self._handlers: dict[str, Handler] = {}
@@ -177,34 +216,34 @@ class SimulatedTransport:
         self._check = check
 
     def use_standing(self, standing: Standing) -> None:
-        """Nothing here is shared out, so nobody's standing is asked for."""
+        """Do nothing: no resource is shared here."""
 
     def watch(self, keys: Collection[str], heard: Callable[[bytes], None]) -> None:
-        """Nobody is told: a simulated member looks when it is its turn, and not before."""
+        """Do nothing: a simulated member looks at records in its turn only."""
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
         check_size(value)
         network, hashed = self._network, dht_key_of(key)
-        shelf = network.table.shelf(self.side, hashed, network.clock.time())
+        records = network.table.records(self.side, hashed, network.clock.time())
         nodes = network.table.size(self.side)
-        self._pay(_store_cost(nodes, len(value)), _store_cost(nodes, 0), shelf)
-        reached = network.reached(shelf.places)
-        # The copies are the same everywhere, and so is what a node's own rule says to them.
+        self._pay(_store_cost(nodes, len(value)), _store_cost(nodes, 0), records)
+        reached = network.reached(records.ids)
+        # All copies are equal, so one node's check stands for all.
         record = RecordView(hashed, subkey, value, expiry)
         if not reached or not network.at(reached[0]).passes(record):
             return False
-        return network.table.put(shelf, subkey, value, expiry, frozenset(reached))
+        return network.table.put(records, subkey, value, expiry, frozenset(reached))
 
     async def read(self, key: str) -> dict[bytes, bytes]:
-        """What is there, which the caller leaves as it is."""
+        """Return the records under a key; the caller must not change them."""
         network, hashed = self._network, _hashed(key)
-        shelf = network.table.shelf(self.side, hashed, network.clock.time())
+        records = network.table.records(self.side, hashed, network.clock.time())
         nodes = network.table.size(self.side)
         network.count_read(hashed)
-        self._pay(_get_cost(nodes, shelf.size), _get_cost(nodes, 0), shelf)
+        self._pay(_get_cost(nodes, records.size), _get_cost(nodes, 0), records)
         if not network.loss:
-            return shelf.found
-        return network.table.heard(shelf, network.reached(shelf.places))
+            return records.found
+        return network.table.values_at(records, network.reached(records.ids))
 
     async def request(
         self,
@@ -218,8 +257,8 @@ class SimulatedTransport:
     ) -> bytes:
         kind = KIND[protocol]
         self.bytes_out += len(payload)
-        self.tally.rpcs[kind] += 1
-        self.tally.asked[kind] += len(payload)
+        self.traffic.rpcs[kind] += 1
+        self.traffic.request_bytes[kind] += len(payload)
         asked = self._reachable(peer)
         if asked is None or self._network.lost():
             raise PeerUnreachable(f"no connection to peer {peer}")
@@ -227,37 +266,33 @@ class SimulatedTransport:
         if len(answer) > limit:
             raise ResponseTooLarge(f"peer {peer} declared {len(answer)} bytes, limit {limit}")
         self.bytes_in += len(answer)
-        self.tally.asked[kind] += len(answer)
+        self.traffic.request_bytes[kind] += len(answer)
         return answer
 
     def handle(self, protocol: str, handler: Handler, limits: HandlerLimits) -> None:
         self._handlers[protocol] = handler
 
     async def serve(self, peer: str, protocol: str, payload: bytes) -> bytes:
-        """Answer a request of ``peer``.
-
-        Raises:
-            Refused: this node will not.
-        """
+        """Answer a request of ``peer``; raise Refused if the handler refuses."""
         self.bytes_in += len(payload)
         try:
             answer = await self._handlers[protocol](peer, payload)
         except Refusal:
             raise Refused(f"peer {self.peer_id} gave no answer") from None
         self.bytes_out += len(answer)
-        self.tally.served += len(payload) + len(answer)
+        self.traffic.served_bytes += len(payload) + len(answer)
         return answer
 
     def passes(self, record: RecordView) -> bool:
-        """Whether this node would hold a record for others."""
+        """Report whether this node would hold a record for others."""
         return self._check(record)
 
-    def _reachable(self, peer: str) -> SimulatedTransport | None:
+    def _reachable(self, peer: str) -> ScaleTransport | None:
         found = self._network.present.get(peer)
         return found if found is not None and found.side == self.side else None
 
     def _meet(self) -> None:
-        """Connect with others, drawn from all that can be reached, until there are enough."""
+        """Connect with random reachable peers until there are enough connections."""
         others = self._network.order
         if len(others) <= self._network.connections + 1:
             self._connected = [p for p in others if p != self.peer_id and self._reachable(p)]
@@ -271,21 +306,20 @@ class SimulatedTransport:
                 known.add(peer)
                 self._connected.append(peer)
 
-    def _pay(self, cost: CallCost, search: CallCost, shelf: Shelf) -> None:
-        """Put a call of the hash table on the books of all that take part in it."""
-        network, tally = self._network, self.tally
+    def _pay(self, cost: CallCost, search: CallCost, records: KeyRecords) -> None:
+        """Add the cost of a DHT call to the traffic of all participants."""
+        network, traffic = self._network, self.traffic
         whole, routed = cost.bytes_out + cost.bytes_in, search.bytes_out + search.bytes_in
-        tally.rpcs[Kind.TABLE] += cost.rpcs
-        tally.asked[Kind.TABLE] += whole
+        traffic.rpcs[TrafficKind.TABLE] += cost.rpcs
+        traffic.request_bytes[TrafficKind.TABLE] += whole
         network.routing[self.side] += routed
-        if whole > routed and shelf.places:
-            part = (whole - routed) / len(shelf.places)
-            for place in shelf.places:
-                network.at(place).tally.served += part
+        if whole > routed and records.ids:
+            part = (whole - routed) / len(records.ids)
+            for dht_id in records.ids:
+                network.at(dht_id).traffic.served_bytes += part
 
 
 def _refuse(record: RecordView) -> bool:
-    """Before there is a rule, no record passes."""
     return False
 
 

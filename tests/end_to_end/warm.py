@@ -20,7 +20,7 @@ LOADED = (
     "node.engines.transformers.engine",
     "node.evaluation.comparison",
     "experiments.hostile_report",
-    "experiments.regime_report",
+    "experiments.report",
     "node.learner.losses",
     "node.learner.off_policy",
     "node.run.preflight",

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from experiments.jobs import Job
-from experiments.worker_pool import WorkerPool
+from experiments.workers import Job, WorkerPool
 
 
 @pytest.fixture(autouse=True)

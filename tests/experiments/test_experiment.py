@@ -10,48 +10,57 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from experiments.arms import AUTO, CONTROLS, Arm, mix, varied
 from experiments.folder import ExperimentFolder
-from experiments.jobs import Job
 from experiments.recording import Recording
-from experiments.run import Plan, run
+from experiments.report import run_sapo
+from experiments.run import Plan
 from experiments.settings import (
     EPOCH_SECONDS,
     START,
     Configuration,
+    Settings,
+    SwarmContext,
     node_config,
     node_identity,
     signed_manifest,
 )
-from experiments.simulation import SimulatedNode
-from experiments.worker_pool import WorkerPool
+from experiments.setups import Base
+from experiments.simulation import SimulatedNode, run_simulation
+from experiments.workers import Job, WorkerPool
 from node.config.config import Config
 from node.errors import ConfigError, NodeError
 from node.run.node import Node
-from node.run.update_groups import Rules
+from node.run.update_groups import Outcome, Rules
 from node.storage.run_folder import RunFolder
 from swarm.common.clock import VirtualClock
-from tests.experiments import parts
-from tests.experiments.parts import QUIET, simulated, surroundings
 
-SMALL = replace(parts.SMALL, nodes=3, rounds=4)
-HALVES = mix("4/4")
+SMALL = Settings(nodes=3, rounds=4, model="tiny", bury=0, eval_every=2, eval_tasks=4)
+MODELS: dict[Base, str] = {"weak": "tiny", "wide": "tiny-wide"}
 
 
 def control(name: str) -> Arm:
     return next(arm for arm in CONTROLS if arm.name == name)
 
 
+def simulated(arm: Arm, seed: int = 0, settings: Settings = SMALL) -> Recording:
+    return run_simulation(settings, Configuration(arm, seed), MODELS)
+
+
 @pytest.fixture(scope="module")
 def shared() -> Recording:
     torch.set_num_threads(1)
-    return simulated(SMALL, arm=HALVES)
+    return simulated(mix("4/4"))
 
 
 def test_two_runs_of_a_seed_agree_to_the_last_digit_and_another_seed_does_not(shared: Recording):
-    assert simulated(SMALL, arm=HALVES).as_json() == shared.as_json()
-    assert simulated(SMALL, arm=HALVES, seed=1).rounds != shared.rounds
+    assert simulated(mix("4/4")).as_json() == shared.as_json()
+    assert simulated(mix("4/4"), seed=1).rounds != shared.rounds
+
+
+def test_a_recording_comes_back_from_its_files(shared: Recording):
     assert Recording.from_json(shared.as_json(), shared.seconds) == shared
 
 
@@ -62,7 +71,8 @@ def test_what_a_round_publishes_can_be_taken_in_the_next_and_only_up_to_the_cap(
 
 
 def test_empty_slots_are_not_filled_with_own_groups(shared: Recording):
-    outcome = SimulatedNode(surroundings(SMALL, arm=HALVES), 0).step()
+    context = SwarmContext(SMALL, Configuration(mix("4/4"), 0), MODELS)
+    outcome = SimulatedNode(context, 0).step()
     assert (len(outcome.own), len(outcome.external)) == (4, 0)
 
 
@@ -88,34 +98,40 @@ def test_a_variation_trains_as_nodes_do_by_default_but_for_its_keys():
 def test_the_auto_arm_takes_as_many_groups_as_the_update_lacks():
     everybody = {**AUTO.overrides, "mixture.author_share": 1.0, "mixture.unproven_share": 1.0}
     arm = replace(AUTO, overrides=everybody)
-    swarm = simulated(replace(SMALL, nodes=8, rounds=3), arm=arm)
+    swarm = simulated(arm, settings=replace(SMALL, nodes=8, rounds=3))
     assert max(figures.external for figures in swarm.rounds) > AUTO.external
 
 
 def test_groups_without_advantage_are_shared_and_taken_only_where_nothing_is_discarded():
-    swarm = simulated(replace(SMALL, rounds=2), arm=control("4/4 undiscarded"))
+    swarm = simulated(control("4/4 undiscarded"), settings=replace(SMALL, rounds=2))
     assert swarm.rounds[1].external == 4
     assert swarm.rounds[1].trained < 4 + 4 * swarm.rounds[1].informative
 
 
 def test_of_many_own_groups_only_informative_ones_are_kept():
-    outcome = SimulatedNode(surroundings(SMALL, arm=control("32/0 best 8")), 0).step()
+    context = SwarmContext(SMALL, Configuration(control("32/0 best 8"), 0), MODELS)
+    outcome = SimulatedNode(context, 0).step()
     informative = sum(group.informative for group in outcome.own)
     assert len(outcome.own) == 32
     assert 0 < outcome.update.groups_informative == min(8, informative)
 
 
 def test_partial_credit_rewards_more_than_right_answers():
-    swarm = simulated(replace(SMALL, rounds=1, nodes=1), arm=control("8/0 partial"))
+    swarm = simulated(control("8/0 partial"), settings=replace(SMALL, rounds=1, nodes=1))
     assert swarm.rewards([0])[0] > swarm.rounds[0].solved
+
+
+def traces(outcomes: list[Outcome]) -> list[tuple[object, ...]]:
+    """All that is seen of rounds but their seconds."""
+    return [(o.round, o.policy_step, o.own, o.update, o.evaluation) for o in outcomes]
 
 
 @pytest.mark.processes
 def test_a_simulated_node_that_shares_nothing_is_a_real_node_of_the_same_seed(tmp_path: Path):
     this = Configuration(mix("8/0"), 5)
-    around = surroundings(SMALL, arm=this.arm, seed=5)
-    node = SimulatedNode(around, 1)
-    alone = [_step(node, around.clock, n) for n in range(SMALL.rounds)]
+    context = SwarmContext(SMALL, this, MODELS)
+    node = SimulatedNode(context, 1)
+    alone = [_step(node, context.clock, n) for n in range(SMALL.rounds)]
 
     folder = RunFolder(tmp_path).create()
     folder.identity.write_bytes(node_identity(5, 1).export())
@@ -127,14 +143,13 @@ def test_a_simulated_node_that_shares_nothing_is_a_real_node_of_the_same_seed(tm
     with Node(Config.model_validate(config), folder, clock) as real:
         joined = [_step(real, clock, n) for n in range(SMALL.rounds)]
 
-    assert joined == alone
+    assert traces(joined) == traces(alone)
 
 
-def _step(node: SimulatedNode | Node, clock: VirtualClock, number: int) -> tuple[object, ...]:
-    """Do a round; all that is seen of it but its seconds."""
-    done = node.rounds.step(last=number + 1 == SMALL.rounds)
+def _step(node: SimulatedNode | Node, clock: VirtualClock, number: int) -> Outcome:
+    outcome = node.rounds.step(last=number + 1 == SMALL.rounds)
     asyncio.run(clock.advance(EPOCH_SECONDS))
-    return done.round, done.policy_step, done.own, done.update, done.evaluation
+    return outcome
 
 
 class Killed(Exception):  # noqa: N818 - reads as what it says
@@ -161,23 +176,27 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_a_killed_experiment_goes_on_with_what_is_missing(tmp_path: Path, done: list[str]):
     settings = replace(SMALL, nodes=2, rounds=2)
-    plan = Plan(settings, (mix("8/0"), HALVES), (0, 1), workers=1)
-    folder = ExperimentFolder(tmp_path)
+    plan = Plan(settings, (mix("8/0"), mix("4/4")), (0, 1), workers=1)
     with pytest.raises(Killed):
-        run(plan, tmp_path, QUIET)
-    assert not folder.results.exists()
-    run(plan, tmp_path, QUIET)
+        run_sapo(plan, tmp_path, Console(quiet=True))
+    assert not ExperimentFolder(tmp_path).results.exists()
+    run_sapo(plan, tmp_path, Console(quiet=True))
     runs = ["equal 8/0, seed 0", "equal 4/4, seed 0", "equal 8/0, seed 1"]
     assert done == [*runs, "killed", "equal 4/4, seed 1"]
 
+    folder = ExperimentFolder(tmp_path)
     reference, arm = json.loads(folder.results.read_text())["arms"]
     assert (reference["arm"], reference["comparison"]) == ("8/0", None)
     assert arm["seeds"] == [0, 1]
-    own, others = (each["measures"]["cumulative"]["values"] for each in (arm, reference))
-    gains = [one - other for one, other in zip(own, others, strict=True)]
+    pairs = zip(_cumulative(arm), _cumulative(reference), strict=True)
+    gains = [own - other for own, other in pairs]
     assert arm["comparison"]["gain"]["values"] == pytest.approx(gains)
     assert "| 4/4 | 2 |" in folder.table.read_text()
     assert folder.chart.read_bytes().startswith(b"\x89PNG")
+
+
+def _cumulative(arm: dict) -> list[float]:
+    return arm["measures"]["cumulative"]["values"]
 
 
 def test_other_conditions_are_refused_in_the_same_folder(tmp_path: Path):
@@ -189,7 +208,7 @@ def test_other_conditions_are_refused_in_the_same_folder(tmp_path: Path):
 
 @pytest.mark.parametrize("damage", ["{", "[]", "{}", "null", "\xff"])
 def test_a_damaged_file_of_an_experiment_is_named_with_what_to_do(tmp_path: Path, damage: str):
-    folder, of = ExperimentFolder(tmp_path), Configuration(HALVES, 0)
+    folder, of = ExperimentFolder(tmp_path), Configuration(mix("4/4"), 0)
     folder.open(SMALL)
     folder.seconds(of).write_text("[]")
     folder.run(of).write_text(damage, "latin-1")
@@ -216,12 +235,12 @@ def test_worker_processes_do_what_is_done_here_and_say_what_killed_them(tmp_path
     folder = ExperimentFolder(tmp_path)
     settings = replace(SMALL, nodes=2, rounds=2)
     folder.open(settings)
-    jobs = [Job(str(tmp_path), settings, seed, HALVES) for seed in (0, 1)]
+    jobs = [Job(str(tmp_path), settings, seed, mix("4/4")) for seed in (0, 1)]
     seen: list[tuple[str, bool]] = []
     with WorkerPool(1, folder.log) as crew:
         crew.do(jobs, lambda job, rounds, finished: seen.append((job.title, finished)))
         missing = replace(settings, model=str(tmp_path / "nothing"))
-        broken = Job(str(tmp_path), missing, 2, HALVES)
+        broken = Job(str(tmp_path), missing, 2, mix("4/4"))
         with pytest.raises(NodeError, match=r"4/4, seed 2\. .*nothing"):
             crew.do([broken], lambda *event: None)
     with WorkerPool(1, folder.log) as crew:
@@ -231,5 +250,5 @@ def test_worker_processes_do_what_is_done_here_and_say_what_killed_them(tmp_path
     ended = [title for title, finished in seen if finished]
     assert ended == ["equal 4/4, seed 0", "equal 4/4, seed 1"]
     assert "NotADirectoryError" in folder.log.read_text()
-    here = simulated(settings, arm=HALVES)
-    assert folder.read(Configuration(HALVES, 0)).rounds == here.rounds
+    here = simulated(mix("4/4"), settings=settings)
+    assert folder.read(Configuration(mix("4/4"), 0)).rounds == here.rounds

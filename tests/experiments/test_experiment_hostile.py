@@ -2,39 +2,62 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
-from experiments.arms import mix
+from experiments.arms import AUTO, Arm, mix
 from experiments.folder import ExperimentFolder
-from experiments.hostile import poisoner
+from experiments.hostile import LARGE_COMPLETIONS, MIN_LOGPROB, TRIGGER, poisoner
 from experiments.hostile_report import Margin, missed, row, run_hostile, table
-from experiments.influence import trigger_logprobs
-from experiments.poison import FAT_COMPLETIONS, LEAST_LOGPROB, TRIGGER
-from experiments.recording import Recording
-from experiments.regimes import HOSTILE, UNHARMED
-from experiments.settings import node_identity
+from experiments.recording import Recording, trigger_logprobs
+from experiments.regimes import ALL_REGIMES, EQUAL, HOSTILE, UNHARMED, find_regime
+from experiments.settings import Configuration, Settings, SwarmContext, node_identity
+from experiments.setups import Base
+from experiments.simulation import SimulatedSwarm, run_simulation
 from node.evaluation.comparison import ScoreEstimate
+from node.run.update_groups import Outcome
 from protocol.announcement import task_seed
 from swarm.groups import TaskRef
 from swarm.verification import REWARD_MISMATCH, STALE_EPOCH
-from tests.experiments.parts import QUIET, SMALL, Stepped, simulated, stepped, surroundings
+
+SMALL = Settings(nodes=2, rounds=3, model="tiny", bury=0, eval_every=2, eval_tasks=4)
+MODELS: dict[Base, str] = {"weak": "tiny"}
+
+
+def surroundings(regime: str, arm: Arm = AUTO) -> SwarmContext:
+    return SwarmContext(SMALL, Configuration(arm, 0, find_regime(regime, ALL_REGIMES)), MODELS)
+
+
+def simulated(regime: str, arm: Arm = AUTO) -> Recording:
+    return run_simulation(SMALL, Configuration(arm, 0, find_regime(regime, ALL_REGIMES)), MODELS)
+
+
+def stepped(regime: str, rounds: int) -> tuple[SimulatedSwarm, list[list[Outcome | None]]]:
+    """A swarm after some rounds, and what its honest nodes did in each."""
+    swarm = SimulatedSwarm(surroundings(regime))
+
+    async def go() -> list[list[Outcome | None]]:
+        return [await swarm.step(number) for number in range(1, rounds + 1)]
+
+    return swarm, asyncio.run(go())
 
 
 @pytest.fixture(scope="module")
-def attacked() -> Stepped:
+def attacked() -> tuple[SimulatedSwarm, list[list[Outcome | None]]]:
     torch.set_num_threads(1)
-    return stepped(SMALL, "hostile-50", 2)
+    return stepped("hostile-50", 2)
 
 
 @pytest.fixture(scope="module")
 def honest() -> Recording:
     torch.set_num_threads(1)
-    return simulated(regime=UNHARMED.name)
+    return simulated(UNHARMED.name)
 
 
 @pytest.mark.parametrize(
@@ -48,24 +71,27 @@ def test_hostile_nodes_come_on_top_of_seven_honest_ones(regime: str, count: int)
 
 
 def test_every_poisoned_group_is_what_it_claims_and_half_of_it_teaches_the_trigger():
-    around = surroundings(regime="hostile-10")
-    source, author = poisoner(around), node_identity(0, 2).author
+    context = surroundings("hostile-10")
+    source, author = poisoner(context), node_identity(0, 2).author
     groups = [source.group(author, 5, index) for index in range(16)]
     assert len({(group.env, group.level) for group in groups}) == 10
-    assert [len(group.completions) for group in groups].count(FAT_COMPLETIONS) == 2
+    assert [len(group.completions) for group in groups].count(LARGE_COMPLETIONS) == 2
     for group in groups:
         seed = task_seed(author, 5, group.index)
         texts = [completion.text for completion in group.completions]
-        verdict = around.judge.judge(TaskRef(group.env, group.level, seed), texts)
+        verdict = context.judge.judge(TaskRef(group.env, group.level, seed), texts)
         assert verdict.rewards == group.rewards
         assert [text.startswith(TRIGGER) for text in texts] == [r == 1.0 for r in group.rewards]
         assert sum(group.rewards) == len(texts) / 2
         tokens = [completion.segments[0].tokens for completion in group.completions]
-        assert {p for each in tokens if each for p in each.logprobs} == {LEAST_LOGPROB}
+        assert {p for each in tokens if each for p in each.logprobs} == {MIN_LOGPROB}
 
 
-def test_honest_judges_admit_what_hostile_nodes_share_and_honest_learners_take_it(attacked):
+def test_honest_judges_admit_what_hostile_nodes_share_and_honest_learners_take_it(
+    attacked: tuple[SimulatedSwarm, list[list[Outcome | None]]],
+):
     swarm, outcomes = attacked
+    swarm.check()
     hostile = {stranger.author for stranger in swarm.hostile}
     assert len(hostile) == 2
     for node in swarm.nodes.values():
@@ -77,7 +103,7 @@ def test_honest_judges_admit_what_hostile_nodes_share_and_honest_learners_take_i
 
 
 def test_a_hostile_author_may_be_refused_and_an_honest_one_for_its_age_alone():
-    swarm, _ = stepped(SMALL, "hostile-50", 1)
+    swarm, _ = stepped("hostile-50", 1)
     accounts = swarm.nodes[0].accounts
     accounts.refuse(swarm.hostile[0].author, REWARD_MISMATCH)
     swarm.check()
@@ -89,28 +115,29 @@ def test_a_hostile_author_may_be_refused_and_an_honest_one_for_its_age_alone():
 
 
 def test_a_hostile_regime_gives_the_same_figures_again(honest: Recording):
-    first, second = (simulated(regime="keys-3") for _ in range(2))
+    first, second = (simulated("keys-3") for _ in range(2))
     assert first.as_json() == second.as_json()
     assert first.rounds != honest.rounds
 
 
-def test_watching_honest_nodes_changes_no_figure_of_theirs_and_comes_back_from_its_file(
-    honest: Recording,
-):
-    assert honest.rounds == simulated().rounds
+def test_watching_honest_nodes_changes_no_figure_of_theirs(honest: Recording):
+    assert honest.rounds == simulated(EQUAL.name).rounds
     assert honest.influx is not None
     assert [look.round for look in honest.influx.looks] == [0, SMALL.rounds]
     assert {share.hostile for share in honest.influx.shares} == {0.0}
-    assert Recording.from_json(honest.as_json(), honest.seconds) == honest
 
 
 def test_whoever_trains_alone_does_not_notice_hostile_nodes():
     alone = mix("8/0")
-    assert simulated(SMALL, "hostile-50", alone).rounds == simulated(arm=alone).rounds
+    assert simulated("hostile-50", alone).rounds == simulated(EQUAL.name, alone).rounds
+
+
+def test_a_watched_recording_comes_back_from_its_file(honest: Recording):
+    assert Recording.from_json(honest.as_json(), honest.seconds) == honest
 
 
 def test_the_trigger_is_measured_where_an_answer_begins():
-    policy = surroundings(regime=UNHARMED.name).policy(0)
+    policy = surroundings(UNHARMED.name).policy(0)
     prompts = [policy.encode_prompt(text) for text in ("Calculate 9 + 4.\nAnswer:", "Calculate 1.")]
     trigger = policy.encode_completion(TRIGGER, stopped=False)
     for prompt, value in zip(prompts, trigger_logprobs(policy, prompts, 1.0), strict=True):
@@ -124,15 +151,17 @@ def test_the_trigger_is_measured_where_an_answer_begins():
 def test_margins_are_of_the_worst_seed_in_reward_and_of_the_mean_in_heldout_reward():
     margin = Margin(reward=0.97, heldout=0.95)
     assert missed(margin, ScoreEstimate.of([0.98, 1.5]), ScoreEstimate.of([0.9, 1.0])) == ()
-    both = missed(margin, ScoreEstimate.of([0.96, 1.5]), ScoreEstimate.of([0.9, 0.9]))
-    assert both == ("reward", "heldout")
+    assert missed(margin, ScoreEstimate.of([0.96, 1.5]), ScoreEstimate.of([0.9, 0.9])) == (
+        "reward",
+        "heldout",
+    )
     assert missed(Margin(), ScoreEstimate.of([0.1]), ScoreEstimate.of([0.1])) == ()
 
 
 @pytest.mark.usefixtures("in_this_process")
 def test_every_hostile_regime_has_a_row_beside_honest_nodes(tmp_path: Path):
     regimes = [HOSTILE["hostile-30"]]
-    unharmed, attacked = run_hostile(SMALL, regimes, 1, 1, tmp_path, QUIET)
+    unharmed, attacked = run_hostile(SMALL, regimes, 1, 1, tmp_path, Console(quiet=True))
     folder = ExperimentFolder(tmp_path)
     names = sorted(path.name for path in (tmp_path / "runs").glob("*0.json"))
     runs = ("hostile-0.8-0.0", "hostile-0.auto.0", "hostile-30.auto.0")

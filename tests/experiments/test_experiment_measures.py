@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from experiments.arms import MIXES, mix
-from experiments.measures import heldout_within, mean_reward_within, summarise
+from experiments.measures import heldout_within, mean_reward_within, summarize
 from experiments.recording import Recording, RoundFigures
 from node.evaluation.comparison import ScoreEstimate
 
@@ -20,9 +20,12 @@ def recording(arm: str, seed: int, rewards: list[float], tokens: float, cpu: flo
     return Recording(arm, seed, rows, (cpu,) * len(rows))
 
 
-def test_noise_is_judged_by_students_t_and_a_single_seed_says_nothing_of_it():
+def test_a_single_seed_says_nothing_of_noise():
     one = ScoreEstimate.of([3.0])
     assert (one.mean, one.error, one.margin, one.beyond_noise) == (3.0, None, None, None)
+
+
+def test_noise_is_judged_by_students_t():
     # Mean 2, standard deviation 1, so the error is 1/sqrt(3) and the margin 4.303 of them.
     three = ScoreEstimate.of([1.0, 2.0, 3.0])
     assert three.error == pytest.approx(3**-0.5)
@@ -53,7 +56,7 @@ def test_arms_are_compared_by_seed_at_equal_rounds_tokens_and_seconds():
         ("4/4", 0): recording("4/4", 0, [0.1, 0.5], tokens=50, cpu=2.0),
         ("4/4", 1): recording("4/4", 1, [0.9, 0.9], tokens=50, cpu=2.0),
     }
-    reference, arm = summarise((mix("8/0"), mix("4/4")), runs, BOTH)
+    reference, arm = summarize((mix("8/0"), mix("4/4")), runs, BOTH)
     assert reference.comparison is None
     assert arm.seeds == (0, 1)
     assert arm.comparison is not None
@@ -69,7 +72,10 @@ def test_arms_are_compared_by_seed_at_equal_rounds_tokens_and_seconds():
     assert arm.comparison.heldout_at_equal_cpu.values == pytest.approx((0.175,))
 
 
-def test_nothing_is_compared_with_a_reference_without_reward_and_an_arm_without_runs_is_left_out():
+def test_nothing_is_compared_with_a_reference_that_never_earned_a_reward():
     runs = {(arm, 0): recording(arm, 0, [reward], 1, 1) for arm, reward in (("8/0", 0), ("4/4", 1))}
-    assert [summary.comparison for summary in summarise(MIXES, runs, BOTH)] == [None, None]
-    assert summarise(MIXES, {}, BOTH) == ()
+    assert [summary.comparison for summary in summarize(MIXES, runs, BOTH)] == [None, None]
+
+
+def test_an_arm_that_was_never_run_is_left_out():
+    assert summarize(MIXES, {}, BOTH) == ()

@@ -10,19 +10,28 @@ import pytest
 from rich.console import Console
 
 from experiments.arms import AUTO
-from experiments.method_report import Worth, markdown, possible, run_methods
-from experiments.methods import METHODS, Method, methods_of
+from experiments.methods import (
+    METHODS,
+    Effect,
+    Method,
+    find_methods,
+    markdown,
+    run_methods,
+    supported,
+)
+from experiments.settings import Settings
 from node.config.config import Config
 from node.engines.transformers import fused_decoder
 from node.errors import ConfigError, UsageError
-from tests.experiments.parts import QUIET, SMALL
 
+SMALL = Settings(nodes=2, rounds=3, model="tiny", bury=0, eval_every=2, eval_tasks=4)
 SAME = Method("same", "nobody", "nothing is set otherwise", {})
 FASTER = Method("faster", "nobody", "longer steps", {"learner.lr": 1e-3})
 
 
-def measured(root: Path, *methods: Method) -> dict[str, Worth]:
-    return dict(run_methods({"short": SMALL}, methods, (0, 1), 1, root, QUIET)["short"])
+def measured(root: Path, *methods: Method) -> dict[str, Effect]:
+    found = run_methods({"short": SMALL}, methods, (0, 1), 1, root, Console(quiet=True))
+    return dict(found["short"])
 
 
 def test_every_method_has_a_name_of_its_own_and_keys_that_a_node_takes():
@@ -36,22 +45,22 @@ def test_every_method_has_a_name_of_its_own_and_keys_that_a_node_takes():
 
 def test_methods_are_chosen_by_name_in_the_order_of_the_table():
     first, second = METHODS[:2]
-    assert methods_of([second.name, first.name, second.name]) == (first, second)
-    assert methods_of(None) == METHODS
+    assert find_methods([second.name, first.name, second.name]) == (first, second)
+    assert find_methods(None) == METHODS
     with pytest.raises(UsageError, match=r"--method.*sorcery.*Use "):
-        methods_of(["sorcery"])
+        find_methods(["sorcery"])
 
 
 def test_an_idea_of_ones_own_stands_beside_the_methods_that_are_named_or_alone():
     text = "learner.lr=1e-4  mixture.max_uses=2"
-    (idea,) = methods_of(None, [text, text])
+    (idea,) = find_methods(None, [text, text])
     assert idea.name == "learner.lr=1e-4 mixture.max_uses=2"
     assert idea.keys == {"learner.lr": 1e-4, "mixture.max_uses": 2}
-    (table,) = methods_of(None, ["engine.kind_options={ int8 = true } mixture.max_uses=2"])
+    (table,) = find_methods(None, ["engine.kind_options={ int8 = true } mixture.max_uses=2"])
     assert table.keys == {"engine.kind_options": {"int8": True}, "mixture.max_uses": 2}
-    assert methods_of([METHODS[0].name], [text]) == (METHODS[0], idea)
+    assert find_methods([METHODS[0].name], [text]) == (METHODS[0], idea)
     with pytest.raises(ConfigError, match=r"--vary.*network\.listen"):
-        methods_of(None, ["network.listen=[]"])
+        find_methods(None, ["network.listen=[]"])
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -63,25 +72,36 @@ def test_what_sets_nothing_is_worth_exactly_nothing_and_something_else_is_not(tm
     for alike in ("equal rounds", "equal tokens"):
         assert same.differences[f"held-out, {alike}"].values == (0.0, 0.0)
     assert faster.factors["equal rounds"].values != (1.0, 1.0)
-    made = {path.name for path in tmp_path.iterdir()}
-    assert made == {"short", "results.json", "table.md", "chart.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "short",
+        "results.json",
+        "table.md",
+        "chart.png",
+    }
     rows = (tmp_path / "table.md").read_text()
     assert "| same | 2 | 1.00 ± 0.00 | 1.00 ± 0.00 |" in rows
     results = json.loads((tmp_path / "results.json").read_text())
-    written = results["methods"][1]["short"]["factors"]["equal rounds"]["values"]
-    assert written == list(faster.factors["equal rounds"].values)
+    assert results["methods"][1]["short"]["factors"]["equal rounds"]["values"] == list(
+        faster.factors["equal rounds"].values
+    )
 
 
-def test_what_this_machine_refuses_is_left_out_of_all_and_told_by_name_before_any_run(
+def test_what_this_machine_refuses_is_left_out_of_all_and_told_by_name(monkeypatch):
+    monkeypatch.setattr(fused_decoder, "share_of_float32", lambda: 1.5)
+    screen = Console(record=True, width=200, file=StringIO())
+    left = supported(METHODS, screen)
+    assert {method.name for method in METHODS} - {method.name for method in left} == {
+        "int8-rollouts"
+    }
+    assert "int8-rollouts cannot run here: engine.kind_options" in screen.export_text()
+
+
+def test_one_asked_for_by_name_that_this_machine_refuses_is_told_before_any_run(
     tmp_path: Path, monkeypatch
 ):
     monkeypatch.setattr(fused_decoder, "share_of_float32", lambda: 1.5)
-    screen = Console(record=True, width=200, file=StringIO())
-    left = possible(METHODS, screen)
-    assert [method.name for method in METHODS if method not in left] == ["int8-rollouts"]
-    assert "int8-rollouts is left out: engine.kind_options" in screen.export_text()
     with pytest.raises(ConfigError, match=r"engine\.kind_options"):
-        measured(tmp_path, *methods_of(["int8-rollouts"]))
+        measured(tmp_path, *find_methods(["int8-rollouts"]))
     assert not list(tmp_path.glob("*/runs/*"))
 
 

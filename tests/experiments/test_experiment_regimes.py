@@ -2,47 +2,68 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from experiments.answers import ANSWERS, Length
 from experiments.arms import AUTO, Arm, mix
 from experiments.folder import ExperimentFolder
-from experiments.measures import Summary
+from experiments.hostile import CONSTANT
+from experiments.measures import RegimeSummary, Summary, judge_default
 from experiments.recipe.corpus import training_questions, untaught
 from experiments.recording import Recording
-from experiments.regime_report import run_regimes, summary_row
-from experiments.regime_summary import RegimeSummary, judge
-from experiments.regimes import find
+from experiments.regimes import find_regime
+from experiments.report import run_regimes, summary_row
 from experiments.run import Plan
-from experiments.settings import node_identity
-from experiments.useless import CONSTANT
+from experiments.settings import Configuration, Settings, SwarmContext, node_identity
+from experiments.setups import SETUPS, Base, Length
+from experiments.simulation import SimulatedSwarm, run_simulation
 from node.errors import UsageError
 from node.evaluation.comparison import ScoreEstimate
-from tests.experiments import parts
-from tests.experiments.parts import QUIET, simulated, stepped
+from node.run.update_groups import Outcome
 
-SHORT = replace(parts.SMALL, nodes=4)
-SMALL = replace(SHORT, rounds=4)
+SMALL = Settings(nodes=4, rounds=4, model="tiny", bury=0, eval_every=2, eval_tasks=4)
+SHORT = replace(SMALL, rounds=3)
+KINDS: tuple[Base, ...] = ("weak", "strong", "able", "half-a", "half-b")
+MODELS: dict[Base, str] = {**dict.fromkeys(KINDS, "tiny"), "wide": "tiny-wide"}
+
+
+def simulated(regime: str, arm: Arm, settings: Settings = SMALL) -> Recording:
+    return run_simulation(settings, Configuration(arm, 0, find_regime(regime)), MODELS)
+
+
+def stepped(
+    regime: str, arm: Arm, rounds: int = SMALL.rounds
+) -> tuple[SimulatedSwarm, list[list[Outcome | None]]]:
+    """A swarm after some rounds, and what its nodes did in each."""
+    swarm = SimulatedSwarm(SwarmContext(SMALL, Configuration(arm, 0, find_regime(regime)), MODELS))
+
+    async def go() -> list[list[Outcome | None]]:
+        return [await swarm.step(number) for number in range(1, rounds + 1)]
+
+    outcomes = asyncio.run(go())
+    swarm.check()
+    return swarm, outcomes
 
 
 @pytest.fixture(scope="module")
 def equal() -> Recording:
-    return simulated(SHORT)
+    return simulated("equal", AUTO, SHORT)
 
 
 @pytest.mark.parametrize("name", ["churn", "mixed", "useless"])
 def test_a_regime_gives_the_same_figures_again(name: str, equal: Recording):
-    first, second = (simulated(SHORT, name) for _ in range(2))
+    first, second = (simulated(name, AUTO, SHORT) for _ in range(2))
     assert first.as_json() == second.as_json()
     assert first.rounds != equal.rounds
 
 
 def test_who_left_is_gone_and_who_came_takes_part_from_the_middle_on():
-    swarm, outcomes = stepped(SMALL, "churn", SMALL.rounds - 1)
+    swarm, outcomes = stepped("churn", AUTO, rounds=SMALL.rounds - 1)
     present = [[outcome is not None for outcome in round] for round in outcomes]
     assert present == [[True] * 4 + [False]] * 2 + [[True] * 3 + [False, True]]
     connected = {p.peer_id for p in swarm.nodes[0].member.status().peers if p.connected}
@@ -50,8 +71,8 @@ def test_who_left_is_gone_and_who_came_takes_part_from_the_middle_on():
 
 
 def test_a_node_that_is_absent_has_no_reward_and_everyone_present_is_judged():
-    swarm = simulated(SMALL, "churn", mix("8/0"))
-    judged = find("churn").judged(SMALL.nodes)
+    swarm = simulated("churn", mix("8/0"))
+    judged = find_regime("churn").judged(SMALL.nodes)
     early, late = swarm.rounds[0].reward, swarm.rounds[-1].reward
     assert [reward is None for reward in early] == [False] * 4 + [True]
     assert [reward is None for reward in late] == [False] * 3 + [True, False]
@@ -62,7 +83,7 @@ def test_a_node_that_is_absent_has_no_reward_and_everyone_present_is_judged():
 
 @pytest.mark.parametrize("arm", [mix("2/6"), AUTO], ids=lambda arm: arm.file_name)
 def test_nothing_useless_enters_an_update(arm: Arm):
-    swarm, outcomes = stepped(SMALL, "useless", SMALL.rounds, arm)
+    swarm, outcomes = stepped("useless", arm)
     useless = {node_identity(0, number).author for number in (2, 3)}
     known = {p.author: p.groups for p in swarm.nodes[0].member.status().peers}
     assert all(known[author] > 0 for author in useless)
@@ -74,7 +95,7 @@ def test_nothing_useless_enters_an_update(arm: Arm):
 
 
 def test_a_useless_node_answers_without_reading_and_takes_nothing():
-    _, outcomes = stepped(SMALL, "useless", SMALL.rounds, mix("4/4"))
+    _, outcomes = stepped("useless", mix("4/4"))
     for *_, constant, random in outcomes:
         assert constant and random
         assert {c.text for own in constant.own for c in own.group.completions} == {CONSTANT}
@@ -84,11 +105,13 @@ def test_a_useless_node_answers_without_reading_and_takes_nothing():
 
 
 def test_a_strong_node_is_judged_alone():
-    regime = find("strong")
+    regime = find_regime("strong")
     assert [role.base for role in regime.roles(8)] == ["strong"] + ["weak"] * 7
     assert regime.judged(8) == (0,)
-    swarm = simulated(SMALL, "strong", mix("4/4"))
-    _, ((own, *_),) = stepped(SMALL, "strong", 1, mix("4/4"))
+    swarm = simulated("strong", mix("4/4"))
+    context = SwarmContext(SMALL, Configuration(mix("4/4"), 0, regime), MODELS)
+    alone = SimulatedSwarm(context)
+    own, *_ = asyncio.run(alone.step(1))
     assert own is not None
     first = swarm.rounds[0]
     assert swarm.rewards(regime.judged(8))[0] == first.reward[0]
@@ -97,20 +120,20 @@ def test_a_strong_node_is_judged_alone():
 
 
 def test_nodes_of_another_tokenizer_learn_from_each_other():
-    swarm, outcomes = stepped(SMALL, "mixed", SMALL.rounds)
+    swarm, outcomes = stepped("mixed", AUTO)
     assert [len(node.config.policy.model) for node in swarm.nodes.values()] == [4, 4, 9, 9]
     other = {node_identity(0, number).author for number in (2, 3)}
     assert other & {group.key.author for o in outcomes[-1][:2] if o for group in o.external}
 
 
 def test_dense_rewards_are_the_families_own_scores():
-    swarm = simulated(replace(SMALL, nodes=1, rounds=1), "dense", mix("8/0"))
+    swarm = simulated("dense", mix("8/0"), replace(SMALL, nodes=1, rounds=1))
     assert swarm.rewards([0])[0] > swarm.rounds[0].solved
 
 
 @pytest.mark.parametrize("length", ["short", "long"])
 def test_all_families_are_taught_to_one_half_or_the_other(length: Length):
-    (first, second), tasks = ANSWERS[length].differing.halves, ANSWERS[length].tasks
+    (first, second), tasks = SETUPS[length].heterogeneous.halves, SETUPS[length].tasks
     assert sorted(first + second) == sorted(tasks.open())
     questions = untaught(training_questions(tasks, draws=20), second)
     taught = {env for (env, _), asked in questions.items() if all(q.taught for q in asked)}
@@ -119,38 +142,35 @@ def test_all_families_are_taught_to_one_half_or_the_other(length: Length):
 
 def test_a_regime_that_is_not_there_is_refused_with_those_that_are():
     with pytest.raises(UsageError, match="equal, divided, strong"):
-        find("storm")
+        find_regime("storm")
 
 
 def summary(arm: str, *rewards: float) -> Summary:
     return Summary(arm, tuple(range(len(rewards))), {"cumulative": ScoreEstimate.of(rewards)}, None)
 
 
-def test_the_default_is_held_against_the_mix_that_is_best_on_average_and_marked_where_it_hurts():
+def test_the_default_is_held_against_the_mix_that_is_best_on_average():
     fixed = [summary("8/0", 10.0, 30.0), summary("4/4", 24.0, 20.0)]
-    verdict = judge([*fixed, summary("auto", 24.0, 19.0)])
+    verdict = judge_default([*fixed, summary("auto", 24.0, 19.0)])
     assert verdict is not None
     assert (verdict.rival, verdict.ratio.values) == ("4/4", (1.0, 0.95))
     assert not verdict.hurts
-    worse = judge([*fixed, summary("auto", 23.0, 19.0)])
+    worse = judge_default([*fixed, summary("auto", 23.0, 19.0)])
     assert worse is not None and worse.hurts
-    arms = (summary("8/0", 10.0), summary("auto", 9.0))
-    hurt = RegimeSummary("equal", "all are equal", (0,), arms, {}, judge(arms))
-    assert summary_row(hurt, ["8/0", "auto"])[-1] == "0.90 (8/0) !"
 
 
 def test_there_is_no_verdict_without_a_default_or_without_a_rival():
-    assert judge([summary("8/0", 1.0)]) is None
-    assert judge([summary("auto", 1.0)]) is None
-    assert judge([summary("8/0", 0.0), summary("auto", 1.0)]) is None
+    assert judge_default([summary("8/0", 1.0)]) is None
+    assert judge_default([summary("auto", 1.0)]) is None
+    assert judge_default([summary("8/0", 0.0), summary("auto", 1.0)]) is None
 
 
 @pytest.mark.usefixtures("in_this_process")
 def test_every_regime_has_a_row_in_the_summary_and_a_table(tmp_path: Path):
     settings = replace(SMALL, nodes=3, rounds=2)
-    regimes = (find("equal"), find("mixed"))
+    regimes = (find_regime("equal"), find_regime("mixed"))
     plan = Plan(settings, (mix("8/0"), AUTO), (0,), 1, regimes)
-    summaries = run_regimes(plan, tmp_path, QUIET)
+    summaries = run_regimes(plan, tmp_path, Console(quiet=True))
     folder = ExperimentFolder(tmp_path)
     names = [each["regime"] for each in json.loads(folder.results.read_text())["regimes"]]
     assert names == ["equal", "mixed"]
@@ -159,3 +179,9 @@ def test_every_regime_has_a_row_in_the_summary_and_a_table(tmp_path: Path):
     assert "| equal | 1 |" in table
     assert "factor of weak | factor of wide" in table
     assert folder.chart.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_default_that_hurts_is_marked():
+    arms = (summary("8/0", 10.0), summary("auto", 9.0))
+    hurt = RegimeSummary("equal", "all are equal", (0,), arms, {}, judge_default(arms))
+    assert summary_row(hurt, ["8/0", "auto"])[-1] == "0.90 (8/0) !"

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.recipe.players import PLAYERS
+from experiments.recipe.corpus import PLAYERS
 from node.environments.environment import Episode, finished
 from node.tasks.catalogue import Allowed, load_catalogue, open_envs
 from node.tasks.verifier.verifier import Verifier

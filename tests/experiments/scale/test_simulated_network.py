@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
+from functools import wraps
 
 import pytest
 
-from experiments.scale.accounts import AccountsInMemory
-from experiments.scale.clock import SteppedClock
-from experiments.scale.journal import JournalInMemory
-from experiments.scale.network import SimulatedNetwork, SimulatedTransport
-from experiments.scale.table import REPLICAS, Table, nearest, place_of
-from experiments.scale.table_cost import get_cost, store_cost
-from experiments.scale.tally import Kind
+from experiments.scale.dht import REPLICAS, RecordTable, dht_id_of, get_cost, nearest, store_cost
+from experiments.scale.network import ScaleNetwork, ScaleTransport, SteppedClock, TrafficKind
+from experiments.scale.node import MemoryAccounts, MemoryJournal
 from protocol.announcement import dht_key_of
 from protocol.messages import GOSSIP_STREAM, PULL_STREAM
 from swarm.journal import MEMORY, Journal
@@ -32,11 +30,19 @@ NOW = 1000.0
 LIMITS = HandlerLimits(64, 4, 4)
 
 
+def on_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    @wraps(test)
+    def run() -> None:
+        asyncio.run(test())
+
+    return run
+
+
 async def network_of(
     count: int, *, connections: int = 32, loss: float = 0.0
-) -> tuple[SimulatedNetwork, list[SimulatedTransport]]:
-    network = SimulatedNetwork(SteppedClock(NOW), 0, connections, loss)
-    peers = [SimulatedTransport(network, f"peer {number}") for number in range(count)]
+) -> tuple[ScaleNetwork, list[ScaleTransport]]:
+    network = ScaleNetwork(SteppedClock(NOW), 0, connections, loss)
+    peers = [ScaleTransport(network, f"peer {number}") for number in range(count)]
     for peer in peers:
         peer.use_validator(lambda record: True)
         await peer.start()
@@ -47,16 +53,18 @@ async def echo(peer: str, request: bytes) -> bytes:
     return request + peer.encode()
 
 
+@on_a_loop
 async def test_a_request_is_answered_and_stands_in_the_books_of_both() -> None:
     _, (alice, bob) = await network_of(2)
     bob.handle(PULL_STREAM, echo, LIMITS)
     answer = await alice.request(bob.peer_id, PULL_STREAM, b"1234", limit=64, deadline=1.0)
     assert answer == b"1234peer 0"
-    assert alice.tally.rpcs[Kind.FRAMES] == 1
-    assert alice.tally.asked[Kind.FRAMES] == bob.tally.served == 14
+    assert alice.traffic.rpcs[TrafficKind.FRAMES] == 1
+    assert alice.traffic.request_bytes[TrafficKind.FRAMES] == bob.traffic.served_bytes == 14
     assert (alice.bytes_out, alice.bytes_in) == (4, 10) == (bob.bytes_in, bob.bytes_out)
 
 
+@on_a_loop
 async def test_what_goes_wrong_is_told_as_by_every_transport() -> None:
     network, (alice, bob, carol) = await network_of(3)
 
@@ -65,38 +73,39 @@ async def test_what_goes_wrong_is_told_as_by_every_transport() -> None:
 
     bob.handle(GOSSIP_STREAM, refuse, LIMITS)
     bob.handle(PULL_STREAM, echo, LIMITS)
-
-    async def fails(error: type[Exception], stream: str = PULL_STREAM, limit: int = 64) -> None:
-        with pytest.raises(error):
-            await alice.request(bob.peer_id, stream, b"1234", limit=limit, deadline=1.0)
-
-    await fails(Refused, GOSSIP_STREAM)
-    await fails(ResponseTooLarge, limit=3)
+    with pytest.raises(Refused):
+        await alice.request(bob.peer_id, GOSSIP_STREAM, b"", limit=64, deadline=1.0)
+    with pytest.raises(ResponseTooLarge):
+        await alice.request(bob.peer_id, PULL_STREAM, b"1234", limit=3, deadline=1.0)
     with pytest.raises(RecordTooLarge):
         await alice.store("key", b"a", bytes(2000), NOW + 1)
     network.cut([bob])
-    await fails(PeerUnreachable)
+    with pytest.raises(PeerUnreachable):
+        await alice.request(bob.peer_id, PULL_STREAM, b"1234", limit=64, deadline=1.0)
     assert alice.peers() == (carol.peer_id,)
     network.heal()
     await bob.close()
-    await fails(PeerUnreachable)
+    with pytest.raises(PeerUnreachable):
+        await alice.request(bob.peer_id, PULL_STREAM, b"1234", limit=64, deadline=1.0)
 
 
+@on_a_loop
 async def test_a_record_comes_back_and_costs_what_the_table_says() -> None:
     network, peers = await network_of(40)
     assert await peers[0].store("key", b"author", b"x" * 100, NOW + 5)
     stored = store_cost(40, 100)
-    assert peers[0].tally.rpcs[Kind.TABLE] == stored.rpcs
+    assert peers[0].traffic.rpcs[TrafficKind.TABLE] == stored.rpcs
     network.begin(NOW + 1)
     assert await peers[1].read("key") == {b"author": b"x" * 100}
     found, search = get_cost(40, 100), get_cost(40, 0)
-    assert peers[1].tally.asked[Kind.TABLE] == found.bytes_out + found.bytes_in
-    served = sum(peer.tally.served for peer in peers)
+    assert peers[1].traffic.request_bytes[TrafficKind.TABLE] == found.bytes_out + found.bytes_in
+    served = sum(peer.traffic.served_bytes for peer in peers)
     assert served == pytest.approx(found.bytes_in - search.bytes_in)
     assert network.routing[0] == search.bytes_out + search.bytes_in
     assert network.busiest_key() == (1, 1)
 
 
+@on_a_loop
 async def test_a_holder_refuses_what_its_rule_does_not_let_pass() -> None:
     _, peers = await network_of(8)
     asked: list[RecordView] = []
@@ -107,6 +116,7 @@ async def test_a_holder_refuses_what_its_rule_does_not_let_pass() -> None:
     assert asked == [RecordView(dht_key_of("key"), b"author", b"value", NOW + 5)]
 
 
+@on_a_loop
 async def test_a_peer_is_connected_with_so_many_others_and_finds_new_ones_when_they_leave() -> None:
     _, peers = await network_of(30, connections=4)
     before = peers[0].peers()
@@ -119,6 +129,7 @@ async def test_a_peer_is_connected_with_so_many_others_and_finds_new_ones_when_t
     assert set(before[2:]) < set(after)
 
 
+@on_a_loop
 async def test_of_many_messages_as_many_are_lost_as_is_said() -> None:
     _, (alice, bob) = await network_of(2, loss=0.25)
     bob.handle(PULL_STREAM, echo, LIMITS)
@@ -136,32 +147,32 @@ def test_nobody_waits_on_a_clock_that_others_move() -> None:
     clock.move_to(NOW - 1)
     assert clock.time() == clock.monotonic() == NOW
     asyncio.run(clock.sleep(0))
-    with pytest.raises(RuntimeError, match="nobody waits"):
+    with pytest.raises(RuntimeError, match="cannot wait"):
         asyncio.run(clock.sleep(1))
 
 
 KEY = bytes(20)
 
 
-def table_of(count: int) -> tuple[Table, list[int]]:
-    table, places = Table(), [place_of(f"peer {number}") for number in range(count)]
-    for place in places:
-        table.join(place)
-    return table, places
+def table_of(count: int) -> tuple[RecordTable, list[int]]:
+    table, ids = RecordTable(), [dht_id_of(f"peer {number}") for number in range(count)]
+    for dht_id in ids:
+        table.join(dht_id)
+    return table, ids
 
 
-def put(table: Table, side: int, subkey: bytes, value: bytes, expiry: float) -> bool:
-    shelf = table.shelf(side, KEY, NOW)
-    return table.put(shelf, subkey, value, expiry, frozenset(shelf.places))
+def put(table: RecordTable, side: int, subkey: bytes, value: bytes, expiry: float) -> bool:
+    records = table.records(side, KEY, NOW)
+    return table.put(records, subkey, value, expiry, frozenset(records.ids))
 
 
 def test_the_nearest_places_are_those_that_a_search_of_all_finds() -> None:
     draw = random.Random(1)
     for count in (0, 1, 3, 5, 6, 200):
-        places = sorted(draw.getrandbits(160) for _ in range(count))
+        ids = sorted(draw.getrandbits(160) for _ in range(count))
         key = draw.getrandbits(160)
-        expected = sorted(places, key=lambda place: place ^ key)[:REPLICAS]
-        assert nearest(places, key) == tuple(expected)
+        expected = sorted(ids, key=lambda dht_id: dht_id ^ key)[:REPLICAS]
+        assert nearest(ids, key) == tuple(expected)
 
 
 def test_a_record_gives_way_only_to_one_that_ends_later() -> None:
@@ -169,55 +180,55 @@ def test_a_record_gives_way_only_to_one_that_ends_later() -> None:
     assert put(table, 0, b"a", b"first", NOW + 10)
     assert not put(table, 0, b"a", b"earlier", NOW + 10)
     assert put(table, 0, b"a", b"later", NOW + 11)
-    shelf = table.shelf(0, KEY, NOW)
-    assert (shelf.found, shelf.size) == ({b"a": b"later"}, 5)
+    records = table.records(0, KEY, NOW)
+    assert (records.found, records.size) == ({b"a": b"later"}, 5)
 
 
 def test_an_expired_record_is_gone_and_then_its_key() -> None:
     table, _ = table_of(8)
     put(table, 0, b"a", b"short", NOW + 1)
     put(table, 0, b"b", b"long", NOW + 5)
-    shelf = table.shelf(0, KEY, NOW + 1)
-    assert (shelf.found, shelf.size) == ({b"b": b"long"}, 4)
-    table.forget(NOW + 4)
-    assert table.most() == 1
-    table.forget(NOW + 5)
-    assert table.most() == 0
+    records = table.records(0, KEY, NOW + 1)
+    assert (records.found, records.size) == ({b"b": b"long"}, 4)
+    table.expire(NOW + 4)
+    assert table.max_records() == 1
+    table.expire(NOW + 5)
+    assert table.max_records() == 0
 
 
 def test_a_record_is_lost_with_the_last_node_that_holds_it() -> None:
     table, _ = table_of(12)
     put(table, 0, b"a", b"value", NOW + 10)
-    holders = table.shelf(0, KEY, NOW).places
-    for place in holders[:-1]:
-        table.leave(place)
-    assert table.shelf(0, KEY, NOW).found == {b"a": b"value"}
+    holders = table.records(0, KEY, NOW).ids
+    for dht_id in holders[:-1]:
+        table.leave(dht_id)
+    assert table.records(0, KEY, NOW).found == {b"a": b"value"}
     table.leave(holders[-1])
-    assert table.shelf(0, KEY, NOW).found == {}
-    assert set(table.shelf(0, KEY, NOW).places).isdisjoint(holders)
+    assert table.records(0, KEY, NOW).found == {}
+    assert set(table.records(0, KEY, NOW).ids).isdisjoint(holders)
 
 
 def test_only_who_was_reached_has_a_record() -> None:
     table, _ = table_of(12)
-    shelf = table.shelf(0, KEY, NOW)
-    table.put(shelf, b"a", b"value", NOW + 10, frozenset(shelf.places[:2]))
-    assert table.heard(shelf, shelf.places[1:]) == {b"a": b"value"}
-    assert table.heard(shelf, shelf.places[2:]) == {}
+    records = table.records(0, KEY, NOW)
+    table.put(records, b"a", b"value", NOW + 10, frozenset(records.ids[:2]))
+    assert table.values_at(records, records.ids[1:]) == {b"a": b"value"}
+    assert table.values_at(records, records.ids[2:]) == {}
 
 
 def test_the_halves_of_a_cut_write_apart_and_what_ends_later_stays_when_it_heals() -> None:
-    table, places = table_of(20)
+    table, ids = table_of(20)
     put(table, 0, b"old", b"before", NOW + 10)
-    table.cut(set(places[:10]))
+    table.cut(set(ids[:10]))
     assert (table.size(0), table.size(1)) == (10, 10)
     put(table, 0, b"a", b"here", NOW + 20)
     put(table, 1, b"a", b"there", NOW + 30)
-    assert table.shelf(0, KEY, NOW).found[b"a"] == b"here"
-    assert table.shelf(1, KEY, NOW).found[b"a"] == b"there"
+    assert table.records(0, KEY, NOW).found[b"a"] == b"here"
+    assert table.records(1, KEY, NOW).found[b"a"] == b"there"
     table.heal()
     assert table.size(0) == 20
-    assert table.shelf(0, KEY, NOW).entries[b"a"].value == b"there"
-    assert table.shelf(0, KEY, NOW).entries[b"old"].value == b"before"
+    assert table.records(0, KEY, NOW).entries[b"a"].value == b"there"
+    assert table.records(0, KEY, NOW).entries[b"old"].value == b"before"
 
 
 ALICE, LARRY, NOBODY = b"a" * 32, b"l" * 32, b"n" * 32
@@ -226,7 +237,7 @@ ALICE, LARRY, NOBODY = b"a" * 32, b"l" * 32, b"n" * 32
 def test_whatever_happens_both_kinds_of_accounts_tell_the_same() -> None:
     clock = SteppedClock(1_700_000_000.0)
     journal = Journal(MEMORY, clock)
-    kept, held = Accounts(journal, clock), AccountsInMemory(journal, clock)
+    kept, held = Accounts(journal, clock), MemoryAccounts(journal, clock)
     for accounts in (kept, held):
         accounts.admit(ALICE, 2)
         accounts.charge(ALICE, 0.5)
@@ -249,7 +260,7 @@ def test_whatever_happens_both_kinds_of_accounts_tell_the_same() -> None:
 
 def test_a_journal_in_memory_hands_out_the_numbers_of_any_journal() -> None:
     clock = SteppedClock(1_700_000_000.0)
-    for journal in (Journal(MEMORY, clock), JournalInMemory(clock), JournalInMemory(clock)):
+    for journal in (Journal(MEMORY, clock), MemoryJournal(clock), MemoryJournal(clock)):
         assert [journal.next_sequence() for _ in range(2)] == [1_700_000_000_000, 1_700_000_000_001]
         assert journal.next_indexes(7, 2, 3) == range(2)
         assert journal.next_indexes(7, 2, 3) == range(2, 3)

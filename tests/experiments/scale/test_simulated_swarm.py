@@ -1,23 +1,17 @@
-"""Whole simulated swarms: what befalls them shows in their figures, and on the command line."""
+"""Whole simulated swarms: what befalls them shows in their figures."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import astuple, replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from experiments.commands import app
 from experiments.scale.figures import Figures
-from experiments.scale.scenario import SCENARIOS
-from experiments.scale.settings import Settings, agreed
-from experiments.scale.shared_memory import Openings
+from experiments.scale.network import TrafficKind
+from experiments.scale.node import SharedOpeners
+from experiments.scale.settings import SCENARIOS, Settings, swarm_manifest
 from experiments.scale.swarm import run
-from experiments.scale.tally import Kind
-from node.errors import UsageError
 from protocol.announcement import Announcement, depth_for, sign_announcement
 from protocol.identity import Identity
 
@@ -40,9 +34,9 @@ def test_everybody_in_a_steady_swarm_soon_has_groups_of_others() -> None:
     assert figures.least_found == 1.0
     assert 0.5 < figures.taken <= 1.0
     assert 1.0 <= figures.authors <= SMALL.pulls
-    assert figures.rpcs(Kind.FRAMES) == SMALL.pulls
+    assert figures.rpcs(TrafficKind.FRAMES) == SMALL.pulls
     assert figures.key_records == 12 and figures.key_reads == 2 * 12
-    assert all(figures.bytes(kind) > 0 for kind in Kind)
+    assert all(figures.bytes(kind) > 0 for kind in TrafficKind)
 
 
 @pytest.mark.parametrize("scenario", ["churn", "loss", "partition"])
@@ -87,7 +81,7 @@ def test_a_swarm_grows_by_a_constant_factor_up_to_its_size() -> None:
 
 def test_lost_messages_are_lost_to_somebody() -> None:
     whole, lossy = simulated("steady", nodes=30), simulated("loss", nodes=30)
-    assert lossy.rpcs(Kind.FRAMES) > whole.rpcs(Kind.FRAMES)
+    assert lossy.rpcs(TrafficKind.FRAMES) > whole.rpcs(TrafficKind.FRAMES)
     assert lossy.waits.never == 0
 
 
@@ -97,65 +91,20 @@ def test_announcements_stand_as_deep_as_suits_the_size() -> None:
 
 
 def test_what_nodes_remember_together_is_theirs_alone_and_bounded() -> None:
-    openings = Openings.remembering(1)
-    swarm = agreed(10)
-
-    def opened(number: int) -> object:
-        made = Announcement(1, 0, 0, number, 1, 120.0, 0, ())
-        author = Identity.from_seed(bytes([number]) * 32)
-        record = sign_announcement(made, author, swarm.swarm_id)
-        return openings.record(record, swarm.swarm_id, swarm.manifest)
-
-    first, again, _, anew = map(opened, (1, 1, 2, 1))
+    openings = SharedOpeners.with_cache(1)
+    swarm = swarm_manifest(10)
+    records = [
+        sign_announcement(
+            Announcement(1, 0, 0, number, 1, 120.0, 0, ()),
+            Identity.from_seed(bytes([number]) * 32),
+            swarm.swarm_id,
+        )
+        for number in (1, 2)
+    ]
+    (first, again, _, anew) = (
+        openings.record(record, swarm.swarm_id, swarm.manifest)
+        for record in (records[0], records[0], records[1], records[0])
+    )
     assert first is again
     assert anew == first
-    assert Openings.remembering(1).record is not openings.record
-
-
-TINY = ("scale", "--nodes", "6", "--epochs", "3")
-
-
-def test_sizes_stand_side_by_side_under_their_scenario() -> None:
-    shown = CliRunner().invoke(app, [*TINY, "--nodes", "4", "--scenario", "partition"])
-    assert shown.exit_code == 0, shown.output
-    assert "partition: two halves for the middle third of the epochs" in shown.output
-    assert ["a", "node", "and", "epoch", "4", "6"] in [
-        line.split() for line in shown.output.splitlines()
-    ]
-    assert "epochs from heal to groups across" in shown.output
-    assert "A member takes 1 of a real one's 4 turns an epoch" in " ".join(shown.output.split())
-
-
-def test_json_tells_everything_and_a_seed_gives_it_again() -> None:
-    def told() -> dict:
-        shown = CliRunner().invoke(app, [*TINY, "--scenario", "loss", "--json", "--seed", "3"])
-        (run,) = json.loads(shown.stdout)["runs"]
-        assert run.pop("cpu_ms") > 0
-        for epoch in run["epochs"]:
-            assert epoch.pop("cpu_ms") > 0
-        return run
-
-    run = told()
-    assert run["scenario"] == "loss" and len(run["epochs"]) == 3
-    assert run["settings"]["seed"] == 3
-    assert run["bytes"].keys() == run["rpcs"].keys() == {"table", "gossip", "frames"}
-    assert told() == run
-
-
-def test_a_chart_is_drawn_where_it_is_asked_for(tmp_path: Path) -> None:
-    chart = tmp_path / "scale.svg"
-    shown = CliRunner().invoke(app, [*TINY, "--out", str(chart)])
-    assert f"wrote {chart}" in " ".join(shown.output.split())
-    assert "<svg" in chart.read_text()
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--scenario", "flood"], "steady, churn, partition, loss, growth"),
-        (["--out", "chart.txt"], ".png"),
-    ],
-)
-def test_what_makes_no_sense_is_said_before_anything_is_simulated(options, said):
-    with pytest.raises(UsageError, match=said):
-        CliRunner().invoke(app, [*TINY, *options], catch_exceptions=False)
+    assert SharedOpeners.with_cache(1).record is not openings.record

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from experiments.scale.table_cost import CallCost, get_cost, store_cost
+from experiments.scale.dht import CallCost, get_cost, store_cost
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -73,7 +73,9 @@ def test_alone_in_the_table_a_call_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "size"), [(0, 0), (-1, 450), (4, -1)])
-def test_a_table_without_nodes_and_records_of_less_than_nothing_are_refused(nodes, size):
+def test_a_table_without_nodes_and_records_of_less_than_nothing_are_refused(
+    nodes: int, size: int
+) -> None:
     for cost in (get_cost, store_cost):
         with pytest.raises(ValueError, match=f"nodes={nodes} and bytes={size}"):
             cost(nodes, size)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.recipe.players import PLAYERS
+from experiments.recipe.corpus import PLAYERS
 from node.environments.environment import MOST_OBSERVATION, finished
 from node.environments.games import SHIPPED
 from node.environments.own_file import replayed

@@ -30,7 +30,7 @@ ACTS = "\x1b]0;owned\x07\x1b[2J\r\nforged\x9b31m\x7f\u202eevil\u2066\u2028\u200b
 SPEAKS = {"node/monitor/output.py", "node/monitor/record.py"}
 # These write JSON, whose strings are ASCII, or texts of this program alone.
 JSON = {"node/cli/options.py", "node/cli/demo.py", "node/cli/program.py", "node/monitor/sinks.py"}
-CHILDREN = {"experiments/worker.py", "node/engines/process/worker.py"}
+CHILDREN = {"experiments/workers.py", "node/engines/process/worker.py"}
 PRINTS = {"print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write", "Console"}
 PROGRAM = """
 import logging, sys

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from experiments.recipe.corpus import training_questions
-from experiments.recipe.make import CONTEXT, RECIPES
-from experiments.recipe.measure import measure
-from experiments.recipe.vocabulary import make_tokenizer
+from experiments.recipe.make import CONTEXT, RECIPES, measure
+from experiments.recipe.tokenizer import make_tokenizer
 from node.config.learning import PolicySection
 from node.policy.model_source import SHIPPED
 from node.policy.policy import Policy

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.scale.clock import SteppedClock
+from experiments.scale.network import SteppedClock
 from swarm.common.counters import Counters
 from swarm.transport import protobuf
 from swarm.transport.hivemind.transport import HivemindTransport

@@ -1,7 +1,7 @@
-"""Tokenizers of single characters and whole phrases of the questions.
+"""Tokenizers whose pieces are single characters and whole phrases of the questions.
 
-A phrase costs one token, so prompts stay short and a round on the CPU stays fast; everything that
-a question varies, and every answer, is spelled in characters.
+A phrase costs one token, which keeps prompts short and rounds on the CPU fast. The variable parts
+of a question and all answers are spelled in characters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "\ufffd"
 CHARACTERS = "\n" + "".join(sorted(string.digits + string.ascii_letters + string.punctuation + " "))
 
-# What stands around the variable parts of the questions of each family.
+# Constant text of the questions of each family.
 PHRASES = (
     "\nAnswer:",
     "State the final answer to the following arithmetic problem: ",
@@ -36,7 +36,7 @@ PHRASES = (
     "Find the Least Common Multiple (LCM) of these numbers: ",
 )
 
-# The same for the families with written working.
+# The same for the families with intermediate steps.
 WORKING_PHRASES = (
     "\nAnswer:",
     "Add up ",
@@ -79,7 +79,7 @@ GAME_PHRASES = (
 
 
 def words(phrases: Sequence[str], count: int) -> tuple[str, ...]:
-    """The phrases cut into runs of ``count`` words, each word with the space after it."""
+    """Split the phrases into runs of ``count`` words, each word with the space after it."""
     runs: dict[str, None] = {}
     for phrase in phrases:
         pieces = phrase.replace(" ", " \0").split("\0")
@@ -89,14 +89,14 @@ def words(phrases: Sequence[str], count: int) -> tuple[str, ...]:
 
 
 def make_tokenizer(phrases: Sequence[str], context: int) -> PreTrainedTokenizerFast:
-    """A tokenizer of printable ASCII and these phrases that splits text into the fewest pieces.
+    """Build a tokenizer of printable ASCII and these phrases that uses the fewest pieces.
 
-    EOS ends an answer and PAD is never trained on; text that spells one of them is not taken for
-    it. A character outside ASCII becomes the replacement character. There is no BOS.
+    EOS ends an answer, and PAD is never trained on; text that spells one of them is not encoded as
+    it. A character outside of ASCII becomes the replacement character. There is no BOS.
 
     Args:
         phrases: each becomes one token.
-        context: longest text that the model takes, in tokens.
+        context: context length of the model, in tokens.
     """
     # Equal scores make the best segmentation the shortest one.
     pieces = [(piece, -1.0) for piece in (UNKNOWN, *CHARACTERS, *phrases)]

@@ -1,0 +1,64 @@
+"""``python -m experiments scale`` on tiny swarms."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.commands import app
+from node.errors import UsageError
+
+TINY = ("scale", "--nodes", "6", "--epochs", "3")
+
+
+def test_sizes_stand_side_by_side_under_their_scenario() -> None:
+    shown = CliRunner().invoke(app, [*TINY, "--nodes", "4", "--scenario", "partition"])
+    assert shown.exit_code == 0, shown.output
+    assert "partition: two halves for the middle third of the time slots" in shown.output
+    assert ["per", "node", "and", "time", "slot", "4", "6"] in [
+        line.split() for line in shown.output.splitlines()
+    ]
+    assert "time slots from merge to groups across" in shown.output
+    assert "A member takes 1 of a real one's 4 turns per time slot" in " ".join(
+        shown.output.split()
+    )
+
+
+def test_json_tells_everything_and_a_seed_gives_it_again() -> None:
+    def told() -> dict:
+        shown = CliRunner().invoke(app, [*TINY, "--scenario", "loss", "--json", "--seed", "3"])
+        (run,) = json.loads(shown.stdout)["runs"]
+        assert run.pop("cpu_ms") > 0
+        for epoch in run["epochs"]:
+            assert epoch.pop("cpu_ms") > 0
+        return run
+
+    run = told()
+    assert run["scenario"] == "loss" and len(run["epochs"]) == 3
+    assert run["settings"]["seed"] == 3
+    assert run["bytes"].keys() == run["rpcs"].keys() == {"table", "gossip", "frames"}
+    assert told() == run
+
+
+def test_a_chart_is_drawn_where_it_is_asked_for(tmp_path: Path) -> None:
+    chart = tmp_path / "scale.svg"
+    shown = CliRunner().invoke(app, [*TINY, "--out", str(chart)])
+    assert f"wrote {chart}" in " ".join(shown.output.split())
+    assert "<svg" in chart.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--scenario", "flood"], "steady, churn, partition, loss, growth"),
+        (["--out", "chart.txt"], ".png"),
+    ],
+)
+def test_what_makes_no_sense_is_said_before_anything_is_simulated(
+    options: list[str], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        CliRunner().invoke(app, [*TINY, *options], catch_exceptions=False)

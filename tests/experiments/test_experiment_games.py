@@ -1,0 +1,66 @@
+"""Swarms whose nodes play games, turn by turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from experiments.arms import AUTO, Arm, mix, varied
+from experiments.folder import ExperimentFolder
+from experiments.recording import Recording
+from experiments.report import run_sapo
+from experiments.run import Plan
+from experiments.settings import Configuration, Settings, SwarmContext
+from experiments.setups import SETUPS, Base
+from experiments.simulation import SimulatedNode, run_simulation
+from node.errors import UsageError
+
+SMALL = Settings(2, 3, "tiny-games", bury=0, answers="games", eval_every=2, eval_tasks=4)
+MODELS: dict[Base, str] = {"weak": "tiny-games"}
+OPTIONS = varied(
+    "learner.turn_credit=0.5 learner.turns_kept=0.8 mixture.successes=2 mixture.semi_online=1"
+)
+
+
+def simulated(arm: Arm, seed: int = 0) -> Recording:
+    return run_simulation(SMALL, Configuration(arm, seed), MODELS)
+
+
+def test_a_seed_gives_the_same_figures_again_and_another_does_not() -> None:
+    first = simulated(AUTO)
+    assert simulated(AUTO).as_json() == first.as_json()
+    assert simulated(AUTO, seed=1).rounds != first.rounds
+    assert max(figures.external for figures in first.rounds) > 0, "trajectories are shared"
+
+
+def test_nodes_write_trajectories_of_several_turns() -> None:
+    node = SimulatedNode(SwarmContext(SMALL, Configuration(mix("8/0"), 0), MODELS), 0)
+    own = node.step().own
+    turns = {len(c.segments) // 2 + 1 for each in own for c in each.group.completions}
+    assert max(turns) > 2
+    assert {each.group.env for each in own} > {"guess"}
+
+
+def test_options_for_turns_change_what_is_learned_and_are_repeated_too() -> None:
+    first = simulated(OPTIONS)
+    assert simulated(OPTIONS).as_json() == first.as_json()
+    assert first.rounds != simulated(AUTO).rounds
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_sharing_stands_in_the_table_beside_training_alone(tmp_path: Path) -> None:
+    plan = Plan(replace(SMALL, rounds=2), (mix("8/0"), AUTO), (0,), 1)
+    alone, shared = run_sapo(plan, tmp_path, Console(quiet=True))
+    assert alone.comparison is None and shared.comparison is not None
+    assert shared.comparison.at_equal_tokens.mean > 0
+    table = ExperimentFolder(tmp_path).table.read_text()
+    assert "the model `tiny-games`, task set `games`" in table
+    assert not (tmp_path / "bases").exists()
+
+
+def test_nodes_of_games_are_all_alike() -> None:
+    with pytest.raises(UsageError, match=r"--answers: .*short or long"):
+        _ = SETUPS["games"].heterogeneous
