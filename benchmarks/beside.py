@@ -110,13 +110,13 @@ class Beside(Opened):
         verifiers = [SignalVerifier(catalogue, outside=False) for _ in range(JUDGES)]
         pool = stack.enter_context(VerifierPool(verifiers))
         served = served_levels(catalogue, pool.start())
-        section = EngineSection(kind=options.engine, gpu_memory_utilization=0.5)
+        section = EngineSection(backend=options.engine, gpu_memory_utilization=0.5)
         kind = ENGINES.open(section.kind, {})
         starter = Starter(
             section.kind,
             seed=0,
             threads=options.threads,
-            patience=section.timeout,
+            timeout=section.timeout,
             options=kind.settings(section),
             as_checkpoint=kind.as_checkpoint,
         )

@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil
 
 from node.tasks.catalogue import Allowed, load_catalogue, open_envs
-from node.tasks.sandbox.sandbox import find_walls
+from node.tasks.sandbox.sandbox import sandbox_support
 from node.tasks.scorer import judge_all, score
 from node.tasks.task import kept
 from node.tasks.verifier.verifier import Verifier
@@ -153,7 +153,7 @@ def main() -> None:
     print(
         json.dumps(
             {
-                "walls": str(find_walls()),
+                "walls": str(sandbox_support()),
                 "user": os.getuid(),
                 "load": round(os.getloadavg()[0], 1),
                 "completions": options.completions,

@@ -18,7 +18,9 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--completions", type=int, default=8, help="of each prompt")
     parser.add_argument("--tokens", type=int, default=64, help="sampled in each completion")
     parser.add_argument("--turns", type=int, default=9)
-    parser.add_argument("--engine", default="transformers", help="as engine.kind, where it matters")
+    parser.add_argument(
+        "--engine", default="transformers", help="as engine.backend, where it matters"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     return parser

@@ -112,7 +112,7 @@ class Trial:
         """Mean reward of the last checkpoint on held-out tasks."""
         command = [sys.executable, "-m", "node.cli.main", "eval", "--json"]
         options = ["--config", str(self._folder / "node.toml"), "--tasks", str(tasks)]
-        options += ["--set", "engine.kind=transformers", "--set", "engine.temperature=1.0"]
+        options += ["--set", "engine.backend=transformers", "--set", "engine.temperature=1.0"]
         environment = {**os.environ, **self._environment}
         run = subprocess.run(
             [*command, *options], check=True, env=environment, stdout=subprocess.PIPE
@@ -195,7 +195,7 @@ def pair(seed: int, options: argparse.Namespace, folder: Path) -> dict[str, Any]
         overrides = {
             "node.seed": seed,
             "policy.model": options.model,
-            "engine.kind": options.engine,
+            "engine.backend": options.engine,
             "schedule.eval_every": NEVER,
             "schedule.checkpoint_every": 50,
             "monitor.live": False,
@@ -235,7 +235,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--log", type=Path, help="file of pairs, which those of this run join")
     parser.add_argument("--regime", choices=REGIMES, default="plain")
     parser.add_argument("--model", default="tiny", help="as policy.model")
-    parser.add_argument("--engine", default="transformers", help="as engine.kind")
+    parser.add_argument("--engine", default="transformers", help="as engine.backend")
     parser.add_argument("--staleness", type=int, default=1, help="as schedule.max_staleness")
     parser.add_argument("--level", type=float, default=0.5, help="training reward to reach")
     parser.add_argument("--eval-tasks", type=int, default=256, help="held-out, 8 answers each")

@@ -106,14 +106,14 @@ def measure(options: argparse.Namespace, stack: ExitStack) -> list[dict[str, flo
     verifier.start()
     policy = Policy.load(PolicySection(model=options.model, device="cpu"))
     policy.stop_ids = ()
-    config = Config.model_validate({"engine": {"kind": options.engine}})
+    config = Config.model_validate({"engine": {"backend": options.engine}})
     engine: Any = open_engine(config, policy, Counters())
     stack.callback(engine.close)
 
     class Stopping:
         """The engine, whose turns have all ended by themselves."""
 
-        submit, forget, nudge = engine.submit, engine.forget, engine.nudge
+        submit, forget, nudge = engine.submit, engine.abort, engine.nudge
 
         def poll(self, seconds: float, stream: int) -> list[tuple[int, Sample]]:
             written = engine.poll(seconds, stream)

@@ -78,7 +78,7 @@ def process(policy: Any, kind: str, threads: int, **options: Any) -> Any:
         kind,
         seed=0,
         threads=threads,
-        patience=Config().engine.timeout,
+        timeout=Config().engine.timeout,
         options={**OPTIONS, **options},
         as_checkpoint=ENGINES.load(kind).as_checkpoint,
     )
@@ -111,7 +111,7 @@ def largest_gaps(policy: Any, kind: str, prompts: list[list[int]], turns: int) -
     snapshot = Snapshot(policy, as_checkpoint=kind == "vllm")
     backend: Backend = open_backend(
         BackendSettings(
-            kind=kind,
+            backend=kind,
             folder=str(snapshot.folder),
             dtype=dtype_of(policy),
             device=str(policy.device),

@@ -72,13 +72,13 @@ class UselessEngine(RolloutEngine):
     def poll(self, seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:
         return self._done.pop(stream, [])
 
-    def forget(self, keys: Sequence[int]) -> None:
+    def abort(self, keys: Sequence[int]) -> None:
         """Do nothing: there is no cache."""
 
     def nudge(self) -> None:
         """Do nothing: :meth:`poll` never waits."""
 
-    def halt(self) -> list[tuple[int, Tokens]]:
+    def pause(self) -> list[tuple[int, Tokens]]:
         return []
 
     def update(self, policy: Policy) -> None:

@@ -93,7 +93,7 @@ METHODS = (
         "int8-rollouts",
         "QeRL, arXiv 2510.11696, without its noise",
         "generate with 8-bit weights",
-        {"engine.kind_options": {"int8": True}},
+        {"engine.backend_options": {"int8": True}},
     ),
     Method(
         "thompson-3-uses",

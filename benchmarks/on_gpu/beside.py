@@ -111,14 +111,14 @@ def _rest(settings: Settings, engine: Any, prompt: list[int]) -> Row:
         return {}
     wait(settings.device)
     before = free_bytes(settings.device)
-    engine.rest()
+    engine.sleep()
     freed = free_bytes(settings.device) - before
     once = typical(lambda: _woken(engine, prompt, Sampling(max_new_tokens=1)), settings.device, 1)
     return {"rest_gives_back_gb": round(freed / 1e9, 2), "woken_to_first_token_s": round(once, 3)}
 
 
 def _woken(engine: Any, prompt: list[int], sampling: Any) -> None:
-    engine.rest()
+    engine.sleep()
     engine.generate([prompt], 1, sampling)
 
 
@@ -135,7 +135,7 @@ def _open(policy: Any, kind: str, **keys: int) -> Any:
     from node.engines.registry import open_streaming_engine
     from swarm.common.counters import Counters
 
-    engine = {"kind": kind, "sleep_mode": True, "gpu_memory_utilization": GPU_SHARE, **keys}
+    engine = {"backend": kind, "sleep_mode": True, "gpu_memory_utilization": GPU_SHARE, **keys}
     config = Config.with_overrides({f"engine.{name}": value for name, value in engine.items()})
     return open_streaming_engine(config, policy, Counters(), THREADS)
 

@@ -72,7 +72,7 @@ def devices(settings: Settings) -> Iterator[Row]:
         raise AssertionError(f"policy.device = 'auto' takes {chosen!r} on a machine with a GPU")
     yield {"what": "policy.device = auto", "takes": chosen}
     policy = random_policy(settings, settings.sizes[0])
-    config = Config.with_overrides({"engine.kind": "vllm"})
+    config = Config.with_overrides({"engine.backend": "vllm"})
     yield {"what": "an engine of its own sees", "says": str(of_engines(config, policy))}
     let_go()
 

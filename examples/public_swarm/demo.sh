@@ -22,7 +22,7 @@ trap stop EXIT
 trap 'exit 0' INT TERM
 
 swarm-node init "$folder/seed"
-swarm-node create --config "$folder/seed" --name "demo" --catalogue tiny --epoch-seconds 5
+swarm-node create --config "$folder/seed" --name "demo" --task-set tiny --epoch-seconds 5
 swarm-node bootstrap --config "$folder/seed" --public "$page" --set "$listen" --detach
 address=$(swarm-node status --config "$folder/seed" --json |
     python3 -c 'import json, sys; print(json.load(sys.stdin)["addresses"][0])')

@@ -65,7 +65,7 @@ def demo_command(
     catalogue: Annotated[
         str,
         typer.Option(
-            "--catalogue", metavar="NAME", help="What they practise: tiny, or games of many turns."
+            "--task-set", metavar="NAME", help="What they practise: tiny, or games of many turns."
         ),
     ] = "tiny",
     json: JsonOption = False,
@@ -215,7 +215,7 @@ MOST_SEED = (1 << 63) - 1
 def play_command(
     family: Annotated[str, typer.Argument(metavar="FAMILY", help="A family of the catalogue.")],
     catalogue: Annotated[
-        str, typer.Option("--catalogue", metavar="NAME|FILE", help="A shipped one, or a TOML file.")
+        str, typer.Option("--task-set", metavar="NAME|FILE", help="A shipped one, or a TOML file.")
     ] = "games",
     level: Annotated[int, typer.Option("--level", min=0, help="Of the family.")] = 0,
     seed: Annotated[

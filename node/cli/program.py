@@ -127,7 +127,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] =
         SpreadPeers,
         f"observe --peers {PEER} --snapshot public --seconds 60",
     ),
-    ("create", create_command, TyperCommand, "create --name sums --catalogue tiny"),
+    ("create", create_command, TyperCommand, "create --name sums --task-set tiny"),
     ("status", status_command, TyperCommand, "status --json"),
     ("list", list_command, TyperCommand, "list ~ --depth 3"),
     ("logs", logs_command, TyperCommand, "logs -f -n 50 --config my-node"),

@@ -42,7 +42,7 @@ def create_command(
     catalogue: Annotated[
         str,
         typer.Option(
-            "--catalogue", help="tiny, games, working, reasoning-gym, or your own TOML file."
+            "--task-set", help="tiny, games, working, reasoning-gym, or your own TOML file."
         ),
     ] = "tiny",
     epoch_seconds: Annotated[
@@ -133,7 +133,7 @@ def _errors_of_options(catalogue: str) -> Iterator[None]:
         raise NodeError("the catalogue cannot be tried", str(refused), remedy) from refused
     except CatalogueError as error:
         remedy = "Correct it, or name tiny, reasoning-gym or another file."
-        raise UsageError("--catalogue", f"{catalogue} ({error})", remedy) from error
+        raise UsageError("--task-set", f"{catalogue} ({error})", remedy) from error
     except BadSchema as error:
         field, _, wrong = str(error).partition(": ")
         remedy = "See what it takes with: swarm-node create --help."

@@ -54,7 +54,7 @@ class Config(Section):
     def asynchronous(self) -> bool:
         """Whether local groups are generated while the policy learns."""
         if self.schedule.mode == "auto":
-            return bool(ENGINES.load(self.engine.kind).beside)
+            return bool(ENGINES.load(self.engine.backend).beside)
         return self.schedule.mode == "async"
 
     @model_validator(mode="after")
@@ -209,10 +209,10 @@ def _check_kinds(config: Config) -> None:
 def _check_gpus(config: Config) -> None:
     for key in ("tensor_parallel_size", "data_parallel_size"):
         width = getattr(config.engine, key)
-        if width > 1 and not ENGINES.load(config.engine.kind).several_gpus:
+        if width > 1 and not ENGINES.load(config.engine.backend).several_gpus:
             able = [name for name in ENGINES.own if ENGINES.load(name).several_gpus]
             remedy = (
-                f"Only engine.kind = {' or '.join(map(repr, able))} takes several GPUs: set "
+                f"Only engine.backend = {' or '.join(map(repr, able))} takes several GPUs: set "
                 "that, or leave it at 1."
             )
             raise ConfigError(f"engine.{key}", width, remedy)

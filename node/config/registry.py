@@ -153,7 +153,7 @@ CURRICULA = _registry(
     uniform="UniformCurriculum",
 )
 ENGINES = _registry(
-    "engine.kind",
+    "engine.backend",
     "engines",
     "node.engines.kinds:EngineKind",
     transformers="Transformers",

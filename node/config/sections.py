@@ -111,14 +111,14 @@ class ProfileSection(Section):
 class EngineSection(Section):
     """How completions are sampled."""
 
-    kind: str = kind_key(
+    backend: str = kind_key(
         ENGINES,
         "transformers",
         'The rollout engine: "transformers" samples with the policy itself, "vllm" with vLLM in a '
         "process of its own (needs the extra: swarm-node[vllm]; on a machine without a GPU: "
         "make vllm).",
     )
-    kind_options: Options = options_key("kind")
+    backend_options: Options = options_key("backend")
     temperature: float = key(1.0, "Sampling temperature in training.", ge=0.001, le=10)
     max_new_tokens: int = key(64, "Length cap of a completion.", unit="tokens", ge=1, le=1_000_000)
     max_turns: int = key(
@@ -214,7 +214,7 @@ class ScheduleSection(Section):
     mode: Literal["auto", "sync", "async"] = key(
         "auto",
         '"sync": generate, then update, in turn. "async": generate in a separate process while '
-        'the policy learns. "auto": async with engine.kind = "vllm", sync with "transformers".',
+        'the policy learns. "auto": async with engine.backend = "vllm", sync with "transformers".',
     )
     max_staleness: int = key(
         1,

@@ -75,8 +75,8 @@ class Doctor:
         found = [*checks.check_packages(), checks.check_transport(config.network)]
         if "torch" in sys.modules:  # loading it would take longer than all other checks
             found.append(checks.check_device(config.policy.device))
-        found += [checks.check_engine(config.engine.kind), checks.check_shared_memory()]
-        found += [checks.check_clock(), checks.check_walls()]
+        found += [checks.check_engine(config.engine.backend), checks.check_shared_memory()]
+        found += [checks.check_clock(), checks.check_sandbox()]
         found += checks.check_pinned(config, folder)
         if folder.root.is_dir():
             found += [checks.check_disk(folder), checks.check_key(folder)]
@@ -141,7 +141,7 @@ ALARMS = (
     Alarm(
         "engine gap",
         "Nats a token by which the engine's log-probs are off the learner's at equal weights. "
-        f"Above {WIDE_GAP} one of the two computes something else: try another engine.kind.",
+        f"Above {WIDE_GAP} one of the two computes something else: try another engine.backend.",
         _figure("engine_gap"),
         lambda gap: WARN if gap > WIDE_GAP else OK,
     ),

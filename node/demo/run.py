@@ -165,7 +165,7 @@ def practice_of(catalogue: str) -> Practice:
     """Return a task set's demo settings; raises ``ConfigError`` if it has no models."""
     if catalogue not in PRACTICES:
         known = ", ".join(PRACTICES)
-        raise ConfigError("--catalogue", catalogue, f"Models come with these: {known}.")
+        raise ConfigError("--task-set", catalogue, f"Models come with these: {known}.")
     return PRACTICES[catalogue]
 
 
@@ -305,7 +305,7 @@ def node_overrides(settings: DemoSettings, number: int, threads: int) -> dict[st
         "policy.model": settings.model_of(number),
         "mixture.local": settings.local,
         "mixture.external": settings.external,
-        "engine.kind": settings.engine,
+        "engine.backend": settings.engine,
         "network.transport": settings.transport_of(number),
         "engine.max_new_tokens": practice.max_new_tokens,
         "engine.max_turns": practice.turns,

@@ -27,7 +27,7 @@ from node.network.transports import FAMILIES, TransportKind, listened_on, why_no
 from node.plan.model_shape import check_memory
 from node.storage.run_folder import RunFolder
 from node.tasks.catalogue import Allowed, allowed_by, overview
-from node.tasks.sandbox.sandbox import REMEDY, find_walls
+from node.tasks.sandbox.sandbox import REMEDY, sandbox_support
 from node.threads import check_semaphores
 from protocol.errors import ProtocolError
 from protocol.identity import Identity, KeyFileError
@@ -79,9 +79,11 @@ def fail(check: str, found: str, remedy: str) -> Check:
     return Check(check, "fail", found, remedy)
 
 
-def check_walls() -> Check:
-    walls = find_walls()
-    return ok("isolation", str(walls)) if walls.whole else warn("isolation", str(walls), REMEDY)
+def check_sandbox() -> Check:
+    support = sandbox_support()
+    return (
+        ok("isolation", str(support)) if support.whole else warn("isolation", str(support), REMEDY)
+    )
 
 
 def check_pinned(config: Config, folder: RunFolder) -> list[Check]:
@@ -249,13 +251,13 @@ def check_machine(config: Config, folder: RunFolder) -> list[Check]:
         *check_packages(),
         check_transport(config.network),
         check_device(config.policy.device),
-        check_engine(config.engine.kind),
+        check_engine(config.engine.backend),
         check_disk(folder),
         check_shared_memory(),
         check_model_memory(config),
         check_key(folder),
         check_clock(),
-        check_walls(),
+        check_sandbox(),
         *check_pinned(config, folder),
     ]
 

@@ -13,7 +13,7 @@ from protocol.rollout import Finish
 class BackendSettings:
     """The settings that open a backend."""
 
-    kind: str  # a name of :data:`node.config.registry.ENGINES`
+    backend: str  # a name of :data:`node.config.registry.ENGINES`
     folder: str  # of the snapshot, see :mod:`node.engines.weight_snapshot`
     dtype: str  # of weights and cache
     device: str
@@ -21,7 +21,7 @@ class BackendSettings:
     context_length: int  # maximum prompt plus completion tokens
     seed: int
     max_rows: int  # maximum completions decoded together
-    options: dict[str, Any]  # specific to this kind's backend
+    options: dict[str, Any]  # specific to this backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,11 @@ class Backend(Protocol):
         SnapshotError: the snapshot cannot be used.
         """
 
-    def halt(self) -> list[RequestOutput]:
+    def pause(self) -> list[RequestOutput]:
         """Abort all jobs; return their unreported tokens."""
 
-    def forget(self, lasting: Sequence[int]) -> None:
+    def abort(self, lasting: Sequence[int]) -> None:
         """Drop the caches of these trajectories, which have no further jobs."""
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Release memory until the next job; only called without jobs."""

@@ -63,8 +63,9 @@ class RolloutEngine(Protocol):
     """Samples completions from a policy.
 
     Trajectories are decoded during :meth:`poll`, or in parallel by an engine with its own process.
-    Then only :meth:`generate` and :meth:`rest` wait for completions, and :meth:`poll` for up to its
-    timeout. :meth:`nudge` and :meth:`update` may be called from any thread, all others from one.
+    Then only :meth:`generate` and :meth:`sleep` wait for completions, and :meth:`poll` for up to
+    its timeout. :meth:`nudge` and :meth:`update` may be called from any thread, all others from
+    one.
     """
 
     def generate(
@@ -91,19 +92,19 @@ class RolloutEngine(Protocol):
         include the tokens that their trajectory started with.
         """
 
-    def forget(self, keys: Sequence[int]) -> None:
+    def abort(self, keys: Sequence[int]) -> None:
         """Drop the caches of these trajectories, which have no further turn."""
 
     def nudge(self) -> None:
         """Make the current or next :meth:`poll` return; from any thread."""
 
-    def halt(self) -> list[tuple[int, Tokens]]:
+    def pause(self) -> list[tuple[int, Tokens]]:
         """Abort; return unfinished trajectories in order, leave others to :meth:`poll`."""
 
     def update(self, policy: Policy) -> None:
         """Sample from these weights from now on, for active trajectories also."""
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Free memory and wait until it is free; call this only while nothing is sampled."""
         return
 

@@ -23,7 +23,7 @@ class EngineKind(Plugin, ABC):
     """A kind of rollout engine.
 
     Attributes:
-        Options: keys of ``engine.kind_options``.
+        Options: keys of ``engine.backend_options``.
         beside: whether it samples while the policy learns, unless the schedule says otherwise.
         several_gpus: whether it supports tensor parallelism and several engines.
         as_checkpoint: whether its process reads weights as a folder that ``transformers`` loads.
@@ -60,7 +60,7 @@ class EngineKind(Plugin, ABC):
 
 def kind_of(config: Config) -> EngineKind:
     """Return the engine kind that a configuration names, with its settings."""
-    kind: EngineKind = ENGINES.open(config.engine.kind, config.engine.kind_options)
+    kind: EngineKind = ENGINES.open(config.engine.backend, config.engine.backend_options)
     return kind
 
 
@@ -122,12 +122,12 @@ def check_vllm() -> None:
         return
     remedy = (
         f"vLLM {found[0]} is installed and {VERSION} is needed: install swarm-node[vllm] again, on "
-        "a machine without a GPU run make vllm, or set engine.kind = 'transformers'."
+        "a machine without a GPU run make vllm, or set engine.backend = 'transformers'."
         if found
         else "vLLM is not installed here: install swarm-node[vllm], on a machine without a GPU run "
-        "make vllm and use .venv-vllm, or set engine.kind = 'transformers'."
+        "make vllm and use .venv-vllm, or set engine.backend = 'transformers'."
     )
-    raise ConfigError("engine.kind", "vllm", remedy)
+    raise ConfigError("engine.backend", "vllm", remedy)
 
 
 def _version(package: str) -> str | None:

@@ -48,7 +48,7 @@ def open_streaming_engine(
     engines = []
     for number, variables in enumerate(devices(config, policy)):
         starter = Starter(
-            config.engine.kind,
+            config.engine.backend,
             config.node.seed + number,
             threads,
             config.engine.timeout,
@@ -141,16 +141,16 @@ class DataParallelEngine(RolloutEngine):
             del self._where[key]
         return finished
 
-    def forget(self, keys: Sequence[int]) -> None:
+    def abort(self, keys: Sequence[int]) -> None:
         homes = {key: self._homes.pop(key) for key in keys if key in self._homes}
         for number, engine in enumerate(self._engines):
-            engine.forget([key for key, home in homes.items() if home == number])
+            engine.abort([key for key, home in homes.items() if home == number])
 
     def nudge(self) -> None:
         self._nudged.set()
 
-    def halt(self) -> list[tuple[int, Tokens]]:
-        left = dict(each for engine in self._engines for each in engine.halt())
+    def pause(self) -> list[tuple[int, Tokens]]:
+        left = dict(each for engine in self._engines for each in engine.pause())
         ordered = [(key, left[key]) for key in self._where if key in left]
         for key in left:
             del self._where[key]
@@ -161,9 +161,9 @@ class DataParallelEngine(RolloutEngine):
         for engine in self._engines:
             engine.update(policy)
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         for engine in self._engines:
-            engine.rest()
+            engine.sleep()
 
     def close(self) -> None:
         for engine in self._engines:

@@ -33,7 +33,7 @@ class VllmBackend:
     Log-probs are those of the distribution that tokens are sampled from; a greedy job's are at
     temperature 1. vLLM starts with random weights and loads the snapshot. An update drops the
     prefix cache and recomputes running requests under the new weights. With the option ``sleeps``,
-    :meth:`rest` frees weights and KV cache until the next job.
+    :meth:`sleep` frees weights and KV cache until the next job.
     """
 
     def __init__(self, engine: Any, settings: BackendSettings) -> None:
@@ -66,7 +66,7 @@ class VllmBackend:
             raise NodeError(
                 "vLLM does not take this policy",
                 reason.removeprefix("Value error, "),
-                "Choose another policy.model, or set engine.kind = 'transformers'.",
+                "Choose another policy.model, or set engine.backend = 'transformers'.",
             ) from error
         return cls(engine, settings)
 
@@ -99,17 +99,17 @@ class VllmBackend:
         self._version = self._load()
         return written
 
-    def halt(self) -> list[RequestOutput]:
+    def pause(self) -> list[RequestOutput]:
         written = self._report()
         self._engine.abort_request(list(self._requests.values()), internal=True)
         self._requests.clear()
         self._reported.clear()
         return written
 
-    def forget(self, lasting: Sequence[int]) -> None:
+    def abort(self, lasting: Sequence[int]) -> None:
         """Do nothing: vLLM finds cached tokens by prefix and evicts them itself."""
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         if self._sleeps and not self._asleep:
             self._engine.sleep(level=DISCARD)
             self._asleep = True

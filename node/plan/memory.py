@@ -166,13 +166,13 @@ def _update(shape: ModelShape, config: Config, work: Workload, device: str) -> I
 def _engine(
     shape: ModelShape, config: Config, work: Workload, device: str, device_memory: int
 ) -> Iterator[MemoryPart]:
-    shared = not config.asynchronous and config.engine.kind == "transformers"
+    shared = not config.asynchronous and config.engine.backend == "transformers"
     # The process keeps main memory that the embedded engine frees: the allocator returns no
     # block below 32 MiB (mallopt(3), M_MMAP_THRESHOLD). Freed GPU memory serves the update.
     gone = shared and device == "cuda"
     writing: tuple[Phase, ...] = ("generate",) if gone else AFTER_LOADING
     model = width(config) * shape.parameters
-    if config.engine.kind == "vllm":
+    if config.engine.backend == "vllm":
         asleep = config.engine.sleep_mode and device == "cuda"
         awake: tuple[Phase, ...] = ("generate", "save") if asleep else writing
         share = config.engine.gpu_memory_utilization * device_memory
@@ -302,7 +302,7 @@ def decoder(shape: ModelShape, config: Config) -> float:
 
 def laid_out(shape: ModelShape, config: Config) -> float:
     """Return bytes of weights in the CPU's few-row layout while it samples."""
-    if config.engine.kind_options.get("int8") and shape.fused:
+    if config.engine.backend_options.get("int8") and shape.fused:
         return shape.parameters
     trains_all = shape.fused and not config.policy.lora_rank
     return width(config) * shape.parameters if trains_all else 0

@@ -141,7 +141,7 @@ def _choice(
     keys = _keys(shape, machine, model, tokens, rung, dtype)
     config = Config.with_overrides(keys)
     choice = Choice(rung, keys, config, need_of(shape, machine, config, tokens))
-    if config.engine.kind == "vllm" and not fits(choice.estimate, machine):
+    if config.engine.backend == "vllm" and not fits(choice.estimate, machine):
         keys = {**keys, "schedule.mode": "sync", "engine.sleep_mode": True}
         config = Config.with_overrides(keys)
         choice = Choice(rung, keys, config, need_of(shape, machine, config, tokens))
@@ -162,7 +162,7 @@ def _keys(
         "policy.model": model if model in SHIPPED else _absolute(model),
         "policy.dtype": dtype,
         "policy.device": machine.device.kind,
-        "engine.kind": "vllm" if vllm_here(machine, shape) else "transformers",
+        "engine.backend": "vllm" if vllm_here(machine, shape) else "transformers",
         "engine.group_size": 8,
         "engine.max_new_tokens": max(1, tokens - prompt_tokens(tokens)),
         "mixture.local": 4 if machine.apart else 2,

@@ -73,7 +73,7 @@ def _write(
     token = 2 * shape.layers * shape.kv_heads * shape.head_size * memory.width(config)
     past = rows * (work.prompt + work.answer / 2) * token
     model = memory.width(config) * _met(shape, rows)
-    if config.engine.kind_options.get("int8"):
+    if config.engine.backend_options.get("int8"):
         share, model = INT8_SHARE, _met(shape, rows)
     elif device.kind == "cpu":
         share = LAID_OUT_SHARE if memory.laid_out(shape, config) else FEW_ROWS_SHARE
@@ -82,7 +82,7 @@ def _write(
     seconds = max(
         (model + past) / (device.bandwidth * READ_SHARE), 2 * rows * shape.active / (flops * share)
     )
-    if device.kind == "cuda" and config.engine.kind == "transformers":
+    if device.kind == "cuda" and config.engine.backend == "transformers":
         seconds = max(seconds, shape.layers * LAUNCHES * LAUNCH_SECONDS)
     return rows / seconds
 

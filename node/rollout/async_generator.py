@@ -236,7 +236,7 @@ class AsyncRolloutGenerator:
                 self._look(LOOK_SECONDS)
                 self._admit()
             if self.sleep_mode:
-                self.writer.halt()
+                self.writer.pause()
         taken = [self._groups.pop(ticket) for ticket in self.window.take()]
         self.unfinished.take([group.ticket for group in taken], self.policy.version)
         groups = [group.scored for group in taken if group.scored]
@@ -274,7 +274,7 @@ class AsyncRolloutGenerator:
 
     def close(self) -> None:
         """Halt the engine and keep what is generated of every group."""
-        self.writer.halt()
+        self.writer.pause()
         self._learner.close()
         self.threads.shutdown(wait=False, cancel_futures=True)
 

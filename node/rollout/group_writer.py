@@ -264,11 +264,11 @@ class GroupWriter:
         complete, self._complete = self._complete, []
         return complete
 
-    def halt(self) -> None:
+    def pause(self) -> None:
         """Stop the engine and keep its unfinished turns, which continue first."""
         self._quiet = True
         kept = []
-        for key, begun in self.engine.halt():
+        for key, begun in self.engine.pause():
             if key not in self._open:
                 continue  # from another play that failed
             group, place = self._open[key]
@@ -316,7 +316,7 @@ class GroupWriter:
         written = []
         for each in self._turns.answered():
             if each.over:
-                self.engine.forget([each.key])
+                self.engine.abort([each.key])
                 self._close(each)
             else:
                 last = each.so_far.turns[-1]

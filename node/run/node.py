@@ -23,7 +23,7 @@ from node.run.update_groups import public_name
 from node.storage.run_folder import RunFolder
 from node.tasks.catalogue import allowed_by, overview
 from node.tasks.curriculum import EnvLevel, served_levels
-from node.tasks.sandbox.sandbox import find_walls
+from node.tasks.sandbox.sandbox import sandbox_support
 from node.tasks.verifier.verifier import Verifier, VerifierPool
 from node.threads import choose, fastest
 from protocol.manifest import Manifest
@@ -76,7 +76,7 @@ class Node(Opened):
         allowed = allowed_by(self.config.tasks, self.config.sandbox)
         for line in overview(manifest.catalogue, allowed):
             self._say(line)
-        self._say(f"texts are scored behind: {find_walls()}")
+        self._say(f"texts are scored behind: {sandbox_support()}")
         count = JUDGES if self.config.asynchronous else 1
         verifiers = [
             Verifier(manifest.catalogue, allowed, outside=False, counters=self.counters)

@@ -40,7 +40,7 @@ def check_start(config: Config, folder: RunFolder) -> None:
     """
     check_places(config, folder)
     check_device(config.policy.device)
-    ENGINES.load(config.engine.kind)().check()
+    ENGINES.load(config.engine.backend)().check()
     for name in config.monitor.loggers:
         if package := LOGGERS.load(name).package:
             check_package("monitor.loggers", name, package, name)

@@ -300,7 +300,7 @@ class TrainedPolicy:
         """Update the policy beside ``source``, and hand it over to the engine."""
         before = self.policy.version
         if self.sleep_mode:
-            self.engine.rest()
+            self.engine.sleep()
         try:
             update = source.beside(lambda: self.learner.update(groups, source.newest))
         except Exception as error:

@@ -42,7 +42,7 @@ from node.environments.games import SHIPPED
 from node.environments.own_file import LIBRARIES
 from node.errors import CatalogueError
 from node.tasks.chain_of_thought import FAMILIES
-from node.tasks.sandbox.sandbox import find_walls
+from node.tasks.sandbox.sandbox import sandbox_support
 from node.tasks.sources import environments, plugins
 from node.tasks.sources.reasoning_gym import EVALUATING, UNREPEATABLE
 from node.tasks.task import Questions, TaskSource
@@ -58,7 +58,7 @@ UNREPEATED = (
     "env '{name}' is not opened: its questions differ between processes, so nobody could check "
     "a reward; leave it out of the catalogue"
 )
-UNWALLED = (
+UNSANDBOXED = (
     "env '{name}' evaluates the text of answers and this machine cannot wall that in: install "
     "bubblewrap and libseccomp, or allow user namespaces"
 )
@@ -97,26 +97,30 @@ def own_files(name_or_path: str) -> dict[str, Path]:
 class Allowed:
     """What this machine's owner lets a task set open, by env name.
 
-    ``evaluating`` envs may open although they evaluate answers. ``read`` has more paths that a task
-    may read. ``walled``: the machine can sandbox evaluation.
+    ``code_execution`` envs may open although they evaluate answers. ``read`` has more paths that a
+    task may read. ``sandboxed``: the machine can sandbox evaluation.
     """
 
     files: Mapping[str, str | Path] = field(default_factory=dict)
-    evaluating: Collection[str] = ()
+    code_execution: Collection[str] = ()
     read: Mapping[str, Collection[str]] = field(default_factory=dict)
     network: Collection[str] = ()
-    walled: bool = True
+    sandboxed: bool = True
 
     def message(self) -> dict[str, Any]:
         """Encode for a worker; paths are absolute because its directory differs."""
         files = {name: str(Path(path).absolute()) for name, path in self.files.items()}
-        return {"files": files, "evaluating": list(self.evaluating), "walled": self.walled}
+        return {
+            "files": files,
+            "code_execution": list(self.code_execution),
+            "sandboxed": self.sandboxed,
+        }
 
     def closed(self, name: str) -> str | None:
         """Return why an env that evaluates text is closed, None if it is open."""
-        if name not in self.evaluating:
+        if name not in self.code_execution:
             return EVALUATES.format(name=name)
-        return None if self.walled else UNWALLED.format(name=name)
+        return None if self.sandboxed else UNSANDBOXED.format(name=name)
 
 
 def open_envs(
@@ -285,5 +289,7 @@ def _entry(spec: EnvSpec) -> str:
 
 def allowed_by(tasks: TasksSection, sandbox: SandboxSection) -> Allowed:
     """Return what the user's ``[tasks]`` and ``[sandbox]`` tables allow on this machine."""
-    walled = find_walls().whole
-    return Allowed(tasks.files, tasks.allow_code_execution, sandbox.read, sandbox.network, walled)
+    sandboxed = sandbox_support().whole
+    return Allowed(
+        tasks.files, tasks.allow_code_execution, sandbox.read, sandbox.network, sandboxed
+    )

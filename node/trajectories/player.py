@@ -184,7 +184,7 @@ class Player:
         try:
             self._go_on(opened, turn, turns, scripts)
         except BaseException:
-            self.engine.forget([*opened])
+            self.engine.abort([*opened])
             raise
         return [[each.so_far for each in group] for group in groups]
 
@@ -198,14 +198,14 @@ class Player:
         ready, left = list(opened.values()), len(opened)
         while left:
             over = [each.key for each in ready if each.over]
-            self.engine.forget(over)
+            self.engine.abort(over)
             left -= len(over)
             going = [each.wanted(stream=STREAM, lasts=True) for each in ready if not each.over]
             if going:
                 self.engine.submit(going, turn)
             written = self.engine.poll(LOOK_SECONDS, STREAM) if left else []
             if strays := [key for key, _ in written if key not in opened]:  # from a failed play
-                self.engine.forget(strays)
+                self.engine.abort(strays)
                 written = [(key, sample) for key, sample in written if key in opened]
             for key, sample in written:
                 opened[key].add(sample)

@@ -21,7 +21,7 @@ PLAYING = ("--set=policy.model=tiny-games", "--set=engine.max_new_tokens=32")
 
 
 def test_two_nodes_learn_from_each_others_games_and_refuse_none(tmp_path, monkeypatch):
-    arguments = ("--catalogue", "games", "--nodes", "2", "--rounds", "12", "--run-dir", "demo")
+    arguments = ("--task-set", "games", "--nodes", "2", "--rounds", "12", "--run-dir", "demo")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run, "NodeProcess", ForkedNode)
     demo = CliRunner().invoke(app, ["demo", *arguments])
@@ -37,7 +37,7 @@ def test_two_nodes_learn_from_each_others_games_and_refuse_none(tmp_path, monkey
 
 
 def test_games_are_played_beside_the_updates_and_gone_on_with_after_a_stop(tmp_path: Path) -> None:
-    found = ("create", "--name", "players", "--catalogue", "games", "--config", "swarm-run")
+    found = ("create", "--name", "players", "--task-set", "games", "--config", "swarm-run")
     for arguments in (("init", "swarm-run"), found):
         with Command(tmp_path, *arguments, forked=True) as command:
             assert command.wait() == 0, command.err

@@ -56,8 +56,8 @@ def test_an_idea_of_ones_own_stands_beside_the_methods_that_are_named_or_alone()
     (idea,) = find_methods(None, [text, text])
     assert idea.name == "learner.lr=1e-4 mixture.max_uses=2"
     assert idea.keys == {"learner.lr": 1e-4, "mixture.max_uses": 2}
-    (table,) = find_methods(None, ["engine.kind_options={ int8 = true } mixture.max_uses=2"])
-    assert table.keys == {"engine.kind_options": {"int8": True}, "mixture.max_uses": 2}
+    (table,) = find_methods(None, ["engine.backend_options={ int8 = true } mixture.max_uses=2"])
+    assert table.keys == {"engine.backend_options": {"int8": True}, "mixture.max_uses": 2}
     assert find_methods([METHODS[0].name], [text]) == (METHODS[0], idea)
     with pytest.raises(ConfigError, match=r"--vary.*network\.listen"):
         find_methods(None, ["network.listen=[]"])
@@ -93,7 +93,7 @@ def test_what_this_machine_refuses_is_left_out_of_all_and_told_by_name(monkeypat
     assert {method.name for method in METHODS} - {method.name for method in left} == {
         "int8-rollouts"
     }
-    assert "int8-rollouts cannot run here: engine.kind_options" in screen.export_text()
+    assert "int8-rollouts cannot run here: engine.backend_options" in screen.export_text()
 
 
 def test_one_asked_for_by_name_that_this_machine_refuses_is_told_before_any_run(

@@ -253,7 +253,7 @@ Where a chat template has a switch for thinking, `policy.chat_template_kwargs` s
 `--set policy.chat_template_kwargs.enable_thinking=false`; an option that the template does not read
 is refused. A model without a template is given its prompts as plain text, and says so.
 """
-REFUSED = """What the start says of them, before anything is trained. With `engine.kind = "vllm"`
+REFUSED = """What the start says of them, before anything is trained. With `engine.backend = "vllm"`
 the engine reads those that vLLM knows.
 """
 FOOT = """

@@ -127,7 +127,7 @@ def main(kind: str, user: int) -> dict[str, Any]:
     deeds = {name: code.format(**told) for name, code in DEEDS.items()}
     if platform.machine() == "x86_64":
         deeds |= call_deeds()
-    allowed = Allowed(evaluating=["deeds_once"])
+    allowed = Allowed(code_execution=["deeds_once"])
     try:
         with Verifier(SPECS, allowed, outside=True, limits=LIMITS) as verifier:
             # How what comes after a deed is scored counts as much as the deed.
@@ -136,8 +136,8 @@ def main(kind: str, user: int) -> dict[str, Any]:
                 for env in verifier.start()
             }
             return {
-                "walls": sandbox.find_walls().kind,
-                "whole": sandbox.find_walls().whole,
+                "walls": sandbox.sandbox_support().kind,
+                "whole": sandbox.sandbox_support().whole,
                 "user": os.getuid(),
                 "found": found,
                 "after": after(verifier),

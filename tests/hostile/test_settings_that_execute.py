@@ -104,9 +104,9 @@ def test_the_own_key_of_a_level_takes_truth_alone():
 def test_a_family_that_evaluates_is_opened_by_its_name_alone(family):
     spec = spec_of(family)
     assert open_envs([spec], Allowed())[0] == {}
-    assert open_envs([spec], Allowed(evaluating=["another"]))[0] == {}
+    assert open_envs([spec], Allowed(code_execution=["another"]))[0] == {}
     if family != "composite":
-        assert set(open_envs([spec], Allowed(evaluating=[family]))[0]) == {family}
+        assert set(open_envs([spec], Allowed(code_execution=[family]))[0]) == {family}
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ def test_the_worker_inherits_no_secrets_and_no_descriptors(strange, monkeypatch,
 @pytest.mark.parametrize("name", ["tiny", "reasoning-gym"])
 def test_flos_longest_and_deepest_texts_are_wrong_or_refused_on_every_shipped_task(name, counters):
     specs = load_catalogue(name)
-    allowed = Allowed(evaluating=["binary_matrix"])
+    allowed = Allowed(code_execution=["binary_matrix"])
     with Verifier(specs, allowed, outside=True, limits=TIGHT, counters=counters) as verifier:
         for spec in specs:
             for burner in BURNERS.values():

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from node.tasks.catalogue import Allowed, open_envs
-from node.tasks.sandbox.sandbox import Walls, find_walls
+from node.tasks.sandbox.sandbox import SandboxSupport, sandbox_support
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec
 from swarm.common.counters import Counters
@@ -87,12 +87,12 @@ def test_a_text_bends_its_own_reward_at_most_or_loses_its_group_alone(done):
 
 @pytest.fixture
 def no_walls(monkeypatch):
-    find_walls.cache_clear()
+    sandbox_support.cache_clear()
     monkeypatch.setattr(platform, "machine", lambda: "one that nobody knows")
     monkeypatch.setattr(shutil, "which", lambda _: None)
     yield
     monkeypatch.undo()
-    find_walls.cache_clear()
+    sandbox_support.cache_clear()
 
 
 def spec(name: str, source: str = "reasoning-gym", version: str = "0.1.25") -> EnvSpec:
@@ -103,7 +103,7 @@ def spec(name: str, source: str = "reasoning-gym", version: str = "0.1.25") -> E
 def test_without_walls_what_evaluates_is_refused_and_everything_says_so(caplog):
     counters = Counters()
     specs = [spec("gcd"), spec("binary_matrix")]
-    allowed = Allowed(evaluating=["binary_matrix"])
+    allowed = Allowed(code_execution=["binary_matrix"])
     with Verifier(specs, allowed, outside=True, counters=counters) as verifier:
         assert verifier.start() == ("gcd",)
         assert verifier.judge(TaskRef("gcd", 0, 1), ["?"]).rewards == (0.0,)
@@ -112,18 +112,18 @@ def test_without_walls_what_evaluates_is_refused_and_everything_says_so(caplog):
     assert refusal.value.reason == "evaluates_text"
     assert "not enough for tasks that evaluate answers" in caplog.text
     assert "env 'binary_matrix' evaluates the text of answers and this machine" in caplog.text
-    assert counters.snapshot() == {"verifier_unwalled{walls=none}": 1.0}
+    assert counters.snapshot() == {"verifier_unsandboxed{sandbox=none}": 1.0}
 
 
 def test_less_than_both_is_not_enough():
     for kind, seccomp in (("sandbox-exec", True), ("none", True), ("bubblewrap", False)):
-        assert not Walls(kind, landlock=True, seccomp=seccomp).whole
+        assert not SandboxSupport(kind, landlock=True, seccomp=seccomp).whole
 
 
 def test_a_package_that_evaluates_is_refused_without_walls(tmp_path, monkeypatch):
     declare(monkeypatch, tmp_path, "deeds_once", "tests.hostile.deeds:DeedsOnce")
     specs = [spec("deeds_once", "plugin", "1")]
-    for allowed in (Allowed(), Allowed(evaluating=["deeds_once"], walled=False)):
+    for allowed in (Allowed(), Allowed(code_execution=["deeds_once"], sandboxed=False)):
         sources, closed = open_envs(specs, allowed)
         assert sources == {}
         assert "evaluates the text of answers" in closed["deeds_once"]

@@ -29,7 +29,7 @@ from tests.support import character_tokenizer, generated, lone_logprobs
 
 pytestmark = pytest.mark.vllm
 
-CONFIG = Config.with_overrides({"engine.kind": "vllm", "engine.sleep_mode": True})
+CONFIG = Config.with_overrides({"engine.backend": "vllm", "engine.sleep_mode": True})
 """An engine that sleep_mode is as any other one until it is told to rest."""
 CONTEXT = 512
 PROMPTS = [(5, 6, 7), tuple(range(40)), (1, 2), (9,) * 150]
@@ -163,10 +163,10 @@ def test_halted_completions_are_gone_on_with_under_new_weights_after_a_rest(engi
     engine.submit([SamplingRequest(99, (1, 2))], Sampling(0.7, max_new_tokens=40))
     engine.submit([SamplingRequest(key, PROMPTS[key]) for key in range(4)], sampling)
     finished(engine, 1)
-    left = engine.halt()
+    left = engine.pause()
     assert [key for key, _ in left] == [0, 1, 2, 3]
     assert all(0 < len(begun.ids) < 300 for _, begun in left)
-    engine.rest()
+    engine.sleep()
     engine.update(policies[1])
     resumed = [SamplingRequest(key, PROMPTS[key], begun) for key, begun in left]
     engine.submit(resumed, sampling)
@@ -188,7 +188,7 @@ def test_a_trajectory_goes_on_behind_what_it_was_answered_as_if_all_were_read_an
         for key, sample in finished(engine, len(ids)).items():
             assert_drawn_from(sample, tuple(ids[key]), [policy])
             ids[key] += [*sample.tokens.ids, 1 + key, 2 + turn]
-    engine.forget(list(ids))
+    engine.abort(list(ids))
 
 
 def test_completions_end_with_a_stop_token_or_at_the_contexts_end(engine, tied):
@@ -202,7 +202,7 @@ def test_completions_end_with_a_stop_token_or_at_the_contexts_end(engine, tied):
 def test_a_vllm_that_sleeps_while_the_policy_learns_wakes_with_its_newest_weights(engine, tied):
     engine.update(policy_of(10, tied=tied))
     for newest, versions in ((10, ()), (11, (11,)), (13, (12, 13))):
-        engine.rest()
+        engine.sleep()
         for version in versions:
             engine.update(policy_of(version, tied=tied))
         greedy_completion(engine, policy_of(newest, tied=tied), newest)
@@ -248,7 +248,7 @@ def test_a_model_that_vllm_does_not_know_is_named():
 
 
 SETTINGS = (
-    *("engine.kind=vllm", "engine.max_new_tokens=16", "engine.sleep_mode=true"),
+    *("engine.backend=vllm", "engine.max_new_tokens=16", "engine.sleep_mode=true"),
     *("policy.lora_rank=8", "schedule.mode=async", "schedule.eval_tasks=8", "monitor.live=false"),
     *("node.threads=1", "learner.lr=0.003", "mixture.external=0", "mixture.local=8"),
 )

@@ -34,12 +34,12 @@ class Watchdog:
 
     It owes one from each message sent to it until it reports that all are handled and nothing is
     left to sample. Silence is counted in ticks of the watcher, not by the clock: an owner that was
-    stopped for an hour finds the messages of that hour. After ``patience`` seconds an engine counts
+    stopped for an hour finds the messages of that hour. After ``timeout`` seconds an engine counts
     as hung; one that is not yet ready may take ``START_SECONDS`` if that is more.
     """
 
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
         self._lock = threading.Lock()
         self._sent = 0
         self._handled = 0
@@ -49,7 +49,7 @@ class Watchdog:
 
     @property
     def bound(self) -> float:
-        return self._patience if self.ready else max(self._patience, START_SECONDS)
+        return self._timeout if self.ready else max(self._timeout, START_SECONDS)
 
     @property
     def too_long(self) -> bool:
@@ -98,7 +98,7 @@ class EngineChild:
         self,
         settings: BackendSettings,
         variables: Mapping[str, str],
-        patience: float,
+        timeout: float,
         module: str = MODULE,
     ) -> None:
         inherited = {**os.environ, **variables, "PYTHONPATH": import_path()}
@@ -107,7 +107,7 @@ class EngineChild:
         self._inbox: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._sending = threading.Lock()
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
-        self._watchdog = Watchdog(patience)
+        self._watchdog = Watchdog(timeout)
         self._hung = False
         self._ending = threading.Event()
         self._failure = ""
@@ -221,10 +221,10 @@ MAX_ROWS = 64
 class Starter:
     """Starts one engine's processes, one after the other, each on the newest weights."""
 
-    kind: str
+    backend: str
     seed: int  # of the draws, together with the policy's version at the start
     threads: int  # CPU threads of a process
-    patience: float  # timeout in seconds while the process has work
+    timeout: float  # timeout in seconds while the process has work
     max_rows: int = MAX_ROWS
     options: Mapping[str, Any] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -240,7 +240,7 @@ class Starter:
             self._snapshot = Snapshot(policy, as_checkpoint=self.as_checkpoint, place=self.place)
         self.starts += 1
         settings = BackendSettings(
-            kind=self.kind,
+            backend=self.backend,
             folder=str(self._snapshot.folder),
             dtype=str(policy.model.dtype).removeprefix("torch."),
             device=str(policy.device),
@@ -252,7 +252,7 @@ class Starter:
         )
         variables = {**environment(self.threads), **self.variables}
         try:
-            return EngineChild(settings, variables, self.patience, self.module)
+            return EngineChild(settings, variables, self.timeout, self.module)
         except OSError as error:
             raise NodeError(
                 "no process can be started for the engine",

@@ -92,28 +92,28 @@ class EngineProcess(RolloutEngine):
         self._nudged.clear()
         return self._finished.pop(stream, [])
 
-    def forget(self, keys: Sequence[int]) -> None:
+    def abort(self, keys: Sequence[int]) -> None:
         if self._child and keys:
-            self._child.send({"forget": list(keys)})
+            self._child.send({"abort": list(keys)})
 
     def nudge(self) -> None:
         self._nudged.set()
         if child := self._child:
             child.nudge()
 
-    def halt(self) -> list[tuple[int, Tokens]]:
+    def pause(self) -> list[tuple[int, Tokens]]:
         self._halting = True
         try:
             if self._pending:
-                self._order("halt")
+                self._order("pause")
         finally:
             self._halting = False
         left = [(p.trajectory.key, p.tokens) for p in self._pending.values()]
         self._pending.clear()
         return left
 
-    def rest(self) -> None:
-        self._order("rest")
+    def sleep(self) -> None:
+        self._order("sleep")
 
     def update(self, policy: Policy) -> None:
         """Hand over new weights; if NodeError is raised, the earlier ones stay in use."""

@@ -1,8 +1,8 @@
 """Engine process: ``python -m node.engines.process.worker``.
 
 It reads messages from the socket that is its standard input, and exits when that closes. The first
-message holds the backend's settings, later ones ``jobs``, ``forget``, ``update``, ``halt`` or
-``rest``. It sends ``ready`` once, then what was ``written``, and ``done`` with the number of each
+message holds the backend's settings, later ones ``jobs``, ``abort``, ``update``, ``pause`` or
+``sleep``. It sends ``ready`` once, then what was ``written``, and ``done`` with the number of each
 halt and rest. Before it dies it sends how it ``failed`` and whether that names a ``remedy``. It
 sends ``alive`` while it works, and ``idle`` with the number of handled messages before it waits.
 """
@@ -33,7 +33,7 @@ FAILURE_CHARACTERS = 500
 
 
 def open_backend(settings: BackendSettings) -> Backend:
-    kind: EngineKind = ENGINES.load(settings.kind)()
+    kind: EngineKind = ENGINES.load(settings.backend)()
     return kind.backend(settings)
 
 
@@ -83,16 +83,16 @@ def _work(channel: Channel, inbox: queue.SimpleQueue[dict[str, Any]], backend: B
 def _handle(message: dict[str, Any], backend: Backend, channel: Channel) -> None:
     if "jobs" in message:
         backend.submit([Request(n, tuple(ids), *rest) for n, ids, *rest in message["jobs"]])
-    elif "forget" in message:
-        backend.forget(message["forget"])
+    elif "abort" in message:
+        backend.abort(message["abort"])
     elif "update" in message:
         _report(channel, backend.update())
-    elif "halt" in message:
-        _report(channel, backend.halt())
-        channel.send({"done": message["halt"]})
+    elif "pause" in message:
+        _report(channel, backend.pause())
+        channel.send({"done": message["pause"]})
     else:
-        backend.rest()
-        channel.send({"done": message["rest"]})
+        backend.sleep()
+        channel.send({"done": message["sleep"]})
 
 
 def _report(channel: Channel, written: list[RequestOutput]) -> None:

@@ -31,8 +31,8 @@ MOST_FLOAT32, MOST_HALF = 1e-3, 0.05
 """Maximum nats: per token in float32, on average in 16 bits. Good models measure 2e-5 and 0.009."""
 
 REMEDY = (
-    'Set engine.kind = "vllm", or choose another model: docs/models.md names those that are known '
-    "to work."
+    'Set engine.backend = "vllm", or choose another model: docs/models.md names those that are '
+    "known to work."
 )
 
 

@@ -82,13 +82,13 @@ class ContinuousBatch:
         self._paused.clear()
         return self._ended()
 
-    def halt(self) -> list[RequestOutput]:
+    def pause(self) -> list[RequestOutput]:
         """Abort all jobs; return their unreported tokens."""
         written = self.cut()
         self._waiting.clear()
         return written
 
-    def forget(self, lasting: Sequence[int]) -> None:
+    def abort(self, lasting: Sequence[int]) -> None:
         for name in lasting:
             self._paused.pop(name, None)
 
@@ -219,8 +219,8 @@ class ContinuousDecoding:
     def submit(self, jobs: Sequence[Request]) -> None:
         self._batch.submit(jobs)
 
-    def forget(self, lasting: Sequence[int]) -> None:
-        self._batch.forget(lasting)
+    def abort(self, lasting: Sequence[int]) -> None:
+        self._batch.abort(lasting)
 
     @torch.inference_mode()
     def step(self) -> list[RequestOutput]:
@@ -237,13 +237,13 @@ class ContinuousDecoding:
         return self._load_when_due()
 
     @torch.inference_mode()
-    def halt(self) -> list[RequestOutput]:
-        written = self._batch.halt()
+    def pause(self) -> list[RequestOutput]:
+        written = self._batch.pause()
         if self._update_in is not None:
             self._load_when_due()
         return written
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         give_back(self.policy.device)  # the learner's process needs the memory
 
     def _delay(self) -> int:

@@ -96,19 +96,19 @@ class TransformersEngine(RolloutEngine):
         self._release()
         return finished
 
-    def forget(self, keys: Sequence[int]) -> None:
+    def abort(self, keys: Sequence[int]) -> None:
         self._lasting.difference_update(keys)
         if self._batch:
-            self._batch.forget(keys)
+            self._batch.abort(keys)
             self._release()
 
     def nudge(self) -> None:
         self._nudged.set()
 
     @torch.inference_mode()
-    def halt(self) -> list[tuple[int, Tokens]]:
+    def pause(self) -> list[tuple[int, Tokens]]:
         if self._batch:
-            self._take(self._batch.halt())
+            self._take(self._batch.pause())
         left = [(each.trajectory.key, each.tokens) for each in self._pending.values()]
         self._pending.clear()
         return left

@@ -124,7 +124,7 @@ def share_of_float32() -> float:
 
 
 def _refused(why: str) -> ConfigError:
-    return ConfigError("engine.kind_options", {"int8": True}, f"Leave int8 out: {why}.")
+    return ConfigError("engine.backend_options", {"int8": True}, f"Leave int8 out: {why}.")
 
 
 PACKED_STEPS = 16  # fewer steps do not repay a copy of the weights in oneDNN's layout

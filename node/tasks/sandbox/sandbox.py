@@ -27,7 +27,7 @@ REMEDY = "Install bubblewrap, or allow user namespaces to this user, and install
 
 
 @dataclass(frozen=True, slots=True)
-class Walls:
+class SandboxSupport:
     """Sandbox features of this machine; Landlock also blocks opening other files.
 
     With ``namespaces`` the worker isolates itself; with ``sandbox-exec`` (macOS) other processes
@@ -50,34 +50,34 @@ class Walls:
 
 
 @lru_cache
-def find_walls() -> Walls:
+def sandbox_support() -> SandboxSupport:
     """Return the strongest sandbox of this machine, found by probing."""
     if sys.platform == "darwin" and shutil.which("sandbox-exec"):
-        return Walls("sandbox-exec", landlock=False, seccomp=False)
+        return SandboxSupport("sandbox-exec", landlock=False, seccomp=False)
     if sys.platform != "linux":
-        return Walls("none", landlock=False, seccomp=False)
+        return SandboxSupport("none", landlock=False, seccomp=False)
     has_seccomp, has_landlock = _has_seccomp(), landlock_version() > 0
     if (bwrap := shutil.which("bwrap")) and _works(
         [bwrap, "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/"], "-c", "pass"
     ):
-        return Walls("bubblewrap", has_landlock, has_seccomp)
+        return SandboxSupport("bubblewrap", has_landlock, has_seccomp)
     if platform.machine() in ("x86_64", "aarch64") and _works(
         [], "-m", "node.tasks.sandbox.namespaces"
     ):
-        return Walls("namespaces", has_landlock, has_seccomp)
-    return Walls("none", has_landlock, has_seccomp)
+        return SandboxSupport("namespaces", has_landlock, has_seccomp)
+    return SandboxSupport("none", has_landlock, has_seccomp)
 
 
-def before(walls: Walls, readable: Sequence[str], *, network: bool) -> list[str]:
+def before(support: SandboxSupport, readable: Sequence[str], *, network: bool) -> list[str]:
     """Return the command prefix that starts a worker in the sandbox."""
-    if walls.kind == "bubblewrap":
+    if support.kind == "bubblewrap":
         command = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session"]
         command += ["--cap-drop", "ALL", *(["--share-net"] if network else [])]
         for path in readable:
             command += ["--dev-bind" if path.startswith("/dev/") else "--ro-bind", path, path]
         # Last, because bubblewrap first creates the parent folders of the paths on it.
         return [*command, "--remount-ro", "/", "--chdir", "/", "--"]
-    if walls.kind == "sandbox-exec":
+    if support.kind == "sandbox-exec":
         return ["sandbox-exec", "-p", _profile(readable, network)]
     return []
 
@@ -192,15 +192,15 @@ class Grants:
     network: bool = False
     evaluates: bool = False
 
-    def confinement(self, walls: Walls, *, memory_mib: int, nice: int) -> Confinement:
+    def confinement(self, support: SandboxSupport, *, memory_mib: int, nice: int) -> Confinement:
         """Return the confinement of a worker with these grants."""
-        programs = seccomp.programs(network=self.network) if walls.seccomp else {}
+        programs = seccomp.programs(network=self.network) if support.seccomp else {}
         program = programs.get("split" if self.evaluates else "serve", b"")
         once = programs["once"] if self.evaluates else b""
         extra = [path for path in _FOR_NAMES if self.network and Path(path).exists()]
         return Confinement(
-            namespaces=walls.kind == "namespaces",
-            landlock=walls.landlock,
+            namespaces=support.kind == "namespaces",
+            landlock=support.landlock,
             readable=outermost((*readable(), *self.read, *extra)),
             listed=tuple(str(Path(entry).absolute()) for entry in filter(None, sys.path)),
             network=self.network,

@@ -13,7 +13,7 @@ from queue import LifoQueue
 
 from node.lifecycle import Opened
 from node.tasks.catalogue import Allowed
-from node.tasks.sandbox.sandbox import find_walls
+from node.tasks.sandbox.sandbox import sandbox_support
 from node.tasks.scorer import Move, Moved, Scorer
 from node.tasks.verifier.dialogue import admit, admitted, answers, refusal, wire
 from node.tasks.verifier.turn_workers import TurnWorkers
@@ -38,7 +38,7 @@ class Verifier(Scorer):
     A text that hangs or kills the worker costs its group and a restart, counted and logged.
     Thread-safe; requests queue. If peers wrote the texts (``outside``), the worker runs at low
     priority. ``hash_seed`` sets the order of sets. Counts ``verifier_restarts{reason}``,
-    ``answers_unreadable{env}`` and ``verifier_unwalled{walls}``.
+    ``answers_unreadable{env}`` and ``verifier_unsandboxed{sandbox}``.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Verifier(Scorer):
 
         Raises CatalogueError: the task set cannot be opened here; JudgeRefused: no worker starts.
         """
-        walls = find_walls()
-        if not walls.whole:
-            self._workers.counters.add("verifier_unwalled", walls=walls.kind)
-        log = logger.info if walls.whole else logger.warning
-        log("verifiers are isolated by %s", walls)
+        support = sandbox_support()
+        if not support.whole:
+            self._workers.counters.add("verifier_unsandboxed", sandbox=support.kind)
+        log = logger.info if support.whole else logger.warning
+        log("verifiers are isolated by %s", support)
         with self._lock:
             workers = self._workers.all()
         for worker in workers:

@@ -19,7 +19,7 @@ from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed
 from node.tasks.sandbox.confine import Confinement
 from node.tasks.sandbox.namespaces import DIED_OF
-from node.tasks.sandbox.sandbox import Grants, before, find_walls
+from node.tasks.sandbox.sandbox import Grants, before, sandbox_support
 from protocol.manifest import ENVIRONMENT, EnvSpec
 from swarm.common.child_process import Channel, ChannelError, spawn
 from swarm.common.counters import Counters
@@ -107,7 +107,7 @@ class WorkerProcess:
     @classmethod
     def _spawn(cls, limits: WorkerLimits, own: Confinement, hash_seed: int) -> WorkerProcess:
         options = json.dumps({"cpu_seconds": limits.cpu_seconds, "confinement": asdict(own)})
-        outside = before(find_walls(), own.readable, network=own.network)
+        outside = before(sandbox_support(), own.readable, network=own.network)
         # Standard error is never a log file: the worker cannot write files.
         environment = worker_environment(hash_seed)
         starting = _STARTS.submit(spawn, MODULE, environment, options, before=outside)
@@ -207,7 +207,7 @@ class Workers:
         outside: bool,
         hash_seed: int,
     ) -> None:
-        self._allowed = replace(allowed or Allowed(), walled=find_walls().whole)
+        self._allowed = replace(allowed or Allowed(), sandboxed=sandbox_support().whole)
         self.specs = {spec.name: spec for spec in specs}
         files = self._allowed.message()["files"]
         self.plain = Grants(tuple(files[name] for name in self.specs if name in files))
@@ -289,7 +289,7 @@ class Workers:
             if self._grants[name] == grants and (spec.source == ENVIRONMENT or not turns)
         ]
         own = grants.confinement(
-            find_walls(), memory_mib=self.limits.memory_mib, nice=10 if self._outside else 0
+            sandbox_support(), memory_mib=self.limits.memory_mib, nice=10 if self._outside else 0
         )
         message = {"specs": [asdict(s) for s in specs], "allowed": self._allowed.message()}
         worker = WorkerProcess.start(message, self.limits, own, hash_seed=self._hash_seed)
@@ -305,7 +305,7 @@ class Workers:
             self.plain,
             read=self.plain.read + tuple(allowed.read.get(env, ())),
             network=env in allowed.network,
-            evaluates=env in allowed.evaluating and allowed.walled,
+            evaluates=env in allowed.code_execution and allowed.sandboxed,
         )
 
     def granted(self, env: str) -> Grants:

@@ -34,20 +34,20 @@ def test_who_leaves_early_is_told_what_it_was_worth_so_far(terminal, monkeypatch
 
 def test_a_family_of_one_turn_is_answered_once(terminal, said):
     said("no", "never")
-    assert terminal("play", "gcd", "--catalogue", "tiny", "--seed", "3") == 0
+    assert terminal("play", "gcd", "--task-set", "tiny", "--seed", "3") == 0
     assert terminal.out.startswith("» Find the Greatest") and terminal.out.endswith("reward 0.00\n")
 
 
 def test_a_model_plays_and_every_turn_is_shown(terminal):
     for family, catalogue in (("bandit", "games"), ("gcd", "tiny")):
-        arguments = ("--catalogue", catalogue, "--model", "tiny-games", "--seed", "3")
+        arguments = ("--task-set", catalogue, "--model", "tiny-games", "--seed", "3")
         assert terminal("play", family, *arguments) == 0
         assert terminal.out.startswith("» ") and "\nreward " in terminal.out
 
 
 def test_an_environment_in_a_file_is_played_where_its_own_file_is_named(terminal, said):
     said("w")
-    catalogue = ("--catalogue", str(EXAMPLE / "treasure.toml"))
+    catalogue = ("--task-set", str(EXAMPLE / "treasure.toml"))
     file = ("--file", str(EXAMPLE / "treasure.py"))
     assert terminal.ok("play", "treasure", *catalogue, *file).startswith("» At house ")
     told = "error: 'treasure' lies in a file. Name its file with --file.\n"
@@ -64,7 +64,7 @@ def test_an_environment_in_a_file_is_played_where_its_own_file_is_named(terminal
     [
         (("guesses",), 2, "FAMILY: guesses. The catalogue has: guess, maze"),
         (("guess", "--level", "9"), 2, "--level: 9. Levels begin at 0; this family has 2."),
-        (("guess", "--catalogue", "game"), 1, "no catalogue 'game'"),
+        (("guess", "--task-set", "game"), 1, "no catalogue 'game'"),
         (("guess", "--model", "nowhere/at-all"), 2, "policy.model"),
     ],
 )

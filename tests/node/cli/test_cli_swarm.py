@@ -37,7 +37,7 @@ def sums(level: str = 'match = "numeric"') -> str:
 def written(catalogue: str, lines: str = SUM) -> tuple[str, ...]:
     Path("own.toml").write_text(catalogue)
     Path("sums.jsonl").write_text(lines)
-    return (*FOUND, "--catalogue", "own.toml")
+    return (*FOUND, "--task-set", "own.toml")
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def written(catalogue: str, lines: str = SUM) -> tuple[str, ...]:
 )
 def test_a_catalogue_that_no_node_can_open_is_refused(terminal, node, catalogue, lines, complaint):
     told = terminal.refuses(2, *written(catalogue, lines))
-    assert told.startswith("error: --catalogue: own.toml (") and complaint in told
+    assert told.startswith("error: --task-set: own.toml (") and complaint in told
     assert not node.manifest.exists()
 
 
@@ -76,7 +76,7 @@ def test_a_manifest_that_is_there_is_told_before_anything_is_tried(terminal, nod
     node.manifest.write_bytes(b"mine")
     remedy = "Name a new file with --out, or move this one away if no swarm runs on it yet."
     told = f"error: cannot write the manifest (File exists): {node.manifest}. {remedy}\n"
-    assert terminal.fails(1, *FOUND, "--catalogue", "nowhere.toml") == told
+    assert terminal.fails(1, *FOUND, "--task-set", "nowhere.toml") == told
     assert node.manifest.read_bytes() == b"mine"
 
 
@@ -111,8 +111,8 @@ def test_found_takes_an_allow_list_and_proof_of_work(terminal, node):
     ("args", "complaint"),
     [
         (["--epoch-seconds", "0"], "--epoch-seconds"),
-        (["--catalogue", "nowhere"], "reasoning-gym"),
-        (["--catalogue", "nowhere.toml"], "nowhere.toml"),
+        (["--task-set", "nowhere"], "reasoning-gym"),
+        (["--task-set", "nowhere.toml"], "nowhere.toml"),
     ],
 )
 def test_found_refuses_impossible_values(terminal, node, args, complaint):

@@ -61,9 +61,9 @@ def test_the_configuration_page_is_up_to_date():
         ('network.peers=["/ip4/10.0.0.5/tcp/4001"]', "network.peers", "/p2p/"),
         ("network.relay=true", "network.relay", "auto"),
         ("engine.group_size=1", "engine.group_size", "greater than or equal to 2"),
-        ("engine.kind=sglang", "engine.kind", "'transformers' or 'vllm'"),
-        ("engine.tensor_parallel_size=2", "engine.tensor_parallel_size", "engine.kind = 'vllm'"),
-        ("engine.data_parallel_size=2", "engine.data_parallel_size", "engine.kind = 'vllm'"),
+        ("engine.backend=sglang", "engine.backend", "'transformers' or 'vllm'"),
+        ("engine.tensor_parallel_size=2", "engine.tensor_parallel_size", "engine.backend = 'vllm'"),
+        ("engine.data_parallel_size=2", "engine.data_parallel_size", "engine.backend = 'vllm'"),
         ("engine.gpu_memory_utilization=0", "engine.gpu_memory_utilization", "greater than 0"),
         ("mixture.local=-2", "mixture.local", "greater than or equal to 0"),
         ("mixture.pool_groups=2", "mixture.pool_groups", "mixture.external"),
@@ -144,7 +144,7 @@ def test_paths_are_relative_to_the_file_and_not_to_where_one_stands(tmp_path, mo
     ],
 )
 def test_the_schedule_follows_the_engine_unless_it_is_named(mode, kind, overlaps):
-    config = Config.with_overrides({"schedule.mode": mode, "engine.kind": kind})
+    config = Config.with_overrides({"schedule.mode": mode, "engine.backend": kind})
     assert config.asynchronous is overlaps
 
 

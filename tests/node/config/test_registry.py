@@ -90,7 +90,7 @@ class Mine(Curriculum):
     def next(self, levels, weights, rng):
         return levels[0]
 """,
-    "engine.kind": """
+    "engine.backend": """
 from node.engines.kinds import EngineKind
 class Mine(EngineKind):
     beside = True

@@ -52,11 +52,11 @@ class Counting:
     def update(self) -> list[RequestOutput]:
         raise ValueError("these weights are of no use")
 
-    def halt(self) -> list[RequestOutput]:
+    def pause(self) -> list[RequestOutput]:
         self._jobs.clear()
         return []
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         pass
 
 
@@ -78,4 +78,4 @@ def stuck(settings: BackendSettings) -> Counting:
 if __name__ == "__main__":
     kinds = {"unloadable": unloadable, "too large": too_large, "stuck": stuck}
     kinds["counting"] = Counting
-    serve(lambda settings: kinds[settings.kind](settings))
+    serve(lambda settings: kinds[settings.backend](settings))

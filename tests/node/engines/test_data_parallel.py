@@ -20,7 +20,7 @@ POLICY = random_policy()
 def engines(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     counting = {"kind": "counting", "module": "strange_engine", "options": {"slow": 0.02}}
-    return [opened(POLICY, tmp_path, seed=n, patience=3.0, **counting) for n in range(2)]
+    return [opened(POLICY, tmp_path, seed=n, timeout=3.0, **counting) for n in range(2)]
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_whoever_waits_for_it_can_be_called_back(fleet):
 def test_what_is_left_on_halting_comes_in_the_order_it_was_submitted(fleet):
     keys = [5, 3, 9, 1]
     fleet.submit([SamplingRequest(key, (1,) * key) for key in keys], Sampling(max_new_tokens=400))
-    assert [key for key, _ in fleet.halt()] == keys
+    assert [key for key, _ in fleet.pause()] == keys
     fleet.submit([SamplingRequest(key, (1,) * key) for key in keys], SAMPLING)
     assert set(polled(fleet, 4)) == set(keys)
 
@@ -97,10 +97,10 @@ def test_one_that_died_for_good_is_told_and_what_the_other_wrote_is_not_lost(fle
         fleet.submit(trajectories, Sampling(max_new_tokens=400))
         fleet.generate([(1,), (2,)], 1, SAMPLING)
         os.kill(engines[1].pid, signal.SIGKILL)
-        assert [key for key, _ in fleet.halt()] == [0, 1]
+        assert [key for key, _ in fleet.pause()] == [0, 1]
     with pytest.raises(NodeError, match="the engine died twice"):
         fleet.submit(trajectories, Sampling(max_new_tokens=400))
-    assert [key for key, _ in fleet.halt()] == [0, 1]
+    assert [key for key, _ in fleet.pause()] == [0, 1]
 
 
 def test_a_wrong_submission_reaches_none_of_them(fleet):

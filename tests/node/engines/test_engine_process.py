@@ -32,7 +32,7 @@ HASTY = 3.0
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    engine = opened(random_policy(), tmp_path_factory.mktemp("engine"), kind="transformers")
+    engine = opened(random_policy(), tmp_path_factory.mktemp("engine"), backend="transformers")
     yield engine
     engine.close()
 
@@ -48,9 +48,9 @@ def strange(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     engines = []
 
-    def start(kind: str, patience: float = PATIENCE, **options) -> EngineProcess:
-        settings = {"patience": patience, "options": options, "module": "strange_engine"}
-        engine = opened(random_policy(), tmp_path, kind=kind, **settings)
+    def start(kind: str, timeout: float = PATIENCE, **options) -> EngineProcess:
+        settings = {"timeout": timeout, "options": options, "module": "strange_engine"}
+        engine = opened(random_policy(), tmp_path, backend=kind, **settings)
         engines.append(engine)
         return engine
 
@@ -60,8 +60,8 @@ def strange(tmp_path, monkeypatch):
 
 
 def opened(policy: Policy, place: Path, counters=None, **settings) -> EngineProcess:
-    settings = {"seed": 0, "threads": 1, "patience": PATIENCE, "place": place, **settings}
-    settings["as_checkpoint"] = settings["kind"] != "transformers"
+    settings = {"seed": 0, "threads": 1, "timeout": PATIENCE, "place": place, **settings}
+    settings["as_checkpoint"] = settings["backend"] != "transformers"
     return EngineProcess(policy, Starter(**settings), counters or Counters())
 
 
@@ -169,7 +169,7 @@ def test_halted_and_resumed_under_new_weights_every_token_knows_its_own(engine):
     sampling = Sampling(max_new_tokens=450)
     prompt = (5, 6, 7)
     done = under_way(engine, [SamplingRequest(key, prompt) for key in range(6)], sampling, 40)
-    left = engine.halt()
+    left = engine.pause()
     done |= dict(engine.poll(0.0))
     assert sorted([*(key for key, _ in left), *done]) == list(range(6))
     assert [key for key, _ in left] == sorted(key for key, _ in left)
@@ -210,7 +210,7 @@ def test_killed_in_mid_sentence_another_goes_on_and_nothing_is_lost_or_doubled(t
     counters = Counters()
     policy = random_policy()
     policy.stop_ids = (-1,)
-    engine = opened(policy, tmp_path, kind="transformers", counters=counters)
+    engine = opened(policy, tmp_path, backend="transformers", counters=counters)
     sampling = Sampling(max_new_tokens=480, greedy=True)
     under_way(engine, [SamplingRequest(key, (5, 6, key)) for key in range(3)], sampling, 20)
     os.kill(engine.pid, signal.SIGKILL)
@@ -247,7 +247,7 @@ def test_the_second_death_ends_the_run_with_the_last_words(strange, caplog):
     with pytest.raises(NodeError, match=r"died twice.*SIGKILL: no more memory, sorry"):
         finished(engine, 3)
     assert "another one goes on" in caplog.text
-    left = {key: begun.ids for key, begun in engine.halt()}
+    left = {key: begun.ids for key, begun in engine.pause()}
     assert left == dict.fromkeys(range(3), tuple(range(5, 13)))
     with pytest.raises(NodeError, match="the engine died twice"):
         engine.submit([SamplingRequest(0, (5, 6, 7))], GREEDY)
@@ -258,7 +258,7 @@ def test_a_process_that_dies_or_hangs_while_it_halts_has_halted(strange, how):
     engine = strange("counting", HASTY, slow=0.05)
     under_way(engine, [SamplingRequest(0, (5, 6, 7))], GREEDY, 3)
     os.kill(engine.pid, how)
-    ((key, begun),) = engine.halt()
+    ((key, begun),) = engine.pause()
     assert key == 0 and begun.ids == tuple(range(5, 5 + len(begun.ids)))
     assert engine.poll(0.0) == []
     assert engine.pid is None, "there is nothing to go on with"
@@ -271,7 +271,7 @@ def test_the_second_death_loses_nothing_where_it_meets_a_halt(strange, caplog):
     under_way(engine, [SamplingRequest(1, (5, 6, 7))], Sampling(max_new_tokens=400), 3)
     assert engine.counters.snapshot() == {"engine_restarts": 1}
     os.kill(engine.pid, signal.SIGKILL)
-    left = dict(engine.halt())
+    left = dict(engine.pause())
     assert sorted(left) == [0, 1] and all(begun.ids for begun in left.values())
     assert "the engine died twice" in caplog.text
     with pytest.raises(NodeError, match="the engine died twice"):
@@ -306,7 +306,7 @@ def test_without_another_process_the_limit_is_named_and_nothing_is_lost(strange,
 def test_an_engine_that_rests_has_done_so_when_it_says_so_and_goes_on_when_asked(engine):
     policy = random_policy(spread=0.2)
     for _ in range(2):
-        engine.rest()
+        engine.sleep()
     engine.update(policy)
     ((sample,),) = engine.generate([(5, 6, 7)], 1, GREEDY)
     assert sample.tokens.ids == generated(policy, (5, 6, 7), 24)
@@ -315,11 +315,11 @@ def test_an_engine_that_rests_has_done_so_when_it_says_so_and_goes_on_when_asked
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_process_that_is_not_there_dies_or_hangs_rests_until_there_is_work(strange, how, caplog):
     engine = strange("counting", HASTY)
-    engine.rest()
+    engine.sleep()
     assert engine.pid is None, "there is none whose rest must be waited for"
     engine.generate([(1, 2)], 1, GREEDY)
     os.kill(engine.pid, how)
-    engine.rest()
+    engine.sleep()
     assert engine.poll(0.1) == [] and engine.counters.snapshot() == {"engine_restarts": 1}
     assert engine.pid is None, "another one would take memory that is the learner's now"
     assert "another one starts when there is something to write" in caplog.text
@@ -380,7 +380,7 @@ def test_weights_that_the_engine_cannot_use_are_told(strange):
 
 
 def test_a_snapshot_that_was_damaged_stops_the_engine_with_its_name(tmp_path):
-    engine = opened(random_policy(), tmp_path, kind="transformers")
+    engine = opened(random_policy(), tmp_path, backend="transformers")
     engine.start()
     (folder,) = tmp_path.glob(f"{PREFIX}*")
     (folder / WEIGHTS).write_bytes(b"half")
@@ -408,7 +408,7 @@ def test_the_process_and_its_snapshot_end_with_an_owner_that_is_killed(tmp_path)
         "from node.engines.process.engine import EngineProcess;"
         "from node.engines.process.child import Starter;"
         "from swarm.common.counters import Counters;"
-        "engine = EngineProcess(random_policy(), Starter(kind='counting', seed=0, threads=1,"
+        "engine = EngineProcess(random_policy(), Starter(backend='counting', seed=0, threads=1,"
         " patience=60.0, place=pathlib.Path(sys.argv[1]), module='strange_engine',"
         " options={'slow': 0.05}), Counters());"
         "engine.submit([SamplingRequest(0, (1, 2))], Sampling(max_new_tokens=400));"

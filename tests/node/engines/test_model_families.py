@@ -51,7 +51,7 @@ def family_policy(family: str, seed: int = 1) -> Policy:
     return policy_of(getattr(transformers, name)(**SHAPE, **own), family, seed)
 
 
-REMEDY = r'Set engine\.kind = "vllm", or choose another model'
+REMEDY = r'Set engine\.backend = "vllm", or choose another model'
 
 
 @pytest.mark.parametrize("family", MIXED)

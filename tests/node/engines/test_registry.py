@@ -10,7 +10,7 @@ from swarm.common.counters import Counters
 from tests.node.packages import installed
 from tests.support import random_policy
 
-VLLM = Config.with_overrides({"engine.kind": "vllm"})
+VLLM = Config.with_overrides({"engine.backend": "vllm"})
 
 
 def test_by_default_the_policys_own_weights_are_sampled_from_in_place():
@@ -28,7 +28,7 @@ def test_vllm_that_is_not_here_or_another_version_is_named_at_once(monkeypatch, 
     with pytest.raises(ConfigError, match=r"0\.31\.0 is installed and 0\.32 is needed.*make vllm"):
         open_engine(VLLM, random_policy(), Counters())
     monkeypatch.setattr("node.engines.kinds.PACKAGES", ("a-package-that-is-nowhere",))
-    with pytest.raises(ConfigError, match=r"engine\.kind: 'vllm'.*not installed.*make vllm"):
+    with pytest.raises(ConfigError, match=r"engine\.backend: 'vllm'.*not installed.*make vllm"):
         open_streaming_engine(VLLM, random_policy(), Counters(), 1)
 
 
@@ -43,7 +43,11 @@ def test_every_vllm_sees_the_gpus_that_are_its_own(monkeypatch, named, shares, o
     assert devices(VLLM, policy) == [{"CUDA_VISIBLE_DEVICES": own}], "that of the policy"
     assert devices(Config(), policy) == [{}]
     policy.device = torch.device("cuda")
-    two = {"engine.kind": "vllm", "engine.tensor_parallel_size": 2, "engine.data_parallel_size": 2}
+    two = {
+        "engine.backend": "vllm",
+        "engine.tensor_parallel_size": 2,
+        "engine.data_parallel_size": 2,
+    }
     config = Config.with_overrides(two)
     assert [each["CUDA_VISIBLE_DEVICES"] for each in devices(config, policy)] == shares
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")

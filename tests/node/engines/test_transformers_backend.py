@@ -27,7 +27,7 @@ class Writing:
         ends = {"stop_ids": policy.stop_ids, "context_length": policy.context_length}
         how = {"dtype": "float32", "device": "cpu", "seed": 0, "max_rows": max_rows, "options": {}}
         place = str(self.snapshot.folder)
-        settings = BackendSettings(kind="transformers", folder=place, **ends, **how)
+        settings = BackendSettings(backend="transformers", folder=place, **ends, **how)
         self.backend = ContinuousDecoding.open(settings)
         self.ids, self.logprobs, self.versions = (defaultdict(list) for _ in range(3))
         self.finish: dict[int, Finish] = {}
@@ -149,7 +149,7 @@ def test_what_was_written_is_reported_on_halting_and_nothing_goes_on(tmp_path, p
     writing = Writing(tmp_path, random_policy())
     writing.backend.submit([Request(n, (1, 2, n), CAP, 1.0, True) for n in range(12)])
     writing.steps(5)
-    writing.take(writing.backend.halt())
+    writing.take(writing.backend.pause())
     assert not writing.backend.busy
     assert {n: len(ids) for n, ids in writing.ids.items()} == dict.fromkeys(range(8), 5)
     assert writing.backend.step() == []
@@ -204,7 +204,7 @@ def test_halting_brings_new_weights_that_wait(tmp_path):
     writing.submit(0, (5,) * 30, 60)
     writing.steps(8)
     writing.update(second)
-    writing.take(writing.backend.halt())
+    writing.take(writing.backend.pause())
     assert writing.versions[0] == [0] * 8
     writing.submit(1, (5,) * 30, 4)
     writing.steps()

@@ -42,7 +42,7 @@ def turns(engine, answers: Sequence[Sequence[int]], sampling=GREEDY) -> list:
         for key, sample in engine.poll(1.0):
             told[key].append((tuple(ids[key]), sample))
             if len(told[key]) > len(answers):
-                engine.forget([key])
+                engine.abort([key])
                 going.remove(key)
                 continue
             answer = [(each + key) % 98 for each in answers[len(told[key]) - 1]]
@@ -115,7 +115,7 @@ def test_what_was_read_behind_the_end_of_a_turn_is_not_gone_on_with(policy, monk
 def test_the_engine_holds_nothing_once_every_trajectory_is_forgotten(policy):
     engine = TransformersEngine(policy, seed=0)
     turns(engine, [[1]])
-    assert engine.poll(0.0) == [] and engine.halt() == []
+    assert engine.poll(0.0) == [] and engine.pause() == []
     first = turns(engine, [[2]], Sampling(max_new_tokens=CAP, seed=8))
     assert first == turns(engine, [[2]], Sampling(max_new_tokens=CAP, seed=8))
 
@@ -139,5 +139,5 @@ def test_a_halt_gives_what_is_unfinished_and_a_key_is_taken_once(policy):
     with pytest.raises(ValueError, match="these keys"):
         engine.submit([SamplingRequest(4, PROMPTS[0])], GREEDY)
     engine.nudge()
-    assert engine.poll(9.0) == [] and [key for key, _ in engine.halt()] == [3, 4]
+    assert engine.poll(9.0) == [] and [key for key, _ in engine.pause()] == [3, 4]
     assert engine.poll(0.0) == []

@@ -90,7 +90,7 @@ def test_the_shipped_games_come_out_alike_and_tasks_of_one_turn_are_not_played()
     assert try_replays(load_catalogue("tiny"), Allowed()) == Trial()
 
 
-FOUND = ("create", "--config", "node", "--name", "doors", "--catalogue", "door.toml")
+FOUND = ("create", "--config", "node", "--name", "doors", "--task-set", "door.toml")
 
 
 def test_found_tries_the_files_beside_the_catalogue(terminal, node):

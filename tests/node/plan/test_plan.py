@@ -120,7 +120,7 @@ def test_longer_answers_never_take_less(name, first, second):
 def test_weights_in_8_bits_take_a_quarter_of_the_copy_and_are_written_with_sooner():
     name, machine = "qwen-half", laptop()
     whole, rounded = (
-        Config.with_overrides({"engine.kind_options": {"int8": int8}}) for int8 in (False, True)
+        Config.with_overrides({"engine.backend_options": {"int8": int8}}) for int8 in (False, True)
     )
     assert laid_out(shape(name), rounded) * 4 == laid_out(shape(name), whole)
     work = Workload.of(rounded, shape(name), 64)

@@ -96,14 +96,14 @@ class VirtualEngine:
                 done.append((key, self._written(grown, length)))
         return done
 
-    def forget(self, keys: Sequence[int]) -> None:
+    def abort(self, keys: Sequence[int]) -> None:
         """Nothing is kept."""
 
     def nudge(self) -> None:
         """It never waits."""
 
-    def halt(self) -> list[tuple[int, Tokens]]:
-        self.before("halt")
+    def pause(self) -> list[tuple[int, Tokens]]:
+        self.before("pause")
         left = [(key, trajectory.tokens) for key, (trajectory, _) in self.running.items()]
         self.running.clear()
         return left
@@ -112,9 +112,9 @@ class VirtualEngine:
         self.before("update")
         self.version = policy.version
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         assert not self.running
-        self.before("rest")
+        self.before("sleep")
 
     def close(self) -> None:
         pass

@@ -50,7 +50,7 @@ class Deferred(TransformersEngine):
     def nudge(self):
         """It never waits."""
 
-    def halt(self):
+    def pause(self):
         return []
 
 
@@ -158,7 +158,7 @@ def test_an_engine_in_sleep_mode_rests_while_the_policy_learns_and_has_its_weigh
         with pytest.raises(ZeroDivisionError) if fails else nullcontext():
             rounds.step()
         assert made.engine.version == made.policy.version == version
-    assert calls == 2 * [*(["rest"] if sleep_mode else []), "learn", "update"]
+    assert calls == 2 * [*(["sleep"] if sleep_mode else []), "learn", "update"]
 
 
 def test_unfinished_completions_are_kept_while_the_policy_learns_and_resumed_first(journal):

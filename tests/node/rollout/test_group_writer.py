@@ -166,7 +166,7 @@ def test_what_a_play_that_failed_has_left_in_the_engine_is_halted_with_the_rest(
     stray = SamplingRequest(1_000_000, (1, 2, 3), stream=1, lasts=True)
     made.engine.submit([stray], Sampling(max_new_tokens=400))
     source.close()
-    assert made.engine.halt() == []
+    assert made.engine.pause() == []
 
 
 def test_a_trajectory_that_waits_for_its_environment_holds_up_no_other(journal, judge):

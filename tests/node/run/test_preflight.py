@@ -17,7 +17,7 @@ from swarm.transport.node import PortTaken
 
 ROOT = Path(__file__).parents[3]
 WRONG = ["policy.model=/nowhere/at/all", "policy.device=cuda:99"]
-WRONG += ["engine.kind=vllm-of-mine", "tasks.files.sums=nowhere.jsonl"]
+WRONG += ["engine.backend=vllm-of-mine", "tasks.files.sums=nowhere.jsonl"]
 WATCH = """
 import atexit, sys
 atexit.register(lambda: print("loaded:", [m for m in ("torch", "hivemind") if m in sys.modules]))

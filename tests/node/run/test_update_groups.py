@@ -155,7 +155,7 @@ def test_the_engine_rests_where_it_shares_the_device_or_is_over_provisioned(
 ):
     parts = Parts(monkeypatch, **changes).run(1)
     parts.trainer.close()
-    assert ("rest" in parts.calls) == rests
+    assert ("sleep" in parts.calls) == rests
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_closing_keeps_what_is_begun_for_the_next_run(monkeypatch):
     parts = Parts(monkeypatch, streaming=True, schedule__max_staleness=1).run(2)
     parts.trainer.close()
     assert parts.calls[-2:] == ["poll", "close"], "halted, looked at once more and let go"
-    assert "halt" in parts.calls
+    assert "pause" in parts.calls
     assert any(group.completions for group in UnfinishedGroups(parts.journal).groups())
 
 

@@ -36,7 +36,7 @@ def written(tmp_path):
 def test_the_shipped_catalogues_open_whole_and_the_nine_tasks_of_the_paper_are_there():
     for name in SHIPPED:
         specs = load_catalogue(name)
-        opened = open_envs(specs, Allowed(evaluating=["binary_matrix"]))[0]
+        opened = open_envs(specs, Allowed(code_execution=["binary_matrix"]))[0]
         assert set(opened) == {spec.name for spec in specs}
     nine = {"arc_1d", "basic_arithmetic", "base_conversion", "bf", "binary_matrix"}
     nine |= {"calendar_arithmetic", "decimal_arithmetic", "fraction_simplification"}
@@ -112,7 +112,7 @@ def test_an_unknown_catalogue_is_answered_with_the_known_ones_and_a_missing_file
 )
 def test_settings_that_cannot_be_served_are_refused(spec, message):
     with pytest.raises(CatalogueError, match=message):
-        open_envs([spec], Allowed(evaluating=["composite"]))[0]
+        open_envs([spec], Allowed(code_execution=["composite"]))[0]
 
 
 def test_an_env_whose_file_or_package_is_not_here_is_left_out():

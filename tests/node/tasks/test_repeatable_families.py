@@ -45,7 +45,7 @@ def test_every_family_that_differs_between_processes_is_listed_and_no_other(foun
 @pytest.mark.parametrize("family", sorted(UNREPEATABLE))
 def test_a_family_that_nobody_could_check_is_not_opened(family):
     spec = EnvSpec(family, "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
-    assert open_envs([spec], Allowed(evaluating=[family]))[0] == {}
+    assert open_envs([spec], Allowed(code_execution=[family]))[0] == {}
 
 
 def test_the_generators_of_the_process_are_left_as_they_were():
