@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from node.dashboard.access import listen
 from node.dashboard.public_server import PageServer, data, documents, unchanging
 from swarm.common.counters import Counters
-from tests.node.dashboard.public_page_parts import seen
+from tests.node.dashboard.test_public_server import seen
 from tests.swarm.census.census_parts import Watched, group, offer, peer
 
 EVERY = 10.0

@@ -100,7 +100,7 @@ def test_one_asked_for_by_name_that_this_machine_refuses_is_told_before_any_run(
     tmp_path: Path, monkeypatch
 ):
     monkeypatch.setattr(fused_decoder, "share_of_float32", lambda: 1.5)
-    with pytest.raises(ConfigError, match=r"engine\.kind_options"):
+    with pytest.raises(ConfigError, match=r"engine\.backend_options"):
         measured(tmp_path, *find_methods(["int8-rollouts"]))
     assert not list(tmp_path.glob("*/runs/*"))
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 
 PROMPTS = [(5, 6, 7), (1, 2, 3, 4, 5, 6, 7, 8), (9,) * 30]
 SAMPLING = Sampling(max_new_tokens=24)
-INT8 = Config.model_validate({"engine": {"kind_options": {"int8": True}}})
+INT8 = Config.model_validate({"engine": {"backend_options": {"int8": True}}})
 
 
 def drawn(*shape: int) -> torch.Tensor:
@@ -99,7 +99,7 @@ def test_a_processor_whose_products_are_wrong_is_refused(monkeypatch):
     monkeypatch.setattr(fused_decoder, "share_of_float32", lambda: 0.5)
     fused_decoder.check_processor()
     monkeypatch.setattr(fused_decoder, "exact", lambda steps: False)
-    with pytest.raises(ConfigError, match=r"engine\.kind_options.*are wrong"):
+    with pytest.raises(ConfigError, match=r"engine\.backend_options.*are wrong"):
         fused_decoder.check_processor()
 
 
@@ -107,7 +107,7 @@ def test_a_processor_that_gains_nothing_is_refused_by_nodes_and_evaluations(monk
     monkeypatch.setattr(fused_decoder, "share_of_float32", lambda: 1.5)
     with pytest.raises(ConfigError, match=r"products take 1\.5 times as long in 8 bits"):
         check_rounding(random_policy())
-    with pytest.raises(ConfigError, match=r"engine\.kind_options.*1\.5 times as long"):
+    with pytest.raises(ConfigError, match=r"engine\.backend_options.*1\.5 times as long"):
         open_engine(INT8, random_policy(), Counters())
 
 
@@ -129,7 +129,7 @@ def test_the_policy_keeps_its_weights_and_without_the_key_nothing_changes():
     written(policy, eight_bits=True)
     assert all(torch.equal(t, before[name]) for name, t in policy.model.state_dict().items())
     assert told(written(policy, eight_bits=False)) == without
-    off = Config.model_validate({"engine": {"kind_options": {"int8": False}}})
+    off = Config.model_validate({"engine": {"backend_options": {"int8": False}}})
     engine, plain = (open_engine(config, policy, Counters()) for config in (off, Config()))
     assert told(engine.generate(PROMPTS, 4, SAMPLING)) == told(plain.generate(PROMPTS, 4, SAMPLING))
 
