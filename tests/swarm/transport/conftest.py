@@ -16,8 +16,6 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.swarm.transport.mallory import Attack
-
 ROOT = Path(__file__).resolve().parents[3]
 INNER = "SWARM_NODE_TEST_ALONE"
 """Where the process of its own reports to; a file."""
@@ -75,11 +73,6 @@ class Alone:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-
-
-@pytest.fixture
-def attack(tmp_path: Path) -> Attack:
-    return Attack(tmp_path)
 
 
 BEGUN: dict[Path, Alone] = {}

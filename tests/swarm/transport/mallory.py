@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from protocol.identity import Identity
@@ -16,7 +14,7 @@ from swarm.transport.libp2p.bridge import TrioThread
 from swarm.transport.libp2p.node import Libp2pTransport
 from swarm.transport.libp2p.stack import MUXER, SECURITY, propose
 from swarm.transport.transport import HandlerLimits
-from tests.swarm.transport.over import ECHO, LOOPBACK, key_of, until
+from tests.swarm.transport.over import ECHO, LOOPBACK, key_of
 
 DEAF = "swarm-node/test/deaf"
 DATA, WINDOW, SYN = 0, 1, 1
@@ -49,10 +47,12 @@ class Mallory:
         return secure
 
     async def break_off(self) -> None:
+        """End the connection without a word."""
         self.tcp.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         await self.tcp.aclose()
 
-    async def write_until_it_ends(self, frames: Sequence[bytes]) -> None:
+    async def write_until_it_ends(self, frames: list[bytes]) -> None:
+        """Send frames and then wait until the other side hangs up."""
         import trio
         from libp2p.io.exceptions import IOException
 
@@ -75,48 +75,32 @@ def line(text: str) -> bytes:
     return bytes([len(text) + 1]) + text.encode() + b"\n"
 
 
-class Attack(AbstractAsyncContextManager):
-    """Anna, a thread to attack her from, and ben, whom she still serves at the end."""
+def against_anna(tmp_path: Path, scenario) -> Counters:
+    """Run ``scenario(anna, ben, thread)``; what anna counted. Ben is still served at the end."""
+    counters = Counters()
 
-    def __init__(self, folder: Path) -> None:
-        self.counters, self.thread = Counters(), TrioThread("mallory")
-        counters = {"anna": self.counters, "ben": Counters()}
-        self.anna, self.ben = (
-            Libp2pTransport(key_of(folder, name), listen=LOOPBACK, counters=counted)
-            for name, counted in counters.items()
-        )
+    async def echo(peer: str, request: bytes) -> bytes:
+        return request
 
-    async def __aenter__(self) -> Attack:
-        async def echo(peer: str, request: bytes) -> bytes:
-            return request
-
-        for each in (self.anna, self.ben):
-            each.use_validator(lambda record: True)
-            each.handle(ECHO, echo, HandlerLimits(64, 8, 4))
-            await each.start()
-        await self.thread.start()
-        self.address = self.anna.addresses()[0]
-        await self.ben.connect(self.address)
-        return self
-
-    async def __aexit__(self, *failure: object) -> None:
+    async def whole() -> None:
+        transports = []
+        for name in ("anna", "ben"):
+            counted = counters if name == "anna" else Counters()
+            key = key_of(tmp_path, name)
+            transports.append(Libp2pTransport(key, listen=LOOPBACK, counters=counted))
+            transports[-1].use_validator(lambda record: True)
+            transports[-1].handle(ECHO, echo, HandlerLimits(64, 8, 4))
+            await transports[-1].start()
+        anna, ben = transports
+        thread = TrioThread("mallory")
+        await thread.start()
         try:
-            await self.ben_is_served()
+            await scenario(anna, ben, thread)
+            answer = await ben.request(anna.peer_id, ECHO, b"still", limit=9, deadline=10)
+            assert answer == b"still"
         finally:
-            await self.thread.stop()
-            await asyncio.gather(self.anna.close(), self.ben.close())
+            await thread.stop()
+            await asyncio.gather(anna.close(), ben.close())
 
-    async def ben_is_served(self) -> None:
-        answer = await self.ben.request(self.anna.peer_id, ECHO, b"still", limit=9, deadline=10)
-        assert answer == b"still"
-
-    async def writes(self, *frames: bytes) -> None:
-        """Mallory's frames, until anna hangs up."""
-        await self.thread.call(Mallory(self.address).write_until_it_ends, frames)
-
-    async def counted(self, bound: str, least: int = 1) -> float:
-        """Connections of which anna found one too many, at least so many, in the end."""
-        name = f"connections_over_bound{{bound={bound}}}"
-        await until(lambda: self.counters.snapshot().get(name, 0) >= least)
-        await self.ben_is_served()
-        return self.counters.snapshot()[name]
+    asyncio.run(whole())
+    return counters

@@ -41,7 +41,7 @@ def key_of(folder: Path, name: str) -> Path:
 async def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
 
 
 def network_processes(kind: str = "") -> set[psutil.Process]:

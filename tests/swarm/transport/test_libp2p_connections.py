@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,48 +13,53 @@ from swarm.transport.libp2p.addresses import place_of
 from swarm.transport.libp2p.host import Connection, Connections
 from swarm.transport.libp2p.node import Libp2pTransport
 from tests.swarm.network_parts import identity
-from tests.swarm.transport.mallory import DEAF, Mallory
+from tests.swarm.transport.mallory import DEAF, Mallory, against_anna
 from tests.swarm.transport.over import ECHO, key_of, until
 
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
-async def test_a_peer_whose_connection_has_ended_is_dialled_though_its_stream_is_still_served(
-    attack,
-):
-    anna, ben, served = attack.anna, attack.ben, asyncio.Event()
+def test_a_peer_whose_connection_has_ended_is_dialled_though_its_stream_is_still_served(tmp_path):
+    async def scenario(anna, ben, thread) -> None:
+        served = asyncio.Event()
 
-    async def deaf(peer: str, reader: asyncio.StreamReader, writer: object) -> None:
-        await reader.read()
-        served.set()
-        await asyncio.sleep(1e6)
+        async def deaf(peer: str, reader: asyncio.StreamReader, writer: object) -> None:
+            await reader.read()
+            served.set()
+            await asyncio.sleep(1e6)
 
-    await anna.node.add_handler(DEAF, deaf)
-    _, writer = await ben.node.open_stream(anna.peer_id, DEAF)
-    writer.close()
-    await asyncio.wait_for(served.wait(), 30)
-    (ended,) = await anna.node.seen_at(ben.peer_id)
-    await ben.node.disconnect(anna.peer_id)
-    async with asyncio.timeout(120):
-        while ended in await anna.node.seen_at(ben.peer_id):
-            await asyncio.sleep(0.05)
-    assert await anna.request(ben.peer_id, ECHO, b"again", limit=9, deadline=10) == b"again"
+        await anna.node.add_handler(DEAF, deaf)
+        await ben.connect(anna.addresses()[0])
+        _, writer = await ben.node.open_stream(anna.peer_id, DEAF)
+        writer.close()
+        await asyncio.wait_for(served.wait(), 30)
+        (ended,) = await anna.node.seen_at(ben.peer_id)
+        await ben.node.disconnect(anna.peer_id)
+        async with asyncio.timeout(120):
+            while ended in await anna.node.seen_at(ben.peer_id):
+                await asyncio.sleep(0.05)
+        assert await anna.request(ben.peer_id, ECHO, b"again", limit=9, deadline=10) == b"again"
+
+    against_anna(tmp_path, scenario)
 
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
-async def test_a_request_goes_over_another_connection_where_the_latest_is_gone(attack):
-    anna, ben = attack.anna, attack.ben
-    for _ in range(8):
-        twin = Mallory(ben.addresses()[0])
-        twin.identity = identity("anna")
-        await attack.thread.call(twin.dial)
-        async with asyncio.timeout(120):
-            while len(await ben.node.seen_at(anna.peer_id)) < 2:
-                await asyncio.sleep(0.02)
-        ben.node.stand_still(0.2)
-        await attack.thread.call(twin.break_off)
-        assert await ben.request(anna.peer_id, ECHO, b"on", limit=9, deadline=10) == b"on"
+def test_a_request_goes_over_another_connection_where_the_latest_is_gone(tmp_path: Path) -> None:
+    async def scenario(anna, ben, thread) -> None:
+        await ben.connect(anna.addresses()[0])
+        for _ in range(8):
+            twin = Mallory(ben.addresses()[0])
+            twin.identity = identity("anna")
+            await thread.call(twin.dial)
+            async with asyncio.timeout(120):
+                while len(await ben.node.seen_at(anna.peer_id)) < 2:
+                    await asyncio.sleep(0.02)
+            ben.node.stand_still(0.2)
+            await thread.call(twin.break_off)
+            assert await ben.request(anna.peer_id, ECHO, b"on", limit=9, deadline=10) == b"on"
+
+    against_anna(tmp_path, scenario)
 
 
 @pytest.mark.processes

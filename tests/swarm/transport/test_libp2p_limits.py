@@ -5,75 +5,113 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 
-from protocol import messages
+from protocol.messages import (
+    DIAL_BACK_STREAM,
+    DialledBack,
+    decode_dial_back_response,
+    encode_dial_back_request,
+)
 from swarm.transport.libp2p.addresses import place_of
 from swarm.transport.libp2p.host import MAX_CONNECTIONS, MAX_HALF_OPEN, MAX_OF_PEER
 from swarm.transport.libp2p.node import Libp2pTransport
 from swarm.transport.libp2p.stack import HEADER, MAX_FRAME, MAX_STREAMS, MAX_UNREAD
-from tests.swarm.transport.mallory import DATA, DEAF, SYN, WINDOW, Mallory, frame, line
+from tests.swarm.transport.mallory import (
+    DATA,
+    DEAF,
+    SYN,
+    WINDOW,
+    Mallory,
+    against_anna,
+    frame,
+    line,
+)
 from tests.swarm.transport.over import LOOPBACK, key_of, until
 
 pytestmark = [pytest.mark.processes, pytest.mark.alone("libp2p")]
 
-
-async def test_mallory_sends_more_than_anybody_reads(attack):
-    async def deaf(peer: str, reader: object, writer: object) -> None:
-        await asyncio.sleep(1e6)
-
-    await attack.anna.node.add_handler(DEAF, deaf)
-    begun = line(HEADER) + line(DEAF)
-    unread = [frame(DATA, 0, 1, MAX_FRAME, bytes(MAX_FRAME))] * (MAX_UNREAD // MAX_FRAME + 4)
-    await attack.writes(frame(DATA, SYN, 1, len(begun), begun), *unread)
-    assert await attack.counted("over_bounds") == 1
+OVER = "connections_over_bound{bound=over_bounds}"
 
 
-async def test_mallory_sends_a_frame_over_the_largest(attack):
-    await attack.writes(frame(WINDOW, SYN, 1, 0), frame(DATA, 0, 1, 1 << 31))
+def test_mallory_sends_more_than_anybody_reads(tmp_path: Path) -> None:
+    async def scenario(anna, ben, thread) -> None:
+        await ben.connect(anna.addresses()[0])
+
+        async def deaf(peer: str, reader: object, writer: object) -> None:
+            await asyncio.sleep(1e6)
+
+        await anna.node.add_handler(DEAF, deaf)
+        begun = line(HEADER) + line(DEAF)
+        frames = [frame(DATA, SYN, 1, len(begun), begun)]
+        frames += [frame(DATA, 0, 1, MAX_FRAME, bytes(MAX_FRAME))] * (MAX_UNREAD // MAX_FRAME + 4)
+        await thread.call(Mallory(anna.addresses()[0]).write_until_it_ends, frames)
+
+    assert against_anna(tmp_path, scenario).snapshot()[OVER] == 1
 
 
-async def test_flo_opens_more_streams_than_a_connection_takes(attack):
-    # One packet: faster than they can be let go for what they do not say.
-    frames = [frame(WINDOW, SYN, 2 * n + 1, 0) for n in range(2 * MAX_STREAMS)]
-    await attack.writes(b"".join(frames))
-    assert await attack.counted("over_bounds") == 1
+def test_mallory_sends_a_frame_over_the_largest(tmp_path: Path) -> None:
+    async def scenario(anna, ben, thread) -> None:
+        await ben.connect(anna.addresses()[0])
+        frames = [frame(WINDOW, SYN, 1, 0), frame(DATA, 0, 1, 1 << 31)]
+        await thread.call(Mallory(anna.addresses()[0]).write_until_it_ends, frames)
+
+    against_anna(tmp_path, scenario)
 
 
-async def test_flo_opens_connections_and_says_nothing(attack):
-    await attack.ben.node.disconnect(attack.anna.peer_id)
-    place = place_of(attack.address)
-    with ExitStack() as stack:
-        for _ in range(3 * MAX_HALF_OPEN):
-            flo = stack.enter_context(closing(socket.socket()))
-            flo.bind(("127.0.0.2", 0))
-            flo.connect((place.host, place.port))
-        # Who comes from elsewhere finds room.
-        await attack.ben.connect(attack.address)
-    assert await attack.counted("half_open", MAX_HALF_OPEN) >= MAX_HALF_OPEN
+def test_flo_opens_more_streams_than_a_connection_takes(tmp_path: Path) -> None:
+    async def scenario(anna, ben, thread) -> None:
+        await ben.connect(anna.addresses()[0])
+        # One packet: faster than they can be let go for what they do not say.
+        frames = [frame(WINDOW, SYN, 2 * n + 1, 0) for n in range(2 * MAX_STREAMS)]
+        await thread.call(Mallory(anna.addresses()[0]).write_until_it_ends, [b"".join(frames)])
+
+    assert against_anna(tmp_path, scenario).snapshot()[OVER] == 1
 
 
-async def test_flo_connects_again_and_again_under_one_key(attack):
-    flo = Mallory(attack.address)
-    held = [await attack.thread.call(flo.dial) for _ in range(3 * MAX_OF_PEER)]
-    await until(lambda: flo.identity.peer_id in attack.anna.peers())
-    assert len(held) == 3 * MAX_OF_PEER
-    assert await attack.counted("of_peer", 2 * MAX_OF_PEER) == 2 * MAX_OF_PEER
+def test_flo_opens_connections_and_says_nothing(tmp_path: Path) -> None:
+    async def scenario(anna, ben, thread) -> None:
+        place = place_of(anna.addresses()[0])
+        with ExitStack() as stack:
+            for _ in range(3 * MAX_HALF_OPEN):
+                flo = stack.enter_context(closing(socket.socket()))
+                flo.bind(("127.0.0.2", 0))
+                flo.connect((place.host, place.port))
+            # Who comes from elsewhere finds room.
+            await ben.connect(anna.addresses()[0])
+
+    counted = against_anna(tmp_path, scenario).snapshot()
+    assert counted["connections_over_bound{bound=half_open}"] >= MAX_HALF_OPEN
+
+
+def test_flo_connects_again_and_again_under_one_key(tmp_path: Path) -> None:
+    async def scenario(anna, ben, thread) -> None:
+        await ben.connect(anna.addresses()[0])
+        flo = Mallory(anna.addresses()[0])
+        held = [await thread.call(flo.dial) for _ in range(3 * MAX_OF_PEER)]
+        await until(lambda: flo.identity.peer_id in anna.peers())
+        assert len(held) == 3 * MAX_OF_PEER
+
+    counted = against_anna(tmp_path, scenario).snapshot()
+    assert counted["connections_over_bound{bound=of_peer}"] == 2 * MAX_OF_PEER
     assert MAX_OF_PEER < MAX_CONNECTIONS
 
 
-async def test_whoever_speaks_something_else_is_let_go(attack):
-    place = place_of(attack.address)
-    await attack.ben.node.disconnect(attack.anna.peer_id)
-    for words in (b"GET / HTTP/1.1\r\n\r\n", bytes(1000), line(HEADER) + line("/tls/1.0.0")):
-        with closing(socket.create_connection((place.host, place.port))) as stranger:
-            stranger.sendall(words)
-    await attack.ben.connect(attack.address)
-    await until(lambda: attack.anna.peers() == (attack.ben.peer_id,), 30.0)
+def test_whoever_speaks_something_else_is_let_go(tmp_path: Path) -> None:
+    async def scenario(anna, ben, thread) -> None:
+        place = place_of(anna.addresses()[0])
+        for words in (b"GET / HTTP/1.1\r\n\r\n", bytes(1000), line(HEADER) + line("/tls/1.0.0")):
+            with closing(socket.create_connection((place.host, place.port))) as stranger:
+                stranger.sendall(words)
+        await ben.connect(anna.addresses()[0])
+        await until(lambda: anna.peers() == (ben.peer_id,), 30.0)
+
+    against_anna(tmp_path, scenario)
 
 
-async def test_mallory_has_nobody_dialled_by_saying_that_she_listens_there(tmp_path):
+async def test_mallory_has_nobody_dialled_by_saying_that_she_listens_there(tmp_path: Path) -> None:
     seen: list[int] = []
 
     async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -93,11 +131,11 @@ async def test_mallory_has_nobody_dialled_by_saying_that_she_listens_there(tmp_p
         async with asyncio.timeout(120):
             while "127.0.0.2" not in str(await anna.node.connected()):
                 await asyncio.sleep(0.05)
-        request = messages.encode_dial_back_request((port,))
-        stream, bounds = messages.DIAL_BACK_STREAM, {"limit": 128, "deadline": 10}
-        answer = await mallory.request(anna.peer_id, stream, request, **bounds)
-        told = messages.decode_dial_back_response(answer, (port,))
-        assert told == messages.DialledBack("127.0.0.1", (), False)
+        request = encode_dial_back_request((port,))
+        asked = mallory.request(anna.peer_id, DIAL_BACK_STREAM, request, limit=128, deadline=10)
+        assert decode_dial_back_response(await asked, (port,)) == DialledBack(
+            "127.0.0.1", (), False
+        )
         assert not seen, "a server of somebody else was dialled"
     finally:
         victim.close()
