@@ -83,7 +83,7 @@ def test_every_experiment_of_the_documents_is_one_that_there_is() -> None:
     shown = [words for page in PAGES for words in typed(page, EXPERIMENTS)]
     for words in shown:
         read(experiments, "python -m experiments", words)
-    named = {each.name for each in experiments.registered_commands}
+    named = set(get_command(experiments).commands)
     assert {words.split()[0] for words in shown} >= named - {"hostile"}
 
 

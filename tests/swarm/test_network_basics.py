@@ -185,7 +185,7 @@ def test_whom_to_dial_is_who_was_met_last_and_their_pauses_go_on(clock) -> None:
     assert redial.due(["eli"]) == ("/b/p2p/cleo", "/c/p2p/dora")
 
 
-def test_the_peer_cache_keeps_the_latest_peers_and_whoever_is_met_pushes_nobody_out(path):
+def test_whoever_is_met_is_in_the_peer_cache_at_once_and_pushes_nobody_out(path):
     cache = PeerCache(path)
     assert cache.meet(["/a/p2p/ben"])
     assert not cache.meet(["/a/p2p/ben"])
@@ -193,6 +193,10 @@ def test_the_peer_cache_keeps_the_latest_peers_and_whoever_is_met_pushes_nobody_
     cache.meet(f"/{n}/p2p/sybil-{n}" for n in range(3 * MAX_ADDRESSES))
     assert (len(cache.addresses), cache.addresses[0]) == (MAX_ADDRESSES, "/a/p2p/ben")
     assert not cache.meet(["/b/p2p/cleo"])
+
+
+def test_the_peer_cache_keeps_the_latest_peers(path):
+    cache = PeerCache(path)
     cache.remember([f"/old/{n}" for n in range(MAX_ADDRESSES)])
     cache.remember(["/new"])
     loaded = PeerCache(path).load()
