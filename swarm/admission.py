@@ -14,13 +14,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import NamedTuple
 
 from protocol.announcement import Offer, epoch_of, offer_of
 from protocol.errors import ProtocolError
 from protocol.frame import OpenFrame, open_frame
 from protocol.manifest import ENVIRONMENT, Manifest
-from protocol.rollout import Group, encode_group
+from protocol.rollout import EncodedGroup, Group
 from swarm import verification
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
@@ -82,13 +81,6 @@ class RefusedGroups:
         return taken
 
 
-class ClaimedGroup(NamedTuple):
-    """A group as its author encoded it, and its bytes on the wire."""
-
-    group: Group
-    plain: bytes
-
-
 @dataclass(slots=True)
 class Findings:
     """The admission result of one frame so far."""
@@ -96,7 +88,7 @@ class Findings:
     author: bytes  # accountable for the frame
     proven: bool = False  # whether the author was proven when the frame came
     opened: OpenFrame | None = None
-    pending: list[ClaimedGroup] = field(default_factory=list)  # groups that wait for verification
+    pending: list[EncodedGroup] = field(default_factory=list)  # groups that wait for verification
     now: float = 0.0  # Unix time at which processing began, seconds
     seconds: float = 0.0  # verification time spent
     admitted: list[PooledGroup] = field(default_factory=list)
@@ -274,7 +266,7 @@ class Admission:
 
     def _unseen(
         self, author: bytes, groups: list[Group], now: float, findings: Findings
-    ) -> list[ClaimedGroup]:
+    ) -> list[EncodedGroup]:
         """Return groups with new sample indexes, noted as seen before verification.
 
         So a crash loses a group but never admits it twice, and a refused sample cannot come back.
@@ -283,12 +275,12 @@ class Admission:
         with self._journal.transaction() as connection:
             for group in groups:
                 draw = (author, group.epoch, group.index)
-                plain = encode_group(group)
-                digest = sha256(plain).digest()[:16]
+                encoded = EncodedGroup.of(group)
+                digest = sha256(encoded.plain).digest()[:16]
                 known = connection.execute(_SEEN, draw).fetchone()
                 if known is None:
                     connection.execute("INSERT INTO seen VALUES (?, ?, ?, ?)", (*draw, digest))
-                    unseen.append(ClaimedGroup(group, plain))
+                    unseen.append(encoded)
                 elif known[0] == digest:
                     findings.refused[verification.REPLAY] += 1
                 else:
@@ -304,7 +296,7 @@ class Admission:
                 TaskRef.shared(author, group.env, group.level, group.epoch, group.index),
                 [answer_of(each, played=self._played(group)) for each in group.completions],
             )
-            for group, _ in findings.pending
+            for group in (encoded.group for encoded in findings.pending)
         ]
         began = self._timer()
         try:
@@ -320,7 +312,7 @@ class Admission:
         return outcomes
 
 
-def _pooled(opened: OpenFrame, claimed: ClaimedGroup, verdict: Verdict, now: float) -> PooledGroup:
+def _pooled(opened: OpenFrame, claimed: EncodedGroup, verdict: Verdict, now: float) -> PooledGroup:
     return PooledGroup(
         author=opened.author,
         encoded=claimed.plain,

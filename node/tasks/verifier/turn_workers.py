@@ -52,10 +52,6 @@ class WorkerPair:
         self._queue.extend(turn for turn in turns if not self._given_up(turn))
         self._spread()
 
-    def memory_mib(self) -> float:
-        """Return the workers' resident memory in MiB. Thread-safe."""
-        return sum(worker.process.memory_mib() for worker in list(self._workers))
-
     async def close(self) -> None:
         """End the workers and refuse all pending turns."""
         self._closed = True
@@ -272,9 +268,6 @@ class TurnWorkers:
         for turn in turns:
             turn.settle(JudgeRefused(UNAVAILABLE, "the verifier is closed"))
         return outcomes
-
-    def memory_mib(self) -> float:
-        return sum(pair.memory_mib() for pair in list(self._pairs.values()))
 
     def close(self) -> None:
         with self._lock:

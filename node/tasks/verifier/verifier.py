@@ -135,12 +135,6 @@ class Verifier(Scorer):
         """
         return self._turns.play_each(moves)
 
-    def memory_mib(self) -> float:
-        """Return the workers' resident memory in MiB, 0 if none runs."""
-        with self._lock:
-            judging = self._workers.memory_mib()
-        return judging + self._turns.memory_mib()
-
     def close(self) -> None:
         """End the workers; pending turns and later requests are refused."""
         self._turns.close()

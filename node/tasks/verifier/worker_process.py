@@ -13,8 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import psutil
-
 from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed
 from node.tasks.sandbox.confine import Confinement
@@ -148,15 +146,6 @@ class WorkerProcess:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def memory_mib(self) -> float:
-        """Return resident memory in MiB, child processes included; 0 once ended."""
-        try:
-            first = psutil.Process(self.pid)
-            all_of_it = [first, *first.children(recursive=True)]
-            return sum(float(each.memory_info().rss) for each in all_of_it) / (1 << 20)
-        except psutil.NoSuchProcess:
-            return 0.0
-
     def end(self) -> None:
         """Close the channel, which ends the worker, and reap it."""
         self._reap(_END_SECONDS)
@@ -226,9 +215,6 @@ class Workers:
     def all(self) -> list[WorkerProcess]:
         """Return a running worker for each set of grants in the task set."""
         return [self._running(grants) for grants in dict.fromkeys(self._grants.values())]
-
-    def memory_mib(self) -> float:
-        return sum(worker.memory_mib() for worker in self._workers.values())
 
     def close(self) -> None:
         """End the workers; later requests are refused."""

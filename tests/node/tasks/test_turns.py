@@ -243,7 +243,7 @@ def test_closing_refuses_what_is_under_way_and_ends_every_process(played):
     played.verifier.close()
     assert {reason(each) for each in outcomes} == {"unavailable"}
     assert reason(played.one(turn(3, "plain", "a"))) == "unavailable"
-    assert workers() == [] and played.verifier.memory_mib() == 0.0
+    assert workers() == []
 
 
 def test_closing_waits_for_no_first_turn(played):
@@ -263,10 +263,8 @@ def test_there_is_no_process_for_turns_before_the_first_one(played):
     played.verifier.start()
     assert played.verifier.prompts([TaskRef("plain", 0, 1)])
     assert len(workers()) == 1
-    alone = played.verifier.memory_mib()
     assert played.text(turn(1, "plain", "a")) == "1 a"
     assert len(workers()) == 2
-    assert played.verifier.memory_mib() > 1.5 * alone
 
 
 def test_a_verdict_that_takes_long_holds_up_no_turn_and_no_turn_a_verdict(played):
