@@ -308,6 +308,8 @@ def slope(times: Sequence[float], values: Sequence[float]) -> float:
 
 def thirds(times: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
     """Medians of the values in the first and in the last third of the time."""
+    if not values:
+        raise ValueError("nothing was sampled: run it for longer")
     begin, end = min(times), max(times)
     third = (end - begin) / 3
     first = [v for t, v in zip(times, values, strict=True) if t <= begin + third]

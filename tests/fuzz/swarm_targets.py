@@ -169,11 +169,12 @@ def served() -> Target:
     """An incoming stream of any of the four protocols, through the handlers behind it."""
     transport, _, _ = _exchange()
     limits = {messages.PULL_STREAM: 32, messages.GOSSIP_STREAM: 64}
+    limits |= dict.fromkeys((messages.MANIFEST_STREAM, messages.PROFILE_STREAM), 0)
     services = [
         Service(
             protocol,
             handler,
-            HandlerLimits(limits.get(protocol, 0), concurrent=4, concurrent_per_peer=4),
+            HandlerLimits(limits[protocol], concurrent=4, concurrent_per_peer=4),
             Counters(),
             PeerLimits(VirtualClock(samples.NOW), Counters()),
         )

@@ -27,6 +27,7 @@ from swarm.transport.node import NodeSettings
 from swarm.transport.subprocess.transport import ApartTransport
 from swarm.transport.transport import TransportError
 from tests.hostile.flooders import LISTEN, attacking
+from tests.hostile.test_hostile_peers import offer
 from tests.swarm.network_parts import Node, identity, manifest
 from tests.swarm.transport.over import APART_LIBP2P, until
 
@@ -195,3 +196,32 @@ async def test_sybil_fills_a_shard_and_an_author_of_standing_is_still_held(tmp_p
             assert ben.identity.author in {known.author for known in found}
         finally:
             await sybil.stop()
+
+
+async def test_sixty_keys_announce_and_never_answer(tmp_path: Path) -> None:
+    async with two(tmp_path, epoch_seconds=6.0) as (anna, ben):
+        sid = await bare(tmp_path, "sid 0", anna.transport.addresses()[0])
+
+        async def never(peer: str, reader: object, writer: object) -> None:
+            await asyncio.sleep(1e6)
+
+        await sid.add_handler(PULL_STREAM, never)
+        running = [asyncio.ensure_future(node.member.run()) for node in (anna, ben)]
+        try:
+            began, published = time.monotonic(), 0
+            while published < 3:
+                for n in range(60):
+                    silent = identity(f"sid {n}")
+                    content = offer(os.urandom(32))
+                    anna.directory.accept(announced(anna, silent, (content,))[1])
+                ben.publish()
+                published += 1
+                while anna.count("frames_pulled") < published:
+                    assert time.monotonic() < began + 120
+                    await asyncio.sleep(0.2)
+            assert sum(n for name, n in anna.counters.snapshot().items() if "pulls_failed" in name)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            await sid.stop()

@@ -242,3 +242,20 @@ def holds(node: HivemindNode, subkey: bytes, value: bytes) -> bool:
     packed = msgpack.packb(value, use_bin_type=True)
     storage = node.dht.protocol.storage
     return storage.store_subkey(DHTID.generate("k"), subkey, packed, time.time() + 600)
+
+
+async def test_flo_floods_the_hash_table_and_others_still_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hivemind.p2p import PeerID
+
+    # So that she uses it up on a busy machine too.
+    monkeypatch.setattr("swarm.transport.request_limits.RPC_BYTES_PER_SECOND", 1 << 14)
+    monkeypatch.setattr("swarm.transport.request_limits.RPC_LARGEST", 1 << 17)
+    async with met(tmp_path, "anna", "ben") as (anna, ben, flo):
+        await ben.keeps()
+        protocol, peer = flo.dht.protocol, PeerID.from_base58(anna.peer_id)
+        for _ in range(10):
+            await asyncio.gather(*(protocol.call_ping(peer) for _ in range(200)))
+        assert anna.counted.snapshot()["dht_calls_refused"] > 0
+        assert await ben.read("k") == GOOD

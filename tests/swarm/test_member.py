@@ -23,19 +23,21 @@ from tests.swarm.network_parts import (
 )
 
 
-async def test_what_one_publishes_another_pools_with_checked_rewards_if_it_can_teach(
+async def test_what_one_publishes_another_pools_with_the_same_text_and_checked_rewards(
     swarm, anna, ben
 ):
-    anna.publish(2, texts=("odd", "odd too"))
-    await swarm.step()
-    assert ben.count("frames_pulled") == 0
     anna.publish(3)
-    await swarm.clock.advance(EPOCH_SECONDS)
     await swarm.step()
     (first, *_) = found = ben.pool.fresh()
     assert (len(found), first.rewards) == (3, (1.0, 0.0))
     assert first.key.author == anna.identity.author
     assert anna.pool.fresh() == []
+
+
+async def test_frames_that_can_teach_nothing_are_left_where_they_are(swarm, anna, ben) -> None:
+    anna.publish(2, texts=("odd", "odd too"))
+    await swarm.step()
+    assert ben.count("frames_pulled") == 0
 
 
 async def test_who_looks_on_learns_all_and_is_no_member_in_anybodys_eyes(swarm, anna, ben) -> None:
@@ -268,9 +270,17 @@ async def test_each_is_asked_once_and_who_does_not_tell_ever_more_rarely(swarm, 
     assert (anna.member.status().members, anna.member.status().strangers) == (0, 1)
 
 
-async def test_what_was_told_is_forgotten_with_the_connection_and_who_announces_is_not_asked(
-    swarm, anna, ben
-):
+async def test_who_announces_here_is_a_peer_and_is_not_asked(anna, ben) -> None:
+    asked = tells(ben, ELSEWHERE)
+    ben.publish()
+    await ben.member.step()
+    await anna.member.step()
+    await anna.member.meet()
+    assert asked == []
+    assert (anna.member.status().members, anna.member.status().strangers) == (1, 0)
+
+
+async def test_what_was_told_is_forgotten_with_the_connection(swarm, anna, ben) -> None:
     asked = tells(ben, ELSEWHERE)
     await anna.member.meet()
     swarm.network.partition([anna.transport.peer_id], [ben.transport.peer_id])
@@ -279,12 +289,3 @@ async def test_what_was_told_is_forgotten_with_the_connection_and_who_announces_
     swarm.network.partition()
     await anna.member.meet()
     assert len(asked) == 2
-    swarm.network.partition([anna.transport.peer_id], [ben.transport.peer_id])
-    await anna.member.meet()
-    swarm.network.partition()
-    ben.publish()
-    await ben.member.step()
-    await anna.member.step()
-    await anna.member.meet()
-    assert len(asked) == 2
-    assert (anna.member.status().members, anna.member.status().strangers) == (1, 0)

@@ -122,19 +122,26 @@ async def start_of_epoch(swarm: MemorySwarm) -> None:
     await swarm.clock.advance(EPOCH_SECONDS - swarm.clock.time() % EPOCH_SECONDS)
 
 
-async def test_what_comes_between_two_turns_is_announced_before_the_next_and_no_news_once_an_epoch(
-    swarm, anna
-):
+async def test_what_comes_between_two_turns_is_announced_before_the_next(swarm, anna) -> None:
     await start_of_epoch(swarm)
     async with running(anna):
-        await swarm.clock.advance(5.5 * EPOCH_SECONDS)
-        assert anna.count("announced") == 6
-        await start_of_epoch(swarm)
         await swarm.clock.advance(EARLY)
         announced = anna.count("announced")
         await in_a_thread(anna)
         await swarm.clock.advance(EARLY)
         assert (anna.count("frames_sealed"), anna.count("announced")) == (1, announced + 1)
+
+
+async def test_a_node_without_news_announces_once_an_epoch(swarm, anna) -> None:
+    await start_of_epoch(swarm)
+    async with running(anna):
+        await swarm.clock.advance(5.5 * EPOCH_SECONDS)
+        assert anna.count("announced") == 6
+
+
+async def test_a_member_does_not_run_twice(swarm, anna) -> None:
+    async with running(anna):
+        await swarm.clock.advance(EARLY)
         with pytest.raises(RuntimeError, match="listens already"):
             await anna.member.run()
 

@@ -1,3 +1,4 @@
+import os
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -95,6 +96,17 @@ def test_rollback_names_what_there_is_and_leaves_a_running_node(terminal, histor
     with node.locked():
         assert "already used by process" in terminal.fails(1, "rollback", *AT, "--to", "10")
     assert history.steps() == [10, 20, 30]
+
+
+def test_a_second_start_in_a_folder_is_refused_before_anything_is_looked_at(
+    terminal, node, monkeypatch
+):
+    monkeypatch.setattr("node.run.preflight.check_start", lambda *_: pytest.fail("it was slow"))
+    monkeypatch.setattr("node.monitor.logs.start_logging", lambda *_: pytest.fail("it logged"))
+    with node.locked():
+        for command in ("join", "bootstrap", "observe"):
+            said = terminal.fails(1, command, *AT)
+            assert f"already used by process {os.getpid()}" in said
 
 
 @pytest.mark.parametrize(("choice", "number"), [((), 30), (("--best",), 20), (("--step", "7"), 10)])

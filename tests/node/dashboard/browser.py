@@ -84,6 +84,7 @@ class Stream:
         self._connection.request("GET", "/api/v1/events", headers=headers)
         self._answer = self._connection.getresponse()
         self.status = self._answer.status
+        self.buffering = self._answer.headers["x-accel-buffering"]
 
     def next(self) -> tuple[str, Any]:
         """Name and data of the next event."""

@@ -85,7 +85,7 @@ def test_what_is_not_there_and_what_makes_no_sense_is_answered_in_words(tmp_path
 def test_a_listener_hears_of_each_round_what_it_missed_and_of_the_end(folder):
     with served(folder.root) as site:
         stream = site.stream()
-        assert stream.next()[0] == "status"
+        assert stream.next()[0] == "status" and stream.buffering == "no"
         site.json("/api/v1/rounds")
         write_rounds(folder, [31, 32])
         assert [stream.until("round")["round"] for _ in range(2)] == [31, 32]

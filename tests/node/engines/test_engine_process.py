@@ -409,7 +409,7 @@ def test_the_process_and_its_snapshot_end_with_an_owner_that_is_killed(tmp_path)
         "from node.engines.process.child import Starter;"
         "from swarm.common.counters import Counters;"
         "engine = EngineProcess(random_policy(), Starter(backend='counting', seed=0, threads=1,"
-        " patience=60.0, place=pathlib.Path(sys.argv[1]), module='strange_engine',"
+        " timeout=60.0, place=pathlib.Path(sys.argv[1]), module='strange_engine',"
         " options={'slow': 0.05}), Counters());"
         "engine.submit([SamplingRequest(0, (1, 2))], Sampling(max_new_tokens=400));"
         "print(engine.pid, flush=True); time.sleep(60)"

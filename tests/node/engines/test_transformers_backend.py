@@ -158,8 +158,9 @@ def test_what_was_written_is_reported_on_halting_and_nothing_goes_on(tmp_path, p
 def test_jobs_sampled_differently_never_share_a_batch(tmp_path, policy, expected):
     writing = Writing(tmp_path, policy)
     prompt = PROMPTS[0]
-    for n in range(12):
-        writing.submit(n, prompt, CAP, (1.0, 0.5)[n % 2], greedy=n % 3 == 0)
+    writing.backend.submit(
+        [Request(n, prompt, CAP, (1.0, 0.5)[n % 2], n % 3 == 0) for n in range(12)]
+    )
     writing.steps()
     assert set(writing.finish) == set(range(12))
     assert {tuple(writing.ids[number]) for number in range(0, 12, 3)} == {expected[prompt]}

@@ -13,7 +13,7 @@ from node.learner.steps import MOST_COMPLETIONS, newest_rows, steps_of
 from node.learner.update_stats import UpdateStats
 from tests.node.learner import parts
 from tests.node.learner.parts import CONFIG, FAT, MIXED, behaving, dated, group, policy_at, weights
-from tests.support import changed, random_policy
+from tests.support import changed, lone_logprobs, random_policy
 
 IN_FOURS = changed(CONFIG, groups_per_step=4)
 GROUPS = [group(n, (0.0, 1.0, 0.5), own=n < 3) for n in range(8)]
@@ -274,3 +274,23 @@ def test_the_newest_completions_are_read_and_no_more_than_a_few():
     assert [row.completions[0] for row in rows] == done[::-1][:MOST_COMPLETIONS]
     long = replace(groups[0], prompt_ids=(5,) * policy.context_length)
     assert newest_rows([long], policy, longest=64) == []
+
+
+def test_the_clip_share_of_a_sequence_loss_is_that_of_its_completions():
+    policy, groups = random_policy(), [single((1.0, 0.0)), group(1, (0.0, 1.0, 0.0, 0.5))]
+    config = changed(CONFIG, loss="gspo", epochs=2, lr=1e-3, clip_low=0.4, clip_high=0.6)
+    learner = Learner(policy, config)
+    step = learner.optimizer.step
+
+    @torch.no_grad()
+    def means():
+        done = [(each.prompt_ids, c.ids) for each in groups for c in each.completions]
+        return torch.tensor([lone_logprobs(policy, *each).mean() for each in done])
+
+    seen = [means()]
+    learner.optimizer.step = lambda: (step(), seen.append(means()))
+    stats = learner.update(groups)
+    ratios = (seen[1] - seen[0]).exp().tolist()
+    left = sum(not 0.6 <= ratio <= 1.6 for ratio in ratios)
+    assert 0 < left < len(ratios) == 6
+    assert stats.clip_fraction == pytest.approx(left / 12), "none in the first of two epochs"

@@ -167,7 +167,9 @@ def test_prometheus_has_no_sample_of_what_the_newest_round_did_not_measure():
         for gap in (0.0, None):
             metrics.write(replace(UNMEASURED, engine_gap=gap))
             served.append(scraped(metrics))
-        with pytest.raises(NodeError, match=rf"prometheus_port = {metrics.port}\. Choose a free"):
+        with pytest.raises(
+            NodeError, match=rf"prometheus_port = {metrics.port}\. Choose a free port"
+        ):
             Prometheus(metrics.port)
     assert ["swarm_node_engine_gap 0.0" in text for text in served] == [True, False]
     assert ["engine_gap" in text for text in served] == [True, False]

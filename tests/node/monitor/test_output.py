@@ -32,6 +32,7 @@ SPEAKS = {"node/monitor/output.py", "node/monitor/record.py"}
 JSON = {"node/cli/options.py", "node/cli/demo.py", "node/cli/program.py", "node/monitor/sinks.py"}
 CHILDREN = {"experiments/workers.py", "node/engines/process/worker.py"}
 PRINTS = {"print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write", "Console"}
+PRINTS |= {"logging.Formatter", "traceback.print_exc", "Text.from_markup"}
 PROGRAM = """
 import logging, sys
 from node.monitor.output import drop_what_fails, last
@@ -130,9 +131,6 @@ def test_a_live_panel_takes_any_title():
     terminal.file = io.StringIO()
     shown = panel_of(RECORD, title="[/]" + ACTS, rounds=3, console=terminal)
     assert r"\x1b]0;" in shown and shown.replace("\n", "").isprintable()
-
-
-PRINTS = {"print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write", "Console"}
 
 
 def test_nothing_is_shown_but_through_these_two_files():

@@ -270,7 +270,9 @@ def test_an_adapter_is_as_large_as_counted(tmp_path):
 def test_a_configuration_of_no_causal_model_is_refused_in_a_line(tmp_path):
     odd = (QWEN_HALF | {"hidden_size": "wide"}, QWEN_HALF | {"num_attention_heads": 0})
     for config in ({}, {"model_type": "no-such-family"}, {"model_type": "t5"}, *odd):
-        with pytest.raises(PolicyError, match=r"policy\.model: .*config\.json.*save_pre") as told:
+        with pytest.raises(
+            PolicyError, match=r"policy\.model: .*config\.json.*save_pretrained"
+        ) as told:
             shape_of(written(tmp_path, config), "mine")
         assert "\n" not in str(told.value)
 

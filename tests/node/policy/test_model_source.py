@@ -65,6 +65,18 @@ def test_a_name_that_can_only_be_a_folder_is_no_hub_id(monkeypatch, tmp_path):
     assert asked == []
 
 
+def test_a_slip_in_the_name_of_a_shipped_model_asks_no_hub(monkeypatch):
+    asked = hub(monkeypatch)
+    for slip, meant in (("tinny", "tiny"), ("tiny-wid", "tiny-wide"), ("Tiny", "tiny")):
+        with pytest.raises(
+            PolicyError, match=rf"{slip}' \(no such folder here\).*mean '{meant}'\?"
+        ):
+            check_model(slip)
+    check_model("gpt2")
+    check_model("somebody/tinny")
+    assert [model for model, _ in asked] == ["gpt2", "somebody/tinny"]
+
+
 def test_what_the_hub_answers_counts_and_offline_the_cache_alone(monkeypatch):
     asked = hub(monkeypatch)
     check_model(HUB)

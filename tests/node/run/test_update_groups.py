@@ -295,3 +295,12 @@ def test_a_node_keeps_as_many_as_its_configuration_asks_for(monkeypatch, most):
     monkeypatch.setattr("tests.node.run.trainer_parts.Teacher", lambda: asking(Half()))
     parts = Parts(monkeypatch, mixture__successes=most).run(1)
     assert parts.outcomes[0].update.groups_informative == (4 if most else 2)
+
+
+def test_of_an_updates_external_groups_those_of_no_use_are_counted():
+    loop = Loop(local=8, external=4, rules=Rules(fill=False))
+    loop.prove(ANNA, BEN)
+    loop.pool.add([pooled(1), pooled(2), pooled(3, author=BEN)])
+    loop.learn(useful=(0.0, 0.25, 0.0))
+    loop.rounds.step()
+    assert loop.counters.snapshot()["external_useless"] == 2

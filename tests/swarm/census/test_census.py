@@ -251,3 +251,11 @@ def test_columns_are_of_one_length_and_null_where_nothing_was_seen() -> None:
     assert module.rewards(kept) == {"sums": [None, 0.5]}
     assert found["seconds"] == [TEN_MINUTES] * 2 and found["offered"] == [0, 1]
     assert {len(each) for each in found.values()} == {2}
+
+
+def test_a_restart_counts_nobody_twice(watched: Watched) -> None:
+    watched.look(peer("anna", [offer(1)]))
+    again = Watched(watched.state)
+    again.look(peer("anna", [offer(1)]))
+    assert again.state.total.authors == 1 and again.state.total.offered == 2
+    assert sum(bucket.joined for bucket in again.state.buckets) == 1

@@ -52,9 +52,9 @@ def test_who_does_not_answer_is_left_alone_for_a_while_and_longer_each_time(cloc
         assert here.due([gone], (), OURS) == [gone]
         here.failed(gone)
         asyncio.run(clock.advance(pause - 1))
-        here.failed(seen("anna", port=4002))
-        right = seen("anna", port=4001)
-        assert here.due([gone, right], (), OURS) == [right], "another port costs it no turn"
+        wrong, right = seen("anna", port=4002), seen("anna", port=4001)
+        here.failed(wrong)
+        assert here.due([gone, wrong, right], (), OURS) == [right], "a wrong port costs no turn"
         asyncio.run(clock.advance(2))
 
 

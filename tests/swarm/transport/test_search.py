@@ -220,3 +220,11 @@ def test_a_record_that_one_took_is_placed_whatever_others_do(monkeypatch, others
     assert asyncio.run(placed(named(1, 2, 3), took)) is True
     assert asyncio.run(placed(named(1, 3), took)) is False
     assert asyncio.run(placed([], took)) is False
+
+
+def test_who_is_no_node_of_the_table_is_asked_and_keeps_nothing() -> None:
+    async def ask(peer: str) -> tuple[int | None, Named]:
+        return (None, named(3)) if peer == "peer 9" else (3, [])
+
+    search = Search(OWN, lambda node: node, ask, Counters())
+    assert asyncio.run(search.nearest(named(9))) == named(3)
