@@ -53,6 +53,7 @@ def started(
     from node.monitor.logs import start_logging
 
     node = ready(given, overrides, json=json)
+    node.folder.check_free()
     start_logging(node.folder.log, node.config.monitor.log_level, debug=debug)
     drop_what_fails()  # the log outlives the output
     if stop_on_eof:

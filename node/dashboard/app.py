@@ -210,7 +210,9 @@ class EventStream(StreamingResponse):
 
     def __init__(self, first: bytes, events: AsyncGenerator[bytes, None]) -> None:
         self._events = events
-        super().__init__(self._parts(first), media_type="text/event-stream")
+        # A proxy such as nginx would hold back events until its buffer is full.
+        headers = {"x-accel-buffering": "no"}
+        super().__init__(self._parts(first), headers=headers, media_type="text/event-stream")
 
     async def _parts(self, first: bytes) -> AsyncIterator[bytes]:
         yield first

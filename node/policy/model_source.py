@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +236,8 @@ def _at_hub(model: str) -> tuple[str, ...]:
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
+    if "/" not in model and (near := get_close_matches(model.lower(), SHIPPED, 1, 0.8)):
+        raise refused(model, "no such folder here", f"Did you mean {near[0]!r}?")
     if offline():
         raise no_model(model, "it is not in the cache, and HF_HUB_OFFLINE is set")
     seconds, answers = patience(), list[Any]()

@@ -124,9 +124,7 @@ class RunFolder:
                 if try_lock(handle):
                     break
             else:
-                what = f"the run folder is already used by process {_pid(handle)}"
-                remedy = "Stop that process, or give this node a folder of its own."
-                raise RunFolderBusy(what, self.root, remedy)
+                raise self._busy(_pid(handle))
             try:
                 handle.truncate(0)
                 handle.write(f"{os.getpid()}\n".encode())
@@ -138,6 +136,16 @@ class RunFolder:
                 yield
             finally:
                 handle.truncate(0)
+
+    def check_free(self) -> None:
+        """Raise RunFolderBusy if a process holds the folder, before anything slow is loaded."""
+        if (pid := self.holder()) is not None:
+            raise self._busy("unknown" if pid < 0 else str(pid))
+
+    def _busy(self, pid: str) -> RunFolderBusy:
+        what = f"the run folder is already used by process {pid}"
+        remedy = "Stop that process, or give this node a folder of its own."
+        return RunFolderBusy(what, self.root, remedy)
 
     def holder(self) -> int | None:
         """Return the id of the process that works here, -1 if unknown, None if none does.
