@@ -76,7 +76,7 @@ class Node(Opened):
         allowed = allowed_by(self.config.tasks, self.config.sandbox)
         for line in overview(manifest.catalogue, allowed):
             self._say(line)
-        self._say(f"texts are scored behind: {sandbox_support()}")
+        self._say(f"verifier sandbox: {sandbox_support()}")
         count = JUDGES if self.config.asynchronous else 1
         verifiers = [
             Verifier(manifest.catalogue, allowed, outside=False, counters=self.counters)

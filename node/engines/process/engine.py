@@ -48,7 +48,7 @@ class EngineProcess(RolloutEngine):
         self._ordered = 0
         self._done_orders = 0
         self._closed = False
-        self._halting = False
+        self._pausing = False
         self._failure: NodeError | None = None
         self._pending: dict[int, Pending] = {}
         self._samples: dict[int, Sample] = {}
@@ -102,12 +102,12 @@ class EngineProcess(RolloutEngine):
             child.nudge()
 
     def pause(self) -> list[tuple[int, Tokens]]:
-        self._halting = True
+        self._pausing = True
         try:
             if self._pending:
                 self._order("pause")
         finally:
-            self._halting = False
+            self._pausing = False
         left = [(p.trajectory.key, p.tokens) for p in self._pending.values()]
         self._pending.clear()
         return left
@@ -221,12 +221,12 @@ class EngineProcess(RolloutEngine):
                 "The run goes on from its last checkpoint.",
             )
             self.close()
-            if not self._halting:
+            if not self._pausing:
                 raise self._failure
             log.error("%s", self._failure)
             return
         self.counters.add("engine_restarts")
-        needed = self._pending and not self._halting
+        needed = self._pending and not self._pausing
         then = "goes on" if needed else "starts when there is something to write"
         log.warning("the engine died (%s): another one %s", how, then)
         if needed:
