@@ -19,7 +19,7 @@ demo: $(VENV)/installed
 
 # A test file stays with one worker, as its tests share what they started; each worker has one core.
 #   test       the fast tier: five minutes on two cores
-#   test-slow  the others
+#   test-slow  the others; PART=1/3 takes a third of their files
 #   test-all   both
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 TOGETHER := --numprocesses 2 --dist loadfile --no-loadscope-reorder
@@ -29,7 +29,7 @@ test: $(VENV)/installed-test
 	$(PYTEST) $(TOGETHER) -m "$(APART) and not slow"
 
 test-slow: $(VENV)/installed-test
-	$(PYTEST) $(TOGETHER) -m "$(APART) and slow"
+	$(PYTEST) $(TOGETHER) -m "$(APART) and slow" $(if $(PART),--part $(PART))
 
 test-all: $(VENV)/installed-test
 	$(PYTEST) $(TOGETHER) -m "$(APART)"

@@ -24,6 +24,7 @@ settings.load_profile("steady")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--screenshots", metavar="DIR", help="keep a picture of every view in DIR")
+    parser.addoption("--part", metavar="K/N", help="only every N-th test file, from the K-th on")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -32,9 +33,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tiers, and put the long files first, each whole and in its own order."""
     mark(items)
+    if part := config.getoption("--part"):
+        number, parts = map(int, part.split("/"))
+        chosen = sorted({item.path for item in items})[number - 1 :: parts]
+        config.hook.pytest_deselected(items=[item for item in items if item.path not in chosen])
+        items[:] = [item for item in items if item.path in chosen]
     long = {item.path for item in items if item.get_closest_marker("processes")}
     items.sort(key=lambda item: item.path not in long)
 
