@@ -155,7 +155,7 @@ class Beside(Opened):
             external=ExternalGroups(
                 Experience.around(taken, journal, clock, counters),
                 Mixture(MixtureSection(external=0), 0),
-                Intake(policy, GroupLimits(1, 1), {}, b"", counters),
+                Intake(policy, GroupLimits(1, 1), b"", counters),
                 counters,
             ),
             trained=trained,

@@ -166,7 +166,7 @@ class NodeStep:
             external=ExternalGroups(
                 experience,
                 Mixture(MixtureSection(external=0), 0),
-                Intake(self._policy, GroupLimits(1, 1), {}, b"", counters),
+                Intake(self._policy, GroupLimits(1, 1), b"", counters),
                 counters,
             ),
             trained=trained,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from experiments.recipe.corpus import noise_answer
-from experiments.recipe.local_judge import LocalJudge
+from experiments.recipe.local_judge import LocalJudge, verbatim_sources
 from experiments.regimes import Attack
 from experiments.settings import EPOCH_SECONDS, GROUPS_PER_EPOCH, SwarmContext, node_identity
 from node.engines.engine import RolloutEngine, Sample, Sampling, SamplingRequest
@@ -24,7 +24,6 @@ from node.network.membership import MIB
 from node.policy.policy import Policy
 from node.rollout.generator import TaskIndexes
 from node.run.update_groups import public_name
-from node.tasks.catalogue import Allowed, open_envs
 from node.tasks.curriculum import EnvLevel, served_levels
 from protocol.manifest import EnvSpec
 from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer
@@ -125,7 +124,7 @@ class Forger:
     """
 
     def __init__(self, policy: Policy, specs: tuple[EnvSpec, ...], judge: LocalJudge) -> None:
-        self.sources = open_envs(specs, Allowed())[0]
+        self.sources = verbatim_sources(specs)[0]
         self._policy = policy
         self._judge = judge
 

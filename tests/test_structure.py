@@ -32,11 +32,11 @@ OPTIONAL = {
 REACHES_IN = ROOT / "tests" / "library_privates.py"
 WHEEL = ("protocol", "swarm", "node")
 # A limit may rise by 5 % for new features, with a reason in the commit.
-MOST_FILES = 233
-MOST_LINES = 48_000
+MOST_FILES = 236
+MOST_LINES = 48_650
 LONGEST_FILE = 480
 SHORT_FILE = 60
-MOST_TEST_LINES = 51_100
+MOST_TEST_LINES = 51_300
 MOST_WORDS = 2_000
 SHORT = {
     "node/cli/main.py": "imports nothing, so that Ctrl-C is handled while the program loads",

@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from experiments.recipe.local_judge import verbatim_sources
 from node.environments.environment import finished
 from node.environments.games import FREE, WAYS, placed, won
-from node.tasks.catalogue import Allowed, load_catalogue, open_envs
+from node.tasks.catalogue import load_catalogue
 from node.tasks.sources.environments import Environments
 from node.tasks.task import Task, TaskSource
 from protocol.manifest import EnvSpec
@@ -167,7 +168,7 @@ class TaskSet:
         return tuple(replace(spec, levels=spec.levels[:end]) for spec in specs)
 
     def open(self) -> dict[str, TaskSource]:
-        return open_envs(self.specs(), Allowed())[0]
+        return verbatim_sources(self.specs())[0]
 
 
 TINY = TaskSet("tiny", longest=8)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import lru_cache
 
 from node.environments.environment import EpisodeError, finished
@@ -34,6 +35,17 @@ from swarm.verification import (
 REMEMBERED = 4096  # Tasks, and results: some rounds of a small swarm.
 
 
+def verbatim_sources(
+    specs: Sequence[EnvSpec],
+) -> tuple[dict[str, TaskSource], dict[str, str]]:
+    """Open envs as :func:`node.tasks.catalogue.open_envs`, to compare every character of answers.
+
+    Tiny models write an answer and nothing else, and all results were measured in this way.
+    """
+    sources, closed = open_envs(specs, Allowed())
+    return {name: replace(source, verbatim=True) for name, source in sources.items()}, closed
+
+
 class LocalJudge(Scorer):
     """Return the results of :class:`node.tasks.verifier.verifier.Verifier`, in this process.
 
@@ -41,7 +53,7 @@ class LocalJudge(Scorer):
     """
 
     def __init__(self, specs: Sequence[EnvSpec]) -> None:
-        self._sources, self._closed = open_envs(specs, Allowed())
+        self._sources, self._closed = verbatim_sources(specs)
         self._built = lru_cache(REMEMBERED)(self._build)
         self._judged = lru_cache(REMEMBERED)(self._judge)
         self._live = LiveEpisodes()

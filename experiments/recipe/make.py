@@ -48,7 +48,7 @@ from experiments.recipe.tokenizer import (
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.policy.policy import Policy
-from node.tasks.task import Task, TaskSource, extract
+from node.tasks.task import Task, TaskSource
 from node.trajectories.player import Player
 from node.trajectories.trajectory import TurnLimits
 from swarm.groups import Split
@@ -341,9 +341,7 @@ def _right(
         max_new_tokens=longest,
     )
     texts = tokenizer.batch_decode(ids[:, prompts.input_ids.shape[1] :], skip_special_tokens=True)
-    rewards = [
-        source.score(tasks[row // GROUP], extract(text, "text")) for row, text in enumerate(texts)
-    ]
+    rewards = [source.score(tasks[row // GROUP], text) for row, text in enumerate(texts)]
     return torch.tensor(rewards).view(len(tasks), GROUP)
 
 

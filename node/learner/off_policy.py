@@ -15,7 +15,7 @@ from node.config.registry import Plugin
 from node.config.schema import Section, key
 from node.learner.batches import MicroBatch, Row, TrainingGroup
 from node.learner.losses import masked
-from protocol.manifest import Extract
+from node.tasks.answers import behind_answer
 
 MIN_SCORED = 8  # Minimum trained tokens of the likelihood check (GRAIL's sampling check).
 FLOORS = ((0.5, -3.5), (0.1, -9.0))  # (quantile, minimum log-prob) of a completion, nats per token.
@@ -39,7 +39,6 @@ class Answer:
 
     text: str
     ids: Sequence[int]
-    extract: Extract
     budget: int | None
     elsewhere: bool
 
@@ -60,14 +59,7 @@ def repeating(answer: Answer) -> bool:
 
 def trailing(answer: Answer) -> bool:
     """Return whether the text continues after the answer."""
-    match answer.extract:
-        case "answer_tag":
-            behind = answer.text.rpartition("</answer>")[2]
-        case "boxed":
-            behind = answer.text.rpartition("\\boxed{")[2].partition("}")[2]
-        case "text":
-            return False
-    return len(behind.strip()) > MOST_TRAILING
+    return len(behind_answer(answer.text)) > MOST_TRAILING
 
 
 def copied(answer: Answer) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -16,7 +16,6 @@ from node.learner.off_policy import FILTERS, Answer, budget
 from node.monitor.record import Stopwatch
 from node.policy.policy import Policy
 from node.trajectories.trajectory import Trajectory
-from protocol.manifest import Extract
 from protocol.rollout import Completion, Finish, Group, Writer
 from swarm.common.counters import Counters
 from swarm.groups import PooledGroup, TaskRef, informative
@@ -151,13 +150,11 @@ class GroupLimits:
 class Intake:
     """Truncation of peers' groups and removal of what must not be imitated.
 
-    ``extracts`` says by task family how answers are found. ``secret`` is local, so no author can
-    predict which completions are sampled.
+    ``secret`` is local, so no author can predict which completions are sampled.
     """
 
     policy: Policy
     limits: GroupLimits
-    extracts: Mapping[str, Extract]
     secret: bytes
     counters: Counters
 
@@ -233,7 +230,6 @@ class Intake:
         answer = Answer(
             text,
             tuple(token for token, ours in own if ours),
-            self.extracts.get(group.env, "text"),
             budget(self._lengths[group.env, group.level]),
             self._elsewhere(pooled.author, text),
         )

@@ -245,8 +245,7 @@ def open_intake(
         config.engine.max_new_tokens,
         [name for name in FILTERS if name in config.mixture.filters],
     )
-    extracts = {spec.name: spec.extract for spec in manifest.catalogue}
-    return Intake(policy, limits, extracts, secret, counters)
+    return Intake(policy, limits, secret, counters)
 
 
 def open_mixture(config: Config, rules: Rules, lead: PeersLead) -> Mixture:

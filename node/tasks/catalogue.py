@@ -5,7 +5,7 @@ Keys before the first ``[[env]]`` are defaults for every env in the file::
     source = "reasoning-gym"            # or "jsonl", "plugin", "environment"
     version = "0.1.25"                  # of reasoning-gym, or of the plugin
     template = "{question}="            # prompt
-    extract = "text"                    # or "answer_tag", "boxed": position of the answer
+    extract = "text"                    # or "answer_tag", "boxed": where to look for it first
 
     [[env]]
     name = "gcd"                        # reasoning-gym family, or the plugin's entry point

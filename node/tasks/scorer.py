@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
 from node.environments.environment import EpisodeError
-from node.tasks.task import ScoringError, Task, TaskSource, extract, kept
+from node.tasks.task import ScoringError, Task, TaskSource, kept
 from swarm.common.util import counted
 from swarm.groups import TaskRef
 from swarm.verification import (
@@ -140,6 +141,10 @@ def nothing_built(count: int) -> JudgeRefused:
     )
 
 
+class OverLimit(BaseException):
+    """An answer used up its CPU time."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupRewards:
     """Rewards in completion order, and how many answers made the scorer raise."""
@@ -148,12 +153,18 @@ class GroupRewards:
     unreadable: int
 
 
-def score(source: TaskSource, task: Task, answers: Sequence[Answer]) -> GroupRewards:
+def score(
+    source: TaskSource,
+    task: Task,
+    answers: Sequence[Answer],
+    limit: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> GroupRewards:
     """Score whole completions as answers to a task; trajectories are replayed.
 
-    An answer that makes the scorer raise counts as wrong. Raises NotReplayed: a replay does not
-    reproduce the trajectory; ScoringError: the env returned an invalid reward; MemoryError,
-    RecursionError: the result would depend on the machine.
+    An answer that makes the scorer raise, or exceeds the CPU time of ``limit``, which raises
+    ``OverLimit``, counts as wrong. Raises NotReplayed: a replay does not reproduce the trajectory;
+    ScoringError: the env returned an invalid reward; MemoryError, RecursionError: the result would
+    depend on the machine.
     """
     rewards, unreadable = [], 0
     with kept():
@@ -162,10 +173,11 @@ def score(source: TaskSource, task: Task, answers: Sequence[Answer]) -> GroupRew
                 rewards.append(_replayed(source, task, answer))
                 continue
             try:
-                rewards.append(source.score(task, extract(answer, source.extract)))
+                with limit():
+                    rewards.append(source.score(task, answer))
             except (MemoryError, RecursionError, ScoringError):
                 raise
-            except Exception:  # noqa: BLE001 - see above
+            except (OverLimit, Exception):  # noqa: BLE001 - see above
                 rewards.append(0.0)
                 unreadable += 1
     return GroupRewards(rewards, unreadable)

@@ -44,6 +44,7 @@ _LARGEST: dict[str, dict[str, float]] = {
     "polynomial_equations": {"max_degree": 6, "max_terms": 10},
     "polynomial_multiplication": {"max_degree": 10, "max_terms": 10, "max_polynomials": 6},
     "power_function": {"max_exponent": 20, "min_exponent": 20},
+    "propositional_logic": {"min_vars": 8, "max_vars": 8},
     "puzzle24": {"max_value": 50},
     "quantum_lock": {"difficulty": 20},
     "rubiks_cube": {"cube_size": 5, "max_scramble_steps": 40},

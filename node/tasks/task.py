@@ -1,4 +1,4 @@
-"""Tasks, the sources that rebuild them from a seed, and answer extraction.
+"""Tasks, and the sources that rebuild them from a seed and score completions.
 
 A question's hash assigns it permanently to one split: one in eight is held out for evaluation.
 """
@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol, assert_never
+from typing import Any, Protocol
 
 from node.environments.environment import Episode, numpy_random
+from node.tasks.answers import read_answer
 from node.tasks.sources.environments import Environments
 from protocol.manifest import Extract
 from swarm.groups import Split, TaskRef
@@ -94,8 +95,13 @@ class Questions(Protocol):
     levels: int
     evaluates_text: bool
 
-    def draw(self, level: int, number: int) -> Mapping[str, Any]:
-        """Return the entry of a question by 63-bit number, identical on every machine."""
+    def draw(self, level: int, number: int) -> Mapping[str, Any] | None:
+        """Return the entry of a question by 63-bit number, identical on every machine.
+
+        An entry has a ``question``, a right ``answer`` if one is known, and whatever ``score``
+        needs. With ``verbatim = True``, case, punctuation and markup of an answer have a meaning.
+        None: this number gives no question that is fit to be asked.
+        """
 
     def score(self, entry: Mapping[str, Any], answer: str) -> float:
         """Return the correctness of ``answer``, in [0, 1]."""
@@ -129,6 +135,7 @@ class TaskSource:
     template: str
     extract: Extract
     questions: Questions
+    verbatim: bool = False  # compare every character, also where the tasks do not ask for that
 
     @property
     def levels(self) -> int:
@@ -147,9 +154,9 @@ class TaskSource:
         """Build a seed's task, resampling to fit ``split``, or raise ``TaskError``."""
         task = TaskRef(self.name, level, seed, split)
         for number in self._numbers(task):
-            entry, question = self._draw(level, number)
-            if split_of(question) is split:
-                return Task(task, self.template.replace("{question}", question), entry)
+            entry = self._draw(level, number)
+            if entry and split_of(entry["question"]) is split:
+                return Task(task, self.template.replace("{question}", entry["question"]), entry)
         raise self._exhausted(task)
 
     async def begin(self, task: TaskRef) -> Episode:
@@ -186,58 +193,30 @@ class TaskSource:
     def _undrawn(self, level: int, error: Exception) -> TaskError:
         return TaskError(f"env {self.name!r} level {level} cannot draw: {error!r}")
 
-    def _draw(self, level: int, number: int) -> tuple[Mapping[str, Any], str]:
+    def _draw(self, level: int, number: int) -> Mapping[str, Any] | None:
         try:
             with seeded(self.name, level, number):
                 entry = self.questions.draw(level, number)
-            return entry, as_text(entry["question"])
+            if entry is not None:
+                as_text(entry["question"])
+            return entry
         except MemoryError:
             raise
         except Exception as error:
             raise self._undrawn(level, error) from error
 
-    def score(self, task: Task, answer: str) -> float:
-        """Return the reward, or raise ``ScoringError`` if it is outside [0, 1]."""
+    def score(self, task: Task, completion: str) -> float:
+        """Score what a whole completion gives as its answer.
+
+        Raises ``ScoringError`` if the reward is outside [0, 1].
+        """
+        answer = completion
+        if self.environment is None:
+            verbatim = self.verbatim or bool(task.entry.get("verbatim"))
+            right = task.entry.get("answer")
+            answer = read_answer(completion, right, self.extract, verbatim=verbatim)
         with seeded(self.name, task.ref.level, task.ref.seed):
             reward = float(self.questions.score(task.entry, answer))
         if not math.isfinite(reward) or not 0.0 <= reward <= 1.0:
             raise ScoringError(f"env {self.name!r} scored an answer {reward}, outside [0, 1]")
         return reward
-
-
-_OPEN, _CLOSE = "<answer>", "</answer>"
-_BOX = r"\boxed{"
-
-
-def extract(text: str, how: Extract) -> str:
-    """Extract the stripped answer from a completion; empty if there is none.
-
-    ``how`` takes the whole ``text``, or the inside of the last ``answer_tag``
-    (``<answer>…</answer>``) or ``boxed`` (``\\boxed{…}``).
-    """
-    match how:
-        case "text":
-            return text.strip()
-        case "answer_tag":
-            return _last_tagged(text).strip()
-        case "boxed":
-            return _last_boxed(text).strip()
-    assert_never(how)
-
-
-def _last_tagged(text: str) -> str:
-    end = text.rfind(_CLOSE)
-    start = text.rfind(_OPEN, 0, max(end, 0))
-    return text[start + len(_OPEN) : end] if 0 <= start < end else ""
-
-
-def _last_boxed(text: str) -> str:
-    start = text.rfind(_BOX)
-    if start < 0:
-        return ""
-    depth = 1
-    for position in range(start + len(_BOX), len(text)):
-        depth += {"{": 1, "}": -1}.get(text[position], 0)
-        if depth == 0:
-            return text[start + len(_BOX) : position]
-    return ""

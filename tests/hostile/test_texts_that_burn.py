@@ -65,7 +65,7 @@ def refusal(verifier: Verifier, text: str) -> str:
     return refused.value.reason
 
 
-LOSING = {"burn_cpu": "timeout", "sleep": "timeout", "burn_memory": "crashed", "leave": "crashed"}
+LOSING = {"sleep": "timeout", "burn_memory": "crashed", "leave": "crashed"}
 
 
 @pytest.mark.parametrize(("deed", "reason"), LOSING.items(), ids=LOSING)
@@ -84,7 +84,7 @@ def asked(*texts: str) -> list[Asked]:
     return [Asked(TaskRef("strange", 0, seed), [text]) for seed, text in enumerate(texts)]
 
 
-@pytest.mark.parametrize("deed", ["burn_cpu", "sleep", "leave"])
+@pytest.mark.parametrize("deed", ["sleep", "leave"])
 def test_of_groups_judged_together_the_one_that_loses_the_worker_is_known(strange, deed):
     groups = asked(GOOD, "bad", deed, GOOD)
     first, second, third = strange.judge_some(groups)
@@ -120,10 +120,14 @@ def test_groups_judged_together_have_no_more_time_than_their_caller_has(strange)
     [
         (["die", GOOD], (0.0, 1.0), None),
         (["trip", GOOD, "trip"], (0.0, 1.0, 0.0), {"answers_unreadable{env=strange}": 2.0}),
+        (["burn_cpu", GOOD], (0.0, 1.0), {"answers_unreadable{env=strange}": 1.0}),
         (["chatter", GOOD], (1.0, 1.0), {}),
         (["write"], (0.0,), None),
     ],
-    ids=["kills its worker", "trips its verifier", "prints into the channel", "writes a file"],
+    ids=[
+        *("kills its worker", "trips its verifier", "burns CPU time", "prints into the channel"),
+        "writes a file",
+    ],
 )
 def test_a_text_that_does_something_to_its_worker_is_wrong_at_most(
     strange, counters, tmp_path, texts, rewards, counted

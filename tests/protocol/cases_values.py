@@ -116,34 +116,54 @@ SOLID = "\ufeff\u200b\u2060\u180e\x00"
 """What other languages take for white space, or show as nothing."""
 
 ANSWERS = {
-    "all of a text": ("text", "4 5", "4 5"),
-    "white space around a text": ("text", f"{BLANK}4{BLANK}5{BLANK}", f"4{BLANK}5"),
-    "what is no white space": ("text", f" {SOLID}4{SOLID} ", f"{SOLID}4{SOLID}"),
-    "nothing but white space": ("text", BLANK, ""),
-    "a tag": ("answer_tag", "so <answer> 4\n</answer>.", "4"),
-    "no tag": ("answer_tag", "4", ""),
-    "a tag that is not closed": ("answer_tag", "<answer>4", ""),
-    "a tag that is not opened": ("answer_tag", "4</answer>", ""),
-    "two tags": ("answer_tag", "<answer>3</answer> no, <answer>4</answer>", "4"),
-    "a second tag that is not closed": ("answer_tag", "<answer>3</answer><answer>4", "3"),
-    "a tag inside a tag": ("answer_tag", "<answer>3<answer>4</answer>5</answer>", "4</answer>5"),
-    "a tag in capitals": ("answer_tag", "<ANSWER>4</ANSWER>", ""),
-    "an empty tag": ("answer_tag", "<answer>3</answer><answer></answer>", ""),
-    "a box": ("boxed", r"so \boxed{ \frac{1}{2} }.", r"\frac{1}{2}"),
-    "no box": ("boxed", "4", ""),
-    "two boxes": ("boxed", r"\boxed{3} no, \boxed{4}", "4"),
-    "a box that is not closed": ("boxed", r"\boxed{3} \boxed{4", ""),
-    "a box inside a box": ("boxed", r"\boxed{3 \boxed{4} 5}", "4"),
-    "a box with an escaped brace": ("boxed", r"\boxed{\}}", "\\"),
-    "a box after a blank": ("boxed", r"\boxed {4}", ""),
+    "all of a text": ("text", "4 5", None, "4 5"),
+    "white space around a text": ("text", f"{BLANK}4{BLANK}5{BLANK}", None, f"4{BLANK}5"),
+    "what is no white space": ("text", f" {SOLID}4{SOLID} ", None, f"{SOLID}4{SOLID}"),
+    "nothing but white space": ("text", BLANK, "4", ""),
+    "a tag": ("answer_tag", "so <answer> 4\n</answer>.", None, "4"),
+    "no tag": ("answer_tag", "I see 3, so it is 5.", "4", "5"),
+    "a tag that is not closed": ("answer_tag", "<answer>5", "4", "5"),
+    "a tag that is not opened": ("answer_tag", "5</answer>", "4", "5"),
+    "two tags": ("answer_tag", "<answer>3</answer> no, <answer>5</answer>", "4", "5"),
+    "a tag inside a tag": ("answer_tag", "<answer><answer>5</answer></answer>", "4", "5"),
+    "a tag in capitals": ("answer_tag", "<ANSWER>5</ANSWER>", "4", "5"),
+    "an empty tag": ("answer_tag", "<answer>3</answer><answer></answer>", "4", "3"),
+    "a box": ("boxed", r"so \boxed{ \frac{1}{2} }.", None, r"\frac{1}{2}"),
+    "no box": ("boxed", "5", "4", "5"),
+    "two boxes": ("boxed", r"\boxed{3} no, \boxed{5}", "4", "5"),
+    "a box that is not closed": ("boxed", r"\boxed{3} \boxed{5", "4", "5"),
+    "a box inside a box": ("boxed", r"\boxed{3 \boxed{5}}", "4", "5"),
+    "thinking": ("text", "<think>4</think> 5", "4", "5"),
+    "thinking that the prompt began": ("text", "4</think> 5", "4", "5"),
+    "thinking that is cut": ("text", "<think>4", "4", ""),
+    "an equal number": ("answer_tag", "<answer>**1,234.0**</answer>", "1234", "1234"),
+    "a number with a unit": ("answer_tag", "The total is 21 days.", "21", "21"),
+    "an equation": ("answer_tag", "12 + 9 = 21", "21", "21"),
+    "an equation that contradicts itself": ("answer_tag", "20 = 21", "21", ""),
+    "two numbers to choose from": ("answer_tag", "20 or 21", "21", ""),
+    "a denied number": ("answer_tag", "It is not 21.", "21", ""),
+    "an equal word": ("answer_tag", 'It is "tnava".', "TNAVA", "TNAVA"),
+    "a weekday": ("answer_tag", "So the day is monday, as I said", "Monday", "Monday"),
+    "two weekdays": ("answer_tag", "Monday or Sunday", "Monday", ""),
+    "an equal list": ("answer_tag", "<answer>['1', '2']</answer>", "1, 2", "1, 2"),
+    "an equal grid": ("answer_tag", "Here:\n\n[[1, 2], [3, 4]]", "1 2\n3 4", "1 2\n3 4"),
+    "another grid": ("answer_tag", "[[1, 2], [3, 5]]", "1 2\n3 4", "1 2\n3 5"),
+    "what is verbatim": ("text", " **x** ", "x", "**x**"),
 }
-"""How the answer is found, the completion, the answer."""
+"""How the answer is found, the completion, a right answer, the answer that is scored."""
 
 
 def answers() -> dict:
     vectors = [
-        valid(name, text.encode(), answer, extract=how)
-        for name, (how, text, answer) in ANSWERS.items()
+        valid(
+            name,
+            text.encode(),
+            answer,
+            extract=how,
+            right=right,
+            **({"verbatim": True} if "verbatim" in name else {}),
+        )
+        for name, (how, text, right, answer) in ANSWERS.items()
     ]
     return {"context": {}, "vectors": vectors}
 

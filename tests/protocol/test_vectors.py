@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from node.tasks.task import extract
+from node.tasks import answers
 from protocol import errors, messages
 from protocol.announcement import (
     check_record,
@@ -119,7 +119,10 @@ def read_profile(vector: dict, context: dict) -> object:
 
 
 def read_answers(vector: dict, context: dict) -> object:
-    return extract(unhex(vector["input"]).decode(), vector["extract"])
+    completion = unhex(vector["input"]).decode()
+    return answers.read_answer(
+        completion, vector["right"], vector["extract"], verbatim=vector.get("verbatim", False)
+    )
 
 
 def read_transcripts(vector: dict, context: dict) -> object:

@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from node.errors import CatalogueError
+from node.tasks.answer_forms import chain_value
 from protocol.manifest import EnvSpec
 
-MATCHES = ("exact", "numeric")
+MATCHES = ("exact", "numeric", "verbatim")
 
 
 class JsonLines:
     """Prompt and answer pairs; the only level setting is ``match``.
 
-    ``exact`` compares stripped text; ``numeric`` what math-verify parses: ``1/2`` equals ``0.5``.
+    ``exact`` compares as a person would, without case and markup; ``numeric`` what math-verify
+    parses: ``1/2`` equals ``0.5``; ``verbatim`` character by character.
     """
 
     evaluates_text = False
@@ -45,21 +47,27 @@ class JsonLines:
         for level in levels:
             if level.keys() != {"match"} or level["match"] not in MATCHES:
                 raise CatalogueError(
-                    f"env {spec.name!r}: a level is {{ match = 'exact' }} or "
-                    f"{{ match = 'numeric' }}, not {level}"
+                    f"env {spec.name!r}: a level is {{ match = 'exact' }}, "
+                    f"{{ match = 'numeric' }} or {{ match = 'verbatim' }}, not {level}"
                 )
         return cls(_read_pairs(path), [level["match"] for level in levels])
 
     def draw(self, level: int, number: int) -> Mapping[str, Any]:
         """Return line ``number`` modulo the file's length."""
         prompt, answer = self._pairs[number % len(self._pairs)]
-        return {"question": prompt, "answer": answer, "match": self._matches[level]}
+        match = self._matches[level]
+        return {
+            "question": prompt,
+            "answer": answer,
+            "match": match,
+            "verbatim": match == "verbatim",
+        }
 
     def score(self, entry: Mapping[str, Any], answer: str) -> float:
         """Return 1 if ``answer`` matches, else 0."""
-        if entry["match"] == "exact":
-            return float(answer.strip() == entry["answer"].strip())
-        return float(_equal_numbers(entry["answer"], answer))
+        if answer.strip() == entry["answer"].strip():
+            return 1.0
+        return float(entry["match"] == "numeric" and _equal_numbers(entry["answer"], answer))
 
 
 def file_digest(path: Path) -> str:
@@ -104,6 +112,11 @@ def _equal_numbers(gold: str, answer: str) -> bool:
     # math-verify imports sympy and ANTLR, which exact matching does not need.
     from math_verify import LatexExtractionConfig, parse, verify
 
+    sides = [side for side in answer.split("=") if side.strip()]
+    values = [value for value in map(chain_value, sides) if value is not None]
+    if not sides or any(value != values[0] for value in values):
+        return False
+    answer = answer if "=" in gold else sides[-1]
     # Parse LaTeX only: the library's parser of plain expressions uses eval.
     how = [LatexExtractionConfig()]
     return bool(verify(parse(f"${gold}$", how), parse(f"${answer}$", how)))

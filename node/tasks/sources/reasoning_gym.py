@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from reprlib import repr as short
 from types import ModuleType
 from typing import Any
 
 from node.errors import CatalogueError
 from node.tasks.settings import Kind, Truth, check_settings, schema
+from node.tasks.sources import propositional_logic
 from node.tasks.task import seeded
 from protocol.manifest import EnvSpec
 
@@ -32,7 +35,28 @@ EVALUATING = frozenset(
 UNREPEATABLE = frozenset({"codeio"})
 """Families whose questions differ between processes, so peers cannot check rewards."""
 
+ONE_ANSWER = frozenset(
+    {
+        *("fraction_simplification", "gsm_symbolic", "number_filtering", "number_sorting"),
+        *("spell_backward", "time_intervals", "word_sequence_reversal", "word_sorting"),
+    }
+)
+"""Families with one right answer whose library scorer also accepts text around or beside it."""
+
+SCORERS: Mapping[str, Callable[[Mapping[str, Any], str], float]] = {
+    "propositional_logic": propositional_logic.score,
+}
+"""Scorers that replace the library's."""
+
+_FORMAT = re.compile(
+    r"\s*(?:(?:Give|Provide|Return|Report) only |(?:Respond|Reply) (?:only )?with (?:only |just )?"
+    r"|Only reply with |Do not give the units)[^.?!\n]*[.]"
+)
+_AMERICAN_DATE = re.compile(r"\b(\d\d)/(\d\d)/\d{4}\b")
+
 PARTIAL = "partial_credit"
+TRIES = 32
+STRIDE = 0x9E3779B1  # odd, and far: neighbors in an update differ
 _INDICES = (1 << 32) - 1
 _CHARTS = (
     *("matplotlib", "matplotlib.pyplot", "matplotlib.animation", "matplotlib.collections"),
@@ -51,11 +75,14 @@ class ReasoningGym:
     """One family; level settings are keyword arguments of its configuration.
 
     The reward is 1 for the library's full score, else 0: its small consolation scores would make
-    wrong groups look informative. ``partial_credit = true`` keeps its score.
+    wrong groups look informative. ``partial_credit = true`` keeps its score. Families with faults
+    are corrected: see :func:`fit` and ``ONE_ANSWER``.
     """
 
-    def __init__(self, family: str, levels: Sequence[_Level]) -> None:
+    def __init__(self, family: str, levels: Sequence[_Level], *, states_format: bool) -> None:
+        self._family = family
         self._levels = tuple(levels)
+        self._states_format = states_format
         self.levels = len(self._levels)
         self.evaluates_text = family in EVALUATING
 
@@ -69,19 +96,58 @@ class ReasoningGym:
                 f"pip install reasoning-gym=={spec.version}"
             )
         kinds = _kinds(spec.name)
-        return cls(spec.name, [_open(spec.name, n, each, kinds) for n, each in enumerate(levels)])
+        opened = [_open(spec.name, n, each, kinds) for n, each in enumerate(levels)]
+        return cls(spec.name, opened, states_format=spec.extract == "text")
 
-    def draw(self, level: int, number: int) -> Mapping[str, Any]:
-        """Return item ``number`` modulo the number of items."""
+    def draw(self, level: int, number: int) -> Mapping[str, Any] | None:
+        """Return item ``number`` modulo the number of items, or the next fit one.
+
+        None if all ``TRIES`` items, ``STRIDE`` apart, are unfit.
+        """
         chosen = self._levels[level]
-        entry: dict[str, Any] = chosen.dataset[number % chosen.items]
-        return {**entry, "level": level}
+        items = (chosen.dataset[(number + STRIDE * n) % chosen.items] for n in range(TRIES))
+        entry = next((each for each in items if fit(self._family, each)), None)
+        if entry is None:
+            return None
+        question = entry["question"]
+        question = question if self._states_format else without_format(question)
+        return {**entry, "question": question, "level": level}
 
     def score(self, entry: Mapping[str, Any], answer: str) -> float:
         """Return 1 or 0, or the library's score if the level keeps partial credit."""
         level = self._levels[entry["level"]]
+        if scorer := SCORERS.get(self._family):
+            return scorer(entry, answer)
+        if self._family in ONE_ANSWER and not level.partial:
+            return float(answer == entry["answer"])
         score = float(level.dataset.score_answer(answer, entry))
         return min(score, 1.0) if level.partial else float(score >= 1.0)
+
+
+def without_format(question: str) -> str:
+    """Remove sentences about the form of the answer, where the prompt's template states one."""
+    return _FORMAT.sub("", question).strip()
+
+
+def fit(family: str, entry: Mapping[str, Any]) -> bool:
+    """Return whether a question is unambiguous, agrees with its answer and can be answered."""
+    if family == "calendar_arithmetic":
+        return _fit_calendar(entry)
+    return family != "propositional_logic" or propositional_logic.fit(entry)
+
+
+def _fit_calendar(entry: Mapping[str, Any]) -> bool:
+    about = entry["metadata"]
+    if found := _AMERICAN_DATE.search(entry["question"]):
+        return int(found[2]) > 12 or found[1] == found[2]
+    match about["task"]:
+        case "count_business_days":  # The question names one year for both dates.
+            return bool(about["start_date"][:4] == about["end_date"][:4])
+        case "weekday_of_date_from_first_date":  # It does not say whether it is a leap year.
+            return date.fromisoformat(about["target_date"]).month <= 2
+        case "is_leap_year":  # One year in four is: as many "no" as "yes" are asked.
+            return bool(about["is_leap"] or about["year"] % 4 == 1 or about["year"] % 100 == 0)
+    return True
 
 
 def import_library() -> ModuleType:

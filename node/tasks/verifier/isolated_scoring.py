@@ -6,12 +6,13 @@ import json
 import math
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from node.environments.own_file import NotReplayed
 from node.tasks.sandbox import seccomp
-from node.tasks.scorer import GroupRewards, score
+from node.tasks.scorer import GroupRewards, OverLimit, score
 from node.tasks.task import ScoringError, Task, TaskError, TaskSource
 from swarm.verification import CRASHED, NOT_REPLAYED, TIMEOUT, UNKNOWN_ENV
 
@@ -20,7 +21,7 @@ _REPLY = 3
 
 
 class OutOfTime(Exception):  # noqa: N818 - what happened
-    """A text used up its CPU time."""
+    """A turn used up its CPU time."""
 
 
 def score_apart(
@@ -29,7 +30,7 @@ def score_apart(
     """Score like :func:`node.tasks.scorer.score`, for text that may run as code.
 
     A copy of this process scores each text, under the seccomp ``program``. It cannot affect other
-    texts, and can reply only for its own. Raises OutOfTime: a text exceeded its CPU time;
+    texts, and can reply only for its own; one that exceeds its CPU time is wrong. Raises
     ScoringError: a text left no reward.
     """
     replies = [_ask(source, task, text, program, cpu_seconds) for text in texts]
@@ -51,7 +52,7 @@ def _ask(
         os.kill(child, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if not reply and status == -signal.SIGXCPU:
-        raise OutOfTime(f"a text took more than {cpu_seconds} s")
+        return 0.0, True
     return _checked(reply)
 
 
@@ -99,6 +100,26 @@ def allow_cpu(seconds: float) -> None:
     used = math.ceil(sum(os.times()[:2]))
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (used + math.ceil(seconds), hard))
+
+
+@contextmanager
+def cpu_limit(seconds: float) -> Iterator[None]:
+    """Raise OverLimit in this process's main thread after ``seconds`` of its CPU time."""
+    if not hasattr(signal, "setitimer"):
+        yield  # the node ends this process by wall time
+        return
+
+    def stop(*_: object) -> NoReturn:
+        raise OverLimit(f"an answer took more than {seconds:g} s")
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    # Again and again: an exception in a finalizer is lost.
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds, seconds / 10)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def refused(error: Exception) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from node.tasks.catalogue import Allowed, open_envs
 from node.tasks.sandbox.confine import Confinement, confine
 from node.tasks.scorer import score
 from node.tasks.task import ScoringError, Task, TaskError, TaskSource, kept
-from node.tasks.verifier.isolated_scoring import OutOfTime, allow_cpu, refused, score_apart
+from node.tasks.verifier.isolated_scoring import allow_cpu, cpu_limit, refused, score_apart
 from node.tasks.verifier.turn_server import TurnServer
 from protocol.manifest import EnvSpec
 from swarm.common.child_process import Channel, ChannelError, take_over_stdin
@@ -29,6 +29,7 @@ from swarm.groups import Split
 from swarm.verification import Answer, TrajectoryTexts
 
 OUT_OF_MEMORY = 70
+ANSWER_SHARE = 0.25  # of a group's CPU time, for one answer
 _OPENING_CPU_SECONDS = 60
 
 Reply = dict[str, Any]
@@ -132,8 +133,8 @@ def _scored(
                 text if isinstance(text, str) else TrajectoryTexts(tuple(text[0]), text[1])
                 for text in texts
             ]
-            scores = score(source, task, answers)
-    except (NotReplayed, OutOfTime, ScoringError, TaskError, RecursionError) as error:
+            scores = score(source, task, answers, lambda: cpu_limit(ANSWER_SHARE * cpu_seconds))
+    except (NotReplayed, ScoringError, TaskError, RecursionError) as error:
         return refused(error)
     return {"prompt": task.prompt, "rewards": scores.rewards, "unreadable": scores.unreadable}
 

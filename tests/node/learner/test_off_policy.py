@@ -120,7 +120,7 @@ def test_a_group_of_no_use_leaves_the_gradient_to_the_others_and_makes_no_step_a
 
 def test_a_budget_is_twice_what_own_completions_take_and_unknown_for_few():
     assert budget([10] * 31) is None and budget([10] * 95 + [500] * 5) == 28
-    answer = Answer("", (0,) * 29, "text", 28, elsewhere=False)
+    answer = Answer("", (0,) * 29, 28, elsewhere=False)
     assert overlong(answer) and not overlong(replace(answer, ids=(0,) * 28))
     assert not overlong(replace(answer, budget=None))
 

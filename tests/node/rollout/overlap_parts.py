@@ -216,7 +216,7 @@ class Parts:
         self.outcomes: list[Outcome] = []
         self.published: list[tuple[int, int]] = []
         experience = Experience.around(pool, self.journal, clock, counters)
-        intake = Intake(self.policy, GroupLimits(1, 1), {}, b"", counters)
+        intake = Intake(self.policy, GroupLimits(1, 1), b"", counters)
         mixture = Mixture(MixtureSection(external=0), 0)
         return TrainingLoop(
             source=source,

@@ -31,7 +31,7 @@ def sent(texts, *, author=b"m" * 32, env="sums"):
 
 def intake(counters=None, *, completions=8, tokens=64, refuse=tuple(FILTERS), secret=b"secret"):
     limits = GroupLimits(completions, tokens, refuse)
-    return Intake(POLICY, limits, {"tagged": "answer_tag"}, secret, counters or Counters())
+    return Intake(POLICY, limits, secret, counters or Counters())
 
 
 def test_a_group_has_no_more_and_no_longer_completions_than_an_own_one():

@@ -88,7 +88,7 @@ class Loop:
         experience = Experience.around(self.pool, journal, clock, self.counters)
         self.accounts = experience.accounts
         self.lead = PeersLead()
-        self.intake = Watching(self.policy, GroupLimits(8, 1000), {}, b"", self.counters)
+        self.intake = Watching(self.policy, GroupLimits(8, 1000), b"", self.counters)
         self.evaluated: list[int] = []
         self.saved: list[tuple[int, int]] = []
         self.rated: list[tuple[int, float]] = []

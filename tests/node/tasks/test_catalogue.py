@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from node.errors import CatalogueError
 from node.tasks.catalogue import Allowed, load_catalogue, open_envs
-from node.tasks.task import ScoringError, TaskError, TaskSource, draw_number, extract, split_of
+from node.tasks.task import ScoringError, TaskError, TaskSource, draw_number, split_of
 from protocol.manifest import EnvSpec
 from swarm.groups import Split
 from tests.node.programs import python
@@ -259,28 +259,3 @@ def test_a_reward_outside_zero_to_one_is_the_envs_fault(reward):
     source = numbers()
     with pytest.raises(ScoringError, match="numbers"):
         source.score(source.build(0, 0), reward)
-
-
-CASES = [
-    ("text", " 42\n", "42"),
-    ("answer_tag", "so <answer> 42 </answer>.", "42"),
-    ("answer_tag", "<answer>1</answer> no, <answer>2</answer>", "2"),
-    ("answer_tag", "<answer>1</answer> or <answer>2", "1"),
-    ("answer_tag", "the answer is 42", ""),
-    ("answer_tag", "</answer>42<answer>", ""),
-    ("answer_tag", "<answer></answer>", ""),
-    ("boxed", r"so \boxed{42}.", "42"),
-    ("boxed", r"\boxed{1} no, \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-    ("boxed", r"\boxed{42", ""),
-    ("boxed", "42", ""),
-]
-
-
-@pytest.mark.parametrize(("how", "text", "answer"), CASES)
-def test_the_last_marked_answer_counts(how, text, answer):
-    assert extract(text, how) == answer
-
-
-@given(text=st.text(alphabet=r"<answer>/\boxed{}12 "), how=st.sampled_from(["answer_tag", "boxed"]))
-def test_an_answer_is_always_a_part_of_the_text(text, how):
-    assert extract(text, how) in text

@@ -45,17 +45,19 @@ def test_every_line_is_a_task_and_training_and_evaluation_share_none(file):
     assert train and held_out and not train & held_out
 
 
-def test_exact_wants_the_text_and_numeric_the_value(file):
-    specs, tasks = [spec(file, "exact", "numeric")], [TaskRef("halves", n, 7) for n in range(2)]
+def test_exact_wants_an_equal_text_numeric_the_value_and_verbatim_every_character(file):
+    specs = [spec(file, "exact", "numeric", "verbatim")]
+    tasks = [TaskRef("halves", level, 7) for level in range(3)]
     with Verifier(specs, Allowed({"halves": file}), outside=True) as verifier:
         (question,) = verifier.prompts(tasks[:1])
         gold = dict(PAIRS)[question]
         top, bottom = (int(n) for n in gold.removeprefix(r"\frac{").rstrip("}").split("}{"))
         texts = [gold, f" {gold} ", f"{top}/{bottom}", str(top / bottom), "9", "", "no $ number"]
-        exact, numeric = (verifier.judge(task, texts) for task in tasks)
-    assert exact.prompt == numeric.prompt == question
-    assert exact.rewards == (1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        exact, numeric, verbatim = (verifier.judge(task, texts) for task in tasks)
+    assert exact.prompt == numeric.prompt == verbatim.prompt == question
+    assert exact.rewards == (1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0)
     assert numeric.rewards == (1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0)
+    assert verbatim.rewards == (1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ def test_line_ends_of_unicode_and_a_byte_order_mark_break_no_line(tmp_path, mark
 
 
 @pytest.mark.parametrize("level", ["{}", '{"match":"close"}', '{"match":"exact","x":1}'])
-def test_a_level_is_one_of_two_matches(file, level):
+def test_a_level_is_one_of_three_matches(file, level):
     wrong = EnvSpec("halves", "jsonl", file_digest(file), (level,), "{question}", "text")
     with pytest.raises(CatalogueError, match="match = 'exact'"):
         open_envs([wrong], Allowed({"halves": file}))[0]

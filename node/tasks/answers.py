@@ -1,0 +1,270 @@
+"""Read the answer out of a completion, in whatever form a model wrote it.
+
+Thinking is removed first. The answer is then, in this order: what the last ``<answer>`` tag holds,
+closed or not; the last ``\\boxed{…}``; what follows the last "answer is"; or the last number, word,
+line or block of lines, by the form of the right answer. Every rule takes linear time.
+
+Every node of a swarm reads by the same rules: ``RULES`` is part of each env's version.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+
+from node.tasks.answer_forms import (
+    CHOICES,
+    NUMBER,
+    TYPOGRAPHY,
+    Form,
+    chain_value,
+    equal,
+    form_of,
+    laid_out,
+    number_value,
+    plain,
+)
+from protocol.manifest import Extract
+
+RULES = 1  # Raise it with every change to what a completion is read as, or to what equals it.
+
+_THINK = r"(?:think|thinking|thought|thoughts|reasoning|seed:think)"
+_THINKING = re.compile(rf"<(/?){_THINK}>|\[(/?)THINK\]", re.IGNORECASE)
+_OPEN = re.compile(r"<\s*answer\s*>", re.IGNORECASE)
+_CLOSE = re.compile(r"<\s*/\s*answer\s*>", re.IGNORECASE)
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*(\{?)")
+_SAID = re.compile(
+    r"\banswer\b(?: to [^.:\n]{1,80}?)?(?:\*\*|__)? *(?:\bis\b|\bwould be\b|:|=|\n)"
+    r" *(?:\*\*|__)? *:?",
+    re.IGNORECASE,
+)
+_IS_IT = re.compile(r" (?:is|are) (?:the|my) (?:final |correct )?answer\b", re.IGNORECASE)
+_CHOICE = re.compile(rf"\b(?:{'|'.join(CHOICES)})\b", re.IGNORECASE)
+_DENIED = re.compile(r"\b(?:not|never|neither|cannot|isn't|or)\b", re.IGNORECASE)
+_CLAUSE = re.compile(
+    r";|,\s(?=[a-z])(?!or\b)|\.\s| \((?=[^()]*[a-z]{2})|\s(?:because|since|as)\b", re.IGNORECASE
+)
+_SENTENCE = re.compile(r"\n+|(?<=[.!?])\s+")
+_LEAD = re.compile(r"^.*(?:\b(?:is|are|be|equals)\b|:)\s*", re.IGNORECASE)
+_ARTICLE = re.compile(r"^(?:the|a|an)\s+", re.IGNORECASE)
+_JOINT = re.compile(r"[\s,;/|+*×÷&^()-]*(?:\b(?:or|and|to)\b)?[\s,;/|+*×÷&^()-]*", re.IGNORECASE)
+_OPERATION = re.compile(r"\d\s*[-+*/×÷^]\s*\d", re.ASCII)
+_FRACTION = re.compile(r"[-+]?\s*\d+\s*/\s*\d+", re.ASCII)
+_PROSE = re.compile(r"(?:\b[^\W\d_]{2,}+[,.'’!?]*+\s+){2,}[^\W\d_]{2,}")
+_FENCED = re.compile(r"```[\w+-]*[ \t]*\n(.*?)```", re.DOTALL)
+
+
+def read_answer(
+    completion: str, right: object, extract: Extract = "answer_tag", *, verbatim: bool = False
+) -> str:
+    """Return the answer in a completion: ``right`` itself if equal, empty if there is none.
+
+    Args:
+        completion: what the model wrote.
+        right: a right answer, whose form says what to look for; anything but text if unknown.
+        extract: where to look first. ``text``: a line or a list may be all of the completion.
+        verbatim: whether case, punctuation and markup have a meaning.
+    """
+    form = Form.VERBATIM if verbatim else form_of(right)
+    text = without_thinking(completion)
+    marks = (_boxed, _tagged, _said) if extract == "boxed" else (_tagged, _boxed, _said)
+    found = (mark(text, form) for mark in marks)
+    answer = next((each for each in found if each is not None), None)
+    if answer is None and (form is Form.VERBATIM or (form is Form.LINE and extract == "text")):
+        answer = text if form is Form.VERBATIM else plain(_behind_lead(text))
+    elif answer is None:
+        answer = _last(plain(text), form)
+    if not isinstance(right, str):
+        return answer
+    if equal(answer, right, form):
+        return right
+    if _DENIED.search(answer) and not _DENIED.search(right) and form is not Form.VERBATIM:
+        return ""
+    return laid_out(answer, right) if form in (Form.GRID, Form.LINE) else answer
+
+
+def without_thinking(text: str) -> str:
+    """Remove blocks of thinking, one that the prompt began, and one that was cut off."""
+    kept: list[str] = []
+    start, thinking = 0, False
+    for tag in _THINKING.finditer(text):
+        if tag[1] or tag[2]:
+            if not thinking:
+                kept.clear()
+            thinking, start = False, tag.end()
+        elif not thinking:
+            kept.append(text[start : tag.start()])
+            thinking = True
+    return "".join([*kept, "" if thinking else text[start:]]).strip()
+
+
+def behind_answer(completion: str) -> str:
+    """Return what stands behind the last closed tag or box; empty if nothing is marked."""
+    if closed := list(_CLOSE.finditer(completion)):
+        return completion[closed[-1].end() :].strip()
+    boxes = list(_BOX.finditer(completion))
+    if not boxes or not boxes[-1][1]:
+        return ""
+    rest = completion[boxes[-1].end() :]
+    return rest[len(_to_brace(rest)) + 1 :].strip()
+
+
+def _tagged(text: str, form: Form) -> str | None:
+    """Read the last tag that holds anything. One left open holds the rest, or its first line."""
+    closes = [tag.start() for tag in _CLOSE.finditer(text)]
+    for tag in reversed(list(_OPEN.finditer(text))):
+        place = bisect_left(closes, tag.end())
+        is_closed = place < len(closes)
+        inside = text[tag.end() : closes[place] if is_closed else len(text)].strip()
+        if inside and not is_closed and form not in (Form.GRID, Form.VERBATIM):
+            inside = inside.split("\n")[0]
+        if inside:
+            return _marked(inside, form)
+    if closes and (before := text[: closes[0]].strip()):
+        return _last(plain(before), form)
+    return None
+
+
+def _boxed(text: str, form: Form) -> str | None:
+    box = max(_BOX.finditer(text), key=lambda found: found.start(), default=None)
+    if box is None:
+        return None
+    rest = text[box.end() :]
+    inside = _to_brace(rest) if box[1] else rest.split(maxsplit=1)[0] if rest.strip() else ""
+    return _marked(inside, form) if inside.strip() else None
+
+
+def _to_brace(text: str) -> str:
+    depth = 1
+    for position, sign in enumerate(text):
+        depth += {"{": 1, "}": -1}.get(sign, 0)
+        if depth == 0:
+            return text[:position]
+    return text.split("\n")[0]
+
+
+def _said(text: str, form: Form) -> str | None:
+    """Read what follows the last "answer is" or "answer:", or precedes "is the answer"."""
+    if form is Form.VERBATIM:
+        return None
+    after = [found.end() for found in _SAID.finditer(text)]
+    before = [found.start() for found in _IS_IT.finditer(text)]
+    if before and (not after or before[-1] > after[-1]):
+        return _last(plain(text[: before[-1]]), form)
+    rest = text[after[-1] :].strip() if after else ""
+    if not rest:
+        return None
+    if form is Form.GRID:
+        return _last_block(rest)
+    return _marked(plain(rest.split("\n")[0]), form)
+
+
+def _marked(content: str, form: Form) -> str:
+    """Read what a completion marks as its answer: all of it counts."""
+    if form is Form.VERBATIM:
+        return content.strip()
+    content = plain(content)
+    for find in (_boxed, _said):
+        if (found := find(content, form)) is not None:
+            return found
+    match form:
+        case Form.NUMBER:
+            return _number(_until_remark(content), marked=True)
+        case Form.CHOICE:
+            return _choice(content)
+        case Form.WORD:
+            return _word(_until_remark(content))
+        case Form.EXPRESSION:
+            return content.split("=")[0].strip()
+    return content
+
+
+def _last(text: str, form: Form) -> str:
+    """Read the last thing of a form in a completion that marks no answer."""
+    sentences = [each for each in reversed(_SENTENCE.split(text)) if each.strip()]
+    match form:
+        case Form.NUMBER:
+            with_number = (each for each in sentences if NUMBER.search(each))
+            return _number(next(with_number, ""), marked=False)
+        case Form.CHOICE:
+            return _choice(next((each for each in sentences if _CHOICE.search(each)), ""))
+        case Form.WORD:
+            return _last_word(text, sentences)
+        case Form.GRID:
+            return _last_block(text)
+    blocks = _FENCED.findall(text)
+    lines = [line for line in (blocks[-1] if blocks else text).split("\n") if line.strip()]
+    line = plain(lines[-1].rpartition(": ")[2]) if lines else ""
+    return line.split("=")[0].strip() if form is Form.EXPRESSION else line
+
+
+def _until_remark(content: str) -> str:
+    """Drop a remark behind an answer: ``42, because …``, ``42 (about six weeks)``."""
+    cut = _CLAUSE.search(content)
+    return content[: cut.start()] if cut and content[: cut.start()].strip() else content
+
+
+def _number(text: str, *, marked: bool) -> str:
+    """Return the one number that a sentence comes to; empty if it contradicts itself."""
+    text = text.translate(TYPOGRAPHY).replace("{,}", ",").replace("\\,", "").replace("\\%", "%")
+    if number_value(text) is not None or _FRACTION.fullmatch(text.strip()) or "\\" in text:
+        return text.strip()
+    sides = [side for side in re.split(r"=+|≈", text) if side.strip()]
+    values = [value for value in map(chain_value, sides) if value is not None]
+    if _DENIED.search(text) or any(value != values[-1] for value in values):
+        return ""
+    side = plain(sides[-1]) if sides else ""
+    if number_value(side) is not None:
+        return side
+    found = list(NUMBER.finditer(side))
+    numbers = [str(each[0]) for each in found]
+    if _OPERATION.search(side):
+        return ""
+    if not numbers or len(set(map(number_value, numbers))) == 1:
+        return numbers[0] if numbers else ""
+    if marked or _JOINT.fullmatch(side[found[-2].end() : found[-1].start()]):
+        return ""
+    return numbers[0] if len(sides) > 1 else numbers[-1]
+
+
+def _choice(text: str) -> str:
+    """Return the only choice that a text names; empty if it names several or denies one."""
+    found = {CHOICES[each.lower()]: each for each in _CHOICE.findall(text)}
+    first = _CHOICE.match(text)
+    stands_first = first is not None and not re.match(r"\s+\w", text[first.end() :])
+    if len(found) != 1 or (_DENIED.search(text) and not stands_first):
+        return ""
+    return str(next(iter(found.values())))
+
+
+def _word(text: str) -> str:
+    """Return the only word of a text, or the only word behind "is" or a colon; else nothing."""
+    if _DENIED.search(text):
+        return ""
+    for each in (text, _LEAD.sub("", text)):
+        words = plain(_ARTICLE.sub("", each.strip())).split()
+        if len(words) == 1:
+            return words[0]
+    return ""
+
+
+def _last_word(text: str, sentences: list[str]) -> str:
+    alone = (line for line in reversed(text.split("\n")) if len(line.split()) == 1)
+    if word := next(alone, "") or (sentences and _word(plain(sentences[0]))):
+        return plain(word)
+    return plain(sentences[0]).split()[-1] if sentences and not _DENIED.search(sentences[0]) else ""
+
+
+def _last_block(text: str) -> str:
+    """Return the lines of a grid, without sentences before and behind them."""
+    if blocks := _FENCED.findall(text):
+        return str(blocks[-1]).strip("\n")
+    paragraphs = re.split(r"\n(?=[ \t]*\n)", _behind_lead(text))
+    return plain("\n".join(each for each in paragraphs if not _PROSE.search(each)))
+
+
+def _behind_lead(text: str) -> str:
+    """Return what follows the last line that ends with a colon, or all if there is none."""
+    lines = text.split("\n")
+    colons = [number for number, line in enumerate(lines[:-1], 1) if line.rstrip().endswith(":")]
+    return "\n".join(lines[colons[-1] if colons else 0 :])

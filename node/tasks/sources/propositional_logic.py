@@ -1,0 +1,163 @@
+"""What follows from premises: the fit questions of a reasoning-gym family, and its right answers.
+
+The library's scorer takes any statement that follows, so the premises themselves are right, and
+whatever is said of premises that contradict each other. It also tries every assignment of as many
+variables as an answer names. Here the premises have to be satisfiable. A conclusion counts if it
+follows from all premises, no part of it follows from one premise alone, and no part can be said
+in fewer words: where ``Q`` follows, ``P ∨ Q`` is not right.
+
+A statement is an integer: bit ``i`` is its value under assignment ``i`` of the variables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+MOST_VARIABLES = 8
+_MOST_CHARACTERS = 200  # of an answer; premises are shorter
+_SPELLINGS = (
+    (r"<-+>|<=+>|⇔|≡|\\leftrightarrow|\\iff|\biff\b", "↔"),
+    (r"-+>|=+>|⇒|⊃|\\rightarrow|\\to|\\implies|\bimplies\b", "→"),
+    (r"&&?|/\\|\\land|\\wedge|\band\b", "∧"),
+    (r"\|\|?|\\/|\\lor|\\vee|\bor\b", "∨"),
+    (r"~|!|\\neg|\\lnot|\bnot\b", "¬"),
+)
+_BINDING = ("↔", "→", "∨", "∧")  # the loosest first, as the library reads them
+
+
+def fit(entry: Mapping[str, Any]) -> bool:
+    """Return whether the premises are satisfiable and something new follows from them.
+
+    Of the questions from which a variable or its negation follows, one in four is fit: otherwise
+    the same letter would often be right.
+    """
+    variables, premises = _premises(entry)
+    if len(variables) > MOST_VARIABLES:
+        return False
+    new = _new(premises, len(variables))
+    always = _always(len(variables))
+    letters = [_values(variable, len(variables)) for variable in range(len(variables))]
+    is_letter = any(letter in new or always & ~letter in new for letter in letters)
+    return bool(new) and (not is_letter or entry["metadata"]["source_index"] % 4 == 0)
+
+
+def score(entry: Mapping[str, Any], answer: str) -> float:
+    """Return 1 for a conclusion all parts of which are new, else 0.
+
+    Parts are its prime implicates: the shortest disjunctions that it comes to.
+    """
+    variables, premises = _premises(entry)
+    try:
+        conclusion = _read(answer, variables)
+    except ValueError:
+        return 0.0
+    parts = set(_implicates(conclusion, len(variables)))
+    return float(bool(parts) and parts <= _new(premises, len(variables)))
+
+
+def _new(premises: Sequence[int], count: int) -> set[int]:
+    """Return the strongest disjunctions that follow from all premises and from none alone."""
+    together = _always(count)
+    for premise in premises:
+        together &= premise
+    if not together:
+        return set()
+    return {
+        clause
+        for clause in _implicates(together, count)
+        if all(premise & ~clause for premise in premises)
+    }
+
+
+def _premises(entry: Mapping[str, Any]) -> tuple[Sequence[str], list[int]]:
+    about = entry["metadata"]
+    variables: Sequence[str] = about["variables"][: MOST_VARIABLES + 1]
+    if len(variables) > MOST_VARIABLES:
+        return variables, []
+    return variables, [_read(premise, variables) for premise in about["premises"]]
+
+
+def _always(count: int) -> int:
+    return (1 << (1 << count)) - 1
+
+
+def _values(variable: int, count: int) -> int:
+    """Return the statement that is one variable."""
+    return sum(1 << row for row in range(1 << count) if row >> variable & 1)
+
+
+def _implicates(statement: int, count: int) -> Iterator[int]:
+    """Yield the prime implicates of a statement, none for one that always holds."""
+    always = _always(count)
+    columns = [_values(variable, count) for variable in range(count)]
+    found: list[tuple[int | None, ...]] = []
+    signs = sorted(product((None, 1, 0), repeat=count), key=lambda each: count - each.count(None))
+    for clause in signs:
+        literals = [
+            column if sign else always & ~column
+            for column, sign in zip(columns, clause, strict=True)
+            if sign is not None
+        ]
+        either = 0
+        for literal in literals:
+            either |= literal
+        if statement & ~either or any(_within(shorter, clause) for shorter in found):
+            continue
+        found.append(clause)
+        yield either
+
+
+def _within(shorter: tuple[int | None, ...], clause: tuple[int | None, ...]) -> bool:
+    pairs = zip(shorter, clause, strict=True)
+    return all(sign is None or sign == other for sign, other in pairs)
+
+
+def _read(text: str, variables: Sequence[str]) -> int:
+    """Read a statement; raise ``ValueError`` if it is none, or names another variable."""
+    if len(text) > _MOST_CHARACTERS:
+        raise ValueError("too long")
+    for spelling, sign in _SPELLINGS:
+        text = re.sub(spelling, sign, text, flags=re.IGNORECASE)
+    signs = re.sub(r"\s", "", text)
+    statement, rest = _parsed(signs, 0, variables)
+    if rest != len(signs):
+        raise ValueError("something is left")
+    return statement
+
+
+def _parsed(signs: str, at: int, variables: Sequence[str], binding: int = 0) -> tuple[int, int]:
+    """Parse what binds at least as strongly as ``binding``; return it and where it ends."""
+    count = len(variables)
+    if binding == len(_BINDING):
+        return _operand(signs, at, variables)
+    statement, at = _parsed(signs, at, variables, binding + 1)
+    while signs[at : at + 1] == _BINDING[binding]:
+        other, at = _parsed(signs, at + 1, variables, binding + 1)
+        match _BINDING[binding]:
+            case "↔":
+                statement = _always(count) & ~(statement ^ other)
+            case "→":
+                statement = (_always(count) & ~statement) | other
+            case "∨":
+                statement |= other
+            case "∧":
+                statement &= other
+    return statement, at
+
+
+def _operand(signs: str, at: int, variables: Sequence[str]) -> tuple[int, int]:
+    sign = signs[at : at + 1]
+    if sign == "¬":
+        statement, at = _operand(signs, at + 1, variables)
+        return _always(len(variables)) & ~statement, at
+    if sign in ("(", "["):
+        statement, at = _parsed(signs, at + 1, variables)
+        if signs[at : at + 1] not in (")", "]"):
+            raise ValueError("a bracket is open")
+        return statement, at + 1
+    if sign and sign.upper() in variables and not signs[at + 1 : at + 2].isalnum():
+        return _values(list(variables).index(sign.upper()), len(variables)), at + 1
+    raise ValueError("neither a variable nor a bracket")

@@ -1,0 +1,274 @@
+"""Right answers are scored right in whatever form they are written, and wrong ones wrong."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from node.tasks.answer_forms import Form, equal, form_of, number_value
+from node.tasks.answers import behind_answer, read_answer, without_thinking
+from node.tasks.catalogue import Allowed, load_catalogue, open_envs
+from node.tasks.sources import propositional_logic
+from node.tasks.sources.reasoning_gym import fit, without_format
+from node.tasks.task import Task
+
+FORMS = (
+    *("{}", "  {}\n", "{}.", "**{}**", "`{}`", '"{}"', "'{}'", "```\n{}\n```", "```text\n{}\n```"),
+    *("\\boxed{{{}}}", "$\\boxed{{{}}}$", "${}$", "= {}", "The answer is {}", "The answer is {}."),
+    *("Final answer: {}", "**Answer:** {}", "**Answer: {}**", "Answer:\n{}", "So it is:\n\n{}"),
+    *("<answer>{}</answer>", "<Answer>{}</ANSWER>", "<answer> {} </answer>", "<answer>{}"),
+    *("<answer><answer>{}</answer></answer>", "<answer>{}</answer> I hope that this helps!"),
+    *("<answer>**{}**</answer>", "<answer>{}.</answer>", "<answer>\\boxed{{{}}}</answer>"),
+    *("<answer>The answer is {}</answer>", "<answer>foo</answer> No, wait. <answer>{}</answer>"),
+    *("<think>Let me see. 1, 2, 3?</think>\n{}", "so 3 and 4</think>\n\n{}"),
+    "<think>is it <answer>7</answer>?</think><answer>{}</answer>",
+    "Let me think step by step.\nFirst I add things up.\n\nThe final answer is: {}",
+    "Let me think.\n\nTherefore, the answer is **{}**.",
+)
+WRONG_FORMS = (
+    *(
+        "{wrong}",
+        "<answer>{wrong}</answer>",
+        "The answer is {wrong}",
+        "<think>{right}</think>{wrong}",
+    ),
+    *("{right} or {wrong}", "<answer>{wrong} or {right}</answer>", "It is not {right}.", ""),
+    *("<think>the answer is {right}", "<answer></answer>", "{right} \\boxed{{{wrong}}}"),
+    *(
+        "<answer>{right}</answer> No: <answer>{wrong}</answer>",
+        "{right}. So the answer is {wrong}.",
+    ),
+)
+SHIPPED = ("tiny", "reasoning-gym", "working")
+
+
+@cache
+def tasks() -> dict[str, list[Task]]:
+    found = {}
+    for name in SHIPPED:
+        allowed = Allowed(code_execution=["binary_matrix"])
+        sources, _ = open_envs(load_catalogue(name), allowed)
+        for source in sources.values():
+            levels = range(source.levels)
+            found[f"{name} {source.name}"] = [
+                (source, source.build(level, seed)) for level in levels for seed in range(6)
+            ]
+    return found
+
+
+FAMILIES = [f"{name} {spec.name}" for name in SHIPPED for spec in load_catalogue(name)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_right_answer_is_right_in_every_form(family):
+    for source, task in tasks()[family]:
+        right = task.entry["answer"] or task.entry["metadata"]["example_answer"]
+        if source.score(task, right) < 1.0:
+            assert family.endswith("propositional_logic"), (
+                "the library's own examples are weak there"
+            )
+            continue
+        unread = [form for form in FORMS if source.score(task, form.format(right)) < 1.0]
+        assert unread == [], right
+        assert source.score(task, f"<answer>{right.lower()}</answer>") == 1.0
+        assert source.score(task, right.upper()) == 1.0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_wrong_answer_is_wrong_in_every_form(family):
+    drawn = tasks()[family]
+    for (source, task), (_, other) in zip(drawn, drawn[1:] + drawn[:1], strict=True):
+        right, wrong = task.entry["answer"], other.entry["answer"]
+        if right is None or wrong is None or source.score(task, wrong) == 1.0:
+            continue
+        read = [
+            form
+            for form in WRONG_FORMS
+            if source.score(task, form.format(right=right, wrong=wrong)) == 1.0
+        ]
+        assert read == [], (right, wrong)
+
+
+@pytest.mark.parametrize(
+    ("completion", "right"),
+    [
+        *(("1,234", "1234"), ("+5", "5"), ("5.0", "5"), ("21 days", "21"), ("$42", "42")),
+        *(("The total is 21 days.", "21"), ("x = 21", "21"), ("12 + 9 = 21 days", "21")),
+        *(
+            ("The answer is 42 because 40 + 2 = 42.", "42"),
+            ("− 7", "-7"),
+            ("I count 4 of them", "4"),
+        ),
+        *(
+            ("42 (about six weeks)", "42"),
+            ("42 is the answer", "42"),
+            ("007", "7"),
+            ("1e3", "1000"),
+        ),
+        *(
+            ("monday", "Monday"),
+            ("Wednesday.", "Wednesday"),
+            ("So it is MONDAY, as I said.", "Monday"),
+        ),
+        *(("No, 1900 is not a leap year", "No"), ("Yes", "True"), ("It is wife.", "wife")),
+        *(("enod\n\nI hope this helps!", "enod"), ("[1, 2, 3]", "1 2 3"), ("1,2,3", "1, 2, 3")),
+        *(("['a', 'b']", "a, b"), ("2 4\n1 3", "2 4\n1 3"), ("[2,4]\n[1,3]", "2 4\n1 3")),
+        *(("3 * (4 + 1) = 15", "3 * (4 + 1)"), ("\\frac{1}{2}", "1/2"), ("24", "24")),
+        ("Here is the grid:\n\n```\n2 4\n1 3\n```\nI hope that this helps you!", "2 4\n1 3"),
+    ],
+)
+def test_an_equal_answer_is_the_right_one(completion, right):
+    assert read_answer(completion, right) == right
+
+
+@pytest.mark.parametrize(
+    ("completion", "right"),
+    [
+        *(
+            ("41=42", "42"),
+            ("x=41=42", "42"),
+            ("4 + 4 = 7", "7"),
+            ("1, 2, 3", "3"),
+            ("4 and 2", "2"),
+        ),
+        *(
+            ("41 or 42", "42"),
+            ("1/1/1", "1"),
+            ("42/43", "42"),
+            ("not 42", "42"),
+            ("4 2", "42"),
+            ("42 43", "43"),
+        ),
+        *(
+            ("Monday or Sunday", "Monday"),
+            ("It is not Monday", "Monday"),
+            ("true or false", "True"),
+        ),
+        *(("1 2 3 4", "1 2 3"), ("3 2 1", "1 2 3"), ("wife or sister", "wife"), ("0110", "110.5")),
+    ],
+)
+def test_an_answer_that_leaves_a_choice_or_contradicts_itself_is_wrong(completion, right):
+    assert read_answer(completion, right) != right
+
+
+@given(st.integers(-(10**12), 10**12))
+def test_a_number_is_equal_however_it_is_written(number):
+    right = str(number)
+    for written in (f"{number:,}", f"{number}.0", f"**{number}**", f"= {number}", f"{number:+}"):
+        assert read_answer(written, right) == right
+    assert read_answer(str(number + 1), right) != right
+
+
+@given(
+    st.lists(st.integers(0, 99), min_size=2, max_size=9), st.sampled_from([", ", " ", ",", "; "])
+)
+def test_a_list_is_equal_with_and_without_brackets_and_commas(numbers, between):
+    right = " ".join(map(str, numbers))
+    for opening, closing in ("[]", "()", ("", "")):
+        assert equal(opening + between.join(map(str, numbers)) + closing, right, form_of(right))
+    assert not equal(right + " 1", right, form_of(right))
+
+
+@given(
+    st.text(alphabet="<>/answerthik ABC12=.,*`\\boxed{}[]\n$()or", max_size=200),
+    st.text(max_size=20),
+)
+@example("<answer>" * 50, "4")
+def test_no_completion_is_too_strange_to_read(completion, right):
+    for verbatim in (False, True):
+        answer = read_answer(completion, right, verbatim=verbatim)
+        assert answer == right or set(answer) <= {*completion, *"-1 \n"}
+
+
+@given(st.text(alphabet="ab <>/", max_size=60))
+def test_text_without_thinking_stays_as_it_is(text):
+    assert without_thinking(text) == text.strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        *(("<think>a</think>b", "b"), ("a</think>b", "b"), ("b<think>a", "b"), ("<think>", "")),
+        *(("<think>a<think>b</think>c</think>d", "d"), ("[THINK]a[/THINK]b", "b")),
+        *(("<Thinking>a</Thinking> b", "b"), ("a<think>b</think>c", "ac")),
+    ],
+)
+def test_thinking_is_no_part_of_an_answer(text, left):
+    assert without_thinking(text) == left
+
+
+def test_where_every_character_counts_nothing_is_removed():
+    assert read_answer(" **x** ", "x", verbatim=True) == "**x**"
+    assert read_answer("<answer>`x`</answer>", "`x`", verbatim=True) == "`x`"
+
+
+@pytest.mark.parametrize(
+    ("answer", "form"),
+    [
+        *(("42", Form.NUMBER), ("-1.5", Form.NUMBER), ("0110", Form.WORD), ("Monday", Form.CHOICE)),
+        *(("False", Form.CHOICE), ("wife", Form.WORD), ("82 + 20 - 1", Form.EXPRESSION)),
+        *(("1 2", Form.LINE), ("1\n2", Form.GRID), (None, Form.LINE)),
+    ],
+)
+def test_the_form_of_an_answer_is_seen_in_a_right_one(answer, form):
+    assert form_of(answer) is form
+
+
+def test_a_huge_exponent_is_no_number():
+    assert number_value("1e999") is not None and number_value("1e9999") is None
+
+
+@pytest.mark.parametrize(
+    ("completion", "behind"),
+    [
+        *(("<answer>4</answer> and so on", "and so on"), ("4 and so on", ""), ("<answer>4", "")),
+        *((r"\boxed{4} and", "and"), (r"\boxed{4", ""), ("<ANSWER>4</ANSWER>.", ".")),
+    ],
+)
+def test_what_stands_behind_an_answer_is_found(completion, behind):
+    assert behind_answer(completion) == behind
+
+
+LOGIC = {
+    "metadata": {"variables": ["P", "Q", "R"], "premises": ["P", "(P → Q)"], "source_index": 0}
+}
+
+
+@pytest.mark.parametrize(
+    ("conclusion", "reward"),
+    [
+        *(("Q", 1.0), ("q", 1.0), ("(Q)", 1.0), ("¬¬Q", 1.0), ("~~Q", 1.0), ("Q & Q", 1.0)),
+        *(("P", 0.0), ("P ∧ Q", 0.0), ("P ∨ R", 0.0), ("Q ∨ R", 0.0), ("P -> Q", 0.0), ("R", 0.0)),
+        *(("Q ∨ ¬Q", 0.0), ("¬Q", 0.0), ("", 0.0), ("Q Q", 0.0), ("(Q", 0.0), ("S", 0.0)),
+        *(("Q ∧", 0.0), ("abcdefghijklmnopqr", 0.0), (" ∨ ".join("abcdefghijklmnopqr"), 0.0)),
+    ],
+)
+def test_a_conclusion_counts_if_only_all_premises_together_give_it(conclusion, reward):
+    assert propositional_logic.score(LOGIC, conclusion) == reward
+
+
+def test_questions_with_contradicting_premises_or_nothing_new_are_not_asked():
+    about = LOGIC["metadata"]
+    assert propositional_logic.fit(LOGIC)
+    for premises in (["P", "¬P"], ["P", "Q"], ["P"]):
+        assert not propositional_logic.fit({"metadata": {**about, "premises": premises}})
+
+
+def test_dates_that_read_two_ways_or_contradict_their_answer_are_not_asked():
+    task = {"task": "weekday_of_date"}
+    assert not fit("calendar_arithmetic", {"question": "Name 05/04/2022.", "metadata": task})
+    assert fit("calendar_arithmetic", {"question": "Name 05/14/2022.", "metadata": task})
+    days = {"task": "count_business_days", "start_date": "2022-12-01", "end_date": "2023-01-07"}
+    assert not fit("calendar_arithmetic", {"question": "How many?", "metadata": days})
+
+
+def test_a_prompt_with_tags_states_no_second_format():
+    asked = "Simplify 2/4. Give only the simplified fraction as your final answer."
+    assert without_format(asked) == "Simplify 2/4."
+    for source, task in tasks()["reasoning-gym decimal_arithmetic"]:
+        assert "Only reply" not in task.prompt and source.template[:20] in task.prompt
+    assert not any(re.search("as your final answer", t.prompt) for _, t in tasks()["tiny lcm"])
