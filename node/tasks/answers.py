@@ -4,7 +4,8 @@ Thinking is removed first. The answer is then, in this order: what the last ``<a
 closed or not; the last ``\\boxed{…}``; what follows the last "answer is"; or the last number, word,
 line or block of lines, by the form of the right answer. Every rule takes linear time.
 
-Every node of a swarm reads by the same rules: ``RULES`` is part of each env's version.
+Every node of a swarm reads by the same rules, which are part of the protocol: a change to them is a
+new value of ``extract`` (docs/protocol.md, "Reading answers").
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ from node.tasks.answer_forms import (
 )
 from protocol.manifest import Extract
 
-RULES = 1  # Raise it with every change to what a completion is read as, or to what equals it.
-
 _THINK = r"(?:think|thinking|thought|thoughts|reasoning|seed:think)"
 _THINKING = re.compile(rf"<(/?){_THINK}>|\[(/?)THINK\]", re.IGNORECASE)
 _OPEN = re.compile(r"<\s*answer\s*>", re.IGNORECASE)
@@ -40,7 +39,7 @@ _SAID = re.compile(
 )
 _IS_IT = re.compile(r" (?:is|are) (?:the|my) (?:final |correct )?answer\b", re.IGNORECASE)
 _CHOICE = re.compile(rf"\b(?:{'|'.join(CHOICES)})\b", re.IGNORECASE)
-_DENIED = re.compile(r"\b(?:not|never|neither|cannot|isn't|or)\b", re.IGNORECASE)
+_UNDECIDED = re.compile(r"\b(?:not|never|neither|cannot|isn't|or)\b", re.IGNORECASE)
 _CLAUSE = re.compile(
     r";|,\s(?=[a-z])(?!or\b)|\.\s| \((?=[^()]*[a-z]{2})|\s(?:because|since|as)\b", re.IGNORECASE
 )
@@ -78,7 +77,7 @@ def read_answer(
         return answer
     if equal(answer, right, form):
         return right
-    if _DENIED.search(answer) and not _DENIED.search(right) and form is not Form.VERBATIM:
+    if _UNDECIDED.search(answer) and not _UNDECIDED.search(right) and form is not Form.VERBATIM:
         return ""
     return laid_out(answer, right) if form in (Form.GRID, Form.LINE) else answer
 
@@ -126,10 +125,10 @@ def _tagged(text: str, form: Form) -> str | None:
 
 
 def _boxed(text: str, form: Form) -> str | None:
-    box = max(_BOX.finditer(text), key=lambda found: found.start(), default=None)
-    if box is None:
+    boxes = list(_BOX.finditer(text))
+    if not boxes:
         return None
-    rest = text[box.end() :]
+    box, rest = boxes[-1], text[boxes[-1].end() :]
     inside = _to_brace(rest) if box[1] else rest.split(maxsplit=1)[0] if rest.strip() else ""
     return _marked(inside, form) if inside.strip() else None
 
@@ -211,7 +210,7 @@ def _number(text: str, *, marked: bool) -> str:
         return text.strip()
     sides = [side for side in re.split(r"=+|≈", text) if side.strip()]
     values = [value for value in map(chain_value, sides) if value is not None]
-    if _DENIED.search(text) or any(value != values[-1] for value in values):
+    if _UNDECIDED.search(text) or any(value != values[-1] for value in values):
         return ""
     side = plain(sides[-1]) if sides else ""
     if number_value(side) is not None:
@@ -232,14 +231,14 @@ def _choice(text: str) -> str:
     found = {CHOICES[each.lower()]: each for each in _CHOICE.findall(text)}
     first = _CHOICE.match(text)
     stands_first = first is not None and not re.match(r"\s+\w", text[first.end() :])
-    if len(found) != 1 or (_DENIED.search(text) and not stands_first):
+    if len(found) != 1 or (_UNDECIDED.search(text) and not stands_first):
         return ""
     return str(next(iter(found.values())))
 
 
 def _word(text: str) -> str:
     """Return the only word of a text, or the only word behind "is" or a colon; else nothing."""
-    if _DENIED.search(text):
+    if _UNDECIDED.search(text):
         return ""
     for each in (text, _LEAD.sub("", text)):
         words = plain(_ARTICLE.sub("", each.strip())).split()
@@ -252,7 +251,9 @@ def _last_word(text: str, sentences: list[str]) -> str:
     alone = (line for line in reversed(text.split("\n")) if len(line.split()) == 1)
     if word := next(alone, "") or (sentences and _word(plain(sentences[0]))):
         return plain(word)
-    return plain(sentences[0]).split()[-1] if sentences and not _DENIED.search(sentences[0]) else ""
+    return (
+        plain(sentences[0]).split()[-1] if sentences and not _UNDECIDED.search(sentences[0]) else ""
+    )
 
 
 def _last_block(text: str) -> str:

@@ -142,7 +142,10 @@ def nothing_built(count: int) -> JudgeRefused:
 
 
 class OverLimit(BaseException):
-    """An answer used up its CPU time."""
+    """An answer used up its CPU time.
+
+    Not an ``Exception``, because scorers of libraries catch those and would go on.
+    """
 
 
 @dataclass(frozen=True, slots=True)
