@@ -118,7 +118,7 @@ SOLID = "\ufeff\u200b\u2060\u180e\x00"
 ANSWERS = {
     "all of a text": ("text", "4 5", None, "4 5"),
     "white space around a text": ("text", f"{BLANK}4{BLANK}5{BLANK}", None, f"4{BLANK}5"),
-    "what is no white space": ("text", f" {SOLID}4{SOLID} ", None, f"{SOLID}4{SOLID}"),
+    "characters that are not white space": ("text", f" {SOLID}4{SOLID} ", None, f"{SOLID}4{SOLID}"),
     "nothing but white space": ("text", BLANK, "4", ""),
     "a tag": ("answer_tag", "so <answer> 4\n</answer>.", None, "4"),
     "no tag": ("answer_tag", "I see 3, so it is 5.", "4", "5"),

@@ -1,4 +1,4 @@
-"""What follows from premises: the fit questions of a reasoning-gym family, and its right answers.
+"""Propositional logic: the questions of reasoning-gym to ask, and the conclusions that count.
 
 The library's scorer takes any statement that follows, so the premises themselves are right, and
 whatever is said of premises that contradict each other. It also tries every assignment of as many
@@ -31,8 +31,8 @@ _BINDING = ("↔", "→", "∨", "∧")  # the loosest first, as the library rea
 def fit(entry: Mapping[str, Any]) -> bool:
     """Return whether the premises are satisfiable and something new follows from them.
 
-    Of the questions from which a variable or its negation follows, one in four is fit: otherwise
-    the same letter would often be right.
+    If a variable or its negation follows, one question in four is fit, because the same letter
+    would often be right otherwise.
     """
     variables, premises = _premises(entry)
     if len(variables) > MOST_VARIABLES:
