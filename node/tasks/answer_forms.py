@@ -121,6 +121,13 @@ def chain_value(text: str) -> Fraction | None:
     return sum(sums, Fraction(0)) if at else None
 
 
+def equation_sides(text: str) -> list[str]:
+    """Return the sides of an equation, one for other text; none if their values differ."""
+    sides = [side for side in re.split(r"=+|≈", text) if side.strip()]
+    values = [value for value in map(chain_value, sides) if value is not None]
+    return [] if any(value != values[0] for value in values) else sides
+
+
 def _items(text: str) -> Iterator[str | Fraction]:
     """Yield the words and numbers of a line, without brackets, quotes and commas around them."""
     for item in _words(_FRACTION.sub(r"\1/\2", text)):

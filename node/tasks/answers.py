@@ -18,8 +18,8 @@ from node.tasks.answer_forms import (
     NUMBER,
     TYPOGRAPHY,
     Form,
-    chain_value,
     equal,
+    equation_sides,
     form_of,
     laid_out,
     number_value,
@@ -208,11 +208,10 @@ def _number(text: str, *, marked: bool) -> str:
     text = text.translate(TYPOGRAPHY).replace("{,}", ",").replace("\\,", "").replace("\\%", "%")
     if number_value(text) is not None or _FRACTION.fullmatch(text.strip()) or "\\" in text:
         return text.strip()
-    sides = [side for side in re.split(r"=+|≈", text) if side.strip()]
-    values = [value for value in map(chain_value, sides) if value is not None]
-    if _UNDECIDED.search(text) or any(value != values[-1] for value in values):
+    sides = equation_sides(text)
+    if _UNDECIDED.search(text) or not sides:
         return ""
-    side = plain(sides[-1]) if sides else ""
+    side = plain(sides[-1])
     if number_value(side) is not None:
         return side
     found = list(NUMBER.finditer(side))

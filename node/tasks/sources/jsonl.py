@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from node.errors import CatalogueError
-from node.tasks.answer_forms import chain_value
+from node.tasks.answer_forms import equation_sides
 from protocol.manifest import EnvSpec
 
 MATCHES = ("exact", "numeric", "verbatim")
@@ -112,9 +112,8 @@ def _equal_numbers(gold: str, answer: str) -> bool:
     # math-verify imports sympy and ANTLR, which exact matching does not need.
     from math_verify import LatexExtractionConfig, parse, verify
 
-    sides = [side for side in answer.split("=") if side.strip()]
-    values = [value for value in map(chain_value, sides) if value is not None]
-    if not sides or any(value != values[0] for value in values):
+    sides = equation_sides(answer)
+    if not sides:
         return False
     answer = answer if "=" in gold else sides[-1]
     # Parse LaTeX only: the library's parser of plain expressions uses eval.
