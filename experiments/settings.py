@@ -47,6 +47,7 @@ EVERY_NODE: Mapping[str, Any] = {
     "learner.betas": [0.9, 0.99],
     # The published method has one optimizer step per update.
     "learner.groups_per_step": 0,
+    "tasks.curriculum": "uniform",
 }
 """Config keys of every node, unless its arm overrides them."""
 

@@ -32,11 +32,11 @@ OPTIONAL = {
 REACHES_IN = ROOT / "tests" / "library_privates.py"
 WHEEL = ("protocol", "swarm", "node")
 # A limit may rise by 5 % for new features, with a reason in the commit.
-MOST_FILES = 236
-MOST_LINES = 48_650
+MOST_FILES = 245
+MOST_LINES = 50_400
 LONGEST_FILE = 480
 SHORT_FILE = 60
-MOST_TEST_LINES = 51_300
+MOST_TEST_LINES = 53_000
 MOST_WORDS = 2_000
 SHORT = {
     "node/cli/main.py": "imports nothing, so that Ctrl-C is handled while the program loads",
@@ -45,7 +45,6 @@ SHORT = {
     "node/errors.py": "the errors that a user sees, which every package raises",
     "node/lifecycle.py": "a base class that several packages share",
     "node/tasks/sandbox/confine.py": "runs in a worker before anything else is loaded",
-    "node/tasks/sources/plugins.py": "the task sources of installed packages",
     "swarm/transport/hivemind/transport.py": "loads hivemind without torch",
 }
 """Files of fewer lines than ``SHORT_FILE``, and why."""

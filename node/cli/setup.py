@@ -39,12 +39,14 @@ if TYPE_CHECKING:
 
 def create_command(
     name: Annotated[str, typer.Option("--name", help="What people call the swarm.")],
-    catalogue: Annotated[
-        str,
+    task_set: Annotated[
+        str | None,
         typer.Option(
-            "--task-set", help="tiny, games, working, reasoning-gym, or your own TOML file."
+            "--task-set",
+            help="starter, tiny, games, working, reasoning-gym, or your own TOML file. Left out: "
+            "starter, or tiny if this node's model is a shipped one.",
         ),
-    ] = "tiny",
+    ] = None,
     epoch_seconds: Annotated[
         float, typer.Option("--epoch-seconds", help="How often each node announces; about a round.")
     ] = 60.0,
@@ -80,12 +82,14 @@ def create_command(
 ) -> None:
     """Create and sign the manifest that the members of a new swarm agree on."""
     from node.network.founding import bounds_for, found_swarm, try_catalogue
+    from node.policy.model_source import SHIPPED
     from node.storage.atomic_files import write_new
     from node.tasks.catalogue import allowed_by
     from protocol.identity import Identity
     from protocol.manifest import swarm_id
 
     node = open_node(config)
+    catalogue = task_set or ("tiny" if node.config.policy.model in SHIPPED else "starter")
     path = out or node.folder.manifest
     if os.path.lexists(path):
         remedy = "Name a new file with --out, or move this one away if no swarm runs on it yet."
@@ -111,7 +115,7 @@ def create_command(
         print_json({**facts, "environments": asdict(trial), **bounds})
         return
     say(f"wrote {path}")
-    say(f"the swarm is {identifier}")
+    say(f"the swarm is {identifier}, its tasks are those of {catalogue}")
     if answers:
         size = f"{group_size} answers of {answer_tokens} tokens weigh up to {answers.weight} bytes"
         say(f"{size}, and a frame may have {answers.max_frame_bytes}")
@@ -132,7 +136,7 @@ def _errors_of_options(catalogue: str) -> Iterator[None]:
         remedy = "See what this machine lacks with: swarm-node doctor."
         raise NodeError("the catalogue cannot be tried", str(refused), remedy) from refused
     except CatalogueError as error:
-        remedy = "Correct it, or name tiny, reasoning-gym or another file."
+        remedy = "Correct it, or name starter, reasoning-gym or another file."
         raise UsageError("--task-set", f"{catalogue} ({error})", remedy) from error
     except BadSchema as error:
         field, _, wrong = str(error).partition(": ")

@@ -149,6 +149,8 @@ CURRICULA = _registry(
     "tasks.curriculum",
     "curricula",
     "node.tasks.curriculum:Curriculum",
+    auto="AutoCurriculum",
+    skill="Skill",
     thompson="Thompson",
     uniform="UniformCurriculum",
 )

@@ -20,7 +20,7 @@ from node.network.pinned_manifest import checked_manifest
 from node.policy.policy import Policy, stream
 from node.storage.run_folder import RunFolder
 from node.tasks.catalogue import allowed_by
-from node.tasks.curriculum import EnvLevel, TaskSampler, served_levels
+from node.tasks.curriculum import EnvLevel, TaskSampler, chosen_levels, served_levels
 from node.tasks.scorer import Scorer, buildable
 from node.tasks.verifier.verifier import Verifier
 from node.trajectories.trajectory import TurnLimits
@@ -142,6 +142,7 @@ def verifier_of(
         manifest.catalogue, allowed_by(config.tasks, config.sandbox), outside=False
     ) as verifier:
         levels = served_levels(manifest.catalogue, verifier.start())
+        levels = chosen_levels(levels, config.tasks.levels)
         yield verifier, TaskSampler(levels, config.tasks.weights, random.Random(0)).levels
 
 

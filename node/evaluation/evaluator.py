@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
+from operator import itemgetter
 from typing import Any
 
 from node.engines.engine import RolloutEngine, Sampling
@@ -58,7 +59,12 @@ class Evaluation:
 
 
 def heldout_tasks(levels: Sequence[tuple[str, int]], count: int) -> tuple[TaskRef, ...]:
-    """Return the first ``count`` held-out tasks, cycling through the levels."""
+    """Return the first ``count`` held-out tasks, cycling through the levels.
+
+    If there are more levels than tasks, those that are easiest in their family are asked.
+    """
+    if len(levels) > count:
+        levels = sorted(levels, key=itemgetter(1))[:count]
     return tuple(
         TaskRef(env, level, heldout_seed(env, number // len(levels)), Split.HELDOUT)
         for number, (env, level) in ((n, levels[n % len(levels)]) for n in range(count))

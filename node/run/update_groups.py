@@ -30,7 +30,7 @@ from node.rollout.generator import Generator, TaskIndexes
 from node.rollout.group_writer import GroupWriter, UnfinishedGroups
 from node.rollout.groups import GroupLimits, GroupSource, Intake, OwnGroup
 from node.rollout.replay import Revived, SuccessPool
-from node.tasks.curriculum import EnvLevel, TaskSampler
+from node.tasks.curriculum import EnvLevel, TaskSampler, chosen_levels
 from node.tasks.scorer import Scorer
 from node.trajectories.trajectory import TurnLimits
 from protocol.manifest import Manifest
@@ -429,7 +429,8 @@ def open_sampler(config: Config, levels: Sequence[EnvLevel]) -> TaskSampler:
     curriculum = CURRICULA.open(
         tasks.curriculum, tasks.curriculum_options, config.engine.group_size
     )
-    return TaskSampler(levels, tasks.weights, random.Random(config.node.seed), curriculum)
+    rng = random.Random(config.node.seed)
+    return TaskSampler(chosen_levels(levels, tasks.levels), tasks.weights, rng, curriculum)
 
 
 def public_name(name: str) -> str:

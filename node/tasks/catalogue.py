@@ -41,7 +41,6 @@ from node.config.sections import SandboxSection, TasksSection
 from node.environments.games import SHIPPED
 from node.environments.own_file import LIBRARIES
 from node.errors import CatalogueError
-from node.tasks.chain_of_thought import FAMILIES
 from node.tasks.sandbox.sandbox import sandbox_support
 from node.tasks.sources import environments, plugins
 from node.tasks.sources.reasoning_gym import EVALUATING, UNREPEATABLE
@@ -279,7 +278,9 @@ def _closed(spec: EnvSpec, allowed: Allowed) -> str | None:
 
 def _entry(spec: EnvSpec) -> str:
     levels = f"{len(spec.levels)} level" + "s" * (len(spec.levels) != 1)
-    brought = "swarm-node" if spec.name in (FAMILIES.keys() | SHIPPED.keys()) else "your package"
+    brought = (
+        "swarm-node" if spec.name in (plugins.FAMILIES.keys() | SHIPPED.keys()) else "your package"
+    )
     library = spec.name if spec.name in LIBRARIES else brought
     source = {"plugin": brought, ENVIRONMENT: library}.get(spec.source, spec.source)
     source = "your file" if in_file(spec) else source

@@ -28,13 +28,11 @@ def whole(step: str) -> int | None:
     return int(step) if _NUMBER.fullmatch(step) else None
 
 
-class Working(ABC, Generic[State]):
-    """One family, generic over the states that steps connect.
+class Leveled(ABC):
+    """A family of this package.
 
-    Each of the ``levels`` sets every key of ``settings`` within its range, or ``ValueError``. With
-    ``partial_credit = true``, a wrong answer earns up to 0.5, for the fraction of steps before the
-    first wrong one. ``version`` is raised whenever the same number would give another question or
-    reward.
+    Each of the ``levels`` sets every key of ``settings`` within its range, or ``ValueError``.
+    ``version`` is raised whenever the same number would give another question or reward.
     """
 
     settings: ClassVar[Mapping[str, range]]
@@ -60,6 +58,14 @@ class Working(ABC, Generic[State]):
                     f"level {number}: {name} = {value!r}: "
                     f"use a whole number from {allowed.start} to {allowed.stop - 1}"
                 )
+
+
+class Working(Leveled, Generic[State]):
+    """One family, generic over the states that steps connect.
+
+    With ``partial_credit = true``, a wrong answer earns up to 0.5, for the fraction of steps before
+    the first wrong one.
+    """
 
     def draw(self, level: int, number: int) -> Mapping[str, Any]:
         """Return a numbered question and one right answer, identical on every machine."""

@@ -6,6 +6,8 @@ import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, ClassVar
 
 from node.config.schema import Section
@@ -70,6 +72,25 @@ def served_levels(catalogue: Sequence[EnvSpec], served: Collection[str]) -> tupl
     )
 
 
+def chosen_levels(
+    levels: Sequence[EnvLevel], chosen: Mapping[str, Sequence[int]]
+) -> tuple[EnvLevel, ...]:
+    """Return the levels that ``tasks.levels`` leaves; a family not named there keeps all of its.
+
+    Raises ConfigError if it names a family that is not served or a level that is not there.
+    """
+    names = sorted({env for env, _ in levels})
+    for env, numbers in chosen.items():
+        if env not in names:
+            remedy = f"No such family is served here: use {', '.join(names)}."
+            raise ConfigError("tasks.levels", env, remedy)
+        top = max(level for name, level in levels if name == env)
+        for number in numbers:
+            if number > top:
+                raise ConfigError(f"tasks.levels.{env}", number, f"Use a level from 0 to {top}.")
+    return tuple(pair for pair in levels if pair[1] in chosen.get(pair[0], (pair[1],)))
+
+
 class TaskSampler:
     """Sampler of tasks by env weights and a curriculum (default: uniform).
 
@@ -132,17 +153,18 @@ class Beliefs:
     """Beta distribution of each level's success rate, as in VADE (arXiv 2511.18902).
 
     Counts decay as in MoPPS (arXiv 2507.04632): at a constant rate ``p``, with groups of ``G``, a
-    level's first parameter tends to ``1 + G p / (1 - KEPT)``. The prior is uniform.
+    level's first parameter tends to ``1 + G p / (1 - kept)``. The prior is uniform.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kept: float = KEPT) -> None:
+        self._kept = kept
         self._draws = 0
         self._seen: dict[EnvLevel, tuple[float, float, int]] = {}
 
     def observe(self, level: EnvLevel, solved: float, failed: float) -> None:
         """Record a group: its summed rewards, and their shortfall from the maximum."""
         won, lost = self._counts(level)
-        self._seen[level] = (KEPT * won + solved, KEPT * lost + failed, self._draws)
+        self._seen[level] = (self._kept * won + solved, self._kept * lost + failed, self._draws)
 
     def draw(self, level: EnvLevel, rng: random.Random) -> float:
         """Sample a success rate (Thompson sampling)."""
@@ -205,3 +227,63 @@ class Thompson(Curriculum):
         """Restore the state; ignore the empty state of another curriculum."""
         if state:
             self._beliefs.load_state_dict(state)
+
+
+class Skill(Curriculum):
+    """Curriculum that follows the policy's skill up the levels of each family.
+
+    A level counts as no easier than those below it, so nothing is spent on the levels above one
+    that is never solved. A family's probability is proportional to its weight times the best
+    ``1 - p^G - (1 - p)^G`` of its levels, with ``p`` sampled from :class:`Beliefs`, and a level's
+    to its own. One task in ``1 / EVEN`` is drawn as by :class:`UniformCurriculum`: what was too
+    hard or is mastered is tried again.
+    """
+
+    EVEN = 0.1
+    KEPT = 0.9  # Most levels of a graded set are out of reach, and stay so for long.
+
+    def __init__(self, group_size: int, options: Any = None) -> None:
+        super().__init__(group_size, options)
+        self._beliefs = Beliefs(self.KEPT)
+        self._even = UniformCurriculum(group_size)
+
+    def next(
+        self, levels: Sequence[EnvLevel], weights: Mapping[str, float], rng: random.Random
+    ) -> EnvLevel:
+        self._beliefs.tick()
+        if rng.random() < self.EVEN:
+            return self._even.next(levels, weights, rng)
+        worth: dict[str, dict[EnvLevel, float]] = {}
+        for env, group in groupby(sorted(levels), key=itemgetter(0)):
+            rate, worth[env] = 1.0, {}
+            for level in group:
+                rate = min(rate, self._beliefs.draw(level, rng))
+                worth[env][level] = teaches(rate, self.group_size)
+        shares = [weights[env] * max(of_env.values()) for env, of_env in worth.items()]
+        (env,) = rng.choices(list(worth), shares)
+        (level,) = rng.choices(list(worth[env]), list(worth[env].values()))
+        return level
+
+    def observe(self, level: EnvLevel, rewards: Sequence[float]) -> None:
+        self._beliefs.observe(level, sum(rewards), len(rewards) - sum(rewards))
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._beliefs.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state; ignore the empty state of another curriculum."""
+        if state:
+            self._beliefs.load_state_dict(state)
+
+
+class AutoCurriculum(Skill):
+    """``skill`` where a family has six levels or more, else ``uniform``."""
+
+    GRADED = 6
+
+    def next(
+        self, levels: Sequence[EnvLevel], weights: Mapping[str, float], rng: random.Random
+    ) -> EnvLevel:
+        if max(Counter(env for env, _ in levels).values()) < self.GRADED:
+            return self._even.next(levels, weights, rng)
+        return super().next(levels, weights, rng)

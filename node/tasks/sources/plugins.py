@@ -11,12 +11,15 @@ from importlib.metadata import entry_points
 from typing import Any, Protocol
 
 from node.errors import CatalogueError
-from node.tasks.chain_of_thought import FAMILIES
+from node.tasks.chain_of_thought import FAMILIES as CHAINS
 from node.tasks.settings import check_plain
+from node.tasks.starter_families import FAMILIES as STARTER
 from node.tasks.task import Questions
 from protocol.manifest import EnvSpec
 
 GROUP = "swarm_node.tasks"
+FAMILIES: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], Any]] = {**CHAINS, **STARTER}
+"""Those of this package."""
 
 
 class TaskPlugin(Questions, Protocol):

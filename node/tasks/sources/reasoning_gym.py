@@ -55,6 +55,8 @@ _FORMAT = re.compile(
 _AMERICAN_DATE = re.compile(r"\b(\d\d)/(\d\d)/\d{4}\b")
 
 PARTIAL = "partial_credit"
+COPIED = "copied_answers"
+_WORD = re.compile(r"[^\W_]+(?:[./:'-][^\W_]+)*")
 TRIES = 32
 STRIDE = 0x9E3779B1  # odd, and far: neighbors in an update differ
 _INDICES = (1 << 32) - 1
@@ -69,14 +71,16 @@ class _Level:
     dataset: Any
     items: int
     partial: bool
+    copied: bool
 
 
 class ReasoningGym:
     """One family; level settings are keyword arguments of its configuration.
 
     The reward is 1 for the library's full score, else 0: its small consolation scores would make
-    wrong groups look informative. ``partial_credit = true`` keeps its score. Families with faults
-    are corrected: see :func:`fit` and ``ONE_ANSWER``.
+    wrong groups look informative. ``partial_credit = true`` keeps its score. With ``copied_answers
+    = false``, no question has its answer in it. Families with faults are corrected: see :func:`fit`
+    and ``ONE_ANSWER``.
     """
 
     def __init__(self, family: str, levels: Sequence[_Level], *, states_format: bool) -> None:
@@ -106,12 +110,16 @@ class ReasoningGym:
         """
         chosen = self._levels[level]
         items = (chosen.dataset[(number + STRIDE * n) % chosen.items] for n in range(TRIES))
-        entry = next((each for each in items if fit(self._family, each)), None)
+        entry = next((each for each in items if self._fit(chosen, each)), None)
         if entry is None:
             return None
         question = entry["question"]
         question = question if self._states_format else without_format(question)
         return {**entry, "question": question, "level": level}
+
+    def _fit(self, level: _Level, entry: Mapping[str, Any]) -> bool:
+        shown = not level.copied and holds(entry["question"], str(entry["answer"]))
+        return not shown and fit(self._family, entry)
 
     def score(self, entry: Mapping[str, Any], answer: str) -> float:
         """Return 1 or 0, or the library's score if the level keeps partial credit."""
@@ -127,6 +135,13 @@ class ReasoningGym:
 def without_format(question: str) -> str:
     """Remove sentences about the form of the answer, where the prompt's template states one."""
     return _FORMAT.sub("", question).strip()
+
+
+def holds(question: str, answer: str) -> bool:
+    """Return whether the words and numbers of an answer stand together in a question."""
+    asked, words = (_WORD.findall(text.lower()) for text in (question, answer))
+    ends = range(len(words), len(asked) + 1) if words else ()
+    return any(asked[end - len(words) : end] == words for end in ends)
 
 
 def fit(family: str, entry: Mapping[str, Any]) -> bool:
@@ -159,11 +174,12 @@ def _open(
     family: str, number: int, settings: Mapping[str, Any], kinds: Mapping[str, Kind]
 ) -> _Level:
     check_settings(family, number, settings, kinds)
-    of_family = {key: value for key, value in settings.items() if key != PARTIAL}
+    of_family = {key: value for key, value in settings.items() if key not in (PARTIAL, COPIED)}
     try:
         with seeded(family, number, 0):
             dataset = import_library().create_dataset(family, seed=0, **of_family)
-        return _Level(dataset, _items(dataset), settings.get(PARTIAL, False))
+        partial, copied = settings.get(PARTIAL, False), settings.get(COPIED, True)
+        return _Level(dataset, _items(dataset), partial, copied)
     except MemoryError:
         raise
     except Exception as error:
@@ -175,7 +191,7 @@ def _kinds(family: str) -> dict[str, Kind]:
     datasets = import_library().DATASETS
     if family not in datasets:
         raise CatalogueError(f"env {family!r} is no family of reasoning-gym: see its GALLERY.md")
-    return {**schema(family, datasets[family][1]), PARTIAL: Truth()}
+    return {**schema(family, datasets[family][1]), PARTIAL: Truth(), COPIED: Truth()}
 
 
 def _items(dataset: Any) -> int:

@@ -43,7 +43,7 @@ WRONG_FORMS = (
         "{right}. So the answer is {wrong}.",
     ),
 )
-SHIPPED = ("tiny", "reasoning-gym", "working")
+SHIPPED = ("tiny", "reasoning-gym", "working", "starter")
 
 
 @cache

@@ -18,7 +18,7 @@ from swarm.groups import Split
 from tests.node.programs import python
 
 GCD = EnvSpec("gcd", "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
-SHIPPED = ("tiny", "reasoning-gym")
+SHIPPED = ("tiny", "reasoning-gym", "starter")
 
 HEAD = 'source = "reasoning-gym"\nversion = "0.1.25"\nextract = "text"\ntemplate = "{question}"\n'
 
@@ -89,7 +89,7 @@ def test_a_bad_catalogue_is_refused_in_one_line(written, text, message):
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("teeny", "name one of games, reasoning-gym, tiny"),
+        ("teeny", "name one of games, reasoning-gym, starter, tiny"),
         ("nowhere/mine.toml", r"nowhere/mine\.toml"),
     ],
 )
@@ -141,7 +141,7 @@ from node.tasks.catalogue import Allowed, load_catalogue, open_envs
 from swarm.groups import Split
 sources = {
     (catalogue, name): source
-    for catalogue in ("tiny", "reasoning-gym")
+    for catalogue in SHIPPED
     for name, source in open_envs(load_catalogue(catalogue), Allowed())[0].items()
 }
 wanted = [

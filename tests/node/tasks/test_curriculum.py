@@ -9,11 +9,14 @@ import pytest
 from node.errors import CatalogueError, ConfigError
 from node.tasks.curriculum import (
     KEPT,
+    AutoCurriculum,
     Beliefs,
     Curriculum,
+    Skill,
     TaskSampler,
     Thompson,
     UniformCurriculum,
+    chosen_levels,
     served_levels,
     teaches,
 )
@@ -35,7 +38,7 @@ def test_every_env_is_as_likely_and_every_level_of_it_unless_weights_say_otherwi
     assert drawn({"gcd": 0.5})["lcm", 0] == 0
 
 
-@pytest.mark.parametrize("curriculum", [UniformCurriculum, Thompson])
+@pytest.mark.parametrize("curriculum", [UniformCurriculum, Thompson, Skill, AutoCurriculum])
 def test_a_sampler_goes_on_from_its_state_as_json_keeps_it(curriculum):
     chances = (random.Random(seed) for seed in (3, 4))
     sampler, other = (TaskSampler(LEVELS, {}, chance, curriculum(8)) for chance in chances)
@@ -60,6 +63,51 @@ def test_a_curriculum_practises_what_is_solved_sometimes_and_never_gives_a_level
     assert practised(UniformCurriculum).count(("lcm", 0)) < 240
     assert practised(Thompson).count(("lcm", 0)) > 320
     assert set(practised(Thompson)[-100:]) == set(LEVELS)
+
+
+GRADED = tuple((env, level) for env in ("hard", "sums") for level in range(8))
+
+
+def climbed(kind: type[Curriculum], tops: dict[str, int], draws: int = 600) -> Counter[str]:
+    """What is drawn of families whose levels are solved up to ``top``, there half of the time."""
+    sampler, rng = TaskSampler(GRADED, {}, random.Random(1), kind(8)), random.Random(2)
+    seen: Counter[str] = Counter()
+    for number in range(draws):
+        env, level = sampler.next()
+        rate = 0.95 if level < tops[env] else 0.5 if level == tops[env] else 0.0
+        sampler.observe((env, level), [float(rng.random() < rate) for _ in range(8)])
+        if number >= draws // 2:
+            place = "below" if level < tops[env] else "at" if level == tops[env] else "above"
+            seen[place] += 1
+    return seen
+
+
+@pytest.mark.parametrize("kind", [Skill, AutoCurriculum])
+def test_skill_is_followed_up_the_levels_and_all_others_are_tried_now_and_then(kind):
+    seen = climbed(kind, {"sums": 3, "hard": -1})
+    even = climbed(UniformCurriculum, {"sums": 3, "hard": -1})
+    assert seen["at"] > 3 * even["at"] and seen["above"] < 0.6 * even["above"]
+    assert seen["below"] > 10 and seen["above"] > 10
+
+
+def test_auto_draws_evenly_where_no_family_has_six_levels():
+    samplers = [
+        TaskSampler(LEVELS, {}, random.Random(1), kind(8))
+        for kind in (UniformCurriculum, AutoCurriculum)
+    ]
+    for _ in range(50):
+        one, other = (sampler.next() for sampler in samplers)
+        assert one == other
+        samplers[1].observe(other, [0.0] * 8)
+
+
+def test_a_node_trains_on_the_levels_that_its_config_names():
+    assert chosen_levels(LEVELS, {}) == LEVELS
+    assert chosen_levels(LEVELS, {"gcd": [1]}) == (("gcd", 1), ("lcm", 0))
+    with pytest.raises(ConfigError, match=r"tasks.levels: 'gdc'.*use gcd, lcm"):
+        chosen_levels(LEVELS, {"gdc": [0]})
+    with pytest.raises(ConfigError, match=r"tasks.levels.gcd: 2\. Use a level from 0 to 1"):
+        chosen_levels(LEVELS, {"gcd": [0, 2]})
 
 
 def test_a_curriculum_and_evaluations_keep_to_levels_with_a_weight():
