@@ -170,6 +170,17 @@ def join_command(
             help="Train in this swarm; a node of another moves there with its policy.",
         ),
     ] = None,
+    accept: Annotated[
+        bool,
+        typer.Option("--accept", help="Take the settings that trying the policy leads to."),
+    ] = False,
+    baseline: Annotated[
+        bool,
+        typer.Option(
+            "--baseline/--no-baseline",
+            help="Try a new policy on the tasks first, for two minutes at most.",
+        ),
+    ] = True,
     assignments: SetOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
@@ -204,7 +215,8 @@ def join_command(
         stages.begin("loading torch and transformers")
         from node.run.commands import run_join
 
-        run_join(node.config, node.folder, RunOptions(json, swarm or ""), stages)
+        options = RunOptions(json, swarm or "", baseline, accept, node.path)
+        run_join(node.config, node.folder, options, stages)
 
 
 def bootstrap_command(

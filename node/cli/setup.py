@@ -81,15 +81,14 @@ def create_command(
     debug: DebugOption = False,
 ) -> None:
     """Create and sign the manifest that the members of a new swarm agree on."""
-    from node.network.founding import bounds_for, found_swarm, try_catalogue
-    from node.policy.model_source import SHIPPED
+    from node.network.founding import bounds_for, found_swarm, try_catalogue, usual_task_set
     from node.storage.atomic_files import write_new
     from node.tasks.catalogue import allowed_by
     from protocol.identity import Identity
     from protocol.manifest import swarm_id
 
     node = open_node(config)
-    catalogue = task_set or ("tiny" if node.config.policy.model in SHIPPED else "starter")
+    catalogue = task_set or usual_task_set(node.config.policy.model)
     path = out or node.folder.manifest
     if os.path.lexists(path):
         remedy = "Name a new file with --out, or move this one away if no swarm runs on it yet."

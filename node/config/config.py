@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +14,14 @@ from pydantic import ValidationError, model_validator
 
 from node.config.learning import LearnerSection, MixtureSection, PolicySection
 from node.config.registry import ENGINES, REGISTRIES
-from node.config.schema import Section, check_addresses, commented, explain, host_and_port
+from node.config.schema import (
+    Section,
+    check_addresses,
+    commented,
+    explain,
+    host_and_port,
+    toml_value,
+)
 from node.config.sections import (
     EngineSection,
     MonitorSection,
@@ -113,6 +122,43 @@ def build(
 def write_config(path: Path, config: Config) -> None:
     """Write ``config`` with an explanation of every key, for :func:`load` to read."""
     write_atomic(path, commented(config, "A swarm-node's configuration.").encode())
+
+
+def changed(config: Config, keys: Mapping[str, Any]) -> Config:
+    """Return ``config`` with some dotted keys changed, or raise ConfigError."""
+    return build(config.model_dump(), keys)
+
+
+def set_keys(path: Path, keys: Mapping[str, Any]) -> None:
+    """Write dotted keys into a config file, and leave all else as it is.
+
+    Raises NodeError, and writes nothing, if a key stands there in a way that cannot be replaced.
+    """
+    before = path.read_text(encoding="utf-8-sig")
+    text = before
+    for key, value in keys.items():
+        section, name = key.split(".")
+        line = f"{name} = {toml_value(value)}"
+        head = re.search(rf"^\[{section}\][^\n]*\n", text, re.MULTILINE)
+        if not head:
+            text = f"{text.rstrip()}\n\n[{section}]\n{line}\n"
+            continue
+        following = re.compile(r"^\[", re.MULTILINE).search(text, head.end())
+        end = following.start() if following else len(text)
+        own = re.compile(rf"^{name}\s*=[^\n]*", re.MULTILINE).search(text, head.end(), end)
+        start, stop = (own.start(), own.end()) if own else (head.end(), head.end())
+        text = text[:start] + line + ("" if own else "\n") + text[stop:]
+    wanted: dict[str, Any] = tomllib.loads(before)
+    for key, value in keys.items():
+        _put(wanted, key, json.loads(json.dumps(value)))
+    try:
+        written = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        written = None
+    if written != wanted:
+        lines = ", ".join(f"{key} = {toml_value(value)}" for key, value in keys.items())
+        raise NodeError("the config cannot be changed here", path, f"Write there: {lines}.")
+    write_atomic(path, text.encode())
 
 
 def run_folder(path: Path, config: Config) -> RunFolder:

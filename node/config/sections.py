@@ -172,21 +172,16 @@ class EngineSection(Section):
     )
 
 
-Levels = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
-
-
 class TasksSection(Section):
     """The tasks to train on, from the swarm's task set."""
 
     weights: dict[str, Annotated[float, Field(ge=0)]] = key(
         {}, "Share of each family, by name; families not named get none. Empty: all alike."
     )
-    levels: dict[str, Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]] = (
-        key(
-            {},
-            "Levels of each family, from 0, that are trained on and evaluated, by name: "
-            "{ products = [0, 1] }. Families not named keep all of theirs.",
-        )
+    levels: dict[str, list[Annotated[int, Field(ge=0)]]] = key(
+        {},
+        "Levels of each family, from 0, that are trained on and evaluated, by name: "
+        "{ products = [0, 1] }. Families not named keep all of theirs.",
     )
     curriculum: str = kind_key(
         CURRICULA,

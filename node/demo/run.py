@@ -289,7 +289,9 @@ def start_node(
     folder.mkdir(mode=PRIVATE_FOLDER)
     Identity.create(folder / "identity.key")
     write_config(folder / "node.toml", loopback({"node.name": name, **overrides}))
-    return NodeProcess(["join", "--config", str(folder / "node.toml")], folder, environment)
+    return NodeProcess(
+        ["join", "--no-baseline", "--config", str(folder / "node.toml")], folder, environment
+    )
 
 
 def loopback(overrides: dict[str, Any]) -> Config:

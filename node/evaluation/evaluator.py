@@ -12,7 +12,6 @@ from typing import Any
 
 from node.engines.engine import RolloutEngine, Sampling
 from node.errors import NodeError
-from node.monitor.record import percent, share
 from node.policy.policy import Policy
 from node.tasks.scorer import Scorer, buildable, nothing_built
 from node.trajectories.player import Player, judged
@@ -152,60 +151,6 @@ class Evaluator:
     def _unbuilt(self, task: TaskRef, refused: JudgeRefused) -> None:
         self._counters.add("heldout_unbuilt", reason=refused.reason)
         log.warning("a held-out task of %s counts as unsolved: %s", task.env, refused)
-
-
-TASKS = 16  # held-out tasks of a baseline evaluation, each with one group of completions
-
-
-@dataclass(frozen=True, slots=True)
-class Assessment:
-    """A policy's baseline on a sample of a swarm's tasks; fractions are 0 to 1."""
-
-    tasks: int
-    fit: float  # fraction of prompts that leave room for a completion
-    reward: float
-    informative: float  # fraction of tasks whose rewards differ: only those train the policy
-    takes: bool  # whether the node takes peers' groups
-
-    @classmethod
-    def of(cls, evaluation: Evaluation, *, takes: bool) -> Assessment:
-        """Summarize an evaluation with several completions per task."""
-        rows, count = evaluation.rewards, len(evaluation.tasks)
-        return cls(
-            tasks=count,
-            fit=1 - evaluation.unfit / count,
-            reward=evaluation.mean,
-            informative=sum(min(row) < max(row) for row in rows) / count,
-            takes=takes,
-        )
-
-    def lines(self) -> tuple[str, ...]:
-        """Return the result, a verdict and, if needed, a remedy."""
-        found = (
-            f"tried on {self.tasks} tasks: {percent(self.fit)} of prompts fit, reward "
-            f"{share(self.reward)}, rewards differ in {percent(self.informative)} of groups: "
-            f"{self._verdict()}"
-        )
-        if self.fit >= 0.5:
-            return (found,)
-        return (
-            found,
-            "most prompts do not fit this policy's context and are skipped: choose a policy.model "
-            "with a longer one, or leave the families with long prompts out with tasks.weights",
-        )
-
-    def _verdict(self) -> str:
-        if self.informative:
-            return "it can learn from its own rollouts"
-        if self.reward >= SOLVED:
-            return "nothing is left to learn here; choose harder tasks with tasks.weights"
-        remedy = "choose easier tasks with tasks.weights or a stronger policy.model"
-        if self.takes:
-            return (
-                "it will learn only from what others share; name peers who solve these tasks with "
-                f"--peers, or {remedy}"
-            )
-        return f"it cannot learn here: take groups of others (mixture.external), or {remedy}"
 
 
 ERRORS = 3.5  # standard errors by which the mean must fall

@@ -41,6 +41,7 @@ from node.monitor.rollouts import LastRollouts, in_lines
 from swarm.common.counters import UNREPEATED
 from swarm.common.util import counted, duration
 
+BAR = 24  # characters
 LOOK_SECONDS = 0.25  # interval of checks for the foreground and for closing
 LEAVING = ("SIGTSTP", "SIGQUIT")  # Ctrl-Z and Ctrl-\: the shell takes its terminal back
 # Indices in the result of ``termios.tcgetattr``: the flags for line editing and echo, and the
@@ -334,6 +335,13 @@ class Stages:
         log.info("start: %s", stage)
         if self._live:
             self._spinner.update(text=f"starting: {stage}")
+            self._live.refresh()
+
+    def progress(self, done: float, what: str) -> None:
+        """Show how much of a stage's time, 0 to 1, has passed, and what it is at."""
+        if self._live:
+            bar = ("━" * round(BAR * done)).ljust(BAR, "╌")
+            self._spinner.update(text=f"{bar} {percent(done)} of the time: {what}")
             self._live.refresh()
 
     def close(self) -> None:

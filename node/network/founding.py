@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass, fields, replace
 
+from node.policy.model_source import SHIPPED
 from node.tasks.catalogue import Allowed, load_catalogue, own_files
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from protocol.codec import MAX_COMPLETIONS, MAX_FRAME_BYTES
@@ -104,6 +105,11 @@ LEAST_EPOCHS = 10
 MOST_EPOCHS = 1 << 20
 LEAST_SECONDS = 300.0
 """Minimum time to admit a group; with short time slots ``LEAST_EPOCHS`` would pass too soon."""
+
+
+def usual_task_set(model: str) -> str:
+    """Return the task set of a new swarm whose creator has this ``policy.model``."""
+    return "tiny" if model in SHIPPED else "starter"
 
 
 def found_swarm(

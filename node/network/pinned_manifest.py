@@ -10,7 +10,7 @@ from contextlib import aclosing, suppress
 from node.config.config import Config
 from node.config.registry import TRANSPORTS
 from node.errors import ConfigError, NodeError, UsageError
-from node.network.founding import found_swarm
+from node.network.founding import found_swarm, usual_task_set
 from node.network.transports import TransportKind
 from node.storage.atomic_files import write_atomic
 from node.storage.run_folder import RunFolder, SwarmFiles
@@ -141,8 +141,9 @@ async def _first_manifest(
     config: Config, identity: Identity, transport: Transport, lan: Discovery | None
 ) -> tuple[bytes, str, tuple[str, ...]]:
     if not config.network.peers and lan is None:
-        signed = found_swarm(identity, name=config.node.name)
-        note = "there are no peers and no manifest: founded a swarm of the tiny catalogue"
+        tasks = usual_task_set(config.policy.model)
+        signed = found_swarm(identity, name=config.node.name, catalogue=tasks)
+        note = f"there are no peers and no manifest: created a swarm with the task set {tasks}"
         return signed, "this node", (note,)
     signed, source = await handed_over(config, transport, config.network.swarm, lan)
     nearby = f"found this swarm on the local network, at {source}"

@@ -37,6 +37,7 @@ from node.monitor.output import PrintableFormatter, say
 from node.monitor.sinks import open_sinks
 from node.network.membership import Membership
 from node.network.pinned_manifest import enter
+from node.run.baseline_dialogue import BaselineDialogue
 from node.run.node import Node
 from node.run.status import STOPS, RunOptions, StatusFile, announce, dashboard, stopping
 from node.storage.run_folder import RunFolder, SwarmFiles
@@ -281,12 +282,16 @@ def run_join(config: Config, folder: RunFolder, options: RunOptions, stages: Sta
         for note in enter(config, folder, options.swarm):
             tell(note)
         ranks = stack.enter_context(Ranks(launch)) if launch else None
-        node = stack.enter_context(Node(config, folder, ranks=ranks, say=tell, stage=stages.begin))
+        baseline = BaselineDialogue(options, stages, tell) if options.baseline else None
+        node = stack.enter_context(
+            Node(config, folder, ranks=ranks, say=tell, stage=stages.begin, baseline=baseline)
+        )
         stages.close()
         stack.enter_context(stop.working())
         announce(node.membership, tell)
         for note in node.notes:
             tell(note)
+        config = node.config
         status.run(node.membership)
         stack.callback(node.recorder.close)
         stack.enter_context(dashboard(config, folder, node.counters, status, tell))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from typing import Any
 
-from node.config.config import Config
+from node.config.config import Config, changed
 from node.config.registry import ADVANTAGES
 from node.distributed.ranks import Ranks
+from node.evaluation.baseline import BaselineTrial
 from node.lifecycle import Opened
 from node.network.founding import caution
 from node.network.membership import Membership
@@ -32,7 +34,6 @@ from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import Counters
 from swarm.journal import open_or_restore
 from swarm.member import Experience
-from swarm.verification import JudgeRefused
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,8 @@ class Node(Opened):
     Entering this context manager opens every part and joins the swarm; leaving closes them. The
     caller holds the folder's lock. ``clock`` is for task samples and the replay buffer; the network
     uses real time. ``ranks`` are processes that help the learner. ``say`` gets what the manifest
-    will open, and ``stage`` each step of opening. ``rounds`` is the
+    will open, and ``stage`` each step of opening. ``baseline`` tries a new policy and returns the
+    config keys to change for this run; None tries nothing. ``rounds`` is the
     :class:`node.run.training_loop.TrainingLoop`, ``groups`` some of the latest round, and ``notes``
     sentences on what opening corrected.
     """
@@ -62,12 +64,14 @@ class Node(Opened):
         ranks: Ranks | None = None,
         say: Callable[[str], None] = log.info,
         stage: Callable[[str], None] = log.debug,
+        baseline: Callable[[BaselineTrial], Mapping[str, Any]] | None = None,
     ) -> None:
         self.config = config
         self.folder = folder
         self._ranks = ranks
         self._say = say
         self._stage = stage
+        self._baseline = baseline
         self._clock = clock or SystemClock()
         self.counters = Counters()
         self.notes: tuple[str, ...] = ()
@@ -119,11 +123,11 @@ class Node(Opened):
             fastest(self.policy.probe, threads)
         stage("starting the engine")
         trainer = self._trainer(levels, verifier, experience)
+        if progress.round == 0 and self._baseline and self._changed_by_baseline(trainer, verifier):
+            trainer.close()
+            trainer = self._trainer(levels, verifier, experience)
         stack.callback(trainer.close)
         progress.restore(trainer, experience.pool)
-        if progress.round == 0:
-            stage("trying the policy on the swarm's tasks")
-            self.notes += _assessed(trainer)
         self._open_rounds(trainer, progress, experience)
 
     def _trainer(
@@ -142,6 +146,22 @@ class Node(Opened):
             ranks=self._ranks,
         )
 
+    def _changed_by_baseline(self, trainer: Trainer, verifier: VerifierPool) -> bool:
+        """Try the policy, and return whether the config was changed for what was found."""
+        assert self._baseline is not None
+        trial = BaselineTrial(
+            self.config,
+            self.policy,
+            trainer.engine,
+            verifier,
+            trainer.sampler.levels,
+            self.counters,
+        )
+        keys = self._baseline(trial)
+        if keys:
+            self.config = changed(self.config, keys)
+        return bool(keys)
+
     def _open_rounds(self, trainer: Trainer, progress: RunState, experience: Experience) -> None:
         learner, pool = self.config.learner, experience.pool
         advantage = ADVANTAGES.open(learner.advantage, learner.advantage_options)
@@ -159,10 +179,3 @@ class Node(Opened):
             report=self.recorder.report,
             done=progress.round,
         )
-
-
-def _assessed(trainer: Trainer) -> tuple[str, ...]:
-    try:
-        return trainer.assess().lines()
-    except JudgeRefused as error:
-        return (f"the policy could not be tried on this swarm's tasks: {error}",)

@@ -297,11 +297,15 @@ class RunOptions:
     """Options of a run that are not settings of the node.
 
     With ``json``, standard output carries only JSON lines. ``swarm`` is the id, in hex, of the
-    swarm to move to, or its beginning; empty to stay.
+    swarm to move to, or its beginning; empty to stay. With ``baseline`` a new policy is tried on
+    the tasks, and what follows is written to ``config`` if ``accept`` or the user says so.
     """
 
     json: bool = False
     swarm: str = ""
+    baseline: bool = False
+    accept: bool = False
+    config: Path | None = None
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from node.config.sections import ScheduleSection
 from node.distributed.ranks import Ranks
 from node.engines.engine import RolloutEngine, Sampling
 from node.errors import NodeError
-from node.evaluation.evaluator import TASKS, Assessment, Evaluator, ForgettingAlarm, heldout_tasks
+from node.evaluation.evaluator import Evaluator, ForgettingAlarm, heldout_tasks
 from node.learner.batches import TrainingGroup
 from node.monitor.record import Stopwatch
 from node.policy.policy import Policy
@@ -201,10 +201,7 @@ class Trainer:
         # The frequency of evaluations must not change what is trained on.
         drawn = replace(sampling, seed=evaluation_seed(config.node.seed))
         limits = TurnLimits.of(config.engine)
-        self._evaluator, self._trial = (
-            Evaluator(policy, self.engine, verifier, tasks, drawn, counters, limits)
-            for tasks in (heldout, heldout[:TASKS])
-        )
+        self._evaluator = Evaluator(policy, self.engine, verifier, heldout, drawn, counters, limits)
         self._semi_online = SemiOnline(
             SemiOnlineLimits(config.mixture.semi_online, config.mixture.patches),
             Player(policy, self.engine, verifier, limits),
@@ -251,14 +248,6 @@ class Trainer:
             schedule=self._config.schedule,
             rules=self._rules,
             round=done,
-        )
-
-    def assess(self) -> Assessment:
-        """Evaluate held-out tasks, a group each, or raise NodeError or JudgeRefused."""
-        config = self._config
-        evaluation = self._trial.evaluate(config.engine.group_size)
-        return Assessment.of(
-            evaluation, takes=config.mixture.external > 0 and config.network.pulls_per_epoch > 0
         )
 
     def _evaluate(self) -> float:

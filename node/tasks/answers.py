@@ -82,6 +82,12 @@ def read_answer(
     return laid_out(answer, right) if form in (Form.GRID, Form.LINE) else answer
 
 
+def marks_answer(completion: str) -> bool:
+    """Return whether a completion marks something as its answer, by a tag, a box or in words."""
+    text = without_thinking(completion)
+    return any(mark(text, Form.LINE) for mark in (_tagged, _boxed, _said))
+
+
 def without_thinking(text: str) -> str:
     """Remove blocks of thinking, one that the prompt began, and one that was cut off."""
     kept: list[str] = []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from node.config.config import Config
 from node.evaluation.comparison import Comparison
-from node.evaluation.evaluator import Assessment, Evaluation, ForgettingAlarm, heldout_tasks
+from node.evaluation.evaluator import Evaluation, ForgettingAlarm, heldout_tasks
 from node.evaluation.export import ModelOrigin, Training, licence_of, model_card
 from node.monitor.record import RoundRecord
 from node.network.founding import found_swarm
@@ -19,42 +19,11 @@ from protocol.manifest import open_manifest, swarm_id
 from swarm.common.counters import Counters
 from swarm.groups import Split, TaskRef
 
-RIGHT, WRONG, MIXED = (1.0, 1.0), (0.0, 0.0), (1.0, 0.0)
 GOOD = (1.0,) * 24 + (0.0,) * 40
 POOR = (1.0,) * 4 + (0.0,) * 60
 MANY = [TaskRef("sums", 0, seed, Split.HELDOUT) for seed in range(64)]
 TASKS = heldout_tasks([("add", 0), ("mul", 0)], 40)
 NOTHING = ModelOrigin(None, None, None)
-
-
-def assessed(*rows, unfit=0, takes=True):
-    tasks = tuple(TaskRef("sums", 0, seed, Split.HELDOUT) for seed in range(len(rows)))
-    return Assessment.of(Evaluation(tasks, rows, unfit=unfit), takes=takes)
-
-
-def test_figures_are_shares_of_the_tasks_tried():
-    found = assessed(MIXED, WRONG, RIGHT, WRONG, unfit=1)
-    assert (found.tasks, found.fit, found.reward, found.informative) == (4, 0.75, 0.375, 0.25)
-    told = "tried on 4 tasks: 75% of prompts fit, reward 0.375, rewards differ in 25% of groups: "
-    assert found.lines()[0].startswith(told)
-    assert len(assessed(MIXED, WRONG, unfit=1).lines()) == 1
-    _, told = assessed(MIXED, WRONG, WRONG, unfit=2).lines()
-    assert "do not fit" in told and "policy.model" in told and "tasks.weights" in told
-
-
-@pytest.mark.parametrize(
-    ("rows", "takes", "verdict", "remedy"),
-    [
-        ((MIXED, WRONG), False, "can learn from its own rollouts", ""),
-        ((WRONG, WRONG), True, "only from what others share", "--peers"),
-        ((WRONG, WRONG), False, "cannot learn here", "mixture.external"),
-        ((RIGHT, RIGHT), True, "nothing is left to learn", "tasks.weights"),
-        ((RIGHT, WRONG), True, "only from what others share", "--peers"),
-    ],
-)
-def test_the_verdict_says_from_whom_it_can_learn_and_what_to_do(rows, takes, verdict, remedy):
-    (line,) = assessed(*rows, takes=takes).lines()
-    assert verdict in line and remedy in line
 
 
 def alarm(state=None):

@@ -104,7 +104,7 @@ def test_a_node_founds_a_swarm_serves_and_leaves_nothing_behind(parts):
     with made.membership as here:
         assert list(made.network.members) == ["12D3anna"]
         assert here.status().peer_id == "12D3anna"
-        assert "founded a swarm" in here.notes[0] and len(here.notes) == 1
+        assert "created a swarm" in here.notes[0] and len(here.notes) == 1
         assert made.told["upload_rate"] == 2.0 * MIB
         assert (made.told["limits"].pulls_per_epoch, made.told["limits"].gossip_peers) == (5, 4)
         assert made.told["beside"] is True and made.told["profile"] is None, "it has no name"

@@ -1,0 +1,374 @@
+"""The baseline: what a policy solves before it trains, and the settings that follow from it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from node.config.config import Config
+from node.engines.engine import RolloutEngine, Sampling
+from node.errors import NodeError
+from node.evaluation.evaluator import SOLVED, Evaluation, Evaluator
+from node.monitor.record import percent
+from node.policy.policy import Policy
+from node.tasks.answers import marks_answer
+from node.tasks.curriculum import EnvLevel
+from node.tasks.scorer import Scorer
+from node.trajectories.trajectory import Trajectory, TurnLimits
+from protocol.announcement import heldout_seed
+from protocol.rollout import Finish
+from swarm.common.counters import Counters
+from swarm.common.util import counted
+from swarm.groups import Split, TaskRef
+from swarm.verification import JudgeRefused
+
+SECONDS = 120.0
+TASKS, COMPLETIONS = 2, 6  # of a level at a temperature
+COOLER, WARMER = 0.6, 1.0
+PROBED = 8  # tokens of the completions that measure the speed
+LEAST, SHARE = 24, 0.6  # fewest tokens of a completion; share of the time for the easiest levels
+PARTS = 8  # the time is looked at about so often
+CLIMBS = 0.6  # success from which the next level is tried
+MASTERED = 0.95
+GRADED = 6  # levels from which a family is graded by difficulty
+CUT = 0.5  # share of truncated completions that is the first thing to mend
+BETTER = 0.05  # share of groups by which another temperature has to be better
+WIDER = 4  # times the token cap, where most completions are cut
+ROOM, STEP = 2, 8  # the cap is so many times the longest right answers, rounded up
+
+Progress = Callable[[float, str], None]
+"""Called with the fraction of the time that has passed, and what is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class LevelResult:
+    """What a policy did at one level, at one temperature; one row of rewards per task."""
+
+    level: EnvLevel
+    temperature: float
+    rewards: tuple[tuple[float, ...], ...]
+    answered: int  # completions that came to an answer
+    truncated: int  # completions that the token cap cut off
+    lengths: tuple[int, ...]  # tokens of the right completions
+    unfit: int  # tasks whose prompt does not fit the policy's context
+
+    @property
+    def tasks(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def completions(self) -> int:
+        return sum(map(len, self.rewards))
+
+    @property
+    def right(self) -> int:
+        return sum(reward >= SOLVED for row in self.rewards for reward in row)
+
+    @property
+    def success(self) -> float:
+        return self.right / self.completions
+
+    @property
+    def informative(self) -> int:
+        """Groups whose rewards differ: only those train the policy."""
+        return sum(min(row) < max(row) for row in self.rewards)
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """All that was tried, and what follows."""
+
+    results: tuple[LevelResult, ...]
+    temperature: float  # the config's
+    max_new_tokens: int  # the config's
+    cap: int  # tokens of a completion that was tried, at most
+    levels: Mapping[str, Sequence[int]]  # that are served, ascending, by family
+    takes: bool  # whether the node takes peers' groups
+    seconds: float
+
+    def at(self, temperature: float) -> tuple[LevelResult, ...]:
+        return tuple(each for each in self.results if each.temperature == temperature)
+
+    @property
+    def best(self) -> float:
+        """The temperature at which most groups are informative."""
+        tried = {each.temperature for each in self.results}
+        useful = {t: _share(self.at(t), "informative", "tasks") for t in tried}
+        other = max(useful, key=lambda t: useful[t])
+        return other if useful[other] > useful[self.temperature] + BETTER else self.temperature
+
+    def success(self) -> float:
+        return _share(self.at(self.best), "right", "completions")
+
+    def reached(self) -> dict[str, list[int]]:
+        """Return the levels to train on, by family: from what is not mastered to one level on."""
+        found: dict[str, list[int]] = {}
+        for env, levels in self.levels.items():
+            rows = [each for each in self.at(self.best) if each.level[0] == env]
+            solved = [each.level[1] for each in rows if each.right]
+            mastered = [each.level[1] for each in rows if each.success >= MASTERED]
+            if solved:
+                above = [level for level in levels if level > max(solved)][:1]
+                kept = [level for level in levels if level <= max(solved)] + above
+                found[env] = [level for level in kept if level not in mastered] or kept[-1:]
+        return found
+
+    def settings(self) -> dict[str, Any]:
+        """Return the config keys to change, with their values; empty if none is."""
+        keys: dict[str, Any] = {}
+        if self.best != self.temperature:
+            keys["engine.temperature"] = self.best
+        rows = self.at(self.best)
+        lengths = sorted(length for each in rows for length in each.lengths)
+        if not lengths:
+            if _share(rows, "truncated", "completions") >= CUT and self.cap == self.max_new_tokens:
+                keys["engine.max_new_tokens"] = WIDER * self.max_new_tokens
+            return keys
+        longest = lengths[int(0.95 * (len(lengths) - 1))]
+        enough = max(LEAST, -(-ROOM * longest // STEP) * STEP)
+        if 2 * enough <= self.max_new_tokens:
+            keys["engine.max_new_tokens"] = enough
+        reached = self.reached()
+        graded = {env for env, levels in self.levels.items() if len(levels) >= GRADED}
+        chosen = {env: reached[env] for env in reached if env in graded}
+        if chosen:
+            keys["tasks.levels"] = chosen
+        tried = {each.level[0] for each in rows}
+        if graded and tried - reached.keys():
+            keys["tasks.weights"] = dict.fromkeys(reached, 1.0)
+        return keys
+
+    def lines(self) -> tuple[str, ...]:
+        """Return what was found, by temperature and by family, and the verdict."""
+        rows = [self._overall(t) for t in sorted({each.temperature for each in self.results})]
+        families = [_line(each) for each in self.at(self.best)]
+        return (*rows, *families, *self._unfit(), self.verdict())
+
+    def _overall(self, temperature: float) -> str:
+        rows = self.at(temperature)
+        tasks, written = sum(each.tasks for each in rows), sum(each.completions for each in rows)
+        informative = _share(rows, "informative", "tasks")
+        return (
+            f"tried on {counted(tasks, 'task')} at temperature {temperature:g}: "
+            f"{sum(each.right for each in rows)} of {written} answers are right, "
+            f"{percent(_share(rows, 'answered', 'completions'))} of completions came to an answer, "
+            f"{percent(_share(rows, 'truncated', 'completions'))} were cut at "
+            f"{self.cap} tokens; "
+            f"rewards differ in {percent(informative)} of groups"
+        )
+
+    def _unfit(self) -> Iterator[str]:
+        rows = self.at(self.best)
+        if _share(rows, "unfit", "tasks") >= 0.5:
+            yield (
+                "most prompts do not fit this policy's context and are skipped: choose a "
+                "policy.model with a longer one, or leave the families with long prompts out "
+                "with tasks.weights"
+            )
+
+    def verdict(self) -> str:
+        """Return what to expect, and the remedy where there is nothing to learn from."""
+        rows = self.at(self.best)
+        if any(each.informative for each in rows):
+            return "verdict: it can learn from its own rollouts"
+        if all(each.success >= MASTERED for each in rows):
+            return "verdict: nothing is left to learn here; choose harder levels with tasks.levels"
+        if _share(rows, "truncated", "completions") >= CUT:
+            return (
+                "verdict: it does not come to an answer: raise engine.max_new_tokens, or show it "
+                "short answers with: swarm-node warm-start"
+            )
+        remedy = (
+            "show it the form of the answers with: swarm-node warm-start, choose easier tasks "
+            "with tasks.weights, or a stronger policy.model"
+        )
+        if self.takes:
+            return f"verdict: it will learn only from what peers share: {remedy}"
+        return f"verdict: it cannot learn here: take groups of peers (mixture.external), {remedy}"
+
+
+def _share(rows: Sequence[LevelResult], part: str, whole: str) -> float:
+    parts, wholes = (sum(int(getattr(each, name)) for each in rows) for name in (part, whole))
+    return parts / max(1, wholes)
+
+
+def _line(row: LevelResult) -> str:
+    env, level = row.level
+    answered, cut = row.answered / row.completions, row.truncated / row.completions
+    return (
+        f"  {env} level {level}: {percent(row.success)} right, {percent(answered)} came to an "
+        f"answer, {percent(cut)} cut"
+    )
+
+
+class BaselineTrial:
+    """Tries a policy on held-out tasks, the easiest levels of all families first.
+
+    Each level is tried at the config's temperature and at another one; then, at the better of the
+    two, the levels above those that are mostly solved. ``levels`` are those that the node trains
+    on.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        policy: Policy,
+        engine: RolloutEngine,
+        verifier: Scorer,
+        levels: Sequence[EnvLevel],
+        counters: Counters,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config, self._policy, self._engine = config, policy, engine
+        self._verifier, self._counters, self._clock = verifier, counters, clock
+        self._levels: dict[str, list[int]] = {}
+        for env, level in sorted(levels):
+            self._levels.setdefault(env, []).append(level)
+        own = config.engine.temperature
+        self._temperatures = (own, COOLER if own > (COOLER + WARMER) / 2 else WARMER)
+        self._results: list[LevelResult] = []
+        self._pace = 0.0  # seconds for a token
+        self._cap = config.engine.max_new_tokens
+
+    def run(self, seconds: float, progress: Progress = lambda done, what: None) -> Baseline:
+        """Try for ``seconds``; what has begun is finished. Raises NodeError or JudgeRefused."""
+        start = self._clock()
+
+        def left(what: str) -> float:
+            passed = self._clock() - start
+            progress(min(1.0, passed / seconds), what)
+            return seconds - passed
+
+        easiest = [(env, levels[0]) for env, levels in self._levels.items()]
+        own, other = self._temperatures
+        left("how fast it writes")
+        for _ in range(2):  # the first time, kernels are chosen and compiled
+            self._timed(easiest, own, cap=PROBED, tasks=1, completions=2)
+        written = len(easiest) * TASKS * COMPLETIONS * len(self._temperatures)
+        affordable = int(SHARE * seconds / (self._pace * written))
+        self._cap = min(self._cap, max(LEAST, affordable))
+        for part in self._parts(easiest, seconds, len(self._temperatures)):
+            if self._results and left(_named(part)) <= 0:
+                break
+            for temperature in (own, other):
+                self._results += self._timed(part, temperature)
+        self._climb(seconds, left)
+        return self._baseline(self._clock() - start)
+
+    def _climb(self, seconds: float, left: Callable[[str], float]) -> None:
+        """Try higher levels at the better temperature, until the time is over."""
+        while above := self._above():
+            for part in self._parts(above, seconds, 1):
+                if left(_named(part)) <= 0:
+                    return
+                self._results += self._timed(part, self._baseline(0.0).best)
+
+    def _baseline(self, seconds: float) -> Baseline:
+        config = self._config
+        takes = config.mixture.external > 0 and config.network.pulls_per_epoch > 0
+        engine = config.engine
+        return Baseline(
+            tuple(self._results),
+            engine.temperature,
+            engine.max_new_tokens,
+            self._cap,
+            self._levels,
+            takes,
+            seconds,
+        )
+
+    def _above(self) -> list[EnvLevel]:
+        """Return the next level of each family whose highest one tried is mostly solved."""
+        found, rows = [], self._baseline(0.0)
+        for env, levels in self._levels.items():
+            of_env = [each for each in rows.at(rows.best) if each.level[0] == env]
+            if not of_env or of_env[-1].success < CLIMBS:
+                continue
+            found += [(env, level) for level in levels if level > of_env[-1].level[1]][:1]
+        return found
+
+    def _parts(
+        self, levels: Sequence[EnvLevel], seconds: float, temperatures: int
+    ) -> Iterator[Sequence[EnvLevel]]:
+        """Yield as many levels at once as a part of the time is believed to be enough for."""
+        while levels:
+            each = self._pace * self._cap * TASKS * COMPLETIONS * temperatures
+            count = max(1, int(seconds / PARTS / each)) if each > 0 else len(levels)
+            yield levels[:count]
+            levels = levels[count:]
+
+    def _timed(
+        self,
+        levels: Sequence[EnvLevel],
+        temperature: float,
+        *,
+        cap: int = 0,
+        tasks: int = TASKS,
+        completions: int = COMPLETIONS,
+    ) -> list[LevelResult]:
+        start = self._clock()
+        refs = [
+            TaskRef(env, level, heldout_seed(env, number), Split.HELDOUT)
+            for env, level in levels
+            for number in range(tasks)
+        ]
+        cap = min(cap or self._cap, self._config.engine.max_new_tokens)
+        sampling = Sampling(temperature, cap, seed=0)
+        evaluator = Evaluator(
+            self._policy,
+            self._engine,
+            self._verifier,
+            refs,
+            sampling,
+            self._counters,
+            TurnLimits.of(self._config.engine),
+        )
+        found = evaluator.evaluate(completions)
+        self._pace = (self._clock() - start) / (len(refs) * completions * cap)
+        return [
+            _result(found, pair, temperature, slice(n * tasks, (n + 1) * tasks))
+            for n, pair in enumerate(levels)
+        ]
+
+
+def _result(found: Evaluation, level: EnvLevel, temperature: float, rows: slice) -> LevelResult:
+    written = [each for group in found.written[rows] for each in group]
+    return LevelResult(
+        level,
+        temperature,
+        found.rewards[rows],
+        sum(map(_answered, written)),
+        sum(each.finish is Finish.LENGTH for each in written),
+        tuple(_right_lengths(found.written[rows], found.rewards[rows])),
+        sum(not group for group in found.written[rows]),
+    )
+
+
+def _right_lengths(
+    written: Sequence[Sequence[Trajectory]], rewards: Sequence[Sequence[float]]
+) -> Iterator[int]:
+    for group, of_group in zip(written, rewards, strict=True):
+        for each, reward in zip(group, of_group, strict=False):
+            if reward >= SOLVED:
+                yield len(each.tokens.ids)
+
+
+def _answered(written: Trajectory) -> bool:
+    ended = written.finish is not Finish.LENGTH
+    return (ended and bool(written.text.strip())) or marks_answer(written.text)
+
+
+def _named(levels: Sequence[EnvLevel]) -> str:
+    env, level = levels[0]
+    more = f" and {counted(len(levels) - 1, 'other level')}" if len(levels) > 1 else ""
+    return f"{env} level {level}{more}"
+
+
+def tried(trial: BaselineTrial, seconds: float, progress: Progress) -> Baseline | str:
+    """Return a trial's result, or why there is none."""
+    try:
+        return trial.run(seconds, progress)
+    except (JudgeRefused, NodeError) as error:
+        return f"the policy could not be tried on this swarm's tasks: {error}"

@@ -1,0 +1,133 @@
+"""What a baseline says of a policy, and the settings that follow."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from node.config.config import Config, changed, load, set_keys, write_config
+from node.engines.registry import open_engine
+from node.errors import NodeError
+from node.evaluation.baseline import Baseline, BaselineTrial, LevelResult
+from node.policy.policy import Policy
+from node.tasks.catalogue import Allowed, load_catalogue
+from node.tasks.curriculum import served_levels
+from node.tasks.verifier.verifier import Verifier
+from swarm.common.counters import Counters
+
+RIGHT, WRONG, MIXED = (1.0, 1.0), (0.0, 0.0), (1.0, 0.0)
+LADDER = {"sums": range(8), "words": range(8)}
+
+
+def result(env="sums", level=0, temperature=1.0, rows=(MIXED,), cut=0, answered=None, tokens=6):
+    right = int(sum(map(sum, rows)))
+    written = 2 * len(rows)
+    answered = written - cut if answered is None else answered
+    return LevelResult((env, level), temperature, rows, answered, cut, (tokens,) * right, 0)
+
+
+def baseline(*results, levels=LADDER, takes=True, cap=64):
+    return Baseline(results, 1.0, 64, cap, levels, takes, 1.0)
+
+
+def test_it_says_what_was_found_at_each_temperature_and_in_each_family():
+    cool = result(rows=(MIXED, WRONG), temperature=0.6, cut=1)
+    told = baseline(result(rows=(WRONG, WRONG), cut=4, answered=0), cool).lines()
+    assert told[0] == (
+        "tried on 2 tasks at temperature 0.6: 1 of 4 answers are right, 75% of completions came to "
+        "an answer, 25% were cut at 64 tokens; rewards differ in 50% of groups"
+    )
+    assert "temperature 1: 0 of 4" in told[1] and "100% were cut" in told[1]
+    assert told[2] == "  sums level 0: 25% right, 75% came to an answer, 25% cut"
+    assert told[-1] == "verdict: it can learn from its own rollouts"
+
+
+@pytest.mark.parametrize(
+    ("rows", "cut", "takes", "verdict", "remedy"),
+    [
+        ((MIXED, WRONG), 0, False, "can learn from its own rollouts", ""),
+        ((WRONG, WRONG), 0, True, "only from what peers share", "warm-start"),
+        ((WRONG, WRONG), 0, False, "cannot learn here", "mixture.external"),
+        ((WRONG, WRONG), 3, True, "does not come to an answer", "engine.max_new_tokens"),
+        ((RIGHT, RIGHT), 0, True, "nothing is left to learn", "tasks.levels"),
+        ((RIGHT, WRONG), 0, True, "only from what peers share", "warm-start"),
+    ],
+)
+def test_the_verdict_says_from_whom_it_can_learn_and_what_to_do(rows, cut, takes, verdict, remedy):
+    told = baseline(result(rows=rows, cut=cut), takes=takes).verdict()
+    assert verdict in told and remedy in told
+
+
+def test_another_temperature_is_suggested_only_if_it_teaches_clearly_more():
+    cool = result(temperature=0.6, rows=(MIXED, MIXED))
+    assert baseline(result(rows=(WRONG, WRONG)), cool).settings()["engine.temperature"] == 0.6
+    assert "engine.temperature" not in baseline(result(rows=(MIXED, MIXED)), cool).settings()
+
+
+def test_the_token_cap_follows_the_right_answers_or_the_truncated_ones():
+    assert baseline(result(tokens=11)).settings()["engine.max_new_tokens"] == 24
+    assert "engine.max_new_tokens" not in baseline(result(tokens=30)).settings()
+    cut = result(rows=(WRONG,), cut=2)
+    assert baseline(cut).settings() == {"engine.max_new_tokens": 256}
+    assert baseline(cut, cap=24).settings() == {}, "the trial's own cap says nothing"
+
+
+def test_levels_go_from_what_is_not_mastered_to_one_above_what_is_solved():
+    rows = [result(level=0, rows=(RIGHT,)), result(level=1), result(level=2, rows=(WRONG,))]
+    found = baseline(*rows, result("words", rows=(WRONG,))).settings()
+    assert found["tasks.levels"] == {"sums": [1, 2]}
+    assert found["tasks.weights"] == {"sums": 1.0}
+    few = {"sums": range(3), "words": range(3)}
+    assert "tasks.levels" not in baseline(*rows, levels=few).settings(), "not a graded set"
+
+
+def test_keys_are_set_in_a_file_and_all_else_of_it_stays(tmp_path):
+    path = tmp_path / "node.toml"
+    write_config(path, Config())
+    before = load(path)
+    keys = {"engine.temperature": 0.6, "tasks.levels": {"sums": [0, 1]}}
+    set_keys(path, keys)
+    assert load(path) == changed(before, keys) != before
+    assert load(path).tasks.levels == {"sums": [0, 1]}
+    assert "# Sampling temperature in training." in path.read_text()
+
+
+def test_keys_are_added_where_a_file_lacks_them_and_refused_where_they_are_in_the_way(tmp_path):
+    path = tmp_path / "node.toml"
+    path.write_text("[policy]\nmodel = 'tiny'  # mine\n[tasks]\n")
+    set_keys(path, {"engine.temperature": 0.6, "tasks.weights": {"gcd": 1.0}})
+    assert "# mine" in path.read_text()
+    assert tomllib.loads(path.read_text()) == {
+        "policy": {"model": "tiny"},
+        "tasks": {"weights": {"gcd": 1.0}},
+        "engine": {"temperature": 0.6},
+    }
+    path.write_text("[tasks.weights]\ngcd = 1\n")
+    with pytest.raises(NodeError, match=r"Write there: tasks\.weights = "):
+        set_keys(path, {"tasks.weights": {"lcm": 1.0}})
+    assert path.read_text() == "[tasks.weights]\ngcd = 1\n"
+
+
+def test_a_real_policy_is_tried_within_its_time():
+    keys = {"engine.max_new_tokens": 12, "policy.device": "cpu"}
+    config, counters = Config.with_overrides(keys), Counters()
+    specs = load_catalogue("tiny")
+    policy = Policy.load(config.policy)
+    with Verifier(specs, Allowed(), outside=False, counters=counters) as verifier:
+        levels = served_levels(specs, verifier.start())
+        engine = open_engine(config, policy, counters)
+        seen = []
+        trial = BaselineTrial(config, policy, engine, verifier, levels, counters)
+        found = trial.run(60.0, lambda done, what: seen.append((done, what)))
+        now = iter(range(0, 10**6, 1000))  # every look at this clock is 1000 seconds later
+        late = BaselineTrial(
+            config, policy, engine, verifier, levels, counters, clock=lambda: float(next(now))
+        ).run(1.0)
+    families = {spec.name for spec in specs}
+    assert {each.level[0] for each in found.at(1.0)} == families
+    assert {each.level[0] for each in found.at(0.6)} == families
+    assert all(0.0 <= each.success <= 1.0 and each.tasks == 2 for each in found.results)
+    assert seen[0] == (pytest.approx(0.0, abs=0.5), "how fast it writes")
+    assert len(late.results) == 2, "one family at both temperatures"
+    assert changed(config, found.settings())
