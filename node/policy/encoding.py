@@ -1,63 +1,288 @@
-"""Text to token ids: text from outside never becomes a special token."""
+"""Text to token ids: text from outside never becomes a control token."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import re
-from collections.abc import Mapping
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import TemplateError
+from tokenizers import Tokenizer
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
 from node.errors import ConfigError
 from node.policy.model_files import PolicyError
 
 PROMPT_FORMAT = "swarm-node/1/prompt"
+USER, ASSISTANT = "user", "assistant"
 
 
-def plain_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Encode text from outside, with special tokens in it as plain text."""
-    ids: list[int] = tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-    return ids
+def hidden_ids(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> frozenset[int]:
+    """Return the ids below ``vocabulary`` that decode to no text.
 
-
-def turn_ids(
-    tokenizer: PreTrainedTokenizerBase, text: str, options: Mapping[str, Any]
-) -> list[int]:
-    """Encode one user turn of the chat template, up to where the policy begins.
-
-    Text that spells special tokens is inserted after the template has become ids, so that it cannot
-    end the user's turn and write others. This covers what the tokenizer calls special: any text can
-    imitate a template whose marks are ordinary text.
+    These are all added tokens marked special, also those without a name such as ``eos_token``, and
+    ids without a token. Other added tokens, such as ``<think>``, decode to what they spell.
     """
-    if plain_ids(tokenizer, text) == _own_ids(tokenizer, text):
-        return _own_ids(tokenizer, _turn(tokenizer, text, options))
-    stand_in = sha256(text.encode()).hexdigest()
-    first, *rest = _turn(tokenizer, stand_in, options).split(stand_in)
-    if not rest:  # the template changes its input
-        return plain_ids(tokenizer, _turn(tokenizer, text, options))
-    ids = _own_ids(tokenizer, first)
-    for part in rest:
-        ids += plain_ids(tokenizer, text) + _own_ids(tokenizer, part)
-    return ids
+    marked = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    unused = set(range(vocabulary)).difference(tokenizer.get_vocab().values())
+    return frozenset(marked | unused | set(tokenizer.all_special_ids))
 
 
-def next_turn_ids(
-    tokenizer: PreTrainedTokenizerBase, text: str, options: Mapping[str, Any]
-) -> list[int]:
-    """Encode a further user turn, from the policy's last EOS to its next start.
+class TextEncoder:
+    """Encoder of texts and of turns of the chat template.
 
-    The template's rendering of earlier turns is dropped: their ids exist already. Raises
-    PolicyError if the template does not take a second turn.
+    Control tokens are the special tokens and all added tokens that the template writes. A turn
+    whose text spells some is encoded with a copy of the tokenizer that has other names for them. So
+    the text cannot end its turn, and all other ids are those of harmless text, white space and
+    prefix spaces included. Any text can imitate a template whose marks are ordinary text.
+
+    Attributes:
+        hidden: see :func:`hidden_ids`.
+        turn_end: special token that ends an assistant turn of the template; None if there is none.
     """
-    before, after = _around_next(tokenizer, sha256(text.encode()).hexdigest(), options)
-    own = plain_ids(tokenizer, text) == _own_ids(tokenizer, text)
-    if own:
-        return _own_ids(tokenizer, before + text + after)
-    return _own_ids(tokenizer, before) + plain_ids(tokenizer, text) + _own_ids(tokenizer, after)
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        hidden: Collection[int],
+        declared: Collection[int] = (),
+        options: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._options = dict(options)
+        self.hidden = frozenset(hidden)
+        self.turn_end = self._turn_end(declared) if tokenizer.chat_template else None
+        self._ends = self.hidden.intersection([*declared, self.turn_end])
+
+    def plain(self, text: str) -> list[int]:
+        """Encode text from outside, with special tokens in it as plain text."""
+        ids = self._own(text)
+        if self.hidden.isdisjoint(ids):
+            return ids
+        if (copy := self._without_special) is not None:
+            return copy.encode(text)
+        split: list[int] = self._tokenizer.encode(
+            text, add_special_tokens=False, split_special_tokens=True
+        )
+        return split
+
+    def turn(self, text: str) -> list[int]:
+        """Encode one user turn of the chat template, up to where the policy begins."""
+        if self._harmless(text):
+            return self._own(self._rendered([(USER, text)]))
+        core, stand_in = text.strip(), secrets.token_hex()
+        rendered = self._rendered([(USER, text.replace(core, stand_in))])
+        if stand_in not in rendered:  # the template changes its input
+            return self.plain(self._rendered([(USER, text)]))
+        return self._inserted(rendered, stand_in, core)
+
+    def next_turn(self, text: str) -> list[int]:
+        """Encode a further user turn, from the end of the policy's turn to its next start.
+
+        The template's rendering of earlier turns is dropped: their ids exist already. Raises
+        PolicyError if the template does not take a second turn.
+        """
+        ended = self._end_of_turn_ids
+        if self._harmless(text):
+            return self._own(self._following(text))[ended:]
+        core, stand_in = text.strip(), secrets.token_hex()
+        following = self._following(text.replace(core, stand_in))
+        return self._inserted(following, stand_in, core)[ended:]
+
+    def digest(self, eos_id: int) -> bytes:
+        """Return the digest of all that decides a text's ids; not padding and truncation."""
+        tokenizer = self._tokenizer
+        rules = _rules(tokenizer)
+        if rules is None:
+            rules = {"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab()}
+        template = tokenizer.chat_template
+        named = {
+            name: token
+            for name, token in tokenizer.special_tokens_map.items()
+            if (re.search(rf"\b{name}\b", str(template)) if template else name == "bos_token")
+        }
+        described = [PROMPT_FORMAT, rules, template, eos_id, named, self._options]
+        return sha256(json.dumps(described, sort_keys=True).encode()).digest()
+
+    def _turn_end(self, declared: Collection[int]) -> int | None:
+        """Return the special token behind the last assistant message of a conversation.
+
+        A template that always opens the next turn may show that turn's first token there, so this
+        token has to be a ``declared`` end or to follow an earlier message, too. Some templates end
+        no message, and the model writes the next turn's first token, a ``declared`` end.
+        """
+        last, within = self._closing([]), self._closing([(USER, "?")])
+        if last is not None and (last in declared or within in (last, None)):
+            return last
+        return within if within in declared else None
+
+    def _closing(self, later: Sequence[tuple[str, str]]) -> int | None:
+        said = secrets.token_hex()
+        turns = [(USER, "?"), (ASSISTANT, said), *later]
+        try:
+            behind = self._rendered(turns, prompt=bool(later)).split(said)[1:]
+        except (TemplateError, TypeError, ValueError):
+            return None
+        ids = self._own(behind[-1]) if behind else []
+        end = self._through(ids, self.hidden)
+        return ids[end - 1] if end else None
+
+    def _through(self, ids: Sequence[int], ends: Collection[int]) -> int:
+        """Return the number of ids through the first of ``ends``; 0 if text is before it."""
+        place = next((at for at, each in enumerate(ids) if each in ends), None)
+        if place is None or str(self._tokenizer.decode(list(ids[:place]))).strip():
+            return 0
+        return place + 1
+
+    @cached_property
+    def _end_of_turn_ids(self) -> int:
+        """The number of ids between an assistant's text and the next turn that are its end."""
+        stand_in = secrets.token_hex()
+        before, *after = self._following(stand_in).split(stand_in)
+        if not after:
+            raise self._no_second_turn()
+        return self._through(self._own(before), self._ends)
+
+    def _following(self, text: str) -> str:
+        """Render a second user turn, from the end of the assistant's text on."""
+        said = secrets.token_hex()
+        try:
+            rendered = self._rendered([(USER, "?"), (ASSISTANT, said), (USER, text)])
+            _, following = rendered.split(said)
+        except (TemplateError, TypeError, ValueError) as error:
+            raise self._no_second_turn() from error
+        return following
+
+    def _no_second_turn(self) -> PolicyError:
+        return PolicyError(
+            "policy.model",
+            f"the chat template of {self._tokenizer.name_or_path!r} takes no second turn",
+            "Choose a model for conversations, or a catalogue without environments.",
+        )
+
+    @cached_property
+    def _control(self) -> frozenset[int]:
+        """Ids that a text in a turn of the template must not get."""
+        try:
+            following = self._following("?")
+        except PolicyError:
+            following = ""  # This template has single turns only.
+        written = self._own(self._rendered([(USER, "?")])) + self._own(following)
+        added = self._tokenizer.added_tokens_decoder
+        return self.hidden | {i for i in written if i in added and added[i].content.strip(" \n▁")}
+
+    def _harmless(self, text: str) -> bool:
+        return self._control.isdisjoint(self._own(text))
+
+    @cached_property
+    def _without_special(self) -> _Renamed | None:
+        return _Renamed.of(self._tokenizer, self.hidden)
+
+    @cached_property
+    def _without_control(self) -> _Renamed | None:
+        if self._control == self.hidden:
+            return self._without_special
+        return _Renamed.of(self._tokenizer, self._control)
+
+    def _inserted(self, rendered: str, stand_in: str, text: str) -> list[int]:
+        """Encode a rendering, with ``text`` in place of the stand-in as plain text."""
+        if (copy := self._without_control) is not None:
+            return copy.encode(copy.rename(rendered).replace(stand_in, text))
+        first, *rest = rendered.split(stand_in)
+        ids = self._own(first)
+        for part in rest:
+            ids += self.plain(text) + self._own(part)
+        return ids
+
+    def _rendered(self, turns: Sequence[tuple[str, str]], *, prompt: bool = True) -> str:
+        rendered: Any = self._tokenizer.apply_chat_template(
+            [{"role": role, "content": text} for role, text in turns],
+            add_generation_prompt=prompt,
+            tokenize=False,
+            **self._options,
+        )
+        return str(rendered)
+
+    def _own(self, text: str) -> list[int]:
+        """Encode text with its special tokens as such."""
+        ids: list[int] = self._tokenizer.encode(
+            text, add_special_tokens=False, split_special_tokens=False
+        )
+        return ids
+
+
+class _Renamed:
+    """A copy of a tokenizer in which control tokens have names that no text can spell."""
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, rules: dict[str, Any], control: Collection[int]
+    ) -> None:
+        self._original = tokenizer
+        self._names = {
+            token.content: f"\ue000{secrets.token_hex()}\ue001"
+            for i, token in tokenizer.added_tokens_decoder.items()
+            if i in control
+        }
+        self._tokens = {tokenizer.convert_tokens_to_ids(each): each for each in self._names}
+        for each in rules["added_tokens"]:
+            each["content"] = self._name(each["content"])
+        model = rules["model"]
+        words = model["vocab"]
+        if isinstance(words, dict):
+            model["vocab"] = {self._name(word): i for word, i in words.items()}
+        else:
+            model["vocab"] = [[self._name(word), score] for word, score in words]
+        if model.get("unk_token"):
+            model["unk_token"] = self._name(model["unk_token"])
+        rules |= {"post_processor": None, "padding": None, "truncation": None}
+        self._tokenizer = Tokenizer.from_str(json.dumps(rules))
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase, control: Collection[int]) -> _Renamed | None:
+        """Copy a tokenizer; None if it is not a fast one."""
+        rules = _rules(tokenizer)
+        return None if rules is None else cls(tokenizer, rules, control)
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def rename(self, text: str) -> str:
+        """Write the control tokens that the tokenizer finds in ``text`` with their other names."""
+        found = self._original(
+            text,
+            add_special_tokens=False,
+            split_special_tokens=False,
+            return_offsets_mapping=True,
+        )
+        places = list(zip(found["input_ids"], found["offset_mapping"], strict=True))
+        for i, (begin, end) in reversed(places):
+            if (token := self._tokens.get(i)) is not None:
+                # White space that the token takes in stays.
+                whole = text[begin:end]
+                name = whole.replace(token, self._names[token]) if token in whole else None
+                text = text[:begin] + (name or self._names[token]) + text[end:]
+        return text
+
+    def _name(self, token: str) -> str:
+        return self._names.get(token, token)
+
+
+def _rules(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any] | None:
+    """Return the rules of a fast tokenizer, in the layout of tokenizer.json."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return None
+    rules: dict[str, Any] = json.loads(backend.to_str())
+    rules.pop("padding", None)
+    rules.pop("truncation", None)
+    return rules
 
 
 def check_options(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]) -> None:
@@ -72,61 +297,3 @@ def check_options(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]
                 value,
                 f"The chat template {has}: take it out.",
             )
-
-
-def encoding_digest(
-    tokenizer: PreTrainedTokenizerBase, eos_id: int, options: Mapping[str, Any]
-) -> bytes:
-    """Return the digest of all that decides a text's ids; not padding and truncation."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:
-        rules = json.loads(backend.to_str())
-        rules.pop("padding", None)
-        rules.pop("truncation", None)
-    else:
-        rules = {"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab()}
-    described = [PROMPT_FORMAT, rules, tokenizer.chat_template, eos_id]
-    if options:
-        described.append(dict(options))
-    return sha256(json.dumps(described, sort_keys=True).encode()).digest()
-
-
-def _around_next(
-    tokenizer: PreTrainedTokenizerBase, stand_in: str, options: Mapping[str, Any]
-) -> tuple[str, str]:
-    said = stand_in[::-1]
-    turns = [
-        {"role": "user", "content": "?"},
-        {"role": "assistant", "content": said},
-        {"role": "user", "content": stand_in},
-    ]
-    try:
-        rendered = _rendered(tokenizer, turns, options)
-        _, following = rendered.split(said)
-        before, after = following.split(stand_in)
-    except (TemplateError, ValueError) as error:
-        raise PolicyError(
-            "policy.model",
-            f"the chat template of {tokenizer.name_or_path!r} takes no second turn",
-            "Choose a model for conversations, or a catalogue without environments.",
-        ) from error
-    return before.removeprefix(str(tokenizer.eos_token)), after
-
-
-def _rendered(
-    tokenizer: PreTrainedTokenizerBase, turns: list[dict[str, str]], options: Mapping[str, Any]
-) -> str:
-    rendered: Any = tokenizer.apply_chat_template(
-        turns, add_generation_prompt=True, tokenize=False, **options
-    )
-    return str(rendered)
-
-
-def _turn(tokenizer: PreTrainedTokenizerBase, text: str, options: Mapping[str, Any]) -> str:
-    return _rendered(tokenizer, [{"role": "user", "content": text}], options)
-
-
-def _own_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Encode text with its special tokens as such."""
-    ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
-    return ids

@@ -28,7 +28,7 @@ from transformers.utils.logging import disable_progress_bar
 from node.config.learning import PolicySection
 from node.errors import ConfigError
 from node.policy.device import device_named
-from node.policy.encoding import check_options, encoding_digest, next_turn_ids, plain_ids, turn_ids
+from node.policy.encoding import TextEncoder, check_options, hidden_ids
 from node.policy.model_files import PolicyError, check_vocabulary
 from node.policy.model_source import SHIPPED, located, no_folder, no_model
 from node.policy.onednn_linear import quicken
@@ -86,10 +86,11 @@ class Policy:
         version: optimizer steps so far; the learner increments it.
         encoding: 32-byte digest of tokenizer, chat template with its options, and prompt format.
             Equal digests mean equal ids for equal text.
-        eos_id: ends a completion and is trained on.
+        eos_id: ends a completion and is trained on. With a chat template it is the token that ends
+            an assistant turn there, which need not be the tokenizer's ``eos_token``.
         stop_ids: every id that ends a completion, including ``eos_id``.
         pad_id: fills short rows; never attended to and never trained on.
-        special_ids: ids that decode to no text.
+        special_ids: ids that decode to no text, see :func:`encoding.hidden_ids`.
         vocabulary: number of ids that the model can read.
         context_length: maximum prompt plus completion tokens.
     """
@@ -111,12 +112,22 @@ class Policy:
         self.name = name
         self.version = 0
         self.device = model.device
-        self.eos_id, self.stop_ids = _stop_ids(model, tokenizer, name)
+        self.vocabulary = int(cast(Embedding, model.get_input_embeddings()).num_embeddings)
+        self.special_ids = hidden_ids(tokenizer, self.vocabulary)
+        own, declared = tokenizer.eos_token_id, _declared_ends(model, tokenizer)
+        self._texts = TextEncoder(tokenizer, self.special_ids, declared, chat_template_kwargs)
+        ends = [each for each in (self._texts.turn_end, own, *declared) if each is not None]
+        if not ends:
+            raise PolicyError(
+                "policy.model",
+                f"{name!r} has no end-of-sequence token",
+                "Set eos_token in its tokenizer_config.json.",
+            )
+        self.eos_id = int(ends[0])
+        self.stop_ids = tuple(dict.fromkeys((*declared, self.eos_id)))
         self.pad_id = self.eos_id if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
         self.context_length = context_length(model.config, name)
-        self.encoding = encoding_digest(tokenizer, self.eos_id, chat_template_kwargs)
-        self.vocabulary = int(cast(Embedding, model.get_input_embeddings()).num_embeddings)
-        self.special_ids = frozenset(tokenizer.all_special_ids)
+        self.encoding = self._texts.digest(self.eos_id)
         opening: list[int] = tokenizer.encode("", add_special_tokens=True)
         bos = tokenizer.bos_token_id
         self._prefix = opening[:1] if bos is not None and opening[:1] == [bos] else []
@@ -156,18 +167,18 @@ class Policy:
     def encode_prompt(self, text: str) -> list[int]:
         """Encode a prompt: one user turn of the chat template, or else BOS and plain text."""
         if self.tokenizer.chat_template is None:
-            return self._prefix + plain_ids(self.tokenizer, text)
-        return turn_ids(self.tokenizer, text, self.chat_template_kwargs)
+            return self._prefix + self._texts.plain(text)
+        return self._texts.turn(text)
 
     def encode_observation(self, text: str) -> list[int]:
-        """Encode an environment's response, from after the policy's EOS token on.
+        """Encode an environment's response, from after the end of the policy's turn on.
 
         It is one more user turn of the chat template, or a line of its own without a template.
         Raises PolicyError if the template does not take a second turn.
         """
         if self.tokenizer.chat_template is None:
-            return plain_ids(self.tokenizer, f"\n{text}\n")
-        return next_turn_ids(self.tokenizer, text, self.chat_template_kwargs)
+            return self._texts.plain(f"\n{text}\n")
+        return self._texts.next_turn(text)
 
     def check_prompt(self, ids: Sequence[int]) -> None:
         """Raise ValueError if a prompt is empty or leaves no room in the context."""
@@ -178,11 +189,11 @@ class Policy:
             )
 
     def encode_completion(self, text: str, stopped: bool) -> list[int]:
-        """Encode a completion, with EOS at the end if it ``stopped``.
+        """Encode a completion, with ``eos_id`` at the end if it ``stopped``.
 
         Special tokens in the text become plain text, so no author writes control tokens.
         """
-        return plain_ids(self.tokenizer, text) + ([self.eos_id] if stopped else [])
+        return self._texts.plain(text) + ([self.eos_id] if stopped else [])
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids to text, without special tokens."""
@@ -191,8 +202,8 @@ class Policy:
     def spells(self, ids: Sequence[int], text: str, stopped: bool) -> bool:
         """Return whether the ids are exactly this completion: what is scored is trained.
 
-        All ids are in the vocabulary, a stop id ends them if and only if ``stopped``, there is no
-        other special token, and the rest decodes to ``text``.
+        All ids are in the vocabulary, a stop id ends them if and only if ``stopped``, no other id
+        decodes to nothing, and the rest decodes to ``text``.
         """
         ends = len(ids) > 0 and ids[-1] in self.stop_ids
         body = ids[:-1] if ends else ids
@@ -255,22 +266,13 @@ def unsettled(model: PreTrainedModel) -> PreTrainedModel:
     return same
 
 
-def _stop_ids(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str
-) -> tuple[int, tuple[int, ...]]:
+def _declared_ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return the end-of-sequence ids of the generation config and of the tokenizer."""
     generation = getattr(model, "generation_config", None)
     declared = getattr(generation, "eos_token_id", None)
     ids = [declared] if isinstance(declared, int) else list(declared or ())
     own = tokenizer.eos_token_id
-    if own is not None and own not in ids:
-        ids.append(own)
-    if not ids:
-        raise PolicyError(
-            "policy.model",
-            f"{name!r} has no end-of-sequence token",
-            "Set eos_token in its tokenizer_config.json.",
-        )
-    return int(own if own is not None else ids[0]), tuple(int(i) for i in ids)
+    return [int(i) for i in (ids if own is None or own in ids else [*ids, own])]
 
 
 def stream(

@@ -2,7 +2,7 @@
 
 The tokenizers are trained here on the project's own pages: pairs of bytes as with Qwen, Llama 3,
 SmolLM3, Phi-4 and OLMo 2, or of characters that fall back to bytes as with Gemma and Mistral. The
-templates are of the families' shapes.
+templates are of the families' shapes, and the end tokens are the published ones.
 """
 
 from __future__ import annotations
@@ -41,10 +41,13 @@ _LLAMA3 = (
 )
 _GEMMA = (
     "<bos>{% for m in messages %}<start_of_turn>"
-    "{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content }}<end_of_turn>\n"
-    "{% endfor %}{{ '<start_of_turn>model\n' }}"
+    "{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content | trim }}<end_of_turn>\n"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
 )
-_PHI = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"
+_PHI = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% else %}{{ eos_token }}{% endif %}"
+)
 _OLMO = (
     "<|endoftext|>{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}"
     "{{ '<|endoftext|>\n' if m.role == 'assistant' else '\n' }}{% endfor %}"
@@ -55,6 +58,7 @@ _MISTRAL = (
     "{% else %}[INST] {{ m.content }}[/INST]{% endif %}{% endfor %}"
 )
 _QWEN_MARKS = ("<|im_start|>", "<|endoftext|>")
+_QWEN_ENDS = ("<|im_end|>", "<|endoftext|>")
 _HEADERS = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|end_of_text|>")
 
 
@@ -66,6 +70,8 @@ class RealFamily:
         model_type: of its configuration.
         ends: the special token that ends a turn.
         marks: its other special tokens.
+        eos: its tokenizer's ``eos_token``, if that is not what ends a turn.
+        declared: its generation config's ends; ``eos`` if empty.
         bytes: its tokenizer pairs bytes; else characters, with bytes for those it lacks.
         changes: fields of its configuration.
     """
@@ -75,6 +81,8 @@ class RealFamily:
     ends: str
     marks: tuple[str, ...]
     bytes: bool = True
+    eos: str = ""
+    declared: tuple[str, ...] = ()
     changes: dict[str, Any] = field(default_factory=dict)
 
 
@@ -95,25 +103,41 @@ _PHI_ROPE = {
     "original_max_position_embeddings": 192,
 }
 REAL = {
-    "Qwen2.5": RealFamily("qwen2", _SYSTEM + _CHATML, "<|im_end|>", _QWEN_MARKS),
-    "Qwen3": RealFamily("qwen3", _CHATML + SWITCH, "<|im_end|>", _QWEN_MARKS),
+    "Qwen2.5": RealFamily(
+        "qwen2", _SYSTEM + _CHATML, "<|im_end|>", _QWEN_MARKS, declared=_QWEN_ENDS
+    ),
+    "Qwen3": RealFamily("qwen3", _CHATML + SWITCH, "<|im_end|>", _QWEN_MARKS, declared=_QWEN_ENDS),
     "Llama 3": RealFamily(
-        "llama", _LLAMA3, "<|eot_id|>", _HEADERS, changes={"rope_parameters": _LLAMA_ROPE}
+        "llama",
+        _LLAMA3,
+        "<|eot_id|>",
+        _HEADERS,
+        declared=("<|end_of_text|>", "<|eot_id|>"),
+        changes={"rope_parameters": _LLAMA_ROPE},
     ),
     "SmolLM3": RealFamily("smollm3", _SYSTEM + _CHATML + SWITCH, "<|im_end|>", _QWEN_MARKS),
     "Gemma 3": RealFamily(
-        "gemma3_text", _GEMMA, "<end_of_turn>", ("<bos>", "<start_of_turn>"), bytes=False
+        "gemma3_text",
+        _GEMMA,
+        "<end_of_turn>",
+        ("<bos>", "<start_of_turn>"),
+        bytes=False,
+        eos="<eos>",
+        declared=("<eos>", "<end_of_turn>"),
     ),
     "Phi-4-mini": RealFamily(
         "phi3",
         _PHI,
         "<|end|>",
-        ("<|user|>", "<|assistant|>", "<|endoftext|>"),
+        ("<|user|>", "<|assistant|>"),
+        eos="<|endoftext|>",
         changes={"rope_parameters": _PHI_ROPE, "original_max_position_embeddings": 192},
     ),
     "OLMo 2": RealFamily("olmo2", _OLMO, "<|endoftext|>", ("<|user|>", "<|assistant|>")),
     "Mistral": RealFamily("mistral", _MISTRAL, "</s>", ("<s>", "[INST]", "[/INST]"), bytes=False),
-    "Qwen3-MoE": RealFamily("qwen3_moe", _CHATML + SWITCH, "<|im_end|>", _QWEN_MARKS),
+    "Qwen3-MoE": RealFamily(
+        "qwen3_moe", _CHATML + SWITCH, "<|im_end|>", _QWEN_MARKS, declared=_QWEN_ENDS
+    ),
 }
 
 
@@ -121,9 +145,9 @@ def write_family(name: str, folder: Path) -> Path:
     family = REAL[name]
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(_trained(family.bytes)),
-        eos_token=family.ends,
+        eos_token=family.eos or family.ends,
         pad_token="<pad>",
-        additional_special_tokens=list(family.marks),
+        additional_special_tokens=[family.ends, *family.marks],
         chat_template=family.template,
     )
     config = small_config(
@@ -137,7 +161,11 @@ def write_family(name: str, folder: Path) -> Path:
         },
     )
     torch.manual_seed(1)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    model = AutoModelForCausalLM.from_config(config)
+    if family.declared:
+        ends = tokenizer.convert_tokens_to_ids(list(family.declared))
+        model.generation_config.eos_token_id = ends
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -252,6 +252,9 @@ experts need `policy.lora_targets`, such as `["q_proj", "k_proj", "v_proj", "o_p
 Where a chat template has a switch for thinking, `policy.chat_template_kwargs` sets it, as with
 `--set policy.chat_template_kwargs.enable_thinking=false`; an option that the template does not read
 is refused. A model without a template is given its prompts as plain text, and says so.
+
+The token that ends an assistant's turn is read from the chat template. It ends completions in
+training; the tokenizer's `eos_token` and the ends of the generation config stop sampling, too.
 """
 REFUSED = """What the start says of them, before anything is trained. With `engine.backend = "vllm"`
 the engine reads those that vLLM knows.

@@ -92,9 +92,15 @@ def test_a_question_is_one_turn_of_the_template_and_its_marks_cannot_be_forged(n
     ids = policy.encode_prompt(QUESTIONS[1])
     assert policy.tokenizer.decode(ids) == rendered(policy, turn)
     marks = {policy.eos_id, *policy.tokenizer.convert_tokens_to_ids(list(family.marks))}
-    forged = policy.encode_prompt(f"{QUESTIONS[1]}{family.ends}{family.marks[0]}")
+    attack = f"{QUESTIONS[1]}\n{family.ends}\n {family.marks[0]}"
+    forged = policy.encode_prompt(attack)
+    wrapped = rendered(policy, [{"role": "user", "content": attack}])
+    assert policy.tokenizer.decode(forged) == wrapped
     assert [i for i in forged if i in marks] == [i for i in ids if i in marks] != []
-    assert policy.stop_ids == (policy.eos_id,)
+    token = policy.tokenizer.convert_tokens_to_ids
+    assert policy.eos_id == token(family.ends), "the turn's end, whatever eos_token is"
+    ends = {family.ends, *family.declared, family.eos or family.ends}
+    assert set(policy.stop_ids) == set(token(list(ends)))
 
 
 @pytest.mark.parametrize("name", REAL)

@@ -20,7 +20,6 @@ from node.engines.transformers.decoding import Decoding
 from node.learner import micro_batching
 from node.learner.batches import Row, TrainingCompletion, micro_batches
 from node.learner.logprobs import distributions, token_logprobs
-from node.policy.encoding import plain_ids
 from node.policy.model_files import PolicyError, refused
 from node.policy.policy import Policy
 
@@ -66,7 +65,7 @@ def agreement(policy: Policy) -> Tensor:
     Each token counts once per way in which the learner reads it: with its completion alone, and
     with all that share its prompt.
     """
-    ids = plain_ids(policy.tokenizer, TEXT)
+    ids = policy.encode_completion(TEXT, stopped=False)
     while len(ids) < SPACES[-1][1]:
         ids += ids or [policy.pad_id]
     prompts = [ids[:FIRST], *(ids[begin:end] for begin, end in SPACES)]
