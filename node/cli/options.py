@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from node.monitor.output import say
 from protocol.errors import ProtocolError
 from protocol.identity import author_of
 from protocol.manifest import AdmissionRule, AllowList, Open, ProofOfWork
+from swarm.common.util import plain_json
 
 DEFAULT_CONFIGS = (Path("node.toml"), Path("swarm-run/node.toml"))  # if --config is left out
 
@@ -103,7 +103,7 @@ def overrides_of(
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
-    typer.echo(json.dumps(value))
+    typer.echo(plain_json(value))
 
 
 def say_lines(lines: Iterable[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from array import array
 from collections import deque
@@ -18,6 +17,7 @@ from starlette.responses import Response
 
 from node.monitor.history import GrowingLines, files, parsed
 from node.monitor.record import RoundRecord
+from swarm.common.util import plain_json
 
 
 class Entries:
@@ -232,10 +232,7 @@ class QueryError(ValueError):
 
 def plain(value: Any) -> str:
     """Encode as ASCII JSON; numbers that are not finite become null."""
-    try:
-        return json.dumps(value, allow_nan=False, separators=(",", ":"))
-    except ValueError:
-        return json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+    return plain_json(value, separators=(",", ":"))
 
 
 def reply(value: Mapping[str, Any], status: int = 200) -> Response:
@@ -267,13 +264,3 @@ def text(query: QueryParams, name: str, most: int = TEXT) -> str:
     if len(found) > most:
         raise QueryError(f"{name}: write at most {most} characters")
     return found
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return value

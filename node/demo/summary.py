@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from rich.table import Table
 
 from node.monitor.history import Curve, new_figure
 from node.monitor.record import RoundRecord, bars_for, mean, number, percent, share, sparkline
-from swarm.common.util import counted
+from swarm.common.util import counted, plain_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class SwarmSummary:
     chart: str
 
     def as_json(self) -> str:
-        return json.dumps(asdict(self))
+        return plain_json(asdict(self))
 
 
 def summarise_node(

@@ -6,7 +6,8 @@ group it is the mean of the loss's paper. A row carries its share ``s`` in both 
 others. If all groups have equally many tokens, this equals DAPO's mean over all tokens
 (arXiv:2503.14476), which otherwise lets groups of long completions dominate.
 
-``u = exp(cur - prox)``, ``A`` is the advantage, ``m`` the mask and ``w`` the weight of a token.
+``u = exp(cur - prox)``, ``A`` is the advantage, ``m`` the mask and ``w`` the weight of a token. No
+log-ratio is further from zero than ``MAX_LOG_RATIO``.
 """
 
 from __future__ import annotations
@@ -65,6 +66,14 @@ class Clip:
     high: float
 
 
+MAX_LOG_RATIO = 20.0  # nats; without a limit one token overflows float32, and its gradient is NaN
+
+
+def bounded(log_ratio: Tensor) -> Tensor:
+    """Return log-ratios within ``MAX_LOG_RATIO`` of zero, infinite ones included."""
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+
+
 class Loss(ABC):
     """Policy loss: turns advantages into a gradient, within a trust region ``clip``.
 
@@ -101,15 +110,15 @@ class Loss(ABC):
 def clipped_sum(terms: Terms, clip: Clip) -> Tensor:
     """Return PPO's ``sum s m w max(-A u, -A clip(u))`` (arXiv:1707.06347), a scalar."""
     # Mask before exp: the gradient of an unused infinity is NaN.
-    ratio = masked(terms.cur - terms.prox, terms.mask).exp()
+    ratio = bounded(masked(terms.cur - terms.prox, terms.mask)).exp()
     tokens = terms.weights * pessimistic(ratio, terms.advantages[:, None], clip)
     return (masked(tokens, terms.mask).sum(-1) * terms.shares).sum()
 
 
 def pessimistic(ratio: Tensor, advantages: Tensor, clip: Clip) -> Tensor:
     """Return ``max(-A u, -A clip(u))``, in the shape of ``ratio``."""
-    bounded = ratio.clamp(1 - clip.low, 1 + clip.high)
-    return torch.maximum(-advantages * ratio, -advantages * bounded)
+    clipped = ratio.clamp(1 - clip.low, 1 + clip.high)
+    return torch.maximum(-advantages * ratio, -advantages * clipped)
 
 
 def masked(values: Tensor, mask: Tensor) -> Tensor:
@@ -145,8 +154,8 @@ class Gspo(Loss):
     def __call__(self, terms: Terms) -> Tensor:
         log_ratio, _ = self.per_term(terms.cur - terms.prox, terms.mask)
         weight, _ = self.per_term(terms.weights, terms.mask)
-        bounded = pessimistic(log_ratio.exp(), terms.advantages, self.clip)
-        return (terms.shares * weight * bounded).sum()
+        rows = pessimistic(bounded(log_ratio).exp(), terms.advantages, self.clip)
+        return (terms.shares * weight * rows).sum()
 
     def per_term(self, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         length = mask.sum(-1)
@@ -163,8 +172,8 @@ class Cispo(Loss):
     """
 
     def __call__(self, terms: Terms) -> Tensor:
-        bounded = (terms.cur - terms.prox).exp().clamp(max=1 + self.clip.high).detach()
-        tokens = -terms.weights * bounded * terms.advantages[:, None] * terms.cur
+        ratio = bounded(terms.cur - terms.prox).exp().clamp(max=1 + self.clip.high).detach()
+        tokens = -terms.weights * ratio * terms.advantages[:, None] * terms.cur
         return (masked(tokens, terms.mask).sum(-1) * terms.shares).sum()
 
     def leaves(self, ratio: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from node.learner.batches import Row, TrainingGroup, micro_batches
 from node.learner.gradient_bound import Influence
 from node.learner.logprobs import TokenScores
+from node.learner.losses import bounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ def engine_gap(
     for batch in micro_batches(rows, token_budget, trained.pad_id, trained.device):
         cur = scores(batch, entropies=False).logprobs
         current = batch.mask & batch.known & (batch.versions == trained.version)
-        gaps.append((cur - batch.behaviour).abs()[current])
+        gaps.append(bounded(cur - batch.behaviour).abs()[current])
     together = torch.cat(gaps) if gaps else torch.empty(0)
     return float(together.mean()) if len(together) else None
 

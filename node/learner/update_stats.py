@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from node.learner.batches import MicroBatch
-from node.learner.losses import Loss, Terms
+from node.learner.losses import Loss, Terms, bounded
 
 UNKNOWN = -1
 QUANTILES = (0.01, 0.5, 0.99)
@@ -24,7 +24,8 @@ class UpdateStats:
 
     Means are over the trained tokens of informative groups; loss and gradient norm are those of the
     first epoch, before each step and before clipping. A figure without measurement is None; a count
-    is 0 then. Ratios are of policy to behavior probability, on local tokens with known behavior.
+    is 0 then. Ratios are of policy to behavior probability, on local tokens with known behavior,
+    within ``exp`` of :data:`node.learner.losses.MAX_LOG_RATIO`.
     """
 
     loss: float | None = None
@@ -81,7 +82,7 @@ class UpdateSums:
         known = own = batch.mask & batch.known & batch.own
         age = torch.where(own & (batch.versions >= 0), version - batch.versions, UNKNOWN)
         own = own & ((age == 0) | (batch.versions < 0))
-        gap = torch.where(known, cur - batch.behaviour, 0.0)
+        gap = torch.where(known, bounded(cur - batch.behaviour), 0.0)
         local = batch.mask & batch.own
         numbers = entropy.new_tensor(batch.numbers)[:, None].expand_as(entropy)
         self._entropies.append(torch.stack([numbers[local], entropy[local]], -1))
@@ -95,7 +96,7 @@ class UpdateSums:
         """Add the clipped and masked terms of a micro-batch's loss, in any epoch."""
         log_ratio, trained = loss.per_term(terms.cur.detach() - terms.prox, terms.mask)
         weights, _ = loss.per_term(terms.weights, terms.mask)
-        left = loss.leaves(log_ratio.exp())
+        left = loss.leaves(bounded(log_ratio).exp())
         seen = torch.stack([left & trained, (weights == 0) & trained, trained])
         self._bounded.append(seen.flatten(1).sum(1))
 

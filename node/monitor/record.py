@@ -128,8 +128,9 @@ class RoundRecord:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RoundRecord:
-        """Invert :meth:`to_dict`, ignoring unknown keys of other versions."""
-        return cls(**{name: values[name] for name in _names() if name in values})
+        """Invert :meth:`to_dict`, ignoring unknown keys of other versions and nulls in mappings."""
+        known = ((name, values[name]) for name in _names() if name in values)
+        return cls(**{name: _known(v) for name, v in known})
 
     def scalars(self) -> dict[str, float]:
         """Return every measured figure by name.
@@ -140,6 +141,12 @@ class RoundRecord:
         flat = {name: float(value) for name, value in named if isinstance(value, int | float)}
         flat |= {f"seconds_{phase}": float(s) for phase, s in self.seconds.items()}
         return flat | {f"staleness_{steps}": float(n) for steps, n in self.staleness.items()}
+
+
+def _known(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return {name: each for name, each in value.items() if each is not None}
 
 
 @cache

@@ -18,6 +18,7 @@ from node.errors import NodeError
 from node.monitor.output import printable, printable_lines
 from node.monitor.record import RoundRecord, share
 from node.storage.atomic_files import write_atomic
+from swarm.common.util import plain_json
 
 KEPT = 24  # rollouts that a node keeps
 LONGEST = 4000  # maximum characters of a stored prompt or completion
@@ -91,7 +92,7 @@ class RolloutsFile:
 
     def _replace(self) -> None:
         self._written = self._now()
-        lines = [json.dumps(asdict(rollout)) + "\n" for rollout in self._rollouts.all()]
+        lines = [plain_json(asdict(rollout)) + "\n" for rollout in self._rollouts.all()]
         write_atomic(self._path, "".join(lines).encode(), durable=False)
         self._behind = False
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import sys
@@ -33,7 +32,7 @@ from node.monitor.rollouts import LastRollouts, RolloutsFile
 from node.storage.atomic_files import replacing, write_error
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
-from swarm.common.util import make_private
+from swarm.common.util import make_private, plain_json
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +101,7 @@ class JsonLinesOutput:
 
 
 def _line(record: RoundRecord) -> bytes:
-    return json.dumps(record.to_dict(), allow_nan=False).encode() + b"\n"
+    return plain_json(record.to_dict()).encode() + b"\n"
 
 
 def _lines(paths: Sequence[Path]) -> Iterator[bytes]:

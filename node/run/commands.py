@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import signal
@@ -44,7 +43,7 @@ from node.storage.run_folder import RunFolder, SwarmFiles
 from swarm.census import Census
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.common.util import counted, version
+from swarm.common.util import counted, plain_json, version
 from swarm.journal import Journal, open_or_restore
 from swarm.member import Experience
 from swarm.pool import Pool
@@ -187,7 +186,7 @@ def run_observer(
     """
     observer = _run(config, folder, options, stages, "observe", seconds or math.inf)
     if observer and options.json:
-        say(json.dumps(observer.shown))
+        say(plain_json(observer.shown))
 
 
 def _run(

@@ -326,7 +326,8 @@ class TrainedPolicy:
             self._counters.add("external_refused", update.unlikely, reason="unlikely")
         if update.halved:
             self._counters.add("micro_batch_halved", update.halved)
-        if update.engine_gap is not None and update.engine_gap > WIDE_GAP:
+        gap = update.engine_gap
+        if gap is not None and not gap <= WIDE_GAP:  # NaN is a defect, too
             self._counters.add("engine_gaps")
             log.warning(
                 "the engine's log-probs are %.3f nat off the learner's at equal weights: a defect "

@@ -22,7 +22,7 @@ from node.storage.atomic_files import (
     write_atomic,
     write_error,
 )
-from swarm.common.util import counted, fsync_path, make_private
+from swarm.common.util import counted, fsync_path, make_private, plain_json
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ class RunFolder:
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Replace ``status.json``; readers never see a part of it."""
-        write_atomic(self.status, json.dumps(dict(status)).encode(), durable=False)
+        write_atomic(self.status, plain_json(dict(status)).encode(), durable=False)
 
     def read_status(self) -> dict[str, Any]:
         """Return what the node last reported; raise NodeError if there is no valid report."""

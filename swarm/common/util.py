@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import json
+import math
 import os
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 
 class BackgroundTasks:
@@ -159,3 +162,21 @@ def in_words(status: int) -> str:
         known = -status in set(signal.Signals)  # not so for most real-time signals
         return f"signal {signal.Signals(-status).name if known else -status}"
     return f"exit status {status}"
+
+
+def plain_json(value: Any, separators: tuple[str, str] = (", ", ": ")) -> str:
+    """Encode as ASCII JSON; numbers that are not finite, which JSON lacks, become null."""
+    try:
+        return json.dumps(value, allow_nan=False, separators=separators)
+    except ValueError:
+        return json.dumps(_finite(value), allow_nan=False, separators=separators)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value

@@ -164,7 +164,7 @@ def test_a_taken_port_is_passed_over_unless_named_and_an_address_of_no_machine_r
 def test_numbers_that_json_has_not_are_null(tmp_path):
     folder = RunFolder(tmp_path)
     write_rounds(folder, [1])
-    odd = {"round": 2, "loss": float("nan"), "entropy": float("inf")}
+    odd = {"round": 2, "loss": float("nan"), "entropy": float("inf"), "levels": {"sums/0": None}}
     line = json.loads(folder.metrics.read_text()) | odd
     folder.metrics.write_text(json.dumps(line) + "\n")
     columns = told(tmp_path, "rounds")["columns"]

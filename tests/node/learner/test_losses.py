@@ -1,5 +1,6 @@
 import itertools
 from dataclasses import fields, replace
+from functools import partial
 
 import pytest
 import torch
@@ -32,6 +33,36 @@ def terms(seed=0, rows=6, tokens=9, drift=0.5):
         weights=0.5 + torch.rand((rows, tokens), generator=random),
         shares=torch.rand(rows, generator=random),
     )
+
+
+extreme = st.sampled_from((0.0, -1e-30, -1.0, -30.0, -90.0, -200.0, -1e4, -65504.0, -3e38))
+many = st.lists(extreme, min_size=8, max_size=8)
+of_rows = partial(torch.Tensor.reshape, shape=(2, 4))
+
+
+@pytest.mark.parametrize("name", LOSSES.own)
+@given(cur=many, prox=many, better=st.booleans())
+def test_no_log_prob_however_extreme_makes_a_loss_or_its_gradient_infinite(name, cur, prox, better):
+    t = replace(
+        terms(rows=2, tokens=4),
+        cur=of_rows(torch.tensor(cur)).clamp(min=-1e30).requires_grad_(),
+        prox=of_rows(torch.tensor(prox)),
+        advantages=torch.tensor([1.0, -1.0]) if better else torch.tensor([-1.0, 0.0]),
+    )
+    loss = LOSSES.load(name)(CLIP)
+    assert loss(t).isfinite() and gradient(loss, t).isfinite().all()
+
+
+@given(prox=many, mu=many, treat=st.sampled_from(("mask_tokens", "mask_sequences", "clamp")))
+def test_no_log_prob_however_extreme_makes_a_weight_infinite(prox, mu, treat):
+    prox, mu = of_rows(torch.tensor(prox)), of_rows(torch.tensor(mu))
+    mask, known = torch.ones(2, 4, dtype=torch.bool), torch.tensor([[True], [False]])
+    for weights in (
+        decoupled_weights(prox, mu, mask, Stale(treat, 5.0)),
+        tis_weights(prox, mu, mask, 2.0),
+        tapered_weights(prox, torch.ones(2, 4), mu, known, mask, torch.tensor([1.0, -1.0])),
+    ):
+        assert (weights >= 0).all() and (weights <= 5).all()
 
 
 def gradient(loss, t):

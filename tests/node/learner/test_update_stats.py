@@ -1,13 +1,18 @@
 """What an update reports, from sums that were worked out by hand."""
 
+import json
 import math
+from dataclasses import asdict
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from node.learner.batches import Row, TrainingCompletion, micro_batches
 from node.learner.losses import Cispo, Clip, Grpo, Gspo, Terms
 from node.learner.update_stats import UpdateSums
+from swarm.common.util import plain_json
 
 VERSION = 3
 CPU = torch.device("cpu")
@@ -67,6 +72,21 @@ def test_means_are_over_trained_tokens_ratios_and_ages_over_own_ones_of_known_be
     assert stats.ratio_mean == pytest.approx(sum(ratios) / 3)
     assert stats.ratio_median == pytest.approx(math.exp(0.5))
     assert stats.staleness == (1, 0, 1, 1)
+
+
+certain = st.sampled_from((0.0, -1e-30, -7.0, -90.0, -65504.0, -3e38, -math.inf))
+
+
+@given(cur=st.lists(certain, min_size=2, max_size=2), mu=st.lists(certain, min_size=2, max_size=2))
+def test_figures_are_finite_however_extreme_a_log_prob_is(cur, mu):
+    mu = tuple(max(each, -65504.0) for each in mu)  # what a group can hold
+    laid_out = batch(row(behaviour=mu, versions=(VERSION,) * 2))
+    tally, log_ratio = UpdateSums(), torch.tensor([cur]) - torch.tensor([mu])
+    tally.add_behaviour(torch.tensor([cur]), torch.zeros(1, 2), laid_out, VERSION)
+    stats = bounded(tally, laid_out, log_ratio=log_ratio).stats()
+    figures = [value for value in asdict(stats).values() if isinstance(value, float)]
+    assert len(figures) >= 8 and all(map(math.isfinite, figures))
+    assert json.loads(plain_json(asdict(stats))) == json.loads(json.dumps(asdict(stats)))
 
 
 def test_the_engines_gap_is_of_own_tokens_of_the_version_that_is_updated():

@@ -10,6 +10,7 @@ import pytest
 from node.config.registry import ADVANTAGES
 from node.engines.engine import Sample
 from node.learner.update_stats import UpdateStats
+from node.monitor.record import RoundRecord
 from node.monitor.rollouts import LONGEST
 from node.monitor.sinks import JsonLinesFile
 from node.rollout.groups import OwnTask, own_group
@@ -130,6 +131,12 @@ def test_a_figure_that_is_no_number_or_was_not_measured_is_left_out_and_the_othe
     assert (written["ratio_max"], written["engine_gap"], written["loss"]) == (None, None, 0.1)
     record = Parts().record(replace(UPDATE, engine_gap=None, ratio_max=None))
     assert (record.engine_gap, record.ratio_max, record.loss) == (None, None, 0.1)
+    odd = replace(record, lead=math.nan, reward_eval=-math.inf, levels={"sums/0": math.nan})
+    with closing(JsonLinesFile(tmp_path / "odd.jsonl", 1 << 20)) as file:
+        file.write(odd)
+    line = json.loads((tmp_path / "odd.jsonl").read_text(), parse_constant=pytest.fail)
+    assert (line["lead"], line["reward_eval"], line["levels"]) == (None, None, {"sums/0": None})
+    assert RoundRecord.from_dict(line) == replace(odd, lead=None, reward_eval=None, levels={})
     skipped = Parts().record(replace(UPDATE, skipped=True))
     assert skipped.loss is None and skipped.learning_rate is None, "no step was made"
 
