@@ -13,11 +13,14 @@ both shares at the default of a quarter:
 - Among unproven authors, those with useful groups come first, then untried ones, then useless ones.
   A key minted to do harm is taken once; a useful honest author stays until it is proven.
 - Only proven authors, each within its cap, reduce the number of local groups.
+
+Authors that the user trusts have no cap, and count as proven: one of them may fill all the room.
 """
 
 from __future__ import annotations
 
 import random
+import sys
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -142,6 +145,10 @@ class Caps:
 
     author: int
     newcomers: int
+    trusted: Set[bytes] = frozenset()  # authors without a cap
+
+    def most(self, author: bytes) -> int:
+        return sys.maxsize if author in self.trusted else self.author
 
 
 class Mixture:
@@ -176,7 +183,12 @@ class Mixture:
         """Peers' reward advantage, None while unknown."""
         return self._lead.value
 
-    def spared(self, candidates: Iterable[Candidate], proven: Set[bytes]) -> int:
+    def spared(
+        self,
+        candidates: Iterable[Candidate],
+        proven: Set[bytes],
+        trusted: Set[bytes] = frozenset(),
+    ) -> int:
         """Return the number of local groups that need not be generated.
 
         Only unused informative groups of ``proven`` authors count, up to the cap per author.
@@ -187,16 +199,17 @@ class Mixture:
             for c in candidates
             if c.informative and not c.uses and c.key.author in proven
         )
-        cap = self.caps(settings.local + settings.external).author
-        takeable = sum(min(count, cap) for count in held.values())
+        caps = self.caps(settings.local + settings.external, trusted)
+        takeable = sum(min(count, caps.most(author)) for author, count in held.items())
         return min(takeable, round(self._rule.worth * settings.external))
 
-    def caps(self, size: int) -> Caps:
+    def caps(self, size: int, trusted: Set[bytes] = frozenset()) -> Caps:
         settings = self._settings
         counted = min(size, self._rule.slots)
         return Caps(
             max(1, int(settings.author_share * counted + _ROUNDING)),
             max(1, int(settings.unproven_share * counted + _ROUNDING)),
+            trusted,
         )
 
     def wanted(self, informative: int) -> int:
@@ -211,12 +224,14 @@ class Mixture:
         own: int,
         proven: Set[bytes],
         tried: Mapping[bytes, float] = NOBODY,
+        trusted: Set[bytes] = frozenset(),
     ) -> list[Candidate]:
         """Choose as many informative candidates as wanted and allowed by the caps.
 
         Candidates have distinct keys; those used less often come first. Each ``turn``, usually the
         round, samples again. Of ``own`` local groups in the update, ``informative`` are so.
-        ``tried`` are earnings of authors with a group in an earlier update.
+        ``tried`` are earnings of authors with a group in an earlier update. ``trusted`` authors are
+        among the ``proven``.
         """
         useful = [c for c in candidates if c.informative or not self._discard]
         useful.sort(key=lambda c: (c.uses, c.key))
@@ -224,20 +239,29 @@ class Mixture:
         while True:
             # Caps are shares of the final update, so a smaller update allows less.
             draw = random.Random(f"mixture/{self._seed}/{turn}")
-            chosen = self._draw(useful, draw, room, self.caps(own + room), proven, tried)
+            caps = self.caps(own + room, trusted)
+            chosen = self._draw(useful, draw, room, caps, proven, tried)
             if len(chosen) == room:
                 return chosen
             room = len(chosen)
 
-    def within(self, authors: Sequence[bytes], own: int, proven: Set[bytes]) -> list[int]:
+    def within(
+        self,
+        authors: Sequence[bytes],
+        own: int,
+        proven: Set[bytes],
+        trusted: Set[bytes] = frozenset(),
+    ) -> list[int]:
         """Return the indices of peers' groups, by ``authors``, that the caps allow."""
         kept = list(range(len(authors)))
         while True:
-            caps, taken, left = self.caps(own + len(kept)), Counter[bytes](), list[int]()
+            caps, taken = self.caps(own + len(kept), trusted), Counter[bytes]()
+            left = list[int]()
             for place in kept:
                 author = authors[place]
                 strangers = sum(n for each, n in taken.items() if each not in proven)
-                if taken[author] < caps.author and (author in proven or strangers < caps.newcomers):
+                proved = author in proven or strangers < caps.newcomers
+                if taken[author] < caps.most(author) and proved:
                     taken[author] += 1
                     left.append(place)
             if len(left) == len(kept):
@@ -258,12 +282,12 @@ class Mixture:
         for _, equals in groupby(useful, key=lambda c: c.uses):
             left = room - len(chosen)
             taken = Counter(c.key.author for c in chosen)
-            stacks = self._stacks(equals)
+            stacks = self._stacks(equals, caps.trusted)
             known = _in_turns([s for a, s in stacks.items() if a in proven])
             if self._rule.newest:
                 known = known[: self._rule.newest * left]
             lines = [
-                line[: caps.author - taken[author]]
+                line[: caps.most(author) - taken[author]]
                 for author, line in self._drawn(_by_author(known), draw).items()
             ]
             strangers = {a: s for a, s in stacks.items() if a not in proven}
@@ -278,14 +302,16 @@ class Mixture:
             chosen += _in_turns(lines)[:left]
         return chosen
 
-    def _stacks(self, candidates: Iterable[Candidate]) -> dict[bytes, list[Candidate]]:
+    def _stacks(
+        self, candidates: Iterable[Candidate], trusted: Set[bytes]
+    ) -> dict[bytes, list[Candidate]]:
         """Return groups by author, newest first, limited to those that the rule uses."""
         newest = sorted(candidates, key=lambda c: (-c.received, c.key))
         stacks = _by_author(newest)
         if not self._rule.newest:
             return stacks
-        most = self._rule.newest * self.caps(self._rule.slots).author
-        return {author: stack[:most] for author, stack in stacks.items()}
+        caps, times = self.caps(self._rule.slots, trusted), self._rule.newest
+        return {author: stack[: times * caps.most(author)] for author, stack in stacks.items()}
 
     def _drawn(
         self, stacks: Mapping[bytes, Sequence[Candidate]], draw: random.Random

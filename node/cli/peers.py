@@ -1,4 +1,4 @@
-"""``swarm-node peers`` and ``observe``: the peers met, and the page of a swarm."""
+"""``swarm-node peers``, ``trust`` and ``observe``: the peers met, and the page of a swarm."""
 
 from __future__ import annotations
 
@@ -52,9 +52,14 @@ def peers_command(
     With a peer id or an author's key, or its beginning, show that one in full.
     """
     from node.monitor.present_status import present_status
+    from node.storage.run_folder import TrustedPeers
 
-    status = present_status(open_node(config).folder)
+    node = open_node(config)
+    status = present_status(node.folder)
     peers = status["peers"]
+    trusted = TrustedPeers(node.config.mixture.trusted, node.folder)
+    for each in peers:
+        each["trusted"] = each["peer_id"] in (*trusted.configured, *trusted.added())
     if prefix:
         peer = only("peer", prefix, peers, _names)
         if json:
@@ -160,6 +165,7 @@ def _kind(peer: dict[str, Any], ours: str | None) -> str:
     kinds = {
         "bootstrap": peer.get("bootstrap"),
         "relayed": peer.get("link") == "relayed",
+        "trusted": peer.get("trusted"),
         "another swarm": peer.get("swarm_id") not in (None, ours),
         "banned": peer["banned"],
     }
@@ -195,6 +201,76 @@ def _refused(peer: dict[str, Any]) -> str:
 
     refused = peer["refused"]
     return refusals(refused) if isinstance(refused, dict) else str(refused)
+
+
+def trust_command(
+    peers: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PEER]...", help="Whole peer ids, or addresses that end in one."),
+    ] = None,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Trust them no longer: the caps hold again.")
+    ] = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Let the groups of named peers fill an update, or list the peers that may.
+
+    Other peers have at most mixture.author_share of it each, and mixture.unproven_share together
+    until they are proven. A trusted peer's groups are verified and limited like all others. A
+    running node follows from its next round.
+    """
+    from node.storage.run_folder import TrustedPeers
+
+    node = open_node(config)
+    trusted = TrustedPeers(node.config.mixture.trusted, node.folder)
+    if remove and not peers:
+        raise UsageError("--remove", "without a peer", "Name the peers to remove.")
+    if peers:
+        _change_trust(trusted, [_whole(peer) for peer in peers], remove=remove)
+    named = {
+        **dict.fromkeys(trusted.added(), "swarm-node trust"),
+        **dict.fromkeys(trusted.configured, "mixture.trusted"),
+    }
+    if json:
+        print_json([{"peer_id": peer, "by": by} for peer, by in named.items()])
+        return
+    if not named:
+        say("no peer is trusted")
+    for peer, by in named.items():
+        say(f"trusts {peer} (by {by})")
+    if peers:
+        running = node.folder.holder() is not None
+        say("the running node follows from its next round" if running else "no node runs here now")
+
+
+def _whole(given: str) -> str:
+    from protocol.errors import BadKey
+    from protocol.identity import author_of
+
+    peer = given.strip().rpartition("/p2p/")[-1]
+    try:
+        author_of(peer)
+    except BadKey:
+        remedy = "Write it whole, as that node's start message and swarm-node status show it."
+        raise UsageError("not a peer id", given, remedy) from None
+    return peer
+
+
+def _change_trust(trusted: Any, peers: list[str], *, remove: bool) -> None:
+    added = trusted.added()
+    if not remove:
+        trusted.write((*added, *peers))
+        return
+    for peer in peers:
+        if peer in trusted.configured:
+            remedy = "Take it out of mixture.trusted in the config, and restart the node."
+            raise UsageError("--remove", peer, remedy)
+        if peer not in added:
+            remedy = "See who is with: swarm-node trust."
+            raise UsageError("this peer is not trusted", peer, remedy)
+    trusted.write([peer for peer in added if peer not in peers])
 
 
 PATIENCE_SECONDS = 30.0  # for a named peer to answer, unless a config says otherwise

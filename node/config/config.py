@@ -17,6 +17,7 @@ from node.config.registry import ENGINES, REGISTRIES
 from node.config.schema import (
     Section,
     check_addresses,
+    check_peer_ids,
     commented,
     explain,
     host_and_port,
@@ -74,6 +75,7 @@ class Config(Section):
         _check_gpus(self)
         for key in ("listen", "announce_maddrs", "peers"):
             check_addresses(f"network.{key}", getattr(self.network, key))
+        check_peer_ids("mixture.trusted", self.mixture.trusted)
         _check_profile(self)
         if self.monitor.public:
             host_and_port("monitor.public", self.monitor.public)

@@ -211,6 +211,12 @@ class MixtureSection(Section):
         gt=0,
         le=1,
     )
+    trusted: Texts = key(
+        (),
+        "Peers whose groups neither of these shares limits, by their whole ids: one such peer may "
+        "fill an update. swarm-node trust adds others while the node runs. What they send is "
+        "verified and limited in size and time like anything else.",
+    )
     max_uses: int = key(
         1,
         "Updates that an external group may be part of. Above 1, used ones fill what unused ones "

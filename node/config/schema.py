@@ -246,6 +246,16 @@ def check_addresses(key: str, addresses: tuple[str, ...]) -> None:
             raise ConfigError(key, address, remedy)
 
 
+def check_peer_ids(key: str, peers: Sequence[str]) -> None:
+    """Raise ConfigError if one is not a whole peer id."""
+    for peer in peers:
+        try:
+            author_of(peer)
+        except BadKey:
+            remedy = "Write a peer id whole, as swarm-node peers --json shows it: 12D3Koo…"
+            raise ConfigError(key, peer, remedy) from None
+
+
 def host_and_port(key: str, place: str) -> tuple[str, int]:
     """Parse ``host:port`` (IPv6 in brackets) or raise :class:`ConfigError`."""
     parsed = _PLACE.fullmatch(place)

@@ -22,7 +22,7 @@ from node.run.recorder import Recorder, ShownGroups
 from node.run.resume import RunState
 from node.run.training_loop import Trainer, TrainingLoop, open_experience
 from node.run.update_groups import public_name
-from node.storage.run_folder import RunFolder
+from node.storage.run_folder import RunFolder, TrustedPeers
 from node.tasks.catalogue import allowed_by, overview
 from node.tasks.curriculum import EnvLevel, served_levels
 from node.tasks.sandbox.sandbox import sandbox_support
@@ -75,6 +75,7 @@ class Node(Opened):
         self._clock = clock or SystemClock()
         self.counters = Counters()
         self.notes: tuple[str, ...] = ()
+        self._trusted = TrustedPeers(config.mixture.trusted, folder)
 
     def _verifiers(self, manifest: Manifest) -> VerifierPool:
         allowed = allowed_by(self.config.tasks, self.config.sandbox)
@@ -99,6 +100,7 @@ class Node(Opened):
 
     def _open(self, stack: ExitStack) -> None:
         config, clock, stage = self.config, self._clock, self._stage
+        self._trusted.authors()  # an unusable file ends the start, not a round
         stage("opening the journal")
         threads = choose(config.node.threads, share=2 if config.asynchronous else 1)
         journal, notes = open_or_restore(self.folder.journal, clock)
@@ -144,6 +146,7 @@ class Node(Opened):
             clock=self._clock,
             counters=self.counters,
             ranks=self._ranks,
+            trusted=self._trusted.authors,
         )
 
     def _changed_by_baseline(self, trainer: Trainer, verifier: VerifierPool) -> bool:

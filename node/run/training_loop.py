@@ -6,7 +6,7 @@ import logging
 import random
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
@@ -168,7 +168,7 @@ class Trainer:
 
     Task seeds follow from ``author``, a public key. ``secret`` hides choices from peers; random if
     empty. The verifier can serve ``levels``. Without ``engine``, the config's opens. ``ranks`` are
-    processes that share the learner; None for none.
+    processes that share the learner; None for none. ``trusted`` is as in :class:`ExternalGroups`.
     """
 
     def __init__(
@@ -187,6 +187,7 @@ class Trainer:
         engine: RolloutEngine | None = None,
         ranks: Ranks | None = None,
         secret: bytes = b"",
+        trusted: Callable[[], Set[bytes]] = frozenset,
     ) -> None:
         self._config, self._rules, self._counters = config, rules, counters
         journal, epoch = experience.journal, manifest.epoch_seconds
@@ -221,6 +222,7 @@ class Trainer:
             counters,
             successes=SuccessPool(config.mixture.successes, counters),
             spared=config.mixture.external if rules.fill else 0,
+            trusted=trusted,
         )
 
     def rounds(

@@ -6,7 +6,7 @@ import logging
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,6 +135,7 @@ class ExternalGroups:
 
     ``experience`` keeps reputations and results; ``intake`` cuts groups to size. ``successes`` are
     right completions for failed local groups (None: none). ``spared`` is J, local groups replaced.
+    ``trusted`` returns the authors that the user trusts; banned ones do not count.
     """
 
     def __init__(
@@ -146,6 +147,7 @@ class ExternalGroups:
         *,
         successes: SuccessPool | None = None,
         spared: int = 0,
+        trusted: Callable[[], Set[bytes]] = frozenset,
     ) -> None:
         self._pool = experience.pool
         self._accounts = experience.accounts
@@ -154,18 +156,24 @@ class ExternalGroups:
         self._counters = counters
         self._successes = successes or SuccessPool(0, counters)
         self._spared = spared
+        self._trusted = trusted
 
     def missing(self) -> int:
         """Count the local groups that peer groups could replace, but do not."""
         if not self._spared:
             return 0
-        return self._spared - self._mixture.spared(self._pool.fresh(), self._accounts.proven())
+        return self._spared - self._mixture.spared(self._pool.fresh(), *self._authors())
+
+    def _authors(self) -> tuple[frozenset[bytes], frozenset[bytes]]:
+        """Return the authors without the cap of the unproven, and those without any."""
+        trusted = frozenset(a for a in self._trusted() if not self._accounts.banned(a))
+        return self._accounts.proven() | trusted, trusted
 
     def take(self, number: int, written: Sequence[OwnGroup], own: Sequence[OwnGroup]) -> Taken:
         """Choose groups for round ``number``; mark them used durably before learning."""
         self._intake.observe(written)
-        proven = self._accounts.proven()
-        revived = self._revived(written, own, proven)
+        proven, trusted = self._authors()
+        revived = self._revived(written, own, proven, trusted)
         teaching = sum(informative(group.rewards) for group in revived.training)
         observed = [
             Earned(OWN, each.group.env, each.group.level, each.training.rewards) for each in written
@@ -178,11 +186,11 @@ class ExternalGroups:
         # Before the update, which may change what there is room for.
         wanted = self._mixture.wanted(teaching)
         chosen = self._mixture.choose(
-            self._pool.fresh(), number, teaching, len(own), proven, self._accounts.tried()
+            self._pool.fresh(), number, teaching, len(own), proven, self._accounts.tried(), trusted
         )
         left, emptied = self._left(self._pool.consume(chosen, number))
         # If the intake dropped groups, author shares refer to the smaller update.
-        kept = self._within(left, revived, proven)
+        kept = self._within(left, revived, proven, trusted)
         for pooled, training in kept:
             self._successes.observe(training, pooled.key)
         return Taken(
@@ -208,19 +216,25 @@ class ExternalGroups:
         return left, emptied
 
     def _revived(
-        self, written: Sequence[OwnGroup], own: Sequence[OwnGroup], proven: Set[bytes]
+        self,
+        written: Sequence[OwnGroup],
+        own: Sequence[OwnGroup],
+        proven: Set[bytes],
+        trusted: Set[bytes],
     ) -> Revived:
         for each in written:
             self._successes.observe(each.training)
         return self._successes.revive(
             [each.training for each in own],
-            lambda authors: self._mixture.within(authors, len(own), proven),
+            lambda authors: self._mixture.within(authors, len(own), proven, trusted),
         )
 
-    def _within(self, left: Sequence[Left], revived: Revived, proven: Set[bytes]) -> list[Left]:
+    def _within(
+        self, left: Sequence[Left], revived: Revived, proven: Set[bytes], trusted: Set[bytes]
+    ) -> list[Left]:
         lent = [key.author for key in revived.lent]
         authors = [*lent, *(pooled.author for pooled, _ in left)]
-        kept = self._mixture.within(authors, len(revived.training), proven)
+        kept = self._mixture.within(authors, len(revived.training), proven, trusted)
         if over := len(authors) - len(kept):
             self._counters.add("external_over_share", over)
         return [left[place - len(lent)] for place in kept if place >= len(lent)]

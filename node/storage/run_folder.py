@@ -1,4 +1,4 @@
-"""A node's run folder (key, manifest, journal, checkpoints, logs) and its swarms."""
+"""A node's run folder (key, manifest, journal, checkpoints, logs), its swarms and its trust."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,6 +22,8 @@ from node.storage.atomic_files import (
     write_atomic,
     write_error,
 )
+from protocol.errors import BadKey
+from protocol.identity import author_of
 from swarm.common.util import counted, fsync_path, make_private, plain_json
 
 log = logging.getLogger(__name__)
@@ -55,6 +57,7 @@ class RunFolder:
     status = _Inside("status.json")
     peer_cache = _Inside("peers.json")
     census = _Inside("census.json")
+    trusted = _Inside("trusted.txt")
     tensorboard = _Inside("tensorboard")
     lock_file = _Inside("lock")
 
@@ -107,7 +110,7 @@ class RunFolder:
 
     def _files(self) -> list[Path]:
         own = {self.config, self.metrics, self.rollouts, self.groups, self.status, self.manifest}
-        own |= {self.peer_cache, self.journal, self.log, self.lock_file, self.census}
+        own |= {self.peer_cache, self.journal, self.log, self.lock_file, self.census, self.trusted}
         return [path for name in own for path in _kin(name)]
 
     def _trees(self) -> tuple[Path, ...]:
@@ -272,3 +275,54 @@ def _move_all(files: list[Path], place: Path) -> None:
     for path in files:
         path.replace(place / path.name)
     fsync_path(place)
+
+
+TRUSTED_HEAD = "# Peers that this node trusts, one id a line; swarm-node trust writes it.\n"
+
+
+@dataclass(slots=True)
+class TrustedPeers:
+    """Peers whose groups may fill an update: ``configured`` ones and those of ``trusted.txt``.
+
+    A running node reads the file again each round. Trust lifts the caps on an author's share of an
+    update (:mod:`swarm.mixture`) and nothing else: verification, penalties, bans and the limits on
+    size, time and requests hold for everybody.
+    """
+
+    configured: Sequence[str]
+    folder: RunFolder
+    _last: tuple[str, ...] | None = field(default=None, init=False)
+
+    def added(self) -> tuple[str, ...]:
+        """Return the peer ids in the file, or raise NodeError."""
+        path = self.folder.trusted
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return ()
+        except (OSError, UnicodeDecodeError) as error:
+            remedy = "Look at its owner and permissions, or remove it and trust the peers again."
+            raise NodeError("cannot read the trusted peers", path, remedy) from error
+        peers = dict.fromkeys(filter(None, (line.partition("#")[0].strip() for line in lines)))
+        for peer in peers:
+            try:
+                author_of(peer)
+            except BadKey as error:
+                remedy = f"Correct or remove that line of {path}."
+                raise NodeError("a trusted peer is not a peer id", peer, remedy) from error
+        return tuple(peers)
+
+    def authors(self) -> frozenset[bytes]:
+        """Return the public keys; raise NodeError if the file was never usable."""
+        try:
+            self._last = self.added()
+        except NodeError as error:
+            if self._last is None:
+                raise
+            log.warning("the list of trusted peers stays as it was: %s", error)
+        return frozenset(map(author_of, (*self.configured, *self._last)))
+
+    def write(self, peers: Sequence[str]) -> None:
+        """Replace the peers in the file."""
+        text = TRUSTED_HEAD + "".join(f"{peer}\n" for peer in dict.fromkeys(peers))
+        write_atomic(self.folder.trusted, text.encode())

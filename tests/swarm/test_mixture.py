@@ -126,6 +126,28 @@ def test_one_author_with_a_full_pool_gets_a_quarter_of_an_update_and_no_more(own
     assert len(Mixture(MixtureSection(), 1).choose(flood, 1, 0, own, proven)) == taken
 
 
+@pytest.mark.parametrize(("trusted", "taken"), [(AUTHORS[:1], 9), ([], 1)])
+def test_a_trusted_peer_fills_the_room_that_one_peer_alone_may_not(trusted, taken):
+    mixture, allowed = Mixture(MixtureSection(), 1), frozenset(trusted)
+    chosen = mixture.choose(groups(AUTHORS[:1], 40), 1, 3, 3, allowed, trusted=allowed)
+    assert len(chosen) == taken
+    assert len(mixture.within(AUTHORS[:1] * 9, 3, allowed, allowed)) == taken
+    assert mixture.spared(groups(AUTHORS[:1], 40), EVERYBODY, allowed) == (6 if trusted else 2)
+
+
+@given(pools, configs, rules, st.integers(0, 9), proven_authors)
+def test_beside_a_trusted_peer_all_others_keep_their_shares(candidates, config, rule, own, proven):
+    friend, mixture = AUTHORS[0], Mixture(config, 1, rule=rule)
+    known = proven | {friend}
+    chosen = mixture.choose(candidates, 1, own, own, known, trusted=frozenset({friend}))
+    others = Counter(c.key.author for c in chosen if c.key.author != friend)
+    strangers = sum(count for author, count in others.items() if author not in known)
+    size = own + len(chosen)
+    assert len(chosen) <= mixture.wanted(own)
+    assert max(others.values(), default=0) <= max(1, config.author_share * size)
+    assert strangers <= max(1, config.unproven_share * size)
+
+
 @pytest.mark.parametrize("rule", [AutoSelection, UniformSelection])
 @pytest.mark.parametrize("keys", [1, 100, 1000])
 def test_however_many_keys_sybil_mints_all_of_them_weigh_what_one_newcomer_does(rule, keys):

@@ -165,7 +165,7 @@ def test_status_tells_a_running_node_from_one_that_was(terminal, node):
         told_ago = re.search(line, terminal.ok("status", *AT))
         assert told_ago and 60 <= int(told_ago[1]) < 120, terminal.out
         assert "round 9 | reward 0.500" in terminal.out and "0 connected, 1 met" in terminal.out
-        assert terminal.json("peers", *AT) == GONE
+        assert terminal.json("peers", *AT) == [{**GONE[0], "trusted": False}]
 
 
 def test_a_node_that_starts_says_so_and_before_its_first_round_nothing_is_wrong(terminal, node):

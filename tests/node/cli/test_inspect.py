@@ -217,7 +217,8 @@ def test_a_beginning_that_only_one_has_shows_it_in_full(terminal, met, cut):
     for expected in (anna.peer_id, anna.author.hex(), "2.0 kB", "reward_mismatch 2", "10 min"):
         assert expected in terminal.out
     gone = dict.fromkeys(("link", "round_trip_s", "clock_ahead_s"))
-    assert terminal.json("peers", given, *AT) == {**met[0], "connected": False, **gone}
+    expected = {**met[0], "connected": False, **gone, "trusted": False}
+    assert terminal.json("peers", given, *AT) == expected
 
 
 @pytest.mark.parametrize(("given", "said"), [("12D3", "several peers"), ("12D3KooWx0", "no peer")])
@@ -319,3 +320,29 @@ def test_the_last_ones_are_shown_and_printed_as_json(terminal, node):
 def test_a_node_without_a_round_says_when_there_will_be_some(terminal, node):
     told = f"no rollouts yet in: {node.root}. A node keeps some from its first round on."
     assert terminal.refuses(1, "rollouts", *AT) == f"error: {told}"
+
+
+def test_peers_are_trusted_listed_and_trusted_no_longer(terminal, node, met):
+    anna, ben = identity("anna").peer_id, identity("ben").peer_id
+    assert "no peer is trusted" in terminal.ok("trust", *AT)
+    shown = terminal.ok("trust", anna, f"/ip4/10.0.0.5/tcp/1/p2p/{ben}", *AT)
+    assert f"trusts {anna} (by swarm-node trust)" in shown and "no node runs here" in shown
+    assert [each["peer_id"] for each in terminal.json("trust", *AT)] == [anna, ben]
+    assert " trusted " in rows(terminal, met)[0] and " trusted " not in rows(terminal, met)[1]
+    with node.locked():
+        assert "from its next round" in terminal.ok("trust", ben, "--remove", *AT)
+    assert terminal.json("trust", *AT) == [{"peer_id": anna, "by": "swarm-node trust"}]
+    assert node.trusted.stat().st_mode & 0o077 == 0
+
+
+def test_trust_wants_whole_peer_ids_and_names_who_has_none(terminal, node):
+    anna, ben = identity("anna").peer_id, identity("ben").peer_id
+    assert "not a peer id: 12D3KooW" in terminal.refuses(2, "trust", "12D3KooW", *AT)
+    assert "is not trusted" in terminal.refuses(2, "trust", anna, "--remove", *AT)
+    assert "without a peer" in terminal.refuses(2, "trust", "--remove", *AT)
+    text = node.config.read_text().replace("trusted = []", f'trusted = ["{ben}"]')
+    node.config.write_text(text)
+    assert terminal.json("trust", *AT) == [{"peer_id": ben, "by": "mixture.trusted"}]
+    assert "mixture.trusted" in terminal.refuses(2, "trust", ben, "--remove", *AT)
+    node.trusted.write_text("# friends\nnobody\n")
+    assert "Correct or remove that line" in terminal.refuses(1, "trust", *AT)

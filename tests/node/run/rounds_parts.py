@@ -1,6 +1,6 @@
 """Rounds on real parts around a scripted engine, with what they hand out noted."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
 
 from node.config.config import Config
@@ -78,6 +78,7 @@ class Loop:
         select: type[Selection] = UniformSelection,
         successes: int = 0,
         semi_online: SemiOnline | None = None,
+        trusted: Callable[[], Set[bytes]] = frozenset,
     ) -> None:
         clock = VirtualClock(START)
         journal = Journal(MEMORY, clock)
@@ -105,6 +106,7 @@ class Loop:
             self.counters,
             successes=SuccessPool(successes, self.counters),
             spared=external if rules.fill else 0,
+            trusted=trusted,
         )
         keys = {"engine.sleep_mode": sleep_mode, "learner.max_completion_tokens": CAP}
         keys |= {"learner.lr": 1e-3, "mixture.correction": "none"}

@@ -8,6 +8,8 @@ from node.monitor.record import Stopwatch
 from node.rollout.group_writer import UnfinishedGroups
 from node.run import update_groups as module
 from node.run.update_groups import MODEL_CHARACTERS, Rules, open_intake, public_name
+from node.storage.run_folder import RunFolder, TrustedPeers
+from protocol.identity import peer_id_of
 from swarm.common.counters import Counters
 from swarm.groups import GroupKey, Origin
 from swarm.mixture import AutoSelection
@@ -82,6 +84,31 @@ def test_shares_of_an_author_and_of_newcomers_are_those_asked_for(monkeypatch):
     parts.pool.add(pooled(n, author=author) for author in (ANNA, BEN) for n in range(4))
     parts.run(1)
     assert len(parts.outcomes[0].external) == 4, "half of eight, though no author may have three"
+
+
+def test_a_running_node_takes_all_it_has_room_for_from_a_peer_once_it_is_trusted(tmp_path):
+    folder = RunFolder(tmp_path)
+    trusted = TrustedPeers((), folder)
+    loop = Loop(local=4, external=4, select=AutoSelection, trusted=trusted.authors)
+    loop.pool.add(pooled(number) for number in range(30))
+    taken = [len(loop.rounds.step().external)]
+    trusted.write([peer_id_of(ANNA)])
+    outcome = loop.rounds.step()
+    taken.append(len(outcome.external))
+    assert outcome.external_wanted == len(outcome.external) and not outcome.unproven_share
+    folder.trusted.write_text("nobody\n")
+    taken.append(len(loop.rounds.step().external))
+    trusted.write([])
+    taken.append(len(loop.rounds.step().external))
+    assert taken == [2, 8, 8, 2], "as it was where the file is damaged"
+
+
+def test_a_banned_peer_is_no_longer_trusted():
+    loop = Loop(local=8, external=4, trusted=lambda: {ANNA})
+    loop.pool.add(pooled(number) for number in range(30))
+    assert len(loop.rounds.step().external) == 4 and loop.external.missing() == 0
+    loop.accounts.refuse(ANNA, "reward_mismatch", 40)
+    assert len(loop.rounds.step().external) == 3 and loop.external.missing() == 4
 
 
 def intake_of(counters, *refuse):
