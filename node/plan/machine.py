@@ -1,12 +1,13 @@
-"""This machine's cores, memory, disk and GPU, with measured bandwidth and FLOPS."""
+"""This machine's cores, memory, disk and GPU, as they are whatever else runs.
+
+A plan has to be the same today and tomorrow, so nothing here is measured: not the free memory, nor
+how fast busy cores are. ``swarm-node plan --probe`` measures a model's speed.
+"""
 
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -14,9 +15,11 @@ import psutil
 from node.threads import cores
 
 GIB = 1 << 30
-COPIED = 64 << 20  # bytes per copy in a measurement: more than any cache
-MATRIX, ON_CPU = 1024, 512
-SECONDS = 0.1  # per measurement
+RESERVE = 2 << 30  # bytes of main memory left to the system, at most a quarter of it
+CORE_FLOPS = 5e10  # float32 operations per second and core of a layer's products, with AVX2
+EMULATED = 0.02  # what is left of them in bfloat16 without instructions for it
+MEMORY_BANDWIDTH = 2e10  # bytes per second of main memory with two channels
+CPUINFO = Path("/proc/cpuinfo")
 LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 """Files with a container's memory limit, of either version of control groups."""
 
@@ -27,20 +30,20 @@ class Device:
 
     kind: str  # ``cpu``, ``cuda`` or ``mps``
     name: str
-    memory: int  # bytes, as ``free``; of main memory if the device has none of its own
-    free: int
+    memory: int  # bytes, as ``usable``; of main memory if the device has none of its own
+    usable: int  # what a plan counts on, however much others use of it now
     bandwidth: float  # bytes read per second
     flops: dict[str, float]  # per second by dtype, over a layer's product and both backward ones
-    source: str = "measured"  # or by data sheet
+    source: str = "assumed"  # or by data sheet
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Physical cores; memory, free and disk in bytes, within a container's limits."""
+    """Physical cores; memory, usable memory and free disk in bytes, within a container's limits."""
 
     cores: int
     memory: int
-    free: int
+    usable: int
     disk: int
     device: Device
 
@@ -66,67 +69,58 @@ def _limit(path: Path) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def this_machine(device: str, folder: Path) -> Machine:
-    """Measure this machine and the disk of ``folder``, which need not exist.
+def usable(memory: int) -> int:
+    """Return the bytes of so much main memory that a plan counts on."""
+    return memory - min(RESERVE, memory // 4)
 
-    Raises ``PolicyError`` without the ``device``, which is as ``policy.device``.
+
+def this_machine(device: str, folder: Path) -> Machine:
+    """Describe this machine and the disk of ``folder``, which need not exist.
+
+    What other programs do at the moment changes nothing but ``disk``. Raises ``PolicyError``
+    without the ``device``, which is as ``policy.device``.
     """
-    memory, free = main_memory()
+    memory, _ = main_memory()
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    return Machine(cores(), memory, free, shutil.disk_usage(there).free, _device(device))
+    own = _device(device, cores(), memory)
+    return Machine(cores(), memory, usable(memory), shutil.disk_usage(there).free, own)
 
 
 def asked_for(machine: Machine, memory: float | None, gpu: Device | None) -> Machine:
-    """Return the machine with other main memory (GiB, all free) or another GPU."""
+    """Return the machine with other main memory (GiB) or another GPU."""
     if memory is not None:
         whole = round(memory * GIB)
-        machine = replace(machine, memory=whole, free=whole)
+        machine = replace(machine, memory=whole, usable=usable(whole))
         if not machine.apart:
-            machine = replace(machine, device=replace(machine.device, memory=whole, free=whole))
+            own = replace(machine.device, memory=whole, usable=usable(whole))
+            machine = replace(machine, device=own)
     return machine if gpu is None else replace(machine, device=gpu)
 
 
-def _device(name: str) -> Device:
+def _device(name: str, count: int, memory: int) -> Device:
     import torch
 
-    from node.policy.device import device_named, wait_for
-    from node.policy.onednn_linear import product_of
+    from node.policy.device import device_named
 
     device = device_named(name)
     if device.type == "cuda":
-        free, memory = torch.cuda.mem_get_info(device)
-        shown = torch.cuda.get_device_name(device)
-    else:
-        memory, free = main_memory()
-        shown = "the CPU" if device.type == "cpu" else device.type
-
-    def timed(work: Callable[[], object]) -> float:
-        return _seconds(work, lambda: wait_for(device))
-
-    source = torch.ones(COPIED, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    bandwidth = 2 * COPIED / timed(lambda: target.copy_(source))
-    flops = {}
-    size = ON_CPU if device.type == "cpu" else MATRIX
-    for kind in ("float32", "bfloat16"):
-        matrix = torch.ones(size, size, dtype=getattr(torch, kind), device=device)
-        forward = partial(product_of(matrix), matrix, matrix, None)
-        # Without CPU instructions for bfloat16, its backward products are another ten times slower.
-        backward = partial(torch.mm, matrix, matrix), partial(torch.mm, matrix.t(), matrix)
-        flops[kind] = 3 * 2 * size**3 / sum(timed(each) for each in (forward, *backward))
-    return Device(device.type, shown, memory, free, bandwidth, flops)
+        of = torch.cuda.get_device_properties(device)
+        # bfloat16 came with compute capability 8 (Ampere); before, it is emulated.
+        return _by_data_sheet(of.name, of.total_memory, half=of.major >= 8)
+    flops = {"float32": count * CORE_FLOPS, "bfloat16": count * CORE_FLOPS}
+    if device.type == "cpu":
+        flops["bfloat16"] *= 1.5 if bfloat16_instructions() else EMULATED
+    shown = "the CPU" if device.type == "cpu" else device.type
+    return Device(device.type, shown, memory, usable(memory), MEMORY_BANDWIDTH, flops)
 
 
-def _seconds(work: Callable[[], object], wait: Callable[[], None]) -> float:
-    """Return the fastest time of one call within a moment, after a warm-up."""
-    work()
-    wait()
-    best, end = float("inf"), time.perf_counter() + SECONDS
-    while (begin := time.perf_counter()) < end:
-        work()
-        wait()
-        best = min(best, time.perf_counter() - begin)
-    return best
+def bfloat16_instructions(cpuinfo: Path = CPUINFO) -> bool:
+    """Return whether this CPU multiplies bfloat16; False where the kernel does not list it."""
+    try:
+        words = set(cpuinfo.read_text(encoding="utf-8").split())
+    except OSError:
+        return False
+    return bool(words & {"avx512_bf16", "amx_bf16", "bf16"})
 
 
 CARDS: tuple[tuple[str, int, float, float], ...] = (
@@ -135,16 +129,25 @@ CARDS: tuple[tuple[str, int, float, float], ...] = (
     ("GeForce RTX 4060 Ti", 16, 288e9, 44e12),
     ("GeForce RTX 4090", 24, 1008e9, 165e12),
     ("RTX A6000", 48, 768e9, 155e12),
+    ("H100", 80, 3350e9, 989e12),
     ("A100", 80, 2039e9, 312e12),
+    ("H200", 141, 4800e9, 989e12),
 )
-"""Name, GiB, bytes per second, dense 16-bit FLOPS with float32 accumulation."""
+"""Name, GiB, bytes per second, dense 16-bit FLOPS with float32 accumulation; by size."""
 FLOAT32_SHARE = 0.25  # approximate float32 fraction of these FLOPS
 
 
 def card(memory: float) -> Device:
     """Return a GPU of ``memory`` GiB, as fast as the largest known one up to it."""
     known = [each for each in CARDS if each[1] <= memory] or [CARDS[0]]
-    name, _, bandwidth, products = known[-1]
-    size = round(memory * GIB)
-    flops = {"float32": products * FLOAT32_SHARE, "bfloat16": products}
+    return _by_data_sheet(known[-1][0], round(memory * GIB))
+
+
+def _by_data_sheet(name: str, size: int, *, half: bool = True) -> Device:
+    """Return the GPU of this name, or if unknown the largest known one up to its size."""
+    named = [each for each in CARDS if each[0] in name]
+    sized = [each for each in CARDS if each[1] <= size / GIB + 1] or [CARDS[0]]
+    _, _, bandwidth, products = max(named, key=lambda each: len(each[0])) if named else sized[-1]
+    quick = products if half else EMULATED * products
+    flops = {"float32": products * FLOAT32_SHARE, "bfloat16": quick}
     return Device("cuda", name, size, size, bandwidth, flops, source="by data sheet")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -13,13 +13,14 @@ from node.config.config import Config
 from node.config.registry import ENGINES
 from node.config.schema import toml_value
 from node.errors import ConfigError, NodeError
-from node.plan.machine import Machine
+from node.plan.machine import Machine, card
 from node.plan.memory import MemoryEstimate, Place, Workload, estimate
 from node.plan.model_shape import ModelShape, gigabytes, shape_of
 from node.plan.speed import Speed, estimated
 from node.policy.model_source import SHIPPED, config_folder
 
-FREE_SHARE = 0.9  # fraction of free memory or disk that a plan may use
+FREE_SHARE = 0.9  # fraction of usable memory or free disk that a plan may use
+LONGEST_ROUND = 600.0  # seconds; beyond, training on this machine is not useful
 SMALL, LARGE = 50_000_000, 400_000_000
 """Parameter counts: below, train as the shipped models; from there on, as large ones."""
 RANK = 16
@@ -107,11 +108,11 @@ def choose(shape: ModelShape, machine: Machine, model: str, tokens: int) -> Choi
 
 def missing(need: MemoryEstimate, machine: Machine) -> str:
     place: Place = "device" if machine.apart and _short(need, machine, "device") else "memory"
-    there = machine.device.free if place == "device" else machine.free
+    there = machine.device.usable if place == "device" else machine.usable
     where = machine.device.name if place == "device" else "main memory"
     return (
         f"Even {gigabytes(need.peak(place))} of {where} would be needed, and "
-        f"{gigabytes(there)} are free: free some, take a smaller model, shorter tasks with "
+        f"{gigabytes(there)} can be used: take a smaller model, shorter tasks with "
         "--task-tokens, or install swarm-node[lora,adamw8bit] where either is missing."
     )
 
@@ -121,7 +122,7 @@ def prompt_tokens(tokens: int) -> int:
 
 
 def fits(need: MemoryEstimate, machine: Machine) -> bool:
-    """Return whether a tenth of the free memory remains."""
+    """Return whether a tenth of the usable memory remains."""
     return _excess(need, machine) <= 0
 
 
@@ -131,7 +132,7 @@ def _excess(need: MemoryEstimate, machine: Machine) -> float:
 
 
 def _short(need: MemoryEstimate, machine: Machine, place: Place) -> float:
-    free = machine.device.free if place == "device" else machine.free
+    free = machine.device.usable if place == "device" else machine.usable
     return need.peak(place) - FREE_SHARE * free
 
 
@@ -268,6 +269,8 @@ class Plan:
             "disk": need.disk,
             "speed": {**speed, "round": self.speed.round},
             "largest": self.larger(),
+            "useful": self.speed.round <= LONGEST_ROUND,
+            "instead": list(instead(self)),
         }
 
 
@@ -295,9 +298,9 @@ HEADS = ("", "GPU", "main memory")
 
 def lines(plan: Plan) -> Iterator[str]:
     """Yield the model, machine, memory table, speed and changed config keys as text."""
-    for part in (_beginning, _table, _speed, _larger):
-        yield from part(plan)
-        yield ""
+    for part in (_beginning, _table, _speed, instead, _larger):
+        told = list(part(plan))
+        yield from [*told, ""] if told else []
     yield "node.toml:"
     for key, value in plan.choice.keys.items():
         yield f"  {key} = {toml_value(value)}"
@@ -319,7 +322,7 @@ def _beginning(plan: Plan) -> Iterator[str]:
     speed = f"{machine.device.bandwidth / 1e9:.0f} GB/s {machine.device.source}"
     yield (
         f"on {machine.device.name} ({speed}), {machine.cores} cores, "
-        f"{gigabytes(machine.free)} of {gigabytes(machine.memory)} main memory free"
+        f"{gigabytes(machine.usable)} of {gigabytes(machine.memory)} main memory usable"
     )
     yield f"trains {plan.choice.rung.words}; tasks of {plan.tokens} tokens"
 
@@ -328,8 +331,8 @@ def _table(plan: Plan) -> Iterator[str]:
     need, machine = plan.choice.estimate, plan.machine
     rows = [HEADS, *((name, _size(d), _size(m)) for name, (d, m) in need.table().items())]
     rows.append(("at once, at most", _size(need.peak("device")), _size(need.peak("memory"))))
-    free = machine.device.free if machine.apart else 0
-    rows.append(("free", _size(free), _size(machine.free)))
+    free = machine.device.usable if machine.apart else 0
+    rows.append(("usable", _size(free), _size(machine.usable)))
     rows.append(("disk for checkpoints", "", f"{_size(need.disk)} of {_size(machine.disk)}"))
     for name, device, memory in rows:
         yield f"{name:<22}{device:>10}{memory:>22}".rstrip()
@@ -349,6 +352,71 @@ def _speed(plan: Plan) -> Iterator[str]:
         f"a round of {work.written} answers of {work.answer} tokens: {speed.generate:.0f} s to "
         f"write them, {speed.update:.0f} s to learn"
     )
+
+
+FEWER = {
+    "engine.group_size": 4,
+    "mixture.local": 1,
+    "mixture.external": 3,
+    "mixture.target_groups": 4,
+}
+
+
+def instead(plan: Plan) -> Iterator[str]:
+    """If a round takes too long here, say so and which single changes would help."""
+    if plan.speed.round <= LONGEST_ROUND:
+        return
+    yield (
+        f"A round takes about {plan.speed.round / 60:.0f} min here. Beyond "
+        f"{LONGEST_ROUND / 60:.0f} min, training on this machine is not useful."
+    )
+    quicker = list(_quicker(plan))
+    yield "Useful instead would be:" if quicker else "Take a smaller model and shorter answers."
+    for seconds, words in quicker:
+        yield f"  {words}: {seconds / 60:.1f} min a round"
+
+
+def _quicker(plan: Plan) -> Iterator[tuple[float, str]]:
+    """Yield seconds per round and words of each change that makes rounds short enough."""
+    ratio = plan.speed.round / _seconds(plan, plan.shape, plan.tokens, {})
+    for millions in (7000, 3000, 1500, 500, 250, 135, 60, 30, 10, 5):
+        smaller = plan.shape.scaled(millions * 1e6 / plan.shape.parameters)
+        seconds = ratio * _seconds(plan, smaller, plan.tokens, {})
+        if millions * 1e6 < plan.shape.parameters and seconds <= LONGEST_ROUND:
+            yield seconds, f"a model of {count(smaller.parameters)} parameters"
+            break
+    for tokens in (1024, 512, 256, 128, 64, 32):
+        seconds = ratio * _seconds(plan, plan.shape, tokens, {})
+        if tokens < plan.tokens and seconds <= LONGEST_ROUND:
+            yield seconds, f"shorter answers, with --task-tokens {tokens}"
+            break
+    seconds = ratio * _seconds(plan, plan.shape, plan.tokens, FEWER)
+    if seconds <= LONGEST_ROUND:
+        keys = ", ".join(f"{key} = {value}" for key, value in FEWER.items())
+        yield seconds, f"fewer and smaller groups ({keys})"
+    if not plan.machine.apart and (seconds := _on_a_gpu(plan)) <= LONGEST_ROUND:
+        yield seconds, f"a GPU of {GPU:.0f} GB"
+
+
+GPU = 24.0  # GiB of a common GPU
+
+
+def _on_a_gpu(plan: Plan) -> float:
+    machine = replace(plan.machine, device=card(GPU))
+    try:
+        config = choose(plan.shape, machine, plan.model, plan.tokens).config
+    except ConfigError:
+        return float("inf")
+    work = Workload.of(config, plan.shape, prompt_tokens(plan.tokens))
+    return estimated(plan.shape, config, work, machine.device).round
+
+
+def _seconds(plan: Plan, shape: ModelShape, tokens: int, keys: Overrides) -> float:
+    """Estimate a round of the plan with another shape, task length or keys."""
+    answer = {"engine.max_new_tokens": max(1, tokens - prompt_tokens(tokens))}
+    config = Config.with_overrides({**plan.choice.keys, **answer, **keys})
+    work = Workload.of(config, shape, prompt_tokens(tokens))
+    return estimated(shape, config, work, plan.machine.device).round
 
 
 def _larger(plan: Plan) -> Iterator[str]:

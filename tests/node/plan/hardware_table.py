@@ -25,7 +25,7 @@ MODELS = {
     "qwen3-8b": "8.2 billion (Qwen3)",
 }
 OF_THE_SYSTEM = 2
-"""GiB of main memory that are not free."""
+"""GiB of main memory that a plan leaves to it."""
 
 
 def machines() -> Iterator[tuple[str, Machine]]:

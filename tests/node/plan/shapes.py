@@ -44,7 +44,7 @@ def written(folder: Path, config: dict[str, object]) -> Path:
 
 
 def laptop(memory: float = 16, disk: float = 500) -> Machine:
-    """A CPU with so many GiB, all of them free."""
+    """A CPU with so many GiB, all of them usable."""
     size = round(memory * GIB)
     flops = {"float32": 2e11, "bfloat16": 3e11}
     device = Device("cpu", "the CPU", size, size, 2e10, flops)

@@ -15,12 +15,12 @@ from transformers import AutoModelForCausalLM
 from node.config.config import Config, load, write_config
 from node.doctor.checks import check_model_memory
 from node.errors import ConfigError
-from node.plan import model_shape
+from node.plan import machine, model_shape
 from node.plan import model_shape as module
-from node.plan.machine import GIB, this_machine
+from node.plan.machine import GIB, _by_data_sheet, bfloat16_instructions, card, this_machine
 from node.plan.memory import Workload, estimate, laid_out
 from node.plan.model_shape import by_sizes, check_memory, help_for, in_files, least, shape_of
-from node.plan.plan import choose, fits, plan, rungs
+from node.plan.plan import choose, fits, instead, plan, rungs
 from node.plan.speed import estimated, probe, random_policy
 from node.policy.model_source import PolicyError, shipped_folder
 from node.run.preflight import check_start
@@ -51,10 +51,10 @@ def test_what_is_chosen_fits_and_loads_as_a_node_toml(name, machine, tmp_path):
     try:
         choice = chosen(name, machine)
     except ConfigError as error:
-        assert "free" in error.remedy and "--task-tokens" in error.remedy
+        assert "can be used" in error.remedy and "--task-tokens" in error.remedy
         return
-    assert fits(choice.estimate, machine) and choice.estimate.peak("memory") <= machine.free
-    assert choice.estimate.peak("device") <= machine.device.free
+    assert fits(choice.estimate, machine) and choice.estimate.peak("memory") <= machine.usable
+    assert choice.estimate.peak("device") <= machine.device.usable
     assert choice.estimate.disk <= machine.disk
     write_config(tmp_path / "node.toml", choice.config)
     assert load(tmp_path / "node.toml") == choice.config
@@ -133,8 +133,56 @@ def test_half_a_billion_fits_a_laptop_and_eight_billion_a_large_gpu():
     assert chosen("qwen3-8b", with_gpu(80, 256)).config.policy.dtype == "bfloat16"
     with pytest.raises(ConfigError, match=r"policy\.model: .*main memory would be needed"):
         chosen("qwen3-8b", laptop(8))
-    busy = replace(laptop(64), free=laptop(16).free)
-    assert fits(chosen("qwen-1.5", busy).estimate, laptop(16)), "what is not free is not planned"
+    busy = replace(laptop(64), usable=laptop(16).usable)
+    assert fits(chosen("qwen-1.5", busy).estimate, laptop(16)), "what is not usable is not planned"
+
+
+@pytest.mark.parametrize("gib", [1, 2, 4, 8, 25])
+def test_a_machine_is_the_same_however_much_of_its_memory_others_use(monkeypatch, gib):
+    def seen(free):
+        total = gib * GIB
+        used = SimpleNamespace(total=total, available=round(free * total))
+        monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: used)
+        return this_machine("cpu", Path())
+
+    idle = seen(0.95)
+    assert seen(0.1) == replace(idle, disk=seen(0.1).disk)
+    assert 0.75 * idle.memory <= idle.usable <= idle.memory
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [("flags : avx2 avx512_bf16", True), ("Features : asimd bf16", True), ("flags : avx2", False)],
+)
+def test_bfloat16_is_known_by_what_the_cpu_lists(tmp_path, words, found):
+    (tmp_path / "cpuinfo").write_text(words)
+    assert bfloat16_instructions(tmp_path / "cpuinfo") is found
+    assert bfloat16_instructions(tmp_path / "nothing") is False
+
+
+def test_a_gpu_is_as_fast_as_its_data_sheet_says():
+    named = _by_data_sheet("NVIDIA GeForce RTX 4060 Ti", 16 * GIB)
+    assert named.bandwidth == 288e9, "not that of the RTX 4060"
+    assert _by_data_sheet("NVIDIA H200", 150 * GIB).bandwidth == 4800e9
+    old = _by_data_sheet("Tesla T4", 15 * GIB, half=False)
+    assert 0 < old.flops["bfloat16"] < old.flops["float32"] == card(16).flops["float32"]
+
+
+def test_a_round_of_over_ten_minutes_is_not_useful_and_each_remedy_makes_it_so(tmp_path):
+    folder = str(written(tmp_path, QWEN_HALF))
+    slow, quick = plan(folder, laptop(32), 512), plan(folder, with_gpu(24), 512)
+    assert slow.speed.round > 600 >= quick.speed.round and list(instead(quick)) == []
+    head, _, *remedies = instead(slow)
+    assert "not useful" in head and f"{slow.speed.round / 60:.0f} min" in head
+    for words in ("parameters", "--task-tokens", "fewer and smaller", "a GPU of 24 GB"):
+        (line,) = [each for each in remedies if words in each]
+        assert float(line.rsplit(": ", 1)[1].split()[0]) <= 10
+    (tokens,) = [int(line.split("--task-tokens ")[1].split(":")[0]) for line in remedies[1:2]]
+    assert plan(folder, laptop(32), tokens).speed.round <= 600
+    told = slow.as_json()
+    assert told["useful"] is False and told["instead"] == list(instead(slow))
+    measured = replace(slow, speed=replace(slow.speed, update=599.0, generate=0.0))
+    assert list(instead(measured)) == [], "what was measured counts"
 
 
 @pytest.fixture

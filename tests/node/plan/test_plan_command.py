@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 from huggingface_hub import constants
@@ -11,7 +13,7 @@ def test_a_plan_shows_every_part_of_both_memories(terminal):
     lines = terminal.out.splitlines()
     (head,) = [line for line in lines if line.split() == ["GPU", "main", "memory"]]
     names = ["weights", "gradients", "optimizer", "activations", "logits", "cache", "engine"]
-    for name in [*names, "at once, at most", "free"]:
+    for name in [*names, "at once, at most", "usable"]:
         (row,) = [line for line in lines if line.startswith(f"{name}  ")]
         assert len(row) == len(head), row
     assert any(line.startswith("estimated: writes") for line in lines)
@@ -31,7 +33,7 @@ def test_the_json_of_a_plan_has_the_same_keys_on_every_machine(terminal):
     cpu = terminal.json("plan", "tiny", "--memory", "16")
     gpu = terminal.json("plan", "tiny", "--memory", "16", "--device-memory", "8")
     keys = {"bytes", "config", "disk", "largest", "machine", "model", "peak", "shape", "speed"}
-    assert cpu.keys() == gpu.keys() == keys | {"task_tokens", "training"}
+    assert cpu.keys() == gpu.keys() == keys | {"task_tokens", "training", "useful", "instead"}
     assert all(sorted(row) == ["device", "memory"] for row in cpu["bytes"].values())
     assert sorted(cpu["speed"]) == ["generate", "read", "round", "source", "update", "write"]
 
@@ -47,6 +49,23 @@ def test_init_writes_the_plan_into_a_node_toml_that_loads(terminal):
         assert getattr(getattr(config, section), name) == memory[key]
     assert "at once, at most" in terminal.out
     assert terminal.out.splitlines()[-1].startswith("next: swarm-node join --config")
+
+
+def test_init_writes_the_same_on_a_busy_machine_as_on_an_idle_one(terminal):
+    folder = str(written(Path("half"), QWEN_HALF))
+
+    def written_config(name):
+        assert terminal("init", "--model", folder, name) == 0, terminal.err
+        lines = Path(name, "node.toml").read_bytes().splitlines()
+        return [line for line in lines if not line.startswith(b"seed = ")]
+
+    idle = written_config("idle")
+    busy = "held = bytearray(1 << 29); print(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", busy], stdout=subprocess.PIPE) as others:
+        assert others.stdout.readline() == b"\n"
+        assert written_config("busy") == idle
+        others.kill()
+    assert "training on this machine is not useful" in terminal.out
 
 
 def test_init_with_a_model_leaves_a_node_alone_that_is_there(terminal, node):
