@@ -1,9 +1,10 @@
-"""Event loop and worker threads, CPU thread counts, and a check for semaphores."""
+"""Event loop and worker threads, CPU thread counts, unused memory, a check for semaphores."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import ctypes
 import logging
 import os
 import threading
@@ -142,6 +143,32 @@ def cores() -> int:
     allowed = len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else 0
     physical = psutil.cpu_count(logical=False) or 1
     return min(physical, allowed) if allowed else physical
+
+
+WORTH_TRIMMING = 256 << 20  # bytes of resident memory beyond that after the last trim
+
+
+class MemoryTrimmer:
+    """Returns the main memory that tensors have freed to the system, with glibc.
+
+    Its allocator raises the size from which a block has its own mapping to that of the largest
+    freed one, up to 32 MiB (mallopt(3), M_MMAP_THRESHOLD). Smaller tensors of all shapes then
+    share one heap, and what is freed below a used block stays resident. With SmolLM2-135M on a CPU,
+    2.0 GB were in use after each round, and 2.5 to 4.7 GB resident without this.
+    """
+
+    def __init__(self) -> None:
+        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+        self._process = psutil.Process()
+        self._kept = 0
+
+    def __call__(self) -> None:
+        """Trim if enough has come since the last time, which takes some milliseconds."""
+        if self._trim is None:
+            return
+        if self._process.memory_info().rss > self._kept + WORTH_TRIMMING:
+            self._trim(0)
+            self._kept = self._process.memory_info().rss
 
 
 class WorkThread:

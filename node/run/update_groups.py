@@ -32,6 +32,7 @@ from node.rollout.groups import GroupLimits, GroupSource, Intake, OwnGroup
 from node.rollout.replay import Revived, SuccessPool
 from node.tasks.curriculum import EnvLevel, TaskSampler, chosen_levels
 from node.tasks.scorer import Scorer
+from node.threads import MemoryTrimmer
 from node.trajectories.trajectory import TurnLimits
 from protocol.manifest import Manifest
 from protocol.rollout import Group
@@ -291,6 +292,7 @@ class TrainedPolicy:
         # Whether the engine sleeps while the policy learns, as on a shared device.
         self.sleep_mode = config.engine.sleep_mode or config.schedule.oversample > 0
         self._counters = counters
+        self._trim = MemoryTrimmer()
         self.streaming: RolloutEngine | None = None  # generates while the policy learns
         if engine is None:
             kind_of(config).check_policy(policy)
@@ -314,6 +316,7 @@ class TrainedPolicy:
         before = self.policy.version
         if self.sleep_mode:
             self.engine.sleep()
+        self._trim()  # the update's tensors take what those of the engine had
         try:
             update = source.beside(lambda: self.learner.update(groups, source.newest))
         except Exception as error:
@@ -323,6 +326,7 @@ class TrainedPolicy:
                 raise error from other
             raise
         self._hand_over(before)
+        self._trim()
         self._count(update)
         return update
 

@@ -1,3 +1,4 @@
+import ctypes
 import json
 import os
 from types import SimpleNamespace
@@ -54,3 +55,30 @@ def test_threads_that_do_not_pay_are_left_to_others_and_those_that_halve_the_tim
 
     assert threads.fastest(lambda: clock.wait(0.02), 4) == torch.get_num_threads() == 1
     assert threads.fastest(lambda: clock.wait(0.02 / torch.get_num_threads()), 4) == 4
+
+
+FREED_BELOW = """
+import psutil, torch
+from node.threads import MemoryTrimmer
+rss = lambda: psutil.Process().memory_info().rss >> 20
+trim, before = MemoryTrimmer(), rss()
+trim()
+torch.ones(4 << 20)  # from now on blocks below 16 MiB are on the heap
+held = [torch.ones(1 << 18) for _ in range(500)]
+above = torch.ones(1 << 14)
+del held
+freed = rss()
+trim()
+after = rss()
+small = [torch.ones(1 << 18) for _ in range(50)]
+del small
+print(freed - before, after - before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc keeps it")
+def test_memory_that_tensors_freed_below_others_goes_back_to_the_system():
+    ended = python(FREED_BELOW)
+    assert ended.returncode == 0, ended.stderr
+    freed, after = map(int, ended.stdout.split())
+    assert freed > 450 and after < 100, "MiB more than at first"
