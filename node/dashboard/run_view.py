@@ -35,7 +35,6 @@ from swarm.reputation import read_accounts
 log = logging.getLogger(__name__)
 
 FRESH_SECONDS = 60.0  # how long the doctor's results stay valid
-WIDE_GAP = 0.05  # nats per token
 RECENT = 20
 BEFORE = 200  # rounds between the two mean lengths compared, each over RECENT rounds
 DRIFT = 1.5
@@ -100,8 +99,17 @@ class Alarm:
         return {"name": self.name, "level": level, "means": self.means, "value": value}
 
 
-def alarms(rounds: Rounds, folder: RunFolder) -> list[dict[str, Any]]:
-    return [alarm.to_dict(rounds, folder) for alarm in ALARMS]
+def alarms(rounds: Rounds, folder: RunFolder, widest: float) -> list[dict[str, Any]]:
+    """Return every alarm; ``widest`` is the limit of the train-inference mismatch."""
+    gap = Alarm(
+        "engine gap",
+        "Nats a token by which the engine's log-probs are off the learner's at equal weights. "
+        f"Above {widest:g}, more than the policy's number format explains, one of the two computes "
+        "something else: try another engine.backend.",
+        _figure("engine_gap"),
+        lambda gap: WARN if gap > widest else OK,
+    )
+    return [alarm.to_dict(rounds, folder) for alarm in (gap, *ALARMS)]
 
 
 def _counter(name: str) -> Callable[[Rounds, RunFolder], float | None]:
@@ -137,13 +145,6 @@ ALARMS = (
         "Times that the held-out reward fell far below its best. Lower learner.lr or "
         "mixture.external, or go back with: swarm-node rollback --to best",
         _counter("forgetting_alarms"),
-    ),
-    Alarm(
-        "engine gap",
-        "Nats a token by which the engine's log-probs are off the learner's at equal weights. "
-        f"Above {WIDE_GAP} one of the two computes something else: try another engine.backend.",
-        _figure("engine_gap"),
-        lambda gap: WARN if gap > WIDE_GAP else OK,
     ),
     Alarm(
         "length drift",
@@ -414,7 +415,10 @@ class RunView:
     def health(self) -> dict[str, Any]:
         findings = self._doctor.findings()
         with self._reading() as rounds:
-            return {"findings": findings, "alarms": alarms(rounds, self.folder)}
+            return {
+                "findings": findings,
+                "alarms": alarms(rounds, self.folder, self.config.widest_mismatch),
+            }
 
     def log(self, lines: int) -> dict[str, Any]:
         return {"lines": last_lines(self.folder.log, lines)}

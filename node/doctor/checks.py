@@ -202,6 +202,21 @@ def check_model_memory(config: Config) -> Check:
     )
 
 
+def check_mismatch(config: Config, folder: RunFolder) -> Check:
+    """Compare what the engine sampled from with what the learner read in the latest round."""
+    try:
+        record = folder.read_status().get("record") or {}
+    except NodeError:
+        record = {}
+    gap, widest = record.get("engine_gap"), config.widest_mismatch
+    if gap is None:
+        return ok("mismatch", "engine and learner are compared in the first rounds")
+    found = f"engine and learner differ by {gap:.2g} nat a token; rounding explains {widest:g}"
+    if gap <= widest:
+        return ok("mismatch", found)
+    return warn("mismatch", found, "Try another engine.backend, or policy.dtype = 'float32'.")
+
+
 def check_key(folder: RunFolder) -> Check:
     if not folder.identity.exists():
         return warn("key file", f"none at {folder.identity}", "The first join makes one.")
@@ -255,6 +270,7 @@ def check_machine(config: Config, folder: RunFolder) -> list[Check]:
         check_disk(folder),
         check_shared_memory(),
         check_model_memory(config),
+        check_mismatch(config, folder),
         check_key(folder),
         check_clock(),
         check_sandbox(),

@@ -270,9 +270,6 @@ def open_mixture(config: Config, rules: Rules, lead: PeersLead) -> Mixture:
     return Mixture(section, config.node.seed, lead, rule, options, discard=rules.discard)
 
 
-WIDE_GAP = 0.05  # mean nats per token between engine and learner
-
-
 class TrainedPolicy:
     """A policy with its engine and its learner, of which one waits for the other.
 
@@ -292,6 +289,7 @@ class TrainedPolicy:
         # Whether the engine sleeps while the policy learns, as on a shared device.
         self.sleep_mode = config.engine.sleep_mode or config.schedule.oversample > 0
         self._counters = counters
+        self._widest = config.widest_mismatch
         self._trim = MemoryTrimmer()
         self.streaming: RolloutEngine | None = None  # generates while the policy learns
         if engine is None:
@@ -345,12 +343,13 @@ class TrainedPolicy:
         if update.halved:
             self._counters.add("micro_batch_halved", update.halved)
         gap = update.engine_gap
-        if gap is not None and not gap <= WIDE_GAP:  # NaN is a defect, too
+        if gap is not None and not gap <= self._widest:  # NaN is a defect, too
             self._counters.add("engine_gaps")
             log.warning(
-                "the engine's log-probs are %.3f nat off the learner's at equal weights: a defect "
-                "or too coarse a policy.dtype",
+                "the engine's log-probs are %.2g nat off the learner's at equal weights, over the "
+                "%g that rounding explains: a defect. Try another engine.backend or policy.dtype",
                 update.engine_gap,
+                self._widest,
             )
 
 

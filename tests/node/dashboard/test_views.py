@@ -256,6 +256,7 @@ def test_health_says_what_doctor_finds_and_what_alarms_mean(tmp_path):
     alarms = {each["name"]: each for each in health["alarms"]}
     for name in ("forgetting", "engine gap", "length drift"):
         assert alarms[name]["level"] == "warn"
+    assert "Above 0.001" in alarms["engine gap"]["means"]
     assert alarms["length drift"]["value"] == pytest.approx(4)
     assert alarms["refused steps"]["level"] == "ok"
     assert all(each["means"] for each in alarms.values())

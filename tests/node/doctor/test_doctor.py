@@ -205,3 +205,23 @@ def test_the_doctor_says_that_nobody_is(tmp_path, monkeypatch):
     assert (level, check) == ("warn", "lan")
     ((level, check, text),) = looking(tmp_path, "/ip4/203.0.113.77/tcp/0")
     assert (level, check) == ("fail", "lan") and "network.listen" in text
+
+
+@pytest.mark.parametrize(
+    ("gap", "dtype", "level"),
+    [
+        (None, "float32", "ok"),
+        (5e-6, "float32", "ok"),
+        (0.02, "float32", "warn"),
+        (0.051, "bfloat16", "ok"),
+        (0.5, "bfloat16", "warn"),
+    ],
+)
+def test_engine_and_learner_may_differ_by_what_the_number_format_explains(
+    folder, gap, dtype, level
+):
+    config = Config.with_overrides({"policy.dtype": dtype})
+    assert checks.check_mismatch(config, folder).level == "ok", "no round was reported"
+    folder.write_status({"record": {"engine_gap": gap}})
+    found = checks.check_mismatch(config, folder)
+    assert found.level == level and (gap is None or f"{gap:.2g} nat" in found.found)
