@@ -29,8 +29,8 @@ class PolicySection(Section):
     lora_rank: int = key(
         0,
         "Above 0, train low-rank adapters of this rank (LoRA) and leave the weights as they are: "
-        "far less memory (needs the extra: swarm-node[lora]). They want a higher learner.lr, such "
-        "as 1e-5. 0: train all weights.",
+        "far less memory (needs the extra: swarm-node[lora]). They want a higher learner.lr. 0: "
+        "train all weights.",
         ge=0,
         le=1024,
     )
@@ -102,8 +102,9 @@ class LearnerSection(Section):
     )
     lr: float = key(
         3e-4,
-        "Learning rate of AdamW. The default suits the tiny models; take 1e-6 for models of half "
-        "a billion parameters and more.",
+        "Learning rate of AdamW. By the model's parameters: 3e-4 below 10 million, 3e-5 below 100 "
+        "million, 1e-5 below 400 million, 1e-6 from there on; with lora_rank ten times as much, at "
+        "most 3e-4. swarm-node plan and init --model follow this rule.",
         gt=0,
         le=1,
     )

@@ -21,8 +21,10 @@ from node.policy.model_source import SHIPPED, config_folder
 
 FREE_SHARE = 0.9  # fraction of usable memory or free disk that a plan may use
 LONGEST_ROUND = 600.0  # seconds; beyond, training on this machine is not useful
-SMALL, LARGE = 50_000_000, 400_000_000
-"""Parameter counts: below, train as the shipped models; from there on, as large ones."""
+SMALL = 50_000_000  # parameters below which a model is handled as the shipped ones
+LEARNING_RATES = ((10_000_000, 3e-4), (100_000_000, 3e-5), (400_000_000, 1e-5))
+LARGE_RATE = 1e-6
+"""Learning rates below so many parameters, and from the last on; LoRA takes ten times as much."""
 RANK = 16
 ROW = 1024  # minimum tokens of a micro-batch in the ladder
 
@@ -79,15 +81,10 @@ def dtypes(machine: Machine, shape: ModelShape) -> tuple[str, ...]:
     return ("bfloat16",) if quick else ("float32", "bfloat16")
 
 
-def learning_rate(shape: ModelShape, *, adapters: bool) -> float:
-    """Return the usual learning rate for this size; LoRA uses ten times as much."""
-    if shape.parameters < SMALL // 5:
-        full = 3e-4
-    elif shape.parameters < SMALL * 2:
-        full = 3e-5
-    else:
-        full = 1e-5 if shape.parameters < LARGE else 1e-6
-    return min(3e-4, 10 * full) if adapters else full
+def learning_rate(parameters: int, *, adapters: bool) -> float:
+    """Return the learning rate by the rule that ``learner.lr`` states."""
+    full = next((rate for most, rate in LEARNING_RATES if parameters < most), LARGE_RATE)
+    return min(LEARNING_RATES[0][1], round(10 * full, 9)) if adapters else full
 
 
 def choose(shape: ModelShape, machine: Machine, model: str, tokens: int) -> Choice:
@@ -168,7 +165,7 @@ def _keys(
         "engine.max_new_tokens": max(1, tokens - prompt_tokens(tokens)),
         "mixture.local": 4 if machine.apart else 2,
         "mixture.external": 4 if machine.apart else 6,
-        "learner.lr": learning_rate(shape, adapters="policy.lora_rank" in rung.keys),
+        "learner.lr": learning_rate(shape.parameters, adapters="policy.lora_rank" in rung.keys),
         "learner.micro_batch_tokens": max(ROW, min(8192, 8 * tokens)),
         **rung.keys,
     }

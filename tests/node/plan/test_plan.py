@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from node.config.config import Config, load, write_config
+from node.config.learning import LearnerSection
 from node.doctor.checks import check_model_memory
 from node.errors import ConfigError
 from node.plan import machine, model_shape
@@ -20,7 +21,7 @@ from node.plan import model_shape as module
 from node.plan.machine import GIB, _by_data_sheet, bfloat16_instructions, card, this_machine
 from node.plan.memory import Workload, estimate, laid_out
 from node.plan.model_shape import by_sizes, check_memory, help_for, in_files, least, shape_of
-from node.plan.plan import choose, fits, instead, plan, rungs
+from node.plan.plan import LEARNING_RATES, choose, fits, instead, learning_rate, plan, rungs
 from node.plan.speed import estimated, probe, random_policy
 from node.policy.model_source import PolicyError, shipped_folder
 from node.run.preflight import check_start
@@ -183,6 +184,15 @@ def test_a_round_of_over_ten_minutes_is_not_useful_and_each_remedy_makes_it_so(t
     assert told["useful"] is False and told["instead"] == list(instead(slow))
     measured = replace(slow, speed=replace(slow.speed, update=599.0, generate=0.0))
     assert list(instead(measured)) == [], "what was measured counts"
+
+
+def test_plans_follow_the_rule_that_the_key_states():
+    rule = LearnerSection.model_fields["lr"].description
+    for most, rate in LEARNING_RATES:
+        assert f"{rate:.0e} below {most // 10**6} million".replace("e-0", "e-") in rule
+    sizes = (1_000_000, 60_000_000, 135_000_000, 500_000_000)
+    assert [learning_rate(size, adapters=False) for size in sizes] == [3e-4, 3e-5, 1e-5, 1e-6]
+    assert [learning_rate(size, adapters=True) for size in sizes] == [3e-4, 3e-4, 1e-4, 1e-5]
 
 
 @pytest.fixture
