@@ -203,18 +203,15 @@ def check_model_memory(config: Config) -> Check:
 
 
 def check_mismatch(config: Config, folder: RunFolder) -> Check:
-    """Compare what the engine sampled from with what the learner read in the latest round."""
+    """Compare engine and learner by the latest round's figure."""
     try:
-        record = folder.read_status().get("record") or {}
-    except NodeError:
-        record = {}
-    gap, widest = record.get("engine_gap"), config.widest_mismatch
-    if gap is None:
+        gap = float(folder.read_status()["record"]["engine_gap"])
+    except (NodeError, KeyError, TypeError):
         return ok("mismatch", "engine and learner are compared in the first rounds")
+    widest = config.widest_mismatch
     found = f"engine and learner differ by {gap:.2g} nat a token; rounding explains {widest:g}"
-    if gap <= widest:
-        return ok("mismatch", found)
-    return warn("mismatch", found, "Try another engine.backend, or policy.dtype = 'float32'.")
+    remedy = "Try another engine.backend, or policy.dtype = 'float32'."
+    return ok("mismatch", found) if gap <= widest else warn("mismatch", found, remedy)
 
 
 def check_key(folder: RunFolder) -> Check:

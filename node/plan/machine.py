@@ -106,7 +106,7 @@ def _device(name: str, count: int, memory: int) -> Device:
     if device.type == "cuda":
         of = torch.cuda.get_device_properties(device)
         # bfloat16 came with compute capability 8 (Ampere); before, it is emulated.
-        return _by_data_sheet(of.name, of.total_memory, half=of.major >= 8)
+        return by_data_sheet(of.name, of.total_memory, half=of.major >= 8)
     flops = {"float32": count * CORE_FLOPS, "bfloat16": count * CORE_FLOPS}
     if device.type == "cpu":
         flops["bfloat16"] *= 1.5 if bfloat16_instructions() else EMULATED
@@ -140,10 +140,10 @@ FLOAT32_SHARE = 0.25  # approximate float32 fraction of these FLOPS
 def card(memory: float) -> Device:
     """Return a GPU of ``memory`` GiB, as fast as the largest known one up to it."""
     known = [each for each in CARDS if each[1] <= memory] or [CARDS[0]]
-    return _by_data_sheet(known[-1][0], round(memory * GIB))
+    return by_data_sheet(known[-1][0], round(memory * GIB))
 
 
-def _by_data_sheet(name: str, size: int, *, half: bool = True) -> Device:
+def by_data_sheet(name: str, size: int, *, half: bool = True) -> Device:
     """Return the GPU of this name, or if unknown the largest known one up to its size."""
     named = [each for each in CARDS if each[0] in name]
     sized = [each for each in CARDS if each[1] <= size / GIB + 1] or [CARDS[0]]

@@ -18,7 +18,7 @@ from node.doctor.checks import check_model_memory
 from node.errors import ConfigError
 from node.plan import machine, model_shape
 from node.plan import model_shape as module
-from node.plan.machine import GIB, _by_data_sheet, bfloat16_instructions, card, this_machine
+from node.plan.machine import GIB, bfloat16_instructions, by_data_sheet, card, this_machine
 from node.plan.memory import Workload, estimate, laid_out
 from node.plan.model_shape import by_sizes, check_memory, help_for, in_files, least, shape_of
 from node.plan.plan import LEARNING_RATES, choose, fits, instead, learning_rate, plan, rungs
@@ -162,10 +162,10 @@ def test_bfloat16_is_known_by_what_the_cpu_lists(tmp_path, words, found):
 
 
 def test_a_gpu_is_as_fast_as_its_data_sheet_says():
-    named = _by_data_sheet("NVIDIA GeForce RTX 4060 Ti", 16 * GIB)
+    named = by_data_sheet("NVIDIA GeForce RTX 4060 Ti", 16 * GIB)
     assert named.bandwidth == 288e9, "not that of the RTX 4060"
-    assert _by_data_sheet("NVIDIA H200", 150 * GIB).bandwidth == 4800e9
-    old = _by_data_sheet("Tesla T4", 15 * GIB, half=False)
+    assert by_data_sheet("NVIDIA H200", 150 * GIB).bandwidth == 4800e9
+    old = by_data_sheet("Tesla T4", 15 * GIB, half=False)
     assert 0 < old.flops["bfloat16"] < old.flops["float32"] == card(16).flops["float32"]
 
 
