@@ -236,7 +236,10 @@ def rollouts_command(
 def checkpoints_command(
     config: ConfigOption = None, json: JsonOption = False, debug: DebugOption = False
 ) -> None:
-    """List the checkpoints: round, policy step, held-out reward, size and age."""
+    """List the checkpoints: round, policy step, held-out reward, size and age.
+
+    A checkpoint is known by its round, which also names its folder in checkpoints/.
+    """
     from node.storage.checkpoints import Checkpoints, list_checkpoints, no_checkpoint
 
     folder = open_node(config).folder.checkpoints
@@ -257,7 +260,7 @@ def _checkpoints_table(entries: list[Any]) -> Any:
     from node.monitor.record import NONE, lapse, share, size
 
     table = Table()
-    for column in ("round", "step", "held-out reward", "size", "written"):
+    for column in ("round", "policy step", "held-out reward", "size", "written"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     newest = max((e.round for e in entries if not e.rolled_back), default=None)
@@ -280,7 +283,12 @@ def _checkpoints_table(entries: list[Any]) -> Any:
 
 def rollback_command(
     to: Annotated[
-        str, typer.Option("--to", metavar="ROUND|best", help="As swarm-node checkpoints lists it.")
+        str,
+        typer.Option(
+            "--to",
+            metavar="ROUND|best",
+            help="As swarm-node checkpoints lists it; --step of swarm-node eval takes the same.",
+        ),
     ],
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -291,9 +299,10 @@ def rollback_command(
     Later checkpoints are set aside. You can go back to one of them in the same way.
     """
     from node.run.resume import roll_back
+    from node.storage.checkpoints import named_round
 
-    if to != "best" and not to.isdecimal():
-        raise UsageError("--to", to, "Give the number of a round, or: best.")
+    if to != "best":
+        named_round(to, "--to")
     node = open_node(config)
     with waiting("reading the checkpoints"):
         entry, later = roll_back(node.folder, node.config.schedule, to)

@@ -191,21 +191,30 @@ def page_overrides(public: str | None, snapshot: Path | None) -> dict[str, Any]:
 
 
 StepOption = Annotated[
-    int | None,
-    typer.Option("--step", help="The checkpoint after so many policy steps. Left out: the newest."),
+    str | None,
+    typer.Option(
+        "--step",
+        metavar="ROUND",
+        help="The checkpoint of this round, as swarm-node checkpoints lists it; its folder's name "
+        "also does, and a policy step that is not the round of another. Left out: the newest.",
+    ),
 ]
 BestOption = Annotated[
     bool, typer.Option("--best", help="The checkpoint of the best held-out reward.")
 ]
 
 
-def check_choice(step: int | None, best: bool, model: str | None = None) -> None:
-    """Raise UsageError if more than one of --model, --step and --best is given."""
+def check_choice(step: str | None, best: bool, model: str | None = None) -> None:
+    """Raise UsageError for more than one of --model, --step and --best, or a wrong --step."""
+    from node.storage.checkpoints import named_round
+
     given = {"--model": model, "--step": step}
     named = [f"{option} {value}" for option, value in given.items() if value is not None]
     named += ["--best"] if best else []
     if len(named) > 1:
         raise UsageError("one choice too many", " and ".join(named), "Leave all but one out.")
+    if step is not None:
+        named_round(step, "--step")
 
 
 T = TypeVar("T")
@@ -245,7 +254,7 @@ def waiting(what: str) -> Iterator[Callable[[str], None]]:
 
 
 def model_of(
-    node: LoadedNode, *, model: str | None = None, step: int | None = None, best: bool = False
+    node: LoadedNode, *, model: str | None = None, step: str | None = None, best: bool = False
 ) -> tuple[Any, str]:
     """Load ``model`` (folder, hub id or shipped) and its name, or raise NodeError.
 

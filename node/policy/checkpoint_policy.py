@@ -18,8 +18,8 @@ from node.storage.checkpoints import (
     Loaded,
     best_of,
     list_checkpoints,
+    named,
     no_checkpoint,
-    of_step,
 )
 from node.storage.run_folder import RunFolder
 
@@ -27,16 +27,16 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def chosen(folder: RunFolder, *, step: int | None = None, best: bool = False) -> Iterator[Loaded]:
-    """Yield the newest intact checkpoint, that of a step, or of best held-out reward.
+def chosen(folder: RunFolder, *, step: str | None = None, best: bool = False) -> Iterator[Loaded]:
+    """Yield the newest intact checkpoint, the named one, or that of best held-out reward.
 
     A node in that folder deletes no checkpoint meanwhile. Raises NodeError: there is none;
-    UsageError: none of that step or none evaluated; CheckpointError: it is damaged.
+    UsageError: none of that name or none evaluated; CheckpointError: it is damaged.
     """
     checkpoints = Checkpoints(folder.checkpoints)
     with checkpoints.reading():
         if step is not None:
-            yield of_step(list_checkpoints(checkpoints), step).load()
+            yield named(list_checkpoints(checkpoints), step, "--step").load()
         elif best:
             yield best_of(list_checkpoints(checkpoints), folder).load()
         elif loaded := checkpoints.load_latest():

@@ -22,7 +22,7 @@ from node.storage.checkpoints import (
     Loaded,
     best_of,
     list_checkpoints,
-    of_round,
+    named,
 )
 from node.storage.run_folder import RunFolder
 from swarm.common.util import counted
@@ -151,7 +151,7 @@ def _check_none_lost(folder: RunFolder) -> None:
 def roll_back(
     folder: RunFolder, schedule: ScheduleSection, to: str
 ) -> tuple[CheckpointEntry, list[int]]:
-    """Make the checkpoint of round ``to``, or the ``"best"``, the newest.
+    """Make the checkpoint that ``to`` names, or the ``"best"``, the newest.
 
     ``status`` shows that round as the last one. When the node starts, it strikes later updates from
     the journal. Groups that they were made of stay used, and task samples and sequence numbers
@@ -161,7 +161,7 @@ def roll_back(
     checkpoints = Checkpoints(folder.checkpoints, schedule.keep_checkpoints, schedule.keep_best)
     with folder.locked():
         entries = list_checkpoints(checkpoints)
-        entry = best_of(entries, folder) if to == "best" else of_round(entries, int(to))
+        entry = best_of(entries, folder) if to == "best" else named(entries, to, "--to")
         later = checkpoints.roll_back(entry.round)
         if folder.status.exists():
             done = [r.to_dict() for r in read_history(folder.root) if r.round <= entry.round]

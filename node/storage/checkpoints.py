@@ -92,6 +92,7 @@ REWARDS = "rewards.json"
 READERS = "readers.lock"
 ROLLED_BACK = "rolled-back"
 _NAME = re.compile(r"step-(\d{8,})")
+_GIVEN = re.compile(r"(?:step-)?(\d{1,18})")
 
 
 class _DamagedError(Exception):
@@ -363,20 +364,37 @@ def _entry(
     )
 
 
-def of_step(entries: Sequence[CheckpointEntry], step: int) -> CheckpointEntry:
-    for entry in entries:
-        if entry.policy_step == step:
-            return entry
-    there = ", ".join(f"{e.policy_step} (round {e.round})" for e in entries) or "none yet"
-    raise UsageError("--step", step, f"No checkpoint is of that policy step; there are: {there}.")
+def named_round(given: str, option: str) -> int:
+    """Return the number in a round, or in the name or path of a checkpoint's folder.
+
+    Raises UsageError, which names ``option``, if it is none of these.
+    """
+    if match := _GIVEN.fullmatch(Path(given).name):
+        return int(match[1])
+    remedy = "Give a round, or the name of a folder in checkpoints/, such as step-00000012."
+    raise UsageError(option, given, remedy)
 
 
-def of_round(entries: Sequence[CheckpointEntry], number: int) -> CheckpointEntry:
-    for entry in entries:
-        if entry.round == number:
-            return entry
-    there = ", ".join(str(entry.round) for entry in entries) or "none yet"
-    raise UsageError("--to", number, f"No checkpoint is of that round; there are: {there}.")
+def named(entries: Sequence[CheckpointEntry], given: str, option: str) -> CheckpointEntry:
+    """Return the checkpoint of a round, or of a folder's name or path, or raise UsageError.
+
+    A number that is not the round of any checkpoint may be the policy step of one.
+    """
+    number, path = named_round(given, option), Path(given)
+    found = [each for each in entries if each.round == number]
+    if path.name != given:
+        found = [each for each in found if Path(each.path).resolve() == path.resolve()]
+    if not found and given.isdecimal():
+        found = [each for each in entries if each.policy_step == number]
+    if found:
+        return found[0]
+    there = ", ".join(map(_shown, entries)) or "none yet"
+    raise UsageError(option, given, f"No checkpoint is of that round; there are: {there}.")
+
+
+def _shown(entry: CheckpointEntry) -> str:
+    step = "" if entry.policy_step is None else f" (policy step {entry.policy_step})"
+    return f"{entry.round}{step}"
 
 
 def best_of(entries: Sequence[CheckpointEntry], folder: RunFolder) -> CheckpointEntry:

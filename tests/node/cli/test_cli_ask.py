@@ -116,7 +116,7 @@ def test_the_base_answers_beside_the_policy(terminal, trained):
         (("--family", "sums"), "This swarm has: chain_sum"),
         ((" ",), "Type one"),
         (("why " * 3000,), "Ask a shorter one"),
-        (("--step", "3"), "there are: 7"),
+        (("--step", "3"), "there are: 10 (policy step 7)"),
         (("--best", "--step", "7"), "Leave all but one out"),
     ],
 )

@@ -72,6 +72,18 @@ def test_rollback_goes_back_to_a_round_or_to_the_best_and_forward_again(terminal
     assert history.steps() == [10, 30]
 
 
+def test_a_checkpoint_goes_by_its_round_its_folder_or_a_step_that_is_no_round(terminal, history):
+    state = {"round": 40, "policy_step": 30}
+    history.save(40, partial(saved_policy, seed=40), state)
+    folder = str(history.path(30))
+    for given, number in (("30", 30), (folder, 30), ("step-00000020", 20), ("27", 30), ("17", 20)):
+        facts = terminal.json("export", *AT, "--out", f"as-{Path(given).name}", "--step", given)
+        assert facts["state"]["round"] == number
+    for given, number in ((folder, 30), ("step-00000030", 30), ("17", 20)):
+        assert terminal.json("rollback", *AT, "--to", given)["round"] == number
+    assert "there are: 20" in terminal.fails(2, "rollback", *AT, "--to", "away/step-00000030")
+
+
 def test_of_two_that_are_as_good_the_best_is_the_one_of_this_run(terminal, history, node):
     history.rewards.note(10, swarm_id(node.manifest.read_bytes()).hex(), 0.69)
     terminal.ok("rollback", *AT, "--to", "10")
@@ -89,7 +101,8 @@ def test_status_shows_the_round_that_was_gone_back_to(terminal, history, node):
 
 
 @pytest.mark.parametrize(
-    ("to", "said"), [("25", "there are: 10, 20, 30"), ("-3", "round, or: best"), ("x", "best")]
+    ("to", "said"),
+    [("25", "there are: 10 (policy step 7), 20"), ("-3", "Give a round"), ("x", "step-00000012")],
 )
 def test_rollback_names_what_there_is_and_leaves_a_running_node(terminal, history, node, to, said):
     assert to in terminal.fails(2, "rollback", *AT, "--to", to) and said in terminal.err
@@ -137,7 +150,7 @@ def test_a_running_node_deletes_nothing_that_is_loaded(terminal, history, comman
 @pytest.mark.parametrize("command", [("export", "--out", "model"), ("eval",)])
 def test_a_choice_that_cannot_be_met_is_named(terminal, history, command):
     assert terminal(*command, *AT, "--step", "8") == 2
-    assert "--step: 8" in terminal.err and "7 (round 10), 17 (round 20)" in terminal.err
+    assert "--step: 8" in terminal.err and "10 (policy step 7), 20 (policy step 17)" in terminal.err
     assert "--step 7 and --best" in terminal.fails(2, *command, *AT, "--step", "7", "--best")
     (history.folder / "rewards.json").unlink()
     assert "schedule.eval_every" in terminal.fails(2, *command, *AT, "--best")
