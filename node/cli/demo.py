@@ -14,6 +14,7 @@ import typer
 
 from node.cli.options import (
     LOADING,
+    ConfigOption,
     DebugOption,
     JsonOption,
     open_node,
@@ -104,7 +105,7 @@ def plot_command(
         typer.Argument(
             metavar="[RUN]...",
             help="Run folders, or folders that hold some, such as one in demo-run. "
-            "Left out: ./node.toml's, then ./swarm-run.",
+            "Left out: that of --config.",
         ),
     ] = None,
     out: Annotated[
@@ -122,6 +123,7 @@ def plot_command(
             help="Rounds that each point is the mean of. Left out: a twentieth of all.",
         ),
     ] = None,
+    config: ConfigOption = None,
     debug: DebugOption = False,
 ) -> None:
     """Draw reward, sharing and speed by round, of one run or of several side by side.
@@ -137,7 +139,7 @@ def plot_command(
     if out is not None and out.suffix.lower() not in ENDINGS:
         raise UsageError("--out", out, f"Name a file that ends in {', '.join(ENDINGS)}.")
     with waiting("reading what the runs recorded") as update:
-        found = histories(runs or [])
+        found = histories(runs or [], config)
         window = smooth or window_for(list(found.values()))
         if out is not None:
             update("drawing the chart")
@@ -149,13 +151,17 @@ def plot_command(
         console.print_table(run_table(found, window, console))
 
 
-def histories(given: Sequence[Path]) -> dict[str, list[RoundRecord]]:
-    """Read the runs' records by a name for each; raise NodeError if none has one."""
+def histories(given: Sequence[Path], config: Path | None) -> dict[str, list[RoundRecord]]:
+    """Read the records of runs and of the config's node by a name for each.
+
+    The config's is read if it is named or no run is. Raises NodeError if there are no records.
+    """
     from node.monitor.history import read_history
 
     found: dict[Path, list[RoundRecord]] = {}
     without: list[NodeError] = []
-    for path in given or [open_node(None).folder.root]:
+    own = [open_node(config).folder.root] if config or not given else []
+    for path in (*given, *own):
         try:
             for folder in _run_folders(path):
                 if history := read_history(folder):

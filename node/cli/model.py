@@ -32,7 +32,7 @@ from node.monitor.output import printable, say, say_on
 
 
 def evaluated(
-    config: Any, manifest: Any, policy: Any, name: str = "tasks", *, tasks: int, **counts: int
+    config: Any, manifest: Any, policy: Any, name: str = "tasks", *, tasks: int, **options: Any
 ) -> Any:
     """Call :func:`node.evaluation.comparison.evaluate` with a progress bar ``name``."""
     from rich import progress
@@ -56,7 +56,7 @@ def evaluated(
         def show(done: int) -> None:
             bar.update(row, completed=done)
 
-        return evaluate(config, manifest, policy, tasks=tasks, progress=show, **counts)
+        return evaluate(config, manifest, policy, tasks=tasks, progress=show, **options)
 
 
 SEED = 0  # of what both sample, so that a comparison is reproducible
@@ -187,6 +187,10 @@ def evaluate_command(
     ] = 0,
     step: StepOption = None,
     best: BestOption = False,
+    families: Annotated[
+        list[str] | None,
+        typer.Option("--family", help="Only tasks of this family; may be repeated."),
+    ] = None,
     k: Annotated[list[int] | None, typer.Option("--k", min=1, help="k of pass@k.")] = None,
     config: ConfigOption = None,
     assignments: SetOption = None,
@@ -204,11 +208,14 @@ def evaluate_command(
 
         if model:
             check_model(model)
-        from node.evaluation.comparison import Score, by_family, pinned_manifest
+        from node.evaluation.comparison import Score, by_family, of_families, pinned_manifest
 
     manifest = pinned_manifest(node.folder)
+    of_families([(env.name, 0) for env in manifest.catalogue], families)  # before the model
     policy, name = model_of(node, model=model, step=step, best=best)
-    evaluation = evaluated(node.config, manifest, policy, tasks=tasks, samples=samples)
+    evaluation = evaluated(
+        node.config, manifest, policy, tasks=tasks, samples=samples, families=families
+    )
 
     total = Score.of(evaluation, ks)
     families = {env: Score.of(part, ks) for env, part in by_family(evaluation).items()}

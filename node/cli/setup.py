@@ -23,6 +23,7 @@ from node.cli.options import (
     check_choice,
     find_config,
     open_node,
+    overrides_of,
     parse_admission,
     print_json,
     say_lines,
@@ -251,6 +252,14 @@ def init_command(
         ),
     ] = None,
     task_tokens: TaskTokensOption = TASK_TOKENS,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Write this value of a config key, as in learner.lr=1e-5; may be repeated.",
+        ),
+    ] = None,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -261,15 +270,16 @@ def init_command(
 
     folder = RunFolder(directory)
     made = not (systemd and folder.config.exists())
-    if model and not made:
-        remedy = "Leave --model out, or name a new folder."
-        raise UsageError("--model", f"{folder.config} is there already", remedy)
+    overrides = overrides_of(assignments)
+    if not made and (given := "--model" if model else "--set" if overrides else None):
+        remedy = f"Leave {given} out, or name a new folder."
+        raise UsageError(given, f"{folder.config} is there already", remedy)
     plan = None
     if model and not folder.config.exists():
         with waiting(LOADING):
             plan = planned(model, task_tokens, directory)
     if made:
-        folder, identity = prepare(directory, plan.choice.keys if plan else None)
+        folder, identity = prepare(directory, {**(plan.choice.keys if plan else {}), **overrides})
     else:
         folder = open_node(folder.config).folder
         identity, _ = open_identity(folder)

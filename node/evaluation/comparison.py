@@ -133,6 +133,15 @@ class Score:
         return cls(len(evaluation.tasks), evaluation.mean, pass_at)
 
 
+def of_families(levels: Sequence[EnvLevel], families: Sequence[str] | None) -> Sequence[EnvLevel]:
+    """Return the levels of some families (None: all); raise ``UsageError`` for an unknown one."""
+    served = dict.fromkeys(env for env, _ in levels)
+    for family in families or ():
+        if family not in served:
+            raise UsageError("--family", family, f"This swarm has: {', '.join(served)}.")
+    return [pair for pair in levels if not families or pair[0] in families]
+
+
 @contextmanager
 def verifier_of(
     config: Config, manifest: Manifest
@@ -154,13 +163,16 @@ def evaluate(
     tasks: int,
     samples: int,
     seed: int | None = None,
+    families: Sequence[str] | None = None,
     progress: Callable[[int], Any] = lambda done: None,
 ) -> Evaluation:
     """Sample and score ``policy`` on the first ``tasks`` held-out tasks of a swarm.
 
-    ``samples`` is per task; ``progress`` gets tasks done. Raises ``NodeError``, ``CatalogueError``.
+    ``samples`` is per task, ``families`` are those asked (None: all), and ``progress`` gets tasks
+    done. Raises ``NodeError``, ``CatalogueError``, or ``UsageError`` for an unknown family.
     """
-    with verifier_of(config, manifest) as (verifier, levels):
+    with verifier_of(config, manifest) as (verifier, every):
+        levels = of_families(every, families)
         counters = Counters()
         engine = open_engine(config, policy, counters)
         sampling = Sampling(config.engine.temperature, config.engine.max_new_tokens, seed=seed)
@@ -275,11 +287,7 @@ def question_of(
 
     Raises ``UsageError`` for an unknown family or an empty text, ``JudgeRefused`` if unbuildable.
     """
-    if family is not None:
-        served = dict.fromkeys(env for env, _ in levels)
-        levels = [pair for pair in levels if pair[0] == family]
-        if not levels:
-            raise UsageError("--family", family, f"This swarm has: {', '.join(served)}.")
+    levels = of_families(levels, None if family is None else [family])
     rng = random.Random()
     if text is None:
         return drawn(verifier, levels, rng)

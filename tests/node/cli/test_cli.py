@@ -117,6 +117,16 @@ def test_init_writes_a_config_and_a_private_key(terminal):
     assert stat.S_IMODE(Path(facts["identity"]).stat().st_mode) == 0o600
 
 
+def test_init_writes_values_that_are_set_and_nothing_if_one_is_wrong(terminal):
+    given = ("--set", "policy.model=tiny-wide", "--set", "network.lan=true")
+    config = terminal.json("init", "node", *given)["config"]
+    written = tomllib.loads(Path(config).read_text())
+    assert (written["policy"]["model"], written["network"]["lan"]) == ("tiny-wide", True)
+    assert "--set" in terminal.fails(2, "init", "node", "--systemd", *given)
+    assert "learner.lr" in terminal.fails(2, "init", "other", "--set", "learner.lr=-1")
+    assert not Path("other").exists()
+
+
 def test_each_new_node_has_a_seed_of_its_own_from_its_key(terminal):
     seeds = []
     for name in ("anna", "bert"):

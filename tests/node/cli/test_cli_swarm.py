@@ -207,6 +207,9 @@ def test_eval_scores_a_model_on_held_out_tasks(terminal, node):
     assert set(result["pass_at"]) == {"1", "2"}
     assert 0.0 <= result["pass_at"]["1"] <= result["pass_at"]["2"] <= 1.0
     assert "--samples 3" in terminal.fails(2, *args, "--k", "3")
+    few = ("--family", "gcd", "--family", "chain_sum", "--set", "engine.max_new_tokens=2")
+    assert set(terminal.json(*args, *few)["families"]) == {"gcd", "chain_sum"}
+    assert "This swarm has: " in terminal.fails(2, *args, "--family", "gdc")
 
 
 def test_eval_shows_what_was_written_turn_by_turn_and_what_it_was_worth(terminal, node):

@@ -47,6 +47,15 @@ def test_without_a_name_it_is_the_node_that_is_here(terminal, node):
     assert "rounds 1 to 6" in terminal.ok("plot", "--terminal")
 
 
+def test_a_config_names_the_run_as_in_other_commands(terminal, node):
+    run(node.root)
+    run(Path("other"))
+    assert "rounds 1 to 6" in terminal.ok("plot", "--config", "node", "--terminal")
+    terminal.ok("plot", "other", "-c", "node/node.toml", "--terminal")
+    assert names(terminal) == ["other", "node"]
+    assert "nowhere" in terminal.fails(1, "plot", "--config", "nowhere/node.toml", "--terminal")
+
+
 def test_a_node_is_found_by_its_config_where_it_keeps_its_run_elsewhere(terminal, node):
     run(Path("elsewhere"))
     text = node.config.read_text().replace('run_dir = "."', 'run_dir = "../elsewhere"')
