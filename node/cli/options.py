@@ -12,10 +12,10 @@ from typing import Annotated, Any, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from node.config.overrides import parse_assignments, parse_mix
-from node.errors import NodeError, UsageError
+from node.config.overrides import parse_assignments, parse_mix, pasted_peer
+from node.errors import MOST, NodeError, UsageError
 from node.monitor.output import say
-from protocol.errors import ProtocolError
+from protocol.errors import BadKey, ProtocolError
 from protocol.identity import author_of
 from protocol.manifest import AdmissionRule, AllowList, Open, ProofOfWork
 from swarm.common.util import plain_json
@@ -136,8 +136,16 @@ def _authors(path: Path) -> tuple[bytes, ...]:
         reason = error.strerror if isinstance(error, OSError) else "no UTF-8"
         what = f"cannot read the allow list ({reason})"
         raise UsageError(what, path, "Write one peer id a line.") from error
-    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
-    return tuple(sorted({author_of(line) for line in lines if line}))
+    authors = set()
+    for number, line in enumerate(text.splitlines(), 1):
+        if named := line.partition("#")[0].strip():
+            try:
+                authors.add(author_of(pasted_peer(named)))
+            except BadKey as error:
+                what = f"{ADMISSION_OPTION}: line {number} of {path} has no peer id, or several"
+                remedy = "Write one whole peer id a line, as swarm-node identity show prints it."
+                raise UsageError(what, named[:MOST], remedy) from error
+    return tuple(sorted(authors))
 
 
 PEERS_OPTION = "--peers"
@@ -219,17 +227,17 @@ def check_choice(step: str | None, best: bool, model: str | None = None) -> None
 
 T = TypeVar("T")
 
-CUT = "…"  # a table puts it after a shortened id
 NAMED = 8
 
 
 def only(what: str, given: str, things: Iterable[T], names: Callable[[T], Sequence[str]]) -> T:
     """Return the one of ``things`` with a name that starts with ``given``.
 
-    A complete name takes precedence. Raises UsageError if none or several match.
+    Text around a peer id is left out. A complete name takes precedence. Raises UsageError if none
+    or several match.
     """
     listed = list(things)
-    prefix = given.strip().removesuffix(CUT)
+    prefix = pasted_peer(given)
     found = [each for each in listed if any(name.startswith(prefix) for name in names(each))]
     whole = [each for each in found if prefix in names(each)]
     if len(whole or found) == 1:

@@ -1,12 +1,17 @@
-"""Parsing of config values given on the command line."""
+"""Parsing of config values and peer ids given on the command line."""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable
 from typing import Any
 
 from node.errors import ConfigError, UsageError
+
+_PEER_ID = re.compile(r"12D3KooW[A-Za-z0-9]*")
+_AROUND = " \t\"'`,;.:()<>[]…"  # what text around an id or its beginning may end in
+_CIRCUIT = "/p2p-circuit"  # before it stands the id of a relay
 
 
 def parse_assignments(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:
@@ -27,6 +32,15 @@ def parse_assignments(pairs: Iterable[str], option: str = "--set") -> dict[str, 
         textual = not isinstance(value, str) and _takes_text(key.strip())
         assignments[key.strip()] = text.strip() if textual else value
     return assignments
+
+
+def pasted_peer(text: str) -> str:
+    """Return the one peer id, or its beginning, in pasted text, such as an address or a line.
+
+    Without one it is the text without quotes and punctuation around it.
+    """
+    found = set(_PEER_ID.findall(text.rpartition(_CIRCUIT)[2]))
+    return found.pop() if len(found) == 1 else text.strip(_AROUND)
 
 
 def parse_mix(text: str) -> tuple[int, int]:

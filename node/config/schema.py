@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from node.config.overrides import pasted_peer
 from node.errors import ConfigError
 from protocol.errors import BadKey
 from protocol.identity import author_of
@@ -217,6 +218,7 @@ _NAMED = re.compile(r"/dnsaddr/[^/\s,]+(/p2p/[^/\s,]+)")
 _PLACE = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/\[\]@]+)):(\d{1,5})")
 _IP = {"ip4": IPv4Address, "ip6": IPv6Address}
 _HIGHEST_PORT = 65535
+_IN_TEXT = re.compile(r"/(?:ip4|ip6|dns|dns4|dns6|dnsaddr)/[\w.:-]+(?:/[\w-]+)+")
 _PLAIN = "/ip4/10.0.0.5/tcp/31337"
 _PEER = f"{_PLAIN}/p2p/12D3Koo…"
 
@@ -228,6 +230,8 @@ def check_addresses(key: str, addresses: tuple[str, ...]) -> None:
     """
     dialled = key == "network.peers"
     for address in addresses:
+        if dialled:
+            _check_whole(key, address)
         if dialled and _NAMED.fullmatch(address) and _is_peer(address):
             continue
         parsed = _ADDRESS.fullmatch(address)
@@ -254,6 +258,17 @@ def check_peer_ids(key: str, peers: Sequence[str]) -> None:
         except BadKey:
             remedy = "Write a peer id whole, as swarm-node peers --json shows it: 12D3Koo…"
             raise ConfigError(key, peer, remedy) from None
+
+
+def _check_whole(key: str, text: str) -> None:
+    """Raise ConfigError for text around a peer's address, or an id without an address."""
+    found = {each for each in _IN_TEXT.findall(text) if _is_peer(each)}
+    if len(found) == 1 and text not in found:
+        raise ConfigError(key, text, f"Leave out the text around the address: {found.pop()}")
+    peer = pasted_peer(text)
+    if not found and "/ip" not in text and "/dns" not in text and _is_peer(f"/p2p/{peer}"):
+        remedy = f"Write where that peer is: {_PLAIN}/p2p/{peer}; its start message shows it whole."
+        raise ConfigError(key, text, remedy)
 
 
 def host_and_port(key: str, place: str) -> tuple[str, int]:

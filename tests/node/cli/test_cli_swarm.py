@@ -94,7 +94,8 @@ def test_found_signs_a_manifest_into_the_run_folder_once(terminal, node):
 
 def test_found_takes_an_allow_list_and_proof_of_work(terminal, node):
     friend = Identity.generate()
-    Path("friends").write_text(f"# people\n{friend.peer_id}  # flo\n\n")
+    pasted = f'"/ip4/1.2.3.4/tcp/5/p2p/{friend.peer_id}",'
+    Path("friends").write_text(f"# people\n{friend.peer_id}  # flo\n\n{pasted}\n")
     Path("strangers").write_text("somebody\n")
     args = ("create", *AT, "--name", "s", "--admission")
     terminal.ok(*args, "allow:friends", "--out", "a.swarm")
@@ -104,6 +105,7 @@ def test_found_takes_an_allow_list_and_proof_of_work(terminal, node):
     for wrong in ("closed", "pow:lots", "pow:99", "allow:", "allow:nowhere", "allow:strangers"):
         told = terminal.fails(2, *args, wrong, "--out", "c.swarm")
         assert "Write" in told or "Change" in told
+    assert "line 1 of strangers has no peer id, or several: somebody" in told
     assert not Path("c.swarm").exists()
 
 

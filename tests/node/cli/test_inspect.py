@@ -221,6 +221,16 @@ def test_a_beginning_that_only_one_has_shows_it_in_full(terminal, met, cut):
     assert terminal.json("peers", given, *AT) == expected
 
 
+@pytest.mark.parametrize(
+    "around",
+    ["/p2p/{}", "{},", "'{}'", "peer {}, 3 groups", "/ip4/1.2.3.4/tcp/5/p2p/Qm/p2p-circuit/p2p/{}"],
+)
+def test_text_that_was_pasted_with_an_id_is_left_out(terminal, met, around):
+    anna = identity("anna").peer_id
+    for given in (anna, short_ids([each["peer_id"] for each in met])[0]):
+        assert terminal.json("peers", around.format(given), *AT)["peer_id"] == anna
+
+
 @pytest.mark.parametrize(("given", "said"), [("12D3", "several peers"), ("12D3KooWx0", "no peer")])
 def test_a_beginning_of_several_or_none_is_refused_with_the_choices(terminal, met, given, said):
     assert said in terminal.refuses(2, "peers", given, *AT)
