@@ -45,6 +45,11 @@ class Training:
     external: float | None  # fraction of update groups from peers, 0 to 1; None without groups
     exact: bool  # whether the records of all rounds are present
 
+    @property
+    def trained(self) -> bool:
+        """Whether an optimizer step was done; without a count, whether a round was."""
+        return bool(self.rounds if self.policy_steps is None else self.policy_steps)
+
     @classmethod
     def of(cls, history: Sequence[RoundRecord], rounds: int, policy_steps: int | None) -> Training:
         """Sum records up to a round; a kept record stands for omitted ones before it."""
@@ -88,9 +93,8 @@ def model_card(
     )
     parts = (
         f"---\n{data.to_yaml()}\n---\n",
-        f"# {Path(base).name}, trained in a swarm\n",
-        "Post-trained with reinforcement learning on verifiable tasks by swarm-node, from own\n"
-        "rollouts and from those that peers shared.\n",
+        f"# {Path(base).name}, {'' if training.trained else 'not '}trained in a swarm\n",
+        _summary(training),
         _table(base, training, origin),
         _tasks(origin),
         _use(adapter),
@@ -118,6 +122,16 @@ def licence_of(base: str) -> str | None:
         return None
     licence = ModelCard.load(card, ignore_metadata_errors=True).data.license
     return licence if isinstance(licence, str) else None
+
+
+def _summary(training: Training) -> str:
+    if not training.trained:
+        return "Not trained: no optimizer step was done. It answers as its base model does.\n"
+    how = "Post-trained with reinforcement learning on verifiable tasks by swarm-node"
+    if training.external is None:
+        return f"{how}.\n"
+    shared = " and from those that peers shared" if training.external else ", and from no peer's"
+    return f"{how},\nfrom its own rollouts{shared}.\n"
 
 
 def _table(base: str, training: Training, origin: ModelOrigin) -> str:

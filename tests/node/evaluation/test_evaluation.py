@@ -1,6 +1,7 @@
 import json
 import math
 import random
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
@@ -152,6 +153,21 @@ def test_the_card_names_the_swarm_what_it_learned_from_and_what_it_is_worth():
     assert "| groups written by peers | 25% |" in card
     assert "| mean reward on held-out tasks | 0.457 |" in card
     assert "`chain_sum`" in card and "vllm serve" in card and "convert_hf_to_gguf.py" in card
+
+
+def test_the_card_claims_no_training_that_was_not_done_and_no_peer_that_gave_nothing():
+    alone = replace(rounds(1)[0], groups_external=0)
+    claims = ("Not trained", "Post-trained", "and from those that peers", "from no peer's")
+    for training, expected in (
+        (Training.of(rounds(1), 1, 0), (True, False, False, False)),
+        (Training.of([], 0, None), (True, False, False, False)),
+        (Training.of(rounds(1), 1, 1), (False, True, True, False)),
+        (Training.of([alone], 1, 1), (False, True, False, True)),
+        (Training.of([], 3, 2), (False, True, False, False)),
+    ):
+        card = model_card(Config(), training, NOTHING)
+        assert tuple(claim in card for claim in claims) == expected
+        assert (", not trained in a swarm" in card) is expected[0]
 
 
 def test_a_public_base_is_linked_and_a_folder_of_this_machine_is_not_told(tmp_path):
