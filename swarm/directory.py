@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import random
 from collections import deque
@@ -38,6 +39,8 @@ from swarm.common.fair_limits import KEPT, Bounded, Standing, lot, rank_of
 from swarm.transport.records import RecordRule
 from swarm.transport.transport import Transport
 
+logger = logging.getLogger(__name__)
+
 COUNTS_KEPT = 3
 LARGEST_STEP = 1.0  # maximum change of depth per time slot; limits the effect of one odd count
 
@@ -46,6 +49,7 @@ ALL_DEPTHS = tuple(range(MAX_DEPTH + 1))
 SOUNDING_EPOCHS = 16
 
 MAX_KNOWN = 4096
+OWN_KEPT = 256  # digests of this node's latest announcements: those of more than two time slots
 LIFETIME_EPOCHS = 2.0
 LEAST_STEP = 0.001  # seconds by which an announcement outlives the one it overwrites
 
@@ -224,6 +228,8 @@ class Directory:
         self._standing = standing
         self._rng = random.Random(sha256(b"gossip" + secret).digest())
         self._own: Known | None = None
+        self._said: deque[bytes] = deque(maxlen=OWN_KEPT)
+        self._first_epoch = math.inf  # of this process's first announcement
         self._watched: set[str] = set()
         self._known: Bounded[bytes, Known] = Bounded(MAX_KNOWN, self._rank)
 
@@ -245,6 +251,8 @@ class Directory:
         announcement = Announcement(*place, sequence, policy_step, expiry, nonce, tuple(offers))
         record = sign_announcement(announcement, self.identity, self.swarm_id)
         self._own = Known(self.identity.author, announcement, record, record_digest(record), now)
+        self._said.append(self._own.digest)
+        self._first_epoch = min(self._first_epoch, epoch)
         key = record_key(self.swarm_id, epoch, depth, shard)
         stored = await self._transport.store(key, self.identity.author, record, expiry)
         self._counters.add("announced" if stored else "announce_failed")
@@ -292,9 +300,10 @@ class Directory:
         except ProtocolError as error:
             self.check.refused(error.code)
             return None
-        if author == self.identity.author or (
-            present is not None and present.announcement.sequence >= announcement.sequence
-        ):
+        if author == self.identity.author:
+            self._meet_itself(announcement.epoch, record_digest(record))
+            return None
+        if present is not None and present.announcement.sequence >= announcement.sequence:
             return None
         if not self.check.begun(announcement.epoch):
             return None
@@ -303,6 +312,21 @@ class Directory:
         if loser is not None:
             self._counters.add("announcements_over_bound")
         return None if loser == author else known
+
+    def _meet_itself(self, epoch: int, digest: bytes) -> None:
+        """Warn if another process announces under this node's key.
+
+        An announcement of this key from a time slot that began after this process announced is of
+        another process, unless it is one of this process.
+        """
+        if epoch <= self._first_epoch or digest in self._said:
+            return
+        self._counters.add("identity_elsewhere")
+        logger.warning(
+            "another node announces under the key of this one, as a copy of its run folder does: "
+            "peers take each for the other and refuse groups of both. Stop one of the two, and "
+            "have it begin in a new run folder, with a key of its own"
+        )
 
     def known(self) -> list[Known]:
         """Return unexpired latest announcements, including this node's, ordered by author."""

@@ -22,6 +22,7 @@ from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.exchange import fetch_manifest
 from swarm.lan import Discovery, MulticastUnavailable, Sighting
+from swarm.transport.peer_connections import peer_of
 from swarm.transport.transport import Transport, TransportError
 
 log = logging.getLogger(__name__)
@@ -120,12 +121,15 @@ async def pinned_manifest(
     tiny task set. Raises NodeError if no peer answers or the manifest is damaged, and ConfigError
     if it is not the one of ``network.swarm`` or several swarms match.
     """
-    notes: tuple[str, ...] = ()
+    notes = _itself(config, transport)
     pinned = folder.manifest.exists()
     if pinned:
         signed, source = folder.manifest.read_bytes(), str(folder.manifest)
     else:
-        signed, source, notes = await _first_manifest(config, identity, transport, lan)
+        if notes and len(notes) == len(config.network.peers):
+            raise NodeError("cannot join by", notes[0], "Name another member of the swarm.")
+        signed, source, more = await _first_manifest(config, identity, transport, lan)
+        notes += more
     checked_manifest(signed, source)
     found = swarm_id(signed).hex()
     _check_wanted(found, config.network.swarm, source)
@@ -135,6 +139,19 @@ async def pinned_manifest(
         write_atomic(folder.manifest, signed)
         log.info("pinned the manifest of swarm %s from %s", found, source)
     return signed, notes
+
+
+def _itself(config: Config, transport: Transport) -> tuple[str, ...]:
+    """Return notes on named peers that have this node's own identity."""
+    own = {*transport.addresses(), *config.network.announce_maddrs}
+    return tuple(
+        f"{address} has the identity of this node. If it is an address of this node, leave it out; "
+        "else that node's run folder is a copy of this one, and one of the two has to stop and "
+        "begin in a new one: swarm-node init NEW (swarm-node export takes its policy along)"
+        for address in config.network.peers
+        if peer_of(address) == transport.peer_id
+        and not {address, address.rpartition("/p2p/")[0]} & own
+    )
 
 
 async def _first_manifest(

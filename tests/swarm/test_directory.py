@@ -90,6 +90,26 @@ async def test_a_later_announcement_of_the_epoch_takes_the_place_of_the_first(an
     assert await ben.directory.read() == []
 
 
+async def test_a_node_that_meets_its_own_key_elsewhere_says_so(swarm, anna, ben, caplog) -> None:
+    def from_a_copy() -> bytes:
+        now, epoch = swarm.clock.time(), anna.directory.epoch
+        shard = shard_of(anna.identity.author, epoch, 0)
+        made = Announcement(epoch, 0, shard, 7, 7, now + EPOCH_SECONDS, 0, ())
+        return sign_announcement(made, anna.identity, anna.directory.swarm_id)
+
+    before = from_a_copy()  # as an earlier process of this node leaves one
+    assert await anna.directory.announce([], 1, 8)
+    await swarm.clock.advance(EPOCH_SECONDS)
+    assert await anna.directory.announce([], 1, 9)
+    await ben.directory.read()
+    for record in (before, *(known.record for known in ben.directory.known())):
+        assert anna.directory.accept(record) is None
+    assert anna.count("identity_elsewhere") == 0 and not caplog.records
+    assert anna.directory.accept(from_a_copy()) is None
+    assert anna.count("identity_elsewhere") == 1
+    assert "copy of its run folder" in caplog.text
+
+
 async def test_an_announcement_is_found_in_the_next_epoch_and_gone_after_it(swarm, anna, ben):
     await anna.directory.announce([], 1, 1)
     await swarm.clock.advance(EPOCH_SECONDS)

@@ -1,4 +1,5 @@
 import asyncio
+import re
 from dataclasses import replace
 from unittest.mock import AsyncMock
 
@@ -82,6 +83,27 @@ def test_a_folder_of_one_swarm_that_is_taken_to_a_peer_of_another_says_so(tmp_pa
         assert f"swarm-node join {way} --peers {address('peer 0')}" in told
     notes = Street(tmp_path, THERE, HERE).join()
     assert [note for note in notes if there not in note] == [], "one peer of its own is enough"
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_node_that_is_to_dial_its_own_identity_names_the_copy_and_the_remedy(tmp_path, pinned):
+    async def joined(*peers, listening=()):
+        node = MemoryTransport(MemoryNetwork(SystemClock(), 0), peer_id("me"))
+        await node.start()
+        node.addresses = lambda: listening
+        config = Config.with_overrides({"network.peers": peers})
+        return (await pinned_manifest(config, folder, ANNA, node))[1]
+
+    folder = RunFolder(tmp_path)
+    remedy = "has the identity of this node.*swarm-node init NEW"
+    if not pinned:
+        with pytest.raises(NodeError, match=remedy):
+            asyncio.run(joined(address("me")))
+        return
+    folder.manifest.write_bytes(HERE)
+    (note,) = asyncio.run(joined(address("me"), address("nobody")))
+    assert re.search(remedy, note) and address("me") in note
+    assert asyncio.run(joined(address("me"), listening=(address("me"),))) == ()
 
 
 def test_peers_that_do_not_answer_keep_nobody_from_going_on_alone(tmp_path, monkeypatch):
