@@ -28,7 +28,7 @@ from node.cli.options import (
     waiting,
 )
 from node.errors import UsageError
-from node.monitor.output import printable, say, say_on
+from node.monitor.output import display_on, printable, say, say_on
 
 
 def evaluated(
@@ -41,16 +41,19 @@ def evaluated(
     from node.monitor.record import Terminal
 
     console = Terminal(stderr=True)
-    with progress.Progress(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TimeElapsedColumn(),
-        progress.TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as bar:
+    with (
+        progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        ) as bar,
+        display_on(console),
+    ):
         row = bar.add_task(name, total=tasks)
 
         def show(done: int) -> None:

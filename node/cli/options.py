@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 
 from node.config.overrides import parse_assignments, parse_mix, pasted_peer
 from node.errors import MOST, NodeError, UsageError
-from node.monitor.output import say
+from node.monitor.output import display_on, say
 from protocol.errors import BadKey, ProtocolError
 from protocol.identity import author_of
 from protocol.manifest import AdmissionRule, AllowList, Open, ProofOfWork
@@ -257,7 +257,8 @@ def waiting(what: str) -> Iterator[Callable[[str], None]]:
     """Show what the command waits for; the yielded function shows another text."""
     from node.monitor.record import Terminal
 
-    with Terminal(stderr=True).status(what) as status:
+    console = Terminal(stderr=True)
+    with console.status(what) as status, display_on(console):
         yield status.update
 
 

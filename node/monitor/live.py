@@ -10,7 +10,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from types import FrameType
 from typing import Any
@@ -22,6 +22,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from node.monitor.output import display_on
 from node.monitor.record import (
     RoundRecord,
     Terminal,
@@ -226,6 +227,8 @@ class LivePanel:
         self._turned = False
         self._keys = Keys(self._press, console.show_cursor)
         self._live = Live(console=console, get_renderable=self._panel, refresh_per_second=4)
+        self._stack = ExitStack()
+        self._stack.enter_context(display_on(console))
         self._live.start()
         self._keys.start()
 
@@ -242,6 +245,7 @@ class LivePanel:
             self._keys.close()
         finally:
             self._live.stop()
+            self._stack.close()
 
     def _press(self, key: str) -> None:
         if key in "rR":
@@ -326,9 +330,11 @@ class Stages:
         console = Terminal()
         self._spinner = Spinner("dots", "starting")
         self._live: Live | None = None
+        self._stack = ExitStack()
         if console.is_terminal and not quiet:
             self._live = Live(self._spinner, console=console, transient=True)
             self._live.start()
+            self._stack.enter_context(display_on(console))
 
     def begin(self, stage: str) -> None:
         """Show and log the stage that starts now."""
@@ -348,3 +354,4 @@ class Stages:
         """Release the terminal; may be called twice."""
         if self._live:
             self._live.stop()
+        self._stack.close()

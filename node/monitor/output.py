@@ -11,6 +11,8 @@ import shlex
 import shutil
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from textwrap import indent
@@ -48,9 +50,28 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
+_displays: list[Any] = []  # consoles with a spinner, bar or panel at the bottom of the terminal
+
+
+@contextmanager
+def display_on(console: Any) -> Iterator[None]:
+    """Have :func:`say` print above what a rich console shows during the block."""
+    shown = [console] if console.is_terminal else []
+    _displays.extend(shown)
+    try:
+        yield
+    finally:
+        for each in shown:
+            _displays.remove(each)
+
+
 def say(text: str, *, err: bool = False) -> None:
     """Print one line on standard output, or on standard error."""
-    typer.echo(printable(text), err=err)
+    stream = sys.stderr if err else sys.stdout
+    if _displays and stream and stream.isatty():
+        _displays[-1].print(printable(text), soft_wrap=True, highlight=False)
+    else:
+        typer.echo(printable(text), err=err)
 
 
 def say_on(text: str) -> None:

@@ -11,6 +11,27 @@ import pytest
 from node.monitor.live import Keys
 from tests.node.monitor.job_control import ROOT, TerminalJob
 
+LONG = "x" * 300
+SPEAKS = f"""
+import sys, time
+from contextlib import closing
+from node.cli.options import waiting
+from node.monitor.live import Stages
+from node.monitor.output import last, say
+last()
+def speak():
+    time.sleep(0.3)
+    say("aloud")
+    say("{LONG}", err=True)
+    time.sleep(0.3)
+with waiting("loading"):
+    speak()
+with closing(Stages()) as stages:
+    stages.begin("opening")
+    speak()
+say("done")
+"""
+
 PROGRAM = """
 import os, signal, threading, time
 from node.monitor.live import LOOK_SECONDS, Keys
@@ -115,3 +136,11 @@ def test_a_closed_standard_input_is_no_terminal():
     command = f'exec "{sys.executable}" -c "$PROGRAM" <&-'
     told = subprocess.run(command, shell=True, env=env, capture_output=True, text=True, cwd=ROOT)
     assert (told.stdout, told.stderr) == ("reads False\n", "")
+
+
+def test_a_message_while_something_is_awaited_has_a_line_of_its_own():
+    with TerminalJob("-c", SPEAKS) as job:
+        shown = job.until("done")
+        assert job.order("wait") == "exited 0"
+    for line in ("aloud", LONG):
+        assert shown.count(f"\x1b[2K{line}\r\n") == 2, "in one piece, not behind a spinner"
