@@ -330,7 +330,7 @@ def _answer(
     temperature: float | None,
     quiet: bool,
 ) -> dict[str, Any]:
-    from node.evaluation.comparison import opinion, pieces
+    from node.evaluation.comparison import opinion, pieces, silence
 
     policy, name = model
     most = node.config.engine.max_new_tokens
@@ -343,7 +343,8 @@ def _answer(
         if not quiet:
             say_on(piece.replace("\n", "\n  "))
     reward, why = opinion(verifier, asked.task, text)
+    empty = silence(text, asked, temperature)
     if not quiet:
-        say_on("\n" if text else "(nothing)\n")
+        say_on(f"({empty})\n" if empty else "\n")
         say(f"  no reward: {why}" if reward is None else f"  reward {reward:.2f}")
-    return {"model": name, "text": text, "reward": reward, "unscored": why}
+    return {"model": name, "text": text, "reward": reward, "unscored": why, "empty": empty}

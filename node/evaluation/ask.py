@@ -111,7 +111,7 @@ def _model(config: Any, folder: Any, base: bool) -> tuple[Any, str]:
 def _answer(
     policy: Any, name: str, base: bool, verifier: Any, question: Any, most: int
 ) -> Iterator[Event]:
-    from node.evaluation.comparison import opinion, pieces
+    from node.evaluation.comparison import opinion, pieces, silence
 
     yield {"event": "model", "name": name, "base": base}
     text = ""
@@ -120,7 +120,8 @@ def _answer(
         if piece:
             yield {"event": "text", "text": piece}
     reward, why = opinion(verifier, question.task, text)
-    yield {"event": "opinion", "reward": reward, "unscored": why}
+    empty = silence(text, question)
+    yield {"event": "opinion", "reward": reward, "unscored": why, "empty": empty}
 
 
 def _stage(what: str) -> Event:

@@ -248,7 +248,8 @@ def recognised(
 ) -> Question:
     """Find ``text`` among at most ``most`` sampled tasks; raises ``JudgeRefused``.
 
-    Only families with few distinct questions are recognized reliably.
+    Only families with few distinct questions are recognized reliably. Another text is asked as it
+    stands, without the words that a task's prompt has around its question.
     """
     around = {spec.name: spec.template.split(QUESTION) for spec in specs}
     wanted = text.strip()
@@ -288,11 +289,11 @@ def question_of(
     Raises ``UsageError`` for an unknown family or an empty text, ``JudgeRefused`` if unbuildable.
     """
     levels = of_families(levels, None if family is None else [family])
-    rng = random.Random()
     if text is None:
-        return drawn(verifier, levels, rng)
+        return drawn(verifier, levels, random.Random())
     if not text.strip():
         raise UsageError("QUESTION", text, "Type one, or leave it out to have one drawn.")
+    rng = random.Random(text)  # the same question is recognized each time, or never
     return recognised(verifier, manifest.catalogue, levels, text, rng, LOOKED_AT)
 
 
@@ -305,6 +306,17 @@ def pieces(
         remedy = "Ask a shorter one."
         raise UsageError("QUESTION", f"{len(ids)} tokens, context {policy.context_length}", remedy)
     return stream(policy, ids, max_new_tokens=max_new_tokens, temperature=temperature)
+
+
+def silence(text: str, question: Question, temperature: float | None = None) -> str | None:
+    """Return why an answer has no text and what to do; None if it has some."""
+    if text.strip():
+        return None
+    if temperature is not None:
+        return "nothing: the answer sampled ended before any text; ask again for another"
+    why = "nothing: the end of the answer is what the model finds most probable here"
+    task = "" if question.task else ", or ask as this swarm's tasks do (no QUESTION draws one)"
+    return f"{why}; swarm-node ask --temperature 1 samples one{task}"
 
 
 def opinion(verifier: Verifier, task: TaskRef | None, text: str) -> tuple[float | None, str | None]:

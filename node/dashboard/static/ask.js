@@ -15,7 +15,7 @@ const HEARD = {
   question: (was, question) => ({ ...was, question }),
   model: (was, { name, base }) => ({ ...was, stage: 'writing …', answers: [...was.answers, { name, base, text: '' }] }),
   text: (was, { text }) => ({ ...was, answers: last(was.answers, (each) => ({ text: each.text + text })) }),
-  opinion: (was, { reward, unscored }) => ({ ...was, answers: last(was.answers, () => ({ reward, unscored, done: true })) }),
+  opinion: (was, { reward, unscored, empty }) => ({ ...was, answers: last(was.answers, () => ({ reward, unscored, empty, done: true })) }),
   error: (was, { error }) => ({ ...was, stage: '', error }),
   end: (was) => ({ ...was, stage: '' }),
 };
@@ -25,6 +25,7 @@ const Answer = ({ answer }) =>
     <dl><div><dt>${answer.base ? 'untrained' : 'trained'}</dt><dd><${Stranger} text=${answer.name} /></dd></div>
       ${answer.done ? html`<div><dt>reward</dt><dd class="verdict">${answer.unscored ? 'none' : share(answer.reward)}</dd></div>` : null}</dl>
     <pre><${Stranger} text=${answer.text} /></pre>
+    ${answer.empty ? html`<p class="hint">It wrote ${plain(answer.empty)}.</p>` : null}
     ${answer.unscored ? html`<p class="hint">No reward: ${plain(answer.unscored)}.</p>` : null}
   </article>`;
 

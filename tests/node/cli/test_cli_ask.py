@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from node.evaluation.comparison import Question, silence
+from swarm.groups import Split, TaskRef
 from tests.node.dashboard import asked
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_environment"
@@ -101,6 +103,17 @@ def test_a_typed_question_of_a_family_is_recognised_and_another_is_not(terminal,
     assert terminal("ask", "Who are you?", *AT, "--family", "gcd") == 0
     assert "no reward: no family of this swarm is known to ask this" in terminal.out
     assert terminal.out.startswith("question:\n  Who are you?\n")
+
+
+def test_an_answer_without_text_says_why_and_what_to_do(terminal, trained):
+    asked = ("ask", "How many legs do two cats have?", *AT, "--base")
+    *_, base = terminal.json(*asked)["answers"]
+    assert base["text"] == "" and "most probable here" in base["empty"]
+    shown = terminal.ok(*asked)
+    assert f"tiny:\n  ({base['empty']})\n" in shown and "--temperature 1" in shown
+    drawn = Question("3 + 4", TaskRef("gcd", 0, 1, Split.HELDOUT))
+    assert "no QUESTION" not in (silence(" \n", drawn) or "")
+    assert silence("", drawn, 1.0) and silence("7", drawn) is None
 
 
 def test_the_base_answers_beside_the_policy(terminal, trained):
