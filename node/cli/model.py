@@ -190,7 +190,7 @@ def evaluate_command(
     ] = 0,
     step: StepOption = None,
     best: BestOption = False,
-    families: Annotated[
+    family: Annotated[
         list[str] | None,
         typer.Option("--family", help="Only tasks of this family; may be repeated."),
     ] = None,
@@ -214,10 +214,10 @@ def evaluate_command(
         from node.evaluation.comparison import Score, by_family, of_families, pinned_manifest
 
     manifest = pinned_manifest(node.folder)
-    of_families([(env.name, 0) for env in manifest.catalogue], families)  # before the model
+    of_families([(env.name, 0) for env in manifest.catalogue], family)  # before the model
     policy, name = model_of(node, model=model, step=step, best=best)
     evaluation = evaluated(
-        node.config, manifest, policy, tasks=tasks, samples=samples, families=families
+        node.config, manifest, policy, tasks=tasks, samples=samples, families=family
     )
 
     total = Score.of(evaluation, ks)

@@ -11,7 +11,6 @@ from node.errors import ConfigError, UsageError
 
 _PEER_ID = re.compile(r"12D3KooW[A-Za-z0-9]*")
 _AROUND = " \t\"'`,;.:()<>[]…"  # what text around an id or its beginning may end in
-_CIRCUIT = "/p2p-circuit"  # before it stands the id of a relay
 
 
 def parse_assignments(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:
@@ -39,7 +38,7 @@ def pasted_peer(text: str) -> str:
 
     Without one it is the text without quotes and punctuation around it.
     """
-    found = set(_PEER_ID.findall(text.rpartition(_CIRCUIT)[2]))
+    found = set(_PEER_ID.findall(text.rpartition("/p2p-circuit")[2]))
     return found.pop() if len(found) == 1 else text.strip(_AROUND)
 
 
