@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 from textwrap import indent
 from typing import Annotated, Any
 
@@ -28,7 +29,7 @@ from node.cli.options import (
     waiting,
 )
 from node.errors import UsageError
-from node.monitor.output import display_on, printable, say, say_on
+from node.monitor.output import as_typed, display_on, printable, say, say_on
 
 
 def evaluated(
@@ -348,3 +349,32 @@ def _answer(
         say_on(f"({empty})\n" if empty else "\n")
         say(f"  no reward: {why}" if reward is None else f"  reward {reward:.2f}")
     return {"model": name, "text": text, "reward": reward, "unscored": why, "empty": empty}
+
+
+def warm_start_command(
+    steps: Annotated[
+        int, typer.Option("--steps", min=1, help="Steps of 16 examples, at most.")
+    ] = 60,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show a new node's model the form of the answers, before it trains.
+
+    A short supervised phase on generated examples of the swarm's own tasks, for a model that
+    solves none of them. It ends as soon as rewards differ often enough to learn from. The result
+    is written beside the base model, and becomes policy.model.
+    """
+    node = open_node(config, overrides_of(assignments))
+    with waiting(LOADING):
+        from node.run.warm_start import warm_start
+
+    with node.folder.locked():
+        record = warm_start(
+            node.config, node.folder, node.path, steps, lambda line: say(line, err=json)
+        )
+    if json:
+        print_json(asdict(record))
+        return
+    say(as_typed(f"next: swarm-node join --config {quote(str(node.path))}"))

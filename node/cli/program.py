@@ -31,7 +31,7 @@ from node.cli.inspect import (
     stop_command,
 )
 from node.cli.join import bootstrap_command, join_command
-from node.cli.model import ask_command, compare_command, evaluate_command
+from node.cli.model import ask_command, compare_command, evaluate_command, warm_start_command
 from node.cli.options import SpreadPeers
 from node.cli.peers import observe_command, peers_command, trust_command
 from node.cli.setup import create_command, export_command, identity_app, init_command, plan_command
@@ -119,6 +119,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] =
     ("demo", demo_command, TyperCommand, "demo --nodes 4 --rounds 150 --mix 2/6"),
     ("plan", plan_command, TyperCommand, "plan Qwen/Qwen2.5-0.5B-Instruct --task-tokens 1024"),
     ("init", init_command, TyperCommand, "init my-node"),
+    ("warm-start", warm_start_command, TyperCommand, "warm-start --config my-node"),
     ("join", join_command, SpreadPeers, f"join --peers {PEER} --set learner.lr=1e-5"),
     ("bootstrap", bootstrap_command, SpreadPeers, "bootstrap --config public/node.toml"),
     (

@@ -103,10 +103,16 @@ class Baseline:
         return _share(self.at(self.best), "right", "completions")
 
     def reached(self) -> dict[str, list[int]]:
-        """Return the levels to train on, by family: from what is not mastered to one level on."""
+        """Return the levels to train on, by family: from what is not mastered to one level on.
+
+        A family that there was no time for keeps its easiest one.
+        """
         found: dict[str, list[int]] = {}
         for env, levels in self.levels.items():
             rows = [each for each in self.at(self.best) if each.level[0] == env]
+            if not rows:
+                found[env] = list(levels[:1])
+                continue
             solved = [each.level[1] for each in rows if each.right]
             mastered = [each.level[1] for each in rows if each.success >= MASTERED]
             if solved:

@@ -205,6 +205,15 @@ class TaskSource:
         except Exception as error:
             raise self._undrawn(level, error) from error
 
+    def written(self, task: Task) -> str | None:
+        """Return a right completion in the form that the prompt asks for, None if none is known."""
+        answer = task.entry.get("answer")
+        if not isinstance(answer, str) or self.environment is not None:
+            return None
+        if "<answer>" in self.template:
+            return f"<answer>{answer}</answer>"
+        return f"\\boxed{{{answer}}}" if "\\boxed" in self.template else answer
+
     def score(self, task: Task, completion: str) -> float:
         """Score what a whole completion gives as its answer.
 

@@ -101,12 +101,19 @@ class Verifier(Scorer):
             return self._judge(worker, first, math.inf if seconds is None else seconds)
 
     def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
-        prompts: dict[int, str] = {}
+        return [prompt for prompt, _ in self.examples(tasks)]
+
+    def examples(self, tasks: Sequence[TaskRef]) -> list[tuple[str, str | None]]:
+        """Return each task's prompt and a right completion in the form that it asks for.
+
+        The completion is None if no right answer is known. Raises ``JudgeRefused`` if one fails.
+        """
+        found: dict[int, tuple[str, str | None]] = {}
         numbered = list(enumerate(tasks))
         for grants in dict.fromkeys(self._workers.granted(task.env) for task in tasks):
             part = [(n, task) for n, task in numbered if self._workers.granted(task.env) == grants]
-            prompts |= zip((n for n, _ in part), self._prompts([t for _, t in part]), strict=True)
-        return [prompts[n] for n, _ in numbered]
+            found |= zip((n for n, _ in part), self._built([t for _, t in part]), strict=True)
+        return [found[n] for n, _ in numbered]
 
     @property
     def environments(self) -> frozenset[str]:
@@ -147,7 +154,7 @@ class Verifier(Scorer):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
+    def _built(self, tasks: Sequence[TaskRef]) -> list[tuple[str, str | None]]:
         message = {"tasks": [wire(task) for task in tasks]}
         with self._lock:
             worker = self._workers.serving(tasks[0].env)
@@ -161,10 +168,14 @@ class Verifier(Scorer):
                 raise self._workers.lost(worker, tasks[0].env, death, elapsed) from death
             if refused := refusal(reply, time.monotonic() - began):
                 raise refused
-        prompts = reply.get("prompts")
-        if not isinstance(prompts, list) or len(prompts) != len(tasks):
-            raise JudgeRefused(CRASHED, "the worker's prompts are malformed")
-        return [str(prompt) for prompt in prompts]
+        prompts, written = reply.get("prompts"), reply.get("written")
+        for each in (prompts, written):
+            if not isinstance(each, list) or len(each) != len(tasks):
+                raise JudgeRefused(CRASHED, "the worker's prompts are malformed")
+        return [
+            (str(prompt), None if right is None else str(right))
+            for prompt, right in zip(prompts or [], written or [], strict=True)
+        ]
 
     def _judge(
         self, worker: WorkerProcess, groups: Sequence[Asked], seconds: float

@@ -61,7 +61,7 @@ def _serve(channel: Channel, cpu_seconds: int, once: bytes) -> None:
         request = channel.receive()
         if "tasks" in request:
             allow_cpu(cpu_seconds)
-            channel.send(_prompts(sources, request["tasks"]))
+            channel.send(_built(sources, request["tasks"]))
         elif "turn" in request:
             run(TurnServer(channel, sources, cpu_seconds).serve(request), waits=True)
         else:
@@ -109,9 +109,11 @@ def _judge(
         channel.send({**reply, "last": not left})
 
 
-def _prompts(sources: dict[str, TaskSource], tasks: list[list[Any]]) -> Reply:
+def _built(sources: dict[str, TaskSource], tasks: list[list[Any]]) -> Reply:
     try:
-        return {"prompts": [_build(sources, task).prompt for task in tasks]}
+        built = [_build(sources, task) for task in tasks]
+        written = [sources[each.ref.env].written(each) for each in built]
+        return {"prompts": [each.prompt for each in built], "written": written}
     except (TaskError, RecursionError) as error:
         return refused(error)
 

@@ -78,6 +78,9 @@ def test_levels_go_from_what_is_not_mastered_to_one_above_what_is_solved():
     found = baseline(*rows, result("words", rows=(WRONG,))).settings()
     assert found["tasks.levels"] == {"sums": [1, 2]}
     assert found["tasks.weights"] == {"sums": 1.0}
+    in_time = baseline(*rows).settings()
+    assert in_time["tasks.levels"] == {"sums": [1, 2], "words": [0]}, "words were not tried"
+    assert "tasks.weights" not in in_time
     few = {"sums": range(3), "words": range(3)}
     assert "tasks.levels" not in baseline(*rows, levels=few).settings(), "not a graded set"
 

@@ -1,0 +1,62 @@
+"""Supervised steps on completions: the loss of a warm start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
+
+from node.config.learning import LearnerSection
+from node.learner.optimizer import Optimizer
+from node.policy.policy import Policy
+
+ROWS = 4  # of a forward pass; the logits of all its tokens are held at once
+IGNORED = -100
+
+
+class SupervisedLearner:
+    """In-place steps of a policy toward given completions, by their mean log-prob.
+
+    Only the completion's tokens, with the end of its turn, are learned. ``learning`` gives the
+    optimizer's settings.
+    """
+
+    def __init__(self, policy: Policy, learning: LearnerSection) -> None:
+        self._policy = policy
+        self._optimizer = Optimizer(policy.model.parameters(), learning)
+
+    def step(self, examples: Sequence[tuple[str, str]]) -> float:
+        """Do one step on prompts and completions; return the loss before it, nats per token."""
+        rows = [self._row(prompt, written) for prompt, written in examples]
+        learned = sum(int((labels != IGNORED).sum()) for _, labels in rows)
+        loss = 0.0
+        for start in range(0, len(rows), ROWS):
+            part = self._loss(rows[start : start + ROWS]) / learned
+            self._optimizer.backward(part)
+            loss += part.item()
+        self._optimizer.clip()
+        self._optimizer.step()
+        self._policy.version += 1
+        return loss
+
+    def _row(self, prompt: str, written: str) -> tuple[Tensor, Tensor]:
+        """Return ids and labels, ``[T]``, int64."""
+        asked = self._policy.encode_prompt(prompt)
+        answer = self._policy.encode_completion(written, stopped=True)
+        labels = [IGNORED] * len(asked) + answer
+        return torch.tensor(asked + answer), torch.tensor(labels)
+
+    def _loss(self, rows: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """Return the summed negative log-prob of the labels, a scalar."""
+        device = self._policy.device
+        # What is padded on the right is read by no token before it.
+        ids = pad_sequence([each for each, _ in rows], batch_first=True).to(device)
+        labels = pad_sequence([each for _, each in rows], batch_first=True, padding_value=IGNORED)
+        logits = self._policy.model(input_ids=ids, use_cache=False).logits[:, :-1].float()
+        targets = labels[:, 1:].to(device)
+        return cross_entropy(
+            logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
+        )

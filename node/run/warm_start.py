@@ -1,0 +1,189 @@
+"""A warm start: supervised steps on generated examples of a swarm's own tasks."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from node.config.config import Config, changed, set_keys
+from node.config.learning import LearnerSection
+from node.engines.engine import RolloutEngine, Sampling
+from node.engines.registry import open_engine
+from node.errors import NodeError
+from node.evaluation.comparison import pinned_manifest, verifier_of
+from node.evaluation.evaluator import SOLVED, Evaluation, Evaluator
+from node.learner.supervised import SupervisedLearner
+from node.policy.policy import Policy
+from node.storage.atomic_files import make_folder, write_atomic
+from node.storage.checkpoints import Checkpoints
+from node.storage.run_folder import RunFolder
+from node.tasks.curriculum import EnvLevel
+from node.tasks.verifier.verifier import Verifier
+from node.trajectories.trajectory import TurnLimits
+from protocol.announcement import heldout_seed
+from swarm.common.counters import Counters
+from swarm.groups import Split, TaskRef
+
+FOLDER = "warm-start"
+RECORD = "warm_start.json"
+EXAMPLES = 16  # of a step
+LOOK = 10  # steps between two looks at the success
+LOWEST = 2  # levels of each family that the examples are of, where the config names none
+TASKS, COMPLETIONS = 2, 4  # of a family, at each look
+ENOUGH = 0.4  # share of informative groups, or of right answers, with which it ends
+LR, LORA_LR = 2e-5, 2e-4
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class WarmStarted:
+    """A warm start as recorded beside its model; success is of held-out tasks, 0 to 1."""
+
+    base: str
+    steps: int
+    examples: int
+    families: tuple[str, ...]
+    success_before: float
+    success_after: float
+    informative_after: float
+
+
+def warm_start(config: Config, folder: RunFolder, path: Path, steps: int, say: Say) -> WarmStarted:
+    """Train ``policy.model`` on examples, and make the result the node's model.
+
+    It is written to ``warm-start`` in the run folder, with a record; the base model stays as it is.
+    ``path`` is the config, whose ``policy.model`` is changed. Raises NodeError if the node has
+    trained, has no manifest, or its tasks have no known answers.
+    """
+    out = folder.root / FOLDER
+    if Checkpoints(folder.checkpoints).steps():
+        remedy = "Start a new node with: swarm-node init FOLDER --model MODEL."
+        raise NodeError("this node has trained already", folder.root, remedy)
+    make_folder(out, "warm-start", fresh=True)
+    manifest = pinned_manifest(folder)
+    with verifier_of(config, manifest) as (verifier, levels):
+        policy = Policy.load(config.policy, tell=say)
+        run = _Run(config, policy, verifier, _lowest(levels))
+        record = run.train(steps, say)
+    policy.save(out)
+    write_atomic(out / RECORD, json.dumps(asdict(record), indent=1).encode())
+    model = FOLDER if folder.root == path.absolute().parent else str(out)
+    set_keys(path, {"policy.model": model})
+    say(f"wrote {out}, and policy.model = {model} into {path}; the base stays {record.base}")
+    return record
+
+
+def _lowest(levels: Sequence[EnvLevel]) -> list[EnvLevel]:
+    seen: dict[str, list[EnvLevel]] = {}
+    for pair in sorted(levels):
+        seen.setdefault(pair[0], []).append(pair)
+    return [pair for of_env in seen.values() for pair in of_env[:LOWEST]]
+
+
+class _Run:
+    """The steps of one warm start, and the looks at what they achieved."""
+
+    def __init__(
+        self, config: Config, policy: Policy, verifier: Verifier, levels: Sequence[EnvLevel]
+    ) -> None:
+        self._config, self._policy, self._verifier = config, policy, verifier
+        self._levels = list(levels)
+        self._rng = random.Random(config.node.seed)
+        lr = LORA_LR if config.policy.lora_rank else LR
+        learning = LearnerSection.model_validate(
+            {**config.learner.model_dump(), "lr": lr, "warmup_steps": LOOK // 2}
+        )
+        self._learner = SupervisedLearner(policy, learning)
+
+    def train(self, steps: int, say: Say) -> WarmStarted:
+        before = self._look()
+        say(f"before: {_told(before)}")
+        now, done = before, 0
+        while done < steps and not _useful(now):
+            loss = self._learner.step(self._examples())
+            done += 1
+            if done % LOOK == 0 or done == steps:
+                now = self._look()
+                say(f"step {done}: loss {loss:.3f} nats per token, {_told(now)}")
+        return WarmStarted(
+            base=self._config.policy.model,
+            steps=done,
+            examples=done * EXAMPLES,
+            families=tuple(dict.fromkeys(env for env, _ in self._levels)),
+            success_before=_success(before),
+            success_after=_success(now),
+            informative_after=_informative(now),
+        )
+
+    def _examples(self) -> list[tuple[str, str]]:
+        """Draw examples; a level without known answers is not drawn again."""
+        found: list[tuple[str, str]] = []
+        while len(found) < EXAMPLES:
+            if not self._levels:
+                remedy = "Choose a task set whose answers are known, such as starter."
+                raise NodeError("there are no examples", "no task has a known answer", remedy)
+            drawn = self._rng.choices(self._levels, k=EXAMPLES - len(found))
+            tasks = [
+                TaskRef(env, level, self._rng.getrandbits(63), Split.TRAIN) for env, level in drawn
+            ]
+            for pair, (prompt, written) in zip(drawn, self._verifier.examples(tasks), strict=True):
+                if written is not None:
+                    found.append((prompt, written))
+                elif pair in self._levels:
+                    self._levels.remove(pair)
+        return found
+
+    def _look(self) -> Evaluation:
+        families = {env: (env, level) for env, level in reversed(self._levels)}
+        tasks = [
+            TaskRef(env, level, heldout_seed(env, number), Split.HELDOUT)
+            for env, level in families.values()
+            for number in range(TASKS)
+        ]
+        engine = self._config.engine
+        with _engine(self._config, self._policy) as open_one:
+            evaluator = Evaluator(
+                self._policy,
+                open_one,
+                self._verifier,
+                tasks,
+                Sampling(engine.temperature, engine.max_new_tokens, seed=0),
+                Counters(),
+                TurnLimits.of(engine),
+            )
+            return evaluator.evaluate(COMPLETIONS)
+
+
+@contextmanager
+def _engine(config: Config, policy: Policy) -> Iterator[RolloutEngine]:
+    """Open the engine that samples with the policy itself, for the weights of now."""
+    engine = open_engine(changed(config, {"engine.backend": "transformers"}), policy, Counters())
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def _success(found: Evaluation) -> float:
+    rewards = [reward for row in found.rewards for reward in row]
+    return sum(reward >= SOLVED for reward in rewards) / len(rewards)
+
+
+def _informative(found: Evaluation) -> float:
+    return sum(min(row) < max(row) for row in found.rewards) / len(found.rewards)
+
+
+def _useful(found: Evaluation) -> bool:
+    return max(_success(found), _informative(found)) >= ENOUGH
+
+
+def _told(found: Evaluation) -> str:
+    return (
+        f"{_success(found):.0%} of answers are right, rewards differ in "
+        f"{_informative(found):.0%} of groups"
+    )

@@ -1,0 +1,86 @@
+"""A warm start shows a model the form of the answers of a swarm's own tasks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from node.config.config import Config, load, write_config
+from node.config.learning import LearnerSection
+from node.errors import NodeError
+from node.learner.supervised import SupervisedLearner
+from node.network.founding import found_swarm
+from node.policy.policy import Policy
+from node.run.warm_start import RECORD, warm_start
+from node.storage.run_folder import RunFolder
+from node.tasks.catalogue import Allowed, load_catalogue
+from node.tasks.verifier.verifier import Verifier
+from protocol.identity import Identity
+from swarm.common.counters import Counters
+from swarm.groups import Split, TaskRef
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> tuple[RunFolder, Path]:
+    """A node that has not trained, in a swarm of easy tasks."""
+    tasks = tmp_path / "easy.toml"
+    tasks.write_text(
+        'source = "reasoning-gym"\nversion = "0.1.25"\nextract = "answer_tag"\n'
+        'template = "{question} <answer>"\n[[env]]\nname = "spell_backward"\n'
+        "levels = [{ min_word_len = 3, max_word_len = 3 }]\n"
+    )
+    folder = RunFolder(tmp_path / "node").create()
+    identity = Identity.from_seed(bytes(32))
+    folder.manifest.write_bytes(found_swarm(identity, name="easy", catalogue=str(tasks)))
+    keys = {"policy.model": "tiny", "policy.device": "cpu", "engine.max_new_tokens": 12}
+    write_config(folder.config, Config.with_overrides(keys))
+    return folder, folder.config
+
+
+def test_it_writes_a_model_beside_the_base_and_says_what_it_did(node):
+    folder, path = node
+    said: list[str] = []
+    record = warm_start(load(path), folder, path, 3, said.append)
+    assert record.base == "tiny" and record.families == ("spell_backward",)
+    assert (record.steps, record.examples) == (3, 48)
+    model = folder.root / "warm-start"
+    assert json.loads((model / RECORD).read_text())["steps"] == 3
+    assert load(path).policy.model == str(model)
+    assert Policy.load(load(path).policy).model.num_parameters() > 0
+    assert said[0].startswith("before: ") and "loss" in said[1] and str(model) in said[-1]
+
+
+def test_it_refuses_a_second_time_and_leaves_the_first(node):
+    folder, path = node
+    warm_start(load(path), folder, path, 1, lambda _: None)
+    with pytest.raises(NodeError, match="warm-start"):
+        warm_start(load(path), folder, path, 1, lambda _: None)
+    assert (folder.root / "warm-start" / RECORD).exists()
+
+
+def test_steps_on_one_example_bring_the_policy_to_write_it():
+    policy = Policy.load(Config.with_overrides({"policy.device": "cpu"}).policy)
+    learning = LearnerSection(lr=1e-3, warmup_steps=1)
+    learner = SupervisedLearner(policy, learning)
+    losses = [learner.step([("Spell it backward: sun\nAnswer:", "nus")]) for _ in range(12)]
+    assert losses[-1] < 0.2 * losses[0] and policy.version == 12
+    ids = policy.encode_prompt("Spell it backward: sun\nAnswer:")
+    with torch.no_grad():
+        first = policy.model(torch.tensor([ids])).logits[0, -1].argmax()
+    assert first == policy.encode_completion("nus", stopped=True)[0]
+
+
+def test_an_example_has_the_form_that_its_prompt_asks_for():
+    specs = load_catalogue("reasoning-gym")
+    with Verifier(specs, Allowed(), outside=False, counters=Counters()) as verifier:
+        verifier.start()
+        names = ("base_conversion", "propositional_logic")
+        tasks = [TaskRef(name, 0, 7, Split.TRAIN) for name in names]
+        (prompt, written), (_, unknown) = verifier.examples(tasks)
+        assert verifier.prompts(tasks)[0] == prompt and "<answer>" in prompt
+        assert written is not None and written.startswith("<answer>")
+        assert verifier.judge(tasks[0], [written]).rewards == (1.0,)
+        assert unknown is None
