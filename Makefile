@@ -11,11 +11,19 @@ INSTALLED_FROM := pyproject.toml requirements.txt setup.py $(wildcard install/*.
 VLLM := .venv-vllm
 GENRL := .venv-genrl
 
-.PHONY: paper demo test test-slow test-all test-bare test-docs test-browser test-families pictures dist test-dist lint mutants fuzz bench \
+.PHONY: paper demo demo-real test test-slow test-all test-bare test-docs test-browser test-families test-real pictures dist test-dist lint mutants fuzz bench \
 	bench-gpu vllm test-vllm genrl chaos chaos-short split soak docs lock clean
 
 demo: $(VENV)/installed
 	$(BIN)/swarm-node demo $(DEMO_OPTIONS)
+
+# Two nodes train a real model, SmolLM2-135M-Instruct, on this machine: about 20 minutes on two cores.
+REAL_MODEL := $(VENV)/SmolLM2-135M-Instruct
+demo-real: $(REAL_MODEL)/config.json
+	$(BIN)/swarm-node demo --model $(REAL_MODEL) $(DEMO_OPTIONS)
+
+$(REAL_MODEL)/config.json: $(VENV)/installed
+	$(BIN)/python -m install.real_model $(REAL_MODEL)
 
 # A test file stays with one worker, as its tests share what they started; each worker has one core.
 #   test       the fast tier: five minutes on two cores
@@ -23,7 +31,7 @@ demo: $(VENV)/installed
 #   test-all   both
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 TOGETHER := --numprocesses 2 --dist loadfile --no-loadscope-reorder
-APART := not vllm and not documents and not dist and not families and (quick or not browser)
+APART := not vllm and not documents and not dist and not families and not real_model and (quick or not browser)
 
 test: $(VENV)/installed-test
 	$(PYTEST) $(TOGETHER) -m "$(APART) and not slow"
@@ -84,6 +92,10 @@ vllm: $(VLLM)/installed
 
 test-vllm: $(VLLM)/installed
 	$(VLLM)/bin/python -m pytest -m vllm tests/vllm
+
+# SmolLM2-135M-Instruct in a swarm of two: its tokenizer, its template, three rounds, a warm start.
+test-real: $(VENV)/installed-test $(REAL_MODEL)/config.json
+	$(BIN)/python -m pytest -m real_model tests/real_model
 
 # Every causal architecture of transformers, built small and held against what docs/models.md says.
 test-families: $(VENV)/installed-test

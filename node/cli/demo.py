@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from node.monitor.record import RoundRecord
     from protocol.manifest import EnvSpec
 
+ROUNDS, REAL_ROUNDS = 150, 40
 NODES, LARGE_NODES = 4, 2
 
 
@@ -38,12 +39,17 @@ def demo_command(
             "--nodes",
             min=1,
             max=64,
-            help="Nodes that train. Left out: 4, or 2 where each has a vLLM of its own.",
+            help="Nodes that train. Left out: 4, or 2 where each has a vLLM or a real model.",
         ),
     ] = None,
     rounds: Annotated[
-        int, typer.Option("--rounds", min=0, help="Rounds of each node; 0: until Ctrl-C.")
-    ] = 150,
+        int | None,
+        typer.Option(
+            "--rounds",
+            min=0,
+            help="Rounds of each node; 0: until Ctrl-C. Left out: 150, or 40 with --model.",
+        ),
+    ] = None,
     mix: Annotated[
         str, typer.Option("--mix", metavar="OWN/EXTERNAL", help="Groups in an update.")
     ] = "2/6",
@@ -64,18 +70,28 @@ def demo_command(
         ),
     ] = None,
     catalogue: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--task-set", metavar="NAME", help="What they practise: tiny, or games of many turns."
+            "--task-set",
+            metavar="NAME",
+            help="What they practise: tiny, or games of many turns. Left out: tiny, or starter "
+            "with --model.",
         ),
-    ] = "tiny",
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", metavar="DIR", help="A real model for all nodes: a folder or a hub id."
+        ),
+    ] = None,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Start a bootstrap node and several nodes with tiny models, and show them live.
 
-    It prints how to join from another terminal; --rounds 0 gives you unlimited time for that. At
-    the end it prints a summary.
+    With --model they train a real one: the first node tries it on the tasks, and all take the
+    settings that follow. It prints how to join from another terminal; --rounds 0 gives you
+    unlimited time for that. At the end it prints a summary.
     """
     from node.config.registry import ENGINES
     from node.demo.run import DEFAULT_TRANSPORT, DemoSettings, run
@@ -83,9 +99,12 @@ def demo_command(
     from node.monitor.record import Terminal
 
     local, external = parse_mix(mix)
-    nodes = nodes or (LARGE_NODES if ENGINES.load(engine).beside else NODES)
+    nodes = nodes or (LARGE_NODES if model or ENGINES.load(engine).beside else NODES)
+    rounds = rounds if rounds is not None else REAL_ROUNDS if model else ROUNDS
+    tasks = catalogue or ("starter" if model else "tiny")
     over = transport or DEFAULT_TRANSPORT
-    settings = DemoSettings(nodes, rounds, local, external, seed, engine, over, catalogue)
+    model = str(Path(model).absolute()) if model and Path(model).exists() else model or ""
+    settings = DemoSettings(nodes, rounds, local, external, seed, engine, over, tasks, model)
     folder = run_dir or Path("demo-run") / time.strftime("%Y%m%d-%H%M%S")
     summary = run(settings, folder, Terminal(stderr=json))
     if json:

@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from node.config.config import Config, write_config
+from node.config.config import Config, load, write_config
 from node.config.registry import ENGINES
 from node.config.sections import NetworkSection
 from node.demo.summary import SwarmSummary, SwarmView, draw, summarise_node, summarise_swarm
@@ -171,6 +171,9 @@ def practice_of(catalogue: str) -> Practice:
 
 EPOCH_SECONDS = 2.0
 START_SECONDS = 90.0
+TRIAL_SECONDS = 900.0  # until a node has loaded a real model and tried it
+REAL_TASK_TOKENS = 512
+REAL_EVALUATIONS = 4
 REFRESH_SECONDS = 0.5
 SLOW_START_SECONDS = 10.0
 EVALUATIONS = 15  # per node
@@ -192,9 +195,12 @@ class DemoSettings:
     engine: str = "transformers"
     transport: str = DEFAULT_TRANSPORT
     catalogue: str = "tiny"
+    model: str = ""  # a real one, for all nodes; else the task set's
 
     def model_of(self, number: int) -> str:
         """Return the model of node ``number``; the task set's models take turns."""
+        if self.model:
+            return self.model
         models = practice_of(self.catalogue).models
         return models[number % len(models)]
 
@@ -259,8 +265,16 @@ def swarm_of(
             name = f"node-{number + 1}"
             overrides = node_overrides(settings, number, threads)
             overrides["network.peers"] = [address]
-            nodes[name] = start_node(folder / name, name, overrides, environment)
+            if settings.model and nodes:
+                overrides |= tried_keys(nodes["node-1"].folder / "node.toml")
+            tries = bool(settings.model) and not nodes
+            nodes[name] = start_node(folder / name, name, overrides, environment, tries=tries)
             processes.append(nodes[name])
+            if tries:
+                with console.status("trying the model on the tasks, for two minutes at most"):
+                    nodes[name].wait_for_address(TRIAL_SECONDS)
+                told = baseline_lines(nodes[name].folder / "output.log")
+                console.print("\n".join(told), soft_wrap=True, highlight=False)
         yield address, nodes
     finally:
         stop_all(list(reversed(processes)))
@@ -283,15 +297,40 @@ def start_bootstrap(
 
 
 def start_node(
-    folder: Path, name: str, overrides: dict[str, Any], environment: dict[str, str]
+    folder: Path,
+    name: str,
+    overrides: dict[str, Any],
+    environment: dict[str, str],
+    *,
+    tries: bool = False,
 ) -> NodeProcess:
-    """Write a node's configuration and identity into ``folder`` and start it."""
+    """Write a node's configuration and identity into ``folder`` and start it.
+
+    ``tries``: it tries its model on the tasks first, and takes the settings that follow.
+    """
     folder.mkdir(mode=PRIVATE_FOLDER)
     Identity.create(folder / "identity.key")
     write_config(folder / "node.toml", loopback({"node.name": name, **overrides}))
-    return NodeProcess(
-        ["join", "--no-baseline", "--config", str(folder / "node.toml")], folder, environment
-    )
+    baseline = "--accept" if tries else "--no-baseline"
+    command = ["join", baseline, "--config", str(folder / "node.toml")]
+    return NodeProcess(command, folder, environment)
+
+
+def tried_keys(path: Path) -> dict[str, Any]:
+    """Return the keys that a node took from its baseline, as its config has them now."""
+    config = load(path)
+    return {
+        "engine.temperature": config.engine.temperature,
+        "engine.max_new_tokens": config.engine.max_new_tokens,
+        "tasks.levels": config.tasks.levels,
+        "tasks.weights": config.tasks.weights,
+    }
+
+
+def baseline_lines(output: Path) -> list[str]:
+    """Return what a node said of its model."""
+    lines = output.read_text(errors="replace").splitlines()
+    return [line for line in lines if line.startswith(("tried on", "verdict", "  "))]
 
 
 def loopback(overrides: dict[str, Any]) -> Config:
@@ -300,6 +339,8 @@ def loopback(overrides: dict[str, Any]) -> Config:
 
 def node_overrides(settings: DemoSettings, number: int, threads: int) -> dict[str, Any]:
     """Return the config of node ``number``; models alternate if there are two."""
+    if settings.model:
+        return real_overrides(settings, number, threads)
     practice = practice_of(settings.catalogue)
     return {
         "node.seed": settings.seed + number,
@@ -317,6 +358,28 @@ def node_overrides(settings: DemoSettings, number: int, threads: int) -> dict[st
         "schedule.eval_every": max(1, (settings.rounds or UNLIMITED) // EVALUATIONS),
         "schedule.eval_tasks": 128,
         "schedule.checkpoint_every": 50,
+        "monitor.live": False,
+        "monitor.dashboard": number == 0,
+    }
+
+
+def real_overrides(settings: DemoSettings, number: int, threads: int) -> dict[str, Any]:
+    """Return the config of node ``number`` with a real model, as a plan for this machine has it."""
+    from node.plan.machine import this_machine
+    from node.plan.plan import plan
+
+    keys = plan(settings.model, this_machine("auto", Path()), REAL_TASK_TOKENS).choice.keys
+    return {
+        **keys,
+        "node.seed": settings.seed + number,
+        "node.threads": threads,
+        "mixture.local": settings.local,
+        "mixture.external": settings.external,
+        "engine.backend": settings.engine,
+        "network.transport": settings.transport_of(number),
+        "schedule.rounds": settings.rounds,
+        "schedule.eval_every": max(1, (settings.rounds or UNLIMITED) // REAL_EVALUATIONS),
+        "schedule.eval_tasks": 48,
         "monitor.live": False,
         "monitor.dashboard": number == 0,
     }

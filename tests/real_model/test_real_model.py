@@ -1,0 +1,76 @@
+"""A real instruct model learns in a swarm of two real nodes; run by ``make test-real``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from node.config.config import Config, load
+from node.policy.policy import Policy
+from node.storage.run_folder import RunFolder
+from tests.node.programs import program
+
+MODEL = Path(__file__).resolve().parents[2] / ".venv" / "SmolLM2-135M-Instruct"
+ROUNDS = 3
+
+pytestmark = pytest.mark.real_model
+
+
+def command(*arguments: str, cwd: Path) -> str:
+    done = program("-m", "node.cli.main", *arguments, cwd=cwd, timeout=1500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
+    """A demo of three rounds: its summary, and its folder."""
+    folder = tmp_path_factory.mktemp("real")
+    options = ("--model", str(MODEL), "--rounds", str(ROUNDS), "--run-dir", "run", "--json")
+    return json.loads(command("demo", *options, cwd=folder)), folder / "run"
+
+
+def test_two_nodes_try_it_train_it_and_learn_from_each_other(demo):
+    summary, folder = demo
+    assert [node["rounds"] for node in summary["nodes"]] == [ROUNDS, ROUNDS]
+    assert sum(node["groups_external"] for node in summary["nodes"]) > 0
+    assert all(not node["groups_refused"].get("rewards") for node in summary["nodes"])
+    told = (folder / "node-1" / "output.log").read_text()
+    assert "verdict: it can learn from its own rollouts" in told
+    first, second = (load(folder / f"node-{n}" / "node.toml") for n in (1, 2))
+    assert first.engine.max_new_tokens == second.engine.max_new_tokens < 256
+    assert first.tasks.levels == second.tasks.levels != {}
+
+
+def test_its_engine_and_its_learner_agree_and_its_memory_stays_bounded(demo):
+    _, folder = demo
+    lines = (folder / "node-1" / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert len(records) == ROUNDS
+    assert "engine's log-probs" not in (folder / "node-1" / "node.log").read_text()
+
+
+def test_a_turn_ends_with_the_token_of_its_template():
+    policy = Policy.load(Config.with_overrides({"policy.model": str(MODEL)}).policy)
+    assert policy.encode_completion("4", stopped=True)[-1] == policy.eos_id
+    text = policy.tokenizer.decode(policy.encode_prompt("What is 2 + 2?"))
+    assert text.endswith("<|im_start|>assistant\n") and "<|im_end|>" in text
+    assert policy.tokenizer.decode([policy.eos_id]) == "<|im_end|>"
+
+
+def test_a_warm_start_of_a_step_gives_a_model_that_loads(tmp_path):
+    command("init", "--model", str(MODEL), "node", cwd=tmp_path)
+    command("create", "--config", "node", "--name", "warm", cwd=tmp_path)
+    folder = RunFolder(tmp_path / "node")
+    few = (
+        "tasks.levels={products=[0]}",
+        "tasks.weights={products=1.0}",
+        "engine.max_new_tokens=16",
+    )
+    options = [part for each in few for part in ("--set", each)]
+    command("warm-start", "--config", "node", "--steps", "1", *options, cwd=tmp_path)
+    config = load(folder.config)
+    assert config.policy.model == str(folder.root / "warm-start")
+    assert Policy.load(config.policy).model.num_parameters() > 1e8
