@@ -25,7 +25,7 @@ from swarm.groups import Split, TaskRef
 from swarm.verification import JudgeRefused
 
 SECONDS = 120.0
-TASKS, COMPLETIONS = 2, 6  # of a level at a temperature
+TASKS, COMPLETIONS = 2, 4  # of a level at a temperature
 COOLER, WARMER = 0.6, 1.0
 PROBED = 8  # tokens of the completions that measure the speed
 LEAST, SHARE = 24, 0.6  # fewest tokens of a completion; share of the time for the easiest levels
