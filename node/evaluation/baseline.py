@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ GRADED = 6  # levels from which a family is graded by difficulty
 CUT = 0.5  # share of truncated completions that is the first thing to mend
 BETTER = 0.05  # share of groups by which another temperature has to be better
 WIDER = 4  # times the token cap, where most completions are cut
-ROOM, STEP = 2, 8  # the cap is so many times the longest right answers, rounded up
+ROOM, STEP = 1.5, 8  # the cap is so many times the longest right answers, rounded up
 
 Progress = Callable[[float, str], None]
 """Called with the fraction of the time that has passed, and what is tried."""
@@ -133,7 +134,7 @@ class Baseline:
                 keys["engine.max_new_tokens"] = WIDER * self.max_new_tokens
             return keys
         longest = lengths[int(0.95 * (len(lengths) - 1))]
-        enough = max(LEAST, -(-ROOM * longest // STEP) * STEP)
+        enough = max(LEAST, STEP * math.ceil(ROOM * longest / STEP))
         if 2 * enough <= self.max_new_tokens:
             keys["engine.max_new_tokens"] = enough
         reached = self.reached()
@@ -235,6 +236,7 @@ class BaselineTrial:
         own = config.engine.temperature
         self._temperatures = (own, COOLER if own > (COOLER + WARMER) / 2 else WARMER)
         self._results: list[LevelResult] = []
+        self.found: Baseline | None = None
         self._pace = 0.0  # seconds for a token
         self._cap = config.engine.max_new_tokens
 
@@ -250,8 +252,8 @@ class BaselineTrial:
         easiest = [(env, levels[0]) for env, levels in self._levels.items()]
         own, other = self._temperatures
         left("how fast it writes")
-        for _ in range(2):  # the first time, kernels are chosen and compiled
-            self._timed(easiest, own, cap=PROBED, tasks=1, completions=2)
+        for count in (1, 4):  # the first time, kernels are chosen and compiled
+            self._timed(easiest[:count], own, cap=PROBED, tasks=1, completions=4)
         written = len(easiest) * TASKS * COMPLETIONS * len(self._temperatures)
         affordable = int(SHARE * seconds / (self._pace * written))
         self._cap = min(self._cap, max(LEAST, affordable))
@@ -261,7 +263,13 @@ class BaselineTrial:
             for temperature in (own, other):
                 self._results += self._timed(part, temperature)
         self._climb(seconds, left)
-        return self._baseline(self._clock() - start)
+        self.found = self._baseline(self._clock() - start)
+        return self.found
+
+    def rewards(self) -> Iterator[tuple[EnvLevel, list[float]]]:
+        """Yield the rewards of each level at the better temperature, for a curriculum."""
+        for each in self.found.at(self.found.best) if self.found else ():
+            yield each.level, [reward for row in each.rewards for reward in row]
 
     def _climb(self, seconds: float, left: Callable[[str], float]) -> None:
         """Try higher levels at the better temperature, until the time is over."""

@@ -125,10 +125,15 @@ class Node(Opened):
             fastest(self.policy.probe, threads)
         stage("starting the engine")
         trainer = self._trainer(levels, verifier, experience)
-        if progress.round == 0 and self._baseline and self._changed_by_baseline(trainer, verifier):
-            trainer.close()
-            trainer = self._trainer(levels, verifier, experience)
-        stack.callback(trainer.close)
+        stack.callback(lambda: trainer.close())  # the one that is there then
+        if progress.round == 0 and self._baseline:
+            trial = self._tried(trainer, verifier)
+            if keys := self._baseline(trial):
+                self.config = changed(self.config, keys)
+                trainer.close()
+                trainer = self._trainer(levels, verifier, experience)
+            for level, rewards in trial.rewards():
+                trainer.sampler.observe(level, rewards)
         progress.restore(trainer, experience.pool)
         self._open_rounds(trainer, progress, experience)
 
@@ -149,21 +154,10 @@ class Node(Opened):
             trusted=self._trusted.authors,
         )
 
-    def _changed_by_baseline(self, trainer: Trainer, verifier: VerifierPool) -> bool:
-        """Try the policy, and return whether the config was changed for what was found."""
-        assert self._baseline is not None
-        trial = BaselineTrial(
-            self.config,
-            self.policy,
-            trainer.engine,
-            verifier,
-            trainer.sampler.levels,
-            self.counters,
-        )
-        keys = self._baseline(trial)
-        if keys:
-            self.config = changed(self.config, keys)
-        return bool(keys)
+    def _tried(self, trainer: Trainer, verifier: VerifierPool) -> BaselineTrial:
+        levels = trainer.sampler.levels
+        engine, counters = trainer.engine, self.counters
+        return BaselineTrial(self.config, self.policy, engine, verifier, levels, counters)
 
     def _open_rounds(self, trainer: Trainer, progress: RunState, experience: Experience) -> None:
         learner, pool = self.config.learner, experience.pool

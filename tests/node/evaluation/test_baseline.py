@@ -131,6 +131,8 @@ def test_a_real_policy_is_tried_within_its_time():
     assert {each.level[0] for each in found.at(1.0)} == families
     assert {each.level[0] for each in found.at(0.6)} == families
     assert all(0.0 <= each.success <= 1.0 and each.tasks == 2 for each in found.results)
+    assert dict(trial.rewards()).keys() == {each.level for each in found.at(found.best)}
+    assert all(len(rewards) == 8 for _, rewards in trial.rewards())
     assert seen[0] == (pytest.approx(0.0, abs=0.5), "how fast it writes")
     assert len(late.results) == 2, "one family at both temperatures"
     assert changed(config, found.settings())
