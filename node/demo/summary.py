@@ -160,15 +160,21 @@ class SwarmView:
             TextColumn("rounds"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         )
         self._task = self._progress.add_task("rounds", total=rounds * nodes or None)
+        self._printed = ""
 
     @contextmanager
     def shown(self) -> Iterator[Callable[[Records], None]]:
-        """Yield a function that shows records: a live table, or a line now and then."""
+        """Yield a function that shows records: a live table, or a line if it is a new one."""
         if not self._console.is_terminal:
-            yield Paced(lambda records: self._console.print(self.line(records), soft_wrap=True))
+            yield Paced(self._print_new)
             return
         with Live(console=self._console, refresh_per_second=4, transient=True) as live:
             yield lambda records: live.update(self.render(records), refresh=True)
+
+    def _print_new(self, records: Records) -> None:
+        if (line := self.line(records)) != self._printed:
+            self._printed = line
+            self._console.print(line, soft_wrap=True)
 
     def render(self, records: Records) -> RenderableType:
         """Return the table of as many nodes as fit below the earlier output."""
