@@ -229,7 +229,7 @@ class Thompson(Curriculum):
             self._beliefs.load_state_dict(state)
 
 
-class Skill(Curriculum):
+class Skill(Thompson):
     """Curriculum that follows the policy's skill up the levels of each family.
 
     A level counts as no easier than those below it, so nothing is spent on the levels above one
@@ -263,17 +263,6 @@ class Skill(Curriculum):
         (env,) = rng.choices(list(worth), shares)
         (level,) = rng.choices(list(worth[env]), list(worth[env].values()))
         return level
-
-    def observe(self, level: EnvLevel, rewards: Sequence[float]) -> None:
-        self._beliefs.observe(level, sum(rewards), len(rewards) - sum(rewards))
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._beliefs.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state; ignore the empty state of another curriculum."""
-        if state:
-            self._beliefs.load_state_dict(state)
 
 
 class AutoCurriculum(Skill):
