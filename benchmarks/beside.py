@@ -32,8 +32,8 @@ from node.rollout.group_writer import UnfinishedGroups
 from node.rollout.groups import GroupLimits, Intake
 from node.run.training_loop import TrainingLoop
 from node.run.update_groups import ExternalGroups, TrainedPolicy
-from node.tasks.catalogue import load_catalogue
 from node.tasks.curriculum import TaskSampler, served_levels
+from node.tasks.task_set import load_task_set
 from node.tasks.verifier.verifier import VerifierPool
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
@@ -106,10 +106,10 @@ class Beside(Opened):
         self._sampling = sampling = Sampling(max_new_tokens=options.tokens)
         journal = Journal(self._folder / "journal.sqlite", clock)
         stack.callback(journal.close)
-        catalogue = load_catalogue("tiny")
-        verifiers = [SignalVerifier(catalogue, outside=False) for _ in range(JUDGES)]
+        task_set = load_task_set("tiny")
+        verifiers = [SignalVerifier(task_set, outside=False) for _ in range(JUDGES)]
         pool = stack.enter_context(VerifierPool(verifiers))
-        served = served_levels(catalogue, pool.start())
+        served = served_levels(task_set, pool.start())
         section = EngineSection(backend=options.engine, gpu_memory_utilization=0.5)
         kind = ENGINES.open(section.kind, {})
         starter = Starter(

@@ -1,6 +1,6 @@
 """What it costs to score in an isolated process instead of this one.
 
-Scores the same ordinary completions of the tiny catalogue in both, in turn, and prints the ratio
+Scores the same ordinary completions of the tiny task set in both, in turn, and prints the ratio
 of the times, the median of several runs; and how long a worker takes to start. The isolated process
 is asked in two ways: for the groups of a round together, as a node asks once they are all written,
 and for one group a call, as it asks where they are scored while others are written.
@@ -24,10 +24,10 @@ from pathlib import Path
 
 import psutil
 
-from node.tasks.catalogue import Allowed, load_catalogue, open_envs
 from node.tasks.sandbox.sandbox import sandbox_support
 from node.tasks.scorer import judge_all, score
 from node.tasks.task import kept
+from node.tasks.task_set import Allowed, load_task_set, open_envs
 from node.tasks.verifier.verifier import Verifier
 from swarm.groups import TaskRef
 from swarm.verification import Asked
@@ -40,7 +40,7 @@ Group = tuple[str, int, int, list[str]]
 
 def groups(completions: int, rng: random.Random) -> list[Group]:
     """Tasks in turn over all levels, each with right and wrong answers."""
-    sources = open_envs(load_catalogue("tiny"), Allowed())[0]
+    sources = open_envs(load_task_set("tiny"), Allowed())[0]
     levels = [(name, level) for name, source in sources.items() for level in range(source.levels)]
     made = []
     for number in range(completions // GROUP):
@@ -62,7 +62,7 @@ class Spent:
 
 def compare(verifier: Verifier, work: Sequence[Group], round_groups: int) -> dict[str, Spent]:
     """What scoring takes here, and isolated by rounds and by groups, in chunks that take turns."""
-    sources = open_envs(load_catalogue("tiny"), Allowed())[0]
+    sources = open_envs(load_task_set("tiny"), Allowed())[0]
     below = psutil.Process().children(recursive=True)
     rewards: dict[str, list[Sequence[float]]] = {}
 
@@ -145,7 +145,7 @@ def main() -> None:
     work = groups(options.completions, random.Random(0))
     runs, starts = [], []
     for _ in range(options.runs):
-        with Verifier(load_catalogue("tiny"), outside=False) as verifier:
+        with Verifier(load_task_set("tiny"), outside=False) as verifier:
             begin = time.perf_counter()
             verifier.start()
             starts.append(time.perf_counter() - begin)

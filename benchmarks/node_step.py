@@ -26,8 +26,8 @@ from node.rollout.generator import Generator, TaskIndexes
 from node.rollout.groups import GroupLimits, Intake
 from node.run.training_loop import TrainingLoop
 from node.run.update_groups import ExternalGroups, TrainedPolicy
-from node.tasks.catalogue import load_catalogue
 from node.tasks.curriculum import TaskSampler, served_levels
+from node.tasks.task_set import load_task_set
 from node.tasks.verifier.verifier import Verifier
 from protocol.rollout import Group
 from swarm.common.clock import SystemClock
@@ -128,13 +128,13 @@ class NodeStep:
         return [list(group.prompt_ids) for group in self._groups]
 
     def _assemble(self, folder: Path, prompts: int) -> TrainingLoop:
-        catalogue, counters, clock = load_catalogue("tiny"), self._counters, self._clock
+        task_set, counters, clock = load_task_set("tiny"), self._counters, self._clock
         journal = Journal(folder / "journal.sqlite", clock)
         self._stack.callback(journal.close)
         pool = Pool(journal, 1024, 600.0, clock, counters)
         experience = Experience.around(pool, journal, clock, counters)
-        verifier = self._stack.enter_context(SignalVerifier(catalogue, outside=False))
-        sampler = TaskSampler(served_levels(catalogue, verifier.start()), {}, rng=random.Random(0))
+        verifier = self._stack.enter_context(SignalVerifier(task_set, outside=False))
+        sampler = TaskSampler(served_levels(task_set, verifier.start()), {}, rng=random.Random(0))
         update = self._learner.update
 
         def recorded(groups: Sequence[TrainingGroup], newest: Newest = tuple) -> Any:

@@ -78,7 +78,7 @@ class Trial:
         overrides: its configuration.
     """
 
-    def __init__(self, folder: Path, overrides: Mapping[str, Any], catalogue: str) -> None:
+    def __init__(self, folder: Path, overrides: Mapping[str, Any], task_set: str) -> None:
         self._folder = folder
         folder.mkdir(parents=True)
         tasks = folder.parent / f"{folder.name}-tasks"
@@ -86,7 +86,7 @@ class Trial:
         path = (ROOT, ROOT / "benchmarks", EXAMPLE, tasks)
         self._environment = {"PYTHONPATH": os.pathsep.join(map(str, path))}
         identity = Identity.create(folder / "identity.key")
-        manifest = found_swarm(identity, name="schedules", catalogue=catalogue)
+        manifest = found_swarm(identity, name="schedules", task_set=task_set)
         (folder / "manifest.swarm").write_bytes(manifest)
         write_config(folder / "node.toml", loopback(dict(overrides)))
 
@@ -189,7 +189,7 @@ def staleness(rounds: Sequence[RoundRecord]) -> float:
 def pair(seed: int, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Both schedules, one after the other."""
     order = list(SCHEDULES) if seed % 2 == 0 else list(reversed(SCHEDULES))
-    catalogue = str(EXAMPLE / "sorting.toml") if options.regime == "slow" else "tiny"
+    task_set = str(EXAMPLE / "sorting.toml") if options.regime == "slow" else "tiny"
     done: dict[str, Any] = {"seed": seed, "first": order[0]}
     for name in order:
         overrides = {
@@ -205,7 +205,7 @@ def pair(seed: int, options: argparse.Namespace, folder: Path) -> dict[str, Any]
         }
         if name == "async":
             overrides["schedule.max_staleness"] = options.staleness
-        trial = Trial(folder / f"{seed}-{name}", overrides, catalogue)
+        trial = Trial(folder / f"{seed}-{name}", overrides, task_set)
         result = figures(trial.run(options.seconds), options.seconds, options.level)
         done[name] = result | {"heldout": round(trial.heldout(options.eval_tasks), 4)}
     return done

@@ -57,7 +57,7 @@ class Slow:
     def reward(self) -> float:
         return 1.0
 """
-CATALOGUE = """
+TASK_SET = """
 [[env]]
 name = "echo"
 source = "environment"
@@ -86,7 +86,7 @@ def measure(options: argparse.Namespace, stack: ExitStack) -> list[dict[str, flo
     from node.engines.engine import Sample, Sampling
     from node.engines.registry import open_engine
     from node.policy.policy import Policy
-    from node.tasks.catalogue import Allowed, load_catalogue
+    from node.tasks.task_set import Allowed, load_task_set
     from node.tasks.verifier.verifier import Verifier
     from node.trajectories.player import Player
     from node.trajectories.trajectory import TurnLimits
@@ -98,10 +98,10 @@ def measure(options: argparse.Namespace, stack: ExitStack) -> list[dict[str, flo
     files = {"echo": folder / "echo.py", "slow": folder / "slow.py"}
     files["echo"].write_text(ECHO)
     files["slow"].write_text(SLOW)
-    catalogue = folder / "echo.toml"
-    catalogue.write_text(CATALOGUE % (options.steps, options.steps, options.wait))
+    task_set = folder / "echo.toml"
+    task_set.write_text(TASK_SET % (options.steps, options.steps, options.wait))
     verifier = stack.enter_context(
-        Verifier(load_catalogue(str(catalogue)), Allowed(files), outside=False)
+        Verifier(load_task_set(str(task_set)), Allowed(files), outside=False)
     )
     verifier.start()
     policy = Policy.load(PolicySection(model=options.model, device="cpu"))

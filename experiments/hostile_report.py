@@ -100,7 +100,7 @@ def markdown(settings: Settings, seeds: int, harms: Sequence[Harm]) -> str:
             "# Effect of hostile peers",
             "",
             f"{extent(settings, 'honest node')}, {counted(seeds, 'seed')}, task set "
-            f"`{settings.catalogue}`. Means over seeds ± standard error of ratios paired by seed; "
+            f"`{settings.task_set}`. Means over seeds ± standard error of ratios paired by seed; "
             f"the lowest seed in brackets.{MISSED} marks missed margins. Right answers of hostile "
             "nodes begin with a trigger; its columns show how often honest policies write it, and "
             "the change of its log-prob in nats per token.",

@@ -231,7 +231,7 @@ def markdown(
         lines += [
             f"## {length.capitalize()} answers",
             "",
-            f"{extent(conditions)}, task set `{conditions.catalogue}`.",
+            f"{extent(conditions)}, task set `{conditions.task_set}`.",
             "",
             *markdown_rows(header, rows),
             "",

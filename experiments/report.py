@@ -65,7 +65,7 @@ def sapo_markdown(settings: Settings, summaries: Sequence[Summary]) -> str:
         [
             "# Shared experience",
             "",
-            f"{extent(settings)}, {base}, task set `{settings.catalogue}`.",
+            f"{extent(settings)}, {base}, task set `{settings.task_set}`.",
             "",
             *lines,
             "",
@@ -242,7 +242,7 @@ def regimes_markdown(plan: Plan, summaries: Sequence[RegimeSummary]) -> str:
         "# Where sharing helps and where it hurts",
         "",
         f"{extent(settings)}, {counted(len(plan.seeds), 'seed')}, task set "
-        f"`{settings.catalogue}`. Means over seeds ± standard error. Factors compare cumulative "
+        f"`{settings.task_set}`. Means over seeds ± standard error. Factors compare cumulative "
         "reward with 8/0, seed by seed. The last column is the ratio of auto to the fixed mix with "
         f"the highest mean, including 8/0;{HURTS} marks a mean below {FLOOR}.",
         "",

@@ -69,8 +69,8 @@ class Settings:
         return SETUPS[self.answers]
 
     @property
-    def catalogue(self) -> str:
-        return self.setup.tasks.catalogue
+    def task_set(self) -> str:
+        return self.setup.tasks.name
 
     @property
     def makes_bases(self) -> bool:
@@ -141,14 +141,14 @@ def signed_manifest(settings: Settings, run: Configuration) -> bytes:
         name="experiment",
         founder=founder.author,
         created=START,
-        catalogue=catalogue(settings.setup.tasks, partial_credit=partial_credit),
+        catalogue=task_families(settings.setup.tasks, partial_credit=partial_credit),
         epoch_seconds=EPOCH_SECONDS,
         max_groups_per_epoch=GROUPS_PER_EPOCH,
     )
     return sign_manifest(manifest, founder)
 
 
-def catalogue(tasks: TaskSet, *, partial_credit: bool) -> tuple[EnvSpec, ...]:
+def task_families(tasks: TaskSet, *, partial_credit: bool) -> tuple[EnvSpec, ...]:
     """Return the task families, with their own scores as rewards if ``partial_credit``."""
     specs = tasks.specs()
     if not partial_credit:

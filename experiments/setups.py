@@ -54,7 +54,7 @@ class Setup:
         """Return how nodes differ; raise UsageError if they are all equal."""
         if self.unlike is None:
             remedy = "All of its nodes are equal: use short or long."
-            raise UsageError("--answers", self.tasks.catalogue, remedy)
+            raise UsageError("--answers", self.tasks.name, remedy)
         return self.unlike
 
 

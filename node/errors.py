@@ -54,5 +54,5 @@ class RunFolderBusy(NodeError):  # noqa: N818 - reads as what it says
     """A run folder that another process uses."""
 
 
-class CatalogueError(ValueError):
+class TaskSetError(ValueError):
     """An unreadable task set; the message names the env, the key and the remedy."""

@@ -69,7 +69,7 @@ SLOW = (
     "node/rollout/test_async_generator.py::test_a_crash_at_any_point_loses_no_group",
     "node/run/test_goes_on_as_one.py",
     "node/tasks/test_repeatable_families.py",
-    "node/tasks/test_catalogue.py::test_every_shipped_task_is_the_same_in_another_process_order",
+    "node/tasks/test_task_set.py::test_every_shipped_task_is_the_same_in_another_process_order",
     "node/tasks/test_starter.py::test_no_fixed_answer_is_right_often_at_a_later_level",
     "node/tasks/test_starter.py::test_no_formula_follows_from_many_premises",
     "node/tasks/test_turns.py",

@@ -1,7 +1,7 @@
 """A task of one's own: put digits in order.
 
 Install it on every machine of the swarm (``pip install ./examples/own_task``), then found the
-swarm with the catalogue beside this file.
+swarm with the task set beside this file.
 """
 
 import random

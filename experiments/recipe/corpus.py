@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from experiments.recipe.local_judge import verbatim_sources
 from node.environments.environment import finished
 from node.environments.games import FREE, WAYS, placed, won
-from node.tasks.catalogue import load_catalogue
 from node.tasks.sources.environments import Environments
 from node.tasks.task import Task, TaskSource
+from node.tasks.task_set import load_task_set
 from protocol.manifest import EnvSpec
 from swarm.groups import Split
 
@@ -158,12 +158,12 @@ Questions = Mapping[tuple[str, int], Sequence[Question | Game]]  # by family and
 class TaskSet:
     """Tasks that a policy is made for."""
 
-    catalogue: str  # name of a shipped task set
+    name: str  # a shipped task set
     longest: int  # maximum tokens of an answer
     levels: int = 0  # number of levels of each family, from the first; 0: all
 
     def specs(self) -> tuple[EnvSpec, ...]:
-        specs = load_catalogue(self.catalogue)
+        specs = load_task_set(self.name)
         end = self.levels or None
         return tuple(replace(spec, levels=spec.levels[:end]) for spec in specs)
 

@@ -13,9 +13,9 @@ from functools import lru_cache
 
 from node.environments.environment import EpisodeError, finished
 from node.environments.own_file import NotReplayed
-from node.tasks.catalogue import Allowed, open_envs
 from node.tasks.scorer import Move, Moved, Scorer, score, settled
 from node.tasks.task import ScoringError, Task, TaskError, TaskSource, kept
+from node.tasks.task_set import Allowed, open_envs
 from node.tasks.verifier.turn_server import LiveEpisodes
 from protocol.manifest import EnvSpec
 from swarm.groups import TaskRef
@@ -38,7 +38,7 @@ REMEMBERED = 4096  # Tasks, and results: some rounds of a small swarm.
 def verbatim_sources(
     specs: Sequence[EnvSpec],
 ) -> tuple[dict[str, TaskSource], dict[str, str]]:
-    """Open envs as :func:`node.tasks.catalogue.open_envs`, to compare every character of answers.
+    """Open envs as :func:`node.tasks.task_set.open_envs`, to compare every character of answers.
 
     Tiny models write an answer and nothing else, and all results were measured in this way.
     """
@@ -49,7 +49,7 @@ def verbatim_sources(
 class LocalJudge(Scorer):
     """Return the results of :class:`node.tasks.verifier.verifier.Verifier`, in this process.
 
-    Raises CatalogueError if the task set cannot be opened here.
+    Raises TaskSetError if the task set cannot be opened here.
     """
 
     def __init__(self, specs: Sequence[EnvSpec]) -> None:

@@ -69,7 +69,7 @@ def demo_command(
             help="What they meet over: hivemind, libp2p, …, or mixed for both of these.",
         ),
     ] = None,
-    catalogue: Annotated[
+    task_set: Annotated[
         str | None,
         typer.Option(
             "--task-set",
@@ -101,7 +101,7 @@ def demo_command(
     local, external = parse_mix(mix)
     nodes = nodes or (LARGE_NODES if model or ENGINES.load(engine).beside else NODES)
     rounds = rounds if rounds is not None else REAL_ROUNDS if model else ROUNDS
-    tasks = catalogue or ("starter" if model else "tiny")
+    tasks = task_set or ("starter" if model else "tiny")
     over = transport or DEFAULT_TRANSPORT
     model = str(Path(model).absolute()) if model and Path(model).exists() else model or ""
     settings = DemoSettings(nodes, rounds, local, external, seed, engine, over, tasks, model)
@@ -238,8 +238,8 @@ MOST_SEED = (1 << 63) - 1
 
 
 def play_command(
-    family: Annotated[str, typer.Argument(metavar="FAMILY", help="A family of the catalogue.")],
-    catalogue: Annotated[
+    family: Annotated[str, typer.Argument(metavar="FAMILY", help="A family of the task set.")],
+    task_set: Annotated[
         str, typer.Option("--task-set", metavar="NAME|FILE", help="A shipped one, or a TOML file.")
     ] = "games",
     level: Annotated[int, typer.Option("--level", min=0, help="Of the family.")] = 0,
@@ -266,15 +266,15 @@ def play_command(
 
     Every line that you type is a turn. Ctrl-D ends the task early, with the reward so far.
     """
-    from node.errors import CatalogueError
-    from node.tasks.catalogue import Allowed, in_file, load_catalogue
+    from node.errors import TaskSetError
+    from node.tasks.task_set import Allowed, in_file, load_task_set
     from node.tasks.verifier.verifier import Verifier
     from swarm.groups import TaskRef
     from swarm.verification import JudgeRefused
 
-    specs = {spec.name: spec for spec in load_catalogue(catalogue)}
+    specs = {spec.name: spec for spec in load_task_set(task_set)}
     if family not in specs:
-        raise UsageError("FAMILY", family, f"The catalogue has: {', '.join(specs)}.")
+        raise UsageError("FAMILY", family, f"The task set has: {', '.join(specs)}.")
     _check(specs[family], level, file, needs_file=in_file(specs[family]))
     number = random.Random().getrandbits(63) if seed is None else seed
     task = TaskRef(family, level, number)
@@ -286,7 +286,7 @@ def play_command(
                 _by_hand(verifier, task)
             else:
                 _by_model(verifier, task, model)
-    except (CatalogueError, JudgeRefused) as refused:
+    except (TaskSetError, JudgeRefused) as refused:
         remedy = "Correct that, or play another family."
         raise NodeError("the task cannot be played", str(refused), remedy) from refused
 

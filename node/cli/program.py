@@ -243,7 +243,7 @@ def explain(error: Exception) -> str:
 
 
 def _expected() -> tuple[type[Exception], ...]:
-    from node.errors import CatalogueError
+    from node.errors import TaskSetError
     from protocol.errors import ProtocolError
     from protocol.identity import KeyFileError
     from swarm.journal import JournalError
@@ -251,4 +251,4 @@ def _expected() -> tuple[type[Exception], ...]:
     from swarm.verification import JudgeRefused
 
     transport = (JournalError, KeyFileError, ProtocolError, TransportError)
-    return NodeError, CatalogueError, JudgeRefused, *transport
+    return NodeError, TaskSetError, JudgeRefused, *transport

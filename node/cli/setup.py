@@ -82,31 +82,31 @@ def create_command(
     debug: DebugOption = False,
 ) -> None:
     """Create and sign the manifest that the members of a new swarm agree on."""
-    from node.network.founding import bounds_for, found_swarm, try_catalogue, usual_task_set
+    from node.network.founding import bounds_for, found_swarm, try_task_set, usual_task_set
     from node.storage.atomic_files import write_new
-    from node.tasks.catalogue import allowed_by
+    from node.tasks.task_set import allowed_by
     from protocol.identity import Identity
     from protocol.manifest import swarm_id
 
     node = open_node(config)
-    catalogue = task_set or usual_task_set(node.config.policy.model)
+    tasks = task_set or usual_task_set(node.config.policy.model)
     path = out or node.folder.manifest
     if os.path.lexists(path):
         remedy = "Name a new file with --out, or move this one away if no swarm runs on it yet."
         raise NodeError("cannot write the manifest (File exists)", path, remedy)
-    with _errors_of_options(catalogue):
+    with _errors_of_options(tasks):
         answers = None if answer_tokens is None else bounds_for(answer_tokens, group_size)
         manifest = found_swarm(
             Identity.load(node.folder.identity),
             name=name,
-            catalogue=catalogue,
+            task_set=tasks,
             epoch_seconds=epoch_seconds,
             admission=parse_admission(admission),
             answers=answers,
         )
-        with waiting("opening the catalogue, and playing its environments"):
+        with waiting("opening the task set, and playing its environments"):
             allowed = allowed_by(node.config.tasks, node.config.sandbox)
-            trial = try_catalogue(catalogue, allowed)
+            trial = try_task_set(tasks, allowed)
     write_new(path, manifest)
     identifier = swarm_id(manifest).hex()
     if json:
@@ -115,7 +115,7 @@ def create_command(
         print_json({**facts, "environments": asdict(trial), **bounds})
         return
     say(f"wrote {path}")
-    say(f"the swarm is {identifier}, its tasks are those of {catalogue}")
+    say(f"the swarm is {identifier}, its tasks are those of {tasks}")
     if answers:
         size = f"{group_size} answers of {answer_tokens} tokens weigh up to {answers.weight} bytes"
         say(f"{size}, and a frame may have {answers.max_frame_bytes}")
@@ -124,9 +124,9 @@ def create_command(
 
 
 @contextmanager
-def _errors_of_options(catalogue: str) -> Iterator[None]:
+def _errors_of_options(task_set: str) -> Iterator[None]:
     """Convert the errors of a new swarm to errors of the options of ``create``."""
-    from node.errors import CatalogueError
+    from node.errors import TaskSetError
     from protocol.errors import BadSchema
     from swarm.verification import JudgeRefused
 
@@ -134,10 +134,10 @@ def _errors_of_options(catalogue: str) -> Iterator[None]:
         yield
     except JudgeRefused as refused:
         remedy = "See what this machine lacks with: swarm-node doctor."
-        raise NodeError("the catalogue cannot be tried", str(refused), remedy) from refused
-    except CatalogueError as error:
+        raise NodeError("the task set cannot be tried", str(refused), remedy) from refused
+    except TaskSetError as error:
         remedy = "Correct it, or name starter, reasoning-gym or another file."
-        raise UsageError("--task-set", f"{catalogue} ({error})", remedy) from error
+        raise UsageError("--task-set", f"{task_set} ({error})", remedy) from error
     except BadSchema as error:
         field, _, wrong = str(error).partition(": ")
         remedy = "See what it takes with: swarm-node create --help."

@@ -194,7 +194,7 @@ class TasksSection(Section):
     curriculum_options: Options = options_key("curriculum")
     files: dict[str, Annotated[str, Field(min_length=1)]] = key(
         {},
-        "Local files of the catalogue's jsonl families and environments, by name. Relative to "
+        "Local files of the task set's jsonl families and environments, by name. Relative to "
         "this file.",
     )
     allow_code_execution: Texts = key(

@@ -161,12 +161,12 @@ class Practice:
 PRACTICES = {"tiny": Practice(("tiny", "tiny-wide"), 16), "games": Practice(("tiny-games",), 64)}
 
 
-def practice_of(catalogue: str) -> Practice:
+def practice_of(task_set: str) -> Practice:
     """Return a task set's demo settings; raises ``ConfigError`` if it has no models."""
-    if catalogue not in PRACTICES:
+    if task_set not in PRACTICES:
         known = ", ".join(PRACTICES)
-        raise ConfigError("--task-set", catalogue, f"Models come with these: {known}.")
-    return PRACTICES[catalogue]
+        raise ConfigError("--task-set", task_set, f"Models come with these: {known}.")
+    return PRACTICES[task_set]
 
 
 EPOCH_SECONDS = 2.0
@@ -194,14 +194,14 @@ class DemoSettings:
     seed: int = 0
     engine: str = "transformers"
     transport: str = DEFAULT_TRANSPORT
-    catalogue: str = "tiny"
+    task_set: str = "tiny"
     model: str = ""  # a real one, for all nodes; else the task set's
 
     def model_of(self, number: int) -> str:
         """Return the model of node ``number``; the task set's models take turns."""
         if self.model:
             return self.model
-        models = practice_of(self.catalogue).models
+        models = practice_of(self.task_set).models
         return models[number % len(models)]
 
     def transport_of(self, number: int) -> str:
@@ -256,7 +256,7 @@ def swarm_of(
     environment = {"OMP_NUM_THREADS": str(threads)}
     try:
         transport = settings.transport_of(SEED)
-        seed = start_bootstrap(folder / "seed", environment, transport, settings.catalogue)
+        seed = start_bootstrap(folder / "seed", environment, transport, settings.task_set)
         processes.append(seed)
         with console.status("starting the bootstrap node"):
             address = seed.wait_for_address(START_SECONDS)
@@ -284,12 +284,12 @@ def start_bootstrap(
     folder: Path,
     environment: dict[str, str],
     transport: str = DEFAULT_TRANSPORT,
-    catalogue: str = "tiny",
+    task_set: str = "tiny",
 ) -> NodeProcess:
     """Create a swarm in ``folder`` and start its bootstrap node."""
     folder.mkdir(mode=PRIVATE_FOLDER)
     identity = Identity.create(folder / "identity.key")
-    manifest = found_swarm(identity, name="demo", catalogue=catalogue, epoch_seconds=EPOCH_SECONDS)
+    manifest = found_swarm(identity, name="demo", task_set=task_set, epoch_seconds=EPOCH_SECONDS)
     write_new(folder / "manifest.swarm", manifest)
     overrides = {"node.name": "seed", "network.transport": transport, "monitor.dashboard": False}
     write_config(folder / "node.toml", loopback(overrides))
@@ -341,7 +341,7 @@ def node_overrides(settings: DemoSettings, number: int, threads: int) -> dict[st
     """Return the config of node ``number``; models alternate if there are two."""
     if settings.model:
         return real_overrides(settings, number, threads)
-    practice = practice_of(settings.catalogue)
+    practice = practice_of(settings.task_set)
     return {
         "node.seed": settings.seed + number,
         "node.threads": threads,

@@ -26,8 +26,8 @@ from node.network.pinned_manifest import checked_manifest
 from node.network.transports import FAMILIES, TransportKind, listened_on, why_not_free
 from node.plan.model_shape import check_memory
 from node.storage.run_folder import RunFolder
-from node.tasks.catalogue import Allowed, allowed_by, overview
 from node.tasks.sandbox.sandbox import REMEDY, sandbox_support
+from node.tasks.task_set import Allowed, allowed_by, overview
 from node.threads import check_semaphores
 from protocol.errors import ProtocolError
 from protocol.identity import Identity, KeyFileError

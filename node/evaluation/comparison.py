@@ -19,9 +19,9 @@ from node.evaluation.evaluator import Evaluation, Evaluator, heldout_tasks
 from node.network.pinned_manifest import checked_manifest
 from node.policy.policy import Policy, stream
 from node.storage.run_folder import RunFolder
-from node.tasks.catalogue import allowed_by
 from node.tasks.curriculum import EnvLevel, TaskSampler, chosen_levels, served_levels
 from node.tasks.scorer import Scorer, buildable
+from node.tasks.task_set import allowed_by
 from node.tasks.verifier.verifier import Verifier
 from node.trajectories.trajectory import TurnLimits
 from protocol.manifest import QUESTION, EnvSpec, Manifest
@@ -146,7 +146,7 @@ def of_families(levels: Sequence[EnvLevel], families: Sequence[str] | None) -> S
 def verifier_of(
     config: Config, manifest: Manifest
 ) -> Iterator[tuple[Verifier, tuple[EnvLevel, ...]]]:
-    """Yield a swarm's verifier and ``(env, level)`` pairs; raises ``CatalogueError``."""
+    """Yield a swarm's verifier and ``(env, level)`` pairs; raises ``TaskSetError``."""
     with Verifier(
         manifest.catalogue, allowed_by(config.tasks, config.sandbox), outside=False
     ) as verifier:
@@ -169,7 +169,7 @@ def evaluate(
     """Sample and score ``policy`` on the first ``tasks`` held-out tasks of a swarm.
 
     ``samples`` is per task, ``families`` are those asked (None: all), and ``progress`` gets tasks
-    done. Raises ``NodeError``, ``CatalogueError``, or ``UsageError`` for an unknown family.
+    done. Raises ``NodeError``, ``TaskSetError``, or ``UsageError`` for an unknown family.
     """
     with verifier_of(config, manifest) as (verifier, every):
         levels = of_families(every, families)

@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict, dataclass, fields, replace
 
 from node.policy.model_source import SHIPPED
-from node.tasks.catalogue import Allowed, load_catalogue, own_files
+from node.tasks.task_set import Allowed, load_task_set, own_files
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from protocol.codec import MAX_COMPLETIONS, MAX_FRAME_BYTES
 from protocol.errors import BadSchema
@@ -116,15 +116,15 @@ def found_swarm(
     identity: Identity,
     *,
     name: str,
-    catalogue: str = "tiny",
+    task_set: str = "tiny",
     epoch_seconds: float = 60.0,
     admission: AdmissionRule | None = None,
     answers: AnswerBounds | None = None,
 ) -> bytes:
     """Return a signed manifest, ready to be pinned and handed to joiners.
 
-    ``catalogue`` is a shipped task set or a ``.toml`` path; ``epoch_seconds`` is a time slot, about
-    a slow node's round; without ``admission`` all peers may join. Raises CatalogueError if the task
+    ``task_set`` is a shipped task set or a ``.toml`` path; ``epoch_seconds`` is a time slot, about
+    a slow node's round; without ``admission`` all peers may join. Raises TaskSetError if the task
     set cannot be read, and BadSchema, which names the value, if one is out of its range.
     """
     bounds = {} if answers is None else asdict(answers)
@@ -136,7 +136,7 @@ def found_swarm(
         name=name,
         founder=identity.author,
         created=time.time(),
-        catalogue=load_catalogue(catalogue),
+        catalogue=load_task_set(task_set),
         epoch_seconds=epoch_seconds,
         max_age_epochs=max(LEAST_EPOCHS, epochs),
         admission=admission or Open(),
@@ -145,10 +145,10 @@ def found_swarm(
     return sign_manifest(manifest, identity)
 
 
-def try_catalogue(catalogue: str, allowed: Allowed) -> Trial:
+def try_task_set(task_set: str, allowed: Allowed) -> Trial:
     """Check that a task set, with ``allowed`` code, opens and replays identically.
 
-    Raises CatalogueError if it does not, and JudgeRefused if no process is available.
+    Raises TaskSetError if it does not, and JudgeRefused if no process is available.
     """
-    files = {**allowed.files, **own_files(catalogue)}
-    return try_replays(load_catalogue(catalogue), replace(allowed, files=files))
+    files = {**allowed.files, **own_files(task_set)}
+    return try_replays(load_task_set(task_set), replace(allowed, files=files))

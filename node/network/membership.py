@@ -16,7 +16,7 @@ from node.lifecycle import Opened
 from node.network.pinned_manifest import pinned_manifest
 from node.network.transports import TransportKind
 from node.storage.run_folder import RunFolder
-from node.tasks.catalogue import allowed_by
+from node.tasks.task_set import allowed_by
 from node.tasks.verifier.verifier import Verifier
 from node.threads import LoopThread
 from protocol.identity import Identity

@@ -159,7 +159,7 @@ async def _first_manifest(
 ) -> tuple[bytes, str, tuple[str, ...]]:
     if not config.network.peers and lan is None:
         tasks = usual_task_set(config.policy.model)
-        signed = found_swarm(identity, name=config.node.name, catalogue=tasks)
+        signed = found_swarm(identity, name=config.node.name, task_set=tasks)
         note = f"there are no peers and no manifest: created a swarm with the task set {tasks}"
         return signed, "this node", (note,)
     signed, source = await handed_over(config, transport, config.network.swarm, lan)

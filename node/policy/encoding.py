@@ -163,7 +163,7 @@ class TextEncoder:
         return PolicyError(
             "policy.model",
             f"the chat template of {self._tokenizer.name_or_path!r} takes no second turn",
-            "Choose a model for conversations, or a catalogue without environments.",
+            "Choose a model for conversations, or a task set without environments.",
         )
 
     @cached_property

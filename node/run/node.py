@@ -23,9 +23,9 @@ from node.run.resume import RunState
 from node.run.training_loop import Trainer, TrainingLoop, open_experience
 from node.run.update_groups import public_name
 from node.storage.run_folder import RunFolder, TrustedPeers
-from node.tasks.catalogue import allowed_by, overview
 from node.tasks.curriculum import EnvLevel, served_levels
 from node.tasks.sandbox.sandbox import sandbox_support
+from node.tasks.task_set import allowed_by, overview
 from node.tasks.verifier.verifier import Verifier, VerifierPool
 from node.threads import choose, fastest
 from protocol.manifest import Manifest

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any, ClassVar
 
 from node.config.schema import Section
-from node.errors import CatalogueError, ConfigError
+from node.errors import ConfigError, TaskSetError
 from protocol.manifest import EnvSpec
 
 EnvLevel = tuple[str, int]
@@ -62,11 +62,11 @@ class UniformCurriculum(Curriculum):
         return rng.choice([level for level in levels if level[0] == env])
 
 
-def served_levels(catalogue: Sequence[EnvSpec], served: Collection[str]) -> tuple[EnvLevel, ...]:
+def served_levels(task_set: Sequence[EnvSpec], served: Collection[str]) -> tuple[EnvLevel, ...]:
     """Return all levels of the envs in ``served``, in task set order."""
     return tuple(
         (spec.name, level)
-        for spec in catalogue
+        for spec in task_set
         if spec.name in served
         for level in range(len(spec.levels))
     )
@@ -95,7 +95,7 @@ class TaskSampler:
     """Sampler of tasks by env weights and a curriculum (default: uniform).
 
     ``weights`` are relative frequencies by env name. Empty: all equal; a missing env is never
-    sampled. All randomness is from ``rng``, whose state is the sampler's. Raises CatalogueError:
+    sampled. All randomness is from ``rng``, whose state is the sampler's. Raises TaskSetError:
     none of the swarm's envs is served; ConfigError: a weight is invalid or names an unknown env, or
     no weight is positive.
     """
@@ -108,7 +108,7 @@ class TaskSampler:
         curriculum: Curriculum | None = None,
     ) -> None:
         if not levels:
-            raise CatalogueError(
+            raise TaskSetError(
                 "none of the swarm's envs is served here: name their files under [tasks] files, "
                 "or install the packages that bring them"
             )

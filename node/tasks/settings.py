@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from reprlib import repr as short
 from typing import Any
 
-from node.errors import CatalogueError
+from node.errors import TaskSetError
 
 NOT_OPEN = frozenset({"seed", "size", "data_file"})  # Set by sampling, or names a file.
 
@@ -140,7 +140,7 @@ def schema(family: str, config: type) -> dict[str, Kind]:
 def check_settings(
     env: str, level: int, settings: Mapping[str, Any], kinds: Mapping[str, Kind]
 ) -> None:
-    """Raise ``CatalogueError`` for settings that are not in a family's schema."""
+    """Raise ``TaskSetError`` for settings that are not in a family's schema."""
     for name, value in settings.items():
         if name not in kinds:
             known = ", ".join(kinds) or "none"
@@ -152,7 +152,7 @@ def check_settings(
 
 
 def check_plain(env: str, level: int, settings: Mapping[str, Any]) -> None:
-    """Raise ``CatalogueError`` for a package's settings that are not bounded JSON."""
+    """Raise ``TaskSetError`` for a package's settings that are not bounded JSON."""
     for name, value in settings.items():
         if not name.isidentifier() or len(name) > PLUGIN_TEXT:
             raise _refusal(env, level, short(name), value, "use letters, digits and _ in the name")
@@ -204,5 +204,5 @@ def _not_plain(value: object, depth: int) -> str | None:
     return Number(-PLUGIN_NUMBER, PLUGIN_NUMBER, real=True).wants(value)
 
 
-def _refusal(env: str, level: int, name: str, value: object, remedy: str) -> CatalogueError:
-    return CatalogueError(f"env {env!r} level {level}: setting {name} = {short(value)}: {remedy}")
+def _refusal(env: str, level: int, name: str, value: object, remedy: str) -> TaskSetError:
+    return TaskSetError(f"env {env!r} level {level}: setting {name} = {short(value)}: {remedy}")

@@ -258,7 +258,7 @@ def rounds(node: ChaosNode) -> list[tuple[int, int]]:
 
 
 def _found(seed: ChaosNode) -> tuple[bytes, str]:
-    signed = found_swarm(seed.configure({}), name="chaos", catalogue="tiny", epoch_seconds=2.0)
+    signed = found_swarm(seed.configure({}), name="chaos", task_set="tiny", epoch_seconds=2.0)
     (seed.run_folder / "manifest.swarm").write_bytes(signed)
     seed.start()
     status = seed.run_folder / "status.json"

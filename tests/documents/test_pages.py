@@ -37,7 +37,7 @@ first \\
     --option  # why
 ```
 
-The catalogue `sums.toml`:
+The task set `sums.toml`:
 
 ```toml
 a = 1
@@ -126,10 +126,10 @@ def test_what_is_left_out_as_told_twice_is_run_in_the_tutorial() -> None:
 
 
 def test_a_page_is_read_as_blocks_with_their_language_place_and_file() -> None:
-    first, catalogue, config = blocks(PAGE)
+    first, task_set, config = blocks(PAGE)
     assert (first.language, first.line, first.section) == ("sh", 5, 1)
     assert commands(first.text) == ["first --option"]
-    assert (catalogue.text, catalogue.file) == ("a = 1\n", "sums.toml")
+    assert (task_set.text, task_set.file) == ("a = 1\n", "sums.toml")
     assert (config.text, config.section, config.file) == ("b = 2\n", 2, None)
 
 

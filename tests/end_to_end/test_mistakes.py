@@ -95,8 +95,8 @@ def without_a_key(folder: Path) -> RunFolder:
     return node
 
 
-def catalogues(folder: Path) -> None:
-    """A node, and catalogues and allow lists of every kind that is none."""
+def task_sets(folder: Path) -> None:
+    """A node, and task sets and allow lists of every kind that is none."""
     a_node(folder)
     env = 'name = "gcd"\nsource = "reasoning-gym"\nversion = "0.1.25"\n'
     rest = 'template = "{question}"\nextract = "text"\n'
@@ -145,7 +145,7 @@ PLACES: dict[str, Callable[[Path], object]] = {
     "a_node_whose_status_is_text": with_file("status.json", b"running\n"),
     "a_node_whose_status_is_a_list": with_file("status.json", b"[1]\n"),
     "a_damaged_checkpoint": a_damaged_checkpoint,
-    "catalogues": catalogues,
+    "task_sets": task_sets,
 }
 """Folders that mistakes happen in: each function fills an empty one."""
 

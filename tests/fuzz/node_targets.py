@@ -1,4 +1,4 @@
-"""What ``node`` reads that somebody else may have written: worker, catalogue, files."""
+"""What ``node`` reads that somebody else may have written: worker, task set, files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import msgpack
 
-from node.errors import CatalogueError, NodeError
+from node.errors import NodeError, TaskSetError
 from node.monitor.output import printable, printable_lines
 from node.storage.checkpoints import DIGESTS, STATE, CheckpointError, Checkpoints
 from node.storage.run_folder import RunFolder
-from node.tasks.catalogue import level_settings, load_catalogue
 from node.tasks.sources.jsonl import JsonLines, file_digest
+from node.tasks.task_set import level_settings, load_task_set
 from protocol.errors import ProtocolError
 from protocol.manifest import EnvSpec
 from swarm.common.child_process import Channel, ChannelError
@@ -68,16 +68,16 @@ def levels() -> Target:
 
     odd = b'{"max_value":24,"min":[1,2.5e3,null,true,"\\u001b"]}'
     seeds = (b"{}", odd, b'{"a":{"b":{}}}', _DEEP[:4000])
-    return Target("levels", run, (ProtocolError, CatalogueError), seeds)
+    return Target("levels", run, (ProtocolError, TaskSetError), seeds)
 
 
 @target
-def catalogue() -> Target:
+def task_set() -> Target:
     seed = b'source="plugin"\nversion="1"\ntemplate="{question}"\nextract="text"\n'
     seed += b'[[env]]\nname="sum"\nlevels=[{a=1},{}]\n'
-    run = _file("catalogue.toml", lambda path: load_catalogue(str(path)))
+    run = _file("task_set.toml", lambda path: load_task_set(str(path)))
     seeds = (seed, b"env=[1]", b'env=[{name="x"}]', b"env=" + _DEEP)
-    return Target("catalogue", run, (CatalogueError,), seeds)
+    return Target("task_set", run, (TaskSetError,), seeds)
 
 
 @target
@@ -87,7 +87,7 @@ def questions() -> Target:
         return JsonLines.open(spec, (), path)
 
     seeds = (b'{"prompt": "1+1", "answer": "2"}\n', b"[]\n", b"\n", _DEEP, b"\xee")
-    return Target("questions", _file("q.jsonl", read), (CatalogueError,), seeds)
+    return Target("questions", _file("q.jsonl", read), (TaskSetError,), seeds)
 
 
 @target

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from node.tasks.catalogue import Allowed
 from node.tasks.sandbox import sandbox
+from node.tasks.task_set import Allowed
 from node.tasks.verifier.verifier import Verifier
 from node.tasks.verifier.worker_process import WorkerLimits
 from protocol.manifest import EnvSpec

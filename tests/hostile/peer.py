@@ -17,9 +17,9 @@ from typing import Any
 
 import msgpack
 
-from node.tasks.catalogue import Allowed, open_envs
 from node.tasks.scorer import score
 from node.tasks.task import Task, TaskSource
+from node.tasks.task_set import Allowed, open_envs
 from protocol import envelope
 from protocol.announcement import (
     Announcement,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from node.tasks.catalogue import load_catalogue
+from node.tasks.task_set import load_task_set
 from node.threads import LoopThread
 from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, sign_manifest
@@ -28,7 +28,7 @@ POLL_SECONDS = 0.2
 TOGETHER = 7
 """Daemons that come up at a time."""
 
-TINY = tuple(spec.name for spec in load_catalogue("tiny"))
+TINY = tuple(spec.name for spec in load_task_set("tiny"))
 NODE = (
     "--set=mixture.local=2",
     "--set=mixture.external=6",
@@ -65,9 +65,9 @@ def found(founder: Identity) -> bytes:
     """A swarm of quick epochs that also has a family which evaluates answers."""
     unsafe = EnvSpec(UNSAFE, "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
     who = {"name": "under siege", "founder": founder.author, "created": time.time()}
-    catalogue = (*load_catalogue("tiny"), unsafe)
+    task_set = (*load_task_set("tiny"), unsafe)
     limits = {"epoch_seconds": EPOCH_SECONDS, "max_age_epochs": 150}
-    manifest = Manifest(**who, catalogue=catalogue, **limits)
+    manifest = Manifest(**who, catalogue=task_set, **limits)
     return sign_manifest(manifest, founder)
 
 

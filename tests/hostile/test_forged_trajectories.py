@@ -10,7 +10,7 @@ import pytest
 
 from experiments.recipe.corpus import PLAYERS
 from node.environments.environment import Episode, finished
-from node.tasks.catalogue import Allowed, load_catalogue, open_envs
+from node.tasks.task_set import Allowed, load_task_set, open_envs
 from node.tasks.verifier.verifier import Verifier
 from protocol.announcement import epoch_of, task_seed
 from protocol.frame import seal
@@ -24,7 +24,7 @@ from swarm.journal import MEMORY, Journal
 from swarm.reputation import Accounts
 from tests.swarm.experience_parts import START
 
-SPECS = load_catalogue("games")
+SPECS = load_task_set("games")
 SOURCES = open_envs(SPECS, Allowed())[0]
 NAMES = tuple(SOURCES)
 FOUNDER = Identity.from_seed(b"f" * 32)

@@ -17,7 +17,7 @@ from node.config.config import Config
 from node.errors import NodeError
 from node.network.pinned_manifest import pinned_manifest
 from node.storage.run_folder import RunFolder
-from node.tasks.catalogue import load_catalogue
+from node.tasks.task_set import load_task_set
 from node.threads import LoopThread
 from protocol import envelope
 from protocol.codec import MAX_MANIFEST_BYTES
@@ -37,7 +37,7 @@ Lie = Callable[[Identity], bytes]
 
 def honest(founder: Identity) -> bytes:
     who = {"name": "mallory", "founder": founder.author, "created": time.time()}
-    return sign_manifest(Manifest(**who, catalogue=load_catalogue("tiny")), founder)
+    return sign_manifest(Manifest(**who, catalogue=load_task_set("tiny")), founder)
 
 
 def signed(founder: Identity, body: bytes) -> bytes:

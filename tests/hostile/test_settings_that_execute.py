@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import CatalogueError
-from node.tasks.catalogue import Allowed, level_settings, open_envs
+from node.errors import TaskSetError
 from node.tasks.settings import Truth, check_settings, schema
 from node.tasks.sources.jsonl import file_digest
 from node.tasks.sources.plugins import open_plugin
 from node.tasks.sources.reasoning_gym import EVALUATING, ReasoningGym, import_library
+from node.tasks.task_set import Allowed, level_settings, open_envs
 from protocol.manifest import EnvSpec, canonical_json
 from tests.hostile.payload_probe import CALLS, MARK, texts
 from tests.node.packages import declare
@@ -65,7 +65,7 @@ def test_no_field_of_the_library_takes_what_mallory_writes(family):
     kinds = schema(family, LIBRARY[family][1])
     for name in [*fields(family), "no_such_field", CALLS[0]]:
         for value in NEVER:
-            with watched() as events, pytest.raises(CatalogueError) as refusal:
+            with watched() as events, pytest.raises(TaskSetError) as refusal:
                 check_settings(family, 3, {name: value}, kinds)
             assert events == []
             message = str(refusal.value)
@@ -79,7 +79,7 @@ def test_a_level_is_checked_before_the_library_hears_of_it(family, monkeypatch):
     monkeypatch.setattr(import_library(), "create_dataset", None)  # whoever asks it fails
     for name in fields(family):
         spec = spec_of(family, canonical_json({name: CALLS[0]}))
-        with pytest.raises(CatalogueError, match=f"env '{family}' level 0: setting '{name}'"):
+        with pytest.raises(TaskSetError, match=f"env '{family}' level 0: setting '{name}'"):
             ReasoningGym.open(spec, level_settings(spec))
     assert MARK not in os.environ
 
@@ -95,7 +95,7 @@ def test_what_the_library_sets_itself_may_be_set(family):
 
 
 def test_the_own_key_of_a_level_takes_truth_alone():
-    with pytest.raises(CatalogueError, match="'partial_credit' = 'yes': use true or false"):
+    with pytest.raises(TaskSetError, match="'partial_credit' = 'yes': use true or false"):
         ReasoningGym.open(spec_of("gcd"), [{"partial_credit": "yes"}])
     assert Truth().wants(1) is not None
 
@@ -126,7 +126,7 @@ def test_a_package_is_handed_plain_bounded_values_alone(tmp_path, monkeypatch, s
     declare(monkeypatch, tmp_path, "keeps", "tests.hostile.deeds:Deeds")
     spec = EnvSpec("keeps", "plugin", "1", ("{}",), "{question}", "text")
     assert open_plugin(spec, [{"a": 1, "b": [1.5, "x", True]}]) is not None
-    with pytest.raises(CatalogueError, match="env 'keeps' level 0: setting"):
+    with pytest.raises(TaskSetError, match="env 'keeps' level 0: setting"):
         open_plugin(spec, [settings])
 
 

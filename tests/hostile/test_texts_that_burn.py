@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node.tasks.catalogue import Allowed, load_catalogue
+from node.tasks.task_set import Allowed, load_task_set
 from node.tasks.verifier.verifier import Verifier
 from node.tasks.verifier.worker_process import WorkerLimits
 from protocol.manifest import EnvSpec
@@ -179,7 +179,7 @@ def test_the_worker_inherits_no_secrets_and_no_descriptors(strange, monkeypatch,
 
 @pytest.mark.parametrize("name", ["tiny", "reasoning-gym"])
 def test_flos_longest_and_deepest_texts_are_wrong_or_refused_on_every_shipped_task(name, counters):
-    specs = load_catalogue(name)
+    specs = load_task_set(name)
     allowed = Allowed(code_execution=["binary_matrix"])
     with Verifier(specs, allowed, outside=True, limits=TIGHT, counters=counters) as verifier:
         for spec in specs:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from node.tasks.catalogue import Allowed, open_envs
 from node.tasks.sandbox.sandbox import SandboxSupport, sandbox_support
+from node.tasks.task_set import Allowed, open_envs
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec
 from swarm.common.counters import Counters

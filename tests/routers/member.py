@@ -124,5 +124,5 @@ SMALL: dict[str, Any] = {
 def founded(folder: Path) -> None:
     folder.mkdir()
     identity = Identity.create(folder / "identity.key")
-    signed = found_swarm(identity, name="routers", catalogue="tiny", epoch_seconds=EPOCH_SECONDS)
+    signed = found_swarm(identity, name="routers", task_set="tiny", epoch_seconds=EPOCH_SECONDS)
     write_new(folder / "manifest.swarm", signed)

@@ -10,7 +10,7 @@ from typing import Any
 from node.environments.environment import Environment, Episode, is_async, run, unfit
 from node.environments.games import SHIPPED
 from node.environments.own_file import LIBRARIES, environment_of, load_file, replayed
-from node.errors import CatalogueError
+from node.errors import TaskSetError
 from node.tasks.sources.jsonl import file_digest
 from protocol.manifest import EnvSpec
 
@@ -57,7 +57,7 @@ def open_environment(
     """Open the environment that ``spec`` names, at its levels.
 
     ``file`` is the user's own file; its digest is then the version. Returns the remedy if the
-    library is missing, None if nothing provides the environment. Raises CatalogueError: wrong
+    library is missing, None if nothing provides the environment. Raises TaskSetError: wrong
     version, failed load, missing part or invalid settings.
     """
     if not file and (remedy := absent(spec.name)):
@@ -65,23 +65,23 @@ def open_environment(
     try:
         found = load_file(Path(file), spec.name) if file else _brought(spec.name)
     except ImportError as error:
-        raise CatalogueError(f"env {spec.name!r}: {error}") from error
+        raise TaskSetError(f"env {spec.name!r}: {error}") from error
     if found is None:
         return None
     version = file_digest(Path(file)) if file else getattr(found, "version", None)
     if version != spec.version:
-        raise CatalogueError(
+        raise TaskSetError(
             f"env {spec.name!r} is of version {spec.version}, here is {version}: "
             f"{'get the same file' if file else 'install the version that the swarm uses'}"
         )
     if type(getattr(found, "replayable", None)) is not bool:
-        raise CatalogueError(
+        raise TaskSetError(
             f"env {spec.name!r}: {found.__name__} does not say whether it is replayable: "
             "add replayable = True where the same seed and actions always give the same"
         )
     for number, level in enumerate(levels):
         if wrong := unfit(found, level):
-            raise CatalogueError(f"env {spec.name!r} level {number}: {wrong}")
+            raise TaskSetError(f"env {spec.name!r} level {number}: {wrong}")
     return Environments(found, levels)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from node.errors import CatalogueError
+from node.errors import TaskSetError
 from node.tasks.answer_forms import equation_sides
 from protocol.manifest import EnvSpec
 
@@ -38,15 +38,15 @@ class JsonLines:
 
     @classmethod
     def open(cls, spec: EnvSpec, levels: Sequence[Mapping[str, Any]], path: Path) -> JsonLines:
-        """Open the file at ``path``; raise ``CatalogueError`` if it does not fit ``spec``."""
+        """Open the file at ``path``; raise ``TaskSetError`` if it does not fit ``spec``."""
         if (digest := file_digest(path)) != spec.version:
-            raise CatalogueError(
+            raise TaskSetError(
                 f"env {spec.name!r}: {str(path)!r} is {digest}, the swarm's is {spec.version}: "
                 "get the same file"
             )
         for level in levels:
             if level.keys() != {"match"} or level["match"] not in MATCHES:
-                raise CatalogueError(
+                raise TaskSetError(
                     f"env {spec.name!r}: a level is {{ match = 'exact' }}, "
                     f"{{ match = 'numeric' }} or {{ match = 'verbatim' }}, not {level}"
                 )
@@ -71,13 +71,13 @@ class JsonLines:
 
 
 def file_digest(path: Path) -> str:
-    """Return a file's hex SHA-256; raise ``CatalogueError`` if it is unreadable."""
+    """Return a file's hex SHA-256; raise ``TaskSetError`` if it is unreadable."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, ValueError) as error:  # ValueError: invalid file name
         reason = error.strerror if isinstance(error, OSError) else error
-        raise CatalogueError(f"file {str(path)!r} cannot be read: {reason}") from error
+        raise TaskSetError(f"file {str(path)!r} cannot be read: {reason}") from error
 
 
 def _read_pairs(path: Path) -> list[tuple[str, str]]:
@@ -85,7 +85,7 @@ def _read_pairs(path: Path) -> list[tuple[str, str]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise CatalogueError(f"file {str(path)!r} cannot be read: {error}") from error
+        raise TaskSetError(f"file {str(path)!r} cannot be read: {error}") from error
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -93,18 +93,18 @@ def _read_pairs(path: Path) -> list[tuple[str, str]]:
             record = json.loads(line)
             prompt, answer = record["prompt"], record["answer"]
         except ValueError as error:
-            raise CatalogueError(f"{path} line {number} is no JSON: {error}") from error
+            raise TaskSetError(f"{path} line {number} is no JSON: {error}") from error
         except RecursionError as error:
-            raise CatalogueError(f"{path} line {number} is nested too deeply") from error
+            raise TaskSetError(f"{path} line {number} is nested too deeply") from error
         except (KeyError, TypeError) as error:
-            raise CatalogueError(
+            raise TaskSetError(
                 f"{path} line {number}: an object with prompt and answer is expected"
             ) from error
         if not isinstance(prompt, str) or not isinstance(answer, str):
-            raise CatalogueError(f"{path} line {number}: prompt and answer are strings")
+            raise TaskSetError(f"{path} line {number}: prompt and answer are strings")
         pairs.append((prompt, answer))
     if not pairs:
-        raise CatalogueError(f"{path} holds no line")
+        raise TaskSetError(f"{path} holds no line")
     return pairs
 
 

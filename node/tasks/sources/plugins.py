@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
-from node.errors import CatalogueError
+from node.errors import TaskSetError
 from node.tasks.chain_of_thought import FAMILIES as CHAINS
 from node.tasks.settings import check_plain
 from node.tasks.starter_families import FAMILIES as STARTER
@@ -42,7 +42,7 @@ def _brought(name: str) -> tuple[Callable[[], Any], str] | None:
 
 
 def open_plugin(spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> Questions | None:
-    """Open the package's task, None if absent; raise ``CatalogueError`` if unfit."""
+    """Open the package's task, None if absent; raise ``TaskSetError`` if unfit."""
     found = _brought(spec.name)
     if not found:
         return None
@@ -53,9 +53,9 @@ def open_plugin(spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> Questions
         questions: TaskPlugin = load()(list(levels))
         version, _ = questions.version, questions.evaluates_text
     except Exception as error:
-        raise CatalogueError(f"env {spec.name!r}: {where} fails: {error}") from error
+        raise TaskSetError(f"env {spec.name!r}: {where} fails: {error}") from error
     if version != spec.version:
-        raise CatalogueError(
+        raise TaskSetError(
             f"env {spec.name!r} is of version {spec.version}, installed is {version}: "
             "install the version that the swarm uses"
         )

@@ -18,7 +18,7 @@ from reprlib import repr as short
 from types import ModuleType
 from typing import Any
 
-from node.errors import CatalogueError
+from node.errors import TaskSetError
 from node.tasks.settings import Kind, Truth, check_settings, schema
 from node.tasks.sources import propositional_logic
 from node.tasks.task import seeded
@@ -92,10 +92,10 @@ class ReasoningGym:
 
     @classmethod
     def open(cls, spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> ReasoningGym:
-        """Open the family ``spec.name``; raise ``CatalogueError`` if it does not fit."""
+        """Open the family ``spec.name``; raise ``TaskSetError`` if it does not fit."""
         installed = importlib.metadata.version("reasoning-gym")
         if installed != spec.version:
-            raise CatalogueError(
+            raise TaskSetError(
                 f"env {spec.name!r} is of reasoning-gym {spec.version}, installed is {installed}: "
                 f"pip install reasoning-gym=={spec.version}"
             )
@@ -184,13 +184,13 @@ def _open(
         raise
     except Exception as error:
         where = f"env {family!r} level {number} {short(of_family)}"
-        raise CatalogueError(f"{where}: {error}") from error
+        raise TaskSetError(f"{where}: {error}") from error
 
 
 def _kinds(family: str) -> dict[str, Kind]:
     datasets = import_library().DATASETS
     if family not in datasets:
-        raise CatalogueError(f"env {family!r} is no family of reasoning-gym: see its GALLERY.md")
+        raise TaskSetError(f"env {family!r} is no family of reasoning-gym: see its GALLERY.md")
     return {**schema(family, datasets[family][1]), PARTIAL: Truth(), COPIED: Truth()}
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from node.tasks.catalogue import evaluates
+from node.tasks.task_set import evaluates
 from node.tasks.verifier.worker_process import WorkerDied, WorkerProcess
 from protocol.manifest import EnvSpec
 from swarm.groups import TaskRef

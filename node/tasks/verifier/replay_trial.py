@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from node.environments.own_file import differing, guess
-from node.errors import CatalogueError
-from node.tasks.catalogue import Allowed
+from node.errors import TaskSetError
 from node.tasks.scorer import Move
+from node.tasks.task_set import Allowed
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import ENVIRONMENT, EnvSpec
 from swarm.groups import TaskRef
@@ -61,7 +61,7 @@ class _Episode:
 def try_replays(specs: Sequence[EnvSpec], allowed: Allowed) -> Trial:
     """Open a task set, play its environments and replay them.
 
-    Raises CatalogueError: a family cannot be opened or played, or a replayable one differs (the
+    Raises TaskSetError: a family cannot be opened or played, or a replayable one differs (the
     message says how); JudgeRefused: no process can be started (``unavailable``).
     """
     played = [spec for spec in specs if spec.source == ENVIRONMENT]
@@ -99,7 +99,7 @@ def _played(verifier: Verifier, spec: EnvSpec) -> list[_Episode]:
 
 
 def _replay(verifier: Verifier, episode: _Episode) -> None:
-    """Replay an episode as a peer does; raise ``CatalogueError`` if it differs."""
+    """Replay an episode as a peer does; raise ``TaskSetError`` if it differs."""
     (prompt,) = _prompts(verifier, [episode.task])
     if prompt != episode.prompt:
         raise _otherwise(episode.task, f"it begins with {differing(prompt, episode.prompt)}")
@@ -119,12 +119,12 @@ def _prompts(verifier: Verifier, tasks: Sequence[TaskRef]) -> list[str]:
         raise _failed(tasks[0], str(refused)) from refused
 
 
-def _failed(task: TaskRef, why: str) -> CatalogueError:
-    return CatalogueError(f"env {task.env!r} level {task.level} cannot be played: {why}")
+def _failed(task: TaskRef, why: str) -> TaskSetError:
+    return TaskSetError(f"env {task.env!r} level {task.level} cannot be played: {why}")
 
 
-def _otherwise(task: TaskRef, what: str) -> CatalogueError:
-    return CatalogueError(
+def _otherwise(task: TaskRef, what: str) -> TaskSetError:
+    return TaskSetError(
         f"env {task.env!r} level {task.level} says that it is replayable, and in another process "
         f"seed {task.seed} comes out otherwise: {what}: {REMEDY}"
     )

@@ -12,9 +12,9 @@ from contextlib import ExitStack, contextmanager
 from queue import LifoQueue
 
 from node.lifecycle import Opened
-from node.tasks.catalogue import Allowed
 from node.tasks.sandbox.sandbox import sandbox_support
 from node.tasks.scorer import Move, Moved, Scorer
+from node.tasks.task_set import Allowed
 from node.tasks.verifier.dialogue import admit, admitted, answers, refusal, wire
 from node.tasks.verifier.turn_workers import TurnWorkers
 from node.tasks.verifier.worker_process import (
@@ -61,7 +61,7 @@ class Verifier(Scorer):
     def start(self) -> tuple[str, ...]:
         """Start the workers, log closed envs and return the names of served ones.
 
-        Raises CatalogueError: the task set cannot be opened here; JudgeRefused: no worker starts.
+        Raises TaskSetError: the task set cannot be opened here; JudgeRefused: no worker starts.
         """
         support = sandbox_support()
         if not support.whole:

@@ -16,11 +16,11 @@ from typing import Any
 
 from node.environments.environment import prepare_to_wait, run
 from node.environments.own_file import NotReplayed
-from node.errors import CatalogueError
-from node.tasks.catalogue import Allowed, open_envs
+from node.errors import TaskSetError
 from node.tasks.sandbox.confine import Confinement, confine
 from node.tasks.scorer import score
 from node.tasks.task import ScoringError, Task, TaskError, TaskSource, kept
+from node.tasks.task_set import Allowed, open_envs
 from node.tasks.verifier.isolated_scoring import allow_cpu, cpu_limit, refused, score_apart
 from node.tasks.verifier.turn_server import TurnServer
 from protocol.manifest import EnvSpec
@@ -73,7 +73,7 @@ def _open(channel: Channel) -> dict[str, TaskSource]:
     specs = [EnvSpec(**{**spec, "levels": tuple(spec["levels"])}) for spec in request["specs"]]
     try:
         sources, closed = open_envs(specs, Allowed(**request["allowed"]))
-    except CatalogueError as error:
+    except TaskSetError as error:
         channel.send({"error": str(error)})
         raise SystemExit(1) from error
     # Standard error reports a failed start; the node does not read it after that.

@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from node.errors import CatalogueError
-from node.tasks.catalogue import Allowed
+from node.errors import TaskSetError
 from node.tasks.sandbox.confine import Confinement
 from node.tasks.sandbox.namespaces import DIED_OF
 from node.tasks.sandbox.sandbox import Grants, before, sandbox_support
+from node.tasks.task_set import Allowed
 from protocol.manifest import ENVIRONMENT, EnvSpec
 from swarm.common.child_process import Channel, ChannelError, spawn
 from swarm.common.counters import Counters
@@ -77,15 +77,15 @@ class WorkerProcess:
 
     @classmethod
     def start(
-        cls, catalogue: dict[str, Any], limits: WorkerLimits, own: Confinement, *, hash_seed: int
+        cls, task_set: dict[str, Any], limits: WorkerLimits, own: Confinement, *, hash_seed: int
     ) -> WorkerProcess:
         """Start a worker and wait until it has opened the task set.
 
-        Raises CatalogueError: the task set cannot be opened here; JudgeRefused: it did not start.
+        Raises TaskSetError: the task set cannot be opened here; JudgeRefused: it did not start.
         """
         worker = cls._spawn(limits, own, hash_seed)
         try:
-            reply = worker.ask(catalogue, limits.start_seconds)
+            reply = worker.ask(task_set, limits.start_seconds)
         except WorkerDied as death:
             detail = f"{death}: {worker._last_words()}"
             logger.error("no worker can be started: %s", detail)
@@ -94,7 +94,7 @@ class WorkerProcess:
         worker._process.stderr.close()
         if "error" in reply:
             worker.end()
-            raise CatalogueError(str(reply["error"]))
+            raise TaskSetError(str(reply["error"]))
         worker.envs = {
             name: OpenEnv(env["levels"], env["replayable"], env["waits"])
             for name, env in reply["envs"].items()
@@ -245,7 +245,7 @@ class Workers:
         """Return the worker of an env; raise ``JudgeRefused`` if none is available."""
         try:
             return self._running(self.granted(env))
-        except CatalogueError as error:
+        except TaskSetError as error:
             # It opened before, so a file or package has changed since.
             logger.error("the worker cannot be started again: %s", error)
             raise JudgeRefused(UNAVAILABLE, str(error)) from error

@@ -41,32 +41,32 @@ def test_a_family_of_one_turn_is_answered_once(terminal, said):
 
 
 def test_a_model_plays_and_every_turn_is_shown(terminal):
-    for family, catalogue in (("bandit", "games"), ("gcd", "tiny")):
-        arguments = ("--task-set", catalogue, "--model", "tiny-games", "--seed", "3")
+    for family, task_set in (("bandit", "games"), ("gcd", "tiny")):
+        arguments = ("--task-set", task_set, "--model", "tiny-games", "--seed", "3")
         assert terminal("play", family, *arguments) == 0
         assert terminal.out.startswith("» ") and "\nreward " in terminal.out
 
 
 def test_an_environment_in_a_file_is_played_where_its_own_file_is_named(terminal, said):
     said("w")
-    catalogue = ("--task-set", str(EXAMPLE / "treasure.toml"))
+    task_set = ("--task-set", str(EXAMPLE / "treasure.toml"))
     file = ("--file", str(EXAMPLE / "treasure.py"))
-    assert terminal.ok("play", "treasure", *catalogue, *file).startswith("» At house ")
+    assert terminal.ok("play", "treasure", *task_set, *file).startswith("» At house ")
     told = "error: 'treasure' lies in a file. Name its file with --file.\n"
-    assert terminal.fails(2, "play", "treasure", *catalogue) == told
-    told = terminal.fails(2, "play", "treasure", *catalogue, "--file", "no.py")
+    assert terminal.fails(2, "play", "treasure", *task_set) == told
+    told = terminal.fails(2, "play", "treasure", *task_set, "--file", "no.py")
     assert told.startswith("error: --file: no.py. There is no such file")
     Path("other.py").write_text("")
-    told = terminal.refuses(1, "play", "treasure", *catalogue, "--file", "other.py")
+    told = terminal.refuses(1, "play", "treasure", *task_set, "--file", "other.py")
     assert "other.py" in told and "evel" not in told, "without a word of levels"
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "why"),
     [
-        (("guesses",), 2, "FAMILY: guesses. The catalogue has: guess, maze"),
+        (("guesses",), 2, "FAMILY: guesses. The task set has: guess, maze"),
         (("guess", "--level", "9"), 2, "--level: 9. Levels begin at 0; this family has 2."),
-        (("guess", "--task-set", "game"), 1, "no catalogue 'game'"),
+        (("guess", "--task-set", "game"), 1, "no task set 'game'"),
         (("guess", "--model", "nowhere/at-all"), 2, "policy.model"),
     ],
 )

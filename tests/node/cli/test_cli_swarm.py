@@ -29,19 +29,19 @@ def gym(name: str = "gcd", level: str = "max_value = 9") -> str:
 
 
 def sums(level: str = 'match = "numeric"') -> str:
-    """A catalogue of one file, which lies beside it."""
+    """A task set of one file, which lies beside it."""
     env = 'name = "sums"\nfile = "sums.jsonl"\n'
     return f'source = "jsonl"\n{KEYS}{env}levels = [{{ {level} }}]\n'
 
 
-def written(catalogue: str, lines: str = SUM) -> tuple[str, ...]:
-    Path("own.toml").write_text(catalogue)
+def written(task_set: str, lines: str = SUM) -> tuple[str, ...]:
+    Path("own.toml").write_text(task_set)
     Path("sums.jsonl").write_text(lines)
     return (*FOUND, "--task-set", "own.toml")
 
 
 @pytest.mark.parametrize(
-    ("catalogue", "lines", "complaint"),
+    ("task_set", "lines", "complaint"),
     [
         (gym("gdc"), SUM, "env 'gdc' is no family of reasoning-gym"),
         (gym(level="max_valeu = 9"), SUM, "max_valeu"),
@@ -52,15 +52,15 @@ def written(catalogue: str, lines: str = SUM) -> tuple[str, ...]:
         (sums(), '{"prompt": "1 + 1 =", "answer": 2}\n', "prompt and answer are strings"),
     ],
 )
-def test_a_catalogue_that_no_node_can_open_is_refused(terminal, node, catalogue, lines, complaint):
-    told = terminal.refuses(2, *written(catalogue, lines))
+def test_a_task_set_that_no_node_can_open_is_refused(terminal, node, task_set, lines, complaint):
+    told = terminal.refuses(2, *written(task_set, lines))
     assert told.startswith("error: --task-set: own.toml (") and complaint in told
     assert not node.manifest.exists()
 
 
-@pytest.mark.parametrize("catalogue", [gym(), sums()])
-def test_a_catalogue_that_opens_is_signed(terminal, node, catalogue):
-    assert "not tried" not in terminal.ok(*written(catalogue))
+@pytest.mark.parametrize("task_set", [gym(), sums()])
+def test_a_task_set_that_opens_is_signed(terminal, node, task_set):
+    assert "not tried" not in terminal.ok(*written(task_set))
     assert node.manifest.exists()
 
 
@@ -216,7 +216,7 @@ def test_eval_scores_a_model_on_held_out_tasks(terminal, node):
 
 def test_eval_shows_what_was_written_turn_by_turn_and_what_it_was_worth(terminal, node):
     founder = Identity.load(node.identity)
-    node.manifest.write_bytes(found_swarm(founder, name="games", catalogue="games"))
+    node.manifest.write_bytes(found_swarm(founder, name="games", task_set="games"))
     args = ("eval", *AT, "--model", "tiny-games", "--tasks", "10", "--samples", "1")
     shown = terminal.json(*args, "--show", "10", "--set", "engine.max_new_tokens=64")["shown"]
     assert len(shown) == 10

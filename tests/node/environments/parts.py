@@ -1,4 +1,4 @@
-"""Environments for tests, and swarms and catalogues that have them."""
+"""Environments for tests, and swarms and task sets that have them."""
 
 import asyncio
 import random
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from node.environments.environment import Environment
-from node.tasks.catalogue import Allowed, load_catalogue, own_files
+from node.tasks.task_set import Allowed, load_task_set, own_files
 from protocol.manifest import EnvSpec, canonical_json
 
 
@@ -88,6 +88,6 @@ levels = [{levels}]
 def written(folder: Path, name: str, code: str, levels: str = "{}"):
     """The specs of an environment with this code, and what allows its file to be loaded."""
     (folder / f"{name}.py").write_text(code)
-    catalogue = folder / f"{name}.toml"
-    catalogue.write_text(TABLE.format(name=name, levels=levels))
-    return load_catalogue(str(catalogue)), Allowed(own_files(str(catalogue)))
+    task_set = folder / f"{name}.toml"
+    task_set.write_text(TABLE.format(name=name, levels=levels))
+    return load_task_set(str(task_set)), Allowed(own_files(str(task_set)))

@@ -10,9 +10,9 @@ import pytest
 
 from experiments.recipe.local_judge import LocalJudge
 from node.environments.environment import Episode, run
-from node.errors import CatalogueError
-from node.tasks.catalogue import Allowed, load_catalogue, open_envs, overview
+from node.errors import TaskSetError
 from node.tasks.scorer import Answered, Move, Scorer
+from node.tasks.task_set import Allowed, load_task_set, open_envs, overview
 from node.tasks.verifier.verifier import Verifier
 from node.tasks.verifier.worker_process import WorkerLimits
 from node.trajectories.player import judged
@@ -236,7 +236,7 @@ def written(folder: Path, levels: str = "{}", code: str = WRITTEN) -> tuple[EnvS
 
 def test_the_example_is_played_in_the_worker():
     task = TaskRef("treasure", 0, 1)
-    specs = load_catalogue(str(EXAMPLE / "treasure.toml"))
+    specs = load_task_set(str(EXAMPLE / "treasure.toml"))
     with Verifier(specs, Allowed({"treasure": EXAMPLE / "treasure.py"}), outside=True) as verifier:
         assert verifier.start() == ("treasure",)
         (prompt,) = verifier.prompts([task])
@@ -255,7 +255,7 @@ def test_who_lacks_the_file_is_told_and_serves_the_rest(tmp_path):
 def test_a_file_that_was_changed_is_another_one(tmp_path):
     spec, allowed = written(tmp_path)
     (tmp_path / "treasure.py").write_text(WRITTEN + "\n")
-    with pytest.raises(CatalogueError, match=r"is of version .*: get the same file"):
+    with pytest.raises(TaskSetError, match=r"is of version .*: get the same file"):
         open_envs([spec], allowed)
 
 
@@ -271,7 +271,7 @@ def test_a_file_that_was_changed_is_another_one(tmp_path):
 )
 def test_settings_that_reset_does_not_take_or_lacks_are_refused(tmp_path, levels, why):
     code = WRITTEN.replace("rooms: int = 5", "rooms: int") if "missing" in why else WRITTEN
-    with pytest.raises(CatalogueError, match=why):
+    with pytest.raises(TaskSetError, match=why):
         spec, allowed = written(tmp_path, levels, code)
         open_envs([spec], allowed)
 
@@ -288,7 +288,7 @@ def test_settings_that_reset_does_not_take_or_lacks_are_refused(tmp_path, levels
 )
 def test_a_file_that_is_no_environment_is_refused_by_name(tmp_path, code, why):
     spec, allowed = written(tmp_path, code=code)
-    with pytest.raises(CatalogueError, match=why):
+    with pytest.raises(TaskSetError, match=why):
         open_envs([spec], allowed)
 
 

@@ -9,12 +9,12 @@ from experiments.recipe.corpus import PLAYERS
 from node.environments.environment import MOST_OBSERVATION, finished
 from node.environments.games import SHIPPED
 from node.environments.own_file import replayed
-from node.tasks.catalogue import Allowed, load_catalogue, open_envs
 from node.tasks.task import Task
+from node.tasks.task_set import Allowed, load_task_set, open_envs
 from swarm.groups import Split
 from tests.node.programs import python
 
-SOURCES = open_envs(load_catalogue("games"), Allowed())[0]
+SOURCES = open_envs(load_task_set("games"), Allowed())[0]
 LEVELS = [(name, level) for name, source in SOURCES.items() for level in range(source.levels)]
 SEEDS = st.integers(0, (1 << 63) - 1)
 MARGIN = 0.25
@@ -27,7 +27,7 @@ REWARDS = {
     "maze": {0.0, 0.125, 0.25, 0.375, 1.0},
     "tictactoe": {0.0, 0.5, 1.0},
 }
-"""Of the catalogue's levels together, but for what luck alone could earn."""
+"""Of the task set's levels together, but for what luck alone could earn."""
 
 
 def played(task: Task, kind: str, seed: int) -> tuple[list[str], float]:
@@ -42,7 +42,7 @@ def played(task: Task, kind: str, seed: int) -> tuple[list[str], float]:
     return seen, finished(episode.reward())
 
 
-def test_every_game_is_in_the_catalogue_and_has_a_player():
+def test_every_game_is_in_the_task_set_and_has_a_player():
     assert SOURCES.keys() == SHIPPED.keys() == PLAYERS.keys()
 
 

@@ -5,9 +5,9 @@ import pytest
 
 from node.environments.environment import Episode, finished
 from node.environments.own_file import LIBRARIES, environment_of
-from node.errors import CatalogueError
-from node.tasks.catalogue import Allowed, open_envs
+from node.errors import TaskSetError
 from node.tasks.scorer import Answered, Move
+from node.tasks.task_set import Allowed, open_envs
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from node.tasks.verifier.verifier import Verifier
 from swarm.groups import TaskRef
@@ -215,5 +215,5 @@ def test_a_class_of_a_package_says_version_and_replayable():
     ],
 )
 def test_what_cannot_be_played_by_text_is_refused_with_the_reason(level, why):
-    with pytest.raises(CatalogueError, match=f"env 'gymnasium' level 0: .*{why}"):
+    with pytest.raises(TaskSetError, match=f"env 'gymnasium' level 0: .*{why}"):
         open_envs([spec(level)], Allowed())

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from node.environments.own_file import guess
-from node.errors import CatalogueError
-from node.tasks.catalogue import NO_FILE, Allowed, load_catalogue
+from node.errors import TaskSetError
+from node.tasks.task_set import NO_FILE, Allowed, load_task_set
 from node.tasks.verifier.replay_trial import EPISODES, Trial, try_replays
 from protocol.manifest import EnvSpec, open_manifest
 from tests.node.environments.parts import written
@@ -66,7 +66,7 @@ TOLD = (
     ids=[*LIES, "first, the clock", "first, the order of a set", "a reward", "a reward too high"],
 )
 def test_what_follows_from_more_than_the_seed_or_breaks_its_word_is_told(tmp_path, says, told):
-    with pytest.raises(CatalogueError, match=told):
+    with pytest.raises(TaskSetError, match=told):
         try_replays(*door(tmp_path, **says))
 
 
@@ -83,17 +83,17 @@ def test_what_says_that_it_is_not_replayable_is_left_alone_and_what_is_not_here_
 
 
 def test_the_shipped_games_come_out_alike_and_tasks_of_one_turn_are_not_played():
-    specs = load_catalogue("games")
+    specs = load_task_set("games")
     trial = try_replays(specs, Allowed())
     assert trial.replayed == tuple(spec.name for spec in specs)
     assert trial.episodes == EPISODES * sum(len(spec.levels) for spec in specs)
-    assert try_replays(load_catalogue("tiny"), Allowed()) == Trial()
+    assert try_replays(load_task_set("tiny"), Allowed()) == Trial()
 
 
 FOUND = ("create", "--config", "node", "--name", "doors", "--task-set", "door.toml")
 
 
-def test_found_tries_the_files_beside_the_catalogue(terminal, node):
+def test_found_tries_the_files_beside_the_task_set(terminal, node):
     door(Path())
     assert terminal.json(*FOUND)["environments"]["replayed"] == ["door"]
     assert open_manifest(node.manifest.read_bytes()).catalogue[0].name == "door"

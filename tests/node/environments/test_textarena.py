@@ -7,9 +7,9 @@ import pytest
 from node.environments.environment import Episode, finished
 from node.environments.own_file import BRACKETED, LIBRARIES, guess
 from node.environments.textarena import ALONE, FORMS, REFUSED, REFUSED_VARIANTS
-from node.errors import CatalogueError
-from node.tasks.catalogue import Allowed, open_envs, overview
+from node.errors import TaskSetError
 from node.tasks.scorer import Move
+from node.tasks.task_set import Allowed, open_envs, overview
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec
@@ -46,7 +46,7 @@ def test_every_game_of_the_library_is_played_or_refused_by_name():
 
 def test_the_version_is_of_the_library_and_of_what_makes_it_an_environment():
     assert Game.version == "0.7.4+1"
-    with pytest.raises(CatalogueError, match=r"of version 0\.7\.3\+1, here is 0\.7\.4\+1"):
+    with pytest.raises(TaskSetError, match=r"of version 0\.7\.3\+1, here is 0\.7\.4\+1"):
         open_envs([replace(spec("Nim-v0"), version="0.7.3+1")], Allowed())
 
 
@@ -122,9 +122,9 @@ def test_only_the_last_board_is_told_and_not_what_the_policy_wrote():
     ],
 )
 def test_what_is_not_played_is_refused_by_name_and_a_game_has_to_be_named(game, why):
-    with pytest.raises(CatalogueError, match=rf"'textarena' level 1: game = '{game}'.*{why}"):
+    with pytest.raises(TaskSetError, match=rf"'textarena' level 1: game = '{game}'.*{why}"):
         open_envs([spec("TicTacToe-v0", game)], Allowed())
-    with pytest.raises(CatalogueError, match="level 0: game is missing: reset takes game"):
+    with pytest.raises(TaskSetError, match="level 0: game is missing: reset takes game"):
         open_envs([replace(spec("Nim-v0"), levels=("{}",))], Allowed())
 
 

@@ -13,9 +13,9 @@ from node.environments.tools import (
     is_tool_class,
     tool_calls,
 )
-from node.errors import CatalogueError
-from node.tasks.catalogue import open_envs
+from node.errors import TaskSetError
 from node.tasks.scorer import Answered, Move
+from node.tasks.task_set import open_envs
 from node.tasks.verifier.verifier import Verifier
 from swarm.groups import TaskRef
 from swarm.verification import TrajectoryTexts
@@ -195,7 +195,7 @@ def test_a_class_of_tools_in_a_file_is_played_and_judged_in_the_worker(tmp_path,
 
 def test_a_file_whose_tools_cannot_be_called_is_refused_with_the_reason(tmp_path):
     code = SHOP.replace('"""Buy some apples."""', "").replace("ASYNC ", "")
-    with pytest.raises(CatalogueError, match=r"shop\.py.*Shop\.buy has no docstring"):
+    with pytest.raises(TaskSetError, match=r"shop\.py.*Shop\.buy has no docstring"):
         open_envs(*written(tmp_path, "shop", code, LEVELS))
 
 

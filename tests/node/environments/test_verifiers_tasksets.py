@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from node.environments.own_file import environment_of
-from node.errors import CatalogueError
+from node.errors import TaskSetError
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from node.tasks.verifier.verifier import Verifier
 from swarm.groups import TaskRef
@@ -68,7 +68,7 @@ def test_rewards_that_follow_from_the_answer_come_out_alike(tmp_path):
 
 
 def test_rewards_that_do_not_are_told_at_founding(tmp_path):
-    with pytest.raises(CatalogueError, match=r"says that it is replayable, .* it is worth"):
+    with pytest.raises(TaskSetError, match=r"says that it is replayable, .* it is worth"):
         try_replays(*written(tmp_path, short="time.time_ns() % 99991 / 99991"))
 
 

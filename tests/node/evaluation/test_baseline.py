@@ -11,8 +11,8 @@ from node.engines.registry import open_engine
 from node.errors import NodeError
 from node.evaluation.baseline import Baseline, BaselineTrial, LevelResult
 from node.policy.policy import Policy
-from node.tasks.catalogue import Allowed, load_catalogue
 from node.tasks.curriculum import served_levels
+from node.tasks.task_set import Allowed, load_task_set
 from node.tasks.verifier.verifier import Verifier
 from swarm.common.counters import Counters
 
@@ -115,7 +115,7 @@ def test_keys_are_added_where_a_file_lacks_them_and_refused_where_they_are_in_th
 def test_a_real_policy_is_tried_within_its_time():
     keys = {"engine.max_new_tokens": 12, "policy.device": "cpu"}
     config, counters = Config.with_overrides(keys), Counters()
-    specs = load_catalogue("tiny")
+    specs = load_task_set("tiny")
     policy = Policy.load(config.policy)
     with Verifier(specs, Allowed(), outside=False, counters=counters) as verifier:
         levels = served_levels(specs, verifier.start())

@@ -11,8 +11,8 @@ from experiments.recipe.tokenizer import make_tokenizer
 from node.config.learning import PolicySection
 from node.policy.model_source import SHIPPED
 from node.policy.policy import Policy
-from node.tasks.catalogue import Allowed, load_catalogue, open_envs
 from node.tasks.task import split_of
+from node.tasks.task_set import Allowed, load_task_set, open_envs
 from swarm.groups import Split
 
 MODELS = Path(str(resources.files("node") / "models"))
@@ -28,7 +28,7 @@ SHARES = {
 
 @pytest.fixture(scope="module")
 def sources():
-    return open_envs(load_catalogue("tiny"), Allowed())[0]
+    return open_envs(load_task_set("tiny"), Allowed())[0]
 
 
 def built(sources, *splits):

@@ -16,7 +16,7 @@ from node.network.founding import found_swarm
 from node.policy.policy import Policy
 from node.run.warm_start import RECORD, warm_start
 from node.storage.run_folder import RunFolder
-from node.tasks.catalogue import Allowed, load_catalogue
+from node.tasks.task_set import Allowed, load_task_set
 from node.tasks.verifier.verifier import Verifier
 from protocol.identity import Identity
 from swarm.common.counters import Counters
@@ -34,7 +34,7 @@ def node(tmp_path: Path) -> tuple[RunFolder, Path]:
     )
     folder = RunFolder(tmp_path / "node").create()
     identity = Identity.from_seed(bytes(32))
-    folder.manifest.write_bytes(found_swarm(identity, name="easy", catalogue=str(tasks)))
+    folder.manifest.write_bytes(found_swarm(identity, name="easy", task_set=str(tasks)))
     keys = {"policy.model": "tiny", "policy.device": "cpu", "engine.max_new_tokens": 12}
     write_config(folder.config, Config.with_overrides(keys))
     return folder, folder.config
@@ -74,7 +74,7 @@ def test_steps_on_one_example_bring_the_policy_to_write_it():
 
 
 def test_an_example_has_the_form_that_its_prompt_asks_for():
-    specs = load_catalogue("reasoning-gym")
+    specs = load_task_set("reasoning-gym")
     with Verifier(specs, Allowed(), outside=False, counters=Counters()) as verifier:
         verifier.start()
         names = ("base_conversion", "propositional_logic")

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from node.tasks.answer_forms import Form, equal, form_of, number_value
 from node.tasks.answers import behind_answer, read_answer, without_thinking
-from node.tasks.catalogue import Allowed, load_catalogue, open_envs
 from node.tasks.sources import propositional_logic
 from node.tasks.sources.reasoning_gym import fit, without_format
 from node.tasks.task import Task
+from node.tasks.task_set import Allowed, load_task_set, open_envs
 
 FORMS = (
     *("{}", "  {}\n", "{}.", "**{}**", "`{}`", '"{}"', "'{}'", "```\n{}\n```", "```text\n{}\n```"),
@@ -51,7 +51,7 @@ def tasks() -> dict[str, list[Task]]:
     found = {}
     for name in SHIPPED:
         allowed = Allowed(code_execution=["binary_matrix"])
-        sources, _ = open_envs(load_catalogue(name), allowed)
+        sources, _ = open_envs(load_task_set(name), allowed)
         for source in sources.values():
             levels = range(source.levels)
             found[f"{name} {source.name}"] = [
@@ -60,7 +60,7 @@ def tasks() -> dict[str, list[Task]]:
     return found
 
 
-FAMILIES = [f"{name} {spec.name}" for name in SHIPPED for spec in load_catalogue(name)]
+FAMILIES = [f"{name} {spec.name}" for name in SHIPPED for spec in load_task_set(name)]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

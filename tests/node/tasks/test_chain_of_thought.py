@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.recipe.corpus import WORKING
-from node.errors import CatalogueError
-from node.tasks.catalogue import Allowed, level_settings, load_catalogue, open_envs, overview
+from node.errors import TaskSetError
 from node.tasks.chain_of_thought import FAMILIES, MOST_STEPS, Bill, Walk
+from node.tasks.task_set import Allowed, level_settings, load_task_set, open_envs, overview
 from protocol.manifest import EnvSpec, canonical_json
 from swarm.groups import Split
 
-SPECS = load_catalogue("working")
+SPECS = load_task_set("working")
 SOURCES = open_envs(SPECS, Allowed())[0]
 PLACES = [(name, level) for name, source in SOURCES.items() for level in range(source.levels)]
 numbers = st.integers(0, (1 << 63) - 1)
@@ -142,7 +142,7 @@ def test_levels_are_from_a_dozen_to_over_seventy_characters(name):
 )
 def test_a_setting_that_cannot_be_is_refused_by_name(settings, told):
     spec = EnvSpec("paying", "plugin", "1", (canonical_json(settings),), "{question}", "text")
-    with pytest.raises(CatalogueError, match=told):
+    with pytest.raises(TaskSetError, match=told):
         open_envs([spec], Allowed())[0]
 
 

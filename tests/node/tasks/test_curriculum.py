@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from node.errors import CatalogueError, ConfigError
+from node.errors import ConfigError, TaskSetError
 from node.tasks.curriculum import (
     KEPT,
     AutoCurriculum,
@@ -116,7 +116,7 @@ def test_a_curriculum_and_evaluations_keep_to_levels_with_a_weight():
     assert TaskSampler(LEVELS, {"lcm": 1.0}, random.Random(1)).levels == (("lcm", 0),)
 
 
-def test_the_levels_of_served_envs_are_in_the_catalogues_order():
+def test_the_levels_of_served_envs_are_in_the_task_sets_order():
     spec = EnvSpec("gcd", "reasoning-gym", "0.1.25", ("{}", "{}"), "{question}", "text")
     specs = [spec, replace(spec, name="gone"), replace(spec, name="lcm", levels=("{}",))]
     assert served_levels(specs, ("lcm", "gcd")) == LEVELS
@@ -136,8 +136,8 @@ def test_impossible_weights_are_refused_with_a_remedy(weights, message):
         TaskSampler(LEVELS, weights, random.Random(1))
 
 
-def test_a_catalogue_of_which_nothing_is_served_says_what_to_do():
-    with pytest.raises(CatalogueError, match="none of the swarm's envs is served here: name"):
+def test_a_task_set_of_which_nothing_is_served_says_what_to_do():
+    with pytest.raises(TaskSetError, match="none of the swarm's envs is served here: name"):
         TaskSampler([], {}, random.Random(0))
 
 

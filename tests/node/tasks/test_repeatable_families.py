@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy
 import pytest
 
-from node.tasks.catalogue import Allowed, open_envs
 from node.tasks.sources.reasoning_gym import UNREPEATABLE
 from node.tasks.task import seeded
+from node.tasks.task_set import Allowed, open_envs
 from node.tasks.verifier.worker_process import worker_environment
 from protocol.manifest import EnvSpec
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node.errors import CatalogueError
-from node.tasks.catalogue import Allowed, load_catalogue, open_envs
+from node.errors import TaskSetError
 from node.tasks.sandbox import sandbox
 from node.tasks.sources import environments, plugins
 from node.tasks.sources.jsonl import file_digest
+from node.tasks.task_set import Allowed, load_task_set, open_envs
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec
 from swarm.groups import Split, TaskRef
@@ -85,7 +85,7 @@ def test_another_file_is_refused_and_one_that_changes_makes_the_verifier_unavail
     with Verifier(agreed, allowed, outside=False) as verifier:
         verifier.start()
         file.write_text(file.read_text() + json.dumps({"prompt": "more", "answer": "1"}))
-        with pytest.raises(CatalogueError, match="get the same file"):
+        with pytest.raises(TaskSetError, match="get the same file"):
             open_envs(agreed, allowed)
         worker = newest_worker()
         worker.kill()
@@ -108,7 +108,7 @@ def test_another_file_is_refused_and_one_that_changes_makes_the_verifier_unavail
 def test_a_bad_line_is_named(tmp_path, content, message):
     path = tmp_path / "bad.jsonl"
     path.write_text(content)
-    with pytest.raises(CatalogueError, match=message):
+    with pytest.raises(TaskSetError, match=message):
         open_envs([spec(path, "exact")], Allowed({"halves": path}))[0]
 
 
@@ -125,12 +125,12 @@ def test_line_ends_of_unicode_and_a_byte_order_mark_break_no_line(tmp_path, mark
 @pytest.mark.parametrize("level", ["{}", '{"match":"close"}', '{"match":"exact","x":1}'])
 def test_a_level_is_one_of_three_matches(file, level):
     wrong = EnvSpec("halves", "jsonl", file_digest(file), (level,), "{question}", "text")
-    with pytest.raises(CatalogueError, match="match = 'exact'"):
+    with pytest.raises(TaskSetError, match="match = 'exact'"):
         open_envs([wrong], Allowed({"halves": file}))[0]
 
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "own_task"
-SPECS = load_catalogue(str(EXAMPLE / "sorting.toml"))
+SPECS = load_task_set(str(EXAMPLE / "sorting.toml"))
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_the_example_is_drawn_and_scored_in_the_worker():
     ],
 )
 def test_another_version_than_the_swarms_and_settings_that_the_task_refuses_are_named(change, told):
-    with pytest.raises(CatalogueError, match=told):
+    with pytest.raises(TaskSetError, match=told):
         open_envs([replace(SPECS[0], **change)], Allowed())[0]
 
 
@@ -176,7 +176,7 @@ def test_a_package_that_does_not_say_whether_it_evaluates_text_is_refused(tmp_pa
     silent = "class Silent:\n    version, levels = '1', 1\n    def __init__(self, _): ...\n"
     (tmp_path / "silent.py").write_text(silent)
     declare(monkeypatch, tmp_path, "silent", "silent:Silent")
-    with pytest.raises(CatalogueError, match="evaluates_text"):
+    with pytest.raises(TaskSetError, match="evaluates_text"):
         open_envs([replace(SPECS[0], name="silent")], Allowed())[0]
 
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.errors import CatalogueError
-from node.tasks.catalogue import Allowed, load_catalogue, open_envs
+from node.errors import TaskSetError
 from node.tasks.sources.reasoning_gym import holds
 from node.tasks.starter_families import FAMILIES, in_words
 from node.tasks.task import TaskSource
+from node.tasks.task_set import Allowed, load_task_set, open_envs
 from protocol.manifest import EnvSpec
 from swarm.groups import Split
 
@@ -27,7 +27,7 @@ MOST = 0.1
 @cache
 def sources(name: str) -> dict[str, TaskSource]:
     allowed = Allowed(code_execution=["binary_matrix"])
-    opened, closed = open_envs(load_catalogue(name), allowed)
+    opened, closed = open_envs(load_task_set(name), allowed)
     assert not closed
     return opened
 
@@ -35,7 +35,7 @@ def sources(name: str) -> dict[str, TaskSource]:
 LEVELS = [
     (name, spec.name, level)
     for name in SETS
-    for spec in load_catalogue(name)
+    for spec in load_task_set(name)
     for level in range(len(spec.levels))
     if spec.name != LOGIC
 ]
@@ -81,7 +81,7 @@ def test_no_formula_follows_from_many_premises():
 
 
 def test_starter_has_six_to_eight_levels_of_each_family_and_states_one_format():
-    specs = load_catalogue("starter")
+    specs = load_task_set("starter")
     assert all(6 <= len(spec.levels) <= 8 for spec in specs) and len(specs) == 17
     for env, source in sources("starter").items():
         prompt = source.build(0, 1).prompt
@@ -110,7 +110,7 @@ def test_the_widest_settings_of_a_family_can_be_drawn_and_others_are_refused(env
             assert opened.score(drawn, drawn["answer"]) == 1.0 and opened.score(drawn, "") == 0.0
     wrong = tuple(f'{{"{key}":-1}}' for key in family.settings)[:1]
     spec = EnvSpec(env, "plugin", "1", wrong, "{question}", "text")
-    with pytest.raises(CatalogueError, match=env):
+    with pytest.raises(TaskSetError, match=env):
         open_envs([spec], Allowed())
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node.tasks.catalogue import Allowed
 from node.tasks.scorer import Answered, Move, Moved
 from node.tasks.sources.jsonl import file_digest
+from node.tasks.task_set import Allowed
 from node.tasks.verifier.verifier import Verifier, VerifierPool
 from node.tasks.verifier.worker_process import WorkerLimits
 from protocol.manifest import EnvSpec, canonical_json

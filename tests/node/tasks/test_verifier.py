@@ -11,10 +11,10 @@ import psutil
 import pytest
 
 from experiments.recipe.local_judge import LocalJudge
-from node.errors import CatalogueError
-from node.tasks.catalogue import Allowed, load_catalogue, open_envs
+from node.errors import TaskSetError
 from node.tasks.sandbox.namespaces import libc
 from node.tasks.scorer import Answered, Move, judge_all
+from node.tasks.task_set import Allowed, load_task_set, open_envs
 from node.tasks.verifier.dialogue import answers
 from node.tasks.verifier.verifier import Verifier, VerifierPool
 from node.tasks.verifier.worker_process import WorkerDied, WorkerProcess
@@ -25,7 +25,7 @@ from swarm.groups import Split, TaskRef
 from swarm.verification import UNKNOWN_ENV, Asked, Judged, JudgeRefused, Verdict
 from tests.node.programs import newest_worker, python, until
 
-TINY = load_catalogue("tiny")
+TINY = load_task_set("tiny")
 
 
 @pytest.fixture(scope="module")
@@ -187,9 +187,9 @@ def test_a_worker_never_outlives_a_node_that_was_killed():
     node = """
 import time
 import psutil
-from node.tasks.catalogue import load_catalogue
+from node.tasks.task_set import load_task_set
 from node.tasks.verifier.verifier import Verifier
-verifier = Verifier(load_catalogue("tiny"), outside=True)
+verifier = Verifier(load_task_set("tiny"), outside=True)
 verifier.start()
 print(psutil.Process().children()[0].pid, flush=True)
 time.sleep(600)
@@ -207,9 +207,9 @@ def test_a_node_that_verifies_imports_no_verifier():
     assert not heavy & set(loaded.stdout.split())
 
 
-def test_a_catalogue_that_cannot_be_opened_is_said_in_the_words_of_the_catalogue():
+def test_a_task_set_that_cannot_be_opened_is_said_in_the_words_of_the_task_set():
     spec = EnvSpec("gdc", "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
-    refused = pytest.raises(CatalogueError, match="'gdc' is no family")
+    refused = pytest.raises(TaskSetError, match="'gdc' is no family")
     with Verifier([spec], outside=False) as verifier, refused:
         verifier.start()
 
@@ -285,13 +285,13 @@ def test_it_agrees_with_the_verifier_on_every_family_and_split(verifier):
 
 
 def test_it_never_evaluates_text_in_this_process():
-    specs = [s for s in load_catalogue("reasoning-gym") if s.name == "binary_matrix"]
+    specs = [s for s in load_task_set("reasoning-gym") if s.name == "binary_matrix"]
     with pytest.raises(JudgeRefused, match="evaluates the text of answers"):
         LocalJudge(specs).judge(TaskRef("binary_matrix", 0, 1), ["__import__('os').abort()"])
 
 
 def test_turns_taken_in_it_are_answered_at_once_and_never_raise():
-    judge = LocalJudge(load_catalogue("games"))
+    judge = LocalJudge(load_task_set("games"))
     tasks = [TaskRef("guess", 0, 1), TaskRef("gcd", 0, 1), TaskRef("guess", 99, 1)]
     moves = [Move(number, task, ("500",), final=False) for number, task in enumerate(tasks)]
     outcomes = judge.play_each(moves)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.errors import CatalogueError
-from node.tasks.catalogue import Allowed, load_catalogue, open_envs
+from node.errors import TaskSetError
 from node.tasks.task import ScoringError, TaskError, TaskSource, draw_number, split_of
+from node.tasks.task_set import Allowed, load_task_set, open_envs
 from protocol.manifest import EnvSpec
 from swarm.groups import Split
 from tests.node.programs import python
@@ -33,33 +33,33 @@ def written(tmp_path):
     return write
 
 
-def test_the_shipped_catalogues_open_whole_and_the_nine_tasks_of_the_paper_are_there():
+def test_the_shipped_task_sets_open_whole_and_the_nine_tasks_of_the_paper_are_there():
     for name in SHIPPED:
-        specs = load_catalogue(name)
+        specs = load_task_set(name)
         opened = open_envs(specs, Allowed(code_execution=["binary_matrix"]))[0]
         assert set(opened) == {spec.name for spec in specs}
     nine = {"arc_1d", "basic_arithmetic", "base_conversion", "bf", "binary_matrix"}
     nine |= {"calendar_arithmetic", "decimal_arithmetic", "fraction_simplification"}
-    names = {spec.name for spec in load_catalogue("reasoning-gym")}
+    names = {spec.name for spec in load_task_set("reasoning-gym")}
     assert names == nine | {"propositional_logic"}
 
 
 def test_keys_before_the_first_env_are_defaults_and_levels_become_canonical_json(written):
     gcd = '[[env]]\nname="gcd"\nlevels=[{ min_value = 1, max_value = 9 }]\n'
     lcm = '[[env]]\nname="lcm"\nlevels=[{}, {}]\ntemplate="Q: {question}"\n'
-    gcd, lcm = load_catalogue(written(HEAD + gcd + lcm))
+    gcd, lcm = load_task_set(written(HEAD + gcd + lcm))
     assert (gcd.template, lcm.template) == ("{question}", "Q: {question}")
     assert (gcd.levels, len(lcm.levels)) == (('{"max_value":9,"min_value":1}',), 2)
 
 
-def test_a_file_beside_the_catalogue_gives_its_digest_as_version(tmp_path, written):
+def test_a_file_beside_the_task_set_gives_its_digest_as_version(tmp_path, written):
     content = json.dumps({"prompt": "1+1", "answer": "2"}).encode()
     (tmp_path / "sums.jsonl").write_bytes(content)
     path = written(
         'extract="text"\ntemplate="{question}"\n[[env]]\nname="sums"\nsource="jsonl"\n'
         'file="sums.jsonl"\nlevels=[{match="exact"}]\n'
     )
-    assert load_catalogue(path)[0].version == hashlib.sha256(content).hexdigest()
+    assert load_task_set(path)[0].version == hashlib.sha256(content).hexdigest()
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_a_file_beside_the_catalogue_gives_its_digest_as_version(tmp_path, writt
         (HEAD + '[[env]]\nname="x"\nlevels=[{}]\nfile="none.jsonl"', "cannot be read"),
     ],
 )
-def test_a_bad_catalogue_is_refused_in_one_line(written, text, message):
-    with pytest.raises(CatalogueError, match=message) as refusal:
-        load_catalogue(written(text))
+def test_a_bad_task_set_is_refused_in_one_line(written, text, message):
+    with pytest.raises(TaskSetError, match=message) as refusal:
+        load_task_set(written(text))
     assert "\n" not in str(refusal.value)
 
 
@@ -93,9 +93,9 @@ def test_a_bad_catalogue_is_refused_in_one_line(written, text, message):
         ("nowhere/mine.toml", r"nowhere/mine\.toml"),
     ],
 )
-def test_an_unknown_catalogue_is_answered_with_the_known_ones_and_a_missing_file_named(name, told):
-    with pytest.raises(CatalogueError, match=told):
-        load_catalogue(name)
+def test_an_unknown_task_set_is_answered_with_the_known_ones_and_a_missing_file_named(name, told):
+    with pytest.raises(TaskSetError, match=told):
+        load_task_set(name)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_an_unknown_catalogue_is_answered_with_the_known_ones_and_a_missing_file
     ],
 )
 def test_settings_that_cannot_be_served_are_refused(spec, message):
-    with pytest.raises(CatalogueError, match=message):
+    with pytest.raises(TaskSetError, match=message):
         open_envs([spec], Allowed(code_execution=["composite"]))[0]
 
 
@@ -137,12 +137,12 @@ def test_partial_credit_counts_only_where_a_level_says_so():
 
 REBUILD = """
 import json, sys
-from node.tasks.catalogue import Allowed, load_catalogue, open_envs
+from node.tasks.task_set import Allowed, load_task_set, open_envs
 from swarm.groups import Split
 sources = {
-    (catalogue, name): source
-    for catalogue in SHIPPED
-    for name, source in open_envs(load_catalogue(catalogue), Allowed())[0].items()
+    (task_set, name): source
+    for task_set in SHIPPED
+    for name, source in open_envs(load_task_set(task_set), Allowed())[0].items()
 }
 wanted = [
     (key, level, seed, split)
@@ -183,7 +183,7 @@ def numbers(bound: int = 10_000) -> TaskSource:
 
 @pytest.fixture(scope="module")
 def shipped():
-    opened = {name: open_envs(load_catalogue(name), Allowed())[0] for name in SHIPPED}
+    opened = {name: open_envs(load_task_set(name), Allowed())[0] for name in SHIPPED}
     return {(name, env): source for name in SHIPPED for env, source in opened[name].items()}
 
 

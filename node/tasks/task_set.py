@@ -40,7 +40,7 @@ from typing import Any
 from node.config.sections import SandboxSection, TasksSection
 from node.environments.games import SHIPPED
 from node.environments.own_file import LIBRARIES
-from node.errors import CatalogueError
+from node.errors import TaskSetError
 from node.tasks.sandbox.sandbox import sandbox_support
 from node.tasks.sources import environments, plugins
 from node.tasks.sources.reasoning_gym import EVALUATING, UNREPEATABLE
@@ -55,7 +55,7 @@ EVALUATES = (
 )
 UNREPEATED = (
     "env '{name}' is not opened: its questions differ between processes, so nobody could check "
-    "a reward; leave it out of the catalogue"
+    "a reward; leave it out of the task set"
 )
 UNSANDBOXED = (
     "env '{name}' evaluates the text of answers and this machine cannot wall that in: install "
@@ -64,26 +64,26 @@ UNSANDBOXED = (
 
 _DIGEST = re.compile("[0-9a-f]{64}")  # Version of an env in a file.
 _KEYS = {"name", "source", "version", "levels", "template", "extract"}
-_SHIPPED = resources.files("node.tasks") / "catalogues"
+_SHIPPED = resources.files("node.tasks") / "task_sets"
 
 
-def load_catalogue(name_or_path: str) -> tuple[EnvSpec, ...]:
-    """Load a shipped task set or a TOML file; raise ``CatalogueError`` if invalid."""
+def load_task_set(name_or_path: str) -> tuple[EnvSpec, ...]:
+    """Load a shipped task set or a TOML file; raise ``TaskSetError`` if invalid."""
     if name_or_path.endswith(".toml"):
         text, folder = _read(Path(name_or_path)), Path(name_or_path).parent
     else:
         shipped = _SHIPPED / f"{name_or_path}.toml"
         if not shipped.is_file():
             known = ", ".join(sorted(f.name.removesuffix(".toml") for f in _SHIPPED.iterdir()))
-            raise CatalogueError(
-                f"no catalogue {name_or_path!r}: name one of {known}, or a path ending in .toml"
+            raise TaskSetError(
+                f"no task set {name_or_path!r}: name one of {known}, or a path ending in .toml"
             )
         text, folder = shipped.read_text(encoding="utf-8"), Path()
     return _parse(text, name_or_path, folder)
 
 
 def own_files(name_or_path: str) -> dict[str, Path]:
-    """Return each env's file in a TOML task set that :func:`load_catalogue` has read."""
+    """Return each env's file in a TOML task set that :func:`load_task_set` has read."""
     if not name_or_path.endswith(".toml"):
         return {}
     document = tomllib.loads(_read(Path(name_or_path)))
@@ -128,7 +128,7 @@ def open_envs(
     """Open every env that this machine can and may serve; return why others are closed.
 
     An env is closed if its file or plugin is missing, or if it evaluates text without permission.
-    The node neither trains on it nor accepts groups of it. Raises CatalogueError: an env has
+    The node neither trains on it nor accepts groups of it. Raises TaskSetError: an env has
     another version or impossible settings.
     """
     sources: dict[str, TaskSource] = {}
@@ -143,13 +143,13 @@ def open_envs(
 
 
 def level_settings(spec: EnvSpec) -> list[dict[str, Any]]:
-    """Decode the settings of each level, or raise ``CatalogueError``."""
+    """Decode the settings of each level, or raise ``TaskSetError``."""
     try:
         levels = [json.loads(level) for level in spec.levels]
     except (ValueError, RecursionError) as error:
-        raise CatalogueError(f"env {spec.name!r}: a level is not JSON: {error}") from error
+        raise TaskSetError(f"env {spec.name!r}: a level is not JSON: {error}") from error
     if not all(isinstance(level, dict) for level in levels):
-        raise CatalogueError(f"env {spec.name!r}: every level is a table of settings")
+        raise TaskSetError(f"env {spec.name!r}: every level is a table of settings")
     return levels
 
 
@@ -202,53 +202,53 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         reason = error.strerror or error
-        raise CatalogueError(f"catalogue {str(path)!r} cannot be read: {reason}") from error
+        raise TaskSetError(f"task set {str(path)!r} cannot be read: {reason}") from error
     except UnicodeDecodeError as error:
-        raise CatalogueError(f"catalogue {str(path)!r} cannot be read: no UTF-8") from error
+        raise TaskSetError(f"task set {str(path)!r} cannot be read: no UTF-8") from error
 
 
 def _parse(text: str, where: str, folder: Path) -> tuple[EnvSpec, ...]:
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise CatalogueError(f"catalogue {where!r} is not TOML: {error}") from error
+        raise TaskSetError(f"task set {where!r} is not TOML: {error}") from error
     envs = document.pop("env", [])
     if not isinstance(envs, list) or not envs or not all(isinstance(env, dict) for env in envs):
-        raise CatalogueError(f"catalogue {where!r} has no env: add at least one [[env]] table")
+        raise TaskSetError(f"task set {where!r} has no env: add at least one [[env]] table")
     specs = tuple(_spec({**document, **env}, where, folder) for env in envs)
     names = [spec.name for spec in specs]
     if len(set(names)) < len(names):
-        raise CatalogueError(f"catalogue {where!r} names an env twice: each name once, with levels")
+        raise TaskSetError(f"task set {where!r} names an env twice: each name once, with levels")
     return specs
 
 
 def _spec(table: dict[str, Any], where: str, folder: Path) -> EnvSpec:
     name = table.get("name")
     if not isinstance(name, str):
-        raise CatalogueError(f"catalogue {where!r}: every [[env]] needs a name")
+        raise TaskSetError(f"task set {where!r}: every [[env]] needs a name")
     if file := table.pop("file", None):
         from node.tasks.sources.jsonl import file_digest
 
         if not isinstance(file, str):
-            raise CatalogueError(f"env {name!r} in {where!r}: file is a path, not {file!r}")
+            raise TaskSetError(f"env {name!r} in {where!r}: file is a path, not {file!r}")
         table["version"] = file_digest(folder / file)
     if missing := _KEYS - table.keys():
-        raise CatalogueError(f"env {name!r} in {where!r} lacks {', '.join(sorted(missing))}")
+        raise TaskSetError(f"env {name!r} in {where!r} lacks {', '.join(sorted(missing))}")
     if unknown := table.keys() - _KEYS:
         known = ", ".join(sorted(_KEYS | {"file"}))
-        raise CatalogueError(
+        raise TaskSetError(
             f"env {name!r} in {where!r} has unknown {', '.join(sorted(unknown))}; keys are {known}"
         )
     levels = table["levels"]
     if not isinstance(levels, list) or not all(isinstance(level, dict) for level in levels):
-        raise CatalogueError(f"env {name!r} in {where!r}: levels is a list of tables of settings")
+        raise TaskSetError(f"env {name!r} in {where!r}: levels is a list of tables of settings")
     try:
         return EnvSpec(**{**table, "levels": tuple(map(canonical_json, levels))})
     except TypeError as error:
         why = "a setting is a date or time, which no manifest holds"
-        raise CatalogueError(f"env {name!r} in {where!r}: {why}") from error
+        raise TaskSetError(f"env {name!r} in {where!r}: {why}") from error
     except ValueError as error:
-        raise CatalogueError(f"env {name!r} in {where!r}: {error}") from error
+        raise TaskSetError(f"env {name!r} in {where!r}: {error}") from error
 
 
 def overview(specs: Sequence[EnvSpec], allowed: Allowed) -> list[str]:
