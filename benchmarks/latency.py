@@ -134,10 +134,10 @@ async def swarm(
         folder: holds what they keep.
         agreed: limits of the manifest.
     """
-    founder = Identity.generate()
+    creator = Identity.generate()
     manifest = Manifest(
         name="latency",
-        founder=founder.author,
+        founder=creator.author,
         created=time.time(),
         catalogue=(EnvSpec("length", "plugin", "1", ("{}",), "{question}", "text"),),
         epoch_seconds=epoch_seconds,
@@ -145,7 +145,7 @@ async def swarm(
         max_age_epochs=1000,
         **agreed,
     )
-    signed = sign_manifest(manifest, founder)
+    signed = sign_manifest(manifest, creator)
     Identity.create(folder / "seed.key")
     seed = ApartTransport(folder / "seed.key", listen=LISTEN, over=over)
     seed.use_validator(RecordRule(signed, SystemClock(), Counters()))

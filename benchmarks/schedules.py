@@ -37,7 +37,7 @@ from node.demo.run import NodeProcess, loopback
 from node.errors import NodeError
 from node.monitor.history import read_records
 from node.monitor.record import RoundRecord
-from node.network.founding import found_swarm
+from node.network.creation import create_swarm
 from protocol.identity import Identity
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -86,7 +86,7 @@ class Trial:
         path = (ROOT, ROOT / "benchmarks", EXAMPLE, tasks)
         self._environment = {"PYTHONPATH": os.pathsep.join(map(str, path))}
         identity = Identity.create(folder / "identity.key")
-        manifest = found_swarm(identity, name="schedules", task_set=task_set)
+        manifest = create_swarm(identity, name="schedules", task_set=task_set)
         (folder / "manifest.swarm").write_bytes(manifest)
         write_config(folder / "node.toml", loopback(dict(overrides)))
 

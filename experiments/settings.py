@@ -135,17 +135,17 @@ def node_config(settings: Settings, run: Configuration, number: int, model: str)
 
 
 def signed_manifest(settings: Settings, run: Configuration) -> bytes:
-    founder = node_identity(run.seed, 0)
+    creator = node_identity(run.seed, 0)
     partial_credit = run.arm.partial_credit or run.regime.partial_credit
     manifest = Manifest(
         name="experiment",
-        founder=founder.author,
+        founder=creator.author,
         created=START,
         catalogue=task_families(settings.setup.tasks, partial_credit=partial_credit),
         epoch_seconds=EPOCH_SECONDS,
         max_groups_per_epoch=GROUPS_PER_EPOCH,
     )
-    return sign_manifest(manifest, founder)
+    return sign_manifest(manifest, creator)
 
 
 def task_families(tasks: TaskSet, *, partial_credit: bool) -> tuple[EnvSpec, ...]:

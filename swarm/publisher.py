@@ -236,7 +236,7 @@ class Publisher:
         if refused:
             log.warning(
                 "%d groups are not shared, as this swarm's manifest allows no such: %s; lower "
-                "engine.max_new_tokens or engine.group_size, or train in a swarm founded with "
+                "engine.max_new_tokens or engine.group_size, or train in a swarm created with "
                 "larger --answer-tokens and --group-size",
                 len(refused),
                 next(iter(refused.values())),

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A public swarm in small, on this machine: founded, a bootstrap node with the swarm's page, and nodes that
+# A public swarm in small, on this machine: created, a bootstrap node with the swarm's page, and nodes that
 # train and tell their names. Ctrl-C ends all of it in order; the folder stays.
 #
 #   demo.sh [FOLDER]     NODES=3 PAGE=127.0.0.1:8720 SECONDS_TO_RUN=0 (0: until Ctrl-C)

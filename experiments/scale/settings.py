@@ -10,7 +10,7 @@ from protocol.manifest import EnvSpec, Manifest, open_manifest, sign_manifest, s
 START = 1_700_000_040.0  # unix time of the start of a time slot
 EPOCH_SECONDS = 60.0
 FAMILY = EnvSpec("parity", "plugin", "1", ("{}",), "{question}", "text")
-FOUNDER = Identity.from_seed(b"founder of a simulated swarm".ljust(32))
+CREATOR = Identity.from_seed(b"founder of a simulated swarm".ljust(32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +39,16 @@ class SwarmManifest:
 def swarm_manifest(nodes: int) -> SwarmManifest:
     manifest = Manifest(
         name=f"simulated swarm of {nodes}",
-        founder=FOUNDER.author,
+        founder=CREATOR.author,
         created=START,
         catalogue=(FAMILY,),
         epoch_seconds=EPOCH_SECONDS,
     )
-    signed = sign_manifest(manifest, FOUNDER)
+    signed = sign_manifest(manifest, CREATOR)
     return SwarmManifest(open_manifest(signed), signed, swarm_id(signed))
 
 
-FOUNDERS = 10  # initial nodes of a growing swarm
+INITIAL_NODES = 10  # initial nodes of a growing swarm
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,15 @@ class Scenario:
     churn: float = 0.0  # fraction of the nodes that is replaced per hour
     loss: float = 0.0  # probability that a request, or a record to or from one replica, is lost
     cut: bool = False  # whether the network is split in two for the middle third of the time slots
-    grows: bool = False  # whether it grows from :data:`FOUNDERS` nodes by a constant factor
+    grows: bool = False  # whether it grows from :data:`INITIAL_NODES` nodes by a constant factor
 
     def size(self, settings: Settings, epoch: int) -> int:
         """Return the number of nodes in a time slot, counted from 0."""
-        if not self.grows or settings.nodes <= FOUNDERS:
+        if not self.grows or settings.nodes <= INITIAL_NODES:
             return settings.nodes
         part = min(1.0, epoch / max(1, settings.epochs - 1))
-        factor: float = (settings.nodes / FOUNDERS) ** part
-        return round(FOUNDERS * factor)
+        factor: float = (settings.nodes / INITIAL_NODES) ** part
+        return round(INITIAL_NODES * factor)
 
     def leaving(self, settings: Settings, epoch: int) -> int:
         """Return the number of nodes that leave at the start of a time slot; 0 at the first."""

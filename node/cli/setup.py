@@ -82,7 +82,7 @@ def create_command(
     debug: DebugOption = False,
 ) -> None:
     """Create and sign the manifest that the members of a new swarm agree on."""
-    from node.network.founding import bounds_for, found_swarm, try_task_set, usual_task_set
+    from node.network.creation import bounds_for, create_swarm, try_task_set, usual_task_set
     from node.storage.atomic_files import write_new
     from node.tasks.task_set import allowed_by
     from protocol.identity import Identity
@@ -96,7 +96,7 @@ def create_command(
         raise NodeError("cannot write the manifest (File exists)", path, remedy)
     with _errors_of_options(tasks):
         answers = None if answer_tokens is None else bounds_for(answer_tokens, group_size)
-        manifest = found_swarm(
+        manifest = create_swarm(
             Identity.load(node.folder.identity),
             name=name,
             task_set=tasks,

@@ -26,7 +26,7 @@ from node.errors import ConfigError, NodeError
 from node.monitor.history import GrowingLines, parsed, read_history
 from node.monitor.output import as_typed
 from node.monitor.record import RoundRecord
-from node.network.founding import found_swarm
+from node.network.creation import create_swarm
 from node.network.transports import check_transport
 from node.storage.atomic_files import PRIVATE_FOLDER, make_folder, write_new
 from node.threads import check_semaphores
@@ -289,7 +289,7 @@ def start_bootstrap(
     """Create a swarm in ``folder`` and start its bootstrap node."""
     folder.mkdir(mode=PRIVATE_FOLDER)
     identity = Identity.create(folder / "identity.key")
-    manifest = found_swarm(identity, name="demo", task_set=task_set, epoch_seconds=EPOCH_SECONDS)
+    manifest = create_swarm(identity, name="demo", task_set=task_set, epoch_seconds=EPOCH_SECONDS)
     write_new(folder / "manifest.swarm", manifest)
     overrides = {"node.name": "seed", "network.transport": transport, "monitor.dashboard": False}
     write_config(folder / "node.toml", loopback(overrides))

@@ -10,7 +10,7 @@ from contextlib import aclosing, suppress
 from node.config.config import Config
 from node.config.registry import TRANSPORTS
 from node.errors import ConfigError, NodeError, UsageError
-from node.network.founding import found_swarm, usual_task_set
+from node.network.creation import create_swarm, usual_task_set
 from node.network.transports import TransportKind
 from node.storage.atomic_files import write_atomic
 from node.storage.run_folder import RunFolder, SwarmFiles
@@ -99,7 +99,7 @@ async def _ask(lan: Discovery, transport: Transport, sighting: Sighting) -> Foun
 RETRY_SECONDS = 1.0
 OLDER = (
     "A swarm is of one version. Its members go on with the program that they have, or take their "
-    "policies to a swarm founded with this one: swarm-node join --swarm ID --peers ADDRESS."
+    "policies to a swarm created with this one: swarm-node join --swarm ID --peers ADDRESS."
 )
 NEWER = "Update swarm-node on this machine."
 
@@ -159,7 +159,7 @@ async def _first_manifest(
 ) -> tuple[bytes, str, tuple[str, ...]]:
     if not config.network.peers and lan is None:
         tasks = usual_task_set(config.policy.model)
-        signed = found_swarm(identity, name=config.node.name, task_set=tasks)
+        signed = create_swarm(identity, name=config.node.name, task_set=tasks)
         note = f"there are no peers and no manifest: created a swarm with the task set {tasks}"
         return signed, "this node", (note,)
     signed, source = await handed_over(config, transport, config.network.swarm, lan)

@@ -13,7 +13,7 @@ from node.config.registry import ADVANTAGES
 from node.distributed.ranks import Ranks
 from node.evaluation.baseline import BaselineTrial
 from node.lifecycle import Opened
-from node.network.founding import caution
+from node.network.creation import caution
 from node.network.membership import Membership
 from node.policy.policy import Policy
 from node.rollout.async_generator import JUDGES

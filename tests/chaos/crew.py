@@ -18,7 +18,7 @@ import psutil
 
 from node.config.config import Config, write_config
 from node.monitor.history import read_records
-from node.network.founding import found_swarm
+from node.network.creation import create_swarm
 from node.storage.atomic_files import write_atomic
 from protocol.identity import Identity
 from tests.chaos.launcher import NETWORK, OFFSET
@@ -258,7 +258,7 @@ def rounds(node: ChaosNode) -> list[tuple[int, int]]:
 
 
 def _found(seed: ChaosNode) -> tuple[bytes, str]:
-    signed = found_swarm(seed.configure({}), name="chaos", task_set="tiny", epoch_seconds=2.0)
+    signed = create_swarm(seed.configure({}), name="chaos", task_set="tiny", epoch_seconds=2.0)
     (seed.run_folder / "manifest.swarm").write_bytes(signed)
     seed.start()
     status = seed.run_folder / "status.json"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from node.network.founding import found_swarm
+from node.network.creation import create_swarm
 from protocol.announcement import offer_of, task_seed
 from protocol.frame import seal
 from protocol.identity import Identity
@@ -39,7 +39,7 @@ class Run:
         self.alice, self.bob, self.larry = (
             Identity.create(folder / name) for name in ("alice", "bob", "larry")
         )
-        self.signed = found_swarm(self.alice, name="test")
+        self.signed = create_swarm(self.alice, name="test")
         self.records = {"alice": [(1, 1), (2, 2)], "bob": [(1, 1), (2, 2), (3, 3), (2, 2), (3, 3)]}
         self.evidence.add("nodes", ("alice", self.alice.author, 0), ("bob", self.bob.author, 1))
         self.life("alice", 1, 0.0, 2 * DIED, "stopped", 2, 2, 2)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from node.network.founding import found_swarm
+from node.network.creation import create_swarm
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
@@ -47,7 +47,7 @@ def take_other_key(folder: RunFolder) -> None:
 
 
 def take_other_manifest(folder: RunFolder) -> None:
-    folder.manifest.write_bytes(found_swarm(Identity.generate(), name="another"))
+    folder.manifest.write_bytes(create_swarm(Identity.generate(), name="another"))
 
 
 def begin_anew(folder: RunFolder) -> None:

@@ -1,4 +1,4 @@
-"""Mallory founds a swarm whose levels carry code, and nodes join it."""
+"""Mallory creates a swarm whose levels carry code, and nodes join it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from node.network.founding import found_swarm
+from node.network.creation import create_swarm
 from node.run.preflight import prepare
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
@@ -42,7 +42,7 @@ def a_node(folder: Path) -> RunFolder:
 
 def a_member(folder: Path) -> RunFolder:
     node = a_node(folder)
-    node.manifest.write_bytes(found_swarm(Identity.load(node.identity), name="ours"))
+    node.manifest.write_bytes(create_swarm(Identity.load(node.identity), name="ours"))
     return node
 
 

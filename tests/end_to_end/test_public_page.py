@@ -24,7 +24,7 @@ from tests.end_to_end.commands import NOBODY, Command
 from tests.end_to_end.forked import ForkedNode
 from tests.end_to_end.watching import PATIENCE, wait_until
 from tests.hostile.peer import RIGHT, Peer, Terms
-from tests.hostile.siege import found
+from tests.hostile.siege import create
 
 pytestmark = pytest.mark.processes
 
@@ -66,7 +66,7 @@ class Public:
         self._stack, self._folder = stack, folder
         self.keys = folder / "keys"
         self.keys.mkdir()
-        self.terms = Terms.of(found(Identity.create(self.keys / "founder.key")))
+        self.terms = Terms.of(create(Identity.create(self.keys / "creator.key")))
         place = folder / "bootstrap"
         prepare(place)
         (place / "manifest.swarm").write_bytes(self.terms.signed)

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 class Ben(Behaviour):
-    """He founded the swarm and is honest: two groups an epoch, as good as he says."""
+    """He created the swarm and is honest: two groups an epoch, as good as he says."""
 
     async def begin(self, peer: Peer, world: World) -> None:
         self._epoch = -1
@@ -61,14 +61,14 @@ class Ben(Behaviour):
         await super().turn(peer, world)
 
 
-def found(founder: Identity) -> bytes:
+def create(creator: Identity) -> bytes:
     """A swarm of quick epochs that also has a family which evaluates answers."""
     unsafe = EnvSpec(UNSAFE, "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
-    who = {"name": "under siege", "founder": founder.author, "created": time.time()}
+    who = {"name": "under siege", "founder": creator.author, "created": time.time()}
     task_set = (*load_task_set("tiny"), unsafe)
     limits = {"epoch_seconds": EPOCH_SECONDS, "max_age_epochs": 150}
     manifest = Manifest(**who, catalogue=task_set, **limits)
-    return sign_manifest(manifest, founder)
+    return sign_manifest(manifest, creator)
 
 
 class Attack(NamedTuple):
@@ -123,8 +123,8 @@ def siege(folder: Path, behaviours: Sequence[type[Behaviour]]) -> Iterator[Siege
         served: list[Served] = []
         keys = folder / "keys"
         keys.mkdir()
-        founder = Identity.create(keys / "ben.key")
-        terms = Terms.of(found(founder))
+        creator = Identity.create(keys / "ben.key")
+        terms = Terms.of(create(creator))
 
         def peer(name: str) -> Peer:
             peers.append(Peer(name, keys, terms, served))

@@ -27,7 +27,7 @@ from tests.swarm.experience_parts import START
 SPECS = load_task_set("games")
 SOURCES = open_envs(SPECS, Allowed())[0]
 NAMES = tuple(SOURCES)
-FOUNDER = Identity.from_seed(b"f" * 32)
+CREATOR = Identity.from_seed(b"f" * 32)
 NOW = epoch_of(START, 60.0)
 HONEST, FORGED, SIZE = 10_000, 1_000, 8
 
@@ -36,8 +36,8 @@ class Reader:
     """A node's gate, with the worker that strangers' texts are judged in."""
 
     def __init__(self, verifier: Verifier) -> None:
-        manifest = Manifest(name="games", founder=FOUNDER.author, created=START, catalogue=SPECS)
-        self.swarm_id = swarm_id(sign_manifest(manifest, FOUNDER))
+        manifest = Manifest(name="games", founder=CREATOR.author, created=START, catalogue=SPECS)
+        self.swarm_id = swarm_id(sign_manifest(manifest, CREATOR))
         self.counters = Counters()
         clock = VirtualClock(START)
         journal = Journal(MEMORY, clock)

@@ -17,7 +17,7 @@ from swarm.journal import Journal
 from tests.hostile.behaviour import NodeView
 from tests.hostile.peer import RIGHT, Peer, Served, Terms
 from tests.hostile.recomputation import Recomputation, digest
-from tests.hostile.siege import found
+from tests.hostile.siege import create
 from tests.hostile.streams import signed_as
 
 
@@ -33,7 +33,7 @@ class Case:
 @pytest.fixture(scope="module")
 def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     folder = tmp_path_factory.mktemp("keys")
-    terms = Terms.of(found(Identity.generate()))
+    terms = Terms.of(create(Identity.generate()))
     served: list[Served] = []
     larry, mallory = (Peer(name, folder, terms, served) for name in ("larry", "mallory"))
     lie, good = larry.group(0, ("none", "no idea"), claims=(1.0, 0.0)), larry.group(1)

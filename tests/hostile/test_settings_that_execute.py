@@ -1,4 +1,4 @@
-"""Mallory founds a swarm whose manifest carries code, or answers with code: none of it runs."""
+"""Mallory creates a swarm whose manifest carries code, or answers with code: none of it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A founder and peers whose every word would do something in a terminal: they are only read."""
+"""A creator and peers whose every word would do something in a terminal: they are only read."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def test_what_peers_call_themselves_is_only_read(folder, command):
     assert "owned" in shown
 
 
-def test_what_a_founder_writes_into_a_manifest_is_only_read(folder):
-    founder = Identity.generate()
+def test_what_a_creator_writes_into_a_manifest_is_only_read(folder):
+    creator = Identity.generate()
     settings = canonical_json({ACTS: ACTS})
     env = EnvSpec("gcd", "reasoning-gym", "0.1.25", (settings,), ACTS + "{question}", "text")
-    manifest = Manifest(name="fine", founder=founder.author, created=1.0, catalogue=(env,))
-    folder.manifest.write_bytes(sign_manifest(manifest, founder))
+    manifest = Manifest(name="fine", founder=creator.author, created=1.0, catalogue=(env,))
+    folder.manifest.write_bytes(sign_manifest(manifest, creator))
     code, shown = shown_by(folder, "join", "--debug")
     assert code == 1, shown
     assert acts(shown) == []

@@ -11,7 +11,7 @@ import pytest
 
 from tests.end_to_end.watching import wait_until
 from tests.routers.laboratory import Kind, Laboratory, Place, why_not_here
-from tests.routers.member import Member, founded
+from tests.routers.member import Member, created
 
 
 class Village:
@@ -29,11 +29,11 @@ class Village:
         self._stack = stack
 
     def seed(self, name: str = "seed", *, ipv6: bool = False, **settings: Any) -> Member:
-        """One on the open network, listening; the first founds the swarm."""
+        """One on the open network, listening; the first creates the swarm."""
         place = self.laboratory.host()
         ip = f"/ip6/{place.ipv6}" if ipv6 else f"/ip4/{place.ipv4}"
         if not self.addresses:
-            founded(self._folder / name)
+            created(self._folder / name)
         here = {"network__listen": [f"{ip}/tcp/4001"], "network__peers": self.addresses}
         seed = self.member(place, name, "bootstrap", **{**here, **settings})
         address = f"{ip}/tcp/4001/p2p/{seed.peer_id}"

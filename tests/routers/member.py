@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from node.config.config import Config, write_config
-from node.network.founding import found_swarm
+from node.network.creation import create_swarm
 from node.storage.atomic_files import write_new
 from protocol.identity import Identity
 from tests.routers.laboratory import Place
@@ -121,8 +121,8 @@ SMALL: dict[str, Any] = {
 }
 
 
-def founded(folder: Path) -> None:
+def created(folder: Path) -> None:
     folder.mkdir()
     identity = Identity.create(folder / "identity.key")
-    signed = found_swarm(identity, name="routers", task_set="tiny", epoch_seconds=EPOCH_SECONDS)
+    signed = create_swarm(identity, name="routers", task_set="tiny", epoch_seconds=EPOCH_SECONDS)
     write_new(folder / "manifest.swarm", signed)

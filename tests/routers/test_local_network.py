@@ -12,7 +12,7 @@ import pytest
 from protocol.manifest import swarm_id
 from tests.end_to_end.watching import wait_until
 from tests.routers.looking import admitted, peer
-from tests.routers.member import ROOT, Member, founded
+from tests.routers.member import ROOT, Member, created
 
 pytestmark = pytest.mark.processes
 
@@ -36,7 +36,7 @@ def test_a_node_that_is_told_nothing_joins_the_swarm_of_its_network(village, tra
 
 def test_of_two_swarms_on_a_network_a_node_joins_the_one_it_is_told(village, tmp_path) -> None:
     here = village.seed("here", **ALONE)
-    founded(tmp_path / "there")
+    created(tmp_path / "there")
     there = village.seed("there", **ALONE)
     lost = village.node("lost", **ALONE)
     wait_until(lambda: lost.exit_code is not None, here, "an answer")
@@ -54,7 +54,7 @@ def manifest_of(node: Member) -> bytes:
 def test_a_node_of_another_swarm_moves_to_the_one_that_it_names_on_its_network(village, tmp_path):
     seed = village.seed(**ALONE)
     wanted = swarm_id(manifest_of(seed)).hex()
-    founded(tmp_path / "mover")
+    created(tmp_path / "mover")
     mover = Member(village.laboratory.host(), tmp_path / "mover", "join")
     told = mover.tell("join", "--lan", "--swarm", wanted[:16], "--rounds", "1")
     mover.close()

@@ -19,7 +19,7 @@ from swarm.reputation import Accounts
 from swarm.verification import Judge, JudgeRefused, Verdict
 from tests.swarm.experience_parts import START
 
-FOUNDER = Identity.generate()
+CREATOR = Identity.generate()
 ENV = EnvSpec("sum", "plugin", "1", ("{}", '{"digits":2}'), "{question}", "text")
 EPOCH_SECONDS = 60.0
 NOW = epoch_of(START, EPOCH_SECONDS)
@@ -84,7 +84,7 @@ class Gate:
         self.shown = RefusedGroups()
         self.manifest = Manifest(
             name="test",
-            founder=FOUNDER.author,
+            founder=CREATOR.author,
             created=START,
             catalogue=(ENV,),
             epoch_seconds=EPOCH_SECONDS,
@@ -92,7 +92,7 @@ class Gate:
             max_age_epochs=5,
             admission=rule or Open(),
         )
-        self.swarm_id = swarm_id(sign_manifest(self.manifest, FOUNDER))
+        self.swarm_id = swarm_id(sign_manifest(self.manifest, CREATOR))
         self.open(Journal(path, self.clock))
 
     def open(self, journal: Journal) -> None:

@@ -28,7 +28,7 @@ from swarm.transport.memory import Conditions, MemoryNetwork, MemoryTransport
 from swarm.transport.transport import HandlerLimits, Transport
 from swarm.verification import Judge, Verdict
 
-FOUNDER = Identity.from_seed(b"founder of the test swarm".ljust(32))
+CREATOR = Identity.from_seed(b"founder of the test swarm".ljust(32))
 EPOCH_SECONDS = 60.0
 ORIGIN = Origin(3, "tiny", b"\x01" * 32, 1.0, 16)
 
@@ -37,7 +37,7 @@ def manifest(**changes: object) -> Manifest:
     return Manifest(
         **{
             "name": "test",
-            "founder": FOUNDER.author,
+            "founder": CREATOR.author,
             "created": 1_700_000_000.0,
             "catalogue": (EnvSpec("parity", "plugin", "1", ("{}",), "{question}", "text"),),
             "epoch_seconds": EPOCH_SECONDS,
@@ -80,7 +80,7 @@ class Node:
         profile: Profile | None = None,
         quiet: bool = False,
     ) -> None:
-        signed = sign_manifest(agreed, FOUNDER)
+        signed = sign_manifest(agreed, CREATOR)
         swarm = swarm_id(signed)
         self.identity = identity(name)
         self.transport, self.clock, self.counters = transport, clock, counters

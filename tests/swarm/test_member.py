@@ -14,8 +14,8 @@ from swarm.journal import JournalError
 from swarm.member import FAILURES_REPORTED
 from swarm.transport.memory import Conditions
 from tests.swarm.network_parts import (
+    CREATOR,
     EPOCH_SECONDS,
-    FOUNDER,
     MemorySwarm,
     answers,
     manifest,
@@ -239,7 +239,7 @@ async def test_status_names_peers_with_what_they_last_announced_and_when_they_we
     assert (peer.connected, peer.heard) == (False, announced)
 
 
-ELSEWHERE = sign_manifest(manifest(name="elsewhere"), FOUNDER)
+ELSEWHERE = sign_manifest(manifest(name="elsewhere"), CREATOR)
 
 
 def tells(node, signed: bytes) -> list[str]:

@@ -17,13 +17,13 @@ from protocol.messages import PROFILE_STREAM
 from protocol.profile import sign_profile
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.transport import HEADER_SECONDS, HandlerLimits, Refusal, Transport
-from tests.swarm.network_parts import FOUNDER, identity, manifest
+from tests.swarm.network_parts import CREATOR, identity, manifest
 from tests.swarm.test_member_processes import BEN, Kind, eventually, running, told
 from tests.swarm.transport.over import APART_LIBP2P
 
 pytestmark = pytest.mark.processes
 
-SWARM = swarm_id(sign_manifest(manifest(epoch_seconds=2.0), FOUNDER))
+SWARM = swarm_id(sign_manifest(manifest(epoch_seconds=2.0), CREATOR))
 
 
 def answers(answer: Callable[[], Awaitable[bytes]]) -> Callable[[Transport], None]:

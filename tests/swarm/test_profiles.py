@@ -15,11 +15,11 @@ from protocol.messages import MANIFEST_STREAM, PROFILE_STREAM
 from protocol.profile import Profile, sign_profile
 from swarm.exchange import AGAIN_SECONDS, KEPT_SECONDS, Profiles
 from swarm.transport.transport import HandlerLimits, Refusal
-from tests.swarm.network_parts import EPOCH_SECONDS, FOUNDER, Node, answers, identity, manifest
+from tests.swarm.network_parts import CREATOR, EPOCH_SECONDS, Node, answers, identity, manifest
 
 ANNA = Profile("anna", "Two old laptops.", "tiny", "0.1.0", 1.7e9)
 BEN = Profile("ben", "", "", "0.1.0", 1.7e9)
-SIGNED = sign_manifest(manifest(), FOUNDER)
+SIGNED = sign_manifest(manifest(), CREATOR)
 SWARM = swarm_id(SIGNED)
 HOUR = 3600.0
 
@@ -97,7 +97,7 @@ async def test_an_older_peer_without_profiles_is_asked_ever_less_and_not_blamed(
 
 
 async def test_nobody_of_another_swarm_is_asked(anna, stranger) -> None:
-    elsewhere = sign_manifest(manifest(name="elsewhere"), FOUNDER)
+    elsewhere = sign_manifest(manifest(name="elsewhere"), CREATOR)
     answers(stranger, MANIFEST_STREAM, lambda: elsewhere)
     asked = serves(stranger, lambda: sign_profile(ANNA, stranger.identity, SWARM))
     await meet(anna)

@@ -73,8 +73,8 @@ const told = (rows, field) => rows.map((row) => [row[field] ?? 'not told', row.n
 function Facts({ swarm: { swarm, observer, since } }) {
   return html`<section class="card"><h3>This swarm</h3><dl class="facts">
     <div><dt>id</dt><dd><code class="long">${plain(swarm.id)}</code></dd></div>
-    <div><dt>founder</dt><dd><${Author} hex=${swarm.founder} /></dd></div>
-    <div><dt>founded</dt><dd>${moment(swarm.created)}</dd></div>
+    <div><dt>creator</dt><dd><${Author} hex=${swarm.founder} /></dd></div>
+    <div><dt>created</dt><dd>${moment(swarm.created)}</dd></div>
     <div><dt>epoch</dt><dd>${lapse(swarm.epoch_seconds)}</dd></div>
     <div><dt>tasks</dt><dd><ul>${swarm.families.map(({ name, levels }) => html`<li key=${name}><${Stranger} text=${name} />
       <small> ${number(levels)} ${levels === 1 ? 'level' : 'levels'}</small></li>`)}</ul></dd></div>

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from node.monitor.record import RoundRecord
 from node.monitor.sinks import JsonLinesFile
-from node.network.founding import found_swarm
+from node.network.creation import create_swarm
 from node.policy.policy import Policy
 from node.storage.checkpoints import Checkpoints
 from protocol.identity import Identity
@@ -23,7 +23,7 @@ AT = ("--config", "node")
 @pytest.fixture
 def history(node):
     """Rounds 10, 20 and 30 of a swarm, the second of which was the best."""
-    signed = found_swarm(Identity.load(node.identity), name="sums")
+    signed = create_swarm(Identity.load(node.identity), name="sums")
     node.manifest.write_bytes(signed)
     checkpoints = Checkpoints(node.checkpoints, keep=3)
     for number, reward in ((10, 0.2), (20, 0.69), (30, 0.48)):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from node.monitor.record import RoundRecord
-from node.network.founding import found_swarm
+from node.network.creation import create_swarm
 from node.run.background import Detached
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
@@ -18,7 +18,7 @@ from protocol.manifest import open_manifest, swarm_id
 from tests.node.conftest import Terminal
 from tests.support import saved_policy
 
-FOUND = ("create", "--config", "node", "--name", "sums")
+CREATE = ("create", "--config", "node", "--name", "sums")
 SUM = '{"prompt": "1 + 1 =", "answer": "2"}\n'
 KEYS = 'template = "{question}"\nextract = "text"\n[[env]]\n'
 
@@ -37,7 +37,7 @@ def sums(level: str = 'match = "numeric"') -> str:
 def written(task_set: str, lines: str = SUM) -> tuple[str, ...]:
     Path("own.toml").write_text(task_set)
     Path("sums.jsonl").write_text(lines)
-    return (*FOUND, "--task-set", "own.toml")
+    return (*CREATE, "--task-set", "own.toml")
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,12 @@ def test_a_manifest_that_is_there_is_told_before_anything_is_tried(terminal, nod
     node.manifest.write_bytes(b"mine")
     remedy = "Name a new file with --out, or move this one away if no swarm runs on it yet."
     told = f"error: cannot write the manifest (File exists): {node.manifest}. {remedy}\n"
-    assert terminal.fails(1, *FOUND, "--task-set", "nowhere.toml") == told
+    assert terminal.fails(1, *CREATE, "--task-set", "nowhere.toml") == told
     assert node.manifest.read_bytes() == b"mine"
 
 
-def test_found_signs_a_manifest_into_the_run_folder_once(terminal, node):
-    args = (*FOUND, "--epoch-seconds", "2")
+def test_create_signs_a_manifest_into_the_run_folder_once(terminal, node):
+    args = (*CREATE, "--epoch-seconds", "2")
     facts = terminal.json(*args)
     data = node.manifest.read_bytes()
     manifest = open_manifest(data)
@@ -92,7 +92,7 @@ def test_found_signs_a_manifest_into_the_run_folder_once(terminal, node):
     assert node.manifest.read_bytes() == data
 
 
-def test_found_takes_an_allow_list_and_proof_of_work(terminal, node):
+def test_create_takes_an_allow_list_and_proof_of_work(terminal, node):
     friend = Identity.generate()
     pasted = f'"/ip4/1.2.3.4/tcp/5/p2p/{friend.peer_id}",'
     Path("friends").write_text(f"# people\n{friend.peer_id}  # flo\n\n{pasted}\n")
@@ -117,11 +117,11 @@ def test_found_takes_an_allow_list_and_proof_of_work(terminal, node):
         (["--task-set", "nowhere.toml"], "nowhere.toml"),
     ],
 )
-def test_found_refuses_impossible_values(terminal, node, args, complaint):
+def test_create_refuses_impossible_values(terminal, node, args, complaint):
     assert complaint in terminal.refuses(2, "create", "--config", "node", "--name", "s", *args)
 
 
-def test_found_proposes_bounds_that_groups_of_long_answers_fit(terminal, node):
+def test_create_proposes_bounds_that_groups_of_long_answers_fit(terminal, node):
     args = ("create", "--config", "node", "--name", "s", "--answer-tokens", "8192")
     assert terminal(*args, "--group-size", "16") == 2
     assert "--answer-tokens" in terminal.err and "groups of 15" in terminal.err
@@ -203,7 +203,7 @@ def test_eval_scores_a_model_on_held_out_tasks(terminal, node):
     saved_policy(Path("model"))
     args = ("eval", *AT, "--model", "model", "--tasks", "20", "--samples", "2")
     assert "swarm-node create" in terminal.fails(1, *args)
-    node.manifest.write_bytes(found_swarm(Identity.load(node.identity), name="sums"))
+    node.manifest.write_bytes(create_swarm(Identity.load(node.identity), name="sums"))
     result = terminal.json(*args, "--set", "engine.max_new_tokens=4")
     assert result["tasks"] == 20 == sum(row["tasks"] for row in result["families"].values())
     assert set(result["pass_at"]) == {"1", "2"}
@@ -215,8 +215,8 @@ def test_eval_scores_a_model_on_held_out_tasks(terminal, node):
 
 
 def test_eval_shows_what_was_written_turn_by_turn_and_what_it_was_worth(terminal, node):
-    founder = Identity.load(node.identity)
-    node.manifest.write_bytes(found_swarm(founder, name="games", task_set="games"))
+    creator = Identity.load(node.identity)
+    node.manifest.write_bytes(create_swarm(creator, name="games", task_set="games"))
     args = ("eval", *AT, "--model", "tiny-games", "--tasks", "10", "--samples", "1")
     shown = terminal.json(*args, "--show", "10", "--set", "engine.max_new_tokens=64")["shown"]
     assert len(shown) == 10

@@ -23,7 +23,7 @@ from swarm.common.counters import Counters
 from swarm.transport import protobuf
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.transport import HandlerLimits
-from tests.swarm.network_parts import FOUNDER, Node, identity, manifest
+from tests.swarm.network_parts import CREATOR, Node, identity, manifest
 from tests.swarm.transport.over import APART_LIBP2P
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
@@ -113,12 +113,12 @@ def answering(folder, answers, limits=SLOPPY):
 
 @pytest.mark.processes
 def test_a_sloppy_peer_fails_the_cases_that_it_breaks_and_no_others(tmp_path):
-    signed = sign_manifest(manifest(), FOUNDER)
+    signed = sign_manifest(manifest(), CREATOR)
     answers = {
         MANIFEST_STREAM: signed,
         PULL_STREAM: bytes([messages.PullStatus.OK]) + bytes(200),
         GOSSIP_STREAM: encode([b"no announcement", b"none either"]),
-        PROFILE_STREAM: sign_profile(PROFILE, FOUNDER, swarm_id(signed)),
+        PROFILE_STREAM: sign_profile(PROFILE, CREATOR, swarm_id(signed)),
     }
 
     async def scenario():
@@ -150,7 +150,7 @@ def test_a_sloppy_peer_fails_the_cases_that_it_breaks_and_no_others(tmp_path):
 @pytest.mark.processes
 def test_the_command_says_what_it_found_and_fails_where_something_is_broken(tmp_path):
     async def scenario():
-        answers = {MANIFEST_STREAM: sign_manifest(manifest(), FOUNDER)}
+        answers = {MANIFEST_STREAM: sign_manifest(manifest(), CREATOR)}
         async with started(answering(tmp_path, answers, HandlerLimits(0, 4, 4))) as address:
             return await looked_at(address)
 

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import psutil
 
 from node.dashboard.app import ASKED_BY
-from node.network.founding import found_swarm
+from node.network.creation import create_swarm
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
@@ -20,13 +20,13 @@ from tests.support import saved_policy
 
 OWN_PAGE = {"Sec-Fetch-Site": "same-origin", ASKED_BY[0]: ASKED_BY[1]}
 LONG = 120.0
-FOUNDER = Identity.from_seed(b"\x07" * 32)
+CREATOR = Identity.from_seed(b"\x07" * 32)
 
 
 def trained(root: Path) -> RunFolder:
     """A node of the tiny tasks with one checkpoint."""
     folder = RunFolder(root).create()
-    folder.manifest.write_bytes(found_swarm(FOUNDER, name="sums"))
+    folder.manifest.write_bytes(create_swarm(CREATOR, name="sums"))
     Checkpoints(folder.checkpoints, keep=3).save(10, saved_policy, {"round": 10, "policy_step": 7})
     return folder
 

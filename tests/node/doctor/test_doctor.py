@@ -20,7 +20,7 @@ import pytest
 from node.config.config import Config
 from node.doctor import checks
 from node.doctor.checks import check_clock, check_daemon, check_device, check_key, check_network
-from node.network.founding import found_swarm
+from node.network.creation import create_swarm
 from node.storage.run_folder import RunFolder
 from node.threads import LoopThread
 from protocol.identity import Identity
@@ -143,7 +143,7 @@ def test_peers_are_dialled_and_told_dead_from_alive(folder):
 
     loop = LoopThread("peer")
     transport = HivemindTransport(folder.identity, listen=("/ip4/127.0.0.1/tcp/0",))
-    ours, theirs = (found_swarm(Identity.load(folder.identity), name=name) for name in "ab")
+    ours, theirs = (create_swarm(Identity.load(folder.identity), name=name) for name in "ab")
     folder.manifest.write_bytes(ours)
 
     answer = AsyncMock(return_value=theirs)

@@ -302,7 +302,7 @@ def test_a_file_that_is_no_environment_is_refused_by_name(tmp_path, code, why):
         ("bandit", '{"pulls":0}'),
     ],
 )
-def test_settings_of_a_hostile_founder_are_refused_when_a_task_is_built(name, settings):
+def test_settings_of_a_hostile_creator_are_refused_when_a_task_is_built(name, settings):
     spec = EnvSpec(name, "environment", "1", (settings,), "{question}", "text")
     source = open_envs([spec], Allowed())[0][name]
     with pytest.raises(ValueError, match=r"cannot draw: ValueError.*use "):

@@ -90,23 +90,23 @@ def test_the_shipped_games_come_out_alike_and_tasks_of_one_turn_are_not_played()
     assert try_replays(load_task_set("tiny"), Allowed()) == Trial()
 
 
-FOUND = ("create", "--config", "node", "--name", "doors", "--task-set", "door.toml")
+CREATE = ("create", "--config", "node", "--name", "doors", "--task-set", "door.toml")
 
 
-def test_found_tries_the_files_beside_the_task_set(terminal, node):
+def test_create_tries_the_files_beside_the_task_set(terminal, node):
     door(Path())
-    assert terminal.json(*FOUND)["environments"]["replayed"] == ["door"]
+    assert terminal.json(*CREATE)["environments"]["replayed"] == ["door"]
     assert open_manifest(node.manifest.read_bytes()).catalogue[0].name == "door"
-    shown = terminal.ok(*FOUND, "--out", "again.swarm")
+    shown = terminal.ok(*CREATE, "--out", "again.swarm")
     assert "replayed 4 episodes of door in other processes: all alike" in shown
 
 
-def test_found_refuses_one_that_lies_and_writes_nothing(terminal, node):
+def test_create_refuses_one_that_lies_and_writes_nothing(terminal, node):
     door(Path(), later=LIES["its address"])
-    assert "turn 1 is answered" in terminal.refuses(2, *FOUND)
+    assert "turn 1 is answered" in terminal.refuses(2, *CREATE)
     assert not node.manifest.exists()
     door(Path(), later=LIES["its address"], replayable=False)
-    assert "door says that it is not replayable" in terminal.ok(*FOUND)
+    assert "door says that it is not replayable" in terminal.ok(*CREATE)
 
 
 def test_guesses_are_made_of_what_is_shown_and_call_tools():

@@ -67,7 +67,7 @@ def test_rewards_that_follow_from_the_answer_come_out_alike(tmp_path):
     assert try_replays(*written(tmp_path)) == Trial(("addition",), 8)
 
 
-def test_rewards_that_do_not_are_told_at_founding(tmp_path):
+def test_rewards_that_do_not_are_told_at_creation(tmp_path):
     with pytest.raises(TaskSetError, match=r"says that it is replayable, .* it is worth"):
         try_replays(*written(tmp_path, short="time.time_ns() % 99991 / 99991"))
 

@@ -14,7 +14,7 @@ from node.evaluation.comparison import Comparison
 from node.evaluation.evaluator import Evaluation, ForgettingAlarm, heldout_tasks
 from node.evaluation.export import ModelOrigin, Training, licence_of, model_card
 from node.monitor.record import RoundRecord
-from node.network.founding import found_swarm
+from node.network.creation import create_swarm
 from protocol.identity import Identity
 from protocol.manifest import open_manifest, swarm_id
 from swarm.common.counters import Counters
@@ -142,7 +142,7 @@ def test_training_is_counted_up_to_the_exported_round_and_thinned_ones_are_stood
 
 
 def test_the_card_names_the_swarm_what_it_learned_from_and_what_it_is_worth():
-    signed = found_swarm(Identity.from_seed(bytes(32)), name="a `name` | [x](y)")
+    signed = create_swarm(Identity.from_seed(bytes(32)), name="a `name` | [x](y)")
     origin = ModelOrigin(signed, open_manifest(signed), 0.4567)
     card = model_card(Config(), Training.of(rounds(1, 2), 2, 2), origin)
     data = ModelCard(card).data

@@ -11,7 +11,7 @@ from node.config.registry import TRANSPORTS
 from node.demo.run import SEED, DemoSettings
 from node.errors import ConfigError, NodeError, UsageError
 from node.network import membership as module
-from node.network.founding import found_swarm
+from node.network.creation import create_swarm
 from node.network.membership import MIB, Membership
 from node.network.pinned_manifest import enter
 from node.network.transports import check_transport, why_not_free
@@ -31,7 +31,7 @@ from tests.swarm.experience_parts import group
 FRIEND = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
 ADDRESS = f"/ip4/127.0.0.1/tcp/4001/p2p/{FRIEND}"
 ORIGIN = Origin(3, "tiny", b"\x01" * 32, 1.0, 16)
-HERE, THERE = (found_swarm(Identity.generate(), name=name) for name in ("here", "there"))
+HERE, THERE = (create_swarm(Identity.generate(), name=name) for name in ("here", "there"))
 
 
 class Judging:
@@ -129,7 +129,7 @@ def test_a_node_tells_its_name_with_its_model_and_a_seed_has_none_and_pulls_noth
 def test_a_node_that_meets_none_of_its_peers_says_so_beside_a_note_on_the_manifest(
     parts, met, monkeypatch
 ):
-    post = found_swarm(Identity.generate(), name="test"), ("the manifest came by post",)
+    post = create_swarm(Identity.generate(), name="test"), ("the manifest came by post",)
     made = parts(peers=[ADDRESS])
     monkeypatch.setattr(module, "pinned_manifest", AsyncMock(return_value=post))
     if met:
@@ -149,7 +149,7 @@ def test_a_journal_of_another_identity_or_swarm_is_refused(parts, other):
         first.folder.identity.unlink()
         Identity.create(first.folder.identity)
     else:
-        first.folder.manifest.write_bytes(found_swarm(Identity.generate(), name="other"))
+        first.folder.manifest.write_bytes(create_swarm(Identity.generate(), name="other"))
     late = parts(journal=first.journal)
     with pytest.raises(NodeError, match=f"belongs to another {other} than"), late.membership:
         pass

@@ -1,7 +1,7 @@
 import pytest
 
 from node.config.config import Config
-from node.network.founding import found_swarm
+from node.network.creation import create_swarm
 from node.run.node import Node
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
@@ -12,7 +12,7 @@ def test_a_node_says_once_at_its_start_which_keys_make_its_groups_too_large(tmp_
     folder, identity = RunFolder(tmp_path).create(), Identity.generate()
     folder.identity.write_bytes(identity.export())
     folder.identity.chmod(0o600)
-    folder.manifest.write_bytes(found_swarm(identity, name="short answers"))
+    folder.manifest.write_bytes(create_swarm(identity, name="short answers"))
     keys = {"engine.group_size": 65, "engine.max_new_tokens": 4}
     keys["network.listen"] = ["/ip4/127.0.0.1/tcp/0"]
     with Node(Config.with_overrides(keys), folder) as node:

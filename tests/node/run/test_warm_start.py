@@ -12,7 +12,7 @@ from node.config.config import Config, load, write_config
 from node.config.learning import LearnerSection
 from node.errors import NodeError
 from node.learner.supervised import SupervisedLearner
-from node.network.founding import found_swarm
+from node.network.creation import create_swarm
 from node.policy.policy import Policy
 from node.run.warm_start import RECORD, warm_start
 from node.storage.run_folder import RunFolder
@@ -34,7 +34,7 @@ def node(tmp_path: Path) -> tuple[RunFolder, Path]:
     )
     folder = RunFolder(tmp_path / "node").create()
     identity = Identity.from_seed(bytes(32))
-    folder.manifest.write_bytes(found_swarm(identity, name="easy", task_set=str(tasks)))
+    folder.manifest.write_bytes(create_swarm(identity, name="easy", task_set=str(tasks)))
     keys = {"policy.model": "tiny", "policy.device": "cpu", "engine.max_new_tokens": 12}
     write_config(folder.config, Config.with_overrides(keys))
     return folder, folder.config

@@ -111,7 +111,7 @@ def test_a_level_has_many_questions_of_both_splits_and_several_ways_to_each(name
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_the_hardest_level_that_a_founder_may_ask_for_is_drawn_and_right(name):
+def test_the_hardest_level_that_a_creator_may_ask_for_is_drawn_and_right(name):
     family = FAMILIES[name]
     hardest = family([{key: allowed.stop - 1 for key, allowed in family.settings.items()}])
     for number in range(5):
@@ -151,6 +151,6 @@ def test_the_experiment_asks_the_easier_levels():
     assert all(len(level_settings(spec)) == 4 for spec in SPECS)
 
 
-def test_a_founder_who_asks_for_them_is_told_whose_they_are():
+def test_a_creator_who_asks_for_them_is_told_whose_they_are():
     (told,) = overview(SPECS[:2], Allowed())
     assert told.endswith("adding (4 levels of swarm-node), climbing (4 levels of swarm-node)")

@@ -112,7 +112,7 @@ def usual_task_set(model: str) -> str:
     return "tiny" if model in SHIPPED else "starter"
 
 
-def found_swarm(
+def create_swarm(
     identity: Identity,
     *,
     name: str,

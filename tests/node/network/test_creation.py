@@ -8,7 +8,7 @@ import pytest
 from node.config.config import Config
 from node.errors import ConfigError, NodeError
 from node.network import pinned_manifest as module
-from node.network.founding import bounds_for, caution, found_swarm, frame_weight
+from node.network.creation import bounds_for, caution, create_swarm, frame_weight
 from node.network.pinned_manifest import NAMED, found_nearby, pinned_manifest
 from node.storage.run_folder import RunFolder
 from protocol.codec import MAX_FRAME_BYTES
@@ -27,7 +27,7 @@ from tests.long_answers import batch, long_group
 from tests.swarm.network_parts import EPOCH_SECONDS, ORIGIN, MemorySwarm, manifest
 
 ANNA = Identity.from_seed(b"anna".ljust(32, b"."))
-HERE, THERE = (found_swarm(ANNA, name=name) for name in ("here", "there"))
+HERE, THERE = (create_swarm(ANNA, name=name) for name in ("here", "there"))
 BOUNDED = ("max_frame_bytes", "max_text_bytes", "max_completions")
 SWARM = bytes(32)
 
@@ -205,7 +205,7 @@ def test_of_several_swarms_the_one_asked_for_is_joined_and_else_all_are_named():
     assert here in str(refused.value) and there in str(refused.value)
     for digits in (8, 64):
         assert search(HERE, THERE, wanted=there[:digits])[0] == THERE
-    swarms = [found_swarm(ANNA, name=f"mallory {n}") for n in range(3 * NAMED)]
+    swarms = [create_swarm(ANNA, name=f"mallory {n}") for n in range(3 * NAMED)]
     with pytest.raises(ConfigError, match=f"and {2 * NAMED} more") as refused:
         search(*swarms)
     assert sum(swarm_id(each).hex() in str(refused.value) for each in swarms) == NAMED
@@ -244,14 +244,14 @@ def test_a_node_is_told_where_its_swarm_was_found_and_stays_in_it(tmp_path):
     assert among(pin, [THERE]) == (HERE, ())
 
 
-def founded(tokens, answers):
+def created(tokens, answers):
     bounds = bounds_for(tokens, answers)
     return manifest(**{name: getattr(bounds, name) for name in BOUNDED})
 
 
 @pytest.mark.parametrize(("tokens", "answers"), [(2_048, 8), (8_192, 8), (4_096, 16)])
 def test_a_group_of_long_answers_goes_whole_through_a_frame_of_the_proposed_size(tokens, answers):
-    agreed, group = founded(tokens, answers), long_group(tokens, answers)
+    agreed, group = created(tokens, answers), long_group(tokens, answers)
     assert not pack([EncodedGroup.of(group)], agreed.max_frame_bytes).oversize
     frame = seal(batch(group), ANNA, SWARM)
     assert len(frame) <= frame_weight(tokens, answers) <= agreed.max_frame_bytes
@@ -268,14 +268,14 @@ def test_the_usual_bounds_refuse_what_the_proposed_ones_take_and_short_answers_c
     assert pack([EncodedGroup.of(group)], manifest().max_frame_bytes).oversize
     with pytest.raises(TooManyItems, match="72 completions, limit 64"):
         check_batch(many, manifest())
-    check_batch(many, founded(8, 72))
-    short = open_manifest(found_swarm(ANNA, name="s", answers=bounds_for(64, 8)))
-    usual = open_manifest(found_swarm(ANNA, name="s", answers=None))
+    check_batch(many, created(8, 72))
+    short = open_manifest(create_swarm(ANNA, name="s", answers=bounds_for(64, 8)))
+    usual = open_manifest(create_swarm(ANNA, name="s", answers=None))
     for name in BOUNDED:
         assert getattr(short, name) == getattr(usual, name)
 
 
-def test_a_founder_is_refused_what_no_frame_can_hold_and_told_what_can():
+def test_a_creator_is_refused_what_no_frame_can_hold_and_told_what_can():
     with pytest.raises(BadSchema, match="answer_tokens: 64 answers of 8192 tokens") as refused:
         bounds_for(8_192, 64)
     said = str(refused.value)
@@ -294,13 +294,13 @@ def test_a_node_is_told_which_keys_make_groups_too_large_for_its_swarm():
     for word in ("engine.max_new_tokens = 4096", "engine.group_size = 8", "max_frame_bytes"):
         assert word in said
     assert "swarm-node create --answer-tokens 4096 --group-size 8" in said
-    assert caution(founded(4_096, 8), 4_096, 8) == ""
+    assert caution(created(4_096, 8), 4_096, 8) == ""
     assert "max_completions" in caution(usual, 64, 65)
     assert "max_frame_bytes" in caution(usual, 1 << 17, 2)
     assert "max_text_bytes" in caution(usual, 5_000, 2)
 
 
-@pytest.mark.parametrize(("agreed", "whole"), [(founded(8_192, 8), True), (manifest(), False)])
+@pytest.mark.parametrize(("agreed", "whole"), [(created(8_192, 8), True), (manifest(), False)])
 def test_long_answers_reach_another_pool_and_what_they_lose_is_counted(agreed, whole):
     async def scenario():
         swarm = MemorySwarm(**{name: getattr(agreed, name) for name in BOUNDED})

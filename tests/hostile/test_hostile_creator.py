@@ -1,4 +1,4 @@
-"""Mallory founds a swarm, or passes hers off as another: who joins is told so, and unharmed."""
+"""Mallory creates a swarm, or passes hers off as another: who joins is told so, and unharmed."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ WEAK = bytes((1,)) + bytes(31)
 Lie = Callable[[Identity], bytes]
 
 
-def honest(founder: Identity) -> bytes:
-    who = {"name": "mallory", "founder": founder.author, "created": time.time()}
-    return sign_manifest(Manifest(**who, catalogue=load_task_set("tiny")), founder)
+def honest(creator: Identity) -> bytes:
+    who = {"name": "mallory", "founder": creator.author, "created": time.time()}
+    return sign_manifest(Manifest(**who, catalogue=load_task_set("tiny")), creator)
 
 
-def signed(founder: Identity, body: bytes) -> bytes:
-    return envelope.close(envelope.MANIFEST, envelope.NO_SWARM, founder, body)
+def signed(creator: Identity, body: bytes) -> bytes:
+    return envelope.close(envelope.MANIFEST, envelope.NO_SWARM, creator, body)
 
 
 def changed(change: Callable[[dict[str, Any]], object]) -> Lie:
-    def lie(founder: Identity) -> bytes:
-        wire = msgpack.unpackb(honest(founder)[envelope.HEAD_BYTES :])
+    def lie(creator: Identity) -> bytes:
+        wire = msgpack.unpackb(honest(creator)[envelope.HEAD_BYTES :])
         change(wire)
-        return signed(founder, msgpack.packb(wire, use_bin_type=True))
+        return signed(creator, msgpack.packb(wire, use_bin_type=True))
 
     return lie
 
@@ -63,20 +63,20 @@ def env(name: str, value: Any) -> Lie:
 
 
 def bent(change: Callable[[bytes], bytes]) -> Lie:
-    return lambda founder: change(honest(founder))
+    return lambda creator: change(honest(creator))
 
 
 LIES: dict[str, Lie] = {
-    "nothing": lambda founder: b"",
-    "garbage": lambda founder: b"\xff" * 4000,
+    "nothing": lambda creator: b"",
+    "garbage": lambda creator: b"\xff" * 4000,
     "cut short": bent(lambda made: made[:200]),
     "tampered": bent(lambda made: made[:-1] + bytes([made[-1] ^ 1])),
-    "another founder's name": bent(lambda made: made[:40] + Identity.generate().author + made[72:]),
+    "another creator's name": bent(lambda made: made[:40] + Identity.generate().author + made[72:]),
     "a weak key": bent(lambda made: made[:40] + 2 * WEAK + bytes(32) + made[envelope.HEAD_BYTES :]),
     "another swarm's": bent(lambda made: made[:8] + b"\x01" * 32 + made[40:]),
-    "nested": lambda founder: signed(founder, b"\x91" * 1000),
-    "promised items": lambda founder: signed(founder, b"\xdd\xff\xff\xff\xff"),
-    "a long body": lambda founder: signed(founder, bytes(MAX_MANIFEST_BYTES - 200)),
+    "nested": lambda creator: signed(creator, b"\x91" * 1000),
+    "promised items": lambda creator: signed(creator, b"\xdd\xff\xff\xff\xff"),
+    "a long body": lambda creator: signed(creator, bytes(MAX_MANIFEST_BYTES - 200)),
     "no epoch": changed(lambda wire: wire.pop("epoch_seconds")),
     "one more field": field("run", "id"),
     "name": field("name", ESCAPES),
@@ -112,7 +112,7 @@ PATIENCE = 300.0
 
 
 @dataclass
-class Founder:
+class Creator:
     """Mallory's seed, which hands out whatever it is told to, and a machine that joins it."""
 
     loop: LoopThread
@@ -133,24 +133,24 @@ class Founder:
 
 
 @pytest.fixture(scope="module")
-def mallory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Founder]:
-    folder = tmp_path_factory.mktemp("founder")
+def mallory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Creator]:
+    folder = tmp_path_factory.mktemp("creator")
     with ExitStack() as stack:
-        loop = LoopThread("founder")
+        loop = LoopThread("creator")
         stack.callback(loop.close)
         identity = Identity.create(key := folder / "joiner.key")
         joiner = HivemindTransport(key, listen=LISTEN, start_timeout=START_SECONDS)
         peer = Peer("mallory", folder, Terms.of(honest(identity)), [])
-        founder = Founder(loop, peer, joiner, identity)
+        creator = Creator(loop, peer, joiner, identity)
 
         async def answer(asker: str, request: bytes) -> bytes:
-            return founder.manifest
+            return creator.manifest
 
         for transport in (peer.transport, joiner):
             stack.callback(lambda t=transport: loop.call(t.close()))
         loop.call(joiner.start())
         loop.call(peer.start((), {MANIFEST_STREAM: answer}))
-        yield founder
+        yield creator
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_manifest_that_lies_in_any_field_is_refused_in_one_line_and_not_kept(
-    mallory: Founder, folder: RunFolder, lie: str
+    mallory: Creator, folder: RunFolder, lie: str
 ) -> None:
     mallory.manifest = LIES[lie](mallory.peer.identity)
     with pytest.raises(NodeError) as refused:
@@ -171,10 +171,10 @@ def test_a_manifest_that_lies_in_any_field_is_refused_in_one_line_and_not_kept(
 
 
 @pytest.mark.parametrize(
-    ("version", "remedy"), [(b"1", "founded with this one"), (b"3", "Update swarm-node")]
+    ("version", "remedy"), [(b"1", "created with this one"), (b"3", "Update swarm-node")]
 )
 def test_a_peer_of_another_version_is_named_as_such_and_what_helps(
-    mallory: Founder, folder: RunFolder, version: bytes, remedy: str
+    mallory: Creator, folder: RunFolder, version: bytes, remedy: str
 ) -> None:
     signed = honest(mallory.peer.identity)
     mallory.manifest = signed[:7] + version + signed[8:]
@@ -186,7 +186,7 @@ def test_a_peer_of_another_version_is_named_as_such_and_what_helps(
     assert not folder.manifest.exists()
 
 
-def test_who_names_the_swarm_is_given_no_other(mallory: Founder, folder: RunFolder) -> None:
+def test_who_names_the_swarm_is_given_no_other(mallory: Creator, folder: RunFolder) -> None:
     wanted = honest(Identity.generate())
     mallory.manifest = honest(mallory.peer.identity)
     with pytest.raises(NodeError, match=r"network\.swarm.*belongs to swarm"):
@@ -209,7 +209,7 @@ def test_what_was_pinned_once_stays_whatever_mallory_hands_out(mallory, folder):
 
 
 @pytest.mark.parametrize("lie", ["name", "family's levels", "family's source"])
-def test_the_founders_words_do_not_reach_the_terminal_as_they_are(mallory, folder, lie):
+def test_the_creators_words_do_not_reach_the_terminal_as_they_are(mallory, folder, lie):
     mallory.manifest = LIES[lie](mallory.peer.identity)
     local, patience = '["/ip4/127.0.0.1/tcp/0"]', f"network.start_timeout={START_SECONDS}"
     options = (f"--peers={mallory.address}", f"--set=network.listen={local}", f"--set={patience}")
