@@ -192,13 +192,13 @@ class Manifest:
         for env in self.catalogue:
             if env.name == name:
                 return env
-        raise BadSchema(f"the catalogue has no family {short(name)}")
+        raise BadSchema(f"the task set has no family {short(name)}")
 
 
 def sign_manifest(manifest: Manifest, identity: Identity) -> bytes:
     """Sign the manifest; raise BadSchema if ``identity`` is not the swarm creator."""
     if identity.author != manifest.founder:
-        raise BadSchema("founder: only the founder can sign a manifest")
+        raise BadSchema("founder: only the swarm creator can sign a manifest")
     body = encode(_to_wire(manifest))
     data = envelope.close(envelope.MANIFEST, envelope.NO_SWARM, identity, body)
     open_manifest(data)

@@ -181,7 +181,7 @@ class Admission:
         findings = Findings(author, now=self._clock.time())
         findings.opened = self._open(frame, author, offer, findings)
         if findings.opened:
-            findings.proven = self._accounts.standing(author) >= PROVEN
+            findings.proven = self._accounts.reputation(author) >= PROVEN
             timely = []
             for group in findings.opened.batch.groups:
                 fault = self._fault(group, findings.now)

@@ -274,7 +274,7 @@ class Collector:
 
     def _knows(self, peer: str) -> bool:
         try:
-            return self._accounts.standing(author_of(peer)) >= KNOWN
+            return self._accounts.reputation(author_of(peer)) >= KNOWN
         except BadKey:
             return False
 

@@ -35,7 +35,7 @@ from protocol.manifest import ProofOfWork, find_nonce
 from protocol.messages import MAX_DIGESTS, record_digest
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.common.fair_limits import KEPT, Bounded, Standing, lot, rank_of
+from swarm.common.fair_limits import KEPT, Bounded, ReputationOf, lot, rank_of
 from swarm.transport.records import RecordRule
 from swarm.transport.transport import Transport
 
@@ -199,7 +199,7 @@ class Directory:
 
     ``signed`` is the manifest, signed by the swarm creator. The local ``secret`` makes this node's
     shards, and the authors that it keeps if there are too many, unpredictable to others.
-    ``standing`` says which authors are useful, ``check`` which records the DHT may store.
+    ``reputation`` says which authors are useful, ``check`` which records the DHT may store.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class Directory:
         clock: Clock,
         secret: bytes,
         counters: Counters,
-        standing: Standing,
+        reputation: ReputationOf,
         opener: Opener = open_announcement,
     ) -> None:
         self.identity = identity
@@ -225,7 +225,7 @@ class Directory:
         self.shards = ShardReader(transport, self.swarm_id, identity.author, secret)
         self._expiries: dict[int, float] = {}
         self._depths: dict[int, int] = {}
-        self._standing = standing
+        self._reputation = reputation
         self._rng = random.Random(sha256(b"gossip" + secret).digest())
         self._own: Known | None = None
         self._said: deque[bytes] = deque(maxlen=OWN_KEPT)
@@ -371,7 +371,7 @@ class Directory:
 
     def _rank(self, author: bytes) -> float:
         drawn = lot(self._secret, self.epoch.to_bytes(8, "big"), author)
-        return rank_of(drawn, self._standing(author))
+        return rank_of(drawn, self._reputation(author))
 
     async def _proof(self) -> int:
         if self._nonce is None:

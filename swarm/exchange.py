@@ -34,7 +34,7 @@ from protocol.messages import (
 from protocol.profile import Profile, open_profile
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.common.fair_limits import Backoff, ByteBudget, Standings
+from swarm.common.fair_limits import Backoff, ByteBudget, Reputations
 from swarm.directory import Directory
 from swarm.reputation import Accounts
 from swarm.transport.transport import (
@@ -103,9 +103,9 @@ class Exchange:
         self._accounts = accounts
         self._counters = counters
         largest = max(directory.manifest.max_frame_bytes, MAX_GOSSIP_RESPONSE_BYTES, len(manifest))
-        standings = Standings(clock)
-        standings.use(accounts.standing)
-        self._budget = ByteBudget(upload_rate, largest, clock, standings)
+        reputations = Reputations(clock)
+        reputations.use(accounts.reputation)
+        self._budget = ByteBudget(upload_rate, largest, clock, reputations)
         if serves:
             self._serve()
 

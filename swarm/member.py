@@ -351,10 +351,10 @@ def assemble(
     """
     accounts, outbox = experience.accounts, experience.outbox
     directory = Directory(
-        transport, identity, signed, clock, secret, counters, accounts.standing, opener
+        transport, identity, signed, clock, secret, counters, accounts.reputation, opener
     )
     transport.use_validator(directory.check)
-    transport.use_standing(OwnFirst(identity.author, accounts))
+    transport.use_reputation(OwnFirst(identity.author, accounts))
     exchange = Exchange(
         transport,
         outbox,

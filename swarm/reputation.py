@@ -15,7 +15,7 @@ from typing import Any
 
 from swarm.common.clock import Clock
 from swarm.journal import VERSION, Journal, JournalError, named_errors
-from swarm.verification import strike_weight
+from swarm.verification import penalty_weight
 
 log = logging.getLogger(__name__)
 
@@ -23,12 +23,12 @@ MEMORY = 12  # useless groups that reduce earned reputation to ``1/e``
 FULL = 6.0  # earned reputation from which reputation is 1
 PROVEN = 0.5  # reputation from which an author counts as proven
 PROMISING = 0.5  # earned reputation from which an unproven author precedes untried ones
-PROOF_HALF_LIFE_S = 3 * 86400.0
-STRIKE_HALF_LIFE_S = 3600.0
+REPUTATION_HALF_LIFE_S = 3 * 86400.0
+PENALTY_HALF_LIFE_S = 3600.0
 BAR_AT = 5.0
 RELEASE_AT = 1.0
-MOST_STRIKES = 45.0  # limits a ban to five and a half half-lives after the last penalty
-LONGEST_BAN_S = math.log2(MOST_STRIKES / RELEASE_AT) * STRIKE_HALF_LIFE_S
+MAX_PENALTIES = 45.0  # limits a ban to five and a half half-lives after the last penalty
+LONGEST_BAN_S = math.log2(MAX_PENALTIES / RELEASE_AT) * PENALTY_HALF_LIFE_S
 MAX_ACCOUNTS = 10_000
 BUSY_SECONDS = 2.0
 
@@ -41,7 +41,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class Reputation:
     """What an author earned, from 0 to ``FULL``, at the Unix time of its last group."""
 
     earned: float = 0.0
@@ -49,16 +49,16 @@ class Proof:
 
     def now(self, now: float) -> float:
         """Return what is left of it at Unix time ``now``."""
-        return self.earned * math.exp2(-max(0.0, now - self.at) / PROOF_HALF_LIFE_S)
+        return self.earned * math.exp2(-max(0.0, now - self.at) / REPUTATION_HALF_LIFE_S)
 
-    def after(self, usefulness: float, now: float) -> Proof:
-        """Return the proof after an update used one more group, of a usefulness in [0, 1]."""
+    def after(self, usefulness: float, now: float) -> Reputation:
+        """Return the reputation after an update used one more group, of a usefulness in [0, 1]."""
         useful = min(1.0, max(0.0, usefulness)) if math.isfinite(usefulness) else 0.0
-        return Proof(min(FULL, self.now(now) * (1.0 - 1.0 / MEMORY) + useful), now)
+        return Reputation(min(FULL, self.now(now) * (1.0 - 1.0 / MEMORY) + useful), now)
 
-    def standing(self, strikes: float, most: float, now: float) -> float:
+    def value(self, penalties: float, most: float, now: float) -> float:
         """Return the reputation in [0, 1]; penalties of weight ``most`` leave nothing."""
-        return min(1.0, self.now(now) / FULL) * max(0.0, 1.0 - strikes / most)
+        return min(1.0, self.now(now) / FULL) * max(0.0, 1.0 - penalties / most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +69,21 @@ class Account:
     bytes_in: int = 0
     bytes_out: int = 0  # payload bytes served to this author
     admitted: int = 0
-    strikes: float = 0.0  # weight of penalties at ``struck_at``; it halves every hour
-    struck_at: float = 0.0  # Unix time of the last penalty, seconds
+    penalties: float = 0.0  # weight of penalties at ``penalized_at``; it halves every hour
+    penalized_at: float = 0.0  # Unix time of the last penalty, seconds
     barred: bool = False  # the last penalty reached ``BAR_AT`` or found the author banned
     touched: float = 0.0  # Unix time of the last change, seconds
-    proof: Proof = Proof()  # earned by groups that were useful to this node; a ban removes it
+    reputation: Reputation = Reputation()  # earned by useful groups; a ban removes it
     seconds: float = 0.0  # verification time of its groups
     admitted_at: float = 0.0  # Unix time of the last of them, seconds; 0 if there is none
     # Refusals by reason: number of groups, or 1 per frame that could not be opened.
     refused: Mapping[str, int] = field(default_factory=dict)
 
 
-def strikes_now(account: Account, now: float) -> float:
+def penalties_now(account: Account, now: float) -> float:
     """Return the weight of an account's penalties at Unix time ``now``."""
-    age = max(0.0, now - account.struck_at)
-    return account.strikes * math.exp2(-age / STRIKE_HALF_LIFE_S)
+    age = max(0.0, now - account.penalized_at)
+    return account.penalties * math.exp2(-age / PENALTY_HALF_LIFE_S)
 
 
 def is_banned(account: Account, now: float) -> bool:
@@ -91,22 +91,24 @@ def is_banned(account: Account, now: float) -> bool:
 
     Bans last from ``BAR_AT`` penalties until they decay to ``RELEASE_AT``, in 2.3 to 5.5 hours.
     """
-    return account.barred and strikes_now(account, now) > RELEASE_AT
+    return account.barred and penalties_now(account, now) > RELEASE_AT
 
 
-def struck(account: Account, weight: float, now: float) -> Account:
+def penalized(account: Account, weight: float, now: float) -> Account:
     """Return the account after a penalty of ``weight``."""
-    strikes = min(MOST_STRIKES, strikes_now(account, now) + weight)
-    barred = is_banned(account, now) or strikes >= BAR_AT
-    proof = Proof() if barred else account.proof
-    return replace(account, strikes=strikes, struck_at=now, barred=barred, proof=proof)
+    penalties = min(MAX_PENALTIES, penalties_now(account, now) + weight)
+    barred = is_banned(account, now) or penalties >= BAR_AT
+    reputation = Reputation() if barred else account.reputation
+    return replace(
+        account, penalties=penalties, penalized_at=now, barred=barred, reputation=reputation
+    )
 
 
-def standing(account: Account, now: float) -> float:
+def reputation_now(account: Account, now: float) -> float:
     """Return the reputation in [0, 1]; penalties reduce it, a ban sets it to 0."""
     if is_banned(account, now):
         return 0.0
-    return account.proof.standing(strikes_now(account, now), BAR_AT, now)
+    return account.reputation.value(penalties_now(account, now), BAR_AT, now)
 
 
 class Accounts:
@@ -131,29 +133,29 @@ class Accounts:
         """Return whether this author's data is ignored now."""
         return is_banned(self.get(author), self._clock.time())
 
-    def standing(self, author: bytes) -> float:
+    def reputation(self, author: bytes) -> float:
         """Return the author's reputation, from 0 for an unknown author to 1."""
-        return standing(self.get(author), self._clock.time())
+        return reputation_now(self.get(author), self._clock.time())
 
     def proven(self) -> frozenset[bytes]:
         now = self._clock.time()
         query = f"SELECT {_COLUMNS} FROM accounts WHERE earned>=?"
         accounts = (_account(row) for row in self._journal.read(query, (PROVEN * FULL,)))
-        return frozenset(a.author for a in accounts if standing(a, now) >= PROVEN)
+        return frozenset(a.author for a in accounts if reputation_now(a, now) >= PROVEN)
 
-    def standings(self) -> dict[bytes, float]:
+    def reputations(self) -> dict[bytes, float]:
         """Return the reputation of every author that has any."""
         now = self._clock.time()
         rows = self._journal.read(f"SELECT {_COLUMNS} FROM accounts WHERE earned>0")
-        found = {account.author: standing(account, now) for account in map(_account, rows)}
+        found = {account.author: reputation_now(account, now) for account in map(_account, rows)}
         return {author: value for author, value in found.items() if value > 0}
 
     def tried(self) -> dict[bytes, float]:
-        """Return what authors with a group in an update have earned (:class:`Proof`)."""
+        """Return what authors with a group in an update have earned (:class:`Reputation`)."""
         now = self._clock.time()
         query = "SELECT author, earned, earned_at FROM accounts WHERE earned_at>0"
         rows = self._journal.read(query)
-        return {author: Proof(earned, at).now(now) for author, earned, at in rows}
+        return {author: Reputation(earned, at).now(now) for author, earned, at in rows}
 
     def prove(self, groups: Iterable[tuple[bytes, float]]) -> None:
         """Record how useful peer groups were to an update: authors and values in [0, 1]."""
@@ -161,8 +163,8 @@ class Accounts:
         with self._journal.transaction() as connection:
             for author, usefulness in groups:
                 account = self._load(connection, author)
-                proof = account.proof.after(usefulness, now)
-                self._store(connection, replace(account, proof=proof))
+                reputation = account.reputation.after(usefulness, now)
+                self._store(connection, replace(account, reputation=reputation))
 
     def count_bytes(self, author: bytes, *, received: int = 0, sent: int = 0) -> None:
         """Add payload bytes received from or sent to the author."""
@@ -186,11 +188,11 @@ class Accounts:
 
     def refuse(self, author: bytes, reason: str, n: int = 1) -> None:
         """Add refusals for ``reason``, with its penalties by :mod:`swarm.verification`."""
-        weight = n * strike_weight(reason)
+        weight = n * penalty_weight(reason)
         now = self._clock.time()
         with self._journal.transaction() as connection:
             account = self._load(connection, author)
-            after = struck(account, weight, now) if weight else account
+            after = penalized(account, weight, now) if weight else account
             self._store(connection, after)
             connection.execute(
                 "INSERT INTO refusals VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET n=n+excluded.n",
@@ -223,12 +225,12 @@ class Accounts:
                 account.bytes_in,
                 account.bytes_out,
                 account.admitted,
-                account.strikes,
-                account.struck_at,
+                account.penalties,
+                account.penalized_at,
                 account.barred,
                 self._clock.time(),
-                account.proof.earned,
-                account.proof.at,
+                account.reputation.earned,
+                account.reputation.at,
                 account.seconds,
                 account.admitted_at,
             ),
@@ -257,8 +259,8 @@ def all_accounts(read: Callable[[str], list[tuple[Any, ...]]]) -> list[Account]:
 def _account(row: tuple[Any, ...], refused: Mapping[str, int] | None = None) -> Account:
     """Convert a row of ``_COLUMNS``, which have the order of the account's fields."""
     *counts, barred, touched, earned, at, seconds, admitted_at = row
-    proof = Proof(earned, at)
-    values = [*counts, bool(barred), touched, proof, seconds, admitted_at, refused or {}]
+    reputation = Reputation(earned, at)
+    values = [*counts, bool(barred), touched, reputation, seconds, admitted_at, refused or {}]
     return Account(*values)
 
 

@@ -240,7 +240,7 @@ _WRONG = 1.0
 _SLOW = 0.5  # honest texts are sometimes slow, but not ten of one author in an hour
 _NO_FAULT = 0.0
 
-STRIKES: Mapping[str, float] = {
+PENALTIES: Mapping[str, float] = {
     # Forgery: an author's name on data that it did not sign.
     **dict.fromkeys(("bad_signature", "bad_key", WRONG_AUTHOR), _FORGED),
     # False claims: another reward than the verifier's, another observation than the environment's,
@@ -266,6 +266,6 @@ STRIKES: Mapping[str, float] = {
 }
 
 
-def strike_weight(reason: str) -> float:
+def penalty_weight(reason: str) -> float:
     """Return the penalty for one refusal; 0 for an unknown reason."""
-    return STRIKES.get(reason, _NO_FAULT)
+    return PENALTIES.get(reason, _NO_FAULT)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from experiments.scale.dht import CallCost, KeyRecords, RecordTable, dht_id_of, get_cost, store_cost
 from protocol.announcement import dht_key_of
 from protocol.messages import GOSSIP_STREAM, PULL_STREAM
-from swarm.common.fair_limits import Standing
+from swarm.common.fair_limits import ReputationOf
 from swarm.transport.transport import (
     MINIMUM_RATE,
     Handler,
@@ -215,7 +215,7 @@ class ScaleTransport:
     def use_validator(self, check: RecordCheck) -> None:
         self._check = check
 
-    def use_standing(self, standing: Standing) -> None:
+    def use_reputation(self, reputation: ReputationOf) -> None:
         """Do nothing: no resource is shared here."""
 
     def watch(self, keys: Collection[str], heard: Callable[[bytes], None]) -> None:

@@ -28,8 +28,8 @@ from swarm.journal import MEMORY, Journal, create_tables
 from swarm.member import Experience, assemble
 from swarm.pool import Pool
 from swarm.publisher import Outbox
-from swarm.reputation import PROVEN, Account, Accounts, is_banned, standing, struck
-from swarm.verification import Answer, Judge, Verdict, strike_weight
+from swarm.reputation import PROVEN, Account, Accounts, is_banned, penalized, reputation_now
+from swarm.verification import Answer, Judge, Verdict, penalty_weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,26 +108,30 @@ class MemoryAccounts(Accounts):
         account = self._held.get(author)
         return account is not None and is_banned(account, self._now())
 
-    def standing(self, author: bytes) -> float:
+    def reputation(self, author: bytes) -> float:
         account = self._held.get(author)
-        return standing(account, self._now()) if account is not None else 0.0
+        return reputation_now(account, self._now()) if account is not None else 0.0
 
     def proven(self) -> frozenset[bytes]:
-        return frozenset(a for a, value in self.standings().items() if value >= PROVEN)
+        return frozenset(a for a, value in self.reputations().items() if value >= PROVEN)
 
-    def standings(self) -> dict[bytes, float]:
-        found = {author: self.standing(author) for author in self._held}
+    def reputations(self) -> dict[bytes, float]:
+        found = {author: self.reputation(author) for author in self._held}
         return {author: value for author, value in found.items() if value > 0}
 
     def tried(self) -> dict[bytes, float]:
         now = self._now()
-        return {a: held.proof.now(now) for a, held in self._held.items() if held.proof.at > 0}
+        return {
+            a: held.reputation.now(now) for a, held in self._held.items() if held.reputation.at > 0
+        }
 
     def prove(self, groups: Iterable[tuple[bytes, float]]) -> None:
         now = self._now()
         for author, usefulness in groups:
             account = self.get(author)
-            self._held[author] = replace(account, proof=account.proof.after(usefulness, now))
+            self._held[author] = replace(
+                account, reputation=account.reputation.after(usefulness, now)
+            )
 
     def count_bytes(self, author: bytes, *, received: int = 0, sent: int = 0) -> None:
         pass
@@ -141,9 +145,9 @@ class MemoryAccounts(Accounts):
         self._held[author] = replace(account, seconds=account.seconds + seconds)
 
     def refuse(self, author: bytes, reason: str, n: int = 1) -> None:
-        account, weight = self.get(author), n * strike_weight(reason)
+        account, weight = self.get(author), n * penalty_weight(reason)
         refused = {**account.refused, reason: account.refused.get(reason, 0) + n}
-        after = struck(account, weight, self._now()) if weight else account
+        after = penalized(account, weight, self._now()) if weight else account
         self._held[author] = replace(after, refused=refused)
 
     def snapshot(self) -> list[Account]:

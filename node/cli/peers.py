@@ -108,7 +108,7 @@ def _table(peers: list[dict[str, Any]], ours: str | None) -> Any:
     kinds = [word for peer in peers for word in _kind(peer, ours).split()]
     table.add_column("", min_width=max(map(len, kinds), default=None))
     table.add_column("when", min_width=len("59 min"))
-    for column in ("in", "out", "groups", "strikes"):
+    for column in ("in", "out", "groups", "penalty"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("refused", min_width=len("refused"), overflow="fold")
     for peer, shown in zip(peers, short_ids([p["peer_id"] for p in peers]), strict=True):
@@ -146,7 +146,7 @@ def _facts(peer: dict[str, Any], ours: str | None) -> list[tuple[str, str]]:
         ("policy step", NONE if step is None else str(step)),
         ("in", size(peer["bytes_in"])),
         ("out", size(peer["bytes_out"])),
-        ("strikes", f"{peer['strikes']:g}"),
+        ("penalties", f"{peer['strikes']:g}"),
         ("refused", _refused(peer)),
     ]
 

@@ -17,7 +17,7 @@ from node.monitor.history import GrowingLines
 from node.monitor.present_status import PROFILE_KEYS
 from protocol.errors import BadKey
 from protocol.identity import check_key, peer_id_of
-from swarm.reputation import Account, is_banned, standing, strikes_now
+from swarm.reputation import Account, is_banned, penalties_now, reputation_now
 
 MAX_GROUPS = 100  # per response
 # A line without these keys is not a group.
@@ -226,8 +226,8 @@ def _account(account: Account | None, now: float) -> dict[str, Any]:
     return {
         "admitted": account.admitted,
         "refused": dict(account.refused),
-        "standing": standing(account, now),
-        "strikes": strikes_now(account, now),
+        "standing": reputation_now(account, now),
+        "strikes": penalties_now(account, now),
         "banned": is_banned(account, now),
         "seen": account.touched or None,
     }

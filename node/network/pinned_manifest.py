@@ -346,7 +346,7 @@ def enter(config: Config, folder: RunFolder, wanted: str) -> tuple[str, ...]:
     name = checked_manifest(signed, OPTION).name
     return (
         f"moved from swarm {left[:16]} to {name!r} {entered[:16]}: "
-        "policy and optimizer came along; the pool, draws and standings are set aside, and "
+        "policy and optimizer came along; the pool, draws and reputations are set aside, and "
         f"{OPTION} {left[:16]} goes back to them",
     )
 

@@ -138,7 +138,7 @@ class StatusFile:
             # Also true of a node in its first round, which has shared nothing yet.
             "bootstrap": peer.policy_step == 0 and not peer.groups and not account.admitted,
             "refused": dict(account.refused),
-            "strikes": account.strikes,
+            "strikes": account.penalties,
             "banned": self._membership.accounts.banned(account.author),
         }
 

@@ -14,7 +14,7 @@ from protocol.errors import BadKey
 from protocol.identity import author_of
 from swarm.common.clock import Clock
 
-Standing = Callable[[bytes], float]  # author's public key -> reputation in [0, 1]
+ReputationOf = Callable[[bytes], float]  # author's public key -> reputation in [0, 1]
 
 KNOWN = 0.25  # reputation from which a peer counts as known to be useful
 KEPT = 0.25  # part of every bounded resource that unknown peers cannot take from known ones
@@ -25,10 +25,10 @@ MAX_REMEMBERED = 4096
 class Remembers(Protocol):
     """A source of authors' reputations, such as :class:`swarm.reputation.Accounts`."""
 
-    def standing(self, author: bytes) -> float:
+    def reputation(self, author: bytes) -> float:
         """Return an author's reputation, in [0, 1]."""
 
-    def standings(self) -> Mapping[bytes, float]:
+    def reputations(self) -> Mapping[bytes, float]:
         """Return the reputation of every author that has any."""
 
 
@@ -40,23 +40,23 @@ class OwnFirst:
         self._accounts = accounts
 
     def __call__(self, author: bytes) -> float:
-        return 1.0 if author == self._own else self._accounts.standing(author)
+        return 1.0 if author == self._own else self._accounts.reputation(author)
 
     def all(self) -> dict[bytes, float]:
         """Return the reputation of every author that has any."""
-        return {**self._accounts.standings(), self._own: 1.0}
+        return {**self._accounts.reputations(), self._own: 1.0}
 
 
-class Standings:
+class Reputations:
     """A cache of reputations, which are all 0 before :meth:`use` sets the source."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._ask: Standing | None = None
+        self._ask: ReputationOf | None = None
         self._remembered: dict[bytes, tuple[float, float]] = {}
 
-    def use(self, standing: Standing) -> None:
-        self._ask = standing
+    def use(self, reputation: ReputationOf) -> None:
+        self._ask = reputation
         self._remembered.clear()
 
     def of(self, author: bytes) -> float:
@@ -101,9 +101,9 @@ def lot(secret: bytes, *parts: bytes) -> float:
     return int.from_bytes(digest.digest(), "big") / 2**64
 
 
-def rank_of(drawn: float, standing: float) -> float:
+def rank_of(drawn: float, reputation: float) -> float:
     """Return the rank for ``drawn`` in [0, 1); negative for known, lower if better."""
-    return -standing if standing >= KNOWN else drawn / (1.0 + WEIGHT * standing)
+    return -reputation if reputation >= KNOWN else drawn / (1.0 + WEIGHT * reputation)
 
 
 class Bounded(Generic[K, V]):
@@ -208,12 +208,12 @@ class ByteBudget:
     per second; one peer gets up to a quarter. ``largest`` bytes always pass after waiting enough.
     """
 
-    def __init__(self, rate: float, largest: int, clock: Clock, standings: Standings) -> None:
+    def __init__(self, rate: float, largest: int, clock: Clock, reputations: Reputations) -> None:
         # The largest message fits again once a burst's time has passed since the last one.
         least = largest / (PEER_SHARE * -math.expm1(-1.0))
         self._burst = max(BURST_SECONDS * rate, least)
         self._clock = clock
-        self._standings = standings
+        self._reputations = reputations
         self._all = _Use(0.0, clock.monotonic())
         self._strangers = _Use(0.0, clock.monotonic())
         self._peers: OrderedDict[str, _Use] = OrderedDict()
@@ -237,7 +237,7 @@ class ByteBudget:
 
     def _allows(self, peer: str, cost: int, now: float) -> bool:
         free = self._burst - self._all.fade(now)
-        if not self._standings.knows(peer):
+        if not self._reputations.knows(peer):
             free = min(free, self._burst * (1.0 - KEPT) - self._strangers.fade(now))
         used = self._peers[peer].fade(now) if peer in self._peers else 0.0
         if used + cost > self._burst * PEER_SHARE:
@@ -247,7 +247,7 @@ class ByteBudget:
 
     def _charge(self, peer: str, cost: int, now: float) -> None:
         use = self._peers.pop(peer, None) or _Use(0.0, now)
-        stranger = not self._standings.knows(peer)
+        stranger = not self._reputations.knows(peer)
         for each in (use, self._all, self._strangers) if stranger else (use, self._all):
             each.fade(now)
             each.bytes += cost

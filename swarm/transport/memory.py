@@ -16,7 +16,7 @@ from itertools import islice
 from protocol.announcement import dht_key_of
 from swarm.common.clock import Clock, within
 from swarm.common.counters import Counters
-from swarm.common.fair_limits import Standing
+from swarm.common.fair_limits import ReputationOf
 from swarm.transport.records import Watch
 from swarm.transport.request_limits import PeerLimits, Service
 from swarm.transport.transport import (
@@ -144,8 +144,8 @@ class MemoryTransport:
     def use_validator(self, check: RecordCheck) -> None:
         self._check = check
 
-    def use_standing(self, standing: Standing) -> None:
-        self._guests.standings.use(standing)
+    def use_reputation(self, reputation: ReputationOf) -> None:
+        self._guests.reputations.use(reputation)
 
     def watch(self, keys: Collection[str], heard: Callable[[bytes], None]) -> None:
         self._watch.begin(keys, heard)

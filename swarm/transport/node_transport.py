@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from protocol.messages import DIAL_BACK_STREAM, MAX_DIAL_BACK_RESPONSE_BYTES
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import Counters
-from swarm.common.fair_limits import Standing
+from swarm.common.fair_limits import ReputationOf
 from swarm.transport.node import Launch, NodeSettings, Role, StreamHandler, TransportNode
 from swarm.transport.peer_connections import PeerCache
 from swarm.transport.reachability import ANSWER_SECONDS, LIMITS, DialBack, Reachability
@@ -153,8 +153,8 @@ class NodeTransport:
         if self._supervisor.started:
             self._supervisor.node.gate.check = check
 
-    def use_standing(self, standing: Standing) -> None:
-        self._guests.standings.use(standing)
+    def use_reputation(self, reputation: ReputationOf) -> None:
+        self._guests.reputations.use(reputation)
 
     def watch(self, keys: Collection[str], heard: Callable[[bytes], None]) -> None:
         self._watch.begin(keys, heard)

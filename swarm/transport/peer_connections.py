@@ -122,12 +122,12 @@ class PeerCache:
         return bool(new)
 
     def remember(
-        self, addresses: Iterable[str], standing: Callable[[str], float] = lambda peer: 0.0
+        self, addresses: Iterable[str], reputation: Callable[[str], float] = lambda peer: 0.0
     ) -> None:
         """Add connected peers, known ones first, and write the file atomically.
 
         Unknown peers are sampled and take at most half of the places from peers met before, so
-        Sybil identities cannot fill the file. ``standing`` returns the reputation of a peer id.
+        Sybil identities cannot fill the file. ``reputation`` returns the reputation of a peer id.
         """
         met = list(_few_of_each(addresses))
         older = [a for a in self._addresses if a not in met]
@@ -135,10 +135,10 @@ class PeerCache:
         drawn = set(random.sample(met, min(places, len(met))))
         met.sort(key=lambda address: address not in drawn)
         everybody = [*met[: len(drawn)], *older, *met[len(drawn) :]]
-        standings = {peer: standing(peer) for peer in {peer_of(a) for a in everybody} if peer}
+        reputations = {peer: reputation(peer) for peer in {peer_of(a) for a in everybody} if peer}
 
         def rank(address: str) -> float:
-            known = standings.get(peer_of(address), 0.0)
+            known = reputations.get(peer_of(address), 0.0)
             return -known if known >= KNOWN else 0.0
 
         self._addresses = dict.fromkeys(sorted(everybody, key=rank)[:MAX_ADDRESSES])

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.common.fair_limits import KEPT, Backoff, ByteBudget, Standings
+from swarm.common.fair_limits import KEPT, Backoff, ByteBudget, Reputations
 from swarm.transport.transport import Handler, HandlerLimits, Refusal, TransportError
 
 logger = logging.getLogger(__name__)
@@ -47,11 +47,11 @@ class RequestSlots:
     slots before known peers. A slot that does not wait for its peer is never lost.
     """
 
-    def __init__(self, total: int, each: int, clock: Clock, standings: Standings) -> None:
+    def __init__(self, total: int, each: int, clock: Clock, reputations: Reputations) -> None:
         self._total = total
         self._each = each
         self._clock = clock
-        self._standings = standings
+        self._reputations = reputations
         self._places: dict[RequestSlot, None] = {}
         self._held: Counter[str] = Counter()
 
@@ -62,7 +62,7 @@ class RequestSlots:
         """Take a slot for an incoming request of ``peer``; return None if there is none."""
         if self._held[peer] >= self._each:
             return None
-        known, now = self._standings.knows(peer), self._clock.time()
+        known, now = self._reputations.knows(peer), self._clock.time()
         if not self._room(known):
             victim = self._victim(peer, known, now)
             if victim is None:
@@ -149,7 +149,7 @@ class PeerLimits:
 
     def __init__(self, clock: Clock, counters: Counters) -> None:
         self.clock = clock
-        self.standings = Standings(clock)
+        self.reputations = Reputations(clock)
         self.show_out: Callable[[str], None] = lambda peer: None  # ends a peer's connections
         self._counters = counters
         self._patience: Backoff[str] = Backoff(
@@ -204,7 +204,7 @@ class Service:
         self._handler = handler
         self._counters = counters
         self._places = RequestSlots(
-            limits.concurrent, limits.concurrent_per_peer, guests.clock, guests.standings
+            limits.concurrent, limits.concurrent_per_peer, guests.clock, guests.reputations
         )
 
     @contextmanager
@@ -284,9 +284,9 @@ class CallBudget:
         self._counters = counters
         self._guests = guests
         self._received = ByteBudget(
-            RPC_BYTES_PER_SECOND, RPC_LARGEST, guests.clock, guests.standings
+            RPC_BYTES_PER_SECOND, RPC_LARGEST, guests.clock, guests.reputations
         )
-        self._sent = ByteBudget(RPC_SENT_PER_SECOND, RPC_LARGEST, guests.clock, guests.standings)
+        self._sent = ByteBudget(RPC_SENT_PER_SECOND, RPC_LARGEST, guests.clock, guests.reputations)
 
     async def serve(self, caller: str, size: int, handle: Callable[[], Awaitable[bytes]]) -> bytes:
         """Charge and answer a call; raise ``PermissionError`` over the caller's share."""

@@ -103,7 +103,7 @@ class Supervisor:
         await self.tasks.close()
         if self._node is not None:
             node, self._node = self._node, None
-            self._cache.remember(self._addresses_connected(), self._guests.standings.of_peer)
+            self._cache.remember(self._addresses_connected(), self._guests.reputations.of_peer)
             self.connected = {}
             await node.stop()
 
@@ -169,7 +169,7 @@ class Supervisor:
                 level, trace = (logging.INFO, None) if known else (logging.WARNING, error)
                 logger.log(level, "the node does not tell its peers: %s", error, exc_info=trace)
             if turn % CACHE_EVERY == 0:
-                self._cache.remember(self._addresses_connected(), self._guests.standings.of_peer)
+                self._cache.remember(self._addresses_connected(), self._guests.reputations.of_peer)
                 self._redial.remember(self._cache.addresses)
 
     async def _reconnect(self, peer: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from protocol.codec import MAX_RECORD_BYTES
 from protocol.messages import DialledBack
-from swarm.common.fair_limits import Standing
+from swarm.common.fair_limits import ReputationOf
 
 
 class Timing(NamedTuple):
@@ -264,5 +264,5 @@ class Transport(Protocol):
     def use_validator(self, check: RecordCheck) -> None:
         """Check every record stored or read; before this call, none passes."""
 
-    def use_standing(self, standing: Standing) -> None:
+    def use_reputation(self, reputation: ReputationOf) -> None:
         """Reserve a share of limits for known authors; before, no author is known."""

@@ -71,7 +71,7 @@ class Listener:
         self.manifest, self.swarm = open_manifest(signed), swarm_id(signed)
         self.identity, self._evidence, self._transport = identity, evidence, transport
         accounts = Accounts(self.journal, self.clock)
-        about = (self.clock, b"listener", self.counters, accounts.standing)
+        about = (self.clock, b"listener", self.counters, accounts.reputation)
         self.directory = Directory(transport, identity, signed, *about)
         transport.use_validator(self.directory.check)
         self._exchange = Exchange(

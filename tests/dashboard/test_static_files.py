@@ -11,7 +11,7 @@ from node.dashboard.app import STATIC
 from node.dashboard.public_server import SHARED
 from node.dashboard.public_server import STATIC as PUBLIC
 from node.monitor.record import PHASES, RoundRecord
-from swarm.verification import STRIKES
+from swarm.verification import PENALTIES
 from tests.dashboard.swarm_page.made_swarm import sent
 
 MOST_BYTES = 60_000
@@ -115,7 +115,7 @@ def test_every_module_is_fetched_with_its_page_and_not_one_after_the_other():
 
 def test_every_reason_for_a_refusal_has_its_words():
     table = PUBLIC_WORDS[PUBLIC_WORDS.index("const REASONS") :]
-    assert set(re.findall(r"^  (\w+):", table, re.M)) == set(STRIKES)
+    assert set(re.findall(r"^  (\w+):", table, re.M)) == set(PENALTIES)
 
 
 def test_every_question_mark_has_a_sentence_behind_it():

@@ -231,7 +231,7 @@ def exchanged() -> Target:
 def admitted() -> Target:
     """Any body under a good signature, through admission to the pool's entries."""
     gate = Gate()
-    # No strikes, or the author would be banned and the frames no longer looked at.
+    # No penalties, or the author would be banned and the frames no longer looked at.
     gate.accounts.refuse = lambda author, reason, n: None  # type: ignore[method-assign]
     mallory = Peer(gate, MALLORY)
 

@@ -14,11 +14,11 @@ from tests.hostile.peer import Answer, Peer
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Reputation:
     """What a node's journal says of one author."""
 
     admitted: int = 0
-    strikes: float = 0.0
+    penalties: float = 0.0
     barred: bool = False
     refused: Mapping[str, int] = field(default_factory=dict)
 
@@ -36,13 +36,13 @@ class NodeView:
         with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
             return connection.execute(query, parameters).fetchall()
 
-    def standing(self, author: bytes) -> Standing:
+    def reputation(self, author: bytes) -> Reputation:
         query = "SELECT admitted, strikes, barred FROM accounts WHERE author=?"
         found = self.rows(query, author)
         if not found:
-            return Standing()
+            return Reputation()
         refused = self.rows("SELECT reason, n FROM refusals WHERE author=?", author)
-        return Standing(found[0][0], found[0][1], bool(found[0][2]), dict(refused))
+        return Reputation(found[0][0], found[0][1], bool(found[0][2]), dict(refused))
 
     def counters(self) -> dict[str, float]:
         """Totals, those of refused groups left out, as the last round's record has them."""
@@ -72,8 +72,8 @@ class Behaviour:
     Attributes:
         refused: what the target charges its author with, by reason; whatever else is charged is a
             failure of the test.
-        strikes: what these weigh together; None where it is no matter of blame but of patience, and
-            the node may charge as it sees fit.
+        penalties: what these weigh together; None where it is a matter of patience, and the node
+            may charge as it sees fit.
         counted: counters of the target that have to name the harm.
         admitted: groups that the target takes from it, being as good as they say.
     """
@@ -81,12 +81,13 @@ class Behaviour:
     def __init_subclass__(
         cls,
         *,
-        strikes: float | None = 0.0,
+        penalties: float | None = 0.0,
         counted: tuple[str, ...] = (),
         admitted: int = 0,
         **refused: int,
     ) -> None:
-        cls.strikes, cls.counted, cls.admitted, cls.refused = strikes, counted, admitted, refused
+        cls.penalties, cls.refused = penalties, refused
+        cls.counted, cls.admitted = counted, admitted
 
     def answers(self, peer: Peer) -> Mapping[str, Answer]:
         """Streams that it answers in its own way."""
@@ -104,10 +105,10 @@ class Behaviour:
         await peer.announce(world.target.peer_id)
 
     def noticed(self, author: bytes, target: NodeView) -> bool:
-        standing = target.standing(author)
+        reputation = target.reputation(author)
         return (
-            all(standing.refused.get(reason, 0) >= n for reason, n in self.refused.items())
-            and standing.admitted >= self.admitted
+            all(reputation.refused.get(reason, 0) >= n for reason, n in self.refused.items())
+            and reputation.admitted >= self.admitted
             and all(target.count(name) for name in self.counted)
         )
 

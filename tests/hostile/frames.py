@@ -40,7 +40,7 @@ TEXTS = (
 )
 
 
-@offers(strikes=4.0, too_large=1, bad_compression=3)
+@offers(penalties=4.0, too_large=1, bad_compression=3)
 def zoe(peer: Peer) -> Iterator[bytes]:
     """She packs bombs: a thousandfold, under a false length, in a window of 2 GiB, in two parts."""
     most = PLAIN_RATIO * peer.terms.manifest.max_frame_bytes
@@ -51,7 +51,7 @@ def zoe(peer: Peer) -> Iterator[bytes]:
         yield peer.bare(b"", packed=struct.pack(">BI", 1, declared) + body)
 
 
-@offers(strikes=4.0, too_deep=1, too_many_items=2, duplicate_key=1)
+@offers(penalties=4.0, too_deep=1, too_many_items=2, duplicate_key=1)
 def max_(peer: Peer) -> Iterator[bytes]:
     """He nests arrays without end, promises 2**32 items, counts up to the limit and one beyond."""
     yield peer.bare(b"\x91" * 200_000)
@@ -60,7 +60,7 @@ def max_(peer: Peer) -> Iterator[bytes]:
     yield peer.bare(b"\x82" + 2 * (msgpack.packb("sequence") + b"\x01"))
 
 
-@offers(strikes=4.0, bad_encoding=2, bad_schema=2)
+@offers(penalties=4.0, bad_encoding=2, bad_schema=2)
 def nora(peer: Peer) -> Iterator[bytes]:
     """She writes what is no number and no text: NaN for rewards and log-probs, half characters."""
     group = with_tokens(peer.group(0), (1, 2, 3), -0.5)
@@ -78,21 +78,21 @@ def nora(peer: Peer) -> Iterator[bytes]:
         yield peer.bent(group, bend)
 
 
-@offers(strikes=2.0, bad_schema=2)
+@offers(penalties=2.0, bad_schema=2)
 def ursula(peer: Peer) -> Iterator[bytes]:
     """She names a family and a level that the manifest does not have."""
     yield peer.frame(replace(peer.group(0), env="poems"))
     yield peer.frame(replace(peer.group(0), level=60))
 
 
-@offers(strikes=2.0, bad_schema=2)
+@offers(penalties=2.0, bad_schema=2)
 def cheryl(peer: Peer) -> Iterator[bytes]:
     """She chooses her seeds: draws beyond those that the manifest grants."""
     for index in (peer.terms.manifest.max_groups_per_epoch, 1 << 31):
         yield peer.frame(peer.group(index))
 
 
-@offers(strikes=1.0, unexpected_segments=1)
+@offers(penalties=1.0, unexpected_segments=1)
 def edna(peer: Peer) -> Iterator[bytes]:
     """An environment that is not there speaks in her completions."""
     group = peer.group(0)
@@ -102,21 +102,21 @@ def edna(peer: Peer) -> Iterator[bytes]:
     yield peer.frame(replace(group, completions=(spoken, second)))
 
 
-@offers(strikes=5.0, bad_signature=1)
+@offers(penalties=5.0, bad_signature=1)
 def tom(peer: Peer) -> Iterator[bytes]:
     """He tampers with a frame after it was signed: one reward, one bit."""
     frame = peer.frame(peer.group(0))
     yield frame[:-1] + bytes((frame[-1] ^ 1,))
 
 
-@offers(strikes=1.0, wrong_swarm=1)
+@offers(penalties=1.0, wrong_swarm=1)
 def wanda(peer: Peer) -> Iterator[bytes]:
     """She brings a frame that she signed for another swarm."""
     body = peer.frame(peer.group(0))[envelope.HEAD_BYTES :]
     yield envelope.close(envelope.FRAME, OTHER_SWARM, peer.identity, body)
 
 
-@offers(strikes=2.0, admitted=1, reward_mismatch=2)
+@offers(penalties=2.0, admitted=1, reward_mismatch=2)
 def larry(peer: Peer) -> Iterator[bytes]:
     """He lies about rewards, up and down; one of his groups is as it should be."""
     up = peer.group(0, ("no idea", "none"), claims=(1.0, 0.0))
@@ -124,7 +124,7 @@ def larry(peer: Peer) -> Iterator[bytes]:
     yield peer.frame(up, down, peer.group(2))
 
 
-@offers(strikes=1.0, admitted=2, equivocation=1, replay=1)
+@offers(penalties=1.0, admitted=2, equivocation=1, replay=1)
 def eve(peer: Peer) -> Iterator[bytes]:
     """She equivocates: tells one draw in two ways, and another one twice."""
     again = peer.group(1)
@@ -158,7 +158,7 @@ class Carla(Behaviour):
             lies = [group for group in groups if self._lies(peer, group)][:2]
             if lies:
                 self.refused = {"reward_mismatch": len(lies)}
-                self.strikes = float(len(lies))
+                self.penalties = float(len(lies))
                 peer.offer(peer.frame(*lies))
         await super().turn(peer, world)
 
@@ -190,8 +190,8 @@ class Tess(Behaviour, admitted=4):
         await super().turn(peer, world)
 
     def noticed(self, author: bytes, target: NodeView) -> bool:
-        standing = target.standing(author)
-        return standing.admitted + sum(standing.refused.values()) >= self.admitted
+        reputation = target.reputation(author)
+        return reputation.admitted + sum(reputation.refused.values()) >= self.admitted
 
 
 class Evan(Behaviour):
@@ -202,12 +202,12 @@ class Evan(Behaviour):
         peer.offer(peer.frame(peer.group(0, (CODE, "1"), claims=(1.0, 0.0), env=UNSAFE)))
 
     def noticed(self, author: bytes, target: NodeView) -> bool:
-        refused = target.standing(author).refused
+        refused = target.reputation(author).refused
         self.refused = dict.fromkeys(refused.keys() & {"evaluates_text", "unknown_env"}, 1)
         return bool(self.refused)
 
 
-class Fred(Behaviour, strikes=None):
+class Fred(Behaviour, penalties=None):
     """He fills four frames to the brim with groups that teach nothing, and calls them useful."""
 
     async def begin(self, peer: Peer, world: World) -> None:
@@ -220,5 +220,5 @@ class Fred(Behaviour, strikes=None):
         peer.offers = [replace(offer, informative=offer.groups) for offer in peer.offers]
 
     def noticed(self, author: bytes, target: NodeView) -> bool:
-        standing = target.standing(author)
-        return bool(standing.admitted or standing.refused)
+        reputation = target.reputation(author)
+        return bool(reputation.admitted or reputation.refused)

@@ -34,19 +34,19 @@ def signed_as(author: bytes, peer: Peer) -> bytes:
     return frame[:40] + author + frame[72:]
 
 
-class Mallory(Behaviour, strikes=5.0, bad_signature=1):
+class Mallory(Behaviour, penalties=5.0, bad_signature=1):
     """She forges: her frame says that an honest author wrote it. Barred, she goes on honestly."""
 
     async def begin(self, peer: Peer, world: World) -> None:
         peer.offer(signed_as(world.honest.author, peer))
 
     async def turn(self, peer: Peer, world: World) -> None:
-        if len(peer.offers) == 1 and world.target.standing(peer.author).barred:
+        if len(peer.offers) == 1 and world.target.reputation(peer.author).barred:
             peer.offer(peer.frame(peer.group(1), peer.group(2)))
         await super().turn(peer, world)
 
 
-class Wendy(Behaviour, strikes=5.0, counted=("records_refused",), bad_key=1):
+class Wendy(Behaviour, penalties=5.0, counted=("records_refused",), bad_key=1):
     """Her frame and a record bear a weak key, under which anybody can sign."""
 
     async def begin(self, peer: Peer, world: World) -> None:
@@ -60,7 +60,7 @@ class Wendy(Behaviour, strikes=5.0, counted=("records_refused",), bad_key=1):
         await peer.put(world.target.peer_id, peer.key_of(made), SMALL_ORDER, weak, made.expiry)
 
 
-class Carl(Behaviour, strikes=5.0, wrong_author=1):
+class Carl(Behaviour, penalties=5.0, wrong_author=1):
     """He announces an honest author's own frame as his."""
 
     async def turn(self, peer: Peer, world: World) -> None:
@@ -135,7 +135,7 @@ class Offering(Behaviour):
         peer.offer(peer.frame(peer.group(0), peer.group(1)))
 
 
-class Otto(Offering, strikes=1.0, wrong_content=1):
+class Otto(Offering, penalties=1.0, wrong_content=1):
     """He serves another frame than the one he announced, as good and as large as that."""
 
     def answers(self, peer: Peer) -> Mapping[str, Answer]:
@@ -149,7 +149,7 @@ class Otto(Offering, strikes=1.0, wrong_content=1):
         return {PULL_STREAM: says(serve)}
 
 
-class Olga(Offering, strikes=1.0, response_too_large=1):
+class Olga(Offering, penalties=1.0, response_too_large=1):
     """She declares an answer of 4 GiB, and sends as much of it as anybody takes."""
 
     def raw(self, peer: Peer) -> Mapping[str, StreamHandler]:
@@ -163,7 +163,7 @@ class Olga(Offering, strikes=1.0, response_too_large=1):
         return {PULL_STREAM: pour}
 
 
-class Sid(Offering, strikes=None, counted=("pulls_failed{reason=deadline}",)):
+class Sid(Offering, penalties=None, counted=("pulls_failed{reason=deadline}",)):
     """He is silent: takes the request, says nothing, keeps the stream."""
 
     def raw(self, peer: Peer) -> Mapping[str, StreamHandler]:
@@ -177,7 +177,7 @@ class Sid(Offering, strikes=None, counted=("pulls_failed{reason=deadline}",)):
 DECLINED = tuple(f"pulls_failed{{reason={reason}}}" for reason in ("not_found", "busy"))
 
 
-class Nell(Offering, strikes=None, counted=DECLINED):
+class Nell(Offering, penalties=None, counted=DECLINED):
     """She announces and does not serve: nothing there, no time, hanging up."""
 
     def answers(self, peer: Peer) -> Mapping[str, Answer]:
@@ -185,7 +185,7 @@ class Nell(Offering, strikes=None, counted=DECLINED):
         return {PULL_STREAM: says(lambda: encode_pull_response(next(turns)))}
 
 
-class Sam(Offering, strikes=None, counted=("pulls_failed{reason=too_slow}",)):
+class Sam(Offering, penalties=None, counted=("pulls_failed{reason=too_slow}",)):
     """Slow Sam trickles: a byte a second of an answer that he announced in full."""
 
     def raw(self, peer: Peer) -> Mapping[str, StreamHandler]:

@@ -163,7 +163,9 @@ def announced(node: Node, author: Identity, offers: tuple = ()) -> tuple[str, by
     return record_key(swarm, epoch, 0, shard), sign_announcement(made, author, swarm), expiry
 
 
-async def test_sybil_fills_a_shard_and_an_author_of_standing_is_still_held(tmp_path: Path) -> None:
+async def test_sybil_fills_a_shard_and_an_author_with_reputation_is_still_held(
+    tmp_path: Path,
+) -> None:
     async with two(tmp_path, epoch_seconds=600.0) as (anna, ben):
         anna.accounts.prove([(ben.identity.author, 1.0)] * 8)
         await asyncio.sleep(REMEMBERED_SECONDS)  # for so long she takes him for a stranger yet

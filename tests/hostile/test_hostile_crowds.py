@@ -155,11 +155,11 @@ async def test_no_record_is_held_or_remembered_before_its_epoch_begins() -> None
 def replica(known: bytes) -> tuple[BoundedStorage, Counters]:
     counters = Counters()
     guests = PeerLimits(SystemClock(), counters)
-    guests.standings.use(lambda author: float(author == known))
+    guests.reputations.use(lambda author: float(author == known))
     return BoundedStorage(DHTLocalStorage(), counters, guests), counters
 
 
-def test_a_replica_keeps_those_of_standing_and_a_drawn_lot_of_the_rest() -> None:
+def test_a_replica_keeps_those_with_reputation_and_a_drawn_lot_of_the_rest() -> None:
     far, key = 4e9, DHTID.generate("shard")
     storage, counters = replica(b"ben")
     for n in range(FLOOD // 2):

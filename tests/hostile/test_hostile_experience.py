@@ -78,10 +78,10 @@ FORGED: dict[str, tuple[str, Callable[[Gate, Peer], bytes]]] = {
 
 
 @pytest.mark.parametrize(("reason", "forge"), FORGED.values(), ids=FORGED)
-def test_mallorys_frame_is_refused_by_name_and_a_strike(gate, mallory, reason, forge):
+def test_mallorys_frame_is_refused_by_name_and_a_penalty(gate, mallory, reason, forge):
     assert gate.admit(forge(gate, mallory), mallory.author) == []
     assert gate.refused() == {reason: 1}
-    assert gate.accounts.get(mallory.author).strikes > 0
+    assert gate.accounts.get(mallory.author).penalties > 0
     assert gate.judge.calls == 0
 
 
@@ -98,7 +98,7 @@ def test_rewards_that_are_no_numbers_and_groups_of_impossible_sizes_are_refused(
 ):
     assert gate.admit(signed(gate, mallory, mallory.group(0, **change)), mallory.author) == []
     assert set(gate.refused()) <= reasons
-    assert gate.accounts.get(mallory.author).strikes > 0
+    assert gate.accounts.get(mallory.author).penalties > 0
 
 
 def test_mallory_sends_a_zstd_bomb(gate, mallory):
@@ -134,7 +134,7 @@ def test_a_banned_author_is_not_even_opened(gate, mallory):
 
 
 GATE = Gate()
-# No strikes, or the author would be banned and the frames no longer looked at.
+# No penalties, or the author would be banned and the frames no longer looked at.
 GATE.accounts.refuse = lambda author, reason, n: None
 VICTIM = Peer(GATE)
 FRAME = VICTIM.frame(VICTIM.group(0))
@@ -160,7 +160,7 @@ def test_mallory_seals_one_draw_twice_with_other_answers(gate, mallory, anna):
     other = mallory.frame(mallory.group(0, ["right", "right", "wrong"]), sequence=2)
     assert gate.admit(other, mallory.author) == []
     assert gate.refused() == {"equivocation": 1}
-    assert gate.accounts.get(mallory.author).strikes > 0
+    assert gate.accounts.get(mallory.author).penalties > 0
     assert gate.admit(anna.frame(anna.group(0)), anna.author) == [0], "her draw is another one"
 
 
@@ -189,7 +189,7 @@ def test_mallory_lies_about_rewards_and_only_her_lie_is_refused(gate, mallory, c
     assert gate.refused() == {"reward_mismatch": 1}
     account = gate.accounts.get(mallory.author)
     assert account.refused == {"reward_mismatch": 1}
-    assert account.strikes == 1.0
+    assert account.penalties == 1.0
 
 
 def test_mallory_lies_in_every_group_and_is_banned_after_one_frame(gate, mallory):
@@ -236,11 +236,11 @@ def sealed(gate: Gate, peer: Peer, *rewards: list[float]) -> tuple[bytes, Offer]
     [{"informative": 2}, {"informative": 0}, {"groups": 3}, {"env_digest": b"\xff" * 8}],
     ids=lambda lie: next(iter(lie)),
 )
-def test_mallory_is_struck_for_an_offer_that_is_not_true_of_its_frame(gate, mallory, lie):
+def test_mallory_is_penalized_for_an_offer_that_is_not_true_of_its_frame(gate, mallory, lie):
     frame, offer = sealed(gate, mallory, [1, 0], [0, 0])
     assert gate.admission.examine(frame, mallory.author, replace(offer, **lie)) == []
     assert gate.refused() == {"offer_mismatch": 1}
-    assert gate.accounts.get(mallory.author).strikes == 1.0
+    assert gate.accounts.get(mallory.author).penalties == 1.0
 
 
 @given(st.lists(st.lists(st.sampled_from([0, 1]), min_size=2, max_size=4), min_size=1, max_size=6))

@@ -113,7 +113,7 @@ async def test_mallory_announces_bens_frame_first_and_it_is_still_taken_from_ben
     await offer_as(ben, anna, "ben", bens)
     await anna.member.step()
     assert anna.authors() == {identity("ben").author}
-    assert anna.accounts.get(identity("ben").author).strikes == 0
+    assert anna.accounts.get(identity("ben").author).penalties == 0
     assert anna.accounts.banned(identity("mallory").author) == serves
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from swarm.verification import STRIKES
+from swarm.verification import PENALTIES
 from tests.hostile import frames, streams
 from tests.hostile.behaviour import Behaviour, NodeView
 from tests.hostile.frames import OWNED, larry
@@ -41,10 +41,10 @@ CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2
 
 
 def charged_as_due(attack: Attack, target: NodeView) -> None:
-    standing = target.standing(attack.peer.author)
-    if attack.behaviour.strikes is not None:
-        assert standing.refused == attack.behaviour.refused
-        assert standing.strikes == pytest.approx(attack.behaviour.strikes, abs=0.1)
+    reputation = target.reputation(attack.peer.author)
+    if attack.behaviour.penalties is not None:
+        assert reputation.refused == attack.behaviour.refused
+        assert reputation.penalties == pytest.approx(attack.behaviour.penalties, abs=0.1)
 
 
 def test_a_liar_is_refused_and_charged_and_the_honest_peer_is_learned_from(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_liar_is_refused_and_charged_and_the_honest_peer_is_learned_from(tmp_p
         target = state.world.target
         charged_as_due(attack, target)
         # On a busy machine there may be no time to verify all that an honest peer sends.
-        assert target.standing(honest).refused.keys() <= {"over_budget"}
+        assert target.reputation(honest).refused.keys() <= {"over_budget"}
         learned = Recomputation(state.terms, state.served)
         assert learned.faults(target) == []
         assert honest in learned.authors()
@@ -98,18 +98,18 @@ def test_each_harm_is_refused_by_name_and_charged_to_its_author(aftermath, kind)
     name = kind.__name__.lower()
     attack = aftermath.siege.attacks[name]
     target = aftermath.siege.world.target
-    standing = target.standing(attack.peer.author)
-    assert name not in aftermath.unnoticed, (standing, target.counters())
+    reputation = target.reputation(attack.peer.author)
+    assert name not in aftermath.unnoticed, (reputation, target.counters())
     charged_as_due(attack, target)
-    assert standing.barred == (name in BARRED)
+    assert reputation.barred == (name in BARRED)
 
 
 def test_an_honest_author_is_learned_from_all_the_while_and_never_blamed(aftermath):
     state = aftermath.siege
     honest = state.world.honest.author
-    standing = state.world.target.standing(honest)
+    reputation = state.world.target.reputation(honest)
     assert state.used(honest) > 0
-    assert (standing.strikes, standing.refused) == (0.0, {})
+    assert (reputation.penalties, reputation.refused) == (0.0, {})
     assert honest in aftermath.recomputed.authors()
 
 
@@ -145,7 +145,7 @@ def test_every_refusal_is_counted_under_its_reason(aftermath: Aftermath) -> None
     charged = Counter[str]()
     for reason, n in state.world.target.rows("SELECT reason, n FROM refusals"):
         charged[reason] += n
-    assert set(charged) <= set(STRIKES)
+    assert set(charged) <= set(PENALTIES)
     counted = Counter(state.node.records()[-1].refused)
     for name, n in state.world.target.counters().items():
         if found := BY_STREAM.fullmatch(name):

@@ -63,7 +63,7 @@ def slow_frame(peer: Peer, text: str = "doze", count: int = GROUPS) -> bytes:
 def test_a_proven_author_waits_for_one_request_of_eight_keys_with_slow_texts(gate):
     anna, keys = Peer(gate), [Peer(gate) for _ in range(KEYS)]
     gate.accounts.prove([(anna.author, 1.0)] * 4)
-    assert gate.accounts.standing(anna.author) >= PROVEN
+    assert gate.accounts.reputation(anna.author) >= PROVEN
 
     async def run() -> int:
         slow = [
@@ -101,7 +101,7 @@ def test_timeouts_of_one_author_add_up_and_one_on_a_loaded_machine_does_not_ban(
     gate.judge = SumJudge()
     gate.open(gate.journal)
     gate.admit(anna.frame(anna.group(0, ["refuse:timeout", "x"])), anna.author)
-    assert 0.0 < gate.accounts.get(anna.author).strikes < 1.0
+    assert 0.0 < gate.accounts.get(anna.author).penalties < 1.0
     for number in range(10):
         group = sam.group(number, ["refuse:timeout", "x"])
         gate.admit(sam.frame(group, sequence=number + 1), sam.author)

@@ -89,10 +89,16 @@ class Node:
         self.outbox = Outbox(self.journal, counters)
         self.pool = Pool(self.journal, 1000, 1e6, clock, counters)
         self.directory = Directory(
-            transport, self.identity, signed, clock, name.encode(), counters, self.accounts.standing
+            transport,
+            self.identity,
+            signed,
+            clock,
+            name.encode(),
+            counters,
+            self.accounts.reputation,
         )
         transport.use_validator(self.directory.check)
-        transport.use_standing(OwnFirst(self.identity.author, self.accounts))
+        transport.use_reputation(OwnFirst(self.identity.author, self.accounts))
         self.exchange = Exchange(
             *(transport, self.outbox, self.directory, signed, self.accounts, clock, counters),
             upload_rate=upload_rate,

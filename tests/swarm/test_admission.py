@@ -82,8 +82,8 @@ def test_one_group_without_a_verdict_does_not_cost_the_others(gate, anna):
     assert gate.admit(anna.frame(*groups, anna.group(9)), anna.author) == [9]
     reasons = "unknown_env", "evaluates_text", "timeout", "judge_failed", "bad_verdict"
     assert gate.refused() == dict.fromkeys(reasons, 1)
-    # One that ran out of time is half a strike, and nine more may follow it within the hour.
-    assert gate.accounts.get(anna.author).strikes == 0.5
+    # One that ran out of time is half a penalty, and nine more may follow it within the hour.
+    assert gate.accounts.get(anna.author).penalties == 0.5
 
 
 class Quick(SumJudge):
@@ -116,12 +116,12 @@ def test_a_frame_that_hangs_a_quick_judge_twice_is_abandoned_all_the_same(anna):
     assert gate.refused() == {"timeout": 1, "crashed": 1, "abandoned": 2}
 
 
-def test_old_epochs_and_those_far_ahead_are_refused_without_a_strike(gate, anna):
+def test_old_epochs_and_those_far_ahead_are_refused_without_a_penalty(gate, anna):
     groups = [anna.group(0, epoch=NOW + ahead) for ahead in (-1000, -6, -5, -4, 0, 1, 2)]
     admitted = gate.admission.examine(anna.frame(*groups), anna.author)
     assert [p.group.epoch - NOW for p in admitted] == [-5, -4, 0, 1]
     assert gate.refused() == {"stale_epoch": 2, "epoch_ahead": 1}
-    assert gate.accounts.get(anna.author).strikes == 0.0
+    assert gate.accounts.get(anna.author).penalties == 0.0
 
 
 def test_a_frame_met_twice_is_admitted_once_and_nobody_is_blamed(anna, path):
@@ -129,7 +129,7 @@ def test_a_frame_met_twice_is_admitted_once_and_nobody_is_blamed(anna, path):
     frame = anna.frame(anna.group(0), anna.group(1))
     assert gate.admit(frame, anna.author) == [0, 1]
     assert gate.admit(frame, anna.author) == []
-    assert (gate.refused(), gate.accounts.get(anna.author).strikes) == ({"replay": 2}, 0.0)
+    assert (gate.refused(), gate.accounts.get(anna.author).penalties) == ({"replay": 2}, 0.0)
     assert gate.judge.calls == 2
     gate.journal.close()
     gate.open(Journal(path, gate.clock))
@@ -158,14 +158,14 @@ def test_after_a_restore_epochs_that_may_have_been_used_are_left_out(anna, path)
     assert gate.admit(anna.frame(anna.group(0, epoch=NOW + 2)), anna.author) == [0]
 
 
-def test_authors_off_the_allow_list_are_left_out_without_a_strike():
+def test_authors_off_the_allow_list_are_left_out_without_a_penalty():
     identity = Identity.generate()
     gate = Gate(rule=AllowList((identity.author,)))
     guest, stranger = Peer(gate, identity), Peer(gate)
     assert gate.admit(guest.frame(guest.group(0)), guest.author) == [0]
     assert gate.admit(stranger.frame(stranger.group(0)), stranger.author) == []
     assert gate.refused() == {"not_admitted": 1}
-    assert gate.accounts.get(stranger.author).strikes == 0.0
+    assert gate.accounts.get(stranger.author).penalties == 0.0
 
 
 GROUP_SECONDS = 2.0
@@ -241,10 +241,10 @@ def test_time_counts_against_an_author_over_all_its_frames_until_the_epoch_is_ov
     assert gate.admit(anna.frame(anna.group(0, epoch=NOW + 1), sequence=9), anna.author) == [0]
 
 
-def test_an_author_of_just_enough_standing_is_no_newcomer(monkeypatch) -> None:
+def test_an_author_of_just_enough_reputation_is_no_newcomer(monkeypatch) -> None:
     gate = gate_of(Timed())
     anna, ben = Peer(gate), Peer(gate)
-    monkeypatch.setattr(gate.accounts, "standing", lambda a: PROVEN * (a == anna.author))
+    monkeypatch.setattr(gate.accounts, "reputation", lambda a: PROVEN * (a == anna.author))
     for frame in frames(ben, 2, 2):
         gate.admit(frame, ben.author)
     (frame,) = frames(anna, 1, 1)
@@ -264,7 +264,7 @@ def test_a_verdict_beyond_the_bounds_of_rewards_is_nobodys_fault_and_taken_by_no
     gate = gate_of(Beyond(reward))
     (frame,) = frames(anna, 1, 1)
     assert gate.admit(frame, anna.author) == []
-    assert (gate.refused(), gate.accounts.get(anna.author).strikes) == ({"bad_verdict": 1}, 0.0)
+    assert (gate.refused(), gate.accounts.get(anna.author).penalties) == ({"bad_verdict": 1}, 0.0)
 
 
 def test_a_frame_that_is_not_what_was_offered_is_refused_whole(gate, anna) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swarm.common.clock import Clock, VirtualClock
-from swarm.common.fair_limits import Backoff, ByteBudget, Standings
+from swarm.common.fair_limits import Backoff, ByteBudget, Reputations
 from swarm.transport.peer_connections import FIRST_SECONDS, Redial
 from tests.swarm.network_parts import EPOCH_SECONDS, running
 
@@ -92,7 +92,7 @@ async def test_a_clock_that_is_moved_is_told_and_counted_once(swarm, step, caplo
 
 def test_a_budget_is_not_spent_by_a_clock_that_is_put_back() -> None:
     clock = SteppedClock(VirtualClock())
-    budget = ByteBudget(100_000, 50_000, clock, Standings(clock))
+    budget = ByteBudget(100_000, 50_000, clock, Reputations(clock))
     assert budget.take("ben", 1000)
     clock.ahead = 0.0
     assert budget.take("ben", 1000)

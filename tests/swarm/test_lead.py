@@ -134,15 +134,15 @@ def moved(flood: list[Earned], proven: frozenset[bytes]) -> float:
     return abs((flooded.value or 0.0) - (before.value or 0.0))
 
 
-@example(count=400, reward=0.875, levels=LEVELS, standing=True)
+@example(count=400, reward=0.875, levels=LEVELS, reputation=True)
 @given(
     count=st.integers(1, 400),
     reward=st.sampled_from([0.125, 0.5, 0.875]),
     levels=st.lists(st.sampled_from(LEVELS), min_size=1, max_size=5),
-    standing=st.booleans(),
+    reputation=st.booleans(),
 )
 def test_flo_moves_it_by_no_more_than_a_quarter_of_how_far_she_is_from_it(
-    count, reward, levels, standing
+    count, reward, levels, reputation
 ):
     right = int(reward * COMPLETIONS)
     rewards = (1.0,) * right + (0.0,) * (COMPLETIONS - right)
@@ -155,7 +155,7 @@ def test_flo_moves_it_by_no_more_than_a_quarter_of_how_far_she_is_from_it(
     weights = {level: n * own[level][1] / (n + own[level][1]) for level, n in hers.items()}
     ahead = sum(w * (reward - own[level][0]) for level, w in weights.items())
     far = abs(ahead / sum(weights.values()) - (before.value or 0.0))
-    assert moved(flood, ALL if standing else ALL - {flo}) <= 0.25 * far + 0.02
+    assert moved(flood, ALL if reputation else ALL - {flo}) <= 0.25 * far + 0.02
 
 
 def test_all_new_keys_together_move_it_as_far_as_one_author_could() -> None:

@@ -112,7 +112,7 @@ def test_members_over_any_transport_tell_each_other_their_names(three: tuple[Nod
     assert told(anna)[o] is None
     for node in (anna, ben):
         account = node.accounts.get(old.identity.author)
-        assert (account.strikes, dict(account.refused)) == (0, {})
+        assert (account.penalties, dict(account.refused)) == (0, {})
         assert not [n for n in node.counters.snapshot() if n.startswith("profiles")]
 
 

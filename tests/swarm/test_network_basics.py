@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.common.clock import VirtualClock, within
-from swarm.common.fair_limits import BURST_SECONDS, KEPT, PEER_SHARE, ByteBudget, Standings
+from swarm.common.fair_limits import BURST_SECONDS, KEPT, PEER_SHARE, ByteBudget, Reputations
 from swarm.transport.node import PortTaken, check_ports, sweep_sockets
 from swarm.transport.peer_connections import (
     AT_A_TIME,
@@ -84,7 +84,7 @@ def test_counters_add_up_over_threads_and_name_their_labels(counters):
 def test_no_peer_gets_more_than_its_share_and_one_burst(asked: list[tuple[float, int]]) -> None:
     clock = VirtualClock()
     rate = 100_000.0
-    budget = ByteBudget(rate, 50_000, clock, Standings(clock))
+    budget = ByteBudget(rate, 50_000, clock, Reputations(clock))
     began, served = clock.time(), 0
     for pause, size in asked:
         wait(clock, pause)
@@ -95,7 +95,7 @@ def test_no_peer_gets_more_than_its_share_and_one_burst(asked: list[tuple[float,
 @given(st.integers(1, 40), st.integers(256, 70_000))
 def test_greedy_peers_always_leave_room_for_a_newcomer(peers: int, size: int) -> None:
     clock = VirtualClock()
-    budget = ByteBudget(1 << 20, 1 << 20, clock, Standings(clock))
+    budget = ByteBudget(1 << 20, 1 << 20, clock, Reputations(clock))
     for _ in range(40):
         wait(clock, 0.5)
         for n in range(peers):
@@ -106,26 +106,26 @@ def test_greedy_peers_always_leave_room_for_a_newcomer(peers: int, size: int) ->
 
 
 def test_any_number_of_new_keys_leaves_known_peers_their_part(clock):
-    standings = Standings(clock)
+    reputations = Reputations(clock)
     friend = identity("friend")
-    standings.use(lambda author: float(author == friend.author))
-    budget = ByteBudget(1 << 20, 1 << 20, clock, standings)
+    reputations.use(lambda author: float(author == friend.author))
+    budget = ByteBudget(1 << 20, 1 << 20, clock, reputations)
     for n in range(5000):
         while budget.take(f"sybil {n}", 4096):
             pass
     assert all(budget.take(friend.peer_id, 4096) for _ in range(100))
-    budget = ByteBudget(100_000, 50_000, clock, Standings(clock))
+    budget = ByteBudget(100_000, 50_000, clock, Reputations(clock))
     served = sum(budget.take(f"peer {n}", 50_000) for n in range(100))
     assert served == 100_000 * BURST_SECONDS * (1 - KEPT) // 50_000
 
 
 def test_the_largest_answer_can_be_sent_at_any_rate_and_what_is_owed_is_paid_first(clock):
-    budget = ByteBudget(1.0, 50_000, clock, Standings(clock))
+    budget = ByteBudget(1.0, 50_000, clock, Reputations(clock))
     assert budget.take("ben", 50_000)
     assert not budget.take("ben", 50_000)
     wait(clock, BURST_SECONDS)
     assert budget.take("ben", 50_000)
-    budget = ByteBudget(100_000, 50_000, clock, Standings(clock))
+    budget = ByteBudget(100_000, 50_000, clock, Reputations(clock))
     assert budget.take("flo", 1024)
     budget.owe("flo", 400_000)
     assert not budget.has_room("flo")

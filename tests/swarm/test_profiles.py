@@ -92,7 +92,7 @@ async def test_an_older_peer_without_profiles_is_asked_ever_less_and_not_blamed(
     assert 3 <= tried.count(PROFILE_STREAM) <= 8
     assert told(anna)[old.transport.peer_id] is None
     account = anna.accounts.get(old.identity.author)
-    assert (account.strikes, dict(account.refused)) == (0, {})
+    assert (account.penalties, dict(account.refused)) == (0, {})
     assert unblamed(anna)
 
 

@@ -205,7 +205,7 @@ OVER = {
 
 
 @pytest.mark.parametrize("texts", OVER.values(), ids=OVER)
-async def test_a_group_that_the_manifest_forbids_stays_here_and_costs_no_strike(
+async def test_a_group_that_the_manifest_forbids_stays_here_and_costs_no_penalty(
     swarm, anna, ben, texts, caplog
 ):
     anna.publish(3)
@@ -216,7 +216,7 @@ async def test_a_group_that_the_manifest_forbids_stays_here_and_costs_no_strike(
     assert anna.count("outbox_dropped{reason=over_manifest}") == 1
     assert "engine.max_new_tokens or engine.group_size" in caplog.text
     assert len(ben.pool.fresh()) == 3
-    assert ben.accounts.get(anna.identity.author).strikes == 0
+    assert ben.accounts.get(anna.identity.author).penalties == 0
 
 
 async def test_who_writes_more_than_an_epoch_takes_gives_the_youngest_groups() -> None:

@@ -1,4 +1,4 @@
-"""Accounts: what authors did is remembered, strikes fade, and bans end."""
+"""Accounts: what authors did is remembered, penalties fade, and bans end."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from swarm.journal import Journal
 from swarm.reputation import (
     BAR_AT,
     FULL,
+    MAX_PENALTIES,
     MEMORY,
-    MOST_STRIKES,
-    PROOF_HALF_LIFE_S,
+    PENALTY_HALF_LIFE_S,
     PROVEN,
     RELEASE_AT,
-    STRIKE_HALF_LIFE_S,
+    REPUTATION_HALF_LIFE_S,
     Account,
     Accounts,
-    Proof,
+    Reputation,
     is_banned,
-    strikes_now,
-    struck,
+    penalized,
+    penalties_now,
 )
-from swarm.verification import STRIKES
+from swarm.verification import PENALTIES
 from tests.swarm.experience_parts import ANNA, BEN, START, wait
 
 
@@ -60,32 +60,32 @@ def test_bytes_groups_refusals_and_time_of_verification_add_up(accounts, clock):
     ben, anna = accounts.snapshot()
     assert (ben.author, ben.admitted, ben.refused) == (BEN, 1, {})
     assert (anna.bytes_in, anna.bytes_out, anna.admitted, anna.seconds) == (120, 7, 3, 1.75)
-    assert (anna.refused, anna.strikes, anna) == ({"stale_epoch": 3}, 0.0, accounts.get(ANNA))
+    assert (anna.refused, anna.penalties, anna) == ({"stale_epoch": 3}, 0.0, accounts.get(ANNA))
     assert (anna.admitted_at, anna.touched) == (START, START + 5.0)
 
 
-def test_a_forger_is_banned_at_once_and_released_when_its_strikes_have_faded(accounts, clock):
+def test_a_forger_is_banned_at_once_and_released_when_its_penalties_have_faded(accounts, clock):
     accounts.refuse(ANNA, "bad_signature")
     assert accounts.banned(ANNA)
-    wait(clock, 2.3 * STRIKE_HALF_LIFE_S)
+    wait(clock, 2.3 * PENALTY_HALF_LIFE_S)
     assert accounts.banned(ANNA)
-    wait(clock, 0.1 * STRIKE_HALF_LIFE_S)
+    wait(clock, 0.1 * PENALTY_HALF_LIFE_S)
     assert not accounts.banned(ANNA)
     accounts.refuse(ANNA, "reward_mismatch")
     assert not accounts.banned(ANNA)
-    account = Account(ANNA, strikes=4 * RELEASE_AT, struck_at=START, barred=True)
-    assert is_banned(account, START + 2 * STRIKE_HALF_LIFE_S - 1.0)
-    assert not is_banned(account, START + 2 * STRIKE_HALF_LIFE_S)
+    account = Account(ANNA, penalties=4 * RELEASE_AT, penalized_at=START, barred=True)
+    assert is_banned(account, START + 2 * PENALTY_HALF_LIFE_S - 1.0)
+    assert not is_banned(account, START + 2 * PENALTY_HALF_LIFE_S)
 
 
-def test_no_strike_and_nothing_earned_during_a_ban_ends_it(accounts, clock):
+def test_no_penalty_and_nothing_earned_during_a_ban_ends_it(accounts, clock):
     accounts.refuse(ANNA, "bad_signature")
-    wait(clock, STRIKE_HALF_LIFE_S)
+    wait(clock, PENALTY_HALF_LIFE_S)
     accounts.refuse(ANNA, "reward_mismatch")
-    assert RELEASE_AT < strikes_now(accounts.get(ANNA), clock.time()) < BAR_AT
+    assert RELEASE_AT < penalties_now(accounts.get(ANNA), clock.time()) < BAR_AT
     accounts.prove([(ANNA, 1.0), (BEN, 1.0)])
     assert accounts.banned(ANNA)
-    assert (accounts.standing(ANNA), set(accounts.standings())) == (0.0, {BEN})
+    assert (accounts.reputation(ANNA), set(accounts.reputations())) == (0.0, {BEN})
 
 
 def test_a_few_lies_or_many_far_apart_are_borne_and_five_at_once_are_not(accounts, clock):
@@ -95,12 +95,12 @@ def test_a_few_lies_or_many_far_apart_are_borne_and_five_at_once_are_not(account
     assert accounts.banned(ANNA)
     for _ in range(50):
         accounts.refuse(BEN, "reward_mismatch")
-        wait(clock, STRIKE_HALF_LIFE_S)
+        wait(clock, PENALTY_HALF_LIFE_S)
     assert not accounts.banned(BEN)
 
 
 def test_what_is_not_the_authors_fault_never_bans(accounts):
-    for reason in [reason for reason, weight in STRIKES.items() if weight == 0]:
+    for reason in [reason for reason, weight in PENALTIES.items() if weight == 0]:
         accounts.refuse(ANNA, reason, 10_000)
     assert not accounts.banned(ANNA)
 
@@ -108,21 +108,21 @@ def test_what_is_not_the_authors_fault_never_bans(accounts):
 def test_every_reason_of_protocol_pull_admission_and_judge_has_its_line_in_the_table():
     codes = {kind.code for _, kind in inspect.getmembers(errors, inspect.isclass)}
     named = {v for n, v in vars(verification_module).items() if n.isupper() and isinstance(v, str)}
-    assert codes | named | {fault.code for fault in AUTHORS_FAULT} <= set(STRIKES)
+    assert codes | named | {fault.code for fault in AUTHORS_FAULT} <= set(PENALTIES)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e5), st.sampled_from([1.0, 5.0])), max_size=30))
-def test_a_ban_ends_within_six_half_lives_whatever_came_before(strikes):
+def test_a_ban_ends_within_six_half_lives_whatever_came_before(penalties):
     account, now = Account(ANNA), START
-    for pause, weight in strikes:
+    for pause, weight in penalties:
         now += pause
-        account = struck(account, weight, now)
-        assert strikes_now(account, now) <= MOST_STRIKES
-        if strikes_now(account, now) >= BAR_AT:
+        account = penalized(account, weight, now)
+        assert penalties_now(account, now) <= MAX_PENALTIES
+        if penalties_now(account, now) >= BAR_AT:
             assert is_banned(account, now)
-    assert not is_banned(account, now + 6 * STRIKE_HALF_LIFE_S)
-    assert strikes_now(struck(Account(ANNA), 2.0, START), START - 1e6) == 2.0
-    assert struck(Account(ANNA), 1000.0, START).strikes == MOST_STRIKES
+    assert not is_banned(account, now + 6 * PENALTY_HALF_LIFE_S)
+    assert penalties_now(penalized(Account(ANNA), 2.0, START), START - 1e6) == 2.0
+    assert penalized(Account(ANNA), 1000.0, START).penalties == MAX_PENALTIES
 
 
 def test_what_is_forgotten_of_an_author_is_all_and_of_others_nothing(accounts, clock, monkeypatch):
@@ -151,15 +151,15 @@ def test_keys_that_are_or_were_banned_keep_no_newcomer_from_being_proven(
     assert accounts.proven() == {ANNA}
 
 
-def test_an_author_has_standing_once_four_useful_groups_were_learned_from(accounts, clock):
+def test_an_author_has_reputation_once_four_useful_groups_were_learned_from(accounts, clock):
     accounts.admit(ANNA, 1000)
-    assert accounts.standing(ANNA) == 0.0
+    assert accounts.reputation(ANNA) == 0.0
     accounts.prove([(ANNA, 1.0)] * 3)
-    assert 0.0 < accounts.standing(ANNA) < PROVEN
+    assert 0.0 < accounts.reputation(ANNA) < PROVEN
     assert accounts.proven() == frozenset()
-    left = accounts.get(ANNA).proof.earned * (1.0 - 1.0 / MEMORY)
+    left = accounts.get(ANNA).reputation.earned * (1.0 - 1.0 / MEMORY)
     accounts.prove([(ANNA, PROVEN * FULL - left), (BEN, 0.0)])
-    assert (accounts.standing(ANNA), accounts.proven()) == (PROVEN, {ANNA})
+    assert (accounts.reputation(ANNA), accounts.proven()) == (PROVEN, {ANNA})
     accounts.prove([(ANNA, 1.0)] * 12)
     wait(clock, 12 * 3600.0)
     assert accounts.proven() == {ANNA}, "it outlives a night"
@@ -167,16 +167,16 @@ def test_an_author_has_standing_once_four_useful_groups_were_learned_from(accoun
     assert accounts.proven() == frozenset(), "and not a month"
 
 
-def test_standing_goes_with_lies_and_a_ban_takes_it_for_good(accounts, clock):
+def test_reputation_goes_with_lies_and_a_ban_takes_it_for_good(accounts, clock):
     accounts.prove([(ANNA, 1.0)] * 12)
     accounts.refuse(ANNA, "reward_mismatch", 3)
     assert accounts.proven() == frozenset()
-    wait(clock, 2 * STRIKE_HALF_LIFE_S)
+    wait(clock, 2 * PENALTY_HALF_LIFE_S)
     assert accounts.proven() == {ANNA}
     accounts.refuse(ANNA, "bad_signature")
-    wait(clock, 6 * STRIKE_HALF_LIFE_S)
+    wait(clock, 6 * PENALTY_HALF_LIFE_S)
     assert not accounts.banned(ANNA)
-    assert accounts.standing(ANNA) == 0.0
+    assert accounts.reputation(ANNA) == 0.0
 
 
 def test_strangers_push_out_no_ban_and_no_proven_author_however_idle(accounts, clock, monkeypatch):
@@ -198,7 +198,7 @@ def test_whose_groups_were_used_is_known_with_what_is_left_of_what_they_earned(a
     accounts.admit(b"\xcc" * 32, 1)
     accounts.prove([(ANNA, 1.0), (BEN, 0.0)])
     assert accounts.tried() == {ANNA: 1.0, BEN: 0.0}
-    wait(clock, PROOF_HALF_LIFE_S)
+    wait(clock, REPUTATION_HALF_LIFE_S)
     assert accounts.tried() == {ANNA: 0.5, BEN: 0.0}
 
 
@@ -206,45 +206,51 @@ usefulness = st.floats(0, 1)
 histories = st.lists(st.tuples(st.floats(0, 1e6), usefulness), max_size=40)
 
 
-def standing(proof: Proof, now: float = START, strikes: float = 0.0) -> float:
-    return proof.standing(strikes, BAR_AT, now)
+def reputation_of(reputation: Reputation, now: float = START, penalties: float = 0.0) -> float:
+    return reputation.value(penalties, BAR_AT, now)
 
 
-def after(*values: float) -> Proof:
-    proof = Proof()
+def after(*values: float) -> Reputation:
+    reputation = Reputation()
     for value in values:
-        proof = proof.after(value, START)
-    return proof
+        reputation = reputation.after(value, START)
+    return reputation
 
 
 @given(histories, usefulness, usefulness, st.floats(0, 2 * BAR_AT))
-def test_standing_lies_between_none_and_all_and_grows_with_usefulness(history, less, more, strikes):
-    proof, now = Proof(), START
+def test_reputation_lies_between_none_and_all_and_grows_with_usefulness(
+    history, less, more, penalties
+):
+    reputation, now = Reputation(), START
     for pause, value in history:
         now += pause
-        proof = proof.after(value, now)
-    assert 0.0 <= standing(proof, now, strikes) <= standing(proof, now) <= 1.0
+        reputation = reputation.after(value, now)
+    assert 0.0 <= reputation_of(reputation, now, penalties) <= reputation_of(reputation, now) <= 1.0
     less, more = sorted((less, more))
-    assert standing(proof.after(less, now), now) <= standing(proof.after(more, now), now)
-    assert standing(proof, now + PROOF_HALF_LIFE_S) <= PROVEN
+    assert reputation_of(reputation.after(less, now), now) <= reputation_of(
+        reputation.after(more, now), now
+    )
+    assert reputation_of(reputation, now + REPUTATION_HALF_LIFE_S) <= PROVEN
 
 
 def test_four_useful_groups_prove_and_eight_useless_ones_undo_it_and_less_than_a_quarter_never():
-    assert standing(after(*[1.0] * 3)) < PROVEN <= standing(after(*[1.0] * 4))
-    assert standing(after(*[1.0] * 100, *[0.0] * 8)) < PROVEN
-    assert standing(after(*[0.24] * 500)) < PROVEN <= standing(after(*[0.3] * 500))
+    assert reputation_of(after(*[1.0] * 3)) < PROVEN <= reputation_of(after(*[1.0] * 4))
+    assert reputation_of(after(*[1.0] * 100, *[0.0] * 8)) < PROVEN
+    assert reputation_of(after(*[0.24] * 500)) < PROVEN <= reputation_of(after(*[0.3] * 500))
 
 
 def test_what_is_no_share_and_what_is_beyond_the_full_proof_and_a_clock_put_back_earn_nothing():
     assert [after(float(value)).earned for value in ("nan", "inf", "-3")] == [0.0] * 3
-    proof = after(*[2.0] * 100)
-    assert (proof.earned, standing(proof, START - 1e9)) == (FULL, 1.0)
+    reputation = after(*[2.0] * 100)
+    assert (reputation.earned, reputation_of(reputation, START - 1e9)) == (FULL, 1.0)
 
 
-def test_half_of_the_strikes_that_ban_take_half_of_the_standing_and_time_half_of_what_is_earned():
-    proof = after(*[1.0] * 4)
-    assert standing(proof, strikes=BAR_AT / 2) == pytest.approx(standing(proof) / 2)
-    assert standing(proof, strikes=BAR_AT) == 0.0
-    late = proof.after(1.0, START + PROOF_HALF_LIFE_S)
-    assert late.earned == pytest.approx(proof.earned / 2 * (1 - 1 / MEMORY) + 1.0)
-    assert late.at == START + PROOF_HALF_LIFE_S
+def test_half_of_the_penalties_that_ban_halve_the_reputation_and_time_halves_what_is_earned():
+    reputation = after(*[1.0] * 4)
+    assert reputation_of(reputation, penalties=BAR_AT / 2) == pytest.approx(
+        reputation_of(reputation) / 2
+    )
+    assert reputation_of(reputation, penalties=BAR_AT) == 0.0
+    late = reputation.after(1.0, START + REPUTATION_HALF_LIFE_S)
+    assert late.earned == pytest.approx(reputation.earned / 2 * (1 - 1 / MEMORY) + 1.0)
+    assert late.at == START + REPUTATION_HALF_LIFE_S

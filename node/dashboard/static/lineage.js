@@ -70,9 +70,9 @@ function columns(most) {
     { key: 'gain', name: 'usefulness', word: 'usefulness', kind: 'figure', value: (row) => row.usefulness?.gain,
       show: (row) => html`<${Gain} usefulness=${row.usefulness} most=${most} />` },
     { key: 'admitted', name: 'admitted', word: 'admitted', kind: 'figure', value: (row) => row.admitted, show: (row) => number(row.admitted) },
-    { key: 'standing', name: 'standing', word: 'standing', kind: 'figure', value: (row) => row.standing, show: (row) => share(row.standing) },
+    { key: 'standing', name: 'reputation', word: 'reputation', kind: 'figure', value: (row) => row.standing, show: (row) => share(row.standing) },
     { key: 'refused', name: 'refused', word: 'refused', value: (row) => total(row.refused), show: (row) => html`<${Refused} refused=${row.refused} />` },
-    { key: 'strikes', name: 'strikes', word: 'strikes', kind: 'figure', value: (row) => row.strikes,
+    { key: 'strikes', name: 'penalties', word: 'penalties', kind: 'figure', value: (row) => row.strikes,
       show: (row) => html`${count(row.strikes)}${row.banned ? html` <b class="bad">banned</b>` : ''}` },
     { key: 'seen', name: 'seen', word: 'seen', kind: 'figure', value: (row) => row.seen, show: (row) => ago(row.seen) },
   ];

@@ -31,7 +31,7 @@ function columns(ours, told) {
     { key: 'step', name: 'policy step', word: 'step', kind: 'figure', show: (row) => number(row.policy_step) },
     { key: 'admitted', name: 'admitted', word: 'admitted', kind: 'figure', show: (row) => number(row.admitted) },
     { key: 'refused', name: 'refused', word: 'refused', show: (row) => html`<${Refused} refused=${row.refused} />` },
-    { key: 'strikes', name: 'strikes', word: 'strikes', kind: 'figure', show: (row) => count(row.strikes) },
+    { key: 'strikes', name: 'penalties', word: 'penalties', kind: 'figure', show: (row) => count(row.strikes) },
     { key: 'in', name: 'in', word: 'traffic', kind: 'figure', show: (row) => bytes(row.bytes_in) },
     { key: 'out', name: 'out', word: 'traffic', kind: 'figure', show: (row) => bytes(row.bytes_out) },
     { key: 'heard', name: 'heard', word: 'seen', kind: 'figure', show: (row) => html`<span title=${moment(row.heard)}>${ago(row.heard)}</span>` },

@@ -271,7 +271,7 @@ class BoundedStorage:
         self._storage = storage
         self._counters = counters
         self._stored = stored
-        self._standings = guests.standings
+        self._reputations = guests.reputations
         self._secret = token_bytes(32)
         self._keys: Bounded[Any, Bounded[bytes, None]] = Bounded(MAX_KEYS, self._rank_of_key)
         self._versions: dict[Any, Counter[bytes]] = {}
@@ -310,7 +310,7 @@ class BoundedStorage:
 
     def _draw(self, key: Any, subkey: bytes) -> bool:
         # Returns whether a new record has a place; drops the record that it displaces.
-        subkeys = self._open(key, self._standings.of(subkey))
+        subkeys = self._open(key, self._reputations.of(subkey))
         if subkeys is None:
             return False
         loser = subkeys.put(subkey, None)
@@ -321,12 +321,12 @@ class BoundedStorage:
             self._drop(key, loser)
         return not self._over(key, subkey)
 
-    def _open(self, key: Any, standing: float) -> Bounded[bytes, None] | None:
+    def _open(self, key: Any, reputation: float) -> Bounded[bytes, None] | None:
         # A key counts as much as the best of its authors.
         subkeys = self._keys.get(key)
-        if subkeys is not None and standing <= self._best[key]:
+        if subkeys is not None and reputation <= self._best[key]:
             return subkeys
-        self._best[key] = standing
+        self._best[key] = reputation
         if subkeys is None:
             subkeys = Bounded(MAX_SUBKEYS, lambda author: self._rank(key, author))
         loser = self._keys.put(key, subkeys)
@@ -371,7 +371,7 @@ class BoundedStorage:
                 self._drop_key(key)
 
     def _rank(self, key: Any, author: bytes) -> float:
-        return rank_of(lot(self._secret, str(key).encode(), author), self._standings.of(author))
+        return rank_of(lot(self._secret, str(key).encode(), author), self._reputations.of(author))
 
     def _rank_of_key(self, key: Any) -> float:
         return rank_of(lot(self._secret, str(key).encode()), self._best.get(key, 0.0))

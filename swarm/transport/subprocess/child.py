@@ -134,7 +134,7 @@ class Child:
         self._transport: NodeTransport | None = None
         methods = (
             *(self.open, self.start, self.close, self.connect, self.store, self.read),
-            *(self.request, self.handle, self.use_manifest, self.use_standings, self.watch),
+            *(self.request, self.handle, self.use_manifest, self.use_reputations, self.watch),
         )
         self.link = Link(reader, writer, {method.__name__: method for method in methods})
 
@@ -196,9 +196,9 @@ class Child:
         """Admit the records of one swarm."""
         self.transport.use_validator(RecordRule(signed, SystemClock(), self.counters))
 
-    def use_standings(self, standings: dict[bytes, float]) -> None:
+    def use_reputations(self, reputations: dict[bytes, float]) -> None:
         """Replace the reputation of authors; all others are unknown."""
-        self.transport.use_standing(lambda author: standings.get(author, 0.0))
+        self.transport.use_reputation(lambda author: reputations.get(author, 0.0))
 
     def watch(self, keys: list[str]) -> None:
         """Report records stored here under ``keys`` to the parent."""

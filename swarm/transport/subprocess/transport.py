@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from swarm.common.counters import Counters
-from swarm.common.fair_limits import REMEMBERED_SECONDS, OwnFirst, Standing
+from swarm.common.fair_limits import REMEMBERED_SECONDS, OwnFirst, ReputationOf
 from swarm.common.util import BackgroundTasks
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.node import DaemonFailed, with_port_of
@@ -105,7 +105,7 @@ class ApartTransport:
         }
         self._counters = counters or Counters()
         self._services: dict[str, tuple[Handler, HandlerLimits]] = {}
-        self._standing: OwnFirst | None = None
+        self._reputation: OwnFirst | None = None
         self._heard: Callable[[bytes], None] | None = None
         self._kept: dict[str, Any] = {}
         self._state = State()
@@ -137,7 +137,7 @@ class ApartTransport:
     async def start(self) -> None:
         self._process = await self._launch()
         self._tasks.spawn(self._supervise())
-        self._tasks.spawn(self._send_standings())
+        self._tasks.spawn(self._send_reputations())
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -180,11 +180,11 @@ class ApartTransport:
             raise TypeError(f"another process can only check by a RecordRule, got {check!r}")
         self._keep("use_manifest", check.signed)
 
-    def use_standing(self, standing: Standing) -> None:
-        if not isinstance(standing, OwnFirst):
-            raise TypeError(f"another process only takes an OwnFirst, got {standing!r}")
-        self._standing = standing
-        self._keep("use_standings", standing.all())
+    def use_reputation(self, reputation: ReputationOf) -> None:
+        if not isinstance(reputation, OwnFirst):
+            raise TypeError(f"another process only takes an OwnFirst, got {reputation!r}")
+        self._reputation = reputation
+        self._keep("use_reputations", reputation.all())
 
     def watch(self, keys: Collection[str], heard: Callable[[bytes], None]) -> None:
         self._heard = heard
@@ -240,13 +240,13 @@ class ApartTransport:
             except (TransportError, OSError) as error:
                 logger.error("%s; next attempt in %g s", error, pause)
 
-    async def _send_standings(self) -> None:
+    async def _send_reputations(self) -> None:
         sent: dict[bytes, float] = {}
         while True:
             await asyncio.sleep(REMEMBERED_SECONDS)
-            standings = self._standing.all() if self._standing else {}
-            if standings != sent and self._keep("use_standings", standings):
-                sent = standings
+            reputations = self._reputation.all() if self._reputation else {}
+            if reputations != sent and self._keep("use_reputations", reputations):
+                sent = reputations
 
     def _failed(self, error: BaseException) -> None:
         self._counters.add("transport_failures")

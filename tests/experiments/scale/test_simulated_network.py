@@ -248,12 +248,12 @@ def test_whatever_happens_both_kinds_of_accounts_tell_the_same() -> None:
     clock.move_to(clock.time() + 60)
     for author in (ALICE, LARRY, NOBODY):
         assert held.banned(author) == kept.banned(author) == (author == LARRY)
-        assert held.standing(author) == kept.standing(author)
+        assert held.reputation(author) == kept.reputation(author)
         one, other = held.get(author), kept.get(author)
         assert one.admitted == other.admitted
         assert (one.seconds, one.refused) == (other.seconds, other.refused)
     assert held.proven() == kept.proven() == {ALICE}
-    assert held.standings() == kept.standings()
+    assert held.reputations() == kept.reputations()
     assert held.tried() == kept.tried()
     assert [account.author for account in held.snapshot()] == [ALICE, LARRY]
 

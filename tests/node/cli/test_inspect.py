@@ -153,8 +153,8 @@ def peer(whose: str, /, **changes: Any) -> dict[str, Any]:
     swarm = {"swarm_id": SWARM, "policy_step": 4, "bytes_in": 2048, "bytes_out": 10, "admitted": 3}
     times = {"heard": time.time() - 3.0, "admitted_at": time.time() - 600.0, "bootstrap": False}
     refused = {"reward_mismatch": 2, "expired": 1}
-    standing = {"refused": refused, "strikes": 2.0, "banned": False}
-    return {"peer_id": identity(whose).peer_id, **link, **swarm, **times, **standing, **changes}
+    reputation = {"refused": refused, "strikes": 2.0, "banned": False}
+    return {"peer_id": identity(whose).peer_id, **link, **swarm, **times, **reputation, **changes}
 
 
 def meet(node: RunFolder, *peers: dict[str, Any], **status: object) -> list[dict[str, Any]]:
@@ -185,7 +185,7 @@ def test_no_terminal_is_too_narrow_for_whole_lines_of_peers(terminal, met, monke
     for each, short in zip(met, short_ids([p["peer_id"] for p in met]), strict=True):
         assert len(short) == 15 and each["peer_id"] not in shown
         assert [line for line in shown.splitlines() if short in line.split()]
-    assert all(column in shown for column in ("when", "groups", "strikes", "refused"))
+    assert all(column in shown for column in ("when", "groups", "penalty", "refused"))
 
 
 def test_the_table_says_who_is_who_when_each_was_heard_and_what_it_gave(terminal, met):

@@ -10,7 +10,7 @@ import pytest
 from node.errors import NodeError
 from node.monitor import groups as module
 from node.monitor.groups import GroupsFile, ShownCompletion, ShownGroup, ShownTokens
-from swarm.verification import STRIKES
+from swarm.verification import PENALTIES
 from tests.node.monitor.test_monitor import RECORD
 
 RIGHT = ShownCompletion("2", 1.0, 0.5, False, ShownTokens(("2", "."), (-0.5, -1.0), (3, 3)))
@@ -97,4 +97,4 @@ def test_a_folder_that_cannot_be_written_to_is_told_at_the_next_write(tmp_path):
 
 
 def test_every_reason_for_a_refusal_has_words():
-    assert set(module.WORDS) == set(STRIKES)
+    assert set(module.WORDS) == set(PENALTIES)

@@ -129,7 +129,7 @@ class Loop:
         )
 
     def prove(self, *authors: bytes) -> None:
-        """Let authors have standing."""
+        """Let authors have reputation."""
         self.accounts.prove([(author, 1.0) for author in authors for _ in range(8)])
 
     def learn(self, **told: object) -> None:

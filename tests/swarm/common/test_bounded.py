@@ -52,7 +52,7 @@ def test_the_best_ranks_of_all_that_were_not_taken_out_are_held(steps, limit):
 
 
 @pytest.mark.parametrize("position", [0, 2_000, 4_000])
-def test_sybil_keys_never_push_out_one_of_standing_whenever_it_comes(position):
+def test_sybil_keys_never_push_out_one_with_reputation_whenever_it_comes(position):
     held = by_lot(64, frozenset({"ben"}))
     keys = [f"sybil {n}" for n in range(4_000)]
     for key in (*keys[:position], "ben", *keys[position:]):

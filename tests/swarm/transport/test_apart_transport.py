@@ -193,7 +193,7 @@ def test_requests_and_errors_cross_to_the_network_process_and_back(over, tmp_pat
             with pytest.raises(TypeError, match="RecordRule"):
                 anna.use_validator(lambda record: True)
             with pytest.raises(TypeError, match="OwnFirst"):
-                anna.use_standing(lambda author: 1.0)
+                anna.use_reputation(lambda author: 1.0)
             taken = anna.addresses()[0].split("/p2p/")[0]
             other = ApartTransport(key_of(tmp_path, "other"), listen=(taken,), over=over)
             with pytest.raises(PortTaken, match="choose another port"):

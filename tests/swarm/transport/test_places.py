@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from swarm.common.clock import VirtualClock
-from swarm.common.fair_limits import KEPT, KNOWN, Standings
+from swarm.common.fair_limits import KEPT, KNOWN, Reputations
 from swarm.transport.request_limits import TAKING_SECONDS, YOUNG_SECONDS, RequestSlot, RequestSlots
 from tests.swarm.experience_parts import wait
 from tests.swarm.network_parts import identity
@@ -18,9 +18,9 @@ TOTAL, EACH = 8, 4
 
 
 def places(clock: VirtualClock) -> RequestSlots:
-    standings = Standings(clock)
-    standings.use(lambda author: float(author == FRIEND.author))
-    return RequestSlots(TOTAL, EACH, clock, standings)
+    reputations = Reputations(clock)
+    reputations.use(lambda author: float(author == FRIEND.author))
+    return RequestSlots(TOTAL, EACH, clock, reputations)
 
 
 def sams(count: int) -> list[str]:
@@ -130,16 +130,16 @@ class Service(RuleBasedStateMachine):
 TestService = Service.TestCase
 
 
-def test_standing_counts_from_a_threshold_on_and_is_asked_now_and_then() -> None:
+def test_reputation_counts_from_a_threshold_on_and_is_asked_now_and_then() -> None:
     clock, asked = VirtualClock(), []
 
-    def standing(author: bytes) -> float:
+    def reputation(author: bytes) -> float:
         asked.append(author)
         return KNOWN
 
-    standings = Standings(clock)
-    assert not standings.knows(FRIEND.peer_id)
-    standings.use(standing)
-    assert all(standings.knows(FRIEND.peer_id) for _ in range(9))
+    reputations = Reputations(clock)
+    assert not reputations.knows(FRIEND.peer_id)
+    reputations.use(reputation)
+    assert all(reputations.knows(FRIEND.peer_id) for _ in range(9))
     assert len(asked) == 1
-    assert not standings.knows("no peer id")
+    assert not reputations.knows("no peer id")
