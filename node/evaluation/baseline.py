@@ -15,7 +15,7 @@ from node.evaluation.evaluator import SOLVED, Evaluation, Evaluator
 from node.monitor.record import percent
 from node.policy.policy import Policy
 from node.tasks.answers import marks_answer
-from node.tasks.curriculum import EnvLevel
+from node.tasks.curriculum import AutoCurriculum, EnvLevel
 from node.tasks.scorer import Scorer
 from node.trajectories.trajectory import Trajectory, TurnLimits
 from protocol.announcement import heldout_seed
@@ -33,7 +33,6 @@ LEAST, SHARE = 24, 0.6  # fewest tokens of a completion; share of the time for t
 PARTS = 8  # the time is looked at about so often
 CLIMBS = 0.6  # success from which the next level is tried
 MASTERED = 0.95
-GRADED = 6  # levels from which a family is graded by difficulty
 CUT = 0.5  # share of truncated completions that is the first thing to mend
 BETTER = 0.05  # share of groups by which another temperature has to be better
 WIDER = 4  # times the token cap, where most completions are cut
@@ -87,7 +86,6 @@ class Baseline:
     cap: int  # tokens of a completion that was tried, at most
     levels: Mapping[str, Sequence[int]]  # that are served, ascending, by family
     takes: bool  # whether the node takes peers' groups
-    seconds: float
 
     def at(self, temperature: float) -> tuple[LevelResult, ...]:
         return tuple(each for each in self.results if each.temperature == temperature)
@@ -138,7 +136,9 @@ class Baseline:
         if 2 * enough <= self.max_new_tokens:
             keys["engine.max_new_tokens"] = enough
         reached = self.reached()
-        graded = {env for env, levels in self.levels.items() if len(levels) >= GRADED}
+        graded = {
+            env for env, levels in self.levels.items() if len(levels) >= AutoCurriculum.GRADED
+        }
         chosen = {env: reached[env] for env in reached if env in graded}
         if chosen:
             keys["tasks.levels"] = chosen
@@ -255,15 +255,16 @@ class BaselineTrial:
         for count in (1, 4):  # the first time, kernels are chosen and compiled
             self._timed(easiest[:count], own, cap=PROBED, tasks=1, completions=4)
         written = len(easiest) * TASKS * COMPLETIONS * len(self._temperatures)
-        affordable = int(SHARE * seconds / (self._pace * written))
-        self._cap = min(self._cap, max(LEAST, affordable))
+        if self._pace > 0.0:  # not where the clock is too coarse to tell
+            affordable = int(SHARE * seconds / (self._pace * written))
+            self._cap = min(self._cap, max(LEAST, affordable))
         for part in self._parts(easiest, seconds, len(self._temperatures)):
             if self._results and left(_named(part)) <= 0:
                 break
             for temperature in (own, other):
                 self._results += self._timed(part, temperature)
         self._climb(seconds, left)
-        self.found = self._baseline(self._clock() - start)
+        self.found = self._baseline()
         return self.found
 
     def rewards(self) -> Iterator[tuple[EnvLevel, list[float]]]:
@@ -277,9 +278,9 @@ class BaselineTrial:
             for part in self._parts(above, seconds, 1):
                 if left(_named(part)) <= 0:
                     return
-                self._results += self._timed(part, self._baseline(0.0).best)
+                self._results += self._timed(part, self._baseline().best)
 
-    def _baseline(self, seconds: float) -> Baseline:
+    def _baseline(self) -> Baseline:
         config = self._config
         takes = config.mixture.external > 0 and config.network.pulls_per_epoch > 0
         engine = config.engine
@@ -290,12 +291,11 @@ class BaselineTrial:
             self._cap,
             self._levels,
             takes,
-            seconds,
         )
 
     def _above(self) -> list[EnvLevel]:
         """Return the next level of each family whose highest one tried is mostly solved."""
-        found, rows = [], self._baseline(0.0)
+        found, rows = [], self._baseline()
         for env, levels in self._levels.items():
             of_env = [each for each in rows.at(rows.best) if each.level[0] == env]
             if not of_env or of_env[-1].success < CLIMBS:

@@ -28,19 +28,19 @@ def result(env="sums", level=0, temperature=1.0, rows=(MIXED,), cut=0, answered=
 
 
 def baseline(*results, levels=LADDER, takes=True, cap=64):
-    return Baseline(results, 1.0, 64, cap, levels, takes, 1.0)
+    return Baseline(results, 1.0, 64, cap, levels, takes)
 
 
 def test_it_says_what_was_found_at_each_temperature_and_in_each_family():
     cool = result(rows=(MIXED, WRONG), temperature=0.6, cut=1)
-    told = baseline(result(rows=(WRONG, WRONG), cut=4, answered=0), cool).lines()
-    assert told[0] == (
+    lines = baseline(result(rows=(WRONG, WRONG), cut=4, answered=0), cool).lines()
+    assert lines[0] == (
         "tried on 2 tasks at temperature 0.6: 1 of 4 answers are right, 75% of completions came to "
         "an answer, 25% were cut at 64 tokens; rewards differ in 50% of groups"
     )
-    assert "temperature 1: 0 of 4" in told[1] and "100% were cut" in told[1]
-    assert told[2] == "  sums level 0: 25% right, 75% came to an answer, 25% cut"
-    assert told[-1] == "verdict: it can learn from its own rollouts"
+    assert "temperature 1: 0 of 4" in lines[1] and "100% were cut" in lines[1]
+    assert lines[2] == "  sums level 0: 25% right, 75% came to an answer, 25% cut"
+    assert lines[-1] == "verdict: it can learn from its own rollouts"
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_it_says_what_was_found_at_each_temperature_and_in_each_family():
     ],
 )
 def test_the_verdict_says_from_whom_it_can_learn_and_what_to_do(rows, cut, takes, verdict, remedy):
-    told = baseline(result(rows=rows, cut=cut), takes=takes).verdict()
-    assert verdict in told and remedy in told
+    said = baseline(result(rows=rows, cut=cut), takes=takes).verdict()
+    assert verdict in said and remedy in said
 
 
 def test_another_temperature_is_suggested_only_if_it_teaches_clearly_more():
