@@ -17,7 +17,7 @@ GENRL := .venv-genrl
 demo: $(VENV)/installed
 	$(BIN)/swarm-node demo $(DEMO_OPTIONS)
 
-# Two nodes train a real model, SmolLM2-135M-Instruct, on this machine: about 20 minutes on two cores.
+# Two nodes train a real model, SmolLM2-135M-Instruct, on this machine: some 25 minutes on two cores.
 REAL_MODEL := $(VENV)/SmolLM2-135M-Instruct
 demo-real: $(REAL_MODEL)/config.json
 	$(BIN)/swarm-node demo --model $(REAL_MODEL) $(DEMO_OPTIONS)

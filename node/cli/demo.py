@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from node.monitor.record import RoundRecord
     from protocol.manifest import EnvSpec
 
-ROUNDS, REAL_ROUNDS = 150, 40
+ROUNDS, REAL_ROUNDS = 150, 24
 NODES, LARGE_NODES = 4, 2
 
 
@@ -47,7 +47,7 @@ def demo_command(
         typer.Option(
             "--rounds",
             min=0,
-            help="Rounds of each node; 0: until Ctrl-C. Left out: 150, or 40 with --model.",
+            help="Rounds of each node; 0: until Ctrl-C. Left out: 150, or 24 with --model.",
         ),
     ] = None,
     mix: Annotated[

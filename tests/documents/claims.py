@@ -20,7 +20,7 @@ LEFT_OUT = {
     "README.md": {
         "make demo": "installs everything anew; swarm-node demo is what it runs then",
         "make test": ITSELF,
-        "make demo-real": "takes twenty minutes; make test-real is the same in small",
+        "make demo-real": "takes half an hour; make test-real is the same in small",
         "swarm-node demo": TWICE,
         "swarm-node init --model Qwen/": HUB,
         "swarm-node join --config my-model ": HUB,
