@@ -42,6 +42,16 @@ class Evaluation:
     def mean(self) -> float:
         return sum(sum(row) / len(row) for row in self.rewards) / len(self.rewards)
 
+    @property
+    def success(self) -> float:
+        """Fraction of completions that are right."""
+        return self.pass_at(1)
+
+    @property
+    def informative(self) -> float:
+        """Fraction of groups whose rewards differ: only those train a policy."""
+        return sum(min(row) < max(row) for row in self.rewards) / len(self.rewards)
+
     def pass_at(self, k: int) -> float:
         """Return pass@k: the chance that one of ``k`` completions solves a task.
 

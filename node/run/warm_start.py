@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from node.config.config import Config, changed, set_keys
 from node.config.learning import LearnerSection
@@ -15,10 +16,10 @@ from node.engines.engine import RolloutEngine, Sampling
 from node.engines.registry import open_engine
 from node.errors import NodeError
 from node.evaluation.comparison import pinned_manifest, verifier_of
-from node.evaluation.evaluator import SOLVED, Evaluation, Evaluator
+from node.evaluation.evaluator import Evaluation, Evaluator
 from node.learner.supervised import SupervisedLearner
 from node.policy.policy import Policy
-from node.storage.atomic_files import make_folder, write_atomic
+from node.storage.atomic_files import write_atomic
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
 from node.tasks.curriculum import EnvLevel
@@ -61,17 +62,21 @@ def warm_start(config: Config, folder: RunFolder, path: Path, steps: int, say: S
     trained, has no manifest, or its tasks have no known answers.
     """
     out = folder.root / FOLDER
+    if out.exists():
+        raise NodeError("there is a warm start already", out, "Move it away, or join with it.")
     if Checkpoints(folder.checkpoints).steps():
         remedy = "Start a new node with: swarm-node init FOLDER --model MODEL."
         raise NodeError("this node has trained already", folder.root, remedy)
-    make_folder(out, "warm-start", fresh=True)
     manifest = pinned_manifest(folder)
     with verifier_of(config, manifest) as (verifier, levels):
         policy = Policy.load(config.policy, tell=say)
         run = _Run(config, policy, verifier, _lowest(levels))
         record = run.train(steps, say)
-    policy.save(out)
-    write_atomic(out / RECORD, json.dumps(asdict(record), indent=1).encode())
+    with TemporaryDirectory(dir=folder.root, prefix=f".{FOLDER}-") as scratch:
+        whole = Path(scratch, FOLDER)
+        policy.save(whole)
+        write_atomic(whole / RECORD, json.dumps(asdict(record), indent=1).encode())
+        whole.rename(out)
     model = FOLDER if folder.root == path.absolute().parent else str(out)
     set_keys(path, {"policy.model": model})
     say(f"wrote {out}, and policy.model = {model} into {path}; the base stays {record.base}")
@@ -102,22 +107,22 @@ class _Run:
 
     def train(self, steps: int, say: Say) -> WarmStarted:
         before = self._look()
-        say(f"before: {_told(before)}")
+        say(f"before: {_summary(before)}")
         now, done = before, 0
         while done < steps and not _useful(now):
             loss = self._learner.step(self._examples())
             done += 1
             if done % LOOK == 0 or done == steps:
                 now = self._look()
-                say(f"step {done}: loss {loss:.3f} nats per token, {_told(now)}")
+                say(f"step {done}: loss {loss:.3f} nats per token, {_summary(now)}")
         return WarmStarted(
             base=self._config.policy.model,
             steps=done,
             examples=done * EXAMPLES,
             families=tuple(dict.fromkeys(env for env, _ in self._levels)),
-            success_before=_success(before),
-            success_after=_success(now),
-            informative_after=_informative(now),
+            success_before=before.success,
+            success_after=now.success,
+            informative_after=now.informative,
         )
 
     def _examples(self) -> list[tuple[str, str]]:
@@ -169,21 +174,12 @@ def _engine(config: Config, policy: Policy) -> Iterator[RolloutEngine]:
         engine.close()
 
 
-def _success(found: Evaluation) -> float:
-    rewards = [reward for row in found.rewards for reward in row]
-    return sum(reward >= SOLVED for reward in rewards) / len(rewards)
-
-
-def _informative(found: Evaluation) -> float:
-    return sum(min(row) < max(row) for row in found.rewards) / len(found.rewards)
-
-
 def _useful(found: Evaluation) -> bool:
-    return max(_success(found), _informative(found)) >= ENOUGH
+    return max(found.success, found.informative) >= ENOUGH
 
 
-def _told(found: Evaluation) -> str:
+def _summary(found: Evaluation) -> str:
     return (
-        f"{_success(found):.0%} of answers are right, rewards differ in "
-        f"{_informative(found):.0%} of groups"
+        f"{found.success:.0%} of answers are right, rewards differ in "
+        f"{found.informative:.0%} of groups"
     )

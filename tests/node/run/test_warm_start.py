@@ -61,6 +61,15 @@ def test_it_refuses_a_second_time_and_leaves_the_first(node):
     assert (folder.root / "warm-start" / RECORD).exists()
 
 
+def test_a_warm_start_that_cannot_begin_leaves_nothing_behind(node):
+    folder, path = node
+    folder.manifest.unlink()
+    with pytest.raises(NodeError):
+        warm_start(load(path), folder, path, 1, lambda _: None)
+    assert not (folder.root / "warm-start").exists()
+    assert load(path).policy.model == "tiny"
+
+
 def test_steps_on_one_example_bring_the_policy_to_write_it():
     policy = Policy.load(Config.with_overrides({"policy.device": "cpu"}).policy)
     learning = LearnerSection(lr=1e-3, warmup_steps=1)
