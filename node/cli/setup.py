@@ -89,7 +89,7 @@ def create_command(
     from protocol.manifest import swarm_id
 
     node = open_node(config)
-    tasks = task_set or usual_task_set(node.config.policy.model)
+    tasks = usual_task_set(node.config.policy.model) if task_set is None else task_set
     path = out or node.folder.manifest
     if os.path.lexists(path):
         remedy = "Name a new file with --out, or move this one away if no swarm runs on it yet."

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from node.config.config import WIDE_GAPS
 from node.engines.backend import RequestOutput
 from node.engines.engine import Sampling
 from node.engines.transformers.decoding import Decoding
@@ -28,7 +27,13 @@ TEXT = "Six times seven is 42, since 6 * 7 = 42. Then 42 / 7 is 6 again."
 FIRST, SPACES = 5, ((1, 4), (2, 9))  # tokens of the first prompt, ranges of the joining ones
 CAPS = (5, 1, 4, 2)  # tokens to sample: first prompt, twice the second, the third
 MOST_OF_A_TOKEN = 1e-3
-"""Maximum nats of a token in float32; in 16 bits the mean is held to ``WIDE_GAPS``."""
+"""Maximum nats of a token in float32."""
+
+MOST_AT_THE_MEAN = {"bfloat16": 0.05, "float16": 0.03}
+"""Maximum nats per token in 16 bits: SmolLM2-135M measured 0.019 and 0.010 (on a CPU).
+
+Less than the limit for rounds in bfloat16, whose means are of fewer tokens and of any text.
+"""
 
 REMEDY = (
     'Set engine.backend = "vllm", or choose another model: docs/models.md names those that are '
@@ -54,7 +59,7 @@ def check_agreement(policy: Policy) -> None:
         raise _refused(policy, f"fails: {type(error).__name__}: {words[:160]}") from error
     exact, dtype = policy.model.dtype == torch.float32, str(policy.model.dtype)
     gap = float(gaps.max() if exact else gaps.mean())
-    most = MOST_OF_A_TOKEN if exact else WIDE_GAPS[dtype.removeprefix("torch.")]
+    most = MOST_OF_A_TOKEN if exact else MOST_AT_THE_MEAN[dtype.removeprefix("torch.")]
     if not gap <= most:
         at = "a token" if exact else "at the mean"
         raise _refused(policy, f"is {gap:.2g} nat {at} off what the learner reads, over {most:g}")

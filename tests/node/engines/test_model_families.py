@@ -89,12 +89,12 @@ def test_a_family_that_is_read_otherwise_is_refused_in_one_line(family, why):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_in_16_bits_rounding_is_forgiven_and_a_state_that_is_not_repeated_is_not(dtype):
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.bfloat16, 0.05), (torch.float16, 0.03)])
+def test_in_16_bits_rounding_is_forgiven_and_a_state_that_is_not_repeated_is_not(dtype, limit):
     policy = small_policy("recurrent_gemma")
     policy.model.to(dtype)
-    said = r"nat at the mean off what the learner reads, over 0\.05"
-    with pytest.raises(PolicyError, match=said):
+    said = f"nat at the mean off what the learner reads, over {limit}"
+    with pytest.raises(PolicyError, match=re.escape(said)):
         check_agreement(policy)
 
 
