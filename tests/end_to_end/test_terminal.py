@@ -113,6 +113,8 @@ def test_the_panel_turns_to_rollouts_lets_itself_be_stopped_and_leaves_the_termi
 ) -> None:
     join = ("-m", "node.cli.main", "join", *QUICK, "--rounds", "100000")
     with TerminalJob(*join, folder=tmp_path) as node:
+        node.until("write that into the config and train with it? [Y/n]")
+        node.press(b"n\n")
         node.until("r: the last rollouts")
         node.until(" left, policy step ")
         node.press(b"r")
