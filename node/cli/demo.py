@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from node.monitor.record import RoundRecord
     from protocol.manifest import EnvSpec
 
-ROUNDS, REAL_ROUNDS = 150, 24
+ROUNDS, REAL_MINUTES = 150, 25.0
 NODES, LARGE_NODES = 4, 2
 
 
@@ -47,7 +47,7 @@ def demo_command(
         typer.Option(
             "--rounds",
             min=0,
-            help="Rounds of each node; 0: until Ctrl-C. Left out: 150, or 24 with --model.",
+            help="Rounds of each node; 0: until Ctrl-C. Left out: 150, or 25 minutes with --model.",
         ),
     ] = None,
     mix: Annotated[
@@ -100,11 +100,14 @@ def demo_command(
 
     local, external = parse_mix(mix)
     nodes = nodes or (LARGE_NODES if model or ENGINES.load(engine).beside else NODES)
-    rounds = rounds if rounds is not None else REAL_ROUNDS if model else ROUNDS
+    minutes = REAL_MINUTES if model and rounds is None else 0.0
+    rounds = rounds if rounds is not None else 0 if model else ROUNDS
     tasks = task_set or ("starter" if model else "tiny")
     over = transport or DEFAULT_TRANSPORT
     model = str(Path(model).absolute()) if model and Path(model).exists() else model or ""
-    settings = DemoSettings(nodes, rounds, local, external, seed, engine, over, tasks, model)
+    settings = DemoSettings(
+        nodes, rounds, minutes, local, external, seed, engine, over, tasks, model
+    )
     folder = run_dir or Path("demo-run") / time.strftime("%Y%m%d-%H%M%S")
     summary = run(settings, folder, Terminal(stderr=json))
     if json:

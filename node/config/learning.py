@@ -103,8 +103,9 @@ class LearnerSection(Section):
     lr: float = key(
         3e-4,
         "Learning rate of AdamW. By the model's parameters: 3e-4 below 10 million, 3e-5 below 100 "
-        "million, 1e-5 below 400 million, 1e-6 from there on; with lora_rank ten times as much, at "
-        "most 3e-4. swarm-node plan and init --model follow this rule.",
+        "million, 2e-5 below 200 million, 1e-5 below 400 million, 1e-6 from there on; with "
+        "lora_rank ten times as much, at most 3e-4. swarm-node plan and init --model follow this "
+        "rule.",
         gt=0,
         le=1,
     )

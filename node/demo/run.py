@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -173,7 +174,7 @@ EPOCH_SECONDS = 2.0
 START_SECONDS = 90.0
 TRIAL_SECONDS = 900.0  # until a node has loaded a real model and tried it
 REAL_TASK_TOKENS = 512
-REAL_EVALUATIONS = 4
+REAL_EVAL_EVERY = 8  # rounds
 REFRESH_SECONDS = 0.5
 SLOW_START_SECONDS = 10.0
 EVALUATIONS = 15  # per node
@@ -185,10 +186,14 @@ SEED = -1  # number of the bootstrap node
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """Options of ``swarm-node demo``; 0 rounds run until Ctrl-C."""
+    """Options of ``swarm-node demo``; without a limit it runs until Ctrl-C.
+
+    After ``minutes`` of training a node ends with its next evaluation.
+    """
 
     nodes: int = 4
-    rounds: int = 150
+    rounds: int = 150  # 0: no limit
+    minutes: float = 0.0  # 0: no limit
     local: int = 2
     external: int = 6
     seed: int = 0
@@ -230,7 +235,7 @@ def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
         console.print(command, soft_wrap=True, highlight=False)
         view = SwarmView(settings.rounds, settings.nodes, console)
         try:
-            watch(nodes, view, console)
+            watch(nodes, view, console, settings.minutes)
         except KeyboardInterrupt:
             console.print("stopping")
         with console.status("waiting until the nodes have ended"):
@@ -244,6 +249,8 @@ def opening(settings: DemoSettings, folder: Path) -> str:
     until = "until Ctrl-C"
     if settings.rounds:
         until = f"to round {settings.rounds}; with --rounds 0 it goes on until Ctrl-C"
+    elif settings.minutes:
+        until = f"for {settings.minutes:g} minutes; with --rounds 0 it goes on until Ctrl-C"
     return f"a swarm of {settings.nodes} and a bootstrap node in {folder}, {until}"
 
 
@@ -378,20 +385,33 @@ def real_overrides(settings: DemoSettings, number: int, threads: int) -> dict[st
         "engine.backend": settings.engine,
         "network.transport": settings.transport_of(number),
         "schedule.rounds": settings.rounds,
-        "schedule.eval_every": max(1, (settings.rounds or UNLIMITED) // REAL_EVALUATIONS),
+        "schedule.eval_every": min(REAL_EVAL_EVERY, settings.rounds or REAL_EVAL_EVERY),
         "schedule.eval_tasks": 48,
         "monitor.live": False,
         "monitor.dashboard": number == 0,
     }
 
 
-def watch(nodes: dict[str, NodeProcess], view: SwarmView, console: Console) -> None:
-    """Show the nodes and the first one's page until all end; raise on a failure."""
+def evaluated_since(end: float, records: Sequence[RoundRecord]) -> bool:
+    """Return whether a round that ended after this unix time was evaluated."""
+    return any(each.time > end and each.reward_eval is not None for each in records)
+
+
+def watch(nodes: dict[str, NodeProcess], view: SwarmView, console: Console, minutes: float) -> None:
+    """Show the nodes and the first one's page until all end; raise on a failure.
+
+    After ``minutes``, if not 0, each is stopped once it has been evaluated.
+    """
     first, url = next(iter(nodes.values())), ""
     tails = {name: RecordTail(node.folder / "metrics.jsonl") for name, node in nodes.items()}
+    end = time.time() + 60.0 * minutes if minutes else math.inf
     with view.shown() as show:
         while any(node.exit_code is None for node in nodes.values()):
-            show({name: tail.look() for name, tail in tails.items()})
+            records = {name: tail.look() for name, tail in tails.items()}
+            show(records)
+            for name, node in nodes.items():
+                if evaluated_since(end, records[name]):
+                    node.interrupt()
             if not url and (url := (first.status() or {}).get("dashboard") or ""):
                 console.print(f"look at it in a browser: {url}", soft_wrap=True, highlight=False)
             for name, node in nodes.items():

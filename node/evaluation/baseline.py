@@ -26,10 +26,10 @@ from swarm.groups import Split, TaskRef
 from swarm.verification import JudgeRefused
 
 SECONDS = 120.0
-TASKS, COMPLETIONS = 2, 4  # of a level at a temperature
+FIRST, TASKS, COMPLETIONS = 1, 2, 4  # tasks of a level at first and from then on; of a task
 COOLER, WARMER = 0.6, 1.0
 PROBED = 8  # tokens of the completions that measure the speed
-LEAST, SHARE = 24, 0.6  # fewest tokens of a completion; share of the time for the easiest levels
+LEAST, SHARE = 24, 0.4  # fewest tokens of a completion; share of the time for the first tasks
 PARTS = 8  # the time is looked at about so often
 CLIMBS = 0.6  # success from which the next level is tried
 MASTERED = 0.95
@@ -75,6 +75,18 @@ class LevelResult:
         """Groups whose rewards differ: only those train the policy."""
         return sum(min(row) < max(row) for row in self.rewards)
 
+    def with_more(self, other: LevelResult) -> LevelResult:
+        """Return this with other tasks of the same level and temperature."""
+        return LevelResult(
+            self.level,
+            self.temperature,
+            self.rewards + other.rewards,
+            self.answered + other.answered,
+            self.truncated + other.truncated,
+            self.lengths + other.lengths,
+            self.unfit + other.unfit,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
@@ -92,11 +104,19 @@ class Baseline:
 
     @property
     def best(self) -> float:
-        """The temperature at which most groups are informative."""
-        tried = {each.temperature for each in self.results}
-        useful = {t: _share(self.at(t), "informative", "tasks") for t in tried}
+        """The temperature at which most groups of the same tasks are informative."""
+        rewards = {(each.level, each.temperature): each.rewards for each in self.results}
+        temperatures = {each.temperature for each in self.results}
+        useful = dict.fromkeys(temperatures, 0.0)
+        for level in {each.level for each in self.results}:
+            tried = {t: rewards.get((level, t), ()) for t in temperatures}
+            same = min(map(len, tried.values()))
+            for t, rows in tried.items():
+                useful[t] += sum(min(row) < max(row) for row in rows[:same])
+        compared = sum(each.tasks for each in self.at(self.temperature))
         other = max(useful, key=lambda t: useful[t])
-        return other if useful[other] > useful[self.temperature] + BETTER else self.temperature
+        gain = (useful[other] - useful[self.temperature]) / max(1, compared)
+        return other if gain > BETTER else self.temperature
 
     def success(self) -> float:
         return _share(self.at(self.best), "right", "completions")
@@ -213,9 +233,9 @@ def _line(row: LevelResult) -> str:
 class BaselineTrial:
     """Tries a policy on held-out tasks, the easiest levels of all families first.
 
-    Each level is tried at the config's temperature and at another one; then, at the better of the
-    two, the levels above those that are mostly solved. ``levels`` are those that the node trains
-    on.
+    One task of each is tried at the config's temperature and at another one. At the better of the
+    two follow more tasks of levels that were never or always solved, then the levels above those
+    that are mostly solved. ``levels`` are those that the node trains on.
     """
 
     def __init__(
@@ -235,7 +255,7 @@ class BaselineTrial:
             self._levels.setdefault(env, []).append(level)
         own = config.engine.temperature
         self._temperatures = (own, COOLER if own > (COOLER + WARMER) / 2 else WARMER)
-        self._results: list[LevelResult] = []
+        self._results: dict[tuple[EnvLevel, float], LevelResult] = {}
         self.found: Baseline | None = None
         self._pace = 0.0  # seconds for a token
         self._cap = config.engine.max_new_tokens
@@ -250,20 +270,21 @@ class BaselineTrial:
             return seconds - passed
 
         easiest = [(env, levels[0]) for env, levels in self._levels.items()]
-        own, other = self._temperatures
         left("how fast it writes")
         for count in (1, 4):  # the first time, kernels are chosen and compiled
-            self._timed(easiest[:count], own, cap=PROBED, tasks=1, completions=4)
-        written = len(easiest) * TASKS * COMPLETIONS * len(self._temperatures)
+            self._timed(easiest[:count], self._temperatures[0], range(FIRST), cap=PROBED)
+        written = len(easiest) * FIRST * COMPLETIONS * len(self._temperatures)
         if self._pace > 0.0:  # not where the clock is too coarse to tell
             affordable = int(SHARE * seconds / (self._pace * written))
             self._cap = min(self._cap, max(LEAST, affordable))
-        for part in self._parts(easiest, seconds, len(self._temperatures)):
-            if self._results and left(_named(part)) <= 0:
+        self._try(easiest, self._temperatures, range(FIRST), seconds, left)
+        found = self._baseline()
+        better = (found.best,)
+        unclear = [each.level for each in found.at(*better) if not 0.0 < each.success < MASTERED]
+        self._try(unclear, better, range(FIRST, FIRST + TASKS), seconds, left)
+        while above := self._above():
+            if not self._try(above, better, range(TASKS), seconds, left):
                 break
-            for temperature in (own, other):
-                self._results += self._timed(part, temperature)
-        self._climb(seconds, left)
         self.found = self._baseline()
         return self.found
 
@@ -272,20 +293,34 @@ class BaselineTrial:
         for each in self.found.at(self.found.best) if self.found else ():
             yield each.level, [reward for row in each.rewards for reward in row]
 
-    def _climb(self, seconds: float, left: Callable[[str], float]) -> None:
-        """Try higher levels at the better temperature, until the time is over."""
-        while above := self._above():
-            for part in self._parts(above, seconds, 1):
-                if left(_named(part)) <= 0:
-                    return
-                self._results += self._timed(part, self._baseline().best)
+    def _try(
+        self,
+        levels: Sequence[EnvLevel],
+        temperatures: Sequence[float],
+        numbers: range,
+        seconds: float,
+        left: Callable[[str], float],
+    ) -> bool:
+        """Try the tasks of these ``numbers`` at each level; False if the time was over.
+
+        The first time, a part is tried whatever the time.
+        """
+        for part in self._parts(levels, seconds, len(numbers) * len(temperatures)):
+            if left(_named(part)) <= 0 and self._results:
+                return False
+            for temperature in temperatures:
+                for each in self._timed(part, temperature, numbers):
+                    key = each.level, temperature
+                    before = self._results.get(key)
+                    self._results[key] = before.with_more(each) if before else each
+        return True
 
     def _baseline(self) -> Baseline:
         config = self._config
         takes = config.mixture.external > 0 and config.network.pulls_per_epoch > 0
         engine = config.engine
         return Baseline(
-            tuple(self._results),
+            tuple(self._results.values()),
             engine.temperature,
             engine.max_new_tokens,
             self._cap,
@@ -304,29 +339,23 @@ class BaselineTrial:
         return found
 
     def _parts(
-        self, levels: Sequence[EnvLevel], seconds: float, temperatures: int
+        self, levels: Sequence[EnvLevel], seconds: float, tasks: int
     ) -> Iterator[Sequence[EnvLevel]]:
         """Yield as many levels at once as a part of the time is believed to be enough for."""
         while levels:
-            each = self._pace * self._cap * TASKS * COMPLETIONS * temperatures
+            each = self._pace * self._cap * tasks * COMPLETIONS
             count = max(1, int(seconds / PARTS / each)) if each > 0 else len(levels)
             yield levels[:count]
             levels = levels[count:]
 
     def _timed(
-        self,
-        levels: Sequence[EnvLevel],
-        temperature: float,
-        *,
-        cap: int = 0,
-        tasks: int = TASKS,
-        completions: int = COMPLETIONS,
+        self, levels: Sequence[EnvLevel], temperature: float, numbers: range, cap: int = 0
     ) -> list[LevelResult]:
         start = self._clock()
         refs = [
             TaskRef(env, level, heldout_seed(env, number), Split.HELDOUT)
             for env, level in levels
-            for number in range(tasks)
+            for number in numbers
         ]
         cap = min(cap or self._cap, self._config.engine.max_new_tokens)
         sampling = Sampling(temperature, cap, seed=0)
@@ -339,10 +368,10 @@ class BaselineTrial:
             self._counters,
             TurnLimits.of(self._config.engine),
         )
-        found = evaluator.evaluate(completions)
-        self._pace = (self._clock() - start) / (len(refs) * completions * cap)
+        found = evaluator.evaluate(COMPLETIONS)
+        self._pace = (self._clock() - start) / (len(refs) * COMPLETIONS * cap)
         return [
-            _result(found, pair, temperature, slice(n * tasks, (n + 1) * tasks))
+            _result(found, pair, temperature, slice(n * len(numbers), (n + 1) * len(numbers)))
             for n, pair in enumerate(levels)
         ]
 

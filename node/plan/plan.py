@@ -22,7 +22,7 @@ from node.policy.model_source import SHIPPED, config_folder
 FREE_SHARE = 0.9  # fraction of usable memory or free disk that a plan may use
 LONGEST_ROUND = 600.0  # seconds; beyond, training on this machine is not useful
 SMALL = 50_000_000  # parameters below which a model is handled as the shipped ones
-LEARNING_RATES = ((10_000_000, 3e-4), (100_000_000, 3e-5), (400_000_000, 1e-5))
+LEARNING_RATES = ((10_000_000, 3e-4), (100_000_000, 3e-5), (200_000_000, 2e-5), (400_000_000, 1e-5))
 LARGE_RATE = 1e-6
 """Learning rates below so many parameters, and from the last on; LoRA takes ten times as much."""
 RANK = 16

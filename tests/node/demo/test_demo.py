@@ -45,6 +45,14 @@ def test_a_swarm_at_work_shows_means_of_the_rounds_that_measured(tmp_path):
     assert (tmp_path / "chart.png").stat().st_size > 0
 
 
+def test_a_node_ends_with_the_first_evaluation_after_its_time():
+    evaluated, quiet = (replace(each, time=100.0) for each in BUSY)
+    assert run_module.evaluated_since(99.0, [quiet, evaluated])
+    assert not run_module.evaluated_since(99.0, [quiet])
+    assert not run_module.evaluated_since(100.0, [quiet, evaluated])
+    assert not run_module.evaluated_since(99.0, [])
+
+
 def line(number):
     return json.dumps(replace(RECORD, round=number).to_dict()) + "\n"
 
@@ -146,6 +154,8 @@ def test_the_first_words_say_how_long_it_goes_on_and_nodes_are_evaluated_now_and
     until, limited = (opening(DemoSettings(rounds=rounds), Path("here")) for rounds in (0, 30))
     assert until == "a swarm of 4 and a bootstrap node in here, until Ctrl-C"
     assert limited.endswith(", to round 30; with --rounds 0 it goes on until Ctrl-C")
+    timed = opening(DemoSettings(rounds=0, minutes=25.0), Path("here"))
+    assert timed.endswith(", for 25 minutes; with --rounds 0 it goes on until Ctrl-C")
     for rounds, every in {150: 10, 30: 2, 5: 1, 0: 10}.items():
         keys = node_overrides(DemoSettings(rounds=rounds), 0, 1)
         assert (keys["schedule.rounds"], keys["schedule.eval_every"]) == (rounds, every)

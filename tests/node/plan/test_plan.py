@@ -191,8 +191,8 @@ def test_plans_follow_the_rule_that_the_key_states():
     for most, rate in LEARNING_RATES:
         assert f"{rate:.0e} below {most // 10**6} million".replace("e-0", "e-") in rule
     sizes = (1_000_000, 60_000_000, 135_000_000, 500_000_000)
-    assert [learning_rate(size, adapters=False) for size in sizes] == [3e-4, 3e-5, 1e-5, 1e-6]
-    assert [learning_rate(size, adapters=True) for size in sizes] == [3e-4, 3e-4, 1e-4, 1e-5]
+    assert [learning_rate(size, adapters=False) for size in sizes] == [3e-4, 3e-5, 2e-5, 1e-6]
+    assert [learning_rate(size, adapters=True) for size in sizes] == [3e-4, 3e-4, 2e-4, 1e-5]
 
 
 @pytest.fixture
