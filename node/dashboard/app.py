@@ -241,6 +241,7 @@ class Routes:
             "rounds": lambda request: self._run.rounds(Rounds.table, *_window(request)),
             "groups": lambda request: self._run.groups(_wanted(request)),
             "levels": lambda request: self._run.rounds(levels, *_window(request)),
+            "progress": lambda request: self._run.progress(),
             "updates": lambda request: self._run.rounds(updates, *_window(request)),
             "authors": lambda request: self._run.authors(),
             "peers": lambda request: self._run.peers(),

@@ -22,6 +22,7 @@ from anyio import to_thread
 
 from node.config.config import Config
 from node.dashboard.groups import Groups, Wanted, authors
+from node.dashboard.progress import progress
 from node.dashboard.rounds import DIGITS, Rounds, plain, plain_values, thinned
 from node.doctor import checks
 from node.doctor.checks import check_ports, reported_reach
@@ -397,10 +398,16 @@ class RunView:
         with self._reading() as rounds:
             return view(rounds, since, points)
 
+    def progress(self) -> dict[str, Any]:
+        """Return whether the node learns, see :mod:`node.dashboard.progress`."""
+        with self._reading() as rounds:
+            return progress(rounds, self.config.schedule)
+
     def groups(self, wanted: Wanted) -> dict[str, Any]:
+        """Return matching groups, and the correction of peers' groups as it is now."""
         with self._lock:
             self._groups.look()
-            return self._groups.find(wanted)
+            return {**self._groups.find(wanted), "correction": self.config.mixture.correction}
 
     def authors(self) -> dict[str, Any]:
         """Return the authors of groups, or raise JournalError (unreadable accounts)."""

@@ -8,10 +8,11 @@ from typing import Any
 
 from node.monitor.groups import ORIGINS, ShownCompletion, ShownGroup, ShownTokens
 from node.storage.run_folder import RunFolder
+from protocol.identity import peer_id_of
 from tests.node.dashboard.browser import write_rounds
 
 AUTHORS = ("6b" * 32, "a1" * 32, "0f" * 32)
-PEERS = tuple("12D3KooW" + letter * 44 for letter in "abcd")
+PEERS = (*(peer_id_of(bytes.fromhex(author)) for author in AUTHORS), "12D3KooW" + "d" * 44)
 WORDS = ("the", "answer", "is", "forty", "two")
 
 
@@ -69,13 +70,13 @@ def _peer(at: int, texts: Sequence[str]) -> dict[str, Any]:
 def _groups(texts: Sequence[str]) -> list[bytes]:
     """One of each origin for every text, in all of whose fields it stands."""
     return [
-        _group(text, origin, at).line(1 + len(ORIGINS) * at + place)
+        made_group(text, origin, at).line(1 + len(ORIGINS) * at + place)
         for at, text in enumerate(texts)
         for place, origin in enumerate(ORIGINS)
     ]
 
 
-def _group(text: str, origin: Any, at: int) -> ShownGroup:
+def made_group(text: str, origin: Any, at: int = 0) -> ShownGroup:
     logprobs, entropies = (-0.01, -0.5, -1.0, -2.0, -4.0, -9.0), (0.05, 0.3, 0.7, 1.2, 2.0, 3.0)
     spelled = ShownTokens((text, *WORDS), logprobs, (1, 1, 2, 2, 3, 3), entropies)
     done = [ShownCompletion(text, float(n % 2), float(n) - 0.5, n == 1, spelled) for n in range(2)]

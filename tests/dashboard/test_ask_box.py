@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import psutil
 import pytest
 
 from tests.dashboard.hostile_texts import TEXTS
+from tests.dashboard.made_run import made_group
 from tests.node.dashboard.asked import answering, trained
 from tests.node.dashboard.browser import served, write_rounds
 
@@ -41,6 +44,29 @@ def test_a_question_is_drawn_and_both_models_answer_as_they_write(browser, askin
     assert all(0 <= each <= 1 for each in rewards)
     assert browser.run("return seen.size") > 2, "it was seen while it was written"
     browser.assert_harmless(asking.port)
+
+
+def test_a_sample_is_a_question_that_the_node_was_asked(browser, tmp_path):
+    folder = trained(tmp_path / "run")
+    prompts = {
+        "gcd": "What is the gcd of 4 and 6?\nReply with it.",
+        "sums": "1 + 1 =",
+        "long": "x" * 400,
+    }
+    folder.groups.write_bytes(
+        b"".join(
+            replace(made_group(env, "own"), prompt=prompt).line(number)
+            for number, (env, prompt) in enumerate(prompts.items(), 1)
+        )
+    )
+    folder.write_status({"state": "stopped", "time": 1.79e9, "pid": 1, "peers": []})
+    with served(tmp_path / "run", **{"policy.model": "tiny"}) as site:
+        browser.open(site.told[-1], "ask")
+        browser.count(".samples button", 2)
+        browser.run("[...document.querySelectorAll('.samples button')].at(-1).click()")
+        typed = browser.run("return document.querySelector('textarea').value")
+        assert typed == prompts["gcd"], "the newest is first"
+        browser.assert_harmless(site.port)
 
 
 def test_what_was_typed_is_shown_as_text_and_has_no_reward(browser, asking):

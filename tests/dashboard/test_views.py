@@ -1,10 +1,12 @@
 """Every view of a run that has ended, in a real browser."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.dashboard.chromium import THEMES, VIEWS, Browser, until
-from tests.dashboard.made_run import AUTHORS, fill
-from tests.node.dashboard.browser import Site, served
+from tests.dashboard.made_run import AUTHORS, fill, made_group
+from tests.node.dashboard.browser import Site, served, write_rounds
 
 pytestmark = pytest.mark.browser
 
@@ -116,6 +118,88 @@ def test_groups_are_found_by_origin_and_tinted_by_log_prob(browser, site):
     browser.until(f"{PRESS}; return {tokens}.length === 12", "log-prob")
     kinds = browser.run(f"return [...{tokens}].map((each) => each.className)")
     assert kinds[:6] == [f"token t{n}" for n in (0, 1, 2, 3, 4, 5)]
+
+
+def test_a_headline_says_whether_the_node_learns(browser, site):
+    look(browser, site, "learning")
+    text = browser.until("return document.querySelector('.headline')?.innerText")
+    assert site.json("/api/v1/progress")["text"] in text
+    assert browser.run("return document.querySelector('.headline').className") == "headline better"
+
+
+def test_an_author_that_is_no_key_is_shown_as_it_stands(browser, tmp_path):
+    folder = fill(tmp_path / "run")
+    write_rounds(folder, [121], authors={"no key": 1})
+    folder.groups.write_bytes(replace(made_group("sums", "external"), author="no key").line(1))
+    with served(tmp_path / "run") as site:
+        for view in ("learning", "lineage", "rollouts"):
+            browser.open(site.told[-1], view)
+            browser.until("return document.body.innerText.includes('no key')")
+        assert browser.errors() == []
+
+
+def test_each_family_has_a_small_chart_with_its_levels(browser, tmp_path):
+    folder = fill(tmp_path / "run", rounds=500)
+    levels = {f"{env}/{level}": 0.1 * level for env in ("sums", "words") for level in range(8)}
+    write_rounds(folder, range(501, 511), levels=levels)
+    with served(tmp_path / "run") as site:
+        browser.open(site.told[-1], "learning")
+        titles = "[...document.querySelectorAll('#families h3')].map((each) => each.innerText)"
+        browser.until(f"return {titles}.length === 4")
+        assert browser.run(f"return {titles}.slice(1)") == ["sorting together", "sums", "words"]
+        browser.count("#family-1 .legend li", 8)
+        names = browser.run("return document.querySelector('#family-1 .legend').innerText")
+        assert "level 7" in names and "sums" not in names
+        height = "document.querySelector('#family-1 {}').getBoundingClientRect().height"
+        assert browser.run(f"return {height.format('.plot')} - {height.format('canvas')}") <= 1
+        for screen in (browser.desktop, browser.phone):
+            screen()
+            assert browser.wrong("overflow") == []
+        assert browser.errors() == []
+
+
+def test_a_peer_has_one_name_as_a_peer_and_as_the_key_that_signs(browser, site):
+    look(browser, site, "swarm")
+    browser.until("return document.querySelectorAll('table').length === 2")
+    short = "document.querySelectorAll('table')[{}].querySelectorAll('.pattern + code')"
+    names = f"return [...{short}].map((each) => each.innerText)"
+    browser.until(f"return {short.format(1)}.length === 3")
+    peers, authors = (browser.run(names.format(table)) for table in (0, 1))
+    assert set(authors) < set(peers)
+
+
+def test_on_a_phone_a_group_takes_the_place_of_the_list_and_gives_it_back(browser, site):
+    browser.phone()
+    look(browser, site, "rollouts")
+    shown = "return document.querySelector('{}').offsetParent !== null"
+    assert browser.run(shown.format(".rows")) and not browser.run(shown.format(".group"))
+    browser.click(".row")
+    browser.until(shown.format(".group"))
+    assert not browser.run(shown.format(".rows"))
+    top = browser.run("return document.querySelector('.back').getBoundingClientRect().top")
+    assert 0 <= top < 700
+    browser.until("return document.activeElement.innerText.includes('back to the list')")
+    browser.click(".back button")
+    browser.until(shown.format(".rows"))
+    browser.until("return document.activeElement.className === 'row'")
+
+
+@pytest.mark.parametrize(
+    ("origin", "correction", "said"),
+    [
+        ("own", "better", "the worse ones less likely"),
+        ("external", "better", "A peer’s worse answers are not trained on"),
+        ("external", "none", "the worse ones less likely"),
+    ],
+)
+def test_what_became_of_a_group_is_what_the_correction_does(
+    browser, tmp_path, origin, correction, said
+):
+    folder = fill(tmp_path / "run")
+    folder.groups.write_bytes(replace(made_group("sums", origin), reason=None).line(1))
+    with served(tmp_path / "run", **{"mixture.correction": correction}) as site:
+        browser.open(site.told[-1], "rollouts")
+        assert said in browser.until("return document.querySelector('.reason')?.innerText")
 
 
 def test_an_author_leads_to_the_groups_that_it_gave(browser, site):

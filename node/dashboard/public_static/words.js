@@ -13,7 +13,7 @@ Object.assign(WORDS, {
   verified: 'Groups that the observer drew, pulled and scored itself, with the rewards that their authors had told.',
   refusals: 'Groups that were drawn and did not pass, by reason. What the observer had no time or no means to check is among them.',
   authors: 'Keys that ever offered anything, as far as was seen since the first look.',
-  author: 'A name is what its owner says. The pattern and the short key are drawn from the public key that signed the groups.',
+  author: 'A name is what its owner says. The pattern and the short peer id beside it are made from the public key that signed the groups.',
   rewards: 'Mean reward of verified answers, 0 to 1, by family of tasks and level, with the interval in which the mean lies at 95 %.',
   groups: 'Groups that all authors together began to offer, by the hour.',
   checks: 'Groups that the observer drew from those on offer, by the hour, and what came of them.',

@@ -1,6 +1,6 @@
 // A question to the policy, its answer as it is written, and what the verifier makes of it.
 
-import { html, useEffect, useRef, useState } from './vendor/htm-preact.js';
+import { html, useEffect, useMemo, useRef, useState } from './vendor/htm-preact.js';
 import { number, plain, share } from './format.js';
 import { Empty, Help, Stranger } from './parts.js';
 import { streamed, useAnswer, useStore } from './store.js';
@@ -38,9 +38,29 @@ function Told({ told: { question, stage, answers, error } }) {
     <div class="completions">${answers.map((answer, at) => html`<${Answer} key=${at} answer=${answer} />`)}</div></section>`;
 }
 
+const SAMPLES = 3;
+const LONGEST_SAMPLE = 300; // less than the field takes
+
+// Questions that this node was asked lately, one of each family.
+function samplesOf(groups) {
+  const found = new Map();
+  for (const { env, prompt } of groups) {
+    if (prompt.trim() && prompt.length <= LONGEST_SAMPLE && !found.has(env)) found.set(env, prompt);
+  }
+  return [...found].slice(0, SAMPLES);
+}
+
+const Samples = ({ of, take }) =>
+  of.length ? html`<p class="samples">for example:
+    ${of.map(([env, prompt]) => html`<button type="button" key=${env} title=${plain(env)} onClick=${() => take(prompt)}>
+      <${Stranger} text=${prompt.split('\n').find((line) => line.trim()) ?? prompt} /></button>`)}</p>` : null;
+
 export function Ask() {
   const { status } = useStore();
   const { data } = useAnswer('levels?points=2', 60000);
+  const { data: lately } = useAnswer('groups?limit=40&origin=own', 60000);
+  const samples = useMemo(() => samplesOf(lately?.groups ?? []), [lately]);
+  const typed = useRef(null);
   const [told, tell] = useState(nothing);
   const [busy, setBusy] = useState(false);
   const abort = useRef(null);
@@ -49,6 +69,10 @@ export function Ask() {
     return html`<${Empty} title="There is nobody to ask yet">Once the node has written a checkpoint of its policy, questions are answered here.<//>`;
   }
   const families = [...new Set((data?.families ?? []).map(({ env }) => env))];
+  const take = (prompt) => {
+    typed.current.value = prompt;
+    typed.current.focus();
+  };
   const begin = async (event) => {
     event.preventDefault();
     const { question, family, base } = event.target;
@@ -67,11 +91,12 @@ export function Ask() {
     setBusy(false);
   };
   return html`<form class="filters asking card" onSubmit=${begin}>
-      <label class="typed">question <textarea name="question" rows="3" maxlength="1000" placeholder="left empty: one is drawn that nobody trains on"></textarea></label>
+      <label class="typed">question <textarea name="question" ref=${typed} rows="3" maxlength="1000" placeholder="left empty: one is drawn that nobody trains on"></textarea></label>
       <label>family <select name="family"><option value="">any</option>
         ${families.map((env) => html`<option key=${env} value=${env}>${plain(env)}</option>`)}</select></label>
       <label><input type="checkbox" name="base" /> the untrained model as well</label>
       ${busy ? html`<button type="button" onClick=${() => abort.current.abort()}>stop</button>` : html`<button>ask</button>`}
-      <${Help} of="ask" name="asking" /></form>
+      <${Help} of="ask" name="asking" />
+      <${Samples} of=${samples} take=${take} /></form>
     <${Told} told=${told} />`;
 }

@@ -67,9 +67,9 @@ function colour(name) {
 }
 
 // Tints of stacked areas are opaque, as each hides the lower part of the one before it.
-function series({ label, c, dash, points }, stack) {
+function series({ label, c, dash, points, sparse }, stack) {
   const stroke = () => colour(`--c${c}`);
-  const line = { label, stroke, width: 1.6, spanGaps: Boolean(points), dash: DASHES[dash] };
+  const line = { label, stroke, width: 1.6, spanGaps: Boolean(points || sparse), dash: DASHES[dash] };
   if (stack) return { ...line, width: 0.8, fill: () => colour(`--fill${c}`), points: { show: false } };
   return { ...line, points: { show: points ? true : undefined, size: points ? 5 : 4, fill: stroke } };
 }
@@ -85,13 +85,13 @@ function axes(show, { mark }) {
   ];
 }
 
-function options({ width, lines, along, stack, log, show, hovered }) {
+function options({ width, height, lines, along, stack, log, whole, show, hovered }) {
   return {
     width,
-    height: HEIGHT,
+    height,
     legend: { show: false },
     cursor: { sync: { key: along.name, setSeries: false }, drag: { x: true, y: false, dist: 5 } },
-    scales: { x: { time: Boolean(along.time) }, y: { distr: log ? 3 : 1, range: ranged(log) } },
+    scales: { x: { time: Boolean(along.time) }, y: { distr: log ? 3 : 1, range: whole && !log ? [0, 1] : ranged(log) } },
     axes: axes(show, along),
     series: [{}, ...lines.map((line) => series(line, stack))],
     hooks: { setCursor: [(u) => hovered(u.cursor.idx ?? null)] },
@@ -163,12 +163,12 @@ function useSeen(box) {
 }
 
 // The plot in a box: made anew where its shape changes, given new data where only that does.
-function usePlot({ box, shape, data, make }) {
+function usePlot({ box, height, shape, data, make }) {
   const plot = useRef(null);
   useLayoutEffect(() => {
     plot.current = new window.uPlot(make(box.current.clientWidth), data ?? [[]], box.current);
     const fit = new ResizeObserver(([{ contentRect }]) =>
-      plot.current.setSize({ width: Math.max(120, contentRect.width), height: HEIGHT }));
+      plot.current.setSize({ width: Math.max(120, contentRect.width), height }));
     const repaint = () => plot.current.redraw(false);
     fit.observe(box.current);
     window.addEventListener('themechange', repaint);
@@ -199,8 +199,10 @@ function useHidden() {
   return [hidden, turn];
 }
 
-// Lines are `{label, values, c, dash, points, help}`, with one value for each of `x`.
-export function Chart({ id, title, x, times, lines, along = ROUNDS, stack = false, log = false, smooth = 1, show = brief, pick }) {
+// Lines are `{label, values, c, dash, points, sparse, help}`, with one value for each of `x`: `points`
+// marks each measured one, `sparse` only joins them. A `whole` chart goes from 0 to 1.
+export function Chart({ id, title, x, times, lines, along = ROUNDS, height = HEIGHT, whole = false,
+  stack = false, log = false, smooth = 1, show = brief, pick }) {
   const [hidden, turn] = useHidden();
   const [at, hovered] = useState(null);
   const [said, say] = useState('');
@@ -210,9 +212,9 @@ export function Chart({ id, title, x, times, lines, along = ROUNDS, stack = fals
   const changes = [x, lines, hidden, smooth, onLog, stack, seen];
   const data = useMemo(() => (seen ? drawn(x, lines, hidden, { smooth, log: onLog, stack }) : null), changes);
   const words = useMemo(() => summary(title, x, lines, show, along), [title, x, lines]);
-  const shape = `${onLog} ${lines.map((line) => line.label).join('\n')}`;
-  const make = (width) => options({ width, lines, along, stack, log: onLog, show, hovered });
-  const plot = usePlot({ box, shape, data, make });
+  const shape = `${onLog} ${lines.map(({ label, points }) => `${label} ${Boolean(points)}`).join('\n')}`;
+  const make = (width) => options({ width, height, lines, along, stack, log: onLog, whole, show, hovered });
+  const plot = usePlot({ box, height, shape, data, make });
   const all = (next) => lines.map((line) => `${line.label} ${show(line.values[next])}`).join(', ');
   const key = (event) => pressed(event, plot.current, (next) => say(`${along.tell(x[next])}: ${all(next)}`));
   const click = () => pick && plot.current.cursor.idx !== null && pick(plot.current.cursor.idx);

@@ -56,7 +56,24 @@ export const ago = (unix) =>
 const LAST = 8e12;
 export const moment = (unix) => (known(unix) && Math.abs(unix) < LAST ? MOMENT.format(1000 * unix) : NONE);
 
-export const shortId = (id) => (id ? plain(id.startsWith('12D3Koo') ? id.slice(8, 16) : id.slice(0, 8)) : NONE);
+// Base58 of a public key behind the head that every peer id of an Ed25519 key has.
+const LETTERS = '123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz';
+const HEAD = '0x002408011220';
+const KEY = /^[0-9a-f]{64}$/;
+
+export function peerId(key) {
+  if (!KEY.test(key ?? '')) return plain(key);
+  let [value, id] = [BigInt(HEAD + key), ''];
+  for (; value; value /= 58n) id = LETTERS[Number(value % 58n)] + id;
+  return `1${id}`;
+}
+
+// A peer has one name on all pages, whether its id or the key that it signs with is known.
+export function shortId(id) {
+  if (!id) return NONE;
+  const whole = peerId(id);
+  return whole.startsWith('12D3Koo') ? whole.slice(8, 16) : whole.slice(0, 8);
+}
 
 // Characters that show nothing but do something (controls, overrides of the direction of writing,
 // blanks without width, lone surrogates), spelled out: they are what a stranger would forge with.

@@ -4,13 +4,15 @@ import { html, useMemo } from './vendor/htm-preact.js';
 import { Chart } from './chart.js';
 import { brief, bytes, number, percent, plain, share } from './format.js';
 import { Composition } from './lineage.js';
-import { Choice, Empty, Problem, WORDS, useKept } from './parts.js';
+import { Choice, Empty, Help, Problem, WORDS, useKept } from './parts.js';
 import { useAnswer, useStore } from './store.js';
 
 const PHASES = ['generate', 'wait', 'verify', 'publish', 'mix', 'update', 'evaluate', 'checkpoint', 'idle'];
 const SMOOTHING = [['1', 'off'], ['5', '5'], ['20', '20'], ['100', '100']];
 const DASHES = [undefined, 'dashed', 'dotted'];
-const MOST_LEVELS = 24;
+const FEW_ROUNDS = 60; // up to here each measured reward has its dot
+const SMALL = 120;
+const MOST_FAMILIES = 24;
 
 const line = (of, label, c, more) => ({ of, label, c, ...more });
 
@@ -22,7 +24,7 @@ const BEFORE = [
 const AFTER = [
   { id: 'informative', title: 'Informative share', show: percent, lines: [
     line('informative_own', 'own groups', 1), line('unproven_share', 'of newcomers', 2, { dash: 'dashed' }),
-    line('author_share', 'largest author', 3, { dash: 'dotted' })] },
+    line('author_share', 'largest peer', 3, { dash: 'dotted' })] },
   { id: 'entropy', title: 'Entropy, nats', lines: [line('entropy', 'entropy', 1)] },
   { id: 'length', title: 'Tokens a completion', lines: [line('mean_length', 'length', 1)] },
   { id: 'clip', title: 'Clipped, masked, cut', show: percent, lines: [
@@ -63,27 +65,50 @@ function Time({ columns, view }) {
     times=${columns.time} smooth=${view.smooth} />`;
 }
 
-// The levels of all families on the rounds of any of them.
-function byLevel(families) {
-  const rounds = [...new Set(families.flatMap((each) => each.rounds))].sort((a, b) => a - b);
+// The levels of one family on the rounds of any of them.
+function byLevel(levels) {
+  const rounds = [...new Set(levels.flatMap((each) => each.rounds))].sort((a, b) => a - b);
   const place = new Map(rounds.map((round, at) => [round, at]));
-  const lines = families.slice(0, MOST_LEVELS).map(({ env, level, rounds: own, reward }, at) => {
+  const few = rounds.length <= FEW_ROUNDS;
+  const lines = levels.map(({ level, rounds: own, reward }, at) => {
     const values = Array(rounds.length).fill(null);
     own.forEach((round, i) => {
       values[place.get(round)] = reward[i];
     });
-    const c = (at % 8) + 1;
-    return { label: `${plain(env)} ${level}`, c, dash: DASHES[Math.floor(at / 8) % 3], points: true, values };
+    const dash = DASHES[Math.floor(at / 8) % DASHES.length];
+    return { label: `level ${level}`, c: (at % 8) + 1, dash, points: few, sparse: true, values };
   });
-  return [rounds, lines];
+  return { rounds, lines };
+}
+
+// A small chart for each family, all on one scale, so that many levels stay readable.
+function byFamily(levels) {
+  const families = new Map();
+  for (const each of levels) families.set(each.env, [...(families.get(each.env) ?? []), each]);
+  const ordered = (own) => own.sort((a, b) => a.level - b.level);
+  return [...families].map(([env, own]) => ({ env, ...byLevel(ordered(own)) }));
 }
 
 function Families({ view }) {
   const { data, error } = useAnswer('levels', 5000);
-  const [rounds, lines] = useMemo(() => byLevel(data?.families ?? []), [data]);
+  const families = useMemo(() => byFamily(data?.families ?? []), [data]);
   if (error) return html`<${Problem} error=${error} />`;
-  if (!lines.length) return null;
-  return html`<${Chart} id="families" title="Reward by family and level" show=${share} x=${rounds} lines=${lines} ...${view} />`;
+  if (!families.length) return null;
+  return html`<section id="families"><h3 class="title">Reward by family and level <${Help} of="families" name="these charts" /></h3>
+    <div class="charts small">${families.slice(0, MOST_FAMILIES).map(({ env, rounds, lines }, at) => html`<${Chart} key=${env} id=${`family-${at}`}
+      title=${plain(env)} show=${share} height=${SMALL} whole x=${rounds} lines=${lines} ...${view} />`)}</div>
+    ${families.length > MOST_FAMILIES ? html`<p class="hint">${families.length - MOST_FAMILIES} more are in the JSON, under levels.</p>` : null}</section>`;
+}
+
+const MARKS = { better: '↗', worse: '↘', unclear: '→', early: '…' };
+
+// A short assessment of whether the node learns.
+function Progress() {
+  const { data, error } = useAnswer('progress', 5000);
+  if (error) return html`<${Problem} error=${error} />`;
+  if (!data) return null;
+  return html`<div class=${`headline ${data.level}`}><p role="status"><span aria-hidden="true">${MARKS[data.level] ?? ''}</span>
+    ${' '}${plain(data.text)}</p><${Help} of="progress" name="this assessment" /></div>`;
 }
 
 const FIGURES = [
@@ -114,10 +139,8 @@ export function Learning() {
       <${Choice} label="scale" of=${[['linear', 'linear'], ['log', 'log']]} chosen=${log} choose=${setLog} />
       <p class="hint">Drag to zoom, double-click to see everything; with the keyboard: arrows, + − 0.</p>
     </div>
-    <${Figures} columns=${columns} />
-    <div class="charts">
-      ${BEFORE.map(draw)}<${Families} view=${view} />${AFTER.map(draw)}
-      <${Composition} view=${view} />
-      <${Time} columns=${columns} view=${view} />${LAST.map(draw)}
-    </div>`;
+    <${Progress} /><${Figures} columns=${columns} />
+    <div class="charts">${BEFORE.map(draw)}${AFTER.map(draw)}<${Composition} view=${view} /></div>
+    <${Families} view=${view} />
+    <div class="charts"><${Time} columns=${columns} view=${view} />${LAST.map(draw)}</div>`;
 }

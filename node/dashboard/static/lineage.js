@@ -2,18 +2,18 @@
 
 import { html, useMemo, useState } from './vendor/htm-preact.js';
 import { Chart } from './chart.js';
-import { ago, count, number, percent, share, shortId, signed } from './format.js';
+import { ago, count, number, peerId, percent, share, shortId, signed } from './format.js';
 import { Author, Bar, Empty, Help, Problem, Refused, Table, Told, sorted, total } from './parts.js';
 import { useAnswer, useStore } from './store.js';
 
-// Authors in the order of what they gave, so that their colours stay.
+// Peers in the order of what they gave, so that their colours stay.
 function composed({ own = [], authors = {}, other = [] }) {
   const sum = (values) => values.reduce((all, value) => all + (value ?? 0), 0);
   const named = Object.entries(authors).sort((a, b) => sum(b[1]) - sum(a[1]));
   return [
     { label: 'own', author: null, c: 1, values: own },
     ...named.map(([author, values], at) => ({
-      label: shortId(author), author, help: author, c: 2 + (at % 7), values,
+      label: shortId(author), author, help: peerId(author), c: 2 + (at % 7), values,
     })),
     ...(sum(other) ? [{ label: 'others', author: null, c: 8, values: other }] : []),
   ];
@@ -24,7 +24,7 @@ export function Composition({ view, pick }) {
   const lines = useMemo(() => composed(data ?? {}), [data]);
   if (error) return html`<${Problem} error=${error} />`;
   if (!data?.rounds.length) return null;
-  return html`<${Chart} id="composition" title="Groups of an update, by author" stack lines=${lines}
+  return html`<${Chart} id="composition" title="Groups of an update, by peer" stack lines=${lines}
     x=${data.rounds} smooth=${view?.smooth ?? 1} show=${count}
     pick=${pick && ((at) => pick(Math.round(data.rounds[at])))} />`;
 }
@@ -63,7 +63,7 @@ function Gain({ usefulness, most }) {
 
 function columns(most) {
   return [
-    { key: 'author', name: 'author', word: 'author', show: (row) => html`<${Author} hex=${row.author} /><${Told} of=${row} />` },
+    { key: 'author', name: 'peer', word: 'author', show: (row) => html`<${Author} hex=${row.author} /><${Told} of=${row} />` },
     { key: 'used', name: 'used', word: 'used', kind: 'figure', value: (row) => row.used, show: (row) => number(row.used) },
     { key: 'share', name: 'share of learning', word: 'share', kind: 'figure', value: (row) => row.share,
       show: (row) => html`${percent(row.share)} <${Bar} value=${row.share} />` },
@@ -87,7 +87,7 @@ export function Authors({ first = 'used', caption }) {
   const onSort = (by) => order((was) => ({ by, down: was.by === by ? !was.down : true }));
   if (error) return html`<${Problem} error=${error} />`;
   if (data && !authors.length) {
-    return html`<${Empty} title="No author has given anything yet">Alone, a node learns from its own groups. Others come in by
+    return html`<${Empty} title="No peer has given anything yet">Alone, a node learns from its own groups. Others come in by
       swarm-node join --peers with the address of one of them, or --lan on a local network.<//>`;
   }
   const rows = sorted(authors.map((author) => ({ ...author, key: author.author })), all, sort);
@@ -106,5 +106,5 @@ export function Lineage() {
           onChange=${({ target }) => pick(Math.min(latest, Math.max(1, Number(target.value) || latest)))} /></label>
         <p class="hint">Press on the chart, or type a round.</p></form>
       <${Update} round=${round ?? latest} /></div>
-    <h3 class="title">Authors <${Help} of="usefulness" name="usefulness" /></h3><${Authors} caption="Authors by what they gave" />`;
+    <h3 class="title">Peers <${Help} of="usefulness" name="usefulness" /></h3><${Authors} caption="Peers by what they gave" />`;
 }

@@ -1,7 +1,7 @@
 // Small pieces that several views are made of.
 
 import { html, useEffect, useMemo, useState } from './vendor/htm-preact.js';
-import { NONE, number, plain, shortId } from './format.js';
+import { NONE, number, peerId, plain, shortId } from './format.js';
 
 // What the figures of the page mean; its own words.js says it.
 export const WORDS = {};
@@ -49,7 +49,7 @@ export function Told({ of }) {
 
 export const Author = ({ hex, own }) =>
   hex
-    ? html`<span class="author" title=${hex}><${Pattern} of=${hex} /><code>${shortId(hex)}</code></span>`
+    ? html`<span class="author" title=${`${peerId(hex)}, key ${plain(hex)}`}><${Pattern} of=${hex} /><code>${shortId(hex)}</code></span>`
     : html`<span class="author">${own ?? NONE}</span>`;
 
 // A share of a whole, beside its number.

@@ -21,12 +21,12 @@ function query(filter, before) {
 
 // The groups of a filter, newest first, and what asks for more of them.
 function useGroups(filter, asked) {
-  const [told, tell] = useState({ of: null, groups: [], more: false, error: null, loaded: false });
+  const [told, tell] = useState({ of: null, groups: [], more: false, correction: '', error: null, loaded: false });
   const path = query(filter);
   useEffect(() => {
     const abort = new AbortController();
     ask(path, abort.signal).then(
-      ({ groups, more }) => tell({ of: path, groups, more, error: null, loaded: true }),
+      ({ groups, more, correction }) => tell({ of: path, groups, more, correction, error: null, loaded: true }),
       (error) => abort.signal.aborted || tell((was) => ({ ...was, error: error.message, loaded: true })),
     );
     return () => abort.abort();
@@ -122,7 +122,15 @@ const Completion = ({ completion, at, by, versions }) =>
     <${Tokens} ...${{ completion, by, versions }} />
   </article>`;
 
-function Group({ group, by: wanted, setBy }) {
+// What an update makes of a group; of a peer's, mixture.correction decides, as it is now.
+function learned(origin, correction) {
+  if (origin === 'external' && correction === 'better') {
+    return 'Part of an update: the better answers were made likelier, weighted by how likely this policy is to write them. A peer’s worse answers are not trained on.';
+  }
+  return 'Part of an update: the better answers were made likelier, the worse ones less likely.';
+}
+
+function Group({ group, correction, by: wanted, setBy }) {
   const versions = useMemo(() => versionsOf(group.completions), [group]);
   const tints = useMemo(() => tintsOf(group.completions), [group]);
   const by = tints.some(([key]) => key === wanted) ? wanted : 'none';
@@ -132,7 +140,7 @@ function Group({ group, by: wanted, setBy }) {
       round ${number(group.round)} · <time title=${moment(group.time)}>${ago(group.time)}</time></p></header>
     ${group.reason
       ? html`<p class="reason"><b>${group.origin === 'refused' ? 'Refused:' : 'Taught nothing:'}</b> <${Stranger} text=${group.reason} /></p>`
-      : html`<p class="reason good">${group.in_update ? 'Part of an update: the better answers were made likelier, the worse ones less likely.' : 'Not in an update yet.'}</p>`}
+      : html`<p class="reason good">${group.in_update ? learned(group.origin, correction) : 'Not in an update yet.'}</p>`}
     <h4>Prompt</h4><${Stranger} as="pre" text=${group.prompt} />
     ${group.answer === null ? null : html`<h4>A right answer</h4><${Stranger} as="pre" text=${group.answer} />`}
     <h4>Completions <${Help} of="advantage" name="advantage" /></h4>
@@ -173,7 +181,7 @@ function Filters({ filter, change, groups }) {
     <${Choice} label="of" of=${ORIGINS} chosen=${filter.origin} choose=${set('origin')} />
     <${Choice} label="which" of=${TAUGHT} chosen=${filter.taught} choose=${set('taught')} />
     <${Pick} label="family" value=${filter.env} told=${set('env')} of=${families} />
-    <${Pick} label="author" value=${filter.author} told=${set('author')} of=${authors} />
+    <${Pick} label="peer" value=${filter.author} told=${set('author')} of=${authors} />
     <${Typed} label="text" value=${filter.text} told=${set('text')} />
     <${Typed} label="round" value=${filter.round} told=${set('round')} type="number" />
     <button type="button" onClick=${() => change(NOTHING)}>clear</button>
@@ -199,9 +207,10 @@ export function Rollouts() {
   const [filter, change] = useState(fromAddress);
   const [asked, again] = useState(0);
   const [chosen, choose] = useState(null);
+  const [opened, setOpened] = useState(false); // on a narrow screen: the group instead of the list
   const [by, setBy] = useKept('tint', 'none');
   const detail = useRef(null);
-  const { groups, more, error, loaded, older } = useGroups(filter, asked);
+  const { groups, more, correction, error, loaded, older } = useGroups(filter, asked);
   const shown = groups.find(({ id }) => id === chosen) ?? groups[0];
   const known = useRef(0);
   useEffect(() => {
@@ -213,14 +222,28 @@ export function Rollouts() {
   }, [latest]);
   const open = (id) => {
     choose(id);
-    if (window.matchMedia('(max-width: 720px)').matches) requestAnimationFrame(() => detail.current?.scrollIntoView());
+    setOpened(true);
+    if (!window.matchMedia('(max-width: 720px)').matches) return;
+    requestAnimationFrame(() => {
+      detail.current?.scrollIntoView();
+      detail.current?.querySelector('.back button').focus();
+    });
+  };
+  const back = () => {
+    setOpened(false);
+    requestAnimationFrame(() => {
+      const row = detail.current?.parentElement.querySelector('.row[aria-pressed="true"]');
+      row?.focus();
+      row?.scrollIntoView({ block: 'nearest' });
+    });
   };
   return html`<${Filters} ...${{ filter, change, groups }} /><${Problem} error=${error} />
     <p class="newer" role="status">${newer
       ? html`<button type="button" onClick=${() => again(asked + 1)}>There are newer groups: show them</button>` : ''}</p>
     ${loaded && !groups.length ? html`<${Nothing} filter=${filter} />` : null}
-    <div class="split"><div><ul class="rows" aria-label="Groups, newest first">${groups.map((group) => html`<${Row} key=${group.id}
+    <div class=${`split ${opened ? 'opened' : ''}`}><div><ul class="rows" aria-label="Groups, newest first">${groups.map((group) => html`<${Row} key=${group.id}
         group=${group} chosen=${group === shown} choose=${() => open(group.id)} />`)}</ul>
         ${more ? html`<button type="button" onClick=${older}>Older ones</button>` : null}</div>
-      <div ref=${detail}>${shown ? html`<${Group} ...${{ group: shown, by, setBy }} />` : null}</div></div>`;
+      <div ref=${detail}><p class="back"><button type="button" onClick=${back}>← back to the list</button></p>
+        ${shown ? html`<${Group} ...${{ group: shown, correction, by, setBy }} />` : null}</div></div>`;
 }

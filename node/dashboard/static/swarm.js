@@ -99,5 +99,5 @@ export function Swarm() {
       : html`<${Empty} title="No peer has been met yet">This node trains alone. On another machine, type the line above; here,
           swarm-node join --peers with the address of a member, or --lan.<//>`}
     ${rows.length ? html`<h3 class="title">Most useful to this node <${Help} of="usefulness" name="usefulness" /></h3>
-      <${Authors} first="gain" caption="Authors by usefulness to this node" />` : null}`;
+      <${Authors} first="gain" caption="Peers by usefulness to this node" />` : null}`;
 }

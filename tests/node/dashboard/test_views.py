@@ -63,6 +63,43 @@ def test_rewards_stand_by_family_and_level_where_there_are_any(folder):
     assert words["rounds"] == list(range(1, 31, 2)) and set(words["reward"]) == {0.5}
 
 
+@pytest.mark.parametrize(
+    ("heldout", "level", "said"),
+    [
+        ([0.2], "early", "every 10 rounds"),
+        ([0.2, 0.25], "unclear", "0.20 → 0.25 since the start; chance alone explains ±0.1"),
+        ([0.2, 0.5], "better", "The node learns: held-out reward 0.20 → 0.50"),
+        ([0.2, 0.9, 0.2, 0.2, 0.5, 0.5], "better", "0.20 → 0.50"),
+        ([0.5, 0.2], "worse", "swarm-node rollback"),
+        ([0.0, 0.0], "unclear", "chance"),
+        ([1.0, 1.0], "unclear", "chance"),
+        ([0.0, 4 / 64], "unclear", "chance"),
+    ],
+)
+def test_it_says_whether_the_node_learns(tmp_path, heldout, level, said):
+    folder = RunFolder(tmp_path)
+    for number, reward in enumerate(heldout):
+        write_rounds(folder, [10 * number + 1], reward_eval=reward, informative_own=0.4)
+    found = told(tmp_path, "progress")
+    assert found["level"] == level and said in found["text"]
+
+
+def test_it_also_says_that_groups_teach_little(tmp_path):
+    write_rounds(RunFolder(tmp_path), range(1, 21), reward_eval=0.5, informative_own=0.01)
+    assert "rewards differed in only 1% of local groups" in told(tmp_path, "progress")["text"]
+
+
+def test_one_held_out_task_proves_nothing(tmp_path):
+    write_rounds(RunFolder(tmp_path), [1], reward_eval=0.0)
+    write_rounds(RunFolder(tmp_path), [11], reward_eval=1.0)
+    with served(tmp_path, **{"schedule.eval_tasks": 1}) as site:
+        assert site.json("/api/v1/progress")["level"] == "unclear"
+
+
+def test_before_the_first_round_it_is_too_early_to_say(tmp_path):
+    assert told(tmp_path, "progress")["level"] == "early"
+
+
 def test_records_of_earlier_releases_tell_of_no_authors_and_no_levels(folder):
     lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
     for line in lines:
@@ -339,7 +376,7 @@ def test_tokens_come_one_by_one_and_texts_as_they_are(groups):
 
 
 def test_a_folder_of_an_earlier_release_has_none(tmp_path):
-    assert told(tmp_path, "groups") == {"groups": [], "more": False}
+    assert told(tmp_path, "groups") == {"groups": [], "more": False, "correction": "better"}
 
 
 def test_a_listener_hears_of_new_groups(groups):
