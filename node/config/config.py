@@ -174,7 +174,8 @@ def set_keys(path: Path, keys: Mapping[str, Any]) -> None:
             continue
         following = re.compile(r"^\[", re.MULTILINE).search(text, head.end())
         end = following.start() if following else len(text)
-        own = re.compile(rf"^{name}\s*=[^\n]*", re.MULTILINE).search(text, head.end(), end)
+        own = _assignment(name).search(text, head.end(), end)
+        line += own["remark"] if own else ""
         start, stop = (own.start(), own.end()) if own else (head.end(), head.end())
         text = text[:start] + line + ("" if own else "\n") + text[stop:]
     wanted: dict[str, Any] = tomllib.loads(before)
@@ -188,6 +189,15 @@ def set_keys(path: Path, keys: Mapping[str, Any]) -> None:
         lines = ", ".join(f"{key} = {toml_value(value)}" for key, value in keys.items())
         raise NodeError("the config cannot be changed here", path, f"Write there: {lines}.")
     write_atomic(path, text.encode())
+
+
+def _assignment(name: str) -> re.Pattern[str]:
+    """Match a key with a value of one line; ``remark`` is what stands behind it."""
+    strings = r"\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'"
+    return re.compile(
+        rf"^{re.escape(name)}\s*=(?:{strings}|[^\"'#\n])*?(?P<remark>[ \t]*(?:#[^\n]*)?)$",
+        re.MULTILINE,
+    )
 
 
 def run_folder(path: Path, config: Config) -> RunFolder:

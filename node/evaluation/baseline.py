@@ -26,7 +26,9 @@ from swarm.groups import Split, TaskRef
 from swarm.verification import JudgeRefused
 
 SECONDS = 120.0
-FIRST, TASKS, COMPLETIONS = 1, 2, 4  # tasks of a level at first and from then on; of a task
+COMPARED = 1  # tasks of each easiest level at both temperatures
+TASKS = 2  # further tasks of a level, at the better temperature
+COMPLETIONS = 4  # of a task
 COOLER, WARMER = 0.6, 1.0
 PROBED = 8  # tokens of the completions that measure the speed
 LEAST, SHARE = 24, 0.4  # fewest tokens of a completion; share of the time for the first tasks
@@ -92,7 +94,8 @@ class LevelResult:
 class Baseline:
     """All that was tried, and what follows."""
 
-    results: tuple[LevelResult, ...]
+    compared: tuple[LevelResult, ...]  # of the same tasks at each temperature
+    results: tuple[LevelResult, ...]  # of all that was tried, one of each level and temperature
     temperature: float  # the config's
     max_new_tokens: int  # the config's
     cap: int  # tokens of a completion that was tried, at most
@@ -105,21 +108,13 @@ class Baseline:
     @property
     def best(self) -> float:
         """The temperature at which most groups of the same tasks are informative."""
-        rewards = {(each.level, each.temperature): each.rewards for each in self.results}
-        temperatures = {each.temperature for each in self.results}
-        useful = dict.fromkeys(temperatures, 0.0)
-        for level in {each.level for each in self.results}:
-            tried = {t: rewards.get((level, t), ()) for t in temperatures}
-            same = min(map(len, tried.values()))
-            for t, rows in tried.items():
-                useful[t] += sum(min(row) < max(row) for row in rows[:same])
-        compared = sum(each.tasks for each in self.at(self.temperature))
+        tried = {each.temperature for each in self.compared}
+        useful = {t: _share(self._compared(t), "informative", "tasks") for t in tried}
         other = max(useful, key=lambda t: useful[t])
-        gain = (useful[other] - useful[self.temperature]) / max(1, compared)
-        return other if gain > BETTER else self.temperature
+        return other if useful[other] > useful[self.temperature] + BETTER else self.temperature
 
-    def success(self) -> float:
-        return _share(self.at(self.best), "right", "completions")
+    def _compared(self, temperature: float) -> tuple[LevelResult, ...]:
+        return tuple(each for each in self.compared if each.temperature == temperature)
 
     def reached(self) -> dict[str, list[int]]:
         """Return the levels to train on, by family: from what is not mastered to one level on.
@@ -148,7 +143,8 @@ class Baseline:
         rows = self.at(self.best)
         lengths = sorted(length for each in rows for length in each.lengths)
         if not lengths:
-            if _share(rows, "truncated", "completions") >= CUT and self.cap == self.max_new_tokens:
+            cut = _share(self._compared(self.best), "truncated", "completions")
+            if cut >= CUT and self.cap == self.max_new_tokens:
                 keys["engine.max_new_tokens"] = WIDER * self.max_new_tokens
             return keys
         longest = lengths[int(0.95 * (len(lengths) - 1))]
@@ -169,12 +165,12 @@ class Baseline:
 
     def lines(self) -> tuple[str, ...]:
         """Return what was found, by temperature and by family, and the verdict."""
-        rows = [self._overall(t) for t in sorted({each.temperature for each in self.results})]
+        rows = [self._overall(t) for t in sorted({each.temperature for each in self.compared})]
         families = [_line(each) for each in self.at(self.best)]
         return (*rows, *families, *self._unfit(), self.verdict())
 
     def _overall(self, temperature: float) -> str:
-        rows = self.at(temperature)
+        rows = self._compared(temperature)
         tasks, written = sum(each.tasks for each in rows), sum(each.completions for each in rows)
         informative = _share(rows, "informative", "tasks")
         return (
@@ -202,7 +198,7 @@ class Baseline:
             return "verdict: it can learn from its own rollouts"
         if all(each.success >= MASTERED for each in rows):
             return "verdict: nothing is left to learn here; choose harder levels with tasks.levels"
-        if _share(rows, "truncated", "completions") >= CUT:
+        if _share(self._compared(self.best), "truncated", "completions") >= CUT:
             return (
                 "verdict: it does not come to an answer: raise engine.max_new_tokens, or show it "
                 "short answers with: swarm-node warm-start"
@@ -233,9 +229,9 @@ def _line(row: LevelResult) -> str:
 class BaselineTrial:
     """Tries a policy on held-out tasks, the easiest levels of all families first.
 
-    One task of each is tried at the config's temperature and at another one. At the better of the
-    two follow more tasks of levels that were never or always solved, then the levels above those
-    that are mostly solved. ``levels`` are those that the node trains on.
+    One task of each family's easiest level is tried at the config's temperature and at another
+    one. At the better one it then tries more tasks of the levels that were never or always solved,
+    and the levels above those that are mostly solved. ``levels`` are those that the node trains on.
     """
 
     def __init__(
@@ -255,6 +251,7 @@ class BaselineTrial:
             self._levels.setdefault(env, []).append(level)
         own = config.engine.temperature
         self._temperatures = (own, COOLER if own > (COOLER + WARMER) / 2 else WARMER)
+        self._compared: tuple[LevelResult, ...] = ()
         self._results: dict[tuple[EnvLevel, float], LevelResult] = {}
         self.found: Baseline | None = None
         self._pace = 0.0  # seconds for a token
@@ -272,16 +269,21 @@ class BaselineTrial:
         easiest = [(env, levels[0]) for env, levels in self._levels.items()]
         left("how fast it writes")
         for count in (1, 4):  # the first time, kernels are chosen and compiled
-            self._timed(easiest[:count], self._temperatures[0], range(FIRST), cap=PROBED)
-        written = len(easiest) * FIRST * COMPLETIONS * len(self._temperatures)
+            self._timed(easiest[:count], self._temperatures[0], range(COMPARED), cap=PROBED)
+        written = len(easiest) * COMPARED * COMPLETIONS * len(self._temperatures)
         if self._pace > 0.0:  # not where the clock is too coarse to tell
             affordable = int(SHARE * seconds / (self._pace * written))
             self._cap = min(self._cap, max(LEAST, affordable))
-        self._try(easiest, self._temperatures, range(FIRST), seconds, left)
+        self._try(easiest, self._temperatures, range(COMPARED), seconds, left)
+        self._compared = tuple(self._results.values())
         found = self._baseline()
         better = (found.best,)
-        unclear = [each.level for each in found.at(*better) if not 0.0 < each.success < MASTERED]
-        self._try(unclear, better, range(FIRST, FIRST + TASKS), seconds, left)
+        unclear = [
+            each.level
+            for each in found.at(*better)
+            if not each.unfit and not 0.0 < each.success < MASTERED
+        ]
+        self._try(unclear, better, range(COMPARED, COMPARED + TASKS), seconds, left)
         while above := self._above():
             if not self._try(above, better, range(TASKS), seconds, left):
                 break
@@ -320,6 +322,7 @@ class BaselineTrial:
         takes = config.mixture.external > 0 and config.network.pulls_per_epoch > 0
         engine = config.engine
         return Baseline(
+            self._compared,
             tuple(self._results.values()),
             engine.temperature,
             engine.max_new_tokens,

@@ -27,8 +27,8 @@ def result(env="sums", level=0, temperature=1.0, rows=(MIXED,), cut=0, answered=
     return LevelResult((env, level), temperature, rows, answered, cut, (tokens,) * right, 0)
 
 
-def baseline(*results, levels=LADDER, takes=True, cap=64):
-    return Baseline(results, 1.0, 64, cap, levels, takes)
+def baseline(*results, levels=LADDER, takes=True, cap=64, more=()):
+    return Baseline(results, (*results, *more), 1.0, 64, cap, levels, takes)
 
 
 def test_it_says_what_was_found_at_each_temperature_and_in_each_family():
@@ -65,6 +65,14 @@ def test_another_temperature_is_suggested_only_if_it_teaches_clearly_more():
     assert "engine.temperature" not in baseline(result(rows=(MIXED, MIXED)), cool).settings()
 
 
+def test_temperatures_are_compared_on_the_same_tasks_and_not_on_those_tried_again():
+    again = result(temperature=0.6, rows=(WRONG, WRONG, WRONG), level=1)
+    found = baseline(result(rows=(WRONG,)), result(temperature=0.6, rows=(MIXED,)), more=[again])
+    assert found.best == 0.6
+    assert "tried on 1 task at temperature 0.6: 1 of 2" in found.lines()[0]
+    assert any(line.startswith("  sums level 1: 0% right") for line in found.lines())
+
+
 def test_the_token_cap_follows_the_right_answers_or_the_truncated_ones():
     assert baseline(result(tokens=11)).settings()["engine.max_new_tokens"] == 24
     assert "engine.max_new_tokens" not in baseline(result(tokens=30)).settings()
@@ -94,6 +102,17 @@ def test_keys_are_set_in_a_file_and_all_else_of_it_stays(tmp_path):
     assert load(path) == changed(before, keys) != before
     assert load(path).tasks.levels == {"sums": [0, 1]}
     assert "# Sampling temperature in training." in path.read_text()
+
+
+def test_a_remark_behind_a_value_that_is_replaced_stays(tmp_path):
+    path = tmp_path / "node.toml"
+    path.write_text(
+        "[policy]\nmodel = \"a # b\"  # mine\n[learner]\nlr = 1e-5 # low\nloss = 'x # y'\n"
+    )
+    set_keys(path, {"policy.model": "c", "learner.lr": 2e-5, "learner.loss": "z"})
+    assert path.read_text() == (
+        '[policy]\nmodel = "c"  # mine\n[learner]\nlr = 2e-05 # low\nloss = "z"\n'
+    )
 
 
 def test_keys_are_added_where_a_file_lacks_them_and_refused_where_they_are_in_the_way(tmp_path):
