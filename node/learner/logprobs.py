@@ -97,8 +97,10 @@ class VocabularyHead:
         expected = expected[0]
         if found.shape != expected.shape:
             return f"shapes {tuple(found.shape)} and {tuple(expected.shape)}"
-        gap = float((found - expected).float().abs().max())
-        most = ROUNDING[expected.dtype] * max(1.0, float(expected.float().abs().max()))
+        apart = torch.where(found == expected, 0.0, (found - expected).float())
+        gap = float(apart.abs().max())
+        finite = expected[expected.isfinite()].float()
+        most = ROUNDING[expected.dtype] * max(1.0, float(finite.abs().max()))
         return None if gap <= most else f"they differ by {gap:.2g}"
 
 
@@ -147,7 +149,8 @@ class _Chunked(torch.autograd.Function):
             which, places, ids = targets.within(begin, begin + len(part))
             distribution = _tempered(head.logits(part), temperature).log_softmax(-1)
             logprobs[which] = distribution[places, ids]
-            entropies[begin : begin + len(part)] = -(distribution.exp().mul_(distribution)).sum(-1)
+            terms = distribution.exp().mul_(distribution.clamp_(min=LOWEST))
+            entropies[begin : begin + len(part)] = -terms.sum(-1)
         ctx.mark_non_differentiable(entropies)
         return logprobs, entropies
 
@@ -191,6 +194,7 @@ def _parts(hidden: Tensor, head: VocabularyHead) -> Iterator[tuple[int, Tensor]]
         begin += len(part)
 
 
+LOWEST = torch.finfo(torch.float32).min  # replaces -inf, because 0 * -inf is NaN
 WHOLE_BYTES = 128 << 20  # Maximum float32 logits of a micro-batch without chunks.
 
 
@@ -271,7 +275,7 @@ def token_logprobs(distribution: Tensor, batch: MicroBatch) -> Tensor:
 @torch.no_grad()
 def token_entropies(distribution: Tensor, batch: MicroBatch) -> Tensor:
     """Return entropies (nats) of the tokens' distributions, float32 ``[C, T]``."""
-    return -(distribution.exp() * distribution).sum(-1)[batch.source]
+    return -distribution.clamp(min=LOWEST).mul_(distribution.exp()).sum(-1)[batch.source]
 
 
 def completion_bias(segments: Tensor, dtype: torch.dtype) -> Tensor:

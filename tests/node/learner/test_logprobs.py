@@ -1,7 +1,7 @@
 """Logits in parts: the same log-probs, entropies and gradients as all of them at once."""
 
 import logging
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
@@ -102,6 +102,24 @@ def test_logits_in_parts_give_scores_and_gradients_of_all_at_once(name, temperat
     for key, gradient in expected.items():
         scale = float(gradient.abs().max())
         assert_close(found[key] / scale, gradient / scale, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("positions", [None, 3])
+def test_a_word_that_a_model_never_writes_changes_no_other_score(positions):
+    forbidden = torch.nn.functional.one_hot(torch.tensor(WORDS - 1), WORDS).bool()
+
+    def with_fill(value):
+        model = built(CONFIGS["untied"])
+        model.lm_head.register_forward_hook(lambda *given: given[2].masked_fill(forbidden, value))
+        with parts_of(positions) if positions else nullcontext():
+            assert not positions or VocabularyHead.of(model) is not None
+            return scored(model, 1.0)
+
+    (scores, gradient), (expected, other) = with_fill(-torch.inf), with_fill(-1e4)
+    assert scores.isfinite().all()
+    assert_close(scores, expected)
+    for key, found in gradient.items():
+        assert_close(found, other[key])
 
 
 def test_micro_batches_add_up_in_parts_too(in_parts):
