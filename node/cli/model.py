@@ -363,7 +363,7 @@ def warm_start_command(
     """Show a new node's model the form of the answers, before it trains.
 
     A short supervised phase on generated examples of the swarm's own tasks, for a model that
-    solves none of them. It ends as soon as rewards differ often enough to learn from. The result
+    solves none of them. It ends as soon as answers are right often enough to learn from. The result
     is written beside the base model, and becomes policy.model.
     """
     node = open_node(config, overrides_of(assignments))

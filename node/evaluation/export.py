@@ -23,6 +23,7 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from node.config.config import Config
 from node.errors import NodeError, UsageError
+from node.learner.supervised import WarmStarted
 from node.monitor.history import read_history
 from node.monitor.record import RoundRecord, share
 from node.network.pinned_manifest import checked_manifest
@@ -81,8 +82,10 @@ def model_card(
     config: Config, training: Training, origin: ModelOrigin, *, adapter: bool = False
 ) -> str:
     """Return the card in Markdown; ``adapter``: of the adapter alone."""
-    base = config.policy.model
-    public = base if base not in SHIPPED and not Path(base).expanduser().exists() else None
+    started = WarmStarted.read(config.policy.model)
+    base = started.base if started else config.policy.model
+    warmed = adapter and started is not None  # its weights do not fit the public base
+    public = None if warmed or base in SHIPPED or _is_folder(base) else base
     licence = licence_of(base)
     data = ModelCardData(
         base_model=public,
@@ -91,13 +94,14 @@ def model_card(
         pipeline_tag="text-generation",
         tags=["reinforcement-learning", "swarm-node"],
     )
+    name = _code(Path(base).name) if started else Path(base).name
     parts = (
         f"---\n{data.to_yaml()}\n---\n",
-        f"# {Path(base).name}, {'' if training.trained else 'not '}trained in a swarm\n",
-        _summary(training),
-        _table(base, training, origin),
+        f"# {name}, {'' if training.trained else 'not '}trained in a swarm\n",
+        _summary(training, started),
+        _table(base, training, origin, started),
         _tasks(origin),
-        _use(adapter),
+        _use(adapter, warmed),
         "## Licence\n",
         f"That of the base model: {licence}.\n"
         if licence
@@ -106,13 +110,18 @@ def model_card(
     return "\n".join(parts)
 
 
+def _is_folder(base: str) -> bool:
+    """Return whether a model is a folder, here or on the machine that its record is of."""
+    path = Path(base).expanduser()
+    return path.is_absolute() or path.exists()
+
+
 def licence_of(base: str) -> str | None:
     """Return the license in a model's own local card, None if unknown."""
     if base in SHIPPED:
         return SHIPPED_LICENCE
-    folder = Path(base).expanduser()
-    if folder.exists():
-        card = folder / constants.REPOCARD_NAME
+    if _is_folder(base):
+        card = Path(base).expanduser() / constants.REPOCARD_NAME
     else:
         cached = try_to_load_from_cache(base, constants.REPOCARD_NAME)
         if not isinstance(cached, str):
@@ -124,25 +133,39 @@ def licence_of(base: str) -> str | None:
     return licence if isinstance(licence, str) else None
 
 
-def _summary(training: Training) -> str:
+def _summary(training: Training, started: WarmStarted | None) -> str:
+    if not training.trained and started:
+        return (
+            "Not trained with reinforcement learning: no optimizer step was done after the warm "
+            "start,\nsupervised steps on examples of the swarm's own tasks.\n"
+        )
     if not training.trained:
         return "Not trained: no optimizer step was done. It answers as its base model does.\n"
     how = "Post-trained with reinforcement learning on verifiable tasks by swarm-node"
+    if started:
+        how += ",\nafter a warm start: supervised steps on examples of the swarm's own tasks"
     if training.external is None:
         return f"{how}.\n"
     shared = " and from those that peers shared" if training.external else ", and from no peer's"
     return f"{how},\nfrom its own rollouts{shared}.\n"
 
 
-def _table(base: str, training: Training, origin: ModelOrigin) -> str:
+def _table(base: str, training: Training, origin: ModelOrigin, started: WarmStarted | None) -> str:
     about = "" if training.exact else "about "
     rows = [
-        ("base model", _code(Path(base).name if Path(base).expanduser().exists() else base)),
+        ("base model", _code(Path(base).name if _is_folder(base) else base)),
         ("rounds", f"{training.rounds:,}"),
         ("completion tokens trained on", f"{about}{training.tokens:,.0f}"),
     ]
+    if started:
+        warm = (
+            f"{started.steps:,} steps, {started.examples:,} examples of "
+            f"{', '.join(map(_code, started.families))}; success on held-out tasks "
+            f"{started.success_before:.0%} → {started.success_after:.0%}"
+        )
+        rows.insert(1, ("warm start", warm))
     if training.policy_steps is not None:
-        rows.insert(2, ("optimizer steps", f"{training.policy_steps:,}"))
+        rows.insert(-1, ("optimizer steps", f"{training.policy_steps:,}"))
     if training.external is not None:
         rows.append(("groups written by peers", f"{about}{training.external:.0%}"))
     if origin.signed is not None and origin.manifest is not None:
@@ -165,7 +188,12 @@ def _tasks(origin: ModelOrigin) -> str:
     )
 
 
-def _use(adapter: bool) -> str:
+def _use(adapter: bool, warmed: bool) -> str:
+    if warmed:
+        return (
+            "## Use\n\nThe adapter belongs to the warm-started model, not to its base: share the "
+            "whole model, exported\nwithout `--adapter`.\n"
+        )
     if adapter:
         return (
             "## Use\n\n```python\nfrom peft import AutoPeftModelForCausalLM\n\n"

@@ -1,20 +1,55 @@
-"""Supervised steps on completions: the loss of a warm start."""
+"""Supervised steps on completions: the loss of a warm start, and its record."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
 from node.config.learning import LearnerSection
+from node.errors import NodeError
 from node.learner.optimizer import Optimizer
 from node.policy.policy import Policy
+from node.storage.atomic_files import write_atomic
 
+RECORD = "warm_start.json"
 ROWS = 4  # of a forward pass; the logits of all its tokens are held at once
 IGNORED = -100
+
+
+@dataclass(frozen=True, slots=True)
+class WarmStarted:
+    """A warm start as recorded beside its model; success is of held-out tasks, 0 to 1."""
+
+    base: str
+    steps: int
+    examples: int
+    families: tuple[str, ...]
+    success_before: float
+    success_after: float
+    informative_after: float
+
+    def write(self, folder: Path) -> None:
+        write_atomic(folder / RECORD, json.dumps(asdict(self), indent=1).encode())
+
+    @classmethod
+    def read(cls, model: str) -> WarmStarted | None:
+        """Return the record beside a model; None if it has none. Raises NodeError if damaged."""
+        path = Path(model).expanduser() / RECORD
+        if not path.is_file():
+            return None
+        try:
+            return TypeAdapter(cls).validate_json(path.read_bytes())
+        except ValueError as error:
+            remedy = "Copy it again from where the model comes from, or delete it."
+            raise NodeError("the record of a warm start cannot be read", path, remedy) from error
 
 
 class SupervisedLearner:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,10 +14,9 @@ from node.engines.engine import RolloutEngine, Sampling
 from node.engines.registry import open_engine
 from node.errors import NodeError
 from node.evaluation.comparison import pinned_manifest, verifier_of
-from node.evaluation.evaluator import Evaluation, Evaluator
-from node.learner.supervised import SupervisedLearner
+from node.evaluation.evaluator import SOLVED, Evaluation, Evaluator
+from node.learner.supervised import SupervisedLearner, WarmStarted
 from node.policy.policy import Policy
-from node.storage.atomic_files import write_atomic
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
 from node.tasks.curriculum import EnvLevel
@@ -30,28 +27,14 @@ from swarm.common.counters import Counters
 from swarm.groups import Split, TaskRef
 
 FOLDER = "warm-start"
-RECORD = "warm_start.json"
 EXAMPLES = 16  # of a step
 LOOK = 10  # steps between two looks at the success
 LOWEST = 2  # levels of each family that the examples are of, where the config names none
 TASKS, COMPLETIONS = 2, 4  # of a family, at each look
-ENOUGH = 0.4  # share of informative groups, or of right answers, with which it ends
+ENOUGH = 0.4  # share of right answers, or of groups with right and wrong ones: it ends
 LR, LORA_LR = 2e-5, 2e-4
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class WarmStarted:
-    """A warm start as recorded beside its model; success is of held-out tasks, 0 to 1."""
-
-    base: str
-    steps: int
-    examples: int
-    families: tuple[str, ...]
-    success_before: float
-    success_after: float
-    informative_after: float
 
 
 def warm_start(config: Config, folder: RunFolder, path: Path, steps: int, say: Say) -> WarmStarted:
@@ -75,7 +58,7 @@ def warm_start(config: Config, folder: RunFolder, path: Path, steps: int, say: S
     with TemporaryDirectory(dir=folder.root, prefix=f".{FOLDER}-") as scratch:
         whole = Path(scratch, FOLDER)
         policy.save(whole)
-        write_atomic(whole / RECORD, json.dumps(asdict(record), indent=1).encode())
+        record.write(whole)
         whole.rename(out)
     model = FOLDER if folder.root == path.absolute().parent else str(out)
     set_keys(path, {"policy.model": model})
@@ -109,7 +92,7 @@ class _Run:
         before = self._look()
         say(f"before: {_summary(before)}")
         now, done = before, 0
-        while done < steps and not _useful(now):
+        while done < steps and not enough(now):
             loss = self._learner.step(self._examples())
             done += 1
             if done % LOOK == 0 or done == steps:
@@ -174,8 +157,14 @@ def _engine(config: Config, policy: Policy) -> Iterator[RolloutEngine]:
         engine.close()
 
 
-def _useful(found: Evaluation) -> bool:
-    return max(found.success, found.informative) >= ENOUGH
+def enough(found: Evaluation) -> bool:
+    """Return whether right answers are frequent, or beside wrong ones in enough groups.
+
+    Partial credit alone, which makes rewards differ, is not enough.
+    """
+    right = [sum(reward >= SOLVED for reward in row) for row in found.rewards]
+    mixed = sum(0 < n < len(row) for n, row in zip(right, found.rewards, strict=True))
+    return max(found.success, mixed / len(right)) >= ENOUGH
 
 
 def _summary(found: Evaluation) -> str:

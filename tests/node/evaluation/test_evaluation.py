@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.config.config import Config
+from node.errors import NodeError
 from node.evaluation.comparison import Comparison
 from node.evaluation.evaluator import Evaluation, ForgettingAlarm, heldout_tasks
 from node.evaluation.export import ModelOrigin, Training, licence_of, model_card
+from node.learner.supervised import RECORD, WarmStarted
 from node.monitor.record import RoundRecord
 from node.network.creation import create_swarm
 from protocol.identity import Identity
@@ -183,6 +185,34 @@ def test_a_public_base_is_linked_and_a_folder_of_this_machine_is_not_told(tmp_pa
     card = model_card(private, Training.of([], 0, None), NOTHING)
     assert "`mine`" in card and "secret place" not in card
     assert ModelCard(card).data.base_model is None
+
+
+def test_the_card_of_a_warm_start_names_its_base_and_what_was_shown(tmp_path):
+    started = WarmStarted("tiny", 15, 240, ("sums", "words"), 0.0, 0.19, 0.5)
+    started.write(tmp_path)
+    assert WarmStarted.read(str(tmp_path)) == started and WarmStarted.read("tiny") is None
+    config = Config.with_overrides({"policy.model": str(tmp_path)})
+    trained = model_card(config, Training.of(rounds(1, 2), 2, 2), NOTHING)
+    said = "15 steps, 240 examples of `sums`, `words`; success on held-out tasks 0% → 19% |"
+    assert f"| warm start | {said}" in trained and "| base model | `tiny` |" in trained
+    assert "after a warm start" in trained and ModelCard(trained).data.license == "apache-2.0"
+    assert "# `tiny`, trained in a swarm" in trained and tmp_path.name not in trained
+    untrained = model_card(config, Training.of([], 0, None), NOTHING)
+    assert "no optimizer step was done after the warm" in untrained
+    adapter = model_card(config, Training.of([], 0, None), NOTHING, adapter=True)
+    assert "exported\nwithout `--adapter`" in adapter and ModelCard(adapter).data.base_model is None
+    replace(started, base="/home/anna/secret place/mine").write(tmp_path)
+    moved = model_card(config, Training.of([], 0, None), NOTHING)
+    assert "`mine`" in moved and "secret place" not in moved
+    for damaged in (
+        "{}",
+        '{"steps": "x"}',
+        "[",
+        (tmp_path / RECORD).read_text().replace("15", "{}"),
+    ):
+        (tmp_path / RECORD).write_text(damaged)
+        with pytest.raises(NodeError, match="record of a warm start cannot be read"):
+            model_card(config, Training.of([], 0, None), NOTHING)
 
 
 def test_the_licence_is_that_of_the_bases_own_card(tmp_path):

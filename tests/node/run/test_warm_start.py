@@ -11,10 +11,11 @@ import torch
 from node.config.config import Config, load, write_config
 from node.config.learning import LearnerSection
 from node.errors import NodeError
-from node.learner.supervised import SupervisedLearner
+from node.evaluation.evaluator import Evaluation
+from node.learner.supervised import RECORD, SupervisedLearner
 from node.network.creation import create_swarm
 from node.policy.policy import Policy
-from node.run.warm_start import RECORD, warm_start
+from node.run.warm_start import enough, warm_start
 from node.storage.run_folder import RunFolder
 from node.tasks.task_set import Allowed, load_task_set
 from node.tasks.verifier.verifier import Verifier
@@ -93,3 +94,17 @@ def test_an_example_has_the_form_that_its_prompt_asks_for():
         assert written is not None and written.startswith("<answer>")
         assert verifier.judge(tasks[0], [written]).rewards == (1.0,)
         assert unknown is None
+
+
+@pytest.mark.parametrize(
+    ("rewards", "useful"),
+    [
+        (((0.1, 0.3), (0.2, 0.0)), False),  # partial credit alone
+        (((1.0, 0.0), (0.0, 0.0)), True),
+        (((1.0, 1.0), (0.0, 0.0)), True),
+        (((1.0, 0.0), (0.0, 0.0), (0.0, 0.0)), False),
+    ],
+)
+def test_it_ends_when_enough_answers_are_right(rewards, useful):
+    tasks = tuple(TaskRef("sums", 0, number, Split.HELDOUT) for number in range(len(rewards)))
+    assert enough(Evaluation(tasks, rewards)) is useful
