@@ -175,6 +175,7 @@ START_SECONDS = 90.0
 TRIAL_SECONDS = 900.0  # until a node has loaded a real model and tried it
 REAL_TASK_TOKENS = 512
 REAL_EVAL_EVERY = 8  # rounds
+EVALUATION_SECONDS = 600.0  # after its minutes, in which a node has to be evaluated
 REFRESH_SECONDS = 0.5
 SLOW_START_SECONDS = 10.0
 EVALUATIONS = 15  # per node
@@ -188,7 +189,7 @@ SEED = -1  # number of the bootstrap node
 class DemoSettings:
     """Options of ``swarm-node demo``; without a limit it runs until Ctrl-C.
 
-    After ``minutes`` of training a node ends with its next evaluation.
+    After ``minutes`` of training a node is stopped once it has been evaluated again.
     """
 
     nodes: int = 4
@@ -250,7 +251,7 @@ def opening(settings: DemoSettings, folder: Path) -> str:
     if settings.rounds:
         until = f"to round {settings.rounds}; with --rounds 0 it goes on until Ctrl-C"
     elif settings.minutes:
-        until = f"for {settings.minutes:g} minutes; with --rounds 0 it goes on until Ctrl-C"
+        until = f"for about {settings.minutes:g} minutes; with --rounds 0 it goes on until Ctrl-C"
     return f"a swarm of {settings.nodes} and a bootstrap node in {folder}, {until}"
 
 
@@ -400,7 +401,8 @@ def evaluated_since(end: float, records: Sequence[RoundRecord]) -> bool:
 def watch(nodes: dict[str, NodeProcess], view: SwarmView, console: Console, minutes: float) -> None:
     """Show the nodes and the first one's page until all end; raise on a failure.
 
-    After ``minutes``, if not 0, each is stopped once it has been evaluated.
+    After ``minutes``, if not 0, each is stopped once it has been evaluated, or when it takes too
+    long to be.
     """
     first, url = next(iter(nodes.values())), ""
     tails = {name: RecordTail(node.folder / "metrics.jsonl") for name, node in nodes.items()}
@@ -410,7 +412,7 @@ def watch(nodes: dict[str, NodeProcess], view: SwarmView, console: Console, minu
             records = {name: tail.look() for name, tail in tails.items()}
             show(records)
             for name, node in nodes.items():
-                if evaluated_since(end, records[name]):
+                if evaluated_since(end, records[name]) or time.time() > end + EVALUATION_SECONDS:
                     node.interrupt()
             if not url and (url := (first.status() or {}).get("dashboard") or ""):
                 console.print(f"look at it in a browser: {url}", soft_wrap=True, highlight=False)

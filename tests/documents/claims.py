@@ -14,6 +14,7 @@ HUB = "needs a model that is fetched from the hub"
 VLLM = "needs an environment with vLLM in it: make test-vllm"
 HOURS = "takes hours; --quick is the same in small"
 TWICE = "the tutorial has it too, where it is run"
+REAL = "needs a real model and minutes of training: make test-real"
 ITSELF = "a part of what runs this, or hours of it"
 
 LEFT_OUT = {
@@ -37,6 +38,10 @@ LEFT_OUT = {
         "python3 -m venv /opt/": ROOT,
         "install -d -o swarm": ROOT,
         "sudo ": ROOT,
+    },
+    "examples/real_model/README.md": {
+        "python -m install.real_model": REAL,
+        "swarm-node ": REAL,
     },
     "examples/tiny_model/README.md": {
         "python -m experiments make-models": "takes ten minutes and overwrites the models"

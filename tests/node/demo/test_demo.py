@@ -155,7 +155,7 @@ def test_the_first_words_say_how_long_it_goes_on_and_nodes_are_evaluated_now_and
     assert until == "a swarm of 4 and a bootstrap node in here, until Ctrl-C"
     assert limited.endswith(", to round 30; with --rounds 0 it goes on until Ctrl-C")
     timed = opening(DemoSettings(rounds=0, minutes=25.0), Path("here"))
-    assert timed.endswith(", for 25 minutes; with --rounds 0 it goes on until Ctrl-C")
+    assert timed.endswith(", for about 25 minutes; with --rounds 0 it goes on until Ctrl-C")
     for rounds, every in {150: 10, 30: 2, 5: 1, 0: 10}.items():
         keys = node_overrides(DemoSettings(rounds=rounds), 0, 1)
         assert (keys["schedule.rounds"], keys["schedule.eval_every"]) == (rounds, every)
