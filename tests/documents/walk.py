@@ -248,6 +248,7 @@ def _fails(command: str) -> str | None:
 
 PLACEHOLDERS: dict[str, Callable[[Walk], str]] = {
     r"/ip4/127\.0\.0\.1/tcp/\d+/p2p/12D3Koo\w*…": Walk.address,
+    r"(?<=swarm-node trust )12D3Koo…": Walk.address,
     r"\bADDRESS\b": Walk.address,
     r"(?<=--swarm )ID\b": Walk.swarm,
     r"(?<=demo-run/)FOLDER\b": Walk.demo,
