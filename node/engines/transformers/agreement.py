@@ -32,7 +32,7 @@ MOST_OF_A_TOKEN = 1e-3
 MOST_AT_THE_MEAN = {"bfloat16": 0.05, "float16": 0.03}
 """Maximum nats per token in 16 bits: SmolLM2-135M measured 0.019 and 0.010 (on a CPU).
 
-Less than the limit for rounds in bfloat16, whose means are of fewer tokens and of any text.
+These texts are fixed; the limit for rounds, ``WIDE_GAPS``, has to hold for any text.
 """
 
 REMEDY = (
