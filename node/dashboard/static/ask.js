@@ -91,7 +91,7 @@ export function Ask() {
     setBusy(false);
   };
   return html`<form class="filters asking card" onSubmit=${begin}>
-      <label class="typed">question <textarea name="question" ref=${typed} rows="3" maxlength="1000" placeholder="left empty: one is drawn that nobody trains on"></textarea></label>
+      <label class="typed">question <textarea name="question" ref=${typed} rows="3" maxlength="1000" placeholder="leave it empty to draw a held-out question"></textarea></label>
       <label>family <select name="family"><option value="">any</option>
         ${families.map((env) => html`<option key=${env} value=${env}>${plain(env)}</option>`)}</select></label>
       <label><input type="checkbox" name="base" /> the untrained model as well</label>

@@ -23,7 +23,7 @@ const BEFORE = [
 ];
 const AFTER = [
   { id: 'informative', title: 'Informative share', show: percent, lines: [
-    line('informative_own', 'own groups', 1), line('unproven_share', 'of newcomers', 2, { dash: 'dashed' }),
+    line('informative_own', 'own groups', 1), line('unproven_share', 'of unproven peers', 2, { dash: 'dashed' }),
     line('author_share', 'largest peer', 3, { dash: 'dotted' })] },
   { id: 'entropy', title: 'Entropy, nats', lines: [line('entropy', 'entropy', 1)] },
   { id: 'length', title: 'Tokens a completion', lines: [line('mean_length', 'length', 1)] },

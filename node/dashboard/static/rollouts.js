@@ -21,26 +21,26 @@ function query(filter, before) {
 
 // The groups of a filter, newest first, and what asks for more of them.
 function useGroups(filter, asked) {
-  const [told, tell] = useState({ of: null, groups: [], more: false, correction: '', error: null, loaded: false });
+  const [found, setFound] = useState({ of: null, groups: [], more: false, correction: '', error: null, loaded: false });
   const path = query(filter);
   useEffect(() => {
     const abort = new AbortController();
     ask(path, abort.signal).then(
-      ({ groups, more, correction }) => tell({ of: path, groups, more, correction, error: null, loaded: true }),
-      (error) => abort.signal.aborted || tell((was) => ({ ...was, error: error.message, loaded: true })),
+      ({ groups, more, correction }) => setFound({ of: path, groups, more, correction, error: null, loaded: true }),
+      (error) => abort.signal.aborted || setFound((was) => ({ ...was, error: error.message, loaded: true })),
     );
     return () => abort.abort();
   }, [path, asked]);
   const older = () => {
-    const last = told.groups.at(-1).id;
+    const last = found.groups.at(-1).id;
     // An answer that was asked for twice, or with another filter, is no continuation any more.
     const goOn = (was, news) => (was.of === path && was.groups.at(-1)?.id === last ? { ...was, ...news } : was);
     return ask(query(filter, last)).then(
-      ({ groups, more }) => tell((was) => goOn(was, { groups: [...was.groups, ...groups], more })),
-      (error) => tell((was) => goOn(was, { error: error.message })),
+      ({ groups, more }) => setFound((was) => goOn(was, { groups: [...was.groups, ...groups], more })),
+      (error) => setFound((was) => goOn(was, { error: error.message })),
     );
   };
-  return { ...told, older };
+  return { ...found, older };
 }
 
 const mean = (group) => {
@@ -122,7 +122,7 @@ const Completion = ({ completion, at, by, versions }) =>
     <${Tokens} ...${{ completion, by, versions }} />
   </article>`;
 
-// What an update makes of a group; of a peer's, mixture.correction decides, as it is now.
+// How an update uses a group. For a peer's group that depends on the current mixture.correction.
 function learned(origin, correction) {
   if (origin === 'external' && correction === 'better') {
     return 'Part of an update: the better answers were made likelier, weighted by how likely this policy is to write them. A peer’s worse answers are not trained on.';

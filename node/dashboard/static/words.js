@@ -6,7 +6,7 @@ Object.assign(WORDS, {
   progress: 'The first held-out reward, from before any update, beside the mean of the latest third of its measurements. Where tasks.levels or tasks.weights changed in between, they are of different tasks.',
   reward: 'Mean reward of completions, 0 to 1: the node’s own, those of external groups in the update by its own verdict, and answers to held-out tasks that nobody trains on. The own jumps, as every round has other tasks.',
   families: 'Mean reward of own completions by family of tasks and level. A higher level is harder.',
-  informative: 'Share of own groups whose rewards differ: only those teach. Beside it, the share of the update from peers not proved useful before, and from the largest peer.',
+  informative: 'Share of own groups whose rewards differ: only those teach. Beside it, the share of the update from unproven peers, and from the largest peer.',
   entropy: 'How undecided the policy is at each token, in nats. Near 0 it always answers alike and explores no more.',
   loss: 'The update’s loss before its first step, and its gradient’s norm before clipping.',
   length: 'A sudden rise together with a high share of cut answers is length drift.',
