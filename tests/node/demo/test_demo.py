@@ -53,6 +53,28 @@ def test_a_node_ends_with_the_first_evaluation_after_its_time():
     assert not run_module.evaluated_since(99.0, [])
 
 
+class NeverEvaluated:
+    """A node that trains on until it is interrupted."""
+
+    exit_code = None
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def status(self):
+        return None
+
+    def interrupt(self):
+        self.exit_code = 0
+
+
+def test_a_node_that_is_not_evaluated_in_time_is_stopped_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_module, "EVALUATION_SECONDS", 0.0)
+    node, console = NeverEvaluated(tmp_path), Console(file=io.StringIO())
+    run_module.watch({"node-1": node}, SwarmView(0, 1, console), console, minutes=1e-6)
+    assert node.exit_code == 0
+
+
 def line(number):
     return json.dumps(replace(RECORD, round=number).to_dict()) + "\n"
 
