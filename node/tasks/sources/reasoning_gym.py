@@ -190,7 +190,9 @@ def _open(
 def _kinds(family: str) -> dict[str, Kind]:
     datasets = import_library().DATASETS
     if family not in datasets:
-        raise TaskSetError(f"env {family!r} is no family of reasoning-gym: see its GALLERY.md")
+        raise TaskSetError(
+            f"env {family!r} is no family of reasoning-gym. Choose one of its GALLERY.md."
+        )
     return {**schema(family, datasets[family][1]), PARTIAL: Truth(), COPIED: Truth()}
 
 
