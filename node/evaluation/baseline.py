@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from node.config.config import Config
@@ -79,15 +79,8 @@ class LevelResult:
 
     def with_more(self, other: LevelResult) -> LevelResult:
         """Return this with other tasks of the same level and temperature."""
-        return LevelResult(
-            self.level,
-            self.temperature,
-            self.rewards + other.rewards,
-            self.answered + other.answered,
-            self.truncated + other.truncated,
-            self.lengths + other.lengths,
-            self.unfit + other.unfit,
-        )
+        names = ("rewards", "answered", "truncated", "lengths", "unfit")
+        return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True)
