@@ -44,8 +44,8 @@ def create_command(
         str | None,
         typer.Option(
             "--task-set",
-            help="starter, tiny, games, working, reasoning-gym, or your own TOML file. Left out: "
-            "starter, or tiny if this node's model is a shipped one.",
+            help="starter, starter-games, reasoning-gym, or your own TOML file; for shipped models "
+            "tiny, games or working. Left out: starter, or tiny for a shipped model.",
         ),
     ] = None,
     epoch_seconds: Annotated[

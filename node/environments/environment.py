@@ -189,12 +189,18 @@ class EpisodeError(ValueError):
 
 
 class Episode:
-    """One episode; ``tripped`` is the exception that its environment raised, if any."""
+    """One episode; ``tripped`` is the exception that its environment raised, if any.
 
-    def __init__(self, make: Make, seed: int, settings: Mapping[str, Any]) -> None:
+    The environment is handed what ``read`` returns of a turn.
+    """
+
+    def __init__(
+        self, make: Make, seed: int, settings: Mapping[str, Any], read: Callable[[str], str] = str
+    ) -> None:
         self._make = make
         self._seed = seed
         self._settings = settings
+        self._read = read
         self._chance = Chance(seed)
         self._environment: Environment | None = None
         self.over = False
@@ -222,7 +228,8 @@ class Episode:
             self.over = True
             return ""
         try:
-            observation, self.over = _checked(await self._call(self._environment.step, action))
+            read = self._read(action)
+            observation, self.over = _checked(await self._call(self._environment.step, read))
         except (MemoryError, RecursionError):
             raise
         except Exception as error:  # noqa: BLE001 - see above

@@ -103,6 +103,16 @@ def without_thinking(text: str) -> str:
     return "".join([*kept, "" if thinking else text[start:]]).strip()
 
 
+def read_turn(turn: str, extract: Extract) -> str:
+    """Return what an environment is handed of a turn of the policy.
+
+    With ``text`` all but its thinking, and white space too if it has none; else its answer.
+    """
+    if extract != "text":
+        return read_answer(turn, None, extract)
+    return without_thinking(turn) if _THINKING.search(turn) else turn
+
+
 def behind_answer(completion: str) -> str:
     """Return what stands behind the last closed tag or box; empty if nothing is marked."""
     if closed := list(_CLOSE.finditer(completion)):

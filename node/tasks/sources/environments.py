@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from node.environments.environment import Environment, Episode, is_async, run, u
 from node.environments.games import SHIPPED
 from node.environments.own_file import LIBRARIES, environment_of, load_file, replayed
 from node.errors import TaskSetError
+from node.tasks.answers import read_turn
 from node.tasks.sources.jsonl import file_digest
-from protocol.manifest import EnvSpec
+from protocol.manifest import EnvSpec, Extract
 
 GROUP = "swarm_node.environments"  # Entry point group.
 
@@ -26,9 +28,15 @@ class Environments:
 
     evaluates_text = False
 
-    def __init__(self, environment: type[Environment], levels: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        environment: type[Environment],
+        levels: Sequence[Mapping[str, Any]],
+        extract: Extract,
+    ) -> None:
         self._environment = environment
         self._levels = tuple(levels)
+        self._read = partial(read_turn, extract=extract)
         self.waits = is_async(environment)
         self.levels = len(self._levels)
         self.replayable = environment.replayable
@@ -48,7 +56,8 @@ class Environments:
         return run(replayed(self.episode(entry), turns, cut=cut), waits=self.waits)
 
     def episode(self, entry: Mapping[str, Any]) -> Episode:
-        return Episode(self._environment, entry["number"], self._levels[entry["level"]])
+        level = self._levels[entry["level"]]
+        return Episode(self._environment, entry["number"], level, self._read)
 
 
 def open_environment(
@@ -82,7 +91,7 @@ def open_environment(
     for number, level in enumerate(levels):
         if wrong := unfit(found, level):
             raise TaskSetError(f"env {spec.name!r} level {number}: {wrong}")
-    return Environments(found, levels)
+    return Environments(found, levels, spec.extract)
 
 
 def absent(name: str) -> str | None:

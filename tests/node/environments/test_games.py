@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from experiments.recipe.corpus import PLAYERS
 from node.environments.environment import MOST_OBSERVATION, finished
-from node.environments.games import SHIPPED
+from node.environments.games import SHIPPED, Maze
 from node.environments.own_file import replayed
+from node.tasks.sources.environments import Environments
 from node.tasks.task import Task
 from node.tasks.task_set import Allowed, load_task_set, open_envs
 from swarm.groups import Split
@@ -17,6 +18,7 @@ from tests.node.programs import python
 SOURCES = open_envs(load_task_set("games"), Allowed())[0]
 LEVELS = [(name, level) for name, source in SOURCES.items() for level in range(source.levels)]
 SEEDS = st.integers(0, (1 << 63) - 1)
+IN_WORDS = open_envs(load_task_set("starter-games"), Allowed())[0]
 MARGIN = 0.25
 """By which a good player beats one that does not look, at the least."""
 MOST_TURNS = 16
@@ -118,3 +120,34 @@ def test_first_observations_differ_enough_to_keep_some_for_evaluation(name, leve
     held = {source.build(level, seed, Split.HELDOUT).prompt for seed in range(200)}
     trained = {source.build(level, seed).prompt for seed in range(200)}
     assert len(held) >= 20 and held.isdisjoint(trained)
+
+
+def test_prompts_for_language_models_state_the_rules_and_one_form_of_a_turn():
+    assert IN_WORDS.keys() == SOURCES.keys()
+    for source in IN_WORDS.values():
+        for level in range(source.levels):
+            for split in Split:
+                task = source.build(level, 7, split)
+                assert task.prompt.count(task.entry["question"]) == 1
+                assert task.prompt.lower().count("nothing else") == 1, task.prompt
+
+
+@pytest.mark.parametrize(
+    "turn", ["<think>South is closed, so n.</think>\nn", "s is closed\n</think> n", "n"]
+)
+def test_thinking_in_a_turn_does_not_reach_the_environment(turn):
+    assert after(turn, "text") == after("n", "text") != after("<think>n</think>", "text")
+    assert after(" n", "text") == after("<think>n</think>", "text"), "a turn is else as it stands"
+
+
+@pytest.mark.parametrize("turn", ["n.", "**n**", "North, so\n<answer>n</answer>", "Answer: n"])
+def test_a_turn_is_read_like_an_answer_where_the_task_set_says_so(turn):
+    assert after(turn, "answer_tag") == after("n", "text") != after(turn, "text")
+
+
+def after(turn: str, extract: str) -> str:
+    """What a maze shows after one turn."""
+    source = Environments(Maze, [{"far": 2, "moves": 4}], extract)
+    episode = source.episode({"level": 0, "number": 5})
+    assert "n" in finished(episode.begin()).split("open ")[1]
+    return finished(episode.step(turn))

@@ -89,7 +89,7 @@ def test_a_bad_task_set_is_refused_in_one_line(written, text, message):
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("teeny", "name one of games, reasoning-gym, starter, tiny"),
+        ("teeny", "name one of games, reasoning-gym, starter, starter-games, tiny"),
         ("nowhere/mine.toml", r"nowhere/mine\.toml"),
     ],
 )
