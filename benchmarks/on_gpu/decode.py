@@ -9,7 +9,7 @@ from on_gpu.machine import launches, typical
 from on_gpu.models import SHAPES, check_room, let_go, prompts, random_policy
 from on_gpu.section import Row, Settings
 
-ROWS, STEPS = 8, 32
+ROWS, MANY_ROWS, STEPS = 8, 64, 32
 
 
 def run(settings: Settings) -> Iterator[Row]:
@@ -24,7 +24,11 @@ def run(settings: Settings) -> Iterator[Row]:
     for size in settings.sizes[:2]:
         check_room(settings, SHAPES[size], 4)
         policy = random_policy(settings, size)
-        yield _row(f"{size} billion, the engine's step", _engine(policy, settings), settings)
+        recorded = ((True, ROWS), (True, MANY_ROWS)) if settings.on_gpu else ()
+        for graphs, count in (*recorded, (False, ROWS)):
+            how = "recorded" if graphs else "launched"
+            step = _engine(policy, settings, count, graphs=graphs)
+            yield _row(f"{size} billion, the engine's step {how}, {count} rows", step, settings)
         with torch.inference_mode():
             forward = _forward(policy, settings, policy.model)
             yield _row(f"{size} billion, forward, fixed cache", forward, settings)
@@ -67,23 +71,23 @@ def _row(what: str, step: Callable[[], Any], settings: Settings) -> Row:
     }
 
 
-def _engine(policy: Any, settings: Settings) -> Callable[[], Any]:
+def _engine(policy: Any, settings: Settings, count: int, *, graphs: bool) -> Callable[[], Any]:
     """Steps of the engine's decoding, which begins anew where its rows have ended."""
     import torch
 
     from node.engines.engine import Sampling
-    from node.engines.transformers.decoding import Decoding
+    from node.engines.transformers.decoding import Decoders
 
     asked = prompts(1, _prompt(settings))
     random = torch.Generator(settings.device).manual_seed(0)
-    decoding = Decoding(policy, Sampling(), random)
+    decoding = Decoders(graphs=graphs).open(policy, Sampling(), random)
     with torch.inference_mode():
-        decoding.join(asked, [ROWS], [_room(settings)] * ROWS)
+        decoding.join(asked, [count], [_room(settings)] * count)
 
     @torch.inference_mode()
     def step() -> None:
         if not decoding.left:
-            decoding.join(asked, [ROWS], [_room(settings)] * ROWS)
+            decoding.join(asked, [count], [_room(settings)] * count)
         decoding.step()
 
     return step

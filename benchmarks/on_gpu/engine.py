@@ -16,8 +16,8 @@ BUDGET = 1 << 14
 
 def speed(settings: Settings) -> Iterator[Row]:
     """Tokens a second, against ``transformers.generate`` and against reading the weights."""
-    rows = (2,) if settings.smoke else (8, 64)
     for size in settings.sizes:
+        rows = (2,) if settings.smoke else (8, 64, 512) if size == settings.sizes[0] else (8, 64)
         try:
             check_room(settings, SHAPES[size], 4)
         except SkippedError as reason:
@@ -40,10 +40,13 @@ def correctness(settings: Settings) -> Iterator[Row]:
     for dtype in dict.fromkeys(("float32", settings.dtype)):
         policy = random_policy(settings, size, dtype=dtype)
         asked = prompts(3, 16) + prompts(3, 40)[1:]
-        row: Row = {"what": f"{size} billion, {dtype}", "log_prob_gap_nat": _gap(policy, asked)}
-        if dtype == "float32":
-            row["greedy_tokens_equal"] = _equal(policy, asked)
-        yield row
+        for graphs in (True, False) if settings.on_gpu else (False,):
+            how = "recorded" if graphs else "launched"
+            gap = _gap(policy, asked, graphs=graphs)
+            row: Row = {"what": f"{size} billion, {dtype}, {how}", "log_prob_gap_nat": gap}
+            if dtype == "float32":
+                row["greedy_tokens_equal"] = _equal(policy, asked, graphs=graphs)
+            yield row
         del policy
         let_go()
 
@@ -57,7 +60,8 @@ def _speed(settings: Settings, size: str, policy: Any, count: int) -> Row:
     device, turns = settings.device, 1 if settings.smoke else 3
     length, tokens = (16, 16) if settings.smoke else (128, 128)
     asked, each = prompts(max(1, count // 8), length), min(count, 8)
-    engine, sampling = TransformersEngine(policy, seed=0), Sampling(max_new_tokens=tokens)
+    engine = TransformersEngine(policy, seed=0, max_rows=count)
+    sampling = Sampling(max_new_tokens=tokens)
 
     def ours(most: int = tokens) -> Any:
         return engine.generate(asked, each, Sampling(max_new_tokens=most))
@@ -89,7 +93,7 @@ def _a_step(work: Any) -> float | None:
     return None if few is None or many is None else round((many - few) / 8, 1)
 
 
-def _gap(policy: Any, asked: list[list[int]]) -> float:
+def _gap(policy: Any, asked: list[list[int]], *, graphs: bool) -> float:
     """Mean distance, nats a token, of the engine's log-probs from the learner's."""
     from node.engines.engine import Sampling
     from node.engines.transformers.engine import TransformersEngine
@@ -98,7 +102,7 @@ def _gap(policy: Any, asked: list[list[int]]) -> float:
     from node.learner.logprobs import TokenScores
     from node.learner.steps import engine_gap
 
-    samples = TransformersEngine(policy, seed=0).generate(
+    samples = TransformersEngine(policy, seed=0, graphs=graphs).generate(
         asked, 4, Sampling(max_new_tokens=GREEDY_TOKENS)
     )
     lines = [
@@ -111,7 +115,7 @@ def _gap(policy: Any, asked: list[list[int]]) -> float:
     return round(gap, 6)
 
 
-def _equal(policy: Any, asked: list[list[int]]) -> float:
+def _equal(policy: Any, asked: list[list[int]], *, graphs: bool) -> float:
     """Share of greedy completions that are those of ``transformers.generate``, token for token."""
     import torch
 
@@ -119,7 +123,7 @@ def _equal(policy: Any, asked: list[list[int]]) -> float:
     from node.engines.transformers.engine import TransformersEngine
 
     greedy = Sampling(max_new_tokens=GREEDY_TOKENS, greedy=True)
-    written = TransformersEngine(policy, seed=0).generate(asked, 1, greedy)
+    written = TransformersEngine(policy, seed=0, graphs=graphs).generate(asked, 1, greedy)
     same = 0
     for ids, (sample,) in zip(asked, written, strict=True):
         with torch.inference_mode():

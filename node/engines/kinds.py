@@ -78,6 +78,11 @@ class Transformers(EngineKind):
             "on a CPU with models of 100 million parameters and more. What is learned from is "
             "corrected for it.",
         )
+        graphs: bool = key(
+            True,
+            "On a CUDA GPU record the steps of Llama and Qwen models as CUDA graphs, which are "
+            "several times as fast. false: launch each kernel.",
+        )
 
     def check(self) -> None:
         if self.options and self.options.int8:
@@ -100,7 +105,9 @@ class Transformers(EngineKind):
             from node.engines.transformers.fused_decoder import check_rounding
 
             check_rounding(policy)
-        return TransformersEngine(policy, seed=seed, eight_bits=self.options.int8)
+        return TransformersEngine(
+            policy, seed=seed, eight_bits=self.options.int8, graphs=self.options.graphs
+        )
 
     def backend(self, settings: BackendSettings) -> Backend:
         import torch

@@ -32,7 +32,7 @@ LOOK = 10  # steps between two looks at the success
 LOWEST = 2  # levels of each family that the examples are of, where the config names none
 TASKS, COMPLETIONS = 2, 4  # of a family, at each look
 ENOUGH = 0.4  # share of right answers, or of groups with right and wrong ones: it ends
-LR, LORA_LR = 2e-5, 2e-4
+LR, LORA_LR = 1e-4, 1e-3
 
 Say = Callable[[str], None]
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from node.engines.backend import RequestOutput
 from node.engines.engine import Sampling
-from node.engines.transformers.decoding import Decoding
+from node.engines.transformers.decoding import Decoders
 from node.learner import micro_batching
 from node.learner.batches import Row, TrainingCompletion, micro_batches
 from node.learner.logprobs import distributions, token_logprobs
@@ -86,7 +86,7 @@ def agreement(policy: Policy) -> Tensor:
 def _written(policy: Policy, prompts: Sequence[Sequence[int]]) -> list[TrainingCompletion]:
     """Sample one completion of the first prompt, two of the second, one of the third."""
     random = torch.Generator(policy.device).manual_seed(0)
-    decoding = Decoding(policy, Sampling(), random)
+    decoding = Decoders().open(policy, Sampling(), random)
     reports = decoding.join(prompts[:1], [1], CAPS[:1])
     reports += [each for _ in range(2) for each in decoding.step()]
     while not decoding.open:

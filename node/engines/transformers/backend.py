@@ -13,8 +13,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from node.engines.backend import BackendSettings, Request, RequestOutput
 from node.engines.engine import Sampling
-from node.engines.transformers.decoding import Decoding
+from node.engines.transformers.decoding import Decoders, Decoding
 from node.engines.transformers.kv_cache import Continued, PausedRow
+from node.engines.transformers.static_decoding import StaticDecoding
 from node.engines.weight_snapshot import load_into
 from node.policy.device import draws_on, give_back
 from node.policy.policy import Policy
@@ -44,17 +45,17 @@ class ContinuousBatch:
     """
 
     def __init__(
-        self, policy: Policy, random: torch.Generator, max_rows: int, *, eight_bits: bool = False
+        self, policy: Policy, random: torch.Generator, max_rows: int, decoders: Decoders
     ) -> None:
         self.policy = policy
-        self._eight_bits = eight_bits
+        self._decoders = decoders
         self._random = random
         self._max_rows = max_rows
         self._waiting: deque[Request] = deque()
         self._rows: dict[int, _Row] = {}
         self._paused: dict[int, _PausedTurn] = {}
         self._joined = 0
-        self._decoding: Decoding | None = None
+        self._decoding: Decoding | StaticDecoding | None = None
         self._sampling = Sampling()
 
     @property
@@ -115,13 +116,11 @@ class ContinuousBatch:
         if self._decoding is None:
             first = self._waiting[0]
             self._sampling = Sampling(first.temperature, greedy=first.greedy)
-            self._decoding = Decoding(
-                self.policy, self._sampling, self._random, eight_bits=self._eight_bits
-            )
+            self._decoding = self._decoders.open(self.policy, self._sampling, self._random)
             self._joined = 0
         return written + self._join(self._decoding)
 
-    def _join(self, decoding: Decoding) -> list[RequestOutput]:
+    def _join(self, decoding: Decoding | StaticDecoding) -> list[RequestOutput]:
         alike, behind = self._take()
         jobs = [job for same in alike.values() for job in same] + [job for job, _ in behind]
         if not jobs:
@@ -195,8 +194,11 @@ class ContinuousDecoding:
         self.policy = policy
         self._folder = Path(settings.folder)
         random = torch.Generator(draws_on(policy.device)).manual_seed(settings.seed)
-        eight_bits = settings.options.get("int8", False)
-        self._batch = ContinuousBatch(policy, random, settings.max_rows, eight_bits=eight_bits)
+        options = settings.options
+        self._decoders = Decoders(
+            eight_bits=options.get("int8", False), graphs=options.get("graphs", True)
+        )
+        self._batch = ContinuousBatch(policy, random, settings.max_rows, self._decoders)
         self._update_in: int | None = None
         policy.version = load_into(policy.model, self._folder)
 
@@ -244,6 +246,7 @@ class ContinuousDecoding:
         return written
 
     def sleep(self) -> None:
+        self._decoders.release()
         give_back(self.policy.device)  # the learner's process needs the memory
 
     def _delay(self) -> int:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from node.engines.backend import RequestOutput
@@ -29,6 +28,9 @@ from node.engines.transformers.kv_cache import (
     read,
     read_continued,
 )
+from node.engines.transformers.sampling import sample_tokens
+from node.engines.transformers.static_decoding import StaticDecoding
+from node.engines.transformers.static_step import StaticStep
 from node.policy.policy import Policy
 from protocol.rollout import Finish
 
@@ -73,47 +75,6 @@ class CacheGroupRows(NamedTuple):
     lines: Tensor  # of the cache, that the rows continue
     rows: BatchRows
     before: Tensor  # former places in the batch; empty for new rows
-
-
-MANY_WORDS, BLOCK = 1 << 14, 256  # vocabulary size from which a block is sampled first; its size
-
-
-def sample_tokens(
-    logits: Tensor, sampling: Sampling, random: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Sample one token per row from ``logits [B, V]``: int64 and float32 log-prob ``[B, 1]``.
-
-    Inverts the cumulative distribution in float64: one random number per row, and no bias in large
-    vocabularies. Tokens are drawn on the device of ``random``, which must have 64-bit numbers.
-    """
-    logits = logits.float()
-    if sampling.temperature != 1.0:
-        logits = logits / sampling.temperature
-    distribution = logits.log_softmax(-1)
-    if sampling.greedy:
-        tokens = distribution.argmax(-1, keepdim=True)
-    else:
-        drawn = distribution.exp().to(random.device)
-        point = torch.rand(
-            (len(logits), 1), generator=random, dtype=torch.float64, device=random.device
-        )
-        tokens = _inverted(drawn, point).clamp_(max=logits.shape[-1] - 1).to(logits.device)
-    return tokens, distribution.gather(-1, tokens)
-
-
-def _inverted(drawn: Tensor, point: Tensor) -> Tensor:
-    """Return where unnormalized ``drawn [B, V]`` reaches its share ``point [B, 1]``."""
-    if drawn.shape[-1] < MANY_WORDS:
-        sums = drawn.cumsum(-1, dtype=torch.float64)
-        return torch.searchsorted(sums, point * sums[:, -1:], right=True)
-    blocks = pad(drawn, (0, -drawn.shape[-1] % BLOCK)).view(len(drawn), -1, BLOCK)
-    sums = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
-    sought = point * sums[:, -1:]
-    chosen = torch.searchsorted(sums, sought, right=True).clamp_(max=sums.shape[-1] - 1)
-    within = blocks.gather(1, chosen[..., None].expand(-1, -1, BLOCK)).squeeze(1)
-    before = pad(sums, (1, 0)).gather(1, chosen)
-    place = torch.searchsorted(within.cumsum(-1, dtype=torch.float64), sought - before, right=True)
-    return chosen * BLOCK + place.clamp_(max=BLOCK - 1)
 
 
 CHECK_EVERY_ON_GPU = 8
@@ -372,3 +333,36 @@ class Decoding:
 
     def _tensor(self, values: Sequence[Any]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)
+
+
+KEPT = 1 << 29  # bytes of a static step that are kept between batches
+
+
+class Decoders:
+    """Opens the decoding of one batch after another.
+
+    On a CUDA GPU the step of a model that :func:`fits` is recorded, if ``graphs`` are wanted. The
+    recordings are kept for later batches, whose weights may differ.
+    """
+
+    def __init__(self, *, eight_bits: bool = False, graphs: bool = True) -> None:
+        self._eight_bits, self._graphs = eight_bits, graphs
+        self._step: StaticStep | None = None
+
+    def open(
+        self, policy: Policy, sampling: Sampling, random: torch.Generator
+    ) -> Decoding | StaticDecoding:
+        """Begin a batch; the one before must have ended."""
+        model = policy.model
+        static = self._graphs and policy.device.type == "cuda"
+        if not static or not fits(model, growing_cache(model.config)):
+            return Decoding(policy, sampling, random, eight_bits=self._eight_bits)
+        if self._step is None or self._step.model is not model:
+            self._step = None  # Its memory is free before there is another.
+            self._step = StaticStep(model, policy.stop_ids, graphs=True)
+        return StaticDecoding(self._step, policy, sampling, random)
+
+    def release(self) -> None:
+        """Free what is large; call this between batches."""
+        if self._step is not None and self._step.bytes > KEPT:
+            self._step = None

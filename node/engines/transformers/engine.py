@@ -14,7 +14,7 @@ import torch
 from node.engines.backend import RequestOutput
 from node.engines.engine import Pending, RolloutEngine, Sample, Sampling, SamplingRequest
 from node.engines.transformers.backend import ContinuousBatch
-from node.engines.transformers.decoding import Decoding
+from node.engines.transformers.decoding import Decoders
 from node.policy.device import draws_on
 from node.policy.policy import Policy
 from protocol.rollout import Finish, Tokens
@@ -33,10 +33,19 @@ class TransformersEngine(RolloutEngine):
     """
 
     def __init__(
-        self, policy: Policy, *, seed: int, max_rows: int = MAX_ROWS, eight_bits: bool = False
+        self,
+        policy: Policy,
+        *,
+        seed: int,
+        max_rows: int = MAX_ROWS,
+        eight_bits: bool = False,
+        graphs: bool = True,
     ) -> None:
         self._policy = policy
-        self._eight_bits = eight_bits
+        # A call of generate may come while a batch is decoded.
+        self._decoders, self._batch_decoders = (
+            Decoders(eight_bits=eight_bits, graphs=graphs) for _ in range(2)
+        )
         self._max_rows = max_rows
         self._random = torch.Generator(draws_on(policy.device))
         self._random.manual_seed(seed)
@@ -62,9 +71,7 @@ class TransformersEngine(RolloutEngine):
     def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
         if self._batch is None:
             merged, random = self._policy.merged(), self._chance(sampling)
-            self._batch = ContinuousBatch(
-                merged, random, self._max_rows, eight_bits=self._eight_bits
-            )
+            self._batch = ContinuousBatch(merged, random, self._max_rows, self._batch_decoders)
         taken = {each.trajectory.key for each in self._pending.values()}
         if len(taken | {each.key for each in trajectories}) < len(taken) + len(trajectories):
             raise ValueError("there is a trajectory with one of these keys already")
@@ -155,6 +162,7 @@ class TransformersEngine(RolloutEngine):
         """Drop merged weights and cache once no trajectory is active, unpolled or lasting."""
         if not (self._pending or self._lasting or any(self._finished.values())):
             self._batch = None
+            self._batch_decoders.release()
 
     @torch.inference_mode()
     def _generate(
@@ -166,7 +174,7 @@ class TransformersEngine(RolloutEngine):
             for request in requests
             for _ in range(n)
         ]
-        decoding = Decoding(policy.merged(), sampling, random, eight_bits=self._eight_bits)
+        decoding = self._decoders.open(policy.merged(), sampling, random)
         written = decoding.join(prompts, [n] * len(prompts), [row.cap for row in rows])
         while decoding.left:
             written += decoding.step()
@@ -175,5 +183,6 @@ class TransformersEngine(RolloutEngine):
             rows[each.number].added.append(each)
             if each.finish is not None:
                 ends[each.number] = each.finish
+        self._decoders.release()
         samples = [row.sample(policy, ends[number]) for number, row in enumerate(rows)]
         return [samples[start : start + n] for start in range(0, len(samples), n)]

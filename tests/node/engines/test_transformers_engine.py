@@ -6,13 +6,15 @@ from torch.testing import assert_close
 from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config
 
 from node.engines.engine import Sampling
-from node.engines.transformers.decoding import BLOCK, MANY_WORDS, sample_tokens
 from node.engines.transformers.engine import TransformersEngine
 from node.engines.transformers.fused_decoder import fits
 from node.engines.transformers.kv_cache import alike, growing_cache
+from node.engines.transformers.sampling import BLOCK, MANY_WORDS, sample_tokens
 from node.policy.policy import Policy
 from protocol.rollout import Finish
 from tests.support import SHAPE, lone_logprobs, policy_of, random_policy
+
+pytestmark = pytest.mark.usefixtures("each_decoding")
 
 SIZES = st.sampled_from([MANY_WORDS, MANY_WORDS + 1, MANY_WORDS + BLOCK - 1, 50_257])
 

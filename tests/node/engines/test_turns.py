@@ -16,6 +16,8 @@ from tests.node.engines import test_transformers_backend
 from tests.node.engines.test_transformers_engine import CONFIGS
 from tests.support import SHAPE, lone_logprobs, policy_of, random_policy
 
+pytestmark = pytest.mark.usefixtures("each_decoding")
+
 CAP = 24
 GREEDY = Sampling(max_new_tokens=CAP, greedy=True)
 PROMPTS = [*test_transformers_backend.PROMPTS, (7,) * 3]

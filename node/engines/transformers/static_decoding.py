@@ -1,0 +1,182 @@
+"""Batched decoding in the slots of a static step, for GPUs; the host only keeps the books."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from node.engines.backend import RequestOutput
+from node.engines.engine import Sampling
+from node.engines.transformers.kv_cache import Continued, PausedRow, read, read_continued
+from node.engines.transformers.static_step import RING, StaticStep, length_bucket, row_bucket
+from node.policy.policy import Policy
+from protocol.rollout import Finish
+
+LOOK_EVERY = 8  # steps
+PREFILL_WORTH = 1 << 14  # padding tokens that cost as much as another forward pass
+
+
+@dataclass(slots=True)
+class _Row:
+    number: int
+    begin: int  # cached tokens when it joined
+    joined: int  # step at which it did
+    cap: int
+    written: list[int] = field(default_factory=list)  # reported
+
+    @property
+    def last(self) -> int:
+        return self.joined + self.cap
+
+
+class StaticDecoding:
+    """A batch whose rows have slots; the same interface as ``Decoding``, on any device.
+
+    A row joins by index, at any time. Every eighth step the host looks which rows have ended, and
+    only then waits for the device; the last rows move to their slots.
+    """
+
+    open = True  # Rows can join.
+
+    def __init__(
+        self, step: StaticStep, policy: Policy, sampling: Sampling, random: torch.Generator
+    ) -> None:
+        self._step, self._policy, self._sampling, self._random = step, policy, sampling, random
+        self._device = policy.device
+        self._rows: list[_Row] = []  # by slot
+        self._steps = 0
+        self._reported = 0  # step of the last flush
+        self._joined = 0
+        self._lasting: set[int] = set()
+        self.paused: dict[int, PausedRow] = {}
+        step.begin(policy.stop_ids)
+
+    @property
+    def left(self) -> int:
+        """Rows that have not ended, as of the last look."""
+        return len(self._rows)
+
+    def join(
+        self,
+        prompts: Sequence[Sequence[int]],
+        counts: Sequence[int],
+        caps: Sequence[int],
+        continued: Sequence[Continued] = (),
+        lasting: Collection[int] = (),
+    ) -> list[RequestOutput]:
+        """Prefill prompts and return unreported tokens of the rows in the batch.
+
+        As in :meth:`node.engines.transformers.decoding.Decoding.join`.
+        """
+        written = self.flush()
+        self._lasting.update(self._joined + number for number in lasting)
+        counts = [*counts, *[1] * len(continued)]
+        lengths = [*map(len, prompts), *(each.row.length + len(each.ids) for each in continued)]
+        owners = [n for n, count in enumerate(counts) for _ in range(count)]
+        rows = [
+            _Row(self._joined + number, lengths[n], self._steps, caps[number])
+            for number, n in enumerate(owners)
+        ]
+        free = len(self._rows)
+        self._rows += rows
+        self._joined += len(rows)
+        longest = max(row.begin + row.cap for row in rows)
+        self._step.reserve(row_bucket(len(self._rows)), longest)
+        begins = [free + first for first in accumulate(counts, initial=0)]
+        done = read(self._policy, prompts, PREFILL_WORTH) if prompts else []
+        behind = read_continued(self._policy, continued, PREFILL_WORTH) if continued else []
+        done += [each._replace(which=[len(prompts) + n for n in each.which]) for each in behind]
+        for which, cache, logits, tokens in done:
+            lines = self._tensor([line for line, n in enumerate(which) for _ in range(counts[n])])
+            slots = self._tensor([s for n in which for s in range(begins[n], begins[n + 1])])
+            self._step.load(slots, cache, lines, tokens[lines])
+            self._step.slots.logits[slots] = logits[lines]
+        return written
+
+    def step(self) -> list[RequestOutput]:
+        """Sample one token per row; return what is due for a report."""
+        longest = self._steps + max(row.begin - row.joined for row in self._rows) + 1
+        rows, length = row_bucket(len(self._rows)), length_bucket(longest)
+        length = min(length, self._step.capacity)
+        self._step.run(rows, length, self._sampling, self._random)
+        self._steps += 1
+        due = self._steps % LOOK_EVERY == 0 or any(row.last == self._steps for row in self._rows)
+        if self._steps - self._reported == RING:
+            return self.flush()
+        return self._look() if due else []
+
+    def flush(self) -> list[RequestOutput]:
+        """Return the unreported tokens of the rows in the batch."""
+        if self._steps == self._reported:
+            return []
+        written = self._look()
+        written += self._report(range(len(self._rows)))
+        self._step.slots.column.zero_()
+        self._reported = self._steps
+        return written
+
+    def _look(self) -> list[RequestOutput]:
+        """Report the rows that have ended, and let them leave."""
+        stopped = self._step.slots.ended[: len(self._rows)].tolist()
+        over = [
+            slot for slot, row in enumerate(self._rows) if stopped[slot] or row.last <= self._steps
+        ]
+        if not over:
+            return []
+        written = self._report(over)
+        self._pause([slot for slot in over if self._rows[slot].number in self._lasting])
+        self._leave(set(over))
+        return written
+
+    def _report(self, which: Sequence[int]) -> list[RequestOutput]:
+        sampled = self._steps - self._reported
+        if not which or not sampled:
+            return []
+        slots, chosen = self._step.slots, self._tensor(which)
+        columns = [each[chosen, :sampled].tolist() for each in (slots.ids, slots.logprobs)]
+        return [
+            self._written(self._rows[slot], ids, logprobs)
+            for slot, ids, logprobs in zip(which, *columns, strict=True)
+        ]
+
+    def _written(self, row: _Row, ids: list[int], logprobs: list[float]) -> RequestOutput:
+        """Truncate what was sampled after the end."""
+        finish = None
+        if row.last <= self._steps:
+            finish = Finish.LENGTH
+            del ids[row.cap - len(row.written) :]
+        ends = [at for at, token in enumerate(ids) if token in self._policy.stop_ids]
+        if ends:
+            finish = Finish.STOP
+            del ids[ends[0] + 1 :]
+        row.written += ids
+        return RequestOutput(row.number, ids, logprobs[: len(ids)], self._policy.version, finish)
+
+    def _pause(self, over: Sequence[int]) -> None:
+        """Keep the caches of rows that may continue, without their last token."""
+        if over:
+            lengths = [self._rows[slot].begin + len(self._rows[slot].written) - 1 for slot in over]
+            cache = self._step.copied(self._tensor(over), self._tensor(lengths))
+            for line, (slot, length) in enumerate(zip(over, lengths, strict=True)):
+                self.paused[self._rows[slot].number] = PausedRow(cache, line, length)
+
+    def _leave(self, over: set[int]) -> None:
+        """Give up slots; rows behind them move there."""
+        left = len(self._rows) - len(over)
+        free = [slot for slot in sorted(over) if slot < left]
+        moving = [slot for slot in range(left, len(self._rows)) if slot not in over]
+        if moving:
+            rows = [self._rows[slot] for slot in moving]
+            longest = self._steps + max(row.begin - row.joined for row in rows)
+            length = min(length_bucket(longest), self._step.capacity)
+            self._step.move(self._tensor(moving), self._tensor(free), length)
+        for source, to in zip(moving, free, strict=True):
+            self._rows[to] = self._rows[source]
+        del self._rows[left:]
+
+    def _tensor(self, values: Sequence[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self._device)

@@ -1,0 +1,319 @@
+"""A decoding step of fixed shapes for Llama and Qwen models, recorded as a CUDA graph.
+
+Launching kernels one by one takes several times as long as running them, for models of up to some
+billion parameters. Here each row of a batch has a slot of a static KV cache, with its token ``n``
+in column ``n``. The step samples, appends and looks back within a length that is rounded up, all
+in place and without the host, so that one launch replays all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
+from transformers import DynamicCache, PreTrainedModel
+
+from node.engines.engine import Sampling
+from node.engines.transformers.kv_cache import GrowingLayer, aligned, growing_cache
+from node.engines.transformers.sampling import tokens_at
+
+RING = 32  # steps whose tokens are kept on the device
+LEAST_ROWS, LEAST_LENGTH = 8, 128
+BACKENDS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # cuDNN's plans anew for each shape
+
+
+def row_bucket(rows: int) -> int:
+    """Round up to 8, 12, 16, 24, 32, 48, 64 and so on."""
+    step = 1 << max(2, (rows - 1).bit_length() - 2)
+    return max(LEAST_ROWS, -(-rows // step) * step)
+
+
+def length_bucket(tokens: int) -> int:
+    """Round up to multiples of 128, from 1,024 on to four lengths per doubling."""
+    step = max(LEAST_LENGTH, 1 << max(0, (tokens - 1).bit_length() - 3))
+    return -(-tokens // step) * step
+
+
+class Joined:
+    """Linear layers that read the same input, as one matrix: a copy."""
+
+    def __init__(self, *parts: Any) -> None:
+        self._weights = [part.weight for part in parts]
+        self._biases = [] if parts[0].bias is None else [part.bias for part in parts]
+        self.weight = torch.cat(self._weights)
+        self.bias = torch.cat(self._biases) if self._biases else None
+
+    def refresh(self) -> None:
+        torch.cat(self._weights, out=self.weight)
+        if self.bias is not None:
+            torch.cat(self._biases, out=self.bias)
+
+
+class Layer:
+    """Weights of a decoder layer."""
+
+    def __init__(self, layer: Any) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self.size: int = attention.head_dim
+        self.scale: float = attention.scaling
+        self.groups: int = attention.num_key_value_groups
+        self.heads = len(attention.q_proj.weight) // self.size
+        self.kv_heads = self.heads // self.groups
+        self.before, self.between = layer.input_layernorm, layer.post_attention_layernorm
+        self.qkv = Joined(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.gate_up = Joined(mlp.gate_proj, mlp.up_proj)
+        self.o, self.down = attention.o_proj, mlp.down_proj
+        self._norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+        self.head_norm = self._head_norm()
+
+    def refresh(self) -> None:
+        self.qkv.refresh()
+        self.gate_up.refresh()
+        if (norm := self._head_norm()) is not None and self.head_norm is not None:
+            self.head_norm.copy_(norm)
+
+    def _head_norm(self) -> Tensor | None:
+        """Return the weights of Qwen 3's normalization, a row for each head of Q and K."""
+        q, k = self._norms
+        if q is None or k is None:
+            return None
+        sizes = (self.heads, -1), (self.kv_heads, -1)
+        return torch.cat([norm.weight.expand(*n) for norm, n in zip((q, k), sizes, strict=True)])
+
+    def step(self, hidden: Tensor, cache: Tensor, look: Look) -> Tensor:
+        """Map ``[B, hidden]``; append to ``cache [2, B, H, capacity, D]``."""
+        rows, rotated = len(hidden), self.heads + self.kv_heads
+        x = linear(_normalized(hidden, self.before), self.qkv.weight, self.qkv.bias)
+        x = x.view(rows, -1, self.size)
+        both = x[:, :rotated]
+        if self.head_norm is not None:
+            epsilon = cast(Any, self._norms[0]).variance_epsilon
+            both = rms_norm(both, (self.size,), None, epsilon) * self.head_norm
+        both = torch.bmm(both, look.turn)
+        keys, values = cache.unbind()
+        keys[look.slots, :, look.position] = both[:, self.heads :]
+        values[look.slots, :, look.position] = x[:, rotated:]
+        seen = look.bias.shape[-1]
+        looked = scaled_dot_product_attention(
+            both[:, : self.heads].view(rows, self.kv_heads, self.groups, self.size),
+            keys[:, :, :seen],
+            values[:, :, :seen],
+            attn_mask=look.bias,
+            scale=self.scale,
+        )
+        hidden = _added(hidden, looked.reshape(rows, -1), self.o)
+        x = linear(_normalized(hidden, self.between), self.gate_up.weight, self.gate_up.bias)
+        gate, up = x.chunk(2, -1)
+        return _added(hidden, silu(gate) * up, self.down)
+
+
+class Look(NamedTuple):
+    """What all layers share in one step."""
+
+    slots: Tensor  # int64 [B], 0, 1, …
+    position: Tensor  # int64 [B], column of the token that is read
+    turn: Tensor  # [B, D, D], rotates a head to its position from the right
+    bias: Tensor  # [B, 1, 1, length], 0 for what a row sees, else minus infinity
+
+
+def _normalized(x: Tensor, norm: Any) -> Tensor:
+    return rms_norm(x, x.shape[-1:], norm.weight, norm.variance_epsilon)
+
+
+def _added(hidden: Tensor, x: Tensor, part: Any) -> Tensor:
+    total = torch.addmm(hidden, x, part.weight.t())
+    return total if part.bias is None else total + part.bias
+
+
+@dataclass(slots=True)
+class Slots:
+    """The state of all rows, in place; ``S`` slots of ``capacity`` columns."""
+
+    cache: Tensor  # [layers, 2, S, H, capacity, D]
+    logits: Tensor  # [S, V], of the next token
+    position: Tensor  # int64 [S], of the next token
+    ended: Tensor  # bool [S], whether a stop token was sampled
+    ids: Tensor  # int64 [S, RING], sampled since the column was set back
+    logprobs: Tensor  # float32 [S, RING]
+    point: Tensor  # float64 [S, 1], random numbers of the next step
+    number: Tensor  # int64 [S], 0, 1, …
+    column: Tensor  # int64 [1], of ids and logprobs, next to be written
+
+    @property
+    def rows(self) -> list[Tensor]:
+        return [self.logits, self.position, self.ended, self.ids, self.logprobs]
+
+
+class StaticStep:
+    """A model that :func:`node.engines.transformers.fused_decoder.fits`, its slots and graphs.
+
+    Everything here runs in inference mode. With ``graphs`` each pair of rows and length is recorded
+    when it is first needed; the graphs stay valid until :meth:`reserve` has to grow.
+    """
+
+    def __init__(self, model: PreTrainedModel, stop: Sequence[int], *, graphs: bool) -> None:
+        decoder: Any = model.model
+        self.model, self._graphs_wanted = model, graphs
+        self._embeddings: Tensor = decoder.embed_tokens.weight
+        self._device = self._embeddings.device
+        self._layers = [Layer(layer) for layer in decoder.layers]
+        self._norm, self._head = decoder.norm, cast(Any, model).lm_head
+        self._rotate = decoder.rotary_emb
+        self._stop = torch.tensor(stop, device=self._device)
+        eye = torch.eye(self._layers[0].size, dtype=self._embeddings.dtype, device=self._device)
+        self._eye, self._swap = eye, eye.roll(len(eye) // 2, 0)
+        self._cos = self._sin = self._embeddings[:0]
+        self._columns = self._stop[:0]
+        self._slots: Slots | None = None
+        self._graphs: dict[tuple[int, int, float, bool], torch.cuda.CUDAGraph] = {}
+        self._pool: Any = None
+
+    @property
+    def slots(self) -> Slots:
+        assert self._slots is not None
+        return self._slots
+
+    @property
+    def capacity(self) -> int:
+        return 0 if self._slots is None else self._slots.cache.shape[-2]
+
+    @property
+    def bytes(self) -> int:
+        """Memory besides the model's own."""
+        copies = [each.weight for layer in self._layers for each in (layer.qkv, layer.gate_up)]
+        state = [] if self._slots is None else [self._slots.cache, self._slots.logits]
+        return sum(each.nbytes for each in (*copies, *state))
+
+    def begin(self, stop: Sequence[int]) -> None:
+        """Begin a batch: follow the model's weights, which may have changed in place."""
+        if self._slots is not None:
+            self._slots.column.zero_()
+        for layer in self._layers:
+            layer.refresh()
+        if self._stop.tolist() != list(stop):
+            self._stop = torch.tensor(stop, device=self._device)
+            self._graphs.clear()
+
+    def reserve(self, rows: int, length: int) -> None:
+        """Make room for so many rows and tokens, and keep what the slots hold."""
+        have = self._slots
+        if have and rows <= len(have.ended) and length <= self.capacity:
+            return
+        rows, length = row_bucket(rows), length_bucket(length)
+        if have:
+            rows, length = max(rows, len(have.ended)), max(length, self.capacity)
+        self._graphs.clear()
+        self._slots = slots = self._empty(rows, length)
+        self._columns = torch.arange(length, device=self._device)
+        cos, sin = (each[0] for each in self._rotate(self._embeddings, self._columns[None]))
+        half = sin.shape[-1] // 2
+        self._cos, self._sin = cos, torch.cat((-sin[:, :half], sin[:, half:]), -1)
+        if have:
+            slots.column.copy_(have.column)
+            for new, old in zip(slots.rows, have.rows, strict=True):
+                new[: len(old)] = old
+            slots.cache[:, :, : have.cache.shape[2], :, : have.cache.shape[4]] = have.cache
+
+    def _empty(self, rows: int, length: int) -> Slots:
+        layer, like = self._layers[0], self._embeddings
+        shape = (len(self._layers), 2, rows, layer.kv_heads, length, layer.size)
+        whole = torch.zeros(rows, dtype=torch.int64, device=self._device)
+        return Slots(
+            cache=like.new_zeros(shape),
+            logits=like.new_zeros(rows, len(self._head.weight)),
+            position=whole,
+            ended=whole.bool(),
+            ids=whole[:, None].repeat(1, RING),
+            logprobs=whole.float()[:, None].repeat(1, RING),
+            point=whole.double()[:, None],
+            number=torch.arange(rows, device=self._device),
+            column=whole[:1].clone(),
+        )
+
+    def load(self, to: Tensor, cache: DynamicCache, lines: Tensor, lengths: Tensor) -> None:
+        """Copy ``lines`` of a right-aligned cache, of these lengths, into slots; int64 ``[b]``."""
+        longest = cache.get_seq_length()
+        shift = longest - lengths
+        columns = torch.arange(longest, device=self._device)
+        moves = (columns + shift[:, None]).clamp_(max=longest - 1)[:, None, :, None]
+        for target, layer in zip(self.slots.cache, cache.layers, strict=True):
+            past = cast(GrowingLayer, layer)
+            for half, kept in zip(target, (past.keys, past.values), strict=True):
+                half[to, :, :longest] = cast(Tensor, kept)[lines].take_along_dim(moves, -2)
+        self.slots.position[to] = lengths
+        self.slots.ended[to] = False
+
+    def copied(self, slots: Tensor, lengths: Tensor) -> DynamicCache:
+        """Copy slots, of these lengths, into a right-aligned cache of their own."""
+        cache, longest = growing_cache(self.model.config), int(lengths.max())
+        for number, (keys, values) in enumerate(self.slots.cache):
+            layer = cast(GrowingLayer, cache.layers[number])
+            layer.update(keys[slots, :, :longest], values[slots, :, :longest])
+        aligned(cache, longest - lengths)
+        return cache
+
+    def move(self, source: Tensor, to: Tensor, length: int) -> None:
+        """Move rows to other slots."""
+        cache = self.slots.cache[..., :length, :]
+        cache[:, :, to] = cache[:, :, source]
+        for each in self.slots.rows:
+            each[to] = each[source]
+
+    def run(self, rows: int, length: int, sampling: Sampling, random: torch.Generator) -> None:
+        """Do a step of the first ``rows`` slots, none of which has more than ``length`` tokens."""
+        point = self.slots.point[:rows]
+        torch.rand(point.shape, generator=random, dtype=point.dtype, out=point)
+        if not self._graphs_wanted:
+            self.step(rows, length, sampling)
+            return
+        key = (rows, length, sampling.temperature, sampling.greedy)
+        if key not in self._graphs:
+            self._graphs[key] = self._recorded(rows, length, sampling)
+        self._graphs[key].replay()
+
+    def step(self, rows: int, length: int, sampling: Sampling) -> None:
+        """Sample a token of each row and read it; everything is in place and on the device."""
+        slots = self.slots
+        position, logits = slots.position[:rows], slots.logits[:rows]
+        tokens, logprobs = tokens_at(logits, sampling, slots.point[:rows])
+        slots.ids[:rows].index_copy_(1, slots.column, tokens)
+        slots.logprobs[:rows].index_copy_(1, slots.column, logprobs)
+        slots.column.add_(1)
+        slots.ended[:rows].logical_or_((tokens == self._stop).any(-1))
+        hidden_from = self._columns[:length] > position[:, None]
+        bias = slots.logits.new_zeros(rows, length).masked_fill_(hidden_from, -torch.inf)
+        cos, sin = self._cos[position, None], self._sin[position, None]
+        turn = torch.addcmul(cos * self._eye, sin, self._swap)
+        look = Look(slots.number[:rows], position, turn, bias[:, None, None])
+        hidden = embedding(tokens.squeeze(-1), self._embeddings)
+        for number, layer in enumerate(self._layers):
+            hidden = layer.step(hidden, slots.cache[number, :, :rows], look)
+        hidden = _normalized(hidden, self._norm)
+        logits.copy_(linear(hidden, self._head.weight, self._head.bias))
+        position.add_(1).clamp_(max=self.capacity - 1)
+
+    def _recorded(self, rows: int, length: int, sampling: Sampling) -> torch.cuda.CUDAGraph:
+        """Record a step, after one that initializes the libraries and is then undone."""
+        slots, here = self.slots, torch.cuda.current_stream(self._device)
+        changed = [slots.logits, slots.position, slots.ended, slots.column]
+        before = [each.clone() for each in changed]
+        aside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        aside.wait_stream(here)
+        with sdpa_kernel(BACKENDS):
+            with torch.cuda.stream(aside):
+                self.step(rows, length, sampling)
+            here.wait_stream(aside)
+            for each, was in zip(changed, before, strict=True):
+                each.copy_(was)
+            if self._pool is None:
+                self._pool = torch.cuda.graph_pool_handle()
+            graph = torch.cuda.CUDAGraph()
+            # Other threads may use the GPU meanwhile.
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                self.step(rows, length, sampling)
+        return graph

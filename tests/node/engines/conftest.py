@@ -1,0 +1,25 @@
+"""Both ways of decoding, for tests that hold for either."""
+
+import pytest
+
+from node.engines.transformers.decoding import Decoders
+from node.engines.transformers.fused_decoder import fits
+from node.engines.transformers.kv_cache import growing_cache
+from node.engines.transformers.static_decoding import StaticDecoding
+from node.engines.transformers.static_step import StaticStep
+
+
+@pytest.fixture(params=["dynamic", "static"])
+def each_decoding(request, monkeypatch):
+    """Decode as on a CPU, and then with the step of a GPU, without its graphs."""
+
+    def opened(self, policy, sampling, random):
+        if not fits(policy.model, growing_cache(policy.model.config)):
+            return usual(self, policy, sampling, random)
+        if self._step is None or self._step.model is not policy.model:
+            self._step = StaticStep(policy.model, policy.stop_ids, graphs=False)
+        return StaticDecoding(self._step, policy, sampling, random)
+
+    usual = Decoders.open
+    if request.param == "static":
+        monkeypatch.setattr(Decoders, "open", opened)

@@ -1,0 +1,186 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+from transformers import LlamaConfig, Qwen2Config, Qwen3Config
+
+from node.engines.engine import Sampling
+from node.engines.transformers.decoding import Decoding
+from node.engines.transformers.static_decoding import StaticDecoding
+from node.engines.transformers.static_step import (
+    RING,
+    Slots,
+    StaticStep,
+    length_bucket,
+    row_bucket,
+)
+from tests.support import SHAPE, policy_of
+
+CONFIGS = {
+    "llama": LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True),
+    "qwen2": Qwen2Config(**SHAPE),
+    "qwen3": Qwen3Config(**SHAPE, head_dim=32),
+}
+FAMILIES = pytest.mark.parametrize("family", CONFIGS)
+GREEDY = Sampling(greedy=True)
+
+
+def step_of(policy, rows=8, length=128) -> StaticStep:
+    step = StaticStep(policy.model, policy.stop_ids, graphs=False)
+    step.reserve(rows, length)
+    return step
+
+
+@given(n=st.integers(1, 5000))
+def test_buckets_hold_what_is_asked_and_are_few(n):
+    for bucket, least in ((row_bucket, 8), (length_bucket, 128)):
+        assert n <= bucket(n) <= max(least, 2 * n)
+        assert bucket(bucket(n)) == bucket(n)
+    assert length_bucket(n) % 64 == 0, "as attention kernels want it"
+
+
+@FAMILIES
+@settings(max_examples=12)
+@given(data=st.data())
+@torch.inference_mode()
+def test_rows_that_join_and_leave_get_the_tokens_that_they_get_alone(family, data):
+    policy = policy_of(CONFIGS[family], family, 1)
+    policy.stop_ids = tuple(range(0, 98, 7))
+    step = StaticStep(policy.model, policy.stop_ids, graphs=False)
+    lengths = st.lists(st.integers(1, 40), min_size=1, max_size=5)
+    counts, caps = st.integers(1, 4), st.integers(1, 70)
+    for _ in range(2):  # The second batch finds the slots of the first, and other weights.
+        decoding = StaticDecoding(step, policy, GREEDY, torch.Generator())
+        asked, found = [], {}
+        for _ in range(data.draw(st.integers(1, 3))):
+            prompts = [
+                torch.randint(1, 98, (n,), generator=torch.Generator().manual_seed(n)).tolist()
+                for n in data.draw(lengths)
+            ]
+            numbers = [data.draw(counts) for _ in prompts]
+            rows = [p for p, n in zip(prompts, numbers, strict=True) for _ in range(n)]
+            capped = [data.draw(caps) for _ in rows]
+            asked += zip(rows, capped, strict=True)
+            written = decoding.join(prompts, numbers, capped)
+            for _ in range(data.draw(st.integers(0, 20))):
+                written += decoding.step() if decoding.left else []
+            for each in written:
+                found.setdefault(each.number, []).extend(each.ids)
+        while decoding.left:
+            for each in decoding.step():
+                found.setdefault(each.number, []).extend(each.ids)
+        assert [found[number] for number in range(len(asked))] == [
+            alone(policy, prompt, cap) for prompt, cap in asked
+        ]
+        for parameter in policy.model.parameters():
+            parameter.mul_(1.1)
+
+
+def alone(policy, prompt, cap) -> list[int]:
+    decoding = Decoding(policy, GREEDY, torch.Generator())
+    written = decoding.join([prompt], [1], [cap])
+    while decoding.left:
+        written += decoding.step()
+    return [token for each in written for token in each.ids]
+
+
+@torch.inference_mode()
+def test_what_a_graph_points_to_stays_in_place_through_steps_and_changed_weights():
+    policy = policy_of(CONFIGS["qwen3"], "qwen3", 1)
+    step = step_of(policy)
+
+    def pointed():
+        layers = [each for layer in step._layers for each in (layer.qkv, layer.gate_up)]
+        held = [x for each in layers for x in (each.weight, each.bias)]
+        held += [layer.head_norm for layer in step._layers]
+        held += [step._cos, step._sin, step._stop, *(getattr(step.slots, n) for n in NAMES)]
+        return [each.data_ptr() for each in held if each is not None]
+
+    before, random = pointed(), torch.Generator()
+    for _ in range(2):
+        decoding = StaticDecoding(step, policy, Sampling(), random)
+        decoding.join([[1, 2, 3]], [8], [40] * 8)
+        while decoding.left:
+            decoding.step()
+        for parameter in policy.model.parameters():
+            parameter.mul_(1.1)
+    assert pointed() == before
+
+
+NAMES = Slots.__slots__
+
+
+@FAMILIES
+@torch.inference_mode()
+def test_a_step_is_one_graph_without_a_break(family):
+    step = step_of(policy_of(CONFIGS[family], family, 1))
+    step.slots.logits.normal_()
+    step.slots.point.uniform_()
+    copy = step_of(policy_of(CONFIGS[family], family, 1))
+    for name in NAMES:
+        getattr(copy.slots, name).copy_(getattr(step.slots, name))
+    compiled = torch.compile(StaticStep.step, fullgraph=True, backend="eager")
+    for _ in range(3):
+        step.step(8, 128, Sampling(temperature=0.7))
+        compiled(copy, 8, 128, Sampling(temperature=0.7))
+    for name in NAMES:
+        torch.testing.assert_close(getattr(copy.slots, name), getattr(step.slots, name))
+
+
+@FAMILIES
+def test_a_step_reads_no_number_back_and_knows_every_shape(family):
+    step = step_of(policy_of(CONFIGS[family], family, 1))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+        # Reading a number of a fake tensor raises, and so does a shape that depends on one.
+        step._slots = Slots(*(mode.from_tensor(getattr(step.slots, name)) for name in NAMES))
+        step.step(8, 128, Sampling())
+
+
+class Launches(TorchDispatchMode):
+    """Operators that run a kernel: all but views."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        held = set()
+        tree_map_only(torch.Tensor, lambda x: held.add(x.untyped_storage().data_ptr()), args)
+        news = []
+        tree_map_only(torch.Tensor, lambda x: news.append(x.untyped_storage().data_ptr()), out)
+        mutates = func._schema.is_mutable
+        self.count += mutates or any(each not in held for each in news)
+        return out
+
+
+@pytest.mark.parametrize(("family", "most"), [("llama", 12), ("qwen2", 12), ("qwen3", 14)])
+def test_a_step_launches_few_kernels_a_layer(family, most):
+    def launches(layers):
+        config = type(CONFIGS[family])(**{**SHAPE, "num_hidden_layers": layers})
+        step = step_of(policy_of(config, family, 1))
+        with torch.inference_mode(), Launches() as counter:
+            step.step(8, 128, Sampling())
+        return counter.count
+
+    one, three = launches(1), launches(3)
+    assert (three - one) / 2 <= most
+    assert one - (three - one) / 2 <= 25
+
+
+@torch.inference_mode()
+def test_slots_keep_what_they_hold_when_there_have_to_be_more_and_longer_ones():
+    policy = policy_of(CONFIGS["llama"], "llama", 1)
+    step = step_of(policy)
+    for name in NAMES:
+        getattr(step.slots, name).random_(0, 2)
+    before = Slots(*(getattr(step.slots, name).clone() for name in NAMES))
+    step.reserve(9, 300)
+    assert (len(step.slots.ended), step.capacity) == (12, 384)
+    assert torch.equal(step.slots.cache[:, :, :8, :, :128], before.cache)
+    for new, old in zip(step.slots.rows, before.rows, strict=True):
+        assert torch.equal(new[:8], old)
+    assert step.slots.ids.shape[1] == RING
