@@ -113,7 +113,7 @@ fuzz: $(VENV)/installed-fuzz
 bench: $(VENV)/installed-test
 	$(BIN)/python benchmarks/run.py
 
-# On a machine with a GPU, with whatever of the dependencies PYTHON has there; at most 20 minutes.
+# On a machine with a GPU, with whatever of the dependencies PYTHON has there; at most eight minutes.
 bench-gpu:
 	$(PYTHON) benchmarks/gpu.py $(GPU_OPTIONS)
 

@@ -1,6 +1,6 @@
 """What this machine's GPU does with a node's parts: right or wrong, how fast, in how much memory.
 
-Needs torch and transformers, no network, and at most 20 minutes; what else is missing is said, and
+Needs torch and transformers, no network, and eight minutes at most; what is missing is said, and
 the sections that need it are skipped. Models are random. Each section runs in a process of its own
 with a time budget of its own. Prints a markdown table and writes
 ``benchmarks/results/gpu-<device>.json``. Run it as ``make bench-gpu``, or as
@@ -27,7 +27,7 @@ from on_gpu.sections import SECTIONS
 from on_gpu.table import markdown
 
 HERE = Path(__file__).resolve().parent
-WHOLE_SECONDS = 1_170.0
+WHOLE_SECONDS = 470.0
 NO_GPU = 2
 """Exit status where there is no GPU and none was done without."""
 
@@ -107,7 +107,8 @@ def main() -> int:
     whole = {**told, "sections": [asdict(result) for result in results]}
     path.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
     print(f"wrote {path}")
-    return 0 if all(result.state in ("done", "skipped") for result in results) else 1
+    whole = ("done", "skipped")
+    return 0 if all(result.state in whole or result.partial for result in results) else 1
 
 
 if __name__ == "__main__":

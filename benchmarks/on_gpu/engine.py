@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from on_gpu.machine import copied_bytes, forget_peak, launches, peak_gb, typical
@@ -28,6 +29,27 @@ def speed(settings: Settings) -> Iterator[Row]:
             yield _speed(settings, size, policy, count)
         del policy
         let_go()
+
+
+def long_answers(settings: Settings) -> Iterator[Row]:
+    """Groups of eight behind prompts of 512 tokens, 64 rows in all."""
+    from node.engines.engine import Sampling
+    from node.engines.transformers.engine import TransformersEngine
+
+    size = settings.sizes[min(1, len(settings.sizes) - 1)]
+    prompt, lengths, groups = (16, (32,), 1) if settings.smoke else (512, (2_048, 8_192), 8)
+    policy = random_policy(settings, size)
+    for length in lengths:
+        engine, asked = TransformersEngine(policy, seed=0), prompts(groups, prompt)
+        sampling = Sampling(max_new_tokens=length)
+        forget_peak(settings.device)
+        once = typical(partial(engine.generate, asked, 8, sampling), settings.device, 1)
+        yield {
+            "what": f"{size} billion, {8 * groups} rows of {length}",
+            "tokens_per_s": round(8 * groups * length / once),
+            "ms_a_step": round(1e3 * once / length, 2),
+            "peak_gb": peak_gb(settings.device),
+        }
 
 
 def correctness(settings: Settings) -> Iterator[Row]:

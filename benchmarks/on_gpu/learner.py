@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from on_gpu.machine import forget_peak, matrix_flops, peak_gb, typical
@@ -31,6 +33,26 @@ def full(settings: Settings) -> Iterator[Row]:
 def lora(settings: Settings) -> Iterator[Row]:
     """Adapters trained beside frozen weights."""
     return _sizes(settings, LORA_BYTES, lora=True)
+
+
+def shared(settings: Settings) -> Iterator[Row]:
+    """Four own groups, and the same with four of peers: each group's gradient is bounded."""
+    device, turns = settings.device, 1 if settings.smoke else 3
+    for size in settings.sizes[:2]:
+        policy = random_policy(settings, size)
+        own = _groups(policy, settings)
+        peers = [replace(group, own=False) for group in own]
+        for what, groups in (("own groups", own), ("own groups and peers'", own + peers)):
+            learner = _learner(policy, {})
+            forget_peak(device)
+            yield {
+                "what": f"{size} billion, {len(groups)} {what}",
+                "update_s": round(typical(partial(learner.update, groups), device, turns), 3),
+                "peak_gb": peak_gb(device),
+            }
+            del learner
+        del policy
+        let_go()
 
 
 def variants(settings: Settings) -> Iterator[Row]:

@@ -41,6 +41,11 @@ class Result:
     why: str = ""
     seconds: float = 0.0
 
+    @property
+    def partial(self) -> bool:
+        """Whether its time was up and some of it was measured by then."""
+        return self.state == "out of time" and bool(self.rows)
+
 
 def starter() -> Any:
     """Starts processes that have imported the heavy libraries already, and no GPU context."""
@@ -118,6 +123,8 @@ def _work(theirs: Connection, name: str, settings: Settings) -> None:
         for row in sections[name].run(settings):
             theirs.send(("row", row))
         theirs.send(("done", ""))
+    except BrokenPipeError:
+        return  # Its time is up, and nobody reads on.
     except SkippedError as reason:
         theirs.send(("skipped", str(reason)))
     except ModuleNotFoundError as error:

@@ -84,6 +84,9 @@ def demo_command(
             "--model", metavar="DIR", help="A real model for all nodes: a folder or a hub id."
         ),
     ] = None,
+    device: Annotated[
+        str, typer.Option("--device", help="Of the real model: auto, cpu, cuda, cuda:1 or mps.")
+    ] = "auto",
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -106,7 +109,7 @@ def demo_command(
     over = transport or DEFAULT_TRANSPORT
     model = str(Path(model).absolute()) if model and Path(model).exists() else model or ""
     settings = DemoSettings(
-        nodes, rounds, minutes, local, external, seed, engine, over, tasks, model
+        nodes, rounds, minutes, local, external, seed, engine, over, tasks, model, device
     )
     folder = run_dir or Path("demo-run") / time.strftime("%Y%m%d-%H%M%S")
     summary = run(settings, folder, Terminal(stderr=json))

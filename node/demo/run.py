@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -34,6 +34,9 @@ from node.threads import check_semaphores
 from protocol.identity import Identity
 from protocol.manifest import swarm_id
 from swarm.common.util import counted
+
+if TYPE_CHECKING:
+    from node.plan.plan import Plan
 
 GRACE_SECONDS = 15.0
 
@@ -202,6 +205,7 @@ class DemoSettings:
     transport: str = DEFAULT_TRANSPORT
     task_set: str = "tiny"
     model: str = ""  # a real one, for all nodes; else the task set's
+    device: str = "auto"  # of a real model
 
     def model_of(self, number: int) -> str:
         """Return the model of node ``number``; the task set's models take turns."""
@@ -230,6 +234,8 @@ def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
     started = time.monotonic()
     make_folder(folder, "--run-dir", fresh=True)
     console.print(opening(settings, folder), soft_wrap=True, highlight=False)
+    if settings.model:
+        console.print(memory_of(settings), soft_wrap=True, highlight=False)
     with swarm_of(settings, folder, threads, console) as (address, nodes):
         console.print("as long as this runs, join from another terminal with:")
         command = as_typed(f"  swarm-node join --peers {address}")
@@ -372,13 +378,10 @@ def node_overrides(settings: DemoSettings, number: int, threads: int) -> dict[st
 
 
 def real_overrides(settings: DemoSettings, number: int, threads: int) -> dict[str, Any]:
-    """Return the config of node ``number`` with a real model, as a plan for this machine has it."""
-    from node.plan.machine import this_machine
-    from node.plan.plan import plan
-
-    keys = plan(settings.model, this_machine("auto", Path()), REAL_TASK_TOKENS).choice.keys
+    """Return the config of node ``number`` with a real model, as its plan has it."""
     return {
-        **keys,
+        **plan_of(settings).choice.keys,
+        "policy.device": settings.device,
         "node.seed": settings.seed + number,
         "node.threads": threads,
         "mixture.local": settings.local,
@@ -391,6 +394,31 @@ def real_overrides(settings: DemoSettings, number: int, threads: int) -> dict[st
         "monitor.live": False,
         "monitor.dashboard": number == 0,
     }
+
+
+def plan_of(settings: DemoSettings) -> Plan:
+    """Plan a node with its share of the GPU; raise ConfigError if that is too small."""
+    from node.plan.machine import one_of, this_machine
+    from node.plan.plan import plan
+
+    machine = this_machine(settings.device, Path())
+    try:
+        return plan(settings.model, one_of(machine, settings.nodes), REAL_TASK_TOKENS)
+    except ConfigError as error:
+        raise ConfigError("--nodes", settings.nodes, f"For each of them: {error}") from error
+
+
+def memory_of(settings: DemoSettings) -> str:
+    """Say how much memory each node takes."""
+    from node.plan.model_shape import gigabytes
+
+    planned = plan_of(settings)
+    need, machine = planned.choice.estimate, planned.machine
+    planned = f"each node is planned with {gigabytes(need.peak('memory'))} of main memory"
+    if not machine.apart:
+        return planned
+    share, own = gigabytes(machine.device.usable), gigabytes(need.peak("device"))
+    return f"{planned}, and {own} of its {share} of the {machine.device.name}"
 
 
 def evaluated_since(end: float, records: Sequence[RoundRecord]) -> bool:

@@ -86,6 +86,15 @@ def this_machine(device: str, folder: Path) -> Machine:
     return Machine(cores(), memory, usable(memory), shutil.disk_usage(there).free, own)
 
 
+def one_of(machine: Machine, nodes: int) -> Machine:
+    """Return the machine as each of several equal nodes can count on its GPU's memory."""
+    if not machine.apart:
+        return machine
+    own = machine.device
+    own = replace(own, memory=own.memory // nodes, usable=own.usable // nodes)
+    return replace(machine, device=own)
+
+
 def asked_for(machine: Machine, memory: float | None, gpu: Device | None) -> Machine:
     """Return the machine with other main memory (GiB) or another GPU."""
     if memory is not None:

@@ -1,5 +1,6 @@
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,10 @@ from node.demo import run as run_module
 from node.demo import summary as module
 from node.demo.run import DemoSettings, RecordTail, node_overrides, opening
 from node.demo.summary import LINE_SECONDS, Paced, SwarmView, draw
+from node.errors import ConfigError
 from node.monitor.record import RoundRecord, Terminal
+from node.plan import machine
+from node.plan.machine import GIB, Machine, by_data_sheet
 from tests.node.monitor.test_monitor import RECORD
 
 QUIET = [RoundRecord(number, 0, 0.0, None) for number in (1, 2)]
@@ -181,3 +185,18 @@ def test_the_first_words_say_how_long_it_goes_on_and_nodes_are_evaluated_now_and
     for rounds, every in {150: 10, 30: 2, 5: 1, 0: 10}.items():
         keys = node_overrides(DemoSettings(rounds=rounds), 0, 1)
         assert (keys["schedule.rounds"], keys["schedule.eval_every"]) == (rounds, every)
+
+
+def test_nodes_on_one_gpu_share_its_memory_and_too_many_are_refused_before_any_starts(monkeypatch):
+    own = replace(by_data_sheet("NVIDIA H100", 80 * GIB), usable=80 * GIB)
+    with_gpu = Machine(8, 64 * GIB, 62 * GIB, 1 << 40, own)
+    monkeypatch.setattr(machine, "this_machine", lambda device, folder: with_gpu)
+    eight = DemoSettings(nodes=8, model="tiny", device="cuda")
+    assert re.fullmatch(
+        r"each node is planned with \S+ GB of main memory, and \S+ GB of its 10\.\d GB of the "
+        "NVIDIA H100",
+        run_module.memory_of(eight),
+    )
+    assert node_overrides(eight, 0, 1)["policy.device"] == "cuda"
+    with pytest.raises(ConfigError, match=r"--nodes: 640\. For each of them: .*take a smaller"):
+        run_module.memory_of(replace(eight, nodes=640))
