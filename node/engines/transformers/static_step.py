@@ -170,7 +170,7 @@ class StaticStep:
         self._cos = self._sin = self._embeddings[:0]
         self._columns = self._stop[:0]
         self._slots: Slots | None = None
-        self._graphs: dict[tuple[int, int, float, bool], torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[tuple[int, int, float, bool], Any] = {}
         self._pool: Any = None
 
     @property
