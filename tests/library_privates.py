@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten
 from transformers import PreTrainedModel
 
@@ -16,6 +21,33 @@ def attend_by(model: PreTrainedModel, kind: str) -> None:
 def flattened(tree: Any) -> tuple[list[Any], TreeSpec]:
     """The leaves of nested containers in order, and how these were nested."""
     return tree_flatten(tree)
+
+
+@contextmanager
+def without_numbers() -> Iterator[Callable[[Tensor], Tensor]]:
+    """Give what makes a tensor without numbers of one; to read any, or a shape by them, raises."""
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        yield mode.from_tensor
+
+
+class counted_kernels(TorchDispatchMode):  # noqa: N801 - a context
+    """Counts operators that run a kernel: all but views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        given, made = (
+            {x.untyped_storage().data_ptr() for x in tree_flatten(tree)[0] if isinstance(x, Tensor)}
+            for tree in (args, out)
+        )
+        self.count += func._schema.is_mutable or not made <= given
+        return out
+
+
+__all__ = ["DataDependentOutputException"]
 
 
 class WebDaemon:

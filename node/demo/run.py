@@ -412,8 +412,8 @@ def memory_of(settings: DemoSettings) -> str:
     """Say how much memory each node takes."""
     from node.plan.model_shape import gigabytes
 
-    planned = plan_of(settings)
-    need, machine = planned.choice.estimate, planned.machine
+    plan = plan_of(settings)
+    need, machine = plan.choice.estimate, plan.machine
     planned = f"each node is planned with {gigabytes(need.peak('memory'))} of main memory"
     if not machine.apart:
         return planned

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from node.config.config import Config
+from node.engines.transformers.decoding import KEPT
+from node.engines.transformers.static_step import JOINED
 from node.learner.group_gradients import MOST_BYTES as GROUPS_TOGETHER
 from node.learner.logprobs import CHUNK_BYTES, LEAST_POSITIONS, WHOLE_BYTES
 from node.plan.model_shape import FLOAT, MOMENTS, WIDTHS, ModelShape
@@ -180,8 +182,11 @@ def _engine(
         yield _at("engine", taken, device, *awake)
         yield MemoryPart("engine", memory=VLLM + 2 * model, phases=("load", *writing))
         return
-    yield _at("cache", cache(shape, config, work), device, *writing)
-    yield _at("engine", decoder(shape, config), device, *writing)
+    held = cache(shape, config, work), decoder(shape, config) + gates(shape, config, device)
+    if shape.fused and device == "cuda" and sum(held) <= KEPT:
+        writing = AFTER_LOADING
+    yield _at("cache", held[0], device, *writing)
+    yield _at("engine", held[1], device, *writing)
     if device == "cpu":
         # In the same process, gradients of equal size take its place.
         phases: tuple[Phase, ...] = ("generate",) if shared else writing
@@ -298,6 +303,12 @@ def decoder(shape: ModelShape, config: Config) -> float:
     """Return bytes of weights that the embedded engine duplicates while it samples."""
     merged = shape.adapted if config.policy.lora_rank else 0
     return width(config) * (merged + shape.fused)
+
+
+def gates(shape: ModelShape, config: Config, device: str) -> float:
+    """Return bytes of the gate and up projections that a GPU's step duplicates."""
+    size = width(config) * 2 * shape.layers * shape.hidden * shape.intermediate
+    return size if shape.fused and device == "cuda" and size <= JOINED else 0
 
 
 def laid_out(shape: ModelShape, config: Config) -> float:

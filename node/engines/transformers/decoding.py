@@ -28,9 +28,8 @@ from node.engines.transformers.kv_cache import (
     read,
     read_continued,
 )
-from node.engines.transformers.sampling import sample_tokens
 from node.engines.transformers.static_decoding import StaticDecoding
-from node.engines.transformers.static_step import StaticStep
+from node.engines.transformers.static_step import StaticStep, sample_tokens
 from node.policy.policy import Policy
 from protocol.rollout import Finish
 

@@ -15,12 +15,68 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import (
+    embedding,
+    linear,
+    pad,
+    rms_norm,
+    scaled_dot_product_attention,
+    silu,
+)
 from transformers import DynamicCache, PreTrainedModel
 
 from node.engines.engine import Sampling
 from node.engines.transformers.kv_cache import GrowingLayer, aligned, growing_cache
-from node.engines.transformers.sampling import tokens_at
+
+MANY_WORDS, BLOCK = 1 << 14, 256  # vocabulary size from which a block is sampled first; its size
+
+
+def sample_tokens(
+    logits: Tensor, sampling: Sampling, random: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Sample one token per row from ``logits [B, V]``: int64 and float32 log-prob ``[B, 1]``.
+
+    Tokens are drawn on the device of ``random``, which must have 64-bit numbers.
+    """
+    point = None
+    if not sampling.greedy:
+        shape, device = (len(logits), 1), random.device
+        point = torch.rand(shape, generator=random, dtype=torch.float64, device=device)
+    return tokens_at(logits, sampling, point)
+
+
+def tokens_at(logits: Tensor, sampling: Sampling, point: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the tokens that ``point``, float64 ``[B, 1]`` in [0, 1), picks, and their log-probs.
+
+    Inverts the cumulative distribution in float64: one random number per row, and no bias in large
+    vocabularies. None is for greedy sampling.
+    """
+    logits = logits.float()
+    if sampling.temperature != 1.0:
+        logits = logits / sampling.temperature
+    distribution = logits.log_softmax(-1)
+    if point is None or sampling.greedy:
+        tokens = distribution.argmax(-1, keepdim=True)
+    else:
+        drawn = distribution.exp().to(point.device)
+        tokens = _inverted(drawn, point).clamp_(max=logits.shape[-1] - 1).to(logits.device)
+    return tokens, distribution.gather(-1, tokens)
+
+
+def _inverted(drawn: Tensor, point: Tensor) -> Tensor:
+    """Return where unnormalized ``drawn [B, V]`` reaches its share ``point [B, 1]``."""
+    if drawn.shape[-1] < MANY_WORDS:
+        sums = drawn.cumsum(-1, dtype=torch.float64)
+        return torch.searchsorted(sums, point * sums[:, -1:], right=True)
+    blocks = pad(drawn, (0, -drawn.shape[-1] % BLOCK)).view(len(drawn), -1, BLOCK)
+    sums = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
+    sought = point * sums[:, -1:]
+    chosen = torch.searchsorted(sums, sought, right=True).clamp_(max=sums.shape[-1] - 1)
+    within = blocks.gather(1, chosen[..., None].expand(-1, -1, BLOCK)).squeeze(1)
+    before = pad(sums, (1, 0)).gather(1, chosen)
+    place = torch.searchsorted(within.cumsum(-1, dtype=torch.float64), sought - before, right=True)
+    return chosen * BLOCK + place.clamp_(max=BLOCK - 1)
+
 
 RING = 32  # steps whose tokens are kept on the device
 LEAST_ROWS, LEAST_LENGTH = 8, 128
@@ -37,6 +93,9 @@ def length_bucket(tokens: int) -> int:
     """Round up to multiples of 128, from 1,024 on to four lengths per doubling."""
     step = max(LEAST_LENGTH, 1 << max(0, (tokens - 1).bit_length() - 3))
     return -(-tokens // step) * step
+
+
+JOINED = 1 << 29  # most bytes of all gate and up projections of which copies are made
 
 
 class Joined:
@@ -57,7 +116,7 @@ class Joined:
 class Layer:
     """Weights of a decoder layer."""
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, *, joins: bool) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self.size: int = attention.head_dim
         self.scale: float = attention.scaling
@@ -66,14 +125,19 @@ class Layer:
         self.kv_heads = self.heads // self.groups
         self.before, self.between = layer.input_layernorm, layer.post_attention_layernorm
         self.qkv = Joined(attention.q_proj, attention.k_proj, attention.v_proj)
-        self.gate_up = Joined(mlp.gate_proj, mlp.up_proj)
+        self.gate, self.up = mlp.gate_proj, mlp.up_proj
+        self.gate_up = Joined(self.gate, self.up) if joins else None
         self.o, self.down = attention.o_proj, mlp.down_proj
         self._norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
         self.head_norm = self._head_norm()
 
+    @property
+    def copies(self) -> list[Joined]:
+        return [self.qkv] if self.gate_up is None else [self.qkv, self.gate_up]
+
     def refresh(self) -> None:
-        self.qkv.refresh()
-        self.gate_up.refresh()
+        for joined in self.copies:
+            joined.refresh()
         if (norm := self._head_norm()) is not None and self.head_norm is not None:
             self.head_norm.copy_(norm)
 
@@ -107,8 +171,11 @@ class Layer:
             scale=self.scale,
         )
         hidden = _added(hidden, looked.reshape(rows, -1), self.o)
-        x = linear(_normalized(hidden, self.between), self.gate_up.weight, self.gate_up.bias)
-        gate, up = x.chunk(2, -1)
+        x = _normalized(hidden, self.between)
+        if self.gate_up is None:
+            gate, up = self.gate(x), self.up(x)
+        else:
+            gate, up = linear(x, self.gate_up.weight, self.gate_up.bias).chunk(2, -1)
         return _added(hidden, silu(gate) * up, self.down)
 
 
@@ -161,39 +228,34 @@ class StaticStep:
         self.model, self._graphs_wanted = model, graphs
         self._embeddings: Tensor = decoder.embed_tokens.weight
         self._device = self._embeddings.device
-        self._layers = [Layer(layer) for layer in decoder.layers]
+        weights = [part.weight for x in decoder.layers for part in (x.mlp.gate_proj, x.mlp.up_proj)]
+        joins = sum(each.nbytes for each in weights) <= JOINED
+        self.layers = [Layer(layer, joins=joins) for layer in decoder.layers]
         self._norm, self._head = decoder.norm, cast(Any, model).lm_head
         self._rotate = decoder.rotary_emb
         self._stop = torch.tensor(stop, device=self._device)
-        eye = torch.eye(self._layers[0].size, dtype=self._embeddings.dtype, device=self._device)
+        eye = torch.eye(self.layers[0].size, dtype=self._embeddings.dtype, device=self._device)
         self._eye, self._swap = eye, eye.roll(len(eye) // 2, 0)
-        self._cos = self._sin = self._embeddings[:0]
+        self.cos = self.sin = self._embeddings[:0]
         self._columns = self._stop[:0]
-        self._slots: Slots | None = None
+        self.slots = self._empty(0, 0)
         self._graphs: dict[tuple[int, int, float, bool], Any] = {}
         self._pool: Any = None
 
     @property
-    def slots(self) -> Slots:
-        assert self._slots is not None
-        return self._slots
-
-    @property
     def capacity(self) -> int:
-        return 0 if self._slots is None else self._slots.cache.shape[-2]
+        return self.slots.cache.shape[-2]
 
     @property
     def bytes(self) -> int:
         """Memory besides the model's own."""
-        copies = [each.weight for layer in self._layers for each in (layer.qkv, layer.gate_up)]
-        state = [] if self._slots is None else [self._slots.cache, self._slots.logits]
-        return sum(each.nbytes for each in (*copies, *state))
+        copies = [each.weight for layer in self.layers for each in layer.copies]
+        return sum(each.nbytes for each in (*copies, self.slots.cache, self.slots.logits))
 
     def begin(self, stop: Sequence[int]) -> None:
         """Begin a batch: follow the model's weights, which may have changed in place."""
-        if self._slots is not None:
-            self._slots.column.zero_()
-        for layer in self._layers:
+        self.slots.column.zero_()
+        for layer in self.layers:
             layer.refresh()
         if self._stop.tolist() != list(stop):
             self._stop = torch.tensor(stop, device=self._device)
@@ -201,27 +263,25 @@ class StaticStep:
 
     def reserve(self, rows: int, length: int) -> None:
         """Make room for so many rows and tokens, and keep what the slots hold."""
-        have = self._slots
-        if have and rows <= len(have.ended) and length <= self.capacity:
+        have = self.slots
+        if rows <= len(have.ended) and length <= self.capacity:
             return
-        rows, length = row_bucket(rows), length_bucket(length)
-        if have:
-            rows, length = max(rows, len(have.ended)), max(length, self.capacity)
+        rows = max(row_bucket(rows), len(have.ended))
+        length = max(length_bucket(length), self.capacity)
         self._graphs.clear()
-        self._slots = slots = self._empty(rows, length)
+        self.slots = slots = self._empty(rows, length)
         self._columns = torch.arange(length, device=self._device)
         cos, sin = (each[0] for each in self._rotate(self._embeddings, self._columns[None]))
         half = sin.shape[-1] // 2
-        self._cos, self._sin = cos, torch.cat((-sin[:, :half], sin[:, half:]), -1)
-        if have:
-            slots.column.copy_(have.column)
-            for new, old in zip(slots.rows, have.rows, strict=True):
-                new[: len(old)] = old
-            slots.cache[:, :, : have.cache.shape[2], :, : have.cache.shape[4]] = have.cache
+        self.cos, self.sin = cos, torch.cat((-sin[:, :half], sin[:, half:]), -1)
+        slots.column.copy_(have.column)
+        for new, old in zip(slots.rows, have.rows, strict=True):
+            new[: len(old)] = old
+        slots.cache[:, :, : have.cache.shape[2], :, : have.cache.shape[4]] = have.cache
 
     def _empty(self, rows: int, length: int) -> Slots:
-        layer, like = self._layers[0], self._embeddings
-        shape = (len(self._layers), 2, rows, layer.kv_heads, length, layer.size)
+        layer, like = self.layers[0], self._embeddings
+        shape = (len(self.layers), 2, rows, layer.kv_heads, length, layer.size)
         whole = torch.zeros(rows, dtype=torch.int64, device=self._device)
         return Slots(
             cache=like.new_zeros(shape),
@@ -232,7 +292,7 @@ class StaticStep:
             logprobs=whole.float()[:, None].repeat(1, RING),
             point=whole.double()[:, None],
             number=torch.arange(rows, device=self._device),
-            column=whole[:1].clone(),
+            column=torch.zeros(1, dtype=torch.int64, device=self._device),
         )
 
     def load(self, to: Tensor, cache: DynamicCache, lines: Tensor, lengths: Tensor) -> None:
@@ -287,11 +347,11 @@ class StaticStep:
         slots.ended[:rows].logical_or_((tokens == self._stop).any(-1))
         hidden_from = self._columns[:length] > position[:, None]
         bias = slots.logits.new_zeros(rows, length).masked_fill_(hidden_from, -torch.inf)
-        cos, sin = self._cos[position, None], self._sin[position, None]
+        cos, sin = self.cos[position, None], self.sin[position, None]
         turn = torch.addcmul(cos * self._eye, sin, self._swap)
         look = Look(slots.number[:rows], position, turn, bias[:, None, None])
         hidden = embedding(tokens.squeeze(-1), self._embeddings)
-        for number, layer in enumerate(self._layers):
+        for number, layer in enumerate(self.layers):
             hidden = layer.step(hidden, slots.cache[number, :, :rows], look)
         hidden = _normalized(hidden, self._norm)
         logits.copy_(linear(hidden, self._head.weight, self._head.bias))

@@ -2,12 +2,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 from transformers import LlamaConfig, Qwen2Config, Qwen3Config
 
 from node.engines.engine import Sampling
+from node.engines.transformers import static_step
 from node.engines.transformers.decoding import Decoding
 from node.engines.transformers.static_decoding import StaticDecoding
 from node.engines.transformers.static_step import (
@@ -17,6 +15,7 @@ from node.engines.transformers.static_step import (
     length_bucket,
     row_bucket,
 )
+from tests.library_privates import DataDependentOutputException, counted_kernels, without_numbers
 from tests.support import SHAPE, policy_of
 
 CONFIGS = {
@@ -93,10 +92,9 @@ def test_what_a_graph_points_to_stays_in_place_through_steps_and_changed_weights
     step = step_of(policy)
 
     def pointed():
-        layers = [each for layer in step._layers for each in (layer.qkv, layer.gate_up)]
-        held = [x for each in layers for x in (each.weight, each.bias)]
-        held += [layer.head_norm for layer in step._layers]
-        held += [step._cos, step._sin, step._stop, *(getattr(step.slots, n) for n in NAMES)]
+        held = [x for layer in step.layers for y in layer.copies for x in (y.weight, y.bias)]
+        held += [layer.head_norm for layer in step.layers]
+        held += [step.cos, step.sin, *(getattr(step.slots, n) for n in NAMES)]
         return [each.data_ptr() for each in held if each is not None]
 
     before, random = pointed(), torch.Generator()
@@ -111,6 +109,19 @@ def test_what_a_graph_points_to_stays_in_place_through_steps_and_changed_weights
 
 
 NAMES = Slots.__slots__
+
+
+@torch.inference_mode()
+def test_a_large_model_has_no_copy_of_its_gates_and_computes_the_same(monkeypatch):
+    policy = policy_of(CONFIGS["llama"], "llama", 1)
+    joined = step_of(policy)
+    monkeypatch.setattr(static_step, "JOINED", 0)
+    apart = step_of(policy)
+    assert apart.bytes < joined.bytes
+    for step in (joined, apart):
+        step.slots.logits.copy_(torch.arange(98.0).expand(8, -1) / 9)
+        step.step(8, 128, GREEDY)
+    torch.testing.assert_close(apart.slots.logits, joined.slots.logits)
 
 
 @FAMILIES
@@ -133,28 +144,11 @@ def test_a_step_is_one_graph_without_a_break(family):
 @FAMILIES
 def test_a_step_reads_no_number_back_and_knows_every_shape(family):
     step = step_of(policy_of(CONFIGS[family], family, 1))
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
-        # Reading a number of a fake tensor raises, and so does a shape that depends on one.
-        step._slots = Slots(*(mode.from_tensor(getattr(step.slots, name)) for name in NAMES))
+    with without_numbers() as fake, torch.no_grad():
+        step.slots = Slots(*(fake(getattr(step.slots, name)) for name in NAMES))
         step.step(8, 128, Sampling())
-
-
-class Launches(TorchDispatchMode):
-    """Operators that run a kernel: all but views."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        held = set()
-        tree_map_only(torch.Tensor, lambda x: held.add(x.untyped_storage().data_ptr()), args)
-        news = []
-        tree_map_only(torch.Tensor, lambda x: news.append(x.untyped_storage().data_ptr()), out)
-        mutates = func._schema.is_mutable
-        self.count += mutates or any(each not in held for each in news)
-        return out
+        with pytest.raises(DataDependentOutputException):
+            step.slots.position.tolist()
 
 
 @pytest.mark.parametrize(("family", "most"), [("llama", 12), ("qwen2", 12), ("qwen3", 14)])
@@ -162,7 +156,7 @@ def test_a_step_launches_few_kernels_a_layer(family, most):
     def launches(layers):
         config = type(CONFIGS[family])(**{**SHAPE, "num_hidden_layers": layers})
         step = step_of(policy_of(config, family, 1))
-        with torch.inference_mode(), Launches() as counter:
+        with torch.inference_mode(), counted_kernels() as counter:
             step.step(8, 128, Sampling())
         return counter.count
 

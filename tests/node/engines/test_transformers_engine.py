@@ -9,7 +9,7 @@ from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.engines.transformers.fused_decoder import fits
 from node.engines.transformers.kv_cache import alike, growing_cache
-from node.engines.transformers.sampling import BLOCK, MANY_WORDS, sample_tokens
+from node.engines.transformers.static_step import BLOCK, MANY_WORDS, sample_tokens
 from node.policy.policy import Policy
 from protocol.rollout import Finish
 from tests.support import SHAPE, lone_logprobs, policy_of, random_policy
