@@ -356,7 +356,7 @@ class Decoders:
         static = self._graphs and policy.device.type == "cuda"
         if not static or not fits(model, growing_cache(model.config)):
             return Decoding(policy, sampling, random, eight_bits=self._eight_bits)
-        if self._step is None or self._step.model is not model:
+        if self._step is None or not self._step.reads(model):
             self._step = None  # Its memory is free before there is another.
             self._step = StaticStep(model, policy.stop_ids, graphs=True)
         return StaticDecoding(self._step, policy, sampling, random)

@@ -188,6 +188,10 @@ class Look(NamedTuple):
     bias: Tensor  # [B, 1, 1, length], 0 for what a row sees, else minus infinity
 
 
+def _addresses(model: PreTrainedModel) -> list[int]:
+    return [parameter.data_ptr() for parameter in model.parameters()]
+
+
 def _normalized(x: Tensor, norm: Any) -> Tensor:
     return rms_norm(x, x.shape[-1:], norm.weight, norm.variance_epsilon)
 
@@ -226,6 +230,7 @@ class StaticStep:
     def __init__(self, model: PreTrainedModel, stop: Sequence[int], *, graphs: bool) -> None:
         decoder: Any = model.model
         self.model, self._graphs_wanted = model, graphs
+        self._addresses = _addresses(model)
         self._embeddings: Tensor = decoder.embed_tokens.weight
         self._device = self._embeddings.device
         weights = [part.weight for x in decoder.layers for part in (x.mlp.gate_proj, x.mlp.up_proj)]
@@ -241,6 +246,10 @@ class StaticStep:
         self.slots = self._empty(0, 0)
         self._graphs: dict[tuple[int, int, float, bool], Any] = {}
         self._pool: Any = None
+
+    def reads(self, model: PreTrainedModel) -> bool:
+        """Return whether it reads this model's weights, where they are now."""
+        return model is self.model and _addresses(model) == self._addresses
 
     @property
     def capacity(self) -> int:

@@ -16,7 +16,7 @@ def each_decoding(request, monkeypatch):
     def opened(self, policy, sampling, random):
         if not fits(policy.model, growing_cache(policy.model.config)):
             return usual(self, policy, sampling, random)
-        if self._step is None or self._step.model is not policy.model:
+        if self._step is None or not self._step.reads(policy.model):
             self._step = StaticStep(policy.model, policy.stop_ids, graphs=False)
         return StaticDecoding(self._step, policy, sampling, random)
 

@@ -106,6 +106,9 @@ def test_what_a_graph_points_to_stays_in_place_through_steps_and_changed_weights
         for parameter in policy.model.parameters():
             parameter.mul_(1.1)
     assert pointed() == before
+    assert step.reads(policy.model)
+    policy.model.lm_head.weight = torch.nn.Parameter(policy.model.lm_head.weight.clone())
+    assert not step.reads(policy.model), "a graph would read what is not the model's any more"
 
 
 NAMES = Slots.__slots__
