@@ -30,9 +30,9 @@ FOLDER = "warm-start"
 EXAMPLES = 16  # of a step
 LOOK = 10  # steps between two looks at the success
 LOWEST = 2  # levels of each family that the examples are of, where the config names none
-TASKS, COMPLETIONS = 2, 4  # of a family, at each look
+TASKS, LEAST_TASKS, COMPLETIONS = 2, 16, 4  # of a family, in all, and of a task, at each look
 ENOUGH = 0.4  # share of right answers, or of groups with right and wrong ones: it ends
-LR, LORA_LR = 1e-4, 1e-3
+LR_FACTOR, MOST_LR = 5, 1e-3  # of learner.lr; of what comes of it
 
 Say = Callable[[str], None]
 
@@ -82,7 +82,7 @@ class _Run:
         self._config, self._policy, self._verifier = config, policy, verifier
         self._levels = list(levels)
         self._rng = random.Random(config.node.seed)
-        lr = LORA_LR if config.policy.lora_rank else LR
+        lr = min(LR_FACTOR * config.learner.lr, MOST_LR)
         learning = LearnerSection.model_validate(
             {**config.learner.model_dump(), "lr": lr, "warmup_steps": LOOK // 2}
         )
@@ -128,10 +128,11 @@ class _Run:
 
     def _look(self) -> Evaluation:
         families = {env: (env, level) for env, level in reversed(self._levels)}
+        count = max(TASKS, -(-LEAST_TASKS // len(families)))
         tasks = [
             TaskRef(env, level, heldout_seed(env, number), Split.HELDOUT)
             for env, level in families.values()
-            for number in range(TASKS)
+            for number in range(count)
         ]
         engine = self._config.engine
         with _engine(self._config, self._policy) as open_one:
