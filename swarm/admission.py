@@ -26,18 +26,7 @@ from swarm.common.counters import Counters
 from swarm.groups import PooledGroup, TaskRef, rewarded
 from swarm.journal import Journal
 from swarm.reputation import PROVEN, Accounts
-from swarm.verification import (
-    CRASHED,
-    TIMEOUT,
-    Asked,
-    Judge,
-    Judged,
-    JudgeRefused,
-    ScoringQueue,
-    Verdict,
-    VerificationBudget,
-    answer_of,
-)
+from swarm.verification import JudgeRefused, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +109,7 @@ class Admission:
         self,
         manifest: Manifest,
         swarm_id: bytes,
-        judge: Judge,
+        judge: verification.Judge,
         accounts: Accounts,
         journal: Journal,
         clock: Clock,
@@ -140,8 +129,8 @@ class Admission:
         self._threaded = threaded
         # In a simulation verification takes no time on its clock, so none is charged.
         self._timer: Callable[[], float] = time.monotonic if threaded else clock.time
-        self._budget = VerificationBudget(manifest.epoch_seconds)
-        self._turns = ScoringQueue(self._budget)
+        self._budget = verification.VerificationBudget(manifest.epoch_seconds)
+        self._turns = verification.ScoringQueue(self._budget)
         self._opener = opener
         self._shown = shown or RefusedGroups()
         # A rebuilt journal may lack what was used in time slots that had begun by then.
@@ -209,7 +198,7 @@ class Admission:
         for claimed, found in zip(judged, outcomes, strict=True):
             if isinstance(found, JudgeRefused):
                 findings.refuse(found.reason, claimed.group)
-                findings.stalls += found.reason in (TIMEOUT, CRASHED)
+                findings.stalls += found.reason in (verification.TIMEOUT, verification.CRASHED)
             elif fault := _disagreement(claimed.group, found):
                 findings.refuse(fault, claimed.group, found)
             elif findings.opened:
@@ -289,12 +278,15 @@ class Admission:
             connection.execute("DELETE FROM seen WHERE epoch<?", (oldest,))
         return unseen
 
-    def _outcomes(self, findings: Findings, left: float) -> Sequence[Judged]:
+    def _outcomes(self, findings: Findings, left: float) -> Sequence[verification.Judged]:
         author = findings.author
         asked = [
-            Asked(
+            verification.Asked(
                 TaskRef.shared(author, group.env, group.level, group.epoch, group.index),
-                [answer_of(each, played=self._played(group)) for each in group.completions],
+                [
+                    verification.answer_of(each, played=self._played(group))
+                    for each in group.completions
+                ],
             )
             for group in (encoded.group for encoded in findings.pending)
         ]
