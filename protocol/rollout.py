@@ -246,7 +246,8 @@ def decode_batch(plain: bytes, most: int = MAX_PLAIN_BYTES) -> Batch:
 
 def encode_group(group: Group) -> bytes:
     """Encode one group, byte for byte as in the body."""
-    return encode(group_to_wire(group))
+    completions = [_completion_to_wire(completion) for completion in group.completions]
+    return encode(codec.record(group, _GROUP) | {"completions": completions})
 
 
 def decode_group(plain: bytes) -> Group:
@@ -254,12 +255,6 @@ def decode_group(plain: bytes) -> Group:
     most = MAX_PLAIN_BYTES
     limits = CodecLimits(most, DEPTH - 2, MAX_ITEMS, str_len=most, bin_len=most)
     return _group(decode(plain, limits))
-
-
-def group_to_wire(group: Group) -> dict[str, object]:
-    """Convert a group to its map in the body."""
-    completions = [_completion_to_wire(completion) for completion in group.completions]
-    return codec.record(group, _GROUP) | {"completions": completions}
 
 
 def _completion_to_wire(completion: Completion) -> dict[str, object]:

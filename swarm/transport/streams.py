@@ -128,7 +128,7 @@ async def serve(
                 size = await framing.size(reader)
                 service.check_size(size)
                 request = await reader.readexactly(size)
-            service.asked(place)
+            place.waiting = False
             answer = await service.answer(peer, request)
             # Drained means sent: the peer keeps its slot until the last byte has left.
             writer.transport.set_write_buffer_limits(high=0)

@@ -80,7 +80,6 @@ class Supervisor:
         self._node = await self._start_node(None)
         self.settings = self._node.at_same_port(self.settings)
         try:
-            await self._prepare(self._node)
             outcomes = await self._dial(self._redial.due(()))
             skewed = [outcome for outcome in outcomes if isinstance(outcome, ClockSkew)]
             if skewed and not any(isinstance(outcome, str) for outcome in outcomes):
@@ -208,32 +207,29 @@ class Supervisor:
         pause = FIRST_RESTART_PAUSE
         while True:
             try:
-                return await self._ready(await self._start_node(dead))
+                return await self._start_node(dead)
             except Exception as error:  # noqa: BLE001 - the library's and the daemon's
                 what = error if isinstance(error, TransportError) else repr(error)
                 logger.error("%s; next attempt in %g s", what, pause)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_RESTART_PAUSE)
 
-    async def _ready(self, node: TransportNode) -> TransportNode:
-        # Stops a node that cannot be prepared.
+    async def _start_node(self, dead: TransportNode | None) -> TransportNode:
+        # If cancelled, stop the node that is starting instead of losing it.
+        launch = self._launch(self.settings, self._counters, dead, self._guests)
+        starting = asyncio.ensure_future(launch)
+        try:
+            node = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            with suppress(TransportError):
+                await (await starting).stop()
+            raise
         try:
             await self._prepare(node)
         except BaseException:
             await node.stop()
             raise
         return node
-
-    async def _start_node(self, dead: TransportNode | None) -> TransportNode:
-        # If cancelled, stop the node that is starting instead of losing it.
-        launch = self._launch(self.settings, self._counters, dead, self._guests)
-        starting = asyncio.ensure_future(launch)
-        try:
-            return await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            with suppress(TransportError):
-                await (await starting).stop()
-            raise
 
     def _show_out(self, peer: str) -> None:
         if peer not in self._leaving:

@@ -152,6 +152,7 @@ class HivemindNode:
         self.gate = gate
         self.addresses = visible
         self.peer_id = str(p2p.peer_id)
+        self._id_of = type(p2p.peer_id).from_base58
         self._table = HivemindDHT(dht, dht_pb2, DictionaryDHTValue, gate, counters)
         self._reasons = DialReasons()
 
@@ -260,21 +261,19 @@ class HivemindNode:
         return child.pid if child.returncode is None else None
 
     async def connect(self, address: str) -> tuple[str, float]:
-        from hivemind.dht.routing import DHTID
-        from hivemind.p2p import PeerID
         from hivemind.proto.dht_pb2 import PingRequest
         from hivemind.utils.multiaddr import Multiaddr
 
         try:
             host, _, peer_id = address.rpartition("/p2p/")
-            peer = PeerID.from_base58(peer_id)
+            peer = self._id_of(peer_id)
             await self.p2p._client.connect(peer, [packed(host, Multiaddr)])
             protocol = self.dht.protocol
             answer = await protocol.get_stub(peer).rpc_ping(
                 PingRequest(peer=protocol.node_info), timeout=RPC_SECONDS
             )
             raw = answer.peer.node_id
-            node = DHTID.from_bytes(raw) if raw else None  # a client sends none
+            node = type(self.dht.node_id).from_bytes(raw) if raw else None  # a client sends none
         except Exception as error:
             raise PeerUnreachable(
                 f"no peer answers at {address}: {self._reasons.of(address, error)}"
@@ -312,14 +311,13 @@ class HivemindNode:
     async def open_stream(
         self, peer: str, protocol: str
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        from hivemind.p2p import PeerID
         from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe, write_pbmsg
         from hivemind.proto import p2pd_pb2
 
         reader, writer = await self.control.daemon_connector.open_connection()
         try:
             opening = p2pd_pb2.StreamOpenRequest(
-                peer=PeerID.from_base58(peer).to_bytes(), proto=[protocol]
+                peer=self._id_of(peer).to_bytes(), proto=[protocol]
             )
             await write_pbmsg(writer, p2pd_pb2.Request(type="STREAM_OPEN", streamOpen=opening))
             response = p2pd_pb2.Response()
@@ -333,19 +331,15 @@ class HivemindNode:
         return reader, writer
 
     async def call(self, peer: str, name: str, request: bytes) -> bytes:
-        from hivemind.p2p import PeerID
-
         try:
             async with asyncio.timeout(RPC_SECONDS):
-                handled = self.control.call_unary_handler(PeerID.from_base58(peer), name, request)
+                handled = self.control.call_unary_handler(self._id_of(peer), name, request)
                 return bytes(await handled)
         except Exception as error:
             raise Refused(f"peer {peer} did not answer {name}: {error!r}") from error
 
     async def disconnect(self, peer: str) -> None:
-        from hivemind.p2p import PeerID
-
-        await self.p2p._client.disconnect(PeerID.from_base58(peer))
+        await self.p2p._client.disconnect(self._id_of(peer))
 
     def stand_still(self, seconds: float) -> None:
         """Do nothing: the node has no threads, and others can stop the daemon."""

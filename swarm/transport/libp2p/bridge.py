@@ -12,14 +12,12 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import trio
 
 from swarm.transport.libp2p.stack import Stream, agreed
 from swarm.transport.transport import PeerUnreachable
-
-if TYPE_CHECKING:
-    import trio
-
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +60,6 @@ class TrioThread:
 
     async def call(self, work: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         """Await ``work`` there, cancelled with the caller; raises ``PeerUnreachable``."""
-        import trio
-
         if self.ended.done():
             raise PeerUnreachable("the transport is not started")
         assert self.nursery is not None, "start comes first"
@@ -81,8 +77,6 @@ class TrioThread:
 
     def post(self, work: Callable[..., object], *args: Any) -> None:
         """Run ``work`` on the thread soon, in posting order; dropped after its end."""
-        import trio
-
         assert self._token is not None, "start comes first"
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(work, *args)
@@ -96,8 +90,6 @@ class TrioThread:
             self._loop.call_soon_threadsafe(work, *args)
 
     def _run(self) -> None:
-        import trio
-
         reason = "the network's thread was stopped"
         try:
             trio.run(self._main)
@@ -108,8 +100,6 @@ class TrioThread:
             self.post_back(self._finish, reason)
 
     async def _main(self) -> None:
-        import trio
-
         async with trio.open_nursery() as self.nursery:
             self._token = trio.lowlevel.current_trio_token()
             self.post_back(self._started.set_result, None)
@@ -180,8 +170,6 @@ class Pipe:
 
     async def run(self, stream: Stream | Proposed, begun: bytes) -> None:
         """Carry bytes both ways until both sides end; ``begun`` is already read."""
-        import trio
-
         clean = False
         try:
             async with trio.open_nursery() as nursery:
@@ -230,8 +218,6 @@ class Pipe:
         scope.cancel()
 
     async def _until(self, condition: Callable[[], object]) -> None:
-        import trio
-
         while not condition():
             if self._wake is None or self._wake.is_set():
                 self._wake = trio.Event()
@@ -302,9 +288,6 @@ class Bridge(asyncio.Transport):
         self._high = CHUNK if high is None else high
         self._note_full()
 
-    def get_write_buffer_size(self) -> int:
-        return self._unsent
-
     def pause_reading(self) -> None:
         self._paused = True
 
@@ -312,12 +295,6 @@ class Bridge(asyncio.Transport):
         self._paused = False
         self._thread.post(self._pipe.taken, self._withheld)
         self._withheld = 0
-
-    def is_reading(self) -> bool:
-        return not self._paused
-
-    def can_write_eof(self) -> bool:
-        return False
 
     def is_closing(self) -> bool:
         return self._closing
@@ -368,8 +345,6 @@ class Proposed:
 
     async def read(self, most: int) -> bytes:
         """Read; raises ``ConnectionError`` if the peer does not support the protocol."""
-        import trio
-
         if self._agreed:
             return await self._stream.read(most)
         try:

@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Container
 from importlib.util import find_spec
 from typing import Any
 
+import trio
+
 from protocol.identity import Identity
 from swarm.transport.node import DaemonFailed
 from swarm.transport.streams import read_varint, varint
@@ -260,8 +262,6 @@ class Stream:
 
     async def write(self, data: bytes) -> None:
         """Send all bytes, without a timeout; raises ``ConnectionError`` on reset."""
-        import trio
-
         view = memoryview(data)
         while view:
             while not (window := self._muxed.send_window):
@@ -317,8 +317,6 @@ def address_text(data: bytes) -> str | None:
 
 async def end(how: Callable[[], Awaitable[object]]) -> None:
     """Await ``how`` to close something, ignoring errors; for the trio thread."""
-    import trio
-
     with trio.CancelScope(shield=True), trio.move_on_after(PATIENCE_SECONDS):
         try:
             await how()
