@@ -56,6 +56,10 @@ class TransportNode(Protocol):
         """Full multiaddresses as of the last :meth:`look`, relayed ones first."""
 
     @property
+    def listening(self) -> tuple[str, ...]:
+        """Addresses with the port drawn for ``/tcp/0``."""
+
+    @property
     def gate(self) -> RecordGate:
         """The gate that takes the check of records."""
 
@@ -109,9 +113,6 @@ class TransportNode(Protocol):
 
     async def stop(self) -> None:
         """Stop the node and remove everything of it from the machine."""
-
-    def at_same_port(self, settings: NodeSettings) -> NodeSettings:
-        """Return ``settings`` with the port drawn for ``/tcp/0`` in ``listen``."""
 
 
 Launch = Callable[[NodeSettings, Counters, Any, PeerLimits], Awaitable[TransportNode]]

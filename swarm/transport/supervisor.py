@@ -10,7 +10,14 @@ from dataclasses import replace
 
 from swarm.common.counters import Counters
 from swarm.common.util import BackgroundTasks
-from swarm.transport.node import Launch, NodeSettings, Role, TransportNode, check_ports
+from swarm.transport.node import (
+    Launch,
+    NodeSettings,
+    Role,
+    TransportNode,
+    check_ports,
+    with_port_of,
+)
 from swarm.transport.peer_connections import DialLog, PeerCache, Redial, Shortcuts, Timings
 from swarm.transport.request_limits import PeerLimits
 from swarm.transport.transport import ClockSkew, PeerUnreachable, TransportError
@@ -78,7 +85,8 @@ class Supervisor:
         """
         check_ports(self.settings.listen)
         self._node = await self._start_node(None)
-        self.settings = self._node.at_same_port(self.settings)
+        listen = with_port_of(self._node.listening, self.settings.listen)
+        self.settings = replace(self.settings, listen=listen)
         try:
             outcomes = await self._dial(self._redial.due(()))
             skewed = [outcome for outcome in outcomes if isinstance(outcome, ClockSkew)]

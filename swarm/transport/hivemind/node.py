@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ from swarm.transport.node import (
     NodeSettings,
     StreamHandler,
     sweep_sockets,
-    with_port_of,
 )
 from swarm.transport.peer_connections import DialReasons
 from swarm.transport.records import RecordGate, StrictSerializer
@@ -150,7 +148,7 @@ class HivemindNode:
         self.p2p = p2p
         self.dht = dht
         self.gate = gate
-        self.addresses = visible
+        self.addresses = self.listening = visible
         self.peer_id = str(p2p.peer_id)
         self._id_of = type(p2p.peer_id).from_base58
         self._table = HivemindDHT(dht, dht_pb2, DictionaryDHTValue, gate, counters)
@@ -361,9 +359,6 @@ class HivemindNode:
     async def stop(self) -> None:
         self.dht.is_alive = False
         await _shut_down(self.p2p)
-
-    def at_same_port(self, settings: NodeSettings) -> NodeSettings:
-        return replace(settings, listen=with_port_of(self.addresses, settings.listen))
 
 
 async def _shut_down(p2p: Any) -> None:

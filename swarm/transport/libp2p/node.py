@@ -24,7 +24,7 @@ from swarm.transport.libp2p.host import Host
 from swarm.transport.libp2p.introductions import Introductions
 from swarm.transport.libp2p.relays import STOP
 from swarm.transport.libp2p.stack import check_library
-from swarm.transport.node import DaemonFailed, NodeSettings, StreamHandler, with_port_of
+from swarm.transport.node import DaemonFailed, NodeSettings, StreamHandler
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.records import MESSAGE_LIMIT, RecordGate
 from swarm.transport.request_limits import PeerLimits
@@ -97,7 +97,7 @@ class Libp2pNode:
     ) -> None:
         self.peer_id = identity.peer_id
         self.addresses: tuple[str, ...] = ()
-        self._listening: tuple[HostPort, ...] = ()
+        self._places: tuple[HostPort, ...] = ()
         self._settings = settings
         self._guests = guests
         self._thread = TrioThread("libp2p")
@@ -136,6 +136,10 @@ class Libp2pNode:
             await node.stop()
             raise
         return node
+
+    @property
+    def listening(self) -> tuple[str, ...]:
+        return seen_at(self._places)
 
     @property
     def gate(self) -> RecordGate:
@@ -243,9 +247,6 @@ class Libp2pNode:
         """Block the trio thread for a while, too."""
         self._thread.stand_still(seconds)
 
-    def at_same_port(self, settings: NodeSettings) -> NodeSettings:
-        return replace(settings, listen=with_port_of(seen_at(self._listening), settings.listen))
-
     async def _listen(self) -> None:
         places = []
         for address in self._settings.listen:
@@ -255,12 +256,12 @@ class Libp2pNode:
             except (OSError, ValueError) as error:
                 raise DaemonFailed(f"network.listen = {address}: {error}") from error
             places.append(replace(place, port=port))
-        self._listening = tuple(places)
+        self._places = tuple(places)
         await self.look()
 
     def _own(self) -> tuple[str, ...]:
         announced = () if self._settings.client else self._settings.announce
-        return announced or seen_at(self._listening)
+        return announced or self.listening
 
     def _incoming(self, peer: str, protocol: str, pipe: Pipe) -> None:
         bridge = Bridge(self._thread, pipe)

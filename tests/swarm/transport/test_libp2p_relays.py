@@ -26,7 +26,7 @@ from swarm.transport.node import NodeSettings, Role, TransportNode
 from swarm.transport.protobuf import decode, encode
 from swarm.transport.records import RecordRule
 from swarm.transport.request_limits import PeerLimits
-from swarm.transport.streams import Varint, ask
+from swarm.transport.streams import LENGTH_VARINT, ask
 from swarm.transport.subprocess.transport import ApartTransport
 from swarm.transport.transport import PeerUnreachable, Transport, is_relayed
 from tests.swarm.network_parts import CREATOR, identity, manifest
@@ -186,9 +186,11 @@ async def test_mallory_brings_nobody_who_was_not_asked_to_relay(tmp_path: Path) 
         await mallory.connect(anna.addresses[0])
         message = encode({1: 0, 2: encode({1: peer_id_bytes(rita.peer_id)})})
         reader, writer = await mallory.open_stream(anna.peer_id, relays.STOP)
-        answer = decode(await ask(reader, writer, message, peer="", limit=64, framing=Varint()))
+        answer = decode(
+            await ask(reader, writer, message, peer="", limit=64, framing=LENGTH_VARINT)
+        )
         writer.close()
-        assert answer[4] == [relays.UNEXPECTED_MESSAGE]
+        assert decode(answered)[4] == [relays.UNEXPECTED_MESSAGE]
         assert not is_relayed(anna.addresses[0]), "rita, who does not relay, was believed"
 
 
