@@ -40,6 +40,7 @@ class NodeSettings:
         return self.role == "private"
 
 
+StreamEnds = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 StreamHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 """(peer id, reader, writer) of an incoming stream."""
 
@@ -94,9 +95,7 @@ class TransportNode(Protocol):
     async def add_handler(self, protocol: str, handler: StreamHandler) -> None:
         """Serve incoming streams of ``protocol``."""
 
-    async def open_stream(
-        self, peer: str, protocol: str
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def open_stream(self, peer: str, protocol: str) -> StreamEnds:
         """Open a stream, dialing if needed; raise ``PeerUnreachable`` on failure."""
 
     async def call(self, peer: str, name: str, request: bytes) -> bytes:

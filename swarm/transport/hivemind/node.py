@@ -27,6 +27,7 @@ from swarm.transport.node import (
     DETACHED,
     DaemonFailed,
     NodeSettings,
+    StreamEnds,
     StreamHandler,
     sweep_sockets,
 )
@@ -306,9 +307,7 @@ class HivemindNode:
 
         await self.p2p.add_binary_stream_handler(protocol, on_stream)
 
-    async def open_stream(
-        self, peer: str, protocol: str
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def open_stream(self, peer: str, protocol: str) -> StreamEnds:
         from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe, write_pbmsg
         from hivemind.proto import p2pd_pb2
 

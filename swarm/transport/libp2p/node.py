@@ -24,7 +24,7 @@ from swarm.transport.libp2p.host import Host
 from swarm.transport.libp2p.introductions import Introductions
 from swarm.transport.libp2p.relays import STOP
 from swarm.transport.libp2p.stack import check_library
-from swarm.transport.node import DaemonFailed, NodeSettings, StreamHandler
+from swarm.transport.node import DaemonFailed, NodeSettings, StreamEnds, StreamHandler
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.records import MESSAGE_LIMIT, RecordGate
 from swarm.transport.request_limits import PeerLimits
@@ -190,9 +190,7 @@ class Libp2pNode:
         self._handlers[protocol] = handler
         self._thread.post(self._host.speak, protocol)
 
-    async def open_stream(
-        self, peer: str, protocol: str
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def open_stream(self, peer: str, protocol: str) -> StreamEnds:
         pipe = Pipe(self._thread)
         bridge = Bridge(self._thread, pipe)
         try:

@@ -179,8 +179,7 @@ class Guarded:
         if n > MAX_FRAME or len(streams) > MAX_STREAMS or waiting > MAX_UNREAD:
             self.refused = True
             raise OverBounds(f"frame {n}, streams {len(streams)}, unread {waiting}")
-        data: bytes = await self._secure.read(n)
-        return data
+        return bytes(await self._secure.read(n))
 
     async def write(self, data: bytes) -> None:
         await self._secure.write(data)

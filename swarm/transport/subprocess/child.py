@@ -187,8 +187,7 @@ class Child:
         """Serve a protocol with answers of the parent."""
 
         async def ask(peer: str, request: bytes) -> bytes:
-            answer: bytes = await self.link.call("answer", protocol, peer, request)
-            return answer
+            return bytes(await self.link.call("answer", protocol, peer, request))
 
         self.transport.handle(protocol, ask, HandlerLimits(**limits))
 

@@ -186,9 +186,7 @@ async def test_mallory_brings_nobody_who_was_not_asked_to_relay(tmp_path: Path) 
         await mallory.connect(anna.addresses[0])
         message = encode({1: 0, 2: encode({1: peer_id_bytes(rita.peer_id)})})
         reader, writer = await mallory.open_stream(anna.peer_id, relays.STOP)
-        answer = decode(
-            await ask(reader, writer, message, peer="", limit=64, framing=LENGTH_VARINT)
-        )
+        answered = await ask(reader, writer, message, peer="", limit=64, framing=LENGTH_VARINT)
         writer.close()
         assert decode(answered)[4] == [relays.UNEXPECTED_MESSAGE]
         assert not is_relayed(anna.addresses[0]), "rita, who does not relay, was believed"
