@@ -168,7 +168,7 @@ class Admission:
 
     def _begin(self, frame: bytes, author: bytes, offer: Offer | None) -> Findings:
         findings = Findings(author, now=self._clock.time())
-        findings.opened = self._open(frame, author, offer, findings)
+        findings.opened = self._open(frame, offer, findings)
         if findings.opened:
             findings.proven = self._accounts.reputation(author) >= PROVEN
             timely = []
@@ -178,7 +178,7 @@ class Admission:
                     findings.refuse(fault, group)
                 else:
                     timely.append(group)
-            findings.pending = self._unseen(author, timely, findings.now, findings)
+            findings.pending = self._unseen(timely, findings)
         return findings
 
     def _look(self, findings: Findings) -> None:
@@ -217,10 +217,8 @@ class Admission:
             self._counters.add("admitted", len(findings.admitted))
             self._accounts.admit(author, len(findings.admitted))
 
-    def _open(
-        self, frame: bytes, expected: bytes, offer: Offer | None, findings: Findings
-    ) -> OpenFrame | None:
-        if self._accounts.banned(expected):
+    def _open(self, frame: bytes, offer: Offer | None, findings: Findings) -> OpenFrame | None:
+        if self._accounts.banned(findings.author):
             findings.refused[verification.BANNED] += 1
             return None
         try:
@@ -228,7 +226,7 @@ class Admission:
         except ProtocolError as error:
             findings.refused[error.code] += 1
             return None
-        if opened.author != expected:
+        if opened.author != findings.author:
             findings.refused[verification.WRONG_AUTHOR] += 1
             return None
         if offer and offer_of(frame, opened.batch, self._manifest) != offer:
@@ -253,9 +251,7 @@ class Admission:
     def _played(self, group: Group) -> bool:
         return self._manifest.env(group.env).source == ENVIRONMENT
 
-    def _unseen(
-        self, author: bytes, groups: list[Group], now: float, findings: Findings
-    ) -> list[EncodedGroup]:
+    def _unseen(self, groups: list[Group], findings: Findings) -> list[EncodedGroup]:
         """Return groups with new sample indexes, noted as seen before verification.
 
         So a crash loses a group but never admits it twice, and a refused sample cannot come back.
@@ -263,7 +259,7 @@ class Admission:
         unseen = []
         with self._journal.transaction() as connection:
             for group in groups:
-                draw = (author, group.epoch, group.index)
+                draw = (findings.author, group.epoch, group.index)
                 encoded = EncodedGroup.of(group)
                 digest = sha256(encoded.plain).digest()[:16]
                 known = connection.execute(_SEEN, draw).fetchone()
@@ -274,7 +270,7 @@ class Admission:
                     findings.refused[verification.REPLAY] += 1
                 else:
                     findings.refuse(verification.EQUIVOCATION, group)
-            oldest = oldest_epoch(self._manifest, now)
+            oldest = oldest_epoch(self._manifest, findings.now)
             connection.execute("DELETE FROM seen WHERE epoch<?", (oldest,))
         return unseen
 

@@ -40,8 +40,8 @@ class TrioThread:
         self._started: asyncio.Future[None] = self._loop.create_future()
         self.ended: asyncio.Future[str] = self._loop.create_future()
         self._calls: set[asyncio.Future[Any]] = set()
-        self._token: trio.lowlevel.TrioToken | None = None
-        self.nursery: trio.Nursery | None = None
+        self._token: trio.lowlevel.TrioToken  # this and the nursery from :meth:`start` on
+        self.nursery: trio.Nursery
 
     async def start(self) -> None:
         """Start the thread; it runs until :meth:`stop`."""
@@ -49,7 +49,6 @@ class TrioThread:
         await self._started
 
     def end(self) -> None:
-        assert self.nursery is not None, "start comes first"
         self.post(self.nursery.cancel_scope.cancel)
 
     async def stop(self) -> None:
@@ -62,12 +61,19 @@ class TrioThread:
         """Await ``work`` there, cancelled with the caller; raises ``PeerUnreachable``."""
         if self.ended.done():
             raise PeerUnreachable("the transport is not started")
-        assert self.nursery is not None, "start comes first"
         future = self._loop.create_future()
         self._calls.add(future)
         scope = trio.CancelScope()
+
+        async def run() -> None:
+            with scope:
+                try:
+                    self.post_back(_settle, future, await work(*args), None)
+                except Exception as error:  # noqa: BLE001 - raised again by the caller
+                    self.post_back(_settle, future, None, error)
+
         try:
-            self.post(self.nursery.start_soon, self._work, scope, work, args, future)
+            self.post(self.nursery.start_soon, run)
             return await future
         except asyncio.CancelledError:
             self.post(scope.cancel)
@@ -77,7 +83,6 @@ class TrioThread:
 
     def post(self, work: Callable[..., object], *args: Any) -> None:
         """Run ``work`` on the thread soon, in posting order; dropped after its end."""
-        assert self._token is not None, "start comes first"
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(work, *args)
 
@@ -105,19 +110,6 @@ class TrioThread:
             self.post_back(self._started.set_result, None)
             await trio.sleep_forever()
 
-    async def _work(
-        self,
-        scope: trio.CancelScope,
-        work: Callable[..., Awaitable[Any]],
-        args: tuple[Any, ...],
-        future: asyncio.Future[Any],
-    ) -> None:
-        with scope:
-            try:
-                self.post_back(_settle, future, await work(*args), None)
-            except Exception as error:  # noqa: BLE001 - raised again by the caller
-                self.post_back(_settle, future, None, error)
-
     def _finish(self, reason: str) -> None:
         for future in self._calls:
             _settle(future, None, PeerUnreachable(reason))
@@ -143,7 +135,7 @@ class Pipe:
         self._ahead = 0
         self._finished = False
         self._aborted = False
-        self._wake: trio.Event | None = None
+        self._wake = trio.Event()
 
     def attach(self, bridge: Bridge) -> None:
         self._bridge = bridge
@@ -219,13 +211,12 @@ class Pipe:
 
     async def _until(self, condition: Callable[[], object]) -> None:
         while not condition():
-            if self._wake is None or self._wake.is_set():
+            if self._wake.is_set():
                 self._wake = trio.Event()
             await self._wake.wait()
 
     def _stir(self) -> None:
-        if self._wake is not None:
-            self._wake.set()
+        self._wake.set()
 
     def _report_lost(self, error: Exception | None) -> None:
         if self._bridge is not None:

@@ -21,7 +21,7 @@ from swarm.transport.node import StreamHandler
 from swarm.transport.protobuf import Fields, decode, encode, varints
 from swarm.transport.records import MESSAGE_LIMIT, DictionaryRecord, RecordGate, StrictSerializer
 from swarm.transport.request_limits import CallBudget, PeerLimits, Service
-from swarm.transport.search import BUCKET, REPLICAS, Search, placed
+from swarm.transport.search import BUCKET, REPLICAS, Answer, Search, placed
 from swarm.transport.streams import LENGTH_VARINT, serve
 from swarm.transport.transport import HandlerLimits, Refusal, TransportError
 
@@ -269,18 +269,13 @@ class Libp2pDHT:
         self, key: bytes, take: Callable[[Result], None] = lambda result: None
     ) -> list[Neighbour]:
         """Return nodes near a key that answered; ``take`` raises ``ValueError`` to reject."""
-
-        async def ask(peer: str) -> tuple[bytes | None, tuple[Neighbour, ...]] | None:
-            return await self._find(peer, key, take)
-
-        search = Search(
-            (self.table.own, self._peer_id), partial(distance, key), ask, self._counters
-        )
+        own, ask = (self.table.own, self._peer_id), partial(self._find, key, take)
+        search = Search(own, partial(distance, key), ask, self._counters)
         return await search.nearest(self.table.nearest(key, BUCKET))
 
     async def _find(
-        self, peer: str, key: bytes, take: Callable[[Result], None]
-    ) -> tuple[bytes | None, tuple[Neighbour, ...]] | None:
+        self, key: bytes, take: Callable[[Result], None], peer: str
+    ) -> Answer[bytes, str] | None:
         """Return a node's own id and its neighbors; None without a valid answer."""
         request = encode({2: [key], 3: calls.pack_node(self._name)})
         fields = await self._ask(peer, FIND, request)

@@ -90,14 +90,6 @@ class Connections:
         return max(taken, key=lambda each: sources[each.place.source])
 
 
-async def reach(place: HostPort) -> trio.SocketStream:
-    """Open a TCP connection; raises ``ConnectionError`` with the system's message."""
-    try:
-        return await trio.open_tcp_stream(place.host, place.port)
-    except OSError as error:
-        raise ConnectionError(_first_cause(error)) from error
-
-
 def keep_alive(tcp: trio.SocketStream) -> None:
     """Enable TCP keepalive: a silent peer is detected within a minute."""
     tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -158,7 +150,6 @@ class Host:
     async def listen(self, host: str, port: int) -> int:
         """Listen; return the port, chosen by the system if 0. Raises ``OSError``."""
         (listener,) = await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
-        assert self._thread.nursery is not None
         self._thread.nursery.start_soon(trio.serve_listeners, self._accepted, [listener])
         return int(listener.socket.getsockname()[1])
 
@@ -178,7 +169,6 @@ class Host:
                 muxed = await self._upgrade(await self._wire(peer, place), peer)
         except trio.TooSlowError:
             raise ConnectionError(f"no answer within {UPGRADE_SECONDS:g} s") from None
-        assert self._thread.nursery is not None
         await self._thread.nursery.start(self._hold, Connection(muxed, place, dialled=True))
 
     async def open(self, peer: str, protocol: str, pipe: Pipe) -> None:
@@ -186,7 +176,6 @@ class Host:
 
         ``pipe`` starts before the peer accepts, so the request is sent together with the proposal.
         """
-        assert self._thread.nursery is not None
         while True:
             connection = self._connections.best(peer)
             try:
@@ -209,13 +198,10 @@ class Host:
         self._relays[relay] = muxed = self._connections.best(relay).muxed
         return await relays.reserve_on(muxed)
 
-    async def relayed_by(self) -> tuple[str, ...]:
-        """Return the relays whose reserved connection is still open."""
-        return tuple(
-            relay
-            for relay, muxed in self._relays.items()
-            if any(each.muxed is muxed for each in self._connections.of(relay))
-        )
+    async def relayed_by(self, relay: str) -> bool:
+        """Return whether the connection with a relay's reservation is still open."""
+        reserved = self._relays.get(relay)
+        return any(each.muxed is reserved for each in self._connections.of(relay))
 
     async def disconnect(self, peer: str) -> None:
         for connection in self._connections.of(peer):
@@ -225,7 +211,10 @@ class Host:
         if place.relay:
             await self.dial(place.relay, replace(place, relay=""))
             return await relays.connected(self._connections.best(place.relay).muxed, peer)
-        tcp = await reach(place)
+        try:
+            tcp = await trio.open_tcp_stream(place.host, place.port)
+        except OSError as error:
+            raise ConnectionError(_first_cause(error)) from error
         keep_alive(tcp)
         return Wire(tcp)
 

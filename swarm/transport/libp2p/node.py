@@ -83,7 +83,7 @@ class Reservations:
         until = loop.time() + seconds
         while loop.time() < until:
             await asyncio.sleep(LOOK_SECONDS)
-            if relay not in await self._thread.call(self._host.relayed_by):
+            if not await self._thread.call(self._host.relayed_by, relay):
                 raise ConnectionError("its connection is gone")
 
 
