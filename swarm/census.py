@@ -239,7 +239,6 @@ def _thinned(buckets: Iterable[Bucket], now: int) -> list[Bucket]:
 
 
 def _place(bucket: Bucket, now: int) -> tuple[int, int]:
-    """Return a bucket's new start and length."""
     for seconds, age in ((DAY, HOURLY_SECONDS), (HOUR, FINE_SECONDS)):
         start = bucket.start // seconds * seconds
         if bucket.seconds <= seconds and start + seconds <= now - age:

@@ -49,11 +49,7 @@ Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
 
 class BadSighting(Exception):  # noqa: N818 - reads as what it says
-    """A name without a node to dial; ``reason`` (snake_case) is counted."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    """A name without a node to dial; its text (snake_case) is counted as the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +232,7 @@ class Multicast:
         try:
             return sightings_of(info.properties, info.port, info.parsed_addresses(), self.networks)
         except BadSighting as error:
-            self._counters.add("lan_names_refused", reason=error.reason)
+            self._counters.add("lan_names_refused", reason=str(error))
             return ()
 
 

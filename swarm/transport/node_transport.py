@@ -170,7 +170,7 @@ class NodeTransport:
         check_size(value)
         try:
             async with asyncio.timeout(LOOKUP_SECONDS):
-                return await self._supervisor.node.store(key, subkey, value, expiry)
+                return await self._supervisor.node.hash_table.store(key, subkey, value, expiry)
         except Exception as error:  # noqa: BLE001
             self._lookup_failed("store", error)
             return False
@@ -178,7 +178,7 @@ class NodeTransport:
     async def read(self, key: str) -> dict[bytes, bytes]:
         try:
             async with asyncio.timeout(LOOKUP_SECONDS):
-                return await self._supervisor.node.read(key)
+                return await self._supervisor.node.hash_table.read(key)
         except Exception as error:  # noqa: BLE001
             self._lookup_failed("read", error)
             return {}

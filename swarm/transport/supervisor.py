@@ -148,7 +148,7 @@ class Supervisor:
         if reached:
             with suppress(TimeoutError):
                 async with asyncio.timeout(DIAL_SECONDS):
-                    await self.node.find_neighbours()
+                    await self.node.hash_table.find_neighbours()
         return outcomes
 
     async def _watch(self) -> None:

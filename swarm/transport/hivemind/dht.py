@@ -46,7 +46,6 @@ class HivemindDHT:
         await self._nearest(self._dht.node_id)
 
     async def read(self, key: str) -> dict[bytes, bytes]:
-        """Return each author's latest record under ``key`` from all nodes near it."""
         key_id = self._node_of(dht_key_of(key))
         merged = self._dictionary()
 
@@ -61,7 +60,6 @@ class HivemindDHT:
         return {subkey: loads(entry.value) for subkey, entry in merged.items()}
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
-        """Store a record at the nodes nearest to its key; return whether any took it."""
         key_id = self._node_of(dht_key_of(key))
         dumps = self._protocol.serializer.dumps
         packed = dumps(value)

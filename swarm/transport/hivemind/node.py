@@ -152,7 +152,7 @@ class HivemindNode:
         self.addresses = self.listening = visible
         self.peer_id = str(p2p.peer_id)
         self._id_of = type(p2p.peer_id).from_base58
-        self._table = HivemindDHT(dht, dht_pb2, DictionaryDHTValue, gate, counters)
+        self.hash_table = HivemindDHT(dht, dht_pb2, DictionaryDHTValue, gate, counters)
         self._reasons = DialReasons()
 
     @classmethod
@@ -282,9 +282,6 @@ class HivemindNode:
             await protocol.update_routing_table(node, peer, responded=True)
         return str(peer), float(answer.dht_time)
 
-    async def find_neighbours(self) -> None:
-        await self._table.find_neighbours()
-
     async def connected(self) -> dict[str, tuple[str, ...]]:
         return by_peer(await self.p2p.list_peers())
 
@@ -294,12 +291,6 @@ class HivemindNode:
     async def look(self) -> None:
         _, now = await self.p2p._client.identify()
         self.addresses = own(now, self.peer_id)
-
-    async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
-        return await self._table.store(key, subkey, value, expiry)
-
-    async def read(self, key: str) -> dict[bytes, bytes]:
-        return await self._table.read(key)
 
     async def add_handler(self, protocol: str, handler: StreamHandler) -> None:
         async def on_stream(info: Any, reader: Any, writer: Any) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -85,9 +84,6 @@ class TrioThread:
         """Run ``work`` on the thread soon, in posting order; dropped after its end."""
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(work, *args)
-
-    def stand_still(self, seconds: float) -> None:
-        self.post(time.sleep, seconds)
 
     def post_back(self, work: Callable[..., object], *args: Any) -> None:
         """Run ``work`` on the asyncio loop soon, in calling order; for the trio thread."""

@@ -225,7 +225,6 @@ class Libp2pDHT:
         await self._search(self.table.own)
 
     async def read(self, key: str) -> dict[bytes, bytes]:
-        """Return each author's latest record under ``key``, over all nodes near it."""
         key_id = dht_key_of(key)
         merged = calls.Dictionary()
 
@@ -239,7 +238,6 @@ class Libp2pDHT:
         return {subkey: self.share.plain(entry.value) for subkey, entry in merged.items()}
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
-        """Store a record at the nodes nearest to its key; return whether one took it."""
         record = self.share.record(key, subkey, value, expiry)
         key_id = record.key
         near = await self._search(key_id)

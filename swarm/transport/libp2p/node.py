@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -146,7 +147,6 @@ class Libp2pNode:
         return self.hash_table.share.gate
 
     async def connect(self, address: str) -> tuple[str, float]:
-        """Dial and ping a peer; return its id and clock, or raise ``PeerUnreachable``."""
         _, _, peer = address.rpartition("/p2p/")
         try:
             await self._introductions.dial(peer, await resolved(address))
@@ -154,9 +154,6 @@ class Libp2pNode:
         except (TransportError, OSError, EOFError, ValueError, LookupError) as error:
             raise PeerUnreachable(f"no peer answers at {address}: {error}") from error
         return peer, clock
-
-    async def find_neighbours(self) -> None:
-        await self.hash_table.find_neighbours()
 
     async def connected(self) -> dict[str, tuple[str, ...]]:
         """Return full addresses of connected peers by id; a new peer may have none yet."""
@@ -179,12 +176,6 @@ class Libp2pNode:
 
     async def disconnect(self, peer: str) -> None:
         await self._thread.call(self._host.disconnect, peer)
-
-    async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
-        return await self.hash_table.store(key, subkey, value, expiry)
-
-    async def read(self, key: str) -> dict[bytes, bytes]:
-        return await self.hash_table.read(key)
 
     async def add_handler(self, protocol: str, handler: StreamHandler) -> None:
         self._handlers[protocol] = handler
@@ -242,8 +233,7 @@ class Libp2pNode:
             logger.warning("the thread of libp2p did not end within %g s", STOP_SECONDS)
 
     def stand_still(self, seconds: float) -> None:
-        """Block the trio thread for a while, too."""
-        self._thread.stand_still(seconds)
+        self._thread.post(time.sleep, seconds)
 
     async def _listen(self) -> None:
         places = []
