@@ -141,7 +141,7 @@ async def test_a_member_behind_a_relay_is_dialled_tells_its_clock_and_is_nobodys
 async def test_a_client_without_neighbours_stores_nothing_and_says_so(tmp_path):
     async with node(HivemindNode, tmp_path, "anna", "private") as anna:
         anna.gate.check = lambda record: True
-        assert not await anna.store("key", b"subkey", b"value", time.time() + 60.0)
+        assert not await anna.hash_table.store("key", b"subkey", b"value", time.time() + 60.0)
 
 
 def test_a_node_at_a_public_address_that_nobody_can_dial_runs_before_it_is_relayed(tmp_path):
