@@ -12,16 +12,6 @@ from functools import lru_cache
 from hashlib import sha1
 
 from protocol import codec, envelope
-from protocol.codec import (
-    MAX_DEPTH,
-    MAX_FRAME_BYTES,
-    MAX_GROUPS,
-    MAX_OFFERS,
-    MAX_RECORD_BYTES,
-    CodecLimits,
-    decode,
-    encode,
-)
 from protocol.errors import BadLifetime, BadSchema, Expired, TooLarge, WrongShard
 from protocol.frame import content_id
 from protocol.identity import (
@@ -46,7 +36,7 @@ def epoch_of(unix: float, epoch_seconds: float) -> int:
 
 def depth_for(authors: float) -> float:
     """Return the fractional depth for so many authors; nodes use integers around it."""
-    return min(max(0.0, math.log2(max(authors, 1.0) / AUTHORS_A_SHARD)), float(MAX_DEPTH))
+    return min(max(0.0, math.log2(max(authors, 1.0) / AUTHORS_A_SHARD)), float(codec.MAX_DEPTH))
 
 
 def depth_of(author: bytes, epoch: int, depth: float) -> int:
@@ -55,7 +45,7 @@ def depth_of(author: bytes, epoch: int, depth: float) -> int:
     At 3.25, a quarter of the authors, drawn in every time slot, use depth 4 and the others 3.
     """
     fraction = _u64(domain_hash(SHARD_DOMAIN, author, _be(epoch))[8:]) / 2.0**64
-    return min(math.floor(depth + fraction), MAX_DEPTH)
+    return min(math.floor(depth + fraction), codec.MAX_DEPTH)
 
 
 def shard_of(author: bytes, epoch: int, depth: int) -> int:
@@ -75,7 +65,7 @@ def record_key(swarm_id: bytes, epoch: int, depth: int, shard: int) -> str:
 
 def dht_key_of(key: str) -> bytes:
     """Return hivemind's 20-byte hash of ``key``, under which the DHT stores it."""
-    return sha1(encode(key), usedforsecurity=False).digest()
+    return sha1(codec.encode(key), usedforsecurity=False).digest()
 
 
 def reader_paths(author: bytes, epoch: int, secret: bytes) -> tuple[int, int]:
@@ -108,7 +98,7 @@ LIFETIME_EPOCHS = 3  # maximum time slots from the end of a record's own to its 
 CLOCK_SKEW = 3.0  # seconds by which two honest clocks may differ
 REMEMBERED = 1024  # opened records of 2 KiB each; a turn reads a few hundred in any swarm
 
-_LIMITS = CodecLimits(MAX_RECORD_BYTES, depth=3, items=128, str_len=32, bin_len=32)
+_LIMITS = codec.CodecLimits(codec.MAX_RECORD_BYTES, depth=3, items=128, str_len=32, bin_len=32)
 _FIELDS = ("epoch", "depth", "shard", "sequence", "policy_step", "expiry", "nonce", "offers")
 _OFFER = ("content_id", "size", "groups", "env_digest", "informative")
 
@@ -158,8 +148,8 @@ def offer_of(frame: bytes, batch: Batch, manifest: Manifest) -> Offer:
 
 def sign_announcement(announcement: Announcement, identity: Identity, swarm_id: bytes) -> bytes:
     """Sign the announcement into an envelope of at most 1 KiB, the record's value."""
-    body = encode(_to_wire(announcement))
-    _from_wire(decode(body, _LIMITS))
+    body = codec.encode(_to_wire(announcement))
+    _from_wire(codec.decode(body, _LIMITS))
     return envelope.close(envelope.ANNOUNCEMENT, swarm_id, identity, body)
 
 
@@ -176,8 +166,10 @@ def open_announcement(
 
 @lru_cache(REMEMBERED)
 def _opened(data: bytes, swarm_id: bytes, manifest: Manifest) -> tuple[bytes, Announcement]:
-    author, body = envelope.open_envelope(envelope.ANNOUNCEMENT, data, swarm_id, MAX_RECORD_BYTES)
-    announcement = _from_wire(decode(body, _LIMITS))
+    author, body = envelope.open_envelope(
+        envelope.ANNOUNCEMENT, data, swarm_id, codec.MAX_RECORD_BYTES
+    )
+    announcement = _from_wire(codec.decode(body, _LIMITS))
     if announcement.shard != shard_of(author, announcement.epoch, announcement.depth):
         place = f"shard {announcement.shard} of depth {announcement.depth}"
         raise WrongShard(f"{place} is not the author's in this epoch")
@@ -243,12 +235,12 @@ def _from_wire(wire: object) -> Announcement:
     epoch, depth, shard, sequence, step, expiry, nonce, offers = codec.fields(
         wire, _FIELDS, "announcement"
     )
-    entries = tuple(map(_offer, codec.items(offers, "offers", MAX_OFFERS)))
+    entries = tuple(map(_offer, codec.items(offers, "offers", codec.MAX_OFFERS)))
     if len({offer.content_id for offer in entries}) < len(entries):
         raise BadSchema("offers: one frame twice")
     return Announcement(
         epoch=codec.integer(epoch, "epoch"),
-        depth=codec.integer(depth, "depth", 0, MAX_DEPTH),
+        depth=codec.integer(depth, "depth", 0, codec.MAX_DEPTH),
         shard=codec.integer(shard, "shard"),
         sequence=codec.integer(sequence, "sequence"),
         policy_step=codec.integer(step, "policy_step"),
@@ -260,10 +252,10 @@ def _from_wire(wire: object) -> Announcement:
 
 def _offer(wire: object) -> Offer:
     frame, size, groups, env_digest, informative = codec.fields(wire, _OFFER, "offer")
-    count = codec.integer(groups, "groups", 1, MAX_GROUPS)
+    count = codec.integer(groups, "groups", 1, codec.MAX_GROUPS)
     return Offer(
         content_id=codec.blob(frame, "content_id", 32),
-        size=codec.integer(size, "size", 1, MAX_FRAME_BYTES),
+        size=codec.integer(size, "size", 1, codec.MAX_FRAME_BYTES),
         groups=count,
         env_digest=codec.blob(env_digest, "env_digest", 8),
         informative=codec.integer(informative, "informative", 0, count),

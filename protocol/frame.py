@@ -131,6 +131,7 @@ def _check_completion(completion: Completion, most: int) -> None:
         raise TooLarge(f"completion: {count} tokens, limit {most}")
 
 
+_Size = tuple[int, int, int]  # bytes on the wire, plain bytes, items
 _BATCH_BYTES = 512  # bound on a body's bytes and items outside its groups
 
 
@@ -149,23 +150,20 @@ def pack(groups: Sequence[EncodedGroup], max_frame_bytes: int, *, compress: bool
     """
     frames: list[list[EncodedGroup]] = []
     oversize: list[EncodedGroup] = []
-    room = _Size(0, 0, 0)
-    whole = _Size(
-        max_frame_bytes - OVERHEAD_BYTES - _BATCH_BYTES,
-        PLAIN_RATIO * max_frame_bytes - _BATCH_BYTES,
-        MAX_ITEMS - _BATCH_BYTES,
-    )
-    compress = compress and sum(len(each.plain) for each in groups) > whole.wire
+    room: _Size = (0, 0, 0)
+    wire = max_frame_bytes - OVERHEAD_BYTES - _BATCH_BYTES
+    whole = wire, PLAIN_RATIO * max_frame_bytes - _BATCH_BYTES, MAX_ITEMS - _BATCH_BYTES
+    compress = compress and sum(len(each.plain) for each in groups) > wire
     for each in groups:
         size = _measure(each, compress)
-        if not size.within(whole):
+        if not _fits(size, whole):
             oversize.append(each)
             continue
-        if not size.within(room) or len(frames[-1]) >= MAX_GROUPS:
+        if not _fits(size, room) or len(frames[-1]) >= MAX_GROUPS:
             frames.append([])
             room = whole
         frames[-1].append(each)
-        room = room.less(size)
+        room = room[0] - size[0], room[1] - size[1], room[2] - size[2]
     return Packing(tuple(map(tuple, frames)), tuple(oversize))
 
 
@@ -178,23 +176,14 @@ def without_tokens(group: Group) -> Group:
     return replace(group, completions=completions)
 
 
-@dataclass(frozen=True, slots=True)
-class _Size:
-    wire: int
-    plain: int
-    items: int
-
-    def within(self, room: _Size) -> bool:
-        return self.wire <= room.wire and self.plain <= room.plain and self.items <= room.items
-
-    def less(self, size: _Size) -> _Size:
-        return _Size(self.wire - size.wire, self.plain - size.plain, self.items - size.items)
+def _fits(size: _Size, room: _Size) -> bool:
+    return all(part <= left for part, left in zip(size, room, strict=True))
 
 
 def _measure(each: EncodedGroup, compress: bool) -> _Size:
     plain = len(each.plain)
     wire = len(zstandard.ZstdCompressor(level=3).compress(each.plain)) if compress else plain
-    return _Size(min(wire, plain), plain, item_count(each.group))
+    return min(wire, plain), plain, item_count(each.group)
 
 
 def item_count(group: Group) -> int:

@@ -14,14 +14,6 @@ from reprlib import repr as short
 from typing import Literal, TypeAlias, get_args
 
 from protocol import codec, envelope
-from protocol.codec import (
-    MAX_COMPLETIONS,
-    MAX_FRAME_BYTES,
-    MAX_MANIFEST_BYTES,
-    CodecLimits,
-    decode,
-    encode,
-)
 from protocol.errors import BadSchema, NotAdmitted
 from protocol.identity import KEY_BYTES, SWARM_DOMAIN, WORK_DOMAIN, Identity, check_key, domain_hash
 
@@ -121,7 +113,9 @@ QUESTION = "{question}"
 MAX_NESTING = 16  # in a level's settings: parsers differ, but every node must read the manifest
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _ENV_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
-_LIMITS = CodecLimits(MAX_MANIFEST_BYTES, depth=4, items=1 << 15, str_len=1 << 13, bin_len=32)
+_LIMITS = codec.CodecLimits(
+    codec.MAX_MANIFEST_BYTES, depth=4, items=1 << 15, str_len=1 << 13, bin_len=32
+)
 _FIELDS = (
     *("name", "created", "catalogue", "epoch_seconds", "max_frame_bytes", "max_groups_per_epoch"),
     *("max_completions", "max_text_bytes", "max_age_epochs", "admission"),
@@ -181,9 +175,9 @@ class Manifest:
         if len({env.name for env in self.catalogue}) < len(self.catalogue):
             raise BadSchema("catalogue names one family twice")
         codec.real(self.epoch_seconds, "epoch_seconds", 0.1, 86400.0)
-        codec.integer(self.max_frame_bytes, "max_frame_bytes", 1 << 10, MAX_FRAME_BYTES)
+        codec.integer(self.max_frame_bytes, "max_frame_bytes", 1 << 10, codec.MAX_FRAME_BYTES)
         codec.integer(self.max_groups_per_epoch, "max_groups_per_epoch", 1, 1 << 16)
-        codec.integer(self.max_completions, "max_completions", 2, MAX_COMPLETIONS)
+        codec.integer(self.max_completions, "max_completions", 2, codec.MAX_COMPLETIONS)
         codec.integer(self.max_text_bytes, "max_text_bytes", 1, 1 << 20)
         codec.integer(self.max_age_epochs, "max_age_epochs", 1, 1 << 20)
 
@@ -199,7 +193,7 @@ def sign_manifest(manifest: Manifest, identity: Identity) -> bytes:
     """Sign the manifest; raise BadSchema if ``identity`` is not the swarm creator."""
     if identity.author != manifest.founder:
         raise BadSchema("founder: only the swarm creator can sign a manifest")
-    body = encode(_to_wire(manifest))
+    body = codec.encode(_to_wire(manifest))
     data = envelope.close(envelope.MANIFEST, envelope.NO_SWARM, identity, body)
     open_manifest(data)
     return data
@@ -208,9 +202,9 @@ def sign_manifest(manifest: Manifest, identity: Identity) -> bytes:
 def open_manifest(data: bytes) -> Manifest:
     """Return the manifest in a signed envelope, fully checked."""
     founder, body = envelope.open_envelope(
-        envelope.MANIFEST, data, envelope.NO_SWARM, MAX_MANIFEST_BYTES
+        envelope.MANIFEST, data, envelope.NO_SWARM, codec.MAX_MANIFEST_BYTES
     )
-    return _from_wire(decode(body, _LIMITS), founder)
+    return _from_wire(codec.decode(body, _LIMITS), founder)
 
 
 def swarm_id(data: bytes) -> bytes:

@@ -17,18 +17,6 @@ from enum import IntEnum
 from itertools import groupby
 
 from protocol import codec
-from protocol.codec import (
-    MAX_COMPLETIONS,
-    MAX_FRAME_BYTES,
-    MAX_GROUPS,
-    MAX_ITEMS,
-    MAX_SEGMENTS,
-    PLAIN_RATIO,
-    CodecLimits,
-    decode,
-    encode,
-    encode_array,
-)
 from protocol.errors import BadSchema
 
 
@@ -129,7 +117,7 @@ class Batch:
     groups: tuple[Group, ...]
 
 
-MAX_PLAIN_BYTES = PLAIN_RATIO * MAX_FRAME_BYTES
+MAX_PLAIN_BYTES = codec.PLAIN_RATIO * codec.MAX_FRAME_BYTES
 DEPTH = 9  # batch, groups, group, completions, completion, segments, segment, tokens, versions
 ENCODING_BYTES = 32
 MODEL_BYTES = 128
@@ -220,13 +208,15 @@ def encode_batch(batch: Batch, groups: Sequence[bytes] = ()) -> bytes:
     wire = codec.record(batch, _BATCH)
     wire |= {"created": float(batch.created), "temperature": float(batch.temperature)}
     # The groups are the last field, so an empty array is the last byte.
-    head = encode(wire | {"groups": []})[:-1]
-    return head + encode_array(groups or [encode_group(group) for group in batch.groups])
+    head = codec.encode(wire | {"groups": []})[:-1]
+    return head + codec.encode_array(groups or [encode_group(group) for group in batch.groups])
 
 
 def decode_batch(plain: bytes, most: int = MAX_PLAIN_BYTES) -> Batch:
     """Decode and check an uncompressed body; :func:`check_batch` checks the manifest."""
-    wire = decode(plain, CodecLimits(most, DEPTH, MAX_ITEMS, str_len=most, bin_len=most))
+    wire = codec.decode(
+        plain, codec.CodecLimits(most, DEPTH, codec.MAX_ITEMS, str_len=most, bin_len=most)
+    )
     values = codec.fields(wire, _BATCH, "batch")
     sequence, step, created, model, encoding, temperature, length, groups = values
     batch = Batch(
@@ -237,7 +227,7 @@ def decode_batch(plain: bytes, most: int = MAX_PLAIN_BYTES) -> Batch:
         encoding=codec.blob(encoding, "encoding", ENCODING_BYTES),
         temperature=codec.real(temperature, "temperature", *TEMPERATURES),
         max_new_tokens=codec.integer(length, "max_new_tokens", 1),
-        groups=tuple(map(_group, codec.items(groups, "groups", MAX_GROUPS, least=1))),
+        groups=tuple(map(_group, codec.items(groups, "groups", codec.MAX_GROUPS, least=1))),
     )
     if len({(group.epoch, group.index) for group in batch.groups}) < len(batch.groups):
         raise BadSchema("groups: one task of the author appears twice")
@@ -246,20 +236,15 @@ def decode_batch(plain: bytes, most: int = MAX_PLAIN_BYTES) -> Batch:
 
 def encode_group(group: Group) -> bytes:
     """Encode one group, byte for byte as in the body."""
-    return encode(group_to_wire(group))
+    completions = [_completion_to_wire(completion) for completion in group.completions]
+    return codec.encode(codec.record(group, _GROUP) | {"completions": completions})
 
 
 def decode_group(plain: bytes) -> Group:
     """Decode what :func:`encode_group` returns."""
     most = MAX_PLAIN_BYTES
-    limits = CodecLimits(most, DEPTH - 2, MAX_ITEMS, str_len=most, bin_len=most)
-    return _group(decode(plain, limits))
-
-
-def group_to_wire(group: Group) -> dict[str, object]:
-    """Convert a group to its map in the body."""
-    completions = [_completion_to_wire(completion) for completion in group.completions]
-    return codec.record(group, _GROUP) | {"completions": completions}
+    limits = codec.CodecLimits(most, DEPTH - 2, codec.MAX_ITEMS, str_len=most, bin_len=most)
+    return _group(codec.decode(plain, limits))
 
 
 def _completion_to_wire(completion: Completion) -> dict[str, object]:
@@ -277,7 +262,7 @@ def _completion_to_wire(completion: Completion) -> dict[str, object]:
 
 def _group(wire: object) -> Group:
     env, level, epoch, index, completions = codec.fields(wire, _GROUP, "group")
-    entries = codec.items(completions, "completions", MAX_COMPLETIONS, least=2)
+    entries = codec.items(completions, "completions", codec.MAX_COMPLETIONS, least=2)
     return Group(
         env=codec.label(env, "env", 64),
         level=codec.integer(level, "level"),
@@ -290,7 +275,7 @@ def _group(wire: object) -> Group:
 def _completion(wire: object) -> Completion:
     segments, reward, finish = codec.fields(wire, _COMPLETION, "completion")
     return Completion(
-        tuple(map(_segment, codec.items(segments, "segments", MAX_SEGMENTS, least=1))),
+        tuple(map(_segment, codec.items(segments, "segments", codec.MAX_SEGMENTS, least=1))),
         codec.real(reward, "reward"),
         Finish(codec.integer(finish, "finish", 0, 1)),
     )

@@ -26,18 +26,7 @@ from swarm.common.counters import Counters
 from swarm.groups import PooledGroup, TaskRef, rewarded
 from swarm.journal import Journal
 from swarm.reputation import PROVEN, Accounts
-from swarm.verification import (
-    CRASHED,
-    TIMEOUT,
-    Asked,
-    Judge,
-    Judged,
-    JudgeRefused,
-    ScoringQueue,
-    Verdict,
-    VerificationBudget,
-    answer_of,
-)
+from swarm.verification import JudgeRefused, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +109,7 @@ class Admission:
         self,
         manifest: Manifest,
         swarm_id: bytes,
-        judge: Judge,
+        judge: verification.Judge,
         accounts: Accounts,
         journal: Journal,
         clock: Clock,
@@ -140,8 +129,8 @@ class Admission:
         self._threaded = threaded
         # In a simulation verification takes no time on its clock, so none is charged.
         self._timer: Callable[[], float] = time.monotonic if threaded else clock.time
-        self._budget = VerificationBudget(manifest.epoch_seconds)
-        self._turns = ScoringQueue(self._budget)
+        self._budget = verification.VerificationBudget(manifest.epoch_seconds)
+        self._turns = verification.ScoringQueue(self._budget)
         self._opener = opener
         self._shown = shown or RefusedGroups()
         # A rebuilt journal may lack what was used in time slots that had begun by then.
@@ -179,7 +168,7 @@ class Admission:
 
     def _begin(self, frame: bytes, author: bytes, offer: Offer | None) -> Findings:
         findings = Findings(author, now=self._clock.time())
-        findings.opened = self._open(frame, author, offer, findings)
+        findings.opened = self._open(frame, offer, findings)
         if findings.opened:
             findings.proven = self._accounts.reputation(author) >= PROVEN
             timely = []
@@ -189,7 +178,7 @@ class Admission:
                     findings.refuse(fault, group)
                 else:
                     timely.append(group)
-            findings.pending = self._unseen(author, timely, findings.now, findings)
+            findings.pending = self._unseen(timely, findings)
         return findings
 
     def _look(self, findings: Findings) -> None:
@@ -209,7 +198,7 @@ class Admission:
         for claimed, found in zip(judged, outcomes, strict=True):
             if isinstance(found, JudgeRefused):
                 findings.refuse(found.reason, claimed.group)
-                findings.stalls += found.reason in (TIMEOUT, CRASHED)
+                findings.stalls += found.reason in (verification.TIMEOUT, verification.CRASHED)
             elif fault := _disagreement(claimed.group, found):
                 findings.refuse(fault, claimed.group, found)
             elif findings.opened:
@@ -228,10 +217,8 @@ class Admission:
             self._counters.add("admitted", len(findings.admitted))
             self._accounts.admit(author, len(findings.admitted))
 
-    def _open(
-        self, frame: bytes, expected: bytes, offer: Offer | None, findings: Findings
-    ) -> OpenFrame | None:
-        if self._accounts.banned(expected):
+    def _open(self, frame: bytes, offer: Offer | None, findings: Findings) -> OpenFrame | None:
+        if self._accounts.banned(findings.author):
             findings.refused[verification.BANNED] += 1
             return None
         try:
@@ -239,7 +226,7 @@ class Admission:
         except ProtocolError as error:
             findings.refused[error.code] += 1
             return None
-        if opened.author != expected:
+        if opened.author != findings.author:
             findings.refused[verification.WRONG_AUTHOR] += 1
             return None
         if offer and offer_of(frame, opened.batch, self._manifest) != offer:
@@ -264,9 +251,7 @@ class Admission:
     def _played(self, group: Group) -> bool:
         return self._manifest.env(group.env).source == ENVIRONMENT
 
-    def _unseen(
-        self, author: bytes, groups: list[Group], now: float, findings: Findings
-    ) -> list[EncodedGroup]:
+    def _unseen(self, groups: list[Group], findings: Findings) -> list[EncodedGroup]:
         """Return groups with new sample indexes, noted as seen before verification.
 
         So a crash loses a group but never admits it twice, and a refused sample cannot come back.
@@ -274,7 +259,7 @@ class Admission:
         unseen = []
         with self._journal.transaction() as connection:
             for group in groups:
-                draw = (author, group.epoch, group.index)
+                draw = (findings.author, group.epoch, group.index)
                 encoded = EncodedGroup.of(group)
                 digest = sha256(encoded.plain).digest()[:16]
                 known = connection.execute(_SEEN, draw).fetchone()
@@ -285,16 +270,19 @@ class Admission:
                     findings.refused[verification.REPLAY] += 1
                 else:
                     findings.refuse(verification.EQUIVOCATION, group)
-            oldest = oldest_epoch(self._manifest, now)
+            oldest = oldest_epoch(self._manifest, findings.now)
             connection.execute("DELETE FROM seen WHERE epoch<?", (oldest,))
         return unseen
 
-    def _outcomes(self, findings: Findings, left: float) -> Sequence[Judged]:
+    def _outcomes(self, findings: Findings, left: float) -> Sequence[verification.Judged]:
         author = findings.author
         asked = [
-            Asked(
+            verification.Asked(
                 TaskRef.shared(author, group.env, group.level, group.epoch, group.index),
-                [answer_of(each, played=self._played(group)) for each in group.completions],
+                [
+                    verification.answer_of(each, played=self._played(group))
+                    for each in group.completions
+                ],
             )
             for group in (encoded.group for encoded in findings.pending)
         ]

@@ -177,6 +177,7 @@ MOST = 5_500  # buckets: days of ten years, hours of 60 days, ten minutes of two
 HOURS = 24
 MOST_IN_AN_HOUR = 1_000  # (family, level, author) cells; later ones count as one: a wider interval
 OTHERS = ""
+COUNTED = ("joined", "left", "offered", "checked", "verified", "refused")  # fields of a bucket
 
 Column = list[float | None]
 Cells = dict[str, dict[int, dict[str, Mean]]]  # by family, level and author
@@ -204,14 +205,8 @@ class Bucket:
         return self.start + self.seconds
 
     def take(self, other: Bucket) -> None:
-        self.looks += other.looks
-        self.nodes += other.nodes
-        self.joined += other.joined
-        self.left += other.left
-        self.offered += other.offered
-        self.checked += other.checked
-        self.verified += other.verified
-        self.refused += other.refused
+        for name in ("looks", "nodes", *COUNTED):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         for family, mean in other.rewards.items():
             self.rewards.setdefault(family, Mean()).take(mean)
 
@@ -244,7 +239,6 @@ def _thinned(buckets: Iterable[Bucket], now: int) -> list[Bucket]:
 
 
 def _place(bucket: Bucket, now: int) -> tuple[int, int]:
-    """Return a bucket's new start and length."""
     for seconds, age in ((DAY, HOURLY_SECONDS), (HOUR, FINE_SECONDS)):
         start = bucket.start // seconds * seconds
         if bucket.seconds <= seconds and start + seconds <= now - age:
@@ -257,8 +251,7 @@ def _place(bucket: Bucket, now: int) -> tuple[int, int]:
 def columns(buckets: Sequence[Bucket]) -> dict[str, Column]:
     """Return the buckets as columns of equal length; None without a look."""
     found: dict[str, Column] = {
-        name: [getattr(bucket, name) for bucket in buckets]
-        for name in ("seconds", "joined", "left", "offered", "checked", "verified", "refused")
+        name: [getattr(bucket, name) for bucket in buckets] for name in ("seconds", *COUNTED)
     }
     found["time"] = [bucket.start for bucket in buckets]
     found["nodes"] = [b.nodes / b.looks if b.looks else None for b in buckets]

@@ -10,18 +10,17 @@ from collections.abc import Collection, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
 
 from protocol.announcement import Offer
 from protocol.errors import BadKey
 from protocol.identity import author_of
 from protocol.messages import MAX_GOSSIP
+from swarm.admission import Admission
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import KEPT, KNOWN, Backoff, lot
 from swarm.directory import Directory, Known
 from swarm.exchange import Exchange, WrongContent
-from swarm.groups import PooledGroup
 from swarm.pool import Pool
 from swarm.reputation import Accounts
 from swarm.transport.transport import (
@@ -167,13 +166,6 @@ class CollectorLimits:
     blind: bool = False  # pull frames independent of their claims, for a fair sample
 
 
-class FrameAdmission(Protocol):
-    """Decides which groups of a frame are admitted."""
-
-    async def admit(self, frame: bytes, expected_author: bytes, offer: Offer) -> list[PooledGroup]:
-        """Return the groups that pass; refusals are counted and charged inside."""
-
-
 class Collector:
     """The receiving half of a member; a seeded ``rng`` makes its choices repeatable."""
 
@@ -182,7 +174,7 @@ class Collector:
         transport: Transport,
         directory: Directory,
         exchange: Exchange,
-        admission: FrameAdmission,
+        admission: Admission,
         pool: Pool,
         accounts: Accounts,
         counters: Counters,

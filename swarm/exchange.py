@@ -6,36 +6,17 @@ import asyncio
 import logging
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Protocol
 
+from protocol import messages
 from protocol.errors import BadKey, ProtocolError
 from protocol.identity import author_of, peer_id_of
-from protocol.messages import (
-    CONTENT_ID_BYTES,
-    GOSSIP_STREAM,
-    MANIFEST_STREAM,
-    MAX_GOSSIP,
-    MAX_GOSSIP_REQUEST_BYTES,
-    MAX_GOSSIP_RESPONSE_BYTES,
-    MAX_MANIFEST_RESPONSE_BYTES,
-    MAX_PROFILE_RESPONSE_BYTES,
-    PROFILE_STREAM,
-    PULL_STREAM,
-    GossipRequest,
-    PullStatus,
-    decode_gossip_request,
-    decode_gossip_response,
-    decode_pull_request,
-    decode_pull_response,
-    encode_gossip_request,
-    encode_gossip_response,
-    encode_pull_response,
-)
+from protocol.messages import MAX_GOSSIP, PullStatus
 from protocol.profile import Profile, open_profile
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import Backoff, ByteBudget, Reputations
 from swarm.directory import Directory
+from swarm.publisher import Outbox
 from swarm.reputation import Accounts
 from swarm.transport.transport import (
     HEADER_SECONDS,
@@ -68,13 +49,6 @@ class WrongContent(TransportError, code="wrong_content"):  # noqa: N818
     """Bytes that are not the requested ones."""
 
 
-class FrameStore(Protocol):
-    """Storage of the frames that this node serves."""
-
-    def get(self, content_id: bytes) -> bytes | None:
-        """Return a frame by its content id, or None."""
-
-
 class Exchange:
     """Serves frames, announcements, manifest and profile, and requests those of peers.
 
@@ -84,7 +58,7 @@ class Exchange:
     def __init__(
         self,
         transport: Transport,
-        frames: FrameStore,
+        frames: Outbox,
         directory: Directory,
         manifest: bytes,
         accounts: Accounts,
@@ -102,7 +76,9 @@ class Exchange:
         self._profile = profile
         self._accounts = accounts
         self._counters = counters
-        largest = max(directory.manifest.max_frame_bytes, MAX_GOSSIP_RESPONSE_BYTES, len(manifest))
+        largest = max(
+            directory.manifest.max_frame_bytes, messages.MAX_GOSSIP_RESPONSE_BYTES, len(manifest)
+        )
         reputations = Reputations(clock)
         reputations.use(accounts.reputation)
         self._budget = ByteBudget(upload_rate, largest, clock, reputations)
@@ -119,7 +95,7 @@ class Exchange:
         """
         answer = await self._transport.request(
             peer_id_of(author),
-            PULL_STREAM,
+            messages.PULL_STREAM,
             content_id,
             limit=size + 1,
             deadline=ANSWER_SECONDS + size / minimum_rate,
@@ -127,7 +103,7 @@ class Exchange:
         )
         self._accounts.count_bytes(author, received=len(answer))
         try:
-            status, frame = decode_pull_response(answer)
+            status, frame = messages.decode_pull_response(answer)
         except ProtocolError as error:
             raise WrongContent(f"malformed answer ({error.code})") from error
         if status is not PullStatus.OK:
@@ -142,39 +118,45 @@ class Exchange:
         Raises ``WrongContent`` and the errors of :meth:`Transport.request`.
         """
         after = max(0, self._directory.epoch - 2)
-        request = GossipRequest(after, limit, self._directory.digests(after))
+        request = messages.GossipRequest(after, limit, self._directory.digests(after))
         answer = await self._transport.request(
             peer,
-            GOSSIP_STREAM,
-            encode_gossip_request(request),
-            limit=MAX_GOSSIP_RESPONSE_BYTES,
+            messages.GOSSIP_STREAM,
+            messages.encode_gossip_request(request),
+            limit=messages.MAX_GOSSIP_RESPONSE_BYTES,
             deadline=ANSWER_SECONDS,
         )
         try:
-            return decode_gossip_response(answer, limit)
+            return messages.decode_gossip_response(answer, limit)
         except ProtocolError as error:
             raise WrongContent(f"malformed gossip ({error.code})") from error
 
     async def fetch_profile(self, peer: str) -> bytes:
         """Request a peer's profile, unopened; errors as in :meth:`Transport.request`."""
         return await self._transport.request(
-            peer, PROFILE_STREAM, b"", limit=MAX_PROFILE_RESPONSE_BYTES, deadline=ANSWER_SECONDS
+            peer,
+            messages.PROFILE_STREAM,
+            b"",
+            limit=messages.MAX_PROFILE_RESPONSE_BYTES,
+            deadline=ANSWER_SECONDS,
         )
 
     def _serve(self) -> None:
         handle = self._transport.handle
-        pulls = HandlerLimits(CONTENT_ID_BYTES, concurrent=32, concurrent_per_peer=4)
-        gossip = HandlerLimits(MAX_GOSSIP_REQUEST_BYTES, concurrent=16, concurrent_per_peer=2)
+        pulls = HandlerLimits(messages.CONTENT_ID_BYTES, concurrent=32, concurrent_per_peer=4)
+        gossip = HandlerLimits(
+            messages.MAX_GOSSIP_REQUEST_BYTES, concurrent=16, concurrent_per_peer=2
+        )
         empty = HandlerLimits(0, concurrent=16, concurrent_per_peer=2)
-        handle(PULL_STREAM, self._on_pull, pulls)
-        handle(GOSSIP_STREAM, self._on_gossip, gossip)
-        handle(MANIFEST_STREAM, self._on_manifest, empty)
+        handle(messages.PULL_STREAM, self._on_pull, pulls)
+        handle(messages.GOSSIP_STREAM, self._on_gossip, gossip)
+        handle(messages.MANIFEST_STREAM, self._on_manifest, empty)
         if self._profile:
-            handle(PROFILE_STREAM, self._on_profile, empty)
+            handle(messages.PROFILE_STREAM, self._on_profile, empty)
 
     async def _on_pull(self, peer: str, request: bytes) -> bytes:
         try:
-            content_id = decode_pull_request(request)
+            content_id = messages.decode_pull_request(request)
         except ProtocolError as error:
             raise Refusal(error.code) from error
         # Checked before the database lookup, so refusals cost almost nothing.
@@ -183,25 +165,25 @@ class Exchange:
         cost = MISS_COST if frame is None else len(frame)
         if not has_room or not self._budget.take(peer, cost):
             self._counters.add("uploads_refused")
-            return encode_pull_response(PullStatus.BUSY)
+            return messages.encode_pull_response(PullStatus.BUSY)
         if frame is None:
             self._counters.add("pulls_missed")
-            return encode_pull_response(PullStatus.NOT_FOUND)
+            return messages.encode_pull_response(PullStatus.NOT_FOUND)
         try:
             self._accounts.count_bytes(author_of(peer), sent=len(frame))
         except BadKey:
             logger.debug("peer %s has no Ed25519 identity; its bytes go uncounted", peer)
-        return encode_pull_response(PullStatus.OK, frame)
+        return messages.encode_pull_response(PullStatus.OK, frame)
 
     async def _on_gossip(self, peer: str, request: bytes) -> bytes:
         try:
-            asked = decode_gossip_request(request)
+            asked = messages.decode_gossip_request(request)
         except ProtocolError as error:
             raise Refusal(error.code) from error
         if not self._budget.has_room(peer):
             raise self._over_budget()
         records = self._directory.recent(asked.after, asked.limit, set(asked.known))
-        return self._within_budget(peer, encode_gossip_response(records))
+        return self._within_budget(peer, messages.encode_gossip_response(records))
 
     async def _on_manifest(self, peer: str, request: bytes) -> bytes:
         return self._within_budget(peer, self._manifest)
@@ -223,10 +205,10 @@ async def fetch_manifest(transport: Transport, peer: str) -> bytes:
     """Request a peer's manifest, unopened; errors as in :meth:`Transport.request`."""
     return await transport.request(
         peer,
-        MANIFEST_STREAM,
+        messages.MANIFEST_STREAM,
         b"",
-        limit=MAX_MANIFEST_RESPONSE_BYTES,
-        deadline=ANSWER_SECONDS + MAX_MANIFEST_RESPONSE_BYTES / MINIMUM_RATE,
+        limit=messages.MAX_MANIFEST_RESPONSE_BYTES,
+        deadline=ANSWER_SECONDS + messages.MAX_MANIFEST_RESPONSE_BYTES / MINIMUM_RATE,
     )
 
 

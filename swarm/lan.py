@@ -6,20 +6,13 @@ The zeroconf package's parser bounds the cost of a datagram; its cache holds at 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import random
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import (
-    IPv4Address,
-    IPv4Interface,
-    IPv6Address,
-    IPv6Interface,
-    ip_address,
-    ip_interface,
-)
 from socket import AF_INET, AF_INET6
 from typing import TYPE_CHECKING, Any
 
@@ -48,19 +41,15 @@ DRAWN = 512  # maximum names examined per turn, sampled from the cache
 ASKED = 4  # maximum names per turn whose missing records are requested
 ASK_SECONDS = 1.5
 CLOSE_SECONDS = 5.0
-FAMILIES = {AF_INET: IPv4Address, AF_INET6: IPv6Address}
+FAMILIES = {AF_INET: ipaddress.IPv4Address, AF_INET6: ipaddress.IPv6Address}
 MAX_INTERFACES = 16
 _SWARM = re.compile(rb"[0-9a-f]{64}")
 
-Interface = IPv4Interface | IPv6Interface
+Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
 
 class BadSighting(Exception):  # noqa: N818 - reads as what it says
-    """A name without a node to dial; ``reason`` (snake_case) is counted."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    """A name without a node to dial; its text (snake_case) is counted as the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +102,7 @@ def sightings_of(
 
 def _is_near(host: str, networks: Sequence[Interface]) -> bool:
     try:
-        address = ip_address(host)
+        address = ipaddress.ip_address(host)
     except ValueError:
         return False
     return any(address in interface.network for interface in networks)
@@ -243,7 +232,7 @@ class Multicast:
         try:
             return sightings_of(info.properties, info.port, info.parsed_addresses(), self.networks)
         except BadSighting as error:
-            self._counters.add("lan_names_refused", reason=error.reason)
+            self._counters.add("lan_names_refused", reason=str(error))
             return ()
 
 
@@ -267,12 +256,14 @@ def networks(listen: Sequence[str]) -> tuple[Interface, ...]:
     """
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     found = [
-        ip_interface(f"{each.address}/{int(ip_address(each.netmask)).bit_count()}")
+        ipaddress.ip_interface(
+            f"{each.address}/{int(ipaddress.ip_address(each.netmask)).bit_count()}"
+        )
         for name, addresses in psutil.net_if_addrs().items()
         for each in addresses
         if name in up and each.family in FAMILIES and each.netmask and "%" not in each.address
     ]
-    hosts = {ip_address(host) for host in map(host_of, listen) if host}
+    hosts = {ipaddress.ip_address(host) for host in map(host_of, listen) if host}
     every = {type(host) for host in hosts if host.is_unspecified}
     heard = [each for each in found if each.ip in hosts or type(each.ip) in every]
     outside = [each for each in heard if not each.ip.is_loopback]

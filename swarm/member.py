@@ -20,8 +20,8 @@ from protocol.errors import BadKey, ProtocolError
 from protocol.identity import Identity, author_of, peer_id_of
 from protocol.manifest import swarm_id
 from protocol.profile import Profile, sign_profile
-from swarm.admission import RefusedGroups
-from swarm.collector import Collector, CollectorLimits, FrameAdmission
+from swarm.admission import Admission, RefusedGroups
+from swarm.collector import Collector, CollectorLimits
 from swarm.common.clock import Clock, within
 from swarm.common.counters import ClockWatch, Counters
 from swarm.common.fair_limits import Backoff, OwnFirst
@@ -48,13 +48,7 @@ class Acquaintance:
     again after ``pause`` seconds, which doubles. A peer that lies gains nothing.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        ours: bytes,
-        clock: Clock,
-        pause: float,
-    ) -> None:
+    def __init__(self, transport: Transport, ours: bytes, clock: Clock, pause: float) -> None:
         self._transport = transport
         self._ours = ours
         self._silent: Backoff[str] = Backoff(clock, first=pause, longest=64 * pause)
@@ -164,7 +158,7 @@ class Member:
         transport: Transport,
         directory: Directory,
         exchange: Exchange,
-        admission: FrameAdmission,
+        admission: Admission,
         experience: Experience,
         clock: Clock,
         counters: Counters,
@@ -331,7 +325,7 @@ def assemble(
     transport: Transport,
     identity: Identity,
     signed: bytes,
-    admission: FrameAdmission,
+    admission: Admission,
     experience: Experience,
     *,
     clock: Clock,

@@ -37,25 +37,11 @@ from swarm.reputation import PROMISING
 class MixtureSettings(Protocol):
     """Composition of an update in groups: keys of the ``mixture`` section."""
 
-    @property
-    def local(self) -> int:
-        """I, local groups that an update always has."""
-
-    @property
-    def external(self) -> int:
-        """J, local groups that peers' groups replace; 0 disables them."""
-
-    @property
-    def target_groups(self) -> int:
-        """Maximum informative groups, local and peers', to fill an update up to."""
-
-    @property
-    def author_share(self) -> float:
-        """Maximum fraction of an update's groups from one author."""
-
-    @property
-    def unproven_share(self) -> float:
-        """Maximum fraction of an update's groups from all unproven authors."""
+    local: int  # I, local groups that an update always has
+    external: int  # J, local groups that peers' groups replace; 0 disables them
+    target_groups: int  # maximum informative groups, local and peers', to fill an update up to
+    author_share: float  # maximum fraction of an update's groups from one author
+    unproven_share: float  # maximum fraction of an update's groups from all unproven authors
 
 
 class Selection(ABC):

@@ -233,11 +233,6 @@ class Pool:
                 taken.append((key.author, received, contents))
         return [unpack_pooled(*row) for row in taken]
 
-    def evict(self) -> int:
-        """Drop groups that are too old or over the limits; return how many."""
-        with self._journal.transaction() as connection:
-            return self._evict(connection)
-
     def record_update(
         self, step: int, own: Iterable[tuple[int, int]], external: Iterable[GroupKey]
     ) -> None:
@@ -285,7 +280,7 @@ class Pool:
     def _oldest(self) -> float:
         return self._clock.time() - self._max_age_s
 
-    def _evict(self, connection: sqlite3.Connection) -> int:
+    def _evict(self, connection: sqlite3.Connection) -> None:
         aged = connection.execute("DELETE FROM pool WHERE received<=?", (self._oldest(),)).rowcount
         surplus = self._surplus(connection)
         connection.executemany(f"DELETE FROM pool WHERE {_THIS}", surplus)
@@ -293,7 +288,6 @@ class Pool:
             if count:
                 self._counters.add("pool_evicted", count, reason=reason)
                 log.info("pool: %s evicted (%s)", counted(count, "group"), reason)
-        return aged + len(surplus)
 
     def _surplus(self, connection: sqlite3.Connection) -> list[GroupKey]:
         groups, size = connection.execute("SELECT count(*), total(size) FROM pool").fetchone()

@@ -189,7 +189,12 @@ class Publisher:
             self._frames_left = MAX_OFFERS
             self._announcements_left = MAX_ANNOUNCEMENTS
             self._announced = False
-            self._prune()
+            manifest = self._directory.manifest
+            self._outbox.prune(
+                oldest_epoch=self._epoch - manifest.max_age_epochs,
+                oldest_frame=self._clock.time() - manifest.max_age_epochs * manifest.epoch_seconds,
+                max_bytes=MAX_OUTBOX_BYTES,
+            )
         if not self._announcements_left:
             return False
         news = self._seal_waiting() > 0
@@ -200,14 +205,6 @@ class Publisher:
                 self._outbox.offers(MAX_OFFERS), self._policy_step, self._journal.next_sequence()
             )
         return news
-
-    def _prune(self) -> None:
-        manifest = self._directory.manifest
-        self._outbox.prune(
-            oldest_epoch=self._epoch - manifest.max_age_epochs,
-            oldest_frame=self._clock.time() - manifest.max_age_epochs * manifest.epoch_seconds,
-            max_bytes=MAX_OUTBOX_BYTES,
-        )
 
     def _seal_waiting(self) -> int:
         before = self._frames_left

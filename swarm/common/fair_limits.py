@@ -52,7 +52,7 @@ class Reputations:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._ask: ReputationOf | None = None
+        self._ask: ReputationOf = lambda author: 0.0
         self._remembered: dict[bytes, tuple[float, float]] = {}
 
     def use(self, reputation: ReputationOf) -> None:
@@ -61,8 +61,6 @@ class Reputations:
 
     def of(self, author: bytes) -> float:
         """Return an author's reputation, in [0, 1]."""
-        if self._ask is None:
-            return 0.0
         now = self._clock.monotonic()
         value, until = self._remembered.get(author, (0.0, now))
         if until > now:
@@ -75,8 +73,6 @@ class Reputations:
 
     def of_peer(self, peer: str) -> float:
         """Return a peer's reputation by its id; 0 if the id is not an author's."""
-        if self._ask is None:
-            return 0.0
         try:
             return self.of(author_of(peer))
         except BadKey:

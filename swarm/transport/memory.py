@@ -227,7 +227,7 @@ class MemoryTransport:
             raise PeerUnreachable(f"peer {self.peer_id} does not speak {protocol}")
         with service.admit(peer) as place:
             service.check_size(len(payload))
-            service.asked(place)
+            place.waiting = False
             self.bytes_in += len(payload)
             answer = await service.answer(peer, payload)
         self.bytes_out += len(answer)

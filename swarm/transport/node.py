@@ -40,8 +40,22 @@ class NodeSettings:
         return self.role == "private"
 
 
+StreamEnds = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 StreamHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 """(peer id, reader, writer) of an incoming stream."""
+
+
+class HashTable(Protocol):
+    """A node's access to the DHT: records by key and author."""
+
+    async def find_neighbours(self) -> None:
+        """Fill the routing table with the nodes nearest to this one."""
+
+    async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
+        """Store a record at the nodes nearest to its key; return whether any took it."""
+
+    async def read(self, key: str) -> dict[bytes, bytes]:
+        """Return each author's latest record under ``key``, over all nodes near it."""
 
 
 class TransportNode(Protocol):
@@ -56,6 +70,14 @@ class TransportNode(Protocol):
         """Full multiaddresses as of the last :meth:`look`, relayed ones first."""
 
     @property
+    def listening(self) -> tuple[str, ...]:
+        """Addresses with the port drawn for ``/tcp/0``."""
+
+    @property
+    def hash_table(self) -> HashTable:
+        """This node's access to the DHT."""
+
+    @property
     def gate(self) -> RecordGate:
         """The gate that takes the check of records."""
 
@@ -65,9 +87,6 @@ class TransportNode(Protocol):
 
     async def connect(self, address: str) -> tuple[str, float]:
         """Meet a peer in the DHT; return id and unix time or raise ``PeerUnreachable``."""
-
-    async def find_neighbours(self) -> None:
-        """Fill the routing table with the nodes nearest to this one."""
 
     async def connected(self) -> dict[str, tuple[str, ...]]:
         """Return full addresses of the connected peers, by peer id."""
@@ -81,18 +100,10 @@ class TransportNode(Protocol):
     async def disconnect(self, peer: str) -> None:
         """End all connections with a peer, and its streams with them."""
 
-    async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
-        """Store a record; return whether at least one replica took it."""
-
-    async def read(self, key: str) -> dict[bytes, bytes]:
-        """Return the records under ``key``, merged over its replicas."""
-
     async def add_handler(self, protocol: str, handler: StreamHandler) -> None:
         """Serve incoming streams of ``protocol``."""
 
-    async def open_stream(
-        self, peer: str, protocol: str
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def open_stream(self, peer: str, protocol: str) -> StreamEnds:
         """Open a stream, dialing if needed; raise ``PeerUnreachable`` on failure."""
 
     async def call(self, peer: str, name: str, request: bytes) -> bytes:
@@ -109,9 +120,6 @@ class TransportNode(Protocol):
 
     async def stop(self) -> None:
         """Stop the node and remove everything of it from the machine."""
-
-    def at_same_port(self, settings: NodeSettings) -> NodeSettings:
-        """Return ``settings`` with the port drawn for ``/tcp/0`` in ``listen``."""
 
 
 Launch = Callable[[NodeSettings, Counters, Any, PeerLimits], Awaitable[TransportNode]]

@@ -13,7 +13,14 @@ from protocol.messages import DIAL_BACK_STREAM, MAX_DIAL_BACK_RESPONSE_BYTES
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import ReputationOf
-from swarm.transport.node import Launch, NodeSettings, Role, StreamHandler, TransportNode
+from swarm.transport.node import (
+    Launch,
+    NodeSettings,
+    Role,
+    StreamEnds,
+    StreamHandler,
+    TransportNode,
+)
 from swarm.transport.peer_connections import PeerCache
 from swarm.transport.reachability import ANSWER_SECONDS, LIMITS, DialBack, Reachability
 from swarm.transport.records import Watch
@@ -163,7 +170,7 @@ class NodeTransport:
         check_size(value)
         try:
             async with asyncio.timeout(LOOKUP_SECONDS):
-                return await self._supervisor.node.store(key, subkey, value, expiry)
+                return await self._supervisor.node.hash_table.store(key, subkey, value, expiry)
         except Exception as error:  # noqa: BLE001
             self._lookup_failed("store", error)
             return False
@@ -171,7 +178,7 @@ class NodeTransport:
     async def read(self, key: str) -> dict[bytes, bytes]:
         try:
             async with asyncio.timeout(LOOKUP_SECONDS):
-                return await self._supervisor.node.read(key)
+                return await self._supervisor.node.hash_table.read(key)
         except Exception as error:  # noqa: BLE001
             self._lookup_failed("read", error)
             return {}
@@ -211,9 +218,7 @@ class NodeTransport:
         limit, seconds = MAX_DIAL_BACK_RESPONSE_BYTES, ANSWER_SECONDS
         return await self.request(peer, DIAL_BACK_STREAM, request, limit=limit, deadline=seconds)
 
-    async def _open(
-        self, peer: str, protocol: str
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _open(self, peer: str, protocol: str) -> StreamEnds:
         try:
             async with asyncio.timeout(OPENING_SECONDS):
                 return await self._supervisor.node.open_stream(peer, protocol)

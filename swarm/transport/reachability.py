@@ -16,17 +16,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
+from protocol import messages
 from protocol.errors import ProtocolError
 from protocol.identity import peer_id_of
-from protocol.messages import (
-    MAX_DIAL_BACK_REQUEST_BYTES,
-    MAX_PORTS,
-    DialledBack,
-    decode_dial_back_request,
-    decode_dial_back_response,
-    encode_dial_back_request,
-    encode_dial_back_response,
-)
+from protocol.messages import MAX_PORTS, DialledBack
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import Backoff
@@ -118,8 +111,8 @@ class Reachability:
 
     async def _dialled_by(self, peer: str, ports: tuple[int, ...]) -> DialledBack | None:
         try:
-            answer = await self._ask(peer, encode_dial_back_request(ports))
-            return decode_dial_back_response(answer, ports)
+            answer = await self._ask(peer, messages.encode_dial_back_request(ports))
+            return messages.decode_dial_back_response(answer, ports)
         except (TransportError, ProtocolError) as error:
             self._counters.add("dial_backs_failed")
             logger.debug("peer %s did not try to dial this node: %s", peer, error)
@@ -301,7 +294,7 @@ def identity_in(payload: bytes) -> tuple[bytes, bytes]:
 
 DIAL_SECONDS = 2.0  # less than the asking peer waits for an answer to begin
 PAUSE_SECONDS = 5.0
-LIMITS = HandlerLimits(MAX_DIAL_BACK_REQUEST_BYTES, concurrent=4, concurrent_per_peer=1)
+LIMITS = HandlerLimits(messages.MAX_DIAL_BACK_REQUEST_BYTES, concurrent=4, concurrent_per_peer=1)
 
 Connections = Callable[[str], Awaitable[tuple[str, ...]]]  # peer id -> current addresses
 
@@ -322,7 +315,7 @@ class DialBack:
 
     async def __call__(self, peer: str, request: bytes) -> bytes:
         try:
-            ports = decode_dial_back_request(request)
+            ports = messages.decode_dial_back_request(request)
         except ProtocolError as error:
             raise Refusal(error.code) from error
         if self._lately.waits(peer):
@@ -334,7 +327,7 @@ class DialBack:
             raise Refusal("relayed")
         answered = await asyncio.gather(*(_answers(peer, hosts[0], port) for port in ports))
         opened = tuple(port for port, is_open in zip(ports, answered, strict=True) if is_open)
-        return encode_dial_back_response(DialledBack(hosts[0], opened, self._relays()))
+        return messages.encode_dial_back_response(DialledBack(hosts[0], opened, self._relays()))
 
 
 async def _answers(peer: str, host: str, port: int) -> bool:

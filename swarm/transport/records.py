@@ -140,7 +140,10 @@ def _enter(unpacker: msgpack.Unpacker, least: int, most: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DictionaryRecord:
-    """One record of a key, with the fields of hivemind's ``DHTRecord``."""
+    """One record of a key, with the fields of hivemind's ``DHTRecord``.
+
+    The subkey is empty if the value is a dictionary of all records of the key.
+    """
 
     key: bytes
     subkey: bytes

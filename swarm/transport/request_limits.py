@@ -34,7 +34,7 @@ class RequestSlot:
     known: bool
     since: float  # unix seconds at which the waiting began
     safe_until: float  # unix seconds, until which it yields only to peers with two slots fewer
-    waiting: bool = True  # for the request, or for the peer to take the answer
+    waiting: bool = True  # for the request, or for the peer to take the answer, not for this node
     firm: bool = False  # it yields to no peer before safe_until
     lost: bool = False  # another peer got the slot
     give_way: Callable[[], None] = field(default=lambda: None)  # called when the slot is lost
@@ -231,10 +231,6 @@ class Service:
             self.guests.kept_time(peer)
         finally:
             self._places.release(place)
-
-    def asked(self, place: RequestSlot) -> None:
-        """Note that a request is complete and this node prepares the answer."""
-        place.waiting = False
 
     def answered(self, place: RequestSlot, size: int) -> None:
         """Note that an answer of ``size`` bytes is on its way."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from struct import Struct
+from typing import NamedTuple
 
 from swarm.transport.request_limits import Service
 from swarm.transport.transport import (
@@ -25,31 +25,6 @@ from swarm.transport.transport import (
 CHUNK = 1 << 16
 LONGEST_VARINT = 5
 REQUEST_SECONDS = 1.5  # for a complete request, at most 64 bytes: one distant round trip
-
-
-class U32:
-    """Lengths of four bytes, big-endian, for the streams of this protocol."""
-
-    _length = Struct(">I")
-
-    def head(self, size: int) -> bytes:
-        """Return the length prefix of a message of ``size`` bytes."""
-        return self._length.pack(size)
-
-    async def size(self, reader: asyncio.StreamReader) -> int:
-        """Read the next length; raise ``IncompleteReadError`` or ``ValueError``."""
-        (size,) = self._length.unpack(await reader.readexactly(self._length.size))
-        return int(size)
-
-
-class Varint:
-    """Unsigned varint lengths, for DHT calls and the protocols of libp2p."""
-
-    def head(self, size: int) -> bytes:
-        return varint(size)
-
-    async def size(self, reader: asyncio.StreamReader) -> int:
-        return await read_varint(reader.readexactly)
 
 
 async def read_varint(
@@ -74,8 +49,19 @@ def varint(value: int) -> bytes:
     return bytes([*found, value])
 
 
-LENGTH_U32, LENGTH_VARINT = U32(), Varint()
-Framing = U32 | Varint
+class Framing(NamedTuple):
+    """How the length of a message is encoded, and read from a stream."""
+
+    head: Callable[[int], bytes]
+    size: Callable[[asyncio.StreamReader], Awaitable[int]]  # or IncompleteReadError, ValueError
+
+
+async def _read_u32(reader: asyncio.StreamReader) -> int:
+    return int.from_bytes(await reader.readexactly(4), "big")
+
+
+LENGTH_U32 = Framing(lambda size: size.to_bytes(4, "big"), _read_u32)  # of this protocol
+LENGTH_VARINT = Framing(varint, lambda reader: read_varint(reader.readexactly))  # of libp2p
 
 
 async def ask(
@@ -128,7 +114,7 @@ async def serve(
                 size = await framing.size(reader)
                 service.check_size(size)
                 request = await reader.readexactly(size)
-            service.asked(place)
+            place.waiting = False
             answer = await service.answer(peer, request)
             # Drained means sent: the peer keeps its slot until the last byte has left.
             writer.transport.set_write_buffer_limits(high=0)

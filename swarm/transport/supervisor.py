@@ -10,7 +10,14 @@ from dataclasses import replace
 
 from swarm.common.counters import Counters
 from swarm.common.util import BackgroundTasks
-from swarm.transport.node import Launch, NodeSettings, Role, TransportNode, check_ports
+from swarm.transport.node import (
+    Launch,
+    NodeSettings,
+    Role,
+    TransportNode,
+    check_ports,
+    with_port_of,
+)
 from swarm.transport.peer_connections import DialLog, PeerCache, Redial, Shortcuts, Timings
 from swarm.transport.request_limits import PeerLimits
 from swarm.transport.transport import ClockSkew, PeerUnreachable, TransportError
@@ -78,9 +85,9 @@ class Supervisor:
         """
         check_ports(self.settings.listen)
         self._node = await self._start_node(None)
-        self.settings = self._node.at_same_port(self.settings)
+        listen = with_port_of(self._node.listening, self.settings.listen)
+        self.settings = replace(self.settings, listen=listen)
         try:
-            await self._prepare(self._node)
             outcomes = await self._dial(self._redial.due(()))
             skewed = [outcome for outcome in outcomes if isinstance(outcome, ClockSkew)]
             if skewed and not any(isinstance(outcome, str) for outcome in outcomes):
@@ -141,7 +148,7 @@ class Supervisor:
         if reached:
             with suppress(TimeoutError):
                 async with asyncio.timeout(DIAL_SECONDS):
-                    await self.node.find_neighbours()
+                    await self.node.hash_table.find_neighbours()
         return outcomes
 
     async def _watch(self) -> None:
@@ -208,32 +215,29 @@ class Supervisor:
         pause = FIRST_RESTART_PAUSE
         while True:
             try:
-                return await self._ready(await self._start_node(dead))
+                return await self._start_node(dead)
             except Exception as error:  # noqa: BLE001 - the library's and the daemon's
                 what = error if isinstance(error, TransportError) else repr(error)
                 logger.error("%s; next attempt in %g s", what, pause)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_RESTART_PAUSE)
 
-    async def _ready(self, node: TransportNode) -> TransportNode:
-        # Stops a node that cannot be prepared.
+    async def _start_node(self, dead: TransportNode | None) -> TransportNode:
+        # If cancelled, stop the node that is starting instead of losing it.
+        launch = self._launch(self.settings, self._counters, dead, self._guests)
+        starting = asyncio.ensure_future(launch)
+        try:
+            node = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            with suppress(TransportError):
+                await (await starting).stop()
+            raise
         try:
             await self._prepare(node)
         except BaseException:
             await node.stop()
             raise
         return node
-
-    async def _start_node(self, dead: TransportNode | None) -> TransportNode:
-        # If cancelled, stop the node that is starting instead of losing it.
-        launch = self._launch(self.settings, self._counters, dead, self._guests)
-        starting = asyncio.ensure_future(launch)
-        try:
-            return await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            with suppress(TransportError):
-                await (await starting).stop()
-            raise
 
     def _show_out(self, peer: str) -> None:
         if peer not in self._leaving:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from protocol.codec import MAX_RECORD_BYTES
 from protocol.messages import DialledBack
@@ -124,9 +124,12 @@ class TransportError(Exception):
     """A network failure. The message ends with what to do about it."""
 
     code = "transport"
+    by_code: ClassVar[dict[str, type[TransportError]]] = {}  # subclasses that set a code
 
     def __init_subclass__(cls, code: str = "") -> None:
         cls.code = code or cls.code
+        if code:
+            cls.by_code[code] = cls
 
 
 class PeerUnreachable(TransportError, code="unreachable"):

@@ -69,7 +69,7 @@ async def unchecked(folder: Path, address: str) -> HivemindNode:
     protocol.record_validator = Unchecked()
     node.gate.check = lambda record: True
     await node.connect(address)
-    await node.find_neighbours()
+    await node.hash_table.find_neighbours()
     return node
 
 

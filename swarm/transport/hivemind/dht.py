@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from secrets import token_bytes
 from typing import Any
 
@@ -19,7 +20,7 @@ from swarm.common.counters import Counters
 from swarm.common.fair_limits import Bounded, lot, rank_of
 from swarm.transport.records import MAX_SUBKEYS, DictionaryRecord, RecordGate
 from swarm.transport.request_limits import PeerLimits
-from swarm.transport.search import BUCKET, Search, placed
+from swarm.transport.search import BUCKET, Answer, Search, placed
 from swarm.transport.transport import is_relayed
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,6 @@ class HivemindDHT:
         await self._nearest(self._dht.node_id)
 
     async def read(self, key: str) -> dict[bytes, bytes]:
-        """Return each author's latest record under ``key`` from all nodes near it."""
         key_id = self._node_of(dht_key_of(key))
         merged = self._dictionary()
 
@@ -60,7 +60,6 @@ class HivemindDHT:
         return {subkey: loads(entry.value) for subkey, entry in merged.items()}
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
-        """Store a record at the nodes nearest to its key; return whether any took it."""
         key_id = self._node_of(dht_key_of(key))
         dumps = self._protocol.serializer.dumps
         packed = dumps(value)
@@ -88,17 +87,14 @@ class HivemindDHT:
         self, key_id: Any, take: Callable[[Any], None] = lambda records: None
     ) -> list[tuple[Any, Any]]:
         # ``take`` receives the records of each answer.
-        async def ask(peer: Any) -> tuple[Any, list[tuple[Any, Any]]] | None:
-            return await self._find(peer, key_id, take)
-
-        own = self._dht.node_id, self._dht.peer_id
+        own, ask = (self._dht.node_id, self._dht.peer_id), partial(self._find, key_id, take)
         search = Search(own, key_id.xor_distance, ask, self._counters)
         table = self._protocol.routing_table
         return await search.nearest(table.get_nearest_neighbors(key_id, BUCKET, exclude=own[0]))
 
     async def _find(
-        self, peer: Any, key_id: Any, take: Callable[[Any], None]
-    ) -> tuple[Any, list[tuple[Any, Any]]] | None:
+        self, key_id: Any, take: Callable[[Any], None], peer: Any
+    ) -> Answer[Any, Any] | None:
         # Returns the peer's node id (None for a client) and its neighbors; None without a valid
         # answer.
         protocol, node = self._protocol, None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,9 @@ from swarm.transport.node import (
     DETACHED,
     DaemonFailed,
     NodeSettings,
+    StreamEnds,
     StreamHandler,
     sweep_sockets,
-    with_port_of,
 )
 from swarm.transport.peer_connections import DialReasons
 from swarm.transport.records import RecordGate, StrictSerializer
@@ -150,9 +149,10 @@ class HivemindNode:
         self.p2p = p2p
         self.dht = dht
         self.gate = gate
-        self.addresses = visible
+        self.addresses = self.listening = visible
         self.peer_id = str(p2p.peer_id)
-        self._table = HivemindDHT(dht, dht_pb2, DictionaryDHTValue, gate, counters)
+        self._id_of = type(p2p.peer_id).from_base58
+        self.hash_table = HivemindDHT(dht, dht_pb2, DictionaryDHTValue, gate, counters)
         self._reasons = DialReasons()
 
     @classmethod
@@ -260,21 +260,19 @@ class HivemindNode:
         return child.pid if child.returncode is None else None
 
     async def connect(self, address: str) -> tuple[str, float]:
-        from hivemind.dht.routing import DHTID
-        from hivemind.p2p import PeerID
         from hivemind.proto.dht_pb2 import PingRequest
         from hivemind.utils.multiaddr import Multiaddr
 
         try:
             host, _, peer_id = address.rpartition("/p2p/")
-            peer = PeerID.from_base58(peer_id)
+            peer = self._id_of(peer_id)
             await self.p2p._client.connect(peer, [packed(host, Multiaddr)])
             protocol = self.dht.protocol
             answer = await protocol.get_stub(peer).rpc_ping(
                 PingRequest(peer=protocol.node_info), timeout=RPC_SECONDS
             )
             raw = answer.peer.node_id
-            node = DHTID.from_bytes(raw) if raw else None  # a client sends none
+            node = type(self.dht.node_id).from_bytes(raw) if raw else None  # a client sends none
         except Exception as error:
             raise PeerUnreachable(
                 f"no peer answers at {address}: {self._reasons.of(address, error)}"
@@ -283,9 +281,6 @@ class HivemindNode:
         if node is not None:
             await protocol.update_routing_table(node, peer, responded=True)
         return str(peer), float(answer.dht_time)
-
-    async def find_neighbours(self) -> None:
-        await self._table.find_neighbours()
 
     async def connected(self) -> dict[str, tuple[str, ...]]:
         return by_peer(await self.p2p.list_peers())
@@ -297,29 +292,20 @@ class HivemindNode:
         _, now = await self.p2p._client.identify()
         self.addresses = own(now, self.peer_id)
 
-    async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
-        return await self._table.store(key, subkey, value, expiry)
-
-    async def read(self, key: str) -> dict[bytes, bytes]:
-        return await self._table.read(key)
-
     async def add_handler(self, protocol: str, handler: StreamHandler) -> None:
         async def on_stream(info: Any, reader: Any, writer: Any) -> None:
             await handler(str(info.peer_id), reader, writer)
 
         await self.p2p.add_binary_stream_handler(protocol, on_stream)
 
-    async def open_stream(
-        self, peer: str, protocol: str
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        from hivemind.p2p import PeerID
+    async def open_stream(self, peer: str, protocol: str) -> StreamEnds:
         from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe, write_pbmsg
         from hivemind.proto import p2pd_pb2
 
         reader, writer = await self.control.daemon_connector.open_connection()
         try:
             opening = p2pd_pb2.StreamOpenRequest(
-                peer=PeerID.from_base58(peer).to_bytes(), proto=[protocol]
+                peer=self._id_of(peer).to_bytes(), proto=[protocol]
             )
             await write_pbmsg(writer, p2pd_pb2.Request(type="STREAM_OPEN", streamOpen=opening))
             response = p2pd_pb2.Response()
@@ -333,19 +319,15 @@ class HivemindNode:
         return reader, writer
 
     async def call(self, peer: str, name: str, request: bytes) -> bytes:
-        from hivemind.p2p import PeerID
-
         try:
             async with asyncio.timeout(RPC_SECONDS):
-                handled = self.control.call_unary_handler(PeerID.from_base58(peer), name, request)
+                handled = self.control.call_unary_handler(self._id_of(peer), name, request)
                 return bytes(await handled)
         except Exception as error:
             raise Refused(f"peer {peer} did not answer {name}: {error!r}") from error
 
     async def disconnect(self, peer: str) -> None:
-        from hivemind.p2p import PeerID
-
-        await self.p2p._client.disconnect(PeerID.from_base58(peer))
+        await self.p2p._client.disconnect(self._id_of(peer))
 
     def stand_still(self, seconds: float) -> None:
         """Do nothing: the node has no threads, and others can stop the daemon."""
@@ -367,9 +349,6 @@ class HivemindNode:
     async def stop(self) -> None:
         self.dht.is_alive = False
         await _shut_down(self.p2p)
-
-    def at_same_port(self, settings: NodeSettings) -> NodeSettings:
-        return replace(settings, listen=with_port_of(self.addresses, settings.listen))
 
 
 async def _shut_down(p2p: Any) -> None:

@@ -8,18 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import trio
 
 from swarm.transport.libp2p.stack import Stream, agreed
 from swarm.transport.transport import PeerUnreachable
-
-if TYPE_CHECKING:
-    import trio
-
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +39,8 @@ class TrioThread:
         self._started: asyncio.Future[None] = self._loop.create_future()
         self.ended: asyncio.Future[str] = self._loop.create_future()
         self._calls: set[asyncio.Future[Any]] = set()
-        self._token: trio.lowlevel.TrioToken | None = None
-        self.nursery: trio.Nursery | None = None
+        self._token: trio.lowlevel.TrioToken  # this and the nursery from :meth:`start` on
+        self.nursery: trio.Nursery
 
     async def start(self) -> None:
         """Start the thread; it runs until :meth:`stop`."""
@@ -51,7 +48,6 @@ class TrioThread:
         await self._started
 
     def end(self) -> None:
-        assert self.nursery is not None, "start comes first"
         self.post(self.nursery.cancel_scope.cancel)
 
     async def stop(self) -> None:
@@ -62,16 +58,21 @@ class TrioThread:
 
     async def call(self, work: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         """Await ``work`` there, cancelled with the caller; raises ``PeerUnreachable``."""
-        import trio
-
         if self.ended.done():
             raise PeerUnreachable("the transport is not started")
-        assert self.nursery is not None, "start comes first"
         future = self._loop.create_future()
         self._calls.add(future)
         scope = trio.CancelScope()
+
+        async def run() -> None:
+            with scope:
+                try:
+                    self.post_back(_settle, future, await work(*args), None)
+                except Exception as error:  # noqa: BLE001 - raised again by the caller
+                    self.post_back(_settle, future, None, error)
+
         try:
-            self.post(self.nursery.start_soon, self._work, scope, work, args, future)
+            self.post(self.nursery.start_soon, run)
             return await future
         except asyncio.CancelledError:
             self.post(scope.cancel)
@@ -81,14 +82,8 @@ class TrioThread:
 
     def post(self, work: Callable[..., object], *args: Any) -> None:
         """Run ``work`` on the thread soon, in posting order; dropped after its end."""
-        import trio
-
-        assert self._token is not None, "start comes first"
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(work, *args)
-
-    def stand_still(self, seconds: float) -> None:
-        self.post(time.sleep, seconds)
 
     def post_back(self, work: Callable[..., object], *args: Any) -> None:
         """Run ``work`` on the asyncio loop soon, in calling order; for the trio thread."""
@@ -96,8 +91,6 @@ class TrioThread:
             self._loop.call_soon_threadsafe(work, *args)
 
     def _run(self) -> None:
-        import trio
-
         reason = "the network's thread was stopped"
         try:
             trio.run(self._main)
@@ -108,25 +101,10 @@ class TrioThread:
             self.post_back(self._finish, reason)
 
     async def _main(self) -> None:
-        import trio
-
         async with trio.open_nursery() as self.nursery:
             self._token = trio.lowlevel.current_trio_token()
             self.post_back(self._started.set_result, None)
             await trio.sleep_forever()
-
-    async def _work(
-        self,
-        scope: trio.CancelScope,
-        work: Callable[..., Awaitable[Any]],
-        args: tuple[Any, ...],
-        future: asyncio.Future[Any],
-    ) -> None:
-        with scope:
-            try:
-                self.post_back(_settle, future, await work(*args), None)
-            except Exception as error:  # noqa: BLE001 - raised again by the caller
-                self.post_back(_settle, future, None, error)
 
     def _finish(self, reason: str) -> None:
         for future in self._calls:
@@ -153,7 +131,7 @@ class Pipe:
         self._ahead = 0
         self._finished = False
         self._aborted = False
-        self._wake: trio.Event | None = None
+        self._wake = trio.Event()
 
     def attach(self, bridge: Bridge) -> None:
         self._bridge = bridge
@@ -180,8 +158,6 @@ class Pipe:
 
     async def run(self, stream: Stream | Proposed, begun: bytes) -> None:
         """Carry bytes both ways until both sides end; ``begun`` is already read."""
-        import trio
-
         clean = False
         try:
             async with trio.open_nursery() as nursery:
@@ -230,16 +206,13 @@ class Pipe:
         scope.cancel()
 
     async def _until(self, condition: Callable[[], object]) -> None:
-        import trio
-
         while not condition():
-            if self._wake is None or self._wake.is_set():
+            if self._wake.is_set():
                 self._wake = trio.Event()
             await self._wake.wait()
 
     def _stir(self) -> None:
-        if self._wake is not None:
-            self._wake.set()
+        self._wake.set()
 
     def _report_lost(self, error: Exception | None) -> None:
         if self._bridge is not None:
@@ -302,9 +275,6 @@ class Bridge(asyncio.Transport):
         self._high = CHUNK if high is None else high
         self._note_full()
 
-    def get_write_buffer_size(self) -> int:
-        return self._unsent
-
     def pause_reading(self) -> None:
         self._paused = True
 
@@ -312,12 +282,6 @@ class Bridge(asyncio.Transport):
         self._paused = False
         self._thread.post(self._pipe.taken, self._withheld)
         self._withheld = 0
-
-    def is_reading(self) -> bool:
-        return not self._paused
-
-    def can_write_eof(self) -> bool:
-        return False
 
     def is_closing(self) -> bool:
         return self._closing
@@ -368,8 +332,6 @@ class Proposed:
 
     async def read(self, most: int) -> bytes:
         """Read; raises ``ConnectionError`` if the peer does not support the protocol."""
-        import trio
-
         if self._agreed:
             return await self._stream.read(most)
         try:

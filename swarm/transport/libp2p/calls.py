@@ -14,6 +14,7 @@ import msgpack
 from swarm.common.clock import Clock
 from swarm.transport.libp2p.addresses import peer_id_bytes, peer_id_text
 from swarm.transport.protobuf import Field, Fields, decode, doubles, encode, varints
+from swarm.transport.records import DictionaryRecord
 from swarm.transport.transport import Refused
 
 PING, FIND, STORE = (f"DHTProtocol.rpc_{name}" for name in ("ping", "find", "store"))
@@ -34,16 +35,6 @@ class Result:
     value: bytes | None  # packed dictionary of its records, None if there are none
     expiration: float  # latest of their expirations, unix seconds
     nearest: tuple[Neighbour, ...]  # known nodes nearest to the key, nearest first
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """One record of a store; the subkey is empty if the value is a dictionary."""
-
-    key: bytes
-    subkey: bytes
-    value: bytes
-    expiration: float
 
 
 def pack_call(peer: str, name: str, request: bytes) -> tuple[bytes, bytes]:
@@ -103,26 +94,26 @@ def open_results(fields: Fields, keys: int, most: int) -> list[Result]:
     return results
 
 
-def pack_store(records: Sequence[Stored], node_id: bytes) -> bytes:
+def pack_store(records: Sequence[DictionaryRecord], node_id: bytes) -> bytes:
     lists: Mapping[int, Field | Sequence[Field]] = {
         2: [record.key for record in records],
         3: [record.subkey for record in records],
         4: [record.value for record in records],
-        5: [record.expiration for record in records],
+        5: [record.expiration_time for record in records],
         6: [False] * len(records),
         7: pack_node(node_id),
     }
     return encode(lists)
 
 
-def open_store(fields: Fields) -> list[Stored]:
+def open_store(fields: Fields) -> list[DictionaryRecord]:
     """Return the records of a store; raises ``ValueError``."""
     lists = several(fields, 2), several(fields, 3), several(fields, 4), doubles(fields.get(5, []))
     if len(lists[0]) > MOST_KEYS or len({len(each) for each in lists}) != 1:
         raise ValueError("lists of different lengths, or too many records")
     if any(len(key) != NODE_BYTES for key in lists[0]):
         raise ValueError(f"a key is {NODE_BYTES} bytes")
-    return [Stored(*record) for record in zip(*lists, strict=True)]
+    return [DictionaryRecord(*record) for record in zip(*lists, strict=True)]
 
 
 def pack_stored(stored: Sequence[bool], node_id: bytes) -> bytes:

@@ -16,25 +16,12 @@ from swarm.common.fair_limits import Bounded, lot
 from swarm.common.util import BackgroundTasks
 from swarm.transport.hivemind.dht import BoundedStorage
 from swarm.transport.libp2p import calls
-from swarm.transport.libp2p.calls import (
-    FIND,
-    NODE_BYTES,
-    PING,
-    STORE,
-    Dictionary,
-    Neighbour,
-    Result,
-    Shelf,
-    Stored,
-    open_call,
-    pack_answer,
-    pack_error,
-)
+from swarm.transport.libp2p.calls import FIND, PING, STORE, Neighbour, Result
 from swarm.transport.node import StreamHandler
 from swarm.transport.protobuf import Fields, decode, encode, varints
 from swarm.transport.records import MESSAGE_LIMIT, DictionaryRecord, RecordGate, StrictSerializer
 from swarm.transport.request_limits import CallBudget, PeerLimits, Service
-from swarm.transport.search import BUCKET, REPLICAS, Search, placed
+from swarm.transport.search import BUCKET, REPLICAS, Answer, Search, placed
 from swarm.transport.streams import LENGTH_VARINT, serve
 from swarm.transport.transport import HandlerLimits, Refusal, TransportError
 
@@ -55,7 +42,7 @@ class RoutingTable:
         self.own = own
         self._guests = guests
         self._counters = counters
-        self._buckets: list[dict[bytes, str]] = [{} for _ in range(8 * NODE_BYTES + 1)]
+        self._buckets: list[dict[bytes, str]] = [{} for _ in range(8 * calls.NODE_BYTES + 1)]
         self._waiting: list[dict[bytes, str]] = [{} for _ in self._buckets]
         self._ids: dict[str, bytes] = {}
         self._taken: Bounded[str, float] = Bounded(MAX_PEERS, lambda p: lot(secret, p.encode()))
@@ -126,7 +113,7 @@ class RoutingTable:
         return True
 
     def _place(self, node_id: bytes) -> int:
-        return 8 * NODE_BYTES - distance(self.own, node_id).bit_length()
+        return 8 * calls.NODE_BYTES - distance(self.own, node_id).bit_length()
 
 
 def distance(one: bytes, other: bytes) -> int:
@@ -138,26 +125,27 @@ class RecordShare:
     """The records that this node stores, and a reader for those of other nodes."""
 
     def __init__(self, counters: Counters, guests: PeerLimits) -> None:
-        self._serializer = StrictSerializer(Dictionary)
+        self._serializer = StrictSerializer(calls.Dictionary)
         self.gate = RecordGate(self._serializer, counters)
-        self._storage = BoundedStorage(Shelf(guests.clock), counters, guests, self.gate.stored)
+        self._storage = BoundedStorage(
+            calls.Shelf(guests.clock), counters, guests, self.gate.stored
+        )
 
-    def record(self, key: str, subkey: bytes, value: bytes, expiry: float) -> Stored:
+    def record(self, key: str, subkey: bytes, value: bytes, expiry: float) -> DictionaryRecord:
         """Return a record in its wire form."""
         pack = self._serializer.dumps
-        return Stored(dht_key_of(key), pack(subkey), pack(value), expiry)
+        return DictionaryRecord(dht_key_of(key), pack(subkey), pack(value), expiry)
 
-    def keep(self, record: Stored) -> bool:
+    def keep(self, record: DictionaryRecord) -> bool:
         """Store a record, or all valid ones of a dictionary; return whether it succeeded.
 
         Returns False if nothing is valid; raises ``ValueError`` if it is neither.
         """
         if record.subkey:
-            checked = DictionaryRecord(record.key, record.subkey, record.value, record.expiration)
-            if not self.gate.validate(checked):
+            if not self.gate.validate(record):
                 return False
             subkey = self._serializer.loads(record.subkey)
-            return self._storage.store(record.key, record.value, record.expiration, subkey)
+            return self._storage.store(record.key, record.value, record.expiration_time, subkey)
         found = self.read(record.key, record.value)
         kept = [
             self._storage.store(record.key, entry.value, entry.expiration_time, subkey)
@@ -165,20 +153,22 @@ class RecordShare:
         ]
         return bool(kept) and all(kept)
 
-    def held(self, key: bytes) -> Stored | None:
+    def held(self, key: bytes) -> DictionaryRecord | None:
         """Return the packed dictionary under a key, None if there is none."""
         entry = self._storage.get(key)
         if entry is None:
             return None
-        return Stored(key, b"", self._serializer.dumps(entry.value), entry.expiration_time)
+        return DictionaryRecord(
+            key, b"", self._serializer.dumps(entry.value), entry.expiration_time
+        )
 
     def held_keys(self) -> list[bytes]:
         return [key for key, _ in self._storage.items()]
 
-    def read(self, key: bytes, packed: bytes) -> Dictionary:
+    def read(self, key: bytes, packed: bytes) -> calls.Dictionary:
         """Return a packed dictionary's valid records; raises ``ValueError`` if it is none."""
         found = self._serializer.loads(packed)
-        if not isinstance(found, Dictionary):
+        if not isinstance(found, calls.Dictionary):
             raise ValueError("a value without subkeys")
         self.gate.prune(key, found)
         return found
@@ -235,9 +225,8 @@ class Libp2pDHT:
         await self._search(self.table.own)
 
     async def read(self, key: str) -> dict[bytes, bytes]:
-        """Return each author's latest record under ``key``, over all nodes near it."""
         key_id = dht_key_of(key)
-        merged = Dictionary()
+        merged = calls.Dictionary()
 
         def take(result: Result) -> None:
             if result.value is not None:
@@ -249,7 +238,6 @@ class Libp2pDHT:
         return {subkey: self.share.plain(entry.value) for subkey, entry in merged.items()}
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
-        """Store a record at the nodes nearest to its key; return whether one took it."""
         record = self.share.record(key, subkey, value, expiry)
         key_id = record.key
         near = await self._search(key_id)
@@ -263,7 +251,7 @@ class Libp2pDHT:
         """Return the id that others may remember; empty if this node is a client."""
         return b"" if self.client else self.table.own
 
-    async def _put(self, peer: str, records: list[Stored]) -> list[bool] | None:
+    async def _put(self, peer: str, records: list[DictionaryRecord]) -> list[bool] | None:
         if peer == self._peer_id:
             return [self.share.keep(record) for record in records]
         fields = await self._ask(peer, STORE, calls.pack_store(records, self._name))
@@ -279,18 +267,13 @@ class Libp2pDHT:
         self, key: bytes, take: Callable[[Result], None] = lambda result: None
     ) -> list[Neighbour]:
         """Return nodes near a key that answered; ``take`` raises ``ValueError`` to reject."""
-
-        async def ask(peer: str) -> tuple[bytes | None, tuple[Neighbour, ...]] | None:
-            return await self._find(peer, key, take)
-
-        search = Search(
-            (self.table.own, self._peer_id), partial(distance, key), ask, self._counters
-        )
+        own, ask = (self.table.own, self._peer_id), partial(self._find, key, take)
+        search = Search(own, partial(distance, key), ask, self._counters)
         return await search.nearest(self.table.nearest(key, BUCKET))
 
     async def _find(
-        self, peer: str, key: bytes, take: Callable[[Result], None]
-    ) -> tuple[bytes | None, tuple[Neighbour, ...]] | None:
+        self, key: bytes, take: Callable[[Result], None], peer: str
+    ) -> Answer[bytes, str] | None:
         """Return a node's own id and its neighbors; None without a valid answer."""
         request = encode({2: [key], 3: calls.pack_node(self._name)})
         fields = await self._ask(peer, FIND, request)
@@ -346,7 +329,7 @@ class Libp2pDHT:
     def _result(self, key: bytes, asker: str) -> Result:
         nearest = tuple(self.table.nearest(key, BUCKET, asker))
         held = self.share.held(key)
-        value, expiration = (held.value, held.expiration) if held else (None, 0.0)
+        value, expiration = (held.value, held.expiration_time) if held else (None, 0.0)
         return Result(value, expiration, nearest)
 
     def _met(self, node_id: bytes | None, peer: str) -> None:
@@ -362,7 +345,7 @@ class Libp2pDHT:
         if oldest is not None:
             self._spawn(self._forget_if_silent(oldest[1]))
 
-    def _due_to(self, node_id: bytes, peer: str) -> list[Stored]:
+    def _due_to(self, node_id: bytes, peer: str) -> list[DictionaryRecord]:
         """Return the records that a new node should store and this node is nearest to."""
         due = []
         for key in self.share.held_keys():
@@ -373,7 +356,7 @@ class Libp2pDHT:
                 due.append(held)
         return due
 
-    async def _hand_over(self, peer: str, stored: Stored) -> None:
+    async def _hand_over(self, peer: str, stored: DictionaryRecord) -> None:
         if await self._put(peer, [stored]) is None:
             self._counters.add("records_not_handed_over")
 
@@ -400,14 +383,14 @@ async def _answer_call(
     table: Libp2pDHT, budget: CallBudget, name: str, peer: str, data: bytes
 ) -> bytes:
     try:
-        call_id, request = open_call(data)
+        call_id, request = calls.open_call(data)
     except (ValueError, OverflowError) as error:
         raise Refusal("malformed") from error
     try:
         handle = partial(table.answer, name, peer, request)
-        return pack_answer(call_id, await budget.serve(peer, len(data), handle))
+        return calls.pack_answer(call_id, await budget.serve(peer, len(data), handle))
     except (ValueError, OverflowError, PermissionError) as error:
-        return pack_error(call_id, str(error))
+        return calls.pack_error(call_id, str(error))
 
 
 def served_calls(

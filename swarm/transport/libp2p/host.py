@@ -11,30 +11,17 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import trio
 
 from protocol.identity import Identity
 from swarm.common.counters import Counters
+from swarm.transport.libp2p import relays
 from swarm.transport.libp2p.addresses import HostPort
-from swarm.transport.libp2p.bridge import (
-    NEGOTIATION_SECONDS,
-    Pipe,
-    Proposed,
-    Source,
-    TrioThread,
-)
-from swarm.transport.libp2p.relays import (
-    STOP,
-    BufferedWire,
-    Circuit,
-    brought,
-    connected,
-    reserve_on,
-)
+from swarm.transport.libp2p.bridge import NEGOTIATION_SECONDS, Pipe, Proposed, Source, TrioThread
+from swarm.transport.libp2p.relays import BufferedWire, Circuit
 from swarm.transport.libp2p.stack import Muxed, Stack, Stream, accept, end, proposal
-
-if TYPE_CHECKING:
-    import trio
 
 logger = logging.getLogger(__name__)
 
@@ -76,11 +63,16 @@ class Connections:
         """Return the remote ends of all connections, by peer id."""
         return {peer: tuple(each.place for each in held) for peer, held in self._held.items()}
 
-    def best(self, peer: str) -> Connection | None:
-        """Return the latest connection with a peer, a direct one if possible."""
+    def best(self, peer: str) -> Connection:
+        """Return the latest connection with a peer, a direct one if possible.
+
+        Raises ``LookupError`` if there is none.
+        """
         held = self.of(peer)
         direct = [connection for connection in held if not connection.place.relay]
-        return next(reversed(direct or held), None)
+        if not held:
+            raise LookupError(peer)
+        return (direct or held)[-1]
 
     def add(self, connection: Connection) -> None:
         self._held.setdefault(connection.muxed.peer, []).append(connection)
@@ -96,22 +88,6 @@ class Connections:
         taken = [each for held in self._held.values() for each in held if not each.dialled]
         sources = Counter(each.place.source for each in taken)
         return max(taken, key=lambda each: sources[each.place.source])
-
-
-async def reach(place: HostPort) -> trio.SocketStream:
-    """Open a TCP connection; raises ``ConnectionError`` with the system's message."""
-    import trio
-
-    try:
-        return await trio.open_tcp_stream(place.host, place.port)
-    except OSError as error:
-        raise ConnectionError(_first_cause(error)) from error
-
-
-def comes_from(tcp: trio.SocketStream) -> HostPort:
-    """Return a connection's remote end; raises ``OSError`` if it is closed."""
-    host, port = tcp.socket.getpeername()[:2]
-    return HostPort("ip6" if ":" in host else "ip4", host, port)
 
 
 def keep_alive(tcp: trio.SocketStream) -> None:
@@ -137,8 +113,6 @@ class Wire(BufferedWire):
         self._tcp = tcp
 
     async def write(self, data: bytes) -> None:
-        import trio
-
         try:
             await self._tcp.send_all(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
@@ -148,8 +122,6 @@ class Wire(BufferedWire):
         await self._tcp.aclose()
 
     async def _receive(self) -> bytes:
-        import trio
-
         try:
             return bytes(await self._tcp.receive_some(WIRE_BYTES))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -177,10 +149,7 @@ class Host:
 
     async def listen(self, host: str, port: int) -> int:
         """Listen; return the port, chosen by the system if 0. Raises ``OSError``."""
-        import trio
-
         (listener,) = await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
-        assert self._thread.nursery is not None
         self._thread.nursery.start_soon(trio.serve_listeners, self._accepted, [listener])
         return int(listener.socket.getsockname()[1])
 
@@ -193,8 +162,6 @@ class Host:
 
     async def dial(self, peer: str, place: HostPort) -> None:
         """Connect unless connected; raises ``OSError``, ``EOFError`` or ``ValueError``."""
-        import trio
-
         if self._connections.of(peer):
             return
         try:
@@ -202,7 +169,6 @@ class Host:
                 muxed = await self._upgrade(await self._wire(peer, place), peer)
         except trio.TooSlowError:
             raise ConnectionError(f"no answer within {UPGRADE_SECONDS:g} s") from None
-        assert self._thread.nursery is not None
         await self._thread.nursery.start(self._hold, Connection(muxed, place, dialled=True))
 
     async def open(self, peer: str, protocol: str, pipe: Pipe) -> None:
@@ -210,9 +176,8 @@ class Host:
 
         ``pipe`` starts before the peer accepts, so the request is sent together with the proposal.
         """
-        assert self._thread.nursery is not None
         while True:
-            connection = self._best(peer)
+            connection = self._connections.best(peer)
             try:
                 stream = await connection.muxed.open()
                 await stream.write(proposal(protocol))
@@ -230,57 +195,47 @@ class Host:
         """Reserve a slot at a relay; return its seconds. Raises as :meth:`dial`."""
         await self.dial(relay, place)
         # The relay may forward a connection before this node reads its answer.
-        self._relays[relay] = muxed = self._best(relay).muxed
-        return await reserve_on(muxed)
+        self._relays[relay] = muxed = self._connections.best(relay).muxed
+        return await relays.reserve_on(muxed)
 
-    async def relayed_by(self) -> tuple[str, ...]:
-        """Return the relays whose reserved connection is still open."""
-        return tuple(
-            relay
-            for relay, muxed in self._relays.items()
-            if any(each.muxed is muxed for each in self._connections.of(relay))
-        )
+    async def relayed_by(self, relay: str) -> bool:
+        """Return whether the connection with a relay's reservation is still open."""
+        reserved = self._relays.get(relay)
+        return any(each.muxed is reserved for each in self._connections.of(relay))
 
     async def disconnect(self, peer: str) -> None:
         for connection in self._connections.of(peer):
             await connection.muxed.close()
 
-    def _best(self, peer: str) -> Connection:
-        connection = self._connections.best(peer)
-        if connection is None:
-            raise LookupError(peer)
-        return connection
-
     async def _wire(self, peer: str, place: HostPort) -> Wire | Circuit:
         if place.relay:
             await self.dial(place.relay, replace(place, relay=""))
-            return await connected(self._best(place.relay).muxed, peer)
-        tcp = await reach(place)
+            return await relays.connected(self._connections.best(place.relay).muxed, peer)
+        try:
+            tcp = await trio.open_tcp_stream(place.host, place.port)
+        except OSError as error:
+            raise ConnectionError(_first_cause(error)) from error
         keep_alive(tcp)
         return Wire(tcp)
 
     async def _accepted(self, tcp: trio.SocketStream) -> None:
         try:
-            place = comes_from(tcp)
+            host, port = tcp.socket.getpeername()[:2]
             keep_alive(tcp)
         except OSError:
             return  # already closed
         # Wait until it ends, because trio closes the connection when its handler returns.
-        await self._take_over(Wire(tcp), place)
+        await self._take_over(Wire(tcp), HostPort("ip6" if ":" in host else "ip4", host, port))
 
     async def _brought(self, relay: str, stream: Stream, source: Source) -> None:
-        import trio
-
         held = self._connections.of(relay)
         wanted = relay in self._relays and bool(held)
         with trio.fail_after(NEGOTIATION_SECONDS):
-            wire = await brought(stream, source, wanted=wanted)
+            wire = await relays.brought(stream, source, wanted=wanted)
         if wire is not None and held:
             await self._take_over(wire, replace(held[-1].place, relay=relay))
 
     async def _take_over(self, wire: Wire | Circuit, place: HostPort) -> None:
-        import trio
-
         half_open = self._half_open.total()
         if half_open >= (MAX_HALF_OPEN if self._half_open[place.source] else MOST_HALF_OPEN):
             await end(wire.close)
@@ -308,8 +263,6 @@ class Host:
 
     async def _hold(self, connection: Connection, task_status: Any = None) -> None:
         """Run a connection until it ends; ``task_status`` is that of trio's ``start``."""
-        import trio
-
         muxed = connection.muxed
         try:
             async with trio.open_nursery() as nursery:
@@ -344,13 +297,11 @@ class Host:
             await self._connections.most_common().muxed.close()
 
     async def _take(self, peer: str, stream: Stream) -> None:
-        import trio
-
         source = Source(stream)
         try:
             with trio.fail_after(NEGOTIATION_SECONDS):
                 protocol = await accept(source.read, stream.write, self._spoken)
-            if protocol == STOP:
+            if protocol == relays.STOP:
                 await self._brought(peer, stream, source)
                 return
         except (OSError, EOFError, ValueError, trio.TooSlowError) as error:

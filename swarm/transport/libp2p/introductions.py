@@ -20,7 +20,7 @@ from swarm.transport.libp2p.bridge import TrioThread
 from swarm.transport.libp2p.calls import one, several
 from swarm.transport.libp2p.host import Host
 from swarm.transport.libp2p.stack import address_bytes, address_text
-from swarm.transport.node import StreamHandler
+from swarm.transport.node import StreamEnds, StreamHandler
 from swarm.transport.protobuf import decode, encode, varints
 from swarm.transport.streams import LENGTH_VARINT
 from swarm.transport.transport import PeerUnreachable, TransportError, is_relayed
@@ -46,7 +46,7 @@ RELAYED_AFTER_SECONDS = 0.3  # head start of direct connections
 _FIND_NODE, _CONNECTED = 4, 1
 _TYPE, _KEY, _CLOSER = 1, 2, 8
 
-Open = Callable[[str, str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+Open = Callable[[str, str], Awaitable[StreamEnds]]
 """(peer id, protocol) -> stream; raises ``PeerUnreachable``."""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from swarm.transport.libp2p.host import Host
 from swarm.transport.libp2p.introductions import Introductions
 from swarm.transport.libp2p.relays import STOP
 from swarm.transport.libp2p.stack import check_library
-from swarm.transport.node import DaemonFailed, NodeSettings, StreamHandler, with_port_of
+from swarm.transport.node import DaemonFailed, NodeSettings, StreamEnds, StreamHandler
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.records import MESSAGE_LIMIT, RecordGate
 from swarm.transport.request_limits import PeerLimits
@@ -83,7 +84,7 @@ class Reservations:
         until = loop.time() + seconds
         while loop.time() < until:
             await asyncio.sleep(LOOK_SECONDS)
-            if relay not in await self._thread.call(self._host.relayed_by):
+            if not await self._thread.call(self._host.relayed_by, relay):
                 raise ConnectionError("its connection is gone")
 
 
@@ -97,7 +98,7 @@ class Libp2pNode:
     ) -> None:
         self.peer_id = identity.peer_id
         self.addresses: tuple[str, ...] = ()
-        self._listening: tuple[HostPort, ...] = ()
+        self._places: tuple[HostPort, ...] = ()
         self._settings = settings
         self._guests = guests
         self._thread = TrioThread("libp2p")
@@ -138,11 +139,14 @@ class Libp2pNode:
         return node
 
     @property
+    def listening(self) -> tuple[str, ...]:
+        return seen_at(self._places)
+
+    @property
     def gate(self) -> RecordGate:
         return self.hash_table.share.gate
 
     async def connect(self, address: str) -> tuple[str, float]:
-        """Dial and ping a peer; return its id and clock, or raise ``PeerUnreachable``."""
         _, _, peer = address.rpartition("/p2p/")
         try:
             await self._introductions.dial(peer, await resolved(address))
@@ -150,9 +154,6 @@ class Libp2pNode:
         except (TransportError, OSError, EOFError, ValueError, LookupError) as error:
             raise PeerUnreachable(f"no peer answers at {address}: {error}") from error
         return peer, clock
-
-    async def find_neighbours(self) -> None:
-        await self.hash_table.find_neighbours()
 
     async def connected(self) -> dict[str, tuple[str, ...]]:
         """Return full addresses of connected peers by id; a new peer may have none yet."""
@@ -176,19 +177,11 @@ class Libp2pNode:
     async def disconnect(self, peer: str) -> None:
         await self._thread.call(self._host.disconnect, peer)
 
-    async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
-        return await self.hash_table.store(key, subkey, value, expiry)
-
-    async def read(self, key: str) -> dict[bytes, bytes]:
-        return await self.hash_table.read(key)
-
     async def add_handler(self, protocol: str, handler: StreamHandler) -> None:
         self._handlers[protocol] = handler
         self._thread.post(self._host.speak, protocol)
 
-    async def open_stream(
-        self, peer: str, protocol: str
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def open_stream(self, peer: str, protocol: str) -> StreamEnds:
         pipe = Pipe(self._thread)
         bridge = Bridge(self._thread, pipe)
         try:
@@ -240,11 +233,7 @@ class Libp2pNode:
             logger.warning("the thread of libp2p did not end within %g s", STOP_SECONDS)
 
     def stand_still(self, seconds: float) -> None:
-        """Block the trio thread for a while, too."""
-        self._thread.stand_still(seconds)
-
-    def at_same_port(self, settings: NodeSettings) -> NodeSettings:
-        return replace(settings, listen=with_port_of(seen_at(self._listening), settings.listen))
+        self._thread.post(time.sleep, seconds)
 
     async def _listen(self) -> None:
         places = []
@@ -255,12 +244,12 @@ class Libp2pNode:
             except (OSError, ValueError) as error:
                 raise DaemonFailed(f"network.listen = {address}: {error}") from error
             places.append(replace(place, port=port))
-        self._listening = tuple(places)
+        self._places = tuple(places)
         await self.look()
 
     def _own(self) -> tuple[str, ...]:
         announced = () if self._settings.client else self._settings.announce
-        return announced or seen_at(self._listening)
+        return announced or self.listening
 
     def _incoming(self, peer: str, protocol: str, pipe: Pipe) -> None:
         bridge = Bridge(self._thread, pipe)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+
+import trio
 
 from swarm.transport.libp2p.addresses import peer_id_bytes, peer_id_text
 from swarm.transport.libp2p.bridge import CHUNK, Source
 from swarm.transport.libp2p.calls import one
-from swarm.transport.libp2p.stack import agreed, end, proposal
+from swarm.transport.libp2p.stack import Muxed, Stream, agreed, end, proposal
 from swarm.transport.protobuf import Fields, decode, encode
 from swarm.transport.streams import read_varint, varint
-
-if TYPE_CHECKING:
-    from swarm.transport.libp2p.stack import Muxed, Stream
 
 HOP = "/libp2p/circuit/relay/0.2.0/hop"  # spoken by relays
 STOP = "/libp2p/circuit/relay/0.2.0/stop"  # spoken by relayed nodes
@@ -89,8 +87,6 @@ async def connected(relay: Muxed, peer: str) -> Circuit:
 
 async def reserve_on(relay: Muxed) -> float:
     """Reserve a slot; return its seconds or raise ``OSError``, ``EOFError``, ``ValueError``."""
-    import trio
-
     stream = await relay.open()
     try:
         with trio.fail_after(RESERVATION_SECONDS):

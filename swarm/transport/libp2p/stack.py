@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Container
 from importlib.util import find_spec
 from typing import Any
 
+import trio
+
 from protocol.identity import Identity
 from swarm.transport.node import DaemonFailed
 from swarm.transport.streams import read_varint, varint
@@ -177,8 +179,7 @@ class Guarded:
         if n > MAX_FRAME or len(streams) > MAX_STREAMS or waiting > MAX_UNREAD:
             self.refused = True
             raise OverBounds(f"frame {n}, streams {len(streams)}, unread {waiting}")
-        data: bytes = await self._secure.read(n)
-        return data
+        return bytes(await self._secure.read(n))
 
     async def write(self, data: bytes) -> None:
         await self._secure.write(data)
@@ -260,8 +261,6 @@ class Stream:
 
     async def write(self, data: bytes) -> None:
         """Send all bytes, without a timeout; raises ``ConnectionError`` on reset."""
-        import trio
-
         view = memoryview(data)
         while view:
             while not (window := self._muxed.send_window):
@@ -317,8 +316,6 @@ def address_text(data: bytes) -> str | None:
 
 async def end(how: Callable[[], Awaitable[object]]) -> None:
     """Await ``how`` to close something, ignoring errors; for the trio thread."""
-    import trio
-
     with trio.CancelScope(shield=True), trio.move_on_after(PATIENCE_SECONDS):
         try:
             await how()

@@ -79,13 +79,6 @@ class Meter:
         return time.process_time() - self._begun + self._earlier + self._present
 
 
-def cores() -> int:
-    """Return the number of cores that this process may run on."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 async def be_thrifty(
     daemon: Callable[[], int | None],
     counters: Counters,
@@ -97,7 +90,7 @@ async def be_thrifty(
     """
     if sys.platform != "linux":
         return
-    allowance = Allowance(max(LEAST, SHARE * cores()), time.monotonic())
+    allowance = Allowance(max(LEAST, SHARE * len(os.sched_getaffinity(0))), time.monotonic())
     meter = Meter(daemon)
     look = THRIFT_LOOK_SECONDS
     while True:
@@ -187,8 +180,7 @@ class Child:
         """Serve a protocol with answers of the parent."""
 
         async def ask(peer: str, request: bytes) -> bytes:
-            answer: bytes = await self.link.call("answer", protocol, peer, request)
-            return answer
+            return bytes(await self.link.call("answer", protocol, peer, request))
 
         self.transport.handle(protocol, ask, HandlerLimits(**limits))
 

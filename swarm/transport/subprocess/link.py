@@ -14,18 +14,7 @@ from typing import Any
 
 from swarm.common.child_process import ChannelError, Unread, command, options, packed
 from swarm.common.util import import_path, in_words
-from swarm.transport.node import DaemonFailed, PortTaken
-from swarm.transport.transport import (
-    ClockSkew,
-    DeadlineExceeded,
-    PeerUnreachable,
-    RecordTooLarge,
-    Refusal,
-    Refused,
-    ResponseTooLarge,
-    TooSlow,
-    TransportError,
-)
+from swarm.transport.transport import Refusal, TransportError
 
 logger = logging.getLogger(__name__)
 
@@ -38,14 +27,6 @@ CLOSE_SECONDS = 10.0
 EXIT_SECONDS = 5.0
 CHUNK = 1 << 16
 UNSENT = 1 << 20  # bytes that may wait to be sent before notes are dropped
-
-_ERRORS: dict[str, type[TransportError]] = {
-    error.code: error
-    for error in (
-        *(ClockSkew, DaemonFailed, DeadlineExceeded, PeerUnreachable, PortTaken),
-        *(RecordTooLarge, Refused, ResponseTooLarge, TooSlow),
-    )
-}
 
 
 def reported(error: Exception) -> tuple[str, str]:
@@ -61,7 +42,8 @@ def reported(error: Exception) -> tuple[str, str]:
 
 def raised(code: str, text: str) -> Exception:
     """Return the error of a code and text, to be raised again."""
-    return Refusal(text) if code == REFUSAL else _ERRORS.get(code, TransportError)(text)
+    error = TransportError.by_code.get(code, TransportError)
+    return Refusal(text) if code == REFUSAL else error(text)
 
 
 Methods = Mapping[str, Callable[..., Any]]  # by name; notes are handled in order

@@ -106,7 +106,7 @@ class ApartTransport:
         self._counters = counters or Counters()
         self._services: dict[str, tuple[Handler, HandlerLimits]] = {}
         self._reputation: OwnFirst | None = None
-        self._heard: Callable[[bytes], None] | None = None
+        self._heard: Callable[[bytes], None] = lambda record: None
         self._kept: dict[str, Any] = {}
         self._state = State()
         self._process: Process | None = None
@@ -114,8 +114,7 @@ class ApartTransport:
 
     @property
     def peer_id(self) -> str:
-        peer: str = self._state.of("peer_id")
-        return peer
+        return str(self._state.of("peer_id"))
 
     @property
     def bytes_in(self) -> int:
@@ -146,8 +145,7 @@ class ApartTransport:
             await process.stop()
 
     async def connect(self, address: str) -> str:
-        peer: str = await self._call(DIAL_SECONDS, "connect", address)
-        return peer
+        return str(await self._call(DIAL_SECONDS, "connect", address))
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
         check_size(value)
@@ -168,8 +166,7 @@ class ApartTransport:
     ) -> bytes:
         asked = peer, protocol, payload
         limits = {"limit": limit, "deadline": deadline, "minimum_rate": minimum_rate}
-        answer: bytes = await self._call(deadline, "request", *asked, **limits)
-        return answer
+        return bytes(await self._call(deadline, "request", *asked, **limits))
 
     def handle(self, protocol: str, handler: Handler, limits: HandlerLimits) -> None:
         self._services[protocol] = handler, limits
@@ -197,7 +194,7 @@ class ApartTransport:
                 "answer": self._answer,
                 "state": self._state.note,
                 "count": self._count,
-                "hear": self._hear,
+                "hear": lambda record: self._heard(record),
                 "log": _log,
             }
         )
@@ -259,10 +256,6 @@ class ApartTransport:
     def _count(self, added: dict[str, float]) -> None:
         for name, n in added.items():
             self._counters.add(name, n)
-
-    def _hear(self, record: bytes) -> None:
-        if self._heard is not None:
-            self._heard(record)
 
     def _notify(self, method: str, /, *args: Any, **options: Any) -> bool:
         return self._process is not None and self._process.link.notify(method, *args, **options)

@@ -85,7 +85,8 @@ def connection(peer: str, address: str, *, dialled: bool = False) -> Connection:
 
 def test_the_best_connection_is_the_latest_direct_one() -> None:
     connections = Connections()
-    assert connections.best("anna") is None
+    with pytest.raises(LookupError, match="anna"):
+        connections.best("anna")
     relay = f"/p2p/{identity('rita').peer_id}/p2p-circuit"
     first, second = (connection("anna", f"/ip4/10.0.0.{n}/tcp/1") for n in (1, 2))
     relayed = connection("anna", f"/ip4/10.0.0.3/tcp/1{relay}")
@@ -96,7 +97,7 @@ def test_the_best_connection_is_the_latest_direct_one() -> None:
         connections.remove(each)
     assert connections.best("anna") is relayed
     connections.remove(relayed)
-    assert connections.best("anna") is None and not connections.places() and not len(connections)
+    assert not connections.places() and not len(connections)
 
 
 def test_one_of_those_who_have_most_connections_goes_first_and_none_that_was_dialled() -> None:

@@ -15,11 +15,12 @@ from swarm.common.counters import Counters
 from swarm.transport.libp2p import addresses, calls
 from swarm.transport.libp2p import introductions as told
 from swarm.transport.libp2p.addresses import HostPort, peer_id_bytes, place_of, seen_at
-from swarm.transport.libp2p.calls import PING, Dictionary, Result, Shelf, Stored
+from swarm.transport.libp2p.calls import PING, Dictionary, Result, Shelf
 from swarm.transport.libp2p.dht import SAME_ID_SECONDS, Libp2pDHT, RoutingTable, distance
 from swarm.transport.libp2p.introductions import MOST_EACH, Book
 from swarm.transport.libp2p.stack import HEADER, NotSpoken, accept, propose
 from swarm.transport.protobuf import decode, encode
+from swarm.transport.records import DictionaryRecord
 from swarm.transport.request_limits import PeerLimits
 from swarm.transport.search import BUCKET, MOST_ASKED
 from swarm.transport.transport import PeerUnreachable, Refused
@@ -119,7 +120,7 @@ def test_messages_are_those_of_hiveminds_schema() -> None:
     assert list(found.results[0].nearest_peer_ids) == [peer_id_bytes(peer) for _, peer in near]
     assert calls.open_results(decode(found.SerializeToString()), 2, 20) == results
 
-    records = [Stored(node(n), b"sub", b"val", 1.0 + n) for n in range(2)]
+    records = [DictionaryRecord(node(n), b"sub", b"val", 1.0 + n) for n in range(2)]
     asked = dht_pb2.StoreRequest.FromString(calls.pack_store(records, OWN))
     assert calls.open_store(decode(asked.SerializeToString())) == records
     assert list(asked.expiration_time) == [1.0, 2.0]

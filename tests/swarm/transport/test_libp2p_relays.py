@@ -26,7 +26,7 @@ from swarm.transport.node import NodeSettings, Role, TransportNode
 from swarm.transport.protobuf import decode, encode
 from swarm.transport.records import RecordRule
 from swarm.transport.request_limits import PeerLimits
-from swarm.transport.streams import Varint, ask
+from swarm.transport.streams import LENGTH_VARINT, ask
 from swarm.transport.subprocess.transport import ApartTransport
 from swarm.transport.transport import PeerUnreachable, Transport, is_relayed
 from tests.swarm.network_parts import CREATOR, identity, manifest
@@ -141,7 +141,7 @@ async def test_a_member_behind_a_relay_is_dialled_tells_its_clock_and_is_nobodys
 async def test_a_client_without_neighbours_stores_nothing_and_says_so(tmp_path):
     async with node(HivemindNode, tmp_path, "anna", "private") as anna:
         anna.gate.check = lambda record: True
-        assert not await anna.store("key", b"subkey", b"value", time.time() + 60.0)
+        assert not await anna.hash_table.store("key", b"subkey", b"value", time.time() + 60.0)
 
 
 def test_a_node_at_a_public_address_that_nobody_can_dial_runs_before_it_is_relayed(tmp_path):
@@ -186,9 +186,9 @@ async def test_mallory_brings_nobody_who_was_not_asked_to_relay(tmp_path: Path) 
         await mallory.connect(anna.addresses[0])
         message = encode({1: 0, 2: encode({1: peer_id_bytes(rita.peer_id)})})
         reader, writer = await mallory.open_stream(anna.peer_id, relays.STOP)
-        answer = decode(await ask(reader, writer, message, peer="", limit=64, framing=Varint()))
+        answered = await ask(reader, writer, message, peer="", limit=64, framing=LENGTH_VARINT)
         writer.close()
-        assert answer[4] == [relays.UNEXPECTED_MESSAGE]
+        assert decode(answered)[4] == [relays.UNEXPECTED_MESSAGE]
         assert not is_relayed(anna.addresses[0]), "rita, who does not relay, was believed"
 
 
