@@ -256,7 +256,7 @@ is refused. A model without a template is given its prompts as plain text, and s
 The token that ends an assistant's turn is read from the chat template. It ends completions in
 training; the tokenizer's `eos_token` and the ends of the generation config stop sampling, too.
 
-How often answers are right was measured of one pretrained model, on every level of the set `starter`:
+How often answers are right was measured of one pretrained model, on the levels of `starter`:
 [SmolLM2-135M-Instruct](starter.md#what-a-small-model-makes-of-it). Of all others it is not known.
 """
 REFUSED = """What the start says of them, before anything is trained. With `engine.backend = "vllm"`
