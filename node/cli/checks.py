@@ -95,7 +95,6 @@ def conformance_command(
     transport: Annotated[
         str | None,
         typer.Option(
-            "--transport",
             metavar="KIND",
             help="What to speak to it with: hivemind or libp2p; one that is installed.",
         ),

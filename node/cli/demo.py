@@ -36,7 +36,6 @@ def demo_command(
     nodes: Annotated[
         int | None,
         typer.Option(
-            "--nodes",
             min=1,
             max=64,
             help="Nodes that train. Left out: 4, or 2 where each has a vLLM or a real model.",
@@ -45,26 +44,22 @@ def demo_command(
     rounds: Annotated[
         int | None,
         typer.Option(
-            "--rounds",
             min=0,
             help="Rounds of each node; 0: until Ctrl-C. Left out: 150, or 25 minutes with --model.",
         ),
     ] = None,
-    mix: Annotated[
-        str, typer.Option("--mix", metavar="OWN/EXTERNAL", help="Groups in an update.")
-    ] = "2/6",
+    mix: Annotated[str, typer.Option(metavar="OWN/EXTERNAL", help="Groups in an update.")] = "2/6",
     run_dir: Annotated[
         Path | None,
-        typer.Option("--run-dir", help="New folder for all of it. Left out: under ./demo-run."),
+        typer.Option(help="New folder for all of it. Left out: under ./demo-run."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=2**62, help="Seeds the nodes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**62, help="Seeds the nodes.")] = 0,
     engine: Annotated[
-        str, typer.Option("--engine", metavar="KIND", help="What samples: transformers, vllm, …")
+        str, typer.Option(metavar="KIND", help="What samples: transformers, vllm, …")
     ] = "transformers",
     transport: Annotated[
         str | None,
         typer.Option(
-            "--transport",
             metavar="KIND",
             help="What they meet over: hivemind, libp2p, …, or mixed for both of these.",
         ),
@@ -72,7 +67,6 @@ def demo_command(
     task_set: Annotated[
         str | None,
         typer.Option(
-            "--task-set",
             metavar="NAME",
             help="What they practise: tiny, or games of many turns. Left out: tiny, or starter "
             "with --model.",
@@ -80,9 +74,7 @@ def demo_command(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model", metavar="DIR", help="A real model for all nodes: a folder or a hub id."
-        ),
+        typer.Option(metavar="DIR", help="A real model for all nodes: a folder or a hub id."),
     ] = None,
     json: JsonOption = False,
     debug: DebugOption = False,
@@ -130,9 +122,7 @@ def plot_command(
             "Left out: that of --config.",
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="File to write: .png, .svg or .pdf.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write: .png, .svg or .pdf.")] = None,
     terminal: Annotated[
         bool,
         typer.Option("--terminal", help="Draw in the terminal; so it does there without --out."),
@@ -140,9 +130,7 @@ def plot_command(
     smooth: Annotated[
         int | None,
         typer.Option(
-            "--smooth",
-            min=1,
-            help="Rounds that each point is the mean of. Left out: a twentieth of all.",
+            min=1, help="Rounds that each point is the mean of. Left out: a twentieth of all."
         ),
     ] = None,
     config: ConfigOption = None,
@@ -243,25 +231,22 @@ MOST_SEED = (1 << 63) - 1
 def play_command(
     family: Annotated[str, typer.Argument(metavar="FAMILY", help="A family of the task set.")],
     task_set: Annotated[
-        str, typer.Option("--task-set", metavar="NAME|FILE", help="A shipped one, or a TOML file.")
+        str, typer.Option(metavar="NAME|FILE", help="A shipped one, or a TOML file.")
     ] = "games",
-    level: Annotated[int, typer.Option("--level", min=0, help="Of the family.")] = 0,
+    level: Annotated[int, typer.Option(min=0, help="Of the family.")] = 0,
     seed: Annotated[
         int | None,
-        typer.Option(
-            "--seed", min=0, max=MOST_SEED, help="Of the task. Left out: another one each time."
-        ),
+        typer.Option(min=0, max=MOST_SEED, help="Of the task. Left out: another one each time."),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
-            "--model",
             metavar="MODEL",
             help="Have this one play: a folder, a hub id or a shipped model, such as tiny-games.",
         ),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", help="Where the family lies, if it is in a file.")
+        Path | None, typer.Option(help="Where the family lies, if it is in a file.")
     ] = None,
     debug: DebugOption = False,
 ) -> None:

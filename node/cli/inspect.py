@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
 def list_command(
     path: Annotated[Path, typer.Argument(help="Folder to look in.")] = Path(),
-    depth: Annotated[
-        int, typer.Option("--depth", min=0, max=16, help="Folders to go down at most.")
-    ] = 4,
+    depth: Annotated[int, typer.Option(min=0, max=16, help="Folders to go down at most.")] = 4,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -285,7 +283,6 @@ def rollback_command(
     to: Annotated[
         str,
         typer.Option(
-            "--to",
             metavar="ROUND|best",
             help="As swarm-node checkpoints lists it; --step of swarm-node eval takes the same.",
         ),
@@ -318,7 +315,6 @@ def dashboard_command(
     address: Annotated[
         str | None,
         typer.Option(
-            "--address",
             metavar="HOST:PORT",
             help="Serve it there. Left out: on this machine alone, on port 8710 or the next free.",
         ),

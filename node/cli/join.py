@@ -157,17 +157,15 @@ def join_command(
     config: ConfigOption = None,
     mix: Annotated[
         str | None,
-        typer.Option("--mix", metavar="OWN/EXTERNAL", help="Groups in an update, as in 4/4."),
+        typer.Option(metavar="OWN/EXTERNAL", help="Groups in an update, as in 4/4."),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option("--rounds", help="Stop when so many are done in all; 0: never.")
+        int | None, typer.Option(help="Stop when so many are done in all; 0: never.")
     ] = None,
     swarm: Annotated[
         str | None,
         typer.Option(
-            "--swarm",
-            metavar="ID",
-            help="Train in this swarm; a node of another moves there with its policy.",
+            metavar="ID", help="Train in this swarm; a node of another moves there with its policy."
         ),
     ] = None,
     accept: Annotated[

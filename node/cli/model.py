@@ -76,11 +76,9 @@ def compare_command(
         ),
     ],
     second: Annotated[str, typer.Argument(metavar="B", help="What it is compared with.")],
-    tasks: Annotated[int, typer.Option("--tasks", min=2, help="Held-out tasks.")] = 64,
-    samples: Annotated[int, typer.Option("--samples", min=1, help="Completions a task.")] = 8,
-    show: Annotated[
-        int, typer.Option("--show", min=0, help="Tasks on which they differ most to print.")
-    ] = 5,
+    tasks: Annotated[int, typer.Option(min=2, help="Held-out tasks.")] = 64,
+    samples: Annotated[int, typer.Option(min=1, help="Completions a task.")] = 8,
+    show: Annotated[int, typer.Option(min=0, help="Tasks on which they differ most to print.")] = 5,
     best: BestOption = False,
     config: ConfigOption = None,
     assignments: SetOption = None,
@@ -180,22 +178,18 @@ def _disputed(rows: Any, count: int) -> Any:
 def evaluate_command(
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model", help="Folder, hub id or shipped model. Left out: the newest checkpoint."
-        ),
+        typer.Option(help="Folder, hub id or shipped model. Left out: the newest checkpoint."),
     ] = None,
-    tasks: Annotated[int, typer.Option("--tasks", min=1, help="Held-out tasks.")] = 64,
-    samples: Annotated[int, typer.Option("--samples", min=1, help="Completions a task.")] = 8,
-    show: Annotated[
-        int, typer.Option("--show", min=0, help="Tasks to print with all that was written.")
-    ] = 0,
+    tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks.")] = 64,
+    samples: Annotated[int, typer.Option(min=1, help="Completions a task.")] = 8,
+    show: Annotated[int, typer.Option(min=0, help="Tasks to print with all that was written.")] = 0,
     step: StepOption = None,
     best: BestOption = False,
     family: Annotated[
         list[str] | None,
-        typer.Option("--family", help="Only tasks of this family; may be repeated."),
+        typer.Option(help="Only tasks of this family; may be repeated."),
     ] = None,
-    k: Annotated[list[int] | None, typer.Option("--k", min=1, help="k of pass@k.")] = None,
+    k: Annotated[list[int] | None, typer.Option(min=1, help="k of pass@k.")] = None,
     config: ConfigOption = None,
     assignments: SetOption = None,
     json: JsonOption = False,
@@ -277,14 +271,13 @@ def ask_command(
     question: Annotated[
         str | None, typer.Argument(help="Left out: one is drawn that nobody trains on.")
     ] = None,
-    family: Annotated[str | None, typer.Option("--family", help="Of this task family.")] = None,
+    family: Annotated[str | None, typer.Option(help="Of this task family.")] = None,
     base: Annotated[
         bool, typer.Option("--base", help="Ask the untrained model of this node as well.")
     ] = False,
     temperature: Annotated[
         float | None,
         typer.Option(
-            "--temperature",
             min=0.01,
             max=100.0,
             help="Sample at this temperature. Left out: the most probable answer.",
@@ -352,9 +345,7 @@ def _answer(
 
 
 def warm_start_command(
-    steps: Annotated[
-        int, typer.Option("--steps", min=1, help="Steps of 16 examples, at most.")
-    ] = 60,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of 16 examples, at most.")] = 60,
     config: ConfigOption = None,
     assignments: SetOption = None,
     json: JsonOption = False,

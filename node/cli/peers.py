@@ -291,7 +291,7 @@ def observe_command(
     snapshot: SnapshotOption = None,
     seconds: Annotated[
         float,
-        typer.Option("--seconds", min=0, help="End after so many seconds of looking; 0: never."),
+        typer.Option(min=0, help="End after so many seconds of looking; 0: never."),
     ] = 0.0,
     assignments: SetOption = None,
     json: JsonOption = False,
