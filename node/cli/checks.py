@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from node.cli.options import (
     ConfigOption,
@@ -26,6 +27,9 @@ from node.cli.options import (
 )
 from node.errors import NodeError, UsageError
 from node.monitor.output import as_typed, printable
+from node.monitor.record import Terminal
+from protocol.errors import ProtocolError
+from swarm.transport.transport import TransportError
 
 if TYPE_CHECKING:
     from node.conformance.records import CaseResult
@@ -75,10 +79,6 @@ def _unmade(overrides: dict[str, Any]) -> LoadedNode:
 
 def _show(level: str, line: str, indent: int, note: str) -> None:
     """Print a result in the color of its level, and a note below it, if there is one."""
-    from rich.text import Text
-
-    from node.monitor.record import Terminal
-
     console = Terminal(soft_wrap=True)
     console.print(Text.assemble((f"{level:<4}", COLOURS[level]), f"  {line}"))
     if note:
@@ -108,7 +108,6 @@ def conformance_command(
     temporary key. The peer may refuse it for a while afterwards. Exit with status 1 on a failure.
     """
     from node.config.sections import NetworkSection
-    from node.monitor.record import Terminal
 
     over = transport or NetworkSection().transport
     if "/p2p/" not in address:
@@ -129,8 +128,6 @@ def conformance_command(
 
 async def _look(address: str, over: str) -> list[CaseResult]:
     from node.conformance.streams import look_at
-    from protocol.errors import ProtocolError
-    from swarm.transport.transport import TransportError
 
     with tempfile.TemporaryDirectory() as thrown_away:
         try:

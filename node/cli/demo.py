@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -21,12 +21,12 @@ from node.cli.options import (
     waiting,
 )
 from node.config.overrides import parse_mix
-from node.errors import NodeError, UsageError
+from node.errors import NodeError, TaskSetError, UsageError
 from node.monitor.output import say, say_on
-
-if TYPE_CHECKING:
-    from node.monitor.record import RoundRecord
-    from protocol.manifest import EnvSpec
+from node.monitor.record import RoundRecord, Terminal
+from protocol.manifest import EnvSpec
+from swarm.groups import TaskRef
+from swarm.verification import JudgeRefused
 
 ROUNDS, REAL_MINUTES = 150, 25.0
 NODES, LARGE_NODES = 4, 2
@@ -88,7 +88,6 @@ def demo_command(
     from node.config.registry import ENGINES
     from node.demo.run import DEFAULT_TRANSPORT, DemoSettings, run
     from node.demo.summary import table
-    from node.monitor.record import Terminal
 
     local, external = parse_mix(mix)
     nodes = nodes or (LARGE_NODES if model or ENGINES.load(engine).beside else NODES)
@@ -144,7 +143,6 @@ def plot_command(
         remedy = "Add --out FILE.png, or --terminal for lines of bars."
         raise UsageError("standard output is no terminal to draw in", None, remedy)
     from node.monitor.history import ENDINGS, draw_runs, run_table, window_for
-    from node.monitor.record import Terminal
 
     if out is not None and out.suffix.lower() not in ENDINGS:
         raise UsageError("--out", out, f"Name a file that ends in {', '.join(ENDINGS)}.")
@@ -254,11 +252,8 @@ def play_command(
 
     Every line that you type is a turn. Ctrl-D ends the task early, with the reward so far.
     """
-    from node.errors import TaskSetError
     from node.tasks.task_set import Allowed, in_file, load_task_set
     from node.tasks.verifier.verifier import Verifier
-    from swarm.groups import TaskRef
-    from swarm.verification import JudgeRefused
 
     specs = {spec.name: spec for spec in load_task_set(task_set)}
     if family not in specs:

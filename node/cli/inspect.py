@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
 from node.cli.options import (
     ConfigOption,
@@ -20,12 +22,27 @@ from node.cli.options import (
     waiting,
 )
 from node.errors import NodeError, UsageError
+from node.monitor.logs import LogTail
 from node.monitor.output import as_typed, say
+from node.monitor.present_status import CRASHED, present_status
+from node.monitor.record import (
+    NONE,
+    RoundRecord,
+    Terminal,
+    lapse,
+    one_line,
+    refusals,
+    share,
+    short_ids,
+    size,
+    split,
+)
+from node.monitor.rollouts import in_full, read_rollouts
+from node.storage.checkpoints import Checkpoints, list_checkpoints, named_round, no_checkpoint
+from swarm.common.counters import Counters
 from swarm.common.util import counted
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from node.run.status import Run
 
 
@@ -39,7 +56,6 @@ def list_command(
 
     Links and hidden folders are skipped.
     """
-    from node.monitor.record import Terminal
     from node.run.status import find_runs
 
     if not path.is_dir():
@@ -58,11 +74,6 @@ def list_command(
 
 
 def _table(runs: list[Run]) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from node.monitor.record import NONE, lapse, share, short_ids, size
-
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("run", overflow="fold")
     table.add_column("state", no_wrap=True)
@@ -92,8 +103,6 @@ def status_command(
     config: ConfigOption = None, json: JsonOption = False, debug: DebugOption = False
 ) -> None:
     """Show what the node is doing, or did last."""
-    from node.monitor.present_status import present_status
-
     status = present_status(open_node(config).folder)
     if json:
         print_json(status)
@@ -103,8 +112,6 @@ def status_command(
 
 
 def _lines(status: dict[str, Any]) -> list[tuple[str, str]]:
-    from node.monitor.record import RoundRecord, one_line, refusals, split
-
     process = f" as process {status['pid']}" if status["running"] else ""
     age = "" if status["age_s"] is None else f", reported {status['age_s']:.0f} s ago"
     lines = [("state", f"{status['state']}{process}{age}")]
@@ -162,8 +169,6 @@ def logs_command(
 
     With --follow it shows new lines until the node has ended or you press Ctrl-C.
     """
-    from node.monitor.logs import LogTail
-
     folder = open_node(config).folder
     with closing(LogTail(folder.log)) as tail:
         say_lines(tail.last(lines))
@@ -188,9 +193,7 @@ def stop_command(
 
     Ctrl-C ends only the wait. It is not an error if no node runs.
     """
-    from node.monitor.present_status import CRASHED, present_status
     from node.run.background import stop_node
-    from node.storage.checkpoints import Checkpoints
 
     folder = open_node(config).folder
     with waiting("waiting until the node has ended"):
@@ -221,9 +224,6 @@ def rollouts_command(
     The node keeps, per round, the worst and the best completion of one local group and of one
     peer group, about two dozen in total.
     """
-    from node.monitor.record import Terminal
-    from node.monitor.rollouts import in_full, read_rollouts
-
     rollouts = read_rollouts(open_node(config).folder.rollouts)[-number:]
     if json:
         print_json([asdict(rollout) for rollout in rollouts])
@@ -238,8 +238,6 @@ def checkpoints_command(
 
     A checkpoint is known by its round, which also names its folder in checkpoints/.
     """
-    from node.storage.checkpoints import Checkpoints, list_checkpoints, no_checkpoint
-
     folder = open_node(config).folder.checkpoints
     entries = list_checkpoints(Checkpoints(folder))
     if json:
@@ -247,16 +245,11 @@ def checkpoints_command(
         return
     if not entries:
         raise no_checkpoint(folder)
-    from node.monitor.record import Terminal
 
     Terminal().print_table(_checkpoints_table(entries))
 
 
 def _checkpoints_table(entries: list[Any]) -> Any:
-    from rich.table import Table
-
-    from node.monitor.record import NONE, lapse, share, size
-
     table = Table()
     for column in ("round", "policy step", "held-out reward", "size", "written"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -296,7 +289,6 @@ def rollback_command(
     Later checkpoints are set aside. You can go back to one of them in the same way.
     """
     from node.run.resume import roll_back
-    from node.storage.checkpoints import named_round
 
     if to != "best":
         named_round(to, "--to")
@@ -325,7 +317,6 @@ def dashboard_command(
     """Serve the dashboard of a run folder, read-only, until Ctrl-C."""
     from node.dashboard.server import Dashboard
     from node.run.status import stopping
-    from swarm.common.counters import Counters
 
     node = open_node(config)
     with stopping() as stop:

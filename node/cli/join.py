@@ -33,7 +33,9 @@ from node.cli.options import (
     waiting,
 )
 from node.errors import UsageError
+from node.monitor.logs import ERROR, start_logging
 from node.monitor.output import as_typed, drop_what_fails, say
+from node.threads import check_semaphores
 
 NEW_FOLDER = Path("swarm-run")
 WAY_BACK = ("network.lan", "network.peers")
@@ -50,7 +52,6 @@ def started(
 ) -> Iterator[tuple[LoadedNode, Any]]:
     """Open the node of :func:`ready` and its log; yield it and its start's stages."""
     from node.monitor.live import Stages
-    from node.monitor.logs import start_logging
 
     node = ready(given, overrides, json=json)
     node.folder.check_free()
@@ -70,7 +71,6 @@ def ready(given: Path | None, overrides: Mapping[str, Any], *, json: bool = Fals
     """
     from node.config.config import Config
     from node.run.preflight import open_identity, prepare
-    from node.threads import check_semaphores
 
     check_semaphores()
     path = find_config(given)
@@ -116,7 +116,6 @@ def detach(
     typer.Exit with the node's exit status if it ended before it ran.
     """
     from node.distributed.torchrun import Launch
-    from node.monitor.logs import ERROR
     from node.run.background import start_detached
 
     if Launch.read():

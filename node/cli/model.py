@@ -10,6 +10,7 @@ from textwrap import indent
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 from node.cli.options import (
     LOADING,
@@ -30,6 +31,7 @@ from node.cli.options import (
 )
 from node.errors import UsageError
 from node.monitor.output import as_typed, display_on, printable, say, say_on
+from node.monitor.record import Terminal
 
 
 def evaluated(
@@ -39,7 +41,6 @@ def evaluated(
     from rich import progress
 
     from node.evaluation.comparison import evaluate
-    from node.monitor.record import Terminal
 
     console = Terminal(stderr=True)
     with (
@@ -138,10 +139,6 @@ def _figures(part: Any) -> dict[str, Any]:
 
 
 def _show(comparison: Any, first: str, second: str, show: int) -> None:
-    from rich.table import Table
-
-    from node.monitor.record import Terminal
-
     terminal = Terminal()
     table = Table(title=f"A {first}, B {second}", title_justify="left")
     table.add_column("family")
@@ -162,8 +159,6 @@ def _show(comparison: Any, first: str, second: str, show: int) -> None:
 
 
 def _disputed(rows: Any, count: int) -> Any:
-    from rich.table import Table
-
     table = Table(title=f"they differ on {count} tasks, most on", title_justify="left")
     table.add_column("family")
     table.add_column("task", overflow="fold")
@@ -253,10 +248,6 @@ def _shown(evaluation: Any, count: int) -> list[dict[str, Any]]:
 
 
 def _print_scores(model: str, scores: dict[str, Any], ks: list[int]) -> None:
-    from rich.table import Table
-
-    from node.monitor.record import Terminal
-
     table = Table(title=model)
     table.add_column("family")
     for column in ("tasks", "mean reward", *(f"pass@{k}" for k in ks)):

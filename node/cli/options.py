@@ -15,6 +15,8 @@ from typer.core import TyperCommand
 from node.config.overrides import parse_assignments, parse_mix, pasted_peer
 from node.errors import MOST, NodeError, UsageError
 from node.monitor.output import display_on, say
+from node.monitor.record import Terminal
+from node.storage.checkpoints import named_round
 from protocol.errors import BadKey, ProtocolError
 from protocol.identity import author_of
 from protocol.manifest import AdmissionRule, AllowList, Open, ProofOfWork
@@ -214,8 +216,6 @@ BestOption = Annotated[
 
 def check_choice(step: str | None, best: bool, model: str | None = None) -> None:
     """Raise UsageError for more than one of --model, --step and --best, or a wrong --step."""
-    from node.storage.checkpoints import named_round
-
     given = {"--model": model, "--step": step}
     named = [f"{option} {value}" for option, value in given.items() if value is not None]
     named += ["--best"] if best else []
@@ -255,8 +255,6 @@ def only(what: str, given: str, things: Iterable[T], names: Callable[[T], Sequen
 @contextmanager
 def waiting(what: str) -> Iterator[Callable[[str], None]]:
     """Show what the command waits for; the yielded function shows another text."""
-    from node.monitor.record import Terminal
-
     console = Terminal(stderr=True)
     with console.status(what) as status, display_on(console):
         yield status.update

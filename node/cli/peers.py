@@ -9,6 +9,9 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
 
 from node.cli.join import OPTION, DetachOption, detach, started
 from node.cli.options import (
@@ -27,7 +30,12 @@ from node.cli.options import (
     print_json,
 )
 from node.errors import UsageError
-from node.monitor.output import say
+from node.monitor.output import printable, say
+from node.monitor.present_status import PROFILE_KEYS, present_status
+from node.monitor.record import NONE, Terminal, lapse, refusals, short_ids, size
+from node.storage.run_folder import TrustedPeers
+from protocol.errors import BadKey
+from protocol.identity import author_of
 from swarm.common.util import counted
 
 LARGEST_WIDTH = 10_000
@@ -51,9 +59,6 @@ def peers_command(
 
     With a peer id or an author's key, or its beginning, show that one in full.
     """
-    from node.monitor.present_status import present_status
-    from node.storage.run_folder import TrustedPeers
-
     node = open_node(config)
     status = present_status(node.folder)
     peers = status["peers"]
@@ -71,7 +76,6 @@ def peers_command(
     if json:
         print_json(peers)
         return
-    from node.monitor.record import Terminal
 
     console = Terminal()
     if not peers:
@@ -85,9 +89,6 @@ def peers_command(
 
 
 def _names(peer: dict[str, Any]) -> tuple[str, ...]:
-    from protocol.errors import BadKey
-    from protocol.identity import author_of
-
     try:
         return peer["peer_id"], author_of(peer["peer_id"]).hex()
     except BadKey:
@@ -95,11 +96,6 @@ def _names(peer: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _table(peers: list[dict[str, Any]], ours: str | None) -> Any:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from node.monitor.record import short_ids, size
-
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("peer", no_wrap=True)
     named = any(peer.get("name") for peer in peers)
@@ -127,9 +123,6 @@ def _table(peers: list[dict[str, Any]], ours: str | None) -> Any:
 
 
 def _facts(peer: dict[str, Any], ours: str | None) -> list[tuple[str, str]]:
-    from node.monitor.present_status import PROFILE_KEYS
-    from node.monitor.record import NONE, size
-
     _, *author = _names(peer)
     step, seconds = peer.get("policy_step"), peer.get("round_trip_s")
     admitted = counted(peer["admitted"], "group")
@@ -152,10 +145,6 @@ def _facts(peer: dict[str, Any], ours: str | None) -> list[tuple[str, str]]:
 
 
 def _name(peer: dict[str, Any]) -> Any:
-    from rich.text import Text
-
-    from node.monitor.output import printable
-
     shown = Text(printable(peer.get("name") or ""))
     shown.truncate(NAME_WIDTH, overflow="ellipsis")
     return shown
@@ -181,8 +170,6 @@ def _link(peer: dict[str, Any]) -> str:
 
 def _clock(peer: dict[str, Any]) -> str:
     """Return the peer's clock offset from this machine's, and its uncertainty."""
-    from node.monitor.record import NONE
-
     ahead, around = peer.get("clock_ahead_s"), peer.get("round_trip_s")
     if ahead is None or around is None:
         return NONE
@@ -191,14 +178,10 @@ def _clock(peer: dict[str, Any]) -> str:
 
 
 def _ago(unix: float | None) -> str:
-    from node.monitor.record import NONE, lapse
-
     return NONE if unix is None else lapse(max(0.0, time.time() - unix))
 
 
 def _refused(peer: dict[str, Any]) -> str:
-    from node.monitor.record import refusals
-
     refused = peer["refused"]
     return refusals(refused) if isinstance(refused, dict) else str(refused)
 
@@ -221,8 +204,6 @@ def trust_command(
     until they are proven. A trusted peer's groups are verified and limited like all others. A
     running node follows from its next round.
     """
-    from node.storage.run_folder import TrustedPeers
-
     node = open_node(config)
     trusted = TrustedPeers(node.config.mixture.trusted, node.folder)
     if remove and not peers:
@@ -246,9 +227,6 @@ def trust_command(
 
 
 def _whole(given: str) -> str:
-    from protocol.errors import BadKey
-    from protocol.identity import author_of
-
     peer = given.strip().rpartition("/p2p/")[-1]
     try:
         author_of(peer)

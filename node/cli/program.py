@@ -35,7 +35,8 @@ from node.cli.model import ask_command, compare_command, evaluate_command, warm_
 from node.cli.options import SpreadPeers
 from node.cli.peers import observe_command, peers_command, trust_command
 from node.cli.setup import create_command, export_command, identity_app, init_command, plan_command
-from node.errors import NodeError, UsageError
+from node.errors import NodeError, TaskSetError, UsageError
+from node.monitor.logs import ERROR, log_error
 from node.monitor.output import (
     as_typed,
     drop_what_fails,
@@ -44,6 +45,11 @@ from node.monitor.output import (
     printable_lines,
     say,
 )
+from protocol.errors import ProtocolError
+from protocol.identity import KeyFileError
+from swarm.journal import JournalError
+from swarm.transport.transport import TransportError
+from swarm.verification import JudgeRefused
 
 BEGINNING = """\
 see a swarm learn here:  swarm-node demo
@@ -51,6 +57,13 @@ take part in one:        swarm-node init my-node; swarm-node join --config my-no
 read on:                 swarm-node --help, and docs/tutorial.md of the source"""
 
 TRANSPORTS = ("hivemind", "libp2p")  # packages over which nodes connect; one is enough
+
+
+EXPECTED = (
+    *(NodeError, TaskSetError, JudgeRefused, JournalError, KeyFileError, ProtocolError),
+    TransportError,
+)
+"""Errors whose text says what failed."""
 
 
 def versions() -> str:
@@ -213,7 +226,7 @@ def main(interrupted: Callable[[], bool], commands: typer.Typer = app, name: str
         # an error that shows the help instead has no message
         return _fail(usage_error(error, name)) if error.format_message() else 2
     except Exception as error:
-        if interrupted() and not isinstance(error, _expected()):
+        if interrupted() and not isinstance(error, EXPECTED):
             raise KeyboardInterrupt from error
         return _fail(error)
     finally:
@@ -224,7 +237,6 @@ def _fail(error: Exception) -> int:
     if "--debug" in sys.argv:
         sys.stderr.write(printable_lines("".join(traceback.format_exception(error))))
     text = as_typed(explain(error))
-    from node.monitor.logs import ERROR, log_error
 
     if not log_error(text):
         say(f"{ERROR}{text}", err=True)
@@ -237,18 +249,6 @@ def explain(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         remedy = "Look at the disk, and at the owner and permissions of that file."
         return f"cannot use {error.filename} ({error.strerror}). {remedy}"
-    if isinstance(error, _expected()):
+    if isinstance(error, EXPECTED):
         return text if text.endswith((".", "?", ")")) else f"{text}."
     return f"unexpected {type(error).__name__}: {text}. Add --debug to see where it comes from."
-
-
-def _expected() -> tuple[type[Exception], ...]:
-    from node.errors import TaskSetError
-    from protocol.errors import ProtocolError
-    from protocol.identity import KeyFileError
-    from swarm.journal import JournalError
-    from swarm.transport.transport import TransportError
-    from swarm.verification import JudgeRefused
-
-    transport = (JournalError, KeyFileError, ProtocolError, TransportError)
-    return NodeError, TaskSetError, JudgeRefused, *transport

@@ -107,22 +107,18 @@ def _bound(host: str, port: int, key: str) -> socket.socket:
             listening.listen(BACKLOG)
             on_failure.pop_all()
     except OSError as error:
-        raise _unusable(host, port, key, error) from error
+        what, other = "the swarm's page", "or 0 for any that is free."
+        if key == KEY:
+            what, other = "the dashboard", "or true for the next that is free."
+        what = f"cannot serve {what} ({error.strerror or error})"
+        remedy = f"Stop what holds that port, or name another one, {other}"
+        raise NodeError(what, f"{key} = {host}:{port}", remedy) from error
     return listening
 
 
 def _place(host: str, listening: socket.socket) -> ListeningSocket:
     address, port, *_ = listening.getsockname()
     return ListeningSocket(listening, host, port, ipaddress.ip_address(address).is_loopback)
-
-
-def _unusable(host: str, port: int, key: str, error: OSError) -> NodeError:
-    what, other = "the swarm's page", "or 0 for any that is free."
-    if key == KEY:
-        what, other = "the dashboard", "or true for the next that is free."
-    what = f"cannot serve {what} ({error.strerror or error})"
-    remedy = f"Stop what holds that port, or name another one, {other}"
-    return NodeError(what, f"{key} = {host}:{port}", remedy)
 
 
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9._-]{1,253}))(?::(\d{1,5}))?")

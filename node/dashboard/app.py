@@ -246,7 +246,9 @@ class Routes:
             "authors": lambda request: self._run.authors(),
             "peers": lambda request: self._run.peers(),
             "health": lambda request: self._run.health(),
-            "log": lambda request: self._run.log(_lines(request)),
+            "log": lambda request: self._run.log(
+                number(request.query_params, "lines", 200, 1, MOST_LINES)
+            ),
         }
         return [
             Route("/", self._page),
@@ -347,10 +349,6 @@ def _wanted(request: Request) -> Wanted:
         taught=None if not taught else taught == "1",
         round=number(query, "round", 0, 1, LARGEST) or None,
     )
-
-
-def _lines(request: Request) -> int:
-    return number(request.query_params, "lines", 200, 1, MOST_LINES)
 
 
 async def _missing(request: Request, error: Exception) -> Response:

@@ -88,7 +88,9 @@ class Groups:
             if len(found) == wanted.limit or (found and size + len(line) > BYTES):
                 return {"groups": found, "more": True}
             size += len(line)
-            found.append(_by_token(group))
+            for each in group["completions"]:
+                each["tokens"] = list(_tokens(each.get("tokens") or {}))
+            found.append(group)
         return {"groups": found, "more": False}
 
 
@@ -98,13 +100,6 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return group if isinstance(group, dict) and group.keys() >= NAMES else None
-
-
-def _by_token(group: dict[str, Any]) -> dict[str, Any]:
-    completions = [
-        {**each, "tokens": list(_tokens(each.get("tokens") or {}))} for each in group["completions"]
-    ]
-    return {**group, "completions": completions}
 
 
 def _tokens(columns: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:

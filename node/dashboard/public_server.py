@@ -25,11 +25,11 @@ from node.dashboard.rounds import failure, plain
 from node.dashboard.server import BoundedConnection, Serving
 from node.errors import NodeError
 from node.monitor.present_status import PROFILE_KEYS
-from node.storage.atomic_files import replacing, write_atomic, write_error
+from node.storage.atomic_files import replacing, write_atomic, write_error, writing
 from node.storage.run_folder import RunFolder
 from protocol.identity import peer_id_of
 from protocol.manifest import Manifest
-from swarm.census import Author, Census, CensusState, ClaimedProfile, Mean, columns, rewards
+from swarm.census import Author, Census, CensusState, ClaimedProfile, columns, rewards
 from swarm.common.counters import Counters
 
 log = logging.getLogger(__name__)
@@ -129,13 +129,12 @@ def _author(key: str, author: Author) -> dict[str, Any]:
         **_picked(author, "first", "last", "policy_step"),
         "bootstrap": not author.offered and not author.policy_step,
         **_picked(author, "link", "offered", "checked", "verified", "refused"),
-        "rewards": {env: _mean(mean) for env, mean in sorted(author.rewards.items())},
-        "days": [[d.start, d.offered, d.rewards.groups, _mean(d.rewards)] for d in author.days],
+        "rewards": {env: _round(mean.value) for env, mean in sorted(author.rewards.items())},
+        "days": [
+            [day.start, day.offered, day.rewards.groups, _round(day.rewards.value)]
+            for day in author.days
+        ],
     }
-
-
-def _mean(mean: Mean) -> float | None:
-    return _round(mean.value)
 
 
 def _round(value: float | None) -> float | None:
@@ -372,10 +371,8 @@ def read_census(path: Path, swarm: str, now: float, counters: Counters) -> Censu
         why = f"it is damaged: {error.errors()[0]['msg']}"
     except OSError as error:
         raise write_error(path, error) from error
-    try:
+    with writing(path):
         path.replace(path.with_name(path.name + ASIDE))
-    except OSError as error:
-        raise write_error(path, error) from error
     counters.add("census_set_aside")
     log.warning("%s is set aside and begun anew: %s", path, why)
     return CensusState(swarm, now)

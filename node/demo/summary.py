@@ -245,10 +245,8 @@ def _last_evaluated(rows: Sequence[RoundRecord]) -> RoundRecord | None:
 
 
 def _taken(recent: Sequence[RoundRecord]) -> str:
-    taken, wanted = (
-        fmean(r.groups_external for r in recent),
-        fmean(r.external_wanted for r in recent),
-    )
+    taken = fmean(record.groups_external for record in recent)
+    wanted = fmean(record.external_wanted for record in recent)
     return f"{taken:.1f} of {wanted:.0f}"
 
 

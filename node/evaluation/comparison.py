@@ -147,9 +147,8 @@ def verifier_of(
     config: Config, manifest: Manifest
 ) -> Iterator[tuple[Verifier, tuple[EnvLevel, ...]]]:
     """Yield a swarm's verifier and ``(env, level)`` pairs; raises ``TaskSetError``."""
-    with Verifier(
-        manifest.catalogue, allowed_by(config.tasks, config.sandbox), outside=False
-    ) as verifier:
+    allowed = allowed_by(config.tasks, config.sandbox)
+    with Verifier(manifest.catalogue, allowed, outside=False) as verifier:
         levels = served_levels(manifest.catalogue, verifier.start())
         levels = chosen_levels(levels, config.tasks.levels)
         yield verifier, TaskSampler(levels, config.tasks.weights, random.Random(0)).levels

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from node.monitor.record import RoundRecord
 from node.monitor.rollouts import LONGEST, shortened
-from node.storage.atomic_files import replacing, write_error
+from node.storage.atomic_files import replacing, writing
 from node.threads import WorkThread
 from protocol.rollout import Segment, Writer
 from swarm.common.util import make_private
@@ -161,7 +161,7 @@ class GroupsFile:
             done.result()
 
     def _append(self, groups: Sequence[ShownGroup]) -> None:
-        try:
+        with writing(self._path):
             if self._number is None:
                 self._number = max((_number(line) for line in _lines(self._path)), default=0)
             first = self._number + 1
@@ -174,8 +174,6 @@ class GroupsFile:
                 _end_line(file)
                 if file.write(data) < len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            raise write_error(self._path, error) from error
 
     def _thin(self) -> None:
         room = {origin: self._most // (2 * len(ORIGINS)) for origin in ORIGINS}

@@ -268,7 +268,17 @@ def run_table(runs: Mapping[str, Sequence[RoundRecord]], window: int, console: C
     for title in ("first", "last", "highest"):
         table.add_column(title, justify="right", no_wrap=True)
     for measure in MEASURES:
-        _add(table, measure, runs, window, rounds, bars_for(console))
+        measured = {name: Curve.measured(measure, history) for name, history in runs.items()}
+        curves = {name: curve.smoothed(window) for name, curve in measured.items()}
+        top = max((float(c.values.max()) for c in curves.values() if len(c.values)), default=0.0)
+        for number, (name, curve) in enumerate(curves.items()):
+            style = COLOURS[number % len(COLOURS)] if names else ""
+            first = Text(measure.title if number == 0 else "")
+            cells = [first, *([Text(name, style)] if names else [])]
+            bars = Text(bar_row(curve.at(rounds), top, bars_for(console)), style)
+            table.add_row(*cells, bars, *_figures(measure, curve))
+        if names:
+            table.add_section()
     return table
 
 
@@ -278,29 +288,10 @@ def _rounds(runs: Mapping[str, Sequence[RoundRecord]], room: int) -> NDArray[np.
     return np.linspace(first, last, min(max(room, NARROWEST), WIDEST, last - first + 1))
 
 
-def _add(
-    table: Table,
-    measure: Measure,
-    runs: Mapping[str, Sequence[RoundRecord]],
-    window: int,
-    rounds: NDArray[np.float64],
-    bars: str,
-) -> None:
-    curves = {
-        name: Curve.measured(measure, history).smoothed(window) for name, history in runs.items()
-    }
-    top = max((float(c.values.max()) for c in curves.values() if len(c.values)), default=0.0)
-    for number, (name, curve) in enumerate(curves.items()):
-        style = COLOURS[number % len(COLOURS)] if len(runs) > 1 else ""
-        title = measure.title if number == 0 else ""
-        cells = [Text(title), *([Text(name, style)] if len(runs) > 1 else [])]
-        figures = (
-            [curve.values[0], curve.values[-1], curve.values.max()] if len(curve.values) else []
-        )
-        shown = [format(float(figure), measure.style) for figure in figures]
-        table.add_row(*cells, Text(bar_row(curve.at(rounds), top, bars), style), *shown)
-    if len(runs) > 1:
-        table.add_section()
+def _figures(measure: Measure, curve: Curve) -> list[str]:
+    values = curve.values
+    figures = [values[0], values[-1], values.max()] if len(values) else []
+    return [format(float(figure), measure.style) for figure in figures]
 
 
 def new_figure(width: float, height: float) -> Figure:

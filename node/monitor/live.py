@@ -25,6 +25,7 @@ from rich.text import Text
 from node.monitor.output import display_on
 from node.monitor.record import (
     RoundRecord,
+    Sink,
     Terminal,
     bars_for,
     externals,
@@ -297,17 +298,14 @@ class LivePanel:
         return table
 
 
-class LoggedLines:
+class LoggedLines(Sink):
     """A sink that logs one line per round, for when standard output is the log."""
 
     def write(self, record: RoundRecord) -> None:
         log.info("%s", one_line(record), extra=UNREPEATED)
 
-    def close(self) -> None:
-        """Do nothing."""
 
-
-class PlainLines:
+class PlainLines(Sink):
     """A sink that prints one line per round; ``rounds`` is 0 for no limit."""
 
     def __init__(self, rounds: int, console: Terminal) -> None:
@@ -318,9 +316,6 @@ class PlainLines:
         parts = [one_line(record), self._remaining.after(record)]
         line = " | ".join(part for part in parts if part)
         self._console.print(line, highlight=False, soft_wrap=True)
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class Stages:

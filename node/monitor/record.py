@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
@@ -21,15 +21,8 @@ from node.monitor.output import printable_lines
 # Keys of :attr:`RoundRecord.seconds` in the order of a round; ``total`` is there too. If generation
 # never stops, ``wait`` replaces ``generate``: the time until the local groups are complete.
 PHASES = (
-    "generate",
-    "wait",
-    "verify",
-    "publish",
-    "mix",
-    "update",
-    "evaluate",
-    "checkpoint",
-    "idle",
+    *("generate", "wait", "verify", "publish", "mix"),
+    *("update", "evaluate", "checkpoint", "idle"),
 )
 
 
@@ -152,6 +145,17 @@ def _known(value: Any) -> Any:
 @cache
 def _names() -> tuple[str, ...]:
     return tuple(f.name for f in fields(RoundRecord))
+
+
+class Sink(Protocol):
+    """A consumer of one record per round, called from one thread."""
+
+    def write(self, record: RoundRecord) -> None:
+        """Process one record."""
+
+    def close(self) -> None:
+        """Flush and release; may be called twice."""
+        return
 
 
 class Stopwatch:

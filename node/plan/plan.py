@@ -156,8 +156,10 @@ def _keys(
     shape: ModelShape, machine: Machine, model: str, tokens: int, rung: Rung, dtype: str
 ) -> dict[str, Any]:
     tokens = min(tokens, shape.context)
+    folder = Path(model).expanduser()
+    own = model not in SHIPPED and folder.is_dir()
     keys: dict[str, Any] = {
-        "policy.model": model if model in SHIPPED else _absolute(model),
+        "policy.model": str(folder.resolve()) if own else model,
         "policy.dtype": dtype,
         "policy.device": machine.device.kind,
         "engine.backend": "vllm" if vllm_here(machine, shape) else "transformers",
@@ -175,11 +177,6 @@ def _keys(
     # An evaluation every tenth round samples at most a quarter of what ten rounds sample.
     keys["schedule.eval_tasks"] = max(16, min(64, 10 * written // 4))
     return keys
-
-
-def _absolute(model: str) -> str:
-    folder = Path(model).expanduser()
-    return str(folder.resolve()) if folder.is_dir() else model
 
 
 def vllm_here(machine: Machine, shape: ModelShape) -> bool:

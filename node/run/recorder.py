@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -21,9 +22,9 @@ from node.monitor.groups import (
     in_words,
     transcript,
 )
-from node.monitor.record import RoundRecord, mean
+from node.monitor.record import RoundRecord, Sink, mean
 from node.monitor.rollouts import LONGEST, LastRollouts, ShownRollout, shortened
-from node.monitor.sinks import Fenced, Sink
+from node.monitor.sinks import Fenced
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup
 from node.run.update_groups import Outcome
@@ -200,16 +201,13 @@ def shown_rollouts(outcome: Outcome) -> list[ShownRollout]:
 
     Informative groups come first. If all rewards are equal, one completion represents a group.
     """
-    own = sorted(outcome.own, key=lambda group: not group.informative)[:1]
-    external = sorted(outcome.external, key=lambda pooled: not pooled.candidate.informative)[:1]
-    in_turn = zip_longest(
-        *(_ends(outcome.round, g.group, g.prompt, g.training.rewards, None) for g in own),
-        *(
-            _ends(outcome.round, p.group, p.prompt, p.group.rewards, peer_id_of(p.author))
-            for p in external
-        ),
-    )
-    return [rollout for pair in in_turn for rollout in pair if rollout is not None]
+    number, ends = outcome.round, []
+    for own in sorted(outcome.own, key=lambda group: not group.informative)[:1]:
+        ends.append(_ends(number, own.group, own.prompt, own.training.rewards, None))
+    for pooled in sorted(outcome.external, key=lambda each: not each.candidate.informative)[:1]:
+        rewards, author = pooled.group.rewards, peer_id_of(pooled.author)
+        ends.append(_ends(number, pooled.group, pooled.prompt, rewards, author))
+    return [rollout for pair in zip_longest(*ends) for rollout in pair if rollout is not None]
 
 
 def _ends(
@@ -338,28 +336,23 @@ def _refused(totals: Mapping[str, float]) -> dict[str, int]:
     }
 
 
+@dataclass(eq=False)
 class Recorder:
     """Maker of every round's record; ``groups`` get the round before the sinks do."""
 
-    def __init__(
-        self,
-        status: Callable[[], MemberStatus],
-        pool: Pool,
-        counters: Counters,
-        groups: ShownGroups | None = None,
-    ) -> None:
+    status: Callable[[], MemberStatus]
+    pool: Pool
+    counters: Counters
+    groups: ShownGroups | None = None
+
+    def __post_init__(self) -> None:
         self.rollouts = LastRollouts()
-        self._groups = groups
         self._sinks: list[Sink] = []
-        self._memory = 0.0
-        self._memory_read = float("-inf")
-        self._status = status
-        self._pool = pool
-        self._counters = counters
+        self._memory, self._memory_read = 0.0, float("-inf")
 
     def add(self, sink: Sink) -> None:
         """Hand every further record to ``sink`` too, and contain its failures."""
-        self._sinks.append(Fenced(sink, self._counters))
+        self._sinks.append(Fenced(sink, self.counters))
 
     def close(self) -> None:
         """Close all sinks, the last first."""
@@ -369,9 +362,9 @@ class Recorder:
     def report(self, outcome: Outcome) -> None:
         if time.monotonic() - self._memory_read > MEMORY_SECONDS:
             self._memory, self._memory_read = resident_mb(), time.monotonic()
-        record = record_of(outcome, self._status(), self._pool, self._counters, self._memory)
+        record = record_of(outcome, self.status(), self.pool, self.counters, self._memory)
         self.rollouts.add(shown_rollouts(outcome))
-        if self._groups:
-            self._groups.add(outcome)
+        if self.groups:
+            self.groups.add(outcome)
         for sink in self._sinks:
             sink.write(record)

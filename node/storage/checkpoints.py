@@ -22,7 +22,7 @@ from node.storage.atomic_files import (
     lock,
     try_lock,
     write_atomic,
-    write_error,
+    writing,
 )
 from node.storage.run_folder import RunFolder
 from protocol.manifest import swarm_id
@@ -227,10 +227,8 @@ class Checkpoints:
         aside = self.rolled_back()
         source = self if step in self.steps() else aside
         source.load(step)
-        try:
+        with writing(self.folder):
             readers = self._readers()
-        except OSError as error:
-            raise write_error(self.folder, error) from error
         with readers:
             if not try_lock(readers):
                 remedy = "Let swarm-node eval or export come to its end, and try again."
@@ -239,7 +237,7 @@ class Checkpoints:
 
     def _set_aside(self, step: int, source: Checkpoints, aside: Checkpoints) -> list[int]:
         later = [each for each in self.steps() if each > step]
-        try:
+        with writing(self.folder):
             aside.folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
             for each in later:
                 if aside.path(each).exists():
@@ -250,8 +248,6 @@ class Checkpoints:
                 aside.path(step).rename(self.path(step))
                 aside.rewards.move([step], self.rewards)
             fsync_path(self.folder)
-        except OSError as error:
-            raise write_error(self.folder, error) from error
         aside._prune(max(aside.steps(), default=0))
         return later
 

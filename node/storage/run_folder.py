@@ -21,6 +21,7 @@ from node.storage.atomic_files import (
     try_lock,
     write_atomic,
     write_error,
+    writing,
 )
 from protocol.errors import BadKey
 from protocol.identity import author_of
@@ -78,22 +79,18 @@ class RunFolder:
             remedy = "Change its owner or choose another place with [node] run_dir."
             raise NodeError("cannot write to the run folder", self.root, remedy)
         if tighten(self.root.resolve()):
-            log.warning(
-                "the run folder %s was open to other users: it is yours alone now", self.root
-            )
+            text = "the run folder %s was open to other users: it is yours alone now"
+            log.warning(text, self.root)
         return self
 
     def tighten(self) -> None:
         """Remove other users' access to the files, or raise NodeError if it cannot."""
         trees = [tree for tree in self._trees() if tree.exists()]
-        try:
+        with writing(self.root):
             found = self._files() + [path for tree in trees for path in (tree, *tree.rglob("*"))]
             if count := sum(map(tighten, found)):
-                log.info(
-                    "%s in %s: open to other users until now", counted(count, "file"), self.root
-                )
-        except OSError as error:
-            raise write_error(self.root, error) from error
+                files = counted(count, "file")
+                log.info("%s in %s: open to other users until now", files, self.root)
 
     def size(self) -> int:
         """Return the bytes of the node's own files; raise OSError if a part is unreadable."""
@@ -128,11 +125,9 @@ class RunFolder:
                     break
             else:
                 raise self._busy(_pid(handle))
-            try:
+            with writing(self.lock_file):
                 handle.truncate(0)
                 handle.write(f"{os.getpid()}\n".encode())
-            except OSError as error:
-                raise write_error(self.lock_file, error) from error
             self.tighten()
             sweep_drafts(self.root)
             try:
@@ -230,13 +225,11 @@ class SwarmFiles:
         Ids are in hex. :meth:`settle` completes the move if the process is killed. Raises NodeError
         if the folder cannot be written to.
         """
-        try:
+        with writing(self._aside):
             for name in (left, entered):
                 (self._aside / name).mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
             write_atomic(self._aside / entered / self._folder.manifest.name, signed)
             self._write_plan(left, entered, out=False)
-        except OSError as error:
-            raise write_error(self._aside, error) from error
         self.settle()
 
     def settle(self) -> None:
@@ -249,7 +242,7 @@ class SwarmFiles:
         except (ValueError, KeyError, TypeError) as error:
             remedy = "Restore the run folder from a backup, or begin anew in another."
             raise NodeError("not the plan of a move between swarms", self._plan, remedy) from error
-        try:
+        with writing(self._aside):
             if not out:
                 # The folder still holds only files of the swarm that is left.
                 _move_all(self._own(self._folder.root), self._aside / left)
@@ -257,8 +250,6 @@ class SwarmFiles:
             _move_all(self._own(self._aside / entered), self._folder.root)
             self._plan.unlink()
             fsync_path(self._aside)
-        except OSError as error:
-            raise write_error(self._aside, error) from error
         log.info("moved from swarm %s to swarm %s", left, entered)
 
     def _write_plan(self, left: str, entered: str, *, out: bool) -> None:

@@ -12,6 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, ClassVar, Generic, TypeVar
 
 State = TypeVar("State")
@@ -135,12 +136,10 @@ class Walking(Working[Walk]):
         goal = (start[0][1], start[1][1])
         walk = Walk((start[0][0], start[1][0]), goal, frozenset())
         free = {walk.here, *map(_square, self.way(rng, walk))}
-        between = [
-            (column, row)
-            for column in range(*_between(walk.here[0], goal[0]))
-            for row in range(*_between(walk.here[1], goal[1]))
-            if (column, row) not in free
-        ]
+        columns, rows = (
+            range(min(ends), max(ends) + 1) for ends in zip(walk.here, goal, strict=True)
+        )
+        between = [square for square in product(columns, rows) if square not in free]
         holes = rng.sample(between, min(settings["holes"], len(between)))
         return replace(walk, holes=frozenset(holes))
 
@@ -171,10 +170,6 @@ class Walking(Working[Walk]):
 def _place(rng: random.Random, steps: int, room: int) -> tuple[int, int]:
     low = rng.randrange(room - steps)
     return (low, low + steps) if rng.random() < 0.5 else (low + steps, low)
-
-
-def _between(first: int, last: int) -> tuple[int, int]:
-    return min(first, last), max(first, last) + 1
 
 
 def _ahead(walk: Walk) -> list[Square]:
@@ -360,11 +355,10 @@ class Climbing(_Progressing):
 
     def move(self, state: Progress, step: str) -> Progress | None:
         number = whole(step)
-        if number is None or not (
-            number == 2 * state.here or 1 <= number - state.here <= MOST_ADDED
-        ):
+        if number is None:
             return None
-        return replace(state, here=number)
+        allowed = number == 2 * state.here or 1 <= number - state.here <= MOST_ADDED
+        return replace(state, here=number) if allowed else None
 
 
 _ADDING_STEP = re.compile(rf"{NUMBER}\+{NUMBER}={NUMBER}")

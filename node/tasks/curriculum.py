@@ -64,12 +64,8 @@ class UniformCurriculum(Curriculum):
 
 def served_levels(task_set: Sequence[EnvSpec], served: Collection[str]) -> tuple[EnvLevel, ...]:
     """Return all levels of the envs in ``served``, in task set order."""
-    return tuple(
-        (spec.name, level)
-        for spec in task_set
-        if spec.name in served
-        for level in range(len(spec.levels))
-    )
+    specs = [spec for spec in task_set if spec.name in served]
+    return tuple((spec.name, level) for spec in specs for level in range(len(spec.levels)))
 
 
 def chosen_levels(

@@ -46,6 +46,7 @@ from node.tasks.sources import environments, plugins
 from node.tasks.sources.reasoning_gym import EVALUATING, UNREPEATABLE
 from node.tasks.task import Questions, TaskSource
 from protocol.manifest import ENVIRONMENT, EnvSpec, canonical_json
+from swarm.common.util import counted
 
 NO_FILE = "env '{name}' is not served here: name its file under [tasks] files"
 NO_PACKAGE = "env '{name}' is not served here: install the package that brings it"
@@ -109,11 +110,8 @@ class Allowed:
     def message(self) -> dict[str, Any]:
         """Encode for a worker; paths are absolute because its directory differs."""
         files = {name: str(Path(path).absolute()) for name, path in self.files.items()}
-        return {
-            "files": files,
-            "code_execution": list(self.code_execution),
-            "sandboxed": self.sandboxed,
-        }
+        code = list(self.code_execution)
+        return {"files": files, "code_execution": code, "sandboxed": self.sandboxed}
 
     def closed(self, name: str) -> str | None:
         """Return why an env that evaluates text is closed, None if it is open."""
@@ -277,10 +275,9 @@ def _closed(spec: EnvSpec, allowed: Allowed) -> str | None:
 
 
 def _entry(spec: EnvSpec) -> str:
-    levels = f"{len(spec.levels)} level" + "s" * (len(spec.levels) != 1)
-    brought = (
-        "swarm-node" if spec.name in (plugins.FAMILIES.keys() | SHIPPED.keys()) else "your package"
-    )
+    levels = counted(len(spec.levels), "level")
+    shipped = spec.name in plugins.FAMILIES or spec.name in SHIPPED
+    brought = "swarm-node" if shipped else "your package"
     library = spec.name if spec.name in LIBRARIES else brought
     source = {"plugin": brought, ENVIRONMENT: library}.get(spec.source, spec.source)
     source = "your file" if in_file(spec) else source
@@ -291,6 +288,5 @@ def _entry(spec: EnvSpec) -> str:
 def allowed_by(tasks: TasksSection, sandbox: SandboxSection) -> Allowed:
     """Return what the user's ``[tasks]`` and ``[sandbox]`` tables allow on this machine."""
     sandboxed = sandbox_support().whole
-    return Allowed(
-        tasks.files, tasks.allow_code_execution, sandbox.read, sandbox.network, sandboxed
-    )
+    code = tasks.allow_code_execution
+    return Allowed(tasks.files, code, sandbox.read, sandbox.network, sandboxed)

@@ -57,13 +57,11 @@ def sandbox_support() -> SandboxSupport:
     if sys.platform != "linux":
         return SandboxSupport("none", landlock=False, seccomp=False)
     has_seccomp, has_landlock = _has_seccomp(), landlock_version() > 0
-    if (bwrap := shutil.which("bwrap")) and _works(
-        [bwrap, "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/"], "-c", "pass"
-    ):
+    bwrap, options = shutil.which("bwrap"), ["--unshare-all", "--die-with-parent"]
+    if bwrap and _works([bwrap, *options, "--ro-bind", "/", "/"], "-c", "pass"):
         return SandboxSupport("bubblewrap", has_landlock, has_seccomp)
-    if platform.machine() in ("x86_64", "aarch64") and _works(
-        [], "-m", "node.tasks.sandbox.namespaces"
-    ):
+    known = platform.machine() in ("x86_64", "aarch64")
+    if known and _works([], "-m", "node.tasks.sandbox.namespaces"):
         return SandboxSupport("namespaces", has_landlock, has_seccomp)
     return SandboxSupport("none", has_landlock, has_seccomp)
 

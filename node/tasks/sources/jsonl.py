@@ -56,12 +56,8 @@ class JsonLines:
         """Return line ``number`` modulo the file's length."""
         prompt, answer = self._pairs[number % len(self._pairs)]
         match = self._matches[level]
-        return {
-            "question": prompt,
-            "answer": answer,
-            "match": match,
-            "verbatim": match == "verbatim",
-        }
+        entry = {"question": prompt, "answer": answer, "match": match}
+        return {**entry, "verbatim": match == "verbatim"}
 
     def score(self, entry: Mapping[str, Any], answer: str) -> float:
         """Return 1 if ``answer`` matches, else 0."""

@@ -67,6 +67,7 @@ STUCK_SECONDS = 1.0  # A worker that owes a reply and is silent for this long is
 MOST_TURNS = 256  # Per worker at a time.
 
 
+@dataclass(eq=False)
 class TurnWorker(asyncio.Protocol):
     """Connection to one worker; belongs to the thread of its event loop.
 
@@ -76,22 +77,15 @@ class TurnWorker(asyncio.Protocol):
     reset when it sends a message.
     """
 
-    def __init__(
-        self,
-        process: WorkerProcess,
-        wall_seconds: float,
-        *,
-        answered: Callable[[TurnWorker, PendingTurn, Moved], None],
-        rested: Callable[[], None],
-        ended: Callable[[TurnWorker, WorkerDied | None], None],
-    ) -> None:
-        self.process = process
+    process: WorkerProcess
+    wall_seconds: float
+    answered: Callable[[TurnWorker, PendingTurn, Moved], None]
+    rested: Callable[[], None]
+    ended: Callable[[TurnWorker, WorkerDied | None], None]
+
+    def __post_init__(self) -> None:
         self.turns: dict[int, PendingTurn] = {}
         self.stuck = False
-        self._wall_seconds = wall_seconds
-        self._answered = answered
-        self._rested = rested
-        self._ended = ended
         self._unread = Unread()
         self._count = 0
         self._at: int | None = None
@@ -113,7 +107,7 @@ class TurnWorker(asyncio.Protocol):
 
     def take(self, turn: PendingTurn) -> None:
         """Send it a turn; raise ``ValueError`` if the turn cannot be encoded."""
-        message = turn.message(self._count, self._wall_seconds)
+        message = turn.message(self._count, self.wall_seconds)
         now = time.monotonic()
         if not self._owes:
             self._last_message = now
@@ -139,11 +133,11 @@ class TurnWorker(asyncio.Protocol):
 
     def overdue(self, now: float) -> bool:
         """Return whether a turn exceeded its time, with a grace period for waiting turns."""
-        if self._at is not None and now - self._since > self._wall_seconds:
+        if self._at is not None and now - self._since > self.wall_seconds:
             return True
-        most = self._wall_seconds + STUCK_SECONDS
+        most = self.wall_seconds + STUCK_SECONDS
         if self._at is not None:
-            most += self._wall_seconds
+            most += self.wall_seconds
         begun = [turn.begun for turn in self.turns.values() if turn.begun is not None]
         if begun and now - min(begun) > most:
             return True
@@ -173,16 +167,16 @@ class TurnWorker(asyncio.Protocol):
             while self._transport and not self._unread.missing():
                 self._handle(self._unread.take_map())
         except ChannelError as error:
-            self._ended(self, nonsense(f"message is malformed: {error}"))
+            self.ended(self, nonsense(f"message is malformed: {error}"))
         except WorkerDied as death:
-            self._ended(self, death)
+            self.ended(self, death)
         else:
-            self._rested()
+            self.rested()
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._transport:
             self._transport = None
-            self._ended(self, None)
+            self.ended(self, None)
 
     @property
     def _owes(self) -> bool:
@@ -213,7 +207,7 @@ class TurnWorker(asyncio.Protocol):
             moved = decoded(message, self._last_message - (turn.begun or self._last_message))
             del self.turns[number]
             self._moved_on = self._last_message
-            self._answered(self, turn, moved)
+            self.answered(self, turn, moved)
         self._at = None
 
     def _attend(self, number: int | None) -> None:

@@ -100,7 +100,6 @@ class WorkerPair:
             turn.settle(JudgeRefused(CRASHED, str(error), 0.0))
 
     def _last_home(self, move: Move) -> TurnWorker | None:
-        """Return the worker that last had a trajectory's episode; None for a new one."""
         task, worker = self._homes.get(move.key, (None, None))
         return worker if task == move.task else None
 
@@ -173,13 +172,7 @@ class WorkerPair:
 
     async def _started(self) -> TurnWorker:
         process = await asyncio.to_thread(self._start)
-        worker = TurnWorker(
-            process,
-            self._wall_seconds,
-            answered=self._answered,
-            rested=self._spread,
-            ended=self._ended,
-        )
+        worker = TurnWorker(process, self._wall_seconds, self._answered, self._spread, self._ended)
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: worker, sock=process.detach())
         return worker
@@ -287,7 +280,8 @@ class TurnWorkers:
     def _take(self, turns: Sequence[PendingTurn]) -> None:
         for grants, alike in groupby(turns, lambda turn: self._all.granted(turn.move.task.env)):
             if grants not in self._pairs:
-                self._pairs[grants] = WorkerPair(self._all, partial(self._all.for_turns, grants))
+                start = partial(self._all.start, grants, turns=True)
+                self._pairs[grants] = WorkerPair(self._all, start)
             self._pairs[grants].take(list(alike))
 
     async def _close_all(self) -> None:

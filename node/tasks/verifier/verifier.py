@@ -214,17 +214,13 @@ class VerifierPool(Opened, Scorer):
         with self._one() as verifier:
             return verifier.start()
 
-    def judge(
-        self, task: TaskRef, texts: Sequence[Answer], *, seconds: float | None = None
-    ) -> Verdict:
+    def judge(self, task: TaskRef, texts: Sequence[Answer]) -> Verdict:
         with self._one() as verifier:
-            return verifier.judge(task, texts, seconds=seconds)
+            return verifier.judge(task, texts)
 
-    def judge_some(
-        self, asked: Sequence[Asked], *, seconds: float | None = None
-    ) -> Sequence[Judged]:
+    def judge_some(self, asked: Sequence[Asked]) -> Sequence[Judged]:
         with self._one() as verifier:
-            return verifier.judge_some(asked, seconds=seconds)
+            return verifier.judge_some(asked)
 
     @property
     def environments(self) -> frozenset[str]:

@@ -83,11 +83,18 @@ class WorkerProcess:
 
         Raises TaskSetError: the task set cannot be opened here; JudgeRefused: it did not start.
         """
-        worker = cls._spawn(limits, own, hash_seed)
+        options = json.dumps({"cpu_seconds": limits.cpu_seconds, "confinement": asdict(own)})
+        outside = before(sandbox_support(), own.readable, network=own.network)
+        # Standard error is never a log file: the worker cannot write files.
+        environment = worker_environment(hash_seed)
+        starting = _STARTS.submit(spawn, MODULE, environment, options, before=outside)
+        worker = cls(*starting.result())
         try:
             reply = worker.ask(task_set, limits.start_seconds)
         except WorkerDied as death:
-            detail = f"{death}: {worker._last_words()}"
+            output = worker._process.communicate()[1].decode(errors="replace").strip()
+            last = output.rsplit("\n", 1)[-1]
+            detail = f"{death}: {last or 'it left no message'}"
             logger.error("no worker can be started: %s", detail)
             raise JudgeRefused(UNAVAILABLE, detail) from death
         assert worker._process.stderr is not None
@@ -95,21 +102,9 @@ class WorkerProcess:
         if "error" in reply:
             worker.end()
             raise TaskSetError(str(reply["error"]))
-        worker.envs = {
-            name: OpenEnv(env["levels"], env["replayable"], env["waits"])
-            for name, env in reply["envs"].items()
-        }
+        worker.envs = {name: OpenEnv(**env) for name, env in reply["envs"].items()}
         worker.closed = reply["closed"]
         return worker
-
-    @classmethod
-    def _spawn(cls, limits: WorkerLimits, own: Confinement, hash_seed: int) -> WorkerProcess:
-        options = json.dumps({"cpu_seconds": limits.cpu_seconds, "confinement": asdict(own)})
-        outside = before(sandbox_support(), own.readable, network=own.network)
-        # Standard error is never a log file: the worker cannot write files.
-        environment = worker_environment(hash_seed)
-        starting = _STARTS.submit(spawn, MODULE, environment, options, before=outside)
-        return cls(*starting.result())
 
     def ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Send one request and return the reply; without one, raise ``WorkerDied``."""
@@ -150,10 +145,6 @@ class WorkerProcess:
         """Close the channel, which ends the worker, and reap it."""
         self._reap(_END_SECONDS)
 
-    def _last_words(self) -> str:
-        output = self._process.communicate()[1].decode(errors="replace").strip()
-        return output.rsplit("\n", 1)[-1] or "it left no message"
-
     def _reap(self, patience: float) -> int:
         self._channel.close()
         try:
@@ -182,8 +173,8 @@ def worker_environment(hash_seed: int = HASH_SEED) -> dict[str, str]:
 class Workers:
     """Workers of a verifier, one for each set of grants.
 
-    Only :meth:`for_turns`, ``unrepeatable``, ``waiting`` and ``closed`` are thread-safe; the last
-    three cover the envs opened so far.
+    Only :meth:`start`, ``unrepeatable``, ``waiting`` and ``closed`` are thread-safe; the last three
+    cover the envs opened so far.
     """
 
     def __init__(
@@ -261,14 +252,11 @@ class Workers:
             worker.end()
             worker = None
         if worker is None:
-            worker = self._workers[grants] = self._start(grants)
+            worker = self._workers[grants] = self.start(grants)
         return worker
 
-    def for_turns(self, grants: Grants) -> WorkerProcess:
+    def start(self, grants: Grants, *, turns: bool = False) -> WorkerProcess:
         """Start another worker, thread-safe; raises as :meth:`WorkerProcess.start`."""
-        return self._start(grants, turns=True)
-
-    def _start(self, grants: Grants, *, turns: bool = False) -> WorkerProcess:
         specs = [
             spec
             for name, spec in self.specs.items()
