@@ -12,7 +12,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
@@ -85,18 +85,14 @@ def listen(wanted: bool | str, key: str = KEY) -> ListeningSocket:
     the address does not belong to this machine.
     """
     if isinstance(wanted, str):
-        host, port = host_and_port(key, wanted)
-        return _place(host, _bound(host, port, key))
-    for port in range(PORT, PORT + PORTS):
-        try:
-            return _place(HOST, _bound(HOST, port, key))
-        except NodeError:
-            if port == PORT + PORTS - 1:
-                raise
-    raise AssertionError("there are ports to try")
+        return _listening(*host_and_port(key, wanted), key)
+    for port in range(PORT, PORT + PORTS - 1):
+        with suppress(NodeError):
+            return _listening(HOST, port, key)
+    return _listening(HOST, PORT + PORTS - 1, key)
 
 
-def _bound(host: str, port: int, key: str) -> socket.socket:
+def _listening(host: str, port: int, key: str) -> ListeningSocket:
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with ExitStack() as on_failure:
@@ -113,10 +109,6 @@ def _bound(host: str, port: int, key: str) -> socket.socket:
         what = f"cannot serve {what} ({error.strerror or error})"
         remedy = f"Stop what holds that port, or name another one, {other}"
         raise NodeError(what, f"{key} = {host}:{port}", remedy) from error
-    return listening
-
-
-def _place(host: str, listening: socket.socket) -> ListeningSocket:
     address, port, *_ = listening.getsockname()
     return ListeningSocket(listening, host, port, ipaddress.ip_address(address).is_loopback)
 

@@ -127,10 +127,6 @@ def _figure(name: str) -> Callable[[Rounds, RunFolder], float | None]:
     return lambda rounds, folder: getattr(rounds.latest[-1], name) if rounds.latest else None
 
 
-def _free_disk(rounds: Rounds, folder: RunFolder) -> float | None:
-    return shutil.disk_usage(folder.root).free if folder.root.is_dir() else None
-
-
 def _drift(rounds: Rounds, folder: RunFolder) -> float | None:
     lengths = rounds.column("mean_length")
     recent, before = lengths[-RECENT:], lengths[-BEFORE - RECENT : -BEFORE]
@@ -180,7 +176,9 @@ ALARMS = (
     Alarm(
         "disk",
         "Bytes free where the run folder is. A full disk stops the node at its last checkpoint.",
-        _free_disk,
+        lambda rounds, folder: (
+            shutil.disk_usage(folder.root).free if folder.root.is_dir() else None
+        ),
         lambda left: FAIL if left < checks.NO_DISK else WARN if left < checks.LITTLE_DISK else OK,
     ),
     Alarm(

@@ -116,9 +116,7 @@ class Evaluator:
         A task whose prompt cannot be built or does not fit counts as unsolved. Raises ``NodeError``
         if no prompt fits, ``JudgeRefused`` if none can be built or completions cannot be scored.
         """
-        prompts = buildable(
-            self.verifier, self._tasks, lambda n, why: self._unbuilt(self._tasks[n], why)
-        )
+        prompts = buildable(self.verifier, self._tasks, self._unbuilt)
         if prompts and not any(each is not None for each in prompts):
             raise nothing_built(len(prompts))
         encoded = [self.policy.encode_prompt(each) for each in prompts if each is not None]
@@ -154,9 +152,10 @@ class Evaluator:
             else:
                 raise found
 
-    def _unbuilt(self, task: TaskRef, refused: JudgeRefused) -> None:
+    def _unbuilt(self, number: int, refused: JudgeRefused) -> None:
         self.counters.add("heldout_unbuilt", reason=refused.reason)
-        log.warning("a held-out task of %s counts as unsolved: %s", task.env, refused)
+        env = self._tasks[number].env
+        log.warning("a held-out task of %s counts as unsolved: %s", env, refused)
 
 
 ERRORS = 3.5  # standard errors by which the mean must fall

@@ -124,20 +124,16 @@ KEPT = 70
 SECONDS = 2.0  # minimum time between writes; some rounds take a hundredth of it
 
 
+@dataclass(eq=False)
 class GroupsFile:
     """A sink that appends groups on its own thread; each origin's newest groups stay."""
 
-    def __init__(
-        self,
-        path: Path,
-        latest: Callable[[], Sequence[ShownGroup]],
-        most_bytes: int = MAX_FILE_BYTES,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._path = path
-        self._latest = latest
-        self._most = most_bytes
-        self._now = now
+    path: Path
+    latest: Callable[[], Sequence[ShownGroup]]
+    most_bytes: int = MAX_FILE_BYTES
+    now: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._number: int | None = None
         self._written = float("-inf")
         self._thread = WorkThread("groups")
@@ -145,10 +141,10 @@ class GroupsFile:
 
     def write(self, record: RoundRecord) -> None:
         """Write the latest groups in the background; raise NodeError of an earlier write."""
-        if self._now() - self._written < SECONDS or (self._work and not self._work.done()):
+        if self.now() - self._written < SECONDS or (self._work and not self._work.done()):
             return
-        self._written = self._now()
-        done, groups = self._work, self._latest()
+        self._written = self.now()
+        done, groups = self._work, self.latest()
         self._work = self._thread.submit(lambda: self._append(groups))
         if done:
             done.result()
@@ -161,31 +157,31 @@ class GroupsFile:
             done.result()
 
     def _append(self, groups: Sequence[ShownGroup]) -> None:
-        with writing(self._path):
+        with writing(self.path):
             if self._number is None:
-                self._number = max((_number(line) for line in _lines(self._path)), default=0)
+                self._number = max((_number(line) for line in _lines(self.path)), default=0)
             first = self._number + 1
             data = b"".join(group.line(n) for n, group in enumerate(groups, first))
             self._number += len(groups)
-            size = self._path.stat().st_size if self._path.exists() else 0
-            if size + len(data) > self._most:
+            size = self.path.stat().st_size if self.path.exists() else 0
+            if size + len(data) > self.most_bytes:
                 self._thin()
-            with make_private(self._path).open("ab+", buffering=0) as file:
+            with make_private(self.path).open("ab+", buffering=0) as file:
                 _end_line(file)
                 if file.write(data) < len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _thin(self) -> None:
-        room = {origin: self._most // (2 * len(ORIGINS)) for origin in ORIGINS}
+        room = {origin: self.most_bytes // (2 * len(ORIGINS)) for origin in ORIGINS}
         count = dict.fromkeys(ORIGINS, KEPT)
         kept: deque[bytes] = deque()
-        for line in reversed(list(_lines(self._path))):
+        for line in reversed(list(_lines(self.path))):
             origin = json.loads(line)["origin"]
             count[origin] -= 1
             room[origin] -= len(line)
             if count[origin] >= 0 and room[origin] >= 0:
                 kept.appendleft(line)
-        with replacing(self._path, durable=False) as draft:
+        with replacing(self.path, durable=False) as draft:
             draft.writelines(kept)
 
 

@@ -258,7 +258,10 @@ def run_table(runs: Mapping[str, Sequence[RoundRecord]], window: int, console: C
     ``window`` is in rounds. ``console`` determines the bars; print the table on it.
     """
     names = max(min(cell_len(name), LONGEST_NAME) for name in runs) + 2 if len(runs) > 1 else 0
-    rounds = _rounds(runs, console.width - FIGURES - names)
+    begin = min(history[0].round for history in runs.values())
+    end = max(history[-1].round for history in runs.values())
+    room = max(console.width - FIGURES - names, NARROWEST)
+    rounds = np.linspace(begin, end, min(room, WIDEST, end - begin + 1))
     window = max(window, round((rounds[-1] - rounds[0]) / len(rounds)))
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("", no_wrap=True)
@@ -280,12 +283,6 @@ def run_table(runs: Mapping[str, Sequence[RoundRecord]], window: int, console: C
         if names:
             table.add_section()
     return table
-
-
-def _rounds(runs: Mapping[str, Sequence[RoundRecord]], room: int) -> NDArray[np.float64]:
-    first = min(history[0].round for history in runs.values())
-    last = max(history[-1].round for history in runs.values())
-    return np.linspace(first, last, min(max(room, NARROWEST), WIDEST, last - first + 1))
 
 
 def _figures(measure: Measure, curve: Curve) -> list[str]:
@@ -339,22 +336,19 @@ def draw_runs(runs: Mapping[str, Sequence[RoundRecord]], window: int, path: Path
 
 def _panel(axes: Any, curves: Mapping[str, Curve], window: int) -> list[Any]:
     """Draw one measure, with one line per run; a run without values has an empty line."""
-    lines = []
+    from matplotlib import colormaps
+
+    lines, count = [], len(curves)
     for number, curve in enumerate(curves.values()):
-        colour, smooth = _colour(number, len(curves)), curve.smoothed(window)
-        if len(curves) == 1 and window > 1:
+        colour = f"C{number}" if count <= CYCLE else colormaps["turbo"](number / (count - 1))
+        smooth = curve.smoothed(window)
+        if count == 1 and window > 1:
             axes.plot(curve.rounds, curve.values, color=colour, linewidth=0.7, alpha=0.3)
         mark = "." if len(curve.rounds) <= FEW else None
         lines += axes.plot(smooth.rounds, smooth.values, color=colour, marker=mark, linewidth=1.5)
     axes.grid(alpha=0.25)
     axes.set_ylim(bottom=0)
     return lines
-
-
-def _colour(number: int, count: int) -> Any:
-    from matplotlib import colormaps
-
-    return f"C{number}" if count <= CYCLE else colormaps["turbo"](number / (count - 1))
 
 
 def _plain(name: str) -> str:

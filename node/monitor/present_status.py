@@ -31,7 +31,11 @@ def present_status(folder: RunFolder) -> dict[str, Any]:
         if holder is None:
             raise
         reported = {}
-    state = _state(reported, holder)
+    state = str(reported.get("state", RUNNING if holder else STOPPED))  # earlier releases lack it
+    if holder is None:
+        state = STOPPED if state == STOPPED else CRASHED
+    elif reported.get("pid") != holder:
+        state = STARTING
     works = state in (RUNNING, STOPPING)
     age = max(0.0, time.time() - reported["time"]) if "time" in reported else None
     return {
@@ -52,10 +56,3 @@ def _now(peer: Mapping[str, Any], works: bool) -> dict[str, Any]:
     present = {**peer, "connected": works and peer.get("connected", False)}
     gone = () if works else (key for key in OF_A_CONNECTION if key in peer)
     return {**present, **dict.fromkeys(gone)}
-
-
-def _state(reported: Mapping[str, Any], holder: int | None) -> str:
-    state = reported.get("state", RUNNING if holder else STOPPED)  # earlier releases lack it
-    if holder is None:
-        return STOPPED if state == STOPPED else CRASHED
-    return str(state) if reported.get("pid") == holder else STARTING

@@ -122,8 +122,11 @@ class RoundRecord:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RoundRecord:
         """Invert :meth:`to_dict`, ignoring unknown keys of other versions and nulls in mappings."""
-        known = ((name, values[name]) for name in _names() if name in values)
-        return cls(**{name: _known(v) for name, v in known})
+        known = {name: values[name] for name in _names() if name in values}
+        for name, value in known.items():
+            if isinstance(value, Mapping):
+                known[name] = {each: v for each, v in value.items() if v is not None}
+        return cls(**known)
 
     def scalars(self) -> dict[str, float]:
         """Return every measured figure by name.
@@ -134,12 +137,6 @@ class RoundRecord:
         flat = {name: float(value) for name, value in named if isinstance(value, int | float)}
         flat |= {f"seconds_{phase}": float(s) for phase, s in self.seconds.items()}
         return flat | {f"staleness_{steps}": float(n) for steps, n in self.staleness.items()}
-
-
-def _known(value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    return {name: each for name, each in value.items() if each is not None}
 
 
 @cache

@@ -132,7 +132,10 @@ def estimate(
         *_update(shape, config, work, device),
         *_engine(shape, config, work, device, device_memory),
     )
-    return MemoryEstimate(found, _disk(shape, config))
+    kept = config.schedule.keep_checkpoints + config.schedule.keep_best + 1
+    adapters = FLOAT * trained(shape, config)
+    saved = adapters if config.policy.lora_rank else weights(shape, config)
+    return MemoryEstimate(found, round(kept * (saved + optimizer(shape, config))))
 
 
 def _at(name: str, value: float, device: str, *phases: Phase) -> MemoryPart:
@@ -189,13 +192,6 @@ def _engine(
     if not shared:
         yield _at("engine", model, device, *writing)
         yield MemoryPart("engine", memory=PROGRAM + 2 * model, phases=writing)
-
-
-def _disk(shape: ModelShape, config: Config) -> int:
-    kept = config.schedule.keep_checkpoints + config.schedule.keep_best + 1
-    adapters = FLOAT * trained(shape, config)
-    saved = adapters if config.policy.lora_rank else weights(shape, config)
-    return round(kept * (saved + optimizer(shape, config)))
 
 
 SPARE = 1.5  # capacity factor of the embedded engine's KV cache

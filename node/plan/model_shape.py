@@ -279,9 +279,8 @@ def help_for(config: Config) -> str:
     present = config.model_dump()
     for keys in HELP:
         if least(build(present, keys), weights).fits:
-            return f"Set {', '.join(f'{key} = {_shown(value)}' for key, value in keys.items())}."
+            shown = [
+                f"{key} = {str(v).lower() if v is True else repr(v)}" for key, v in keys.items()
+            ]
+            return f"Set {', '.join(shown)}."
     return "Take a smaller model: swarm-node plan tells how large one may be."
-
-
-def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -47,7 +47,13 @@ class BaselineDialogue:
             self.tell(f"  it suggests {key} = {toml_value(value)}")
         if not self._agreed():
             return {}
-        self._write(keys)
+        if self.options.config is not None:
+            try:
+                set_keys(self.options.config, keys)
+            except (NodeError, OSError) as error:
+                self.tell(f"this run has these settings, but {error}")
+            else:
+                self.tell(f"written to {self.options.config}")
         return keys
 
     def _agreed(self) -> bool:
@@ -58,13 +64,3 @@ class BaselineDialogue:
             return False
         self.stages.close()
         return typer.confirm("write that into the config and train with it?", default=True)
-
-    def _write(self, keys: Mapping[str, Any]) -> None:
-        if self.options.config is None:
-            return
-        try:
-            set_keys(self.options.config, keys)
-        except (NodeError, OSError) as error:
-            self.tell(f"this run has these settings, but {error}")
-        else:
-            self.tell(f"written to {self.options.config}")

@@ -80,7 +80,18 @@ def load_task_set(name_or_path: str) -> tuple[EnvSpec, ...]:
                 f"no task set {name_or_path!r}: name one of {known}, or a path ending in .toml"
             )
         text, folder = shipped.read_text(encoding="utf-8"), Path()
-    return _parse(text, name_or_path, folder)
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise TaskSetError(f"task set {name_or_path!r} is not TOML: {error}") from error
+    envs = document.pop("env", [])
+    if not isinstance(envs, list) or not envs or not all(isinstance(env, dict) for env in envs):
+        raise TaskSetError(f"task set {name_or_path!r} has no env: add at least one [[env]] table")
+    specs = tuple(_spec({**document, **env}, name_or_path, folder) for env in envs)
+    if len({spec.name for spec in specs}) < len(specs):
+        remedy = "each name once, with levels"
+        raise TaskSetError(f"task set {name_or_path!r} names an env twice: {remedy}")
+    return specs
 
 
 def own_files(name_or_path: str) -> dict[str, Path]:
@@ -203,21 +214,6 @@ def _read(path: Path) -> str:
         raise TaskSetError(f"task set {str(path)!r} cannot be read: {reason}") from error
     except UnicodeDecodeError as error:
         raise TaskSetError(f"task set {str(path)!r} cannot be read: no UTF-8") from error
-
-
-def _parse(text: str, where: str, folder: Path) -> tuple[EnvSpec, ...]:
-    try:
-        document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise TaskSetError(f"task set {where!r} is not TOML: {error}") from error
-    envs = document.pop("env", [])
-    if not isinstance(envs, list) or not envs or not all(isinstance(env, dict) for env in envs):
-        raise TaskSetError(f"task set {where!r} has no env: add at least one [[env]] table")
-    specs = tuple(_spec({**document, **env}, where, folder) for env in envs)
-    names = [spec.name for spec in specs]
-    if len(set(names)) < len(names):
-        raise TaskSetError(f"task set {where!r} names an env twice: each name once, with levels")
-    return specs
 
 
 def _spec(table: dict[str, Any], where: str, folder: Path) -> EnvSpec:

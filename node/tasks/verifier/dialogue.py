@@ -85,7 +85,7 @@ def answers(
     last = time.monotonic()
     end = last + together
     message = {
-        "groups": [(wire(g.task), [_encoded(text) for text in g.texts]) for g in groups],
+        "groups": [(wire(g.task), list(map(_encoded, g.texts))) for g in groups],
         # The last group has at least half of the time.
         "seconds": min(MOMENT_SECONDS, together / 2),
     }

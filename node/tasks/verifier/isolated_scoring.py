@@ -46,9 +46,9 @@ def _ask(
         _answer(source, task, text, program, cpu_seconds, theirs)
     os.close(theirs)
     try:
-        reply = _read(ours)
+        with os.fdopen(ours, "rb") as end:
+            reply = end.read(_REPLY_BYTES)
     finally:
-        os.close(ours)
         os.kill(child, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if not reply and status == -signal.SIGXCPU:
@@ -71,13 +71,6 @@ def _answer(
         os.write(_REPLY, json.dumps([scores.rewards[0], scores.unreadable]).encode())
     finally:
         os._exit(0)
-
-
-def _read(end: int) -> bytes:
-    reply = b""
-    while len(reply) < _REPLY_BYTES and (more := os.read(end, _REPLY_BYTES)):
-        reply += more
-    return reply
 
 
 def _checked(reply: bytes) -> tuple[float, bool]:

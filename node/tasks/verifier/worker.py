@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from node.environments.environment import prepare_to_wait, run
@@ -45,27 +46,13 @@ def main() -> None:
     try:
         # Nothing else uses the generators here, so requests need not restore them.
         with kept():
-            _serve(channel, options["cpu_seconds"], bytes.fromhex(own.once))
+            cpu_seconds, once = options["cpu_seconds"], bytes.fromhex(own.once)
+            _TaskServer(channel, _open(channel), cpu_seconds, once).serve()
     except ChannelError:
         return
     except MemoryError:
         # The process is unreliable now, including its exit handlers.
         os._exit(OUT_OF_MEMORY)
-
-
-def _serve(channel: Channel, cpu_seconds: int, once: bytes) -> None:
-    sources = _open(channel)
-    # Forked copies share memory until one writes to it, as garbage collection does.
-    gc.freeze()
-    while True:
-        request = channel.receive()
-        if "tasks" in request:
-            allow_cpu(cpu_seconds)
-            channel.send(_built(sources, request["tasks"]))
-        elif "turn" in request:
-            run(TurnServer(channel, sources, cpu_seconds).serve(request), waits=True)
-        else:
-            _judge(channel, sources, request, once, cpu_seconds)
 
 
 def _open(channel: Channel) -> dict[str, TaskSource]:
@@ -91,59 +78,66 @@ def _properties(source: TaskSource) -> dict[str, Any]:
     }
 
 
-def _judge(
-    channel: Channel,
-    sources: dict[str, TaskSource],
-    request: dict[str, Any],
-    once: bytes,
-    cpu_seconds: int,
-) -> None:
-    """Reply to each group when scored; stop at a refusal or after some seconds."""
-    stop = time.monotonic() + request["seconds"]
-    left = len(request["groups"])
-    while left:
-        task, texts = request["groups"][-left]
-        allow_cpu(cpu_seconds)
-        reply = _scored(sources, task, texts, once, cpu_seconds)
-        left = 0 if "refused" in reply or time.monotonic() >= stop else left - 1
-        channel.send({**reply, "last": not left})
+@dataclass(frozen=True, slots=True)
+class _TaskServer:
+    """Server of requests; ``once`` is the program of a process that scores one text."""
 
+    channel: Channel
+    sources: dict[str, TaskSource]
+    cpu_seconds: int
+    once: bytes
 
-def _built(sources: dict[str, TaskSource], tasks: list[list[Any]]) -> Reply:
-    try:
-        built = [_build(sources, task) for task in tasks]
-        written = [sources[each.ref.env].written(each) for each in built]
-        return {"prompts": [each.prompt for each in built], "written": written}
-    except (TaskError, RecursionError) as error:
-        return refused(error)
+    def serve(self) -> None:
+        # Forked copies share memory until one writes to it, as garbage collection does.
+        gc.freeze()
+        while True:
+            request = self.channel.receive()
+            if "tasks" in request:
+                allow_cpu(self.cpu_seconds)
+                self.channel.send(self._built(request["tasks"]))
+            elif "turn" in request:
+                turns = TurnServer(self.channel, self.sources, self.cpu_seconds)
+                run(turns.serve(request), waits=True)
+            else:
+                self._judge(request)
 
+    def _judge(self, request: dict[str, Any]) -> None:
+        """Reply to each group when scored; stop at a refusal or after some seconds."""
+        stop = time.monotonic() + request["seconds"]
+        left = len(request["groups"])
+        while left:
+            allow_cpu(self.cpu_seconds)
+            reply = self._scored(*request["groups"][-left])
+            left = 0 if "refused" in reply or time.monotonic() >= stop else left - 1
+            self.channel.send({**reply, "last": not left})
 
-def _scored(
-    sources: dict[str, TaskSource],
-    coordinates: list[Any],
-    texts: list[Any],
-    once: bytes,
-    cpu_seconds: int,
-) -> Reply:
-    try:
-        task = _build(sources, coordinates)
-        source = sources[task.ref.env]
-        if source.evaluates_text:
-            scores = score_apart(source, task, texts, once, cpu_seconds)
-        else:
-            answers: list[Answer] = [
-                text if isinstance(text, str) else TrajectoryTexts(tuple(text[0]), text[1])
-                for text in texts
-            ]
-            scores = score(source, task, answers, lambda: cpu_limit(ANSWER_SHARE * cpu_seconds))
-    except (NotReplayed, ScoringError, TaskError, RecursionError) as error:
-        return refused(error)
-    return {"prompt": task.prompt, "rewards": scores.rewards, "unreadable": scores.unreadable}
+    def _built(self, tasks: list[list[Any]]) -> Reply:
+        try:
+            built = [self._build(task) for task in tasks]
+            written = [self.sources[each.ref.env].written(each) for each in built]
+            return {"prompts": [each.prompt for each in built], "written": written}
+        except (TaskError, RecursionError) as error:
+            return refused(error)
 
+    def _scored(self, coordinates: list[Any], texts: list[Any]) -> Reply:
+        try:
+            task = self._build(coordinates)
+            source, seconds = self.sources[task.ref.env], self.cpu_seconds
+            if source.evaluates_text:
+                scores = score_apart(source, task, texts, self.once, seconds)
+            else:
+                answers: list[Answer] = [
+                    text if isinstance(text, str) else TrajectoryTexts(tuple(text[0]), text[1])
+                    for text in texts
+                ]
+                scores = score(source, task, answers, lambda: cpu_limit(ANSWER_SHARE * seconds))
+        except (NotReplayed, ScoringError, TaskError, RecursionError) as error:
+            return refused(error)
+        return {"prompt": task.prompt, "rewards": scores.rewards, "unreadable": scores.unreadable}
 
-def _build(sources: dict[str, TaskSource], task: Sequence[Any]) -> Task:
-    env, level, seed, split = task
-    return sources[env].build(level, seed, Split(split))
+    def _build(self, task: Sequence[Any]) -> Task:
+        env, level, seed, split = task
+        return self.sources[env].build(level, seed, Split(split))
 
 
 if __name__ == "__main__":
