@@ -7,7 +7,7 @@ import tempfile
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -49,10 +49,16 @@ def doctor_command(
 
     Exit with status 1 on a failure.
     """
+    from node.cli.join import NEW_FOLDER
+    from node.config.config import Config, run_folder
     from node.doctor.checks import check_machine, check_network
 
     overrides = overrides_of(assignments, peers)
-    node = open_node(config, overrides) if find_config(config) else _unmade(overrides)
+    if find_config(config):
+        node = open_node(config, overrides)
+    else:
+        unmade, path = Config.with_overrides(overrides), NEW_FOLDER / "node.toml"
+        node = LoadedNode(path, unmade, run_folder(path, unmade))
     with waiting("looking at this machine and its network"):
         findings = [
             *check_machine(node.config, node.folder),
@@ -66,15 +72,6 @@ def doctor_command(
             _show(each.level, f"{each.check:<11}{printable(each.found)}", 11, remedy)
     if any(finding.level == "fail" for finding in findings):
         raise typer.Exit(1)
-
-
-def _unmade(overrides: dict[str, Any]) -> LoadedNode:
-    from node.cli.join import NEW_FOLDER
-    from node.config.config import Config, run_folder
-
-    config = Config.with_overrides(overrides)
-    path = NEW_FOLDER / "node.toml"
-    return LoadedNode(path, config, run_folder(path, config))
 
 
 def _show(level: str, line: str, indent: int, note: str) -> None:

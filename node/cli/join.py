@@ -28,7 +28,6 @@ from node.cli.options import (
     find_config,
     open_node,
     overrides_of,
-    page_overrides,
     print_json,
     waiting,
 )
@@ -234,7 +233,7 @@ def bootstrap_command(
     """
     from node.run.status import RunOptions
 
-    overrides = overrides_of(assignments, peers, lan=lan) | page_overrides(public, snapshot)
+    overrides = overrides_of(assignments, peers, lan=lan, public=public, snapshot=snapshot)
     if detached:
         detach(config, overrides, json=json)
         return

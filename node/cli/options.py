@@ -90,18 +90,21 @@ def overrides_of(
     mix: str | None = None,
     rounds: int | None = None,
     lan: bool = False,
+    public: str | None = None,
+    snapshot: Path | None = None,
 ) -> dict[str, Any]:
     """Collect the config keys that command-line options set."""
     overrides = parse_assignments(assignments or ())
-    if peers is not None:
-        overrides["network.peers"] = list(peers)
-    if lan:
-        overrides["network.lan"] = True
+    options: dict[str, Any] = {
+        "network.peers": None if peers is None else list(peers),
+        "network.lan": lan or None,
+        "schedule.rounds": rounds,
+        "monitor.public": public,
+        "monitor.snapshot": None if snapshot is None else str(snapshot.absolute()),
+    }
     if mix is not None:
-        overrides["mixture.local"], overrides["mixture.external"] = parse_mix(mix)
-    if rounds is not None:
-        overrides["schedule.rounds"] = rounds
-    return overrides
+        options["mixture.local"], options["mixture.external"] = parse_mix(mix)
+    return overrides | {key: value for key, value in options.items() if value is not None}
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
@@ -189,15 +192,6 @@ SnapshotOption = Annotated[
         help="Write that page to a folder, again and again, for any web host (monitor.snapshot).",
     ),
 ]
-
-
-def page_overrides(public: str | None, snapshot: Path | None) -> dict[str, Any]:
-    overrides: dict[str, Any] = {}
-    if public is not None:
-        overrides["monitor.public"] = public
-    if snapshot is not None:
-        overrides["monitor.snapshot"] = str(snapshot.absolute())
-    return overrides
 
 
 StepOption = Annotated[

@@ -26,7 +26,6 @@ from node.cli.options import (
     only,
     open_node,
     overrides_of,
-    page_overrides,
     print_json,
 )
 from node.errors import UsageError
@@ -108,9 +107,11 @@ def _table(peers: list[dict[str, Any]], ours: str | None) -> Any:
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("refused", min_width=len("refused"), overflow="fold")
     for peer, shown in zip(peers, short_ids([p["peer_id"] for p in peers]), strict=True):
+        name = Text(printable(peer.get("name") or ""))
+        name.truncate(NAME_WIDTH, overflow="ellipsis")
         table.add_row(
             shown,
-            *([_name(peer)] if named else []),
+            *([name] if named else []),
             _kind(peer, ours),
             f"{_ago(peer.get('heard'))}/{_ago(peer.get('admitted_at'))}",
             size(peer["bytes_in"]),
@@ -125,13 +126,15 @@ def _table(peers: list[dict[str, Any]], ours: str | None) -> Any:
 def _facts(peer: dict[str, Any], ours: str | None) -> list[tuple[str, str]]:
     _, *author = _names(peer)
     step, seconds = peer.get("policy_step"), peer.get("round_trip_s")
+    links = {"direct": "yes, directly", "relayed": "yes, through a relay"}
+    link = links.get(peer.get("link") or "", "yes") if peer["connected"] else "no"
     admitted = counted(peer["admitted"], "group")
     return [
         ("peer id", peer["peer_id"]),
         ("author", author[0] if author else NONE),
         *((f"its {key}", peer[key]) for key in PROFILE_KEYS if peer.get(key)),
         ("kind", _kind(peer, ours) or "node"),
-        ("connected", _link(peer)),
+        ("connected", link),
         ("round trip", NONE if seconds is None else f"{1000 * seconds:.3g} ms"),
         ("clock", _clock(peer)),
         ("heard", _ago(peer.get("heard"))),
@@ -144,12 +147,6 @@ def _facts(peer: dict[str, Any], ours: str | None) -> list[tuple[str, str]]:
     ]
 
 
-def _name(peer: dict[str, Any]) -> Any:
-    shown = Text(printable(peer.get("name") or ""))
-    shown.truncate(NAME_WIDTH, overflow="ellipsis")
-    return shown
-
-
 def _kind(peer: dict[str, Any], ours: str | None) -> str:
     kinds = {
         "bootstrap": peer.get("bootstrap"),
@@ -159,13 +156,6 @@ def _kind(peer: dict[str, Any], ours: str | None) -> str:
         "banned": peer["banned"],
     }
     return ", ".join(name for name, holds in kinds.items() if holds)
-
-
-def _link(peer: dict[str, Any]) -> str:
-    if not peer["connected"]:
-        return "no"
-    ways = {"direct": "yes, directly", "relayed": "yes, through a relay"}
-    return ways.get(peer.get("link") or "", "yes")
 
 
 def _clock(peer: dict[str, Any]) -> str:
@@ -282,7 +272,7 @@ def observe_command(
     The page is served only on this machine, on port 8710 or the next free one, unless you give
     --public or --snapshot. Ctrl-C ends it cleanly.
     """
-    overrides = overrides_of(assignments, peers) | page_overrides(public, snapshot)
+    overrides = overrides_of(assignments, peers, public=public, snapshot=snapshot)
     if detached:
         if config is None:
             raise UsageError(OPTION, "without a folder", "Name one for its page: --config DIR.")

@@ -232,17 +232,12 @@ class Guard:
         host = headers.getlist("host")
         if len(host) != 1 or not self._hosts.known(host[0]):
             return failure("this node is not known under that name: use its address", 403)
-        return self._foreign(headers, host[0])
-
-    def _foreign(self, headers: Headers, host: str) -> Response | None:
-        """Refuse requests from pages of other sites, which may only link to this page."""
-        origins = headers.getlist("origin")
-        if any(not self._hosts.same(origin, host) for origin in origins):
-            return failure("pages of other sites may not read this node", 403)
+        # Pages of other sites may only link to this page.
+        foreign = any(not self._hosts.same(each, host[0]) for each in headers.getlist("origin"))
         site, document = headers.get("sec-fetch-site", "none"), "document"
         is_document = headers.get("sec-fetch-dest", document) == document
         leads_here = headers.get("sec-fetch-mode") == "navigate" and is_document
-        if site not in OWN_SITE and not leads_here:
+        if foreign or (site not in OWN_SITE and not leads_here):
             return failure("pages of other sites may not read this node", 403)
         return None
 

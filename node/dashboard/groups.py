@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -22,6 +22,7 @@ from swarm.reputation import Account, is_banned, penalties_now, reputation_now
 MAX_GROUPS = 100  # per response
 # A line without these keys is not a group.
 NAMES = {"id", "round", "origin", "env", "author", "prompt", "in_update", "reason", "completions"}
+TOKEN_COLUMNS = ("text", "logprob", "version", "entropy")  # earlier releases lack entropy
 BYTES = 2 << 20  # maximum bytes of the lines in a response, except the first
 
 
@@ -40,6 +41,8 @@ class Wanted:
 
     def takes(self, group: dict[str, Any]) -> bool:
         taught = bool(group["in_update"] and group["reason"] is None)
+        sought = self.text.casefold()
+        texts = (group["prompt"], *(done["text"] for done in group["completions"]))
         return (
             (self.before is None or group["id"] < self.before)
             and self.origin in ("", group["origin"])
@@ -47,13 +50,8 @@ class Wanted:
             and (group["author"] or "").startswith(self.author.lower())
             and self.taught in (None, taught)
             and self.round in (None, group["round"])
-            and self._reads(group)
+            and (not sought or any(sought in each.casefold() for each in texts))
         )
-
-    def _reads(self, group: dict[str, Any]) -> bool:
-        sought = self.text.casefold()
-        texts = (group["prompt"], *(done["text"] for done in group["completions"]))
-        return not sought or any(sought in each.casefold() for each in texts)
 
 
 class Groups:
@@ -89,7 +87,9 @@ class Groups:
                 return {"groups": found, "more": True}
             size += len(line)
             for each in group["completions"]:
-                each["tokens"] = list(_tokens(each.get("tokens") or {}))
+                columns = each.get("tokens") or {}
+                rows = zip_longest(*(columns.get(name, ()) for name in TOKEN_COLUMNS))
+                each["tokens"] = [dict(zip(TOKEN_COLUMNS, row, strict=True)) for row in rows]
             found.append(group)
         return {"groups": found, "more": False}
 
@@ -100,12 +100,6 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return group if isinstance(group, dict) and group.keys() >= NAMES else None
-
-
-def _tokens(columns: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    names = ("text", "logprob", "version", "entropy")  # earlier releases lack entropy
-    for row in zip_longest(*(columns.get(name, ()) for name in names)):
-        yield dict(zip(names, row, strict=True))
 
 
 LEAST = 4  # minimum number of changes of the held-out reward for an estimate

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import ClassVar
 
 import uvicorn
@@ -77,29 +78,25 @@ STOP_SECONDS = 5.0
 MOST_HEAD = 16 << 10  # bytes of a request before its body; requests have none
 
 
+@dataclass(eq=False)
 class Serving:
     """A server thread for an application on the listening socket ``place``.
 
     ``failed`` gets a failure. ``farewell`` is awaited on the loop before connections are closed.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        place: ListeningSocket,
-        name: str,
-        failed: Callable[[BaseException], None],
-        *,
-        farewell: Callable[[], Awaitable[None]] | None = None,
-        connection: type[BoundedConnection] = BoundedConnection,
-    ) -> None:
-        self._place = place
-        self._failed = failed
-        self._farewell = farewell
+    app: ASGIApp
+    place: ListeningSocket
+    name: str
+    failed: Callable[[BaseException], None]
+    farewell: Callable[[], Awaitable[None]] | None = None
+    connection: type[BoundedConnection] = BoundedConnection
+
+    def __post_init__(self) -> None:
         self._server = uvicorn.Server(
             uvicorn.Config(
-                app,
-                http=connection,
+                self.app,
+                http=self.connection,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -114,7 +111,7 @@ class Serving:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = asyncio.Event()
         self._up = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._serve, name=self.name, daemon=True)
         self._thread.start()
         self._up.wait(START_SECONDS)
 
@@ -125,26 +122,26 @@ class Serving:
                 self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join(STOP_SECONDS)
         if self._thread.is_alive():
-            self._failed(TimeoutError("its thread does not end"))
+            self.failed(TimeoutError("its thread does not end"))
 
     def _serve(self) -> None:
         try:
             asyncio.run(self._run())
         except BaseException as error:  # noqa: BLE001 - uvicorn exits; the node goes on
-            self._failed(error)
+            self.failed(error)
         finally:
             self._up.set()
-            self._place.socket.close()
+            self.place.socket.close()
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop.call_soon(self._up.set)
-        serving = asyncio.create_task(self._server.serve(sockets=[self._place.socket]))
+        serving = asyncio.create_task(self._server.serve(sockets=[self.place.socket]))
         over = asyncio.create_task(self._over.wait())
         await asyncio.wait({serving, over}, return_when=asyncio.FIRST_COMPLETED)
         over.cancel()
-        if self._farewell:
-            await self._farewell()
+        if self.farewell:
+            await self.farewell()
         self._server.should_exit = True
         await asyncio.sleep(FAREWELL_SECONDS)
         for connection in list(self._server.server_state.connections):

@@ -58,10 +58,7 @@ class NodeProcess:
             start_new_session=True,
             env={**os.environ, **(environment or {})},
         )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        self.pid = self._process.pid
 
     @property
     def exit_code(self) -> int | None:

@@ -40,6 +40,11 @@ BETTER = 0.05  # share of groups by which another temperature has to be better
 WIDER = 4  # times the token cap, where most completions are cut
 ROOM, STEP = 1.5, 8  # the cap is so many times the longest right answers, rounded up
 
+UNFIT = (
+    "most prompts do not fit this policy's context and are skipped: choose a policy.model with a "
+    "longer one, or leave the families with long prompts out with tasks.weights"
+)
+
 Progress = Callable[[float, str], None]
 """Called with the fraction of the time that has passed, and what is tried."""
 
@@ -160,7 +165,9 @@ class Baseline:
         """Return what was found, by temperature and by family, and the verdict."""
         rows = [self._overall(t) for t in sorted({each.temperature for each in self.compared})]
         families = [_line(each) for each in self.at(self.best)]
-        return (*rows, *families, *self._unfit(), self.verdict())
+        if _share(self.at(self.best), "unfit", "tasks") >= 0.5:
+            families.append(UNFIT)
+        return (*rows, *families, self.verdict())
 
     def _overall(self, temperature: float) -> str:
         rows = self._compared(temperature)
@@ -174,15 +181,6 @@ class Baseline:
             f"{self.cap} tokens; "
             f"rewards differ in {percent(informative)} of groups"
         )
-
-    def _unfit(self) -> Iterator[str]:
-        rows = self.at(self.best)
-        if _share(rows, "unfit", "tasks") >= 0.5:
-            yield (
-                "most prompts do not fit this policy's context and are skipped: choose a "
-                "policy.model with a longer one, or leave the families with long prompts out "
-                "with tasks.weights"
-            )
 
     def verdict(self) -> str:
         """Return what to expect, and the remedy where there is nothing to learn from."""

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -167,7 +166,9 @@ class GroupsFile:
             if size + len(data) > self.most_bytes:
                 self._thin()
             with make_private(self.path).open("ab+", buffering=0) as file:
-                _end_line(file)
+                if file.seek(0, os.SEEK_END):  # a killed process may have left a partial line
+                    file.seek(-1, os.SEEK_END)
+                    data = data if file.read(1) == b"\n" else b"\n" + data
                 if file.write(data) < len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -183,14 +184,6 @@ class GroupsFile:
                 kept.appendleft(line)
         with replacing(self.path, durable=False) as draft:
             draft.writelines(kept)
-
-
-def _end_line(file: FileIO) -> None:
-    """End a partial line that a killed process or a full disk has left."""
-    if file.seek(0, os.SEEK_END):
-        file.seek(-1, os.SEEK_END)
-        if file.read(1) != b"\n":
-            file.write(b"\n")
 
 
 def _lines(path: Path) -> Iterator[bytes]:

@@ -127,7 +127,11 @@ class Keys:
             modes = termios.tcgetattr(self._terminal)
             if modes[LOCAL_MODES] & termios.ICANON:
                 self._before = modes
-                termios.tcsetattr(self._terminal, termios.TCSANOW, _by_key(modes))
+                by_key, characters = [*modes], [*modes[CHARACTERS]]
+                by_key[LOCAL_MODES] &= ~(termios.ICANON | termios.ECHO)
+                characters[termios.VMIN], characters[termios.VTIME] = 0, 0  # a read never waits
+                by_key[CHARACTERS] = characters
+                termios.tcsetattr(self._terminal, termios.TCSANOW, by_key)
             return True
 
     def _give_back(self) -> None:
@@ -158,16 +162,6 @@ class Keys:
         signal.signal(number, self._leave)
         self._cursor(False)
         self._away = False
-
-
-def _by_key(modes: list[Any]) -> list[Any]:
-    """Terminal modes without echo, in which a read returns immediately."""
-    import termios
-
-    local = modes[LOCAL_MODES] & ~(termios.ICANON | termios.ECHO)
-    characters = list(modes[CHARACTERS])
-    characters[termios.VMIN], characters[termios.VTIME] = 0, 0
-    return [*modes[:LOCAL_MODES], local, *modes[LOCAL_MODES + 1 : CHARACTERS], characters]
 
 
 def _terminal() -> int | None:

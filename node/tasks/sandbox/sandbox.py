@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import entry_points
@@ -56,7 +57,9 @@ def sandbox_support() -> SandboxSupport:
         return SandboxSupport("sandbox-exec", landlock=False, seccomp=False)
     if sys.platform != "linux":
         return SandboxSupport("none", landlock=False, seccomp=False)
-    has_seccomp, has_landlock = _has_seccomp(), landlock_version() > 0
+    has_seccomp, has_landlock = False, landlock_version() > 0
+    with suppress(ImportError, RuntimeError, OSError):
+        has_seccomp = bool(seccomp.programs())
     bwrap, options = shutil.which("bwrap"), ["--unshare-all", "--die-with-parent"]
     if bwrap and _works([bwrap, *options, "--ro-bind", "/", "/"], "-c", "pass"):
         return SandboxSupport("bubblewrap", has_landlock, has_seccomp)
@@ -89,14 +92,6 @@ def _profile(readable: Sequence[str], network: bool) -> str:
         '(allow file-write* (literal "/dev/null"))(deny process-fork)'
         f"(allow signal (target self)){'(allow network*)' if network else ''}"
     )
-
-
-def _has_seccomp() -> bool:
-    try:
-        seccomp.programs()
-    except (ImportError, RuntimeError, OSError):
-        return False
-    return True
 
 
 def _works(prefix: Sequence[str], *arguments: str) -> bool:
