@@ -154,20 +154,18 @@ def _show(comparison: Any, first: str, second: str, show: int) -> None:
     better = f"{'B' if gain.mean > 0 else 'A'} is better on tasks like these"
     noise = "no difference beyond noise; more --tasks would tell smaller ones"
     terminal.print(better if gain.beyond_noise else noise)
-    if comparison.disputed[:show]:
-        terminal.print(_disputed(comparison.disputed[:show], len(comparison.disputed)))
-
-
-def _disputed(rows: Any, count: int) -> Any:
-    table = Table(title=f"they differ on {count} tasks, most on", title_justify="left")
+    if not comparison.disputed[:show]:
+        return
+    title = f"they differ on {len(comparison.disputed)} tasks, most on"
+    table = Table(title=title, title_justify="left")
     table.add_column("family")
     table.add_column("task", overflow="fold")
     for column in ("A", "B"):
         table.add_column(column, justify="right")
-    for row in rows:
+    for row in comparison.disputed[:show]:
         prompt = printable(" ".join((row.prompt or "").split()), PROMPT_CHARACTERS)
         table.add_row(row.task.env, prompt, f"{row.first:.3f}", f"{row.second:.3f}")
-    return table
+    terminal.print(table)
 
 
 def evaluate_command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -287,10 +288,11 @@ def observe_command(
             config = Path(place)
         start = started(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
         node, stages = stack.enter_context(start)
-        from node.run.commands import check_peers, run_observer
+        from node.run.commands import check_peers, run_untrained
         from node.run.preflight import check_places
         from node.run.status import RunOptions
 
         check_peers(node.config, node.folder)
         check_places(node.config, node.folder)
-        run_observer(node.config, node.folder, RunOptions(json=json), stages, seconds)
+        options, limit = RunOptions(json=json), seconds or math.inf
+        run_untrained("observe", node.config, node.folder, options, stages, limit)

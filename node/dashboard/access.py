@@ -64,8 +64,6 @@ KEY = "monitor.dashboard"
 
 @dataclass(frozen=True, slots=True)
 class ListeningSocket:
-    """A listening socket."""
-
     socket: socket.socket
     host: str  # the configured name or address
     port: int  # the actual port

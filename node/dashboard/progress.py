@@ -15,6 +15,10 @@ from swarm.common.util import counted
 
 RECENT = 20  # rounds whose local groups are looked at
 LOW_INFORMATIVE = 0.05  # fraction of groups
+LOW = (
+    f" In the last {RECENT} rounds rewards differed in only {{}} of local groups, so they teach "
+    "little: choose other levels with tasks.levels, or see docs/starter.md for a warm start."
+)
 Z = 2.58  # standard errors: 99 %, as the comparison is repeated with each evaluation
 
 Level = Literal["better", "worse", "unclear", "early"]
@@ -29,8 +33,11 @@ def progress(rounds: Rounds, schedule: ScheduleSection) -> dict[str, Any]:
     """
     heldout = rounds.column("reward_eval")
     level, text = _change(heldout[~np.isnan(heldout)], schedule)
-    advice = _low_informative(rounds.column("informative_own"))
-    return {"level": level, "text": " ".join((text, *advice))}
+    recent = rounds.column("informative_own")[-RECENT:]
+    if len(recent) == RECENT and not np.isnan(recent).all():
+        share = float(np.nanmean(recent))
+        text += LOW.format(percent(share)) if share < LOW_INFORMATIVE else ""
+    return {"level": level, "text": text}
 
 
 def _change(known: NDArray[np.float64], schedule: ScheduleSection) -> tuple[Level, str]:
@@ -53,17 +60,3 @@ def _change(known: NDArray[np.float64], schedule: ScheduleSection) -> tuple[Leve
             "or raise mixture.local."
         )
     return "unclear", f"No clear change: {change}; chance alone explains ±{chance:.2f}."
-
-
-def _low_informative(informative: NDArray[np.float64]) -> list[str]:
-    recent = informative[-RECENT:]
-    if len(recent) < RECENT or np.isnan(recent).all():
-        return []
-    share = float(np.nanmean(recent))
-    if share >= LOW_INFORMATIVE:
-        return []
-    return [
-        f"In the last {RECENT} rounds rewards differed in only {percent(share)} of local groups, "
-        "so they teach little: choose other levels with tasks.levels, or see docs/starter.md for a "
-        "warm start."
-    ]

@@ -185,8 +185,6 @@ TEXTS = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """One file, ready to send."""
-
     body: bytes
     packed: bytes | None  # by gzip; None if that saves nothing
     etag: str  # depends only on the body

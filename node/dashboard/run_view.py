@@ -86,8 +86,6 @@ class Doctor:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """One monitored value."""
-
     name: str
     means: str  # its meaning, and the remedy
     measure: Callable[[Rounds, RunFolder], float | None]  # None if nothing was measured

@@ -10,7 +10,6 @@ from typing import Any
 
 from node.config.config import Config
 from node.engines.engine import RolloutEngine, Sampling
-from node.errors import NodeError
 from node.evaluation.evaluator import SOLVED, Evaluation, Evaluator
 from node.monitor.record import percent
 from node.policy.policy import Policy
@@ -23,7 +22,6 @@ from protocol.rollout import Finish
 from swarm.common.counters import Counters
 from swarm.common.util import counted
 from swarm.groups import Split, TaskRef
-from swarm.verification import JudgeRefused
 
 SECONDS = 120.0
 COMPARED = 1  # tasks of each easiest level at both temperatures
@@ -382,11 +380,3 @@ def _named(levels: Sequence[EnvLevel]) -> str:
     env, level = levels[0]
     more = f" and {counted(len(levels) - 1, 'other level')}" if len(levels) > 1 else ""
     return f"{env} level {level}{more}"
-
-
-def tried(trial: BaselineTrial, seconds: float, progress: Progress) -> Baseline | str:
-    """Return a trial's result, or why there is none."""
-    try:
-        return trial.run(seconds, progress)
-    except (JudgeRefused, NodeError) as error:
-        return f"the policy could not be tried on this swarm's tasks: {error}"

@@ -41,8 +41,6 @@ class ShownTokens:
 
 @dataclass(frozen=True, slots=True)
 class ShownCompletion:
-    """One answer."""
-
     text: str
     reward: float | None  # this node's own verification result; None if there is none
     advantage: float | None  # relative to its group; None if not trained on
@@ -68,8 +66,6 @@ class ShownCompletion:
 
 @dataclass(frozen=True, slots=True)
 class ShownGroup:
-    """One group with its answers."""
-
     round: int  # after which it was shown
     time: float  # unix time, seconds
     origin: Origin

@@ -125,8 +125,6 @@ SMOOTHED_OVER = 20  # the default smoothing window is all rounds divided by this
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One figure of a round."""
-
     title: str  # name and unit, for people
     of: Callable[[RoundRecord], float | None]  # None if the round did not measure it
     style: str = ".3f"  # as for ``format``
@@ -205,7 +203,14 @@ def thinned(lines: Sequence[Line | None], most: int) -> list[int]:
     always stay; repeated rounds and lines that are not records (None) do not. Repeated thinning
     removes nothing that thinning once would keep for longer.
     """
-    kept = standing = _standing(lines)
+    standing: list[_Placed] = []
+    for place, line in enumerate(lines):
+        if line is None:
+            continue
+        while standing and standing[-1].line.round >= line.round:  # the later line counts
+            standing.pop()
+        standing.append(_Placed(place, line))
+    kept = standing
     if not standing:
         return []
     recent = standing[-1].line.round - standing[0].line.round + 1
@@ -218,18 +223,6 @@ def thinned(lines: Sequence[Line | None], most: int) -> list[int]:
 class _Placed(NamedTuple):
     place: int
     line: Line
-
-
-def _standing(lines: Sequence[Line | None]) -> list[_Placed]:
-    """Keep the lines that no later line replaces, in the order of rounds."""
-    standing: list[_Placed] = []
-    for place, line in enumerate(lines):
-        if line is None:
-            continue
-        while standing and standing[-1].line.round >= line.round:
-            standing.pop()
-        standing.append(_Placed(place, line))
-    return standing
 
 
 def _sample(standing: Sequence[_Placed], recent: int) -> list[_Placed]:

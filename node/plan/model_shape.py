@@ -27,8 +27,6 @@ FUSED = ("llama", "qwen2", "qwen3")
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The sizes of a causal language model."""
-
     family: str
     parameters: int  # all of them; a head tied to the embeddings counts once
     active: int  # used per token; of experts only the chosen ones

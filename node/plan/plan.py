@@ -138,12 +138,12 @@ def _choice(
 ) -> Choice:
     keys = _keys(shape, machine, model, tokens, rung, dtype)
     config = Config.with_overrides(keys)
-    choice = Choice(rung, keys, config, need_of(shape, machine, config, tokens))
-    if config.engine.backend == "vllm" and not fits(choice.estimate, machine):
-        keys = {**keys, "schedule.mode": "sync", "engine.sleep_mode": True}
+    need = need_of(shape, machine, config, tokens)
+    if config.engine.backend == "vllm" and not fits(need, machine):
+        keys |= {"schedule.mode": "sync", "engine.sleep_mode": True}
         config = Config.with_overrides(keys)
-        choice = Choice(rung, keys, config, need_of(shape, machine, config, tokens))
-    return choice
+        need = need_of(shape, machine, config, tokens)
+    return Choice(rung, keys, config, need)
 
 
 def need_of(shape: ModelShape, machine: Machine, config: Config, tokens: int) -> MemoryEstimate:

@@ -34,8 +34,6 @@ HOST_BANDWIDTH = 2e10  # approximate bytes per second of main memory, and of its
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Speed of a node on a device."""
-
     write: float  # sampled tokens per second, all rows together
     read: float  # tokens per second in an update, forward and backward
     generate: float  # seconds per round

@@ -12,9 +12,10 @@ import typer
 from node.config.config import set_keys
 from node.config.schema import toml_value
 from node.errors import NodeError
-from node.evaluation.baseline import SECONDS, BaselineTrial, tried
+from node.evaluation.baseline import SECONDS, BaselineTrial
 from node.monitor.live import Stages
 from node.run.status import RunOptions
+from swarm.verification import JudgeRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +35,10 @@ class BaselineDialogue:
             f"trying the policy on the swarm's tasks, for {SECONDS:g} seconds at most "
             "(--no-baseline skips it)"
         )
-        found = tried(trial, SECONDS, self.stages.progress)
-        if isinstance(found, str):
-            self.tell(found)
+        try:
+            found = trial.run(SECONDS, self.stages.progress)
+        except (JudgeRefused, NodeError) as error:
+            self.tell(f"the policy could not be tried on this swarm's tasks: {error}")
             return {}
         for line in found.lines():
             self.tell(line)

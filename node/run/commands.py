@@ -172,31 +172,19 @@ class Observer:
 REPORT_SECONDS = 5.0
 
 
-def run_bootstrap(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) -> None:
-    """Run a bootstrap node, with its page if configured, or raise NodeError."""
-    _run(config, folder, options, stages, "bootstrap", math.inf)
-
-
-def run_observer(
-    config: Config, folder: RunFolder, options: RunOptions, stages: Stages, seconds: float
-) -> None:
-    """Observe a swarm until stopped or for ``seconds`` (0: no limit); share nothing.
-
-    With ``options.json`` it prints the last view. Raises NodeError if it cannot start or continue.
-    """
-    observer = _run(config, folder, options, stages, "observe", seconds or math.inf)
-    if observer and options.json:
-        say(plain_json(observer.shown))
-
-
-def _run(
+def run_untrained(
+    kind: Kind,
     config: Config,
     folder: RunFolder,
     options: RunOptions,
     stages: Stages,
-    kind: Kind,
-    seconds: float,
-) -> Observer | None:
+    seconds: float = math.inf,
+) -> None:
+    """Run a bootstrap node, or observe a swarm and share nothing, until stopped.
+
+    It ends after ``seconds`` at the latest. An observer prints its last view with
+    ``options.json``. Raises NodeError if it cannot start or continue.
+    """
     counters, watches = Counters(), kind == "observe"
     tell, status = teller(folder.log, err=options.json), StatusFile(folder)
     with stopping(status.stop_after(tell)) as stop, folder.locked(), ExitStack() as stack:
@@ -234,7 +222,8 @@ def _run(
         if not watches:
             stack.enter_context(dashboard(config, folder, counters, status, tell))
         work(stop, member, status, kind, observer, seconds)
-    return observer
+    if watches and observer and options.json:
+        say(plain_json(observer.shown))
 
 
 def work(

@@ -133,12 +133,8 @@ def _check_none_lost(folder: RunFolder) -> None:
     except NodeError:
         history = []
     backup = backup_path(folder.journal)
-    had_checkpoints = (
-        backup.exists()
-        or any(folder.swarms.glob(f"*/{backup.name}"))
-        or any("checkpoint" in record.seconds for record in history)
-    )
-    if not had_checkpoints:
+    backups = [backup] if backup.exists() else [*folder.swarms.glob(f"*/{backup.name}")]
+    if not backups and not any("checkpoint" in record.seconds for record in history):
         return
     what = "the checkpoints are gone"
     if history:

@@ -233,23 +233,20 @@ class Checkpoints:
             if not try_lock(readers):
                 remedy = "Let swarm-node eval or export come to its end, and try again."
                 raise NodeError("another process reads the checkpoints in", self.folder, remedy)
-            return self._set_aside(step, source, aside)
-
-    def _set_aside(self, step: int, source: Checkpoints, aside: Checkpoints) -> list[int]:
-        later = [each for each in self.steps() if each > step]
-        with writing(self.folder):
-            aside.folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
-            for each in later:
-                if aside.path(each).exists():
-                    shutil.rmtree(aside.path(each))
-                self.path(each).rename(aside.path(each))
-            self.rewards.move(later, aside.rewards)
-            if source is aside:
-                aside.path(step).rename(self.path(step))
-                aside.rewards.move([step], self.rewards)
-            fsync_path(self.folder)
-        aside._prune(max(aside.steps(), default=0))
-        return later
+            later = [each for each in self.steps() if each > step]
+            with writing(self.folder):
+                aside.folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+                for each in later:
+                    if aside.path(each).exists():
+                        shutil.rmtree(aside.path(each))
+                    self.path(each).rename(aside.path(each))
+                self.rewards.move(later, aside.rewards)
+                if source is aside:
+                    aside.path(step).rename(self.path(step))
+                    aside.rewards.move([step], self.rewards)
+                fsync_path(self.folder)
+            aside._prune(max(aside.steps(), default=0))
+            return later
 
     def rolled_back(self) -> Checkpoints:
         """Return the checkpoints that rollbacks set aside."""

@@ -53,7 +53,13 @@ def _ask(
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if not reply and status == -signal.SIGXCPU:
         return 0.0, True
-    return _checked(reply)
+    try:  # what its text may have written
+        reward, unreadable = json.loads(reply)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ScoringError("a text left no reward") from error
+    if type(reward) is not float or not 0.0 <= reward <= 1.0 or unreadable not in (0, 1):
+        raise ScoringError("a text left something that is no reward")
+    return reward, bool(unreadable)
 
 
 def _answer(
@@ -71,17 +77,6 @@ def _answer(
         os.write(_REPLY, json.dumps([scores.rewards[0], scores.unreadable]).encode())
     finally:
         os._exit(0)
-
-
-def _checked(reply: bytes) -> tuple[float, bool]:
-    """Parse a copy's reply, which its text may have written."""
-    try:
-        reward, unreadable = json.loads(reply)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ScoringError("a text left no reward") from error
-    if type(reward) is not float or not 0.0 <= reward <= 1.0 or unreadable not in (0, 1):
-        raise ScoringError("a text left something that is no reward")
-    return reward, bool(unreadable)
 
 
 def allow_cpu(seconds: float) -> None:

@@ -158,7 +158,15 @@ class WorkerPair:
             worker = await self._started()
         except Exception as error:  # noqa: BLE001 - the waiting turns are refused
             self._starting = None
-            self._unavailable(error)
+            logger.error("no worker can be started for turns: %s", error)
+            if self._workers:
+                self._next_start = time.monotonic() + self._wall_seconds
+                return
+            why = (
+                error if isinstance(error, JudgeRefused) else JudgeRefused(UNAVAILABLE, str(error))
+            )
+            while self._queue:
+                self._queue.popleft().settle(why)
             return
         self._starting = None
         if self._closed:
@@ -176,17 +184,6 @@ class WorkerPair:
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: worker, sock=process.detach())
         return worker
-
-    def _unavailable(self, error: Exception) -> None:
-        logger.error("no worker can be started for turns: %s", error)
-        if self._workers:
-            self._next_start = time.monotonic() + self._wall_seconds
-            return
-        refused = (
-            error if isinstance(error, JudgeRefused) else JudgeRefused(UNAVAILABLE, str(error))
-        )
-        while self._queue:
-            self._queue.popleft().settle(refused)
 
     def _answered(self, worker: TurnWorker, turn: PendingTurn, moved: Moved) -> None:
         self._homes.pop(turn.move.key, None)
