@@ -24,7 +24,6 @@ from node.cli.options import (
 from node.errors import NodeError, UsageError
 from node.monitor.logs import LogTail
 from node.monitor.output import as_typed, say
-from node.monitor.present_status import CRASHED, present_status
 from node.monitor.record import (
     NONE,
     RoundRecord,
@@ -39,6 +38,7 @@ from node.monitor.record import (
 )
 from node.monitor.rollouts import in_full, read_rollouts
 from node.storage.checkpoints import Checkpoints, list_checkpoints, named_round, no_checkpoint
+from node.storage.run_folder import CRASHED, present_status
 from swarm.common.counters import Counters
 from swarm.common.util import counted
 

@@ -57,11 +57,8 @@ def evaluated(
         display_on(console),
     ):
         row = bar.add_task(name, total=tasks)
-
-        def show(done: int) -> None:
-            bar.update(row, completed=done)
-
-        return evaluate(config, manifest, policy, tasks=tasks, progress=show, **options)
+        options["progress"] = lambda done: bar.update(row, completed=done)
+        return evaluate(config, manifest, policy, tasks=tasks, **options)
 
 
 SEED = 0  # of what both sample, so that a comparison is reproducible
@@ -204,10 +201,8 @@ def evaluate_command(
     manifest = pinned_manifest(node.folder)
     of_families([(env.name, 0) for env in manifest.catalogue], family)  # before the model
     policy, name = model_of(node, model=model, step=step, best=best)
-    evaluation = evaluated(
-        node.config, manifest, policy, tasks=tasks, samples=samples, families=family
-    )
-
+    counts: dict[str, Any] = {"tasks": tasks, "samples": samples}
+    evaluation = evaluated(node.config, manifest, policy, families=family, **counts)
     total = Score.of(evaluation, ks)
     families = {env: Score.of(part, ks) for env, part in by_family(evaluation).items()}
     if json:

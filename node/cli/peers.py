@@ -31,9 +31,8 @@ from node.cli.options import (
 )
 from node.errors import UsageError
 from node.monitor.output import printable, say
-from node.monitor.present_status import PROFILE_KEYS, present_status
 from node.monitor.record import NONE, Terminal, lapse, refusals, short_ids, size
-from node.storage.run_folder import TrustedPeers
+from node.storage.run_folder import PROFILE_KEYS, TrustedPeers, present_status
 from protocol.errors import BadKey
 from protocol.identity import author_of
 from swarm.common.util import counted

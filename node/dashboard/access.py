@@ -219,9 +219,8 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return  # the server closes websockets; there is no other type
-        guarded = Sending(send)
         refused = self._refusal(scope) or self._entrance(scope)
-        await (refused or self._app)(scope, receive, guarded)
+        await (refused or self._app)(scope, receive, guarded(send))
 
     def _refusal(self, scope: Scope) -> Response | None:
         if refused := out_of_bounds(scope, self._rate):
@@ -264,17 +263,15 @@ class Guard:
         return failure(message, 401)
 
 
-class Sending:
-    """A ``send`` wrapper that adds ``HEADERS`` and cache control to every response."""
+def guarded(send: Send) -> Send:
+    """Return a ``send`` that adds ``HEADERS`` and cache control to every response."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
-
-    async def __call__(self, message: Message) -> None:
+    async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(raw=message["headers"])
-            for name, value in HEADERS.items():
-                headers[name] = value
+            headers.update(HEADERS)
             headers["cache-control"] = "no-cache" if "etag" in headers else "no-store"
             message = {**message, "headers": headers.raw}
-        await self._send(message)
+        await send(message)
+
+    return sending

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from node.dashboard.rounds import Rounds
 from node.monitor.history import GrowingLines
-from node.monitor.present_status import PROFILE_KEYS
+from node.storage.run_folder import PROFILE_KEYS
 from protocol.errors import BadKey
 from protocol.identity import check_key, peer_id_of
 from swarm.reputation import Account, is_banned, penalties_now, reputation_now

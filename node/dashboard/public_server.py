@@ -19,14 +19,13 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from node.dashboard.access import A_SECOND, ListeningSocket, Rate, Sending, out_of_bounds
+from node.dashboard.access import A_SECOND, ListeningSocket, Rate, guarded, out_of_bounds
 from node.dashboard.app import STATIC as DASHBOARD
 from node.dashboard.rounds import failure, plain
 from node.dashboard.server import BoundedConnection, Serving
 from node.errors import NodeError
-from node.monitor.present_status import PROFILE_KEYS
 from node.storage.atomic_files import replacing, write_atomic, write_error, writing
-from node.storage.run_folder import RunFolder
+from node.storage.run_folder import PROFILE_KEYS, RunFolder
 from protocol.identity import peer_id_of
 from protocol.manifest import Manifest
 from swarm.census import Author, Census, CensusState, ClaimedProfile, columns, rewards
@@ -248,7 +247,7 @@ class Files:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await self._answer(scope)(scope, receive, Sending(send))
+            await self._answer(scope)(scope, receive, guarded(send))
 
     def _answer(self, scope: Scope) -> Response:
         if refused := out_of_bounds(scope, self._rate):
@@ -275,12 +274,9 @@ class PageServer:
 
     def __init__(self, place: ListeningSocket, counters: Counters) -> None:
         self._counters = counters
-        private = place.private
-        self._files = Files(Rate(a_second=BEHIND_A_PROXY if private else A_SECOND))
-        connection = Proxied if private else Reader
-        self._serving = Serving(
-            self._files, place, "swarm-page", self._failed, connection=connection
-        )
+        rate, connection = (BEHIND_A_PROXY, Proxied) if place.private else (A_SECOND, Reader)
+        self._files = Files(Rate(a_second=rate))
+        self._serving = Serving(self._files, place, "swarm-page", self._failed, None, connection)
 
     def show(self, page: Page) -> None:
         self._files.show(page)

@@ -28,9 +28,8 @@ from node.doctor import checks
 from node.doctor.checks import check_ports, reported_reach
 from node.errors import NodeError
 from node.monitor.output import printable
-from node.monitor.present_status import CRASHED, STOPPED, present_status
 from node.monitor.record import RoundRecord
-from node.storage.run_folder import RunFolder
+from node.storage.run_folder import CRASHED, STOPPED, RunFolder, present_status
 from swarm.reputation import read_accounts
 
 log = logging.getLogger(__name__)

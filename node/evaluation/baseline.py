@@ -148,9 +148,8 @@ class Baseline:
         if 2 * enough <= self.max_new_tokens:
             keys["engine.max_new_tokens"] = enough
         reached = self.reached()
-        graded = {
-            env for env, levels in self.levels.items() if len(levels) >= AutoCurriculum.GRADED
-        }
+        least = AutoCurriculum.GRADED
+        graded = {env for env, levels in self.levels.items() if len(levels) >= least}
         chosen = {env: reached[env] for env in reached if env in graded}
         if chosen:
             keys["tasks.levels"] = chosen

@@ -92,9 +92,7 @@ class Comparison:
             raise ValueError("only evaluations of the same tasks can be compared")
         prompts = first.prompts or (None,) * len(first.tasks)
         columns = zip(first.tasks, prompts, first.rewards, second.rewards, strict=True)
-        rows = [
-            Disputed(task, prompt, fmean(one), fmean(other)) for task, prompt, one, other in columns
-        ]
+        rows = [Disputed(task, text, fmean(a), fmean(b)) for task, text, a, b in columns]
         families: dict[str, list[Disputed]] = {}
         for row in rows:
             families.setdefault(row.task.env, []).append(row)

@@ -310,9 +310,8 @@ class Terminal(Console):
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            yield (
-                segment if segment.control else segment._replace(text=printable_lines(segment.text))
-            )
+            text = segment.text if segment.control else printable_lines(segment.text)
+            yield segment._replace(text=text)
 
     def print_table(self, table: Table) -> None:
         """Print a table without truncating columns that do not wrap, unlike rich."""

@@ -94,9 +94,8 @@ class Membership(Opened):
         if network.lan:
             lan = Discovery(transport, network.listen, SystemClock(), self.counters)
             stack.callback(lambda: loop.call(lan.close()))
-        signed, self.notes = loop.call(
-            pinned_manifest(self.config, self.folder, self.identity, transport, lan)
-        )
+        pinned = pinned_manifest(self.config, self.folder, self.identity, transport, lan)
+        signed, self.notes = loop.call(pinned)
         self.manifest, self.swarm_id = open_manifest(signed), swarm_id(signed)
         self._claim("swarm", self.swarm_id, self.folder.manifest)
         if network.peers and not transport.peers():

@@ -74,9 +74,8 @@ class ShownGroups:
         entropies = outcome.update.entropies
         if len(entropies) != len(outcome.own):
             entropies = ((),) * len(outcome.own)
-        own = sorted(
-            zip(outcome.own, entropies, strict=True), key=lambda each: not each[0].informative
-        )[:AT_ONCE]
+        pairs = zip(outcome.own, entropies, strict=True)
+        own = sorted(pairs, key=lambda each: not each[0].informative)[:AT_ONCE]
         useful = outcome.update.useful
         external = [
             self._external(pooled, outcome, now, useful[place] if place < len(useful) else None)

@@ -45,9 +45,8 @@ class RunState:
     def __init__(
         self, folder: RunFolder, journal: Journal, schedule: ScheduleSection, swarm: str
     ) -> None:
-        self._checkpoints = Checkpoints(
-            folder.checkpoints, schedule.keep_checkpoints, schedule.keep_best
-        )
+        keep, best = schedule.keep_checkpoints, schedule.keep_best
+        self._checkpoints = Checkpoints(folder.checkpoints, keep, best)
         self._journal = journal
         self._swarm = swarm
         self._saved = -1

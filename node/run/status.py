@@ -17,17 +17,17 @@ from typing import Any
 from node.config.config import Config
 from node.errors import NodeError
 from node.monitor.output import say
-from node.monitor.present_status import (
+from node.monitor.record import RoundRecord
+from node.network.membership import Membership
+from node.storage.run_folder import (
     PROFILE_KEYS,
     RUNNING,
     STARTING,
     STOPPED,
     STOPPING,
+    RunFolder,
     present_status,
 )
-from node.monitor.record import RoundRecord
-from node.network.membership import Membership
-from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
 from swarm.member import PeerInfo
 

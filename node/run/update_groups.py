@@ -166,7 +166,12 @@ class ExternalGroups:
         """Choose groups for round ``number``; mark them used durably before learning."""
         self.intake.observe(written)
         proven, trusted = self._authors()
-        revived = self._revived(written, own, proven, trusted)
+        for each in written:
+            self._successes.observe(each.training)
+        revived = self._successes.revive(
+            [each.training for each in own],
+            lambda authors: self.mixture.within(authors, len(own), proven, trusted),
+        )
         teaching = sum(informative(group.rewards) for group in revived.training)
         observed = [
             *(Earned(OWN, g.group.env, g.group.level, g.training.rewards) for g in written),
@@ -204,20 +209,6 @@ class ExternalGroups:
             else:
                 left.append((pooled, training))
         return left, emptied
-
-    def _revived(
-        self,
-        written: Sequence[OwnGroup],
-        own: Sequence[OwnGroup],
-        proven: Set[bytes],
-        trusted: Set[bytes],
-    ) -> Revived:
-        for each in written:
-            self._successes.observe(each.training)
-        return self._successes.revive(
-            [each.training for each in own],
-            lambda authors: self.mixture.within(authors, len(own), proven, trusted),
-        )
 
     def _within(
         self, left: Sequence[Left], revived: Revived, proven: Set[bytes], trusted: Set[bytes]
@@ -417,9 +408,8 @@ class OwnGroups:
 def open_sampler(config: Config, levels: Sequence[EnvLevel]) -> TaskSampler:
     """Open the sampler that the config asks for, of levels that can be served here."""
     tasks = config.tasks
-    curriculum = CURRICULA.open(
-        tasks.curriculum, tasks.curriculum_options, config.engine.group_size
-    )
+    size = config.engine.group_size
+    curriculum = CURRICULA.open(tasks.curriculum, tasks.curriculum_options, size)
     rng = random.Random(config.node.seed)
     return TaskSampler(chosen_levels(levels, tasks.levels), tasks.weights, rng, curriculum)
 

@@ -1,4 +1,4 @@
-"""A node's run folder (key, manifest, journal, checkpoints, logs), its swarms and its trust."""
+"""A node's run folder (key, journal, checkpoints, logs), its status, swarms and trust."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from node.storage.atomic_files import (
     tighten,
     try_lock,
     write_atomic,
-    write_error,
     writing,
 )
 from protocol.errors import BadKey
@@ -117,7 +116,9 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Hold the folder, or raise RunFolderBusy; remove a killed process's drafts."""
         self.create()
-        with private_umask(), self._lock_handle() as handle:
+        with writing(self.lock_file):  # unbuffered: closing must not repeat a failed write
+            lock_file = make_private(self.lock_file).open("ab+", buffering=0)
+        with private_umask(), lock_file as handle:
             for attempt in range(4):  # `holder` takes the lock for an instant
                 if attempt:
                     time.sleep(0.05)
@@ -162,13 +163,6 @@ class RunFolder:
             raise NodeError("cannot look at", self.lock_file, remedy) from error
         return int(pid) if pid.isdigit() else -1
 
-    def _lock_handle(self) -> BinaryIO:
-        try:
-            # unbuffered: closing must not repeat a failed write
-            return make_private(self.lock_file).open("ab+", buffering=0)
-        except OSError as error:
-            raise write_error(self.lock_file, error) from error
-
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Replace ``status.json``; readers never see a part of it."""
         write_atomic(self.status, plain_json(dict(status)).encode(), durable=False)
@@ -200,6 +194,55 @@ def _size(path: Path) -> int:
 def _pid(handle: BinaryIO) -> str:
     handle.seek(0)
     return handle.read(32).decode(errors="replace").strip() or "unknown"
+
+
+STARTING, RUNNING, STOPPING, STOPPED = "starting", "running", "stopping", "stopped"
+
+CRASHED = "crashed"  # the process ended without reporting it
+
+# Signed but unchecked claims of a peer; null if absent.
+PROFILE_KEYS = ("name", "line", "model", "version")
+
+OF_A_CONNECTION = ("link", "round_trip_s", "clock_ahead_s")  # null for a peer that is not connected
+
+
+def present_status(folder: RunFolder) -> dict[str, Any]:
+    """Return a node's status: the status file, corrected by who holds the folder.
+
+    Adds ``running``, ``state`` and ``age_s`` (seconds). Raises NodeError if it is unreadable.
+    """
+    holder = folder.holder()
+    try:
+        reported: Mapping[str, Any] = folder.read_status()
+    except NodeError:
+        if holder is None:
+            raise
+        reported = {}
+    state = str(reported.get("state", RUNNING if holder else STOPPED))  # earlier releases lack it
+    if holder is None:
+        state = STOPPED if state == STOPPED else CRASHED
+    elif reported.get("pid") != holder:
+        state = STARTING
+    works = state in (RUNNING, STOPPING)
+    age = max(0.0, time.time() - reported["time"]) if "time" in reported else None
+    return {
+        **dict.fromkeys(("peer_id", "swarm_id", "swarm_name", "record")),
+        "addresses": [],
+        "pid": holder,
+        **reported,
+        "dashboard": reported.get("dashboard") if works else None,
+        "public": reported.get("public") if works else None,
+        "peers": [_now(peer, works) for peer in reported.get("peers", [])],
+        "running": holder is not None,
+        "state": state,
+        "age_s": age,
+    }
+
+
+def _now(peer: Mapping[str, Any], works: bool) -> dict[str, Any]:
+    present = {**peer, "connected": works and peer.get("connected", False)}
+    gone = () if works else (key for key in OF_A_CONNECTION if key in peer)
+    return {**present, **dict.fromkeys(gone)}
 
 
 class SwarmFiles:

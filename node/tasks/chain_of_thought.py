@@ -42,23 +42,19 @@ class Leveled(ABC):
 
     def __init__(self, levels: Sequence[Mapping[str, Any]]) -> None:
         for number, level in enumerate(levels):
-            self._check(number, level)
+            if level.keys() - {PARTIAL} != self.settings.keys():
+                names = ", ".join(self.settings)
+                raise ValueError(f"level {number} is to set {names}, not {level}")
+            partial = level.get(PARTIAL, False)
+            if type(partial) is not bool:
+                raise ValueError(f"level {number}: {PARTIAL} = {partial!r}: use true or false")
+            for name, allowed in self.settings.items():
+                if type(level[name]) is not int or level[name] not in allowed:
+                    remedy = f"use a whole number from {allowed.start} to {allowed.stop - 1}"
+                    raise ValueError(f"level {number}: {name} = {level[name]!r}: {remedy}")
         self._partial = tuple(bool(level.get(PARTIAL)) for level in levels)
         self._levels = tuple({n: level[n] for n in self.settings} for level in levels)
         self.levels = len(self._levels)
-
-    def _check(self, number: int, level: Mapping[str, Any]) -> None:
-        if level.keys() - {PARTIAL} != self.settings.keys():
-            raise ValueError(f"level {number} is to set {', '.join(self.settings)}, not {level}")
-        if type(level.get(PARTIAL, False)) is not bool:
-            raise ValueError(f"level {number}: {PARTIAL} = {level[PARTIAL]!r}: use true or false")
-        for name, allowed in self.settings.items():
-            value = level[name]
-            if type(value) is not int or value not in allowed:
-                raise ValueError(
-                    f"level {number}: {name} = {value!r}: "
-                    f"use a whole number from {allowed.start} to {allowed.stop - 1}"
-                )
 
 
 class Working(Leveled, Generic[State]):

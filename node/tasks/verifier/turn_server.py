@@ -10,6 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from node.environments.environment import Episode, EpisodeError, finished, surrounded
@@ -115,9 +116,8 @@ class TurnServer:
     def _begin(self) -> None:
         number = next(iter(self._asked))
         request = self._asked.pop(number)
-        attention = _Attention(
-            lambda: self._report(number), self._report_idle_later, self._cpu_seconds
-        )
+        begun = partial(self._report, number)
+        attention = _Attention(begun, self._report_idle_later, self._cpu_seconds)
         work = surrounded(self._taken(request), attention)
         environment = self._sources[request["task"][0]].environment
         if environment is None or not environment.waits:

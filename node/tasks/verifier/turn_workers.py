@@ -148,9 +148,8 @@ class WorkerPair:
             return False
         if self._workers and now < self._next_start:
             return False
-        return any(not self._bound(turn) for turn in self._queue) or any(
-            self._movable(worker) for worker in self._workers if worker.stuck
-        )
+        movable = any(self._movable(worker) for worker in self._workers if worker.stuck)
+        return movable or any(not self._bound(turn) for turn in self._queue)
 
     async def _add(self) -> None:
         """Start a worker; if that fails and there is no other, refuse the queue."""

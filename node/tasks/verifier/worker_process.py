@@ -262,9 +262,8 @@ class Workers:
             for name, spec in self.specs.items()
             if self._grants[name] == grants and (spec.source == ENVIRONMENT or not turns)
         ]
-        own = grants.confinement(
-            sandbox_support(), memory_mib=self.limits.memory_mib, nice=10 if self._outside else 0
-        )
+        memory, nice = self.limits.memory_mib, 10 if self._outside else 0
+        own = grants.confinement(sandbox_support(), memory_mib=memory, nice=nice)
         message = {"specs": [asdict(s) for s in specs], "allowed": self._allowed.message()}
         worker = WorkerProcess.start(message, self.limits, own, hash_seed=self._hash_seed)
         with self._lock:
