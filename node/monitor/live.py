@@ -67,13 +67,10 @@ class Keys:
         self._before: list[Any] | None = None
         self._handlers: dict[signal.Signals, Any] = {}
         self._terminal = _terminal()
+        self.reads = self._terminal is not None
         self._closed = threading.Event()
         self._away = False
         self._thread = threading.Thread(target=self._watch, name="keys", daemon=True)
-
-    @property
-    def reads(self) -> bool:
-        return self._terminal is not None
 
     def start(self) -> None:
         """Start reading if there is a terminal; main thread only (signal handlers)."""

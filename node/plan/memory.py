@@ -111,12 +111,11 @@ class MemoryEstimate:
         return round(sum(p.at(place) for p in self.parts if phase in p.phases))
 
     def table(self) -> dict[str, tuple[int, int]]:
-        names = dict.fromkeys(part.name for part in self.parts)
-        return {name: (self._most(name, "device"), self._most(name, "memory")) for name in names}
-
-    def _most(self, name: str, place: Place) -> int:
-        parts = [part for part in self.parts if part.name == name]
-        return round(max(sum(p.at(place) for p in parts if phase in p.phases) for phase in PHASES))
+        rows: dict[str, tuple[int, int]] = {}
+        for name in dict.fromkeys(part.name for part in self.parts):
+            own = MemoryEstimate(tuple(part for part in self.parts if part.name == name), 0)
+            rows[name] = own.peak("device"), own.peak("memory")
+        return rows
 
 
 def estimate(

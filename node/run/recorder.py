@@ -49,15 +49,15 @@ EMPTIED = (
 )
 
 
+@dataclass(eq=False)
 class ShownGroups:
     """The latest round's groups for display; ``refused`` returns the newly refused."""
 
-    def __init__(
-        self, policy: Policy, advantage: Advantage, refused: Callable[[], Sequence[RefusedGroup]]
-    ) -> None:
-        self._policy = policy
-        self._advantage = advantage
-        self._refused = refused
+    policy: Policy
+    advantage: Advantage
+    refused: Callable[[], Sequence[RefusedGroup]]
+
+    def __post_init__(self) -> None:
         self._pieces: dict[int, str] = {}
         self._latest: Outcome | None = None
 
@@ -85,7 +85,7 @@ class ShownGroups:
             self._pooled(pooled, number, now, in_update=False, reason=EMPTIED)
             for pooled in outcome.emptied[:AT_ONCE]
         ]
-        refused = [self._refused_group(each, number) for each in self._refused()]
+        refused = [self._refused_group(each, number) for each in self.refused()]
         return [*(self._own(*each, outcome, now) for each in own), *external, *emptied, *refused]
 
     def _own(
@@ -117,7 +117,7 @@ class ShownGroups:
         self, pooled: PooledGroup, number: int, now: float, *, in_update: bool, reason: str | None
     ) -> ShownGroup:
         group = pooled.group
-        same = pooled.encoding == self._policy.encoding
+        same = pooled.encoding == self.policy.encoding
         return ShownGroup(
             round=number,
             time=now,
@@ -164,7 +164,7 @@ class ShownGroups:
     ) -> list[ShownCompletion]:
         """With ``own``, token ids are of this policy's vocabulary; entropies may be empty."""
         entropies = entropies or ((),) * len(completions)
-        columns = zip(completions, rewards, self._advantage(rewards), entropies, strict=True)
+        columns = zip(completions, rewards, self.advantage(rewards), entropies, strict=True)
         return [
             ShownCompletion(
                 text=transcript(done.segments),
@@ -179,10 +179,10 @@ class ShownGroups:
     def _tokens(self, done: Completion, entropy: Sequence[float]) -> ShownTokens:
         tokens = done.segments[0].tokens if len(done.segments) == 1 else None
         stopped = done.finish is Finish.STOP
-        if tokens is None or not self._policy.spells(tokens.ids, done.text, stopped):
+        if tokens is None or not self.policy.spells(tokens.ids, done.text, stopped):
             return ShownTokens()
         for each in set(tokens.ids) - self._pieces.keys():
-            self._pieces[each] = str(self._policy.tokenizer.decode([each]))
+            self._pieces[each] = str(self.policy.tokenizer.decode([each]))
         text = [self._pieces[each] for each in tokens.ids]
         return ShownTokens(text, tokens.logprobs, tokens.versions, entropy)
 

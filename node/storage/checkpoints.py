@@ -172,7 +172,10 @@ class Checkpoints:
             draft.mkdir(mode=PRIVATE_FOLDER)
             write(draft)
             (draft / STATE).write_text(json.dumps(dict(state), indent=1) + "\n")
-            _seal(draft)
+            digests = {name: _sha256(path) for name, path in _files(draft).items()}
+            (draft / DIGESTS).write_text(json.dumps(digests, indent=1) + "\n")
+            for path in (*draft.rglob("*"), draft):
+                fsync_path(path)
         except BaseException as error:
             full = is_disk_full(error, self.folder)
             shutil.rmtree(draft, ignore_errors=True)
@@ -279,14 +282,6 @@ def _files(folder: Path) -> dict[str, Path]:
 def _sha256(path: Path) -> str:
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
-def _seal(folder: Path) -> None:
-    digests = {name: _sha256(path) for name, path in _files(folder).items()}
-    (folder / DIGESTS).write_text(json.dumps(digests, indent=1) + "\n")
-    for path in folder.rglob("*"):
-        fsync_path(path)
-    fsync_path(folder)
 
 
 def _verify(folder: Path) -> dict[str, Any]:

@@ -78,20 +78,17 @@ def before(support: SandboxSupport, readable: Sequence[str], *, network: bool) -
             command += ["--dev-bind" if path.startswith("/dev/") else "--ro-bind", path, path]
         # Last, because bubblewrap first creates the parent folders of the paths on it.
         return [*command, "--remount-ro", "/", "--chdir", "/", "--"]
-    if support.kind == "sandbox-exec":
-        return ["sandbox-exec", "-p", _profile(readable, network)]
-    return []
-
-
-def _profile(readable: Sequence[str], network: bool) -> str:
-    """Return a macOS Seatbelt profile; the last matching rule wins."""
+    if support.kind != "sandbox-exec":
+        return []
     paths = " ".join(f'(subpath "{path}")' for path in (*readable, "/System", "/usr/lib"))
-    return (
+    # A Seatbelt profile, of which the last matching rule wins.
+    profile = (
         "(version 1)(deny default)(allow process-exec)(allow sysctl-read)(allow mach-lookup)"
         f"(allow file-read-metadata)(allow file-read* {paths})"
         '(allow file-write* (literal "/dev/null"))(deny process-fork)'
         f"(allow signal (target self)){'(allow network*)' if network else ''}"
     )
+    return ["sandbox-exec", "-p", profile]
 
 
 def _works(prefix: Sequence[str], *arguments: str) -> bool:

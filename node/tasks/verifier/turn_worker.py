@@ -193,7 +193,9 @@ class TurnWorker(asyncio.Protocol):
             self._take_answer(self._known(message["turn"]), message)
         else:
             at = message.get("at")
-            self._attend(None if at is None else self._known(at))
+            self._at, self._since = None if at is None else self._known(at), self._last_message
+            if (turn := self.at) and turn.begun is None:
+                turn.begun = self._moved_on = self._last_message
 
     def _known(self, number: object) -> int:
         if not isinstance(number, int) or not 0 <= number < self._count:
@@ -209,8 +211,3 @@ class TurnWorker(asyncio.Protocol):
             self._moved_on = self._last_message
             self.answered(self, turn, moved)
         self._at = None
-
-    def _attend(self, number: int | None) -> None:
-        self._at, self._since = number, self._last_message
-        if (turn := self.at) and turn.begun is None:
-            turn.begun = self._moved_on = self._last_message

@@ -154,7 +154,11 @@ class WorkerPair:
     async def _add(self) -> None:
         """Start a worker; if that fails and there is no other, refuse the queue."""
         try:
-            worker = await self._started()
+            process = await asyncio.to_thread(self._start)
+            seconds = self._wall_seconds
+            worker = TurnWorker(process, seconds, self._answered, self._spread, self._ended)
+            loop = asyncio.get_running_loop()
+            await loop.create_connection(lambda: worker, sock=process.detach())
         except Exception as error:  # noqa: BLE001 - the waiting turns are refused
             self._starting = None
             logger.error("no worker can be started for turns: %s", error)
@@ -176,13 +180,6 @@ class WorkerPair:
         if not worker.connected:
             self._ended(worker, None)
         self._spread()
-
-    async def _started(self) -> TurnWorker:
-        process = await asyncio.to_thread(self._start)
-        worker = TurnWorker(process, self._wall_seconds, self._answered, self._spread, self._ended)
-        loop = asyncio.get_running_loop()
-        await loop.create_connection(lambda: worker, sock=process.detach())
-        return worker
 
     def _answered(self, worker: TurnWorker, turn: PendingTurn, moved: Moved) -> None:
         self._homes.pop(turn.move.key, None)
