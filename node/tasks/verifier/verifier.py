@@ -15,7 +15,6 @@ from node.lifecycle import Opened
 from node.tasks.sandbox.sandbox import sandbox_support
 from node.tasks.scorer import Move, Moved, Scorer
 from node.tasks.task_set import Allowed
-from node.tasks.verifier.dialogue import admit, admitted, answers, refusal, wire
 from node.tasks.verifier.turn_workers import TurnWorkers
 from node.tasks.verifier.worker_process import (
     HASH_SEED,
@@ -23,6 +22,11 @@ from node.tasks.verifier.worker_process import (
     WorkerLimits,
     WorkerProcess,
     Workers,
+    admit,
+    admitted,
+    answers,
+    refusal,
+    wire,
 )
 from protocol.manifest import ENVIRONMENT, EnvSpec
 from swarm.common.counters import Counters
