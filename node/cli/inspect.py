@@ -1,8 +1,11 @@
-"""Commands that inspect, stop or roll back existing nodes by their run folders."""
+"""Commands that inspect, check, stop or roll back existing nodes, and check a peer."""
 
 from __future__ import annotations
 
+import asyncio
+import tempfile
 import time
+from collections import Counter
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -11,19 +14,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from node.cli.options import (
     ConfigOption,
     DebugOption,
     JsonOption,
+    LoadedNode,
+    PeersOption,
+    SetOption,
+    find_config,
     open_node,
+    overrides_of,
     print_json,
     say_lines,
     waiting,
 )
 from node.errors import NodeError, UsageError
 from node.monitor.logs import LogTail
-from node.monitor.output import as_typed, say
+from node.monitor.output import as_typed, printable, say
 from node.monitor.record import (
     NONE,
     RoundRecord,
@@ -39,10 +48,13 @@ from node.monitor.record import (
 from node.monitor.rollouts import in_full, read_rollouts
 from node.storage.checkpoints import Checkpoints, list_checkpoints, named_round, no_checkpoint
 from node.storage.run_folder import CRASHED, present_status
+from protocol.errors import ProtocolError
 from swarm.common.counters import Counters
 from swarm.common.util import counted
+from swarm.transport.transport import TransportError
 
 if TYPE_CHECKING:
+    from node.conformance.records import CaseResult
     from node.run.status import Run
 
 
@@ -332,3 +344,106 @@ def dashboard_command(
                 stop.wait()
         finally:
             served.close()
+
+
+COLOURS = {"ok": "green", "warn": "yellow", "skip": "yellow", "fail": "red"}
+
+
+def doctor_command(
+    peers: PeersOption = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Check packages, device, disk, memory, key, clock, ports and peers.
+
+    Exit with status 1 on a failure.
+    """
+    from node.cli.join import NEW_FOLDER
+    from node.config.config import Config, run_folder
+    from node.doctor.checks import check_machine, check_network
+
+    overrides = overrides_of(assignments, peers)
+    if find_config(config):
+        node = open_node(config, overrides)
+    else:
+        unmade, path = Config.with_overrides(overrides), NEW_FOLDER / "node.toml"
+        node = LoadedNode(path, unmade, run_folder(path, unmade))
+    with waiting("looking at this machine and its network"):
+        findings = [
+            *check_machine(node.config, node.folder),
+            *check_network(node.config, node.folder),
+        ]
+    if json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        for each in findings:
+            remedy = as_typed(each.remedy) if each.remedy else ""
+            _show(each.level, f"{each.check:<11}{printable(each.found)}", 11, remedy)
+    if any(finding.level == "fail" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _show(level: str, line: str, indent: int, note: str) -> None:
+    """Print a result in the color of its level, and a note below it, if there is one."""
+    console = Terminal(soft_wrap=True)
+    console.print(Text.assemble((f"{level:<4}", COLOURS[level]), f"  {line}"))
+    if note:
+        console.print(f"      {'':<{indent}}-> {printable(note)}", highlight=False)
+
+
+EXAMPLE = "/ip4/192.0.2.7/tcp/31337/p2p/12D3Koo…"
+
+
+def conformance_command(
+    address: Annotated[
+        str, typer.Option("--peers", metavar="ADDRESS", help="Of the one peer to look at.")
+    ] = "",
+    transport: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="What to speak to it with: hivemind or libp2p; one that is installed.",
+        ),
+    ] = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Test a peer against the streams, records and errors of docs/protocol.md.
+
+    This is for developers of another implementation. The client connects as an unknown peer with a
+    temporary key. The peer may refuse it for a while afterwards. Exit with status 1 on a failure.
+    """
+    from node.config.sections import NetworkSection
+
+    over = transport or NetworkSection().transport
+    if "/p2p/" not in address:
+        raise UsageError("--peers", repr(address), f"Name one peer in full, as {EXAMPLE}.")
+    with waiting("looking at the peer"):
+        findings = asyncio.run(_look(address, over))
+    if json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        for each in findings:
+            _show(each.outcome, f"section {each.section:<2}  {each.says}", 12, each.found)
+        counts = Counter(finding.outcome for finding in findings)
+        total = ", ".join(f"{counts[kind]} {kind}" for kind in ("ok", "skip", "fail"))
+        Terminal(soft_wrap=True).print(total)
+    if any(finding.outcome == "fail" for finding in findings):
+        raise typer.Exit(1)
+
+
+async def _look(address: str, over: str) -> list[CaseResult]:
+    from node.conformance.streams import look_at
+
+    with tempfile.TemporaryDirectory() as thrown_away:
+        try:
+            return await look_at(address, Path(thrown_away), over)
+        except TransportError as error:
+            remedy = "Look at it with swarm-node doctor --peers; nothing was tried."
+            raise NodeError("the peer hands out no manifest", error, remedy) from error
+        except ProtocolError as error:
+            what = "the peer's manifest does not hold"
+            remedy = "Try it on the vectors of docs/protocol.md, section 14, first."
+            raise NodeError(what, f"{error.code}: {error}", remedy) from error

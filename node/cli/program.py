@@ -18,11 +18,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from node.cli.checks import conformance_command, doctor_command
 from node.cli.demo import demo_command, play_command, plot_command
 from node.cli.inspect import (
     checkpoints_command,
+    conformance_command,
     dashboard_command,
+    doctor_command,
     list_command,
     logs_command,
     rollback_command,

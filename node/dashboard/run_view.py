@@ -21,8 +21,7 @@ import psutil
 from anyio import to_thread
 
 from node.config.config import Config
-from node.dashboard.groups import Groups, Wanted, authors
-from node.dashboard.progress import progress
+from node.dashboard.groups import Groups, Wanted, authors, progress
 from node.dashboard.rounds import DIGITS, Rounds, plain, plain_values, thinned
 from node.doctor import checks
 from node.doctor.checks import check_ports, reported_reach
@@ -394,7 +393,7 @@ class RunView:
             return view(rounds, since, points)
 
     def progress(self) -> dict[str, Any]:
-        """Return whether the node learns, see :mod:`node.dashboard.progress`."""
+        """Return whether the node learns, see :func:`node.dashboard.groups.progress`."""
         with self._reading() as rounds:
             return progress(rounds, self.config.schedule)
 
