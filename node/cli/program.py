@@ -129,6 +129,7 @@ PROGRAM = "swarm-node"
 app = typer.Typer(name=PROGRAM, invoke_without_command=True, pretty_exceptions_enable=False)
 GROUP = "swarm_node.commands"  # entry points by which a package adds commands
 PEER = "/ip4/10.0.0.5/tcp/31337/p2p/12D3Koo…"
+OBSERVE = f"observe --peers {PEER} --snapshot public --seconds 60"
 COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] = (
     ("demo", demo_command, TyperCommand, "demo --nodes 4 --rounds 150 --mix 2/6"),
     ("plan", plan_command, TyperCommand, "plan Qwen/Qwen2.5-0.5B-Instruct --task-tokens 1024"),
@@ -136,12 +137,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] =
     ("warm-start", warm_start_command, TyperCommand, "warm-start --config my-node"),
     ("join", join_command, SpreadPeers, f"join --peers {PEER} --set learner.lr=1e-5"),
     ("bootstrap", bootstrap_command, SpreadPeers, "bootstrap --config public/node.toml"),
-    (
-        "observe",
-        observe_command,
-        SpreadPeers,
-        f"observe --peers {PEER} --snapshot public --seconds 60",
-    ),
+    ("observe", observe_command, SpreadPeers, OBSERVE),
     ("create", create_command, TyperCommand, "create --name sums --task-set tiny"),
     ("status", status_command, TyperCommand, "status --json"),
     ("list", list_command, TyperCommand, "list ~ --depth 3"),

@@ -16,7 +16,7 @@ from typing import Any
 
 from node.tasks.sandbox.sandbox import Grants
 from node.tasks.scorer import Answered, Move, Moved, settled
-from node.tasks.verifier.turn_server import MOST_LIVE
+from node.tasks.verifier.worker import MOST_LIVE
 from node.tasks.verifier.worker_process import (
     WorkerDied,
     WorkerProcess,
