@@ -31,6 +31,7 @@ from node.cli.options import (
     waiting,
 )
 from node.errors import NodeError, UsageError
+from node.monitor.groups import in_full, read_rollouts
 from node.monitor.logs import LogTail
 from node.monitor.output import as_typed, printable, say
 from node.monitor.record import (
@@ -45,7 +46,6 @@ from node.monitor.record import (
     size,
     split,
 )
-from node.monitor.rollouts import in_full, read_rollouts
 from node.storage.checkpoints import Checkpoints, list_checkpoints, named_round, no_checkpoint
 from node.storage.run_folder import CRASHED, present_status
 from protocol.errors import ProtocolError

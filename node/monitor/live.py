@@ -22,6 +22,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from node.monitor.groups import LastRollouts, in_lines
 from node.monitor.output import display_on
 from node.monitor.record import (
     RoundRecord,
@@ -39,7 +40,6 @@ from node.monitor.record import (
     split,
     strangers,
 )
-from node.monitor.rollouts import LastRollouts, in_lines
 from swarm.common.counters import UNREPEATED
 from swarm.common.util import counted, duration
 

@@ -23,11 +23,11 @@ from prometheus_client.registry import Collector
 from node.config.config import Config
 from node.config.registry import LOGGERS
 from node.errors import NodeError
+from node.monitor.groups import LastRollouts, RolloutsFile
 from node.monitor.history import Line, files, parsed, thinned
 from node.monitor.live import LivePanel, LoggedLines, PlainLines
 from node.monitor.logs import STDOUT, goes_to
 from node.monitor.record import RoundRecord, Sink, Terminal
-from node.monitor.rollouts import LastRollouts, RolloutsFile
 from node.storage.atomic_files import replacing, writing
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters

@@ -15,15 +15,18 @@ import psutil
 from node.learner.losses import Advantage
 from node.learner.update_stats import UpdateStats
 from node.monitor.groups import (
+    LONGEST,
     MOST_ANSWERS,
+    LastRollouts,
     ShownCompletion,
     ShownGroup,
+    ShownRollout,
     ShownTokens,
     in_words,
+    shortened,
     transcript,
 )
 from node.monitor.record import RoundRecord, Sink, mean
-from node.monitor.rollouts import LONGEST, LastRollouts, ShownRollout, shortened
 from node.monitor.sinks import Fenced
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup
