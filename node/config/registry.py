@@ -32,9 +32,8 @@ class Registry:
         """Return ``name`` if it names exactly one plugin, or raise ConfigError."""
         installed = self._installed().get(name)
         if name in self.own and installed:
-            remedy = (
-                f"{installed.value} has a name that the project uses: rename it in its package."
-            )
+            value = installed.value
+            remedy = f"{value} has a name that the project uses: rename it in its package."
             raise ConfigError(self.key, name, remedy)
         if name not in self.own and not installed:
             others = sorted({*self.own, *self._installed()})

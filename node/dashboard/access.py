@@ -150,22 +150,22 @@ A_SECOND = 40.0  # requests per second
 CLIENTS = 1024  # clients remembered; beyond that, the longest idle one is forgotten
 
 
+@dataclass(eq=False)
 class Rate:
     """A token bucket of requests per client; a burst may have six times ``a_second``."""
 
-    def __init__(
-        self, now: Callable[[], float] = time.monotonic, a_second: float = A_SECOND
-    ) -> None:
-        self._now = now
-        self._a_second = a_second
-        self._burst = a_second * AT_ONCE / A_SECOND
+    now: Callable[[], float] = time.monotonic
+    a_second: float = A_SECOND
+
+    def __post_init__(self) -> None:
+        self._burst = self.a_second * AT_ONCE / A_SECOND
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def allows(self, client: str) -> bool:
         """Whether a client may make one more request now; counts the request."""
-        now = self._now()
+        now = self.now()
         left, at = self._left.pop(client, (self._burst, now))
-        left = min(self._burst, left + (now - at) * self._a_second)
+        left = min(self._burst, left + (now - at) * self.a_second)
         allowed = left >= 1.0
         self._left[client] = (left - allowed, now)
         if len(self._left) > CLIENTS:

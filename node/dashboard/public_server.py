@@ -144,17 +144,9 @@ STATIC = Path(__file__).parent / "public_static"
 INDEX = "index.html"
 # Files of the dashboard, under ``static/shared/``; the imports between them stay valid.
 SHARED = (
-    "chart.js",
-    "format.js",
-    "icon.svg",
-    "parts.js",
-    "style.css",
-    "theme.js",
-    "vendor/htm-preact.js",
-    "vendor/htm.LICENSE",
-    "vendor/preact.LICENSE",
-    "vendor/uplot.LICENSE",
-    "vendor/uplot.js",
+    *("chart.js", "format.js", "icon.svg", "parts.js", "style.css", "theme.js"),
+    *("vendor/htm-preact.js", "vendor/htm.LICENSE", "vendor/preact.LICENSE"),
+    *("vendor/uplot.js", "vendor/uplot.LICENSE"),
 )
 
 Page = Mapping[str, bytes]  # contents by path

@@ -152,6 +152,7 @@ class Serving:
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Dashboard:
     """A server of one run folder's dashboard, until closed.
 
@@ -160,26 +161,23 @@ class Dashboard:
     cannot listen there, and ConfigError if it is not a place.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        config: Config,
-        wanted: bool | str,
-        counters: Counters,
-        tell: Callable[[str], None],
-    ) -> None:
-        self._place = listen(wanted)
+    folder: RunFolder
+    config: Config
+    wanted: bool | str
+    counters: Counters
+    tell: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self._place = listen(self.wanted)
         self.url = self._place.url
-        self._counters = counters
-        self._tell = tell
-        run = RunView(folder, config, version())
+        run = RunView(self.folder, self.config, version())
         self._feed = Feed(run.look, run.begin)
         private = self._place.private
-        self._asking = Asking(folder, config, counters, private=private)
+        self._asking = Asking(self.folder, self.config, self.counters, private=private)
         hosts = Hosts(self._place.host, private=private)
         entry = None if private else EntryToken(self._tell_token)
         if entry is None:
-            tell(self.url)
+            self.tell(self.url)
         app = Guard(application(run, self._feed, self._asking), hosts, entry)
         self._serving = Serving(app, self._place, "dashboard", self._failed, farewell=self._leave)
 
@@ -193,8 +191,8 @@ class Dashboard:
 
     def _tell_token(self, token: str) -> None:
         self.url = f"{self._place.url}?token={token}"
-        self._tell(self.url)
+        self.tell(self.url)
 
     def _failed(self, error: BaseException) -> None:
-        self._counters.add("dashboard_failures")
+        self.counters.add("dashboard_failures")
         log.warning("the dashboard failed, the node goes on without: %s", error, exc_info=error)

@@ -75,22 +75,22 @@ def shortened(text: str, most: int) -> str:
 SECONDS = 1.0  # minimum time between writes; some rounds take a hundredth of it
 
 
+@dataclass(eq=False)
 class RolloutsFile:
     """A sink that replaces the file of rollouts after a round and at the end."""
 
-    def __init__(
-        self, path: Path, rollouts: LastRollouts, now: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._path = path
-        self._rollouts = rollouts
-        self._now = now
+    path: Path
+    rollouts: LastRollouts
+    now: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._written = float("-inf")
         self._behind = False
 
     def write(self, record: RoundRecord) -> None:
         """Write the kept rollouts, at most every ``SECONDS``, or raise NodeError."""
         self._behind = True
-        if self._now() - self._written >= SECONDS:
+        if self.now() - self._written >= SECONDS:
             self._replace()
 
     def close(self) -> None:
@@ -98,9 +98,9 @@ class RolloutsFile:
             self._replace()
 
     def _replace(self) -> None:
-        self._written = self._now()
-        lines = [plain_json(asdict(rollout)) + "\n" for rollout in self._rollouts.all()]
-        write_atomic(self._path, "".join(lines).encode(), durable=False)
+        self._written = self.now()
+        lines = [plain_json(asdict(rollout)) + "\n" for rollout in self.rollouts.all()]
+        write_atomic(self.path, "".join(lines).encode(), durable=False)
         self._behind = False
 
 

@@ -105,10 +105,8 @@ class MemoryEstimate:
 
     def peak(self, place: Place) -> int:
         """Return the peak bytes over all phases."""
-        return max(self.during(phase, place) for phase in PHASES)
-
-    def during(self, phase: Phase, place: Place) -> int:
-        return round(sum(p.at(place) for p in self.parts if phase in p.phases))
+        parts = self.parts
+        return round(max(sum(p.at(place) for p in parts if phase in p.phases) for phase in PHASES))
 
     def table(self) -> dict[str, tuple[int, int]]:
         rows: dict[str, tuple[int, int]] = {}

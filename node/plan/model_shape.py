@@ -128,10 +128,7 @@ ASIDE = ("vision", "visual", "audio", "mtp", "rotary_emb")
 GATED = ("llama", "mistral", "qwen2", "qwen3")
 """Families with four attention and three MLP matrices per layer, besides norms."""
 SIZES = (
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_hidden_layers",
+    *("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers"),
     "vocab_size",
 )
 
@@ -277,8 +274,6 @@ def help_for(config: Config) -> str:
     present = config.model_dump()
     for keys in HELP:
         if least(build(present, keys), weights).fits:
-            shown = [
-                f"{key} = {str(v).lower() if v is True else repr(v)}" for key, v in keys.items()
-            ]
-            return f"Set {', '.join(shown)}."
+            shown = {key: "true" if value is True else repr(value) for key, value in keys.items()}
+            return f"Set {', '.join(f'{key} = {value}' for key, value in shown.items())}."
     return "Take a smaller model: swarm-node plan tells how large one may be."

@@ -269,9 +269,7 @@ class Plan:
 
 
 RUNG_KEYS = (
-    "learner.gradient_checkpointing",
-    "learner.optimizer",
-    "learner.offload",
+    *("learner.gradient_checkpointing", "learner.optimizer", "learner.offload"),
     "policy.lora_rank",
 )  # Config keys that distinguish the ways to train.
 

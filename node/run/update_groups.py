@@ -180,9 +180,8 @@ class ExternalGroups:
         self.mixture.observe(observed, proven)
         # Before the update, which may change what there is room for.
         wanted = self.mixture.wanted(teaching)
-        chosen = self.mixture.choose(
-            self._pool.fresh(), number, teaching, len(own), proven, self._accounts.tried(), trusted
-        )
+        fresh, tried = self._pool.fresh(), self._accounts.tried()
+        chosen = self.mixture.choose(fresh, number, teaching, len(own), proven, tried, trusted)
         left, emptied = self._left(self._pool.consume(chosen, number))
         # If the intake dropped groups, author shares refer to the smaller update.
         kept = self._within(left, revived, proven, trusted)

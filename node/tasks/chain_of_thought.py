@@ -132,10 +132,8 @@ class Walking(Working[Walk]):
         goal = (start[0][1], start[1][1])
         walk = Walk((start[0][0], start[1][0]), goal, frozenset())
         free = {walk.here, *map(_square, self.way(rng, walk))}
-        columns, rows = (
-            range(min(ends), max(ends) + 1) for ends in zip(walk.here, goal, strict=True)
-        )
-        between = [square for square in product(columns, rows) if square not in free]
+        spans = [range(min(ends), max(ends) + 1) for ends in zip(walk.here, goal, strict=True)]
+        between = [(a, b) for a, b in product(*spans) if (a, b) not in free]
         holes = rng.sample(between, min(settings["holes"], len(between)))
         return replace(walk, holes=frozenset(holes))
 

@@ -131,9 +131,8 @@ def schema(family: str, config: type) -> dict[str, Kind]:
     hints = typing.get_type_hints(config)
     template = config()
     fields = {f.name: getattr(template, f.name) for f in dataclasses.fields(config)}
-    kinds = {
-        name: _kind(family, name, hints[name], fields) for name in fields if name not in NOT_OPEN
-    }
+    opened = [name for name in fields if name not in NOT_OPEN]
+    kinds = {name: _kind(family, name, hints[name], fields) for name in opened}
     return {name: kind for name, kind in kinds.items() if kind is not None}
 
 

@@ -76,9 +76,8 @@ def load_task_set(name_or_path: str) -> tuple[EnvSpec, ...]:
         shipped = _SHIPPED / f"{name_or_path}.toml"
         if not shipped.is_file():
             known = ", ".join(sorted(f.name.removesuffix(".toml") for f in _SHIPPED.iterdir()))
-            raise TaskSetError(
-                f"no task set {name_or_path!r}: name one of {known}, or a path ending in .toml"
-            )
+            remedy = f"name one of {known}, or a path ending in .toml"
+            raise TaskSetError(f"no task set {name_or_path!r}: {remedy}")
         text, folder = shipped.read_text(encoding="utf-8"), Path()
     try:
         document = tomllib.loads(text)
@@ -230,9 +229,8 @@ def _spec(table: dict[str, Any], where: str, folder: Path) -> EnvSpec:
         raise TaskSetError(f"env {name!r} in {where!r} lacks {', '.join(sorted(missing))}")
     if unknown := table.keys() - _KEYS:
         known = ", ".join(sorted(_KEYS | {"file"}))
-        raise TaskSetError(
-            f"env {name!r} in {where!r} has unknown {', '.join(sorted(unknown))}; keys are {known}"
-        )
+        what = f"unknown {', '.join(sorted(unknown))}; keys are {known}"
+        raise TaskSetError(f"env {name!r} in {where!r} has {what}")
     levels = table["levels"]
     if not isinstance(levels, list) or not all(isinstance(level, dict) for level in levels):
         raise TaskSetError(f"env {name!r} in {where!r}: levels is a list of tables of settings")
