@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 
 class Opened(ABC):
@@ -19,13 +18,8 @@ class Opened(ABC):
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+    def __exit__(self, *exception: Any) -> None:
+        self._stack.__exit__(*exception)
 
     @abstractmethod
     def _open(self, stack: ExitStack) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import ctypes
 import logging
 import os
@@ -63,7 +62,7 @@ class LoopThread:
         remedy = "Raise network.start_timeout, or run: swarm-node doctor."
         raise NodeError("the network did not answer within seconds", timeout, remedy)
 
-    def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def soon(self, action: Any) -> None:

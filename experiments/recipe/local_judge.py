@@ -16,7 +16,7 @@ from node.environments.own_file import NotReplayed
 from node.tasks.scorer import Move, Moved, Scorer, score, settled
 from node.tasks.task import ScoringError, Task, TaskError, TaskSource, kept
 from node.tasks.task_set import Allowed, open_envs
-from node.tasks.verifier.turn_server import LiveEpisodes
+from node.tasks.verifier.worker import LiveEpisodes
 from protocol.manifest import EnvSpec
 from swarm.groups import TaskRef
 from swarm.verification import (

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -21,12 +21,12 @@ from node.cli.options import (
     waiting,
 )
 from node.config.overrides import parse_mix
-from node.errors import NodeError, UsageError
+from node.errors import NodeError, TaskSetError, UsageError
 from node.monitor.output import say, say_on
-
-if TYPE_CHECKING:
-    from node.monitor.record import RoundRecord
-    from protocol.manifest import EnvSpec
+from node.monitor.record import RoundRecord, Terminal
+from protocol.manifest import EnvSpec
+from swarm.groups import TaskRef
+from swarm.verification import JudgeRefused
 
 ROUNDS, REAL_MINUTES = 150, 25.0
 NODES, LARGE_NODES = 4, 2
@@ -36,7 +36,6 @@ def demo_command(
     nodes: Annotated[
         int | None,
         typer.Option(
-            "--nodes",
             min=1,
             max=64,
             help="Nodes that train. Left out: 4, or 2 where each has a vLLM or a real model.",
@@ -45,26 +44,22 @@ def demo_command(
     rounds: Annotated[
         int | None,
         typer.Option(
-            "--rounds",
             min=0,
             help="Rounds of each node; 0: until Ctrl-C. Left out: 150, or 25 minutes with --model.",
         ),
     ] = None,
-    mix: Annotated[
-        str, typer.Option("--mix", metavar="OWN/EXTERNAL", help="Groups in an update.")
-    ] = "2/6",
+    mix: Annotated[str, typer.Option(metavar="OWN/EXTERNAL", help="Groups in an update.")] = "2/6",
     run_dir: Annotated[
         Path | None,
-        typer.Option("--run-dir", help="New folder for all of it. Left out: under ./demo-run."),
+        typer.Option(help="New folder for all of it. Left out: under ./demo-run."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=2**62, help="Seeds the nodes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**62, help="Seeds the nodes.")] = 0,
     engine: Annotated[
-        str, typer.Option("--engine", metavar="KIND", help="What samples: transformers, vllm, …")
+        str, typer.Option(metavar="KIND", help="What samples: transformers, vllm, …")
     ] = "transformers",
     transport: Annotated[
         str | None,
         typer.Option(
-            "--transport",
             metavar="KIND",
             help="What they meet over: hivemind, libp2p, …, or mixed for both of these.",
         ),
@@ -72,7 +67,6 @@ def demo_command(
     task_set: Annotated[
         str | None,
         typer.Option(
-            "--task-set",
             metavar="NAME",
             help="What they practise: tiny, or games of many turns. Left out: tiny, or starter "
             "with --model.",
@@ -80,9 +74,7 @@ def demo_command(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model", metavar="DIR", help="A real model for all nodes: a folder or a hub id."
-        ),
+        typer.Option(metavar="DIR", help="A real model for all nodes: a folder or a hub id."),
     ] = None,
     device: Annotated[
         str, typer.Option("--device", help="Of the real model: auto, cpu, cuda, cuda:1 or mps.")
@@ -99,7 +91,6 @@ def demo_command(
     from node.config.registry import ENGINES
     from node.demo.run import DEFAULT_TRANSPORT, DemoSettings, run
     from node.demo.summary import table
-    from node.monitor.record import Terminal
 
     local, external = parse_mix(mix)
     nodes = nodes or (LARGE_NODES if model or ENGINES.load(engine).beside else NODES)
@@ -133,9 +124,7 @@ def plot_command(
             "Left out: that of --config.",
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="File to write: .png, .svg or .pdf.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write: .png, .svg or .pdf.")] = None,
     terminal: Annotated[
         bool,
         typer.Option("--terminal", help="Draw in the terminal; so it does there without --out."),
@@ -143,9 +132,7 @@ def plot_command(
     smooth: Annotated[
         int | None,
         typer.Option(
-            "--smooth",
-            min=1,
-            help="Rounds that each point is the mean of. Left out: a twentieth of all.",
+            min=1, help="Rounds that each point is the mean of. Left out: a twentieth of all."
         ),
     ] = None,
     config: ConfigOption = None,
@@ -159,7 +146,6 @@ def plot_command(
         remedy = "Add --out FILE.png, or --terminal for lines of bars."
         raise UsageError("standard output is no terminal to draw in", None, remedy)
     from node.monitor.history import ENDINGS, draw_runs, run_table, window_for
-    from node.monitor.record import Terminal
 
     if out is not None and out.suffix.lower() not in ENDINGS:
         raise UsageError("--out", out, f"Name a file that ends in {', '.join(ENDINGS)}.")
@@ -246,25 +232,22 @@ MOST_SEED = (1 << 63) - 1
 def play_command(
     family: Annotated[str, typer.Argument(metavar="FAMILY", help="A family of the task set.")],
     task_set: Annotated[
-        str, typer.Option("--task-set", metavar="NAME|FILE", help="A shipped one, or a TOML file.")
+        str, typer.Option(metavar="NAME|FILE", help="A shipped one, or a TOML file.")
     ] = "games",
-    level: Annotated[int, typer.Option("--level", min=0, help="Of the family.")] = 0,
+    level: Annotated[int, typer.Option(min=0, help="Of the family.")] = 0,
     seed: Annotated[
         int | None,
-        typer.Option(
-            "--seed", min=0, max=MOST_SEED, help="Of the task. Left out: another one each time."
-        ),
+        typer.Option(min=0, max=MOST_SEED, help="Of the task. Left out: another one each time."),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
-            "--model",
             metavar="MODEL",
             help="Have this one play: a folder, a hub id or a shipped model, such as tiny-games.",
         ),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", help="Where the family lies, if it is in a file.")
+        Path | None, typer.Option(help="Where the family lies, if it is in a file.")
     ] = None,
     debug: DebugOption = False,
 ) -> None:
@@ -272,11 +255,8 @@ def play_command(
 
     Every line that you type is a turn. Ctrl-D ends the task early, with the reward so far.
     """
-    from node.errors import TaskSetError
     from node.tasks.task_set import Allowed, in_file, load_task_set
     from node.tasks.verifier.verifier import Verifier
-    from swarm.groups import TaskRef
-    from swarm.verification import JudgeRefused
 
     specs = {spec.name: spec for spec in load_task_set(task_set)}
     if family not in specs:

@@ -1,39 +1,66 @@
-"""Commands that inspect, stop or roll back existing nodes by their run folders."""
+"""Commands that inspect, check, stop or roll back existing nodes, and check a peer."""
 
 from __future__ import annotations
 
+import asyncio
+import tempfile
 import time
+from collections import Counter
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
 
 from node.cli.options import (
     ConfigOption,
     DebugOption,
     JsonOption,
+    LoadedNode,
+    PeersOption,
+    SetOption,
+    find_config,
     open_node,
+    overrides_of,
     print_json,
     say_lines,
     waiting,
 )
 from node.errors import NodeError, UsageError
-from node.monitor.output import as_typed, say
+from node.monitor.groups import in_full, read_rollouts
+from node.monitor.logs import LogTail
+from node.monitor.output import as_typed, printable, say
+from node.monitor.record import (
+    NONE,
+    RoundRecord,
+    Terminal,
+    lapse,
+    one_line,
+    refusals,
+    share,
+    short_ids,
+    size,
+    split,
+)
+from node.storage.checkpoints import Checkpoints, list_checkpoints, named_round, no_checkpoint
+from node.storage.run_folder import CRASHED, present_status
+from protocol.errors import ProtocolError
+from swarm.common.counters import Counters
 from swarm.common.util import counted
+from swarm.transport.transport import TransportError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from node.conformance.records import CaseResult
     from node.run.status import Run
 
 
 def list_command(
     path: Annotated[Path, typer.Argument(help="Folder to look in.")] = Path(),
-    depth: Annotated[
-        int, typer.Option("--depth", min=0, max=16, help="Folders to go down at most.")
-    ] = 4,
+    depth: Annotated[int, typer.Option(min=0, max=16, help="Folders to go down at most.")] = 4,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -41,7 +68,6 @@ def list_command(
 
     Links and hidden folders are skipped.
     """
-    from node.monitor.record import Terminal
     from node.run.status import find_runs
 
     if not path.is_dir():
@@ -60,11 +86,6 @@ def list_command(
 
 
 def _table(runs: list[Run]) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from node.monitor.record import NONE, lapse, share, short_ids, size
-
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("run", overflow="fold")
     table.add_column("state", no_wrap=True)
@@ -94,8 +115,6 @@ def status_command(
     config: ConfigOption = None, json: JsonOption = False, debug: DebugOption = False
 ) -> None:
     """Show what the node is doing, or did last."""
-    from node.monitor.present_status import present_status
-
     status = present_status(open_node(config).folder)
     if json:
         print_json(status)
@@ -105,8 +124,6 @@ def status_command(
 
 
 def _lines(status: dict[str, Any]) -> list[tuple[str, str]]:
-    from node.monitor.record import RoundRecord, one_line, refusals, split
-
     process = f" as process {status['pid']}" if status["running"] else ""
     age = "" if status["age_s"] is None else f", reported {status['age_s']:.0f} s ago"
     lines = [("state", f"{status['state']}{process}{age}")]
@@ -164,8 +181,6 @@ def logs_command(
 
     With --follow it shows new lines until the node has ended or you press Ctrl-C.
     """
-    from node.monitor.logs import LogTail
-
     folder = open_node(config).folder
     with closing(LogTail(folder.log)) as tail:
         say_lines(tail.last(lines))
@@ -190,9 +205,7 @@ def stop_command(
 
     Ctrl-C ends only the wait. It is not an error if no node runs.
     """
-    from node.monitor.present_status import CRASHED, present_status
     from node.run.background import stop_node
-    from node.storage.checkpoints import Checkpoints
 
     folder = open_node(config).folder
     with waiting("waiting until the node has ended"):
@@ -223,9 +236,6 @@ def rollouts_command(
     The node keeps, per round, the worst and the best completion of one local group and of one
     peer group, about two dozen in total.
     """
-    from node.monitor.record import Terminal
-    from node.monitor.rollouts import in_full, read_rollouts
-
     rollouts = read_rollouts(open_node(config).folder.rollouts)[-number:]
     if json:
         print_json([asdict(rollout) for rollout in rollouts])
@@ -240,8 +250,6 @@ def checkpoints_command(
 
     A checkpoint is known by its round, which also names its folder in checkpoints/.
     """
-    from node.storage.checkpoints import Checkpoints, list_checkpoints, no_checkpoint
-
     folder = open_node(config).folder.checkpoints
     entries = list_checkpoints(Checkpoints(folder))
     if json:
@@ -249,16 +257,11 @@ def checkpoints_command(
         return
     if not entries:
         raise no_checkpoint(folder)
-    from node.monitor.record import Terminal
 
     Terminal().print_table(_checkpoints_table(entries))
 
 
 def _checkpoints_table(entries: list[Any]) -> Any:
-    from rich.table import Table
-
-    from node.monitor.record import NONE, lapse, share, size
-
     table = Table()
     for column in ("round", "policy step", "held-out reward", "size", "written"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -285,7 +288,6 @@ def rollback_command(
     to: Annotated[
         str,
         typer.Option(
-            "--to",
             metavar="ROUND|best",
             help="As swarm-node checkpoints lists it; --step of swarm-node eval takes the same.",
         ),
@@ -299,7 +301,6 @@ def rollback_command(
     Later checkpoints are set aside. You can go back to one of them in the same way.
     """
     from node.run.resume import roll_back
-    from node.storage.checkpoints import named_round
 
     if to != "best":
         named_round(to, "--to")
@@ -318,7 +319,6 @@ def dashboard_command(
     address: Annotated[
         str | None,
         typer.Option(
-            "--address",
             metavar="HOST:PORT",
             help="Serve it there. Left out: on this machine alone, on port 8710 or the next free.",
         ),
@@ -329,7 +329,6 @@ def dashboard_command(
     """Serve the dashboard of a run folder, read-only, until Ctrl-C."""
     from node.dashboard.server import Dashboard
     from node.run.status import stopping
-    from swarm.common.counters import Counters
 
     node = open_node(config)
     with stopping() as stop:
@@ -345,3 +344,106 @@ def dashboard_command(
                 stop.wait()
         finally:
             served.close()
+
+
+COLOURS = {"ok": "green", "warn": "yellow", "skip": "yellow", "fail": "red"}
+
+
+def doctor_command(
+    peers: PeersOption = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Check packages, device, disk, memory, key, clock, ports and peers.
+
+    Exit with status 1 on a failure.
+    """
+    from node.cli.join import NEW_FOLDER
+    from node.config.config import Config, run_folder
+    from node.doctor.checks import check_machine, check_network
+
+    overrides = overrides_of(assignments, peers)
+    if find_config(config):
+        node = open_node(config, overrides)
+    else:
+        unmade, path = Config.with_overrides(overrides), NEW_FOLDER / "node.toml"
+        node = LoadedNode(path, unmade, run_folder(path, unmade))
+    with waiting("looking at this machine and its network"):
+        findings = [
+            *check_machine(node.config, node.folder),
+            *check_network(node.config, node.folder),
+        ]
+    if json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        for each in findings:
+            remedy = as_typed(each.remedy) if each.remedy else ""
+            _show(each.level, f"{each.check:<11}{printable(each.found)}", 11, remedy)
+    if any(finding.level == "fail" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _show(level: str, line: str, indent: int, note: str) -> None:
+    """Print a result in the color of its level, and a note below it, if there is one."""
+    console = Terminal(soft_wrap=True)
+    console.print(Text.assemble((f"{level:<4}", COLOURS[level]), f"  {line}"))
+    if note:
+        console.print(f"      {'':<{indent}}-> {printable(note)}", highlight=False)
+
+
+EXAMPLE = "/ip4/192.0.2.7/tcp/31337/p2p/12D3Koo…"
+
+
+def conformance_command(
+    address: Annotated[
+        str, typer.Option("--peers", metavar="ADDRESS", help="Of the one peer to look at.")
+    ] = "",
+    transport: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="What to speak to it with: hivemind or libp2p; one that is installed.",
+        ),
+    ] = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Test a peer against the streams, records and errors of docs/protocol.md.
+
+    This is for developers of another implementation. The client connects as an unknown peer with a
+    temporary key. The peer may refuse it for a while afterwards. Exit with status 1 on a failure.
+    """
+    from node.config.sections import NetworkSection
+
+    over = transport or NetworkSection().transport
+    if "/p2p/" not in address:
+        raise UsageError("--peers", repr(address), f"Name one peer in full, as {EXAMPLE}.")
+    with waiting("looking at the peer"):
+        findings = asyncio.run(_look(address, over))
+    if json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        for each in findings:
+            _show(each.outcome, f"section {each.section:<2}  {each.says}", 12, each.found)
+        counts = Counter(finding.outcome for finding in findings)
+        total = ", ".join(f"{counts[kind]} {kind}" for kind in ("ok", "skip", "fail"))
+        Terminal(soft_wrap=True).print(total)
+    if any(finding.outcome == "fail" for finding in findings):
+        raise typer.Exit(1)
+
+
+async def _look(address: str, over: str) -> list[CaseResult]:
+    from node.conformance.streams import look_at
+
+    with tempfile.TemporaryDirectory() as thrown_away:
+        try:
+            return await look_at(address, Path(thrown_away), over)
+        except TransportError as error:
+            remedy = "Look at it with swarm-node doctor --peers; nothing was tried."
+            raise NodeError("the peer hands out no manifest", error, remedy) from error
+        except ProtocolError as error:
+            what = "the peer's manifest does not hold"
+            remedy = "Try it on the vectors of docs/protocol.md, section 14, first."
+            raise NodeError(what, f"{error.code}: {error}", remedy) from error

@@ -28,12 +28,13 @@ from node.cli.options import (
     find_config,
     open_node,
     overrides_of,
-    page_overrides,
     print_json,
     waiting,
 )
 from node.errors import UsageError
+from node.monitor.logs import ERROR, start_logging
 from node.monitor.output import as_typed, drop_what_fails, say
+from node.threads import check_semaphores
 
 NEW_FOLDER = Path("swarm-run")
 WAY_BACK = ("network.lan", "network.peers")
@@ -50,7 +51,6 @@ def started(
 ) -> Iterator[tuple[LoadedNode, Any]]:
     """Open the node of :func:`ready` and its log; yield it and its start's stages."""
     from node.monitor.live import Stages
-    from node.monitor.logs import start_logging
 
     node = ready(given, overrides, json=json)
     node.folder.check_free()
@@ -70,7 +70,6 @@ def ready(given: Path | None, overrides: Mapping[str, Any], *, json: bool = Fals
     """
     from node.config.config import Config
     from node.run.preflight import open_identity, prepare
-    from node.threads import check_semaphores
 
     check_semaphores()
     path = find_config(given)
@@ -116,7 +115,6 @@ def detach(
     typer.Exit with the node's exit status if it ended before it ran.
     """
     from node.distributed.torchrun import Launch
-    from node.monitor.logs import ERROR
     from node.run.background import start_detached
 
     if Launch.read():
@@ -157,17 +155,15 @@ def join_command(
     config: ConfigOption = None,
     mix: Annotated[
         str | None,
-        typer.Option("--mix", metavar="OWN/EXTERNAL", help="Groups in an update, as in 4/4."),
+        typer.Option(metavar="OWN/EXTERNAL", help="Groups in an update, as in 4/4."),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option("--rounds", help="Stop when so many are done in all; 0: never.")
+        int | None, typer.Option(help="Stop when so many are done in all; 0: never.")
     ] = None,
     swarm: Annotated[
         str | None,
         typer.Option(
-            "--swarm",
-            metavar="ID",
-            help="Train in this swarm; a node of another moves there with its policy.",
+            metavar="ID", help="Train in this swarm; a node of another moves there with its policy."
         ),
     ] = None,
     accept: Annotated[
@@ -237,14 +233,14 @@ def bootstrap_command(
     """
     from node.run.status import RunOptions
 
-    overrides = overrides_of(assignments, peers, lan=lan) | page_overrides(public, snapshot)
+    overrides = overrides_of(assignments, peers, lan=lan, public=public, snapshot=snapshot)
     if detached:
         detach(config, overrides, json=json)
         return
     start = started(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
     with start as (node, stages):
-        from node.run.commands import run_bootstrap
+        from node.run.commands import run_untrained
         from node.run.preflight import check_places
 
         check_places(node.config, node.folder)
-        run_bootstrap(node.config, node.folder, RunOptions(json=json), stages)
+        run_untrained("bootstrap", node.config, node.folder, RunOptions(json=json), stages)

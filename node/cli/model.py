@@ -10,6 +10,7 @@ from textwrap import indent
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 from node.cli.options import (
     LOADING,
@@ -30,6 +31,7 @@ from node.cli.options import (
 )
 from node.errors import UsageError
 from node.monitor.output import as_typed, display_on, printable, say, say_on
+from node.monitor.record import Terminal
 
 
 def evaluated(
@@ -39,7 +41,6 @@ def evaluated(
     from rich import progress
 
     from node.evaluation.comparison import evaluate
-    from node.monitor.record import Terminal
 
     console = Terminal(stderr=True)
     with (
@@ -56,11 +57,8 @@ def evaluated(
         display_on(console),
     ):
         row = bar.add_task(name, total=tasks)
-
-        def show(done: int) -> None:
-            bar.update(row, completed=done)
-
-        return evaluate(config, manifest, policy, tasks=tasks, progress=show, **options)
+        options["progress"] = lambda done: bar.update(row, completed=done)
+        return evaluate(config, manifest, policy, tasks=tasks, **options)
 
 
 SEED = 0  # of what both sample, so that a comparison is reproducible
@@ -76,11 +74,9 @@ def compare_command(
         ),
     ],
     second: Annotated[str, typer.Argument(metavar="B", help="What it is compared with.")],
-    tasks: Annotated[int, typer.Option("--tasks", min=2, help="Held-out tasks.")] = 64,
-    samples: Annotated[int, typer.Option("--samples", min=1, help="Completions a task.")] = 8,
-    show: Annotated[
-        int, typer.Option("--show", min=0, help="Tasks on which they differ most to print.")
-    ] = 5,
+    tasks: Annotated[int, typer.Option(min=2, help="Held-out tasks.")] = 64,
+    samples: Annotated[int, typer.Option(min=1, help="Completions a task.")] = 8,
+    show: Annotated[int, typer.Option(min=0, help="Tasks on which they differ most to print.")] = 5,
     best: BestOption = False,
     config: ConfigOption = None,
     assignments: SetOption = None,
@@ -140,10 +136,6 @@ def _figures(part: Any) -> dict[str, Any]:
 
 
 def _show(comparison: Any, first: str, second: str, show: int) -> None:
-    from rich.table import Table
-
-    from node.monitor.record import Terminal
-
     terminal = Terminal()
     table = Table(title=f"A {first}, B {second}", title_justify="left")
     table.add_column("family")
@@ -159,43 +151,35 @@ def _show(comparison: Any, first: str, second: str, show: int) -> None:
     better = f"{'B' if gain.mean > 0 else 'A'} is better on tasks like these"
     noise = "no difference beyond noise; more --tasks would tell smaller ones"
     terminal.print(better if gain.beyond_noise else noise)
-    if comparison.disputed[:show]:
-        terminal.print(_disputed(comparison.disputed[:show], len(comparison.disputed)))
-
-
-def _disputed(rows: Any, count: int) -> Any:
-    from rich.table import Table
-
-    table = Table(title=f"they differ on {count} tasks, most on", title_justify="left")
+    if not comparison.disputed[:show]:
+        return
+    title = f"they differ on {len(comparison.disputed)} tasks, most on"
+    table = Table(title=title, title_justify="left")
     table.add_column("family")
     table.add_column("task", overflow="fold")
     for column in ("A", "B"):
         table.add_column(column, justify="right")
-    for row in rows:
+    for row in comparison.disputed[:show]:
         prompt = printable(" ".join((row.prompt or "").split()), PROMPT_CHARACTERS)
         table.add_row(row.task.env, prompt, f"{row.first:.3f}", f"{row.second:.3f}")
-    return table
+    terminal.print(table)
 
 
 def evaluate_command(
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model", help="Folder, hub id or shipped model. Left out: the newest checkpoint."
-        ),
+        typer.Option(help="Folder, hub id or shipped model. Left out: the newest checkpoint."),
     ] = None,
-    tasks: Annotated[int, typer.Option("--tasks", min=1, help="Held-out tasks.")] = 64,
-    samples: Annotated[int, typer.Option("--samples", min=1, help="Completions a task.")] = 8,
-    show: Annotated[
-        int, typer.Option("--show", min=0, help="Tasks to print with all that was written.")
-    ] = 0,
+    tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks.")] = 64,
+    samples: Annotated[int, typer.Option(min=1, help="Completions a task.")] = 8,
+    show: Annotated[int, typer.Option(min=0, help="Tasks to print with all that was written.")] = 0,
     step: StepOption = None,
     best: BestOption = False,
     family: Annotated[
         list[str] | None,
-        typer.Option("--family", help="Only tasks of this family; may be repeated."),
+        typer.Option(help="Only tasks of this family; may be repeated."),
     ] = None,
-    k: Annotated[list[int] | None, typer.Option("--k", min=1, help="k of pass@k.")] = None,
+    k: Annotated[list[int] | None, typer.Option(min=1, help="k of pass@k.")] = None,
     config: ConfigOption = None,
     assignments: SetOption = None,
     json: JsonOption = False,
@@ -217,10 +201,8 @@ def evaluate_command(
     manifest = pinned_manifest(node.folder)
     of_families([(env.name, 0) for env in manifest.catalogue], family)  # before the model
     policy, name = model_of(node, model=model, step=step, best=best)
-    evaluation = evaluated(
-        node.config, manifest, policy, tasks=tasks, samples=samples, families=family
-    )
-
+    counts: dict[str, Any] = {"tasks": tasks, "samples": samples}
+    evaluation = evaluated(node.config, manifest, policy, families=family, **counts)
     total = Score.of(evaluation, ks)
     families = {env: Score.of(part, ks) for env, part in by_family(evaluation).items()}
     if json:
@@ -259,10 +241,6 @@ def _shown(evaluation: Any, count: int) -> list[dict[str, Any]]:
 
 
 def _print_scores(model: str, scores: dict[str, Any], ks: list[int]) -> None:
-    from rich.table import Table
-
-    from node.monitor.record import Terminal
-
     table = Table(title=model)
     table.add_column("family")
     for column in ("tasks", "mean reward", *(f"pass@{k}" for k in ks)):
@@ -277,14 +255,13 @@ def ask_command(
     question: Annotated[
         str | None, typer.Argument(help="Left out: one is drawn that nobody trains on.")
     ] = None,
-    family: Annotated[str | None, typer.Option("--family", help="Of this task family.")] = None,
+    family: Annotated[str | None, typer.Option(help="Of this task family.")] = None,
     base: Annotated[
         bool, typer.Option("--base", help="Ask the untrained model of this node as well.")
     ] = False,
     temperature: Annotated[
         float | None,
         typer.Option(
-            "--temperature",
             min=0.01,
             max=100.0,
             help="Sample at this temperature. Left out: the most probable answer.",
@@ -352,9 +329,7 @@ def _answer(
 
 
 def warm_start_command(
-    steps: Annotated[
-        int, typer.Option("--steps", min=1, help="Steps of 16 examples, at most.")
-    ] = 60,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of 16 examples, at most.")] = 60,
     config: ConfigOption = None,
     assignments: SetOption = None,
     json: JsonOption = False,

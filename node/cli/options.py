@@ -15,6 +15,8 @@ from typer.core import TyperCommand
 from node.config.overrides import parse_assignments, parse_mix, pasted_peer
 from node.errors import MOST, NodeError, UsageError
 from node.monitor.output import display_on, say
+from node.monitor.record import Terminal
+from node.storage.checkpoints import named_round
 from protocol.errors import BadKey, ProtocolError
 from protocol.identity import author_of
 from protocol.manifest import AdmissionRule, AllowList, Open, ProofOfWork
@@ -88,18 +90,21 @@ def overrides_of(
     mix: str | None = None,
     rounds: int | None = None,
     lan: bool = False,
+    public: str | None = None,
+    snapshot: Path | None = None,
 ) -> dict[str, Any]:
     """Collect the config keys that command-line options set."""
     overrides = parse_assignments(assignments or ())
-    if peers is not None:
-        overrides["network.peers"] = list(peers)
-    if lan:
-        overrides["network.lan"] = True
+    options: dict[str, Any] = {
+        "network.peers": None if peers is None else list(peers),
+        "network.lan": lan or None,
+        "schedule.rounds": rounds,
+        "monitor.public": public,
+        "monitor.snapshot": None if snapshot is None else str(snapshot.absolute()),
+    }
     if mix is not None:
-        overrides["mixture.local"], overrides["mixture.external"] = parse_mix(mix)
-    if rounds is not None:
-        overrides["schedule.rounds"] = rounds
-    return overrides
+        options["mixture.local"], options["mixture.external"] = parse_mix(mix)
+    return overrides | {key: value for key, value in options.items() if value is not None}
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
@@ -189,15 +194,6 @@ SnapshotOption = Annotated[
 ]
 
 
-def page_overrides(public: str | None, snapshot: Path | None) -> dict[str, Any]:
-    overrides: dict[str, Any] = {}
-    if public is not None:
-        overrides["monitor.public"] = public
-    if snapshot is not None:
-        overrides["monitor.snapshot"] = str(snapshot.absolute())
-    return overrides
-
-
 StepOption = Annotated[
     str | None,
     typer.Option(
@@ -214,8 +210,6 @@ BestOption = Annotated[
 
 def check_choice(step: str | None, best: bool, model: str | None = None) -> None:
     """Raise UsageError for more than one of --model, --step and --best, or a wrong --step."""
-    from node.storage.checkpoints import named_round
-
     given = {"--model": model, "--step": step}
     named = [f"{option} {value}" for option, value in given.items() if value is not None]
     named += ["--best"] if best else []
@@ -255,8 +249,6 @@ def only(what: str, given: str, things: Iterable[T], names: Callable[[T], Sequen
 @contextmanager
 def waiting(what: str) -> Iterator[Callable[[str], None]]:
     """Show what the command waits for; the yielded function shows another text."""
-    from node.monitor.record import Terminal
-
     console = Terminal(stderr=True)
     with console.status(what) as status, display_on(console):
         yield status.update

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,6 +10,9 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
 
 from node.cli.join import OPTION, DetachOption, detach, started
 from node.cli.options import (
@@ -23,11 +27,14 @@ from node.cli.options import (
     only,
     open_node,
     overrides_of,
-    page_overrides,
     print_json,
 )
 from node.errors import UsageError
-from node.monitor.output import say
+from node.monitor.output import printable, say
+from node.monitor.record import NONE, Terminal, lapse, refusals, short_ids, size
+from node.storage.run_folder import PROFILE_KEYS, TrustedPeers, present_status
+from protocol.errors import BadKey
+from protocol.identity import author_of
 from swarm.common.util import counted
 
 LARGEST_WIDTH = 10_000
@@ -51,9 +58,6 @@ def peers_command(
 
     With a peer id or an author's key, or its beginning, show that one in full.
     """
-    from node.monitor.present_status import present_status
-    from node.storage.run_folder import TrustedPeers
-
     node = open_node(config)
     status = present_status(node.folder)
     peers = status["peers"]
@@ -71,7 +75,6 @@ def peers_command(
     if json:
         print_json(peers)
         return
-    from node.monitor.record import Terminal
 
     console = Terminal()
     if not peers:
@@ -85,9 +88,6 @@ def peers_command(
 
 
 def _names(peer: dict[str, Any]) -> tuple[str, ...]:
-    from protocol.errors import BadKey
-    from protocol.identity import author_of
-
     try:
         return peer["peer_id"], author_of(peer["peer_id"]).hex()
     except BadKey:
@@ -95,11 +95,6 @@ def _names(peer: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _table(peers: list[dict[str, Any]], ours: str | None) -> Any:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from node.monitor.record import short_ids, size
-
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("peer", no_wrap=True)
     named = any(peer.get("name") for peer in peers)
@@ -112,9 +107,11 @@ def _table(peers: list[dict[str, Any]], ours: str | None) -> Any:
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("refused", min_width=len("refused"), overflow="fold")
     for peer, shown in zip(peers, short_ids([p["peer_id"] for p in peers]), strict=True):
+        name = Text(printable(peer.get("name") or ""))
+        name.truncate(NAME_WIDTH, overflow="ellipsis")
         table.add_row(
             shown,
-            *([_name(peer)] if named else []),
+            *([name] if named else []),
             _kind(peer, ours),
             f"{_ago(peer.get('heard'))}/{_ago(peer.get('admitted_at'))}",
             size(peer["bytes_in"]),
@@ -127,18 +124,17 @@ def _table(peers: list[dict[str, Any]], ours: str | None) -> Any:
 
 
 def _facts(peer: dict[str, Any], ours: str | None) -> list[tuple[str, str]]:
-    from node.monitor.present_status import PROFILE_KEYS
-    from node.monitor.record import NONE, size
-
     _, *author = _names(peer)
     step, seconds = peer.get("policy_step"), peer.get("round_trip_s")
+    links = {"direct": "yes, directly", "relayed": "yes, through a relay"}
+    link = links.get(peer.get("link") or "", "yes") if peer["connected"] else "no"
     admitted = counted(peer["admitted"], "group")
     return [
         ("peer id", peer["peer_id"]),
         ("author", author[0] if author else NONE),
         *((f"its {key}", peer[key]) for key in PROFILE_KEYS if peer.get(key)),
         ("kind", _kind(peer, ours) or "node"),
-        ("connected", _link(peer)),
+        ("connected", link),
         ("round trip", NONE if seconds is None else f"{1000 * seconds:.3g} ms"),
         ("clock", _clock(peer)),
         ("heard", _ago(peer.get("heard"))),
@@ -149,16 +145,6 @@ def _facts(peer: dict[str, Any], ours: str | None) -> list[tuple[str, str]]:
         ("penalties", f"{peer['strikes']:g}"),
         ("refused", _refused(peer)),
     ]
-
-
-def _name(peer: dict[str, Any]) -> Any:
-    from rich.text import Text
-
-    from node.monitor.output import printable
-
-    shown = Text(printable(peer.get("name") or ""))
-    shown.truncate(NAME_WIDTH, overflow="ellipsis")
-    return shown
 
 
 def _kind(peer: dict[str, Any], ours: str | None) -> str:
@@ -172,17 +158,8 @@ def _kind(peer: dict[str, Any], ours: str | None) -> str:
     return ", ".join(name for name, holds in kinds.items() if holds)
 
 
-def _link(peer: dict[str, Any]) -> str:
-    if not peer["connected"]:
-        return "no"
-    ways = {"direct": "yes, directly", "relayed": "yes, through a relay"}
-    return ways.get(peer.get("link") or "", "yes")
-
-
 def _clock(peer: dict[str, Any]) -> str:
     """Return the peer's clock offset from this machine's, and its uncertainty."""
-    from node.monitor.record import NONE
-
     ahead, around = peer.get("clock_ahead_s"), peer.get("round_trip_s")
     if ahead is None or around is None:
         return NONE
@@ -191,14 +168,10 @@ def _clock(peer: dict[str, Any]) -> str:
 
 
 def _ago(unix: float | None) -> str:
-    from node.monitor.record import NONE, lapse
-
     return NONE if unix is None else lapse(max(0.0, time.time() - unix))
 
 
 def _refused(peer: dict[str, Any]) -> str:
-    from node.monitor.record import refusals
-
     refused = peer["refused"]
     return refusals(refused) if isinstance(refused, dict) else str(refused)
 
@@ -221,8 +194,6 @@ def trust_command(
     until they are proven. A trusted peer's groups are verified and limited like all others. A
     running node follows from its next round.
     """
-    from node.storage.run_folder import TrustedPeers
-
     node = open_node(config)
     trusted = TrustedPeers(node.config.mixture.trusted, node.folder)
     if remove and not peers:
@@ -246,9 +217,6 @@ def trust_command(
 
 
 def _whole(given: str) -> str:
-    from protocol.errors import BadKey
-    from protocol.identity import author_of
-
     peer = given.strip().rpartition("/p2p/")[-1]
     try:
         author_of(peer)
@@ -291,7 +259,7 @@ def observe_command(
     snapshot: SnapshotOption = None,
     seconds: Annotated[
         float,
-        typer.Option("--seconds", min=0, help="End after so many seconds of looking; 0: never."),
+        typer.Option(min=0, help="End after so many seconds of looking; 0: never."),
     ] = 0.0,
     assignments: SetOption = None,
     json: JsonOption = False,
@@ -304,7 +272,7 @@ def observe_command(
     The page is served only on this machine, on port 8710 or the next free one, unless you give
     --public or --snapshot. Ctrl-C ends it cleanly.
     """
-    overrides = overrides_of(assignments, peers) | page_overrides(public, snapshot)
+    overrides = overrides_of(assignments, peers, public=public, snapshot=snapshot)
     if detached:
         if config is None:
             raise UsageError(OPTION, "without a folder", "Name one for its page: --config DIR.")
@@ -319,10 +287,11 @@ def observe_command(
             config = Path(place)
         start = started(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
         node, stages = stack.enter_context(start)
-        from node.run.commands import check_peers, run_observer
+        from node.run.commands import check_peers, run_untrained
         from node.run.preflight import check_places
         from node.run.status import RunOptions
 
         check_peers(node.config, node.folder)
         check_places(node.config, node.folder)
-        run_observer(node.config, node.folder, RunOptions(json=json), stages, seconds)
+        options, limit = RunOptions(json=json), seconds or math.inf
+        run_untrained("observe", node.config, node.folder, options, stages, limit)

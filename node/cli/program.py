@@ -18,11 +18,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from node.cli.checks import conformance_command, doctor_command
 from node.cli.demo import demo_command, play_command, plot_command
 from node.cli.inspect import (
     checkpoints_command,
+    conformance_command,
     dashboard_command,
+    doctor_command,
     list_command,
     logs_command,
     rollback_command,
@@ -35,7 +36,8 @@ from node.cli.model import ask_command, compare_command, evaluate_command, warm_
 from node.cli.options import SpreadPeers
 from node.cli.peers import observe_command, peers_command, trust_command
 from node.cli.setup import create_command, export_command, identity_app, init_command, plan_command
-from node.errors import NodeError, UsageError
+from node.errors import NodeError, TaskSetError, UsageError
+from node.monitor.logs import ERROR, log_error
 from node.monitor.output import (
     as_typed,
     drop_what_fails,
@@ -44,6 +46,11 @@ from node.monitor.output import (
     printable_lines,
     say,
 )
+from protocol.errors import ProtocolError
+from protocol.identity import KeyFileError
+from swarm.journal import JournalError
+from swarm.transport.transport import TransportError
+from swarm.verification import JudgeRefused
 
 BEGINNING = """\
 see a swarm learn here:  swarm-node demo
@@ -51,6 +58,13 @@ take part in one:        swarm-node init my-node; swarm-node join --config my-no
 read on:                 swarm-node --help, and docs/tutorial.md of the source"""
 
 TRANSPORTS = ("hivemind", "libp2p")  # packages over which nodes connect; one is enough
+
+
+EXPECTED = (
+    *(NodeError, TaskSetError, JudgeRefused, JournalError, KeyFileError, ProtocolError),
+    TransportError,
+)
+"""Errors whose text says what failed."""
 
 
 def versions() -> str:
@@ -115,6 +129,7 @@ PROGRAM = "swarm-node"
 app = typer.Typer(name=PROGRAM, invoke_without_command=True, pretty_exceptions_enable=False)
 GROUP = "swarm_node.commands"  # entry points by which a package adds commands
 PEER = "/ip4/10.0.0.5/tcp/31337/p2p/12D3Koo…"
+OBSERVE = f"observe --peers {PEER} --snapshot public --seconds 60"
 COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] = (
     ("demo", demo_command, TyperCommand, "demo --nodes 4 --rounds 150 --mix 2/6"),
     ("plan", plan_command, TyperCommand, "plan Qwen/Qwen2.5-0.5B-Instruct --task-tokens 1024"),
@@ -122,12 +137,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] =
     ("warm-start", warm_start_command, TyperCommand, "warm-start --config my-node"),
     ("join", join_command, SpreadPeers, f"join --peers {PEER} --set learner.lr=1e-5"),
     ("bootstrap", bootstrap_command, SpreadPeers, "bootstrap --config public/node.toml"),
-    (
-        "observe",
-        observe_command,
-        SpreadPeers,
-        f"observe --peers {PEER} --snapshot public --seconds 60",
-    ),
+    ("observe", observe_command, SpreadPeers, OBSERVE),
     ("create", create_command, TyperCommand, "create --name sums --task-set tiny"),
     ("status", status_command, TyperCommand, "status --json"),
     ("list", list_command, TyperCommand, "list ~ --depth 3"),
@@ -213,7 +223,7 @@ def main(interrupted: Callable[[], bool], commands: typer.Typer = app, name: str
         # an error that shows the help instead has no message
         return _fail(usage_error(error, name)) if error.format_message() else 2
     except Exception as error:
-        if interrupted() and not isinstance(error, _expected()):
+        if interrupted() and not isinstance(error, EXPECTED):
             raise KeyboardInterrupt from error
         return _fail(error)
     finally:
@@ -224,7 +234,6 @@ def _fail(error: Exception) -> int:
     if "--debug" in sys.argv:
         sys.stderr.write(printable_lines("".join(traceback.format_exception(error))))
     text = as_typed(explain(error))
-    from node.monitor.logs import ERROR, log_error
 
     if not log_error(text):
         say(f"{ERROR}{text}", err=True)
@@ -237,18 +246,6 @@ def explain(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         remedy = "Look at the disk, and at the owner and permissions of that file."
         return f"cannot use {error.filename} ({error.strerror}). {remedy}"
-    if isinstance(error, _expected()):
+    if isinstance(error, EXPECTED):
         return text if text.endswith((".", "?", ")")) else f"{text}."
     return f"unexpected {type(error).__name__}: {text}. Add --debug to see where it comes from."
-
-
-def _expected() -> tuple[type[Exception], ...]:
-    from node.errors import TaskSetError
-    from protocol.errors import ProtocolError
-    from protocol.identity import KeyFileError
-    from swarm.journal import JournalError
-    from swarm.transport.transport import TransportError
-    from swarm.verification import JudgeRefused
-
-    transport = (JournalError, KeyFileError, ProtocolError, TransportError)
-    return NodeError, TaskSetError, JudgeRefused, *transport

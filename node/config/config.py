@@ -229,14 +229,13 @@ def _with_paths(config: Config, base: Path) -> Config:
     if (folder / "config.json").is_file():
         model = str(folder.resolve())
     snapshot = config.monitor.snapshot and absolute(config.monitor.snapshot)
-    return config.model_copy(
-        update={
-            "tasks": config.tasks.model_copy(update={"files": files}),
-            "sandbox": config.sandbox.model_copy(update={"read": read}),
-            "policy": config.policy.model_copy(update={"model": model}),
-            "monitor": config.monitor.model_copy(update={"snapshot": snapshot}),
-        }
-    )
+    changes = {
+        "tasks": config.tasks.model_copy(update={"files": files}),
+        "sandbox": config.sandbox.model_copy(update={"read": read}),
+        "policy": config.policy.model_copy(update={"model": model}),
+        "monitor": config.monitor.model_copy(update={"snapshot": snapshot}),
+    }
+    return config.model_copy(update=changes)
 
 
 def _check_groups(config: Config) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from node.config.registry import ADVANTAGES, CORRECTIONS, LOSSES, SELECTIONS, kind_key, options_key
-from node.config.schema import DecayRates, Options, Refusals, Section, Texts, key
+from node.config.schema import DecayRates, Options, Refusals, Section, Texts, key, within
 
 
 class PolicySection(Section):
@@ -31,8 +31,7 @@ class PolicySection(Section):
         "Above 0, train low-rank adapters of this rank (LoRA) and leave the weights as they are: "
         "far less memory (needs the extra: swarm-node[lora]). They want a higher learner.lr. 0: "
         "train all weights.",
-        ge=0,
-        le=1024,
+        **within(0, 1024),
     )
     lora_alpha: int = key(32, "What the adapters add is scaled by lora_alpha / lora_rank.", ge=1)
     lora_targets: Texts = key(
@@ -64,15 +63,13 @@ class LearnerSection(Section):
         "How much of a turn's advantage is its own, measured against the same turn of the group's "
         "other trajectories; the rest is that of the whole trajectory. 0: none of it. Answers of "
         "one turn stay as they are.",
-        ge=0,
-        le=1,
+        **within(0, 1),
     )
     turn_discount: float = key(
         0.5,
         'What a reward is worth one turn earlier, as a share of it (see "turn_credit"): below 1, '
         "the shorter of two trajectories that end alike did better.",
-        ge=0,
-        le=1,
+        **within(0, 1),
     )
     turns_kept: float = key(
         1.0,
@@ -86,8 +83,7 @@ class LearnerSection(Section):
         0.2,
         "How far the ratio may fall below 1. Each step of an update begins with a ratio of 1: the "
         'clip acts where epochs is above 1, or with proximal_policy = "versions".',
-        ge=0,
-        le=1,
+        **within(0, 1),
     )
     clip_high: float = key(0.28, "How far the ratio may rise above 1.", ge=0)
     optimizer: Literal["adamw", "adamw8bit"] = key(
@@ -116,17 +112,14 @@ class LearnerSection(Section):
         3,
         "An update has a step for every so many groups whose rewards differ, own and external: "
         "what the swarm adds makes more steps, and not only surer ones. 0: one step for all.",
-        unit="groups",
-        ge=0,
-        le=4096,
+        **within(0, 4096, "groups"),
     )
     micro_batch_tokens: int = key(
         8192,
         "Most tokens in one forward pass, padding and attention masks included. Where memory runs "
         "out it is halved until the node starts again; the gradient stays the same. Several ranks "
         "stop instead.",
-        unit="tokens",
-        ge=1,
+        **within(1, unit="tokens"),
     )
     gradient_checkpointing: bool = key(
         False,
@@ -136,8 +129,7 @@ class LearnerSection(Section):
     max_completion_tokens: int = key(
         4096,
         "Longer completions, such as a peer's, are trained on up to here.",
-        unit="tokens",
-        ge=1,
+        **within(1, unit="tokens"),
     )
     max_grad_norm: float = key(1.0, "Gradients are scaled down to this norm.", gt=0)
     warmup_steps: int = key(
@@ -164,9 +156,7 @@ class MixtureSection(Section):
     external: int = key(
         6,
         "Groups that the swarm spares this node: missing ones are replaced by own. 0: take none.",
-        unit="groups",
-        ge=0,
-        le=4096,
+        **within(0, 4096, "groups"),
     )
     select: str = kind_key(
         SELECTIONS,
@@ -179,9 +169,7 @@ class MixtureSection(Section):
     target_groups: int = key(
         12,
         'Groups whose rewards differ, own and external, that "auto" fills an update up to.',
-        unit="groups",
-        ge=1,
-        le=4096,
+        **within(1, 4096, "groups"),
     )
     correction: str = kind_key(
         CORRECTIONS,
@@ -223,9 +211,7 @@ class MixtureSection(Section):
         1,
         "Updates that an external group may be part of. Above 1, used ones fill what unused ones "
         "leave free.",
-        unit="updates",
-        ge=1,
-        le=64,
+        **within(1, 64, "updates"),
     )
     successes: int = key(
         0,
@@ -233,25 +219,19 @@ class MixtureSection(Section):
         "question. Where an own group has no reward at all, one of them takes the place of one of "
         "its answers in the update, weighed by importance; what is shared stays what the policy "
         "wrote. They are kept in memory, and a node that starts again has none. 0: none.",
-        unit="answers",
-        ge=0,
-        le=64,
+        **within(0, 64, "answers"),
     )
     semi_online: int = key(
         0,
         "Groups an update has besides, of tasks that others have solved in an environment: this "
         "policy plays them once more, held to their best trajectory. They are not shared. 0: none.",
-        unit="groups",
-        ge=0,
-        le=64,
+        **within(0, 64, "groups"),
     )
     patches: int = key(
         1,
         "Most turns of the other's trajectory that take the place of own ones which depart from it "
         '(see "semi_online"); after so many the policy goes its own way.',
-        unit="turns",
-        ge=0,
-        le=32,
+        **within(0, 32, "turns"),
     )
     max_age: float = key(
         600.0, "Age beyond which an external group is dropped.", unit="seconds", gt=0

@@ -32,9 +32,8 @@ class Registry:
         """Return ``name`` if it names exactly one plugin, or raise ConfigError."""
         installed = self._installed().get(name)
         if name in self.own and installed:
-            remedy = (
-                f"{installed.value} has a name that the project uses: rename it in its package."
-            )
+            value = installed.value
+            remedy = f"{value} has a name that the project uses: rename it in its package."
             raise ConfigError(self.key, name, remedy)
         if name not in self.own and not installed:
             others = sorted({*self.own, *self._installed()})
@@ -97,7 +96,7 @@ def _entry_points(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     return tuple(entry for entry in every if entry.group.startswith("swarm_node."))
 
 
-def _registry(key: str, group: str, base: str, **own: str) -> Registry:
+def _registry(key: str, group: str, base: str, own: Mapping[str, str]) -> Registry:
     """Make a registry; its own plugins are classes in the module of ``base``."""
     module, _, _ = base.partition(":")
     classes = {name: f"{module}:{kind}" for name, kind in own.items()}
@@ -117,64 +116,54 @@ LOSSES = _registry(
     "learner.loss",
     "losses",
     "node.learner.losses:Loss",
-    cispo="Cispo",
-    dr_grpo="DrGrpo",
-    grpo="Grpo",
-    gspo="Gspo",
+    {"cispo": "Cispo", "dr_grpo": "DrGrpo", "grpo": "Grpo", "gspo": "Gspo"},
 )
 ADVANTAGES = _registry(
     "learner.advantage",
     "advantages",
     "node.learner.losses:Advantage",
-    dr_grpo="Centred",
-    grpo="Standardised",
+    {"dr_grpo": "Centred", "grpo": "Standardised"},
 )
 CORRECTIONS = _registry(
     "mixture.correction",
     "corrections",
     "node.learner.off_policy:Correction",
-    better="Better",
-    none="Uncorrected",
-    tapered="Tapered",
-    tis="TruncatedWeights",
+    {"better": "Better", "none": "Uncorrected", "tapered": "Tapered", "tis": "TruncatedWeights"},
 )
 SELECTIONS = _registry(
     "mixture.select",
     "selections",
     "swarm.mixture:Selection",
-    auto="AutoSelection",
-    uniform="UniformSelection",
+    {"auto": "AutoSelection", "uniform": "UniformSelection"},
 )
 CURRICULA = _registry(
     "tasks.curriculum",
     "curricula",
     "node.tasks.curriculum:Curriculum",
-    auto="AutoCurriculum",
-    skill="Skill",
-    thompson="Thompson",
-    uniform="UniformCurriculum",
+    {
+        "auto": "AutoCurriculum",
+        "skill": "Skill",
+        "thompson": "Thompson",
+        "uniform": "UniformCurriculum",
+    },
 )
 ENGINES = _registry(
     "engine.backend",
     "engines",
     "node.engines.kinds:EngineKind",
-    transformers="Transformers",
-    vllm="Vllm",
+    {"transformers": "Transformers", "vllm": "Vllm"},
 )
 TRANSPORTS = _registry(
     "network.transport",
     "transports",
     "node.network.transports:TransportKind",
-    hivemind="Hivemind",
-    libp2p="Libp2p",
+    {"hivemind": "Hivemind", "libp2p": "Libp2p"},
 )
 LOGGERS = _registry(
     "monitor.loggers",
     "loggers",
     "node.monitor.loggers:Logger",
-    tensorboard="TensorBoard",
-    trackio="Trackio",
-    wandb="Wandb",
+    {"tensorboard": "TensorBoard", "trackio": "Trackio", "wandb": "Wandb"},
 )
 REGISTRIES = (LOSSES, ADVANTAGES, CORRECTIONS, SELECTIONS, CURRICULA, ENGINES, TRANSPORTS, LOGGERS)
 

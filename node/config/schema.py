@@ -205,6 +205,11 @@ def key(
     return Field(default, description=about, json_schema_extra=extra, **limits)
 
 
+def within(least: float, most: float | None = None, unit: str = "") -> dict[str, Any]:
+    """Limit a key to numbers from ``least`` to ``most`` (None: any above), in a ``unit``."""
+    return {"unit": unit, "ge": least} | ({} if most is None else {"le": most})
+
+
 class Section(BaseModel):
     """A config section that rejects unknown keys, wrong types and non-finite numbers."""
 

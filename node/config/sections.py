@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from node.config.registry import CURRICULA, ENGINES, LOGGERS, TRANSPORTS, kind_key, options_key
-from node.config.schema import Options, Section, Texts, key
+from node.config.schema import Options, Section, Texts, key, within
 
 
 class NodeSection(Section):
@@ -33,8 +33,7 @@ class NodeSection(Section):
         0,
         "Threads for torch, in each process that uses it. 0 tries doublings at the start and keeps "
         "what is fastest; set 1 when several nodes share the cores.",
-        ge=0,
-        le=1024,
+        **within(0, 1024),
     )
 
 
@@ -125,16 +124,12 @@ class EngineSection(Section):
         8,
         "Turns of the policy in an environment at most; a trajectory that would have more is cut. "
         "Its turns have max_new_tokens together.",
-        unit="turns",
-        ge=1,
-        le=32,
+        **within(1, 32, "turns"),
     )
     max_turn_tokens: int = key(
         0,
         "Length cap of a turn. 0: max_new_tokens divided by max_turns.",
-        unit="tokens",
-        ge=0,
-        le=1_000_000,
+        **within(0, 1_000_000, "tokens"),
     )
     group_size: int = key(8, "Completions for each task.", unit="completions", ge=2, le=1024)
     tensor_parallel_size: int = key(
@@ -143,9 +138,7 @@ class EngineSection(Section):
     data_parallel_size: int = key(
         1,
         "vLLMs beside each other, each with its own GPUs and its own share of the completions.",
-        unit="processes",
-        ge=1,
-        le=64,
+        **within(1, 64, "processes"),
     )
     gpu_memory_utilization: float = key(
         0.4,
@@ -166,9 +159,7 @@ class EngineSection(Section):
         "An engine's process that has something to do and says nothing for so long is killed, and "
         "another one goes on. A step, the reading of the longest prompts and a change of weights "
         "must each fit in. A start may always take half an hour.",
-        unit="seconds",
-        ge=5,
-        le=86_400,
+        **within(5, 86_400, "seconds"),
     )
 
 
@@ -227,23 +218,19 @@ class ScheduleSection(Section):
         1,
         'Most updates between the begin of an own group and the one that takes it ("async"). 0: '
         "begin and take each update's groups in turn.",
-        unit="updates",
-        ge=0,
-        le=64,
+        **within(0, 64, "updates"),
     )
     oversample: float = key(
         0.0,
         'Groups that run beyond those an update needs, as a share of them ("async"). Above 0, '
         "generation stands still while the policy learns, and goes on with what was unfinished: "
         "for a device that both share.",
-        ge=0,
-        le=64,
+        **within(0, 64),
     )
     rounds: int = key(
         0,
         "Rounds in all, earlier runs in this folder included. 0: until stopped.",
-        unit="rounds",
-        ge=0,
+        **within(0, unit="rounds"),
     )
     eval_every: int = key(
         10, "Evaluate on held-out tasks every so many rounds.", unit="rounds", ge=1
@@ -252,8 +239,7 @@ class ScheduleSection(Section):
     checkpoint_every: int = key(
         10,
         "Write a checkpoint every so many rounds; one is also written at the end.",
-        unit="rounds",
-        ge=1,
+        **within(1, unit="rounds"),
     )
     keep_checkpoints: int = key(
         2, "Newest checkpoints that are kept.", unit="checkpoints", ge=1, le=1000
@@ -262,9 +248,7 @@ class ScheduleSection(Section):
         1,
         "Checkpoints of the best held-out reward that are kept beside them. A policy that an "
         "evaluation finds to be the best is written even where none is due.",
-        unit="checkpoints",
-        ge=0,
-        le=1000,
+        **within(0, 1000, "checkpoints"),
     )
 
 
@@ -275,9 +259,7 @@ class MonitorSection(Section):
         64,
         "Largest size of metrics.jsonl. When it is full, older rounds are thinned: every 2nd "
         "stays, of older ones every 4th, and so on. The file goes on spanning the whole run.",
-        unit="MiB",
-        ge=1,
-        le=1 << 20,
+        **within(1, 1 << 20, "MiB"),
     )
     live: bool = key(True, "A live panel, where the output is a terminal.")
     dashboard: bool | str = key(

@@ -34,7 +34,6 @@ from protocol.manifest import AllowList, Manifest, ProofOfWork, find_nonce, open
 from protocol.messages import MANIFEST_STREAM, MAX_MANIFEST_RESPONSE_BYTES
 from swarm.common.counters import Counters
 from swarm.exchange import fetch_manifest
-from swarm.transport import protobuf
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.protobuf import Field, Fields, decode, encode, varints
 from swarm.transport.streams import ask
@@ -88,12 +87,6 @@ class Peer:
     async def manifest_again(self) -> bytes:
         """Request the manifest, which also ends the peer's refusal of a slow client."""
         return await self.ask(MANIFEST_STREAM, b"", MAX_MANIFEST_RESPONSE_BYTES)
-
-    async def call(self, name: str, fields: Mapping[int, Field | Sequence[Field]]) -> Fields:
-        """Make a DHT call; raises ``TransportError``, or ``ValueError`` if not protobuf."""
-        request = protobuf.encode(fields)
-        answer = await self.transport.node.call(self.peer_id, f"DHTProtocol.{name}", request)
-        return protobuf.decode(answer)
 
 
 @asynccontextmanager
@@ -266,8 +259,8 @@ async def _refuses(peer: Peer) -> None:
 async def _uneven(peer: Peer) -> None:
     record, key, expiry = _announced(peer)
     lists = _request([key] * 3, [_packed(peer.identity.author)], [_packed(record)], [expiry])
-    with suppress(TransportError, ValueError):
-        await peer.call("rpc_store", lists)
+    with suppress(TransportError, Broken):
+        await _call(peer, "rpc_store", lists)
     for name in ("rpc_ping", "rpc_find", "rpc_store"):
         with suppress(TransportError):
             await peer.transport.node.call(peer.peer_id, f"DHTProtocol.{name}", b"\xff" * 64)
@@ -350,8 +343,10 @@ def _neighbours(result: Fields) -> tuple[list[bytes], list[bytes]]:
 
 
 async def _call(peer: Peer, name: str, fields: Mapping[int, Field | Sequence[Field]]) -> Fields:
+    request = encode(fields)
+    answer = await peer.transport.node.call(peer.peer_id, f"DHTProtocol.{name}", request)
     try:
-        return await peer.call(name, fields)
+        return decode(answer)
     except (ValueError, struct.error) as error:
         raise Broken(f"the answer to {name} is no protobuf: {error}") from error
 

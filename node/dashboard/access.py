@@ -12,7 +12,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
@@ -64,8 +64,6 @@ KEY = "monitor.dashboard"
 
 @dataclass(frozen=True, slots=True)
 class ListeningSocket:
-    """A listening socket."""
-
     socket: socket.socket
     host: str  # the configured name or address
     port: int  # the actual port
@@ -85,18 +83,14 @@ def listen(wanted: bool | str, key: str = KEY) -> ListeningSocket:
     the address does not belong to this machine.
     """
     if isinstance(wanted, str):
-        host, port = host_and_port(key, wanted)
-        return _place(host, _bound(host, port, key))
-    for port in range(PORT, PORT + PORTS):
-        try:
-            return _place(HOST, _bound(HOST, port, key))
-        except NodeError:
-            if port == PORT + PORTS - 1:
-                raise
-    raise AssertionError("there are ports to try")
+        return _listening(*host_and_port(key, wanted), key)
+    for port in range(PORT, PORT + PORTS - 1):
+        with suppress(NodeError):
+            return _listening(HOST, port, key)
+    return _listening(HOST, PORT + PORTS - 1, key)
 
 
-def _bound(host: str, port: int, key: str) -> socket.socket:
+def _listening(host: str, port: int, key: str) -> ListeningSocket:
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with ExitStack() as on_failure:
@@ -107,22 +101,14 @@ def _bound(host: str, port: int, key: str) -> socket.socket:
             listening.listen(BACKLOG)
             on_failure.pop_all()
     except OSError as error:
-        raise _unusable(host, port, key, error) from error
-    return listening
-
-
-def _place(host: str, listening: socket.socket) -> ListeningSocket:
+        what, other = "the swarm's page", "or 0 for any that is free."
+        if key == KEY:
+            what, other = "the dashboard", "or true for the next that is free."
+        what = f"cannot serve {what} ({error.strerror or error})"
+        remedy = f"Stop what holds that port, or name another one, {other}"
+        raise NodeError(what, f"{key} = {host}:{port}", remedy) from error
     address, port, *_ = listening.getsockname()
     return ListeningSocket(listening, host, port, ipaddress.ip_address(address).is_loopback)
-
-
-def _unusable(host: str, port: int, key: str, error: OSError) -> NodeError:
-    what, other = "the swarm's page", "or 0 for any that is free."
-    if key == KEY:
-        what, other = "the dashboard", "or true for the next that is free."
-    what = f"cannot serve {what} ({error.strerror or error})"
-    remedy = f"Stop what holds that port, or name another one, {other}"
-    return NodeError(what, f"{key} = {host}:{port}", remedy)
 
 
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9._-]{1,253}))(?::(\d{1,5}))?")
@@ -164,22 +150,22 @@ A_SECOND = 40.0  # requests per second
 CLIENTS = 1024  # clients remembered; beyond that, the longest idle one is forgotten
 
 
+@dataclass(eq=False)
 class Rate:
     """A token bucket of requests per client; a burst may have six times ``a_second``."""
 
-    def __init__(
-        self, now: Callable[[], float] = time.monotonic, a_second: float = A_SECOND
-    ) -> None:
-        self._now = now
-        self._a_second = a_second
-        self._burst = a_second * AT_ONCE / A_SECOND
+    now: Callable[[], float] = time.monotonic
+    a_second: float = A_SECOND
+
+    def __post_init__(self) -> None:
+        self._burst = self.a_second * AT_ONCE / A_SECOND
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def allows(self, client: str) -> bool:
         """Whether a client may make one more request now; counts the request."""
-        now = self._now()
+        now = self.now()
         left, at = self._left.pop(client, (self._burst, now))
-        left = min(self._burst, left + (now - at) * self._a_second)
+        left = min(self._burst, left + (now - at) * self.a_second)
         allowed = left >= 1.0
         self._left[client] = (left - allowed, now)
         if len(self._left) > CLIENTS:
@@ -233,9 +219,8 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return  # the server closes websockets; there is no other type
-        guarded = Sending(send)
         refused = self._refusal(scope) or self._entrance(scope)
-        await (refused or self._app)(scope, receive, guarded)
+        await (refused or self._app)(scope, receive, guarded(send))
 
     def _refusal(self, scope: Scope) -> Response | None:
         if refused := out_of_bounds(scope, self._rate):
@@ -244,17 +229,12 @@ class Guard:
         host = headers.getlist("host")
         if len(host) != 1 or not self._hosts.known(host[0]):
             return failure("this node is not known under that name: use its address", 403)
-        return self._foreign(headers, host[0])
-
-    def _foreign(self, headers: Headers, host: str) -> Response | None:
-        """Refuse requests from pages of other sites, which may only link to this page."""
-        origins = headers.getlist("origin")
-        if any(not self._hosts.same(origin, host) for origin in origins):
-            return failure("pages of other sites may not read this node", 403)
+        # Pages of other sites may only link to this page.
+        foreign = any(not self._hosts.same(each, host[0]) for each in headers.getlist("origin"))
         site, document = headers.get("sec-fetch-site", "none"), "document"
         is_document = headers.get("sec-fetch-dest", document) == document
         leads_here = headers.get("sec-fetch-mode") == "navigate" and is_document
-        if site not in OWN_SITE and not leads_here:
+        if foreign or (site not in OWN_SITE and not leads_here):
             return failure("pages of other sites may not read this node", 403)
         return None
 
@@ -283,17 +263,15 @@ class Guard:
         return failure(message, 401)
 
 
-class Sending:
-    """A ``send`` wrapper that adds ``HEADERS`` and cache control to every response."""
+def guarded(send: Send) -> Send:
+    """Return a ``send`` that adds ``HEADERS`` and cache control to every response."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
-
-    async def __call__(self, message: Message) -> None:
+    async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(raw=message["headers"])
-            for name, value in HEADERS.items():
-                headers[name] = value
+            headers.update(HEADERS)
             headers["cache-control"] = "no-cache" if "etag" in headers else "no-store"
             message = {**message, "headers": headers.raw}
-        await self._send(message)
+        await send(message)
+
+    return sending

@@ -12,6 +12,7 @@ import time
 from asyncio.subprocess import DEVNULL, PIPE, Process, create_subprocess_exec
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ class CannotAskError(Exception):
         self.status = status
 
 
+@dataclass(eq=False)
 class Asking:
     """A starter of answering processes, which end when their reader leaves.
 
@@ -66,13 +68,12 @@ class Asking:
     ``private``, other machines are served, and a token has admitted the client.
     """
 
-    def __init__(
-        self, folder: RunFolder, config: Config, counters: Counters, *, private: bool
-    ) -> None:
-        self._folder = folder
-        self._config = config
-        self._counters = counters
-        self._private = private
+    folder: RunFolder
+    config: Config
+    counters: Counters
+    private: bool
+
+    def __post_init__(self) -> None:
         self._begun: deque[float] = deque(maxlen=MOST_BEGUN)
         self._starting = False
         self._work: asyncio.Task[None] | None = None
@@ -85,7 +86,7 @@ class Asking:
         not, but there the cookie is restricted to this site.
         """
         name, value = ASKED_BY
-        site = headers.get("sec-fetch-site", "" if self._private else "same-origin")
+        site = headers.get("sec-fetch-site", "" if self.private else "same-origin")
         if site != "same-origin" or headers.get(name) != value:
             message = "only this node's own page may ask: open it, and type the question there"
             raise CannotAskError(403, message)
@@ -96,8 +97,8 @@ class Asking:
         """Start a process; stream its lines of JSON, or raise CannotAskError if it cannot."""
         self._check_room()
         asked = {
-            "folder": str(self._folder.root.absolute()),
-            "config": self._config.model_dump(mode="json"),
+            "folder": str(self.folder.root.absolute()),
+            "config": self.config.model_dump(mode="json"),
             "question": question,
             "family": family,
             "base": base,
@@ -136,10 +137,10 @@ class Asking:
     def _check_room(self) -> None:
         if self._closed:
             raise CannotAskError(503, "this node is stopping")
-        if not (self._folder.manifest.exists() and Checkpoints(self._folder.checkpoints).steps()):
+        if not (self.folder.manifest.exists() and Checkpoints(self.folder.checkpoints).steps()):
             message = (
                 "there is no checkpoint of the policy yet: the node writes the first once "
-                f"{self._config.schedule.checkpoint_every} rounds are done, or when it stops"
+                f"{self.config.schedule.checkpoint_every} rounds are done, or when it stops"
             )
             raise CannotAskError(409, message)
         if self._starting or (self._work and not self._work.done()):
@@ -179,7 +180,7 @@ class Asking:
             lines.put_nowait(None)
 
     def _failed(self, why: str) -> None:
-        self._counters.add("dashboard_ask_failures")
+        self.counters.add("dashboard_ask_failures")
         log.warning("a question from the dashboard was not answered: %s", why)
 
 
@@ -246,7 +247,9 @@ class Routes:
             "authors": lambda request: self._run.authors(),
             "peers": lambda request: self._run.peers(),
             "health": lambda request: self._run.health(),
-            "log": lambda request: self._run.log(_lines(request)),
+            "log": lambda request: self._run.log(
+                number(request.query_params, "lines", 200, 1, MOST_LINES)
+            ),
         }
         return [
             Route("/", self._page),
@@ -347,10 +350,6 @@ def _wanted(request: Request) -> Wanted:
         taught=None if not taught else taught == "1",
         round=number(query, "round", 0, 1, LARGEST) or None,
     )
-
-
-def _lines(request: Request) -> int:
-    return number(request.query_params, "lines", 200, 1, MOST_LINES)
 
 
 async def _missing(request: Request, error: Exception) -> Response:

@@ -1,27 +1,32 @@
-"""Groups and authors of a run: search for groups, and statistics per author."""
+"""Groups, authors and progress of a run: search, statistics per author, an assessment."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from node.config.sections import ScheduleSection
 from node.dashboard.rounds import Rounds
 from node.monitor.history import GrowingLines
-from node.monitor.present_status import PROFILE_KEYS
+from node.monitor.record import percent
+from node.storage.run_folder import PROFILE_KEYS
 from protocol.errors import BadKey
 from protocol.identity import check_key, peer_id_of
+from swarm.common.util import counted
 from swarm.reputation import Account, is_banned, penalties_now, reputation_now
 
 MAX_GROUPS = 100  # per response
 # A line without these keys is not a group.
 NAMES = {"id", "round", "origin", "env", "author", "prompt", "in_update", "reason", "completions"}
+TOKEN_COLUMNS = ("text", "logprob", "version", "entropy")  # earlier releases lack entropy
 BYTES = 2 << 20  # maximum bytes of the lines in a response, except the first
 
 
@@ -40,6 +45,8 @@ class Wanted:
 
     def takes(self, group: dict[str, Any]) -> bool:
         taught = bool(group["in_update"] and group["reason"] is None)
+        sought = self.text.casefold()
+        texts = (group["prompt"], *(done["text"] for done in group["completions"]))
         return (
             (self.before is None or group["id"] < self.before)
             and self.origin in ("", group["origin"])
@@ -47,13 +54,8 @@ class Wanted:
             and (group["author"] or "").startswith(self.author.lower())
             and self.taught in (None, taught)
             and self.round in (None, group["round"])
-            and self._reads(group)
+            and (not sought or any(sought in each.casefold() for each in texts))
         )
-
-    def _reads(self, group: dict[str, Any]) -> bool:
-        sought = self.text.casefold()
-        texts = (group["prompt"], *(done["text"] for done in group["completions"]))
-        return not sought or any(sought in each.casefold() for each in texts)
 
 
 class Groups:
@@ -88,7 +90,11 @@ class Groups:
             if len(found) == wanted.limit or (found and size + len(line) > BYTES):
                 return {"groups": found, "more": True}
             size += len(line)
-            found.append(_by_token(group))
+            for each in group["completions"]:
+                columns = each.get("tokens") or {}
+                rows = zip_longest(*(columns.get(name, ()) for name in TOKEN_COLUMNS))
+                each["tokens"] = [dict(zip(TOKEN_COLUMNS, row, strict=True)) for row in rows]
+            found.append(group)
         return {"groups": found, "more": False}
 
 
@@ -98,19 +104,6 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return group if isinstance(group, dict) and group.keys() >= NAMES else None
-
-
-def _by_token(group: dict[str, Any]) -> dict[str, Any]:
-    completions = [
-        {**each, "tokens": list(_tokens(each.get("tokens") or {}))} for each in group["completions"]
-    ]
-    return {**group, "completions": completions}
-
-
-def _tokens(columns: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    names = ("text", "logprob", "version", "entropy")  # earlier releases lack entropy
-    for row in zip_longest(*(columns.get(name, ()) for name in names)):
-        yield dict(zip(names, row, strict=True))
 
 
 LEAST = 4  # minimum number of changes of the held-out reward for an estimate
@@ -240,3 +233,52 @@ def _peer_id(author: str) -> str | None:
     except (ValueError, BadKey):
         return None
     return peer_id_of(raw)
+
+
+RECENT = 20  # rounds whose local groups are looked at
+LOW_INFORMATIVE = 0.05  # fraction of groups
+LOW = (
+    f" In the last {RECENT} rounds rewards differed in only {{}} of local groups, so they teach "
+    "little: choose other levels with tasks.levels, or see docs/starter.md for a warm start."
+)
+Z = 2.58  # standard errors: 99 %, as the comparison is repeated with each evaluation
+
+Level = Literal["better", "worse", "unclear", "early"]
+
+
+def progress(rounds: Rounds, schedule: ScheduleSection) -> dict[str, Any]:
+    """Return ``level``, one of :data:`Level`, and ``text``, what to tell the user.
+
+    The first held-out reward, from before any update, is compared with the mean of the latest
+    third. Rewards are in [0, 1], so the variance of one is at most ``p (1 - p)``. The records do
+    not say which tasks were evaluated: if they changed, the comparison is of different tasks.
+    """
+    heldout = rounds.column("reward_eval")
+    level, text = _change(heldout[~np.isnan(heldout)], schedule)
+    recent = rounds.column("informative_own")[-RECENT:]
+    if len(recent) == RECENT and not np.isnan(recent).all():
+        share = float(np.nanmean(recent))
+        text += LOW.format(percent(share)) if share < LOW_INFORMATIVE else ""
+    return {"level": level, "text": text}
+
+
+def _change(known: NDArray[np.float64], schedule: ScheduleSection) -> tuple[Level, str]:
+    if len(known) < 2:
+        every = counted(schedule.eval_every, "round")
+        return "early", (
+            "Too early to say: two measurements of the held-out reward are compared, and one is "
+            f"made every {every}."
+        )
+    latest = known[-max(1, len(known) // 3) :]
+    before, now, tasks = float(known[0]), float(latest.mean()), schedule.eval_tasks
+    p = (tasks * (before + now) / 2 + 1) / (tasks + 2)  # Laplace: never quite 0 or 1
+    chance = Z * math.sqrt(p * (1 - p) / tasks * (1 + 1 / len(latest)))
+    change = f"held-out reward {before:.2f} → {now:.2f} since the start"
+    if now - before > chance:
+        return "better", f"The node learns: {change}."
+    if before - now > chance:
+        return "worse", (
+            f"The node got worse: {change}. Go back with swarm-node rollback, and lower learner.lr "
+            "or raise mixture.local."
+        )
+    return "unclear", f"No clear change: {change}; chance alone explains ±{chance:.2f}."

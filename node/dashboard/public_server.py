@@ -19,17 +19,16 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from node.dashboard.access import A_SECOND, ListeningSocket, Rate, Sending, out_of_bounds
+from node.dashboard.access import A_SECOND, ListeningSocket, Rate, guarded, out_of_bounds
 from node.dashboard.app import STATIC as DASHBOARD
 from node.dashboard.rounds import failure, plain
 from node.dashboard.server import BoundedConnection, Serving
 from node.errors import NodeError
-from node.monitor.present_status import PROFILE_KEYS
-from node.storage.atomic_files import replacing, write_atomic, write_error
-from node.storage.run_folder import RunFolder
+from node.storage.atomic_files import replacing, write_atomic, write_error, writing
+from node.storage.run_folder import PROFILE_KEYS, RunFolder
 from protocol.identity import peer_id_of
 from protocol.manifest import Manifest
-from swarm.census import Author, Census, CensusState, ClaimedProfile, Mean, columns, rewards
+from swarm.census import Author, Census, CensusState, ClaimedProfile, columns, rewards
 from swarm.common.counters import Counters
 
 log = logging.getLogger(__name__)
@@ -129,13 +128,12 @@ def _author(key: str, author: Author) -> dict[str, Any]:
         **_picked(author, "first", "last", "policy_step"),
         "bootstrap": not author.offered and not author.policy_step,
         **_picked(author, "link", "offered", "checked", "verified", "refused"),
-        "rewards": {env: _mean(mean) for env, mean in sorted(author.rewards.items())},
-        "days": [[d.start, d.offered, d.rewards.groups, _mean(d.rewards)] for d in author.days],
+        "rewards": {env: _round(mean.value) for env, mean in sorted(author.rewards.items())},
+        "days": [
+            [day.start, day.offered, day.rewards.groups, _round(day.rewards.value)]
+            for day in author.days
+        ],
     }
-
-
-def _mean(mean: Mean) -> float | None:
-    return _round(mean.value)
 
 
 def _round(value: float | None) -> float | None:
@@ -146,17 +144,9 @@ STATIC = Path(__file__).parent / "public_static"
 INDEX = "index.html"
 # Files of the dashboard, under ``static/shared/``; the imports between them stay valid.
 SHARED = (
-    "chart.js",
-    "format.js",
-    "icon.svg",
-    "parts.js",
-    "style.css",
-    "theme.js",
-    "vendor/htm-preact.js",
-    "vendor/htm.LICENSE",
-    "vendor/preact.LICENSE",
-    "vendor/uplot.LICENSE",
-    "vendor/uplot.js",
+    *("chart.js", "format.js", "icon.svg", "parts.js", "style.css", "theme.js"),
+    *("vendor/htm-preact.js", "vendor/htm.LICENSE", "vendor/preact.LICENSE"),
+    *("vendor/uplot.js", "vendor/uplot.LICENSE"),
 )
 
 Page = Mapping[str, bytes]  # contents by path
@@ -186,8 +176,6 @@ TEXTS = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """One file, ready to send."""
-
     body: bytes
     packed: bytes | None  # by gzip; None if that saves nothing
     etag: str  # depends only on the body
@@ -251,7 +239,7 @@ class Files:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await self._answer(scope)(scope, receive, Sending(send))
+            await self._answer(scope)(scope, receive, guarded(send))
 
     def _answer(self, scope: Scope) -> Response:
         if refused := out_of_bounds(scope, self._rate):
@@ -278,12 +266,9 @@ class PageServer:
 
     def __init__(self, place: ListeningSocket, counters: Counters) -> None:
         self._counters = counters
-        private = place.private
-        self._files = Files(Rate(a_second=BEHIND_A_PROXY if private else A_SECOND))
-        connection = Proxied if private else Reader
-        self._serving = Serving(
-            self._files, place, "swarm-page", self._failed, connection=connection
-        )
+        rate, connection = (BEHIND_A_PROXY, Proxied) if place.private else (A_SECOND, Reader)
+        self._files = Files(Rate(a_second=rate))
+        self._serving = Serving(self._files, place, "swarm-page", self._failed, None, connection)
 
     def show(self, page: Page) -> None:
         self._files.show(page)
@@ -372,10 +357,8 @@ def read_census(path: Path, swarm: str, now: float, counters: Counters) -> Censu
         why = f"it is damaged: {error.errors()[0]['msg']}"
     except OSError as error:
         raise write_error(path, error) from error
-    try:
+    with writing(path):
         path.replace(path.with_name(path.name + ASIDE))
-    except OSError as error:
-        raise write_error(path, error) from error
     counters.add("census_set_aside")
     log.warning("%s is set aside and begun anew: %s", path, why)
     return CensusState(swarm, now)

@@ -81,7 +81,7 @@ LATEST = 64  # whole records kept in memory
 DIGITS = 6
 EXACT = ("round", "time", "policy_step")
 TOTALS = ("bytes_in", "bytes_out")
-MAPPINGS = ("seconds", "refused")  # fields whose entries become columns
+MAPPINGS = ("seconds", "refused")  # fields whose entries become columns ``field/entry``
 NAMED = ("authors", "useful", "levels")  # fields with many names, of which a round has few
 _BETWEEN = "/"
 
@@ -162,7 +162,11 @@ class Rounds:
         return np.diff(self.column("round"), prepend=0.0)
 
     def _add(self, record: RoundRecord) -> None:
-        values = _row(record)
+        scalars = ((name, getattr(record, name)) for name in SCALARS)
+        values = {name: float(value) for name, value in scalars if value is not None}
+        for name in MAPPINGS:
+            for key, value in getattr(record, name).items():
+                values[f"{name}{_BETWEEN}{key}"] = float(value)
         named = {
             name: {key: float(value) for key, value in getattr(record, name).items()}
             for name in NAMED
@@ -182,16 +186,6 @@ class Rounds:
             column.append(values.get(name, math.nan))
         self._count += 1
         self.latest.append(record)
-
-
-def _row(record: RoundRecord) -> dict[str, float]:
-    """Flatten a record; an entry of a mapping is named ``mapping/entry``."""
-    scalars = ((name, getattr(record, name)) for name in SCALARS)
-    row = {name: float(value) for name, value in scalars if value is not None}
-    for name in MAPPINGS:
-        for key, value in getattr(record, name).items():
-            row[f"{name}{_BETWEEN}{key}"] = float(value)
-    return row
 
 
 def thinned(

@@ -21,16 +21,14 @@ import psutil
 from anyio import to_thread
 
 from node.config.config import Config
-from node.dashboard.groups import Groups, Wanted, authors
-from node.dashboard.progress import progress
+from node.dashboard.groups import Groups, Wanted, authors, progress
 from node.dashboard.rounds import DIGITS, Rounds, plain, plain_values, thinned
 from node.doctor import checks
 from node.doctor.checks import check_ports, reported_reach
 from node.errors import NodeError
 from node.monitor.output import printable
-from node.monitor.present_status import CRASHED, STOPPED, present_status
 from node.monitor.record import RoundRecord
-from node.storage.run_folder import RunFolder
+from node.storage.run_folder import CRASHED, STOPPED, RunFolder, present_status
 from swarm.reputation import read_accounts
 
 log = logging.getLogger(__name__)
@@ -86,8 +84,6 @@ class Doctor:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """One monitored value."""
-
     name: str
     means: str  # its meaning, and the remedy
     measure: Callable[[Rounds, RunFolder], float | None]  # None if nothing was measured
@@ -125,10 +121,6 @@ def _counter(name: str) -> Callable[[Rounds, RunFolder], float | None]:
 
 def _figure(name: str) -> Callable[[Rounds, RunFolder], float | None]:
     return lambda rounds, folder: getattr(rounds.latest[-1], name) if rounds.latest else None
-
-
-def _free_disk(rounds: Rounds, folder: RunFolder) -> float | None:
-    return shutil.disk_usage(folder.root).free if folder.root.is_dir() else None
 
 
 def _drift(rounds: Rounds, folder: RunFolder) -> float | None:
@@ -180,7 +172,9 @@ ALARMS = (
     Alarm(
         "disk",
         "Bytes free where the run folder is. A full disk stops the node at its last checkpoint.",
-        _free_disk,
+        lambda rounds, folder: (
+            shutil.disk_usage(folder.root).free if folder.root.is_dir() else None
+        ),
         lambda left: FAIL if left < checks.NO_DISK else WARN if left < checks.LITTLE_DISK else OK,
     ),
     Alarm(
@@ -399,7 +393,7 @@ class RunView:
             return view(rounds, since, points)
 
     def progress(self) -> dict[str, Any]:
-        """Return whether the node learns, see :mod:`node.dashboard.progress`."""
+        """Return whether the node learns, see :func:`node.dashboard.groups.progress`."""
         with self._reading() as rounds:
             return progress(rounds, self.config.schedule)
 

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import ClassVar
 
 import uvicorn
@@ -77,29 +78,25 @@ STOP_SECONDS = 5.0
 MOST_HEAD = 16 << 10  # bytes of a request before its body; requests have none
 
 
+@dataclass(eq=False)
 class Serving:
     """A server thread for an application on the listening socket ``place``.
 
     ``failed`` gets a failure. ``farewell`` is awaited on the loop before connections are closed.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        place: ListeningSocket,
-        name: str,
-        failed: Callable[[BaseException], None],
-        *,
-        farewell: Callable[[], Awaitable[None]] | None = None,
-        connection: type[BoundedConnection] = BoundedConnection,
-    ) -> None:
-        self._place = place
-        self._failed = failed
-        self._farewell = farewell
+    app: ASGIApp
+    place: ListeningSocket
+    name: str
+    failed: Callable[[BaseException], None]
+    farewell: Callable[[], Awaitable[None]] | None = None
+    connection: type[BoundedConnection] = BoundedConnection
+
+    def __post_init__(self) -> None:
         self._server = uvicorn.Server(
             uvicorn.Config(
-                app,
-                http=connection,
+                self.app,
+                http=self.connection,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -114,7 +111,7 @@ class Serving:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = asyncio.Event()
         self._up = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._serve, name=self.name, daemon=True)
         self._thread.start()
         self._up.wait(START_SECONDS)
 
@@ -125,26 +122,26 @@ class Serving:
                 self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join(STOP_SECONDS)
         if self._thread.is_alive():
-            self._failed(TimeoutError("its thread does not end"))
+            self.failed(TimeoutError("its thread does not end"))
 
     def _serve(self) -> None:
         try:
             asyncio.run(self._run())
         except BaseException as error:  # noqa: BLE001 - uvicorn exits; the node goes on
-            self._failed(error)
+            self.failed(error)
         finally:
             self._up.set()
-            self._place.socket.close()
+            self.place.socket.close()
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop.call_soon(self._up.set)
-        serving = asyncio.create_task(self._server.serve(sockets=[self._place.socket]))
+        serving = asyncio.create_task(self._server.serve(sockets=[self.place.socket]))
         over = asyncio.create_task(self._over.wait())
         await asyncio.wait({serving, over}, return_when=asyncio.FIRST_COMPLETED)
         over.cancel()
-        if self._farewell:
-            await self._farewell()
+        if self.farewell:
+            await self.farewell()
         self._server.should_exit = True
         await asyncio.sleep(FAREWELL_SECONDS)
         for connection in list(self._server.server_state.connections):
@@ -155,6 +152,7 @@ class Serving:
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Dashboard:
     """A server of one run folder's dashboard, until closed.
 
@@ -163,26 +161,23 @@ class Dashboard:
     cannot listen there, and ConfigError if it is not a place.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        config: Config,
-        wanted: bool | str,
-        counters: Counters,
-        tell: Callable[[str], None],
-    ) -> None:
-        self._place = listen(wanted)
+    folder: RunFolder
+    config: Config
+    wanted: bool | str
+    counters: Counters
+    tell: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self._place = listen(self.wanted)
         self.url = self._place.url
-        self._counters = counters
-        self._tell = tell
-        run = RunView(folder, config, version())
+        run = RunView(self.folder, self.config, version())
         self._feed = Feed(run.look, run.begin)
         private = self._place.private
-        self._asking = Asking(folder, config, counters, private=private)
+        self._asking = Asking(self.folder, self.config, self.counters, private=private)
         hosts = Hosts(self._place.host, private=private)
         entry = None if private else EntryToken(self._tell_token)
         if entry is None:
-            tell(self.url)
+            self.tell(self.url)
         app = Guard(application(run, self._feed, self._asking), hosts, entry)
         self._serving = Serving(app, self._place, "dashboard", self._failed, farewell=self._leave)
 
@@ -196,8 +191,8 @@ class Dashboard:
 
     def _tell_token(self, token: str) -> None:
         self.url = f"{self._place.url}?token={token}"
-        self._tell(self.url)
+        self.tell(self.url)
 
     def _failed(self, error: BaseException) -> None:
-        self._counters.add("dashboard_failures")
+        self.counters.add("dashboard_failures")
         log.warning("the dashboard failed, the node goes on without: %s", error, exc_info=error)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,10 +62,7 @@ class NodeProcess:
             start_new_session=True,
             env={**os.environ, **(environment or {})},
         )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        self.pid = self._process.pid
 
     @property
     def exit_code(self) -> int | None:
@@ -159,7 +157,6 @@ class Practice:
 
     models: tuple[str, ...]
     max_new_tokens: int
-    turns: int = 8
 
 
 PRACTICES = {"tiny": Practice(("tiny", "tiny-wide"), 16), "games": Practice(("tiny-games",), 64)}
@@ -186,6 +183,8 @@ UNLIMITED = 150  # rounds per that many evaluations if there is no last round
 DEFAULT_TRANSPORT = NetworkSection().transport
 MIXED = ("hivemind", "libp2p")
 SEED = -1  # number of the bootstrap node
+TRIED = ("engine.temperature", "engine.max_new_tokens", "tasks.levels", "tasks.weights")
+"""Keys that a node may take from its baseline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,14 +279,17 @@ def swarm_of(
             overrides = node_overrides(settings, number, threads)
             overrides["network.peers"] = [address]
             if settings.model and nodes:
-                overrides |= tried_keys(nodes["node-1"].folder / "node.toml")
+                tried = load(nodes["node-1"].folder / "node.toml")
+                overrides |= {key: attrgetter(key)(tried) for key in TRIED}
             tries = bool(settings.model) and not nodes
             nodes[name] = start_node(folder / name, name, overrides, environment, tries=tries)
             processes.append(nodes[name])
             if tries:
                 with console.status("trying the model on the tasks, for two minutes at most"):
                     nodes[name].wait_for_address(TRIAL_SECONDS)
-                told = baseline_lines(nodes[name].folder / "output.log")
+                output = (nodes[name].folder / "output.log").read_text(errors="replace")
+                found = ("tried on", "verdict", "  ")
+                told = [line for line in output.splitlines() if line.startswith(found)]
                 console.print("\n".join(told), soft_wrap=True, highlight=False)
         yield address, nodes
     finally:
@@ -330,23 +332,6 @@ def start_node(
     return NodeProcess(command, folder, environment)
 
 
-def tried_keys(path: Path) -> dict[str, Any]:
-    """Return the keys that a node took from its baseline, as its config has them now."""
-    config = load(path)
-    return {
-        "engine.temperature": config.engine.temperature,
-        "engine.max_new_tokens": config.engine.max_new_tokens,
-        "tasks.levels": config.tasks.levels,
-        "tasks.weights": config.tasks.weights,
-    }
-
-
-def baseline_lines(output: Path) -> list[str]:
-    """Return what a node said of its model."""
-    lines = output.read_text(errors="replace").splitlines()
-    return [line for line in lines if line.startswith(("tried on", "verdict", "  "))]
-
-
 def loopback(overrides: dict[str, Any]) -> Config:
     return Config.with_overrides({"network.listen": ["/ip4/127.0.0.1/tcp/0"], **overrides})
 
@@ -365,7 +350,6 @@ def node_overrides(settings: DemoSettings, number: int, threads: int) -> dict[st
         "engine.backend": settings.engine,
         "network.transport": settings.transport_of(number),
         "engine.max_new_tokens": practice.max_new_tokens,
-        "engine.max_turns": practice.turns,
         # Small micro-batches save memory; the gradient is the same.
         "learner.micro_batch_tokens": 1024,
         "schedule.rounds": settings.rounds,

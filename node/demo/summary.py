@@ -95,7 +95,9 @@ def summarise_swarm(
 
 
 def table(summary: SwarmSummary) -> Table:
-    title = f"swarm {summary.swarm_id[:12]}: {_rounds(summary)} in {summary.wall_s:.0f} s"
+    done = sorted({node.rounds for node in summary.nodes})
+    rounds = counted(done[0], "round") if len(done) == 1 else f"{done[0]} to {done[-1]} rounds"
+    title = f"swarm {summary.swarm_id[:12]}: {rounds} in {summary.wall_s:.0f} s"
     out = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     out.add_column("node")
     out.add_column("model")
@@ -123,11 +125,6 @@ def table(summary: SwarmSummary) -> Table:
         _change(summary.eval_first, summary.eval_last),
     )
     return out
-
-
-def _rounds(summary: SwarmSummary) -> str:
-    done = sorted({node.rounds for node in summary.nodes})
-    return counted(done[0], "round") if len(done) == 1 else f"{done[0]} to {done[-1]} rounds"
 
 
 def _change(first: float | None, last: float | None) -> str:
@@ -245,10 +242,8 @@ def _last_evaluated(rows: Sequence[RoundRecord]) -> RoundRecord | None:
 
 
 def _taken(recent: Sequence[RoundRecord]) -> str:
-    taken, wanted = (
-        fmean(r.groups_external for r in recent),
-        fmean(r.external_wanted for r in recent),
-    )
+    taken = fmean(record.groups_external for record in recent)
+    wanted = fmean(record.external_wanted for record in recent)
     return f"{taken:.1f} of {wanted:.0f}"
 
 

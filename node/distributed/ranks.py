@@ -88,11 +88,9 @@ class Ranks:
         """Return this rank's device and the one-dimensional mesh of all ranks."""
         if device == "cuda":
             if self._local_rank >= torch.cuda.device_count():
-                raise NodeError(
-                    f"rank {self.rank} has no GPU of its own",
-                    f"{torch.cuda.device_count()} here",
-                    "Give torchrun's --nproc-per-node the number of GPUs.",
-                )
+                found = f"{torch.cuda.device_count()} here"
+                remedy = "Give torchrun's --nproc-per-node the number of GPUs."
+                raise NodeError(f"rank {self.rank} has no GPU of its own", found, remedy)
             torch.cuda.set_device(self._local_rank)
         mine = torch.device(device, self._local_rank) if device == "cuda" else torch.device(device)
         everyone = dist.group.WORLD

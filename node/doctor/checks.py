@@ -81,9 +81,8 @@ def fail(check: str, found: str, remedy: str) -> Check:
 
 def check_sandbox() -> Check:
     support = sandbox_support()
-    return (
-        ok("isolation", str(support)) if support.whole else warn("isolation", str(support), REMEDY)
-    )
+    found = str(support)
+    return ok("isolation", found) if support.whole else warn("isolation", found, REMEDY)
 
 
 def check_pinned(config: Config, folder: RunFolder) -> list[Check]:
@@ -121,19 +120,18 @@ def check_packages() -> list[Check]:
         found = "a source tree that is not installed, versions unknown"
         return [warn("packages", found, "Install it with: pip install .")]
     requirements = [r for r in map(Requirement, wanted) if not r.marker or r.marker.evaluate()]
-    findings = [f for f in map(_package, requirements) if f]
+    findings = []
+    for each in requirements:
+        remedy = f"Install it with: pip install '{each.name}{each.specifier}'"
+        try:
+            version = importlib.metadata.version(each.name)
+        except importlib.metadata.PackageNotFoundError:
+            findings.append(fail("packages", f"{each.name} is missing", remedy))
+            continue
+        if not each.specifier.contains(version, prereleases=True):
+            found = f"{each.name} {version}, tested with {each.specifier}"
+            findings.append(warn("packages", found, remedy))
     return findings or [ok("packages", f"all {len(requirements)} as required")]
-
-
-def _package(wanted: Requirement) -> Check | None:
-    remedy = f"Install it with: pip install '{wanted.name}{wanted.specifier}'"
-    try:
-        version = importlib.metadata.version(wanted.name)
-    except importlib.metadata.PackageNotFoundError:
-        return fail("packages", f"{wanted.name} is missing", remedy)
-    if wanted.specifier.contains(version, prereleases=True):
-        return None
-    return warn("packages", f"{wanted.name} {version}, tested with {wanted.specifier}", remedy)
 
 
 def check_transport(network: NetworkSection) -> Check:
@@ -409,13 +407,12 @@ def _check_connection(address: str) -> Check:
 
 async def _dial(peers: Sequence[str], config: Config, folder: RunFolder) -> list[Check]:
     """Dial each peer as this node would, with a temporary identity."""
-    kind: TransportKind = TRANSPORTS.open(
-        config.network.transport, config.network.transport_options
-    )
+    network = config.network
+    kind: TransportKind = TRANSPORTS.open(network.transport, network.transport_options)
     runs = folder.holder() is not None
-    listen = ("/ip4/127.0.0.1/tcp/0",) if runs else config.network.listen
+    listen = ("/ip4/127.0.0.1/tcp/0",) if runs else network.listen
     alone = {"listen": listen, "announce_maddrs": (), "peers": (), "relay": "off"}
-    network = config.network.model_copy(update=alone)
+    network = network.model_copy(update=alone)
     with tempfile.TemporaryDirectory() as thrown_away:
         thrown = RunFolder(Path(thrown_away))
         Identity.create(thrown.identity)
@@ -462,9 +459,8 @@ def _check_swarm(signed: bytes, peer: str, folder: RunFolder) -> list[Check]:
     if not folder.manifest.exists():
         return []
     try:
-        ours, theirs = (
-            swarm_id(each).hex()[:16] for each in (folder.manifest.read_bytes(), signed)
-        )
+        ours = swarm_id(folder.manifest.read_bytes()).hex()[:16]
+        theirs = swarm_id(signed).hex()[:16]
     except ProtocolError:
         return []  # each manifest's own check reports the invalid one
     if ours == theirs:

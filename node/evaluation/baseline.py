@@ -10,7 +10,6 @@ from typing import Any
 
 from node.config.config import Config
 from node.engines.engine import RolloutEngine, Sampling
-from node.errors import NodeError
 from node.evaluation.evaluator import SOLVED, Evaluation, Evaluator
 from node.monitor.record import percent
 from node.policy.policy import Policy
@@ -23,7 +22,6 @@ from protocol.rollout import Finish
 from swarm.common.counters import Counters
 from swarm.common.util import counted
 from swarm.groups import Split, TaskRef
-from swarm.verification import JudgeRefused
 
 SECONDS = 120.0
 COMPARED = 1  # tasks of each easiest level at both temperatures
@@ -39,6 +37,11 @@ CUT = 0.5  # share of truncated completions that is the first thing to mend
 BETTER = 0.05  # share of groups by which another temperature has to be better
 WIDER = 4  # times the token cap, where most completions are cut
 ROOM, STEP = 1.5, 8  # the cap is so many times the longest right answers, rounded up
+
+UNFIT = (
+    "most prompts do not fit this policy's context and are skipped: choose a policy.model with a "
+    "longer one, or leave the families with long prompts out with tasks.weights"
+)
 
 Progress = Callable[[float, str], None]
 """Called with the fraction of the time that has passed, and what is tried."""
@@ -145,9 +148,8 @@ class Baseline:
         if 2 * enough <= self.max_new_tokens:
             keys["engine.max_new_tokens"] = enough
         reached = self.reached()
-        graded = {
-            env for env, levels in self.levels.items() if len(levels) >= AutoCurriculum.GRADED
-        }
+        least = AutoCurriculum.GRADED
+        graded = {env for env, levels in self.levels.items() if len(levels) >= least}
         chosen = {env: reached[env] for env in reached if env in graded}
         if chosen:
             keys["tasks.levels"] = chosen
@@ -160,7 +162,9 @@ class Baseline:
         """Return what was found, by temperature and by family, and the verdict."""
         rows = [self._overall(t) for t in sorted({each.temperature for each in self.compared})]
         families = [_line(each) for each in self.at(self.best)]
-        return (*rows, *families, *self._unfit(), self.verdict())
+        if _share(self.at(self.best), "unfit", "tasks") >= 0.5:
+            families.append(UNFIT)
+        return (*rows, *families, self.verdict())
 
     def _overall(self, temperature: float) -> str:
         rows = self._compared(temperature)
@@ -174,15 +178,6 @@ class Baseline:
             f"{self.cap} tokens; "
             f"rewards differ in {percent(informative)} of groups"
         )
-
-    def _unfit(self) -> Iterator[str]:
-        rows = self.at(self.best)
-        if _share(rows, "unfit", "tasks") >= 0.5:
-            yield (
-                "most prompts do not fit this policy's context and are skipped: choose a "
-                "policy.model with a longer one, or leave the families with long prompts out "
-                "with tasks.weights"
-            )
 
     def verdict(self) -> str:
         """Return what to expect, and the remedy where there is nothing to learn from."""
@@ -259,6 +254,7 @@ class BaselineTrial:
             progress(min(1.0, passed / seconds), what)
             return seconds - passed
 
+        self._seconds, self._left = seconds, left
         easiest = [(env, levels[0]) for env, levels in self._levels.items()]
         left("how fast it writes")
         for count in (1, 4):  # the first time, kernels are chosen and compiled
@@ -267,7 +263,7 @@ class BaselineTrial:
         if self._pace > 0.0:  # not where the clock is too coarse to tell
             affordable = int(SHARE * seconds / (self._pace * written))
             self._cap = min(self._cap, max(LEAST, affordable))
-        self._try(easiest, self._temperatures, range(COMPARED), seconds, left)
+        self._try(easiest, self._temperatures, range(COMPARED))
         self._compared = tuple(self._results.values())
         found = self._baseline()
         better = (found.best,)
@@ -276,9 +272,9 @@ class BaselineTrial:
             for each in found.at(*better)
             if not each.unfit and not 0.0 < each.success < MASTERED
         ]
-        self._try(unclear, better, range(COMPARED, COMPARED + TASKS), seconds, left)
+        self._try(unclear, better, range(COMPARED, COMPARED + TASKS))
         while above := self._above():
-            if not self._try(above, better, range(TASKS), seconds, left):
+            if not self._try(above, better, range(TASKS)):
                 break
         self.found = self._baseline()
         return self.found
@@ -289,19 +285,14 @@ class BaselineTrial:
             yield each.level, [reward for row in each.rewards for reward in row]
 
     def _try(
-        self,
-        levels: Sequence[EnvLevel],
-        temperatures: Sequence[float],
-        numbers: range,
-        seconds: float,
-        left: Callable[[str], float],
+        self, levels: Sequence[EnvLevel], temperatures: Sequence[float], numbers: range
     ) -> bool:
         """Try the tasks of these ``numbers`` at each level; False if the time was over.
 
         The first time, a part is tried whatever the time.
         """
-        for part in self._parts(levels, seconds, len(numbers) * len(temperatures)):
-            if left(_named(part)) <= 0 and self._results:
+        for part in self._parts(levels, len(numbers) * len(temperatures)):
+            if self._left(_named(part)) <= 0 and self._results:
                 return False
             for temperature in temperatures:
                 for each in self._timed(part, temperature, numbers):
@@ -312,16 +303,14 @@ class BaselineTrial:
 
     def _baseline(self) -> Baseline:
         config = self._config
-        takes = config.mixture.external > 0 and config.network.pulls_per_epoch > 0
-        engine = config.engine
         return Baseline(
-            self._compared,
-            tuple(self._results.values()),
-            engine.temperature,
-            engine.max_new_tokens,
-            self._cap,
-            self._levels,
-            takes,
+            compared=self._compared,
+            results=tuple(self._results.values()),
+            temperature=config.engine.temperature,
+            max_new_tokens=config.engine.max_new_tokens,
+            cap=self._cap,
+            levels=self._levels,
+            takes=config.mixture.external > 0 and config.network.pulls_per_epoch > 0,
         )
 
     def _above(self) -> list[EnvLevel]:
@@ -334,13 +323,11 @@ class BaselineTrial:
             found += [(env, level) for level in levels if level > of_env[-1].level[1]][:1]
         return found
 
-    def _parts(
-        self, levels: Sequence[EnvLevel], seconds: float, tasks: int
-    ) -> Iterator[Sequence[EnvLevel]]:
+    def _parts(self, levels: Sequence[EnvLevel], tasks: int) -> Iterator[Sequence[EnvLevel]]:
         """Yield as many levels at once as a part of the time is believed to be enough for."""
         while levels:
             each = self._pace * self._cap * tasks * COMPLETIONS
-            count = max(1, int(seconds / PARTS / each)) if each > 0 else len(levels)
+            count = max(1, int(self._seconds / PARTS / each)) if each > 0 else len(levels)
             yield levels[:count]
             levels = levels[count:]
 
@@ -354,16 +341,9 @@ class BaselineTrial:
             for number in numbers
         ]
         cap = min(cap or self._cap, self._config.engine.max_new_tokens)
-        sampling = Sampling(temperature, cap, seed=0)
-        evaluator = Evaluator(
-            self._policy,
-            self._engine,
-            self._verifier,
-            refs,
-            sampling,
-            self._counters,
-            TurnLimits.of(self._config.engine),
-        )
+        sampling, limits = Sampling(temperature, cap, seed=0), TurnLimits.of(self._config.engine)
+        policy, engine, verifier = self._policy, self._engine, self._verifier
+        evaluator = Evaluator(policy, engine, verifier, refs, sampling, self._counters, limits)
         found = evaluator.evaluate(COMPLETIONS)
         self._pace = (self._clock() - start) / (len(refs) * COMPLETIONS * cap)
         return [
@@ -380,18 +360,14 @@ def _result(found: Evaluation, level: EnvLevel, temperature: float, rows: slice)
         found.rewards[rows],
         sum(map(_answered, written)),
         sum(each.finish is Finish.LENGTH for each in written),
-        tuple(_right_lengths(found.written[rows], found.rewards[rows])),
+        tuple(
+            len(each.tokens.ids)
+            for group, rewards in zip(found.written[rows], found.rewards[rows], strict=True)
+            for each, reward in zip(group, rewards, strict=False)
+            if reward >= SOLVED
+        ),
         sum(not group for group in found.written[rows]),
     )
-
-
-def _right_lengths(
-    written: Sequence[Sequence[Trajectory]], rewards: Sequence[Sequence[float]]
-) -> Iterator[int]:
-    for group, of_group in zip(written, rewards, strict=True):
-        for each, reward in zip(group, of_group, strict=False):
-            if reward >= SOLVED:
-                yield len(each.tokens.ids)
 
 
 def _answered(written: Trajectory) -> bool:
@@ -403,11 +379,3 @@ def _named(levels: Sequence[EnvLevel]) -> str:
     env, level = levels[0]
     more = f" and {counted(len(levels) - 1, 'other level')}" if len(levels) > 1 else ""
     return f"{env} level {level}{more}"
-
-
-def tried(trial: BaselineTrial, seconds: float, progress: Progress) -> Baseline | str:
-    """Return a trial's result, or why there is none."""
-    try:
-        return trial.run(seconds, progress)
-    except (JudgeRefused, NodeError) as error:
-        return f"the policy could not be tried on this swarm's tasks: {error}"

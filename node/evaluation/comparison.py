@@ -92,9 +92,7 @@ class Comparison:
             raise ValueError("only evaluations of the same tasks can be compared")
         prompts = first.prompts or (None,) * len(first.tasks)
         columns = zip(first.tasks, prompts, first.rewards, second.rewards, strict=True)
-        rows = [
-            Disputed(task, prompt, fmean(one), fmean(other)) for task, prompt, one, other in columns
-        ]
+        rows = [Disputed(task, text, fmean(a), fmean(b)) for task, text, a, b in columns]
         families: dict[str, list[Disputed]] = {}
         for row in rows:
             families.setdefault(row.task.env, []).append(row)
@@ -147,9 +145,8 @@ def verifier_of(
     config: Config, manifest: Manifest
 ) -> Iterator[tuple[Verifier, tuple[EnvLevel, ...]]]:
     """Yield a swarm's verifier and ``(env, level)`` pairs; raises ``TaskSetError``."""
-    with Verifier(
-        manifest.catalogue, allowed_by(config.tasks, config.sandbox), outside=False
-    ) as verifier:
+    allowed = allowed_by(config.tasks, config.sandbox)
+    with Verifier(manifest.catalogue, allowed, outside=False) as verifier:
         levels = served_levels(manifest.catalogue, verifier.start())
         levels = chosen_levels(levels, config.tasks.levels)
         yield verifier, TaskSampler(levels, config.tasks.weights, random.Random(0)).levels

@@ -90,6 +90,7 @@ def fitting(policy: Policy, prompts: Sequence[Sequence[int]]) -> list[bool]:
     return fits
 
 
+@dataclass(eq=False)
 class Evaluator:
     """Samples completions for fixed held-out tasks and scores them.
 
@@ -97,22 +98,17 @@ class Evaluator:
     environments (reward 0), ``heldout_lost``.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        engine: RolloutEngine,
-        verifier: Scorer,
-        tasks: Sequence[TaskRef],
-        sampling: Sampling,
-        counters: Counters,
-        limits: TurnLimits = TurnLimits(),  # noqa: B008 - frozen
-    ) -> None:
-        self._policy = policy
-        self._player = Player(policy, engine, verifier, limits)
-        self._verifier = verifier
-        self._tasks = tuple(tasks)
-        self._sampling = sampling
-        self._counters = counters
+    policy: Policy
+    engine: RolloutEngine
+    verifier: Scorer
+    tasks: Sequence[TaskRef]
+    sampling: Sampling
+    counters: Counters
+    limits: TurnLimits = TurnLimits()  # noqa: RUF009 - frozen
+
+    def __post_init__(self) -> None:
+        self._player = Player(self.policy, self.engine, self.verifier, self.limits)
+        self._tasks = tuple(self.tasks)
 
     def evaluate(self, completions: int = 1) -> Evaluation:
         """Score ``completions`` samples of every task under the current policy.
@@ -120,20 +116,18 @@ class Evaluator:
         A task whose prompt cannot be built or does not fit counts as unsolved. Raises ``NodeError``
         if no prompt fits, ``JudgeRefused`` if none can be built or completions cannot be scored.
         """
-        prompts = buildable(
-            self._verifier, self._tasks, lambda n, why: self._unbuilt(self._tasks[n], why)
-        )
+        prompts = buildable(self.verifier, self._tasks, self._unbuilt)
         if prompts and not any(each is not None for each in prompts):
             raise nothing_built(len(prompts))
-        encoded = [self._policy.encode_prompt(each) for each in prompts if each is not None]
-        fits = fitting(self._policy, encoded)
+        encoded = [self.policy.encode_prompt(each) for each in prompts if each is not None]
+        fits = fitting(self.policy, encoded)
         if not all(fits):
             log.warning("%d of %d held-out prompts do not fit", fits.count(False), len(fits))
         fit = iter(fits)
         answered = [prompt is not None and next(fit) for prompt in prompts]
         tasks = list(compress(self._tasks, answered))
         fitted = list(compress(encoded, fits))
-        written = self._player.play(tasks, fitted, completions, self._sampling)
+        written = self._player.play(tasks, fitted, completions, self.sampling)
         scored, groups = self._scored(tasks, written), iter(written)
         return Evaluation(
             self._tasks,
@@ -148,19 +142,20 @@ class Evaluator:
         self, tasks: Sequence[TaskRef], written: Sequence[Sequence[Trajectory]]
     ) -> Iterator[tuple[float, ...]]:
         pairs = list(zip(tasks, written, strict=True))
-        for (task, group), found in zip(pairs, judged(self._verifier, pairs), strict=True):
+        for (task, group), found in zip(pairs, judged(self.verifier, pairs), strict=True):
             if not isinstance(found, JudgeRefused):
                 yield found.rewards
             elif lost := sum(each.lost is not None for each in group):
-                self._counters.add("heldout_lost", lost)
+                self.counters.add("heldout_lost", lost)
                 log.warning("%d held-out trajectories of %s are lost: %s", lost, task.env, found)
                 yield tuple(each.reward or 0.0 for each in group)
             else:
                 raise found
 
-    def _unbuilt(self, task: TaskRef, refused: JudgeRefused) -> None:
-        self._counters.add("heldout_unbuilt", reason=refused.reason)
-        log.warning("a held-out task of %s counts as unsolved: %s", task.env, refused)
+    def _unbuilt(self, number: int, refused: JudgeRefused) -> None:
+        self.counters.add("heldout_unbuilt", reason=refused.reason)
+        env = self._tasks[number].env
+        log.warning("a held-out task of %s counts as unsolved: %s", env, refused)
 
 
 ERRORS = 3.5  # standard errors by which the mean must fall

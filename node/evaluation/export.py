@@ -220,17 +220,14 @@ def write_card(
     """Write a checkpoint's model card into ``out``, or raise NodeError."""
     history, steps = read_history(folder.root), loaded.state.get("policy_step")
     training = Training.of(history, loaded.step, steps)
-    card = model_card(config, training, _origin(folder, loaded), adapter=adapter)
+    origin = ModelOrigin(None, None, None)
+    if folder.manifest.exists():
+        signed = folder.manifest.read_bytes()
+        rated = Checkpoints(loaded.path.parent).rewards.read().get(loaded.step)
+        heldout = rated[1] if rated and rated[0] == swarm_id(signed).hex() else None
+        origin = ModelOrigin(signed, checked_manifest(signed, str(folder.manifest)), heldout)
+    card = model_card(config, training, origin, adapter=adapter)
     write_atomic(out / constants.REPOCARD_NAME, card.encode())
-
-
-def _origin(folder: RunFolder, loaded: Loaded) -> ModelOrigin:
-    if not folder.manifest.exists():
-        return ModelOrigin(None, None, None)
-    signed = folder.manifest.read_bytes()
-    rated = Checkpoints(loaded.path.parent).rewards.read().get(loaded.step)
-    heldout = rated[1] if rated and rated[0] == swarm_id(signed).hex() else None
-    return ModelOrigin(signed, checked_manifest(signed, str(folder.manifest)), heldout)
 
 
 def check_pushable(repo: str) -> None:

@@ -1,4 +1,4 @@
-"""Groups in the form that people read, and their file ``groups.jsonl``."""
+"""Groups and rollouts in the form that people read: buffer, files and display."""
 
 from __future__ import annotations
 
@@ -6,21 +6,159 @@ import errno
 import json
 import math
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from io import FileIO
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from node.monitor.record import RoundRecord
-from node.monitor.rollouts import LONGEST, shortened
-from node.storage.atomic_files import replacing, write_error
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from node.errors import NodeError
+from node.monitor.output import printable, printable_lines
+from node.monitor.record import RoundRecord, share
+from node.storage.atomic_files import replacing, write_atomic, writing
 from node.threads import WorkThread
 from protocol.rollout import Segment, Writer
-from swarm.common.util import make_private
+from swarm.common.util import make_private, plain_json
+
+KEPT = 24  # rollouts that a node keeps
+LONGEST = 4000  # maximum characters of a stored prompt or completion
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRollout:
+    """One completion of the policy or a peer, with its verification result."""
+
+    round: int  # the round whose update used it
+    env: str  # task family
+    level: int  # index into the family's levels
+    prompt: str  # before any chat template
+    completion: str  # long texts lack the middle
+    reward: float  # this node's own verification result, 0 to 1
+    cut: bool  # whether the length cap truncated it
+    author: str | None = None  # peer id; None for this node
+
+
+class LastRollouts:
+    """A thread-safe buffer of the newest rollouts."""
+
+    def __init__(self) -> None:
+        self._kept: deque[ShownRollout] = deque(maxlen=KEPT)
+        self._lock = threading.Lock()
+
+    def add(self, rollouts: Sequence[ShownRollout]) -> None:
+        """Add rollouts, the newest last, and drop the oldest."""
+        with self._lock:
+            self._kept.extend(rollouts)
+
+    def all(self) -> list[ShownRollout]:
+        with self._lock:
+            return list(self._kept)
+
+
+def shortened(text: str, most: int) -> str:
+    """Return the text, or its two ends with a mark between, in ``most`` characters."""
+    if len(text) <= most:
+        return text
+    left_out = f" … ({len(text)} characters) … "
+    room = max(most - len(left_out), 2)
+    end = room // 2
+    return f"{text[: room - end]}{left_out}{text[-end:]}"
+
+
+SECONDS = 1.0  # minimum time between writes; some rounds take a hundredth of it
+
+
+@dataclass(eq=False)
+class RolloutsFile:
+    """A sink that replaces the file of rollouts after a round and at the end."""
+
+    path: Path
+    rollouts: LastRollouts
+    now: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._written = float("-inf")
+        self._behind = False
+
+    def write(self, record: RoundRecord) -> None:
+        """Write the kept rollouts, at most every ``SECONDS``, or raise NodeError."""
+        self._behind = True
+        if self.now() - self._written >= SECONDS:
+            self._replace()
+
+    def close(self) -> None:
+        if self._behind:
+            self._replace()
+
+    def _replace(self) -> None:
+        self._written = self.now()
+        lines = [plain_json(asdict(rollout)) + "\n" for rollout in self.rollouts.all()]
+        write_atomic(self.path, "".join(lines).encode(), durable=False)
+        self._behind = False
+
+
+def read_rollouts(path: Path) -> list[ShownRollout]:
+    """Read a node's rollouts, newest last; raise NodeError if there is no such file."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [ShownRollout(**json.loads(line)) for line in lines]
+    except FileNotFoundError:
+        remedy = "A node keeps some from its first round on."
+        raise NodeError("no rollouts yet in", path.parent, remedy) from None
+    except (ValueError, TypeError, RecursionError) as error:
+        remedy = "Delete it; a running node writes it anew."
+        raise NodeError("not a file of rollouts", path, remedy) from error
+
+
+AUTHOR_CHARACTERS = 16  # of a peer id; the first eight are the same in all
+LINES = 4  # that one rollout takes in a panel
+
+
+def heading(rollout: ShownRollout) -> str:
+    """Describe a rollout's origin, task and reward in one line."""
+    author = f"external by {rollout.author[:AUTHOR_CHARACTERS]}…" if rollout.author else "own"
+    task = f"{rollout.env} level {rollout.level}"
+    reward = f"reward {share(rollout.reward)}{', cut' if rollout.cut else ''}"
+    return printable(f"round {rollout.round}, {author}, {task}, {reward}")
+
+
+def in_full(rollouts: Sequence[ShownRollout]) -> RenderableType:
+    """Render all texts of the rollouts, indented so that no line looks like a heading."""
+    parts: list[RenderableType] = []
+    for rollout in rollouts:
+        texts = Table.grid(padding=(0, 2))
+        texts.add_column(style="dim", no_wrap=True)
+        texts.add_column(overflow="fold")
+        texts.add_row("  prompt", Text(printable_lines(rollout.prompt)))
+        texts.add_row("  completion", Text(printable_lines(rollout.completion)))
+        parts += [Text(heading(rollout), "bold"), texts]
+    return Group(*parts)
+
+
+def in_lines(rollouts: Sequence[ShownRollout], width: int, height: int) -> RenderableType:
+    """Render the newest rollouts that fit ``width`` and ``height``, one line per text."""
+    if not rollouts:
+        return Text("no round is done yet")
+    room = width - len("completion") - 2
+    newest = list(reversed(rollouts))[: max(1, height // LINES)]
+    parts: list[RenderableType] = []
+    for rollout in newest:
+        rows = Table.grid(padding=(0, 2))
+        rows.add_column(style="dim", no_wrap=True)
+        rows.add_column(no_wrap=True, overflow="ellipsis")
+        for name, text in (("prompt", rollout.prompt), ("completion", rollout.completion)):
+            rows.add_row(name, Text(shortened(printable(text), room)))
+        title = Text(heading(rollout), "bold", no_wrap=True, overflow="ellipsis")
+        parts += [title, rows, Text()]
+    return Group(*parts[:-1])
+
 
 Origin = Literal["own", "external", "refused"]
 ORIGINS: tuple[Origin, ...] = ("own", "external", "refused")
@@ -42,8 +180,6 @@ class ShownTokens:
 
 @dataclass(frozen=True, slots=True)
 class ShownCompletion:
-    """One answer."""
-
     text: str
     reward: float | None  # this node's own verification result; None if there is none
     advantage: float | None  # relative to its group; None if not trained on
@@ -69,8 +205,6 @@ class ShownCompletion:
 
 @dataclass(frozen=True, slots=True)
 class ShownGroup:
-    """One group with its answers."""
-
     round: int  # after which it was shown
     time: float  # unix time, seconds
     origin: Origin
@@ -120,24 +254,20 @@ def _figure(value: float | None) -> float | None:
 MAX_FILE_BYTES = 4 << 20
 # Groups of each origin that stay when the file is full. All origins together keep at most half of
 # the file's bytes.
-KEPT = 70
-SECONDS = 2.0  # minimum time between writes; some rounds take a hundredth of it
+KEPT_GROUPS = 70
+GROUPS_SECONDS = 2.0  # minimum time between writes; some rounds take a hundredth of it
 
 
+@dataclass(eq=False)
 class GroupsFile:
     """A sink that appends groups on its own thread; each origin's newest groups stay."""
 
-    def __init__(
-        self,
-        path: Path,
-        latest: Callable[[], Sequence[ShownGroup]],
-        most_bytes: int = MAX_FILE_BYTES,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._path = path
-        self._latest = latest
-        self._most = most_bytes
-        self._now = now
+    path: Path
+    latest: Callable[[], Sequence[ShownGroup]]
+    most_bytes: int = MAX_FILE_BYTES
+    now: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._number: int | None = None
         self._written = float("-inf")
         self._thread = WorkThread("groups")
@@ -145,10 +275,10 @@ class GroupsFile:
 
     def write(self, record: RoundRecord) -> None:
         """Write the latest groups in the background; raise NodeError of an earlier write."""
-        if self._now() - self._written < SECONDS or (self._work and not self._work.done()):
+        if self.now() - self._written < GROUPS_SECONDS or (self._work and not self._work.done()):
             return
-        self._written = self._now()
-        done, groups = self._work, self._latest()
+        self._written = self.now()
+        done, groups = self._work, self.latest()
         self._work = self._thread.submit(lambda: self._append(groups))
         if done:
             done.result()
@@ -161,42 +291,34 @@ class GroupsFile:
             done.result()
 
     def _append(self, groups: Sequence[ShownGroup]) -> None:
-        try:
+        with writing(self.path):
             if self._number is None:
-                self._number = max((_number(line) for line in _lines(self._path)), default=0)
+                self._number = max((_number(line) for line in _lines(self.path)), default=0)
             first = self._number + 1
             data = b"".join(group.line(n) for n, group in enumerate(groups, first))
             self._number += len(groups)
-            size = self._path.stat().st_size if self._path.exists() else 0
-            if size + len(data) > self._most:
+            size = self.path.stat().st_size if self.path.exists() else 0
+            if size + len(data) > self.most_bytes:
                 self._thin()
-            with make_private(self._path).open("ab+", buffering=0) as file:
-                _end_line(file)
+            with make_private(self.path).open("ab+", buffering=0) as file:
+                if file.seek(0, os.SEEK_END):  # a killed process may have left a partial line
+                    file.seek(-1, os.SEEK_END)
+                    data = data if file.read(1) == b"\n" else b"\n" + data
                 if file.write(data) < len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            raise write_error(self._path, error) from error
 
     def _thin(self) -> None:
-        room = {origin: self._most // (2 * len(ORIGINS)) for origin in ORIGINS}
-        count = dict.fromkeys(ORIGINS, KEPT)
+        room = {origin: self.most_bytes // (2 * len(ORIGINS)) for origin in ORIGINS}
+        count = dict.fromkeys(ORIGINS, KEPT_GROUPS)
         kept: deque[bytes] = deque()
-        for line in reversed(list(_lines(self._path))):
+        for line in reversed(list(_lines(self.path))):
             origin = json.loads(line)["origin"]
             count[origin] -= 1
             room[origin] -= len(line)
             if count[origin] >= 0 and room[origin] >= 0:
                 kept.appendleft(line)
-        with replacing(self._path, durable=False) as draft:
+        with replacing(self.path, durable=False) as draft:
             draft.writelines(kept)
-
-
-def _end_line(file: FileIO) -> None:
-    """End a partial line that a killed process or a full disk has left."""
-    if file.seek(0, os.SEEK_END):
-        file.seek(-1, os.SEEK_END)
-        if file.read(1) != b"\n":
-            file.write(b"\n")
 
 
 def _lines(path: Path) -> Iterator[bytes]:

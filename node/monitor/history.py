@@ -125,8 +125,6 @@ SMOOTHED_OVER = 20  # the default smoothing window is all rounds divided by this
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One figure of a round."""
-
     title: str  # name and unit, for people
     of: Callable[[RoundRecord], float | None]  # None if the round did not measure it
     style: str = ".3f"  # as for ``format``
@@ -205,7 +203,14 @@ def thinned(lines: Sequence[Line | None], most: int) -> list[int]:
     always stay; repeated rounds and lines that are not records (None) do not. Repeated thinning
     removes nothing that thinning once would keep for longer.
     """
-    kept = standing = _standing(lines)
+    standing: list[_Placed] = []
+    for place, line in enumerate(lines):
+        if line is None:
+            continue
+        while standing and standing[-1].line.round >= line.round:  # the later line counts
+            standing.pop()
+        standing.append(_Placed(place, line))
+    kept = standing
     if not standing:
         return []
     recent = standing[-1].line.round - standing[0].line.round + 1
@@ -218,18 +223,6 @@ def thinned(lines: Sequence[Line | None], most: int) -> list[int]:
 class _Placed(NamedTuple):
     place: int
     line: Line
-
-
-def _standing(lines: Sequence[Line | None]) -> list[_Placed]:
-    """Keep the lines that no later line replaces, in the order of rounds."""
-    standing: list[_Placed] = []
-    for place, line in enumerate(lines):
-        if line is None:
-            continue
-        while standing and standing[-1].line.round >= line.round:
-            standing.pop()
-        standing.append(_Placed(place, line))
-    return standing
 
 
 def _sample(standing: Sequence[_Placed], recent: int) -> list[_Placed]:
@@ -258,7 +251,10 @@ def run_table(runs: Mapping[str, Sequence[RoundRecord]], window: int, console: C
     ``window`` is in rounds. ``console`` determines the bars; print the table on it.
     """
     names = max(min(cell_len(name), LONGEST_NAME) for name in runs) + 2 if len(runs) > 1 else 0
-    rounds = _rounds(runs, console.width - FIGURES - names)
+    begin = min(history[0].round for history in runs.values())
+    end = max(history[-1].round for history in runs.values())
+    room = max(console.width - FIGURES - names, NARROWEST)
+    rounds = np.linspace(begin, end, min(room, WIDEST, end - begin + 1))
     window = max(window, round((rounds[-1] - rounds[0]) / len(rounds)))
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("", no_wrap=True)
@@ -268,39 +264,24 @@ def run_table(runs: Mapping[str, Sequence[RoundRecord]], window: int, console: C
     for title in ("first", "last", "highest"):
         table.add_column(title, justify="right", no_wrap=True)
     for measure in MEASURES:
-        _add(table, measure, runs, window, rounds, bars_for(console))
+        measured = {name: Curve.measured(measure, history) for name, history in runs.items()}
+        curves = {name: curve.smoothed(window) for name, curve in measured.items()}
+        top = max((float(c.values.max()) for c in curves.values() if len(c.values)), default=0.0)
+        for number, (name, curve) in enumerate(curves.items()):
+            style = COLOURS[number % len(COLOURS)] if names else ""
+            first = Text(measure.title if number == 0 else "")
+            cells = [first, *([Text(name, style)] if names else [])]
+            bars = Text(bar_row(curve.at(rounds), top, bars_for(console)), style)
+            table.add_row(*cells, bars, *_figures(measure, curve))
+        if names:
+            table.add_section()
     return table
 
 
-def _rounds(runs: Mapping[str, Sequence[RoundRecord]], room: int) -> NDArray[np.float64]:
-    first = min(history[0].round for history in runs.values())
-    last = max(history[-1].round for history in runs.values())
-    return np.linspace(first, last, min(max(room, NARROWEST), WIDEST, last - first + 1))
-
-
-def _add(
-    table: Table,
-    measure: Measure,
-    runs: Mapping[str, Sequence[RoundRecord]],
-    window: int,
-    rounds: NDArray[np.float64],
-    bars: str,
-) -> None:
-    curves = {
-        name: Curve.measured(measure, history).smoothed(window) for name, history in runs.items()
-    }
-    top = max((float(c.values.max()) for c in curves.values() if len(c.values)), default=0.0)
-    for number, (name, curve) in enumerate(curves.items()):
-        style = COLOURS[number % len(COLOURS)] if len(runs) > 1 else ""
-        title = measure.title if number == 0 else ""
-        cells = [Text(title), *([Text(name, style)] if len(runs) > 1 else [])]
-        figures = (
-            [curve.values[0], curve.values[-1], curve.values.max()] if len(curve.values) else []
-        )
-        shown = [format(float(figure), measure.style) for figure in figures]
-        table.add_row(*cells, Text(bar_row(curve.at(rounds), top, bars), style), *shown)
-    if len(runs) > 1:
-        table.add_section()
+def _figures(measure: Measure, curve: Curve) -> list[str]:
+    values = curve.values
+    figures = [values[0], values[-1], values.max()] if len(values) else []
+    return [format(float(figure), measure.style) for figure in figures]
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -348,22 +329,19 @@ def draw_runs(runs: Mapping[str, Sequence[RoundRecord]], window: int, path: Path
 
 def _panel(axes: Any, curves: Mapping[str, Curve], window: int) -> list[Any]:
     """Draw one measure, with one line per run; a run without values has an empty line."""
-    lines = []
+    from matplotlib import colormaps
+
+    lines, count = [], len(curves)
     for number, curve in enumerate(curves.values()):
-        colour, smooth = _colour(number, len(curves)), curve.smoothed(window)
-        if len(curves) == 1 and window > 1:
+        colour = f"C{number}" if count <= CYCLE else colormaps["turbo"](number / (count - 1))
+        smooth = curve.smoothed(window)
+        if count == 1 and window > 1:
             axes.plot(curve.rounds, curve.values, color=colour, linewidth=0.7, alpha=0.3)
         mark = "." if len(curve.rounds) <= FEW else None
         lines += axes.plot(smooth.rounds, smooth.values, color=colour, marker=mark, linewidth=1.5)
     axes.grid(alpha=0.25)
     axes.set_ylim(bottom=0)
     return lines
-
-
-def _colour(number: int, count: int) -> Any:
-    from matplotlib import colormaps
-
-    return f"C{number}" if count <= CYCLE else colormaps["turbo"](number / (count - 1))
 
 
 def _plain(name: str) -> str:

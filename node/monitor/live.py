@@ -22,9 +22,11 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from node.monitor.groups import LastRollouts, in_lines
 from node.monitor.output import display_on
 from node.monitor.record import (
     RoundRecord,
+    Sink,
     Terminal,
     bars_for,
     externals,
@@ -38,7 +40,6 @@ from node.monitor.record import (
     split,
     strangers,
 )
-from node.monitor.rollouts import LastRollouts, in_lines
 from swarm.common.counters import UNREPEATED
 from swarm.common.util import counted, duration
 
@@ -66,13 +67,10 @@ class Keys:
         self._before: list[Any] | None = None
         self._handlers: dict[signal.Signals, Any] = {}
         self._terminal = _terminal()
+        self.reads = self._terminal is not None
         self._closed = threading.Event()
         self._away = False
         self._thread = threading.Thread(target=self._watch, name="keys", daemon=True)
-
-    @property
-    def reads(self) -> bool:
-        return self._terminal is not None
 
     def start(self) -> None:
         """Start reading if there is a terminal; main thread only (signal handlers)."""
@@ -126,7 +124,11 @@ class Keys:
             modes = termios.tcgetattr(self._terminal)
             if modes[LOCAL_MODES] & termios.ICANON:
                 self._before = modes
-                termios.tcsetattr(self._terminal, termios.TCSANOW, _by_key(modes))
+                by_key, characters = [*modes], [*modes[CHARACTERS]]
+                by_key[LOCAL_MODES] &= ~(termios.ICANON | termios.ECHO)
+                characters[termios.VMIN], characters[termios.VTIME] = 0, 0  # a read never waits
+                by_key[CHARACTERS] = characters
+                termios.tcsetattr(self._terminal, termios.TCSANOW, by_key)
             return True
 
     def _give_back(self) -> None:
@@ -157,16 +159,6 @@ class Keys:
         signal.signal(number, self._leave)
         self._cursor(False)
         self._away = False
-
-
-def _by_key(modes: list[Any]) -> list[Any]:
-    """Terminal modes without echo, in which a read returns immediately."""
-    import termios
-
-    local = modes[LOCAL_MODES] & ~(termios.ICANON | termios.ECHO)
-    characters = list(modes[CHARACTERS])
-    characters[termios.VMIN], characters[termios.VTIME] = 0, 0
-    return [*modes[:LOCAL_MODES], local, *modes[LOCAL_MODES + 1 : CHARACTERS], characters]
 
 
 def _terminal() -> int | None:
@@ -297,17 +289,14 @@ class LivePanel:
         return table
 
 
-class LoggedLines:
+class LoggedLines(Sink):
     """A sink that logs one line per round, for when standard output is the log."""
 
     def write(self, record: RoundRecord) -> None:
         log.info("%s", one_line(record), extra=UNREPEATED)
 
-    def close(self) -> None:
-        """Do nothing."""
 
-
-class PlainLines:
+class PlainLines(Sink):
     """A sink that prints one line per round; ``rounds`` is 0 for no limit."""
 
     def __init__(self, rounds: int, console: Terminal) -> None:
@@ -318,9 +307,6 @@ class PlainLines:
         parts = [one_line(record), self._remaining.after(record)]
         line = " | ".join(part for part in parts if part)
         self._console.print(line, highlight=False, soft_wrap=True)
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class Stages:

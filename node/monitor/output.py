@@ -112,20 +112,9 @@ NAME = "swarm-node"
 # Words that may follow the name in a command. Before any other word the name is plain text.
 COMMANDS = (
     *("demo", "plan", "init", "join", "bootstrap", "observe", "create", "status", "list", "logs"),
-    *(
-        "stop",
-        "peers",
-        "trust",
-        "warm-start",
-        "plot",
-        "dashboard",
-        "rollouts",
-        "doctor",
-        "conformance",
-        "eval",
-        "play",
-    ),
-    *("ask", "compare", "checkpoints", "rollback", "export", "identity"),
+    *("stop", "peers", "trust", "warm-start", "plot", "dashboard", "rollouts", "doctor"),
+    *("conformance", "eval", "play", "ask", "compare", "checkpoints", "rollback", "export"),
+    "identity",
 )
 
 _COMMAND = re.compile(rf"(?<![\w./-]){NAME}(?= (?:--|(?:{'|'.join(COMMANDS)})\b))")

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
@@ -21,15 +21,8 @@ from node.monitor.output import printable_lines
 # Keys of :attr:`RoundRecord.seconds` in the order of a round; ``total`` is there too. If generation
 # never stops, ``wait`` replaces ``generate``: the time until the local groups are complete.
 PHASES = (
-    "generate",
-    "wait",
-    "verify",
-    "publish",
-    "mix",
-    "update",
-    "evaluate",
-    "checkpoint",
-    "idle",
+    *("generate", "wait", "verify", "publish", "mix"),
+    *("update", "evaluate", "checkpoint", "idle"),
 )
 
 
@@ -129,8 +122,11 @@ class RoundRecord:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RoundRecord:
         """Invert :meth:`to_dict`, ignoring unknown keys of other versions and nulls in mappings."""
-        known = ((name, values[name]) for name in _names() if name in values)
-        return cls(**{name: _known(v) for name, v in known})
+        known = {name: values[name] for name in _names() if name in values}
+        for name, value in known.items():
+            if isinstance(value, Mapping):
+                known[name] = {each: v for each, v in value.items() if v is not None}
+        return cls(**known)
 
     def scalars(self) -> dict[str, float]:
         """Return every measured figure by name.
@@ -143,15 +139,20 @@ class RoundRecord:
         return flat | {f"staleness_{steps}": float(n) for steps, n in self.staleness.items()}
 
 
-def _known(value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    return {name: each for name, each in value.items() if each is not None}
-
-
 @cache
 def _names() -> tuple[str, ...]:
     return tuple(f.name for f in fields(RoundRecord))
+
+
+class Sink(Protocol):
+    """A consumer of one record per round, called from one thread."""
+
+    def write(self, record: RoundRecord) -> None:
+        """Process one record."""
+
+    def close(self) -> None:
+        """Flush and release; may be called twice."""
+        return
 
 
 class Stopwatch:
@@ -309,9 +310,8 @@ class Terminal(Console):
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            yield (
-                segment if segment.control else segment._replace(text=printable_lines(segment.text))
-            )
+            text = segment.text if segment.control else printable_lines(segment.text)
+            yield segment._replace(text=text)
 
     def print_table(self, table: Table) -> None:
         """Print a table without truncating columns that do not wrap, unlike rich."""

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -24,12 +23,12 @@ from prometheus_client.registry import Collector
 from node.config.config import Config
 from node.config.registry import LOGGERS
 from node.errors import NodeError
+from node.monitor.groups import LastRollouts, RolloutsFile
 from node.monitor.history import Line, files, parsed, thinned
 from node.monitor.live import LivePanel, LoggedLines, PlainLines
 from node.monitor.logs import STDOUT, goes_to
-from node.monitor.record import RoundRecord, Terminal
-from node.monitor.rollouts import LastRollouts, RolloutsFile
-from node.storage.atomic_files import replacing, write_error
+from node.monitor.record import RoundRecord, Sink, Terminal
+from node.storage.atomic_files import replacing, writing
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
 from swarm.common.util import make_private, plain_json
@@ -59,12 +58,10 @@ class JsonLinesFile:
     def write(self, record: RoundRecord) -> None:
         """Append one line, or raise NodeError (disk full); the next call tries again."""
         self._unwritten.append(_line(record))
-        try:
+        with writing(self._path):
             while self._unwritten:
                 self._append(self._unwritten[0])
                 self._unwritten.popleft()
-        except OSError as error:
-            raise write_error(self._path, error) from error
 
     def close(self) -> None:
         self.file.close()
@@ -89,15 +86,12 @@ class JsonLinesFile:
         self.file = self._path.open("ab", buffering=0)
 
 
-class JsonLinesOutput:
+class JsonLinesOutput(Sink):
     """A sink that prints records as JSON lines, for other programs to read."""
 
     def write(self, record: RoundRecord) -> None:
         sys.stdout.write(_line(record).decode())
         sys.stdout.flush()
-
-    def close(self) -> None:
-        """Leave standard output open."""
 
 
 def _line(record: RoundRecord) -> bytes:
@@ -183,16 +177,6 @@ class RecordMetrics(Collector):
             for each, count in counts.items():
                 family.add_metric([each], count)
             yield family
-
-
-class Sink(Protocol):
-    """A consumer of one record per round, called from one thread."""
-
-    def write(self, record: RoundRecord) -> None:
-        """Process one record."""
-
-    def close(self) -> None:
-        """Flush and release; may be called twice."""
 
 
 def open_sinks(

@@ -44,9 +44,8 @@ def frame_weight(tokens: int, group_size: int) -> int:
 def bounds_for(tokens: int, group_size: int) -> AnswerBounds:
     """Compute the limits for groups of completions; raise BadSchema if not allowed."""
     if not FEWEST <= group_size <= MAX_COMPLETIONS:
-        raise BadSchema(
-            f"group_size: {group_size}, and a group has {FEWEST} to {MAX_COMPLETIONS} answers"
-        )
+        allowed = f"a group has {FEWEST} to {MAX_COMPLETIONS} answers"
+        raise BadSchema(f"group_size: {group_size}, and {allowed}")
     if tokens < 1:
         raise BadSchema(f"answer_tokens: {tokens}, and an answer has one or more")
     weight = frame_weight(tokens, group_size)

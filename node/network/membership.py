@@ -7,6 +7,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from node.config.config import Config
@@ -40,6 +41,7 @@ LOOK_SECONDS = 1.0
 MIB = 1 << 20
 
 
+@dataclass(eq=False, repr=False)
 class Membership(Opened):
     """Membership in the swarm of a run folder's manifest, from joining to leaving.
 
@@ -47,40 +49,29 @@ class Membership(Opened):
     is the public name, or empty. A ``quiet`` node announces and serves nothing.
     """
 
-    identity: Identity
-    manifest: Manifest
-    swarm_id: bytes
-    accounts: Accounts
+    config: Config
+    folder: RunFolder
+    experience: Experience
+    counters: Counters
+    _: KW_ONLY
+    takes: bool = True
+    model: str = ""
+    samples: bool = False
+    quiet: bool = False
+    identity: Identity = field(init=False)
+    manifest: Manifest = field(init=False)
+    swarm_id: bytes = field(init=False)
 
-    def __init__(
-        self,
-        config: Config,
-        folder: RunFolder,
-        experience: Experience,
-        counters: Counters,
-        *,
-        takes: bool = True,
-        model: str = "",
-        samples: bool = False,
-        quiet: bool = False,
-    ) -> None:
-        self._config = config
-        self._folder = folder
-        self._counters = counters
-        self._takes = takes
-        self._model = model
-        self._samples = samples
-        self._quiet = quiet
-        self._experience = experience
+    def __post_init__(self) -> None:
         self._status: MemberStatus | None = None
         self.failure: Exception | None = None  # recurs in the network side, or ended it
-        self.accounts = experience.accounts
+        self.accounts: Accounts = self.experience.accounts
         self.notes: tuple[str, ...] = ()  # what happened while joining, one sentence each
 
     def publish(self, groups: Sequence[Group], origin: Origin) -> None:
         """Hand over local groups; the network thread seals and announces them."""
         if groups:
-            self._experience.outbox.put(groups, origin)
+            self.experience.outbox.put(groups, origin)
 
     def status(self) -> MemberStatus:
         """Return the member's status, which is refreshed every second."""
@@ -88,31 +79,30 @@ class Membership(Opened):
         return self._status
 
     def _open(self, stack: ExitStack) -> None:
-        network = self._config.network
-        self.identity = Identity.load(self._folder.identity)
-        self._claim("identity", self.identity.author, self._folder.identity)
+        network = self.config.network
+        self.identity = Identity.load(self.folder.identity)
+        self._claim("identity", self.identity.author, self.folder.identity)
         loop = LoopThread("network")
         stack.callback(loop.close)
         kind: TransportKind = TRANSPORTS.open(network.transport, network.transport_options)
         # Without a learner there is nothing that unknown peers could slow down.
-        beside = self._takes and not self._samples
-        transport = kind.open(network, self._folder, self._counters, beside=beside)
+        beside = self.takes and not self.samples
+        transport = kind.open(network, self.folder, self.counters, beside=beside)
         stack.callback(lambda: loop.call(transport.close()))
         loop.call(transport.start())
         lan: Discovery | None = None
         if network.lan:
-            lan = Discovery(transport, network.listen, SystemClock(), self._counters)
+            lan = Discovery(transport, network.listen, SystemClock(), self.counters)
             stack.callback(lambda: loop.call(lan.close()))
-        signed, self.notes = loop.call(
-            pinned_manifest(self._config, self._folder, self.identity, transport, lan)
-        )
+        pinned = pinned_manifest(self.config, self.folder, self.identity, transport, lan)
+        signed, self.notes = loop.call(pinned)
         self.manifest, self.swarm_id = open_manifest(signed), swarm_id(signed)
-        self._claim("swarm", self.swarm_id, self._folder.manifest)
+        self._claim("swarm", self.swarm_id, self.folder.manifest)
         if network.peers and not transport.peers():
             self.notes += ("none of the peers named answers: going on alone, dialling goes on",)
-        allowed = allowed_by(self._config.tasks, self._config.sandbox)
+        allowed = allowed_by(self.config.tasks, self.config.sandbox)
         verifier = stack.enter_context(
-            Verifier(self.manifest.catalogue, allowed, outside=True, counters=self._counters)
+            Verifier(self.manifest.catalogue, allowed, outside=True, counters=self.counters)
         )
         member = loop.call(self._member(transport, verifier, signed))
         self._status = member.status()
@@ -121,17 +111,17 @@ class Membership(Opened):
             stack.callback(running.cancel)
 
     def _claim(self, what: str, digest: bytes, path: Path) -> None:
-        if not self._experience.journal.claim(what, digest):
+        if not self.experience.journal.claim(what, digest):
             what = f"the journal in this run folder belongs to another {what} than"
             remedy = "Put the earlier file back, or begin anew in another run folder."
             raise NodeError(what, path, remedy)
 
     async def _member(self, transport: Transport, verifier: Verifier, signed: bytes) -> Member:
-        network, clock, counters = self._config.network, SystemClock(), self._counters
-        experience, own, profile = self._experience, self._config.profile, None
+        network, clock, counters = self.config.network, SystemClock(), self.counters
+        experience, own, profile = self.experience, self.config.profile, None
         if own.name or own.line:
             release = version()[:MAX_VERSION]
-            profile = Profile(own.name, own.line, self._model, release, clock.time())
+            profile = Profile(own.name, own.line, self.model, release, clock.time())
         admission = Admission(
             self.manifest,
             self.swarm_id,
@@ -152,13 +142,13 @@ class Membership(Opened):
             counters=counters,
             limits=CollectorLimits(
                 network.gossip_peers,
-                network.pulls_per_epoch if self._takes else 0,
-                blind=self._samples,
+                network.pulls_per_epoch if self.takes else 0,
+                blind=self.samples,
             ),
             upload_rate=network.upload_mib_per_s * MIB,
             secret=secrets.token_bytes(32),
             profile=profile,
-            quiet=self._quiet,
+            quiet=self.quiet,
         )
 
     async def follow(self, member: Member) -> None:
@@ -172,7 +162,7 @@ class Membership(Opened):
             work.result()
         except Exception as error:
             self.failure = error
-            self._counters.add("member_stopped")
+            self.counters.add("member_stopped")
             log.exception("the network side stopped")
         finally:
             work.cancel()

@@ -132,7 +132,12 @@ async def pinned_manifest(
         notes += more
     checked_manifest(signed, source)
     found = swarm_id(signed).hex()
-    _check_wanted(found, config.network.swarm, source)
+    if not found.startswith(config.network.swarm):
+        remedy = (
+            f"{source} belongs to swarm {found}: correct the key, name other peers, or move to the "
+            "other swarm with: swarm-node join --swarm ID."
+        )
+        raise ConfigError("network.swarm", config.network.swarm, remedy)
     if pinned:
         notes += await _strangers(config.network.peers, transport, found, source)
     else:
@@ -180,15 +185,6 @@ def checked_manifest(signed: bytes, source: str) -> Manifest:
             "ask its owner."
         )
         raise NodeError(f"the manifest from {source} is not valid", error, remedy) from error
-
-
-def _check_wanted(found: str, wanted: str, source: str) -> None:
-    if not found.startswith(wanted):
-        remedy = (
-            f"{source} belongs to swarm {found}: correct the key, name other peers, or move to the "
-            "other swarm with: swarm-node join --swarm ID."
-        )
-        raise ConfigError("network.swarm", wanted, remedy)
 
 
 async def _check_unique(

@@ -26,8 +26,6 @@ LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The policy's device."""
-
     kind: str  # ``cpu``, ``cuda`` or ``mps``
     name: str
     memory: int  # bytes, as ``usable``; of main memory if the device has none of its own

@@ -107,18 +107,15 @@ class MemoryEstimate:
 
     def peak(self, place: Place) -> int:
         """Return the peak bytes over all phases."""
-        return max(self.during(phase, place) for phase in PHASES)
-
-    def during(self, phase: Phase, place: Place) -> int:
-        return round(sum(p.at(place) for p in self.parts if phase in p.phases))
+        parts = self.parts
+        return round(max(sum(p.at(place) for p in parts if phase in p.phases) for phase in PHASES))
 
     def table(self) -> dict[str, tuple[int, int]]:
-        names = dict.fromkeys(part.name for part in self.parts)
-        return {name: (self._most(name, "device"), self._most(name, "memory")) for name in names}
-
-    def _most(self, name: str, place: Place) -> int:
-        parts = [part for part in self.parts if part.name == name]
-        return round(max(sum(p.at(place) for p in parts if phase in p.phases) for phase in PHASES))
+        rows: dict[str, tuple[int, int]] = {}
+        for name in dict.fromkeys(part.name for part in self.parts):
+            own = MemoryEstimate(tuple(part for part in self.parts if part.name == name), 0)
+            rows[name] = own.peak("device"), own.peak("memory")
+        return rows
 
 
 def estimate(
@@ -134,7 +131,10 @@ def estimate(
         *_update(shape, config, work, device),
         *_engine(shape, config, work, device, device_memory),
     )
-    return MemoryEstimate(found, _disk(shape, config))
+    kept = config.schedule.keep_checkpoints + config.schedule.keep_best + 1
+    adapters = FLOAT * trained(shape, config)
+    saved = adapters if config.policy.lora_rank else weights(shape, config)
+    return MemoryEstimate(found, round(kept * (saved + optimizer(shape, config))))
 
 
 def _at(name: str, value: float, device: str, *phases: Phase) -> MemoryPart:
@@ -194,13 +194,6 @@ def _engine(
     if not shared:
         yield _at("engine", model, device, *writing)
         yield MemoryPart("engine", memory=PROGRAM + 2 * model, phases=writing)
-
-
-def _disk(shape: ModelShape, config: Config) -> int:
-    kept = config.schedule.keep_checkpoints + config.schedule.keep_best + 1
-    adapters = FLOAT * trained(shape, config)
-    saved = adapters if config.policy.lora_rank else weights(shape, config)
-    return round(kept * (saved + optimizer(shape, config)))
 
 
 SPARE = 1.5  # capacity factor of the embedded engine's KV cache

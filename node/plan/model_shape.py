@@ -27,8 +27,6 @@ FUSED = ("llama", "qwen2", "qwen3")
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The sizes of a causal language model."""
-
     family: str
     parameters: int  # all of them; a head tied to the embeddings counts once
     active: int  # used per token; of experts only the chosen ones
@@ -130,10 +128,7 @@ ASIDE = ("vision", "visual", "audio", "mtp", "rotary_emb")
 GATED = ("llama", "mistral", "qwen2", "qwen3")
 """Families with four attention and three MLP matrices per layer, besides norms."""
 SIZES = (
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_hidden_layers",
+    *("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers"),
     "vocab_size",
 )
 
@@ -279,9 +274,6 @@ def help_for(config: Config) -> str:
     present = config.model_dump()
     for keys in HELP:
         if least(build(present, keys), weights).fits:
-            return f"Set {', '.join(f'{key} = {_shown(value)}' for key, value in keys.items())}."
+            shown = {key: "true" if value is True else repr(value) for key, value in keys.items()}
+            return f"Set {', '.join(f'{key} = {value}' for key, value in shown.items())}."
     return "Take a smaller model: swarm-node plan tells how large one may be."
-
-
-def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else repr(value)

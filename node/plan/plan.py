@@ -138,12 +138,12 @@ def _choice(
 ) -> Choice:
     keys = _keys(shape, machine, model, tokens, rung, dtype)
     config = Config.with_overrides(keys)
-    choice = Choice(rung, keys, config, need_of(shape, machine, config, tokens))
-    if config.engine.backend == "vllm" and not fits(choice.estimate, machine):
-        keys = {**keys, "schedule.mode": "sync", "engine.sleep_mode": True}
+    need = need_of(shape, machine, config, tokens)
+    if config.engine.backend == "vllm" and not fits(need, machine):
+        keys |= {"schedule.mode": "sync", "engine.sleep_mode": True}
         config = Config.with_overrides(keys)
-        choice = Choice(rung, keys, config, need_of(shape, machine, config, tokens))
-    return choice
+        need = need_of(shape, machine, config, tokens)
+    return Choice(rung, keys, config, need)
 
 
 def need_of(shape: ModelShape, machine: Machine, config: Config, tokens: int) -> MemoryEstimate:
@@ -156,8 +156,10 @@ def _keys(
     shape: ModelShape, machine: Machine, model: str, tokens: int, rung: Rung, dtype: str
 ) -> dict[str, Any]:
     tokens = min(tokens, shape.context)
+    folder = Path(model).expanduser()
+    own = model not in SHIPPED and folder.is_dir()
     keys: dict[str, Any] = {
-        "policy.model": model if model in SHIPPED else _absolute(model),
+        "policy.model": str(folder.resolve()) if own else model,
         "policy.dtype": dtype,
         "policy.device": machine.device.kind,
         "engine.backend": "vllm" if vllm_here(machine, shape) else "transformers",
@@ -175,11 +177,6 @@ def _keys(
     # An evaluation every tenth round samples at most a quarter of what ten rounds sample.
     keys["schedule.eval_tasks"] = max(16, min(64, 10 * written // 4))
     return keys
-
-
-def _absolute(model: str) -> str:
-    folder = Path(model).expanduser()
-    return str(folder.resolve()) if folder.is_dir() else model
 
 
 def vllm_here(machine: Machine, shape: ModelShape) -> bool:
@@ -272,9 +269,7 @@ class Plan:
 
 
 RUNG_KEYS = (
-    "learner.gradient_checkpointing",
-    "learner.optimizer",
-    "learner.offload",
+    *("learner.gradient_checkpointing", "learner.optimizer", "learner.offload"),
     "policy.lora_rank",
 )  # Config keys that distinguish the ways to train.
 

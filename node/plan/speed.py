@@ -34,8 +34,6 @@ HOST_BANDWIDTH = 2e10  # approximate bytes per second of main memory, and of its
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Speed of a node on a device."""
-
     write: float  # sampled tokens per second, all rows together
     read: float  # tokens per second in an update, forward and backward
     generate: float  # seconds per round
@@ -79,9 +77,8 @@ def _write(
         share = LAID_OUT_SHARE if memory.laid_out(shape, config) else FEW_ROWS_SHARE
     else:
         share = MULTIPLY_SHARE
-    seconds = max(
-        (model + past) / (device.bandwidth * READ_SHARE), 2 * rows * shape.active / (flops * share)
-    )
+    reading = (model + past) / (device.bandwidth * READ_SHARE)
+    seconds = max(reading, 2 * rows * shape.active / (flops * share))
     if device.kind == "cuda" and config.engine.backend == "transformers":
         seconds = max(seconds, shape.layers * LAUNCHES * LAUNCH_SECONDS)
     return rows / seconds

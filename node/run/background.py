@@ -18,9 +18,8 @@ import psutil
 
 from node.errors import NodeError
 from node.monitor.logs import LogTail, error_in
-from node.monitor.present_status import RUNNING, STOPPING, present_status
 from node.storage.atomic_files import write_new
-from node.storage.run_folder import RunFolder
+from node.storage.run_folder import RUNNING, STOPPING, RunFolder, present_status
 from swarm.common.util import make_private
 
 LOOK_SECONDS = 0.1

@@ -5,14 +5,19 @@ from __future__ import annotations
 import logging
 import math
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from node.config.config import Config
+import typer
+
+from node.config.config import Config, set_keys
+from node.config.schema import toml_value
 from node.dashboard.access import ListeningSocket, listen
 from node.dashboard.public_server import (
     Observed,
@@ -29,6 +34,7 @@ from node.distributed.ranks import Ranks, exit_immediately
 from node.distributed.sharded_learner import follow
 from node.distributed.torchrun import Launch
 from node.errors import ConfigError, NodeError
+from node.evaluation.baseline import SECONDS, BaselineTrial
 from node.monitor.groups import GroupsFile
 from node.monitor.live import Stages
 from node.monitor.logs import teller
@@ -36,7 +42,6 @@ from node.monitor.output import PrintableFormatter, say
 from node.monitor.sinks import open_sinks
 from node.network.membership import Membership
 from node.network.pinned_manifest import enter
-from node.run.baseline_dialogue import BaselineDialogue
 from node.run.node import Node
 from node.run.status import STOPS, RunOptions, StatusFile, announce, dashboard, stopping
 from node.storage.run_folder import RunFolder, SwarmFiles
@@ -48,6 +53,58 @@ from swarm.journal import Journal, open_or_restore
 from swarm.member import Experience
 from swarm.pool import Pool
 from swarm.reputation import RefusalCounts
+from swarm.verification import JudgeRefused
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineDialogue:
+    """Tries a policy, says what was found, and changes the config if the user agrees.
+
+    ``tell`` prints and logs a line. The question is asked only at a terminal, without ``--json``.
+    """
+
+    options: RunOptions
+    stages: Stages
+    tell: Callable[[str], None]
+
+    def __call__(self, trial: BaselineTrial) -> Mapping[str, Any]:
+        """Return the keys that the config is changed by, for this run and in its file."""
+        self.stages.begin(
+            f"trying the policy on the swarm's tasks, for {SECONDS:g} seconds at most "
+            "(--no-baseline skips it)"
+        )
+        try:
+            found = trial.run(SECONDS, self.stages.progress)
+        except (JudgeRefused, NodeError) as error:
+            self.tell(f"the policy could not be tried on this swarm's tasks: {error}")
+            return {}
+        for line in found.lines():
+            self.tell(line)
+        keys = found.settings()
+        if not keys:
+            return {}
+        for key, value in keys.items():
+            self.tell(f"  it suggests {key} = {toml_value(value)}")
+        if not self._agreed():
+            return {}
+        if self.options.config is not None:
+            try:
+                set_keys(self.options.config, keys)
+            except (NodeError, OSError) as error:
+                self.tell(f"this run has these settings, but {error}")
+            else:
+                self.tell(f"written to {self.options.config}")
+        return keys
+
+    def _agreed(self) -> bool:
+        if self.options.accept:
+            return True
+        if self.options.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            self.tell("to take that, start it with --accept")
+            return False
+        self.stages.close()
+        return typer.confirm("write that into the config and train with it?", default=True)
+
 
 log = logging.getLogger(__name__)
 
@@ -172,31 +229,19 @@ class Observer:
 REPORT_SECONDS = 5.0
 
 
-def run_bootstrap(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) -> None:
-    """Run a bootstrap node, with its page if configured, or raise NodeError."""
-    _run(config, folder, options, stages, "bootstrap", math.inf)
-
-
-def run_observer(
-    config: Config, folder: RunFolder, options: RunOptions, stages: Stages, seconds: float
-) -> None:
-    """Observe a swarm until stopped or for ``seconds`` (0: no limit); share nothing.
-
-    With ``options.json`` it prints the last view. Raises NodeError if it cannot start or continue.
-    """
-    observer = _run(config, folder, options, stages, "observe", seconds or math.inf)
-    if observer and options.json:
-        say(plain_json(observer.shown))
-
-
-def _run(
+def run_untrained(
+    kind: Kind,
     config: Config,
     folder: RunFolder,
     options: RunOptions,
     stages: Stages,
-    kind: Kind,
-    seconds: float,
-) -> Observer | None:
+    seconds: float = math.inf,
+) -> None:
+    """Run a bootstrap node, or observe a swarm and share nothing, until stopped.
+
+    It ends after ``seconds`` at the latest. An observer prints its last view with
+    ``options.json``. Raises NodeError if it cannot start or continue.
+    """
     counters, watches = Counters(), kind == "observe"
     tell, status = teller(folder.log, err=options.json), StatusFile(folder)
     with stopping(status.stop_after(tell)) as stop, folder.locked(), ExitStack() as stack:
@@ -234,7 +279,8 @@ def _run(
         if not watches:
             stack.enter_context(dashboard(config, folder, counters, status, tell))
         work(stop, member, status, kind, observer, seconds)
-    return observer
+    if watches and observer and options.json:
+        say(plain_json(observer.shown))
 
 
 def work(

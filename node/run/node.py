@@ -6,6 +6,7 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
 from node.config.config import Config, changed
@@ -38,6 +39,7 @@ from swarm.member import Experience
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class Node(Opened):
     """A node in its run folder, resumed where it stopped.
 
@@ -50,38 +52,30 @@ class Node(Opened):
     sentences on what opening corrected.
     """
 
-    rounds: TrainingLoop
-    membership: Membership
-    policy: Policy
-    recorder: Recorder
-    groups: ShownGroups
+    config: Config
+    folder: RunFolder
+    clock: Clock | None = None
+    ranks: Ranks | None = None
+    say: Callable[[str], None] = log.info
+    stage: Callable[[str], None] = log.debug
+    baseline: Callable[[BaselineTrial], Mapping[str, Any]] | None = None
+    rounds: TrainingLoop = field(init=False)
+    membership: Membership = field(init=False)
+    policy: Policy = field(init=False)
+    recorder: Recorder = field(init=False)
+    groups: ShownGroups = field(init=False)
 
-    def __init__(
-        self,
-        config: Config,
-        folder: RunFolder,
-        clock: Clock | None = None,
-        ranks: Ranks | None = None,
-        say: Callable[[str], None] = log.info,
-        stage: Callable[[str], None] = log.debug,
-        baseline: Callable[[BaselineTrial], Mapping[str, Any]] | None = None,
-    ) -> None:
-        self.config = config
-        self.folder = folder
-        self._ranks = ranks
-        self._say = say
-        self._stage = stage
-        self._baseline = baseline
-        self._clock = clock or SystemClock()
+    def __post_init__(self) -> None:
+        self._clock = self.clock or SystemClock()
         self.counters = Counters()
         self.notes: tuple[str, ...] = ()
-        self._trusted = TrustedPeers(config.mixture.trusted, folder)
+        self._trusted = TrustedPeers(self.config.mixture.trusted, self.folder)
 
     def _verifiers(self, manifest: Manifest) -> VerifierPool:
         allowed = allowed_by(self.config.tasks, self.config.sandbox)
         for line in overview(manifest.catalogue, allowed):
-            self._say(line)
-        self._say(f"verifier sandbox: {sandbox_support()}")
+            self.say(line)
+        self.say(f"verifier sandbox: {sandbox_support()}")
         count = JUDGES if self.config.asynchronous else 1
         verifiers = [
             Verifier(manifest.catalogue, allowed, outside=False, counters=self.counters)
@@ -99,7 +93,7 @@ class Node(Opened):
         return (note,)
 
     def _open(self, stack: ExitStack) -> None:
-        config, clock, stage = self.config, self._clock, self._stage
+        config, clock, stage = self.config, self._clock, self.stage
         self._trusted.authors()  # an unusable file ends the start, not a round
         stage("opening the journal")
         threads = choose(config.node.threads, share=2 if config.asynchronous else 1)
@@ -126,9 +120,9 @@ class Node(Opened):
         stage("starting the engine")
         trainer = self._trainer(levels, verifier, experience)
         stack.callback(lambda: trainer.close())  # the one that is there then
-        if progress.round == 0 and self._baseline:
+        if progress.round == 0 and self.baseline:
             trial = self._tried(trainer, verifier)
-            if keys := self._baseline(trial):
+            if keys := self.baseline(trial):
                 self.config = changed(self.config, keys)
                 trainer.close()
                 trainer = self._trainer(levels, verifier, experience)
@@ -150,7 +144,7 @@ class Node(Opened):
             experience=experience,
             clock=self._clock,
             counters=self.counters,
-            ranks=self._ranks,
+            ranks=self.ranks,
             trusted=self._trusted.authors,
         )
 

@@ -7,13 +7,13 @@ import logging
 import platform
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from node.config.config import Config, write_config
-from node.config.learning import PolicySection
 from node.config.registry import CORRECTIONS, ENGINES, LOGGERS
 from node.distributed.torchrun import Launch
 from node.errors import ConfigError, NodeError
@@ -48,7 +48,11 @@ def check_start(config: Config, folder: RunFolder) -> None:
         check_package("policy.lora_rank", config.policy.lora_rank, "peft", "lora")
     if config.learner.optimizer == "adamw8bit":
         check_package("learner.optimizer", "adamw8bit", "bitsandbytes", "adamw8bit")
-    _check_begun(config.policy, folder)
+    checkpoints = Checkpoints(folder.checkpoints)
+    for step in checkpoints.steps()[-1:]:
+        with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+            begun = json.loads((checkpoints.path(step) / STATE).read_bytes())
+            check_begun(config.policy, begun)
     check_model(config.policy.model)
     if Launch.read() is None:  # several ranks divide the memory that one may lack
         found = check_memory(config)
@@ -109,16 +113,6 @@ def check_device(device: str) -> None:
         shown = counted(count, "GPU")
         remedy = f"The driver shows {shown} here: set it to 'auto' or 'cpu', or install one."
         raise ConfigError("policy.device", device, remedy)
-
-
-def _check_begun(config: PolicySection, folder: RunFolder) -> None:
-    checkpoints = Checkpoints(folder.checkpoints)
-    for step in checkpoints.steps()[-1:]:
-        try:
-            begun = json.loads((checkpoints.path(step) / STATE).read_bytes())
-            check_begun(config, begun)
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            return
 
 
 def prepare(

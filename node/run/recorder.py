@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -14,16 +15,19 @@ import psutil
 from node.learner.losses import Advantage
 from node.learner.update_stats import UpdateStats
 from node.monitor.groups import (
+    LONGEST,
     MOST_ANSWERS,
+    LastRollouts,
     ShownCompletion,
     ShownGroup,
+    ShownRollout,
     ShownTokens,
     in_words,
+    shortened,
     transcript,
 )
-from node.monitor.record import RoundRecord, mean
-from node.monitor.rollouts import LONGEST, LastRollouts, ShownRollout, shortened
-from node.monitor.sinks import Fenced, Sink
+from node.monitor.record import RoundRecord, Sink, mean
+from node.monitor.sinks import Fenced
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup
 from node.run.update_groups import Outcome
@@ -48,15 +52,15 @@ EMPTIED = (
 )
 
 
+@dataclass(eq=False)
 class ShownGroups:
     """The latest round's groups for display; ``refused`` returns the newly refused."""
 
-    def __init__(
-        self, policy: Policy, advantage: Advantage, refused: Callable[[], Sequence[RefusedGroup]]
-    ) -> None:
-        self._policy = policy
-        self._advantage = advantage
-        self._refused = refused
+    policy: Policy
+    advantage: Advantage
+    refused: Callable[[], Sequence[RefusedGroup]]
+
+    def __post_init__(self) -> None:
         self._pieces: dict[int, str] = {}
         self._latest: Outcome | None = None
 
@@ -73,9 +77,8 @@ class ShownGroups:
         entropies = outcome.update.entropies
         if len(entropies) != len(outcome.own):
             entropies = ((),) * len(outcome.own)
-        own = sorted(
-            zip(outcome.own, entropies, strict=True), key=lambda each: not each[0].informative
-        )[:AT_ONCE]
+        pairs = zip(outcome.own, entropies, strict=True)
+        own = sorted(pairs, key=lambda each: not each[0].informative)[:AT_ONCE]
         useful = outcome.update.useful
         external = [
             self._external(pooled, outcome, now, useful[place] if place < len(useful) else None)
@@ -85,7 +88,7 @@ class ShownGroups:
             self._pooled(pooled, number, now, in_update=False, reason=EMPTIED)
             for pooled in outcome.emptied[:AT_ONCE]
         ]
-        refused = [self._refused_group(each, number) for each in self._refused()]
+        refused = [self._refused_group(each, number) for each in self.refused()]
         return [*(self._own(*each, outcome, now) for each in own), *external, *emptied, *refused]
 
     def _own(
@@ -117,7 +120,7 @@ class ShownGroups:
         self, pooled: PooledGroup, number: int, now: float, *, in_update: bool, reason: str | None
     ) -> ShownGroup:
         group = pooled.group
-        same = pooled.encoding == self._policy.encoding
+        same = pooled.encoding == self.policy.encoding
         return ShownGroup(
             round=number,
             time=now,
@@ -164,7 +167,7 @@ class ShownGroups:
     ) -> list[ShownCompletion]:
         """With ``own``, token ids are of this policy's vocabulary; entropies may be empty."""
         entropies = entropies or ((),) * len(completions)
-        columns = zip(completions, rewards, self._advantage(rewards), entropies, strict=True)
+        columns = zip(completions, rewards, self.advantage(rewards), entropies, strict=True)
         return [
             ShownCompletion(
                 text=transcript(done.segments),
@@ -179,10 +182,10 @@ class ShownGroups:
     def _tokens(self, done: Completion, entropy: Sequence[float]) -> ShownTokens:
         tokens = done.segments[0].tokens if len(done.segments) == 1 else None
         stopped = done.finish is Finish.STOP
-        if tokens is None or not self._policy.spells(tokens.ids, done.text, stopped):
+        if tokens is None or not self.policy.spells(tokens.ids, done.text, stopped):
             return ShownTokens()
         for each in set(tokens.ids) - self._pieces.keys():
-            self._pieces[each] = str(self._policy.tokenizer.decode([each]))
+            self._pieces[each] = str(self.policy.tokenizer.decode([each]))
         text = [self._pieces[each] for each in tokens.ids]
         return ShownTokens(text, tokens.logprobs, tokens.versions, entropy)
 
@@ -200,16 +203,13 @@ def shown_rollouts(outcome: Outcome) -> list[ShownRollout]:
 
     Informative groups come first. If all rewards are equal, one completion represents a group.
     """
-    own = sorted(outcome.own, key=lambda group: not group.informative)[:1]
-    external = sorted(outcome.external, key=lambda pooled: not pooled.candidate.informative)[:1]
-    in_turn = zip_longest(
-        *(_ends(outcome.round, g.group, g.prompt, g.training.rewards, None) for g in own),
-        *(
-            _ends(outcome.round, p.group, p.prompt, p.group.rewards, peer_id_of(p.author))
-            for p in external
-        ),
-    )
-    return [rollout for pair in in_turn for rollout in pair if rollout is not None]
+    number, ends = outcome.round, []
+    for own in sorted(outcome.own, key=lambda group: not group.informative)[:1]:
+        ends.append(_ends(number, own.group, own.prompt, own.training.rewards, None))
+    for pooled in sorted(outcome.external, key=lambda each: not each.candidate.informative)[:1]:
+        rewards, author = pooled.group.rewards, peer_id_of(pooled.author)
+        ends.append(_ends(number, pooled.group, pooled.prompt, rewards, author))
+    return [rollout for pair in zip_longest(*ends) for rollout in pair if rollout is not None]
 
 
 def _ends(
@@ -338,28 +338,23 @@ def _refused(totals: Mapping[str, float]) -> dict[str, int]:
     }
 
 
+@dataclass(eq=False)
 class Recorder:
     """Maker of every round's record; ``groups`` get the round before the sinks do."""
 
-    def __init__(
-        self,
-        status: Callable[[], MemberStatus],
-        pool: Pool,
-        counters: Counters,
-        groups: ShownGroups | None = None,
-    ) -> None:
+    status: Callable[[], MemberStatus]
+    pool: Pool
+    counters: Counters
+    groups: ShownGroups | None = None
+
+    def __post_init__(self) -> None:
         self.rollouts = LastRollouts()
-        self._groups = groups
         self._sinks: list[Sink] = []
-        self._memory = 0.0
-        self._memory_read = float("-inf")
-        self._status = status
-        self._pool = pool
-        self._counters = counters
+        self._memory, self._memory_read = 0.0, float("-inf")
 
     def add(self, sink: Sink) -> None:
         """Hand every further record to ``sink`` too, and contain its failures."""
-        self._sinks.append(Fenced(sink, self._counters))
+        self._sinks.append(Fenced(sink, self.counters))
 
     def close(self) -> None:
         """Close all sinks, the last first."""
@@ -369,9 +364,9 @@ class Recorder:
     def report(self, outcome: Outcome) -> None:
         if time.monotonic() - self._memory_read > MEMORY_SECONDS:
             self._memory, self._memory_read = resident_mb(), time.monotonic()
-        record = record_of(outcome, self._status(), self._pool, self._counters, self._memory)
+        record = record_of(outcome, self.status(), self.pool, self.counters, self._memory)
         self.rollouts.add(shown_rollouts(outcome))
-        if self._groups:
-            self._groups.add(outcome)
+        if self.groups:
+            self.groups.add(outcome)
         for sink in self._sinks:
             sink.write(record)

@@ -45,9 +45,8 @@ class RunState:
     def __init__(
         self, folder: RunFolder, journal: Journal, schedule: ScheduleSection, swarm: str
     ) -> None:
-        self._checkpoints = Checkpoints(
-            folder.checkpoints, schedule.keep_checkpoints, schedule.keep_best
-        )
+        keep, best = schedule.keep_checkpoints, schedule.keep_best
+        self._checkpoints = Checkpoints(folder.checkpoints, keep, best)
         self._journal = journal
         self._swarm = swarm
         self._saved = -1
@@ -133,12 +132,8 @@ def _check_none_lost(folder: RunFolder) -> None:
     except NodeError:
         history = []
     backup = backup_path(folder.journal)
-    had_checkpoints = (
-        backup.exists()
-        or any(folder.swarms.glob(f"*/{backup.name}"))
-        or any("checkpoint" in record.seconds for record in history)
-    )
-    if not had_checkpoints:
+    backups = [backup] if backup.exists() else [*folder.swarms.glob(f"*/{backup.name}")]
+    if not backups and not any("checkpoint" in record.seconds for record in history):
         return
     what = "the checkpoints are gone"
     if history:

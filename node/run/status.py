@@ -17,17 +17,17 @@ from typing import Any
 from node.config.config import Config
 from node.errors import NodeError
 from node.monitor.output import say
-from node.monitor.present_status import (
+from node.monitor.record import RoundRecord
+from node.network.membership import Membership
+from node.storage.run_folder import (
     PROFILE_KEYS,
     RUNNING,
     STARTING,
     STOPPED,
     STOPPING,
+    RunFolder,
     present_status,
 )
-from node.monitor.record import RoundRecord
-from node.network.membership import Membership
-from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
 from swarm.member import PeerInfo
 
@@ -244,7 +244,7 @@ class Stop(threading.Event):
     def __init__(self, tell: Callable[[str], None]) -> None:
         super().__init__()
         self._tell = tell
-        self._printing: list[threading.Thread] = []
+        self.printing: list[threading.Thread] = []
         self._works = False
         self._closes = False
 
@@ -271,12 +271,8 @@ class Stop(threading.Event):
     def _say(self, what: str, number: int) -> None:
         """Print on another thread: this one may be in the middle of a line of its own."""
         line = f"{what} ({signal.Signals(number).name})"
-        self._printing.append(threading.Thread(target=self._tell, args=(line,)))
-        self._printing[-1].start()
-
-    def wait_for_output(self) -> None:
-        for thread in self._printing:
-            thread.join()
+        self.printing.append(threading.Thread(target=self._tell, args=(line,)))
+        self.printing[-1].start()
 
 
 @contextmanager
@@ -289,7 +285,8 @@ def stopping(tell: Callable[[str], None] = say) -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        stop.wait_for_output()
+        for thread in stop.printing:
+            thread.join()
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,7 +200,8 @@ class Trainer:
         self._trained = trained = TrainedPolicy(config, policy, counters, engine, ranks)
         self.policy, self.engine, self.learner = policy, trained.engine, trained.learner
         # The frequency of evaluations must not change what is trained on.
-        drawn = replace(sampling, seed=evaluation_seed(config.node.seed))
+        digest = sha256(f"evaluation/{config.node.seed}".encode()).digest()
+        drawn = replace(sampling, seed=int.from_bytes(digest[:7]))
         limits = TurnLimits.of(config.engine)
         self._evaluator = Evaluator(policy, self.engine, verifier, heldout, drawn, counters, limits)
         self._semi_online = SemiOnline(
@@ -218,7 +219,7 @@ class Trainer:
         self._external = ExternalGroups(
             experience,
             open_mixture(config, rules, self.lead),
-            open_intake(config, policy, manifest, secret or secrets.token_bytes(16), counters),
+            open_intake(config, policy, secret or secrets.token_bytes(16), counters),
             counters,
             successes=SuccessPool(config.mixture.successes, counters),
             spared=config.mixture.external if rules.fill else 0,
@@ -262,10 +263,6 @@ class Trainer:
     def close(self) -> None:
         self._own.close()
         self.engine.close()
-
-
-def evaluation_seed(seed: int) -> int:
-    return int.from_bytes(sha256(f"evaluation/{seed}".encode()).digest()[:7])
 
 
 def open_experience(

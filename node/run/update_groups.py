@@ -34,7 +34,6 @@ from node.tasks.curriculum import EnvLevel, TaskSampler, chosen_levels
 from node.tasks.scorer import Scorer
 from node.threads import MemoryTrimmer
 from node.trajectories.trajectory import TurnLimits
-from protocol.manifest import Manifest
 from protocol.rollout import Group
 from swarm.common.counters import Counters
 from swarm.common.util import counted
@@ -131,6 +130,7 @@ class Taken:
     emptied: tuple[PooledGroup, ...] = ()  # chosen, but nothing was left to learn from
 
 
+@dataclass(eq=False)
 class ExternalGroups:
     """Peer groups from the replay buffer, and the credit that their authors get.
 
@@ -139,56 +139,49 @@ class ExternalGroups:
     ``trusted`` returns the authors that the user trusts; banned ones do not count.
     """
 
-    def __init__(
-        self,
-        experience: Experience,
-        mixture: Mixture,
-        intake: Intake,
-        counters: Counters,
-        *,
-        successes: SuccessPool | None = None,
-        spared: int = 0,
-        trusted: Callable[[], Set[bytes]] = frozenset,
-    ) -> None:
-        self._pool = experience.pool
-        self._accounts = experience.accounts
-        self._mixture = mixture
-        self._intake = intake
-        self._counters = counters
-        self._successes = successes or SuccessPool(0, counters)
-        self._spared = spared
-        self._trusted = trusted
+    experience: Experience
+    mixture: Mixture
+    intake: Intake
+    counters: Counters
+    successes: SuccessPool | None = None
+    spared: int = 0
+    trusted: Callable[[], Set[bytes]] = frozenset
+
+    def __post_init__(self) -> None:
+        self._pool, self._accounts = self.experience.pool, self.experience.accounts
+        self._successes = self.successes or SuccessPool(0, self.counters)
 
     def missing(self) -> int:
         """Count the local groups that peer groups could replace, but do not."""
-        if not self._spared:
+        if not self.spared:
             return 0
-        return self._spared - self._mixture.spared(self._pool.fresh(), *self._authors())
+        return self.spared - self.mixture.spared(self._pool.fresh(), *self._authors())
 
     def _authors(self) -> tuple[frozenset[bytes], frozenset[bytes]]:
         """Return the authors without the cap of the unproven, and those without any."""
-        trusted = frozenset(a for a in self._trusted() if not self._accounts.banned(a))
+        trusted = frozenset(a for a in self.trusted() if not self._accounts.banned(a))
         return self._accounts.proven() | trusted, trusted
 
     def take(self, number: int, written: Sequence[OwnGroup], own: Sequence[OwnGroup]) -> Taken:
         """Choose groups for round ``number``; mark them used durably before learning."""
-        self._intake.observe(written)
+        self.intake.observe(written)
         proven, trusted = self._authors()
-        revived = self._revived(written, own, proven, trusted)
+        for each in written:
+            self._successes.observe(each.training)
+        revived = self._successes.revive(
+            [each.training for each in own],
+            lambda authors: self.mixture.within(authors, len(own), proven, trusted),
+        )
         teaching = sum(informative(group.rewards) for group in revived.training)
         observed = [
-            Earned(OWN, each.group.env, each.group.level, each.training.rewards) for each in written
+            *(Earned(OWN, g.group.env, g.group.level, g.training.rewards) for g in written),
+            *(Earned(g.key.author, g.env, g.level, g.rewards) for g in self._pool.arrived()),
         ]
-        observed += [
-            Earned(each.key.author, each.env, each.level, each.rewards)
-            for each in self._pool.arrived()
-        ]
-        self._mixture.observe(observed, proven)
+        self.mixture.observe(observed, proven)
         # Before the update, which may change what there is room for.
-        wanted = self._mixture.wanted(teaching)
-        chosen = self._mixture.choose(
-            self._pool.fresh(), number, teaching, len(own), proven, self._accounts.tried(), trusted
-        )
+        wanted = self.mixture.wanted(teaching)
+        fresh, tried = self._pool.fresh(), self._accounts.tried()
+        chosen = self.mixture.choose(fresh, number, teaching, len(own), proven, tried, trusted)
         left, emptied = self._left(self._pool.consume(chosen, number))
         # If the intake dropped groups, author shares refer to the smaller update.
         kept = self._within(left, revived, proven, trusted)
@@ -201,14 +194,14 @@ class ExternalGroups:
             revived.lent,
             proven,
             wanted,
-            self._mixture.lead,
+            self.mixture.lead,
             tuple(emptied),
         )
 
     def _left(self, consumed: Sequence[PooledGroup]) -> tuple[list[Left], list[PooledGroup]]:
         left, emptied = list[Left](), list[PooledGroup]()
         for pooled in consumed:
-            training = self._intake.take(pooled)
+            training = self.intake.take(pooled)
             if training is None:
                 self._accounts.prove([(pooled.author, 0.0)])
                 emptied.append(pooled)
@@ -216,28 +209,14 @@ class ExternalGroups:
                 left.append((pooled, training))
         return left, emptied
 
-    def _revived(
-        self,
-        written: Sequence[OwnGroup],
-        own: Sequence[OwnGroup],
-        proven: Set[bytes],
-        trusted: Set[bytes],
-    ) -> Revived:
-        for each in written:
-            self._successes.observe(each.training)
-        return self._successes.revive(
-            [each.training for each in own],
-            lambda authors: self._mixture.within(authors, len(own), proven, trusted),
-        )
-
     def _within(
         self, left: Sequence[Left], revived: Revived, proven: Set[bytes], trusted: Set[bytes]
     ) -> list[Left]:
         lent = [key.author for key in revived.lent]
         authors = [*lent, *(pooled.author for pooled, _ in left)]
-        kept = self._mixture.within(authors, len(revived.training), proven, trusted)
+        kept = self.mixture.within(authors, len(revived.training), proven, trusted)
         if over := len(authors) - len(kept):
-            self._counters.add("external_over_share", over)
+            self.counters.add("external_over_share", over)
         return [left[place - len(lent)] for place in kept if place >= len(lent)]
 
     def credit(
@@ -247,19 +226,14 @@ class ExternalGroups:
         credited = earned(taken.groups, update.useful)
         self._accounts.prove(credited)
         if useless := sum(not useful for _, useful in credited):
-            self._counters.add("external_useless", useless)
+            self.counters.add("external_useless", useless)
         keys = [g.key for g in own], [*(g.key for g in taken.groups), *taken.lent]
         self._pool.record_update(version, *keys)
 
 
-def open_intake(
-    config: Config, policy: Policy, manifest: Manifest, secret: bytes, counters: Counters
-) -> Intake:
-    limits = GroupLimits(
-        config.engine.group_size,
-        config.engine.max_new_tokens,
-        [name for name in FILTERS if name in config.mixture.filters],
-    )
+def open_intake(config: Config, policy: Policy, secret: bytes, counters: Counters) -> Intake:
+    filters = [name for name in FILTERS if name in config.mixture.filters]
+    limits = GroupLimits(config.engine.group_size, config.engine.max_new_tokens, filters)
     return Intake(policy, limits, secret, counters)
 
 
@@ -356,75 +330,64 @@ class TrainedPolicy:
 MODEL_CHARACTERS = 64
 
 
+@dataclass(eq=False)
 class OwnGroups:
     """Local groups on the configured schedule; ``journal`` keeps incomplete ones."""
 
-    def __init__(
-        self,
-        config: Config,
-        trained: TrainedPolicy,
-        sampler: TaskSampler,
-        indexes: TaskIndexes,
-        sampling: Sampling,
-        verifier: Scorer,
-        journal: Journal,
-        counters: Counters,
-        author: bytes,
-    ) -> None:
-        self._schedule = config.schedule
-        self._verifier = verifier
-        self._trained = trained
-        self._indexes = indexes
-        self._sampling = sampling
-        self._group_size = config.engine.group_size
-        self._journal = journal
-        self._counters = counters
-        self._limits = TurnLimits.of(config.engine)
+    config: Config
+    trained: TrainedPolicy
+    sampler: TaskSampler
+    indexes: TaskIndexes
+    sampling: Sampling
+    verifier: Scorer
+    journal: Journal
+    counters: Counters
+    author: bytes
+
+    def __post_init__(self) -> None:
+        self._limits = TurnLimits.of(self.config.engine)
         self._overlapping: AsyncRolloutGenerator | None = None
         self._generator = Generator(
-            author=author,
-            policy=trained.policy,
-            engine=trained.engine,
-            verifier=verifier,
-            sampler=sampler,
-            indexes=indexes,
-            sampling=sampling,
-            group_size=self._group_size,
-            counters=counters,
+            author=self.author,
+            policy=self.trained.policy,
+            engine=self.trained.engine,
+            verifier=self.verifier,
+            sampler=self.sampler,
+            indexes=self.indexes,
+            sampling=self.sampling,
+            group_size=self.config.engine.group_size,
+            counters=self.counters,
             limits=self._limits,
         )
 
     def source(self, done: int) -> GroupSource:
         """Return the source of local groups for the rounds after ``done``."""
-        policy, schedule = self._trained.policy, self._schedule
-        if self._trained.streaming is None:
+        policy, engine = self.trained.policy, self.trained.streaming
+        schedule = self.config.schedule
+        if engine is None:
             return self._generator
-        unfinished = UnfinishedGroups(self._journal)
+        unfinished = UnfinishedGroups(self.journal)
         if lost := unfinished.rewind(done, policy.version):
             tokens = counted(lost, "token")
             log.info("%s of policies after the last checkpoint will be written anew", tokens)
-        engine = self._trained.streaming
+        limits, sampling, oversample = self._limits, self.sampling, schedule.oversample
         self._overlapping = AsyncRolloutGenerator(
             self._generator,
             policy=policy,
             engine=engine,
-            writer=GroupWriter(
-                policy, engine, self._verifier, self._limits, self._sampling, unfinished
-            ),
-            group_size=self._group_size,
-            window=StalenessWindow(
-                schedule.max_staleness, oversample=schedule.oversample, version=done
-            ),
+            writer=GroupWriter(policy, engine, self.verifier, limits, sampling, unfinished),
+            group_size=self.config.engine.group_size,
+            window=StalenessWindow(schedule.max_staleness, oversample=oversample, version=done),
             unfinished=unfinished,
-            sleep_mode=self._trained.sleep_mode,
+            sleep_mode=self.trained.sleep_mode,
             threads=ThreadPoolExecutor(JUDGES, "verifier"),
-            counters=self._counters,
+            counters=self.counters,
         )
         return self._overlapping
 
     def shareable(self, groups: Sequence[Group]) -> tuple[list[Group], Origin]:
         """Return the groups that peers may get, and the origin they get with them."""
-        policy, sampling = self._trained.policy, self._sampling
+        policy, sampling = self.trained.policy, self.sampling
         origin = Origin(
             policy.version,
             public_name(policy.name),
@@ -432,8 +395,8 @@ class OwnGroups:
             sampling.temperature,
             sampling.max_new_tokens,
         )
-        kept_back = self._verifier.unrepeatable
-        shared = [g for g in groups if g.env not in kept_back and self._indexes.shareable(g.index)]
+        kept_back = self.verifier.unrepeatable
+        shared = [g for g in groups if g.env not in kept_back and self.indexes.shareable(g.index)]
         return shared, origin
 
     def close(self) -> None:
@@ -444,9 +407,8 @@ class OwnGroups:
 def open_sampler(config: Config, levels: Sequence[EnvLevel]) -> TaskSampler:
     """Open the sampler that the config asks for, of levels that can be served here."""
     tasks = config.tasks
-    curriculum = CURRICULA.open(
-        tasks.curriculum, tasks.curriculum_options, config.engine.group_size
-    )
+    size = config.engine.group_size
+    curriculum = CURRICULA.open(tasks.curriculum, tasks.curriculum_options, size)
     rng = random.Random(config.node.seed)
     return TaskSampler(chosen_levels(levels, tasks.levels), tasks.weights, rng, curriculum)
 

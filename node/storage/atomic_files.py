@@ -101,6 +101,15 @@ def write_error(path: Path, error: OSError) -> NodeError:
     return NodeError(f"cannot write ({error.strerror or error})", path, remedy)
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise NodeError for an OSError of the block, which writes to ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
 def make_folder(path: Path, option: str, *, fresh: bool = False) -> None:
     """Create the folder that a command's ``option`` names, with its parents.
 

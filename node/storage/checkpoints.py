@@ -22,7 +22,7 @@ from node.storage.atomic_files import (
     lock,
     try_lock,
     write_atomic,
-    write_error,
+    writing,
 )
 from node.storage.run_folder import RunFolder
 from protocol.manifest import swarm_id
@@ -172,7 +172,10 @@ class Checkpoints:
             draft.mkdir(mode=PRIVATE_FOLDER)
             write(draft)
             (draft / STATE).write_text(json.dumps(dict(state), indent=1) + "\n")
-            _seal(draft)
+            digests = {name: _sha256(path) for name, path in _files(draft).items()}
+            (draft / DIGESTS).write_text(json.dumps(digests, indent=1) + "\n")
+            for path in (*draft.rglob("*"), draft):
+                fsync_path(path)
         except BaseException as error:
             full = is_disk_full(error, self.folder)
             shutil.rmtree(draft, ignore_errors=True)
@@ -227,33 +230,26 @@ class Checkpoints:
         aside = self.rolled_back()
         source = self if step in self.steps() else aside
         source.load(step)
-        try:
+        with writing(self.folder):
             readers = self._readers()
-        except OSError as error:
-            raise write_error(self.folder, error) from error
         with readers:
             if not try_lock(readers):
                 remedy = "Let swarm-node eval or export come to its end, and try again."
                 raise NodeError("another process reads the checkpoints in", self.folder, remedy)
-            return self._set_aside(step, source, aside)
-
-    def _set_aside(self, step: int, source: Checkpoints, aside: Checkpoints) -> list[int]:
-        later = [each for each in self.steps() if each > step]
-        try:
-            aside.folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
-            for each in later:
-                if aside.path(each).exists():
-                    shutil.rmtree(aside.path(each))
-                self.path(each).rename(aside.path(each))
-            self.rewards.move(later, aside.rewards)
-            if source is aside:
-                aside.path(step).rename(self.path(step))
-                aside.rewards.move([step], self.rewards)
-            fsync_path(self.folder)
-        except OSError as error:
-            raise write_error(self.folder, error) from error
-        aside._prune(max(aside.steps(), default=0))
-        return later
+            later = [each for each in self.steps() if each > step]
+            with writing(self.folder):
+                aside.folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+                for each in later:
+                    if aside.path(each).exists():
+                        shutil.rmtree(aside.path(each))
+                    self.path(each).rename(aside.path(each))
+                self.rewards.move(later, aside.rewards)
+                if source is aside:
+                    aside.path(step).rename(self.path(step))
+                    aside.rewards.move([step], self.rewards)
+                fsync_path(self.folder)
+            aside._prune(max(aside.steps(), default=0))
+            return later
 
     def rolled_back(self) -> Checkpoints:
         """Return the checkpoints that rollbacks set aside."""
@@ -286,14 +282,6 @@ def _files(folder: Path) -> dict[str, Path]:
 def _sha256(path: Path) -> str:
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
-def _seal(folder: Path) -> None:
-    digests = {name: _sha256(path) for name, path in _files(folder).items()}
-    (folder / DIGESTS).write_text(json.dumps(digests, indent=1) + "\n")
-    for path in folder.rglob("*"):
-        fsync_path(path)
-    fsync_path(folder)
 
 
 def _verify(folder: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A node's run folder (key, manifest, journal, checkpoints, logs), its swarms and its trust."""
+"""A node's run folder (key, journal, checkpoints, logs), its status, swarms and trust."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from node.storage.atomic_files import (
     tighten,
     try_lock,
     write_atomic,
-    write_error,
+    writing,
 )
 from protocol.errors import BadKey
 from protocol.identity import author_of
@@ -78,22 +78,18 @@ class RunFolder:
             remedy = "Change its owner or choose another place with [node] run_dir."
             raise NodeError("cannot write to the run folder", self.root, remedy)
         if tighten(self.root.resolve()):
-            log.warning(
-                "the run folder %s was open to other users: it is yours alone now", self.root
-            )
+            text = "the run folder %s was open to other users: it is yours alone now"
+            log.warning(text, self.root)
         return self
 
     def tighten(self) -> None:
         """Remove other users' access to the files, or raise NodeError if it cannot."""
         trees = [tree for tree in self._trees() if tree.exists()]
-        try:
+        with writing(self.root):
             found = self._files() + [path for tree in trees for path in (tree, *tree.rglob("*"))]
             if count := sum(map(tighten, found)):
-                log.info(
-                    "%s in %s: open to other users until now", counted(count, "file"), self.root
-                )
-        except OSError as error:
-            raise write_error(self.root, error) from error
+                files = counted(count, "file")
+                log.info("%s in %s: open to other users until now", files, self.root)
 
     def size(self) -> int:
         """Return the bytes of the node's own files; raise OSError if a part is unreadable."""
@@ -120,7 +116,9 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Hold the folder, or raise RunFolderBusy; remove a killed process's drafts."""
         self.create()
-        with private_umask(), self._lock_handle() as handle:
+        with writing(self.lock_file):  # unbuffered: closing must not repeat a failed write
+            lock_file = make_private(self.lock_file).open("ab+", buffering=0)
+        with private_umask(), lock_file as handle:
             for attempt in range(4):  # `holder` takes the lock for an instant
                 if attempt:
                     time.sleep(0.05)
@@ -128,11 +126,9 @@ class RunFolder:
                     break
             else:
                 raise self._busy(_pid(handle))
-            try:
+            with writing(self.lock_file):
                 handle.truncate(0)
                 handle.write(f"{os.getpid()}\n".encode())
-            except OSError as error:
-                raise write_error(self.lock_file, error) from error
             self.tighten()
             sweep_drafts(self.root)
             try:
@@ -167,13 +163,6 @@ class RunFolder:
             raise NodeError("cannot look at", self.lock_file, remedy) from error
         return int(pid) if pid.isdigit() else -1
 
-    def _lock_handle(self) -> BinaryIO:
-        try:
-            # unbuffered: closing must not repeat a failed write
-            return make_private(self.lock_file).open("ab+", buffering=0)
-        except OSError as error:
-            raise write_error(self.lock_file, error) from error
-
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Replace ``status.json``; readers never see a part of it."""
         write_atomic(self.status, plain_json(dict(status)).encode(), durable=False)
@@ -207,6 +196,55 @@ def _pid(handle: BinaryIO) -> str:
     return handle.read(32).decode(errors="replace").strip() or "unknown"
 
 
+STARTING, RUNNING, STOPPING, STOPPED = "starting", "running", "stopping", "stopped"
+
+CRASHED = "crashed"  # the process ended without reporting it
+
+# Signed but unchecked claims of a peer; null if absent.
+PROFILE_KEYS = ("name", "line", "model", "version")
+
+OF_A_CONNECTION = ("link", "round_trip_s", "clock_ahead_s")  # null for a peer that is not connected
+
+
+def present_status(folder: RunFolder) -> dict[str, Any]:
+    """Return a node's status: the status file, corrected by who holds the folder.
+
+    Adds ``running``, ``state`` and ``age_s`` (seconds). Raises NodeError if it is unreadable.
+    """
+    holder = folder.holder()
+    try:
+        reported: Mapping[str, Any] = folder.read_status()
+    except NodeError:
+        if holder is None:
+            raise
+        reported = {}
+    state = str(reported.get("state", RUNNING if holder else STOPPED))  # earlier releases lack it
+    if holder is None:
+        state = STOPPED if state == STOPPED else CRASHED
+    elif reported.get("pid") != holder:
+        state = STARTING
+    works = state in (RUNNING, STOPPING)
+    age = max(0.0, time.time() - reported["time"]) if "time" in reported else None
+    return {
+        **dict.fromkeys(("peer_id", "swarm_id", "swarm_name", "record")),
+        "addresses": [],
+        "pid": holder,
+        **reported,
+        "dashboard": reported.get("dashboard") if works else None,
+        "public": reported.get("public") if works else None,
+        "peers": [_now(peer, works) for peer in reported.get("peers", [])],
+        "running": holder is not None,
+        "state": state,
+        "age_s": age,
+    }
+
+
+def _now(peer: Mapping[str, Any], works: bool) -> dict[str, Any]:
+    present = {**peer, "connected": works and peer.get("connected", False)}
+    gone = () if works else (key for key in OF_A_CONNECTION if key in peer)
+    return {**present, **dict.fromkeys(gone)}
+
+
 class SwarmFiles:
     """Manifest, journal and peer cache of a folder's current and earlier swarms.
 
@@ -230,13 +268,11 @@ class SwarmFiles:
         Ids are in hex. :meth:`settle` completes the move if the process is killed. Raises NodeError
         if the folder cannot be written to.
         """
-        try:
+        with writing(self._aside):
             for name in (left, entered):
                 (self._aside / name).mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
             write_atomic(self._aside / entered / self._folder.manifest.name, signed)
             self._write_plan(left, entered, out=False)
-        except OSError as error:
-            raise write_error(self._aside, error) from error
         self.settle()
 
     def settle(self) -> None:
@@ -249,7 +285,7 @@ class SwarmFiles:
         except (ValueError, KeyError, TypeError) as error:
             remedy = "Restore the run folder from a backup, or begin anew in another."
             raise NodeError("not the plan of a move between swarms", self._plan, remedy) from error
-        try:
+        with writing(self._aside):
             if not out:
                 # The folder still holds only files of the swarm that is left.
                 _move_all(self._own(self._folder.root), self._aside / left)
@@ -257,8 +293,6 @@ class SwarmFiles:
             _move_all(self._own(self._aside / entered), self._folder.root)
             self._plan.unlink()
             fsync_path(self._aside)
-        except OSError as error:
-            raise write_error(self._aside, error) from error
         log.info("moved from swarm %s to swarm %s", left, entered)
 
     def _write_plan(self, left: str, entered: str, *, out: bool) -> None:

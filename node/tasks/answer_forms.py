@@ -166,10 +166,7 @@ def plain(text: str) -> str:
     """Remove markup, quotes and the period around an answer."""
     text = text.strip()
     for _ in range(_MOST_WRAPPERS):
-        shorter = _unwrapped(text)
-        if shorter == text:
-            break
-        text = shorter
+        text = _unwrapped(text)
     return _CODE.sub(r"\1", _BOLD.sub(r"\1", text))
 
 

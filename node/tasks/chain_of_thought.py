@@ -12,6 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, ClassVar, Generic, TypeVar
 
 State = TypeVar("State")
@@ -41,23 +42,19 @@ class Leveled(ABC):
 
     def __init__(self, levels: Sequence[Mapping[str, Any]]) -> None:
         for number, level in enumerate(levels):
-            self._check(number, level)
+            if level.keys() - {PARTIAL} != self.settings.keys():
+                names = ", ".join(self.settings)
+                raise ValueError(f"level {number} is to set {names}, not {level}")
+            partial = level.get(PARTIAL, False)
+            if type(partial) is not bool:
+                raise ValueError(f"level {number}: {PARTIAL} = {partial!r}: use true or false")
+            for name, allowed in self.settings.items():
+                if type(level[name]) is not int or level[name] not in allowed:
+                    remedy = f"use a whole number from {allowed.start} to {allowed.stop - 1}"
+                    raise ValueError(f"level {number}: {name} = {level[name]!r}: {remedy}")
         self._partial = tuple(bool(level.get(PARTIAL)) for level in levels)
         self._levels = tuple({n: level[n] for n in self.settings} for level in levels)
         self.levels = len(self._levels)
-
-    def _check(self, number: int, level: Mapping[str, Any]) -> None:
-        if level.keys() - {PARTIAL} != self.settings.keys():
-            raise ValueError(f"level {number} is to set {', '.join(self.settings)}, not {level}")
-        if type(level.get(PARTIAL, False)) is not bool:
-            raise ValueError(f"level {number}: {PARTIAL} = {level[PARTIAL]!r}: use true or false")
-        for name, allowed in self.settings.items():
-            value = level[name]
-            if type(value) is not int or value not in allowed:
-                raise ValueError(
-                    f"level {number}: {name} = {value!r}: "
-                    f"use a whole number from {allowed.start} to {allowed.stop - 1}"
-                )
 
 
 class Working(Leveled, Generic[State]):
@@ -135,12 +132,8 @@ class Walking(Working[Walk]):
         goal = (start[0][1], start[1][1])
         walk = Walk((start[0][0], start[1][0]), goal, frozenset())
         free = {walk.here, *map(_square, self.way(rng, walk))}
-        between = [
-            (column, row)
-            for column in range(*_between(walk.here[0], goal[0]))
-            for row in range(*_between(walk.here[1], goal[1]))
-            if (column, row) not in free
-        ]
+        spans = [range(min(ends), max(ends) + 1) for ends in zip(walk.here, goal, strict=True)]
+        between = [(a, b) for a, b in product(*spans) if (a, b) not in free]
         holes = rng.sample(between, min(settings["holes"], len(between)))
         return replace(walk, holes=frozenset(holes))
 
@@ -171,10 +164,6 @@ class Walking(Working[Walk]):
 def _place(rng: random.Random, steps: int, room: int) -> tuple[int, int]:
     low = rng.randrange(room - steps)
     return (low, low + steps) if rng.random() < 0.5 else (low + steps, low)
-
-
-def _between(first: int, last: int) -> tuple[int, int]:
-    return min(first, last), max(first, last) + 1
 
 
 def _ahead(walk: Walk) -> list[Square]:
@@ -360,11 +349,10 @@ class Climbing(_Progressing):
 
     def move(self, state: Progress, step: str) -> Progress | None:
         number = whole(step)
-        if number is None or not (
-            number == 2 * state.here or 1 <= number - state.here <= MOST_ADDED
-        ):
+        if number is None:
             return None
-        return replace(state, here=number)
+        allowed = number == 2 * state.here or 1 <= number - state.here <= MOST_ADDED
+        return replace(state, here=number) if allowed else None
 
 
 _ADDING_STEP = re.compile(rf"{NUMBER}\+{NUMBER}={NUMBER}")

@@ -64,12 +64,8 @@ class UniformCurriculum(Curriculum):
 
 def served_levels(task_set: Sequence[EnvSpec], served: Collection[str]) -> tuple[EnvLevel, ...]:
     """Return all levels of the envs in ``served``, in task set order."""
-    return tuple(
-        (spec.name, level)
-        for spec in task_set
-        if spec.name in served
-        for level in range(len(spec.levels))
-    )
+    specs = [spec for spec in task_set if spec.name in served]
+    return tuple((spec.name, level) for spec in specs for level in range(len(spec.levels)))
 
 
 def chosen_levels(
@@ -113,7 +109,12 @@ class TaskSampler:
                 "or install the packages that bring them"
             )
         names = list(dict.fromkeys(env for env, _ in levels))
-        _check(weights, names)
+        for name, weight in weights.items():
+            if name not in names:
+                remedy = f"No such env is served here: use {', '.join(sorted(names))}."
+                raise ConfigError("tasks.weights", name, remedy)
+            if not 0.0 <= weight < float("inf"):
+                raise ConfigError(f"tasks.weights.{name}", weight, "Use a number from 0 up.")
         self._weights = {name: weights.get(name, 0.0) if weights else 1.0 for name in names}
         self._rng = rng
         self._curriculum = curriculum or UniformCurriculum(group_size=0)
@@ -134,15 +135,6 @@ class TaskSampler:
         version, words, gauss = state["rng"]
         self._rng.setstate((version, tuple(words), gauss))
         self._curriculum.load_state_dict(state["beliefs"])
-
-
-def _check(weights: Mapping[str, float], names: Collection[str]) -> None:
-    for name, weight in weights.items():
-        if name not in names:
-            remedy = f"No such env is served here: use {', '.join(sorted(names))}."
-            raise ConfigError("tasks.weights", name, remedy)
-        if not 0.0 <= weight < float("inf"):
-            raise ConfigError(f"tasks.weights.{name}", weight, "Use a number from 0 up.")
 
 
 KEPT = 0.7  # Fraction of counts that remains at each observation: the policy has changed since.

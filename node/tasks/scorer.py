@@ -136,9 +136,8 @@ def buildable(
 
 def nothing_built(count: int) -> JudgeRefused:
     """Return the error to raise if none of ``count`` tasks could be built."""
-    return JudgeRefused(
-        UNAVAILABLE, f"none of {counted(count, 'task')} can be built; the log says why"
-    )
+    why = f"none of {counted(count, 'task')} can be built; the log says why"
+    return JudgeRefused(UNAVAILABLE, why)
 
 
 class OverLimit(BaseException):

@@ -131,9 +131,8 @@ def schema(family: str, config: type) -> dict[str, Kind]:
     hints = typing.get_type_hints(config)
     template = config()
     fields = {f.name: getattr(template, f.name) for f in dataclasses.fields(config)}
-    kinds = {
-        name: _kind(family, name, hints[name], fields) for name in fields if name not in NOT_OPEN
-    }
+    opened = [name for name in fields if name not in NOT_OPEN]
+    kinds = {name: _kind(family, name, hints[name], fields) for name in opened}
     return {name: kind for name, kind in kinds.items() if kind is not None}
 
 
@@ -143,10 +142,8 @@ def check_settings(
     """Raise ``TaskSetError`` for settings that are not in a family's schema."""
     for name, value in settings.items():
         if name not in kinds:
-            known = ", ".join(kinds) or "none"
-            raise _refusal(
-                env, level, short(name), value, f"no such setting is open: known are {known}"
-            )
+            remedy = f"no such setting is open: known are {', '.join(kinds) or 'none'}"
+            raise _refusal(env, level, short(name), value, remedy)
         if wrong := kinds[name].wants(value):
             raise _refusal(env, level, repr(name), value, wrong)
 
@@ -181,15 +178,12 @@ def _kind(family: str, name: str, hint: Any, fields: Mapping[str, Any]) -> Kind 
 
 
 def _range(family: str, name: str, real: bool, fields: Mapping[str, Any]) -> Number:
-    ends = [fields[name], *(fields[other] for other in _other_ends(name) if other in fields)]
+    swaps = (("min_", "max_"), ("_min", "_max"), ("lower", "upper"), ("_lb", "_ub"))
+    others = [name.replace(a, b) for s in swaps for a, b in (s, s[::-1]) if a in name]
+    ends = [fields[name], *(fields[other] for other in others if other in fields)]
     scale = max(abs(end) for end in ends)
     most = _LARGEST.get(family, {}).get(name) or max(ROOM, ROOM * scale)
     return Number(-most if min(ends) < 0 else 0, most, real)
-
-
-def _other_ends(name: str) -> list[str]:
-    swaps = (("min_", "max_"), ("_min", "_max"), ("lower", "upper"), ("_lb", "_ub"))
-    return [name.replace(a, b) for s in swaps for a, b in (s, s[::-1]) if a in name]
 
 
 def _not_plain(value: object, depth: int) -> str | None:

@@ -143,7 +143,8 @@ class UnitConversion(Plain):
         count = rng.randint(2, settings["most"])
         if settings["parts"] == 3:
             large, middle, small = rng.choice(_CHAINS)
-            first, second = self._factor(large, middle), self._factor(middle, small)
+            factors = {(one, other): factor for one, other, factor in UNITS}
+            first, second = factors[large, middle], factors[middle, small]
             some = rng.randint(1, first - 1)
             asked = f"How many {small} are in {count} {large} and {some} {middle}?"
             return asked, str((count * first + some) * second)
@@ -151,13 +152,8 @@ class UnitConversion(Plain):
         if settings["parts"] == 1:
             return f"How many {small} are in {count} {large}?", str(count * factor)
         some = rng.randint(1, factor - 1)
-        return f"How many {small} are in {count} {large} and {some} {small}?", str(
-            count * factor + some
-        )
-
-    @staticmethod
-    def _factor(large: str, small: str) -> int:
-        return next(factor for one, other, factor in UNITS if (one, other) == (large, small))
+        asked = f"How many {small} are in {count} {large} and {some} {small}?"
+        return asked, str(count * factor + some)
 
 
 class Counting(Plain):

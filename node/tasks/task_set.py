@@ -46,6 +46,7 @@ from node.tasks.sources import environments, plugins
 from node.tasks.sources.reasoning_gym import EVALUATING, UNREPEATABLE
 from node.tasks.task import Questions, TaskSource
 from protocol.manifest import ENVIRONMENT, EnvSpec, canonical_json
+from swarm.common.util import counted
 
 NO_FILE = "env '{name}' is not served here: name its file under [tasks] files"
 NO_PACKAGE = "env '{name}' is not served here: install the package that brings it"
@@ -75,11 +76,21 @@ def load_task_set(name_or_path: str) -> tuple[EnvSpec, ...]:
         shipped = _SHIPPED / f"{name_or_path}.toml"
         if not shipped.is_file():
             known = ", ".join(sorted(f.name.removesuffix(".toml") for f in _SHIPPED.iterdir()))
-            raise TaskSetError(
-                f"no task set {name_or_path!r}: name one of {known}, or a path ending in .toml"
-            )
+            remedy = f"name one of {known}, or a path ending in .toml"
+            raise TaskSetError(f"no task set {name_or_path!r}: {remedy}")
         text, folder = shipped.read_text(encoding="utf-8"), Path()
-    return _parse(text, name_or_path, folder)
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise TaskSetError(f"task set {name_or_path!r} is not TOML: {error}") from error
+    envs = document.pop("env", [])
+    if not isinstance(envs, list) or not envs or not all(isinstance(env, dict) for env in envs):
+        raise TaskSetError(f"task set {name_or_path!r} has no env: add at least one [[env]] table")
+    specs = tuple(_spec({**document, **env}, name_or_path, folder) for env in envs)
+    if len({spec.name for spec in specs}) < len(specs):
+        remedy = "each name once, with levels"
+        raise TaskSetError(f"task set {name_or_path!r} names an env twice: {remedy}")
+    return specs
 
 
 def own_files(name_or_path: str) -> dict[str, Path]:
@@ -109,11 +120,8 @@ class Allowed:
     def message(self) -> dict[str, Any]:
         """Encode for a worker; paths are absolute because its directory differs."""
         files = {name: str(Path(path).absolute()) for name, path in self.files.items()}
-        return {
-            "files": files,
-            "code_execution": list(self.code_execution),
-            "sandboxed": self.sandboxed,
-        }
+        code = list(self.code_execution)
+        return {"files": files, "code_execution": code, "sandboxed": self.sandboxed}
 
     def closed(self, name: str) -> str | None:
         """Return why an env that evaluates text is closed, None if it is open."""
@@ -207,21 +215,6 @@ def _read(path: Path) -> str:
         raise TaskSetError(f"task set {str(path)!r} cannot be read: no UTF-8") from error
 
 
-def _parse(text: str, where: str, folder: Path) -> tuple[EnvSpec, ...]:
-    try:
-        document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise TaskSetError(f"task set {where!r} is not TOML: {error}") from error
-    envs = document.pop("env", [])
-    if not isinstance(envs, list) or not envs or not all(isinstance(env, dict) for env in envs):
-        raise TaskSetError(f"task set {where!r} has no env: add at least one [[env]] table")
-    specs = tuple(_spec({**document, **env}, where, folder) for env in envs)
-    names = [spec.name for spec in specs]
-    if len(set(names)) < len(names):
-        raise TaskSetError(f"task set {where!r} names an env twice: each name once, with levels")
-    return specs
-
-
 def _spec(table: dict[str, Any], where: str, folder: Path) -> EnvSpec:
     name = table.get("name")
     if not isinstance(name, str):
@@ -236,9 +229,8 @@ def _spec(table: dict[str, Any], where: str, folder: Path) -> EnvSpec:
         raise TaskSetError(f"env {name!r} in {where!r} lacks {', '.join(sorted(missing))}")
     if unknown := table.keys() - _KEYS:
         known = ", ".join(sorted(_KEYS | {"file"}))
-        raise TaskSetError(
-            f"env {name!r} in {where!r} has unknown {', '.join(sorted(unknown))}; keys are {known}"
-        )
+        what = f"unknown {', '.join(sorted(unknown))}; keys are {known}"
+        raise TaskSetError(f"env {name!r} in {where!r} has {what}")
     levels = table["levels"]
     if not isinstance(levels, list) or not all(isinstance(level, dict) for level in levels):
         raise TaskSetError(f"env {name!r} in {where!r}: levels is a list of tables of settings")
@@ -277,10 +269,9 @@ def _closed(spec: EnvSpec, allowed: Allowed) -> str | None:
 
 
 def _entry(spec: EnvSpec) -> str:
-    levels = f"{len(spec.levels)} level" + "s" * (len(spec.levels) != 1)
-    brought = (
-        "swarm-node" if spec.name in (plugins.FAMILIES.keys() | SHIPPED.keys()) else "your package"
-    )
+    levels = counted(len(spec.levels), "level")
+    shipped = spec.name in plugins.FAMILIES or spec.name in SHIPPED
+    brought = "swarm-node" if shipped else "your package"
     library = spec.name if spec.name in LIBRARIES else brought
     source = {"plugin": brought, ENVIRONMENT: library}.get(spec.source, spec.source)
     source = "your file" if in_file(spec) else source
@@ -291,6 +282,5 @@ def _entry(spec: EnvSpec) -> str:
 def allowed_by(tasks: TasksSection, sandbox: SandboxSection) -> Allowed:
     """Return what the user's ``[tasks]`` and ``[sandbox]`` tables allow on this machine."""
     sandboxed = sandbox_support().whole
-    return Allowed(
-        tasks.files, tasks.allow_code_execution, sandbox.read, sandbox.network, sandboxed
-    )
+    code = tasks.allow_code_execution
+    return Allowed(tasks.files, code, sandbox.read, sandbox.network, sandboxed)

@@ -181,37 +181,28 @@ class Player:
         opened = {each.key: each for group in groups for each in group}
         turn = replace(sampling, max_new_tokens=self.limits.turn_tokens)
         turns = TurnScheduler(self.policy, self.scorer, self.limits, self.engine.nudge)
+        ready, left = list(opened.values()), len(opened)
         try:
-            self._go_on(opened, turn, turns, scripts)
+            while left:
+                over = [each.key for each in ready if each.over]
+                self.engine.abort(over)
+                left -= len(over)
+                going = [each.wanted(stream=STREAM, lasts=True) for each in ready if not each.over]
+                if going:
+                    self.engine.submit(going, turn)
+                written = self.engine.poll(LOOK_SECONDS, STREAM) if left else []
+                if strays := [key for key, _ in written if key not in opened]:  # of a failed play
+                    self.engine.abort(strays)
+                    written = [(key, sample) for key, sample in written if key in opened]
+                for key, sample in written:
+                    opened[key].add(sample)
+                    self._hold(opened[key], scripts.get(opened[key].task))
+                turns.ask([opened[key] for key, _ in written])
+                ready = turns.answered(PATIENCE)
         except BaseException:
             self.engine.abort([*opened])
             raise
         return [[each.so_far for each in group] for group in groups]
-
-    def _go_on(
-        self,
-        opened: Mapping[int, OpenTrajectory],
-        turn: Sampling,
-        turns: TurnScheduler,
-        scripts: Mapping[TaskRef, Script],
-    ) -> None:
-        ready, left = list(opened.values()), len(opened)
-        while left:
-            over = [each.key for each in ready if each.over]
-            self.engine.abort(over)
-            left -= len(over)
-            going = [each.wanted(stream=STREAM, lasts=True) for each in ready if not each.over]
-            if going:
-                self.engine.submit(going, turn)
-            written = self.engine.poll(LOOK_SECONDS, STREAM) if left else []
-            if strays := [key for key, _ in written if key not in opened]:  # from a failed play
-                self.engine.abort(strays)
-                written = [(key, sample) for key, sample in written if key in opened]
-            for key, sample in written:
-                opened[key].add(sample)
-                self._hold(opened[key], scripts.get(opened[key].task))
-            turns.ask([opened[key] for key, _ in written])
-            ready = turns.answered(PATIENCE)
 
     def _hold(self, each: OpenTrajectory, script: Script | None) -> None:
         """Replace the last turn by the script's if it departs from the script."""

@@ -101,8 +101,7 @@ class TurnLimits:
     @classmethod
     def of(cls, engine: EngineSection) -> TurnLimits:
         """Derive the limits from a configuration."""
-        share = engine.max_new_tokens // engine.max_turns
-        turn_tokens = engine.max_turn_tokens or max(1, share)
+        turn_tokens = engine.max_turn_tokens or max(1, engine.max_new_tokens // engine.max_turns)
         return cls(engine.max_turns, turn_tokens, engine.max_new_tokens)
 
     def last(self, played: Trajectory) -> bool:

@@ -14,9 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node.monitor.present_status import present_status
 from node.storage.checkpoints import Checkpoints
-from node.storage.run_folder import RunFolder
+from node.storage.run_folder import RunFolder, present_status
 from tests.end_to_end.commands import NOBODY, QUICK, Command
 
 pytestmark = pytest.mark.processes

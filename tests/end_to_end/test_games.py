@@ -9,9 +9,8 @@ from typer.testing import CliRunner
 
 from node.cli.program import app
 from node.demo import run
-from node.monitor.groups import ANSWERED
+from node.monitor.groups import ANSWERED, read_rollouts
 from node.monitor.history import read_records
-from node.monitor.rollouts import read_rollouts
 from tests.end_to_end.commands import Command, join
 from tests.end_to_end.forked import ForkedNode
 

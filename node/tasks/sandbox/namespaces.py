@@ -13,7 +13,6 @@ import signal
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 DIED_OF = 128  # Exit status is this plus the signal number, as in shells and bubblewrap.
 
@@ -44,7 +43,9 @@ def enter(readable: Sequence[str], *, network: bool) -> None:
     _change_root(readable)
     for _ in range(2):
         if child := os.fork():
-            _end_with(child)
+            os.closerange(0, os.sysconf("SC_OPEN_MAX"))
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            os._exit(status if status >= 0 else DIED_OF - status)
         libc("prctl", _PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     header, nothing = (ctypes.c_uint32 * 2)(_CAPABILITIES, 0), (ctypes.c_uint32 * 6)()
     libc("capset", header, nothing)
@@ -68,12 +69,6 @@ def _change_root(readable: Sequence[str]) -> None:
     libc("syscall", _PIVOT_ROOT[os.uname().machine], b".", b".")
     libc("umount2", b".", _DETACH)
     os.chdir("/")
-
-
-def _end_with(child: int) -> NoReturn:
-    os.closerange(0, os.sysconf("SC_OPEN_MAX"))
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    os._exit(status if status >= 0 else DIED_OF - status)
 
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
@@ -105,9 +100,8 @@ def restrict(readable: Sequence[str], listed: Sequence[str], *, network: bool) -
     """Limit this process permanently to these paths by Landlock, or raise ``OSError``."""
     known = landlock_version()
     rights = (1 << _KNOWN[min(known, len(_KNOWN) - 1)]) - 1
-    wanted = _Ruleset(
-        rights, _NET if known >= 4 and not network else 0, _SCOPES if known >= 6 else 0
-    )
+    net, scopes = _NET if known >= 4 and not network else 0, _SCOPES if known >= 6 else 0
+    wanted = _Ruleset(rights, net, scopes)
     size = 8 if known < 4 else 16 if known < 6 else 24
     ruleset = libc("syscall", _CREATE, ctypes.byref(wanted), size, 0)
     try:

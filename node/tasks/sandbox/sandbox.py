@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import entry_points
@@ -56,14 +57,14 @@ def sandbox_support() -> SandboxSupport:
         return SandboxSupport("sandbox-exec", landlock=False, seccomp=False)
     if sys.platform != "linux":
         return SandboxSupport("none", landlock=False, seccomp=False)
-    has_seccomp, has_landlock = _has_seccomp(), landlock_version() > 0
-    if (bwrap := shutil.which("bwrap")) and _works(
-        [bwrap, "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/"], "-c", "pass"
-    ):
+    has_seccomp, has_landlock = False, landlock_version() > 0
+    with suppress(ImportError, RuntimeError, OSError):
+        has_seccomp = bool(seccomp.programs())
+    bwrap, options = shutil.which("bwrap"), ["--unshare-all", "--die-with-parent"]
+    if bwrap and _works([bwrap, *options, "--ro-bind", "/", "/"], "-c", "pass"):
         return SandboxSupport("bubblewrap", has_landlock, has_seccomp)
-    if platform.machine() in ("x86_64", "aarch64") and _works(
-        [], "-m", "node.tasks.sandbox.namespaces"
-    ):
+    known = platform.machine() in ("x86_64", "aarch64")
+    if known and _works([], "-m", "node.tasks.sandbox.namespaces"):
         return SandboxSupport("namespaces", has_landlock, has_seccomp)
     return SandboxSupport("none", has_landlock, has_seccomp)
 
@@ -77,28 +78,17 @@ def before(support: SandboxSupport, readable: Sequence[str], *, network: bool) -
             command += ["--dev-bind" if path.startswith("/dev/") else "--ro-bind", path, path]
         # Last, because bubblewrap first creates the parent folders of the paths on it.
         return [*command, "--remount-ro", "/", "--chdir", "/", "--"]
-    if support.kind == "sandbox-exec":
-        return ["sandbox-exec", "-p", _profile(readable, network)]
-    return []
-
-
-def _profile(readable: Sequence[str], network: bool) -> str:
-    """Return a macOS Seatbelt profile; the last matching rule wins."""
+    if support.kind != "sandbox-exec":
+        return []
     paths = " ".join(f'(subpath "{path}")' for path in (*readable, "/System", "/usr/lib"))
-    return (
+    # A Seatbelt profile, of which the last matching rule wins.
+    profile = (
         "(version 1)(deny default)(allow process-exec)(allow sysctl-read)(allow mach-lookup)"
         f"(allow file-read-metadata)(allow file-read* {paths})"
         '(allow file-write* (literal "/dev/null"))(deny process-fork)'
         f"(allow signal (target self)){'(allow network*)' if network else ''}"
     )
-
-
-def _has_seccomp() -> bool:
-    try:
-        seccomp.programs()
-    except (ImportError, RuntimeError, OSError):
-        return False
-    return True
+    return ["sandbox-exec", "-p", profile]
 
 
 def _works(prefix: Sequence[str], *arguments: str) -> bool:

@@ -12,6 +12,8 @@ import tempfile
 from functools import lru_cache
 from typing import Any
 
+from node.tasks.sandbox.namespaces import libc
+
 # fmt: off
 _ALWAYS = (
     "read", "readv", "pread64", "preadv", "write", "writev", "close", "fstat", "stat", "lstat",
@@ -63,19 +65,14 @@ def programs(*, network: bool = False) -> dict[str, bytes]:
 
 def load(program: bytes) -> None:
     """Bind this process and its children to a program for good, or raise ``OSError``."""
-    libc = ctypes.CDLL(None, use_errno=True)
     filled = _Program(len(program) // 8, program)
-    for arguments in (
-        (_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
-        (_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(filled), 0, 0),
-    ):
-        if libc.prctl(*arguments):
-            raise OSError(ctypes.get_errno(), "seccomp cannot be turned on")
+    libc("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc("prctl", _PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(filled), 0, 0)
 
 
 def die_with_parent() -> None:
     """Have the kernel kill this process when its parent ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    libc("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _program(*, fork: bool, limits: bool, network: bool) -> bytes:

@@ -56,12 +56,8 @@ class JsonLines:
         """Return line ``number`` modulo the file's length."""
         prompt, answer = self._pairs[number % len(self._pairs)]
         match = self._matches[level]
-        return {
-            "question": prompt,
-            "answer": answer,
-            "match": match,
-            "verbatim": match == "verbatim",
-        }
+        entry = {"question": prompt, "answer": answer, "match": match}
+        return {**entry, "verbatim": match == "verbatim"}
 
     def score(self, entry: Mapping[str, Any], answer: str) -> float:
         """Return 1 if ``answer`` matches, else 0."""
@@ -97,9 +93,8 @@ def _read_pairs(path: Path) -> list[tuple[str, str]]:
         except RecursionError as error:
             raise TaskSetError(f"{path} line {number} is nested too deeply") from error
         except (KeyError, TypeError) as error:
-            raise TaskSetError(
-                f"{path} line {number}: an object with prompt and answer is expected"
-            ) from error
+            expected = "an object with prompt and answer is expected"
+            raise TaskSetError(f"{path} line {number}: {expected}") from error
         if not isinstance(prompt, str) or not isinstance(answer, str):
             raise TaskSetError(f"{path} line {number}: prompt and answer are strings")
         pairs.append((prompt, answer))

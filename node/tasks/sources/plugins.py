@@ -34,7 +34,6 @@ def is_here(name: str) -> bool:
 
 
 def _brought(name: str) -> tuple[Callable[[], Any], str] | None:
-    """Return the factory's loader and location; None if no package provides it."""
     if family := FAMILIES.get(name):
         return (lambda: family), f"{family.__module__}:{family.__name__}"
     entry = next(iter(entry_points(group=GROUP, name=name)), None)

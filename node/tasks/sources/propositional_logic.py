@@ -104,15 +104,14 @@ def _implicates(statement: int, count: int) -> Iterator[int]:
         either = 0
         for literal in literals:
             either |= literal
-        if statement & ~either or any(_within(shorter, clause) for shorter in found):
+        within = (
+            all(sign in (None, other) for sign, other in zip(shorter, clause, strict=True))
+            for shorter in found
+        )
+        if statement & ~either or any(within):
             continue
         found.append(clause)
         yield either
-
-
-def _within(shorter: tuple[int | None, ...], clause: tuple[int | None, ...]) -> bool:
-    pairs = zip(shorter, clause, strict=True)
-    return all(sign is None or sign == other for sign, other in pairs)
 
 
 def _read(text: str, variables: Sequence[str]) -> int:

@@ -99,7 +99,12 @@ class ReasoningGym:
                 f"env {spec.name!r} is of reasoning-gym {spec.version}, installed is {installed}: "
                 f"pip install reasoning-gym=={spec.version}"
             )
-        kinds = _kinds(spec.name)
+        datasets = import_library().DATASETS
+        if spec.name not in datasets:
+            remedy = "Choose one of its GALLERY.md."
+            raise TaskSetError(f"env {spec.name!r} is no family of reasoning-gym. {remedy}")
+        config = datasets[spec.name][1]
+        kinds = {**schema(spec.name, config), PARTIAL: Truth(), COPIED: Truth()}
         opened = [_open(spec.name, n, each, kinds) for n, each in enumerate(levels)]
         return cls(spec.name, opened, states_format=spec.extract == "text")
 
@@ -185,15 +190,6 @@ def _open(
     except Exception as error:
         where = f"env {family!r} level {number} {short(of_family)}"
         raise TaskSetError(f"{where}: {error}") from error
-
-
-def _kinds(family: str) -> dict[str, Kind]:
-    datasets = import_library().DATASETS
-    if family not in datasets:
-        raise TaskSetError(
-            f"env {family!r} is no family of reasoning-gym. Choose one of its GALLERY.md."
-        )
-    return {**schema(family, datasets[family][1]), PARTIAL: Truth(), COPIED: Truth()}
 
 
 def _items(dataset: Any) -> int:

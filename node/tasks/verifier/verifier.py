@@ -15,7 +15,6 @@ from node.lifecycle import Opened
 from node.tasks.sandbox.sandbox import sandbox_support
 from node.tasks.scorer import Move, Moved, Scorer
 from node.tasks.task_set import Allowed
-from node.tasks.verifier.dialogue import admit, admitted, answers, refusal, wire
 from node.tasks.verifier.turn_workers import TurnWorkers
 from node.tasks.verifier.worker_process import (
     HASH_SEED,
@@ -23,6 +22,11 @@ from node.tasks.verifier.worker_process import (
     WorkerLimits,
     WorkerProcess,
     Workers,
+    admit,
+    admitted,
+    answers,
+    refusal,
+    wire,
 )
 from protocol.manifest import ENVIRONMENT, EnvSpec
 from swarm.common.counters import Counters
@@ -214,17 +218,13 @@ class VerifierPool(Opened, Scorer):
         with self._one() as verifier:
             return verifier.start()
 
-    def judge(
-        self, task: TaskRef, texts: Sequence[Answer], *, seconds: float | None = None
-    ) -> Verdict:
+    def judge(self, task: TaskRef, texts: Sequence[Answer]) -> Verdict:
         with self._one() as verifier:
-            return verifier.judge(task, texts, seconds=seconds)
+            return verifier.judge(task, texts)
 
-    def judge_some(
-        self, asked: Sequence[Asked], *, seconds: float | None = None
-    ) -> Sequence[Judged]:
+    def judge_some(self, asked: Sequence[Asked]) -> Sequence[Judged]:
         with self._one() as verifier:
-            return verifier.judge_some(asked, seconds=seconds)
+            return verifier.judge_some(asked)
 
     @property
     def environments(self) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Worker process that builds tasks and scores answers.
+"""Worker process that builds tasks, plays their turns and scores answers.
 
 It reads requests from the socket on standard input and ends with it. It first drops every privilege
 that it does not need: an answer that misbehaves affects only this process.
@@ -6,33 +6,324 @@ that it does not need: an answer that misbehaves affects only this process.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
+import math
 import os
+import signal
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, NoReturn
 
-from node.environments.environment import prepare_to_wait, run
+from node.environments.environment import (
+    Episode,
+    EpisodeError,
+    finished,
+    prepare_to_wait,
+    run,
+    surrounded,
+)
 from node.environments.own_file import NotReplayed
 from node.errors import TaskSetError
+from node.tasks.sandbox import seccomp
 from node.tasks.sandbox.confine import Confinement, confine
-from node.tasks.scorer import score
+from node.tasks.scorer import Answered, GroupRewards, OverLimit, score
 from node.tasks.task import ScoringError, Task, TaskError, TaskSource, kept
 from node.tasks.task_set import Allowed, open_envs
-from node.tasks.verifier.isolated_scoring import allow_cpu, cpu_limit, refused, score_apart
-from node.tasks.verifier.turn_server import TurnServer
 from protocol.manifest import EnvSpec
 from swarm.common.child_process import Channel, ChannelError, take_over_stdin
-from swarm.groups import Split
-from swarm.verification import Answer, TrajectoryTexts
+from swarm.groups import Split, TaskRef
+from swarm.verification import CRASHED, NOT_REPLAYED, TIMEOUT, UNKNOWN_ENV, Answer, TrajectoryTexts
+
+_REPLY_BYTES = 4096
+_REPLY = 3
+
+
+class OutOfTime(Exception):  # noqa: N818 - what happened
+    """A turn used up its CPU time."""
+
+
+def score_apart(
+    source: TaskSource, task: Task, texts: Sequence[str], program: bytes, cpu_seconds: int
+) -> GroupRewards:
+    """Score like :func:`node.tasks.scorer.score`, for text that may run as code.
+
+    A copy of this process scores each text, under the seccomp ``program``. It cannot affect other
+    texts, and can reply only for its own; one that exceeds its CPU time is wrong. Raises
+    ScoringError: a text left no reward.
+    """
+    replies = [_ask(source, task, text, program, cpu_seconds) for text in texts]
+    return GroupRewards([reward for reward, _ in replies], sum(tripped for _, tripped in replies))
+
+
+def _ask(
+    source: TaskSource, task: Task, text: str, program: bytes, cpu_seconds: int
+) -> tuple[float, bool]:
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if not child:
+        _answer(source, task, text, program, cpu_seconds, theirs)
+    os.close(theirs)
+    try:
+        with os.fdopen(ours, "rb") as end:
+            reply = end.read(_REPLY_BYTES)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if not reply and status == -signal.SIGXCPU:
+        return 0.0, True
+    try:  # what its text may have written
+        reward, unreadable = json.loads(reply)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ScoringError("a text left no reward") from error
+    if type(reward) is not float or not 0.0 <= reward <= 1.0 or unreadable not in (0, 1):
+        raise ScoringError("a text left something that is no reward")
+    return reward, bool(unreadable)
+
+
+def _answer(
+    source: TaskSource, task: Task, text: str, program: bytes, cpu_seconds: int, end: int
+) -> NoReturn:
+    import resource  # not on Windows, where scoring evaluates no text
+
+    try:
+        os.dup2(end, _REPLY)
+        os.closerange(_REPLY + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        seccomp.die_with_parent()
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
+        seccomp.load(program)
+        scores = score(source, task, [text])
+        os.write(_REPLY, json.dumps([scores.rewards[0], scores.unreadable]).encode())
+    finally:
+        os._exit(0)
+
+
+def allow_cpu(seconds: float) -> None:
+    """Have the kernel end this process after ``seconds`` more (whole) CPU seconds."""
+    if os.name != "posix":
+        return  # the node ends it by wall time
+    import resource
+
+    used = math.ceil(sum(os.times()[:2]))
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (used + math.ceil(seconds), hard))
+
+
+@contextmanager
+def cpu_limit(seconds: float) -> Iterator[None]:
+    """Raise OverLimit in this process's main thread after ``seconds`` of its CPU time."""
+    if not hasattr(signal, "setitimer"):
+        yield  # the node ends this process by wall time
+        return
+
+    def stop(*_: object) -> NoReturn:
+        raise OverLimit(f"an answer took more than {seconds:g} s")
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    # Again and again: an exception in a finalizer is lost.
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds, seconds / 10)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def refused(error: Exception) -> dict[str, Any]:
+    match error:
+        case OutOfTime() | TimeoutError():
+            reason = TIMEOUT
+        case NotReplayed():
+            reason = NOT_REPLAYED
+        case TaskError():
+            reason = UNKNOWN_ENV
+        case _:
+            # Recursion limits differ between interpreters, so they must not decide a result.
+            reason = CRASHED
+    return {"refused": reason, "detail": str(error)}
+
+
+MOST_LIVE = 4096  # Episodes; beyond, the least recently stepped one is dropped.
+
+
+@dataclass(slots=True)
+class _Live:
+    task: TaskRef
+    episode: Episode
+    actions: tuple[str, ...] = ()
+    observation: str = ""
+
+
+class LiveEpisodes:
+    """Episodes that continue where they stopped; a missing one is replayed."""
+
+    def __init__(self) -> None:
+        self._live: OrderedDict[int, _Live] = OrderedDict()
+
+    async def move(
+        self, key: int, source: TaskSource, task: TaskRef, actions: Sequence[str], *, final: bool
+    ) -> Answered:
+        """Take the last turn, or all that are missing, and return the response.
+
+        Raises NotReplayed: the episode is missing and not replayable; TaskError: the task cannot be
+        built or is single-turn; EpisodeError: the environment violates its interface.
+        """
+        live = self._live.pop(key, None)
+        known = len(live.actions) if live else 0
+        if live is None or (live.task, live.actions) != (task, tuple(actions[:known])):
+            environment = source.environment
+            if len(actions) > 1 and environment is not None and not environment.replayable:
+                raise NotReplayed("its episode is lost, and it cannot be played again")
+            live = _Live(task, await source.begin(task))
+        for action in actions[len(live.actions) :]:
+            live.observation = await live.episode.step(action)
+        if live.episode.over or final:
+            return Answered("", live.episode.over, await live.episode.reward())
+        live.actions = tuple(actions)
+        self._live[key] = live
+        while len(self._live) > MOST_LIVE:
+            self._live.popitem(last=False)
+        return Answered(live.observation, False, None)
+
+
+_IDLE_SECONDS = 0.01  # Delay before reporting idle: mostly the next turn starts first.
+
+Request = dict[str, Any]
+Reply = dict[str, Any]
+
+
+class TurnServer:
+    """Server that answers each turn; ``cpu_seconds`` is the limit per turn."""
+
+    def __init__(
+        self, channel: Channel, sources: Mapping[str, TaskSource], cpu_seconds: int
+    ) -> None:
+        self._channel = channel
+        self._sources = sources
+        self._cpu_seconds = cpu_seconds
+        self._live = LiveEpisodes()
+        self._asked: dict[int, Request] = {}
+        self._waiting: dict[int, asyncio.Task[None]] = {}
+        self._reported: int | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self._arrival = asyncio.Event()
+        self._failed: BaseException | None = None
+
+    async def serve(self, first: Request) -> None:
+        """Take turns until the channel ends with ``ChannelError``, or ``MemoryError``."""
+        self._handle(first)
+        asyncio.get_running_loop().add_reader(self._channel.fileno(), self._arrival.set)
+        while True:
+            self._arrival.clear()
+            for request in self._channel.arrived():
+                self._handle(request)
+            if self._failed:
+                raise self._failed
+            if self._asked:
+                self._begin()
+                await asyncio.sleep(0)  # let waiting turns continue
+            else:
+                await self._arrival.wait()
+
+    def _handle(self, request: Request) -> None:
+        if "turn" in request:
+            self._asked[request["turn"]] = request
+            return
+        for number in request["drop"]:
+            self._asked.pop(number, None)
+            if waiting := self._waiting.get(number):
+                waiting.cancel()
+        self._report(None, again=True)
+
+    def _begin(self) -> None:
+        number = next(iter(self._asked))
+        request = self._asked.pop(number)
+        begun = partial(self._report, number)
+        attention = _Attention(begun, self._report_idle_later, self._cpu_seconds)
+        work = surrounded(self._taken(request), attention)
+        environment = self._sources[request["task"][0]].environment
+        if environment is None or not environment.waits:
+            self._answer(number, finished(work))
+            return
+        waiting = asyncio.create_task(self._wait(number, work, request["seconds"]))
+        self._waiting[number] = waiting
+        waiting.add_done_callback(lambda done: self._ended(number, done))
+
+    async def _wait(self, number: int, work: Coroutine[Any, Any, Reply], seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                reply = await work
+        except (OutOfTime, TimeoutError) as error:
+            reply = refused(error)
+        self._answer(number, reply)
+
+    def _ended(self, number: int, waiting: asyncio.Task[None]) -> None:
+        self._waiting.pop(number)
+        if not waiting.cancelled() and (error := waiting.exception()):
+            self._failed = error
+            self._arrival.set()
+
+    async def _taken(self, request: Request) -> Reply:
+        env, level, seed, split = request["task"]
+        task = TaskRef(env, level, seed, Split(split))
+        source, actions, final = self._sources[env], request["actions"], request["final"]
+        try:
+            answered = await self._live.move(request["key"], source, task, actions, final=final)
+        except (EpisodeError, NotReplayed, RecursionError, TaskError) as error:
+            return refused(error)
+        return asdict(answered)
+
+    def _answer(self, number: int, reply: Reply) -> None:
+        self._channel.send({**reply, "turn": number})
+        if self._reported == number:
+            self._reported = None
+
+    def _report(self, number: int | None, *, again: bool = False) -> None:
+        """Report the current turn unless the node knows it."""
+        if number != self._reported or again:
+            self._channel.send({"at": number})
+            self._reported = number
+
+    def _report_idle_later(self) -> None:
+        if self._idle is None:
+            loop = asyncio.get_running_loop()
+            self._idle = loop.call_later(_IDLE_SECONDS, self._report_idle)
+
+    def _report_idle(self) -> None:
+        self._idle = None
+        self._report(None)
+
+
+@dataclass(slots=True)
+class _Attention:
+    """Context of a turn while it runs: reports it and limits its total CPU time."""
+
+    begun: Callable[[], None]
+    left: Callable[[], None]
+    seconds: float  # of CPU time that the turn has left
+    since: float = 0.0
+
+    def __enter__(self) -> None:
+        if self.seconds <= 0:
+            raise OutOfTime("a turn took too much CPU time")
+        self.begun()
+        allow_cpu(self.seconds)
+        self.since = time.process_time()
+
+    def __exit__(self, *exception: object) -> None:
+        self.seconds -= time.process_time() - self.since
+        self.left()
+
 
 OUT_OF_MEMORY = 70
 ANSWER_SHARE = 0.25  # of a group's CPU time, for one answer
 _OPENING_CPU_SECONDS = 60
-
-Reply = dict[str, Any]
 
 
 def main() -> None:
@@ -45,27 +336,13 @@ def main() -> None:
     try:
         # Nothing else uses the generators here, so requests need not restore them.
         with kept():
-            _serve(channel, options["cpu_seconds"], bytes.fromhex(own.once))
+            cpu_seconds, once = options["cpu_seconds"], bytes.fromhex(own.once)
+            _TaskServer(channel, _open(channel), cpu_seconds, once).serve()
     except ChannelError:
         return
     except MemoryError:
         # The process is unreliable now, including its exit handlers.
         os._exit(OUT_OF_MEMORY)
-
-
-def _serve(channel: Channel, cpu_seconds: int, once: bytes) -> None:
-    sources = _open(channel)
-    # Forked copies share memory until one writes to it, as garbage collection does.
-    gc.freeze()
-    while True:
-        request = channel.receive()
-        if "tasks" in request:
-            allow_cpu(cpu_seconds)
-            channel.send(_built(sources, request["tasks"]))
-        elif "turn" in request:
-            run(TurnServer(channel, sources, cpu_seconds).serve(request), waits=True)
-        else:
-            _judge(channel, sources, request, once, cpu_seconds)
 
 
 def _open(channel: Channel) -> dict[str, TaskSource]:
@@ -91,59 +368,66 @@ def _properties(source: TaskSource) -> dict[str, Any]:
     }
 
 
-def _judge(
-    channel: Channel,
-    sources: dict[str, TaskSource],
-    request: dict[str, Any],
-    once: bytes,
-    cpu_seconds: int,
-) -> None:
-    """Reply to each group when scored; stop at a refusal or after some seconds."""
-    stop = time.monotonic() + request["seconds"]
-    left = len(request["groups"])
-    while left:
-        task, texts = request["groups"][-left]
-        allow_cpu(cpu_seconds)
-        reply = _scored(sources, task, texts, once, cpu_seconds)
-        left = 0 if "refused" in reply or time.monotonic() >= stop else left - 1
-        channel.send({**reply, "last": not left})
+@dataclass(frozen=True, slots=True)
+class _TaskServer:
+    """Server of requests; ``once`` is the program of a process that scores one text."""
 
+    channel: Channel
+    sources: dict[str, TaskSource]
+    cpu_seconds: int
+    once: bytes
 
-def _built(sources: dict[str, TaskSource], tasks: list[list[Any]]) -> Reply:
-    try:
-        built = [_build(sources, task) for task in tasks]
-        written = [sources[each.ref.env].written(each) for each in built]
-        return {"prompts": [each.prompt for each in built], "written": written}
-    except (TaskError, RecursionError) as error:
-        return refused(error)
+    def serve(self) -> None:
+        # Forked copies share memory until one writes to it, as garbage collection does.
+        gc.freeze()
+        while True:
+            request = self.channel.receive()
+            if "tasks" in request:
+                allow_cpu(self.cpu_seconds)
+                self.channel.send(self._built(request["tasks"]))
+            elif "turn" in request:
+                turns = TurnServer(self.channel, self.sources, self.cpu_seconds)
+                run(turns.serve(request), waits=True)
+            else:
+                self._judge(request)
 
+    def _judge(self, request: dict[str, Any]) -> None:
+        """Reply to each group when scored; stop at a refusal or after some seconds."""
+        stop = time.monotonic() + request["seconds"]
+        left = len(request["groups"])
+        while left:
+            allow_cpu(self.cpu_seconds)
+            reply = self._scored(*request["groups"][-left])
+            left = 0 if "refused" in reply or time.monotonic() >= stop else left - 1
+            self.channel.send({**reply, "last": not left})
 
-def _scored(
-    sources: dict[str, TaskSource],
-    coordinates: list[Any],
-    texts: list[Any],
-    once: bytes,
-    cpu_seconds: int,
-) -> Reply:
-    try:
-        task = _build(sources, coordinates)
-        source = sources[task.ref.env]
-        if source.evaluates_text:
-            scores = score_apart(source, task, texts, once, cpu_seconds)
-        else:
-            answers: list[Answer] = [
-                text if isinstance(text, str) else TrajectoryTexts(tuple(text[0]), text[1])
-                for text in texts
-            ]
-            scores = score(source, task, answers, lambda: cpu_limit(ANSWER_SHARE * cpu_seconds))
-    except (NotReplayed, ScoringError, TaskError, RecursionError) as error:
-        return refused(error)
-    return {"prompt": task.prompt, "rewards": scores.rewards, "unreadable": scores.unreadable}
+    def _built(self, tasks: list[list[Any]]) -> Reply:
+        try:
+            built = [self._build(task) for task in tasks]
+            written = [self.sources[each.ref.env].written(each) for each in built]
+            return {"prompts": [each.prompt for each in built], "written": written}
+        except (TaskError, RecursionError) as error:
+            return refused(error)
 
+    def _scored(self, coordinates: list[Any], texts: list[Any]) -> Reply:
+        try:
+            task = self._build(coordinates)
+            source, seconds = self.sources[task.ref.env], self.cpu_seconds
+            if source.evaluates_text:
+                scores = score_apart(source, task, texts, self.once, seconds)
+            else:
+                answers: list[Answer] = [
+                    text if isinstance(text, str) else TrajectoryTexts(tuple(text[0]), text[1])
+                    for text in texts
+                ]
+                scores = score(source, task, answers, lambda: cpu_limit(ANSWER_SHARE * seconds))
+        except (NotReplayed, ScoringError, TaskError, RecursionError) as error:
+            return refused(error)
+        return {"prompt": task.prompt, "rewards": scores.rewards, "unreadable": scores.unreadable}
 
-def _build(sources: dict[str, TaskSource], task: Sequence[Any]) -> Task:
-    env, level, seed, split = task
-    return sources[env].build(level, seed, Split(split))
+    def _build(self, task: Sequence[Any]) -> Task:
+        env, level, seed, split = task
+        return self.sources[env].build(level, seed, Split(split))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Worker processes as the node sees them: start, requests, limits and end."""
+"""Worker processes as the node sees them: start, limits and end, requests and replies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -17,12 +18,27 @@ from node.errors import TaskSetError
 from node.tasks.sandbox.confine import Confinement
 from node.tasks.sandbox.namespaces import DIED_OF
 from node.tasks.sandbox.sandbox import Grants, before, sandbox_support
-from node.tasks.task_set import Allowed
+from node.tasks.task_set import Allowed, evaluates
 from protocol.manifest import ENVIRONMENT, EnvSpec
 from swarm.common.child_process import Channel, ChannelError, spawn
 from swarm.common.counters import Counters
 from swarm.common.util import import_path, in_words
-from swarm.verification import CRASHED, TIMEOUT, UNAVAILABLE, JudgeRefused
+from swarm.groups import TaskRef
+from swarm.verification import (
+    CRASHED,
+    EVALUATES_TEXT,
+    NOT_REPLAYABLE,
+    NOT_REPLAYED,
+    TIMEOUT,
+    UNAVAILABLE,
+    UNKNOWN_ENV,
+    Answer,
+    Asked,
+    Judged,
+    JudgeRefused,
+    TrajectoryTexts,
+    Verdict,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -83,11 +99,18 @@ class WorkerProcess:
 
         Raises TaskSetError: the task set cannot be opened here; JudgeRefused: it did not start.
         """
-        worker = cls._spawn(limits, own, hash_seed)
+        options = json.dumps({"cpu_seconds": limits.cpu_seconds, "confinement": asdict(own)})
+        outside = before(sandbox_support(), own.readable, network=own.network)
+        # Standard error is never a log file: the worker cannot write files.
+        environment = worker_environment(hash_seed)
+        starting = _STARTS.submit(spawn, MODULE, environment, options, before=outside)
+        worker = cls(*starting.result())
         try:
             reply = worker.ask(task_set, limits.start_seconds)
         except WorkerDied as death:
-            detail = f"{death}: {worker._last_words()}"
+            output = worker._process.communicate()[1].decode(errors="replace").strip()
+            last = output.rsplit("\n", 1)[-1]
+            detail = f"{death}: {last or 'it left no message'}"
             logger.error("no worker can be started: %s", detail)
             raise JudgeRefused(UNAVAILABLE, detail) from death
         assert worker._process.stderr is not None
@@ -95,21 +118,9 @@ class WorkerProcess:
         if "error" in reply:
             worker.end()
             raise TaskSetError(str(reply["error"]))
-        worker.envs = {
-            name: OpenEnv(env["levels"], env["replayable"], env["waits"])
-            for name, env in reply["envs"].items()
-        }
+        worker.envs = {name: OpenEnv(**env) for name, env in reply["envs"].items()}
         worker.closed = reply["closed"]
         return worker
-
-    @classmethod
-    def _spawn(cls, limits: WorkerLimits, own: Confinement, hash_seed: int) -> WorkerProcess:
-        options = json.dumps({"cpu_seconds": limits.cpu_seconds, "confinement": asdict(own)})
-        outside = before(sandbox_support(), own.readable, network=own.network)
-        # Standard error is never a log file: the worker cannot write files.
-        environment = worker_environment(hash_seed)
-        starting = _STARTS.submit(spawn, MODULE, environment, options, before=outside)
-        return cls(*starting.result())
 
     def ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Send one request and return the reply; without one, raise ``WorkerDied``."""
@@ -150,10 +161,6 @@ class WorkerProcess:
         """Close the channel, which ends the worker, and reap it."""
         self._reap(_END_SECONDS)
 
-    def _last_words(self) -> str:
-        output = self._process.communicate()[1].decode(errors="replace").strip()
-        return output.rsplit("\n", 1)[-1] or "it left no message"
-
     def _reap(self, patience: float) -> int:
         self._channel.close()
         try:
@@ -182,8 +189,8 @@ def worker_environment(hash_seed: int = HASH_SEED) -> dict[str, str]:
 class Workers:
     """Workers of a verifier, one for each set of grants.
 
-    Only :meth:`for_turns`, ``unrepeatable``, ``waiting`` and ``closed`` are thread-safe; the last
-    three cover the envs opened so far.
+    Only :meth:`start`, ``unrepeatable``, ``waiting`` and ``closed`` are thread-safe; the last three
+    cover the envs opened so far.
     """
 
     def __init__(
@@ -261,22 +268,18 @@ class Workers:
             worker.end()
             worker = None
         if worker is None:
-            worker = self._workers[grants] = self._start(grants)
+            worker = self._workers[grants] = self.start(grants)
         return worker
 
-    def for_turns(self, grants: Grants) -> WorkerProcess:
+    def start(self, grants: Grants, *, turns: bool = False) -> WorkerProcess:
         """Start another worker, thread-safe; raises as :meth:`WorkerProcess.start`."""
-        return self._start(grants, turns=True)
-
-    def _start(self, grants: Grants, *, turns: bool = False) -> WorkerProcess:
         specs = [
             spec
             for name, spec in self.specs.items()
             if self._grants[name] == grants and (spec.source == ENVIRONMENT or not turns)
         ]
-        own = grants.confinement(
-            sandbox_support(), memory_mib=self.limits.memory_mib, nice=10 if self._outside else 0
-        )
+        memory, nice = self.limits.memory_mib, 10 if self._outside else 0
+        own = grants.confinement(sandbox_support(), memory_mib=memory, nice=nice)
         message = {"specs": [asdict(s) for s in specs], "allowed": self._allowed.message()}
         worker = WorkerProcess.start(message, self.limits, own, hash_seed=self._hash_seed)
         with self._lock:
@@ -297,3 +300,117 @@ class Workers:
     def granted(self, env: str) -> Grants:
         """Return the grants of an env; defaults for an unknown one."""
         return self._grants.get(env, self.plain)
+
+
+MOMENT_SECONDS = 0.05  # Then a worker begins no further group of a request: others may wait.
+_MOST_GROUPS = 32
+_MOST_CHARACTERS = 1 << 20
+
+
+def wire(task: TaskRef) -> list[Any]:
+    return [task.env, task.level, task.seed, task.split.value]
+
+
+def admit(worker: WorkerProcess, specs: Mapping[str, EnvSpec], task: TaskRef) -> None:
+    """Raise ``JudgeRefused`` if a worker does not serve a task's env or level."""
+    env, level = task.env, task.level
+    if env in worker.closed and evaluates(specs[env]):
+        raise JudgeRefused(EVALUATES_TEXT, worker.closed[env], 0.0)
+    if env not in worker.envs:
+        closed = worker.closed.get(env, f"{env!r} is not served here")
+        raise JudgeRefused(UNKNOWN_ENV, closed, 0.0)
+    if not 0 <= level < worker.envs[env].levels:
+        raise JudgeRefused(UNKNOWN_ENV, f"env {env!r} has no level {level}", 0.0)
+
+
+def admitted(
+    worker: WorkerProcess, specs: Mapping[str, EnvSpec], asked: Sequence[Asked]
+) -> Sequence[Asked]:
+    """Return the first groups that fit in one request: one of any length, or several.
+
+    Raises ``JudgeRefused`` if the worker does not serve the first or cannot verify it.
+    """
+    length = 0
+    for number, group in enumerate(asked[:_MOST_GROUPS]):
+        length += sum(map(_length, group.texts))
+        try:
+            admit(worker, specs, group.task)
+            if not worker.envs[group.task.env].replayable:
+                why = f"env {group.task.env!r} never answers twice alike"
+                raise JudgeRefused(NOT_REPLAYABLE, why, 0.0)
+        except JudgeRefused:
+            if number:
+                return asked[:number]
+            raise
+        if number and length > _MOST_CHARACTERS:
+            return asked[:number]
+    return asked[:_MOST_GROUPS]
+
+
+def answers(
+    worker: WorkerProcess, groups: Sequence[Asked], *, each: float, together: float
+) -> Iterator[tuple[Judged, int]]:
+    """Yield the result of each of the first groups, and its count of unreadable texts.
+
+    ``each`` is the timeout in seconds per group, ``together`` for all groups. The caller ends the
+    worker unless it consumes all results. Raises WorkerDied: the worker was lost on the group in
+    progress.
+    """
+    last = time.monotonic()
+    end = last + together
+    message = {
+        "groups": [(wire(g.task), list(map(_encoded, g.texts))) for g in groups],
+        # The last group has at least half of the time.
+        "seconds": min(MOMENT_SECONDS, together / 2),
+    }
+    worker.send(message, min(each, together))
+    for number, group in enumerate(groups, 1):
+        reply = worker.receive(min(each, end - last))
+        now = time.monotonic()
+        found, last = _outcome(reply, group.texts, now - last), now
+        over = reply.get("last")
+        if not over and number == len(groups):
+            raise nonsense("last answer is followed by another")
+        yield found
+        if over:
+            return
+
+
+def refusal(reply: dict[str, Any], seconds: float, *, played: bool = False) -> JudgeRefused | None:
+    """Return a reply's refusal, if any; ``played``: the task is an environment."""
+    if "refused" not in reply:
+        return None
+    # A compromised worker must choose neither counter names nor an author's fault, except what
+    # follows from observations and rewards, which only the worker knows.
+    claimed = reply["refused"]
+    known = (UNKNOWN_ENV, TIMEOUT, NOT_REPLAYED) if played else (UNKNOWN_ENV, TIMEOUT)
+    reason = claimed if claimed in known else CRASHED
+    return JudgeRefused(reason, str(reply.get("detail", "")), seconds)
+
+
+def _outcome(reply: dict[str, Any], texts: Sequence[Answer], seconds: float) -> tuple[Judged, int]:
+    """Check the reply: scoring untrusted text may compromise a worker."""
+    count, played = len(texts), any(isinstance(text, TrajectoryTexts) for text in texts)
+    if refused := refusal(reply, seconds, played=played):
+        return refused, 0
+    prompt, rewards = reply.get("prompt"), reply.get("rewards")
+    if not isinstance(prompt, str) or not isinstance(rewards, list) or len(rewards) != count:
+        raise nonsense("verdict is malformed")
+    if not all(isinstance(reward, float) and 0.0 <= reward <= 1.0 for reward in rewards):
+        raise nonsense("rewards are not numbers in [0, 1]")
+    unreadable = reply.get("unreadable", 0)
+    if type(unreadable) is not int or not 0 <= unreadable <= count:
+        raise nonsense("count of unreadable answers is malformed")
+    return Verdict(prompt, tuple(rewards), seconds), unreadable
+
+
+def _encoded(answer: Answer) -> Any:
+    return answer if isinstance(answer, str) else [list(answer.texts), answer.cut]
+
+
+def _length(answer: Answer) -> int:
+    return len(answer) if isinstance(answer, str) else sum(map(len, answer.texts))
+
+
+def nonsense(what: str) -> WorkerDied:
+    return WorkerDied(f"the worker's {what}", ran_out_of_time=False)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from node.monitor.groups import LastRollouts, RolloutsFile
 from node.monitor.output import printable
 from node.monitor.record import RoundRecord, lapse, short_ids
-from node.monitor.rollouts import LastRollouts, RolloutsFile
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
 from tests.node.conftest import Terminal

@@ -28,8 +28,8 @@ def started(monkeypatch):
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     module = ModuleType("node.run.commands")
-    for name in ("join", "bootstrap"):
-        setattr(module, f"run_{name}", lambda *args, name=name: calls.append((name, *args)))
+    module.run_join = lambda *args: calls.append(("join", *args))
+    module.run_untrained = lambda *args: calls.append(args)
     monkeypatch.setitem(sys.modules, "node.run.commands", module)
     yield calls
     root.handlers[:] = handlers

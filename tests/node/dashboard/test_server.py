@@ -11,8 +11,7 @@ from node.dashboard.access import PORT, listen
 from node.dashboard.run_view import STREAMS, RunView
 from node.dashboard.server import MOST_OF_ONE
 from node.errors import NodeError
-from node.monitor.present_status import present_status
-from node.storage.run_folder import RunFolder
+from node.storage.run_folder import RunFolder, present_status
 from tests.node.dashboard.browser import closed, record, served, told, write_rounds
 
 

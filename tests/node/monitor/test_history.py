@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from node.config.config import Config
 from node.errors import NodeError
+from node.monitor.groups import LastRollouts
 from node.monitor.history import Line, read_history, read_records, thinned
-from node.monitor.rollouts import LastRollouts
 from node.monitor.sinks import JsonLinesFile, open_sinks
 from node.storage.run_folder import RunFolder
 from tests.node.monitor.test_monitor import RECORD

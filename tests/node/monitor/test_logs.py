@@ -25,7 +25,7 @@ from pathlib import Path
 from node.config.config import Config
 from node.monitor import logs
 from node.monitor.output import say
-from node.monitor.rollouts import LastRollouts
+from node.monitor.groups import LastRollouts
 from node.monitor.sinks import open_sinks
 from node.storage.run_folder import RunFolder
 from tests.node.monitor.test_monitor import RECORD

@@ -13,11 +13,11 @@ from rich.console import Console
 
 from node.config.config import Config
 from node.errors import DiskFullError, NodeError
+from node.monitor.groups import LastRollouts
 from node.monitor.history import read_history
 from node.monitor.live import LivePanel, PlainLines
 from node.monitor.loggers import TensorBoard
 from node.monitor.record import BARS, PLAIN_BARS, RoundRecord, one_line, sparkline
-from node.monitor.rollouts import LastRollouts
 from node.monitor.sinks import JsonLinesFile, Prometheus, open_sinks
 from node.storage.run_folder import RunFolder
 

@@ -6,8 +6,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from node.errors import NodeError
-from node.monitor.record import Terminal
-from node.monitor.rollouts import (
+from node.monitor.groups import (
     KEPT,
     LONGEST,
     SECONDS,
@@ -19,6 +18,7 @@ from node.monitor.rollouts import (
     read_rollouts,
     shortened,
 )
+from node.monitor.record import Terminal
 from tests.node.monitor.test_monitor import RECORD
 from tests.node.monitor.test_output import ACTS
 

@@ -10,8 +10,8 @@ import pytest
 from node.config.registry import ADVANTAGES
 from node.engines.engine import Sample
 from node.learner.update_stats import UpdateStats
+from node.monitor.groups import LONGEST
 from node.monitor.record import RoundRecord
-from node.monitor.rollouts import LONGEST
 from node.monitor.sinks import JsonLinesFile
 from node.rollout.groups import OwnTask, own_group
 from node.run import recorder

@@ -4,9 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from node.monitor.present_status import present_status
 from node.run.status import StatusFile
-from node.storage.run_folder import RunFolder
+from node.storage.run_folder import RunFolder, present_status
 from protocol.profile import Profile
 from swarm.member import PeerInfo
 from swarm.reputation import Account

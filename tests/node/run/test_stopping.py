@@ -12,11 +12,10 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 from node.errors import NodeError
-from node.monitor.present_status import STOPPING, present_status
 from node.run.background import stop_node
 from node.run.commands import ended
 from node.run.status import STOPS, stopping
-from node.storage.run_folder import RunFolder
+from node.storage.run_folder import STOPPING, RunFolder, present_status
 from node.threads import LoopThread
 
 ROOT = Path(__file__).parents[3]

@@ -195,7 +195,7 @@ def test_a_secret_is_drawn_where_none_is_given(monkeypatch):
     monkeypatch.setattr(module, "open_intake", opened)
     for given in (b"", b"", b"mine"):
         Parts(monkeypatch, secret=given)
-    first, second, third = (call.args[3] for call in opened.call_args_list)
+    first, second, third = (call.args[2] for call in opened.call_args_list)
     assert len(first) == len(second) == 16 and first != second and third == b"mine"
 
 

@@ -17,7 +17,7 @@ from swarm.peer_advantage import KEPT
 from tests.node.rollout.overlap_parts import AtOnce
 from tests.node.rollout.test_groups import sent
 from tests.node.run.rounds_parts import Half, Loop, Nothing
-from tests.node.run.trainer_parts import Parts, configured, manifest
+from tests.node.run.trainer_parts import Parts, configured
 from tests.support import random_policy
 from tests.swarm.experience_parts import ANNA, BEN, pooled
 
@@ -113,7 +113,7 @@ def test_a_banned_peer_is_no_longer_trusted():
 
 def intake_of(counters, *refuse):
     config = configured(mixture__filters=list(refuse))
-    return open_intake(config, random_policy(hidden=32, layers=1), manifest(), b"secret", counters)
+    return open_intake(config, random_policy(hidden=32, layers=1), b"secret", counters)
 
 
 def test_only_the_filters_that_are_asked_for_look_at_external_groups_which_are_cut_to_own_size():

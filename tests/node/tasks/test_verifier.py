@@ -15,9 +15,8 @@ from node.errors import TaskSetError
 from node.tasks.sandbox.namespaces import libc
 from node.tasks.scorer import Answered, Move, judge_all
 from node.tasks.task_set import Allowed, load_task_set, open_envs
-from node.tasks.verifier.dialogue import answers
 from node.tasks.verifier.verifier import Verifier, VerifierPool
-from node.tasks.verifier.worker_process import WorkerDied, WorkerProcess
+from node.tasks.verifier.worker_process import WorkerDied, WorkerProcess, answers
 from protocol.manifest import EnvSpec
 from swarm.common.child_process import Channel
 from swarm.common.counters import Counters
