@@ -99,7 +99,7 @@ class VocabularyHead:
             return f"shapes {tuple(found.shape)} and {tuple(expected.shape)}"
         apart = torch.where(found == expected, 0.0, (found - expected).float())
         gap = float(apart.abs().max())
-        finite = expected[expected.isfinite()].float()
+        finite = torch.where(expected.isfinite(), expected, 0.0).float()
         most = ROUNDING[expected.dtype] * max(1.0, float(finite.abs().max()))
         return None if gap <= most else f"they differ by {gap:.2g}"
 

@@ -122,6 +122,12 @@ def test_a_word_that_a_model_never_writes_changes_no_other_score(positions):
         assert_close(found, other[key])
 
 
+def test_a_model_without_one_finite_logit_can_be_asked_for_its_head():
+    model = built(CONFIGS["untied"])
+    model.lm_head.weight.data.fill_(torch.nan)
+    assert VocabularyHead.of(model) is None, "NaN is equal to nothing"
+
+
 def test_micro_batches_add_up_in_parts_too(in_parts):
     once, many = built(CONFIGS["tied"]), built(CONFIGS["tied"])
     gradients = []
