@@ -32,8 +32,8 @@ OPTIONAL = {
 REACHES_IN = ROOT / "tests" / "library_privates.py"
 WHEEL = ("protocol", "swarm", "node")
 # A limit may rise by 5 % for new features, with a reason in the commit.
-MOST_FILES = 245
-MOST_LINES = 50_805
+MOST_FILES = 240
+MOST_LINES = 50_400
 LONGEST_FILE = 480
 SHORT_FILE = 60
 MOST_TEST_LINES = 53_000
