@@ -45,4 +45,5 @@ def planned_gb(
     kind, place = ("cuda", "device") if settings.on_gpu else ("cpu", "memory")
     told = plan.estimate(shape, Config.with_overrides(keys), device=kind, prompt=prompt)
     beside = plan.GPU_PROGRAM if settings.on_gpu else plan.PROGRAM + plan.OTHERS
-    return round((max(told.during(phase, place) for phase in PHASES) - beside) / 1e9, 2)
+    peak = max(sum(p.at(place) for p in told.parts if phase in p.phases) for phase in PHASES)
+    return round((peak - beside) / 1e9, 2)

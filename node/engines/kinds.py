@@ -94,7 +94,7 @@ class Transformers(EngineKind):
         from node.engines.transformers.agreement import check_agreement
         from node.engines.transformers.fused_decoder import check_rounding
 
-        check_agreement(policy)
+        check_agreement(policy, graphs=self.options.graphs)
         if self.options.int8:
             check_rounding(policy)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from node.config.config import Config
-from node.engines.transformers.decoding import KEPT
-from node.engines.transformers.static_step import JOINED
+from node.engines.transformers.decoding import KEPT, KEPT_SHARE
+from node.engines.transformers.static_step import JOINED, length_bucket, row_bucket
 from node.learner.group_gradients import MOST_BYTES as GROUPS_TOGETHER
 from node.learner.logprobs import CHUNK_BYTES, LEAST_POSITIONS, WHOLE_BYTES
 from node.plan.model_shape import FLOAT, MOMENTS, WIDTHS, ModelShape
@@ -178,12 +178,13 @@ def _engine(
         asleep = config.engine.sleep_mode and device == "cuda"
         awake: tuple[Phase, ...] = ("generate", "save") if asleep else writing
         share = config.engine.gpu_memory_utilization * device_memory
-        taken = share if device == "cuda" else model + cache(shape, config, work)
+        taken = share if device == "cuda" else model + cache(shape, config, work, device)
         yield _at("engine", taken, device, *awake)
         yield MemoryPart("engine", memory=VLLM + 2 * model, phases=("load", *writing))
         return
-    held = cache(shape, config, work), decoder(shape, config) + gates(shape, config, device)
-    if shape.fused and device == "cuda" and sum(held) <= KEPT:
+    held = cache(shape, config, work, device), decoder(shape, config) + gates(shape, config, device)
+    most = 0 if config.policy.lora_rank else min(KEPT, KEPT_SHARE * device_memory)
+    if shape.fused and device == "cuda" and sum(held) <= most:
         writing = AFTER_LOADING
     yield _at("cache", held[0], device, *writing)
     yield _at("engine", held[1], device, *writing)
@@ -285,10 +286,12 @@ def logits(shape: ModelShape, work: Workload) -> float:
     return row * (WHOLE_LOGITS * part + shape.hidden)
 
 
-def cache(shape: ModelShape, config: Config, work: Workload) -> float:
+def cache(shape: ModelShape, config: Config, work: Workload, device: str) -> float:
     """Return bytes of the KV cache of all concurrent rows, and of their logits."""
     token = 2 * shape.layers * shape.kv_heads * shape.head_size * width(config)
     held = work.rows * (work.prompt + work.answer) * token * SPARE
+    if device == "cuda" and shape.fused:
+        held = row_bucket(work.rows) * length_bucket(work.prompt + work.answer) * token
     return held + FLOAT * SAMPLED_LOGITS * shape.vocabulary * work.rows
 
 

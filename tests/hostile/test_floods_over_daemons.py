@@ -1,7 +1,5 @@
 """Slow sam, flo, sid and sybil at their work over real p2p daemons, and honest calls meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

@@ -1,7 +1,5 @@
 """Crowds of free keys: sid is silent, sybil mints keys and makes a swarm look larger, flo asks."""
 
-from __future__ import annotations
-
 from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DHTLocalStorage
 

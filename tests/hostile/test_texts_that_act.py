@@ -1,7 +1,5 @@
 """A creator and peers whose every word would do something in a terminal: they are only read."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

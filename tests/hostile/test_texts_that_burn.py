@@ -1,7 +1,5 @@
 """Flo sends texts that make a verifier burn, hang or die: her group is lost, the node is not."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Mallory's text runs as code in a worker, and gets at nothing but the reward of that text."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

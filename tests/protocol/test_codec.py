@@ -1,7 +1,5 @@
 """One value, one encoding; anything else is a named refusal within bounded memory."""
 
-from __future__ import annotations
-
 import struct
 import tracemalloc
 

@@ -1,7 +1,5 @@
 """Every signed message: damaged and arbitrary ones are refused by name."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """One key, two names, one file; and no key that signs for messages it never saw."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The three streams: what is asked and answered there, and nothing else."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

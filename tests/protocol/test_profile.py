@@ -1,7 +1,5 @@
 """A profile says what a peer wants to be called, in text that does nothing."""
 
-from __future__ import annotations
-
 import unicodedata
 
 import pytest

@@ -1,7 +1,5 @@
 """``docs/protocol.md`` names what the code does."""
 
-from __future__ import annotations
-
 import re
 import sys
 import unicodedata

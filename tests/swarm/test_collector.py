@@ -1,7 +1,5 @@
 """What a member pulls: from whom, how often, and what it remembers of that."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """The journal: numbers handed out once, whole transactions, and what happens to a broken file."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import subprocess

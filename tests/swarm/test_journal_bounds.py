@@ -1,7 +1,5 @@
 """What a journal does with disks, half-made copies, and layouts on the way to its own."""
 
-from __future__ import annotations
-
 import os
 from contextlib import closing
 from itertools import count

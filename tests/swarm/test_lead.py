@@ -1,7 +1,5 @@
 """How far peers are ahead: the estimate on streams of groups whose truth is known."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter

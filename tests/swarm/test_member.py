@@ -1,7 +1,5 @@
 """Members of a swarm exchange experience, alone, together, parted and under bad conditions."""
 
-from __future__ import annotations
-
 import asyncio
 from unittest.mock import AsyncMock
 

@@ -1,7 +1,5 @@
 """Members over real p2p daemons, each on an event loop of its own thread, as nodes run them."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

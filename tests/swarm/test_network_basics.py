@@ -1,7 +1,5 @@
 """The small parts the network stands on: clocks, counters, budgets, redialling, ports, caches."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -1,7 +1,5 @@
 """What hostile members tell of themselves over real connections is not believed."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """Accounts: what authors did is remembered, penalties fade, and bans end."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

@@ -1,7 +1,5 @@
 """Verification time: bounded for a frame, an author and all newcomers, and given out in turn."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

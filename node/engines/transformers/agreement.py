@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from node.engines.backend import RequestOutput
 from node.engines.engine import Sampling
 from node.engines.transformers.decoding import Decoders
+from node.errors import ConfigError
 from node.learner import micro_batching
 from node.learner.batches import Row, TrainingCompletion, micro_batches
 from node.learner.logprobs import distributions, token_logprobs
@@ -41,18 +42,18 @@ REMEDY = (
 )
 
 
-def check_agreement(policy: Policy) -> None:
+def check_agreement(policy: Policy, *, graphs: bool = True) -> None:
     """Refuse a model whose log-probs differ between engine and learner.
 
     It costs two short prefills, five decoding steps and one or two forward passes of the learner.
     Other random number generators are unaffected. Raises PolicyError: the difference is more than
-    rounding explains, or the model fails.
+    rounding explains, or the model fails. ConfigError: a GPU cannot record ``graphs``.
     """
     if _bounds_scans_alone(policy.model):
         raise _refused(policy, "bounds the time step of a scan, and not that of a single token")
     try:
-        gaps = agreement(policy)
-    except (torch.OutOfMemoryError, MemoryError):
+        gaps = agreement(policy, graphs=graphs)
+    except (torch.OutOfMemoryError, MemoryError, ConfigError):
         raise
     except Exception as error:  # a library may raise anything for an unfamiliar model
         words = " ".join(str(error).split()) or "no reason given"
@@ -66,7 +67,7 @@ def check_agreement(policy: Policy) -> None:
 
 
 @torch.inference_mode()
-def agreement(policy: Policy) -> Tensor:
+def agreement(policy: Policy, *, graphs: bool = True) -> Tensor:
     """Return ``|engine - learner|`` of log-probs in nats, float32 ``[tokens]``.
 
     Each token counts once per way in which the learner reads it: with its completion alone, and
@@ -79,14 +80,16 @@ def agreement(policy: Policy) -> Tensor:
     trial = copy.copy(policy.merged())
     trial.stop_ids = ()
     with torch.random.fork_rng(devices=[]):
-        written = _written(trial, prompts)
+        written = _written(trial, prompts, Decoders(graphs=graphs))
         return _gaps(policy, prompts, written)
 
 
-def _written(policy: Policy, prompts: Sequence[Sequence[int]]) -> list[TrainingCompletion]:
+def _written(
+    policy: Policy, prompts: Sequence[Sequence[int]], decoders: Decoders
+) -> list[TrainingCompletion]:
     """Sample one completion of the first prompt, two of the second, one of the third."""
     random = torch.Generator(policy.device).manual_seed(0)
-    decoding = Decoders().open(policy, Sampling(), random)
+    decoding = decoders.open(policy, Sampling(), random)
     reports = decoding.join(prompts[:1], [1], CAPS[:1])
     reports += [each for _ in range(2) for each in decoding.step()]
     while not decoding.open:

@@ -246,7 +246,7 @@ class ContinuousDecoding:
         return written
 
     def sleep(self) -> None:
-        self._decoders.release()
+        self._decoders.release(self.policy)
         give_back(self.policy.device)  # the learner's process needs the memory
 
     def _delay(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.cuda import Stream
 from transformers import DynamicCache
 
 from node.engines.backend import RequestOutput
@@ -334,7 +335,8 @@ class Decoding:
         return torch.tensor(values, dtype=torch.int64, device=self._device)
 
 
-KEPT = 1 << 29  # bytes of a static step that are kept between batches
+KEPT, KEPT_SHARE = 1 << 31, 1 / 16
+"""Bytes of a static step, and their share of the GPU's memory, that are kept between batches."""
 
 
 class Decoders:
@@ -347,21 +349,29 @@ class Decoders:
     def __init__(self, *, eight_bits: bool = False, graphs: bool = True) -> None:
         self._eight_bits, self._graphs = eight_bits, graphs
         self._step: StaticStep | None = None
+        self._stream: Stream | None = None
 
     def open(
-        self, policy: Policy, sampling: Sampling, random: torch.Generator
+        self, policy: Policy, sampling: Sampling, random: torch.Generator, *, beside: bool = False
     ) -> Decoding | StaticDecoding:
-        """Begin a batch; the one before must have ended."""
+        """Begin a batch; the one before must have ended unless this one runs ``beside`` it."""
         model = policy.model
-        static = self._graphs and policy.device.type == "cuda"
+        static = self._graphs and not beside and policy.device.type == "cuda"
         if not static or not fits(model, growing_cache(model.config)):
             return Decoding(policy, sampling, random, eight_bits=self._eight_bits)
         if self._step is None or not self._step.reads(model):
             self._step = None  # Its memory is free before there is another.
-            self._step = StaticStep(model, policy.stop_ids, graphs=True)
+            self._stream = self._stream or Stream(policy.device)  # type: ignore[no-untyped-call]
+            self._step = StaticStep(model, policy.stop_ids, self._stream)
         return StaticDecoding(self._step, policy, sampling, random)
 
-    def release(self) -> None:
-        """Free what is large; call this between batches."""
-        if self._step is not None and self._step.bytes > KEPT:
+    def release(self, policy: Policy) -> None:
+        """Free what is large or of no more use; call this between batches.
+
+        A ``policy`` with an adapter is merged into another model for the next batch.
+        """
+        if self._step is None:
+            return
+        memory = torch.cuda.get_device_properties(policy.device).total_memory
+        if policy.adapter is not None or self._step.bytes > min(KEPT, KEPT_SHARE * memory):
             self._step = None

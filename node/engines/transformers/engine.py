@@ -42,10 +42,7 @@ class TransformersEngine(RolloutEngine):
         graphs: bool = True,
     ) -> None:
         self._policy = policy
-        # A call of generate may come while a batch is decoded.
-        self._decoders, self._batch_decoders = (
-            Decoders(eight_bits=eight_bits, graphs=graphs) for _ in range(2)
-        )
+        self._decoders = Decoders(eight_bits=eight_bits, graphs=graphs)
         self._max_rows = max_rows
         self._random = torch.Generator(draws_on(policy.device))
         self._random.manual_seed(seed)
@@ -64,14 +61,18 @@ class TransformersEngine(RolloutEngine):
         count = max(1, self._max_rows // n)  # prompts per batch
         random = self._chance(sampling)
         samples: list[list[Sample]] = []
-        for start in range(0, len(prompts), count):
-            samples += self._generate(prompts[start : start + count], n, sampling, random)
+        try:
+            for start in range(0, len(prompts), count):
+                samples += self._generate(prompts[start : start + count], n, sampling, random)
+        finally:
+            if self._batch is None:
+                self._decoders.release(self._policy)
         return samples
 
     def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
         if self._batch is None:
             merged, random = self._policy.merged(), self._chance(sampling)
-            self._batch = ContinuousBatch(merged, random, self._max_rows, self._batch_decoders)
+            self._batch = ContinuousBatch(merged, random, self._max_rows, self._decoders)
         taken = {each.trajectory.key for each in self._pending.values()}
         if len(taken | {each.key for each in trajectories}) < len(taken) + len(trajectories):
             raise ValueError("there is a trajectory with one of these keys already")
@@ -162,7 +163,7 @@ class TransformersEngine(RolloutEngine):
         """Drop merged weights and cache once no trajectory is active, unpolled or lasting."""
         if not (self._pending or self._lasting or any(self._finished.values())):
             self._batch = None
-            self._batch_decoders.release()
+            self._decoders.release(self._policy)
 
     @torch.inference_mode()
     def _generate(
@@ -174,7 +175,8 @@ class TransformersEngine(RolloutEngine):
             for request in requests
             for _ in range(n)
         ]
-        decoding = self._decoders.open(policy.merged(), sampling, random)
+        beside = self._batch is not None
+        decoding = self._decoders.open(policy.merged(), sampling, random, beside=beside)
         written = decoding.join(prompts, [n] * len(prompts), [row.cap for row in rows])
         while decoding.left:
             written += decoding.step()
@@ -183,6 +185,5 @@ class TransformersEngine(RolloutEngine):
             rows[each.number].added.append(each)
             if each.finish is not None:
                 ends[each.number] = each.finish
-        self._decoders.release()
         samples = [row.sample(policy, ends[number]) for number, row in enumerate(rows)]
         return [samples[start : start + n] for start in range(0, len(samples), n)]

@@ -82,10 +82,8 @@ class StaticDecoding:
             for number, n in enumerate(owners)
         ]
         free = len(self._rows)
-        self._rows += rows
-        self._joined += len(rows)
         longest = max(row.begin + row.cap for row in rows)
-        self._step.reserve(row_bucket(len(self._rows)), longest)
+        self._step.reserve(row_bucket(free + len(rows)), longest, keep=free > 0)
         begins = [free + first for first in accumulate(counts, initial=0)]
         done = read(self._policy, prompts, PREFILL_WORTH) if prompts else []
         behind = read_continued(self._policy, continued, PREFILL_WORTH) if continued else []
@@ -95,6 +93,8 @@ class StaticDecoding:
             slots = self._tensor([s for n in which for s in range(begins[n], begins[n + 1])])
             self._step.load(slots, cache, lines, tokens[lines])
             self._step.slots.logits[slots] = logits[lines]
+        self._rows += rows
+        self._joined += len(rows)
         return written
 
     def step(self) -> list[RequestOutput]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.cuda import CUDAGraph, Stream
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import (
     embedding,
@@ -27,6 +28,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from node.engines.engine import Sampling
 from node.engines.transformers.kv_cache import GrowingLayer, aligned, growing_cache
+from node.errors import ConfigError
 
 MANY_WORDS, BLOCK = 1 << 14, 256  # vocabulary size from which a block is sampled first; its size
 
@@ -79,7 +81,8 @@ def _inverted(drawn: Tensor, point: Tensor) -> Tensor:
 
 
 RING = 32  # steps whose tokens are kept on the device
-LEAST_ROWS, LEAST_LENGTH = 8, 128
+LEAST_ROWS, LEAST_LENGTH = 8, 256
+MOST_GRAPHS = 64  # beyond it all are recorded anew
 BACKENDS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # cuDNN's plans anew for each shape
 
 
@@ -90,11 +93,12 @@ def row_bucket(rows: int) -> int:
 
 
 def length_bucket(tokens: int) -> int:
-    """Round up to multiples of 128, from 1,024 on to four lengths per doubling."""
+    """Round up to multiples of 256, from 2,048 on to four lengths per doubling."""
     step = max(LEAST_LENGTH, 1 << max(0, (tokens - 1).bit_length() - 3))
     return -(-tokens // step) * step
 
 
+NOT_RECORDED = "This GPU cannot record a decoding step: set it to { graphs = false }."
 JOINED = 1 << 29  # most bytes of all gate and up projections of which copies are made
 
 
@@ -223,13 +227,19 @@ class Slots:
 class StaticStep:
     """A model that :func:`node.engines.transformers.fused_decoder.fits`, its slots and graphs.
 
-    Everything here runs in inference mode. With ``graphs`` each pair of rows and length is recorded
-    when it is first needed; the graphs stay valid until :meth:`reserve` has to grow.
+    Everything here runs in inference mode. Each pair of rows and length is recorded on ``stream``
+    when it is first needed; the graphs stay valid until :meth:`reserve` has to grow. Without a
+    stream kernels are launched one by one.
+
+    The graphs use the matrix library's workspace of their stream, which it frees when one of them
+    goes: so no other step with graphs may record on the same stream, and all go together.
     """
 
-    def __init__(self, model: PreTrainedModel, stop: Sequence[int], *, graphs: bool) -> None:
+    def __init__(
+        self, model: PreTrainedModel, stop: Sequence[int], stream: Stream | None = None
+    ) -> None:
         decoder: Any = model.model
-        self.model, self._graphs_wanted = model, graphs
+        self.model, self._stream = model, stream
         self._addresses = _addresses(model)
         self._embeddings: Tensor = decoder.embed_tokens.weight
         self._device = self._embeddings.device
@@ -268,16 +278,22 @@ class StaticStep:
             layer.refresh()
         if self._stop.tolist() != list(stop):
             self._stop = torch.tensor(stop, device=self._device)
-            self._graphs.clear()
+            self._forget()
 
-    def reserve(self, rows: int, length: int) -> None:
-        """Make room for so many rows and tokens, and keep what the slots hold."""
+    def _forget(self) -> None:
+        self._graphs.clear()
+        self._pool = None  # It cannot be used again once no graph does.
+
+    def reserve(self, rows: int, length: int, *, keep: bool = True) -> None:
+        """Make room for so many rows and tokens; ``keep`` what the slots hold."""
         have = self.slots
         if rows <= len(have.ended) and length <= self.capacity:
             return
         rows = max(row_bucket(rows), len(have.ended))
         length = max(length_bucket(length), self.capacity)
-        self._graphs.clear()
+        self._forget()
+        if not keep:
+            self.slots = have = self._empty(0, 0)  # Its memory is free before there is more.
         self.slots = slots = self._empty(rows, length)
         self._columns = torch.arange(length, device=self._device)
         cos, sin = (each[0] for each in self._rotate(self._embeddings, self._columns[None]))
@@ -307,13 +323,13 @@ class StaticStep:
     def load(self, to: Tensor, cache: DynamicCache, lines: Tensor, lengths: Tensor) -> None:
         """Copy ``lines`` of a right-aligned cache, of these lengths, into slots; int64 ``[b]``."""
         longest = cache.get_seq_length()
-        shift = longest - lengths
-        columns = torch.arange(longest, device=self._device)
-        moves = (columns + shift[:, None]).clamp_(max=longest - 1)[:, None, :, None]
+        # Where rows were continued by different numbers of tokens, none is as long as the cache.
+        columns = self._columns[:longest]
+        moves = (columns + longest - lengths[:, None]).clamp_(max=longest - 1)[:, None, :, None]
         for target, layer in zip(self.slots.cache, cache.layers, strict=True):
             past = cast(GrowingLayer, layer)
             for half, kept in zip(target, (past.keys, past.values), strict=True):
-                half[to, :, :longest] = cast(Tensor, kept)[lines].take_along_dim(moves, -2)
+                half[to, :, : len(columns)] = cast(Tensor, kept)[lines].take_along_dim(moves, -2)
         self.slots.position[to] = lengths
         self.slots.ended[to] = False
 
@@ -328,8 +344,8 @@ class StaticStep:
 
     def move(self, source: Tensor, to: Tensor, length: int) -> None:
         """Move rows to other slots."""
-        cache = self.slots.cache[..., :length, :]
-        cache[:, :, to] = cache[:, :, source]
+        for layer in self.slots.cache:
+            layer[:, to, :, :length] = layer[:, source, :, :length]
         for each in self.slots.rows:
             each[to] = each[source]
 
@@ -337,12 +353,14 @@ class StaticStep:
         """Do a step of the first ``rows`` slots, none of which has more than ``length`` tokens."""
         point = self.slots.point[:rows]
         torch.rand(point.shape, generator=random, dtype=point.dtype, out=point)
-        if not self._graphs_wanted:
+        if self._stream is None:
             self.step(rows, length, sampling)
             return
         key = (rows, length, sampling.temperature, sampling.greedy)
         if key not in self._graphs:
-            self._graphs[key] = self._recorded(rows, length, sampling)
+            if len(self._graphs) == MOST_GRAPHS:
+                self._forget()
+            self._graphs[key] = self._recorded(self._stream, rows, length, sampling)
         self._graphs[key].replay()
 
     def step(self, rows: int, length: int, sampling: Sampling) -> None:
@@ -366,23 +384,32 @@ class StaticStep:
         logits.copy_(linear(hidden, self._head.weight, self._head.bias))
         position.add_(1).clamp_(max=self.capacity - 1)
 
-    def _recorded(self, rows: int, length: int, sampling: Sampling) -> torch.cuda.CUDAGraph:
+    def _recorded(self, stream: Stream, rows: int, length: int, sampling: Sampling) -> CUDAGraph:
         """Record a step, after one that initializes the libraries and is then undone."""
-        slots, here = self.slots, torch.cuda.current_stream(self._device)
-        changed = [slots.logits, slots.position, slots.ended, slots.column]
+        changed = [getattr(self.slots, x) for x in ("logits", "position", "ended", "column")]
         before = [each.clone() for each in changed]
-        aside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        aside.wait_stream(here)
-        with sdpa_kernel(BACKENDS):
-            with torch.cuda.stream(aside):
+        graph = CUDAGraph()
+        with torch.cuda.device(self._device), sdpa_kernel(BACKENDS):
+            here = torch.cuda.current_stream()
+            stream.wait_stream(here)
+            with torch.cuda.stream(stream):
                 self.step(rows, length, sampling)
-            here.wait_stream(aside)
+            here.wait_stream(stream)
             for each, was in zip(changed, before, strict=True):
                 each.copy_(was)
             if self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
-            graph = torch.cuda.CUDAGraph()
             # Other threads may use the GPU meanwhile.
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                self.step(rows, length, sampling)
+            recording = torch.cuda.graph(
+                graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"
+            )
+            try:
+                with recording:
+                    self.step(rows, length, sampling)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                raise ConfigError(
+                    "engine.backend_options", {"graphs": True}, NOT_RECORDED
+                ) from error
         return graph

@@ -13,13 +13,14 @@ from node.engines.transformers.static_step import StaticStep
 def each_decoding(request, monkeypatch):
     """Decode as on a CPU, and then with the step of a GPU, without its graphs."""
 
-    def opened(self, policy, sampling, random):
-        if not fits(policy.model, growing_cache(policy.model.config)):
+    def opened(self, policy, sampling, random, *, beside=False):
+        if beside or not fits(policy.model, growing_cache(policy.model.config)):
             return usual(self, policy, sampling, random)
         if self._step is None or not self._step.reads(policy.model):
-            self._step = StaticStep(policy.model, policy.stop_ids, graphs=False)
+            self._step = StaticStep(policy.model, policy.stop_ids)
         return StaticDecoding(self._step, policy, sampling, random)
 
     usual = Decoders.open
     if request.param == "static":
         monkeypatch.setattr(Decoders, "open", opened)
+        monkeypatch.setattr(Decoders, "release", lambda self, policy: None)

@@ -7,6 +7,7 @@ from transformers import LlamaConfig, Qwen2Config, Qwen3Config
 from node.engines.engine import Sampling
 from node.engines.transformers import static_step
 from node.engines.transformers.decoding import Decoding
+from node.engines.transformers.kv_cache import Continued
 from node.engines.transformers.static_decoding import StaticDecoding
 from node.engines.transformers.static_step import (
     RING,
@@ -28,14 +29,14 @@ GREEDY = Sampling(greedy=True)
 
 
 def step_of(policy, rows=8, length=128) -> StaticStep:
-    step = StaticStep(policy.model, policy.stop_ids, graphs=False)
+    step = StaticStep(policy.model, policy.stop_ids)
     step.reserve(rows, length)
     return step
 
 
 @given(n=st.integers(1, 5000))
 def test_buckets_hold_what_is_asked_and_are_few(n):
-    for bucket, least in ((row_bucket, 8), (length_bucket, 128)):
+    for bucket, least in ((row_bucket, 8), (length_bucket, 256)):
         assert n <= bucket(n) <= max(least, 2 * n)
         assert bucket(bucket(n)) == bucket(n)
     assert length_bucket(n) % 64 == 0, "as attention kernels want it"
@@ -48,7 +49,7 @@ def test_buckets_hold_what_is_asked_and_are_few(n):
 def test_rows_that_join_and_leave_get_the_tokens_that_they_get_alone(family, data):
     policy = policy_of(CONFIGS[family], family, 1)
     policy.stop_ids = tuple(range(0, 98, 7))
-    step = StaticStep(policy.model, policy.stop_ids, graphs=False)
+    step = StaticStep(policy.model, policy.stop_ids)
     lengths = st.lists(st.integers(1, 40), min_size=1, max_size=5)
     counts, caps = st.integers(1, 4), st.integers(1, 70)
     for _ in range(2):  # The second batch finds the slots of the first, and other weights.
@@ -68,9 +69,8 @@ def test_rows_that_join_and_leave_get_the_tokens_that_they_get_alone(family, dat
                 written += decoding.step() if decoding.left else []
             for each in written:
                 found.setdefault(each.number, []).extend(each.ids)
-        while decoding.left:
-            for each in decoding.step():
-                found.setdefault(each.number, []).extend(each.ids)
+        for each in ended(decoding):
+            found.setdefault(each.number, []).extend(each.ids)
         assert [found[number] for number in range(len(asked))] == [
             alone(policy, prompt, cap) for prompt, cap in asked
         ]
@@ -80,10 +80,32 @@ def test_rows_that_join_and_leave_get_the_tokens_that_they_get_alone(family, dat
 
 def alone(policy, prompt, cap) -> list[int]:
     decoding = Decoding(policy, GREEDY, torch.Generator())
-    written = decoding.join([prompt], [1], [cap])
+    decoding.join([prompt], [1], [cap])
+    return [token for each in ended(decoding) for token in each.ids]
+
+
+@torch.inference_mode()
+def test_turns_that_go_on_by_different_lengths_fit_where_their_longest_row_does():
+    policy = policy_of(CONFIGS["llama"], "llama", 1)
+    policy.stop_ids = ()
+    decoding = StaticDecoding(step_of(policy), policy, GREEDY, torch.Generator())
+    prompts = [[n % 97 + 1 for n in range(length)] for length in (240, 20)]
+    first = {0: [], 1: []}
+    for each in [*decoding.join(prompts, [1, 1], [3, 3], lasting=[0, 1]), *ended(decoding)]:
+        first[each.number] += each.ids
+    asked = [[1], [2] * 200]  # Together the cache of both is longer than any slot.
+    rows = [Continued(decoding.paused[n], [first[n][-1], *asked[n]]) for n in range(2)]
+    written = [*decoding.join([], [], [4, 4], rows), *ended(decoding)]
+    for n, each in enumerate(written):
+        whole = [*prompts[n], *first[n], *asked[n]]
+        assert each.ids == alone(policy, whole, 4)
+
+
+def ended(decoding) -> list:
+    written = []
     while decoding.left:
         written += decoding.step()
-    return [token for each in written for token in each.ids]
+    return written
 
 
 @torch.inference_mode()
@@ -101,8 +123,7 @@ def test_what_a_graph_points_to_stays_in_place_through_steps_and_changed_weights
     for _ in range(2):
         decoding = StaticDecoding(step, policy, Sampling(), random)
         decoding.join([[1, 2, 3]], [8], [40] * 8)
-        while decoding.left:
-            decoding.step()
+        ended(decoding)
         for parameter in policy.model.parameters():
             parameter.mul_(1.1)
     assert pointed() == before
@@ -176,8 +197,8 @@ def test_slots_keep_what_they_hold_when_there_have_to_be_more_and_longer_ones():
         getattr(step.slots, name).random_(0, 2)
     before = Slots(*(getattr(step.slots, name).clone() for name in NAMES))
     step.reserve(9, 300)
-    assert (len(step.slots.ended), step.capacity) == (12, 384)
-    assert torch.equal(step.slots.cache[:, :, :8, :, :128], before.cache)
+    assert (len(step.slots.ended), step.capacity) == (12, 512)
+    assert torch.equal(step.slots.cache[:, :, :8, :, :256], before.cache)
     for new, old in zip(step.slots.rows, before.rows, strict=True):
         assert torch.equal(new[:8], old)
     assert step.slots.ids.shape[1] == RING

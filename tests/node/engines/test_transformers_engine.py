@@ -12,7 +12,7 @@ from node.engines.transformers.kv_cache import alike, growing_cache
 from node.engines.transformers.static_step import BLOCK, MANY_WORDS, sample_tokens
 from node.policy.policy import Policy
 from protocol.rollout import Finish
-from tests.support import SHAPE, lone_logprobs, policy_of, random_policy
+from tests.support import SHAPE, generated, lone_logprobs, policy_of, random_policy
 
 pytestmark = pytest.mark.usefixtures("each_decoding")
 
@@ -89,12 +89,6 @@ def of(architecture: str) -> Policy:
     policy = policy_of(CONFIGS[architecture], architecture, 1)
     policy.stop_ids = (policy.eos_id,)
     return policy
-
-
-def generated(policy: Policy, prompt: list[int], cap: int) -> tuple[int, ...]:
-    ids = torch.tensor([prompt])
-    asked = {"attention_mask": torch.ones_like(ids), "do_sample": False, "max_new_tokens": cap}
-    return tuple(policy.model.generate(ids, **asked)[0, len(prompt) :].tolist())
 
 
 @ARCHITECTURES

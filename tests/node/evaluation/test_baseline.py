@@ -1,7 +1,5 @@
 """What a baseline says of a policy, and the settings that follow."""
 
-from __future__ import annotations
-
 import tomllib
 
 import pytest

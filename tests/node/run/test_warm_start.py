@@ -1,7 +1,5 @@
 """A warm start shows a model the form of the answers of a swarm's own tasks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Right answers are scored right in whatever form they are written, and wrong ones wrong."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 

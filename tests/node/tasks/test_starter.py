@@ -1,7 +1,5 @@
 """The levels of the shipped task sets, and the families of ``starter``."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from functools import cache

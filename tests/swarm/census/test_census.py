@@ -1,7 +1,5 @@
 """What an observer counts of a swarm, and that no stranger makes it grow."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from statistics import fmean

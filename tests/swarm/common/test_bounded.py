@@ -1,7 +1,5 @@
 """Bounded stores, pauses and counts of floods: what a crowd of new keys can do to each."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import pytest

@@ -1,7 +1,5 @@
 """Whom a node dials of those who are said to be nearby."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from ipaddress import ip_interface

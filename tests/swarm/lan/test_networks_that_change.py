@@ -1,7 +1,5 @@
 """A machine that leaves its network and comes to another, as a laptop does."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from ipaddress import ip_interface

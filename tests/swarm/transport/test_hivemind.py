@@ -1,7 +1,5 @@
 """What is done about hivemind: one id a node, checked records, calls that are answered late."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

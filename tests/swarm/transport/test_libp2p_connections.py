@@ -1,7 +1,5 @@
 """Streams go over the connections that carry some, whatever became of the others."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a host over libp2p takes of whoever does not keep to the rules of a connection."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from contextlib import ExitStack, closing

@@ -1,7 +1,5 @@
 """The parts of a node over libp2p that decide: whom it knows, what it reads, what it refuses."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable

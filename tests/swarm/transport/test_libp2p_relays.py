@@ -1,7 +1,5 @@
 """Nodes of either kind on either end of a relay."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import subprocess

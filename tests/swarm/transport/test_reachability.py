@@ -1,7 +1,5 @@
 """Who asks to be dialled back has its own address dialled, at which it has to prove who it is."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Searches of the hash table, of honest nodes and of those who lead others astray."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from itertools import count

@@ -1,7 +1,5 @@
 """Request and answer over plain sockets: framing, refusals, slow and lying ends."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

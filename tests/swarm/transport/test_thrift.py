@@ -1,7 +1,5 @@
 """The network keeps within its share of the processor, and is left alone while it does."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys
