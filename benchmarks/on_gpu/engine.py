@@ -69,8 +69,28 @@ def correctness(settings: Settings) -> Iterator[Row]:
             if dtype == "float32":
                 row["greedy_tokens_equal"] = _equal(policy, asked, graphs=graphs)
             yield row
+        if dtype == "float32" and settings.on_gpu:
+            yield {"what": "recorded, slots that grow", "greedy_tokens_equal": _growing(policy)}
         del policy
         let_go()
+
+
+def _growing(policy: Any) -> float:
+    """Share of greedy completions that graphs do not change, in batches of many sizes.
+
+    The cache has to grow, and is then larger than what is asked for.
+    """
+    from node.engines.engine import Sampling
+    from node.engines.transformers.engine import TransformersEngine
+
+    engines = [TransformersEngine(policy, seed=0, graphs=graphs) for graphs in (True, False)]
+    equal: list[bool] = []
+    for count, length, tokens in ((3, 16, 16), (20, 100, 300), (5, 300, 40), (40, 16, 16)):
+        asked, greedy = prompts(count, length), Sampling(max_new_tokens=tokens, greedy=True)
+        both = [engine.generate(asked, 2, greedy) for engine in engines]
+        for ours, theirs in zip(*both, strict=True):
+            equal += [a.tokens.ids == b.tokens.ids for a, b in zip(ours, theirs, strict=True)]
+    return round(sum(equal) / len(equal), 3)
 
 
 def _speed(settings: Settings, size: str, policy: Any, count: int) -> Row:

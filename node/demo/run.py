@@ -62,7 +62,10 @@ class NodeProcess:
             start_new_session=True,
             env={**os.environ, **(environment or {})},
         )
-        self.pid = self._process.pid
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
