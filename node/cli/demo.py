@@ -77,8 +77,12 @@ def demo_command(
         typer.Option(metavar="DIR", help="A real model for all nodes: a folder or a hub id."),
     ] = None,
     device: Annotated[
-        str, typer.Option("--device", help="Of the real model: auto, cpu, cuda, cuda:1 or mps.")
-    ] = "auto",
+        str | None,
+        typer.Option(
+            "--device",
+            help="Of the real model: auto, cpu, cuda, cuda:1 or mps. Left out: auto.",
+        ),
+    ] = None,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -92,6 +96,8 @@ def demo_command(
     from node.demo.run import DEFAULT_TRANSPORT, DemoSettings, run
     from node.demo.summary import table
 
+    if device is not None and not model:
+        raise UsageError("--device", device, "It is for a real model: name one with --model.")
     local, external = parse_mix(mix)
     nodes = nodes or (LARGE_NODES if model or ENGINES.load(engine).beside else NODES)
     minutes = REAL_MINUTES if model and rounds is None else 0.0
@@ -100,7 +106,7 @@ def demo_command(
     over = transport or DEFAULT_TRANSPORT
     model = str(Path(model).absolute()) if model and Path(model).exists() else model or ""
     settings = DemoSettings(
-        nodes, rounds, minutes, local, external, seed, engine, over, tasks, model, device
+        nodes, rounds, minutes, local, external, seed, engine, over, tasks, model, device or "auto"
     )
     folder = run_dir or Path("demo-run") / time.strftime("%Y%m%d-%H%M%S")
     summary = run(settings, folder, Terminal(stderr=json))
