@@ -26,8 +26,7 @@ from node.engines.transformers.kv_cache import (
     joinable,
     logits_after,
     paused_rows,
-    read,
-    read_continued,
+    read_all,
 )
 from node.engines.transformers.static_decoding import StaticDecoding
 from node.engines.transformers.static_step import StaticStep, sample_tokens
@@ -236,11 +235,8 @@ class Decoding:
     ) -> list[CacheGroupRows]:
         begins = list(accumulate(counts, initial=0))
         worth = PREFILL_WORTH if self._joinable else sys.maxsize
-        done = read(self._policy, prompts, worth) if prompts else []
-        behind = read_continued(self._policy, continued, worth) if continued else []
-        done += [each._replace(which=[len(prompts) + n for n in each.which]) for each in behind]
         parts = []
-        for chosen, cache, logits, lengths in done:
+        for chosen, cache, logits, lengths in read_all(self._policy, prompts, continued, worth):
             lines = self._tensor([line for line, n in enumerate(chosen) for _ in range(counts[n])])
             numbers = [number for n in chosen for number in range(begins[n], begins[n + 1])]
             rows = BatchRows(

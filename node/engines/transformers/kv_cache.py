@@ -211,6 +211,15 @@ def _together(policy: Policy, which: list[int], prompts: Sequence[Sequence[int]]
     return ReadPrompts(which, cache, logits, lengths)
 
 
+def read_all(
+    policy: Policy, prompts: Sequence[Sequence[int]], continued: Sequence[Continued], worth: int
+) -> list[ReadPrompts]:
+    """Prefill prompts and continued rows; the latter are numbered behind the former."""
+    done = read(policy, prompts, worth) if prompts else []
+    behind = read_continued(policy, continued, worth) if continued else []
+    return done + [each._replace(which=[len(prompts) + n for n in each.which]) for each in behind]
+
+
 @dataclass(frozen=True, slots=True)
 class PausedRow:
     """A paused row; its last sampled token is not in the cache."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from node.engines.backend import RequestOutput
 from node.engines.engine import Sampling
-from node.engines.transformers.kv_cache import Continued, PausedRow, read, read_continued
+from node.engines.transformers.kv_cache import Continued, PausedRow, read_all
 from node.engines.transformers.static_step import RING, StaticStep, length_bucket, row_bucket
 from node.policy.policy import Policy
 from protocol.rollout import Finish
@@ -85,9 +85,7 @@ class StaticDecoding:
         longest = max(row.begin + row.cap for row in rows)
         self._step.reserve(row_bucket(free + len(rows)), longest, keep=free > 0)
         begins = [free + first for first in accumulate(counts, initial=0)]
-        done = read(self._policy, prompts, PREFILL_WORTH) if prompts else []
-        behind = read_continued(self._policy, continued, PREFILL_WORTH) if continued else []
-        done += [each._replace(which=[len(prompts) + n for n in each.which]) for each in behind]
+        done = read_all(self._policy, prompts, continued, PREFILL_WORTH)
         for which, cache, logits, tokens in done:
             lines = self._tensor([line for line, n in enumerate(which) for _ in range(counts[n])])
             slots = self._tensor([s for n in which for s in range(begins[n], begins[n + 1])])

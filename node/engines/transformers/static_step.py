@@ -184,7 +184,7 @@ class Layer:
 
 
 class Look(NamedTuple):
-    """What all layers share in one step."""
+    """Inputs that all layers share in one step."""
 
     slots: Tensor  # int64 [B], 0, 1, …
     position: Tensor  # int64 [B], column of the token that is read
@@ -323,7 +323,7 @@ class StaticStep:
     def load(self, to: Tensor, cache: DynamicCache, lines: Tensor, lengths: Tensor) -> None:
         """Copy ``lines`` of a right-aligned cache, of these lengths, into slots; int64 ``[b]``."""
         longest = cache.get_seq_length()
-        # Where rows were continued by different numbers of tokens, none is as long as the cache.
+        # Rows that were continued by different numbers of tokens are shorter than their cache.
         columns = self._columns[:longest]
         moves = (columns + longest - lengths[:, None]).clamp_(max=longest - 1)[:, None, :, None]
         for target, layer in zip(self.slots.cache, cache.layers, strict=True):

@@ -146,7 +146,7 @@ def test_a_turn_is_read_like_an_answer_where_the_task_set_says_so(turn):
 
 
 def after(turn: str, extract: str) -> str:
-    """What a maze shows after one turn."""
+    """The observation after one turn in a maze."""
     source = Environments(Maze, [{"far": 2, "moves": 4}], extract)
     episode = source.episode({"level": 0, "number": 5})
     assert "n" in finished(episode.begin()).split("open ")[1]
