@@ -31,12 +31,12 @@ OPTIONAL = {
 }
 REACHES_IN = ROOT / "tests" / "library_privates.py"
 WHEEL = ("protocol", "swarm", "node")
-# A limit may rise by 5 % for new features, with a reason in the commit.
+# A limit may rise for new features, by 5 % at most, with a reason in the commit.
 MOST_FILES = 240
-MOST_LINES = 50_400
+MOST_LINES = 51_100
 LONGEST_FILE = 480
 SHORT_FILE = 60
-MOST_TEST_LINES = 53_000
+MOST_TEST_LINES = 53_400
 MOST_WORDS = 2_000
 SHORT = {
     "node/cli/main.py": "imports nothing, so that Ctrl-C is handled while the program loads",

@@ -127,6 +127,8 @@ class MicroBatch:
     shares: Tensor  # ``[C]``
     numbers: tuple[int, ...]  # of the ``C`` completions in the update
     groups: tuple[int, ...]  # of the ``B`` rows in the update
+    host_ids: Tensor  # ``[B, L]``, ``input_ids`` in main memory
+    per_row: tuple[int, ...]  # ``B``, of ``scored``
 
 
 def held_tokens(rows: int, longest: Row, mask_weight: float) -> float:
@@ -153,23 +155,24 @@ def micro_batches(
     pending: list[Row] = []
     for row in sorted(rows, key=lambda row: (row.shared, row.length)):
         together = [*pending, row]
-        if pending and not _lie_well(together, token_budget, mask_weight):
-            yield _collate(pending, pad_id, device)
+        if pending and not lie_well(together, token_budget, mask_weight):
+            yield micro_batch(pending, pad_id, device)
             together = [row]
         pending = together
     if pending:
-        yield _collate(pending, pad_id, device)
+        yield micro_batch(pending, pad_id, device)
 
 
-def _lie_well(rows: Sequence[Row], token_budget: int, mask_weight: float) -> bool:
-    """Return whether rows, with shared ones last, may form one micro-batch."""
-    length, masked = max(row.length for row in rows), rows[-1].shared
+def lie_well(rows: Sequence[Row], token_budget: int, mask_weight: float) -> bool:
+    """Return whether rows may form one micro-batch."""
+    length, masked = max(row.length for row in rows), any(row.shared for row in rows)
     held = _held(len(rows), length, mask_weight if masked else 0.0)
     padding = sum(length - row.length for row in rows if not row.shared) if masked else 0
     return held <= token_budget and padding <= CHEAP_PADDING
 
 
-def _collate(rows: Sequence[Row], pad_id: int, device: torch.device) -> MicroBatch:
+def micro_batch(rows: Sequence[Row], pad_id: int, device: torch.device) -> MicroBatch:
+    """Lay rows out in this order."""
     shared = any(row.shared for row in rows)
     first = min(len(row.prompt_ids) for row in rows) - 1
     kept = max(row.length for row in rows) - first
@@ -182,10 +185,10 @@ def _collate(rows: Sequence[Row], pad_id: int, device: torch.device) -> MicroBat
     advantages = [a for row in rows for a in row.advantages]
     shares = [row.share for row in rows for _ in row.completions]
     own = [[row.own and not c.replayed] for row in rows for c in row.completions]
-    ids = [_read(row) for row in rows]
+    ids = _padded([_read(row) for row in rows], length, pad_id, np.int64)
     positions, segments = zip(*map(_placed, rows), strict=True) if shared else ((), ())
     return MicroBatch(
-        input_ids=_padded(ids, length, pad_id, np.int64).to(device),
+        input_ids=ids.to(device),
         position_ids=_padded(positions, length, 0, np.int64).to(device) if shared else None,
         segments=_padded(segments, length, 0, np.int64).to(device) if shared else None,
         kept=kept,
@@ -203,6 +206,8 @@ def _collate(rows: Sequence[Row], pad_id: int, device: torch.device) -> MicroBat
         shares=torch.tensor(shares, dtype=torch.float32, device=device),
         numbers=tuple(row.first + i for row in rows for i in range(len(row.completions))),
         groups=tuple(row.group for row in rows),
+        host_ids=ids,
+        per_row=tuple(torch.bincount(scored // kept, minlength=len(rows)).tolist()),
     )
 
 

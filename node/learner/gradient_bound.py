@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from node.learner.batches import Row
 from node.learner.group_gradients import GradientSum, GroupGradients, fits
+from node.learner.group_norms import GroupNorms
 from node.learner.off_policy import usefulness
 from node.learner.optimizer import Optimizer
 from node.learner.update_stats import UpdateSums
@@ -22,6 +24,10 @@ log = logging.getLogger(__name__)
 MOST_SHARES = 2.0  # Maximum share of one group, relative to an even division.
 ROUNDING = 1e-9
 FAR_ABOVE = 3.0  # Multiple of the mean norm so far, above which scaling is likely.
+TOGETHER = {False: 300.0, True: 10.0}
+"""The same for groups in one micro-batch, which all are read again; by whether weights are half
+precision, whose gradients are rounded more."""
+AGREEMENT = {False: 1e-3, True: 5e-2}  # Relative error of a norm that is measured among others.
 
 
 def bound(own: float, external: Sequence[float], groups: float) -> float:
@@ -56,8 +62,8 @@ class Influence:
     bounded: int = 0
 
 
-class GroupNorms:
-    """Norms of the groups' gradients in one pass over a step's rows."""
+class GroupScales:
+    """Norms of the groups' gradients in a step, and the scales that follow from them."""
 
     def __init__(self, groups: float) -> None:
         self._groups = groups
@@ -67,11 +73,19 @@ class GroupNorms:
         self._held: set[int] = set()
         self._broken = 0
 
-    def take(self, number: int, norm: float, *, own: bool, weight: float = 1.0) -> float:
-        """Record a group's gradient norm; return the factor to add its gradient with now.
+    def take(
+        self,
+        number: int,
+        norm: float,
+        *,
+        own: bool,
+        weight: float = 1.0,
+        far_above: float = FAR_ABOVE,
+    ) -> float:
+        """Record the norm of a group's weighted gradient; return the factor to add it with now.
 
-        Local groups come first. A peer's gradient far above the others is computed again after
-        scaling: a difference of large numbers would leave rounding errors.
+        Local groups come first. A peer's gradient that is ``far_above`` the mean so far is computed
+        again after scaling: a difference of large numbers would leave rounding errors.
         """
         if own:
             self._own.append(norm)
@@ -81,9 +95,8 @@ class GroupNorms:
             self._broken += 1
             return 0.0
         before = [*self._own, *self._outside.values()]
-        self._weights[number] = weight
-        self._outside[number] = norm = norm * weight
-        if before and norm <= FAR_ABOVE * math.fsum(before) / len(before):
+        self._weights[number], self._outside[number] = weight, norm
+        if before and norm <= far_above * math.fsum(before) / len(before):
             return weight
         self._held.add(number)
         return 0.0
@@ -120,31 +133,52 @@ class GroupNorms:
         return bound(math.fsum(self._own), [*self._outside.values()], self._groups)
 
 
-class AddGradient(Protocol):
-    """Function that adds ``factor`` times the gradient of rows and returns their loss."""
+Factors = Callable[[UpdateSums], Mapping[int, float]]
+"""From the sums of a micro-batch to factors of its completions' gradients, by number, or 1."""
 
-    def __call__(
+
+class Passes(Protocol):
+    """A learner's passes over rows, each of a whole group."""
+
+    def add(
         self,
         rows: Sequence[Row],
         frozen: dict[int, Tensor],
         tally: UpdateSums,
-        factor: float = 1.0,
+        *,
+        factors: Factors | None = None,
         apart: GroupGradients | None = None,
-    ) -> Tensor: ...
+    ) -> Tensor:
+        """Add the gradient of rows and return their loss."""
+
+    def add_measured(
+        self,
+        rows: Sequence[Row],
+        frozen: dict[int, Tensor],
+        tally: UpdateSums,
+        *,
+        factors: Factors,
+        norms: GroupNorms,
+    ) -> Tensor | None:
+        """Do the same in one micro-batch; return None, and add nothing, if memory runs out."""
+
+    def together(self, rows: Sequence[Row]) -> int:
+        """Return how many of the rows, from the first on, one micro-batch can hold; at least 1."""
 
 
 @dataclass(eq=False)
 class BoundedGradient:
     """Gradient of an update; peers' groups are weighted and bounded in it.
 
-    Small models read all groups in one pass, others one group at a time. ``summed`` sums a scalar
+    A group's norm is measured in the pass over its micro-batch. If that has several passes, or the
+    model has weights that are not heard, each group has passes of its own. ``summed`` sums a scalar
     over all processes that hold a part of the weights. ``by_use`` weighs peers' groups by
-    usefulness. ``fits_together`` says whether gradients may be held together.
+    usefulness. ``fits_together`` says whether the gradients of small models may be held together.
     """
 
     model: torch.nn.Module
     optimizer: Optimizer
-    add_gradient: AddGradient
+    passes: Passes
     summed: Callable[[Tensor], Tensor]
     _: KW_ONLY
     by_use: bool
@@ -153,6 +187,10 @@ class BoundedGradient:
     def __post_init__(self) -> None:
         self._small = True
         self._checked = False
+        weights = [weight for weight in self.model.parameters() if weight.requires_grad]
+        self.heard = all(type(weight) is torch.nn.Parameter for weight in weights)
+        self.half = any(weight.dtype != torch.float32 for weight in weights)
+        self.proven = False
 
     def add(
         self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: UpdateSums, groups: float
@@ -162,19 +200,21 @@ class BoundedGradient:
         ``frozen`` holds by completion what the first pass over these rows fixes for later ones.
         """
         if all(row.own for row in rows):
-            return self.add_gradient(rows, frozen, tally), Influence()
+            return self.passes.add(rows, frozen, tally), Influence()
         together = None
         if self._small and self.fits_together(rows) and fits([*self.model.parameters()], len(rows)):
             together = self._together(rows, frozen, tally, groups)
-        return together or self._one_by_one(rows, frozen, tally, groups)
+        while together is None:
+            together = self._in_turn(rows, frozen, tally, groups)
+        return together
 
     def _together(
         self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: UpdateSums, groups: float
     ) -> tuple[Tensor, Influence] | None:
-        """Add all rows in one pass; return None and add nothing if that is impossible."""
+        """Hold the gradients of all groups; return None and add nothing if that is impossible."""
         fixed, sums = dict(frozen), UpdateSums()
         with GroupGradients(self.model, [row.group for row in rows]) as apart:
-            loss = self.add_gradient(rows, fixed, sums, apart=apart)
+            loss = self.passes.add(rows, fixed, sums, apart=apart)
         if not (self._checked or apart.complete):
             self._small = False
             log.info("groups are read one by one: this model has weights that no hook listens to")
@@ -183,40 +223,132 @@ class BoundedGradient:
             self.optimizer.discard()
             return None
         self._checked = True
-        norms, weights = GroupNorms(groups), self._weights(rows, sums)
+        found, weights = GroupScales(groups), self.weights(rows, sums)
         for row, norm in zip(rows, values, strict=True):
-            norms.take(row.group, norm, own=row.own, weight=weights.get(row.group, 1.0))
-        scales = norms.scales()
+            weight = weights.get(row.group, 1.0)
+            found.take(row.group, norm * weight, own=row.own, weight=weight)
+        scales = found.scales()
         if min(scales.values()) < 1.0:
             apart.weigh([scales.get(row.group, 1.0) for row in rows])
         frozen.update(fixed)
         tally.add(sums)
-        return loss, norms.influence()
+        return loss, found.influence()
 
-    def _one_by_one(
+    def _in_turn(
         self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: UpdateSums, groups: float
-    ) -> tuple[Tensor, Influence]:
-        parts, norms = GradientSum(self.optimizer.masters, self.summed), GroupNorms(groups)
-        losses = []
-        for row in sorted(rows, key=lambda row: not row.own):
-            sums = UpdateSums()
-            loss = self.add_gradient([row], frozen, sums)
-            tally.add(sums)
-            weight = self._weights([row], sums).get(row.group, 1.0)
-            factor = norms.take(row.group, parts.norm(), own=row.own, weight=weight)
-            if row.own or norms.measured(row.group):
-                losses.append(loss)
-            if factor:
-                parts.keep(factor)
-            else:
-                parts.drop()
-        missing = norms.missing()
-        for row in rows:
-            if factor := missing.get(row.group, 0.0):
-                self.add_gradient([row], dict(frozen), UpdateSums(), factor)
-                parts.keep()
-        parts.hand_over()
-        return torch.stack(losses or [torch.zeros_like(loss)]).sum(), norms.influence()
+    ) -> tuple[Tensor, Influence] | None:
+        """Read one micro-batch after the other; return None if norms turn out to be wrong."""
+        turn = _Turn(self, frozen, GroupScales(groups))
+        waiting = sorted(rows, key=lambda row: (not row.own, row.length))
+        while waiting:
+            count = self.passes.together(waiting) if self.heard else 1
+            if count == 1:
+                turn.alone(waiting.pop(0))
+            elif turn.together(waiting[:count]):
+                del waiting[:count]
+            elif not self.heard:
+                self.optimizer.discard()
+                return None
+        loss = turn.end(rows)
+        frozen.update(turn.frozen)
+        tally.add(turn.tally)
+        return loss, turn.scales.influence()
 
-    def _weights(self, rows: Sequence[Row], sums: UpdateSums) -> Mapping[int, float]:
+    def weights(self, rows: Sequence[Row], sums: UpdateSums) -> Mapping[int, float]:
+        """Return the weights of peers' groups by number; 1 for groups that are missing."""
         return usefulness(rows, sums.plausible()) if self.by_use else {}
+
+
+class _Turn:
+    """A step's rows, read in one or several passes, and the sum of their gradients so far."""
+
+    def __init__(
+        self, gradient: BoundedGradient, frozen: Mapping[int, Tensor], scales: GroupScales
+    ) -> None:
+        self._of, self._passes = gradient, gradient.passes
+        self._sum = GradientSum(gradient.optimizer.masters, gradient.summed)
+        self._loss = torch.zeros((), device=next(gradient.model.parameters()).device)
+        self.frozen, self.scales, self.tally = dict(frozen), scales, UpdateSums()
+
+    def together(self, rows: Sequence[Row]) -> bool:
+        """Read rows of several groups in one micro-batch, or return False and add nothing."""
+        frozen, sums, of = dict(self.frozen), UpdateSums(), self._of
+
+        def factors(sums: UpdateSums) -> Mapping[int, float]:
+            return by_completion(rows, of.weights(rows, sums))
+
+        with GroupNorms(of.model) as measured:
+            loss = self._passes.add_measured(rows, frozen, sums, factors=factors, norms=measured)
+            if loss is None:
+                return False
+            norms = [norm / of.optimizer.scale for norm in measured.norms()]
+            of.heard = measured.complete()
+        weights, scales = of.weights(rows, sums), deepcopy(self.scales)
+        for row, norm in zip(rows, norms, strict=True):
+            weight = weights.get(row.group, 1.0)
+            far_above = TOGETHER[of.half]
+            now = scales.take(row.group, norm, own=row.own, weight=weight, far_above=far_above)
+            if now != weight:
+                self._sum.drop()
+                for each in rows:
+                    self.alone(each)
+                return True
+        self._sum.keep()
+        of.heard = of.heard and self._proves(rows, norms, weights)
+        if of.heard:
+            self.frozen, self.scales = frozen, scales
+            self.tally.add(sums)
+            self._loss = self._loss + loss
+        return of.heard
+
+    def alone(self, row: Row) -> None:
+        """Read one group in as many passes as it takes, and measure their sum."""
+        sums = UpdateSums()
+        loss = self._passes.add([row], self.frozen, sums)
+        self.tally.add(sums)
+        weight = self._of.weights([row], sums).get(row.group, 1.0)
+        norm = weight * self._sum.norm()
+        factor = self.scales.take(row.group, norm, own=row.own, weight=weight)
+        if row.own or self.scales.measured(row.group):
+            self._loss = self._loss + loss
+        if factor:
+            self._sum.keep(factor)
+        else:
+            self._sum.drop()
+
+    def end(self, rows: Sequence[Row]) -> Tensor:
+        """Add what groups still lack, or have too much; return the loss."""
+        missing = self.scales.missing()
+        if again := [row for row in rows if row.group in missing]:
+            factors = by_completion(again, missing)
+            self._passes.add(again, dict(self.frozen), UpdateSums(), factors=lambda _: factors)
+            self._sum.keep()
+        self._sum.hand_over()
+        return self._loss
+
+    def _proves(
+        self, rows: Sequence[Row], norms: Sequence[float], weights: Mapping[int, float]
+    ) -> bool:
+        """Check the largest norm, once, against a pass over that group alone."""
+        norm, row = max(zip(norms, rows, strict=True), key=lambda pair: pair[0])
+        if self._of.proven or not norm:
+            return True
+        self._passes.add([row], dict(self.frozen), UpdateSums())
+        alone = weights.get(row.group, 1.0) * self._sum.norm()
+        self._sum.drop()
+        self._of.proven = abs(norm - alone) <= AGREEMENT[self._of.half] * alone
+        if not self._of.proven:
+            log.info(
+                "groups are read one by one: measured among others, a norm of %g is %g", alone, norm
+            )
+        return self._of.proven
+
+
+def by_completion(rows: Sequence[Row], by_group: Mapping[int, float]) -> dict[int, float]:
+    """Return a value for each completion's number from one for each group."""
+    return {
+        row.first + n: by_group[row.group]
+        for row in rows
+        if row.group in by_group
+        for n in range(len(row.completions))
+    }

@@ -21,9 +21,18 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from node.config.learning import LearnerSection
 from node.config.registry import ADVANTAGES, CORRECTIONS, LOSSES
 from node.errors import ConfigError, NodeError
-from node.learner.batches import MicroBatch, Row, TrainingGroup, held_tokens, micro_batches
-from node.learner.gradient_bound import BoundedGradient
+from node.learner.batches import (
+    MicroBatch,
+    Row,
+    TrainingGroup,
+    held_tokens,
+    lie_well,
+    micro_batch,
+    micro_batches,
+)
+from node.learner.gradient_bound import BoundedGradient, Factors
 from node.learner.group_gradients import GroupGradients
+from node.learner.group_norms import GroupNorms
 from node.learner.logprobs import TokenScores
 from node.learner.losses import Clip, Loss, Terms
 from node.learner.micro_batching import RowCost, TokenBudget, UpdateShare, fits, ran_out
@@ -76,12 +85,14 @@ class Pass:
     """Results of one pass over an update's groups.
 
     ``frozen`` holds by completion number the proximal log-probs and entropies, ``[T, 2]``, of the
-    first of several passes. ``apart`` records the groups' gradients.
+    first of several passes. ``factors`` scale the completions' gradients. ``apart`` records the
+    groups' gradients, ``norms`` measures them.
     """
 
     frozen: dict[int, Tensor]
-    factor: float = 1.0
+    factors: Factors | None = None
     apart: GroupGradients | None = None
+    norms: GroupNorms | None = None
     losses: list[Tensor] = field(default_factory=list)
     tally: UpdateSums = field(default_factory=UpdateSums)
 
@@ -125,10 +136,10 @@ class Learner:
         self._budget = TokenBudget(config.micro_batch_tokens)
         checkpointed = config.gradient_checkpointing and GradientCheckpointing(policy.model)
         self._forward = checkpointed.forward if checkpointed else nullcontext
-        self._gradient = BoundedGradient(
+        self.gradient = BoundedGradient(
             policy.model,
             self.optimizer,
-            self.add,
+            self,
             self._share.sum,
             by_use=corrected.by_use,
             fits_together=self._fits_together,
@@ -168,7 +179,7 @@ class Learner:
         self._span = Span(self._policy.version, self._config.epochs * len(steps))
         first: list[StepFigures] = []
         for number, step in enumerate(self._config.epochs * steps):
-            total, influence = self._gradient.add(step.rows, frozen, tally, step.groups)
+            total, influence = self.gradient.add(step.rows, frozen, tally, step.groups)
             loss, norm = torch.stack([total, self.optimizer.clip().to(total)]).tolist()
             if number < len(steps):
                 first.append(StepFigures(step.weight, loss, norm, influence))
@@ -232,15 +243,18 @@ class Learner:
 
     def batches(self, rows: Sequence[Row]) -> tuple[MicroBatch, ...]:
         """Return each completion once, sharing its prompt if that costs less."""
-        sharing, budget = self.sharing, self._budget.tokens
-        pad_id, device = self._policy.pad_id, self._policy.device
-        if sharing is None:
-            parts = self._share.rows([part for row in rows for part in row.parts()])
-            return tuple(micro_batches(parts, budget, pad_id, device))
-        held = [held_tokens(1, row, sharing.mask_weight) for row in rows]
+        held = [held_tokens(1, row, self._mask_weight) for row in rows]
         room = self._share.room(self._budget, held)
-        parts = self._share.rows([part for row in rows for part in sharing.rows(row, room)])
-        return tuple(micro_batches(parts, budget, pad_id, device, sharing.mask_weight))
+        parts = self._share.rows([part for row in rows for part in self._parts(row, room)])
+        budget, pad_id, device = self._budget.tokens, self._policy.pad_id, self._policy.device
+        return tuple(micro_batches(parts, budget, pad_id, device, self._mask_weight))
+
+    def _parts(self, row: Row, room: float) -> list[Row]:
+        return self.sharing.rows(row, room) if self.sharing else row.parts()
+
+    @property
+    def _mask_weight(self) -> float:
+        return self.sharing.mask_weight if self.sharing else 0.0
 
     def state_dict(self) -> dict[str, Any]:
         """Return optimizer state and version; the weights belong to the policy."""
@@ -256,12 +270,13 @@ class Learner:
         rows: Sequence[Row],
         frozen: dict[int, Tensor],
         tally: UpdateSums,
-        factor: float = 1.0,
+        *,
+        factors: Factors | None = None,
         apart: GroupGradients | None = None,
     ) -> Tensor:
-        """Add ``factor`` times the rows' gradient; start again when memory runs out."""
+        """Add the rows' gradient; start again when memory runs out."""
         while True:
-            done, batches = Pass(dict(frozen), factor, apart), self.batches(rows)
+            done, batches = Pass(dict(frozen), factors, apart), self.batches(rows)
             idle = self._share.idle(len(batches))
             for batch in batches:
                 if ran_out(partial(self._backward, batch, done)):
@@ -278,6 +293,35 @@ class Learner:
                 apart.clear()
             self._share.cut(self._budget, batch)
 
+    def add_measured(
+        self,
+        rows: Sequence[Row],
+        frozen: dict[int, Tensor],
+        tally: UpdateSums,
+        *,
+        factors: Factors,
+        norms: GroupNorms,
+    ) -> Tensor | None:
+        """Add the rows' gradient in one micro-batch; lower the budget when memory runs out."""
+        parts = [part for row in rows for part in self._parts(row, self._budget.tokens)]
+        batch = micro_batch(parts, self._policy.pad_id, self._policy.device)
+        done = Pass(frozen, factors, norms=norms)
+        if ran_out(partial(self._backward, batch, done)):
+            self.optimizer.discard()
+            self._budget.halve(batch)
+            return None
+        tally.add(done.tally)
+        return torch.stack(done.losses).sum()
+
+    def together(self, rows: Sequence[Row]) -> int:
+        """Return how many of the rows, from the first on, one micro-batch can hold; at least 1."""
+        budget, parts = self._budget.tokens, list[Row]()
+        for number, row in enumerate(rows):
+            parts += self._parts(row, budget)
+            if number and not lie_well(parts, budget, self._mask_weight):
+                return number
+        return len(rows)
+
     def _fits_together(self, rows: Sequence[Row]) -> bool:
         if self._config.gradient_checkpointing or self._config.offload:
             return False
@@ -292,9 +336,12 @@ class Learner:
     def _backward(self, batch: MicroBatch, done: Pass) -> None:
         if done.apart:
             done.apart.reads(batch.groups, batch.input_ids.device)
+        if done.norms:
+            done.norms.reads(batch)
         with self._forward():
             first = batch.numbers[0] not in done.frozen
-            cur, entropies = self._scores(batch, entropies=first, whole=done.apart is not None)
+            whole = done.apart is not None
+            cur, entropies = self._scores(batch, entropies=first, whole=whole, norms=done.norms)
         if entropies is None:
             lines = [done.frozen[number][: cur.shape[1]] for number in batch.numbers]
             prox, entropies = pad_sequence(lines, batch_first=True).unbind(-1)
@@ -306,10 +353,14 @@ class Learner:
                 both = torch.stack([prox, entropies], -1)
                 done.frozen.update(zip(batch.numbers, both, strict=True))
         done.tally.add_plausible(plausibility(prox, entropies), batch)
+        if done.factors:
+            factors = done.factors(done.tally)
+            scale = cur.new_tensor([factors.get(number, 1.0) for number in batch.numbers])
+            cur.register_hook(partial(torch.mul, scale[:, None]))  # type: ignore[no-untyped-call]
         weights = self._weighting.weights(prox, entropies, batch)
         terms = Terms(cur, prox, batch.advantages, batch.mask, weights, batch.shares)
         terms = by_turn(terms, batch.credits)
         loss = self._loss(terms)
-        self.optimizer.backward(loss * done.factor)
+        self.optimizer.backward(loss)
         done.tally.add_bounded(self._loss, terms)
         done.losses.append(loss.detach())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from node.learner.batches import MicroBatch
+from node.learner.group_norms import GroupNorms
 
 log = logging.getLogger(__name__)
 
@@ -124,28 +125,38 @@ class Targets:
 
 
 def chunked_logprobs(
-    hidden: Tensor, targets: Targets, head: VocabularyHead, temperature: float
+    hidden: Tensor,
+    targets: Targets,
+    head: VocabularyHead,
+    temperature: float,
+    norms: GroupNorms | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return log-probs, float32 ``[K]``, and entropies, float32 ``[N]``, in chunks.
 
     ``hidden`` is ``[N, H]``. Entropies have no gradient. A backward pass adds to the ``grad`` of
-    the head's weights directly: ``torch.autograd.grad`` does not see them.
+    the head's weights directly: ``torch.autograd.grad`` does not see them. ``norms`` measures each
+    group's gradient there.
     """
     found: tuple[Tensor, Tensor]
-    found = _Chunked.apply(hidden, targets, head, temperature)  # type: ignore[no-untyped-call]
+    found = _Chunked.apply(hidden, targets, head, temperature, norms)  # type: ignore[no-untyped-call]
     return found
 
 
 class _Chunked(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, targets: Targets, head: VocabularyHead, temperature: float
+        ctx: Any,
+        hidden: Tensor,
+        targets: Targets,
+        head: VocabularyHead,
+        temperature: float,
+        norms: GroupNorms | None,
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(hidden)
-        ctx.rest = targets, head, temperature
+        ctx.rest = targets, head, temperature, norms
         logprobs = hidden.new_empty(len(targets.ids), dtype=torch.float32)
         entropies = hidden.new_empty(len(hidden), dtype=torch.float32)
-        for begin, part in _parts(hidden, head):
+        for begin, part, _ in _parts(hidden, head, norms):
             which, places, ids = targets.within(begin, begin + len(part))
             distribution = _tempered(head.logits(part), temperature).log_softmax(-1)
             logprobs[which] = distribution[places, ids]
@@ -156,20 +167,20 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         (hidden,) = ctx.saved_tensors
-        targets, head, temperature = ctx.rest
+        targets, head, temperature, norms = ctx.rest
         back = torch.empty_like(hidden)
-        for begin, part in _parts(hidden, head):
+        for begin, part, measured in _parts(hidden, head, norms):
             which, places, ids = targets.within(begin, begin + len(part))
-            with torch.enable_grad():
+            with torch.enable_grad(), measured:
                 read = part.detach().requires_grad_()
                 logits = head.logits(read)
             slope = _slope(logits.detach(), places, ids, gradient[which], temperature)
             torch.autograd.backward(logits, slope)
             assert read.grad is not None
             back[begin : begin + len(part)] = read.grad
-        return back, None, None, None
+        return back, None, None, None, None
 
 
 def _slope(
@@ -186,12 +197,18 @@ def _tempered(logits: Tensor, temperature: float) -> Tensor:
     return logits if temperature == 1.0 else logits / temperature
 
 
-def _parts(hidden: Tensor, head: VocabularyHead) -> Iterator[tuple[int, Tensor]]:
+def _parts(
+    hidden: Tensor, head: VocabularyHead, norms: GroupNorms | None
+) -> Iterator[tuple[int, Tensor, AbstractContextManager[None]]]:
+    """Return the chunks in order, of one group each if groups are measured."""
     size = max(LEAST_POSITIONS, CHUNK_BYTES // (4 * head.words))
-    begin = 0
-    for part in torch.split(hidden, size):
-        yield begin, part
-        begin += len(part)
+    end = 0
+    for group, count in enumerate(norms.layout.scored if norms else [len(hidden)]):
+        begin, end = end, end + count
+        for first in range(begin, end, size):
+            last = min(end, first + size)
+            measured = norms.piece(group, last=last == end) if norms else nullcontext()
+            yield first, hidden[first:last], measured
 
 
 LOWEST = torch.finfo(torch.float32).min  # replaces -inf, because 0 * -inf is NaN
@@ -226,11 +243,19 @@ class TokenScores:
         return self._head is not None and self._large(tokens)
 
     def __call__(
-        self, batch: MicroBatch, *, entropies: bool = True, whole: bool = False
+        self,
+        batch: MicroBatch,
+        *,
+        entropies: bool = True,
+        whole: bool = False,
+        norms: GroupNorms | None = None,
     ) -> TokenLogprobs:
-        """Score a micro-batch, differentiable; ``whole`` disables chunks, as hooks need."""
+        """Score a micro-batch, differentiable.
+
+        ``whole`` disables chunks, as hooks need; ``norms`` measures the groups' gradients.
+        """
         if self._head and not whole and self._large(len(batch.input_ids) * batch.kept):
-            logprobs, spread = self._chunked(batch, self._head)
+            logprobs, spread = self._chunked(batch, self._head, norms)
             return TokenLogprobs(logprobs, spread if entropies else None)
         distribution = distributions(self._model, batch, self._temperature)
         logprobs = token_logprobs(distribution, batch)
@@ -239,7 +264,9 @@ class TokenScores:
     def _large(self, tokens: int) -> bool:
         return 4 * self._words * tokens > WHOLE_BYTES
 
-    def _chunked(self, batch: MicroBatch, head: VocabularyHead) -> tuple[Tensor, Tensor]:
+    def _chunked(
+        self, batch: MicroBatch, head: VocabularyHead, norms: GroupNorms | None
+    ) -> tuple[Tensor, Tensor]:
         hidden = head.hidden(batch.input_ids, _placed(self._model, batch))[:, -batch.kept :]
         mask = batch.mask
         places, order = batch.source[mask].sort(stable=True)
@@ -248,6 +275,7 @@ class TokenScores:
             Targets(places, batch.targets[mask][order]),
             head,
             self._temperature,
+            norms,
         )
         lines = torch.zeros(mask.shape, device=mask.device)
         return lines.masked_scatter(mask, logprobs[order.argsort()]), entropies[batch.source]

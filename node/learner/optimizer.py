@@ -91,7 +91,7 @@ class Optimizer:
             else list(self._weights)
         )
         half = any(p.dtype == torch.float16 for p in parameters)
-        self._scale = HALF_LOSS_SCALE if half else 1.0
+        self.scale = HALF_LOSS_SCALE if half else 1.0
         self.adam = _adam(self.masters, config)
         self.steps = 0
 
@@ -102,7 +102,7 @@ class Optimizer:
 
     def backward(self, loss: Tensor) -> None:
         """Add the loss's gradient to the next step's, moving one weight's at a time."""
-        loss = loss if self._scale == 1.0 else loss * self._scale
+        loss = loss if self.scale == 1.0 else loss * self.scale
         if not self._copied:
             torch.autograd.backward(loss)
             return
@@ -168,10 +168,10 @@ class Optimizer:
         if weight.grad is None:
             return
         if master.grad is None:
-            master.grad = self._moved(weight.grad).div_(self._scale)
+            master.grad = self._moved(weight.grad).div_(self.scale)
         else:
             for mine, part in _slabs(master.grad, weight.grad):
-                mine.add_(self._moved(part).div_(self._scale))
+                mine.add_(self._moved(part).div_(self.scale))
         weight.grad = None
 
     def _moved(self, tensor: Tensor, *, copy: bool = False) -> Tensor:

@@ -1,0 +1,395 @@
+"""Gradient norms of a micro-batch's groups, measured in its one backward pass.
+
+A weight's gradient is a sum over tokens. Computed group by group it costs as many multiplications,
+and each group's part can be measured before it is added to the others (per-example gradients,
+Goodfellow, arXiv:1510.01799; book-keeping, arXiv:2210.00038). The parts exist for one layer at a
+time, so this works for models of any size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.overrides import TorchFunctionMode
+
+from node.learner.batches import MicroBatch
+from node.lifecycle import Opened
+
+CPU_BYTES, GPU_BYTES = 1 << 20, 256 << 20
+"""Parts of a weight's gradient that are computed together: on a CPU they stay in its cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The distinct ids that each group reads; those of group ``g`` begin at ``starts[g]``."""
+
+    ids: Tensor  # int64 [U]
+    owners: Tensor  # int64 [U], their groups
+    starts: Sequence[int]
+    inverse: Tensor  # int64 [tokens], place of each token's id
+
+    @classmethod
+    def of(cls, ids: Tensor, sizes: Sequence[int], device: torch.device) -> Words:
+        """Return the words of ``ids [B, ...]``, moved to a device."""
+        groups = torch.arange(len(sizes), device=ids.device)
+        owner = groups.repeat_interleave(
+            torch.tensor(sizes, device=ids.device) * len(ids) // sum(sizes)
+        )
+        keys = owner.view(-1, *[1] * (ids.dim() - 1)) * (1 << 32) + ids
+        keys, inverse = torch.unique(keys, return_inverse=True)
+        owners = keys >> 32
+        starts = [*accumulate(torch.bincount(owners).tolist(), initial=0)]
+        words = (keys % (1 << 32)).to(device)
+        return cls(words, owners.to(device), starts, inverse.flatten().to(device))
+
+
+@dataclass(eq=False, slots=True)
+class Layout:
+    """A micro-batch whose rows are in the order of their groups, and what was measured of it."""
+
+    sizes: tuple[int, ...]  # rows of each group
+    squares: Tensor  # float32 [groups], squared norms, without those in ``norms``
+    input_ids: Tensor
+    words: Words  # of the input
+    scored: Sequence[int]  # of each group, positions that predict trained tokens
+    norms: list[Tensor] = field(default_factory=list)  # float32 [groups], of some weights each
+    piece: tuple[int, bool] | None = None  # see :meth:`GroupNorms.piece`
+    sums: dict[int, Tensor] = field(default_factory=dict)  # parts that lack pieces, by weight
+    tied: dict[int, Tensor] = field(default_factory=dict)  # an output matrix's parts at ``words``
+    heard: set[int] = field(default_factory=set)  # weights, by ``id``
+    whole: bool = True  # whether no use of a weight was left out
+
+    @classmethod
+    def of(cls, batch: MicroBatch) -> Layout:
+        numbers = list(dict.fromkeys(batch.groups))
+        owners = [numbers.index(number) for number in batch.groups]
+        scored = [0] * len(numbers)
+        for owner, count in zip(owners, batch.per_row, strict=True):
+            scored[owner] += count
+        sizes, device = tuple(map(owners.count, range(len(numbers)))), batch.input_ids.device
+        return cls(
+            sizes=sizes,
+            squares=torch.zeros(len(numbers), device=device),
+            input_ids=batch.input_ids,
+            words=Words.of(batch.host_ids, sizes, device),
+            scored=scored,
+        )
+
+    def stacks(self, x: Tensor, most: int) -> list[Tensor]:
+        """Split ``x [B, ..., D]`` into the groups' vectors ``[n, N, D]``, of up to ``most``."""
+        if len(set(self.sizes)) == 1:
+            return [*torch.split(x.reshape(len(self.sizes), -1, x.shape[-1]), most)]
+        each = len(x) // sum(self.sizes)
+        parts = torch.split(x, [each * size for size in self.sizes])
+        return [part.reshape(1, -1, x.shape[-1]) for part in parts]
+
+    def measure(self, parts: Tensor, begin: int = 0) -> None:
+        """Count parts ``[n, ...]`` of a weight's gradient, of the groups from ``begin`` on."""
+        norms = torch.linalg.vector_norm(parts.flatten(1), dim=1, dtype=torch.float32)
+        if len(parts) == len(self.sizes):
+            self.norms.append(norms)
+        else:
+            self.squares[begin : begin + len(parts)].addcmul_(norms, norms)
+
+    def total(self) -> Tensor:
+        """Return the norm of each group's gradient, float32 ``[groups]``."""
+        squares = self.squares
+        if self.norms:
+            squares = squares + torch.stack(self.norms).square().sum(0)
+        return squares.clamp(min=0.0).sqrt()  # What tied weights have in common may be negative.
+
+    def hear(self, weight: int) -> None:
+        """Note a weight that is used once, or twice if ``tied``; its squares do not add up."""
+        self.whole &= weight not in self.heard
+        self.heard.add(weight)
+
+    def keep(self, weight: int, parts: Tensor, begin: int) -> None:
+        """Keep what an output matrix's parts have in common with those of the embeddings."""
+        words = self.words
+        first, last = words.starts[begin], words.starts[begin + len(parts)]
+        rows = parts[words.owners[first:last] - begin, words.ids[first:last]]
+        if weight not in self.tied:
+            self.tied[weight] = rows.new_zeros(len(words.ids), rows.shape[-1])
+        self.tied[weight][first:last] = rows
+
+
+class GroupNorms(Opened):
+    """Context manager that measures each group's gradient in a model's backward passes.
+
+    It hears weights of linear layers, embeddings and normalizations, see :meth:`complete`. Call
+    :meth:`reads` before a micro-batch's forward pass.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        modules = list(model.modules())
+        embedded = {id(m.weight) for m in modules if isinstance(m, nn.Embedding)}
+        self._tied = embedded & {id(m.weight) for m in modules if isinstance(m, nn.Linear)}
+        self._layout: Layout | None = None
+
+    def _open(self, stack: ExitStack) -> None:
+        for module in self._model.modules():
+            if any(weight.requires_grad for weight in module.parameters(recurse=False)):
+                module.forward = partial(self._forward, module, module.forward)
+                stack.callback(delattr, module, "forward")  # restores the class's method
+
+    def reads(self, batch: MicroBatch) -> None:
+        """Begin a micro-batch in which the rows of each group are consecutive."""
+        self._layout = Layout.of(batch)
+
+    @property
+    def layout(self) -> Layout:
+        assert self._layout is not None
+        return self._layout
+
+    @contextmanager
+    def piece(self, group: int, *, last: bool) -> Iterator[None]:
+        """Read some positions of one group in the block: its ``last``, or not all of them."""
+        self.layout.piece = group, last
+        try:
+            yield
+        finally:
+            self.layout.piece = None
+
+    def complete(self) -> bool:
+        """Return whether the groups' gradients are all of the model's gradient."""
+        trained = {id(weight) for weight in self._model.parameters() if weight.requires_grad}
+        return self.layout.whole and trained <= self.layout.heard
+
+    def norms(self) -> list[float]:
+        """Return the norm of each group's gradient, in the order of their rows."""
+        norms: list[float] = self.layout.total().tolist()
+        return norms
+
+    def _forward(
+        self, module: nn.Module, forward: Callable[..., Any], *given: Any, **named: Any
+    ) -> Any:
+        layout = self._layout
+        if layout is None or not torch.is_grad_enabled():
+            return forward(*given, **named)
+        if not given or not isinstance(given[0], Tensor):
+            layout.whole = False
+            return forward(*given, **named)
+        with _OwnWeights(layout, module, self._tied, given[0].shape):
+            return forward(*given, **named)
+
+
+WEIGHT_AT = {"linear": 1, "addmm": 2, "embedding": 1, "layer_norm": -1, "rms_norm": -1}
+"""Functions whose weights' gradients are measured, and the weight's place among the arguments."""
+
+
+class _OwnWeights(TorchFunctionMode):
+    """Replaces the uses of a module's own weights by ones that measure their gradients."""
+
+    def __init__(
+        self, layout: Layout, module: nn.Module, tied: set[int], came_in: Sequence[int]
+    ) -> None:
+        super().__init__()
+        self._layout, self._tied = layout, tied
+        self._own = {id(p) for p in module.parameters(recurse=False) if p.requires_grad}
+        self._is_norm = "Norm" in type(module).__name__
+        self._rows, self._dims = came_in[0], len(came_in)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs, name, own = kwargs or {}, getattr(func, "__name__", ""), self._own
+        used = [each for each in (*args, *kwargs.values()) if id(each) in own]
+        if name == "__get__" or not used:
+            return func(*args, **kwargs)
+        rows = self._rows if name != "embedding" or self._rows > 1 else 0
+        if self._layout.piece or rows % sum(self._layout.sizes) == 0:
+            weight = kwargs.get("weight", args[WEIGHT_AT.get(name, 0)])
+            if name in WEIGHT_AT and id(weight) in own:
+                return getattr(self, f"_use_{name}")(*args, **kwargs)
+            if self._is_norm and all(each.dim() == 1 for each in used):
+                return func(*(self._spread(x) if id(x) in own else x for x in args), **kwargs)
+        self._layout.whole = False
+        return func(*args, **kwargs)
+
+    def _use_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        found: Tensor = _Linear.apply(x, weight, bias, self._layout, id(weight) in self._tied)  # type: ignore[no-untyped-call]
+        return found
+
+    def _use_addmm(self, bias: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        found: Tensor = _Flipped.apply(x, weight, self._layout)  # type: ignore[no-untyped-call]
+        self._rows, self._dims = len(x), x.dim()  # tokens of all rows
+        return found + self._spread(bias)
+
+    def _use_embedding(
+        self, ids: Tensor, weight: Tensor, padding_idx: int | None = None, **settings: Any
+    ) -> Tensor:
+        if settings["max_norm"] is not None or settings["scale_grad_by_freq"]:
+            self._layout.whole = False
+            return F.embedding(ids, weight, padding_idx, **settings)
+        layout, device = self._layout, weight.device
+        if ids.data_ptr() == layout.input_ids.data_ptr():
+            words = layout.words
+        else:  # positions, which may be the same for all rows
+            ids = ids.expand(sum(layout.sizes), *ids.shape[1:]) if len(ids) == 1 else ids
+            words = Words.of(ids, layout.sizes, device)
+        found: Tensor = _Embedding.apply(ids, weight, padding_idx, layout, words)  # type: ignore[no-untyped-call]
+        return found
+
+    def _use_layer_norm(
+        self, x: Tensor, shape: Any, *, weight: Tensor, bias: Tensor | None, eps: float
+    ) -> Tensor:
+        normal = F.layer_norm(x, shape, None, None, eps) * self._spread(weight)
+        return normal if bias is None else normal + self._spread(bias)
+
+    def _use_rms_norm(self, x: Tensor, shape: Any, *, weight: Tensor, eps: float | None) -> Tensor:
+        return F.rms_norm(x, shape, None, eps) * self._spread(weight)
+
+    def _spread(self, weight: Tensor) -> Tensor:
+        found: Tensor = _Spread.apply(weight, self._rows, self._dims, self._layout)  # type: ignore[no-untyped-call]
+        return found
+
+
+class _Linear(torch.autograd.Function):
+    """``x W^T + b``; gradients of ``W`` and ``b`` are measured."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layout: Layout, tied: bool
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.rest = layout, layout.piece, id(weight), id(bias), tied
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        layout, piece, name, bias, tied = ctx.rest
+        back = gradient @ weight if ctx.needs_input_grad[0] else None
+        product = total = None
+        if ctx.needs_input_grad[1]:
+            if piece is None:
+                product = _products(layout, name, gradient, x, tied=tied)
+            else:
+                part = gradient.flatten(0, -2).t() @ x.flatten(0, -2)
+                product = _pieced(layout, piece, name, part, tied=tied)
+        if ctx.needs_input_grad[2]:
+            if piece is None:
+                total = _sums(layout, bias, gradient)
+            else:
+                part = gradient.flatten(0, -2).sum(0)
+                total = _pieced(layout, piece, bias, part, tied=False)
+        return back, product, total, None, None
+
+
+class _Flipped(torch.autograd.Function):
+    """``x W``; the gradient of ``W`` is measured."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, layout: Layout) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.rest = layout, id(weight)
+        return x @ weight
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        layout, name = ctx.rest
+        back = gradient @ weight.t() if ctx.needs_input_grad[0] else None
+        return back, _products(layout, name, x, gradient, tied=False), None
+
+
+def _products(layout: Layout, name: int, left: Tensor, right: Tensor, *, tied: bool) -> Tensor:
+    """Return the sum over tokens of ``left right^T``, and measure each group's part."""
+    layout.hear(name)
+    size = left.shape[-1] * right.shape[-1] * left.element_size()
+    on_cpu = left.device.type == "cpu"
+    most = max(1, (CPU_BYTES if on_cpu else GPU_BYTES) // size)
+    total, begin = left.new_zeros(()), 0
+    for pair in zip(layout.stacks(left, most), layout.stacks(right, most), strict=True):
+        parts = torch.bmm(pair[0].mT, pair[1])
+        # A norm in the parts' own type sums in float32 too, and is six times as fast in bfloat16.
+        rows = on_cpu and parts.dtype == torch.bfloat16
+        layout.measure(torch.linalg.vector_norm(parts, dim=-1) if rows else parts, begin)
+        if tied:
+            layout.keep(name, parts, begin)
+        added = parts[0] if len(parts) == 1 else parts.sum(0)
+        total = total.add_(added) if begin else added
+        begin += len(parts)
+    return total
+
+
+def _sums(layout: Layout, name: int, x: Tensor) -> Tensor:
+    """Return the sum over tokens of ``x [B, ..., D]``, and measure each group's part."""
+    layout.hear(name)
+    stacks = layout.stacks(x, len(layout.sizes))
+    sums = [each.squeeze(1) if each.shape[1] == 1 else each.sum(1) for each in stacks]
+    parts = sums[0] if len(sums) == 1 else torch.cat(sums)
+    layout.measure(parts)
+    return parts.sum(0)
+
+
+def _pieced(
+    layout: Layout, piece: tuple[int, bool], name: int, part: Tensor, *, tied: bool
+) -> Tensor | None:
+    """Return a group's part of a gradient when the last piece is there, and measure it."""
+    group, last = piece
+    earlier = layout.sums.pop(name, None)
+    part = part if earlier is None else earlier.add_(part)
+    if not last:
+        layout.sums[name] = part
+        return None
+    layout.heard.add(name)
+    layout.measure(part[None], group)
+    if tied:
+        layout.keep(name, part[None], group)
+    return part
+
+
+class _Embedding(torch.autograd.Function):
+    """Rows of ``W``; its gradient is measured, with that of an output matrix if ``W`` is both."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, ids: Tensor, weight: Tensor, padding: int | None, layout: Layout, words: Words
+    ) -> Tensor:
+        ctx.rest = layout, id(weight), padding, weight.shape, words
+        return F.embedding(ids, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        layout, name, padding, shape, words = ctx.rest
+        rows = gradient.new_zeros(len(words.ids), shape[1], dtype=torch.float32)
+        rows.index_add_(0, words.inverse, gradient.reshape(-1, shape[1]).float())
+        if padding is not None:
+            rows.masked_fill_((words.ids == padding)[:, None], 0.0)
+        products = rows
+        if (other := layout.tied.pop(name, None)) is None:
+            layout.hear(name)
+        else:
+            products = torch.add(rows, other.float(), alpha=2.0)
+        layout.squares.index_add_(0, words.owners, (rows * products).sum(1))
+        whole = gradient.new_zeros(shape).index_add_(0, words.ids, rows.to(gradient.dtype))
+        return None, whole, None, None, None
+
+
+class _Spread(torch.autograd.Function):
+    """``w``, once for each of ``rows`` lines of ``dims`` dimensions; its gradient is measured."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, rows: int, dims: int, layout: Layout) -> Tensor:
+        ctx.rest = layout, id(weight)
+        return weight.expand(rows, *[1] * (dims - 2), len(weight))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        layout, name = ctx.rest
+        return _sums(layout, name, gradient), None, None, None
