@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from experiments.arms import Arm
+    from experiments.settings import Settings
 
 PROGRAM = "python -m experiments"
 QUICK = ("8/0", "4/4", "auto")
@@ -115,6 +116,20 @@ HostileRegimes = Annotated[
 METHODS = "Method of docs/experience.md; may be repeated. Left out: those of --vary, or all."
 Methods = Annotated[list[str] | None, _option("--method", METHODS, metavar="NAME")]
 Folder = Annotated[Path, typer.Option("--run-dir", help=FOLDER)]
+ModelFolder = Annotated[
+    Path | None,
+    _option(
+        "--model",
+        "Folder of an instruct model that all nodes begin with, on easy levels of the task set "
+        "starter. Left out: tiny models.",
+    ),
+]
+Device = Annotated[str, typer.Option("--device", help="With --model, as policy.device.")]
+Dtype = Annotated[str, typer.Option("--dtype", help="With --model, as policy.dtype.")]
+WarmStart = Annotated[
+    int,
+    typer.Option("--warm-start", min=0, help="With --model, supervised steps on examples before."),
+]
 SapoRounds = Annotated[int | None, _rounds("300, 120 with long answers, 100 with games")]
 SapoFolder = Annotated[
     Path | None, _option("--run-dir", f"{FOLDER} Left out: ./experiment-run/sapo (quick, -long).")
@@ -141,19 +156,25 @@ def sapo(
     vary: Vary = None,
     controls: Controls = False,
     seeds: Seeds = 5,
+    first_seed: FirstSeed = 0,
     answers: Answers = "short",
     rounds: SapoRounds = None,
     nodes: Nodes = 8,
     bury: Bury = None,
+    model: ModelFolder = None,
+    device: Device = "cpu",
+    dtype: Dtype = "bfloat16",
+    warm_start: WarmStart = 15,
     workers: Workers = 0,
     run_dir: SapoFolder = None,
     quick: SapoQuick = False,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Rerun the table of the SAPO paper (arXiv 2509.08721) with tiny models.
+    """Rerun the table of the SAPO paper (arXiv 2509.08721) with tiny models, or with --model.
 
-    Each process simulates one swarm with the code of join, except for transport and clock.
+    Each process simulates one swarm with the code of join, except for transport and clock. With
+    --model on a GPU there is one at a time.
     """
     from experiments.report import run_sapo, sapo_table
     from experiments.run import Plan
@@ -161,16 +182,19 @@ def sapo(
     from experiments.setups import SETUPS, setup_name
     from node.monitor.record import Terminal
 
-    length = setup_name(answers)
+    length = "starter" if model else setup_name(answers)
     setup = SETUPS[length]
     bury = setup.bury_steps if bury is None else bury
     settings = Settings(nodes, rounds or setup.rounds, setup.model, bury, length)
     if quick:
         mixes, seeds = mixes or list(QUICK), 1
         settings = replace(settings, rounds=rounds or setup.quick_rounds, model=setup.recipe)
+    if model:
+        settings = _real(settings, model, device, dtype, warm_start)
+        workers = workers or int(device != "cpu")
     arms = _arms(mixes, vary, controls)
-    root = run_dir or _default_folder("quick" if quick else "sapo", answers)
-    plan = Plan(settings, arms, tuple(range(seeds)), workers)
+    root = run_dir or _default_folder("quick" if quick else "sapo", length)
+    plan = Plan(settings, arms, tuple(range(first_seed, first_seed + seeds)), workers)
     summaries = run_sapo(plan, root, Terminal(stderr=True))
     _print_results(root, sapo_table(settings, summaries), json)
 
@@ -339,6 +363,20 @@ def _arms(
     arms = (*(map(mix, mixes) if mixes else (*MIXES, AUTO)), *map(varied, vary or ()))
     names = {arm.name for arm in arms}
     return (*arms, *(arm for arm in CONTROLS if controls and arm.name not in names))
+
+
+def _real(settings: Settings, model: Path, device: str, dtype: str, warm_start: int) -> Settings:
+    """Return the settings for a model of one's own, with the learning rate of its size."""
+    from node.plan.model_shape import shape_of
+    from node.plan.plan import learning_rate
+    from node.policy.device import device_named
+    from node.policy.model_source import config_folder
+
+    name = str(model.expanduser().absolute())
+    real = replace(settings, model=name, device=device, dtype=dtype, warm_start=warm_start)
+    device_named(real.policy(name).device)
+    shape = shape_of(config_folder(name), name)
+    return replace(real, lr=learning_rate(shape.parameters, adapters=False))
 
 
 def _default_folder(name: str, answers: str) -> Path:

@@ -71,6 +71,7 @@ class ExperimentFolder:
         found = read_json(self.settings, elsewhere)
         if not isinstance(found, dict):
             raise NodeError("a damaged file", self.settings, elsewhere)
+        found = {**asdict(Settings()), **found}
         if found != wanted:
             differs = ", ".join(
                 f"{key} {found.get(key)!r} there, {wanted[key]!r} here"

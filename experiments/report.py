@@ -61,6 +61,8 @@ def sapo_markdown(settings: Settings, summaries: Sequence[Summary]) -> str:
     base = f"the model `{settings.model}`" if settings.model else "a base policy for each seed"
     if settings.bury:
         base += f" after {counted(settings.bury, 'step')} of noise fine-tuning"
+    if settings.warm_start:
+        base += f" after {counted(settings.warm_start, 'supervised step')}"
     return "\n".join(
         [
             "# Shared experience",

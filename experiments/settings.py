@@ -34,7 +34,6 @@ EVERY_NODE: Mapping[str, Any] = {
     "node.threads": 1,
     # The DHT holds every announcement within the round, so gossip adds nothing.
     "network.gossip_peers": 0,
-    "policy.device": "cpu",
     "engine.group_size": 8,
     "mixture.max_age": MAX_AGE,
     "mixture.select": "uniform",
@@ -43,7 +42,6 @@ EVERY_NODE: Mapping[str, Any] = {
     "mixture.author_share": 1.0,
     "mixture.unproven_share": 1.0,
     "mixture.filters": [],
-    "learner.lr": 3e-4,
     "learner.betas": [0.9, 0.99],
     # The published method has one optimizer step per update.
     "learner.groups_per_step": 0,
@@ -63,6 +61,12 @@ class Settings:
     answers: Length = "short"  # name of the setup, which fixes the tasks and the base policies
     eval_every: int = 25  # rounds between two evaluations on held-out tasks
     eval_tasks: int = 64  # held-out tasks per evaluation
+    device: str = "cpu"
+    dtype: str = "float32"
+    lr: float = 3e-4
+    warm_start: int = (
+        0  # supervised steps on examples of the tasks that the base policies begin with
+    )
 
     @property
     def setup(self) -> Setup:
@@ -72,12 +76,17 @@ class Settings:
     def task_set(self) -> str:
         return self.setup.tasks.name
 
+    def policy(self, model: str) -> PolicySection:
+        """Return the section of a policy; raise ConfigError for an unknown device or dtype."""
+        keys = {"policy.model": model, "policy.device": self.device, "policy.dtype": self.dtype}
+        return Config.with_overrides(keys).policy
+
     @property
     def makes_bases(self) -> bool:
         """Report whether each seed makes base policies of its own."""
         unlike = self.setup.unlike
         unshipped = unlike is not None and not unlike.shipped_wide
-        return not self.model or self.bury > 0 or unshipped
+        return not self.model or self.bury > 0 or unshipped or self.warm_start > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +125,10 @@ def node_config(settings: Settings, run: Configuration, number: int, model: str)
     return Config.with_overrides(
         {
             **EVERY_NODE,
+            **settings.setup.keys,
+            "policy.device": settings.device,
+            "policy.dtype": settings.dtype,
+            "learner.lr": settings.lr,
             "node.name": f"node-{number + 1}",
             "node.seed": 1000 * run.seed + number,
             # A node without peer groups pulls nothing.
@@ -180,12 +193,10 @@ class SwarmContext:
         self.network = MemoryNetwork(self.clock, run.seed)
         self.signed = signed_manifest(settings, run)
         self.manifest: Manifest = open_manifest(self.signed)
-        self.judge = LocalJudge(self.manifest.catalogue)
+        verbatim = settings.setup.tasks.verbatim
+        self.judge = LocalJudge(self.manifest.catalogue, verbatim=verbatim)
         self.open_frame = lru_cache(REMEMBERED_FRAMES)(open_frame)
-        self._bases = {
-            kind: Policy.load(PolicySection(model=model, device="cpu"))
-            for kind, model in models.items()
-        }
+        self._bases = {kind: Policy.load(settings.policy(model)) for kind, model in models.items()}
 
     def config(self, number: int) -> Config:
         return node_config(self.settings, self.run, number, self._base(number).name)

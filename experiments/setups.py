@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from experiments.recipe.corpus import (
     GAMES,
+    STARTER,
     TINY,
     WORKING,
     Questions,
@@ -21,7 +22,7 @@ from node.config.learning import PolicySection
 from node.errors import UsageError
 from node.policy.policy import Policy
 
-Length = Literal["short", "long", "games"]
+Length = Literal["short", "long", "games", "starter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Setup:
     unlike: Heterogeneity | None  # None if all nodes of this setup are equal
     model: str = ""  # origin of the base policies; empty: each seed makes its own
     bury_steps: int = 100  # default steps of noise fine-tuning
+    keys: Mapping[str, Any] = field(default_factory=dict)  # config keys of every node
 
     @property
     def heterogeneous(self) -> Heterogeneity:
@@ -104,10 +106,22 @@ SETUPS: dict[Length, Setup] = {
         model="tiny-games",
         bury_steps=0,
     ),
+    "starter": Setup(
+        tasks=STARTER,
+        max_new_tokens=32,
+        rounds=100,
+        quick_rounds=4,
+        recipe="",
+        bury=Stage(steps=0, lr=0.0, noise=0.0),
+        unlike=None,
+        bury_steps=0,
+        keys={"engine.temperature": 0.6, "learner.micro_batch_tokens": 4096},
+    ),
 }
+"""By the name of the answers; ``starter`` is for a model of one's own, see ``--model``."""
 
 
-def setup_name(text: str, among: Collection[Length] = tuple(SETUPS)) -> Length:
+def setup_name(text: str, among: Collection[Length] = ("short", "long", "games")) -> Length:
     """Check that ``text`` is one of ``among``; raise UsageError if not."""
     for length in among:
         if text == length:

@@ -14,9 +14,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO
@@ -30,6 +31,7 @@ from experiments.regimes import ALL_REGIMES, EQUAL, find_regime
 from experiments.settings import Configuration, Settings
 from experiments.setups import Base, make_bases
 from experiments.simulation import run_simulation
+from experiments.warm_start import warm_started
 from node.errors import NodeError
 from node.threads import choose, environment
 
@@ -81,11 +83,16 @@ def save_bases(
     folder: ExperimentFolder, settings: Settings, kinds: tuple[Base, ...], seed: int
 ) -> None:
     """Make base policies of one origin; each folder appears when it is complete."""
-    made = make_bases(kinds, seed, settings.setup, settings.model, settings.bury)
-    for kind, base in zip(kinds, made, strict=True):
+    made: Iterator[Callable[[Path], None]]
+    if settings.warm_start:
+        made = iter([warm_started(settings, seed).save])
+    else:
+        bases = make_bases(kinds, seed, settings.setup, settings.model, settings.bury)
+        made = (partial(save, base) for base in bases)
+    for kind, write in zip(kinds, made, strict=True):
         target = folder.base(kind, seed)
         unfinished = target.with_name(f"{seed}.unfinished")
-        save(base, unfinished)
+        write(unfinished)
         unfinished.rename(target)
 
 

@@ -49,11 +49,13 @@ def verbatim_sources(
 class LocalJudge(Scorer):
     """Return the results of :class:`node.tasks.verifier.verifier.Verifier`, in this process.
 
-    Raises TaskSetError if the task set cannot be opened here.
+    Without ``verbatim`` it reads answers as nodes do. Raises TaskSetError if the task set cannot be
+    opened here.
     """
 
-    def __init__(self, specs: Sequence[EnvSpec]) -> None:
-        self._sources, self._closed = verbatim_sources(specs)
+    def __init__(self, specs: Sequence[EnvSpec], *, verbatim: bool = True) -> None:
+        opened = verbatim_sources(specs) if verbatim else open_envs(specs, Allowed())
+        self._sources, self._closed = opened
         self._built = lru_cache(REMEMBERED)(self._build)
         self._judged = lru_cache(REMEMBERED)(self._judge)
         self._live = LiveEpisodes()

@@ -1,0 +1,78 @@
+"""Experiments with a model of one's own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from experiments.arms import mix
+from experiments.folder import ExperimentFolder
+from experiments.report import run_sapo
+from experiments.run import Plan
+from experiments.settings import Configuration, Settings, SwarmContext
+from experiments.simulation import run_simulation
+from experiments.warm_start import warm_started
+from node.errors import ConfigError
+from node.policy.model_source import shipped_folder
+from swarm.groups import TaskRef
+
+MODEL = str(shipped_folder("tiny"))
+SMALL = Settings(2, 2, MODEL, 0, "starter", eval_every=2, eval_tasks=4, lr=1e-3, warm_start=2)
+RUN = Configuration(mix("1/1"), 0)
+
+
+def test_nodes_begin_with_a_warm_started_model_and_the_folder_holds_what_they_came_to(
+    tmp_path: Path, in_this_process: None
+):
+    plan = Plan(SMALL, (RUN.arm,), (RUN.seed,), 1)
+    (summary,) = run_sapo(plan, tmp_path, Console(quiet=True))
+    assert summary.measures["tokens"].mean > 0
+    base = ExperimentFolder(tmp_path).base("weak", 0)
+    begun = SwarmContext(SMALL, RUN, {"weak": str(base)}).policy(0).model.state_dict()
+    expected = warm_started(SMALL, 0).model.state_dict()
+    shipped = warm_started(replace(SMALL, warm_start=0), 0).model.state_dict()
+    assert all(torch.equal(begun[name], expected[name]) for name in expected)
+    assert any(not torch.equal(begun[name], shipped[name]) for name in shipped)
+    assert "after 2 supervised steps" in (tmp_path / "table.md").read_text()
+
+
+def test_runs_with_a_model_agree_to_the_last_digit():
+    first, second = (run_simulation(SMALL, RUN, {"weak": MODEL}).as_json() for _ in range(2))
+    assert first == second
+
+
+def test_answers_count_in_whatever_form_they_are_written():
+    judge = SwarmContext(SMALL, RUN, {"weak": MODEL}).judge
+    task = TaskRef("basic_arithmetic", 0, 1)
+    (right,) = [
+        n for n in range(-99, 100) if judge.judge(task, [f"The answer is **{n}**."]).rewards[0]
+    ]
+    assert judge.judge(task, [f"{right}", f"<answer>{right + 1}</answer>"]).rewards == (1.0, 0.0)
+
+
+def test_every_level_of_the_experiment_is_one_of_the_task_set():
+    families = {spec.name: len(spec.levels) for spec in SMALL.setup.tasks.specs()}
+    assert families == dict(SMALL.setup.tasks.families)
+
+
+def test_a_folder_from_before_there_were_models_is_resumed(tmp_path: Path):
+    folder, settings = ExperimentFolder(tmp_path), Settings()
+    folder.open(settings)
+    kept = {
+        k: v
+        for k, v in asdict(settings).items()
+        if k not in ("device", "dtype", "lr", "warm_start")
+    }
+    folder.settings.write_text(json.dumps(kept))
+    folder.open(settings)
+
+
+@pytest.mark.parametrize(("key", "value"), [("device", "abacus"), ("dtype", "float8")])
+def test_an_unknown_device_or_dtype_is_refused_by_name(key, value):
+    with pytest.raises(ConfigError, match=value):
+        replace(SMALL, **{key: value}).policy(MODEL)
