@@ -32,7 +32,7 @@ LENGTHS = {
     "mixture.external": 2,
     "mixture.target_groups": 4,
     "schedule.eval_tasks": 16,
-    "learner.micro_batch_tokens": 1024,
+    "learner.micro_batch_tokens": 2048,
     "policy.device": "cpu",
 }
 PROMPT = 32

@@ -43,9 +43,7 @@ class Workload:
         rows = max(size, min(most, max(written, config.schedule.eval_tasks)))
         row = prompt + answer
         group = _read_together(shape, size, prompt, answer)
-        # Peers' groups are measured, and thus read, one by one.
-        step = group if config.mixture.external else groups * group
-        batch = max(row, min(config.learner.micro_batch_tokens, step))
+        batch = max(row, min(config.learner.micro_batch_tokens, groups * group))
         steps = max(1, groups // (config.learner.groups_per_step or groups))
         return cls(
             prompt=prompt,

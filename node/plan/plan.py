@@ -27,6 +27,7 @@ LARGE_RATE = 1e-6
 """Learning rates below so many parameters, and from the last on; LoRA takes ten times as much."""
 RANK = 16
 ROW = 1024  # minimum tokens of a micro-batch in the ladder
+WIDEST = 1 << 14  # maximum tokens of a micro-batch on a GPU, where launches cost little by then
 
 Overrides = Mapping[str, Any]
 
@@ -97,7 +98,7 @@ def choose(shape: ModelShape, machine: Machine, model: str, tokens: int) -> Choi
     for dtype, rung in product(dtypes(machine, shape), rungs(machine)):
         choice = _choice(shape, machine, model, tokens, rung, dtype)
         if fits(choice.estimate, machine):
-            return _with_disk(choice, shape, machine, tokens)
+            return _with_disk(_widened(choice, shape, machine, tokens), shape, machine, tokens)
         least = min(least or choice, choice, key=lambda each: _excess(each.estimate, machine))
     assert least is not None
     raise ConfigError("policy.model", model, missing(least.estimate, machine))
@@ -144,6 +145,22 @@ def _choice(
         config = Config.with_overrides(keys)
         need = need_of(shape, machine, config, tokens)
     return Choice(rung, keys, config, need)
+
+
+def _widened(choice: Choice, shape: ModelShape, machine: Machine, tokens: int) -> Choice:
+    """Double a GPU's micro-batches, up to a whole update, while they fit."""
+    key = "learner.micro_batch_tokens"
+    if not machine.apart or key in choice.rung.keys:
+        return choice
+    while True:
+        before = choice.keys[key]
+        work = Workload.of(choice.config, shape, prompt_tokens(min(tokens, shape.context)))
+        keys = {**choice.keys, key: 2 * before}
+        config = Config.with_overrides(keys)
+        need = need_of(shape, machine, config, tokens)
+        if before >= min(WIDEST, work.read) or not fits(need, machine):
+            return choice
+        choice = Choice(choice.rung, keys, config, need)
 
 
 def need_of(shape: ModelShape, machine: Machine, config: Config, tokens: int) -> MemoryEstimate:
