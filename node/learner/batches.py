@@ -127,8 +127,10 @@ class MicroBatch:
     shares: Tensor  # ``[C]``
     numbers: tuple[int, ...]  # of the ``C`` completions in the update
     groups: tuple[int, ...]  # of the ``B`` rows in the update
-    host_ids: Tensor  # ``[B, L]``, ``input_ids`` in main memory
     per_row: tuple[int, ...]  # ``B``, of ``scored``
+    trained: Tensor  # ``[K]``, trained tokens in the order of their source, indexes into ``[C, T]``
+    host_ids: Tensor  # ``[B, L]``, ``input_ids`` in main memory
+    host_sources: NDArray[np.int64]  # ``[K]``, sources of ``trained``, ascending
 
 
 def held_tokens(rows: int, longest: Row, mask_weight: float) -> float:
@@ -182,6 +184,7 @@ def micro_batch(rows: Sequence[Row], pad_id: int, device: torch.device) -> Micro
     mask = _padded([c.trained for c in done], width, False, np.bool_)
     predictors = torch.from_numpy(_predictors(rows, width, kept) - first)
     scored, inverse = torch.unique(predictors[mask], return_inverse=True)
+    ascending, order = inverse.sort(stable=True)
     advantages = [a for row in rows for a in row.advantages]
     shares = [row.share for row in rows for _ in row.completions]
     own = [[row.own and not c.replayed] for row in rows for c in row.completions]
@@ -206,8 +209,10 @@ def micro_batch(rows: Sequence[Row], pad_id: int, device: torch.device) -> Micro
         shares=torch.tensor(shares, dtype=torch.float32, device=device),
         numbers=tuple(row.first + i for row in rows for i in range(len(row.completions))),
         groups=tuple(row.group for row in rows),
-        host_ids=ids,
         per_row=tuple(torch.bincount(scored // kept, minlength=len(rows)).tolist()),
+        trained=mask.flatten().nonzero().squeeze(-1)[order].to(device),
+        host_ids=ids,
+        host_sources=ascending.numpy(),
     )
 
 

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from node.learner.batches import MicroBatch
 from node.lifecycle import Opened
+from node.policy.onednn_linear import OneDnnLinear, linear, matmul
 
 CPU_BYTES, GPU_BYTES = 1 << 20, 256 << 20
 """Parts of a weight's gradient that are computed together: on a CPU they stay in its cache."""
@@ -179,7 +180,12 @@ class GroupNorms(Opened):
         if not given or not isinstance(given[0], Tensor):
             layout.whole = False
             return forward(*given, **named)
-        with _OwnWeights(layout, module, self._tied, given[0].shape):
+        x = given[0]
+        fits = layout.piece is not None or len(x) % sum(layout.sizes) == 0
+        if isinstance(module, OneDnnLinear) and fits:
+            tied = id(module.weight) in self._tied
+            return _Linear.apply(x, module.weight, module.bias, layout, tied, True)  # type: ignore[no-untyped-call]
+        with _OwnWeights(layout, module, self._tied, x.shape):
             return forward(*given, **named)
 
 
@@ -217,7 +223,8 @@ class _OwnWeights(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _use_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        found: Tensor = _Linear.apply(x, weight, bias, self._layout, id(weight) in self._tied)  # type: ignore[no-untyped-call]
+        tied = id(weight) in self._tied
+        found: Tensor = _Linear.apply(x, weight, bias, self._layout, tied, False)  # type: ignore[no-untyped-call]
         return found
 
     def _use_addmm(self, bias: Tensor, x: Tensor, weight: Tensor) -> Tensor:
@@ -255,28 +262,35 @@ class _OwnWeights(TorchFunctionMode):
 
 
 class _Linear(torch.autograd.Function):
-    """``x W^T + b``; gradients of ``W`` and ``b`` are measured."""
+    """``x W^T + b``, by oneDNN or torch; gradients of ``W`` and ``b`` are measured."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layout: Layout, tied: bool
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        layout: Layout,
+        tied: bool,
+        by_onednn: bool,
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.rest = layout, layout.piece, id(weight), id(bias), tied
-        return F.linear(x, weight, bias)
+        ctx.rest = layout, layout.piece, id(weight), id(bias), tied, by_onednn
+        return (linear if by_onednn else F.linear)(x, weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        layout, piece, name, bias, tied = ctx.rest
-        back = gradient @ weight if ctx.needs_input_grad[0] else None
+        layout, piece, name, bias, tied, by_onednn = ctx.rest
+        times = matmul if by_onednn else torch.matmul
+        back = times(gradient, weight) if ctx.needs_input_grad[0] else None
         product = total = None
         if ctx.needs_input_grad[1]:
             if piece is None:
-                product = _products(layout, name, gradient, x, tied=tied)
+                product = _products(layout, name, gradient, x, tied=tied, by_onednn=by_onednn)
             else:
-                part = gradient.flatten(0, -2).t() @ x.flatten(0, -2)
+                part = times(gradient.flatten(0, -2).t(), x.flatten(0, -2))
                 product = _pieced(layout, piece, name, part, tied=tied)
         if ctx.needs_input_grad[2]:
             if piece is None:
@@ -284,7 +298,7 @@ class _Linear(torch.autograd.Function):
             else:
                 part = gradient.flatten(0, -2).sum(0)
                 total = _pieced(layout, piece, bias, part, tied=False)
-        return back, product, total, None, None
+        return back, product, total, None, None, None
 
 
 class _Flipped(torch.autograd.Function):
@@ -302,18 +316,27 @@ class _Flipped(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         layout, name = ctx.rest
         back = gradient @ weight.t() if ctx.needs_input_grad[0] else None
-        return back, _products(layout, name, x, gradient, tied=False), None
+        return back, _products(layout, name, x, gradient), None
 
 
-def _products(layout: Layout, name: int, left: Tensor, right: Tensor, *, tied: bool) -> Tensor:
+def _products(
+    layout: Layout,
+    name: int,
+    left: Tensor,
+    right: Tensor,
+    *,
+    tied: bool = False,
+    by_onednn: bool = False,
+) -> Tensor:
     """Return the sum over tokens of ``left right^T``, and measure each group's part."""
     layout.hear(name)
     size = left.shape[-1] * right.shape[-1] * left.element_size()
     on_cpu = left.device.type == "cpu"
-    most = max(1, (CPU_BYTES if on_cpu else GPU_BYTES) // size)
+    most = 1 if by_onednn else max(1, (CPU_BYTES if on_cpu else GPU_BYTES) // size)
     total, begin = left.new_zeros(()), 0
     for pair in zip(layout.stacks(left, most), layout.stacks(right, most), strict=True):
-        parts = torch.bmm(pair[0].mT, pair[1])
+        one = by_onednn and len(pair[0]) == 1
+        parts = matmul(pair[0][0].t(), pair[1][0])[None] if one else torch.bmm(pair[0].mT, pair[1])
         # A norm in the parts' own type sums in float32 too, and is six times as fast in bfloat16.
         rows = on_cpu and parts.dtype == torch.bfloat16
         layout.measure(torch.linalg.vector_norm(parts, dim=-1) if rows else parts, begin)

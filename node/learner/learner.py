@@ -279,7 +279,7 @@ class Learner:
             done, batches = Pass(dict(frozen), factors, apart), self.batches(rows)
             idle = self._share.idle(len(batches))
             for batch in batches:
-                if ran_out(partial(self._backward, batch, done)):
+                if ran_out(partial(self.backward, batch, done)):
                     break
             else:
                 for _ in range(idle):
@@ -306,7 +306,7 @@ class Learner:
         parts = [part for row in rows for part in self._parts(row, self._budget.tokens)]
         batch = micro_batch(parts, self._policy.pad_id, self._policy.device)
         done = Pass(frozen, factors, norms=norms)
-        if ran_out(partial(self._backward, batch, done)):
+        if ran_out(partial(self.backward, batch, done)):
             self.optimizer.discard()
             self._budget.halve(batch)
             return None
@@ -333,7 +333,11 @@ class Learner:
             logits = self._policy.model(input_ids=ids, use_cache=False).logits
         self.optimizer.backward(logits.float().sum() * 0.0)
 
-    def _backward(self, batch: MicroBatch, done: Pass) -> None:
+    def backward(self, batch: MicroBatch, done: Pass) -> None:
+        """Add a micro-batch's gradient, and what it shows to ``done``; no step.
+
+        On a GPU this only launches work and waits for none, unless ``done.factors`` are needed.
+        """
         if done.apart:
             done.apart.reads(batch.groups, batch.input_ids.device)
         if done.norms:

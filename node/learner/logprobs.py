@@ -8,7 +8,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
@@ -111,15 +113,18 @@ LEAST_POSITIONS = 128  # Per chunk, because each adds to the whole output matrix
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Target tokens ``ids`` and ascending ``places`` that predict them, int64 ``[K]``."""
+    """Target tokens ``ids`` and ascending ``places`` that predict them, int64 ``[K]``.
+
+    ``host`` has the places in main memory, so that no bound waits for a GPU.
+    """
 
     places: Tensor
     ids: Tensor
+    host: NDArray[np.int64]
 
     def within(self, begin: int, end: int) -> tuple[slice, Tensor, Tensor]:
         """Return targets of positions ``begin`` to ``end``: slice, relative places, ids."""
-        bounds = torch.tensor((begin, end), device=self.places.device)
-        first, last = torch.searchsorted(self.places, bounds).tolist()
+        first, last = np.searchsorted(self.host, (begin, end))
         which = slice(first, last)
         return which, self.places[which] - begin, self.ids[which]
 
@@ -268,17 +273,17 @@ class TokenScores:
         self, batch: MicroBatch, head: VocabularyHead, norms: GroupNorms | None
     ) -> tuple[Tensor, Tensor]:
         hidden = head.hidden(batch.input_ids, _placed(self._model, batch))[:, -batch.kept :]
-        mask = batch.mask
-        places, order = batch.source[mask].sort(stable=True)
+        places, ids = (each.flatten()[batch.trained] for each in (batch.source, batch.targets))
         logprobs, entropies = chunked_logprobs(
             hidden.flatten(0, 1).index_select(0, batch.scored),
-            Targets(places, batch.targets[mask][order]),
+            Targets(places, ids, batch.host_sources),
             head,
             self._temperature,
             norms,
         )
-        lines = torch.zeros(mask.shape, device=mask.device)
-        return lines.masked_scatter(mask, logprobs[order.argsort()]), entropies[batch.source]
+        lines = torch.zeros(batch.mask.numel(), device=hidden.device)
+        lines = lines.index_copy(0, batch.trained, logprobs).view_as(batch.mask)
+        return lines, entropies[batch.source]
 
 
 def distributions(model: PreTrainedModel, batch: MicroBatch, temperature: float) -> Tensor:

@@ -85,7 +85,8 @@ class UpdateSums:
         gap = torch.where(known, bounded(cur - batch.behaviour), 0.0)
         local = batch.mask & batch.own
         numbers = entropy.new_tensor(batch.numbers)[:, None].expand_as(entropy)
-        self._entropies.append(torch.stack([numbers[local], entropy[local]], -1))
+        # All of them, because to select some waits for the device.
+        self._entropies.append(torch.stack([numbers, entropy, local], -1).flatten(0, 1))
         self._ratios.append(gap.exp().where(known, UNKNOWN).flatten())
         self._ages.append(age.flatten())
         spread = torch.where(batch.mask, entropy, 0.0).sum()
@@ -119,7 +120,8 @@ class UpdateSums:
     def entropies(self) -> dict[int, tuple[float, ...]]:
         """Return by local completion the entropy of every trained token in order, nats."""
         found: dict[int, list[float]] = {}
-        for number, entropy in torch.cat(self._entropies).tolist() if self._entropies else []:
+        rows = torch.cat(self._entropies).cpu() if self._entropies else torch.empty(0, 3)
+        for number, entropy, _ in rows[rows[:, 2] > 0].tolist():
             found.setdefault(int(number), []).append(entropy)
         return {number: tuple(values) for number, values in found.items()}
 

@@ -62,6 +62,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return _product(x, weight, bias)
 
 
+def matmul(left: Tensor, right: Tensor) -> Tensor:
+    """Return ``left [..., N, K] @ right [K, M]`` by oneDNN."""
+    return _product(left, right.t())
+
+
 def packed(weight: Tensor) -> Tensor | None:
     """Copy a matrix into a layout for :func:`packed_product`, if that is faster.
 
@@ -103,8 +108,8 @@ class _Differentiable(torch.autograd.Function):
         of_x, of_weight, of_bias = ctx.needs_input_grad
         flat = gradient.flatten(0, -2)
         return (
-            _product(gradient, weight.t()) if of_x else None,
-            _product(flat.t(), x.flatten(0, -2).t()) if of_weight else None,
+            matmul(gradient, weight) if of_x else None,
+            matmul(flat.t(), x.flatten(0, -2)) if of_weight else None,
             flat.sum(0) if of_bias else None,
         )
 

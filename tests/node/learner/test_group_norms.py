@@ -15,6 +15,7 @@ from node.learner.group_norms import GroupNorms
 from node.learner.learner import Learner
 from node.learner.update_stats import UpdateSums
 from node.policy.lora import Adapter
+from node.policy.onednn_linear import OneDnnLinear
 from node.policy.policy import Policy
 from tests.library_privates import counted_kernels
 from tests.node.learner import parts
@@ -112,6 +113,21 @@ def test_norms_of_adapters_on_half_precision_and_of_float16_are_measured():
     rows = learner.rows(HONEST)
     norms = [each / learner.optimizer.scale for each in measured(learner, rows)[0]]
     assert norms == pytest.approx([float(g.norm()) for g in apart(learner, rows)], rel=5e-2)
+
+
+def test_norms_of_layers_that_onednn_multiplies_are_measured(monkeypatch):
+    monkeypatch.setattr("node.policy.onednn_linear.quicker", lambda: True)
+    monkeypatch.setattr("node.policy.onednn_linear.LEAST_WEIGHTS", 1)
+    monkeypatch.setattr("node.policy.onednn_linear.LEAST_WORK", 1)
+    for name in ("Llama with biases", "Llama, tied", "Qwen3"):
+        for positions in (7, None):
+            with parts_of(positions) if positions else nullcontext():
+                learner = Learner(policy_of(CONFIGS[name]), CONFIG)
+                layers = [
+                    m for m in learner.gradient.model.modules() if isinstance(m, OneDnnLinear)
+                ]
+                assert len(layers) > 10
+                check(learner, HONEST[:5])
 
 
 def test_norms_are_measured_with_gradient_checkpointing():

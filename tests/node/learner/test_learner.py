@@ -1,4 +1,5 @@
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import fields, replace
 from functools import partial
 from statistics import fmean
 
@@ -14,12 +15,14 @@ from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.errors import ConfigError
 from node.learner.batches import TrainingCompletion, TrainingGroup
-from node.learner.learner import GradientCheckpointing, Learner
-from node.learner.logprobs import distributions, token_logprobs
+from node.learner.learner import GradientCheckpointing, Learner, Pass
+from node.learner.logprobs import TokenScores, distributions, token_logprobs
 from node.learner.off_policy import TruncatedWeights
 from node.policy.policy import Policy
+from tests.library_privates import without_numbers
 from tests.node.learner import parts
 from tests.node.learner.parts import CONFIG, MIXED, behaving, external, gradient_of, group, weights
+from tests.node.learner.test_logprobs import parts_of
 from tests.support import changed, lone_logprobs, random_policy
 
 DECOUPLED = {"decoupled": True, "correction": "none"}
@@ -322,3 +325,34 @@ def test_a_model_whose_layers_cannot_be_computed_again_is_refused_by_name():
     model.supports_gradient_checkpointing = False
     with pytest.raises(ConfigError, match=r"learner.gradient_checkpointing.*GPT2LMHeadModel"):
         GradientCheckpointing(model)
+
+
+@pytest.mark.parametrize("in_parts", [False, True], ids=["whole logits", "logits in parts"])
+@pytest.mark.parametrize("correction", ["better", "tis"])
+def test_a_micro_batch_launches_all_of_its_work_without_a_look_at_any_number(in_parts, correction):
+    with parts_of(7) if in_parts else nullcontext():
+        learner = Learner(random_policy(), CONFIG, correction=correction, decoupled=True)
+        (batch,) = learner.batches(learner.rows(parts.HONEST))
+        done = Pass({})
+        with without_numbers() as emptied:
+            tensors = {
+                each.name: emptied(value)
+                for each in fields(batch)
+                if isinstance(value := getattr(batch, each.name), torch.Tensor)
+                and each.name != "host_ids"
+            }
+            learner.backward(replace(batch, **tensors), done)
+        assert len(done.losses) == 1
+    learner.optimizer.discard()
+
+
+def test_the_loss_of_a_micro_batch_is_one_graph():
+    learner = Learner(random_policy(), CONFIG)
+    (batch,) = learner.batches(learner.rows(parts.HONEST))
+    scores = TokenScores(random_policy().model, 1.0, 1)
+
+    def logprobs(ids):
+        return scores(replace(batch, input_ids=ids)).logprobs
+
+    compiled = torch.compile(logprobs, fullgraph=True, backend="eager")
+    assert_close(compiled(batch.input_ids), logprobs(batch.input_ids))
