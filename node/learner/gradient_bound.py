@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
 
@@ -73,19 +72,11 @@ class GroupScales:
         self._held: set[int] = set()
         self._broken = 0
 
-    def take(
-        self,
-        number: int,
-        norm: float,
-        *,
-        own: bool,
-        weight: float = 1.0,
-        far_above: float = FAR_ABOVE,
-    ) -> float:
+    def take(self, number: int, norm: float, *, own: bool, weight: float = 1.0) -> float:
         """Record the norm of a group's weighted gradient; return the factor to add it with now.
 
-        Local groups come first. A peer's gradient that is ``far_above`` the mean so far is computed
-        again after scaling: a difference of large numbers would leave rounding errors.
+        Local groups come first. A peer's gradient far above the others is computed again after
+        scaling: a difference of large numbers would leave rounding errors.
         """
         if own:
             self._own.append(norm)
@@ -96,10 +87,29 @@ class GroupScales:
             return 0.0
         before = [*self._own, *self._outside.values()]
         self._weights[number], self._outside[number] = weight, norm
-        if before and norm <= far_above * math.fsum(before) / len(before):
+        if before and norm <= FAR_ABOVE * math.fsum(before) / len(before):
             return weight
         self._held.add(number)
         return 0.0
+
+    def take_all(
+        self, rows: Sequence[Row], norms: Sequence[float], weights: Sequence[float], far: float
+    ) -> bool:
+        """Record norms of groups whose weighted gradients were added at once.
+
+        Return False and record none if a peer's is not finite, or ``far`` above the others' mean.
+        """
+        others = [*self._own, *self._outside.values(), *norms]
+        total, count = math.fsum(others), len(others) - 1
+        for row, norm in zip(rows, norms, strict=True):
+            if not (row.own or norm * count <= far * (total - norm)):
+                return False
+        for row, norm, weight in zip(rows, norms, weights, strict=True):
+            if row.own:
+                self._own.append(norm)
+            else:
+                self._weights[row.group], self._outside[row.group] = weight, norm
+        return True
 
     def measured(self, number: int) -> bool:
         """Return whether a peer's group has a finite gradient."""
@@ -283,22 +293,18 @@ class _Turn:
                 return False
             norms = [norm / of.optimizer.scale for norm in measured.norms()]
             of.heard = measured.complete()
-        weights, scales = of.weights(rows, sums), deepcopy(self.scales)
-        for row, norm in zip(rows, norms, strict=True):
-            weight = weights.get(row.group, 1.0)
-            far_above = TOGETHER[of.half]
-            now = scales.take(row.group, norm, own=row.own, weight=weight, far_above=far_above)
-            if now != weight:
-                self._sum.drop()
-                for each in rows:
-                    self.alone(each)
-                return True
+        found = of.weights(rows, sums)
+        weights = [found.get(row.group, 1.0) for row in rows]
+        if not self.scales.take_all(rows, norms, weights, TOGETHER[of.half]):
+            self._sum.drop()
+            for row in rows:
+                self.alone(row)
+            return True
         self._sum.keep()
         of.heard = of.heard and self._proves(rows, norms, weights)
-        if of.heard:
-            self.frozen, self.scales = frozen, scales
-            self.tally.add(sums)
-            self._loss = self._loss + loss
+        self.frozen = frozen
+        self.tally.add(sums)
+        self._loss = self._loss + loss
         return of.heard
 
     def alone(self, row: Row) -> None:
@@ -327,14 +333,15 @@ class _Turn:
         return self._loss
 
     def _proves(
-        self, rows: Sequence[Row], norms: Sequence[float], weights: Mapping[int, float]
+        self, rows: Sequence[Row], norms: Sequence[float], weights: Sequence[float]
     ) -> bool:
         """Check the largest norm, once, against a pass over that group alone."""
-        norm, row = max(zip(norms, rows, strict=True), key=lambda pair: pair[0])
+        most = max(range(len(rows)), key=norms.__getitem__)
+        norm = norms[most]
         if self._of.proven or not norm:
             return True
-        self._passes.add([row], dict(self.frozen), UpdateSums())
-        alone = weights.get(row.group, 1.0) * self._sum.norm()
+        self._passes.add([rows[most]], dict(self.frozen), UpdateSums())
+        alone = weights[most] * self._sum.norm()
         self._sum.drop()
         self._of.proven = abs(norm - alone) <= AGREEMENT[self._of.half] * alone
         if not self._of.proven:

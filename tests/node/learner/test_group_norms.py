@@ -258,3 +258,11 @@ def test_peers_groups_take_at_most_three_tenths_more_kernels_than_local_ones(mon
     (ours, none), (theirs, bounded) = kernels(local), kernels(mixed)
     assert none == bounded == 0
     assert ours < theirs <= 1.3 * ours
+
+
+def test_peers_groups_are_read_together_where_no_local_group_is_informative(monkeypatch):
+    monkeypatch.setattr("node.learner.group_gradients.MOST_BYTES", 0)
+    learner, groups = Learner(random_policy(), CONFIG), [drawn(n, 4, 24) for n in range(8)]
+    learner.update(groups)
+    monkeypatch.delattr(Learner, "add")
+    assert not learner.update(groups).skipped
