@@ -29,6 +29,7 @@ class Workload:
     steps: int
     batch: int  # tokens of the largest forward pass, of which ``scored`` have log-probs
     scored: int
+    alone: int  # the same of a pass over one group
 
     @classmethod
     def of(cls, config: Config, shape: ModelShape, prompt: int) -> Workload:
@@ -54,6 +55,7 @@ class Workload:
             steps=config.learner.epochs * steps,
             batch=batch,
             scored=min(batch, round(batch * size * answer / group)),
+            alone=min(batch, size * answer),
         )
 
 
@@ -160,7 +162,10 @@ def _update(shape: ModelShape, config: Config, work: Workload, device: str) -> I
     yield _at("gradients", stepping(shape, config), place, "step")
     yield _at("optimizer", optimizer(shape, config), place, *AFTER_LOADING)
     yield _at("activations", activations(shape, config, work), device, "update")
-    yield _at("logits", logits(shape, work), device, "update")
+    head = shape.vocabulary * shape.hidden * width(config)
+    # A group's gradient of the output matrix beside the sum of those before it.
+    measured = head if config.mixture.external and not config.policy.lora_rank else 0
+    yield _at("logits", logits(shape, work) + measured, device, "update")
 
 
 def _engine(
@@ -281,7 +286,9 @@ def logits(shape: ModelShape, work: Workload) -> float:
     if row * work.scored <= WHOLE_BYTES:
         return WHOLE_LOGITS * row * work.scored
     part = max(LEAST_POSITIONS, CHUNK_BYTES // row)
-    return row * (WHOLE_LOGITS * part + shape.hidden)
+    # Some passes are smaller than the largest, and hold all of theirs.
+    whole = row * work.alone if row * work.alone <= WHOLE_BYTES else 0
+    return max(row * (WHOLE_LOGITS * part + shape.hidden), WHOLE_LOGITS * whole)
 
 
 def cache(shape: ModelShape, config: Config, work: Workload, device: str) -> float:
