@@ -66,6 +66,7 @@ class Layout:
     piece: tuple[int, bool] | None = None  # see :meth:`GroupNorms.piece`
     sums: dict[int, Tensor] = field(default_factory=dict)  # parts that lack pieces, by weight
     tied: dict[int, Tensor] = field(default_factory=dict)  # an output matrix's parts at ``words``
+    buffers: dict[Any, Tensor] = field(default_factory=dict)  # see :meth:`scratch`
     heard: set[int] = field(default_factory=set)  # weights, by ``id``
     whole: bool = True  # whether no use of a weight was left out
 
@@ -92,6 +93,13 @@ class Layout:
         each = len(x) // sum(self.sizes)
         parts = torch.split(x, [each * size for size in self.sizes])
         return [part.reshape(1, -1, x.shape[-1]) for part in parts]
+
+    def scratch(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Return memory for parts, which other weights use as well."""
+        key = (shape, like.dtype)
+        if key not in self.buffers:
+            self.buffers[key] = like.new_empty(shape)
+        return self.buffers[key]
 
     def measure(self, parts: Tensor, begin: int = 0) -> None:
         """Count parts ``[n, ...]`` of a weight's gradient, of the groups from ``begin`` on."""
@@ -336,7 +344,13 @@ def _products(
     total, begin = left.new_zeros(()), 0
     for pair in zip(layout.stacks(left, most), layout.stacks(right, most), strict=True):
         one = by_onednn and len(pair[0]) == 1
-        parts = matmul(pair[0][0].t(), pair[1][0])[None] if one else torch.bmm(pair[0].mT, pair[1])
+        if one:
+            parts = matmul(pair[0][0].t(), pair[1][0])[None]
+        else:
+            shape = (len(pair[0]), left.shape[-1], right.shape[-1])
+            # The first part becomes the gradient; the memory of others is used again and again.
+            out = layout.scratch(shape, left) if begin else None
+            parts = torch.bmm(pair[0].mT, pair[1], out=out)
         # A norm in the parts' own type sums in float32 too, and is six times as fast in bfloat16.
         rows = on_cpu and parts.dtype == torch.bfloat16
         layout.measure(torch.linalg.vector_norm(parts, dim=-1) if rows else parts, begin)
