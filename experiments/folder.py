@@ -15,6 +15,7 @@ from node.errors import NodeError
 from node.storage.atomic_files import make_folder, write_atomic
 
 MODEL = "model.safetensors"
+LATER = ("device", "dtype", "lr", "warm_start")  # settings that older folders do not name
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class ExperimentFolder:
         found = read_json(self.settings, elsewhere)
         if not isinstance(found, dict):
             raise NodeError("a damaged file", self.settings, elsewhere)
-        found = {**asdict(Settings()), **found}
+        found = {key: asdict(Settings())[key] for key in LATER} | found
         if found != wanted:
             differs = ", ".join(
                 f"{key} {found.get(key)!r} there, {wanted[key]!r} here"
