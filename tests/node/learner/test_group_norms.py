@@ -1,4 +1,4 @@
-"""What one pass measures of several groups is what a pass over each of them measures."""
+"""Norms of groups in one pass equal those of a separate pass over each group."""
 
 from contextlib import nullcontext
 from dataclasses import replace

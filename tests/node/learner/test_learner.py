@@ -346,7 +346,7 @@ def test_a_micro_batch_launches_all_of_its_work_without_a_look_at_any_number(in_
     learner.optimizer.discard()
 
 
-def test_the_loss_of_a_micro_batch_is_one_graph():
+def test_the_log_probs_of_a_micro_batch_are_one_graph():
     learner = Learner(random_policy(), CONFIG)
     (batch,) = learner.batches(learner.rows(parts.HONEST))
     scores = TokenScores(random_policy().model, 1.0, 1)
