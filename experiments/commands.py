@@ -182,6 +182,9 @@ def sapo(
     from experiments.setups import SETUPS, setup_name
     from node.monitor.record import Terminal
 
+    if model and (answers != "short" or bury):
+        remedy = "Its tasks are easy levels of starter, and nothing is buried: leave both out."
+        raise UsageError("--answers and --bury", "beside --model", remedy)
     length = "starter" if model else setup_name(answers)
     setup = SETUPS[length]
     bury = setup.bury_steps if bury is None else bury

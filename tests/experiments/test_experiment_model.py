@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from typer.testing import CliRunner
 
 from experiments.arms import mix
+from experiments.commands import app
 from experiments.folder import ExperimentFolder
 from experiments.report import run_sapo
 from experiments.run import Plan
 from experiments.settings import Configuration, Settings, SwarmContext
 from experiments.simulation import run_simulation
 from experiments.warm_start import warm_started
-from node.errors import ConfigError
+from node.errors import ConfigError, UsageError
 from node.policy.model_source import shipped_folder
 from swarm.groups import TaskRef
 
@@ -76,3 +78,10 @@ def test_a_folder_from_before_there_were_models_is_resumed(tmp_path: Path):
 def test_an_unknown_device_or_dtype_is_refused_by_name(key, value):
     with pytest.raises(ConfigError, match=value):
         replace(SMALL, **{key: value}).policy(MODEL)
+
+
+@pytest.mark.parametrize("option", [("--answers", "long"), ("--bury", "10")])
+def test_options_of_tiny_models_are_refused_beside_a_model(option):
+    shown = CliRunner().invoke(app, ["sapo", "--model", MODEL, *option])
+    assert isinstance(shown.exception, UsageError)
+    assert "beside --model" in str(shown.exception)
