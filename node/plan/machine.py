@@ -37,12 +37,15 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Physical cores; memory, usable memory and free disk in bytes, within a container's limits."""
+    """Physical cores; memory, usable memory and free disk in bytes, within a container's limits.
+
+    ``disk`` is None for another machine, of which it is not known.
+    """
 
     cores: int
     memory: int
     usable: int
-    disk: int
+    disk: int | None
     device: Device
 
     @property
@@ -94,7 +97,10 @@ def one_of(machine: Machine, nodes: int) -> Machine:
 
 
 def asked_for(machine: Machine, memory: float | None, gpu: Device | None) -> Machine:
-    """Return the machine with other main memory (GiB) or another GPU."""
+    """Return the machine, or another one with so much main memory (GiB) or this GPU."""
+    if memory is None and gpu is None:
+        return machine
+    machine = replace(machine, disk=None)
     if memory is not None:
         whole = round(memory * GIB)
         machine = replace(machine, memory=whole, usable=usable(whole))

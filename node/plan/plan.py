@@ -209,6 +209,8 @@ def vllm_here(machine: Machine, shape: ModelShape) -> bool:
 
 def _with_disk(choice: Choice, shape: ModelShape, machine: Machine, tokens: int) -> Choice:
     """Keep fewer checkpoints if the disk is too small."""
+    if machine.disk is None:
+        return choice
     few = {"schedule.keep_checkpoints": 1, "schedule.keep_best": 0}
     for keys in (choice.keys, {**choice.keys, **few}):
         config = Config.with_overrides(keys)
@@ -342,7 +344,8 @@ def _table(plan: Plan) -> Iterator[str]:
     rows.append(("at once, at most", _size(need.peak("device")), _size(need.peak("memory"))))
     free = machine.device.usable if machine.apart else 0
     rows.append(("usable", _size(free), _size(machine.usable)))
-    rows.append(("disk for checkpoints", "", f"{_size(need.disk)} of {_size(machine.disk)}"))
+    disk = "" if machine.disk is None else f" of {_size(machine.disk)}"
+    rows.append(("disk for checkpoints", "", _size(need.disk) + disk))
     for name, device, memory in rows:
         yield f"{name:<22}{device:>10}{memory:>22}".rstrip()
 

@@ -1,10 +1,12 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 from huggingface_hub import constants
 
 from node.config.config import load
+from node.plan import machine
 from tests.node.plan.shapes import QWEN_HALF, written
 
 
@@ -20,8 +22,16 @@ def test_a_plan_shows_every_part_of_both_memories(terminal):
     assert any(line.startswith("the largest model") for line in lines)
 
 
-def test_a_plan_for_another_machine_is_of_that_one(terminal):
+def with_free_disk(monkeypatch, gigabytes):
+    """What this machine's disks have free is so much."""
+    free = SimpleNamespace(free=round(gigabytes * 1e9))
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: free)
+
+
+def test_a_plan_for_another_machine_is_of_that_one(terminal, monkeypatch):
+    with_free_disk(monkeypatch, 0.1)
     folder = str(written(Path("half"), QWEN_HALF))
+    assert "of disk, and 0.1 GB are free" in terminal.fails(2, "plan", folder)
     told = terminal.json("plan", folder, "--device-memory", "24", "--memory", "64")
     device, peak = told["machine"]["device"], told["peak"]
     assert (device["memory"], device["source"]) == (24 << 30, "by data sheet")
@@ -38,7 +48,8 @@ def test_the_json_of_a_plan_has_the_same_keys_on_every_machine(terminal):
     assert sorted(cpu["speed"]) == ["generate", "read", "round", "source", "update", "write"]
 
 
-def test_init_writes_the_plan_into_a_node_toml_that_loads(terminal):
+def test_init_writes_the_plan_into_a_node_toml_that_loads(terminal, monkeypatch):
+    with_free_disk(monkeypatch, 100)
     folder = written(Path("half"), QWEN_HALF)
     memory = terminal.json("plan", str(folder))["config"]
     assert terminal("init", "--model", str(folder), "mine") == 0, terminal.err
@@ -51,7 +62,8 @@ def test_init_writes_the_plan_into_a_node_toml_that_loads(terminal):
     assert terminal.out.splitlines()[-1].startswith("next: swarm-node join --config")
 
 
-def test_init_writes_the_same_on_a_busy_machine_as_on_an_idle_one(terminal):
+def test_init_writes_the_same_on_a_busy_machine_as_on_an_idle_one(terminal, monkeypatch):
+    with_free_disk(monkeypatch, 100)
     folder = str(written(Path("half"), QWEN_HALF))
 
     def written_config(name):
