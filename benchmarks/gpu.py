@@ -36,6 +36,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1 or cpu")
     parser.add_argument("--smoke", action="store_true", help="the smallest of everything")
+    parser.add_argument("--model", default="", metavar="DIR", help="a real one, for its sections")
     parser.add_argument("--only", nargs="+", choices=sorted(SECTIONS), metavar="SECTION")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="folder")
     parser.add_argument("--list", action="store_true", help="print the names of all sections")
@@ -69,7 +70,7 @@ def measure(settings: Settings, sections: list[Section]) -> list[Result]:
     """Run the sections one after the other, each as long as it may and time is left."""
     context, until, results = starter(), time.monotonic() + WHOLE_SECONDS, []
     for section in sections:
-        left = min(section.budget, until - time.monotonic())
+        left = min(section.budget * settings.patience, until - time.monotonic())
         if left <= 0:
             result = Result(section.name, state="skipped", why="no time is left")
         else:
@@ -87,7 +88,8 @@ def main() -> int:
         print("\n".join(SECTIONS))
         return 0
     # Not all of torch's calls take a device without its number.
-    settings = Settings("cuda:0" if options.device == "cuda" else options.device, options.smoke)
+    named = "cuda:0" if options.device == "cuda" else options.device
+    settings = Settings(named, options.smoke, options.model)
     if why := missing(settings):
         print(why, file=sys.stderr)
         return NO_GPU

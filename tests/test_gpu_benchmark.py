@@ -110,6 +110,7 @@ def test_all_that_a_cpu_can_do_is_done_with_small_models(tmp_path: Path) -> None
         assert figures(sections, name)[0]["tokens_per_s"] > 0, name
     assert figures(sections, "step")[0]["efficiency"] > 0
     assert figures(sections, "trl")[0]["step_s"] > 0
+    assert figures(sections, "swarm")[0]["rounds"] == 2
 
 
 @pytest.fixture

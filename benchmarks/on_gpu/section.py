@@ -23,15 +23,22 @@ class Settings:
     Attributes:
         device: torch's name of it.
         smoke: models of a million parameters and the smallest of everything.
+        model: folder of a real model, for the sections that take one.
     """
 
     device: str
     smoke: bool
+    model: str = ""
 
     @property
     def on_gpu(self) -> bool:
         """Whether the device is one that CUDA knows."""
         return self.device.startswith("cuda")
+
+    @property
+    def patience(self) -> int:
+        """Factor of all time budgets; what is run for its result may take its time."""
+        return 3 if self.smoke else 1
 
     @property
     def dtype(self) -> str:

@@ -9,6 +9,8 @@ from on_gpu.section import Row, Section, Settings
 
 OURS = ("pydantic", "cryptography", "msgpack", "safetensors", "psutil")
 """What any part of a node needs beside torch and transformers."""
+SWARM = (*OURS, "hivemind", "reasoning_gym", "typer", "rich", "zstandard")
+"""What a whole node needs."""
 
 
 def _late(module: str, name: str) -> Callable[[Settings], Iterator[Row]]:
@@ -44,6 +46,7 @@ SECTIONS = {
         _section("shared", "Updates with groups of peers", 60, "learner", "shared"),
         _section("step", "A node's step", 60, "step", "node"),
         _section("trl", "TRL's step", 60, "step", "trl", (*OURS, "trl", "datasets")),
+        _section("swarm", "Eight nodes on one device", 60, "swarm", "run", SWARM),
         _section("lora", "Updates of adapters", 45, "learner", "lora", (*OURS, "peft")),
         _section("long-writing", "Writing long answers", 60, "engine", "long_answers"),
         _section("long", "Updates with long answers", 45, "learner", "long_answers"),
