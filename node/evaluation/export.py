@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 from huggingface_hub import (
     HfApi,
     ModelCard,
@@ -18,7 +17,7 @@ from huggingface_hub import (
     get_token,
     try_to_load_from_cache,
 )
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub.errors import HFValidationError, HTTPError  # type: ignore[attr-defined]
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from node.config.config import Config
@@ -251,7 +250,7 @@ def push(folder: Path, repo: str) -> str:
     try:
         found = api.create_repo(repo, private=True, exist_ok=True)
         api.upload_folder(repo_id=found.repo_id, folder_path=folder, commit_message="Add a model")
-    except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
+    except (HTTPError, OSError) as error:
         why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         remedy = f"Try again with: hf upload {repo} {folder}"
         raise NodeError(f"{folder} was written but not pushed to {repo}", why, remedy) from error

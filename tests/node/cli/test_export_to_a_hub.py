@@ -99,10 +99,13 @@ def test_an_export_is_pushed_whole_into_a_private_repository(terminal, trained, 
     assert taken.taken == files and {"README.md", "model.safetensors"} <= files.keys()
 
 
-def test_a_hub_that_refuses_leaves_the_export_and_the_way_on_is_named(terminal, trained, hub):
+@pytest.mark.parametrize("there", [True, False])
+def test_a_hub_that_refuses_leaves_the_export_and_the_way_on_is_named(
+    terminal, trained, hub, there
+):
     endpoint, taken = hub
     taken.refuses = True
-    done = exported(endpoint)
+    done = exported(endpoint if there else "http://127.0.0.1:1")
     assert done.returncode == 1
     assert "not pushed to anna/mine" in done.stderr and "hf upload anna/mine model" in done.stderr
     assert Path("model/README.md").is_file()
