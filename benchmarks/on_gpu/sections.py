@@ -9,7 +9,10 @@ from on_gpu.section import Row, Section, Settings
 
 OURS = ("pydantic", "cryptography", "msgpack", "safetensors", "psutil")
 """What any part of a node needs beside torch and transformers."""
-SWARM = (*OURS, "hivemind", "reasoning_gym", "typer", "rich", "zstandard")
+SWARM = (
+    *(*OURS, "filelock", "hivemind", "math_verify", "platformdirs", "prometheus_client"),
+    *("reasoning_gym", "rich", "starlette", "typer", "uvicorn", "zeroconf", "zstandard"),
+)
 """What a whole node needs."""
 
 

@@ -186,8 +186,7 @@ def _engine(
         yield MemoryPart("engine", memory=VLLM + 2 * model, phases=("load", *writing))
         return
     held = cache(shape, config, work, device), decoder(shape, config) + gates(shape, config, device)
-    most = 0 if config.policy.lora_rank else min(KEPT, KEPT_SHARE * device_memory)
-    if shape.fused and device == "cuda" and sum(held) <= most:
+    if shape.fused and device == "cuda" and sum(held) <= min(KEPT, KEPT_SHARE * device_memory):
         writing = AFTER_LOADING
     yield _at("cache", held[0], device, *writing)
     yield _at("engine", held[1], device, *writing)

@@ -26,9 +26,8 @@ READ_SHARE = 0.6  # of the copy bandwidth, when decoding reads weights and KV ca
 MULTIPLY_SHARE = 0.4  # of large-matrix FLOPS, in a pass over a micro-batch
 FEW_ROWS_SHARE, LAID_OUT_SHARE, INT8_SHARE = 0.15, 0.25, 0.5
 """The same of a CPU decoding step (a row per completion): plain, laid out, and int8 weights."""
-LAUNCH_SECONDS = 6e-6
-LAUNCHES = 14  # of kernels per layer and decoding step, without CUDA graphs
-
+RECORDED_SECONDS, LAUNCHED_SECONDS = 3.3e-6, 18e-6
+"""Of a small kernel on an H200: in a CUDA graph, and launched by a model's forward pass."""
 HOST_BANDWIDTH = 2e10  # approximate bytes per second of main memory, and of its link to a GPU
 
 
@@ -80,8 +79,15 @@ def _write(
     reading = (model + past) / (device.bandwidth * READ_SHARE)
     seconds = max(reading, 2 * rows * shape.active / (flops * share))
     if device.kind == "cuda" and config.engine.backend == "transformers":
-        seconds = max(seconds, shape.layers * LAUNCHES * LAUNCH_SECONDS)
+        seconds = max(seconds, _launching(shape, config))
     return rows / seconds
+
+
+def _launching(shape: ModelShape, config: Config) -> float:
+    """Return the least seconds of a GPU's decoding step, however little its kernels compute."""
+    kernels = 12 * shape.layers + 25 if shape.fused else 50 * shape.layers
+    recorded = shape.fused and config.engine.backend_options.get("graphs", True)
+    return kernels * (RECORDED_SECONDS if recorded else LAUNCHED_SECONDS)
 
 
 def _step_seconds(shape: ModelShape, config: Config, device: Device) -> float:
@@ -142,9 +148,11 @@ def probe(found: Plan, tell: Callable[[str], None]) -> Speed:
 def _writing(found: Plan, policy: Policy, prompt: list[int], room: int) -> float:
     """Return tokens per second of all rows that a round decodes concurrently."""
     from node.engines.engine import Sampling
+    from node.engines.kinds import kind_of
     from node.engines.transformers.engine import TransformersEngine
 
-    engine = TransformersEngine(policy, seed=SEED)
+    embedded = kind_of(found.choice.config).embedded(policy, SEED)
+    engine = embedded or TransformersEngine(policy, seed=SEED)
     size = found.choice.config.engine.group_size
     prompts = [prompt] * max(1, min(found.work.rows, found.work.written) // size)
 

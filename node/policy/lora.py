@@ -10,7 +10,7 @@ import copy
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import peft
 import torch
@@ -60,16 +60,30 @@ class Adapter:
                 if id(module.get_base_layer().weight) in embeddings:
                     raise _refused(targets, f"{name} shares its weight with the embeddings")
 
-    def merged(self) -> PreTrainedModel:
-        """Return the model without adapters, weights merged; unchanged weights are shared."""
+    @property
+    def merged_bytes(self) -> int:
+        """Memory of the merged weights."""
+        return sum(layer.get_base_layer().weight.nbytes for layer in self._layers().values())
+
+    def merged(self, into: PreTrainedModel | None = None) -> PreTrainedModel:
+        """Return the model without adapters, weights merged; unchanged weights are shared.
+
+        ``into`` is what this returned before; its weights are replaced in place.
+        """
+        if into is not None:
+            for name, layer in self._layers().items():
+                cast(Any, into.get_submodule(name)).weight.data.copy_(_sum(layer))
+            return into
         kept: tuple[Any, ...] = (self._model.config, *self._model.parameters())
         shared: dict[int, Any] = {id(x): x for x in chain(kept, self._model.buffers())}
-        for layer in self._model.modules():
-            if isinstance(layer, Linear):
-                base = layer.get_base_layer()
-                shared[id(base.weight)] = Parameter(_sum(layer), requires_grad=False)
-                shared[id(layer)] = copy.deepcopy(base, shared)
+        for layer in self._layers().values():
+            base = layer.get_base_layer()
+            shared[id(base.weight)] = Parameter(_sum(layer), requires_grad=False)
+            shared[id(layer)] = copy.deepcopy(base, shared)
         return copy.deepcopy(self._model, shared)
+
+    def _layers(self) -> dict[str, Any]:
+        return {name: x for name, x in self._model.named_modules() if isinstance(x, Linear)}
 
     def save(self, folder: Path) -> None:
         self._peft.save_pretrained(str(folder), save_embedding_layers=False)

@@ -219,12 +219,16 @@ class Policy:
         ids = torch.full((PROBE_ROWS, PROBE_TOKENS), self.pad_id, device=self.device)
         self.model(input_ids=ids)
 
-    def merged(self) -> Policy:
-        """Return the policy with plain weights: itself, or a copy with the adapter merged."""
+    def merged(self, into: Policy | None = None) -> Policy:
+        """Return the policy with plain weights: itself, or a copy with the adapter merged.
+
+        ``into`` is such a copy from before; its weights are replaced in place.
+        """
         if self.adapter is None:
             return self
         merged = copy.copy(self)
-        merged.model, merged.adapter = self.adapter.merged(), None
+        merged.model = self.adapter.merged(None if into is None else into.model)
+        merged.adapter = None
         return merged
 
     def save(self, folder: Path) -> None:

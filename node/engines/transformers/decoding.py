@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +32,9 @@ from node.engines.transformers.static_decoding import StaticDecoding
 from node.engines.transformers.static_step import StaticStep, sample_tokens
 from node.policy.policy import Policy
 from protocol.rollout import Finish
+
+if TYPE_CHECKING:
+    from node.policy.lora import Adapter
 
 
 @dataclass(slots=True)
@@ -339,13 +342,28 @@ class Decoders:
     """Opens the decoding of one batch after another.
 
     On a CUDA GPU the step of a model that :func:`fits` is recorded, if ``graphs`` are wanted. The
-    recordings are kept for later batches, whose weights may differ.
+    recordings are kept for later batches, whose weights may differ. So is the copy of the weights
+    that adapters are merged into.
     """
 
     def __init__(self, *, eight_bits: bool = False, graphs: bool = True) -> None:
         self._eight_bits, self._graphs = eight_bits, graphs
         self._step: StaticStep | None = None
         self._stream: Stream | None = None
+        self._merged: tuple[Adapter, Policy] | None = None
+
+    @torch.inference_mode()
+    def merged(self, policy: Policy) -> Policy:
+        """Return the policy with plain weights, in the copy of the batch before if it was kept.
+
+        No batch with earlier weights of an adapter may be running.
+        """
+        if policy.adapter is None:
+            return policy
+        adapter, kept = self._merged or (None, None)
+        merged = policy.merged(kept if adapter is policy.adapter else None)
+        self._merged = policy.adapter, merged
+        return merged
 
     def open(
         self, policy: Policy, sampling: Sampling, random: torch.Generator, *, beside: bool = False
@@ -362,12 +380,11 @@ class Decoders:
         return StaticDecoding(self._step, policy, sampling, random)
 
     def release(self, policy: Policy) -> None:
-        """Free what is large or of no more use; call this between batches.
-
-        A ``policy`` with an adapter is merged into another model for the next batch.
-        """
+        """Free what is large or of no more use; call this between batches."""
         if self._step is None:
+            self._merged = None
             return
         memory = torch.cuda.get_device_properties(policy.device).total_memory
-        if policy.adapter is not None or self._step.bytes > min(KEPT, KEPT_SHARE * memory):
-            self._step = None
+        held = self._step.bytes + (policy.adapter.merged_bytes if policy.adapter else 0)
+        if held > min(KEPT, KEPT_SHARE * memory):
+            self._step = self._merged = None

@@ -71,7 +71,7 @@ class TransformersEngine(RolloutEngine):
 
     def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
         if self._batch is None:
-            merged, random = self._policy.merged(), self._chance(sampling)
+            merged, random = self._decoders.merged(self._policy), self._chance(sampling)
             self._batch = ContinuousBatch(merged, random, self._max_rows, self._decoders)
         taken = {each.trajectory.key for each in self._pending.values()}
         if len(taken | {each.key for each in trajectories}) < len(taken) + len(trajectories):
@@ -124,10 +124,9 @@ class TransformersEngine(RolloutEngine):
     def update(self, policy: Policy) -> None:
         self._policy = policy
         if self._batch:
-            merged = policy.merged()
             with torch.inference_mode():
                 self._take(self._batch.cut())
-            self._batch.policy = merged
+            self._batch.policy = self._decoders.merged(policy)
 
     def state_dict(self) -> dict[str, Any]:
         return {"random": self._random.get_state()}
@@ -176,7 +175,8 @@ class TransformersEngine(RolloutEngine):
             for _ in range(n)
         ]
         beside = self._batch is not None
-        decoding = self._decoders.open(policy.merged(), sampling, random, beside=beside)
+        merged = policy.merged() if beside else self._decoders.merged(policy)
+        decoding = self._decoders.open(merged, sampling, random, beside=beside)
         written = decoding.join(prompts, [n] * len(prompts), [row.cap for row in rows])
         while decoding.left:
             written += decoding.step()

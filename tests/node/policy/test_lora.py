@@ -10,8 +10,10 @@ from torch.testing import assert_close
 from node.config.learning import LearnerSection, PolicySection
 from node.config.sections import ScheduleSection
 from node.engines.engine import Sampling
+from node.engines.transformers.decoding import Decoders
 from node.engines.transformers.engine import TransformersEngine
 from node.engines.transformers.fused_decoder import FusedDecoder
+from node.engines.transformers.static_step import StaticStep
 from node.engines.weight_snapshot import Snapshot, load_into
 from node.errors import ConfigError
 from node.learner.learner import Learner
@@ -91,6 +93,21 @@ def test_the_engine_samples_from_what_the_adapters_make_after_every_update(
         engine.update(policy)
     assert len(written) > len(prompts), "updates change what is written"
     assert fused, "merged weights are plain ones"
+
+
+def test_adapters_are_merged_in_place_so_that_a_recorded_step_reads_them(base):
+    policy, decoders = adapted(base), Decoders()
+    step = StaticStep(decoders.merged(policy).model, policy.stop_ids)
+    learner = Learner(policy, CONFIG)
+    for _ in range(3):
+        learner.update(MIXED)
+        merged, anew = decoders.merged(policy), policy.merged()
+        assert step.reads(merged.model) and merged.version == policy.version
+        assert_close(weights(merged), weights(anew), atol=0, rtol=0)
+    assert not step.reads(decoders.merged(adapted(base)).model), "another adapter, another copy"
+    kept = decoders.merged(policy).model
+    decoders.release(policy)
+    assert decoders.merged(policy).model is not kept, "what nothing is recorded for is let go"
 
 
 def test_a_snapshot_holds_merged_weights_under_the_base_models_names(base, tmp_path):
