@@ -85,7 +85,7 @@ def _write(
 
 def _launching(shape: ModelShape, config: Config) -> float:
     """Return the least seconds of a GPU's decoding step, however little its kernels compute."""
-    kernels = 12 * shape.layers + 25 if shape.fused else 50 * shape.layers
+    kernels = 12 * shape.layers + 20 if shape.fused else 50 * shape.layers
     recorded = shape.fused and config.engine.backend_options.get("graphs", True)
     return kernels * (RECORDED_SECONDS if recorded else LAUNCHED_SECONDS)
 

@@ -376,7 +376,7 @@ class Decoders:
         if self._step is None or not self._step.reads(model):
             self._step = None  # Its memory is free before there is another.
             self._stream = self._stream or Stream(policy.device)  # type: ignore[no-untyped-call]
-            self._step = StaticStep(model, policy.stop_ids, self._stream)
+            self._step = StaticStep(model, self._stream)
         return StaticDecoding(self._step, policy, sampling, random)
 
     def release(self, policy: Policy) -> None:

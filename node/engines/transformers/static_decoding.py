@@ -53,7 +53,8 @@ class StaticDecoding:
         self._joined = 0
         self._lasting: set[int] = set()
         self.paused: dict[int, PausedRow] = {}
-        step.begin(policy.stop_ids)
+        self._stop = self._tensor(policy.stop_ids)
+        step.begin()
 
     @property
     def left(self) -> int:
@@ -119,16 +120,17 @@ class StaticDecoding:
 
     def _look(self) -> list[RequestOutput]:
         """Report the rows that have ended, and let them leave."""
-        stopped = self._step.slots.ended[: len(self._rows)].tolist()
+        written = self._step.slots.ids[: len(self._rows), : self._steps - self._reported]
+        stopped = torch.isin(written, self._stop).any(-1).tolist()
         over = [
             slot for slot, row in enumerate(self._rows) if stopped[slot] or row.last <= self._steps
         ]
         if not over:
             return []
-        written = self._report(over)
+        reported = self._report(over)
         self._pause([slot for slot in over if self._rows[slot].number in self._lasting])
         self._leave(set(over))
-        return written
+        return reported
 
     def _report(self, which: Sequence[int]) -> list[RequestOutput]:
         sampled = self._steps - self._reported

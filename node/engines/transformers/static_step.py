@@ -8,7 +8,6 @@ in place and without the host, so that one launch replays all of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -212,7 +211,6 @@ class Slots:
     cache: Tensor  # [layers, 2, S, H, capacity, D]
     logits: Tensor  # [S, V], of the next token
     position: Tensor  # int64 [S], of the next token
-    ended: Tensor  # bool [S], whether a stop token was sampled
     ids: Tensor  # int64 [S, RING], sampled since the column was set back
     logprobs: Tensor  # float32 [S, RING]
     point: Tensor  # float64 [S, 1], random numbers of the next step
@@ -221,7 +219,7 @@ class Slots:
 
     @property
     def rows(self) -> list[Tensor]:
-        return [self.logits, self.position, self.ended, self.ids, self.logprobs]
+        return [self.logits, self.position, self.ids, self.logprobs]
 
 
 class StaticStep:
@@ -235,9 +233,7 @@ class StaticStep:
     goes: so no other step with graphs may record on the same stream, and all go together.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, stop: Sequence[int], stream: Stream | None = None
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, stream: Stream | None = None) -> None:
         decoder: Any = model.model
         self.model, self._stream = model, stream
         self._addresses = _addresses(model)
@@ -248,12 +244,12 @@ class StaticStep:
         self.layers = [Layer(layer, joins=joins) for layer in decoder.layers]
         self._norm, self._head = decoder.norm, cast(Any, model).lm_head
         self._rotate = decoder.rotary_emb
-        self._stop = torch.tensor(stop, device=self._device)
         eye = torch.eye(self.layers[0].size, dtype=self._embeddings.dtype, device=self._device)
         self._eye, self._swap = eye, eye.roll(len(eye) // 2, 0)
-        self.cos = self.sin = self._embeddings[:0]
-        self._columns = self._stop[:0]
+        self.angles = self._embeddings[:0]  # [2, capacity, 1, D], cosines and signed sines
         self.slots = self._empty(0, 0)
+        self._columns = self.slots.position  # int64 [capacity], 0, 1, …
+        self._seen, self._unseen = (self._embeddings.new_tensor(x) for x in (0.0, -torch.inf))
         self._graphs: dict[tuple[int, int, float, bool], Any] = {}
         self._pool: Any = None
 
@@ -271,14 +267,11 @@ class StaticStep:
         copies = [each.weight for layer in self.layers for each in layer.copies]
         return sum(each.nbytes for each in (*copies, self.slots.cache, self.slots.logits))
 
-    def begin(self, stop: Sequence[int]) -> None:
+    def begin(self) -> None:
         """Begin a batch: follow the model's weights, which may have changed in place."""
         self.slots.column.zero_()
         for layer in self.layers:
             layer.refresh()
-        if self._stop.tolist() != list(stop):
-            self._stop = torch.tensor(stop, device=self._device)
-            self._forget()
 
     def _forget(self) -> None:
         self._graphs.clear()
@@ -287,9 +280,9 @@ class StaticStep:
     def reserve(self, rows: int, length: int, *, keep: bool = True) -> None:
         """Make room for so many rows and tokens; ``keep`` what the slots hold."""
         have = self.slots
-        if rows <= len(have.ended) and length <= self.capacity:
+        if rows <= len(have.position) and length <= self.capacity:
             return
-        rows = max(row_bucket(rows), len(have.ended))
+        rows = max(row_bucket(rows), len(have.position))
         length = max(length_bucket(length), self.capacity)
         self._forget()
         if not keep:
@@ -298,7 +291,8 @@ class StaticStep:
         self._columns = torch.arange(length, device=self._device)
         cos, sin = (each[0] for each in self._rotate(self._embeddings, self._columns[None]))
         half = sin.shape[-1] // 2
-        self.cos, self.sin = cos, torch.cat((-sin[:, :half], sin[:, half:]), -1)
+        sin = torch.cat((-sin[:, :half], sin[:, half:]), -1)
+        self.angles = torch.stack((cos, sin))[:, :, None]
         slots.column.copy_(have.column)
         for new, old in zip(slots.rows, have.rows, strict=True):
             new[: len(old)] = old
@@ -312,7 +306,6 @@ class StaticStep:
             cache=like.new_zeros(shape),
             logits=like.new_zeros(rows, len(self._head.weight)),
             position=whole,
-            ended=whole.bool(),
             ids=whole[:, None].repeat(1, RING),
             logprobs=whole.float()[:, None].repeat(1, RING),
             point=whole.double()[:, None],
@@ -331,7 +324,6 @@ class StaticStep:
             for half, kept in zip(target, (past.keys, past.values), strict=True):
                 half[to, :, : len(columns)] = cast(Tensor, kept)[lines].take_along_dim(moves, -2)
         self.slots.position[to] = lengths
-        self.slots.ended[to] = False
 
     def copied(self, slots: Tensor, lengths: Tensor) -> DynamicCache:
         """Copy slots, of these lengths, into a right-aligned cache of their own."""
@@ -371,22 +363,23 @@ class StaticStep:
         slots.ids[:rows].index_copy_(1, slots.column, tokens)
         slots.logprobs[:rows].index_copy_(1, slots.column, logprobs)
         slots.column.add_(1)
-        slots.ended[:rows].logical_or_((tokens == self._stop).any(-1))
-        hidden_from = self._columns[:length] > position[:, None]
-        bias = slots.logits.new_zeros(rows, length).masked_fill_(hidden_from, -torch.inf)
-        cos, sin = self.cos[position, None], self.sin[position, None]
+        unseen = self._columns[:length] > position[:, None]
+        bias = torch.where(unseen, self._unseen, self._seen)
+        cos, sin = self.angles[:, position]
         turn = torch.addcmul(cos * self._eye, sin, self._swap)
         look = Look(slots.number[:rows], position, turn, bias[:, None, None])
         hidden = embedding(tokens.squeeze(-1), self._embeddings)
         for number, layer in enumerate(self.layers):
             hidden = layer.step(hidden, slots.cache[number, :, :rows], look)
         hidden = _normalized(hidden, self._norm)
-        logits.copy_(linear(hidden, self._head.weight, self._head.bias))
+        torch.mm(hidden, self._head.weight.t(), out=logits)
+        if self._head.bias is not None:
+            logits.add_(self._head.bias)
         position.add_(1).clamp_(max=self.capacity - 1)
 
     def _recorded(self, stream: Stream, rows: int, length: int, sampling: Sampling) -> CUDAGraph:
         """Record a step, after one that initializes the libraries and is then undone."""
-        changed = [getattr(self.slots, x) for x in ("logits", "position", "ended", "column")]
+        changed = [getattr(self.slots, x) for x in ("logits", "position", "column")]
         before = [each.clone() for each in changed]
         graph = CUDAGraph()
         with torch.cuda.device(self._device), sdpa_kernel(BACKENDS):

@@ -17,7 +17,7 @@ def each_decoding(request, monkeypatch):
         if beside or not fits(policy.model, growing_cache(policy.model.config)):
             return usual(self, policy, sampling, random)
         if self._step is None or not self._step.reads(policy.model):
-            self._step = StaticStep(policy.model, policy.stop_ids)
+            self._step = StaticStep(policy.model)
         return StaticDecoding(self._step, policy, sampling, random)
 
     usual = Decoders.open

@@ -97,7 +97,7 @@ def test_the_engine_samples_from_what_the_adapters_make_after_every_update(
 
 def test_adapters_are_merged_in_place_so_that_a_recorded_step_reads_them(base):
     policy, decoders = adapted(base), Decoders()
-    step = StaticStep(decoders.merged(policy).model, policy.stop_ids)
+    step = StaticStep(decoders.merged(policy).model)
     learner = Learner(policy, CONFIG)
     for _ in range(3):
         learner.update(MIXED)
