@@ -36,7 +36,7 @@ MOST_FILES = 240
 MOST_LINES = 51_200
 LONGEST_FILE = 480
 SHORT_FILE = 60
-MOST_TEST_LINES = 53_400
+MOST_TEST_LINES = 53_500
 MOST_WORDS = 2_000
 SHORT = {
     "node/cli/main.py": "imports nothing, so that Ctrl-C is handled while the program loads",

@@ -239,8 +239,8 @@ def bootstrap_command(
         return
     start = started(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
     with start as (node, stages):
-        from node.run.commands import run_untrained
         from node.run.preflight import check_places
+        from node.run.untrained import run_untrained
 
         check_places(node.config, node.folder)
         run_untrained("bootstrap", node.config, node.folder, RunOptions(json=json), stages)

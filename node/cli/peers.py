@@ -287,9 +287,9 @@ def observe_command(
             config = Path(place)
         start = started(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
         node, stages = stack.enter_context(start)
-        from node.run.commands import check_peers, run_untrained
         from node.run.preflight import check_places
         from node.run.status import RunOptions
+        from node.run.untrained import check_peers, run_untrained
 
         check_peers(node.config, node.folder)
         check_places(node.config, node.folder)

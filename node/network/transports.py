@@ -28,6 +28,9 @@ class TransportKind(Plugin, ABC):
     def check(self, network: NetworkSection) -> None:
         """Check for missing packages and unsupported keys, or raise ConfigError."""
 
+    def prepare_process(self) -> None:
+        """Load the network alone, without torch; call it where nothing trains, before the rest."""
+
     @abstractmethod
     def open(
         self, network: NetworkSection, folder: RunFolder, counters: Counters, *, beside: bool
@@ -64,6 +67,12 @@ class Hivemind(TransportKind):
                 "pip install 'swarm-node[libp2p]' and set it to 'libp2p'."
             )
             raise ConfigError("network.transport", "hivemind", remedy)
+
+    def prepare_process(self) -> None:
+        from swarm.transport.hivemind.transport import import_network
+
+        if "hivemind" not in sys.modules:
+            import_network()
 
     def open(
         self, network: NetworkSection, folder: RunFolder, counters: Counters, *, beside: bool

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -30,7 +31,7 @@ MOMENTS = (
     ("join", "pydantic"),
     ("join", "numpy"),
     ("join", "torch.nn"),
-    ("bootstrap", "node.run.commands"),
+    ("bootstrap", "node.run.untrained"),
     ("doctor", "node.doctor.checks"),
     ("demo --nodes 2 --rounds 1", "matplotlib"),
     ("export --out model", "transformers.utils"),
@@ -139,3 +140,19 @@ def test_the_panel_turns_to_rollouts_lets_itself_be_stopped_and_leaves_the_termi
     rounds = [json.loads(line)["round"] for line in file.read_text().splitlines()]
     metrics = (tmp_path / "swarm-run" / "metrics.jsonl").read_text().splitlines()
     assert rounds[-1] == json.loads(metrics[-1])["round"]
+
+
+def test_a_bootstrap_node_and_an_observer_run_without_torch(tmp_path: Path) -> None:
+    listen = '--set=network.listen=["/ip4/127.0.0.1/tcp/0"]'
+    with Command(tmp_path, "bootstrap", listen) as seed:
+        seed.until(lambda: seed.run.status.exists() and read_status(seed)["addresses"])
+        address = read_status(seed)["addresses"][0]
+        with Command(tmp_path, "observe", "--peers", address, listen) as watch:
+            watch.until(lambda: any("the swarm's page" in line for line in watch.out))
+            for command in (seed, watch):
+                loaded = psutil.Process(command.process.pid).memory_maps()
+                assert not [each.path for each in loaded if "libtorch" in each.path]
+
+
+def read_status(command: Command) -> dict[str, Any]:
+    return json.loads(command.run.status.read_text())

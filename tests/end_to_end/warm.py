@@ -25,6 +25,7 @@ LOADED = (
     "node.learner.off_policy",
     "node.run.preflight",
     "node.run.commands",
+    "node.run.untrained",
     "rich._emoji_codes",
     "rich.status",
     "swarm.transport.subprocess.transport",

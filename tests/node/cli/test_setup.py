@@ -27,10 +27,11 @@ def started(monkeypatch):
     calls = []
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    module = ModuleType("node.run.commands")
-    module.run_join = lambda *args: calls.append(("join", *args))
-    module.run_untrained = lambda *args: calls.append(args)
-    monkeypatch.setitem(sys.modules, "node.run.commands", module)
+    trains, serves = ModuleType("node.run.commands"), ModuleType("node.run.untrained")
+    trains.run_join = lambda *args: calls.append(("join", *args))
+    serves.run_untrained = lambda *args: calls.append(args)
+    for module in (trains, serves):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
     yield calls
     root.handlers[:] = handlers
     root.setLevel(level)
