@@ -128,7 +128,7 @@ class LearnerSection(Section):
     )
     max_completion_tokens: int = key(
         4096,
-        "Longer completions, such as a peer's, are trained on up to here.",
+        "Longer completions of this node are trained on up to here; those of peers are dropped.",
         **within(1, unit="tokens"),
     )
     max_grad_norm: float = key(1.0, "Gradients are scaled down to this norm.", gt=0)

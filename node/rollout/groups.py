@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from itertools import accumulate
 from typing import Protocol, TypeVar
 
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.off_policy import FILTERS, Answer, budget
+from node.learner.update_rows import turns_of
 from node.monitor.record import Stopwatch
 from node.policy.policy import Policy
-from node.trajectories.trajectory import Trajectory
+from node.trajectories.trajectory import Trajectory, TurnLimits
 from protocol.rollout import Completion, Finish, Group, Writer
 from swarm.common.counters import Counters
 from swarm.groups import PooledGroup, TaskRef, informative
@@ -139,16 +140,26 @@ REMEMBERED_TEXTS = 8192
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """Limits of a peer's group: ``completions`` sampled, ``tokens`` of each, filters."""
+    """Limits of a peer's group: ``completions`` sampled, ``tokens`` of each, filters.
+
+    ``read`` is the learner's limit, which counts observations, too; ``turns`` those of the engine.
+    """
 
     completions: int
     tokens: int
     refuse: Collection[str] = ()
+    read: int = sys.maxsize
+    turns: TurnLimits = field(default_factory=TurnLimits)
 
 
 @dataclass(eq=False)
 class Intake:
-    """Truncation of peers' groups and removal of what must not be imitated.
+    """Removal of what was not rewarded under this node's limits, or must not be imitated.
+
+    A reward is that of the whole completion, so a part of it must not be trained with it. A
+    completion leaves its group, whatever its reward, if this node would not have ended it there:
+    the rest is a sample under the condition that both nodes' limits allow it, and its mean remains
+    an unbiased baseline. That would not hold if only right completions left.
 
     ``secret`` is local, so no author can predict which completions are sampled.
     """
@@ -178,12 +189,7 @@ class Intake:
         if left is None or (informative(pooled.group.rewards) and not informative(left.rewards)):
             self.counters.add("external_nothing_left")
             return None
-        cut = self._cut(left)
-        longest = max(len(done.ids) for done in cut.completions)
-        if len(cut.prompt_ids) + longest > self.policy.context_length:
-            self.counters.add("external_too_long")
-            return None
-        return cut
+        return left
 
     def _drawn(self, pooled: PooledGroup) -> Sequence[int]:
         group = pooled.group
@@ -197,11 +203,16 @@ class Intake:
     def _unrefused(
         self, training: TrainingGroup, pooled: PooledGroup, numbers: Sequence[int]
     ) -> TrainingGroup | None:
-        mean = sum(training.rewards) / len(training.rewards)
+        room = self.policy.context_length - len(training.prompt_ids)
+        columns = list(zip(numbers, training.completions, training.rewards, strict=True))
+        limits = [self._limit(pooled.group.completions[n].finish, c, room) for n, c, _ in columns]
+        whole = [reward for (*_, reward), limit in zip(columns, limits, strict=True) if not limit]
+        mean = sum(whole) / max(1, len(whole))
         kept = []
-        columns = zip(numbers, training.completions, training.rewards, strict=True)
         for place, (number, done, reward) in enumerate(columns):
-            reason = self._reason(pooled, number, done) if reward > mean else None
+            reason = limits[place]
+            if reason is None and reward > mean:
+                reason = self._reason(pooled, number, done)
             if reason is None:
                 kept.append(place)
             else:
@@ -214,14 +225,19 @@ class Intake:
             rewards=tuple(training.rewards[place] for place in kept),
         )
 
-    def _cut(self, training: TrainingGroup) -> TrainingGroup:
-        most = self.limits.tokens
-        done = tuple(each.first(_until(each, most)) for each in training.completions)
-        pairs = zip(training.completions, done, strict=True)
-        if extra := sum(sum(whole.trained) - sum(cut.trained) for whole, cut in pairs):
-            self.counters.add("external_tokens_cut", extra)
-            return replace(training, completions=done)
-        return training
+    def _limit(self, finish: Finish, done: TrainingCompletion, room: int) -> str | None:
+        """Return why this node would not have ended the completion there, or would not read it."""
+        limits, turns = self.limits, [len(done.ids[turn]) for turn in turns_of(done.trained)]
+        written = sum(turns)
+        if written > limits.tokens or len(done.ids) > min(limits.read, room):
+            return "too_long"
+        if finish is Finish.STOP:
+            return None
+        if len(turns) < 2:
+            full = written >= min(limits.tokens, room)
+        else:
+            full = turns[-1] >= limits.turns.turn_tokens or limits.turns.last(len(turns), written)
+        return None if full else "unfinished"
 
     def _reason(self, pooled: PooledGroup, number: int, done: TrainingCompletion) -> str | None:
         group = pooled.group
@@ -240,8 +256,3 @@ class Intake:
         while len(self._texts) > REMEMBERED_TEXTS:
             self._texts.popitem(last=False)
         return first != author
-
-
-def _until(done: TrainingCompletion, most: int) -> int:
-    written = accumulate(done.trained)
-    return next((n for n, own in enumerate(written) if own > most), len(done.ids))

@@ -233,7 +233,13 @@ class ExternalGroups:
 
 def open_intake(config: Config, policy: Policy, secret: bytes, counters: Counters) -> Intake:
     filters = [name for name in FILTERS if name in config.mixture.filters]
-    limits = GroupLimits(config.engine.group_size, config.engine.max_new_tokens, filters)
+    limits = GroupLimits(
+        config.engine.group_size,
+        config.engine.max_new_tokens,
+        filters,
+        config.learner.max_completion_tokens,
+        TurnLimits.of(config.engine),
+    )
     return Intake(policy, limits, secret, counters)
 
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from node.engines.engine import Sample
@@ -9,7 +11,7 @@ from node.rollout.groups import (
     OwnTask,
     own_group,
 )
-from node.trajectories.trajectory import Trajectory
+from node.trajectories.trajectory import Trajectory, TurnLimits
 from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer, encode_group
 from swarm.common.counters import Counters
 from swarm.groups import PooledGroup, TaskRef
@@ -20,30 +22,30 @@ POLICY = random_policy(hidden=32, layers=1)
 WORKING = "so 3 times 4 is 12 and 12 plus 5 is 17, as asked: "
 
 
-def sent(texts, *, author=b"m" * 32, env="sums"):
+def sent(texts, *, author=b"m" * 32, env="sums", finish=Finish.STOP, ended=0):
+    """A group that ``author`` sent; all after the first ``ended`` texts have this ``finish``."""
     done = tuple(
-        Completion((Segment(Writer.POLICY, text, None),), reward, Finish.STOP)
-        for text, reward in texts
+        Completion((Segment(Writer.POLICY, text),), r, Finish.STOP if n < ended else finish)
+        for n, (text, r) in enumerate(texts)
     )
     group = Group(env, 0, 7, 1, done)
     return PooledGroup(author, encode_group(group), group, "1+1=", bytes(32), 0, received=0.0)
 
 
-def intake(counters=None, *, completions=8, tokens=64, refuse=tuple(FILTERS), secret=b"secret"):
-    limits = GroupLimits(completions, tokens, refuse)
+def intake(
+    counters=None, *, completions=8, tokens=64, refuse=tuple(FILTERS), secret=b"secret", read=999
+):
+    limits = GroupLimits(completions, tokens, refuse, read, TurnLimits(3, 4, tokens))
     return Intake(POLICY, limits, secret, counters or Counters())
 
 
-def test_a_group_has_no_more_and_no_longer_completions_than_an_own_one():
-    """Mallory sends 64 completions of 60 characters where nodes write eight of sixteen."""
+def test_a_group_has_no_more_completions_than_an_own_one():
+    """Mallory sends 64 completions where nodes write eight."""
     counters = Counters()
-    fat = sent([(f"{n:02d}" * 30, float(n % 2)) for n in range(64)])
-    group = intake(counters, tokens=16, refuse=()).take(fat)
+    fat = sent([(f"{n:02d}", float(n % 2)) for n in range(64)])
+    group = intake(counters, refuse=()).take(fat)
     assert len(group.completions) == len(group.rewards) == 8
-    assert {len(done.ids) for done in group.completions} == {16}
-    counts = counters.snapshot()
-    assert counts["external_completions_cut"] == 56
-    assert counts["external_tokens_cut"] == 8 * (61 - 16)
+    assert counters.snapshot() == {"external_completions_cut": 56}
 
 
 def test_each_completion_keeps_its_reward_and_the_author_cannot_know_which_are_drawn():
@@ -106,24 +108,61 @@ def test_text_behind_the_answer_is_refused():
     assert counters.snapshot()["external_refused{reason=trailing}"] == 1
 
 
-def test_only_what_is_cut_is_counted():
+def test_answers_of_an_honest_peer_with_a_larger_cap_leave_their_group_right_or_wrong():
+    """None is trained in part: its reward is that of the whole."""
     counters = Counters()
-    reader = intake(counters, completions=2, tokens=16, refuse=())
-    assert reader.take(sent([("9" * 20, 1.0), ("18", 0.0)])) is not None
-    assert counters.snapshot() == {"external_tokens_cut": 21 - 16}
+    said = [("9" * 15, 1.0), ("9" * 16, 1.0), ("18", 0.0), ("8" * 20, 0.0), ("7", 0.5)]
+    taken = intake(counters, tokens=16, refuse=()).take(sent(said))
+    assert taken.rewards == (1.0, 0.0, 0.5)
+    assert [len(done.ids) for done in taken.completions] == [16, 3, 2]
+    assert counters.snapshot() == {"external_refused{reason=too_long}": 2}
+    limited = intake(tokens=64, read=16, refuse=()).take(sent(said))
+    assert limited == taken, "the learner's limit counts, too"
+
+
+def test_a_group_of_a_hostile_peer_whose_right_answers_exceed_the_cap_is_refused():
     counters = Counters()
-    assert intake(counters, completions=2).take(sent([("17", 1.0), ("18", 0.0)])) is not None
-    assert counters.snapshot() == {}
+    wrong = [("18", 0.0)] * 7
+    assert intake(counters, tokens=16, refuse=()).take(sent([("9" * 40, 1.0), *wrong])) is None
+    assert counters.snapshot()["external_nothing_left"] == 1
+
+
+def test_what_refused_answers_earned_does_not_change_which_others_are_imitated():
+    """0.5 is below the mean of what was sent and above that of what is left."""
+    said = [("9" * 30, 1.0), ("8" * 30, 1.0), ("ab" * 12, 0.5), ("18", 0.0)]
+    assert intake(tokens=25).take(sent(said)) is None, "it repeats itself"
+
+
+@pytest.mark.parametrize(("length", "kept"), [(15, False), (16, True), (17, False)])
+def test_an_answer_without_an_end_stays_if_this_node_would_have_cut_it_there(length, kept):
+    said = sent([("17", 1.0), ("18", 0.0), ("9" * length, 1.0)], finish=Finish.LENGTH, ended=2)
+    taken = intake(tokens=16, refuse=()).take(said)
+    assert taken.rewards == ((1.0, 0.0, 1.0) if kept else (1.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("turns", "kept"),
+    [(["7"], False), (["7", "8"], False), (["7", "8", "9"], True), (["7", "8888"], True)],
+)
+def test_a_trajectory_without_an_end_stays_if_this_node_would_have_cut_it_there(turns, kept):
+    said = sent([("17", 1.0), ("18", 0.0)])
+    segments = [Segment(Writer.POLICY, turns[0])]
+    for turn in turns[1:]:
+        segments += [Segment(Writer.ENVIRONMENT, "no"), Segment(Writer.POLICY, turn)]
+    done = (*said.group.completions, Completion(tuple(segments), 1.0, Finish.LENGTH))
+    played = replace(said, group=replace(said.group, completions=done))
+    taken = intake(tokens=12, refuse=()).take(played)
+    assert len(taken.completions) == 2 + kept
 
 
 @pytest.mark.parametrize("beyond", [0, 1])
-def test_a_group_must_fit_the_context_with_the_longest_of_its_completions(beyond):
-    counters = Counters()
+def test_a_completion_must_fit_the_context_behind_the_prompt(beyond):
     room = POLICY.context_length - len(POLICY.encode_prompt("1+1=")) - 1
-    group = sent([("9" * (room + beyond), 1.0), ("18", 0.0)])
-    assert (intake(counters, tokens=1000, refuse=()).take(group) is None) == bool(beyond)
-    assert counters.snapshot().get("external_too_long", 0) == beyond
-    assert intake(tokens=8, refuse=()).take(group) is not None, "once it is cut"
+    group = sent([("9" * (room + beyond), 1.0), ("18", 0.0), ("1", 0.5)])
+    taken = intake(tokens=1000, refuse=()).take(group)
+    assert taken.rewards == ((0.0, 0.5) if beyond else (1.0, 0.0, 0.5))
+    question = replace(group, prompt="1" * POLICY.context_length)
+    assert intake(refuse=()).take(question) is None, "the prompt alone fills it"
 
 
 def wrote(length, *, level=0, times=1):

@@ -111,19 +111,20 @@ def test_a_banned_peer_is_no_longer_trusted():
     assert len(loop.rounds.step().external) == 3 and loop.external.missing() == 4
 
 
-def intake_of(counters, *refuse):
-    config = configured(mixture__filters=list(refuse))
+def intake_of(counters, *refuse, **keys):
+    keys |= {"engine__max_new_tokens": 60, "mixture__filters": list(refuse)}
+    config = configured(**keys)
     return open_intake(config, random_policy(hidden=32, layers=1), b"secret", counters)
 
 
-def test_only_the_filters_that_are_asked_for_look_at_external_groups_which_are_cut_to_own_size():
+def test_only_the_filters_that_are_asked_for_look_at_external_groups_of_own_size():
     around = ("<answer>" + "ab" * 20 + "</answer>", 1.0)
     trails, wrong = ("<answer>1</answer>" + "0123456789" * 2, 1.0), ("18", 0.0)
     counters = Counters()
     intake = intake_of(counters, "unlikely", "copied")
     for answer in (around, trails):
         assert intake.take(sent([answer, wrong])) is not None
-    long = ("".join(map(chr, range(40, 100))), 1.0)
+    long = ("".join(map(chr, range(40, 99))), 1.0)
     assert intake.take(sent([long, wrong])) is not None
     assert intake.take(sent([long, wrong], author=b"s" * 32)) is None
     assert counters.snapshot()["external_refused{reason=copied}"] == 1
@@ -131,9 +132,13 @@ def test_only_the_filters_that_are_asked_for_look_at_external_groups_which_are_c
     assert intake.take(sent([around, wrong])) is not None
     assert intake.take(sent([trails, wrong])) is None, "sums are answered in a tag"
     counters = Counters()
-    taken = intake_of(counters).take(sent([("1" * 60, 1.0), ("2" * 60, 0.0), ("3" * 60, 0.5)]))
-    assert [len(done.ids) for done in taken.completions] == [40, 40]
-    assert counters.snapshot()["external_completions_cut"] == 1
+    fits, long = [("1" * 59, 1.0), ("2" * 59, 0.0), ("3" * 59, 0.5)], ("1" * 60, 1.0)
+    taken = intake_of(counters).take(sent(fits))
+    assert [len(done.ids) for done in taken.completions] == [60, 60]
+    assert counters.snapshot() == {"external_completions_cut": 1}
+    assert intake_of(counters).take(sent([long, wrong])) is None
+    limited = intake_of(counters, learner__max_completion_tokens=59)
+    assert limited.take(sent([fits[0], wrong])) is None
 
 
 def test_an_engine_whose_weights_are_still_the_policys_is_left_alone():
