@@ -15,7 +15,7 @@ OTHERS = 1.0 / 3.0  # maximum weight of one voice relative to all others: a quar
 BEHIND, FAR_BEHIND = -0.05, -0.12  # equal policies are within 0.05, weaker peers 0.12 to 0.2 behind
 
 Level = tuple[str, int]  # env and index of the level
-OWN, NEWCOMERS = b"", b"newcomers"  # keys that no author can have: theirs are 32 bytes
+OWN = b""  # key that no author can have: theirs are 32 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,13 @@ class PeersLead:
     towards 0 as if :data:`DOUBT` pairs were seen before. Uninformative groups count on neither
     side, because peers do not share theirs.
 
-    Each proven author is one voice, all unproven ones together are one. No voice weighs more than a
-    third of the others, or than :data:`DOUBT` if that is more. A flooding author, with any number
-    of keys, therefore moves the mean by a quarter of its distance.
+    Each proven author is one voice; others have none, because keys are free: groups of rare right
+    answers would end sharing with all. Groups of an author count from when it is proven, earlier
+    ones included. No voice weighs more than a third of the others, or than :data:`DOUBT` if that is
+    more. A flooding author therefore moves the mean by a quarter of its distance.
 
     Attributes:
-        value: the lead, in rewards; None while no level has groups of both sides.
+        value: the lead, in rewards; None while no level has groups of this node and proven ones.
     """
 
     def __init__(self) -> None:
@@ -110,7 +111,7 @@ class PeersLead:
 
     def _measure(self, proven: Set[bytes]) -> float | None:
         own = self._seen.get(OWN) or _Levels(_Seen)
-        voices = [_weighed(levels, own) for levels in self._voices(proven).values()]
+        voices = [_weighed(levels, own) for who, levels in self._seen.items() if who in proven]
         total = math.fsum(voice.weight for voice in voices)
         if not total:
             return None
@@ -124,19 +125,6 @@ class PeersLead:
                 heard[level] += count * weight / voice.weight
         pairs = math.fsum(_pairs(count, own[level].count) for level, count in heard.items())
         return lead / math.fsum(weights) * pairs / (pairs + DOUBT)
-
-    def _voices(self, proven: Set[bytes]) -> dict[bytes, _Levels]:
-        voices: dict[bytes, _Levels] = {}
-        for author, levels in self._seen.items():
-            if author == OWN:
-                continue
-            if author in proven:
-                voices[author] = levels
-                continue
-            together = voices.setdefault(NEWCOMERS, defaultdict(_Seen))
-            for level, seen in levels.items():
-                together[level].add(seen)
-        return voices
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,6 +269,17 @@ def test_a_node_ahead_of_its_peers_lives_on_its_own_experience_but_keeps_looking
     assert (mixture.spared(pool, EVERYBODY), mixture.wanted(2)) == (6, 10)
 
 
+@given(st.lists(st.lists(st.floats(0, 1), min_size=2, max_size=64)), st.floats(-0.2, 0.2))
+def test_groups_of_newcomers_change_neither_the_lead_nor_what_is_taken(rewards, lead):
+    proven, pool = frozenset(AUTHORS), groups(AUTHORS, 2)
+    plain, flooded = (Mixture(MixtureSection(), 1) for _ in range(2))
+    strange = [Earned(bytes([n]) * 32, "sums", 0, each) for n, each in enumerate(rewards, 100)]
+    plain.observe(told(lead), proven)
+    flooded.observe([*strange, *told(lead)], proven)
+    taken = [(m.lead, m.wanted(2), m.spared(pool, proven)) for m in (plain, flooded)]
+    assert taken[0] == taken[1]
+
+
 def test_a_published_mix_takes_what_it_is_told_to_whoever_is_ahead():
     mixture = Mixture(MixtureSection(external=6), 1, rule=UniformSelection)
     mixture.observe(told(-0.3), EVERYBODY)
