@@ -126,10 +126,13 @@ class ScoringQueue:
 UNKNOWN_ENV = "unknown_env"
 EVALUATES_TEXT = "evaluates_text"
 TIMEOUT = "timeout"
+CPU_LIMIT = "cpu_limit"
 CRASHED = "crashed"
+WORKER_LOST = "worker_lost"
 UNAVAILABLE = "unavailable"
 NOT_REPLAYED = "not_replayed"
 NOT_REPLAYABLE = "not_replayable"
+STALLS = frozenset({TIMEOUT, CPU_LIMIT, CRASHED, WORKER_LOST})  # each costs a worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,16 +162,18 @@ class Verdict:
     rewards: tuple[float, ...]  # in [0, 1], one per text, in order
     # Of scoring, without the start of a worker; None if not measured.
     seconds: float | None = field(default=None, compare=False)
+    over: tuple[int, ...] = ()  # indexes of texts that exceeded their CPU limit, with reward 0
 
 
 class JudgeRefused(Exception):  # noqa: N818 - an answer, not a fault
     """A group without a verification result; the group is lost.
 
     ``reason``, also used in counters, is ``unknown_env`` (no such task family, version or level
-    here), ``evaluates_text`` (the verifier executes the texts), ``timeout`` or ``crashed`` (the
-    worker hung or died), ``unavailable`` (no worker available now), ``not_replayed`` (the rebuilt
-    environment responds differently) or ``not_replayable`` (it is not deterministic). ``seconds``
-    is as in :class:`Verdict`.
+    here), ``evaluates_text`` (the verifier executes the texts), ``timeout`` (the time that this
+    node had ran out), ``cpu_limit`` (one text took a full limit of CPU time), ``crashed`` (the
+    worker died), ``worker_lost`` (the system ended it or had no memory), ``unavailable`` (no worker
+    available now), ``not_replayed`` (the rebuilt environment responds differently) or
+    ``not_replayable`` (it is not deterministic). ``seconds`` is as in :class:`Verdict`.
     """
 
     def __init__(self, reason: str, detail: str = "", seconds: float | None = None) -> None:
@@ -255,13 +260,15 @@ PENALTIES: Mapping[str, float] = {
     **dict.fromkeys(("wrong_swarm", "wrong_shard", UNEXPECTED_SEGMENTS), _WRONG),
     # Not the announced frame, served over a stream that only the author's key can open.
     **dict.fromkeys(("wrong_content", "response_too_large"), _WRONG),
-    **dict.fromkeys((TIMEOUT, CRASHED), _SLOW),  # texts that hang or kill the verifier
+    # A text that takes its whole CPU limit, whatever else this machine does, or kills the worker.
+    **dict.fromkeys((CPU_LIMIT, CRASHED), _SLOW),
     # Time: a slow author or connection, a wrong clock (the author's or this node's), a replay.
     **dict.fromkeys(("too_slow", STALE_EPOCH, EPOCH_AHEAD, BEFORE_RESTORE), _NO_FAULT),
     **dict.fromkeys((REPLAY, "expired", "bad_lifetime"), _NO_FAULT),
     **dict.fromkeys(("not_admitted", BANNED), _NO_FAULT),  # policy of the swarm or of this node
     # This node's limits: what it does not know, refuses to run, or failed to do.
     **dict.fromkeys((UNKNOWN_ENV, EVALUATES_TEXT, NOT_REPLAYABLE, UNAVAILABLE), _NO_FAULT),
+    **dict.fromkeys((TIMEOUT, WORKER_LOST), _NO_FAULT),
     **dict.fromkeys((ABANDONED, OVER_BUDGET, BAD_VERDICT, JUDGE_FAILED), _NO_FAULT),
 }
 

@@ -369,6 +369,8 @@ WORDS: Mapping[str, str] = {
     "wrong_content": "What was sent is not what was announced.",
     "response_too_large": "More was sent than was announced.",
     "timeout": "The verifier did not get done with its answers in time.",
+    "cpu_limit": "An answer took all of the verifier's CPU time.",
+    "worker_lost": "The system ended the verifier.",
     "crashed": "The verifier died over its answers.",
     "too_slow": "Its author or the line was too slow.",
     "stale_epoch": "It is too old.",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from node.environments.environment import EpisodeError
@@ -149,16 +149,20 @@ class OverLimit(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class GroupRewards:
-    """Rewards in completion order, and how many answers made the scorer raise."""
+    """Rewards in completion order, and how many answers made the scorer raise.
+
+    ``over`` has the indexes of answers that exceeded their CPU limit.
+    """
 
     rewards: list[float]
     unreadable: int
+    over: list[int] = field(default_factory=list)
 
 
 def score(
     source: TaskSource,
     task: Task,
-    answers: Sequence[Answer],
+    answers: Iterable[Answer],
     limit: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> GroupRewards:
     """Score whole completions as answers to a task; trajectories are replayed.
@@ -168,9 +172,11 @@ def score(
     ScoringError: the env returned an invalid reward; MemoryError, RecursionError: the result would
     depend on the machine.
     """
-    rewards, unreadable = [], 0
+    rewards: list[float] = []
+    over: list[int] = []
+    unreadable = 0
     with kept():
-        for answer in answers:
+        for number, answer in enumerate(answers):
             if isinstance(answer, TrajectoryTexts):
                 rewards.append(_replayed(source, task, answer))
                 continue
@@ -179,10 +185,12 @@ def score(
                     rewards.append(source.score(task, answer))
             except (MemoryError, RecursionError, ScoringError):
                 raise
-            except (OverLimit, Exception):  # noqa: BLE001 - see above
+            except (OverLimit, Exception) as error:  # noqa: BLE001 - see above
                 rewards.append(0.0)
                 unreadable += 1
-    return GroupRewards(rewards, unreadable)
+                if isinstance(error, OverLimit):
+                    over.append(number)
+    return GroupRewards(rewards, unreadable, over)
 
 
 def _replayed(source: TaskSource, task: Task, turns: TrajectoryTexts) -> float:

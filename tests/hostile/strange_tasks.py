@@ -30,6 +30,7 @@ def chatter() -> None:
 
 DEEDS: dict[str, Callable[[], object]] = {
     "burn_cpu": lambda: str(9**9**9),
+    "burn_in_c": lambda: sum(range(1 << 60)),  # never returns to Python
     "burn_memory": lambda: bytearray(1 << 34),
     "sleep": lambda: time.sleep(3600),
     "doze": lambda: time.sleep(0.6),

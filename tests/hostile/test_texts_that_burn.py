@@ -155,9 +155,20 @@ def test_a_worker_killed_in_the_middle_of_a_request_is_replaced(strange, counter
     until(lambda: woken() > idle)  # it waits for requests alone
     worker.kill()
     thread.join(30)
-    assert outcome == ["crashed"]
+    assert outcome == ["worker_lost"]
     assert strange.judge(TASK, [GOOD]).rewards == (1.0,)
-    assert counters.snapshot() == {"verifier_restarts{reason=crashed}": 1.0}
+    assert counters.snapshot() == {"verifier_restarts{reason=worker_lost}": 1.0}
+
+
+def test_a_text_that_alone_fills_the_memory_of_a_new_worker_is_to_blame(strange):
+    assert strange.judge(TASK, [GOOD]).rewards == (1.0,)
+    assert refusal(strange, "burn_memory") == "worker_lost", "others may have left it little"
+    assert refusal(strange, "burn_memory") == "crashed"
+
+
+def test_many_texts_do_not_share_the_time_of_one_and_those_that_exceed_it_are_named(strange):
+    found = strange.judge(TASK, ["burn_cpu", GOOD, *["burn_cpu"] * 5])
+    assert (found.rewards, found.over) == ((0.0, 1.0, *[0.0] * 5), (0, 2, 3, 4, 5, 6))
 
 
 def test_the_worker_inherits_no_secrets_and_no_descriptors(strange, monkeypatch, tmp_path):
@@ -186,6 +197,6 @@ def test_flos_longest_and_deepest_texts_are_wrong_or_refused_on_every_shipped_ta
                 try:
                     assert verifier.judge(TaskRef(spec.name, 0, 3), [text]).rewards == (0.0,)
                 except JudgeRefused as refusal:
-                    assert refusal.reason in {"timeout", "crashed", "unknown_env"}
+                    assert refusal.reason in {"timeout", "cpu_limit", "crashed", "unknown_env"}
             if spec.name != "binary_matrix":
                 assert verifier.judge(TaskRef(spec.name, 0, 3), ["?"]).rewards == (0.0,)

@@ -17,18 +17,19 @@ from swarm.verification import JudgeRefused, Verdict
 from tests.hostile.deeds import GOOD
 from tests.hostile.test_texts_that_burn import STRANGE, TASK
 from tests.node.packages import declare
-from tests.swarm.admission_parts import NOW, Gate, Peer, SumJudge
+from tests.swarm.admission_parts import EPOCH_SECONDS, NOW, Gate, Peer, SumJudge
 
 KEYS, GROUPS = 8, 6
-LIMITS = WorkerLimits(cpu_seconds=5, wall_seconds=20.0)
+LIMITS = WorkerLimits(cpu_seconds=5, wall_seconds=60.0)
 
 
 class SlowJudge(SumJudge):
-    """Sums in no time; ``doze`` and ``sleep`` are done by a real verifier's worker."""
+    """Sums in no time; deeds are done by a real verifier's worker, in a part of its time."""
 
-    def __init__(self, verifier: Verifier) -> None:
+    def __init__(self, verifier: Verifier, part: float = 1.0) -> None:
         super().__init__()
         self.verifier = verifier
+        self.part = part
         self.asked: list[int] = []
 
     def judge(
@@ -36,8 +37,9 @@ class SlowJudge(SumJudge):
     ) -> Verdict:
         self.asked.append(task.seed)
         taken = None
-        if texts[0] in ("doze", "sleep"):
-            taken = self.verifier.judge(TASK, texts[:1], seconds=seconds).seconds
+        if texts[0] in ("doze", "sleep", "burn_in_c"):
+            assert seconds is not None
+            taken = self.verifier.judge(TASK, texts[:1], seconds=seconds * self.part).seconds
         found = super().judge(task, texts)
         return Verdict(found.prompt, found.rewards, taken)
 
@@ -96,14 +98,38 @@ def test_a_text_that_hangs_ends_with_what_is_left_of_its_frame(gate):
     assert gate.accounts.get(sam.author).seconds > 0.9
 
 
-def test_timeouts_of_one_author_add_up_and_one_on_a_loaded_machine_does_not_ban(gate):
+async def test_on_a_machine_ten_times_too_slow_no_honest_author_is_penalized(gate):
+    gate.judge.part = 0.1
+    authors, slots = [Peer(gate) for _ in range(2)], 5
+    for slot in range(slots):
+        for author in authors:
+            groups = (author.group(i, ["doze", "right"], epoch=NOW + slot) for i in range(3))
+            gate.admit(author.frame(*groups, sequence=slot + 1), author.author)
+        await gate.clock.advance(EPOCH_SECONDS)
+    # Enough for a ban, if they counted.
+    assert gate.refused()["timeout"] >= 10 * len(authors)
+    for author in authors:
+        account = gate.accounts.get(author.author)
+        assert (account.penalties, account.barred) == (0.0, False)
+
+
+def test_a_text_that_takes_its_whole_limit_of_cpu_time_is_penalized(gate, monkeypatch):
+    monkeypatch.setattr(verification, "USED", 10.0)
+    gate.open(gate.journal)
+    sam = Peer(gate)
+    assert gate.admit(slow_frame(sam, "burn_in_c", 1), sam.author) == []
+    assert gate.refused() == {"cpu_limit": 1}
+    assert 0.0 < gate.accounts.get(sam.author).penalties <= 0.5
+
+
+def test_cpu_limits_of_one_author_add_up_and_one_on_a_slow_machine_does_not_ban(gate):
     sam, anna = Peer(gate), Peer(gate)
     gate.judge = SumJudge()
     gate.open(gate.journal)
-    gate.admit(anna.frame(anna.group(0, ["refuse:timeout", "x"])), anna.author)
+    gate.admit(anna.frame(anna.group(0, ["refuse:cpu_limit", "x"])), anna.author)
     assert 0.0 < gate.accounts.get(anna.author).penalties < 1.0
     for number in range(10):
-        group = sam.group(number, ["refuse:timeout", "x"])
+        group = sam.group(number, ["refuse:cpu_limit", "x"])
         gate.admit(sam.frame(group, sequence=number + 1), sam.author)
     assert gate.accounts.banned(sam.author)
     assert not gate.accounts.banned(anna.author)

@@ -77,12 +77,16 @@ async def test_the_event_loop_goes_on_while_a_frame_is_judged(gate, anna):
 
 
 def test_one_group_without_a_verdict_does_not_cost_the_others(gate, anna):
-    texts = ["refuse:unknown_env", "refuse:evaluates_text", "refuse:timeout", "bug", "nonsense"]
+    refusals = "unknown_env", "evaluates_text", "timeout", "worker_lost", "cpu_limit"
+    texts = [*(f"refuse:{reason}" for reason in refusals), "bug", "nonsense"]
     groups = [anna.group(i, ["right", text]) for i, text in enumerate(texts)]
-    assert gate.admit(anna.frame(*groups, anna.group(9)), anna.author) == [9]
-    reasons = "unknown_env", "evaluates_text", "timeout", "judge_failed", "bad_verdict"
-    assert gate.refused() == dict.fromkeys(reasons, 1)
-    # One that ran out of time is half a penalty, and nine more may follow it within the hour.
+    admitted = [
+        gate.admit(anna.frame(group, sequence=n), anna.author) for n, group in enumerate(groups, 1)
+    ]
+    assert not any(admitted)
+    assert gate.admit(anna.frame(anna.group(9), sequence=9), anna.author) == [9]
+    assert gate.refused() == dict.fromkeys((*refusals, "judge_failed", "bad_verdict"), 1)
+    # One that took its whole CPU limit is half a penalty: nine more may follow within the hour.
     assert gate.accounts.get(anna.author).penalties == 0.5
 
 
@@ -183,6 +187,22 @@ class Partly(SumJudge):
     def judge_some(self, asked: Sequence[Asked], *, seconds=None) -> Sequence[Judged]:
         first, second = [self.judge(each.task, each.texts) for each in asked[:2]]
         return replace(first, seconds=100.0), second
+
+
+class Slow(SumJudge):
+    """Has no time for its first text."""
+
+    def judge(self, task: TaskRef, texts: Sequence[str], *, seconds=None) -> Verdict:
+        found = super().judge(task, texts)
+        return replace(found, rewards=(0.0, *found.rewards[1:]), over=(0,))
+
+
+def test_a_right_text_that_takes_too_long_here_is_not_a_lie_and_hides_none(anna):
+    gate = gate_of(Slow())
+    claims = [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]
+    groups = [anna.group(i, claims=claim) for i, claim in enumerate(claims)]
+    assert gate.admit(anna.frame(*groups), anna.author) == [1]
+    assert gate.refused() == {"cpu_limit": 1, "reward_mismatch": 1}
 
 
 class Beyond(SumJudge):

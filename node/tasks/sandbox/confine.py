@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from node.tasks.sandbox import namespaces, seccomp
 
 _OPEN_FILES = 64
+OUT_OF_MEMORY = 70  # exit status of a worker
 
 
 @dataclass(frozen=True, slots=True)

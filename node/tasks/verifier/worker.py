@@ -32,14 +32,22 @@ from node.environments.environment import (
 from node.environments.own_file import NotReplayed
 from node.errors import TaskSetError
 from node.tasks.sandbox import seccomp
-from node.tasks.sandbox.confine import Confinement, confine
+from node.tasks.sandbox.confine import OUT_OF_MEMORY, Confinement, confine
 from node.tasks.scorer import Answered, GroupRewards, OverLimit, score
 from node.tasks.task import ScoringError, Task, TaskError, TaskSource, kept
 from node.tasks.task_set import Allowed, open_envs
 from protocol.manifest import EnvSpec
 from swarm.common.child_process import Channel, ChannelError, take_over_stdin
 from swarm.groups import Split, TaskRef
-from swarm.verification import CRASHED, NOT_REPLAYED, TIMEOUT, UNKNOWN_ENV, Answer, TrajectoryTexts
+from swarm.verification import (
+    CRASHED,
+    NOT_REPLAYED,
+    TIMEOUT,
+    UNKNOWN_ENV,
+    WORKER_LOST,
+    Answer,
+    TrajectoryTexts,
+)
 
 _REPLY_BYTES = 4096
 _REPLY = 3
@@ -56,15 +64,18 @@ def score_apart(
 
     A copy of this process scores each text, under the seccomp ``program``. It cannot affect other
     texts, and can reply only for its own; one that exceeds its CPU time is wrong. Raises
-    ScoringError: a text left no reward.
+    ScoringError: a text left no reward; OSError: this machine had no process or memory for it.
     """
     replies = [_ask(source, task, text, program, cpu_seconds) for text in texts]
-    return GroupRewards([reward for reward, _ in replies], sum(tripped for _, tripped in replies))
+    over = [number for number, reply in enumerate(replies) if reply is None]
+    found = [reply or (0.0, True) for reply in replies]
+    return GroupRewards([reward for reward, _ in found], sum(bad for _, bad in found), over)
 
 
 def _ask(
     source: TaskSource, task: Task, text: str, program: bytes, cpu_seconds: int
-) -> tuple[float, bool]:
+) -> tuple[float, bool] | None:
+    """Return a reward and whether the text is unreadable; None if it used up its CPU time."""
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
@@ -75,9 +86,14 @@ def _ask(
             reply = end.read(_REPLY_BYTES)
     finally:
         os.kill(child, signal.SIGKILL)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if not reply and status == -signal.SIGXCPU:
-        return 0.0, True
+        _, status, usage = os.wait4(child, 0)
+    if not reply:
+        # A text that runs as code may ignore the first signal.
+        ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        if ended_by == signal.SIGXCPU or usage.ru_utime + usage.ru_stime >= cpu_seconds:
+            return None
+        if ended_by == signal.SIGKILL:
+            raise OSError("the system ended the process of a text")
     try:  # what its text may have written
         reward, unreadable = json.loads(reply)
     except (ValueError, TypeError, RecursionError) as error:
@@ -139,6 +155,8 @@ def refused(error: Exception) -> dict[str, Any]:
     match error:
         case OutOfTime() | TimeoutError():
             reason = TIMEOUT
+        case OSError():
+            reason = WORKER_LOST
         case NotReplayed():
             reason = NOT_REPLAYED
         case TaskError():
@@ -321,8 +339,7 @@ class _Attention:
         self.left()
 
 
-OUT_OF_MEMORY = 70
-ANSWER_SHARE = 0.25  # of a group's CPU time, for one answer
+ANSWER_SHARE = 0.25  # of a trajectory's CPU time, for one answer in one turn
 _OPENING_CPU_SECONDS = 60
 
 
@@ -368,6 +385,15 @@ def _properties(source: TaskSource) -> dict[str, Any]:
     }
 
 
+def _limited(texts: Sequence[Any], seconds: float) -> Iterator[Answer]:
+    """Decode answers, each of which has its own CPU time, independent of the others."""
+    for text in texts:
+        single = isinstance(text, str)
+        # The kernel ends what does not return to Python, where ``cpu_limit`` would stop it.
+        allow_cpu(ANSWER_SHARE * seconds if single else seconds)
+        yield text if single else TrajectoryTexts(tuple(text[0]), text[1])
+
+
 @dataclass(frozen=True, slots=True)
 class _TaskServer:
     """Server of requests; ``once`` is the program of a process that scores one text."""
@@ -396,7 +422,6 @@ class _TaskServer:
         stop = time.monotonic() + request["seconds"]
         left = len(request["groups"])
         while left:
-            allow_cpu(self.cpu_seconds)
             reply = self._scored(*request["groups"][-left])
             left = 0 if "refused" in reply or time.monotonic() >= stop else left - 1
             self.channel.send({**reply, "last": not left})
@@ -410,20 +435,19 @@ class _TaskServer:
             return refused(error)
 
     def _scored(self, coordinates: list[Any], texts: list[Any]) -> Reply:
+        # No text is to blame for a slow question, which ends by wall time.
+        allow_cpu(_OPENING_CPU_SECONDS)
         try:
             task = self._build(coordinates)
             source, seconds = self.sources[task.ref.env], self.cpu_seconds
             if source.evaluates_text:
                 scores = score_apart(source, task, texts, self.once, seconds)
             else:
-                answers: list[Answer] = [
-                    text if isinstance(text, str) else TrajectoryTexts(tuple(text[0]), text[1])
-                    for text in texts
-                ]
-                scores = score(source, task, answers, lambda: cpu_limit(ANSWER_SHARE * seconds))
-        except (NotReplayed, ScoringError, TaskError, RecursionError) as error:
+                most = ANSWER_SHARE * seconds
+                scores = score(source, task, _limited(texts, seconds), lambda: cpu_limit(most))
+        except (NotReplayed, OSError, ScoringError, TaskError, RecursionError) as error:
             return refused(error)
-        return {"prompt": task.prompt, "rewards": scores.rewards, "unreadable": scores.unreadable}
+        return {"prompt": task.prompt, **asdict(scores)}
 
     def _build(self, task: Sequence[Any]) -> Task:
         env, level, seed, split = task

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from node.errors import TaskSetError
-from node.tasks.sandbox.confine import Confinement
+from node.tasks.sandbox.confine import OUT_OF_MEMORY, Confinement
 from node.tasks.sandbox.namespaces import DIED_OF
 from node.tasks.sandbox.sandbox import Grants, before, sandbox_support
 from node.tasks.task_set import Allowed, evaluates
@@ -25,6 +25,7 @@ from swarm.common.counters import Counters
 from swarm.common.util import import_path, in_words
 from swarm.groups import TaskRef
 from swarm.verification import (
+    CPU_LIMIT,
     CRASHED,
     EVALUATES_TEXT,
     NOT_REPLAYABLE,
@@ -32,6 +33,7 @@ from swarm.verification import (
     TIMEOUT,
     UNAVAILABLE,
     UNKNOWN_ENV,
+    WORKER_LOST,
     Answer,
     Asked,
     Judged,
@@ -48,13 +50,16 @@ _END_SECONDS = 2.0
 # A worker ends with the thread that started it, so that thread must outlive any caller.
 _STARTS = ThreadPoolExecutor(1, "worker-starts")
 _OUT_OF_CPU = (-signal.SIGXCPU, DIED_OF + signal.SIGXCPU)
+# No text can send a signal: the system had no memory left, or its user stopped the worker.
+_STOPPED = (-9, DIED_OF + 9, -signal.SIGTERM, DIED_OF + signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
     """Resource limits of a worker, far above the needs of any honest answer.
 
-    CPU and wall time are per request. ``memory_mib`` is address space. ``start_seconds`` includes
+    CPU time is per trajectory, one turn or one text that runs as code; other texts have a quarter
+    of it. Wall time is per request. ``memory_mib`` is address space. ``start_seconds`` includes
     opening the task set.
     """
 
@@ -74,11 +79,14 @@ class OpenEnv:
 
 
 class WorkerDied(Exception):  # noqa: N818 - what happened, for the verifier to judge
-    """The worker hung, died or sent a malformed message, and has been ended."""
+    """The worker hung, died or sent a malformed message, and has been ended.
 
-    def __init__(self, detail: str, *, ran_out_of_time: bool) -> None:
+    ``reason`` is a name of :mod:`swarm.verification`.
+    """
+
+    def __init__(self, detail: str, *, reason: str) -> None:
         super().__init__(detail)
-        self.ran_out_of_time = ran_out_of_time
+        self.reason = reason
 
 
 class WorkerProcess:
@@ -88,6 +96,7 @@ class WorkerProcess:
         self._process = process
         self.pid = process.pid
         self._channel = channel
+        self._replies = 0
         self.envs: dict[str, OpenEnv] = {}
         self.closed: dict[str, str] = {}
 
@@ -135,9 +144,11 @@ class WorkerProcess:
 
     def receive(self, seconds: float) -> dict[str, Any]:
         try:
-            return self._channel.receive(seconds)
+            reply = self._channel.receive(seconds)
         except (TimeoutError, ChannelError) as error:
             raise self.death(error, seconds) from error
+        self._replies += 1
+        return reply
 
     def detach(self) -> socket.socket:
         """Return the channel's socket, which the caller then uses and closes."""
@@ -150,9 +161,13 @@ class WorkerProcess:
             return error
         if isinstance(error, TimeoutError):
             self._reap(0.0)
-            return WorkerDied(f"no reply in {seconds:g} s", ran_out_of_time=True)
+            return WorkerDied(f"no reply in {seconds:g} s", reason=TIMEOUT)
         status = self._reap(_END_SECONDS)
-        return WorkerDied(f"ended with {in_words(status)}", ran_out_of_time=status in _OUT_OF_CPU)
+        reason = CPU_LIMIT if status in _OUT_OF_CPU else CRASHED
+        # Earlier texts may have left it little memory.
+        if status in _STOPPED or (status == OUT_OF_MEMORY and self._replies > 1):
+            reason = WORKER_LOST
+        return WorkerDied(f"ended with {in_words(status)}", reason=reason)
 
     def alive(self) -> bool:
         return self._process.poll() is None
@@ -239,7 +254,7 @@ class Workers:
 
     def loss(self, env: str | None, death: WorkerDied, seconds: float) -> JudgeRefused:
         """Count and log a worker's end; return the refusal. ``env`` None: it was idle."""
-        reason = TIMEOUT if death.ran_out_of_time else CRASHED if env else "idle"
+        reason = death.reason if env or death.reason == TIMEOUT else "idle"
         self.counters.add("verifier_restarts", reason=reason)
         logger.warning("the worker was lost on %s: %s", f"env {env!r}" if env else "nothing", death)
         return JudgeRefused(reason, str(death), seconds)
@@ -383,7 +398,7 @@ def refusal(reply: dict[str, Any], seconds: float, *, played: bool = False) -> J
     # A compromised worker must choose neither counter names nor an author's fault, except what
     # follows from observations and rewards, which only the worker knows.
     claimed = reply["refused"]
-    known = (UNKNOWN_ENV, TIMEOUT, NOT_REPLAYED) if played else (UNKNOWN_ENV, TIMEOUT)
+    known = (UNKNOWN_ENV, TIMEOUT, WORKER_LOST, *([NOT_REPLAYED] if played else []))
     reason = claimed if claimed in known else CRASHED
     return JudgeRefused(reason, str(reply.get("detail", "")), seconds)
 
@@ -401,7 +416,10 @@ def _outcome(reply: dict[str, Any], texts: Sequence[Answer], seconds: float) -> 
     unreadable = reply.get("unreadable", 0)
     if type(unreadable) is not int or not 0 <= unreadable <= count:
         raise nonsense("count of unreadable answers is malformed")
-    return Verdict(prompt, tuple(rewards), seconds), unreadable
+    over = reply.get("over", [])
+    if not isinstance(over, list) or not all(type(n) is int and 0 <= n < count for n in over):
+        raise nonsense("list of slow answers is malformed")
+    return Verdict(prompt, tuple(rewards), seconds, tuple(over)), unreadable
 
 
 def _encoded(answer: Answer) -> Any:
@@ -413,4 +431,4 @@ def _length(answer: Answer) -> int:
 
 
 def nonsense(what: str) -> WorkerDied:
-    return WorkerDied(f"the worker's {what}", ran_out_of_time=False)
+    return WorkerDied(f"the worker's {what}", reason=CRASHED)

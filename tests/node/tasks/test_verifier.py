@@ -260,6 +260,9 @@ def test_answers_are_taken_to_the_last_one():
         {"rewards": None},
         {"unreadable": 3},
         {"unreadable": True},
+        {"over": [2]},
+        {"over": [True]},
+        {"over": 0},
         {"last": False},
         {"last": 0},
     ],
@@ -267,7 +270,7 @@ def test_answers_are_taken_to_the_last_one():
 def test_a_worker_that_answers_nonsense_or_goes_on_or_ends_too_early_is_at_an_end(change):
     with pytest.raises(WorkerDied) as death:
         heard(FIRST, {**LAST, **change}, LAST)
-    assert not death.value.ran_out_of_time
+    assert death.value.reason == "crashed"
     with pytest.raises(WorkerDied):
         heard(FIRST)
 
