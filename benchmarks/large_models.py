@@ -59,7 +59,9 @@ def write_model(folder: Path, size: str, words: int, dtype: str) -> None:
         **shape,
     )
     torch.manual_seed(0)
-    model: Any = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
+    model: Any = AutoModelForCausalLM.from_config(
+        config, dtype=getattr(torch, dtype), trust_remote_code=False
+    )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
@@ -139,7 +141,9 @@ def _plain(options: argparse.Namespace) -> Any:
     from transformers import AutoModelForCausalLM
 
     dtype = getattr(torch, options.dtype)
-    model = AutoModelForCausalLM.from_pretrained(options.folder / "model", dtype=dtype)
+    model = AutoModelForCausalLM.from_pretrained(
+        options.folder / "model", dtype=dtype, trust_remote_code=False
+    )
     model.generation_config.eos_token_id = None
     return model.eval()
 
@@ -185,7 +189,7 @@ def trl_side(options: argparse.Namespace) -> None:
     trainer = trl_trainer(
         options,
         _plain(options),
-        AutoTokenizer.from_pretrained(options.folder / "model"),
+        AutoTokenizer.from_pretrained(options.folder / "model", trust_remote_code=False),
         options.folder,
     )
     trainer.add_callback(Turn())

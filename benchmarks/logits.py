@@ -101,7 +101,7 @@ def gap(folder: Path) -> float:
     """The largest difference of the two gradients, over their largest number."""
     import torch
 
-    parts, whole = (torch.load(folder / side) for side in ("parts", "whole"))
+    parts, whole = (torch.load(folder / side, weights_only=True) for side in ("parts", "whole"))
     largest = max(float(each.abs().max()) for each in whole)
     off = max(float((a - b).abs().max()) for a, b in zip(parts, whole, strict=True))
     return off / largest

@@ -43,6 +43,7 @@ def bare_vllm(policy: Any, prompts: list[list[int]], options: argparse.Namespace
     room = {"kv_cache_memory_bytes": 1 << 28} if on_cpu else {"gpu_memory_utilization": GPU_SHARE}
     llm = LLM(
         folder,
+        trust_remote_code=False,
         skip_tokenizer_init=True,
         generation_config="vllm",
         dtype=dtype_of(policy),

@@ -54,8 +54,10 @@ def convert(packages: Path, out: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=FILE)
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, gguf_file=FILE, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=FILE, trust_remote_code=False)
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file=FILE, dtype=torch.float32, trust_remote_code=False
+    )
     # The weights are dequantized, but transformers writes no model that calls itself quantized.
     for name in ("hf_quantizer", "quantization_method", "is_quantized"):
         if hasattr(model, name):

@@ -107,8 +107,9 @@ def random_model(settings: Settings, size: str, dtype: str = "") -> Any:
 
     torch.manual_seed(SEED)
     with torch.device(settings.device):
-        build: Any = AutoModelForCausalLM.from_config
-        return build(config_of(size), dtype=getattr(torch, dtype or settings.dtype))
+        loader: Any = AutoModelForCausalLM
+        kind = getattr(torch, dtype or settings.dtype)
+        return loader.from_config(config_of(size), dtype=kind, trust_remote_code=False)
 
 
 def random_policy(settings: Settings, size: str, *, dtype: str = "", lora: bool = False) -> Policy:

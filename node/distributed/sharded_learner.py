@@ -66,8 +66,9 @@ def sharded(outline: Outline, mesh: DeviceMesh) -> PreTrainedModel:
     Gradients are summed over ranks in float32; losses are divided by the whole update's counts.
     """
     with no_init_weights():
-        build: Any = AutoModelForCausalLM.from_config
-        model: PreTrainedModel = build(outline.config, dtype=outline.dtype)
+        model: PreTrainedModel = cast(Any, AutoModelForCausalLM).from_config(
+            outline.config, dtype=outline.dtype, trust_remote_code=False
+        )
     model.tie_weights()
     model.train(False)
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)

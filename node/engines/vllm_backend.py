@@ -183,6 +183,7 @@ class SnapshotLoader:
 def _arguments(settings: BackendSettings) -> EngineArgs:
     return EngineArgs(
         model=os.curdir,
+        trust_remote_code=False,
         load_format="dummy",
         skip_tokenizer_init=True,
         generation_config="vllm",
@@ -221,7 +222,9 @@ def _cache_bytes(settings: BackendSettings) -> int | None:
     """Size a CPU's KV cache for all rows at full length; None leaves it to vLLM."""
     if settings.device != "cpu" or os.environ.get("VLLM_CPU_KVCACHE_SPACE"):
         return None
-    shape: Any = AutoConfig.from_pretrained(settings.folder).get_text_config()
+    shape: Any = AutoConfig.from_pretrained(
+        settings.folder, trust_remote_code=False
+    ).get_text_config()
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
     size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
     tokens = settings.context_length + BLOCK_TOKENS

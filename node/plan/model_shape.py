@@ -66,9 +66,9 @@ def shape_of(folder: Path, model: str) -> ModelShape:
 
     loader: Any = AutoModelForCausalLM
     try:
-        config = AutoConfig.from_pretrained(folder)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         with torch.device("meta"):
-            built = loader.from_config(config)
+            built = loader.from_config(config, trust_remote_code=False)
     except Exception as error:  # the library raises anything on a wrong number in that file
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise no_model(model, f"config.json: {lines[0].rstrip('.')}") from error

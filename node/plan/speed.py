@@ -178,8 +178,9 @@ def random_policy(found: Plan) -> Policy:
     config = found.choice.config.policy
     dtype = getattr(torch, config.dtype)
     loader: Any = AutoModelForCausalLM
-    model = loader.from_config(AutoConfig.from_pretrained(found.folder), dtype=dtype)
-    tokenizer = AutoTokenizer.from_pretrained(shipped_folder("tiny"))
+    shape = AutoConfig.from_pretrained(found.folder, trust_remote_code=False)
+    model = loader.from_config(shape, dtype=dtype, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(shipped_folder("tiny"), trust_remote_code=False)
     adapter = adapter_of(model, config) if config.lora_rank else None
     policy = Policy(model.to(device_named(config.device)), tokenizer, found.model, adapter)
     policy.stop_ids = (-1,)

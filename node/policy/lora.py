@@ -49,7 +49,9 @@ class Adapter:
             if folder is None:
                 self._peft = _begin(model, rank, alpha, targets)
             else:
-                self._peft = peft.PeftModel.from_pretrained(model, folder, is_trainable=True)
+                self._peft = peft.PeftModel.from_pretrained(
+                    model, folder, is_trainable=True, trust_remote_code=False
+                )
         except ValueError as error:
             raise _refused(targets, str(error).splitlines()[0]) from error
         embeddings = {id(p) for p in model.get_input_embeddings().parameters()}

@@ -15,10 +15,13 @@ CONFIG = "config.json"
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 WHOLE = ("model.safetensors", "pytorch_model.bin")
 GGUF = ".gguf"
+ADAPTER = "adapter_config.json"
+CODED = (CONFIG, "tokenizer_config.json")  # files whose ``auto_map`` names code
 LENGTH_BYTES = 8  # length of a safetensors file's header, little-endian, at its beginning
 LEAST_SHARE = 0.9  # minimum share of a model's ids in its tokenizer; models round up slightly
 
 _HEADLESS = re.compile(r"(?<!Head)(?<!Heads)Model$")
+_CLASS = re.compile(r'"(?:[^"\\]*--)?(\w+)\.\w+"')  # a file and its class in an ``auto_map``
 _OTHER_HEAD = re.compile(
     r"For(MaskedLM|PreTraining|NextSentencePrediction|MultipleChoice|QuestionAnswering"
     r"|(Sequence|Token|Image|Audio)Classification|RewardModel\w*)$"
@@ -37,9 +40,31 @@ class PolicyError(NodeError):
     exit_code = 2
 
 
+def check_code(folder: Path, model: str) -> None:
+    """Raise PolicyError if a model can only be loaded by code of its own, or through an adapter.
+
+    Such code is never run. A known ``model_type`` is loaded by the class of ``transformers``.
+    """
+    if (folder / ADAPTER).is_file():
+        remedy = "Name the whole model, with the adapter merged into it."
+        raise refused(model, f"{ADAPTER} has another model loaded in its place", remedy)
+    tables = [_read(path, model) for name in CODED if (path := folder / name).is_file()]
+    if not (maps := [found for table in tables if (found := table.get("auto_map"))]):
+        return
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    kind = str(_read(folder / CONFIG, model).get("model_type"))
+    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        files = sorted({f"{name}.py" for name in _CLASS.findall(json.dumps(maps))})
+        why = f"it needs code of its own, which is never run: {', '.join(files[:4]) or 'auto_map'}"
+        remedy = f"Name a model of a type that transformers has a class for; {kind!r} has none."
+        raise refused(model, why, remedy)
+
+
 def check_kind(folder: Path, model: str) -> None:
     """Raise PolicyError unless a model is causal, unquantized and fits its tokenizer."""
     config = _read(folder / CONFIG, model)
+    check_code(folder, model)
     if (quantised := config.get("quantization_config")) is not None:
         method = quantised.get("quant_method", "?") if isinstance(quantised, dict) else "?"
         why = f"it is quantised ({method}): such weights can be read and not trained"

@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from node.errors import ConfigError
-from node.policy.model_files import PolicyError, check_kind, check_weights, gguf, is_gguf, refused
+from node.policy.model_files import (
+    PolicyError,
+    check_code,
+    check_kind,
+    check_weights,
+    gguf,
+    is_gguf,
+    refused,
+)
 from swarm.common.util import duration
 
 log = logging.getLogger(__name__)
@@ -209,11 +217,10 @@ def config_folder(model: str) -> Path:
         return shipped_folder(model)
     if why := no_folder(model):
         raise no_model(model, why)
-    if (folder := Path(model).expanduser()).is_dir():
-        return folder
-    if here := cached(model):
-        return here
-    return _config_at_hub(model)
+    folder = Path(model).expanduser()
+    found = folder if folder.is_dir() else cached(model) or _config_at_hub(model)
+    check_code(found, model)
+    return found
 
 
 def _config_at_hub(model: str) -> Path:

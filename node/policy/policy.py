@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,7 +30,7 @@ from node.config.learning import PolicySection
 from node.errors import ConfigError
 from node.policy.device import device_named
 from node.policy.encoding import TextEncoder, check_options, hidden_ids
-from node.policy.model_files import PolicyError, check_vocabulary
+from node.policy.model_files import PolicyError, check_vocabulary, refused
 from node.policy.model_source import SHIPPED, located, no_folder, no_model
 from node.policy.onednn_linear import quicken
 
@@ -149,14 +150,20 @@ class Policy:
         device = device_named(config.device)
         try:
             source = located(config.model, tell)
-            AutoConfig.from_pretrained(source)
-            tokenizer = AutoTokenizer.from_pretrained(source)
+            AutoConfig.from_pretrained(source, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
             model: Any = AutoModelForCausalLM.from_pretrained(
-                source, dtype=getattr(torch, config.dtype)
+                source,
+                dtype=getattr(torch, config.dtype),
+                trust_remote_code=False,
+                weights_only=True,
             )
         except (OSError, ValueError, KeyError) as error:
             why = no_folder(config.model) or str(error).strip().splitlines()[0].rstrip(".")
             raise no_model(config.model, why) from error
+        except UnpicklingError as error:
+            why = "its weights are damaged, or pickled with more than numbers, which is never run"
+            raise refused(config.model, why, "Name a model with safetensors files.") from error
         check_vocabulary(config.model, model.get_input_embeddings().num_embeddings, len(tokenizer))
         if tokenizer.chat_template is None and config.model not in SHIPPED:
             tell(f"{config.model} has no chat template: prompts are given to it as plain text")

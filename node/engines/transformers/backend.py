@@ -205,10 +205,11 @@ class ContinuousDecoding:
     @classmethod
     def open(cls, settings: BackendSettings) -> ContinuousDecoding:
         """Build the snapshot's model; raise SnapshotError if its weights cannot be used."""
-        config = AutoConfig.from_pretrained(settings.folder)
-        build: Any = AutoModelForCausalLM.from_config
-        model = build(config, dtype=getattr(torch, settings.dtype))
-        tokenizer = AutoTokenizer.from_pretrained(settings.folder)
+        config = AutoConfig.from_pretrained(settings.folder, trust_remote_code=False)
+        loader: Any = AutoModelForCausalLM
+        dtype = getattr(torch, settings.dtype)
+        model = loader.from_config(config, dtype=dtype, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(settings.folder, trust_remote_code=False)
         policy = Policy(model.to(settings.device), tokenizer, settings.folder)
         policy.stop_ids = settings.stop_ids
         policy.context_length = settings.context_length

@@ -1,0 +1,145 @@
+"""Code that comes with a model is never run, whatever its files and the user's input say."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from node.config.learning import PolicySection
+from node.policy.model_files import PolicyError
+from node.policy.model_source import check_model, config_folder
+from node.policy.policy import Policy
+from tests.parsing import parse
+from tests.support import saved_policy
+
+ROOT = Path(__file__).resolve().parents[3]
+PROGRAM = Path(sys.executable).with_name("swarm-node")
+CODE = """from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+open({!r}, "w").close()
+class Config(LlamaConfig):
+    model_type = "{}"
+class Model(LlamaForCausalLM):
+    config_class = Config
+class Tokenizer(PreTrainedTokenizerFast): ...
+"""
+MAP = {
+    "config.json": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"},
+    "tokenizer_config.json": {"AutoTokenizer": ["own.Tokenizer", "own.Tokenizer"]},
+}
+
+
+def set_keys(path, **keys):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **keys}))
+
+
+@pytest.fixture(params=["unheard-of", "llama"])
+def model(request, tmp_path, monkeypatch):
+    """A model of an unknown and of a known type, whose code would leave the file ``ran``."""
+    folder = saved_policy(tmp_path / "model")
+    (folder / "own.py").write_text(CODE.format(str(tmp_path / "ran"), request.param))
+    for name, classes in MAP.items():
+        set_keys(folder / name, auto_map=classes)
+    set_keys(folder / "config.json", model_type=request.param)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    return folder
+
+
+def told_yes(*arguments):
+    return subprocess.run(
+        [PROGRAM, *arguments], input="y\n" * 9, capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("plan model", "plan model --probe", "play maze --model model"),
+        "join --set policy.model=model --rounds 1",
+        "demo --model model --run-dir demo --rounds 1",
+    ],
+)
+def test_a_command_refuses_a_model_that_is_code_by_name_and_runs_none_of_it(line, model):
+    if json.loads((model / "config.json").read_text())["model_type"] == "llama":
+        pytest.skip("a known type is loaded, below")
+    ended = told_yes(*line.split())
+    assert ended.returncode == 2, ended.stderr
+    shown = " ".join((ended.stdout + ended.stderr).split())
+    assert "code of its own, which is never run: own.py" in shown and "'unheard-of' has" in shown
+    assert not Path("ran").exists()
+
+
+def test_a_known_type_is_loaded_by_the_librarys_class_and_another_is_refused(model):
+    known = json.loads((model / "config.json").read_text())["model_type"] == "llama"
+    section = PolicySection(model=str(model), device="cpu")
+    for look in (check_model, config_folder, lambda _: Policy.load(section)):
+        if known:
+            found = look(str(model))
+        else:
+            with pytest.raises(PolicyError, match=r"never run: own\.py.*Name a model of a type"):
+                look(str(model))
+    if known:
+        assert type(found.model).__module__ == "transformers.models.llama.modeling_llama"
+        told_yes("plan", "model", "--probe", "--task-tokens", "32")
+    assert not Path("ran").exists()
+
+
+def test_an_adapter_in_the_folder_leads_to_no_other_model(model):
+    other = model.rename(model.with_name("other"))
+    saved_policy(model)
+    (model / "adapter_config.json").write_text(
+        json.dumps({"base_model_name_or_path": str(other), "peft_type": "LORA"})
+    )
+    with pytest.raises(PolicyError, match=r"adapter_config\.json.*Name the whole model"):
+        Policy.load(PolicySection(model=str(model), device="cpu"))
+
+
+class Writes:
+    def __reduce__(self):
+        return open, ("ran", "w")
+
+
+def test_pickled_weights_hold_numbers_or_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = saved_policy(tmp_path / "model")
+    weights = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    (folder / "model.safetensors").unlink()
+    section = PolicySection(model=str(folder), device="cpu")
+    torch.save(weights, folder / "pytorch_model.bin")
+    Policy.load(section)
+    torch.save({**weights, "more": Writes()}, folder / "pytorch_model.bin")
+    with pytest.raises(PolicyError, match=r"more than numbers.*safetensors"):
+        Policy.load(section)
+    assert not Path("ran").exists()
+
+
+LOADS = {"from_pretrained": "trust_remote_code", "from_config": "trust_remote_code"}
+CLASSES = {"EngineArgs": "trust_remote_code", "LLM": "trust_remote_code"}
+
+
+def unguarded(tree):
+    """Lines that load a model, or keep what loads one, without the keyword that runs no code."""
+    guarded = set()
+    for call in (item for item in ast.walk(tree) if isinstance(item, ast.Call)):
+        given = {each.arg: ast.unparse(each.value) for each in call.keywords}
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+        if name in CLASSES and given.get(CLASSES[name]) != "False":
+            yield call.lineno
+        if name in LOADS and given.get(LOADS[name]) == "False":
+            guarded.add(call.func)
+        if ast.unparse(call.func) == "torch.load" and given.get("weights_only") != "True":
+            yield call.lineno
+    for item in ast.walk(tree):
+        if isinstance(item, ast.Attribute) and item.attr in LOADS and item not in guarded:
+            yield item.lineno
+
+
+@pytest.mark.parametrize("folder", ["node", "experiments", "benchmarks", "install", "examples"])
+def test_every_call_that_loads_a_model_forbids_its_code(folder):
+    for path in (ROOT / folder).rglob("*.py"):
+        assert list(unguarded(parse(path.read_text(encoding="utf-8")))) == [], path
