@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from reprlib import repr as short
@@ -75,9 +76,15 @@ def work(swarm_id: bytes, author: bytes, nonce: int) -> int:
 
 def find_nonce(rule: AdmissionRule, swarm_id: bytes, author: bytes) -> int:
     """Return the smallest accepted nonce; proof of work takes ``2**bits`` hashes."""
-    if not isinstance(rule, ProofOfWork):
-        return 0
-    return next(n for n in count() if work(swarm_id, author, n) >= rule.bits)
+    return next(nonces(rule, swarm_id, author, count()))
+
+
+def nonces(
+    rule: AdmissionRule, swarm_id: bytes, author: bytes, among: Iterable[int]
+) -> Iterator[int]:
+    """Return the accepted nonces among some numbers, one by one as they are found."""
+    bits = rule.bits if isinstance(rule, ProofOfWork) else 0
+    return (nonce for nonce in among if work(swarm_id, author, nonce) >= bits)
 
 
 def rule_to_wire(rule: AdmissionRule) -> list[object]:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import count
 from statistics import fmean, median
 
 from protocol import envelope
@@ -31,7 +32,7 @@ from protocol.announcement import (
 from protocol.codec import MAX_DEPTH
 from protocol.errors import ProtocolError
 from protocol.identity import Identity
-from protocol.manifest import ProofOfWork, find_nonce
+from protocol.manifest import ProofOfWork, nonces
 from protocol.messages import MAX_DIGESTS, record_digest
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
@@ -52,6 +53,7 @@ MAX_KNOWN = 4096
 OWN_KEPT = 256  # digests of this node's latest announcements: those of more than two time slots
 LIFETIME_EPOCHS = 2.0
 LEAST_STEP = 0.001  # seconds by which an announcement outlives the one it overwrites
+HASHES = 20_000  # per part of the search for a nonce, some 50 ms
 
 Path = Mapping[int, Collection[bytes]]  # authors found along one path, by depth
 
@@ -221,7 +223,8 @@ class Directory:
         self._clock = clock
         self._secret = secret
         self._counters = counters
-        self._nonce: int | None = None
+        proves = isinstance(self.manifest.admission, ProofOfWork)
+        self._nonce: int | None = None if proves else 0
         self.shards = ShardReader(transport, self.swarm_id, identity.author, secret)
         self._expiries: dict[int, float] = {}
         self._depths: dict[int, int] = {}
@@ -374,11 +377,10 @@ class Directory:
         return rank_of(drawn, self._reputation(author))
 
     async def _proof(self) -> int:
-        if self._nonce is None:
-            rule = self.manifest.admission
-            work = self.swarm_id, self.identity.author
-            if isinstance(rule, ProofOfWork):
-                self._nonce = await asyncio.to_thread(find_nonce, rule, *work)
-            else:
-                self._nonce = find_nonce(rule, *work)
+        """Search on a thread, in parts: one that is not awaited any more would delay the exit."""
+        begins = count(0, HASHES)
+        while self._nonce is None:
+            numbers = range(begin := next(begins), begin + HASHES)
+            found = nonces(self.manifest.admission, self.swarm_id, self.identity.author, numbers)
+            self._nonce = await asyncio.to_thread(next, found, None)
         return self._nonce

@@ -82,6 +82,12 @@ class NetworkSection(Section):
     start_timeout: float = key(
         60.0, "How long the network may take to start.", unit="seconds", gt=0, le=3600
     )
+    work_seconds: float = key(
+        600.0,
+        "Expected time of a swarm's proof of work, at each start, above which the node does not "
+        "join.",
+        **within(0, 1e9, "seconds"),
+    )
     gossip_peers: int = key(
         3, "Random peers asked for recent announcements each epoch.", ge=0, le=64
     )

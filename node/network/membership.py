@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field
@@ -21,14 +22,14 @@ from node.tasks.task_set import allowed_by
 from node.tasks.verifier.verifier import Verifier
 from node.threads import LoopThread
 from protocol.identity import Identity
-from protocol.manifest import Manifest, open_manifest, swarm_id
+from protocol.manifest import AdmissionRule, Manifest, ProofOfWork, open_manifest, swarm_id, work
 from protocol.profile import MAX_VERSION, Profile
 from protocol.rollout import Group
 from swarm.admission import Admission
 from swarm.collector import CollectorLimits
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.common.util import version
+from swarm.common.util import duration, version
 from swarm.groups import Origin
 from swarm.lan import Discovery
 from swarm.member import Experience, Member, MemberStatus, assemble
@@ -39,6 +40,22 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 MIB = 1 << 20
+TRIAL = 5000  # hashes that measure what a proof of work costs, some 10 ms
+
+
+def check_work(rule: AdmissionRule, most: float) -> tuple[str, ...]:
+    """Return what a manifest's proof of work costs here; raise NodeError above ``most`` seconds."""
+    if not isinstance(rule, ProofOfWork):
+        return ()
+    begin = time.perf_counter()
+    for nonce in range(TRIAL):
+        work(b"", b"", nonce)
+    seconds = (time.perf_counter() - begin) / TRIAL * 2.0**rule.bits
+    cost = f"{rule.bits} bits, about {duration(seconds)} of one core at each start"
+    if seconds > most:
+        remedy = f"Join another swarm, or do it with: --set network.work_seconds={2 * seconds:.0f}."
+        raise NodeError("the swarm asks for too much proof of work", cost, remedy)
+    return (f"proof of work before the first announcement: {cost}",)
 
 
 @dataclass(eq=False, repr=False)
@@ -98,6 +115,8 @@ class Membership(Opened):
         signed, self.notes = loop.call(pinned)
         self.manifest, self.swarm_id = open_manifest(signed), swarm_id(signed)
         self._claim("swarm", self.swarm_id, self.folder.manifest)
+        if not self.quiet:
+            self.notes += check_work(self.manifest.admission, network.work_seconds)
         if network.peers and not transport.peers():
             self.notes += ("none of the peers named answers: going on alone, dialling goes on",)
         allowed = allowed_by(self.config.tasks, self.config.sandbox)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,8 +12,10 @@ import pytest
 
 from node.config.config import write_config
 from node.demo.run import loopback
+from node.network.creation import create_swarm
+from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
-from protocol.manifest import EnvSpec, Manifest, canonical_json, sign_manifest
+from protocol.manifest import EnvSpec, Manifest, ProofOfWork, canonical_json, sign_manifest
 from tests.end_to_end.commands import PATIENCE, Command, join
 from tests.end_to_end.forked import ForkedNode
 
@@ -79,3 +82,13 @@ def test_the_doctor_tells_what_mallorys_manifest_would_open(tmp_path, mallory, m
     for family in KEYS:
         assert f"env '{family}' evaluates the text of answers and is not opened" in said
     assert not marker.exists()
+
+
+def test_a_node_that_works_for_its_admission_says_so_and_ends_at_a_signal(tmp_path):
+    run = RunFolder(tmp_path / "swarm-run").create()
+    weeks = create_swarm(Identity.create(run.identity), name="dear", admission=ProofOfWork(40))
+    run.manifest.write_bytes(weeks)
+    with join(tmp_path, "--set=network.work_seconds=1e9") as node:
+        node.until(lambda: any("proof of work before the first" in line for line in node.out))
+        node.until(node.records)
+        assert node.stop(signal.SIGTERM) == 0

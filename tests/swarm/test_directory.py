@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from statistics import fmean
 
 import pytest
@@ -126,6 +127,15 @@ async def test_the_manifests_admission_rule_holds_for_announcements(rule) -> Non
     assert len(await ben.directory.read()) == 1
     if isinstance(rule, AllowList):
         assert not await ben.directory.announce([], 1, 1)
+
+
+async def test_a_search_for_a_nonce_that_is_cancelled_soon_frees_its_thread() -> None:
+    anna = await MemorySwarm(admission=ProofOfWork(40)).join("anna")
+    with ThreadPoolExecutor(1) as one:
+        asyncio.get_running_loop().set_default_executor(one)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anna.directory.announce([], 1, 1), 0.01)
+        await asyncio.wait_for(asyncio.to_thread(int), 10)
 
 
 async def test_a_newcomer_fetches_the_manifest_from_any_member_and_a_member_refuses_other_bytes(

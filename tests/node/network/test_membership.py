@@ -12,12 +12,12 @@ from node.demo.run import SEED, DemoSettings
 from node.errors import ConfigError, NodeError, UsageError
 from node.network import membership as module
 from node.network.creation import create_swarm
-from node.network.membership import MIB, Membership
+from node.network.membership import MIB, Membership, check_work
 from node.network.pinned_manifest import enter
 from node.network.transports import check_transport, why_not_free
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
-from protocol.manifest import swarm_id
+from protocol.manifest import Open, ProofOfWork, swarm_id
 from swarm.admission import Admission
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
@@ -269,3 +269,10 @@ def test_a_machine_without_the_family_of_an_address_says_so(monkeypatch):
     no_family = Mock(side_effect=OSError(97, "Address family not supported by protocol"))
     monkeypatch.setattr("node.network.transports.socket.socket", no_family)
     assert why_not_free("/ip6/::1/tcp/31337") == "Address family not supported by protocol"
+
+
+def test_proof_of_work_of_weeks_is_refused_with_its_cost_and_less_is_told():
+    with pytest.raises(NodeError, match=r"work: 40 bits, about .*--set network\.work_seconds=\d"):
+        check_work(ProofOfWork(40), 600.0)
+    assert "1 bits, about 1 " in "".join(check_work(ProofOfWork(1), 600.0))
+    assert check_work(Open(), 0.0) == ()
