@@ -25,16 +25,19 @@ from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.groups import PooledGroup, TaskRef, rewarded
 from swarm.journal import Journal
+from swarm.pool import forgotten_epoch, note_forgotten
 from swarm.reputation import PROVEN, Accounts
 from swarm.verification import JudgeRefused, Verdict
 
 log = logging.getLogger(__name__)
 
 KEPT = 16  # refused groups
+MAX_SEEN = 1 << 18  # samples remembered, some 30 MB, however old a manifest lets groups be
 REWARD_TOLERANCE = 1e-3
 MAX_STALLS = 2  # groups that hang or kill the verifier before the rest of a frame is abandoned
 AHEAD_EPOCHS = 1  # time slots by which an honest author's clock may be ahead of this node's
 Opener = Callable[[bytes, bytes, Manifest], OpenFrame]
+_SURPLUS = "SELECT epoch FROM seen ORDER BY epoch DESC LIMIT 1 OFFSET ?"
 _SEEN = "SELECT digest FROM seen WHERE author=? AND epoch=? AND number=?"
 
 
@@ -255,10 +258,15 @@ class Admission:
         """Return groups with new sample indexes, noted as seen before verification.
 
         So a crash loses a group but never admits it twice, and a refused sample cannot come back.
+        Beyond ``MAX_SEEN`` samples the oldest time slots are forgotten, and admitted no more.
         """
         unseen = []
         with self._journal.transaction() as connection:
+            forgotten = forgotten_epoch(connection)
             for group in groups:
+                if group.epoch <= forgotten:
+                    findings.refuse(verification.STALE_EPOCH, group)
+                    continue
                 draw = (findings.author, group.epoch, group.index)
                 encoded = EncodedGroup.of(group)
                 digest = sha256(encoded.plain).digest()[:16]
@@ -271,6 +279,9 @@ class Admission:
                 else:
                     findings.refuse(verification.EQUIVOCATION, group)
             oldest = oldest_epoch(self._manifest, findings.now)
+            for (epoch,) in connection.execute(_SURPLUS, (MAX_SEEN,)).fetchall():
+                note_forgotten(connection, epoch)
+                oldest = max(oldest, epoch + 1)
             connection.execute("DELETE FROM seen WHERE epoch<?", (oldest,))
         return unseen
 

@@ -172,7 +172,7 @@ class Pool:
         rows = [_row(group) for group in groups]
         added, arrived = 0, list[Candidate]()
         with self._journal.transaction() as connection:
-            forgotten = _forgotten(connection)
+            forgotten = forgotten_epoch(connection)
             for row, group in zip(rows, groups, strict=True):
                 if group.group.epoch <= forgotten:
                     self._counters.add("pool_refused", reason="forgotten")
@@ -271,8 +271,7 @@ class Pool:
             with self._journal.transaction() as connection:
                 rows = connection.execute(_FORGET_MOOT, moot).fetchall()
                 latest = max((of for author, of in rows if author != _OWN), default=-1)
-                if latest > _forgotten(connection):
-                    connection.execute(_NOTE_FORGOTTEN, (_FORGOTTEN, latest))
+                note_forgotten(connection, latest)
             found = len(rows)
             total += found
         return total
@@ -298,7 +297,14 @@ class Pool:
         return over_limits(held, self._limits, self._accounts.proven())
 
 
-def _forgotten(connection: sqlite3.Connection) -> int:
+def note_forgotten(connection: sqlite3.Connection, epoch: int) -> None:
+    """Admit no peer group of a time slot up to ``epoch`` again."""
+    if epoch > forgotten_epoch(connection):
+        connection.execute(_NOTE_FORGOTTEN, (_FORGOTTEN, epoch))
+
+
+def forgotten_epoch(connection: sqlite3.Connection) -> int:
+    """Return the latest time slot of which samples or uses are forgotten, or -1."""
     epoch: int = connection.execute(_READ_FORGOTTEN, (_FORGOTTEN,)).fetchone()[0]
     return epoch
 
