@@ -85,8 +85,11 @@ class TransportNode(Protocol):
     def daemon(self) -> int | None:
         """Process id of the daemon; None if there is none."""
 
-    async def connect(self, address: str) -> tuple[str, float]:
-        """Meet a peer in the DHT; return id and unix time or raise ``PeerUnreachable``."""
+    async def connect(self, address: str, *, claimed: bool = False) -> tuple[str, float]:
+        """Meet a peer in the DHT; return id and unix time or raise ``PeerUnreachable``.
+
+        ``claimed``: a peer gave the address, and not the user.
+        """
 
     async def connected(self) -> dict[str, tuple[str, ...]]:
         """Return full addresses of the connected peers, by peer id."""

@@ -92,7 +92,10 @@ class NodeTransport:
         )
         self._finds_out = relay
         back = DialBack(
-            self._connections, lambda: relay and self._reachability.relays, self._guests.clock
+            self._connections,
+            lambda: relay and self._reachability.relays,
+            self._guests.clock,
+            self._guests.dials,
         )
         self.handle(DIAL_BACK_STREAM, back, LIMITS)
 

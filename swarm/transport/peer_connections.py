@@ -7,15 +7,26 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.common.fair_limits import KNOWN
+from swarm.common.fair_limits import KNOWN, Backoff
 from swarm.common.util import make_private
 from swarm.transport import protobuf
+from swarm.transport.dial_limits import FIRST_PORT, DialLimits, place_in
+from swarm.transport.handshake import NoPeer
 from swarm.transport.node import TransportNode
-from swarm.transport.transport import ClockSkew, Timing, TransportError, links_of
+from swarm.transport.transport import (
+    ClockSkew,
+    Timing,
+    TransportError,
+    host_of,
+    is_relayed,
+    links_of,
+    port_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +61,10 @@ class Redial:
         self._remembered = dict.fromkeys(wanted[:MAX_REMEMBERED])
         dialled = {*self._bootstrap, *self._remembered}
         self._next = {address: at for address, at in self._next.items() if address in dialled}
+
+    def named(self, address: str) -> bool:
+        """Return whether the user gave an address."""
+        return address in self._bootstrap
 
     def due(self, connected: Collection[str]) -> tuple[str, ...]:
         """Return the addresses to dial now, given connected peer ids; mark them as tried."""
@@ -109,7 +124,9 @@ class PeerCache:
         except (OSError, ValueError) as error:
             logger.warning("peer cache %s is unreadable (%s); starting without", self._path, error)
             return ()
-        self._addresses = dict.fromkeys(lines[:MAX_ADDRESSES])
+        # An older program kept addresses that peers claimed.
+        allowed = (line for line in lines if port_of(line) >= FIRST_PORT)
+        self._addresses = dict.fromkeys(islice(allowed, MAX_ADDRESSES))
         return self.addresses
 
     def meet(self, addresses: Iterable[str]) -> bool:
@@ -164,6 +181,41 @@ def _few_of_each(addresses: Iterable[str]) -> Iterator[str]:
         seen[peer] += 1
         if seen[peer] <= MOST_EACH:
             yield address
+
+
+FIRST_RETRY, LAST_RETRY = 60.0, 3600.0  # seconds between two attempts to prove an address
+
+
+class AddressProofs:
+    """Dials each connected peer where it claims to listen, to learn which claims are true."""
+
+    def __init__(self, dials: DialLimits, clock: Clock) -> None:
+        self._dials = dials
+        self._tried: Backoff[str] = Backoff(clock, first=FIRST_RETRY, longest=LAST_RETRY)
+
+    async def find(self, node: TransportNode, connected: Mapping[str, Sequence[str]]) -> bool:
+        """Try one claim of each peer without a proof; return whether any is true.
+
+        Only a host from which the peer connects is dialed.
+        """
+        found = False
+        for peer, addresses in connected.items():
+            if any(map(self._dials.answered, addresses)):
+                continue
+            claims = [a for a in addresses if not is_relayed(a) and not self._tried.waits(a)]
+            hosts = {host_of(address) for address in await node.seen_at(peer)} if claims else set()
+            claim = next((address for address in claims if host_of(address) in hosts), "")
+            if claim:
+                self._tried.failed(claim)
+                found |= await self._proved(claim)
+        return found
+
+    async def _proved(self, address: str) -> bool:
+        try:
+            return await self._dials.prove(*place_in(address))
+        except (NoPeer, OSError) as error:
+            logger.debug("a peer does not answer at %s: %s", address, error)
+            return False
 
 
 SETTLED_SECONDS = 20.0  # by then, both ends of a connection know their observed addresses

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from hashlib import sha256
 from random import sample
-
-from cryptography.exceptions import InvalidSignature, InvalidTag
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from protocol import messages
 from protocol.errors import ProtocolError
-from protocol.identity import peer_id_of
 from protocol.messages import MAX_PORTS, DialledBack
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import Backoff
+from swarm.transport.dial_limits import FIRST_PORT, DialLimits, DialRefused
+from swarm.transport.handshake import NoPeer
 from swarm.transport.supervisor import Supervisor
 from swarm.transport.transport import (
     HandlerLimits,
@@ -177,122 +170,10 @@ class Reachability:
 
     def _addresses_of(self, peers: Sequence[str]) -> tuple[str, ...]:
         connected = self._supervisor.connected
-        near = ([a for a in connected.get(peer, ()) if not is_relayed(a)] for peer in peers)
-        return tuple(addresses[0] for addresses in near if addresses)[:RELAYS]
+        near = (filter(self._supervisor.dialable, connected.get(peer, ())) for peer in peers)
+        return tuple(found for addresses in near if (found := next(addresses, "")))[:RELAYS]
 
 
-PROTOCOL = b"Noise_XX_25519_ChaChaPoly_SHA256"
-SIGNED = b"noise-libp2p-static-key:"
-ED25519 = b"\x08\x01\x12\x20"
-KEY_BYTES, TAG_BYTES = 32, 16
-LARGEST_LINE = 64
-LARGEST_MESSAGE = 4096
-NONCE = bytes(12)
-
-
-class NoPeer(Exception):  # noqa: N818
-    """No answer, or no proof of an Ed25519 PeerID."""
-
-
-async def who_answers(host: str, port: int, seconds: float) -> str:
-    """Return a libp2p listener's PeerID, proved by signature; raise :class:`NoPeer`."""
-    writer: asyncio.StreamWriter | None = None
-    try:
-        async with asyncio.timeout(seconds):
-            reader, writer = await asyncio.open_connection(host, port)
-            for line in (b"/multistream/1.0.0\n", b"/noise\n"):
-                writer.write(bytes((len(line),)) + line)
-                if await _line(reader) != line:
-                    raise NoPeer(f"{host} port {port} speaks another protocol")
-            handshake = Handshake()
-            first = handshake.first()
-            writer.write(len(first).to_bytes(2, "big") + first)
-            size = int.from_bytes(await reader.readexactly(2), "big")
-            if size > LARGEST_MESSAGE:
-                raise NoPeer(f"{host} port {port} sends a handshake of {size} bytes")
-            return handshake.peer_of(await reader.readexactly(size))
-    except (OSError, EOFError, TimeoutError) as error:
-        raise NoPeer(f"nobody answers at {host} port {port}: {error!r}") from error
-    finally:
-        if writer is not None:
-            writer.close()
-
-
-class Handshake:
-    """The initiator's side of one Noise handshake, up to the responder's proof."""
-
-    def __init__(self) -> None:
-        self._ours = X25519PrivateKey.generate()
-        self._hash = self._chain = PROTOCOL
-        self._key = b""
-        self._mix(b"")
-
-    def first(self) -> bytes:
-        """Return the first message: an ephemeral public key and nothing else."""
-        public = self._ours.public_key().public_bytes(
-            serialization.Encoding.Raw, serialization.PublicFormat.Raw
-        )
-        self._mix(public)
-        self._mix(b"")
-        return public
-
-    def peer_of(self, second: bytes) -> str:
-        """Return the PeerID that the second message proves; raise :class:`NoPeer`."""
-        ends = KEY_BYTES, 2 * KEY_BYTES + TAG_BYTES
-        theirs, sealed, payload = second[: ends[0]], second[ends[0] : ends[1]], second[ends[1] :]
-        try:
-            self._mix(theirs)
-            self._agree(theirs)
-            static = self._open(sealed)
-            self._agree(static)
-            key, signature = identity_in(self._open(payload))
-            Ed25519PublicKey.from_public_bytes(key).verify(signature, SIGNED + static)
-        except (InvalidTag, InvalidSignature, ValueError) as error:
-            raise NoPeer(f"what answers proves no PeerID: {error!r}") from error
-        return peer_id_of(key)
-
-    def _mix(self, data: bytes) -> None:
-        self._hash = sha256(self._hash + data).digest()
-
-    def _agree(self, public: bytes) -> None:
-        # Mix the secret that our ephemeral key shares with ``public`` into chain and key.
-        secret = self._ours.exchange(X25519PublicKey.from_public_bytes(public))
-        drawn = hmac.digest(self._chain, secret, sha256)
-        self._chain = hmac.digest(drawn, b"\x01", sha256)
-        self._key = hmac.digest(drawn, self._chain + b"\x02", sha256)
-
-    def _open(self, sealed: bytes) -> bytes:
-        plain = ChaCha20Poly1305(self._key).decrypt(NONCE, sealed, self._hash)
-        self._mix(sealed)
-        return plain
-
-
-async def _line(reader: asyncio.StreamReader) -> bytes:
-    # The length of a multistream-select line fits in one byte.
-    size = (await reader.readexactly(1))[0]
-    if size > LARGEST_LINE:
-        raise NoPeer("what answers does not speak multistream-select")
-    return await reader.readexactly(size)
-
-
-def identity_in(payload: bytes) -> tuple[bytes, bytes]:
-    """Return public key and signature, fields 1 and 2, of a handshake's payload.
-
-    Each is shorter than 128 bytes. Raises ``ValueError`` if the key is not an Ed25519 key.
-    """
-    found: dict[int, bytes] = {}
-    at = 0
-    while at + 2 <= len(payload) and len(found) < 2:
-        tag, size = payload[at], payload[at + 1]
-        found[tag] = payload[at + 2 : at + 2 + size]
-        at += 2 + size
-    key, signature = found.get(0x0A, b""), found.get(0x12, b"")
-    if not key.startswith(ED25519):
-        raise ValueError("no Ed25519 key")
-    return key[len(ED25519) :], signature
-
-
-DIAL_SECONDS = 2.0  # less than the asking peer waits for an answer to begin
 PAUSE_SECONDS = 5.0
 LIMITS = HandlerLimits(messages.MAX_DIAL_BACK_REQUEST_BYTES, concurrent=4, concurrent_per_peer=1)
 
@@ -304,13 +185,16 @@ class DialBack:
 
     It dials only the address of the peer's connection. A peer cannot forge that address, because
     a connection carries packets both ways. Each peer gets one request per ``PAUSE_SECONDS`` and at
-    most four ports; each attempt sends 150 bytes and ends. ``connections`` returns a peer's
-    addresses; ``relays`` returns whether this node relays for others.
+    most four ports, within ``dials``; each attempt sends 150 bytes and ends. ``connections``
+    returns a peer's addresses; ``relays`` returns whether this node relays for others.
     """
 
-    def __init__(self, connections: Connections, relays: Callable[[], bool], clock: Clock) -> None:
+    def __init__(
+        self, connections: Connections, relays: Callable[[], bool], clock: Clock, dials: DialLimits
+    ) -> None:
         self._connections = connections
         self._relays = relays
+        self._dials = dials
         self._lately: Backoff[str] = Backoff(clock, first=PAUSE_SECONDS, longest=PAUSE_SECONDS)
 
     async def __call__(self, peer: str, request: bytes) -> bytes:
@@ -325,14 +209,19 @@ class DialBack:
         hosts = [host_of(address) for address in addresses if not is_relayed(address)]
         if not hosts:
             raise Refusal("relayed")
-        answered = await asyncio.gather(*(_answers(peer, hosts[0], port) for port in ports))
+        if not (ports := tuple(port for port in ports if port >= FIRST_PORT)):
+            raise Refusal("low_ports")
+        dialled = (self._answers(peer, hosts[0], port) for port in ports)
+        try:
+            answered = await asyncio.gather(*dialled)
+        except DialRefused as error:
+            raise Refusal("dialled_too_often") from error
         opened = tuple(port for port, is_open in zip(ports, answered, strict=True) if is_open)
         return messages.encode_dial_back_response(DialledBack(hosts[0], opened, self._relays()))
 
-
-async def _answers(peer: str, host: str, port: int) -> bool:
-    try:
-        return await who_answers(host, port, DIAL_SECONDS) == peer
-    except NoPeer as error:
-        logger.debug("peer %s cannot be dialled: %s", peer, error)
-        return False
+    async def _answers(self, peer: str, host: str, port: int) -> bool:
+        try:
+            return await self._dials.prove(peer, host, port)
+        except NoPeer as error:
+            logger.debug("peer %s cannot be dialled: %s", peer, error)
+            return False

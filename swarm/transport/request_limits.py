@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import KEPT, Backoff, ByteBudget, Reputations
+from swarm.transport.dial_limits import DialLimits
 from swarm.transport.transport import Handler, HandlerLimits, Refusal, TransportError
 
 logger = logging.getLogger(__name__)
@@ -150,6 +151,7 @@ class PeerLimits:
     def __init__(self, clock: Clock, counters: Counters) -> None:
         self.clock = clock
         self.reputations = Reputations(clock)
+        self.dials = DialLimits(clock, counters)
         self.show_out: Callable[[str], None] = lambda peer: None  # ends a peer's connections
         self._counters = counters
         self._patience: Backoff[str] = Backoff(

@@ -18,9 +18,16 @@ from swarm.transport.node import (
     check_ports,
     with_port_of,
 )
-from swarm.transport.peer_connections import DialLog, PeerCache, Redial, Shortcuts, Timings
+from swarm.transport.peer_connections import (
+    AddressProofs,
+    DialLog,
+    PeerCache,
+    Redial,
+    Shortcuts,
+    Timings,
+)
 from swarm.transport.request_limits import PeerLimits
-from swarm.transport.transport import ClockSkew, PeerUnreachable, TransportError
+from swarm.transport.transport import ClockSkew, PeerUnreachable, TransportError, is_relayed
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +61,11 @@ class Supervisor:
         self.tasks = BackgroundTasks(self._failed)
         self._launch = launch
         self._cache = cache
-        self._redial = Redial(peers, cache.load(), clock)
+        for address in (remembered := cache.load()):
+            guests.dials.note(address)
+        self._redial = Redial(peers, remembered, clock)
         self._shortcuts = Shortcuts(clock)
+        self._proofs = AddressProofs(guests.dials, clock)
         self._prepare = prepare
         self._clock = clock
         self._counters = counters
@@ -110,15 +120,19 @@ class Supervisor:
         await self.tasks.close()
         if self._node is not None:
             node, self._node = self._node, None
-            self._cache.remember(self._addresses_connected(), self._guests.reputations.of_peer)
+            self._cache.remember(self._addresses_proved(), self._guests.reputations.of_peer)
             self.connected = {}
             await node.stop()
 
-    async def connect(self, address: str) -> str:
+    def dialable(self, address: str) -> bool:
+        """Return whether a peer answered at its own address, and not through a relay."""
+        return not is_relayed(address) and self._guests.dials.answered(address)
+
+    async def connect(self, address: str, *, claimed: bool = False) -> str:
         asked = self._clock.time()
         try:
             async with asyncio.timeout(DIAL_SECONDS):
-                peer, theirs = await self.node.connect(address)
+                peer, theirs = await self.node.connect(address, claimed=claimed)
         except TimeoutError as error:
             late = f"no peer answers at {address} within {DIAL_SECONDS:g} s"
             raise PeerUnreachable(late) from error
@@ -136,7 +150,8 @@ class Supervisor:
     async def _dial(self, addresses: Sequence[str]) -> list[BaseException | str]:
         # Returns the peer id or the error for each address.
         outcomes = await asyncio.gather(
-            *(self.connect(address) for address in addresses), return_exceptions=True
+            *(self.connect(each, claimed=not self._redial.named(each)) for each in addresses),
+            return_exceptions=True,
         )
         reached = any(isinstance(outcome, str) for outcome in outcomes)
         for address, outcome in zip(addresses, outcomes, strict=True):
@@ -152,16 +167,15 @@ class Supervisor:
         return outcomes
 
     async def _watch(self) -> None:
-        turn, dialling = 0, None
+        turn, dialling, proving = 0, None, None
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             turn += 1
             try:
                 self.connected = await self.node.connected()
                 await self.node.look()
-                # Immediately: a node that is cut off a moment later needs addresses to dial.
-                if self._cache.meet(self._addresses_connected()):
-                    self._redial.remember(self._cache.addresses)
+                if proving is None or proving.done():
+                    proving = self.tasks.spawn(self._prove())
                 # In the background, because a dead address takes seconds.
                 if dialling is None or dialling.done():
                     due = self._redial.due(self.connected)
@@ -176,8 +190,15 @@ class Supervisor:
                 level, trace = (logging.INFO, None) if known else (logging.WARNING, error)
                 logger.log(level, "the node does not tell its peers: %s", error, exc_info=trace)
             if turn % CACHE_EVERY == 0:
-                self._cache.remember(self._addresses_connected(), self._guests.reputations.of_peer)
+                self._cache.remember(self._addresses_proved(), self._guests.reputations.of_peer)
                 self._redial.remember(self._cache.addresses)
+
+    async def _prove(self) -> None:
+        # Immediately: a node that is cut off a moment later needs addresses to dial.
+        with suppress(TransportError):
+            await self._proofs.find(self.node, self.connected)
+        if self._cache.meet(self._addresses_proved()):
+            self._redial.remember(self._cache.addresses)
 
     async def _reconnect(self, peer: str) -> None:
         addresses = self.connected.get(peer, ())
@@ -254,6 +275,9 @@ class Supervisor:
 
     def _addresses_connected(self) -> tuple[str, ...]:
         return tuple(address for addresses in self.connected.values() for address in addresses)
+
+    def _addresses_proved(self) -> tuple[str, ...]:
+        return tuple(filter(self._guests.dials.answered, self._addresses_connected()))
 
     def _failed(self, error: BaseException) -> None:
         self._counters.add("transport_failures")

@@ -19,12 +19,12 @@ from swarm.groups import pack_pooled, unpack_pooled
 from swarm.journal import Journal
 from swarm.lan import SERVICE, BadSighting, sightings_of, text_of
 from swarm.reputation import Accounts
+from swarm.transport.handshake import Handshake, NoPeer, identity_in
 from swarm.transport.libp2p import calls as rpc
 from swarm.transport.libp2p import introductions, relays
 from swarm.transport.libp2p.dht import Libp2pDHT
 from swarm.transport.peer_connections import DialReasons
 from swarm.transport.protobuf import decode, encode
-from swarm.transport.reachability import Handshake, NoPeer, identity_in
 from swarm.transport.request_limits import PeerLimits, Service
 from swarm.transport.streams import ask, serve
 from swarm.transport.transport import HandlerLimits, PeerUnreachable, Refusal, TransportError

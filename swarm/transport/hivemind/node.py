@@ -10,11 +10,16 @@ import asyncio
 import logging
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_bytes
 from typing import Any
 
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
+from swarm.common.fair_limits import Bounded, lot
+from swarm.transport.dial_limits import DialLimits, place_in
+from swarm.transport.handshake import NoPeer
 from swarm.transport.hivemind.dht import (
+    MAX_PEERS,
     BoundedStorage,
     HivemindDHT,
     OneIdEach,
@@ -34,7 +39,7 @@ from swarm.transport.node import (
 from swarm.transport.peer_connections import DialReasons
 from swarm.transport.records import RecordGate, StrictSerializer
 from swarm.transport.request_limits import CallBudget, PeerLimits
-from swarm.transport.transport import PeerUnreachable, Refused
+from swarm.transport.transport import PeerUnreachable, Refused, is_relayed
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +146,13 @@ class HivemindNode:
     """A running daemon with its DHT node. All methods belong to one event loop."""
 
     def __init__(
-        self, p2p: Any, dht: Any, gate: RecordGate, visible: tuple[str, ...], counters: Counters
+        self,
+        p2p: Any,
+        dht: Any,
+        gate: RecordGate,
+        visible: tuple[str, ...],
+        counters: Counters,
+        dials: DialLimits,
     ) -> None:
         from hivemind.dht.storage import DictionaryDHTValue
         from hivemind.proto import dht_pb2
@@ -154,6 +165,14 @@ class HivemindNode:
         self._id_of = type(p2p.peer_id).from_base58
         self.hash_table = HivemindDHT(dht, dht_pb2, DictionaryDHTValue, gate, counters)
         self._reasons = DialReasons()
+        self._met: dict[str, tuple[str, ...]] = {}
+        secret = token_bytes(32)
+        self._seen_at: Bounded[str, tuple[str, ...]] = Bounded(
+            MAX_PEERS, lambda peer: lot(secret, peer.encode())
+        )
+        self._call_handler = self.control.call_unary_handler
+        self.control.call_unary_handler = self._call_checked
+        self._dials = dials
 
     @classmethod
     async def start(
@@ -197,7 +216,7 @@ class HivemindNode:
         dht.protocol.update_routing_table = OneIdEach(dht.protocol, counters, guests).update
         limit_calls(p2p, counters, guests)
         expect_hang_ups(p2p)
-        return cls(p2p, dht, gate, visible, counters)
+        return cls(p2p, dht, gate, visible, counters, guests.dials)
 
     @staticmethod
     async def _start_dht(p2p: Any, gate: RecordGate, predecessor: HivemindNode | None) -> Any:
@@ -259,14 +278,16 @@ class HivemindNode:
         child = self.p2p._child
         return child.pid if child.returncode is None else None
 
-    async def connect(self, address: str) -> tuple[str, float]:
+    async def connect(self, address: str, *, claimed: bool = False) -> tuple[str, float]:
         from hivemind.proto.dht_pb2 import PingRequest
-        from hivemind.utils.multiaddr import Multiaddr
 
         try:
             host, _, peer_id = address.rpartition("/p2p/")
             peer = self._id_of(peer_id)
-            await self.p2p._client.connect(peer, [packed(host, Multiaddr)])
+            before = peer_id in await self.connected()
+            if claimed and not before and not await self._dials.prove(*place_in(address)):
+                raise PeerUnreachable("another peer answers there")
+            await self._dial(peer_id, host)
             protocol = self.dht.protocol
             answer = await protocol.get_stub(peer).rpc_ping(
                 PingRequest(peer=protocol.node_info), timeout=RPC_SECONDS
@@ -278,12 +299,44 @@ class HivemindNode:
                 f"no peer answers at {address}: {self._reasons.of(address, error)}"
             ) from error
         self._reasons.forget(address)
+        if not before:
+            self._dials.note(address)
         if node is not None:
             await protocol.update_routing_table(node, peer, responded=True)
         return str(peer), float(answer.dht_time)
 
+    async def _dial(self, peer: str, address: str) -> None:
+        from hivemind.utils.multiaddr import Multiaddr
+
+        where = address.removesuffix(f"/p2p/{peer}")
+        await self.p2p._client.connect(self._id_of(peer), [packed(where, Multiaddr)])
+
     async def connected(self) -> dict[str, tuple[str, ...]]:
-        return by_peer(await self.p2p.list_peers())
+        self._met = by_peer(await self.p2p.list_peers())
+        for peer, addresses in self._met.items():
+            self._seen_at.put(peer, addresses)
+        return self._met
+
+    async def _check(self, peer: str) -> None:
+        """Raise ``PeerUnreachable`` for a lost peer that is neither where it was nor found.
+
+        The daemon dials a lost peer wherever the peer claimed to listen, which may be elsewhere,
+        so it may look for a few of them only.
+        """
+        if peer in self._met or peer in await self.connected():
+            return
+        seen = self._seen_at.get(peer)
+        for address in seen or ():
+            try:
+                if is_relayed(address) or await self._dials.prove(*place_in(address)):
+                    return
+            except (NoPeer, OSError) as error:
+                logger.debug("peer %s is lost: %s", peer, error)
+        if seen:
+            try:
+                await self._dials.find(lambda: self._dial(peer, seen[0]))
+            except Exception as error:
+                raise PeerUnreachable(f"peer {peer} is lost: {error}") from error
 
     async def seen_at(self, peer: str) -> tuple[str, ...]:
         return (await self.connected()).get(peer, ())
@@ -298,10 +351,15 @@ class HivemindNode:
 
         await self.p2p.add_binary_stream_handler(protocol, on_stream)
 
+    async def _call_checked(self, peer: Any, *request: Any) -> Any:
+        await self._check(str(peer))
+        return await self._call_handler(peer, *request)
+
     async def open_stream(self, peer: str, protocol: str) -> StreamEnds:
         from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe, write_pbmsg
         from hivemind.proto import p2pd_pb2
 
+        await self._check(peer)
         reader, writer = await self.control.daemon_connector.open_connection()
         try:
             opening = p2pd_pb2.StreamOpenRequest(

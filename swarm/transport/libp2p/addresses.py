@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 
@@ -98,6 +98,17 @@ def peer_id_text(peer: bytes) -> str:
     if not 0 < len(peer) <= LONGEST_RAW:
         raise ValueError(f"a PeerID of {len(peer)} bytes")
     return encode_base58(peer)
+
+
+async def numeric(place: HostPort) -> HostPort:
+    """Resolve a place's host to its first IP address; raises ``OSError``."""
+    if place.kind in ("ip4", "ip6"):
+        return place
+    family = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}.get(place.kind, socket.AF_UNSPEC)
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(place.host, place.port, family=family, type=socket.SOCK_STREAM)
+    host = str(found[0][4][0])
+    return replace(place, kind="ip6" if ":" in host else "ip4", host=host)
 
 
 async def resolved(address: str) -> tuple[str, ...]:

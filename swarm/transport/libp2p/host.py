@@ -160,16 +160,20 @@ class Host:
         """Return the protocols whose streams this node accepts."""
         return tuple(sorted(self._spoken))
 
-    async def dial(self, peer: str, place: HostPort) -> None:
-        """Connect unless connected; raises ``OSError``, ``EOFError`` or ``ValueError``."""
+    async def dial(self, peer: str, place: HostPort) -> bool:
+        """Connect unless connected, and return whether the peer answered there.
+
+        Raises ``OSError``, ``EOFError`` or ``ValueError``.
+        """
         if self._connections.of(peer):
-            return
+            return False
         try:
             with trio.fail_after(UPGRADE_SECONDS):
                 muxed = await self._upgrade(await self._wire(peer, place), peer)
         except trio.TooSlowError:
             raise ConnectionError(f"no answer within {UPGRADE_SECONDS:g} s") from None
         await self._thread.nursery.start(self._hold, Connection(muxed, place, dialled=True))
+        return True
 
     async def open(self, peer: str, protocol: str, pipe: Pipe) -> None:
         """Open a stream; raises ``LookupError`` if the peer is not connected.

@@ -10,12 +10,21 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from secrets import token_bytes
 
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import Bounded, lot
 from swarm.common.util import BackgroundTasks
-from swarm.transport.libp2p.addresses import HostPort, peer_id_bytes, peer_id_text, place_of
+from swarm.transport.dial_limits import DialLimits
+from swarm.transport.libp2p.addresses import (
+    HostPort,
+    numeric,
+    peer_id_bytes,
+    peer_id_text,
+    place_of,
+)
 from swarm.transport.libp2p.bridge import TrioThread
 from swarm.transport.libp2p.calls import one, several
 from swarm.transport.libp2p.host import Host
@@ -42,6 +51,7 @@ MESSAGE_BYTES = 1 << 16
 MOST_STREAMS = 64
 STREAM_SECONDS = 60.0
 RELAYED_AFTER_SECONDS = 0.3  # head start of direct connections
+NEXT_AFTER_SECONDS = 0.3  # before a peer's next claimed address is dialed beside the last one
 
 _FIND_NODE, _CONNECTED = 4, 1
 _TYPE, _KEY, _CLOSER = 1, 2, 8
@@ -160,9 +170,15 @@ class Introductions:
     """Requests addresses from peers, and serves those of this node and of known peers."""
 
     def __init__(
-        self, host: Host, thread: TrioThread, open_stream: Open, counters: Counters
+        self,
+        host: Host,
+        thread: TrioThread,
+        open_stream: Open,
+        counters: Counters,
+        dials: DialLimits,
     ) -> None:
         self.book = Book()
+        self._dials = dials
         self.listening: tuple[str, ...] = ()
         self._host = host
         self._thread = thread
@@ -191,29 +207,53 @@ class Introductions:
             except OSError as error:
                 raise PeerUnreachable(f"no stream to peer {peer}: {error}") from error
 
-    async def dial(self, peer: str, addresses: Sequence[str]) -> None:
-        """Dial in parallel, note the first to answer; raises ``OSError`` if none does."""
+    async def dial(self, peer: str, addresses: Sequence[str], *, named: bool = False) -> None:
+        """Dial until one answers, and note it; raises ``OSError`` if none does.
+
+        ``named``: the user gave the addresses, so they are dialed in parallel and without limits.
+        """
         reason = "nobody knows where it listens"
-        dials = {asyncio.ensure_future(self._dial(peer, address)) for address in addresses}
+        left, dials = list(addresses), set[asyncio.Future[None]]()
+        pause = 0.0 if named else NEXT_AFTER_SECONDS
         try:
-            for dial in asyncio.as_completed(dials):
-                try:
-                    self.book.answered(peer, str(await dial))
-                    return
-                except (TransportError, OSError, EOFError, ValueError) as error:
+            while left or dials:
+                if left:
+                    dials.add(asyncio.ensure_future(self._dial(peer, left.pop(0), named=named)))
+                done, dials = await asyncio.wait(
+                    dials, timeout=pause if left else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                errors = [error for each in done if (error := each.exception())]
+                for error in errors:
+                    if not isinstance(error, TransportError | OSError | EOFError | ValueError):
+                        raise error
                     reason = str(error)
+                if len(errors) < len(done):
+                    return
         finally:
             for dialled in dials:
                 dialled.cancel()
             await asyncio.gather(*dials, return_exceptions=True)
         raise ConnectionError(reason)
 
-    async def _dial(self, peer: str, address: str) -> HostPort:
+    async def _dial(self, peer: str, address: str, *, named: bool) -> None:
         place = place_of(address)
         if place.relay:
             await asyncio.sleep(RELAYED_AFTER_SECONDS)
-        await self._thread.call(self._host.dial, peer, place)
-        return place
+        whom, direct = place.relay or peer, replace(place, relay="")
+        connected = await self._thread.call(self._host.connected)
+        if peer in connected:
+            return
+        if named and await self._thread.call(self._host.dial, whom, direct):
+            self._dials.note(f"{direct}/p2p/{whom}")
+        elif whom not in connected:
+            # A name could lead to another host each time.
+            direct = await numeric(direct)
+            connect = partial(self._thread.call, self._host.dial, whom, direct)
+            await self._dials.dial(whom, direct.host, direct.port, connect)
+        if place.relay:
+            await self._thread.call(self._host.dial, peer, place)
+        if place.relay or self._dials.answered(f"{direct}/p2p/{peer}"):
+            self.book.answered(peer, str(place))
 
     async def _asked_for(self, peer: str) -> tuple[str, ...]:
         connected = list(await self._thread.call(self._host.connected))

@@ -107,7 +107,9 @@ class Libp2pNode:
         self._streams = BackgroundTasks(
             lambda error: logger.error("a stream's handler failed", exc_info=error)
         )
-        self._introductions = Introductions(self._host, self._thread, self.open_stream, counters)
+        self._introductions = Introductions(
+            self._host, self._thread, self.open_stream, counters, guests.dials
+        )
         self._reservations = Reservations(self._host, self._thread, counters)
         self.hash_table = Libp2pDHT(self.peer_id, self.call_table, counters, guests)
 
@@ -146,10 +148,10 @@ class Libp2pNode:
     def gate(self) -> RecordGate:
         return self.hash_table.share.gate
 
-    async def connect(self, address: str) -> tuple[str, float]:
+    async def connect(self, address: str, *, claimed: bool = False) -> tuple[str, float]:
         _, _, peer = address.rpartition("/p2p/")
         try:
-            await self._introductions.dial(peer, await resolved(address))
+            await self._introductions.dial(peer, await resolved(address), named=not claimed)
             clock = await self.hash_table.ping(peer)
         except (TransportError, OSError, EOFError, ValueError, LookupError) as error:
             raise PeerUnreachable(f"no peer answers at {address}: {error}") from error

@@ -13,8 +13,10 @@ from hivemind.dht.storage import DictionaryDHTValue
 from protocol.announcement import dht_key_of
 from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
+from swarm.transport.dial_limits import MOST_DIALS
 from swarm.transport.hivemind.dht import SAME_ID_SECONDS, OneIdEach
 from swarm.transport.hivemind.node import HivemindNode
+from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.node import NodeSettings
 from swarm.transport.records import (
     FRESH_SECONDS,
@@ -29,6 +31,7 @@ from swarm.transport.request_limits import PeerLimits
 from tests.library_privates import add_handler, cancel_with, still_reads
 from tests.swarm.experience_parts import START
 from tests.swarm.transport.over import LOOPBACK, key_of
+from tests.swarm.transport.third_party import HOST, OneMinute, claim, refused, third_party
 
 
 def routing(clock: VirtualClock):
@@ -197,3 +200,25 @@ async def test_an_answer_that_comes_while_its_call_is_given_up_leaves_the_daemon
         answered.set()
         await anna.stop()
         await ben.stop()
+
+
+@pytest.mark.processes
+async def test_the_daemon_looks_for_four_lost_peers_a_minute_wherever_they_claim_to_be(tmp_path):
+    cache = tmp_path / "peers"
+    at = {"listen": LOOPBACK, "peer_cache": cache, "clock": OneMinute()}
+    async with third_party() as (ports, seen):
+        anna = HivemindTransport(key_of(tmp_path, "anna"), **at)
+        await anna.start()
+        try:
+            keys = await claim(HivemindTransport, tmp_path, anna, ports)
+            causes = [await refused(anna, key) for key in keys]
+            assert ["not dialed" in cause for cause in causes] == [False] * MOST_DIALS + [True]
+        finally:
+            await anna.close()
+        before = len(seen)
+        assert HOST not in (cache.read_text() if cache.exists() else "")
+        anna = HivemindTransport(key_of(tmp_path, "anna"), **at)
+        await anna.start()
+        await asyncio.sleep(3.0)
+        await anna.close()
+        assert len(seen) == before, "a restart dials no claim"

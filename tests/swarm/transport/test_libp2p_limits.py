@@ -13,10 +13,12 @@ from protocol.messages import (
     decode_dial_back_response,
     encode_dial_back_request,
 )
+from swarm.transport.dial_limits import MOST_DIALS
 from swarm.transport.libp2p.addresses import place_of
 from swarm.transport.libp2p.host import MAX_CONNECTIONS, MAX_HALF_OPEN, MAX_OF_PEER
 from swarm.transport.libp2p.node import Libp2pTransport
 from swarm.transport.libp2p.stack import HEADER, MAX_FRAME, MAX_STREAMS, MAX_UNREAD
+from swarm.transport.transport import HandlerLimits
 from tests.swarm.transport.mallory import (
     DATA,
     DEAF,
@@ -27,7 +29,8 @@ from tests.swarm.transport.mallory import (
     frame,
     line,
 )
-from tests.swarm.transport.over import LOOPBACK, key_of, until
+from tests.swarm.transport.over import ECHO, LOOPBACK, key_of, until
+from tests.swarm.transport.third_party import HOST, OneMinute, claim, refused, third_party
 
 pytestmark = [pytest.mark.processes, pytest.mark.alone("libp2p")]
 
@@ -138,3 +141,44 @@ async def test_mallory_has_nobody_dialled_by_saying_that_she_listens_there(tmp_p
     finally:
         victim.close()
         await asyncio.gather(anna.close(), mallory.close())
+
+
+async def test_five_keys_that_claim_a_third_partys_ports_have_it_dialed_four_times(tmp_path):
+    cache = tmp_path / "peers"
+    at = {"listen": LOOPBACK, "peer_cache": cache, "clock": OneMinute()}
+    async with third_party() as (ports, seen):
+        anna = Libp2pTransport(key_of(tmp_path, "anna"), **at)
+        await anna.start()
+        keys = await claim(Libp2pTransport, tmp_path, anna, ports)
+        assert not seen, "only a host from which a peer connects is dialed unasked"
+        for key in keys:
+            assert await refused(anna, key)
+        assert len(seen) == MOST_DIALS
+        await anna.close()
+        assert HOST not in (cache.read_text() if cache.exists() else "")
+        anna = Libp2pTransport(key_of(tmp_path, "anna"), **at)
+        await anna.start()
+        await asyncio.sleep(3.0)
+        await anna.close()
+        assert len(seen) == MOST_DIALS, "nor after a restart"
+
+
+async def test_many_peers_on_one_host_all_reach_each_other_within_a_minute(tmp_path):
+    async def echo(peer: str, request: bytes) -> bytes:
+        return request
+
+    at = {"listen": LOOPBACK, "clock": OneMinute()}
+    nodes = [Libp2pTransport(key_of(tmp_path, f"node {n}"), **at) for n in range(8)]
+    try:
+        for node in nodes:
+            node.handle(ECHO, echo, HandlerLimits(8, 64, 8))
+            await node.start()
+        for node in nodes[1:]:
+            await node.connect(nodes[0].addresses()[0])
+        await until(lambda: len(nodes[0].peers()) == 7)
+        for node in nodes:
+            others = [each.peer_id for each in nodes if each is not node]
+            asked = (node.request(peer, ECHO, b"hi", limit=8, deadline=30) for peer in others)
+            assert await asyncio.gather(*asked) == [b"hi"] * 7
+    finally:
+        await asyncio.gather(*(node.close() for node in nodes))

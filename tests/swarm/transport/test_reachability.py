@@ -19,10 +19,13 @@ from protocol.messages import (
     encode_dial_back_response,
 )
 from swarm.common.clock import SystemClock, VirtualClock
+from swarm.common.counters import Counters
+from swarm.transport.dial_limits import DialLimits
+from swarm.transport.handshake import NoPeer, who_answers
 from swarm.transport.hivemind.dht import packed
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.node import with_port_of
-from swarm.transport.reachability import PAUSE_SECONDS, DialBack, NoPeer, who_answers
+from swarm.transport.reachability import PAUSE_SECONDS, DialBack
 from swarm.transport.transport import (
     Refusal,
     Refused,
@@ -69,7 +72,8 @@ def handler(*addresses: str, clock: VirtualClock | None = None) -> DialBack:
     async def connections(peer: str) -> tuple[str, ...]:
         return addresses
 
-    return DialBack(connections, lambda: True, clock or SystemClock())
+    clock = clock or SystemClock()
+    return DialBack(connections, lambda: True, clock, DialLimits(clock, Counters()))
 
 
 @pytest.mark.processes

@@ -1,0 +1,70 @@
+"""Keys that claim to listen where a third party does, and what a node then dials there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from swarm.common.clock import SystemClock
+from swarm.transport.node_transport import NodeTransport
+from swarm.transport.transport import PeerUnreachable
+from tests.swarm.transport.over import ECHO, LOOPBACK, key_of
+
+HOST, PORTS, KEYS = "127.0.0.2", 8, 5
+
+
+class OneMinute(SystemClock):
+    """A clock by which no minute ends."""
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
+@asynccontextmanager
+async def third_party() -> AsyncIterator[tuple[list[int], list[int]]]:
+    """Its ports, and the source port of each connection so far."""
+    seen: list[int] = []
+
+    async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(writer.get_extra_info("peername")[1])
+        writer.close()
+
+    servers = [await asyncio.start_server(on_connection, HOST, 0) for _ in range(PORTS)]
+    try:
+        yield [server.sockets[0].getsockname()[1] for server in servers], seen
+    finally:
+        for server in servers:
+            server.close()
+
+
+async def claim(
+    kind: type[NodeTransport], folder: Path, anna: NodeTransport, ports: list[int]
+) -> list[str]:
+    """Have keys claim the ports, one after the other; return their peer ids."""
+    keys = []
+    for number in range(KEYS):
+        claimed = [f"/ip4/{HOST}/tcp/{port}" for port in ports]
+        key = key_of(folder, f"mallory {number}")
+        mallory = kind(key, listen=LOOPBACK, announce=claimed)
+        await mallory.start()
+        await mallory.connect(anna.addresses()[0])
+        async with asyncio.timeout(60):
+            while mallory.peer_id not in anna.peers():
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(1.0)  # Time to say where it listens.
+        keys.append(mallory.peer_id)
+        await mallory.close()
+        async with asyncio.timeout(60):
+            while keys[-1] in anna.peers():
+                await asyncio.sleep(0.05)
+    return keys
+
+
+async def refused(anna: NodeTransport, peer: str) -> str:
+    try:
+        await anna.request(peer, ECHO, b"", limit=1, deadline=20)
+    except PeerUnreachable as error:
+        return str(error)
+    return ""
