@@ -37,10 +37,11 @@ def hidden_ids(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> frozenset
 class TextEncoder:
     """Encoder of texts and of turns of the chat template.
 
-    Control tokens are the special tokens and all added tokens that the template writes. A turn
-    whose text spells some is encoded with a copy of the tokenizer that has other names for them. So
-    the text cannot end its turn, and all other ids are those of harmless text, white space and
-    prefix spaces included. Any text can imitate a template whose marks are ordinary text.
+    Control tokens are the special tokens, declared ends and all added tokens that the template
+    writes. A turn whose text spells some is encoded with a copy of the tokenizer that has other
+    names for them. So the text cannot end its turn, and all other ids are those of harmless text,
+    white space and prefix spaces included. Any text can imitate a template whose marks are ordinary
+    text.
 
     Attributes:
         hidden: see :func:`hidden_ids`.
@@ -57,13 +58,15 @@ class TextEncoder:
         self._tokenizer = tokenizer
         self._options = dict(options)
         self.hidden = frozenset(hidden)
+        self._added = frozenset(tokenizer.added_tokens_decoder)
+        self._foreign = self.hidden | self._added.intersection(declared)  # never in outside text
         self.turn_end = self._turn_end(declared) if tokenizer.chat_template else None
         self._ends = self.hidden.intersection([*declared, self.turn_end])
 
     def plain(self, text: str) -> list[int]:
         """Encode text from outside, with special tokens in it as plain text."""
         ids = self._own(text)
-        if self.hidden.isdisjoint(ids):
+        if self._foreign.isdisjoint(ids):
             return ids
         if (copy := self._without_special) is not None:
             return copy.encode(text)
@@ -71,6 +74,10 @@ class TextEncoder:
             text, add_special_tokens=False, split_special_tokens=True
         )
         return split
+
+    def spells(self, ids: Sequence[int], text: str) -> bool:
+        """Return whether added tokens are in ``ids`` only where ``text`` is encoded so, too."""
+        return self._added.isdisjoint(ids) or list(ids) == self.plain(text)
 
     def turn(self, text: str) -> list[int]:
         """Encode one user turn of the chat template, up to where the policy begins."""
@@ -175,18 +182,18 @@ class TextEncoder:
             following = ""  # This template has single turns only.
         written = self._own(self._rendered([(USER, "?")])) + self._own(following)
         added = self._tokenizer.added_tokens_decoder
-        return self.hidden | {i for i in written if i in added and added[i].content.strip(" \n▁")}
+        return self._foreign | {i for i in written if i in added and added[i].content.strip(" \n▁")}
 
     def _harmless(self, text: str) -> bool:
         return self._control.isdisjoint(self._own(text))
 
     @cached_property
     def _without_special(self) -> _Renamed | None:
-        return _Renamed.of(self._tokenizer, self.hidden)
+        return _Renamed.of(self._tokenizer, self._foreign)
 
     @cached_property
     def _without_control(self) -> _Renamed | None:
-        if self._control == self.hidden:
+        if self._control == self._foreign:
             return self._without_special
         return _Renamed.of(self._tokenizer, self._control)
 

@@ -210,7 +210,8 @@ class Policy:
         """Return whether the ids are exactly this completion: what is scored is trained.
 
         All ids are in the vocabulary, a stop id ends them if and only if ``stopped``, no other id
-        decodes to nothing, and the rest decodes to ``text``.
+        decodes to nothing, and the rest decodes to ``text``. Added tokens in the rest must be those
+        of :meth:`encode_completion`: others can be control tokens that look like plain text.
         """
         ends = len(ids) > 0 and ids[-1] in self.stop_ids
         body = ids[:-1] if ends else ids
@@ -218,6 +219,7 @@ class Policy:
             ends == stopped
             and all(0 <= i < self.vocabulary and i not in self.special_ids for i in body)
             and self.decode(body) == text
+            and self._texts.spells(body, text)
         )
 
     @torch.inference_mode()

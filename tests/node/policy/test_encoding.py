@@ -170,6 +170,7 @@ def test_ids_that_decode_to_nothing_are_not_trusted_whether_they_have_a_name_or_
     policy = chatting(tokenizer, spare=4)
     token = tokenizer.convert_tokens_to_ids
     assert token("<reserved>") not in tokenizer.all_special_ids
+    assert token("<reserved>") not in policy.encode_completion("<reserved>", stopped=False)
     four = policy.encode_completion("4", stopped=False)
     unused = range(len(tokenizer), policy.vocabulary)
     for hidden in (*token(["<reserved>", "<start_of_turn>"]), *unused):
@@ -179,6 +180,41 @@ def test_ids_that_decode_to_nothing_are_not_trusted_whether_they_have_a_name_or_
     thought = policy.encode_completion("<think>4", stopped=False)
     assert thought == [token("<think>"), *four] and policy.spells(thought, "<think>4", False)
     assert not policy.spells(thought, "4", stopped=False), "it is to be read in the text"
+
+
+def llama3():
+    """Bytes, special tokens, and added tokens that decode to plain text, one of them an end."""
+    marks = ["<|end_of_text|>", "<|reserved_special_token_0|>", "<|eot_id|>", "<|python_tag|>"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(each, special=True) for each in marks])
+    backend.add_tokens(["44", AddedToken("so", single_word=True), "<|end|>"])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end_of_text|>")
+    return chatting(tokenizer, ["<|end_of_text|>", "<|eot_id|>", "<|end|>"]), marks
+
+
+def test_a_peers_ids_have_no_added_tokens_but_those_of_this_nodes_encoding_and_the_end():
+    policy, marks = llama3()
+    token = policy.tokenizer.convert_tokens_to_ids
+    four, double, word, end = (token(each) for each in ("4", "44", "so", "<|end|>"))
+    for ids, text, used in (
+        *(((token(mark), four), "4", False) for mark in marks),
+        ((double, four), "444", True),
+        ((four, double), "444", False),
+        ((four, four), "44", True),
+        ((word,), "so", True),
+        ((four, word), "4so", False),
+        ((four, end, four), "4<|end|>4", False),
+    ):
+        assert policy.decode(ids) == text
+        assert policy.spells(ids, text, stopped=False) == used, ids
+        for stop in (policy.eos_id, token("<|eot_id|>"), end):
+            assert policy.spells((*ids, stop), text, stopped=True) == used, ids
+    for text in ("4<|end|>4", "<|eot_id|>so"):
+        ids = policy.encode_completion(text, stopped=False)
+        assert set(ids).isdisjoint(policy.stop_ids) and policy.decode(ids) == text
 
 
 def test_a_question_cannot_write_a_mark_of_the_template_that_is_not_called_special():
