@@ -5,6 +5,7 @@ The software decides nothing by them. Names are not unique; a peer is identified
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from dataclasses import asdict, dataclass
 from typing import cast
@@ -21,14 +22,13 @@ MAX_VERSION = 32
 
 CHARACTER_BYTES = 3  # maximum mean UTF-8 bytes per character, so that profiles fit a record
 MAX_MARKS = 4  # maximum consecutive combining marks (UTS 39, 5.4); more cover the lines around
-# Code points that Unicode calls letters, marks or symbols but that display nothing.
-_BLANK_LETTERS = frozenset(
-    (
-        *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0),
-        *range(0x180B, 0x1810),
-        *range(0xFE00, 0xFE10),
-        *range(0xE0100, 0xE01F0),
-    )
+# Default_Ignorable_Code_Point of Unicode 16 (DerivedCoreProperties.txt), then other code points
+# that display nothing: null notehead, Braille and hieroglyphic blanks, fillers, placeholders.
+INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff"
+    "\u2800\ufff9-\ufffc\U00013441\U00013442\U00016fe4\U0001bc9d\U0001d159]"
 )
 
 _FIELDS = ("name", "line", "model", "version", "made")
@@ -73,7 +73,7 @@ def check_shown(value: object, where: str, most: int) -> str:
     if text != text.strip(" ") or "  " in text:
         raise BadSchema(f"{where}: blanks at its ends, or two in a row")
     for character in text:
-        if not character.isprintable() or ord(character) in _BLANK_LETTERS:
+        if not character.isprintable() or INVISIBLE.match(character):
             raise BadSchema(f"{where}: U+{ord(character):04X} shows nothing")
     _check_marks(text, where)
     return text

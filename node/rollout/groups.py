@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from typing import Protocol, TypeVar
+from unicodedata import normalize
 
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.off_policy import FILTERS, Answer, budget
@@ -17,6 +18,7 @@ from node.learner.update_rows import turns_of
 from node.monitor.record import Stopwatch
 from node.policy.policy import Policy
 from node.trajectories.trajectory import Trajectory, TurnLimits
+from protocol.profile import INVISIBLE
 from protocol.rollout import Completion, Finish, Group, Writer
 from swarm.common.counters import Counters
 from swarm.groups import PooledGroup, TaskRef, informative
@@ -252,7 +254,8 @@ class Intake:
         return next((name for name in self.limits.refuse if FILTERS[name](answer)), None)
 
     def _elsewhere(self, author: bytes, text: str) -> bool:
-        first = self._texts.setdefault(sha256(text.encode()).digest(), author)
+        bare = "".join(INVISIBLE.sub("", normalize("NFKC", text)).casefold().split())
+        first = self._texts.setdefault(sha256(bare.encode()).digest(), author)
         while len(self._texts) > REMEMBERED_TEXTS:
             self._texts.popitem(last=False)
         return first != author

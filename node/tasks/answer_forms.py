@@ -39,13 +39,15 @@ _UNSIGNED = rf"(?:{_DIGITS}(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{{1,3}})?"
 NUMBER = re.compile(rf"(?<![\w.])(?:(?<![)\]])[-+])?{_UNSIGNED}(?!\w|\.\d)", re.ASCII)
 _WHOLE_NUMBER = re.compile(r"[-+]?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d{1,3})?", re.ASCII)
 _VALUE = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3})?", re.ASCII)
-_EXPRESSION = re.compile(r"[\d\s.()]*\d[\d\s.()]*(?:[-+*/][\d\s.()]*\d[\d\s.()]*)+", re.ASCII)
+_TERM = r"[\s.()]*+\d[\d\s.()]*+"
+_EXPRESSION = re.compile(rf"{_TERM}(?:[-+*/]{_TERM})+", re.ASCII)
 _OPERATION = re.compile(rf"\s*([-+*/×÷]?)\s*([-+]?{_UNSIGNED})\s*", re.ASCII)
 _MOST_CHARACTERS = 400  # of a number or of a side of an equation whose value counts
 TYPOGRAPHY = str.maketrans({"−": "-", "–": "-", "\u00a0": " ", "\u202f": " ", "’": "'"})
 
 _FRACTION = re.compile(r"\\d?frac\{([^{}]*)\}\{([^{}]*)\}", re.IGNORECASE)
-_FENCE = re.compile(r"```[\w+-]*[ \t]*\n?(.*?)\n?[ \t]*```", re.DOTALL)
+_FENCE = "```"
+_LANGUAGE = re.compile(r"[\w+-]*+[ \t]*+\n?")  # behind an opening fence
 _BOLD = re.compile(r"(?<![\w)*])\*\*(?=[^\s*])([^*\n]{1,2000})(?<=\S)\*\*(?![\w(*])")
 _CODE = re.compile(r"(?<!`)`([^`\n]{1,2000})`(?!`)")
 _PAIRS = (
@@ -151,7 +153,7 @@ def _rows(text: str) -> tuple[object, ...]:
 
 
 def _lines(grid: str) -> list[str]:
-    lines = re.sub(r"\]\s*,?\s*\[", "\n", grid).split("\n")
+    lines = re.sub(r"\]\s*+,?\s*+\[", "\n", grid).split("\n")
     return [line for line in lines if _words(line)]
 
 
@@ -171,8 +173,8 @@ def plain(text: str) -> str:
 
 
 def _unwrapped(text: str) -> str:
-    if fence := _FENCE.fullmatch(text):
-        return fence[1].strip()
+    if len(text) >= 2 * len(_FENCE) and text.startswith(_FENCE) and text.endswith(_FENCE):
+        return _LANGUAGE.sub("", text[len(_FENCE) : -len(_FENCE)], count=1).strip()
     for begin, end in _PAIRS:
         if text.startswith(begin) and text.endswith(end) and len(text) > len(begin) + len(end):
             inside = text[len(begin) : -len(end)]

@@ -46,7 +46,7 @@ _CLAUSE = re.compile(
 _SENTENCE = re.compile(r"\n+|(?<=[.!?])\s+")
 _LEAD = re.compile(r"^.*(?:\b(?:is|are|be|equals)\b|:)\s*", re.IGNORECASE)
 _ARTICLE = re.compile(r"^(?:the|a|an)\s+", re.IGNORECASE)
-_JOINT = re.compile(r"[\s,;/|+*×÷&^()-]*(?:\b(?:or|and|to)\b)?[\s,;/|+*×÷&^()-]*", re.IGNORECASE)
+_JOINT = re.compile(r"[\s,;/|+*×÷&^()-]*+(?:\b(?:or|and|to)\b)?[\s,;/|+*×÷&^()-]*", re.IGNORECASE)
 _OPERATION = re.compile(r"\d\s*[-+*/×÷^]\s*\d", re.ASCII)
 _FRACTION = re.compile(r"[-+]?\s*\d+\s*/\s*\d+", re.ASCII)
 _PROSE = re.compile(r"(?:\b[^\W\d_]{2,}+[,.'’!?]*+\s+){2,}[^\W\d_]{2,}")

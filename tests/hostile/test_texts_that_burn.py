@@ -39,6 +39,7 @@ BURNERS = {
     "programs": "+[>+]" * 10_000,
     "blank lines": "\n" * 60_000,
     "wide digits": "１" * 20_000,
+    "a fence of blanks": "```" + " " * 20_000 + "x",
     "tags": "<answer>" * 8000 + "</answer>" * 8000,
 }
 
@@ -200,3 +201,13 @@ def test_flos_longest_and_deepest_texts_are_wrong_or_refused_on_every_shipped_ta
                     assert refusal.reason in {"timeout", "cpu_limit", "crashed", "unknown_env"}
             if spec.name != "binary_matrix":
                 assert verifier.judge(TaskRef(spec.name, 0, 3), ["?"]).rewards == (0.0,)
+
+
+def test_no_text_makes_a_reader_of_answers_take_more_than_linear_time(counters):
+    blanks, commas = "```" + " " * 20_000 + "x", "1" + "," * 60_000 + "x 2"
+    texts = [f"<answer>{blanks}</answer>", commas, "]" + " " * 60_000]
+    specs = load_task_set("tiny")
+    with Verifier(specs, outside=True, limits=TIGHT, counters=counters) as verifier:
+        for spec in specs:
+            assert not any(verifier.judge(TaskRef(spec.name, 0, 3), texts).rewards)
+    assert counters.snapshot() == {}

@@ -34,7 +34,9 @@ def test_what_is_told_does_nothing_on_a_screen_or_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "acting", "\x1b\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067"
+    "acting",
+    "\U0001d159\ufffc\u2800\u3164\u115f\U000e0fff"
+    "\x1b\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067",
 )
 def test_a_character_that_acts_is_refused_by_its_name_and_not_repeated(acting):
     with pytest.raises(BadSchema, match=f"U\\+{ord(acting):04X}") as caught:

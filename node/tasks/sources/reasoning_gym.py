@@ -54,6 +54,7 @@ _FORMAT = re.compile(
 )
 _AMERICAN_DATE = re.compile(r"\b(\d\d)/(\d\d)/\d{4}\b")
 
+MOST_CHARACTERS = 16_384  # of an answer; right ones are grids of 30 by 30 at most
 PARTIAL = "partial_credit"
 COPIED = "copied_answers"
 _WORD = re.compile(r"[^\W_]+(?:[./:'-][^\W_]+)*")
@@ -129,6 +130,8 @@ class ReasoningGym:
     def score(self, entry: Mapping[str, Any], answer: str) -> float:
         """Return 1 or 0, or the library's score if the level keeps partial credit."""
         level = self._levels[entry["level"]]
+        if len(answer) > MOST_CHARACTERS:
+            return 0.0
         if scorer := SCORERS.get(self._family):
             return scorer(entry, answer)
         if self._family in ONE_ANSWER and not level.partial:

@@ -216,6 +216,10 @@ def test_the_form_of_an_answer_is_seen_in_a_right_one(answer, form):
     assert form_of(answer) is form
 
 
+def test_the_form_of_a_long_answer_that_is_nearly_an_expression_is_seen():
+    assert form_of("11 + " * 400 + "x") is Form.LINE
+
+
 def test_a_huge_exponent_is_no_number():
     assert number_value("1e999") is not None and number_value("1e9999") is None
 

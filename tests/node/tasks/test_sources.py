@@ -1,3 +1,4 @@
+import importlib.metadata
 import json
 import sys
 import tomllib
@@ -13,6 +14,7 @@ from node.errors import TaskSetError
 from node.tasks.sandbox import sandbox
 from node.tasks.sources import environments, plugins
 from node.tasks.sources.jsonl import file_digest
+from node.tasks.sources.reasoning_gym import MOST_CHARACTERS, ReasoningGym
 from node.tasks.task_set import Allowed, load_task_set, open_envs
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec
@@ -198,3 +200,13 @@ def test_an_editable_package_is_readable_whatever_it_brings(group, tmp_path, mon
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder(module)])
     monkeypatch.setattr(sandbox, "entry_points", lambda group: points.get(group, []))
     assert str(module) in sandbox.readable()
+
+
+def test_an_answer_that_is_longer_than_any_right_one_is_wrong_without_a_scorer():
+    version = importlib.metadata.version("reasoning-gym")
+    one = EnvSpec("chain_sum", "reasoning-gym", version, ("{}",), "{question}", "text")
+    source = open_envs([one], Allowed())[0]["chain_sum"]
+    right = source.build(0, 3).entry["answer"]
+    gym = ReasoningGym.open(one, [{}])
+    assert gym.score(source.build(0, 3).entry, right) == 1.0
+    assert gym.score(source.build(0, 3).entry, right.zfill(MOST_CHARACTERS + 1)) == 0.0
