@@ -102,7 +102,8 @@ def test_text_that_sybil_sends_again_under_another_key_is_refused():
 @pytest.mark.parametrize("change", [str.upper, "\u200b".join, "\n ".join, lambda text: f"{text} "])
 def test_case_blanks_and_invisible_characters_make_no_other_text_of_a_copy(change):
     counters = Counters()
-    reader, right = intake(counters, refuse=("copied",)), "so the last step " + WORKING + "17"
+    reader = intake(counters, tokens=512, refuse=("copied",))
+    right = "so the last step " + WORKING + "17"
     assert reader.take(sent([(right, 1.0), ("18", 0.0)])) is not None
     assert reader.take(sent([(change(right), 1.0), ("18", 0.0)], author=b"s" * 32)) is None
     assert counters.snapshot()["external_refused{reason=copied}"] == 1
