@@ -2,6 +2,7 @@
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -50,10 +51,15 @@ def counters() -> Counters:
 
 
 @pytest.fixture
-def strange(tmp_path, monkeypatch, counters):
+def limits():
+    return TIGHT
+
+
+@pytest.fixture
+def strange(tmp_path, monkeypatch, counters, limits):
     declare(monkeypatch, tmp_path, "strange", "tests.hostile.strange_tasks:Strange")
     monkeypatch.chdir(tmp_path)
-    with Verifier([STRANGE], outside=True, limits=TIGHT, counters=counters) as verifier:
+    with Verifier([STRANGE], outside=True, limits=limits, counters=counters) as verifier:
         assert verifier.start() == ("strange",)
         yield verifier
 
@@ -142,6 +148,7 @@ def test_a_reward_outside_zero_to_one_is_no_verdict(strange):
     assert refusal(strange, "overpay") == "crashed"
 
 
+@pytest.mark.parametrize("limits", [replace(TIGHT, wall_seconds=600.0)])
 def test_a_worker_killed_in_the_middle_of_a_request_is_replaced(strange, counters):
     outcome: list[str] = []
     thread = threading.Thread(target=lambda: outcome.append(refusal(strange, "sleep")))

@@ -188,11 +188,11 @@ def test_what_breaks_its_worker_is_lost_and_those_that_wait_there_go_on(played):
     assert played.counters.snapshot() == {"verifier_restarts{reason=crashed}": 1.0}
 
 
-@pytest.mark.parametrize("deed", ["burn", "glow"])
-def test_what_burns_is_out_of_time_and_those_that_wait_go_on(playing, deed):
+@pytest.mark.parametrize(("deed", "refused"), [("burn", "cpu_limit"), ("glow", "timeout")])
+def test_what_burns_is_out_of_time_and_those_that_wait_go_on(playing, deed, refused):
     played = playing(WorkerLimits(wall_seconds=60.0, cpu_seconds=1))
     waiting = played.one(turn(1, "waiting", "wait"))
-    assert reason(played.one(turn(2, "burning", deed))) == "timeout"
+    assert reason(played.one(turn(2, "burning", deed))) == refused
     played.gate.touch()
     assert told(waiting) == "1 wait"
 
@@ -205,10 +205,10 @@ def test_a_worker_that_is_killed_loses_the_turn_that_it_is_at_and_no_other(playe
     until(lambda: len(workers()) == 2)
     assert played.text(turn(2, "plain", "a", "b")) == "2 b"
     worker.kill()
-    assert reason(hanging) == "crashed"
+    assert reason(hanging) == "worker_lost"
     played.gate.touch()
     assert told(waiting) == "2 wait"
-    assert played.counters.snapshot() == {"verifier_restarts{reason=crashed}": 1.0}
+    assert played.counters.snapshot() == {"verifier_restarts{reason=worker_lost}": 1.0}
 
 
 def test_a_worker_that_is_killed_while_its_turns_wait_loses_none(played):
