@@ -183,22 +183,26 @@ def test_whom_to_dial_is_who_was_met_last_and_their_pauses_go_on(clock) -> None:
     assert redial.due(["eli"]) == ("/b/p2p/cleo", "/c/p2p/dora")
 
 
+def at(name: object) -> str:
+    return f"/dns4/{name}/tcp/4001/p2p/{name}"
+
+
 def test_whoever_is_met_is_in_the_peer_cache_at_once_and_pushes_nobody_out(path):
     cache = PeerCache(path)
-    assert cache.meet(["/a/p2p/ben"])
-    assert not cache.meet(["/a/p2p/ben"])
-    assert PeerCache(path).load() == ("/a/p2p/ben",)
-    cache.meet(f"/{n}/p2p/sybil-{n}" for n in range(3 * MAX_ADDRESSES))
-    assert (len(cache.addresses), cache.addresses[0]) == (MAX_ADDRESSES, "/a/p2p/ben")
-    assert not cache.meet(["/b/p2p/cleo"])
+    assert cache.meet([at("ben")])
+    assert not cache.meet([at("ben")])
+    assert PeerCache(path).load() == (at("ben"),)
+    cache.meet(at(n) for n in range(3 * MAX_ADDRESSES))
+    assert (len(cache.addresses), cache.addresses[0]) == (MAX_ADDRESSES, at("ben"))
+    assert not cache.meet([at("cleo")])
 
 
 def test_the_peer_cache_keeps_the_latest_peers(path):
     cache = PeerCache(path)
-    cache.remember([f"/old/{n}" for n in range(MAX_ADDRESSES)])
-    cache.remember(["/new"])
+    cache.remember([at(n) for n in range(MAX_ADDRESSES)])
+    cache.remember([at("new")])
     loaded = PeerCache(path).load()
-    assert (len(loaded), loaded[:2]) == (MAX_ADDRESSES, ("/new", "/old/0"))
+    assert (len(loaded), loaded[:2]) == (MAX_ADDRESSES, (at("new"), at(0)))
 
 
 @pytest.mark.parametrize("content", [b"no address\n", b"/ok\n\xff\xfe", b"/long" * 20_000])
