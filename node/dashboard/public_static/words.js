@@ -51,6 +51,8 @@ const REASONS = {
   wrong_content: 'what was sent is not what was announced',
   response_too_large: 'more was sent than announced',
   timeout: 'could not be verified in time',
+  cpu_limit: 'an answer took all of the verifier’s CPU time',
+  worker_lost: 'the system ended the verifier',
   crashed: 'the verifier died over its answers',
   too_slow: 'the author or the line was too slow',
   stale_epoch: 'too old',

@@ -80,7 +80,7 @@ def experienced():
     """A trainer that has learned, is ahead of a peer, was evaluated and has drawn tasks."""
     made = trainer()
     made.learner.update(MIXED)
-    made.lead.observe(AHEAD, frozenset())
+    made.lead.observe(AHEAD, frozenset({ANNA}))
     made.alarm.look([1.0, 0.0, 1.0, 1.0])
     prompt = made.policy.encode_prompt("1 + 1?")
     for _ in range(5):

@@ -201,6 +201,7 @@ def test_a_secret_is_drawn_where_none_is_given(monkeypatch):
 
 def test_what_peers_are_worth_is_the_trainers_to_keep(monkeypatch):
     parts = Parts(monkeypatch, mixture__local=4, mixture__external=2, mixture__max_uses=2)
+    parts.accounts.prove([(ANNA, 1.0)] * 8)
     parts.pool.add([pooled(1, env="sums"), pooled(2, author=BEN)])
     assert parts.run(1).outcomes[0].lead == parts.trainer.lead.value is not None
 

@@ -80,7 +80,7 @@ class Parts:
         self.journal = Journal(MEMORY, clock)
         around = self.journal, clock, self.counters
         experience = open_experience(self.config.mixture, *around, b"salt")
-        self.pool = experience.pool
+        self.pool, self.accounts = experience.pool, experience.accounts
         self.published: list[tuple[list[int], Origin]] = []
         self.saved: list[int] = []
         self.outcomes: list[Outcome] = []
