@@ -68,7 +68,7 @@ def run(settings: Settings) -> Iterator[Row]:
 @contextmanager
 def _swarm(settings: Settings, size: Size, folder: Path) -> Iterator[list[NodeProcess]]:
     """A bootstrap node and the nodes, all stopped at the end."""
-    from node.demo.run import START_SECONDS, start_bootstrap, stop_all
+    from node.demo.run import START_SECONDS, start_bootstrap, start_node, stop_all
 
     threads = max(1, (os.cpu_count() or 1) // size.nodes)
     environment = {"OMP_NUM_THREADS": str(threads)}
@@ -77,16 +77,17 @@ def _swarm(settings: Settings, size: Size, folder: Path) -> Iterator[list[NodePr
     try:
         address = seed.wait_for_address(START_SECONDS)
         for number in range(size.nodes):
-            processes.append(_started(settings, size, folder, number, address, threads))
+            overrides = _overrides(settings, size, number, threads) | {"network.peers": [address]}
+            name = f"node-{number + 1}"
+            processes.append(start_node(folder / name, name, overrides, environment))
         yield processes[1:]
     finally:
         stop_all(processes[::-1])
 
 
-def _started(
-    settings: Settings, size: Size, folder: Path, number: int, address: str, threads: int
-) -> NodeProcess:
-    from node.demo.run import DemoSettings, node_overrides, start_node
+def _overrides(settings: Settings, size: Size, number: int, threads: int) -> dict[str, Any]:
+    """A node's configuration: that of the demo, with the lengths of this section."""
+    from node.demo.run import DemoSettings, node_overrides
 
     demo = DemoSettings(
         nodes=size.nodes,
@@ -97,16 +98,13 @@ def _started(
         device=settings.device,
         task_set=_task_set(settings),
     )
-    overrides = node_overrides(demo, number, threads) | {
+    return node_overrides(demo, number, threads) | {
         "engine.group_size": size.completions,
         "engine.max_new_tokens": size.tokens,
-        "network.peers": [address],
         "schedule.eval_every": size.rounds,
         "schedule.checkpoint_every": size.rounds,
         "monitor.dashboard": False,
     }
-    name = f"node-{number + 1}"
-    return start_node(folder / name, name, overrides, {"OMP_NUM_THREADS": str(threads)})
 
 
 def _task_set(settings: Settings) -> str:
