@@ -31,7 +31,7 @@ from swarm.transport.request_limits import PeerLimits
 from tests.library_privates import add_handler, cancel_with, still_reads
 from tests.swarm.experience_parts import START
 from tests.swarm.transport.over import LOOPBACK, key_of
-from tests.swarm.transport.third_party import HOST, OneMinute, claim, refused, third_party
+from tests.swarm.transport.third_party import OneMinute, claim, refused, start_again, third_party
 
 
 def routing(clock: VirtualClock):
@@ -216,9 +216,5 @@ async def test_the_daemon_looks_for_four_lost_peers_a_minute_wherever_they_claim
         finally:
             await anna.close()
         before = len(seen)
-        assert HOST not in (cache.read_text() if cache.exists() else "")
-        anna = HivemindTransport(key_of(tmp_path, "anna"), **at)
-        await anna.start()
-        await asyncio.sleep(3.0)
-        await anna.close()
+        await start_again(HivemindTransport, tmp_path, cache)
         assert len(seen) == before, "a restart dials no claim"

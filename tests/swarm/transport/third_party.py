@@ -68,3 +68,12 @@ async def refused(anna: NodeTransport, peer: str) -> str:
     except PeerUnreachable as error:
         return str(error)
     return ""
+
+
+async def start_again(kind: type[NodeTransport], folder: Path, cache: Path) -> None:
+    """Have a node whose cache lacks the third party's addresses run once more, for a while."""
+    assert HOST not in (cache.read_text() if cache.exists() else "")
+    anna = kind(key_of(folder, "anna"), listen=LOOPBACK, peer_cache=cache, clock=OneMinute())
+    await anna.start()
+    await asyncio.sleep(3.0)
+    await anna.close()
