@@ -23,7 +23,7 @@ def test_a_plan_shows_every_part_of_both_memories(terminal):
 
 
 def with_free_disk(monkeypatch, gigabytes):
-    """What this machine's disks have free is so much."""
+    """Set the free space of this machine's disks."""
     free = SimpleNamespace(free=round(gigabytes * 1e9))
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: free)
 
