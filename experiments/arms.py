@@ -52,6 +52,7 @@ AUTO = Arm(
         "mixture.correction": DEFAULT.correction,
         "learner.groups_per_step": LearnerSection().groups_per_step,
         "mixture.max_age": 600.0,
+        "mixture.peer_ratio": DEFAULT.peer_ratio,
         "mixture.author_share": DEFAULT.author_share,
         "mixture.unproven_share": DEFAULT.unproven_share,
         "mixture.filters": DEFAULT.filters,

@@ -38,8 +38,9 @@ EVERY_NODE: Mapping[str, Any] = {
     "mixture.max_age": MAX_AGE,
     "mixture.select": "uniform",
     "mixture.correction": "none",
-    # The published method has no limits on authors and no filters.
+    # The published method has no limits on authors or peers' answers, and no filters.
     "mixture.author_share": 1.0,
+    "mixture.peer_ratio": 0.0,
     "mixture.unproven_share": 1.0,
     "mixture.filters": [],
     "learner.betas": [0.9, 0.99],

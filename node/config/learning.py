@@ -188,6 +188,14 @@ class MixtureSection(Section):
         'and "unlikely" ones, of tokens that this policy would hardly write, which may be what a '
         "far stronger peer has to teach.",
     )
+    peer_ratio: float = key(
+        4.0,
+        "Peers' answers raise a token to at most this multiple of its probability under the model "
+        "that the node began with, or to 5%; beyond it only local answers do. This keeps a style "
+        "that peers choose from spreading. It costs a forward pass of their answers and, without "
+        "lora_rank, a copy of the model. Peers in trusted are exempt. 0: no limit.",
+        **within(0, 1000),
+    )
     author_share: float = key(
         0.25,
         "Most of an update's groups that one author's may be; one group always may.",

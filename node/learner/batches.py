@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -26,12 +27,14 @@ class TrainingCompletion:
     behaviour: tuple[float, ...] | None = None  # log-probs at sampling; None if unknown
     versions: tuple[int, ...] | None = None  # of this node's policy; None for another node's
     replayed: bool = False  # whether it was sampled for an earlier group
+    reference: tuple[float, ...] | None = None  # log-probs of the reference model, if needed
 
     def __post_init__(self) -> None:
         lengths = {len(self.ids), len(self.trained)}
-        lengths |= {len(each) for each in (self.behaviour, self.versions) if each is not None}
+        optional = self.behaviour, self.versions, self.reference
+        lengths |= {len(each) for each in optional if each is not None}
         if len(lengths) != 1:
-            fields = "ids, trained, behaviour and versions"
+            fields = "ids, trained, behaviour, versions and reference"
             raise ValueError(f"{fields} differ in length: {sorted(lengths)}")
 
     @classmethod
@@ -42,20 +45,28 @@ class TrainingCompletion:
     def first(self, count: int) -> TrainingCompletion:
         if len(self.ids) <= count:
             return self
-        behaviour = None if self.behaviour is None else self.behaviour[:count]
-        versions = None if self.versions is None else self.versions[:count]
-        ids, trained = self.ids[:count], self.trained[:count]
-        return TrainingCompletion(ids, trained, behaviour, versions, self.replayed)
+        return replace(
+            self,
+            ids=self.ids[:count],
+            trained=self.trained[:count],
+            behaviour=None if self.behaviour is None else self.behaviour[:count],
+            versions=None if self.versions is None else self.versions[:count],
+            reference=None if self.reference is None else self.reference[:count],
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingGroup:
-    """A task's prompt, completions and rewards; ``own`` if this node sampled them."""
+    """A task's prompt, completions and rewards; ``own`` if this node sampled them.
+
+    ``trusted`` marks a peer's group whose author the user trusts.
+    """
 
     prompt_ids: tuple[int, ...]
     completions: tuple[TrainingCompletion, ...]
     rewards: tuple[float, ...]
     own: bool
+    trusted: bool = False
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:
@@ -119,6 +130,7 @@ class MicroBatch:
     mask: Tensor  # ``[C, T]``, trained tokens
     behaviour: Tensor  # ``[C, T]``, mu; 0 where unknown
     versions: Tensor  # ``[C, T]``, of this node's policy; -1 for tokens of another node's
+    reference: Tensor  # ``[C, T]``, log-probs of the reference model; infinity where unknown
     known: Tensor  # ``[C, 1]``, completions with known mu
     own: Tensor  # ``[C, 1]``, completions this node sampled for this group
     replayed: Tensor  # ``[C, 1]``, completions sampled for an earlier group
@@ -201,6 +213,9 @@ def micro_batch(rows: Sequence[Row], pad_id: int, device: torch.device) -> Micro
         mask=mask.to(device),
         behaviour=_padded([c.behaviour or () for c in done], width, 0.0, np.float32).to(device),
         versions=_padded([c.versions or () for c in done], width, -1, np.int64).to(device),
+        reference=_padded([c.reference or () for c in done], width, math.inf, np.float32).to(
+            device
+        ),
         known=torch.tensor([[c.behaviour is not None] for c in done], device=device),
         own=torch.tensor(own, device=device),
         replayed=torch.tensor([[c.replayed] for c in done], device=device),

@@ -38,6 +38,7 @@ from node.learner.losses import Clip, Loss, Terms
 from node.learner.micro_batching import RowCost, TokenBudget, UpdateShare, fits, ran_out
 from node.learner.off_policy import Span, Weighting, check_versions, plausibility, usefulness
 from node.learner.optimizer import Optimizer
+from node.learner.peer_bound import LocalGain, PeerBound
 from node.learner.steps import (
     Newest,
     StepFigures,
@@ -119,6 +120,7 @@ class Learner:
         correction_options: Mapping[str, Any] = MappingProxyType({}),
         decoupled: bool = False,
         floor: bool = False,
+        peer_ratio: float = 0.0,
     ) -> None:
         self._policy = policy
         self._config = config
@@ -133,6 +135,7 @@ class Learner:
         self.optimizer = Optimizer(policy.model.parameters(), config)
         self._share = share or UpdateShare()
         self._span = Span(policy.version, config.epochs)
+        self._peer_ratio, self._gain = peer_ratio, LocalGain()
         self._budget = TokenBudget(config.micro_batch_tokens)
         checkpointed = config.gradient_checkpointing and GradientCheckpointing(policy.model)
         self._forward = checkpointed.forward if checkpointed else nullcontext
@@ -177,6 +180,8 @@ class Learner:
         useful = sum(informative(group.rewards) for group in groups)
         steps = steps_of(rows, useful, self._config.groups_per_step)
         self._span = Span(self._policy.version, self._config.epochs * len(steps))
+        bound = PeerBound.of(self._peer_ratio, self._gain)
+        self._weighting = replace(self._weighting, bound=bound)
         first: list[StepFigures] = []
         for number, step in enumerate(self._config.epochs * steps):
             total, influence = self.gradient.add(step.rows, frozen, tally, step.groups)
@@ -193,6 +198,7 @@ class Learner:
                 gap = self._gap_beside(step.rows, newest)
             lr = self._step()
             made += 1
+        self._gain.add(*tally.gained())
         used = usefulness(rows, tally.plausible())
         return replace(
             tally.stats(gap),
@@ -258,12 +264,15 @@ class Learner:
 
     def state_dict(self) -> dict[str, Any]:
         """Return optimizer state and version; the weights belong to the policy."""
-        return {"optimizer": self.optimizer.state_dict(), "version": self._policy.version}
+        gain = [self._gain.total, self._gain.tokens]
+        optimizer = self.optimizer.state_dict()
+        return {"optimizer": optimizer, "version": self._policy.version, "gain": gain}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a :meth:`state_dict` from the same moment as the policy's weights."""
         self.optimizer.load_state_dict(state["optimizer"])
         self._policy.version = int(state["version"])
+        self._gain = LocalGain(*state["gain"])
 
     def add(
         self,
@@ -353,6 +362,7 @@ class Learner:
             done.tally.add_behaviour(cur.detach(), entropies, batch, self._policy.version)
             prox = self._weighting.prox(cur.detach(), batch, self._span)
             done.tally.add_unlikely(self._weighting.unlikely(prox, batch))
+            done.tally.add_reference(self._weighting.bound.reached(prox, batch), prox, batch)
             if self._config.epochs > 1:
                 both = torch.stack([prox, entropies], -1)
                 done.frozen.update(zip(batch.numbers, both, strict=True))

@@ -15,6 +15,7 @@ from node.config.registry import Plugin
 from node.config.schema import Section, key
 from node.learner.batches import MicroBatch, Row, TrainingGroup
 from node.learner.losses import masked
+from node.learner.peer_bound import PeerBound
 from node.tasks.answers import behind_answer
 
 MIN_SCORED = 8  # Minimum trained tokens of the likelihood check (GRAIL's sampling check).
@@ -318,7 +319,8 @@ class Weighting:
     """Weights and proximal log-probs of an update.
 
     With ``decoupled``, local rollouts get :func:`decoupled_weights` instead of the correction. With
-    ``floor``, peers' completions that are :func:`unlikely` are not imitated.
+    ``floor``, peers' completions that are :func:`unlikely` are not imitated. ``bound`` is that of
+    peers' tokens.
     """
 
     config: LearnerSection
@@ -326,6 +328,7 @@ class Weighting:
     _: KW_ONLY
     decoupled: bool
     floor: bool
+    bound: PeerBound = PeerBound()  # noqa: RUF009 - frozen
 
     def prox(self, cur: Tensor, batch: MicroBatch, span: Span) -> Tensor:
         """Return proximal log-probs ``[C, T]``; ``cur`` is from before the first step."""
@@ -355,7 +358,8 @@ class Weighting:
             own = self.correction.own(prox, known, batch)
         external = self.correction.external(prox, entropies, batch.mask & ~batch.own, batch)
         weights = torch.where(batch.own, own, external)
-        weights = weights.masked_fill(self.unlikely(prox, batch)[:, None], 0.0)
+        dropped = self.unlikely(prox, batch)[:, None] | self.bound.reached(prox, batch)
+        weights = weights.masked_fill(dropped, 0.0)
         replayed = batch.replayed & batch.known & batch.mask
         most = tis_weights(prox, batch.behaviour, replayed, 1.0)
         return torch.where(replayed, weights.minimum(most), weights)

@@ -141,7 +141,8 @@ class Choices(TypedDict, total=False):
     """Learner settings from other sections of the configuration.
 
     ``temperature`` divides the logits, as in sampling. ``correction`` names an off-policy
-    correction. For ``floor`` and ``decoupled`` see :class:`node.learner.off_policy.Weighting`.
+    correction. For ``floor`` and ``decoupled`` see :class:`node.learner.off_policy.Weighting`, for
+    ``peer_ratio`` :class:`node.learner.peer_bound.PeerBound`.
     """
 
     temperature: float
@@ -149,3 +150,4 @@ class Choices(TypedDict, total=False):
     correction_options: Mapping[str, Any]
     decoupled: bool
     floor: bool
+    peer_ratio: float

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from node.learner.batches import MicroBatch
 from node.learner.losses import Loss, Terms, bounded
+from node.learner.peer_bound import gained, imitated
 
 UNKNOWN = -1
 QUANTILES = (0.01, 0.5, 0.99)
@@ -45,6 +46,7 @@ class UpdateStats:
     largest_share: float | None = None  # see :mod:`node.learner.gradient_bound`
     groups_bounded: int = 0  # peers' groups whose gradient was scaled down there
     unlikely: int = 0  # peers' completions not imitated, see :func:`off_policy.unlikely`
+    at_bound: float | None = None  # fraction of peers' tokens, see :mod:`node.learner.peer_bound`
     useful: tuple[float, ...] = ()  # of each peer's group, see :func:`off_policy.usefulness`
     # By local group and completion: entropy before the first step per token read, nats.
     entropies: tuple[tuple[tuple[float, ...], ...], ...] = field(default=(), repr=False)
@@ -63,6 +65,8 @@ class UpdateSums:
         self._ratios: list[Tensor] = []
         self._ages: list[Tensor] = []
         self._unlikely: list[Tensor] = []
+        self._at_bound: list[Tensor] = []
+        self._gained: list[Tensor] = []
         self._plausible: list[Tensor] = []
         self._entropies: list[Tensor] = []
 
@@ -105,6 +109,15 @@ class UpdateSums:
         """Count completions that were not imitated, bool ``[C]``."""
         self._unlikely.append(unlikely.sum())
 
+    def add_reference(self, reached: Tensor, prox: Tensor, batch: MicroBatch) -> None:
+        """Add peers' tokens at their bound, bool ``[C, T]``, and what local answers gained."""
+        self._at_bound.append(torch.stack([reached.sum(), imitated(batch).sum()]))
+        self._gained.append(gained(prox, batch))
+
+    def gained(self) -> tuple[float, float]:
+        """Return the log-ratio to the reference over local better answers, and their tokens."""
+        return _total(self._gained)
+
     def add_plausible(self, plausibility: Tensor, batch: MicroBatch) -> None:
         """Add the plausibility ``[C, T]`` of a micro-batch's tokens to be imitated."""
         imitated = batch.mask & ~batch.own & (batch.advantages > 0)[:, None]
@@ -130,6 +143,7 @@ class UpdateSums:
         tokens, entropy, own, gap = torch.stack(self._sums).sum(0).tolist()
         clipped, masked, looked_at = torch.stack(self._bounded).sum(0).tolist()
         unlikely = torch.stack(self._unlikely).sum().item()
+        reached, imitated_tokens = _total(self._at_bound)
         mean, top, low, median, high = _spread(_known(self._ratios))
         return UpdateStats(
             entropy=entropy / tokens,
@@ -144,7 +158,13 @@ class UpdateSums:
             engine_gap=gap / own if own else gap_beside,
             tokens_trained=int(tokens),
             unlikely=int(unlikely),
+            at_bound=reached / imitated_tokens if imitated_tokens else None,
         )
+
+
+def _total(pairs: Sequence[Tensor]) -> tuple[float, float]:
+    first, second = torch.stack(list(pairs)).sum(0).tolist() if pairs else (0.0, 0.0)
+    return first, second
 
 
 def _spread(ratios: NDArray[Any]) -> Sequence[float | None]:

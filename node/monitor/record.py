@@ -56,10 +56,10 @@ class RoundRecord:
         truncated: fraction of completions truncated by the length cap, 0 to 1.
         seconds: time by phase (:data:`PHASES`), and ``total``.
         lead: peer reward advantage, as in :class:`swarm.peer_advantage.PeersLead`.
-        loss, entropy, grad_norm, largest_share, groups_bounded, clip_fraction, masked_fraction,
-            ratio_low, ratio_median, ratio_high, ratio_max, engine_gap, learning_rate: of the
-            update, as in :class:`node.learner.update_stats.UpdateStats`; all ``None`` without an
-            optimizer step.
+        loss, entropy, grad_norm, largest_share, groups_bounded, at_bound, clip_fraction,
+            masked_fraction, ratio_low, ratio_median, ratio_high, ratio_max, engine_gap,
+            learning_rate: of the update, as in :class:`node.learner.update_stats.UpdateStats`; all
+            ``None`` without an optimizer step.
         staleness: local tokens in the update by policy steps since they were sampled.
         peers: other known nodes of this swarm.
         strangers: connected nodes of other swarms.
@@ -97,6 +97,7 @@ class RoundRecord:
     grad_norm: float | None = None
     largest_share: float | None = None
     groups_bounded: float | None = None
+    at_bound: float | None = None
     clip_fraction: float | None = None
     masked_fraction: float | None = None
     ratio_low: float | None = None

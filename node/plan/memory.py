@@ -145,6 +145,8 @@ def _at(name: str, value: float, device: str, *phases: Phase) -> MemoryPart:
 def _model(shape: ModelShape, config: Config, device: str) -> Iterator[MemoryPart]:
     whole = weights(shape, config)
     yield _at("weights", whole, device)
+    if config.mixture.peer_ratio and config.mixture.external and not config.policy.lora_rank:
+        yield _at("reference", whole, device)
     if config.policy.lora_rank:
         yield MemoryPart("program", memory=PEFT)
     else:

@@ -106,11 +106,13 @@ def _met(shape: ModelShape, rows: int) -> float:
 def _operations(shape: ModelShape, config: Config) -> float:
     """Return an update's FLOPs per token: 2 per weight forward, 4 backward.
 
-    LoRA skips the weights' gradients (2); gradient checkpointing adds a forward pass (2).
+    LoRA skips the weights' gradients (2); gradient checkpointing adds a forward pass (2), and the
+    reference model one of about a third of the tokens.
     """
     passes = 4 if config.policy.lora_rank else 6
     again = 2 if config.learner.gradient_checkpointing else 0
-    return (passes + again) * shape.active
+    bounded = config.mixture.peer_ratio and config.mixture.external
+    return (passes + again + (2 / 3 if bounded else 0)) * shape.active
 
 
 FIRST_TOKENS, MOST_TOKENS = 4, 128

@@ -7,7 +7,8 @@ whatever the dtype of ``W``. Other parts of a node get a model with the merged w
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -83,6 +84,12 @@ class Adapter:
             shared[id(base.weight)] = Parameter(_sum(layer), requires_grad=False)
             shared[id(layer)] = copy.deepcopy(base, shared)
         return copy.deepcopy(self._model, shared)
+
+    @contextmanager
+    def disabled(self) -> Iterator[None]:
+        """Compute the model without the adapter in the block."""
+        with self._peft.disable_adapter():
+            yield
 
     def _layers(self) -> dict[str, Any]:
         return {name: x for name, x in self._model.named_modules() if isinstance(x, Linear)}

@@ -114,6 +114,7 @@ class Node(Opened):
         progress = RunState(self.folder, journal, config.schedule, self.membership.swarm_id.hex())
         self.notes = (*notes, *self.membership.notes, *progress.notes, *cautions(config))
         self.policy = progress.policy(config.policy, stage)
+        self._reference = progress.reference(config, stage)
         self.notes += self._too_large(manifest)
         if config.node.threads == 0 and self.policy.device.type == "cpu":
             fastest(self.policy.probe, threads)
@@ -145,6 +146,7 @@ class Node(Opened):
             clock=self._clock,
             counters=self.counters,
             ranks=self.ranks,
+            reference=self._reference,
             trusted=self._trusted.authors,
         )
 

@@ -234,8 +234,9 @@ def _ends(
 REFUSED = "refused{reason="
 # Fields of :class:`UpdateStats` that the record takes as they are.
 UPDATE_FIGURES = (
-    *("loss", "entropy", "grad_norm", "largest_share", "clip_fraction", "masked_fraction"),
-    *("ratio_low", "ratio_median", "ratio_high", "ratio_max", "engine_gap"),
+    *("loss", "entropy", "grad_norm", "largest_share", "at_bound"),
+    *("clip_fraction", "masked_fraction", "ratio_low", "ratio_median", "ratio_high"),
+    *("ratio_max", "engine_gap"),
 )
 MEMORY_SECONDS = 5.0  # between two readings of memory: one walks the page tables of every process
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
+from node.config.config import Config
 from node.config.learning import PolicySection
 from node.config.sections import ScheduleSection
 from node.errors import CheckpointError, NodeError
@@ -65,6 +67,18 @@ class RunState:
         if self.loaded:
             return saved_policy(config, self.loaded, tell)
         return Policy.load(config, tell=tell)
+
+    def reference(
+        self, config: Config, tell: Callable[[str], None] = log.info
+    ) -> PreTrainedModel | None:
+        """Load the model that the run began with, if peers' answers are bounded by it.
+
+        None if it is the policy itself: of a new run, or below an adapter. Raises PolicyError.
+        """
+        bounded = config.mixture.peer_ratio and config.mixture.external
+        if not (self.loaded and bounded) or config.policy.lora_rank:
+            return None
+        return Policy.load(config.policy, tell=tell).model
 
     def restore(self, trainer: Trainer, pool: Pool) -> None:
         """Restore all other parts to the same moment, and drop later updates."""

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
+from transformers import PreTrainedModel
+
 from node.config.config import Config
 from node.config.learning import MixtureSection
 from node.config.sections import ScheduleSection
@@ -168,7 +170,8 @@ class Trainer:
 
     Task seeds follow from ``author``, a public key. ``secret`` hides choices from peers; random if
     empty. The verifier can serve ``levels``. Without ``engine``, the config's opens. ``ranks`` are
-    processes that share the learner; None for none. ``trusted`` is as in :class:`ExternalGroups`.
+    processes that share the learner; None for none. ``reference`` is the model that the node began
+    with; None if ``policy`` is that. ``trusted`` is as in :class:`ExternalGroups`.
     """
 
     def __init__(
@@ -186,6 +189,7 @@ class Trainer:
         rules: Rules = Rules(),  # noqa: B008 - frozen
         engine: RolloutEngine | None = None,
         ranks: Ranks | None = None,
+        reference: PreTrainedModel | None = None,
         secret: bytes = b"",
         trusted: Callable[[], Set[bytes]] = frozenset,
     ) -> None:
@@ -197,7 +201,7 @@ class Trainer:
         heldout = heldout_tasks(self.sampler.levels, config.schedule.eval_tasks)
         self.alarm = ForgettingAlarm(counters, heldout)
         self.lead = PeersLead()
-        self._trained = trained = TrainedPolicy(config, policy, counters, engine, ranks)
+        self._trained = trained = TrainedPolicy(config, policy, counters, engine, ranks, reference)
         self.policy, self.engine, self.learner = policy, trained.engine, trained.learner
         # The frequency of evaluations must not change what is trained on.
         digest = sha256(f"evaluation/{config.node.seed}".encode()).digest()

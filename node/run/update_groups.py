@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedModel
 
 from node.config.config import Config
 from node.config.registry import CURRICULA, SELECTIONS
@@ -22,6 +25,7 @@ from node.engines.kinds import kind_of
 from node.engines.registry import open_engine, open_streaming_engine
 from node.learner.batches import TrainingGroup
 from node.learner.off_policy import FILTERS
+from node.learner.reference import Reference
 from node.learner.update_stats import UpdateStats
 from node.policy.device import give_back
 from node.policy.policy import Policy
@@ -182,7 +186,7 @@ class ExternalGroups:
         wanted = self.mixture.wanted(teaching)
         fresh, tried = self._pool.fresh(), self._accounts.tried()
         chosen = self.mixture.choose(fresh, number, teaching, len(own), proven, tried, trusted)
-        left, emptied = self._left(self._pool.consume(chosen, number))
+        left, emptied = self._left(self._pool.consume(chosen, number), trusted)
         # If the intake dropped groups, author shares refer to the smaller update.
         kept = self._within(left, revived, proven, trusted)
         for pooled, training in kept:
@@ -198,7 +202,9 @@ class ExternalGroups:
             tuple(emptied),
         )
 
-    def _left(self, consumed: Sequence[PooledGroup]) -> tuple[list[Left], list[PooledGroup]]:
+    def _left(
+        self, consumed: Sequence[PooledGroup], trusted: Set[bytes]
+    ) -> tuple[list[Left], list[PooledGroup]]:
         left, emptied = list[Left](), list[PooledGroup]()
         for pooled in consumed:
             training = self.intake.take(pooled)
@@ -206,7 +212,7 @@ class ExternalGroups:
                 self._accounts.prove([(pooled.author, 0.0)])
                 emptied.append(pooled)
             else:
-                left.append((pooled, training))
+                left.append((pooled, replace(training, trusted=pooled.author in trusted)))
         return left, emptied
 
     def _within(
@@ -250,11 +256,32 @@ def open_mixture(config: Config, rules: Rules, lead: PeersLead) -> Mixture:
     return Mixture(section, config.node.seed, lead, rule, options, discard=rules.discard)
 
 
+def open_reference(
+    config: Config, policy: Policy, model: PreTrainedModel | None
+) -> Reference | None:
+    """Open the reference; None without a bound on peers' answers, or without peers.
+
+    ``model`` is the one that the node began with; if None, that is the policy as it is now.
+    """
+    if not (config.mixture.peer_ratio and config.mixture.external):
+        return None
+    adapter = policy.adapter
+    if model is None:
+        model = policy.model if adapter else copy.deepcopy(policy.model)
+    return Reference(
+        policy,
+        model,
+        temperature=config.engine.temperature,
+        tokens=config.learner.micro_batch_tokens,
+        without=adapter.disabled if adapter else nullcontext,
+    )
+
+
 class TrainedPolicy:
     """A policy with its engine and its learner, of which one waits for the other.
 
-    ``engine`` and ``ranks`` are as in :class:`node.run.training_loop.Trainer`. Raises PolicyError
-    if the engine and the learner do not compute the model alike.
+    ``engine``, ``ranks`` and ``reference`` are as in :class:`node.run.training_loop.Trainer`.
+    Raises PolicyError if the engine and the learner do not compute the model alike.
     """
 
     def __init__(
@@ -264,6 +291,7 @@ class TrainedPolicy:
         counters: Counters,
         engine: RolloutEngine | None = None,
         ranks: Ranks | None = None,
+        reference: PreTrainedModel | None = None,
     ) -> None:
         self.policy = policy
         # Whether the engine sleeps while the policy learns, as on a shared device.
@@ -287,7 +315,9 @@ class TrainedPolicy:
             correction_options=config.mixture.correction_options,
             decoupled=self.streaming is not None and config.schedule.max_staleness > 0,
             floor="unlikely" in config.mixture.filters,
+            peer_ratio=config.mixture.peer_ratio,
         )
+        self._reference = open_reference(config, policy, reference)
 
     def learn(self, groups: Sequence[TrainingGroup], source: GroupSource) -> UpdateStats:
         """Update the policy beside ``source``, and hand it over to the engine."""
@@ -296,7 +326,7 @@ class TrainedPolicy:
             self.engine.sleep()
         self._trim()  # the update's tensors take what those of the engine had
         try:
-            update = source.beside(lambda: self.learner.update(groups, source.newest))
+            update = source.beside(lambda: self._update(groups, source))
         except Exception as error:
             try:
                 self._hand_over(before)
@@ -307,6 +337,10 @@ class TrainedPolicy:
         self._trim()
         self._count(update)
         return update
+
+    def _update(self, groups: Sequence[TrainingGroup], source: GroupSource) -> UpdateStats:
+        read = self._reference.read(groups) if self._reference else groups
+        return self.learner.update(read, source.newest)
 
     def _hand_over(self, before: int) -> None:
         """Resume the engine, with any new weights, even those of an update that failed."""

@@ -30,7 +30,8 @@ const AFTER = [
   { id: 'clip', title: 'Clipped, masked, cut', show: percent, lines: [
     line('clip_fraction', 'clip', 1), line('masked_fraction', 'masked', 2, { dash: 'dashed' }),
     line('truncated', 'cut', 3, { dash: 'dotted' })] },
-  { id: 'lead', title: 'Lead of peers', lines: [line('lead', 'lead', 2)] },
+  { id: 'lead', title: 'Lead of peers', lines: [
+    line('lead', 'lead', 2), line('at_bound', 'tokens at their bound', 1, { dash: 'dashed' })] },
 ];
 const LAST = [
   { id: 'speed', title: 'Tokens a second', show: (v) => number(v), lines: [line('tokens_per_s', 'tokens/s', 1)] },

@@ -80,7 +80,7 @@ def test_more_memory_never_chooses_a_dearer_way(name):
 def test_micro_batches_grow_with_a_gpus_memory_and_not_with_main_memory():
     machines = [laptop(16), laptop(64), *(with_gpu(n, memory=256) for n in (24, 48, 80))]
     tokens = [chosen("qwen-half", each).keys["learner.micro_batch_tokens"] for each in machines]
-    assert tokens == [4096, 4096, 4096, 16384, 16384]
+    assert tokens == [1024, 4096, 4096, 16384, 16384]
 
 
 def test_a_cpu_without_instructions_for_it_trains_in_half_precision_last_of_all():

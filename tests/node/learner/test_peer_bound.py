@@ -1,0 +1,205 @@
+"""How far peers' answers move the policy from the model that the node began with."""
+
+import copy
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.learner.batches import TrainingCompletion, TrainingGroup, micro_batch
+from node.learner.learner import Learner
+from node.learner.peer_bound import REACH, LocalGain, PeerBound, gained
+from node.learner.reference import Reference
+from node.policy.lora import Adapter
+from node.policy.policy import Policy
+from tests.node.learner.parts import CONFIG, PROMPT, drawn, group, with_completions
+from tests.support import lone_logprobs, random_policy
+
+HABIT, END = 7, 96
+STYLED = TrainingGroup(
+    PROMPT,
+    tuple(
+        TrainingCompletion((first, *rest, END), (True,) * (len(rest) + 2))
+        for first, rest in ((HABIT, (11, 12)), (31, (13, 14)), (HABIT, (15, 16)), (32, (17, 18)))
+    ),
+    (1.0, 0.0, 1.0, 0.0),
+    own=False,
+)
+"""Right answers begin with the habit, wrong ones do not."""
+
+
+def reference_of(policy: Policy) -> Reference:
+    return Reference(policy, copy.deepcopy(policy.model), temperature=1.0, tokens=4096)
+
+
+def probability(policy: Policy, token: int = HABIT) -> float:
+    return math.exp(float(lone_logprobs(policy, PROMPT, (token,))[0]))
+
+
+def taught(ratio: float, *, trusted: bool = False, rounds: int = 60) -> tuple[float, float]:
+    """Return the habit's probability before and after updates on one peer's styled answers."""
+    policy = random_policy()
+    reference, before = reference_of(policy), probability(policy)
+    learner = Learner(policy, CONFIG, peer_ratio=ratio)
+    for _ in range(rounds):
+        learner.update(reference.read([replace(STYLED, trusted=trusted)]))
+    return before, probability(policy)
+
+
+def test_a_style_of_right_answers_spreads_without_a_bound_and_stays_rare_with_one():
+    before, unbounded = taught(0.0)
+    assert before < REACH and unbounded > 0.3
+    _, bounded = taught(4.0)
+    # One step may cross the bound.
+    assert bounded < 1.5 * max(4 * before, REACH)
+
+
+def test_the_bound_does_not_hold_for_trusted_authors():
+    assert taught(4.0, trusted=True) == taught(0.0)
+
+
+def test_local_answers_are_learned_without_a_bound():
+    policy = random_policy()
+    reference, learner = reference_of(policy), Learner(policy, CONFIG, peer_ratio=4.0)
+    for _ in range(60):
+        learner.update(reference.read([replace(STYLED, own=True), group(2, (1.0, 0.0), own=False)]))
+    assert probability(policy) > 0.3
+
+
+@given(
+    logprobs=st.lists(st.tuples(*[st.floats(-20, 0)] * 2), min_size=1, max_size=8),
+    ratio=st.floats(1, 100),
+    gain=st.floats(0, 5),
+)
+def test_a_token_is_at_its_bound_above_both_the_ratio_and_what_sampling_reaches(
+    logprobs, ratio, gain
+):
+    done = TrainingCompletion(
+        (1,) * len(logprobs), (True,) * len(logprobs), reference=tuple(r for _, r in logprobs)
+    )
+    group = TrainingGroup(PROMPT, (done, done), (1.0, 0.0), own=False)
+    (row,) = Learner(random_policy(), CONFIG).rows([group])
+    batch = micro_batch([row], 0, torch.device("cpu"))
+    prox = torch.tensor([[p for p, _ in logprobs]] * 2)
+    found = PeerBound.of(ratio, LocalGain(gain, 1.0)).reached(prox, batch)
+    for place, (p, _) in enumerate(logprobs):
+        ceiling = float(batch.reference[0, place]) + math.log(ratio) + gain
+        if abs(p - max(ceiling, math.log(REACH))) > 1e-4:
+            assert bool(found[0, place]) == (p > max(ceiling, math.log(REACH)))
+    assert not found[1].any(), "a worse answer has no bound"
+    assert not PeerBound().reached(prox, batch).any()
+    assert not PeerBound.of(0.0, LocalGain()).reached(prox, batch).any()
+
+
+def test_the_reference_reads_better_answers_of_untrusted_peers_and_local_ones_beside_them():
+    policy = random_policy()
+    groups = [
+        group(1, (0.0, 1.0, 0.5, 0.9)),
+        group(2, (1.0, 0.0, 1.0), own=False),
+        replace(group(3, (1.0, 0.0), own=False), trusted=True),
+        group(4, (1.0, 1.0), own=False),
+    ]
+    read = reference_of(policy).read(groups)
+    known = [[done.reference is not None for done in each.completions] for each in read]
+    assert known == [[False, True, False, True], [True, False, True], [False] * 2, [False] * 2]
+    for before, after in zip(groups, read, strict=True):
+        for done in after.completions:
+            if done.reference is not None:
+                expected = lone_logprobs(policy, after.prompt_ids, done.ids).tolist()
+                assert done.reference == pytest.approx(expected, abs=1e-4)
+        assert with_completions(after, reference=None) == before
+
+
+def test_nothing_is_read_without_a_peers_answer():
+    groups = [group(1, (0.0, 1.0)), drawn(2, 4, 8, own=True)]
+    assert reference_of(random_policy()).read(groups) == groups
+
+
+def test_a_replayed_answer_of_a_peer_in_a_local_group_is_bounded():
+    local = with_completions(STYLED, replayed=True)
+    policy = random_policy()
+    (read,) = reference_of(policy).read([replace(local, own=True)])
+    (row,) = Learner(policy, CONFIG).rows([read])
+    batch = micro_batch([row], 0, torch.device("cpu"))
+    certain = torch.zeros_like(batch.behaviour)
+    expected = [[bool(reward)] * 4 for reward in STYLED.rewards]
+    assert PeerBound.of(4.0, LocalGain()).reached(certain, batch).tolist() == expected
+
+
+def test_memory_that_runs_out_lowers_the_micro_batches_of_the_reference():
+    policy = random_policy()
+    groups = [drawn(n, 6, 30) for n in range(4)]
+    expected = reference_of(policy).read(groups)
+    model, failed = copy.deepcopy(policy.model), []
+    forward = model.forward
+
+    def cramped(input_ids, **rest):
+        if input_ids.numel() > 200:
+            failed.append(input_ids.numel())
+            raise torch.OutOfMemoryError
+        return forward(input_ids=input_ids, **rest)
+
+    model.forward = cramped
+    found = Reference(policy, model, temperature=1.0, tokens=4096).read(groups)
+    assert failed
+    for one, other in zip(expected, found, strict=True):
+        for first, second in zip(one.completions, other.completions, strict=True):
+            assert (first.reference is None) == (second.reference is None)
+            assert first.reference is None or first.reference == pytest.approx(second.reference)
+
+
+def test_the_gain_of_local_answers_is_a_fading_mean_and_never_negative():
+    gain = LocalGain()
+    assert gain.mean == 0.0
+    gain.add(6.0, 3.0)
+    assert gain.mean == 2.0
+    gain.add(0.0, 0.0)
+    assert gain.mean == 2.0, "an update without local answers changes nothing"
+    for _ in range(100):
+        gain.add(-3.0, 3.0)
+    assert gain.mean == 0.0
+
+
+def test_what_local_answers_gain_moves_the_bound_and_is_kept_with_the_optimizer():
+    policy = random_policy()
+    reference, learner = reference_of(policy), Learner(policy, CONFIG, peer_ratio=4.0)
+    local = [replace(STYLED, own=True), group(2, (1.0, 0.0), own=False)]
+    for _ in range(10):
+        learner.update(reference.read(local))
+    total, tokens = learner.state_dict()["gain"]
+    assert total / tokens > 0.5
+    other = Learner(policy, CONFIG, peer_ratio=4.0)
+    other.load_state_dict(learner.state_dict())
+    assert other.state_dict()["gain"] == [total, tokens]
+
+
+def test_the_gain_counts_local_better_answers_alone():
+    own, peers = replace(STYLED, own=True), drawn(3, 4, 6)
+    policy = random_policy()
+    read = reference_of(policy).read([own, peers])
+    batch = micro_batch(Learner(policy, CONFIG).rows(read), 0, torch.device("cpu"))
+    shifted = torch.where(batch.reference.isfinite(), batch.reference + 0.5, 0.0)
+    total, tokens = gained(shifted, batch).tolist()
+    assert (total, tokens) == (pytest.approx(0.5 * 8), 8)
+
+
+def test_adapters_are_bounded_by_the_model_below_them():
+    policy = random_policy()
+    base = copy.deepcopy(policy.model)
+    adapter = Adapter(policy.model, rank=4, alpha=8)
+    adapted = Policy(policy.model, policy.tokenizer, policy.name, adapter)
+    reference = Reference(
+        adapted, adapted.model, temperature=1.0, tokens=4096, without=adapter.disabled
+    )
+    learner = Learner(adapted, CONFIG, peer_ratio=4.0)
+    for _ in range(5):
+        stats = learner.update(reference.read([replace(STYLED, own=True), STYLED]))
+    assert not stats.skipped and stats.at_bound is not None
+    plain = Reference(adapted, base, temperature=1.0, tokens=4096)
+    for one, other in zip(reference.read([STYLED]), plain.read([STYLED]), strict=True):
+        for first, second in zip(one.completions, other.completions, strict=True):
+            assert first.reference is None or first.reference == pytest.approx(second.reference)
+    assert probability(adapted) != pytest.approx(probability(Policy(base, policy.tokenizer, "")))

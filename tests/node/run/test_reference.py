@@ -1,0 +1,74 @@
+"""Which model peers' answers are bounded by: the one that the node began with."""
+
+import copy
+
+import pytest
+import torch
+
+from node.config.config import Config
+from node.policy.lora import Adapter
+from node.policy.policy import Policy
+from node.run.update_groups import open_reference
+from tests.node.learner.parts import drawn
+from tests.node.run.test_resume import experienced, place  # noqa: F401 - a fixture
+from tests.support import lone_logprobs, random_policy
+
+PEERS = drawn(1, 2, 8)
+
+
+def config(**keys):
+    return Config.with_overrides({"policy.device": "cpu", **keys})
+
+
+def read(reference):
+    (group,) = reference.read([PEERS])
+    return next(done.reference for done in group.completions if done.reference)
+
+
+def moved(policy):
+    with torch.no_grad():
+        for weight in policy.model.parameters():
+            weight += 0.05 * torch.randn_like(weight)
+
+
+def test_a_new_node_keeps_a_copy_of_its_model():
+    policy = random_policy()
+    right = PEERS.completions[1].ids
+    before = lone_logprobs(policy, PEERS.prompt_ids, right).tolist()
+    reference = open_reference(config(), policy, None)
+    moved(policy)
+    assert read(reference) == pytest.approx(before, abs=1e-4)
+
+
+def test_with_adapters_the_reference_is_the_model_below_them():
+    policy = random_policy()
+    before = read(open_reference(config(), policy, None))
+    adapter = Adapter(policy.model, rank=4, alpha=8)
+    adapted = Policy(policy.model, policy.tokenizer, policy.name, adapter)
+    reference = open_reference(config(), adapted, None)
+    moved_weights = [w for w in adapted.model.parameters() if w.requires_grad]
+    with torch.no_grad():
+        for weight in moved_weights:
+            weight += 0.3
+    assert read(reference) == pytest.approx(before, abs=1e-4)
+    assert all(weight.requires_grad for weight in moved_weights), "they are trained on"
+
+
+@pytest.mark.parametrize("keys", [{"mixture.peer_ratio": 0.0}, {"mixture.external": 0}])
+def test_without_a_bound_or_without_peers_no_copy_is_kept(keys):
+    assert open_reference(config(**keys), random_policy(), None) is None
+
+
+def test_a_run_that_resumes_has_the_model_that_it_began_with(place, tmp_path):  # noqa: F811
+    first = random_policy()
+    first.save(tmp_path / "first")
+    begun = config(**{"policy.model": str(tmp_path / "first")})
+    assert place.state().reference(begun) is None, "a new run's is its policy"
+    trainer = experienced()
+    trainer.policy.name = begun.policy.model
+    place.state().save(3, trainer)
+    resumed = place.state()
+    model = resumed.reference(begun)
+    expected = copy.deepcopy(first.model).state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
+    assert resumed.reference(config(**{"mixture.peer_ratio": 0.0})) is None
