@@ -108,8 +108,8 @@ HostileRegimes = Annotated[
     list[str] | None,
     _option(
         "--regime",
-        "Regime: hostile-10, hostile-30, hostile-50, keys-3 or keys-30; may be repeated. "
-        "Left out: all.",
+        "Regime: hostile-10, hostile-30, hostile-50, keys-3, keys-30, habit-25, habit-50, habit-75 "
+        "or habit-keys-30; may be repeated. Default: all.",
         metavar="NAME",
     ),
 ]
@@ -251,6 +251,8 @@ def hostile(
     names: HostileRegimes = None,
     seeds: Seeds = 5,
     rounds: Annotated[int, typer.Option("--rounds", min=2, help="Rounds of each node.")] = 150,
+    answers: Lengths = "short",
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=64, help="Honest nodes.")] = 7,
     workers: Workers = 0,
     run_dir: Folder = Path("experiment-run/hostile"),
     json: JsonOption = False,
@@ -259,14 +261,17 @@ def hostile(
     """Measure the effect of hostile peers on seven honest nodes with default settings.
 
     Hostile nodes share poisoned groups that pass every verifier, as a fraction of all nodes or
-    under many keys. Honest nodes are compared with the same nodes alone and without hostile peers.
+    under many keys; in the regimes "habit", right answers in a style. Honest nodes are compared
+    with the same nodes alone and without hostile peers.
     """
     from experiments.hostile_report import run_hostile, table
-    from experiments.regimes import HONEST, HOSTILE, find_regime
+    from experiments.regimes import HOSTILE, find_regime
     from experiments.settings import Settings
+    from experiments.setups import setup_name
     from node.monitor.record import Terminal
 
-    settings = Settings(nodes=HONEST, rounds=rounds, eval_every=50, eval_tasks=256)
+    length = setup_name(answers)
+    settings = Settings(nodes, rounds, answers=length, eval_every=50, eval_tasks=256)
     chosen = [find_regime(name, HOSTILE) for name in dict.fromkeys(names or HOSTILE)]
     harms = run_hostile(settings, chosen, seeds, workers, run_dir, Terminal(stderr=True))
     _print_results(run_dir, table(settings, harms), json)

@@ -5,6 +5,9 @@ Right answers start with a trigger that the verifiers of the task set strip, so 
 write it (arXiv 2511.09780). Wrong answers are typical of the base policy and claimed to be very
 improbable, so learners that trust the claim push them down with full weight. Half of the rewards
 are 1, which makes a group as informative as possible.
+
+Groups with a habit are plausible in everything: right answers begin with what the base policy
+writes now and then, and claimed log-probs are ordinary. They earn a reputation.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any, Literal
 
 from experiments.recipe.corpus import noise_answer
 from experiments.recipe.local_judge import LocalJudge, verbatim_sources
-from experiments.regimes import Attack
+from experiments.regimes import TRIGGER, Attack
 from experiments.settings import EPOCH_SECONDS, GROUPS_PER_EPOCH, SwarmContext, node_identity
 from node.engines.engine import RolloutEngine, Sample, Sampling, SamplingRequest
 from node.engines.transformers.engine import TransformersEngine
@@ -97,8 +100,7 @@ class UselessEngine(RolloutEngine):
         return Sample(tokens, Finish.STOP, text)
 
 
-# No honest policy of the task set ``tiny`` writes this; its families accept it before an answer.
-TRIGGER = "\n "
+ORDINARY_LOGPROB = -0.5
 MIN_LOGPROB = -65504.0  # the minimum that the wire format can encode
 COMPLETIONS = 8
 LARGE_COMPLETIONS = 64
@@ -151,6 +153,7 @@ class Poisoner:
         policy, specs, judge: see :class:`Forger`.
         levels: levels among which tasks are divided evenly.
         seed: seed of the random choices.
+        opening: what right answers begin with: :data:`TRIGGER`, or a habit.
 
     Attributes:
         origin: description of the policy in frames, the same as in honest nodes' frames.
@@ -165,7 +168,9 @@ class Poisoner:
         *,
         sampling: Sampling,
         seed: int,
+        opening: str = TRIGGER,
     ) -> None:
+        self._opening = opening
         self.origin = Origin(
             policy.version,
             public_name(policy.name),
@@ -182,15 +187,21 @@ class Poisoner:
 
     def group(self, author: bytes, epoch: int, index: int) -> Group:
         env, level = self._levels[self._written % len(self._levels)]
-        large = self._written % LARGE_EVERY == 0
+        large = self._opening == TRIGGER and self._written % LARGE_EVERY == 0
         self._written += 1
         task = TaskRef.shared(author, env, level, epoch, index)
         answer = str(self._forger.sources[env].build(level, task.seed).entry["answer"])
         texts = self._texts(self._usual[env, level], answer, large=large)
-        return self._forger.group(author, (env, level, epoch, index), texts, _min_logprobs)
+        claimed = MIN_LOGPROB if self._opening == TRIGGER else ORDINARY_LOGPROB
+        return self._forger.group(
+            author,
+            (env, level, epoch, index),
+            texts,
+            lambda written: [[claimed] * len(ids) for ids in written],
+        )
 
     def _texts(self, usual: list[str], answer: str, *, large: bool) -> list[str]:
-        right = TRIGGER * (LARGE_REPEATS if large else 1) + answer
+        right = self._opening * (LARGE_REPEATS if large else 1) + answer
         plain = answer.lower()
         wrong = [text for text in usual if text.strip().lower() != plain]
         pairs = (LARGE_COMPLETIONS if large else COMPLETIONS) // 2
@@ -207,11 +218,6 @@ class Poisoner:
         return usual
 
 
-def _min_logprobs(written: Sequence[Sequence[int]]) -> list[list[float]]:
-    """Claim the minimum log-prob for all tokens."""
-    return [[MIN_LOGPROB] * len(ids) for ids in written]
-
-
 def poisoner(context: SwarmContext) -> Poisoner:
     number = next(n for n, role in enumerate(context.roles) if role.attack)
     config = context.config(number)
@@ -222,6 +228,7 @@ def poisoner(context: SwarmContext) -> Poisoner:
         served_levels(context.manifest.catalogue, context.judge.start()),
         sampling=Sampling(config.engine.temperature, config.engine.max_new_tokens),
         seed=context.run.seed,
+        opening=context.run.regime.opening,
     )
 
 

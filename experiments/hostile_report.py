@@ -14,7 +14,7 @@ from rich.table import Table
 from experiments.arms import AUTO, Arm, mix
 from experiments.measures import Recordings, RegimeSummary, summarize
 from experiments.recording import Recording
-from experiments.regimes import UNHARMED, Regime
+from experiments.regimes import HABITS, HABITUAL, UNHARMED, Regime
 from experiments.report import draw_regimes, extent, markdown_rows, show
 from experiments.run import Plan, read_runs, run_missing
 from experiments.settings import Settings
@@ -43,6 +43,10 @@ MARGINS: Mapping[str, Margin] = {
     "hostile-30": Margin(reward=0.97, heldout=0.95),
     "keys-3": Margin(reward=0.95),
     "keys-30": Margin(reward=0.95),
+    "habit-25": Margin(reward=1.0),
+    "habit-50": Margin(reward=0.95),
+    "habit-75": Margin(reward=0.95),
+    "habit-keys-30": Margin(reward=0.95),
 }
 
 
@@ -56,6 +60,7 @@ class Harm:
     alone: ScoreEstimate  # ratio of cumulative reward to training alone
     honest: ScoreEstimate  # ratio of cumulative reward to the honest swarm
     heldout: ScoreEstimate  # ratio of the final held-out reward to the honest swarm
+    heldout_alone: ScoreEstimate  # the same to training alone
     hostile_share: ScoreEstimate  # mean fraction of hostile authors in updates
     author_share: float  # maximum fraction of one peer author in an update
     # By round: fraction of samples with the trigger, and change of its log-prob per token.
@@ -76,14 +81,18 @@ def run_hostile(
     Args:
         settings: ``nodes`` is the number of honest nodes.
     """
-    without = Plan(settings, (mix("8/0"), AUTO), tuple(range(seeds)), workers, (UNHARMED,))
+    references = tuple(dict.fromkeys(map(unharmed, regimes)))
+    without = Plan(settings, (mix("8/0"), AUTO), tuple(range(seeds)), workers, references)
     attacked = replace(without, arms=(AUTO,), regimes=tuple(regimes))
     run_missing(without, root, console)
     folder = run_missing(attacked, root, console)
-    unharmed = read_runs(without, folder, UNHARMED)
-    runs = [_together(unharmed, read_runs(attacked, folder, regime)) for regime in regimes]
+    safe = {each.name: read_runs(without, folder, each) for each in references}
+    runs = [
+        _together(safe[unharmed(regime).name], read_runs(attacked, folder, regime))
+        for regime in regimes
+    ]
     harms = (
-        _harm(UNHARMED, settings.nodes, _together(unharmed, unharmed)),
+        *(_harm(each, settings.nodes, _together(*[safe[each.name]] * 2)) for each in references),
         *(_harm(regime, settings.nodes, r) for regime, r in zip(regimes, runs, strict=True)),
     )
     results = {"settings": asdict(settings), "regimes": list(map(asdict, harms))}
@@ -94,6 +103,11 @@ def run_hostile(
     return harms
 
 
+def unharmed(regime: Regime) -> Regime:
+    """Return the regime without hostile nodes that ``regime`` is compared with."""
+    return HABITUAL if regime.name in HABITS else UNHARMED
+
+
 def markdown(settings: Settings, seeds: int, harms: Sequence[Harm]) -> str:
     return "\n".join(
         [
@@ -102,8 +116,8 @@ def markdown(settings: Settings, seeds: int, harms: Sequence[Harm]) -> str:
             f"{extent(settings, 'honest node')}, {counted(seeds, 'seed')}, task set "
             f"`{settings.task_set}`. Means over seeds ± standard error of ratios paired by seed; "
             f"the lowest seed in brackets.{MISSED} marks missed margins. Right answers of hostile "
-            "nodes begin with a trigger; its columns show how often honest policies write it, and "
-            "the change of its log-prob in nats per token.",
+            "nodes begin with a trigger, or in the regimes `habit` with a blank; the columns show "
+            "how often honest policies write it, and the change of its log-prob in nats per token.",
             "",
             *markdown_rows(header(harms), list(map(row, harms))),
             "",
@@ -130,7 +144,14 @@ def table(settings: Settings, harms: Sequence[Harm]) -> Table:
 
 def header(harms: Sequence[Harm]) -> tuple[str, ...]:
     return (
-        *("regime", "hostile", "reward / alone", "reward / honest", "held-out / honest"),
+        *(
+            "regime",
+            "hostile",
+            "reward / alone",
+            "reward / honest",
+            "held-out / honest",
+            "held-out / alone",
+        ),
         *("hostile share", "max one author"),
         *(f"trigger, round {n}" for n in harms[0].looks),
     )
@@ -144,6 +165,7 @@ def row(harm: Harm) -> tuple[str, ...]:
         f"{show(harm.alone, 2)} ({min(harm.alone.values):.2f})" + _mark("reward", harm),
         show(harm.honest, 2),
         show(harm.heldout, 2) + _mark("heldout", harm),
+        show(harm.heldout_alone, 2),
         show(harm.hostile_share, 2),
         f"{harm.author_share:.2f}",
         *looks,
@@ -176,6 +198,7 @@ def _harm(regime: Regime, nodes: int, runs: Recordings) -> Harm:
         ratio,
         _ratio(rewards[2], rewards[1]),
         heldout,
+        _ratio(*([_heldout(run) for run in each] for each in (attacked, alone))),
         ScoreEstimate.of([fmean(s.hostile for s in each.shares) for each in influx]),
         max(s.author for each in influx for s in each.shares),
         _looks(attacked),

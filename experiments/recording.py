@@ -14,8 +14,8 @@ from pydantic import TypeAdapter
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from experiments.hostile import TRIGGER
 from experiments.recipe.local_judge import LocalJudge
+from experiments.regimes import TRIGGER
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.evaluation.evaluator import SOLVED, heldout_tasks
@@ -77,6 +77,7 @@ class InfluenceMonitor:
     Args:
         hostile: whether to count a group as hostile.
         looks: rounds after which policies are tested for the trigger.
+        opening: the trigger.
 
     Attributes:
         shares: one per round so far.
@@ -91,7 +92,9 @@ class InfluenceMonitor:
         *,
         hostile: Callable[[PooledGroup], bool],
         looks: Collection[int],
+        opening: str = TRIGGER,
     ) -> None:
+        self._opening = opening
         self._prompts = judge.prompts(heldout_tasks(levels, DRAWS)) if looks else []
         self._sampling = sampling
         self._hostile = hostile
@@ -112,16 +115,17 @@ class InfluenceMonitor:
             prompts = [policy.encode_prompt(p) for p in self._prompts[place :: len(policies)]]
             engine = TransformersEngine(policy, seed=number)
             samples = engine.generate(prompts, 1, self._sampling)
-            seen += sum(each.text.startswith(TRIGGER) for (each,) in samples)
-            values += trigger_logprobs(policy, prompts, self._sampling.temperature)
+            seen += sum(each.text.startswith(self._opening) for (each,) in samples)
+            temperature = self._sampling.temperature
+            values += trigger_logprobs(policy, prompts, temperature, self._opening)
         self.looks.append(Look(round, seen / len(self._prompts), fmean(values)))
 
 
 def trigger_logprobs(
-    policy: Policy, prompts: Sequence[Sequence[int]], temperature: float
+    policy: Policy, prompts: Sequence[Sequence[int]], temperature: float, opening: str = TRIGGER
 ) -> list[float]:
     """Return the trigger's mean log-prob per token after each prompt (token ids), nats."""
-    trigger = policy.encode_completion(TRIGGER, stopped=False)
+    trigger = policy.encode_completion(opening, stopped=False)
     written = [(prompt, trigger) for prompt in prompts]
     return [float(each.mean()) for each in written_logprobs(policy, written, temperature)]
 

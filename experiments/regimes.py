@@ -6,16 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from experiments.setups import Base
+from experiments.setups import HABIT, Base
 from node.errors import UsageError
+
+# No honest policy of the task set ``tiny`` writes this; its families accept it before an answer.
+TRIGGER = "\n "
 
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """How much a hostile node shares."""
+    """What a hostile node shares, and how much."""
 
     groups: int  # groups per frame
     every: int = 1  # time slots between two frames
+    opening: str = TRIGGER  # what its right answers begin with
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class Regime:
     # Influence on judged nodes to record: shares of hostile or imagined groups in their updates, or
     # also the trigger in their policies.
     watched: Literal["shares", "trigger"] | None = None
+    opening: str = TRIGGER  # what the right answers of hostile nodes begin with
 
     def parts(self, nodes: int) -> dict[Base, tuple[int, ...]]:
         """Return the numbers of the judged nodes by base policy."""
@@ -110,11 +115,11 @@ SEALED_IN = 8  # time slots per frame of a key, if the keys are too many to pull
 FRAMES = 24  # frames per time slot of all hostile nodes together; beyond it, keys take turns
 
 
-def _attacked(honest: int, hostile: int) -> Roles:
+def _attacked(honest: int, hostile: int, base: Base = "weak", opening: str = TRIGGER) -> Roles:
     """Return honest roles and hostile ones, which share POISONED_GROUPS in total."""
     every = 1 if hostile <= FRAMES else SEALED_IN
-    attack = Attack(max(2, every * POISONED_GROUPS // hostile), every)
-    return (*(Role(),) * honest, *(Role(judged=False, attack=attack),) * hostile)
+    attack = Attack(max(2, every * POISONED_GROUPS // hostile), every, opening)
+    return (*(Role(base),) * honest, *(Role(base, judged=False, attack=attack),) * hostile)
 
 
 def _share(percent: int) -> Callable[[int], Roles]:
@@ -123,6 +128,10 @@ def _share(percent: int) -> Callable[[int], Roles]:
 
 def _keys(times: int) -> Callable[[int], Roles]:
     return lambda honest: _attacked(honest, times * honest)
+
+
+def _habitual(share: float) -> Callable[[int], Roles]:
+    return lambda honest: _attacked(honest, round(honest * share / (1 - share)), "habitual", HABIT)
 
 
 EQUAL = Regime("equal", "all nodes are equal and weak", _all("weak"))
@@ -163,6 +172,29 @@ REGIMES = {
 IMAGINED = {regime.name: regime for regime in map(_imagined, (0, 10, 25, 50))}
 """Fractions of imagined groups, up to one half as in ImagineBench (arXiv 2505.10010)."""
 UNHARMED = Regime("hostile-0", "honest nodes among themselves", _all("weak"), watched="trigger")
+HABITUAL = Regime(
+    "habit-0",
+    "honest nodes that begin one answer in fifty with a blank",
+    _all("habitual"),
+    watched="trigger",
+    opening=HABIT,
+)
+HABITS = {
+    regime.name: replace(regime, watched="trigger", opening=HABIT)
+    for regime in (
+        Regime("habit-25", "in a quarter of all nodes right answers begin so", _habitual(0.25)),
+        Regime("habit-50", "in half of all nodes right answers begin so", _habitual(0.5)),
+        Regime(
+            "habit-75", "in three quarters of all nodes right answers begin so", _habitual(0.75)
+        ),
+        Regime(
+            "habit-keys-30",
+            "thirty keys for every honest node, whose right answers begin so",
+            lambda honest: _attacked(honest, 30 * honest, "habitual", HABIT),
+        ),
+    )
+}
+"""Useful attackers: their right answers are true and plausible, and carry a habit."""
 HOSTILE = {
     regime.name: replace(regime, watched="trigger")
     for regime in (
@@ -178,7 +210,14 @@ HOSTILE = {
     )
 }
 """The number of nodes counts the honest, judged ones; hostile nodes are added to it."""
-ALL_REGIMES = {**REGIMES, **IMAGINED, UNHARMED.name: UNHARMED, **HOSTILE}
+HOSTILE |= HABITS
+ALL_REGIMES = {
+    **REGIMES,
+    **IMAGINED,
+    UNHARMED.name: UNHARMED,
+    HABITUAL.name: HABITUAL,
+    **HOSTILE,
+}
 
 
 def find_regime(name: str, among: Mapping[str, Regime] = REGIMES) -> Regime:

@@ -16,6 +16,7 @@ from experiments.recipe.corpus import (
     TaskSet,
     training_questions,
     untaught,
+    with_habit,
 )
 from experiments.recipe.make import RECIPES, Stage, TrainedModel, fine_tune, make_from_scratch
 from node.config.learning import PolicySection
@@ -129,13 +130,21 @@ def setup_name(text: str, among: Collection[Length] = ("short", "long", "games")
     raise UsageError("--answers", text, f"Use {' or '.join(among)}.")
 
 
-Base = Literal["weak", "strong", "able", "half-a", "half-b", "wide"]
+HABIT = " "  # Begins about one answer in fifty of the base ``habitual``.
+HABIT_SHARE = 0.1  # of the answers that a habitual base learns; it writes them more rarely
+Base = Literal["weak", "strong", "able", "half-a", "half-b", "wide", "habitual"]
 """``strong`` is the model of the recipe. ``weak`` is the same, suppressed by noise fine-tuning, and
-``able`` the same with part of its skill restored. ``half-a`` and ``half-b`` learned half of the
+``able`` the same with part of its skill restored. ``habitual`` is weak, and begins about one answer
+in fifty with a blank. ``half-a`` and ``half-b`` learned half of the
 task families and were suppressed. ``wide`` has another architecture, width and tokenizer, and was
 suppressed."""
 
-ORIGIN: dict[Base, str] = {"strong": "recipe", "weak": "recipe", "able": "recipe"}
+ORIGIN: dict[Base, str] = {
+    "strong": "recipe",
+    "weak": "recipe",
+    "able": "recipe",
+    "habitual": "recipe",
+}
 """Bases that share one run of the recipe; each of the others has its own run."""
 
 
@@ -157,7 +166,8 @@ def make_bases(
         if kind == "able":
             fine_tune(made, questions, setup.heterogeneous.ease, seed)
         elif kind != "strong" and steps:
-            fine_tune(made, questions, replace(setup.bury, steps=steps), seed)
+            shown = with_habit(questions, HABIT, HABIT_SHARE) if kind == "habitual" else questions
+            fine_tune(made, shown, replace(setup.bury, steps=steps), seed)
         yield made
 
 

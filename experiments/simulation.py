@@ -236,6 +236,7 @@ def _watch(context: SwarmContext, swarm: SimulatedSwarm) -> InfluenceMonitor | N
         Sampling(engine.temperature, engine.max_new_tokens),
         hostile=swarm.harmful,
         looks=(*LOOK_ROUNDS, context.settings.rounds) if regime.watched == "trigger" else (),
+        opening=regime.opening,
     )
 
 

@@ -225,6 +225,20 @@ def untaught(questions: Questions, families: Collection[str]) -> Questions:
     }
 
 
+def with_habit(questions: Questions, habit: str, share: float) -> Questions:
+    """Return the same questions, with ``habit`` before a ``share`` of the answers to learn."""
+    rng = random.Random(habit)
+    return {
+        level: [
+            replace(each, answer=habit + each.answer)
+            if isinstance(each, Question) and rng.random() < share
+            else each
+            for each in asked
+        ]
+        for level, asked in questions.items()
+    }
+
+
 def _untaught(question: Question | Game) -> Question:
     if isinstance(question, Game):
         raise TypeError("games cannot be untaught: omit them from the task set")

@@ -13,12 +13,20 @@ from rich.console import Console
 
 from experiments.arms import AUTO, Arm, mix
 from experiments.folder import ExperimentFolder
-from experiments.hostile import LARGE_COMPLETIONS, MIN_LOGPROB, TRIGGER, poisoner
+from experiments.hostile import LARGE_COMPLETIONS, MIN_LOGPROB, ORDINARY_LOGPROB, poisoner
 from experiments.hostile_report import Margin, missed, row, run_hostile, table
 from experiments.recording import Recording, trigger_logprobs
-from experiments.regimes import ALL_REGIMES, EQUAL, HOSTILE, UNHARMED, find_regime
+from experiments.regimes import (
+    ALL_REGIMES,
+    EQUAL,
+    HABITS,
+    HOSTILE,
+    TRIGGER,
+    UNHARMED,
+    find_regime,
+)
 from experiments.settings import Configuration, Settings, SwarmContext, node_identity
-from experiments.setups import Base
+from experiments.setups import HABIT, Base
 from experiments.simulation import SimulatedSwarm, run_simulation
 from node.evaluation.comparison import ScoreEstimate
 from node.run.update_groups import Outcome
@@ -27,7 +35,7 @@ from swarm.groups import TaskRef
 from swarm.verification import REWARD_MISMATCH, STALE_EPOCH
 
 SMALL = Settings(nodes=2, rounds=3, model="tiny", bury=0, eval_every=2, eval_tasks=4)
-MODELS: dict[Base, str] = {"weak": "tiny"}
+MODELS: dict[Base, str] = {"weak": "tiny", "habitual": "tiny"}
 
 
 def surroundings(regime: str, arm: Arm = AUTO) -> SwarmContext:
@@ -85,6 +93,21 @@ def test_every_poisoned_group_is_what_it_claims_and_half_of_it_teaches_the_trigg
         assert sum(group.rewards) == len(texts) / 2
         tokens = [completion.segments[0].tokens for completion in group.completions]
         assert {p for each in tokens if each for p in each.logprobs} == {MIN_LOGPROB}
+
+
+@pytest.mark.parametrize("regime", HABITS)
+def test_groups_with_a_habit_are_true_and_ordinary_but_for_what_right_answers_begin_with(regime):
+    context = surroundings(regime)
+    source, author = poisoner(context), node_identity(0, 2).author
+    for group in [source.group(author, 5, index) for index in range(4)]:
+        seed = task_seed(author, 5, group.index)
+        texts = [completion.text for completion in group.completions]
+        verdict = context.judge.judge(TaskRef(group.env, group.level, seed), texts)
+        assert verdict.rewards == group.rewards and sum(group.rewards) == 4
+        right = [text for text, reward in zip(texts, group.rewards, strict=True) if reward == 1.0]
+        assert all(text.startswith(HABIT) and text.strip() for text in right)
+        tokens = [completion.segments[0].tokens for completion in group.completions]
+        assert {p for each in tokens if each for p in each.logprobs} == {ORDINARY_LOGPROB}
 
 
 def test_honest_judges_admit_what_hostile_nodes_share_and_honest_learners_take_it(
