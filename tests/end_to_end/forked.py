@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -144,7 +145,7 @@ def run(arguments: tuple[str, ...], folder: Path) -> Ended:
 
 
 def _be(arguments: tuple[str, ...], place: Place) -> None:
-    assert WARM[-1] in sys.modules, "the fork server could not import what a command needs"
+    import_module(WARM[-1])  # The fork server may have failed to: it does not report why.
     if place.session:
         os.setsid()
     os.chdir(place.folder)

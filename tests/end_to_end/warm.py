@@ -1,6 +1,7 @@
 """What the process that commands are forked from has done: the imports, and typer's tree.
 
-``multiprocessing`` imports this module once, in its fork server, which ignores a failure of that.
+``multiprocessing`` imports this module once, in its fork server, which ignores an ImportError. Each
+command imports it again, which costs nothing if it is there, and reports the error if it is not.
 """
 
 from __future__ import annotations
