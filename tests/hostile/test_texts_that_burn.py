@@ -174,6 +174,7 @@ def test_a_text_that_alone_fills_the_memory_of_a_new_worker_is_to_blame(strange)
     assert refusal(strange, "burn_memory") == "crashed"
 
 
+@pytest.mark.parametrize("limits", [replace(TIGHT, wall_seconds=600.0)])
 def test_many_texts_do_not_share_the_time_of_one_and_those_that_exceed_it_are_named(strange):
     found = strange.judge(TASK, ["burn_cpu", GOOD, *["burn_cpu"] * 5])
     assert (found.rewards, found.over) == ((0.0, 1.0, *[0.0] * 5), (0, 2, 3, 4, 5, 6))
