@@ -35,9 +35,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from node.config.sections import SandboxSection, TasksSection
 from node.environments.games import SHIPPED
 from node.environments.own_file import LIBRARIES
 from node.errors import TaskSetError
@@ -47,6 +46,9 @@ from node.tasks.sources.reasoning_gym import EVALUATING, UNREPEATABLE
 from node.tasks.task import Questions, TaskSource
 from protocol.manifest import ENVIRONMENT, EnvSpec, canonical_json
 from swarm.common.util import counted
+
+if TYPE_CHECKING:  # Workers import this module, and need no pydantic.
+    from node.config.sections import SandboxSection, TasksSection
 
 NO_FILE = "env '{name}' is not served here: name its file under [tasks] files"
 NO_PACKAGE = "env '{name}' is not served here: install the package that brings it"
@@ -192,6 +194,14 @@ def _open(spec: EnvSpec, allowed: Allowed) -> Questions | str:
     if plugin is None:
         return NO_PACKAGE.format(name=spec.name)
     return (plugin.evaluates_text and allowed.closed(spec.name)) or plugin
+
+
+def import_libraries(sources: Collection[str]) -> None:
+    """Import the libraries that :func:`open_envs` imports for these kinds of sources."""
+    if "reasoning-gym" in sources:
+        from node.tasks.sources.reasoning_gym import import_library
+
+        import_library()
 
 
 def in_file(spec: EnvSpec) -> bool:

@@ -5,13 +5,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
 import psutil
 
 ROOT = Path(__file__).parents[2]
-WORKER = "node.tasks.verifier.worker"
+FORK_SERVER = "node.tasks.verifier.fork_server"
 
 
 def python(code: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
@@ -28,10 +29,29 @@ def program(*arguments: str, env: Mapping[str, str] = MappingProxyType({}), **op
     )
 
 
+def workers() -> list[psutil.Process]:
+    """The workers that verifiers of this process started: copies of its fork servers, or alone."""
+    found: list[psutil.Process] = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            command = child.cmdline()
+            found += (
+                child.children()
+                if FORK_SERVER in command
+                else [child] * any(x.endswith("worker") for x in command)
+            )
+    return [x for x in found if not ended(x)]
+
+
 def newest_worker() -> psutil.Process:
-    """Return the verifier's worker that this process started last."""
-    running = [x for x in psutil.Process().children() if x.status() != psutil.STATUS_ZOMBIE]
-    return max((x for x in running if WORKER in x.cmdline()), key=psutil.Process.create_time)
+    return max(workers(), key=psutil.Process.create_time)
+
+
+def ended(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:

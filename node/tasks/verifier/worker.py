@@ -12,7 +12,6 @@ import json
 import math
 import os
 import signal
-import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -344,8 +343,8 @@ _OPENING_CPU_SECONDS = 60
 
 
 def main() -> None:
-    options = json.loads(sys.argv[1])
     channel = take_over_stdin()
+    options = channel.receive()
     own = Confinement(**options["confinement"])
     prepare_to_wait()
     confine(own)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -19,6 +19,7 @@ from node.tasks.sandbox.confine import OUT_OF_MEMORY, Confinement
 from node.tasks.sandbox.namespaces import DIED_OF
 from node.tasks.sandbox.sandbox import Grants, before, sandbox_support
 from node.tasks.task_set import Allowed, evaluates
+from node.tasks.verifier.fork_server import ForkedProcess, fork
 from protocol.manifest import ENVIRONMENT, EnvSpec
 from swarm.common.child_process import Channel, ChannelError, spawn
 from swarm.common.counters import Counters
@@ -92,7 +93,7 @@ class WorkerDied(Exception):  # noqa: N818 - what happened, for the verifier to 
 class WorkerProcess:
     """One live worker. Not thread-safe. :class:`WorkerDied` means ended and reaped."""
 
-    def __init__(self, process: subprocess.Popen[bytes], channel: Channel) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | ForkedProcess, channel: Channel) -> None:
         self._process = process
         self.pid = process.pid
         self._channel = channel
@@ -102,22 +103,37 @@ class WorkerProcess:
 
     @classmethod
     def start(
-        cls, task_set: dict[str, Any], limits: WorkerLimits, own: Confinement, *, hash_seed: int
+        cls,
+        task_set: dict[str, Any],
+        limits: WorkerLimits,
+        own: Confinement,
+        *,
+        hash_seed: int,
+        sources: Collection[str],
     ) -> WorkerProcess:
         """Start a worker and wait until it has opened the task set.
 
-        Raises TaskSetError: the task set cannot be opened here; JudgeRefused: it did not start.
+        ``sources`` are the kinds of task sources of this and further workers. Raises TaskSetError:
+        the task set cannot be opened here; JudgeRefused: it did not start.
         """
-        options = json.dumps({"cpu_seconds": limits.cpu_seconds, "confinement": asdict(own)})
         outside = before(sandbox_support(), own.readable, network=own.network)
         # Standard error is never a log file: the worker cannot write files.
         environment = worker_environment(hash_seed)
-        starting = _STARTS.submit(spawn, MODULE, environment, options, before=outside)
-        worker = cls(*starting.result())
+        if sys.platform == "linux" and not outside:
+            try:
+                worker = cls(*fork(MODULE, environment, sources, limits.start_seconds))
+            except OSError as error:
+                logger.error("no worker can be started: %s", error)
+                raise JudgeRefused(UNAVAILABLE, str(error)) from error
+        else:
+            worker = cls(*_STARTS.submit(spawn, MODULE, environment, before=outside).result())
+        options = {"cpu_seconds": limits.cpu_seconds, "confinement": asdict(own)}
         try:
+            worker.send(options, limits.start_seconds)
             reply = worker.ask(task_set, limits.start_seconds)
         except WorkerDied as death:
-            output = worker._process.communicate()[1].decode(errors="replace").strip()
+            assert worker._process.stderr is not None
+            output = worker._process.stderr.read().decode(errors="replace").strip()
             last = output.rsplit("\n", 1)[-1]
             detail = f"{death}: {last or 'it left no message'}"
             logger.error("no worker can be started: %s", detail)
@@ -223,6 +239,7 @@ class Workers:
         files = self._allowed.message()["files"]
         self.plain = Grants(tuple(files[name] for name in self.specs if name in files))
         self._grants = {name: self._grant(name) for name in self.specs}
+        self._sources = {spec.source for spec in specs}
         self._outside = outside
         self._hash_seed = hash_seed
         self.limits = limits or WorkerLimits()
@@ -296,7 +313,9 @@ class Workers:
         memory, nice = self.limits.memory_mib, 10 if self._outside else 0
         own = grants.confinement(sandbox_support(), memory_mib=memory, nice=nice)
         message = {"specs": [asdict(s) for s in specs], "allowed": self._allowed.message()}
-        worker = WorkerProcess.start(message, self.limits, own, hash_seed=self._hash_seed)
+        worker = WorkerProcess.start(
+            message, self.limits, own, hash_seed=self._hash_seed, sources=self._sources
+        )
         with self._lock:
             self.unrepeatable |= {n for n, env in worker.envs.items() if not env.replayable}
             self.waiting |= {n for n, env in worker.envs.items() if env.waits}

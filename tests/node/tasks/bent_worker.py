@@ -9,7 +9,13 @@ ANSWER = {"observation": "1 bent", "over": False, "reward": None}
 
 
 def main() -> None:
+    with contextlib.suppress(ChannelError):
+        serve()
+
+
+def serve() -> None:
     channel = take_over_stdin()
+    channel.receive()  # limits
     opened = {"levels": 1, "replayable": True, "waits": False}
     names = [spec["name"] for spec in channel.receive()["specs"]]
     channel.send({"envs": dict.fromkeys(names, opened), "closed": {}})
@@ -35,5 +41,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(ChannelError):
-        main()
+    main()

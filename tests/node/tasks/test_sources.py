@@ -7,7 +7,6 @@ from importlib.metadata import EntryPoint
 from importlib.util import spec_from_file_location
 from pathlib import Path
 
-import psutil
 import pytest
 
 from node.errors import TaskSetError
@@ -21,7 +20,7 @@ from protocol.manifest import EnvSpec
 from swarm.groups import Split, TaskRef
 from swarm.verification import JudgeRefused
 from tests.node.packages import declare
-from tests.node.programs import newest_worker, until
+from tests.node.programs import ended, newest_worker, until
 
 PAIRS = [(f"{a} over {b}?", rf"\frac{{{a}}}{{{b}}}") for a in range(1, 33) for b in (4, 8)]
 
@@ -91,7 +90,7 @@ def test_another_file_is_refused_and_one_that_changes_makes_the_verifier_unavail
             open_envs(agreed, allowed)
         worker = newest_worker()
         worker.kill()
-        until(lambda: worker.status() == psutil.STATUS_ZOMBIE)
+        until(lambda: ended(worker))
         with pytest.raises(JudgeRefused, match="get the same file") as refusal:
             verifier.judge(TaskRef("halves", 0, 1), ["1"])
     assert refusal.value.reason == "unavailable"

@@ -16,6 +16,7 @@ from protocol.manifest import EnvSpec, canonical_json
 from swarm.common.counters import Counters
 from swarm.groups import TaskRef
 from swarm.verification import JudgeRefused, TrajectoryTexts
+from tests.node import programs
 from tests.node.programs import until
 
 FILE = Path(__file__).with_name("turn_environments.py")
@@ -91,13 +92,12 @@ _others: list[psutil.Process] = []
 @pytest.fixture(autouse=True)
 def others():
     """What other tests of this process have left running, as a verifier that several share."""
-    _others[:] = psutil.Process().children()
+    _others[:] = programs.workers()
 
 
 def workers() -> list[psutil.Process]:
     """Those of this process that run since the test began."""
-    found = psutil.Process().children()
-    return [x for x in found if x not in _others and x.status() != psutil.STATUS_ZOMBIE]
+    return [x for x in programs.workers() if x not in _others]
 
 
 def crowd(name: str, count: int, *actions: str) -> Sequence[Move]:

@@ -1,0 +1,129 @@
+"""Workers that are copies of one process: what they share, and that it is nothing else."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from node.tasks.sandbox.sandbox import sandbox_support
+from node.tasks.task_set import load_task_set
+from node.tasks.verifier.verifier import Verifier
+from swarm.common.counters import Counters
+from swarm.groups import TaskRef
+from tests.node.programs import ended, until, workers
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or sandbox_support().kind != "namespaces",
+    reason="workers are started alone",
+)
+TASK = TaskRef("gcd", 0, 1)
+SEED = 4_711
+"""Of these workers alone: others of this process have another fork server."""
+
+
+@pytest.fixture
+def counters() -> Counters:
+    return Counters()
+
+
+@pytest.fixture
+def both(counters) -> Iterator[list[Verifier]]:
+    """The two verifiers of a node, of its own texts and of its peers'."""
+    tasks = load_task_set("tiny")
+    verifiers = [
+        Verifier(tasks, outside=outside, counters=counters, hash_seed=SEED)
+        for outside in (False, True)
+    ]
+    for verifier in verifiers:
+        verifier.start()
+    yield verifiers
+    for verifier in verifiers:
+        verifier.close()
+
+
+def started() -> list[psutil.Process]:
+    """The outermost process of each worker, the oldest first."""
+    found = sorted(workers(), key=lambda process: process.pid)
+    return [x for x in found if x.environ().get("PYTHONHASHSEED") == str(SEED)]
+
+
+def confined(worker: psutil.Process) -> psutil.Process:
+    """The process that scores, below two that wait for it."""
+    return worker.children(recursive=True)[-1]
+
+
+def sockets(process: psutil.Process) -> set[str]:
+    links = (str(each.readlink()) for each in Path(f"/proc/{process.pid}/fd").iterdir())
+    return {link for link in links if link.startswith("socket")}
+
+
+def namespaces(process: psutil.Process) -> set[str]:
+    names = ("ipc", "mnt", "net", "pid", "user", "uts")
+    return {str(Path(f"/proc/{process.pid}/ns/{name}").readlink()) for name in names}
+
+
+@pytest.mark.usefixtures("both")
+def test_both_workers_of_a_node_share_most_of_their_memory():
+    own, outside = started()
+    assert own.parent() == outside.parent()
+    for worker in map(confined, (own, outside)):
+        memory = worker.memory_full_info()
+        assert memory.uss < memory.rss / 2
+
+
+@pytest.mark.usefixtures("both")
+def test_each_worker_has_a_sandbox_and_limits_of_its_own():
+    server = started()[0].parent()
+    own, outside = map(confined, started())
+    processes = [psutil.Process(), own, outside]
+    assert len(set().union(*map(namespaces, processes))) == 3 * len(namespaces(own))
+    nice = psutil.Process().nice()
+    assert (own.nice(), outside.nice()) == (nice, min(nice + 10, 19))
+    for worker in (own, outside):
+        assert worker.num_threads() == 1
+        assert worker.rlimit(psutil.RLIMIT_AS) == (1 << 30, 1 << 30)
+        assert worker.rlimit(psutil.RLIMIT_NPROC) == (0, 0)
+        status = Path(f"/proc/{worker.pid}/status").read_text()
+        assert "NoNewPrivs:\t1\n" in status and "Seccomp:\t2\n" in status
+    assert server.num_threads() == 1, "a lock of another thread would be held for good in a copy"
+    assert server.rlimit(psutil.RLIMIT_AS) == psutil.Process().rlimit(psutil.RLIMIT_AS)
+
+
+@pytest.mark.usefixtures("both")
+def test_no_worker_holds_a_channel_of_another_or_of_the_process_that_it_is_a_copy_of():
+    own, outside = started()
+    family = [own, *own.children(recursive=True), outside, *outside.children(recursive=True)]
+    held = [sockets(process) for process in [own.parent(), *family]]
+    assert len(held[0]) == 3, "the node's requests, and the status of each worker"
+    assert [len(each) for each in held[1:]] == [0, 0, 3] * 2, "its channel and its event loop's"
+    assert len(set().union(*held)) == 9
+
+
+def test_a_worker_that_is_killed_takes_no_other_with_it(both, counters):
+    own, outside = started()
+    confined(outside).kill()
+    until(lambda: ended(outside))
+    assert [verifier.judge(TASK, ["x"]).rewards for verifier in both] == [(0.0,)] * 2
+    assert own in started() and len(started()) == 2
+    assert counters.snapshot() == {"verifier_restarts{reason=idle}": 1.0}
+
+
+def test_workers_end_with_the_process_that_they_are_copies_of_and_are_started_again(both, counters):
+    first = started()
+    server = first[0].parent()
+    server.kill()
+    until(lambda: all(map(ended, first)))
+    assert [verifier.judge(TASK, ["x"]).rewards for verifier in both] == [(0.0,)] * 2
+    assert {worker.ppid() for worker in started()} != {server.pid}
+    assert counters.snapshot() == {"verifier_restarts{reason=idle}": 2.0}
+
+
+def test_the_process_ends_with_its_last_copy(both):
+    own, outside = started()
+    server = own.parent()
+    both[0].close()
+    assert ended(own) and not ended(outside) and not ended(server)
+    both[1].close()
+    assert ended(outside) and ended(server)
