@@ -48,6 +48,10 @@ StreamHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awai
 class HashTable(Protocol):
     """A node's access to the DHT: records by key and author."""
 
+    @property
+    def node_id(self) -> bytes:
+        """The 20-byte id under which this node stands in the routing tables of others."""
+
     async def find_neighbours(self) -> None:
         """Fill the routing table with the nodes nearest to this one."""
 

@@ -191,7 +191,7 @@ class RecordGate:
         return True
 
     def prune(self, key: bytes, dictionary: Any) -> bool:
-        """Drop records that do not pass and keep the others; always return True.
+        """Drop records that do not pass and keep the others; return whether any is left.
 
         hivemind's own check drops all of a replica's records if one is bad. Any author could then
         hide all other authors' records at replicas whose clocks are ahead.
@@ -202,7 +202,7 @@ class RecordGate:
                     DictionaryRecord(key, self._serializer.dumps(subkey), value, expiry)
                 ):
                     del dictionary[subkey]
-        return True
+            return len(dictionary) > 0
 
     def stored(self, key: bytes, packed: bytes) -> None:
         """Report a validated, stored record to the watch."""

@@ -42,6 +42,10 @@ class HivemindDHT:
         self._gate = gate
         self._counters = counters
 
+    @property
+    def node_id(self) -> bytes:
+        return bytes(self._dht.node_id.to_bytes())
+
     async def find_neighbours(self) -> None:
         await self._nearest(self._dht.node_id)
 

@@ -37,9 +37,11 @@ class Result:
     nearest: tuple[Neighbour, ...]  # known nodes nearest to the key, nearest first
 
 
-def pack_call(peer: str, name: str, request: bytes) -> tuple[bytes, bytes]:
-    """Return a new call id and the encoded call."""
-    call_id = secrets.token_bytes(CALL_ID_BYTES)
+def pack_call(
+    peer: str, name: str, request: bytes, call_id: bytes | None = None
+) -> tuple[bytes, bytes]:
+    """Return the call id, drawn by default, and the encoded call."""
+    call_id = call_id or secrets.token_bytes(CALL_ID_BYTES)
     body = encode({1: peer_id_bytes(peer), 2: name.encode(), 3: request})
     return call_id, encode({1: call_id, 3: body})
 

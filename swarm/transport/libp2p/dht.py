@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from secrets import token_bytes
@@ -192,17 +191,30 @@ class Libp2pDHT:
     """This node's part of the DHT, and its client for the other nodes.
 
     ``call`` calls a peer, and is replaced when a new node replaces a dead one. A ``client`` only
-    sends requests, because no peer can dial it.
+    sends requests, because no peer can dial it. ``node_id`` is drawn by default.
     """
 
-    def __init__(self, peer_id: str, call: Call, counters: Counters, guests: PeerLimits) -> None:
+    def __init__(
+        self,
+        peer_id: str,
+        call: Call,
+        counters: Counters,
+        guests: PeerLimits,
+        node_id: bytes | None = None,
+    ) -> None:
         self.call = call
         self.client = False
         self.share = RecordShare(counters, guests)
-        self.table = RoutingTable(token_bytes(calls.NODE_BYTES), guests, counters)
+        drawn = node_id or token_bytes(calls.NODE_BYTES)
+        self.table = RoutingTable(drawn, guests, counters)
         self.tasks = BackgroundTasks()
         self._peer_id = peer_id
         self._counters = counters
+        self._clock = guests.clock
+
+    @property
+    def node_id(self) -> bytes:
+        return self.table.own
 
     async def answer(self, name: str, peer: str, request: bytes) -> bytes:
         """Return the response to a call; raises ``ValueError`` if it is malformed."""
@@ -213,13 +225,19 @@ class Libp2pDHT:
 
     async def ping(self, peer: str) -> float:
         """Note a node and return its clock; raises ``TransportError``, ``ValueError``."""
+        _, clock = await self._pinged(peer)
+        return clock
+
+    async def _pinged(self, peer: str) -> tuple[bytes | None, float]:
+        """Note a node and return its id, None for a client, and its clock, as :meth:`ping`."""
         request = encode({2: calls.pack_node(self._name)})
         fields = decode(await self.call(peer, PING, request))
-        self._met(calls.node_of(fields, 2), peer)
+        node_id = calls.node_of(fields, 2)
+        self._met(node_id, peer)
         clock = fields.get(4, [0.0])[-1]
         if not isinstance(clock, float):
             raise ValueError("its clock is no double")
-        return clock
+        return node_id, clock
 
     async def find_neighbours(self) -> None:
         await self._search(self.table.own)
@@ -303,9 +321,11 @@ class Libp2pDHT:
 
     async def _answer_ping(self, peer: str, fields: Fields) -> bytes:
         node_id = calls.node_of(fields, 2)
-        reached = bool(varints(fields.get(3, [0]))[-1:] == [1]) and await self._answers(peer)
-        self._met(node_id, peer)
-        return encode({2: calls.pack_node(self._name), 4: time.time(), 5: reached})
+        validates = varints(fields.get(3, [0]))[-1:] == [1]
+        available = bool(validates and node_id) and await self._answers(peer, node_id)
+        if available or not validates:
+            self._met(node_id, peer)
+        return encode({2: calls.pack_node(self._name), 4: self._clock.time(), 5: available})
 
     def _answer_find(self, peer: str, fields: Fields) -> bytes:
         keys = calls.several(fields, 2)
@@ -364,12 +384,13 @@ class Libp2pDHT:
         if not await self._answers(peer):
             self.table.forget(peer)
 
-    async def _answers(self, peer: str) -> bool:
+    async def _answers(self, peer: str, node_id: bytes | None = None) -> bool:
+        """Return whether a peer answers a ping, with that node id if one is given."""
         try:
-            await self.ping(peer)
+            answered, _ = await self._pinged(peer)
         except (TransportError, ValueError):
             return False
-        return True
+        return node_id in (None, answered)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         if len(self.tasks) < MOST_WORKING:
