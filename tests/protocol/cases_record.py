@@ -18,8 +18,11 @@ from protocol.codec import encode
 from protocol.manifest import Manifest, find_nonce
 from protocol.messages import (
     MAX_GOSSIP,
+    DialledBack,
     GossipRequest,
     PullStatus,
+    encode_dial_back_request,
+    encode_dial_back_response,
     encode_gossip_request,
     encode_gossip_response,
     encode_pull_response,
@@ -168,6 +171,35 @@ GOSSIP_RESPONSES: dict[str, Wrong] = {
     "too many records": (encode([b""] * (MAX_GOSSIP + 1)), "too_many_items"),
 }
 
+PORTS = (31337, 4001)
+DIALLED = DialledBack("192.0.2.7", PORTS[:1], True)
+
+
+def back(**changes: object) -> bytes:
+    return encode({"host": "192.0.2.7", "open": [31337], "relays": True, **changes})
+
+
+DIAL_BACK_REQUESTS: dict[str, Wrong] = {
+    "no port": encode({"ports": []}),
+    "five ports": (encode({"ports": [4001] * 5}), "too_many_items"),
+    "port 0": encode({"ports": [0]}),
+    "port 65536": encode({"ports": [65536]}),
+    "a port as text": encode({"ports": ["4001"]}),
+    "ports alone": encode([4001]),
+    "another field": encode({"ports": [4001], "host": 1}),
+    "over the size": (encode({"ports": [4001], "x": "y" * 24}), "too_large"),
+    "nothing": (b"", "truncated"),
+}
+DIAL_BACK_RESPONSES: dict[str, Wrong] = {
+    "a port that was not asked for": back(open=[4002]),
+    "a name for an address": back(host="peer.example"),
+    "no address": back(host=""),
+    "an address of 65 bytes": (back(host="1" * 65), "too_large"),
+    "relays a number": back(relays=1),
+    "fields reordered": encode({"open": [], "host": "192.0.2.7", "relays": True}),
+    "nothing": (b"", "truncated"),
+}
+
 
 def opened(name: str, data: bytes, swarm: bytes = SWARM, manifest: Manifest = MANIFEST) -> dict:
     author, read = open_announcement(data, swarm, manifest)
@@ -216,5 +248,20 @@ def messages() -> dict:
         *invalid(PULL_RESPONSES, **pull),
         *invalid(GOSSIP_REQUESTS, **question),
         *invalid(GOSSIP_RESPONSES, **told),
+        *dial_backs(),
     ]
     return {"context": {}, "vectors": vectors}
+
+
+def dial_backs() -> list[dict]:
+    """Requests to dial back, and answers to one that names ``asked``."""
+    question: dict[str, object] = {"kind": "dial_back_request"}
+    answer: dict[str, object] = {"kind": "dial_back_response", "asked": list(PORTS)}
+    nowhere = replace(DIALLED, host="2001:db8::7", open=(), relays=False)
+    return [
+        valid("can you dial me?", encode_dial_back_request(PORTS), view(PORTS), **question),
+        valid("one port open", encode_dial_back_response(DIALLED), view(DIALLED), **answer),
+        valid("no port open", encode_dial_back_response(nowhere), view(nowhere), **answer),
+        *invalid(DIAL_BACK_REQUESTS, **question),
+        *invalid(DIAL_BACK_RESPONSES, **answer),
+    ]

@@ -193,11 +193,26 @@ def played(*guesses: str) -> tuple[str, ...]:
     return tuple(turns[:-1])
 
 
+def sought(number: int, settings: dict[str, Any]) -> tuple[str, list[str]]:
+    """The hidden number, and all that are possible."""
+    low = int(told(number=number, settings=settings)["expected"]["first"].split()[2])
+    guesses = [str(low + n) for n in range(settings["most"])]
+    found = (told(each, number=number, settings=settings)["expected"] for each in guesses)
+    rewards = [each.get("reward") for each in found]
+    return guesses[rewards.index(1.0)], guesses
+
+
+def drawn(case: tuple[int, int]) -> tuple[str, dict]:
+    """A game whose hidden number is drawn from more and more numbers, and guessed."""
+    place, number = case
+    settings = {"most": 2 + 13 * place, "tries": 1}
+    hidden, _ = sought(number, settings)
+    return f"drawn from {settings['most']}", told(hidden, number=number, settings=settings)
+
+
 def transcripts() -> dict:
-    """Trajectories, as section 12 of docs/protocol.md has them played again."""
-    low = int(told()["expected"]["first"].split()[2])
-    guesses = [str(low + n) for n in range(8)]
-    hidden = next(each for each in guesses if told(each)["expected"].get("reward"))
+    """Trajectories, as docs/protocol.md has them replayed."""
+    hidden, guesses = sought(NUMBER, LEVEL)
     other = [each for each in guesses if each != hidden][:4]
     cases = {
         "found at once": told(hidden),
@@ -216,6 +231,9 @@ def transcripts() -> dict:
         "the seed of another task": told(hidden, number=NUMBER + 1),
         "a seed of 63 bits": told("500", cut=True, number=(1 << 63) - 1),
         "another level": told("500", cut=True, settings={"most": 4, "tries": 3}),
+        "cut with one try left": told(*played(*other[:3]), cut=True),
+        "cut behind an invalid turn": told("no", cut=True),
+        **dict(map(drawn, enumerate((*range(6), (1 << 31) - 1, (1 << 62) + 1)))),
     }
     vectors = [{"name": name, **case} for name, case in cases.items()]
     return {"context": {"env": "guess", "version": "1"}, "vectors": vectors}

@@ -1,7 +1,7 @@
 """Writes the test vectors beside it: ``python -m tests.protocol.make_vectors`` in the root.
 
 Every file is ``{"context": …, "vectors": [{"name", "input", …, "expected" | "error"}]}``, byte
-strings in lower-case hex. ``docs/protocol.md`` tells how to read each file.
+strings in lower-case hex. ``docs/protocol.md`` says how to read each file.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tests.protocol.cases_dht import counting, dht
 from tests.protocol.cases_frame import frame
 from tests.protocol.cases_keys import identity, keys
 from tests.protocol.cases_manifest import manifest
@@ -25,6 +26,8 @@ FILES = {
     "frame": frame,
     "announcement": records,
     "messages": messages,
+    "dht": dht,
+    "counting": counting,
     "profile": profile,
     "answers": answers,
     "transcripts": transcripts,

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
-import random
+import math
+from collections.abc import Callable, Iterator
+from hashlib import sha512
+from itertools import chain
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -29,6 +33,9 @@ from protocol.frame import open_frame, seal
 from protocol.identity import Identity, author_of, verify
 from protocol.manifest import open_manifest, sign_manifest, swarm_id, work
 from protocol.profile import open_profile, sign_profile
+from swarm.directory import Density
+from swarm.transport.libp2p.calls import FIND, PING, STORE
+from tests.protocol.cases_dht import answered, counted, request_of
 from tests.protocol.samples import ALICE
 from tests.protocol.views import tagged, view
 
@@ -108,6 +115,10 @@ def read_messages(vector: dict, context: dict) -> object:
         return {"status": status.value, "frame": frame.hex()}
     if vector["kind"] == "gossip_request":
         return view(messages.decode_gossip_request(data))
+    if vector["kind"] == "dial_back_request":
+        return view(messages.decode_dial_back_request(data))
+    if vector["kind"] == "dial_back_response":
+        return view(messages.decode_dial_back_response(data, tuple(vector["asked"])))
     return view(messages.decode_gossip_response(data))
 
 
@@ -126,7 +137,7 @@ def read_answers(vector: dict, context: dict) -> object:
 
 
 def read_transcripts(vector: dict, context: dict) -> object:
-    """As the document says, without any part of a node."""
+    """As the page says, without any part of a node."""
     played = Game(vector["number"], vector["settings"])
     turns = vector["turns"]
     told = {"first": played.first}
@@ -142,13 +153,90 @@ def read_transcripts(vector: dict, context: dict) -> object:
     return {**told, "reward": played.reward}
 
 
+def read_dht(vector: dict, context: dict) -> object:
+    request = vector["expected"]["request"]
+    call = unhex(vector["input"])
+    assert request_of(vector["call"], request) in call
+    return {"request": request, **answered(vector["call"], call, vector)}
+
+
+def read_counting(vector: dict, context: dict) -> object:
+    density, ours, counts = Density(), 0.0, list[float]()
+    found = []
+    for slot in vector["slots"]:
+        found.append(counted(density, slot))
+        ours = moved(ours, counts, [found_along(path) for path in slot["found"]], slot["full"])
+        assert ours == density.depth
+    return found
+
+
+def found_along(path: dict[str, list[int]]) -> float:
+    """A path's count, as the page says."""
+    least: dict[int, int] = {}
+    for depth, numbers in path.items():
+        for number in numbers:
+            least[number] = min(least.get(number, 12), int(depth))
+    return float(sum(2**depth for depth in least.values()))
+
+
+def moved(depth: float, counts: list[float], paths: list[float], full: bool) -> float:
+    """A reader's depth after a count, as the page says; ``counts`` are its earlier ones."""
+    lesser = min(paths)
+    if full and (not counts or abs(suits(lesser) - depth) > 1):
+        counts[:] = [lesser]
+        return suits(lesser)
+    counts[:] = [*counts, sum(paths) / 2][-3:]
+    return depth + min(max(suits(median(counts)) - depth, -1.0), 1.0)
+
+
+def suits(authors: float) -> float:
+    return min(max(0.0, math.log2(max(authors, 1.0) / 16)), 12.0)
+
+
+def twister(seed: str) -> Iterator[int]:
+    """MT19937 with its array seeding (Matsumoto and Nishimura), seeded as CPython seeds a text."""
+    number = int.from_bytes(seed.encode() + sha512(seed.encode()).digest(), "big")
+    words = []
+    while number:
+        words.append(number & 0xFFFFFFFF)
+        number >>= 32
+    state = [19650218]
+    for n in range(1, 624):
+        state.append((1812433253 * (state[-1] ^ state[-1] >> 30) + n) & 0xFFFFFFFF)
+    at, word = 1, 0
+    rounds = chain([1664525] * max(624, len(words)), [1566083941] * 623)
+    for factor in rounds:
+        mixed = state[at] ^ (state[at - 1] ^ state[at - 1] >> 30) * factor
+        added = words[word] + word if factor == 1664525 else -at
+        state[at] = (mixed + added) & 0xFFFFFFFF
+        at, word = at + 1, (word + 1) % len(words)
+        if at == 624:
+            state[0], at = state[623], 1
+    state[0] = 1 << 31
+    while True:
+        for n in range(624):
+            both = state[n] & 1 << 31 | state[(n + 1) % 624] & 0x7FFFFFFF
+            state[n] = state[(n + 397) % 624] ^ both >> 1 ^ (both & 1) * 0x9908B0DF
+        for y in state:
+            y ^= y >> 11
+            y ^= y << 7 & 0x9D2C5680
+            y ^= y << 15 & 0xEFC60000
+            yield y ^ y >> 18
+
+
+def below(limit: int, outputs: Iterator[int]) -> int:
+    """A number below a limit, as CPython draws it."""
+    bits = limit.bit_length()
+    return next(each for y in outputs if (each := y >> 32 - bits) < limit)
+
+
 class Game:
-    """``guess``, written anew from section 12 of docs/protocol.md alone."""
+    """``guess``, written from docs/protocol.md alone."""
 
     def __init__(self, number: int, settings: dict) -> None:
-        rng = random.Random(f"guess/{number}")
-        low = rng.randint(1, 900)
-        self._hidden = rng.randrange(low, low + settings["most"])
+        bits = twister(f"guess/{number}")
+        low = 1 + below(900, bits)
+        self._hidden = low + below(settings["most"], bits)
         self.first = f"Guess from {low} to {low + settings['most'] - 1}"
         self._left, self.over, self.reward = settings["tries"], False, 0.0
 
@@ -196,3 +284,32 @@ def test_every_error_has_its_own_code_and_a_vector() -> None:
     assert all(hasattr(errors, error.__name__) for error in classes)
     vectors = [vector for file in FILES.values() for vector in file["vectors"]]
     assert codes == {vector["error"] for vector in vectors if "error" in vector}
+
+
+@pytest.mark.parametrize("vector", FILES["dht"]["vectors"], ids=lambda vector: vector["name"])
+def test_a_call_of_a_vector_is_read_by_hiveminds_schema_as_the_vector_says(vector):
+    from hivemind.proto import dht_pb2, p2pd_pb2
+
+    data = unhex(vector["input"])
+    call = p2pd_pb2.PersistentConnectionRequest.FromString(data[1 + (data[0] > 127) :])
+    kinds: dict[str, Callable] = {
+        PING: dht_pb2.PingRequest,
+        FIND: dht_pb2.FindRequest,
+        STORE: dht_pb2.StoreRequest,
+    }
+    assert call.callUnary.proto == vector["call"]
+    read, said = (
+        kinds[vector["call"]].FromString(call.callUnary.data),
+        vector["expected"]["request"],
+    )
+    assert read.peer.node_id.hex() == said["node_id"]
+    if vector["call"] == PING:
+        assert read.validate == said["validate"]
+    elif vector["call"] == FIND:
+        assert [key.hex() for key in read.keys] == said["keys"]
+    else:
+        lists = read.keys, read.subkeys, read.values
+        rows = zip(*([each.hex() for each in a_list] for a_list in lists), strict=True)
+        ends = zip(rows, read.expiration_time, strict=True)
+        assert [[*row, end] for row, end in ends] == said["records"]
+        assert list(read.in_cache) == [False] * len(said["records"])
