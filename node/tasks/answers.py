@@ -5,7 +5,7 @@ closed or not; the last ``\\boxed{…}``; what follows the last "answer is"; or 
 line or block of lines, by the form of the right answer. Every rule takes linear time.
 
 Every node of a swarm reads by the same rules, which are part of the protocol: a change to them is a
-new value of ``extract`` (docs/protocol.md, "Reading answers").
+new value of ``extract`` (docs/rewards.md, "Reading answers").
 """
 
 from __future__ import annotations

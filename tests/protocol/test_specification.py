@@ -1,4 +1,4 @@
-"""``docs/protocol.md`` names what the code does."""
+"""``docs/protocol.md`` and the pages beside it name what the code does."""
 
 import re
 import sys
@@ -12,38 +12,79 @@ from protocol.announcement import AUTHORS_A_SHARD, CLOCK_SKEW, LIFETIME_EPOCHS
 from protocol.errors import ProtocolError
 from protocol.manifest import MAX_NESTING
 from protocol.profile import MAX_LINE, MAX_MODEL, MAX_NAME, MAX_VERSION
+from swarm.collector import FEW
+from swarm.directory import ALL_DEPTHS, COUNTS_KEPT, LARGEST_STEP, LEAST_STEP, SOUNDING_EPOCHS
+from swarm.directory import LIFETIME_EPOCHS as OURS
+from swarm.publisher import MAX_ANNOUNCEMENTS
+from swarm.transport.hivemind.dht import MAX_KEYS, MAX_RECORDS, MAX_VERSIONS
+from swarm.transport.libp2p import introductions
+from swarm.transport.libp2p.calls import FIND, MOST_KEYS, PING, STORE
+from swarm.transport.reachability import PAUSE_SECONDS
+from swarm.transport.records import DICTIONARY_CODE, MAX_SUBKEYS
+from swarm.transport.search import (
+    BUCKET,
+    MOST_ASKED,
+    PATIENCE_SECONDS,
+    REPLICAS,
+    SEARCH_SECONDS,
+    WORKERS,
+)
 from tests.protocol.cases_values import BLANK
 from tests.protocol.strategies import is_told
 
-SPECIFICATION = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+SPECIFICATION = (DOCS / "protocol.md").read_text()
+REWARDS = (DOCS / "rewards.md").read_text()
+MEMBER = (DOCS / "minimal_member.md").read_text()
 
 
-def section(number: int) -> str:
-    return re.split(r"^## \d+\. ", SPECIFICATION, flags=re.MULTILINE)[number]
+def section(title: str) -> str:
+    """What stands under a heading, whatever its number."""
+    parts = re.split(r"^## (?:\d+\. )?(.+)$", SPECIFICATION, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))[title]
+
+
+def test_clauses_are_numbered_by_section_and_in_order() -> None:
+    headings = re.findall(r"^## (\d+)\. ", SPECIFICATION, flags=re.MULTILINE)
+    assert headings == [str(n) for n in range(1, len(headings) + 1)]
+    bodies = re.split(r"^## \d+\. .+$", SPECIFICATION, flags=re.MULTILINE)[1:]
+    for number, body in enumerate(bodies, 1):
+        clauses = re.findall(r"^\*\*(\d+\.\d+)\*\* ", body, flags=re.MULTILINE)
+        assert clauses == [f"{number}.{n}" for n in range(1, len(clauses) + 1)]
+
+
+def test_every_clause_that_a_page_refers_to_is_there() -> None:
+    defined = set(re.findall(r"^\*\*(\d+\.\d+)\*\* ", SPECIFICATION, flags=re.MULTILINE))
+    for page in (SPECIFICATION, MEMBER):
+        cells = re.sub(r"`[^`]*`|```.*?```|\*\*[\d.]+\*\*", "", page, flags=re.DOTALL)
+        named = re.findall(r"(?:\(|by |to |, |and |see |clauses? |Clauses )(\d{1,2}\.\d+)", cells)
+        assert set(named) - defined <= {"0.001", "1.1"}, page[:20]
 
 
 def test_the_table_of_errors_is_complete() -> None:
-    listed = re.findall(r"^\| `(\w+)` \|", section(13), flags=re.MULTILINE)
+    listed = re.findall(r"^\| `(\w+)` \|", section("Errors"), flags=re.MULTILINE)
     assert sorted(listed) == sorted(error.code for error in ProtocolError.__subclasses__())
 
 
 def test_the_table_of_domains_is_complete_and_each_fits_its_length_byte() -> None:
-    listed = re.findall(r"^\| `(swarm-node/[12]/[a-z]+)` \|", section(3), flags=re.MULTILINE)
+    listed = re.findall(
+        r"^\| `(swarm-node/[12]/[a-z]+)` \|", section("Signatures and hashes"), flags=re.MULTILINE
+    )
     defined = [value for name, value in vars(identity).items() if name.endswith("_DOMAIN")]
     assert {name.encode() for name in listed} == set(defined)
     assert len(set(defined)) == len(defined)
     assert all(0 < len(value) < 256 for value in defined)
 
 
-def code_points(pattern: str, number: int) -> set[int]:
-    """Those that a passage of a section lists, ranges among them."""
-    (passage,) = re.findall(pattern, section(number), flags=re.DOTALL)
+def code_points(pattern: str, page: str) -> set[int]:
+    """Those that a passage lists, ranges among them."""
+    (passage,) = re.findall(pattern, page, flags=re.DOTALL)
     ranges = re.findall(r"U\+([0-9A-F]{4,5})(?:–([0-9A-F]{4,5}))?", passage)
     return {n for a, b in ranges for n in range(int(a, 16), int(b or a, 16) + 1)}
 
 
 def test_the_letters_that_show_nothing_are_listed_to_the_last_code_point() -> None:
-    listed = code_points(r"shows nothing all\s+the same: (.*?) It is", 11)
+    listed = code_points(r"which show nothing: (.*?) It is", section("Profile"))
     printable = [code for code in range(sys.maxunicode + 1) if chr(code).isprintable()]
     assert {c for c in printable if not is_told(f"x{chr(c)}")} >= listed & {*printable}
     composed = {c for c in printable if unicodedata.is_normalized("NFC", f"x{chr(c)}")} - {0x20}
@@ -51,38 +92,59 @@ def test_the_letters_that_show_nothing_are_listed_to_the_last_code_point() -> No
 
 
 def test_the_white_space_that_is_stripped_is_listed_to_the_last_code_point() -> None:
-    listed = code_points(r"which is (U\+0009.*?) and nothing else", 12)
+    listed = code_points(r"which is (U\+0009.*?) and nothing else", REWARDS)
     assert listed == {code for code in range(sys.maxunicode + 1) if not chr(code).strip()}
     assert listed == set(map(ord, BLANK))
 
 
 @pytest.mark.parametrize(
-    ("number", "words"),
+    ("title", "words"),
     [
-        (5, [k.magic.decode() for k in (envelope.MANIFEST, envelope.FRAME)]),
-        (5, [k.magic.decode() for k in (envelope.ANNOUNCEMENT, envelope.PROFILE)]),
-        (6, [f"At most {codec.MAX_MANIFEST_BYTES} bytes", f"2 … {codec.MAX_COMPLETIONS}, a group"]),
-        (6, [f"up to {MAX_NESTING} deep"]),
-        (
-            7,
-            [
-                f"at most {codec.MAX_FRAME_BYTES}",
-                f"items {codec.MAX_ITEMS}",
-                f"1 to {codec.MAX_GROUPS};",
-            ],
-        ),
-        (8, [f"At most {codec.MAX_RECORD_BYTES} bytes", f"now + {CLOCK_SKEW:.0f} s"]),
-        (8, [f"now + {LIFETIME_EPOCHS} × `epoch_seconds`", f"+ {LIFETIME_EPOCHS + 1}) ×"]),
-        (11, [messages.MANIFEST_STREAM, messages.PULL_STREAM, messages.GOSSIP_STREAM]),
-        (11, [f"{messages.MAX_GOSSIP_REQUEST_BYTES} bytes", f"0 … {messages.MAX_DIGESTS}"]),
-        (8, [f"0 … {codec.MAX_DEPTH}"]),
-        (11, [messages.PROFILE_STREAM, f"At most {messages.MAX_PROFILE_RESPONSE_BYTES} bytes"]),
-        (11, [f"up to {most} characters and {3 * most} bytes" for most in (MAX_NAME, MAX_LINE)]),
-        (11, [f"ASCII, 0 to {most} " for most in (MAX_MODEL, MAX_VERSION)]),
-        (9, [f"a shard: {AUTHORS_A_SHARD}"]),
-        (11, [f"1 … {messages.MAX_GOSSIP}", f"{messages.MAX_GOSSIP_RESPONSE_BYTES} bytes"]),
+        ("Envelope", [k.magic.decode() for k in (envelope.MANIFEST, envelope.FRAME)]),
+        ("Envelope", [k.magic.decode() for k in (envelope.ANNOUNCEMENT, envelope.PROFILE)]),
+        ("Manifest", [f"at most {codec.MAX_MANIFEST_BYTES} bytes"]),
+        ("Manifest", [f"2 … {codec.MAX_COMPLETIONS}, a group", f"at most {MAX_NESTING}, the"]),
+        ("Manifest", [f"1024 … {codec.MAX_FRAME_BYTES} |"]),
+        ("Frame", [f"items {codec.MAX_ITEMS}", f"1 to {codec.MAX_GROUPS};"]),
+        ("Announcement", [f"at most {codec.MAX_RECORD_BYTES} bytes", f"now + {CLOCK_SKEW:.0f} s"]),
+        ("Announcement", [f"now + {LIFETIME_EPOCHS} × `epoch_seconds`", f"0 … {codec.MAX_DEPTH}"]),
+        ("Announcement", [f"+ {LIFETIME_EPOCHS + 1}) ×", f"now + {OURS:.0f} × `epoch_seconds`"]),
+        ("Connections and streams", [messages.MANIFEST_STREAM, messages.PULL_STREAM]),
+        ("Connections and streams", [messages.GOSSIP_STREAM, messages.PROFILE_STREAM]),
+        ("Connections and streams", [messages.DIAL_BACK_STREAM, introductions.IDENTIFY]),
+        ("Connections and streams", [introductions.ROUTING, introductions.PUSH]),
+        ("Connections and streams", [f"`{call}`" for call in (PING, FIND, STORE)]),
+        ("Pull and gossip", [f"{messages.MAX_GOSSIP_REQUEST_BYTES} bytes"]),
+        ("Pull and gossip", [f"0 … {messages.MAX_DIGESTS}", f"1 … {messages.MAX_GOSSIP}"]),
+        ("Pull and gossip", [f"{messages.MAX_GOSSIP_RESPONSE_BYTES} bytes"]),
+        ("DHT", [f"up to {BUCKET} nodes", f"the {REPLICAS} nodes nearest", f"{MOST_KEYS} keys"]),
+        ("DHT", [f"at most {MAX_VERSIONS} times, so it takes {MAX_VERSIONS + 1} versions"]),
+        ("DHT", [f"up to {MAX_SUBKEYS} entries", f"`{DICTIONARY_CODE:#x}`"]),
+        ("Depth, reading and counting", [f"{AUTHORS_A_SHARD} authors per shard"]),
+        ("Depth, reading and counting", [f"all {len(ALL_DEPTHS)} depths", "last three results"]),
+        ("Depth, reading and counting", ["one slot of sixteen", f"by at most {LARGEST_STEP:.0f}"]),
+        ("Dial-back", [f"1 … {messages.MAX_PORTS} integers", f"last {PAUSE_SECONDS:.0f} s"]),
+        ("Profile", [f"at most {messages.MAX_PROFILE_RESPONSE_BYTES} bytes"]),
+        ("Profile", [f"up to {m} characters and {3 * m} bytes" for m in (MAX_NAME, MAX_LINE)]),
+        ("Profile", [f"ASCII, 0 to {most} " for most in (MAX_MODEL, MAX_VERSION)]),
     ],
 )
-def test_the_numbers_and_names_are_those_of_the_code(number: int, words: list[str]) -> None:
+def test_the_numbers_and_names_are_those_of_the_code(title: str, words: list[str]) -> None:
     for word in words:
-        assert word in section(number)
+        assert word in section(title)
+    assert (COUNTS_KEPT, SOUNDING_EPOCHS) == (3, 16), "the page writes these as words"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"`expiry` at least {LEAST_STEP} s after",
+        f"{MAX_SUBKEYS} authors per key, {MAX_KEYS} keys, {MAX_RECORDS:,} records",
+        f"{WORKERS} calls in parallel, another one {PATIENCE_SECONDS} s after",
+        f"{MOST_ASKED} nodes, {SEARCH_SECONDS:.0f} s",
+        f"up to {MAX_ANNOUNCEMENTS} per slot",
+        f"`limit` {FEW} if",
+    ],
+)
+def test_the_recommended_values_are_those_of_the_code(words: str) -> None:
+    assert words in MEMBER

@@ -1,4 +1,4 @@
-"""DHT calls as in hivemind 1.1 (protocol section 10), and record storage."""
+"""DHT calls as in hivemind 1.1 (``docs/protocol.md``, "DHT"), and record storage."""
 
 from __future__ import annotations
 
