@@ -54,7 +54,7 @@ from swarm.common.util import counted
 from swarm.transport.transport import TransportError
 
 if TYPE_CHECKING:
-    from node.conformance.records import CaseResult
+    from node.conformance.peer import CaseResult
     from node.run.status import Run
 
 
@@ -394,6 +394,7 @@ def _show(level: str, line: str, indent: int, note: str) -> None:
 
 
 EXAMPLE = "/ip4/192.0.2.7/tcp/31337/p2p/12D3Koo…"
+MOST_SHOWN = 512  # bytes of one piece that a case sent
 
 
 def conformance_command(
@@ -407,10 +408,13 @@ def conformance_command(
             help="What to speak to it with: hivemind or libp2p; one that is installed.",
         ),
     ] = None,
+    with_bytes: Annotated[
+        bool, typer.Option("--bytes", help="Also print the bytes that each case sent, in hex.")
+    ] = False,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Test a peer against the streams, records and errors of docs/protocol.md.
+    """Test a peer against the clauses of docs/protocol.md.
 
     This is for developers of another implementation. The client connects as an unknown peer with a
     temporary key. The peer may refuse it for a while afterwards. Exit with status 1 on a failure.
@@ -423,15 +427,29 @@ def conformance_command(
     with waiting("looking at the peer"):
         findings = asyncio.run(_look(address, over))
     if json:
-        print_json([asdict(finding) for finding in findings])
+        print_json([_as_json(finding, with_bytes=with_bytes) for finding in findings])
     else:
         for each in findings:
-            _show(each.outcome, f"section {each.section:<2}  {each.says}", 12, each.found)
+            _show(each.outcome, f"{each.clause:<7}{each.says}", 7, each.found)
+            for piece in each.sent if with_bytes else ():
+                Terminal(soft_wrap=True).print(f"{'':<13}{piece.stream}  {_in_hex(piece.data)}")
         counts = Counter(finding.outcome for finding in findings)
         total = ", ".join(f"{counts[kind]} {kind}" for kind in ("ok", "skip", "fail"))
         Terminal(soft_wrap=True).print(total)
     if any(finding.outcome == "fail" for finding in findings):
         raise typer.Exit(1)
+
+
+def _as_json(finding: CaseResult, *, with_bytes: bool) -> dict[str, Any]:
+    sent = [{"stream": piece.stream, "bytes": piece.data.hex()} for piece in finding.sent]
+    parts = {**asdict(finding), "sent": sent}
+    return parts if with_bytes else {name: parts[name] for name in parts if name != "sent"}
+
+
+def _in_hex(data: bytes) -> str:
+    """Return bytes in hex, only the first of many."""
+    left = f"… ({len(data)} bytes)" if len(data) > MOST_SHOWN else ""
+    return f"{data[:MOST_SHOWN].hex()}{left}"
 
 
 async def _look(address: str, over: str) -> list[CaseResult]:
@@ -445,5 +463,5 @@ async def _look(address: str, over: str) -> list[CaseResult]:
             raise NodeError("the peer hands out no manifest", error, remedy) from error
         except ProtocolError as error:
             what = "the peer's manifest does not hold"
-            remedy = "Try it on the vectors of docs/protocol.md, section 14, first."
+            remedy = "Try it on the vectors of docs/minimal_member.md first."
             raise NodeError(what, f"{error.code}: {error}", remedy) from error

@@ -1,25 +1,16 @@
-"""The peer under test, and conformance tests of its DHT node (protocol section 10)."""
+"""Conformance tests of a peer's DHT node."""
 
 from __future__ import annotations
 
-import asyncio
 import math
 import secrets
-import struct
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import msgpack
 
-from node.config.registry import TRANSPORTS
-from node.config.sections import NetworkSection
-from node.errors import ConfigError
-from node.network.transports import TransportKind
-from node.storage.run_folder import RunFolder
+from node.conformance.peer import Broken, Case, Peer, Untried, require
 from protocol.announcement import (
     CLOCK_SKEW,
     Announcement,
@@ -30,140 +21,9 @@ from protocol.announcement import (
     sign_announcement,
 )
 from protocol.identity import Identity
-from protocol.manifest import AllowList, Manifest, ProofOfWork, find_nonce, open_manifest, swarm_id
-from protocol.messages import MANIFEST_STREAM, MAX_MANIFEST_RESPONSE_BYTES
-from swarm.common.counters import Counters
-from swarm.exchange import fetch_manifest
-from swarm.transport.node_transport import NodeTransport
+from protocol.manifest import AllowList, ProofOfWork, find_nonce
 from swarm.transport.protobuf import Field, Fields, decode, encode, varints
-from swarm.transport.streams import ask
-from swarm.transport.transport import PeerUnreachable, Refused, TransportError
-
-LISTEN = ("/ip4/0.0.0.0/tcp/0",)
-LARGEST = 1 << 20  # maximum response bytes read if a refusal is expected
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """A peer under test, its manifest, and the client's new identity and DHT id."""
-
-    peer_id: str
-    identity: Identity
-    transport: NodeTransport
-    manifest: Manifest
-    swarm: bytes
-    node_id: bytes = field(default_factory=lambda: secrets.token_bytes(20))
-
-    @asynccontextmanager
-    async def stream(
-        self, protocol: str
-    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """Open a new stream to the peer, closed at the end."""
-        reader, writer = await self.transport.node.open_stream(self.peer_id, protocol)
-        try:
-            yield reader, writer
-        finally:
-            writer.close()
-
-    async def ask(self, protocol: str, request: bytes, limit: int) -> bytes:
-        """Return the response to a request; raises ``TransportError``, also if closed."""
-        async with self.stream(protocol) as (reader, writer):
-            return await ask(reader, writer, request, peer=self.peer_id, limit=limit)
-
-    async def refuses(self, protocol: str, request: bytes) -> bool:
-        """Return whether the peer closes the stream but still answers valid requests.
-
-        Raises ``TransportError`` if it does not answer those, so the result is unknown.
-        """
-        try:
-            await self.ask(protocol, request, LARGEST)
-        except (Refused, PeerUnreachable):
-            await self.manifest_again()
-            return True
-        except TransportError:
-            return False  # it answered, but too slowly or too long
-        return False
-
-    async def manifest_again(self) -> bytes:
-        """Request the manifest, which also ends the peer's refusal of a slow client."""
-        return await self.ask(MANIFEST_STREAM, b"", MAX_MANIFEST_RESPONSE_BYTES)
-
-
-@asynccontextmanager
-async def meet(address: str, folder: Path, over: str) -> AsyncIterator[Peer]:
-    """Dial a peer's full multiaddress with a new key, kept in an empty ``folder``.
-
-    Raises ``ConfigError`` if the transport is unusable, ``TransportError`` if the peer does not
-    answer, ``ProtocolError`` if its manifest is invalid.
-    """
-    network = NetworkSection(transport=over, listen=LISTEN, relay="off")
-    kind: TransportKind = TRANSPORTS.open(over, {})
-    kind.check(network)
-    thrown_away = RunFolder(folder)
-    identity = Identity.create(thrown_away.identity)
-    transport = kind.open(network, thrown_away, Counters(), beside=False)
-    if not isinstance(transport, NodeTransport):
-        raise ConfigError("network.transport", over, "Its streams cannot be spoken on bare.")
-    transport.use_validator(lambda record: True)
-    try:
-        await transport.start()
-        peer_id = await transport.connect(address)
-        signed = await fetch_manifest(transport, peer_id)
-        yield Peer(peer_id, identity, transport, open_manifest(signed), swarm_id(signed))
-    finally:
-        await transport.close()
-
-
-Outcome = Literal["ok", "fail", "skip"]
-
-
-class Broken(Exception):  # noqa: N818 - a finding, not a fault of this program
-    """The peer violates the protocol; the message says how."""
-
-
-class Untried(Exception):  # noqa: N818 - likewise
-    """The case does not apply to this peer; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One test: ``says`` is the expected behavior in a protocol ``section``.
-
-    ``look`` raises :class:`Broken` or :class:`Untried`.
-    """
-
-    section: int
-    says: str
-    look: Callable[[Peer], Awaitable[object]]
-
-
-@dataclass(frozen=True, slots=True)
-class CaseResult:
-    """The result of a case; ``found`` is the deviation or why it was skipped."""
-
-    section: int
-    says: str
-    outcome: Outcome
-    found: str = ""
-
-
-async def find(case: Case, peer: Peer) -> CaseResult:
-    try:
-        await case.look(peer)
-        result: tuple[Outcome, str] = "ok", ""
-    except Broken as broken:
-        result = "fail", str(broken)
-    except Untried as untried:
-        result = "skip", str(untried)
-    except TransportError as error:
-        result = "fail", f"{error.code}: {error}"
-    return CaseResult(case.section, case.says, *result)
-
-
-def require(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise Broken(otherwise)
-
+from swarm.transport.transport import TransportError
 
 NODE_BYTES = 20
 BUCKET = 20
@@ -175,11 +35,27 @@ _NOT_FOUND, _DICTIONARY = 0, 2
 async def _ping(peer: Peer) -> None:
     answer = await _call(peer, "rpc_ping", {2: _node(peer), 3: False})
     (node,) = decode(_bytes(answer, 2)).get(1, [b""])
+    if not node:
+        raise Untried("it is a client of the DHT")
     require(_length(node) == NODE_BYTES, f"its node id has {_length(node)} bytes")
     (clock,) = answer.get(4, [0.0])
     require(isinstance(clock, float), "its clock is no double")
     off = float(clock) - time.time()
     require(abs(off) <= CLOCK_SKEW, f"its clock is {off:+.1f} s off this machine's")
+
+
+async def _available(peer: Peer) -> None:
+    ours = encode({1: peer.transport.node.hash_table.node_id})
+    asked: dict[str, tuple[dict[int, Field], bool]] = {
+        "validates a node that answers": ({2: ours, 3: True}, True),
+        "validates a node id that is not the asker's": ({2: _node(peer), 3: True}, False),
+        "validates a client": ({3: True}, False),
+        "validates nothing": ({2: ours, 3: False}, False),
+    }
+    for what, (request, due) in asked.items():
+        answer = await _call(peer, "rpc_ping", request)
+        says = varints(answer.get(5, [0]))[-1:] == [1]
+        require(says == due, f"to a ping that {what} it answers available = {says}")
 
 
 async def _absent(peer: Peer) -> None:
@@ -226,6 +102,26 @@ async def _renews(peer: Peer) -> None:
     require(value == later, "the record that ends earlier is there")
 
 
+async def _unpacked(peer: Peer) -> None:
+    record, key, expiry = _announced(peer, longer=0.6)
+    lists = {2: [key], 3: [_packed(peer.identity.author)], 4: [_packed(record)]}
+    request = encode(lists) + encode({5: expiry}) + encode({6: False})
+    taken = varints((await peer.call("rpc_store", request)).get(2, []))
+    require(taken == [1], f"asked to store a record with numbers not packed, it answers {taken}")
+
+
+async def _whole_dictionary(peer: Peer) -> None:
+    record, key, expiry = _announced(peer, longer=0.7)
+    found = {expiry: [1], expiry + 60.0: [0]}
+    for until, due in found.items():
+        entries = [[peer.identity.author, _packed(record), until]]
+        held = msgpack.packb([math.inf, until, entries])
+        value = msgpack.packb(msgpack.ExtType(DICTIONARY_CODE, held))
+        answer = await _call(peer, "rpc_store", _request([key], [b""], [value], [until]))
+        taken, what = varints(answer.get(2, [])), "holds" if due == [1] else "does not hold"
+        require(taken == due, f"to a dictionary whose record {what} it answers {taken}")
+
+
 async def _refuses(peer: Peer) -> None:
     author = peer.identity.author
     record, key, expiry = _announced(peer)
@@ -262,8 +158,8 @@ async def _uneven(peer: Peer) -> None:
     with suppress(TransportError, Broken):
         await _call(peer, "rpc_store", lists)
     for name in ("rpc_ping", "rpc_find", "rpc_store"):
-        with suppress(TransportError):
-            await peer.transport.node.call(peer.peer_id, f"DHTProtocol.{name}", b"\xff" * 64)
+        with suppress(TransportError, Broken):
+            await peer.call(name, b"\xff" * 64)
     await _ping(peer)
 
 
@@ -343,12 +239,7 @@ def _neighbours(result: Fields) -> tuple[list[bytes], list[bytes]]:
 
 
 async def _call(peer: Peer, name: str, fields: Mapping[int, Field | Sequence[Field]]) -> Fields:
-    request = encode(fields)
-    answer = await peer.transport.node.call(peer.peer_id, f"DHTProtocol.{name}", request)
-    try:
-        return decode(answer)
-    except (ValueError, struct.error) as error:
-        raise Broken(f"the answer to {name} is no protobuf: {error}") from error
+    return await peer.call(name, encode(fields))
 
 
 def _node(peer: Peer) -> bytes:
@@ -376,13 +267,16 @@ def _length(value: Field) -> int:
 
 
 RECORD_CASES = (
-    Case(10, "answers a ping with its node id and a clock that agrees", _ping),
-    Case(10, "finds nothing where nothing is, and lists neighbours", _absent),
-    Case(10, "never lists the asker", _never_the_asker),
-    Case(10, "serves clients, which have no node id", _clients),
-    Case(10, "answers several keys in their order", _several),
-    Case(10, "stores a record and gives it back bit for bit", _stores),
-    Case(10, "replaces a record by one that ends later, and by no other", _renews),
-    Case(10, "stores no record that does not hold", _refuses),
-    Case(10, "outlives calls that make no sense", _uneven),
+    Case("12.7", "answers a ping with its node id and a clock that agrees", _ping),
+    Case("12.9", "says available to a node that answers its ping, and to no other", _available),
+    Case("12.10", "finds nothing where nothing is, and lists neighbors", _absent),
+    Case("12.10", "never lists the asker", _never_the_asker),
+    Case("12.8", "serves clients, which have no node id", _clients),
+    Case("12.7", "answers several keys in their order", _several),
+    Case("12.11", "stores a record and returns it bit for bit", _stores),
+    Case("12.3", "replaces a record by one that ends later, and by no other", _renews),
+    Case("12.6", "reads repeated numbers that are not packed", _unpacked),
+    Case("12.12", "stores a whole dictionary with one result", _whole_dictionary),
+    Case("12.2", "stores no record that does not hold", _refuses),
+    Case("12.13", "survives malformed calls", _uneven),
 )

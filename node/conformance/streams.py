@@ -1,48 +1,54 @@
-"""Conformance tests of a peer's streams (protocol sections 7, 8, 11); all cases."""
+"""Conformance tests of a peer's streams, addresses and dial-backs; all cases."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import struct
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
 from pathlib import Path
 
-from node.conformance.records import (
-    RECORD_CASES,
-    Broken,
-    Case,
-    CaseResult,
-    Peer,
-    Untried,
-    find,
-    meet,
-    require,
-)
-from protocol.announcement import Announcement, offer_of, open_announcement
+from node.conformance.peer import Broken, Case, CaseResult, Peer, Untried, find, meet, require
+from node.conformance.records import RECORD_CASES
+from protocol.announcement import Announcement, Offer, offer_of, open_announcement, record_key
 from protocol.codec import encode
 from protocol.errors import ProtocolError
 from protocol.frame import content_id, open_frame
-from protocol.identity import author_of
+from protocol.identity import Identity, author_of, decode_base58, encode_base58
 from protocol.manifest import swarm_id
 from protocol.messages import (
     CONTENT_ID_BYTES,
+    DIAL_BACK_STREAM,
     DIGEST_BYTES,
     GOSSIP_STREAM,
     MANIFEST_STREAM,
+    MAX_DIAL_BACK_RESPONSE_BYTES,
     MAX_GOSSIP,
     MAX_GOSSIP_REQUEST_BYTES,
     MAX_GOSSIP_RESPONSE_BYTES,
+    MAX_MANIFEST_RESPONSE_BYTES,
     MAX_PROFILE_RESPONSE_BYTES,
     PROFILE_STREAM,
     PULL_STREAM,
     PullStatus,
+    decode_dial_back_response,
     decode_gossip_response,
     decode_pull_response,
+    encode_dial_back_request,
     record_digest,
 )
 from protocol.profile import open_profile
-from swarm.transport.transport import PeerUnreachable, Refused, TransportError
+from swarm.transport import protobuf
+from swarm.transport.transport import (
+    PeerUnreachable,
+    Refused,
+    TransportError,
+    host_of,
+    is_relayed,
+    port_of,
+)
 
 PATIENCE = 6.0  # seconds within which a stream must close; a request has 1.5 s to arrive
 PROMPT = 1.2  # the same if there is nothing to wait for
@@ -87,6 +93,19 @@ async def _once(peer: Peer) -> None:
         except (TimeoutError, asyncio.IncompleteReadError) as error:
             raise Broken(f"no whole response: {error!r}") from error
         await _closes(reader, "the stream stays open after the response")
+
+
+async def _bytes_behind(peer: Peer) -> None:
+    async with peer.stream(MANIFEST_STREAM) as (reader, writer):
+        writer.write(_LENGTH.pack(0) + b"more")
+        await writer.drain()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+                answer = await reader.readexactly(min(size, MAX_MANIFEST_RESPONSE_BYTES))
+        except (TimeoutError, OSError, EOFError) as error:
+            raise Broken(f"no response to a request with bytes behind it: {error!r}") from error
+    require(swarm_id(answer) == peer.swarm, "it answers a request with bytes behind it otherwise")
 
 
 async def _closes(reader: asyncio.StreamReader, otherwise: str, patience: float = PATIENCE) -> None:
@@ -187,16 +206,28 @@ async def _malformed_gossip(peer: Peer) -> None:
         require(await peer.refuses(GOSSIP_STREAM, request), f"it answered a request with {what}")
 
 
-async def _own_frames(peer: Peer) -> None:
+async def _own_announcement(peer: Peer) -> Announcement:
     announcement = (await _all_gossip(peer)).get(author_of(peer.peer_id))
-    if announcement is None or not announcement.offers:
+    if announcement is None:
+        raise Untried("it announces nothing now")
+    return announcement
+
+
+async def _pulled(peer: Peer, offer: Offer) -> bytes:
+    answer = await peer.ask(PULL_STREAM, offer.content_id, offer.size + 1)
+    status, frame = decode_pull_response(answer)
+    if status is not PullStatus.OK:
+        raise Untried(f"it is asked for {offer.content_id.hex()} and answers {status.name}")
+    require(content_id(frame) == offer.content_id, "the frame has another content id")
+    return frame
+
+
+async def _own_frames(peer: Peer) -> None:
+    announcement = await _own_announcement(peer)
+    if not announcement.offers:
         raise Untried("it offers no frame now")
     for offer in announcement.offers:
-        answer = await peer.ask(PULL_STREAM, offer.content_id, offer.size + 1)
-        status, frame = decode_pull_response(answer)
-        if status is not PullStatus.OK:
-            raise Untried(f"it is asked for {offer.content_id.hex()} and answers {status.name}")
-        require(content_id(frame) == offer.content_id, "the frame has another content id")
+        frame = await _pulled(peer, offer)
         try:
             opened = open_frame(frame, peer.swarm, peer.manifest)
         except ProtocolError as error:
@@ -226,23 +257,166 @@ async def _still_there(peer: Peer) -> None:
         raise Broken(f"after all of this it does not answer: {error}") from error
 
 
+IDENTIFY, ROUTING = "/ipfs/id/1.0.0", "/ipfs/kad/1.0.0"
+FIND_NODE = 4
+_PUBLIC_KEY = bytes.fromhex("08011220")
+# Codes of multiaddresses, with the bytes of a value; None: behind a length.
+_PARTS: dict[int, tuple[str, int | None]] = {
+    4: ("ip4", 4),
+    6: ("tcp", 2),
+    41: ("ip6", 16),
+    53: ("dns", None),
+    54: ("dns4", None),
+    55: ("dns6", None),
+    290: ("p2p-circuit", 0),
+    421: ("p2p", None),
+}
+
+
+def address_of(data: bytes) -> str:
+    """Return a binary multiaddress of TCP as text; empty for any other."""
+    try:
+        return "".join(_parts(data))
+    except (KeyError, IndexError, ValueError):
+        return ""
+
+
+def _parts(data: bytes) -> Iterator[str]:
+    at = 0
+    while at < len(data):
+        code, at = protobuf.varint_at(data, at)
+        name, size = _PARTS[code]
+        if size is None:
+            size, at = protobuf.varint_at(data, at)
+        value, at = data[at : at + size], at + size
+        if len(value) < size:
+            raise ValueError("an address that ends early")
+        yield f"/{name}{_value(name, value)}"
+
+
+def _value(name: str, value: bytes) -> str:
+    if name == "tcp":
+        return f"/{int.from_bytes(value, 'big')}"
+    if name in ("ip4", "ip6"):
+        return f"/{ip_address(value)}"
+    if name == "p2p":
+        return f"/{encode_base58(value)}"
+    return f"/{value.decode()}" if value else ""
+
+
+async def _addresses(peer: Peer) -> list[str]:
+    """Return the addresses in a peer's identify message, which must hold."""
+    fields = await peer.message(IDENTIFY)
+    key = fields.get(1, [b""])[-1]
+    require(key == _PUBLIC_KEY + author_of(peer.peer_id), "identify gives another public key")
+    listed = [each for each in fields.get(3, []) if isinstance(each, bytes)]
+    spoken = {each.decode(errors="replace") for each in listed}
+    missing = {IDENTIFY, MANIFEST_STREAM, PULL_STREAM, GOSSIP_STREAM} - spoken
+    require(not missing, f"identify does not list {', '.join(sorted(missing))}")
+    found = [address_of(each) for each in fields.get(2, []) if isinstance(each, bytes)]
+    require(any(found), "identify lists no address")
+    return list(filter(None, found))
+
+
+async def _knows_addresses(peer: Peer) -> None:
+    if all(map(is_relayed, await _addresses(peer))):
+        raise Untried("others cannot dial it")
+    wanted = decode_base58(Identity.generate().peer_id) or b""
+    answer = await peer.message(ROUTING, protobuf.encode({1: FIND_NODE, 2: wanted}))
+    kind = answer.get(1, [0])[-1]
+    require(kind == FIND_NODE, f"the answer to FIND_NODE is of type {kind!r}")
+
+
+async def _found_and_pulled(peer: Peer) -> None:
+    """Play a member to which a bootstrap node passed on what identify says, and nothing else."""
+    addresses = await _addresses(peer)
+    author = author_of(peer.peer_id)
+    announced = (await _all_gossip(peer)).get(author)
+    async with peer.met_anew("another", addresses) as met:
+        require(swarm_id(await met.manifest_again()) == peer.swarm, "it is of another swarm there")
+        if announced is None:
+            raise Untried("it announces nothing now")
+        place = announced.epoch, announced.depth, announced.shard
+        records = await met.transport.read(record_key(peer.swarm, *place))
+        require(author in records, "its announcement is not found in the DHT")
+        if announced.offers:
+            await _pulled(met, announced.offers[0])
+
+
+@asynccontextmanager
+async def _echo() -> AsyncIterator[int]:
+    """Listen at a port that echoes all bytes, so it agrees to any protocol and proves no key."""
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 12):
+            writer.write(data)
+        writer.close()
+
+    async with await asyncio.start_server(echo, "0.0.0.0", 0) as server:
+        yield int(server.sockets[0].getsockname()[1])
+
+
+async def _dials_back(peer: Peer) -> None:
+    ours = [each for each in peer.transport.addresses() if not is_relayed(each)]
+    listening = port_of(ours[0]) if ours else 0
+    async with _echo() as echoing:
+        ports = listening or echoing, echoing
+        request = encode_dial_back_request(ports)
+        try:
+            answer = await peer.ask(DIAL_BACK_STREAM, request, MAX_DIAL_BACK_RESPONSE_BYTES)
+        except (Refused, PeerUnreachable) as error:
+            await peer.manifest_again()
+            raise Untried(f"it does not dial this client back: {error}") from error
+        try:
+            back = decode_dial_back_response(answer, ports)
+        except ProtocolError as error:
+            raise Broken(f"the response is {error.code}: {error}") from error
+        require(echoing not in back.open, "it takes a port for open at which nothing proves a key")
+        near = back.host in map(host_of, ours)
+        require(not near or listening in back.open, f"port {listening} is not open to it")
+        again = await peer.refuses(DIAL_BACK_STREAM, request)
+        require(again, "it dials a peer back again within five seconds")
+
+
+MALFORMED_PORTS: dict[str, bytes] = {
+    "no port": encode({"ports": []}),
+    "five ports": encode({"ports": [4001] * 5}),
+    "port 0": encode({"ports": [0]}),
+    "port 65536": encode({"ports": [65536]}),
+    "another field": encode({"ports": [4001], "host": "127.0.0.1"}),
+    "a byte behind it": encode({"ports": [4001]}) + b"\0",
+    "nothing": b"",
+}
+
+
+async def _malformed_ports(peer: Peer) -> None:
+    for what, request in MALFORMED_PORTS.items():
+        require(await peer.refuses(DIAL_BACK_STREAM, request), f"it answered a request with {what}")
+
+
 STREAM_CASES = (
-    Case(11, "hands out its manifest", _same_manifest),
-    Case(11, "refuses a request for a manifest that is not empty", _manifest_of_something),
-    Case(11, "closes a stream whose length is over the limit", _over_the_limit),
-    Case(11, "closes a stream whose request does not come", _unfinished),
-    Case(11, "closes the stream after its response", _once),
-    Case(11, "opens no stream of a protocol that it does not know", _unknown_stream),
-    Case(11, "answers that a frame is not there, or that it is busy", _unknown_frame),
-    Case(11, "refuses content ids of another length", _odd_content_ids),
-    Case(11, "gossips announcements that hold", _all_gossip),
-    Case(11, "gossips no more records than it is asked for", lambda peer: _gossip(peer, 0, 1)),
-    Case(11, "gossips later epochs than the one it is told", _gossip_of_later_epochs),
-    Case(11, "gossips nothing that it is told is known", _gossip_of_what_is_new),
-    Case(11, "refuses malformed requests for gossip", _malformed_gossip),
-    Case(8, "offers frames that are as it says", _own_frames),
-    Case(11, "tells a profile that holds and is its own, or none", _own_profile),
-    Case(11, "still answers after all of this", _still_there),
+    Case("10.5", "serves its manifest", _same_manifest),
+    Case("10.8", "refuses a request for a manifest that is not empty", _manifest_of_something),
+    Case("10.6", "answers a request with bytes behind it", _bytes_behind),
+    Case("10.8", "closes a stream whose length is over the limit", _over_the_limit),
+    Case("10.9", "closes a stream whose request does not come", _unfinished),
+    Case("10.5", "closes the stream after its response", _once),
+    Case("10.1", "opens no stream of a protocol that it does not know", _unknown_stream),
+    Case("11.1", "answers that a frame is not there, or that it is busy", _unknown_frame),
+    Case("10.8", "refuses content ids of another length", _odd_content_ids),
+    Case("11.4", "gossips announcements that hold", _all_gossip),
+    Case("11.2", "gossips no more records than asked for", lambda peer: _gossip(peer, 0, 1)),
+    Case("11.2", "gossips only later time slots than it is asked for", _gossip_of_later_epochs),
+    Case("11.2", "gossips nothing that the request says is known", _gossip_of_what_is_new),
+    Case("11.2", "refuses malformed requests for gossip", _malformed_gossip),
+    Case("8.3", "offers frames that match their offers", _own_frames),
+    Case("16.5", "serves a profile that holds and is its own, or none", _own_profile),
+    Case("10.2", "identifies with its key, addresses and streams", _addresses),
+    Case("10.3", "answers FIND_NODE", _knows_addresses),
+    Case("10.2", "is found and pulled from by a peer that knows its identify", _found_and_pulled),
+    Case("14.1", "refuses malformed requests to dial back", _malformed_ports),
+    Case("14.3", "dials back, and takes only its asker's port for open", _dials_back),
+    Case("10.8", "still answers after all of this", _still_there),
 )
 
 CASES = (*RECORD_CASES, *STREAM_CASES)

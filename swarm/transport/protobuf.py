@@ -26,17 +26,17 @@ def decode(data: bytes) -> Fields:
     """Decode a message, or raise ``ValueError``; packed numbers stay bytes."""
     fields, at = defaultdict[int, list[Field]](list), 0
     while at < len(data):
-        tag, at = _varint(data, at)
+        tag, at = varint_at(data, at)
         number, kind = tag >> 3, tag & 7
         value: Field
         if kind == _VARINT:
-            value, at = _varint(data, at)
+            value, at = varint_at(data, at)
         elif kind == _DOUBLE:
             if len(data) < at + 8:
                 raise ValueError("a double that ends early")
             (value,), at = struct.unpack_from("<d", data, at), at + 8
         elif kind == _BYTES:
-            size, at = _varint(data, at)
+            size, at = varint_at(data, at)
             value, at = data[at : at + size], at + size
             if len(value) < size:
                 raise ValueError("a field ends before its length says")
@@ -66,7 +66,7 @@ def varints(values: Sequence[Field]) -> list[int]:
         if isinstance(value, bytes):
             at = 0
             while at < len(value):
-                number, at = _varint(value, at)
+                number, at = varint_at(value, at)
                 found.append(number)
         else:
             found.append(int(value))
@@ -88,7 +88,8 @@ def _encode(number: int, value: Field | Sequence[Field]) -> bytes:
     return _encode(number, packed) if packed else b""
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def varint_at(data: bytes, at: int) -> tuple[int, int]:
+    """Read a varint; return it and where it ends, or raise ``ValueError``."""
     value = shift = 0
     while True:
         if at >= len(data) or shift > 63:

@@ -2,21 +2,31 @@
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from unittest.mock import AsyncMock
 
 import pytest
 
-from node.conformance.streams import CASES, look_at
+from node.conformance.streams import CASES, IDENTIFY, address_of, look_at
 from protocol import messages
 from protocol.codec import encode
 from protocol.identity import Identity
 from protocol.manifest import sign_manifest, swarm_id
-from protocol.messages import GOSSIP_STREAM, MANIFEST_STREAM, PROFILE_STREAM, PULL_STREAM
+from protocol.messages import (
+    DIAL_BACK_STREAM,
+    GOSSIP_STREAM,
+    MANIFEST_STREAM,
+    PROFILE_STREAM,
+    PULL_STREAM,
+    DialledBack,
+    encode_dial_back_response,
+)
 from protocol.profile import Profile, sign_profile
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
@@ -119,6 +129,7 @@ def test_a_sloppy_peer_fails_the_cases_that_it_breaks_and_no_others(tmp_path):
         PULL_STREAM: bytes([messages.PullStatus.OK]) + bytes(200),
         GOSSIP_STREAM: encode([b"no announcement", b"none either"]),
         PROFILE_STREAM: sign_profile(PROFILE, CREATOR, swarm_id(signed)),
+        DIAL_BACK_STREAM: encode_dial_back_response(DialledBack("127.0.0.1", (), False)),
     }
 
     async def scenario():
@@ -129,22 +140,69 @@ def test_a_sloppy_peer_fails_the_cases_that_it_breaks_and_no_others(tmp_path):
     found = {finding.says: finding for finding in asyncio.run(scenario())}
     broken = {says for says, finding in found.items() if finding.outcome == "fail"}
     assert broken == {
+        "stores a whole dictionary with one result",
         "stores no record that does not hold",
         "refuses a request for a manifest that is not empty",
         "closes a stream whose length is over the limit",
         "answers that a frame is not there, or that it is busy",
         "refuses content ids of another length",
         "gossips announcements that hold",
-        "gossips no more records than it is asked for",
-        "gossips later epochs than the one it is told",
-        "gossips nothing that it is told is known",
+        "gossips no more records than asked for",
+        "gossips only later time slots than it is asked for",
+        "gossips nothing that the request says is known",
         "refuses malformed requests for gossip",
-        "offers frames that are as it says",
-        "tells a profile that holds and is its own, or none",
+        "offers frames that match their offers",
+        "serves a profile that holds and is its own, or none",
+        "is found and pulled from by a peer that knows its identify",
+        "refuses malformed requests to dial back",
+        "dials back, and takes only its asker's port for open",
     }
     assert "under another author's name" in found["stores no record that does not hold"].found
-    assert "another author" in found["tells a profile that holds and is its own, or none"].found
+    assert "another author" in found["serves a profile that holds and is its own, or none"].found
     assert "bad_magic" in found["gossips announcements that hold"].found
+    assert (
+        "is not open to it" in found["dials back, and takes only its asker's port for open"].found
+    )
+
+
+@pytest.mark.skipif(not find_spec("libp2p"), reason="needs pip install 'swarm-node[libp2p]'")
+@pytest.mark.processes
+def test_a_peer_that_no_other_can_dial_for_want_of_identify_is_told_so(tmp_path):
+    (over,) = APART_LIBP2P.values
+    transport = over(key_file(tmp_path, "mute"), listen=LISTEN, counters=Counters())
+    transport.handle(IDENTIFY, AsyncMock(return_value=b""), SLOPPY)
+    ben = Node("ben", transport, SystemClock(), Counters(), manifest())
+
+    async def scenario():
+        async with started(transport) as address:
+            await ben.member.step()
+            (tmp_path / "opened").mkdir()
+            return await look_at(address, tmp_path / "opened", "hivemind")
+
+    failed = {
+        (each.clause, each.says) for each in asyncio.run(scenario()) if each.outcome == "fail"
+    }
+    assert {clause for clause, _ in failed} == {"10.2", "10.3"}, failed
+
+
+def test_each_case_names_a_clause_of_the_page() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
+    clauses = set(re.findall(r"^\*\*(\d+\.\d+)\*\* ", page, flags=re.MULTILINE))
+    assert {case.clause for case in CASES} <= clauses
+
+
+def test_a_multiaddress_is_read_as_its_library_reads_it() -> None:
+    multiaddr = pytest.importorskip("multiaddr").Multiaddr
+    peer = Identity.generate().peer_id
+    for address in (
+        "/ip4/192.0.2.7/tcp/31337",
+        "/ip6/2001:db8::7/tcp/4001",
+        "/dns4/peer.example/tcp/443",
+        f"/ip4/192.0.2.7/tcp/31337/p2p/{peer}/p2p-circuit",
+    ):
+        assert address_of(multiaddr(address).to_bytes()) == address
+    for other in (multiaddr("/ip4/192.0.2.7/udp/1/quic-v1").to_bytes(), b"\x04\x01", b"\xff" * 9):
+        assert address_of(other) == ""
 
 
 @pytest.mark.processes
@@ -152,11 +210,14 @@ def test_the_command_says_what_it_found_and_fails_where_something_is_broken(tmp_
     async def scenario():
         answers = {MANIFEST_STREAM: sign_manifest(manifest(), CREATOR)}
         async with started(answering(tmp_path, answers, HandlerLimits(0, 4, 4))) as address:
-            return await looked_at(address)
+            return await looked_at(address, "--bytes")
 
     run = asyncio.run(scenario())
     assert run.returncode == 1, run.stderr
-    outcomes = Counter(finding["outcome"] for finding in json.loads(run.stdout))
+    findings = json.loads(run.stdout)
+    sent = {finding["says"]: finding["sent"] for finding in findings}
+    assert sent["serves its manifest"] == [{"stream": MANIFEST_STREAM, "bytes": "00000000"}]
+    outcomes = Counter(finding["outcome"] for finding in findings)
     assert outcomes["fail"] > 5 < outcomes["ok"]
 
 
