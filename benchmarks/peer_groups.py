@@ -2,15 +2,17 @@
 
 Both train on the same answers, which the policy has just written; only their author differs.
 ``time`` is the ratio of seconds, the median over turns, and ``one_by_one`` that of the same update
-when every group is read by itself. ``bounded`` counts the peers' groups whose share of the gradient
-was bounded: each is read once more. Run it as ``python benchmarks/peer_groups.py [--model DIR]
-[--own 2] [--prompts 6] [--tokens 48] [--threads 2]``.
+when every group is read by itself. ``default`` is that of an update as a node makes it: of peers'
+better answers alone, bounded by a reference model that reads them first. ``bounded`` counts the
+peers' groups whose share of the gradient was bounded: each is read once more. Run it as ``python
+benchmarks/peer_groups.py [--model DIR] [--own 2] [--prompts 6] [--tokens 48] [--threads 2]``.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -27,8 +29,9 @@ RATE = 1e-6
 
 def learners(options: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]], int]:
     """The updates by name, and the tokens that each trains on."""
-    from node.config.learning import LearnerSection, PolicySection
+    from node.config.learning import LearnerSection, MixtureSection, PolicySection
     from node.learner.learner import Learner
+    from node.learner.reference import Reference
     from node.policy.policy import Policy
 
     section = PolicySection(model=options.model, dtype=options.dtype, device="cpu")
@@ -46,7 +49,16 @@ def learners(options: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]],
         finally:
             del learner.together
 
+    mixture, read = MixtureSection(), LearnerSection().micro_batch_tokens
+    reference = Reference(policy, deepcopy(policy.model), temperature=1.0, tokens=read)
+    usual = Learner(
+        policy,
+        LearnerSection(lr=RATE),
+        correction=mixture.correction,
+        peer_ratio=mixture.peer_ratio,
+    )
     works = {
+        "default": lambda: usual.update(reference.read(mixed)),
         "mixed": lambda: learner.update(mixed),
         "local": lambda: learner.update(local),
         "one_by_one": one_by_one,
@@ -84,6 +96,7 @@ def main() -> None:
         "local_s": round(median(turn["local"] for turn in turns), 3),
         "time": ratio("mixed"),
         "one_by_one": ratio("one_by_one"),
+        "default": ratio("default"),
     }
     show(result, as_json=options.json)
 
