@@ -81,6 +81,8 @@ docs: $(VENV)/installed-docs
 	mkdir -p build/pages/benchmarks
 	cp -R README.md CONTRIBUTING.md CODE_OF_CONDUCT.md CHANGELOG.md SECURITY.md LICENSE docs examples build/pages
 	cp -R benchmarks/RESULTS.md benchmarks/results build/pages/benchmarks
+	mkdir -p build/pages/experiments
+	cp -R experiments/reports build/pages/experiments
 	$(BIN)/python -m mkdocs build
 
 lint: $(VENV)/installed-test

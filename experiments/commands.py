@@ -113,7 +113,8 @@ HostileRegimes = Annotated[
         metavar="NAME",
     ),
 ]
-METHODS = "Method of docs/experience.md; may be repeated. Left out: those of --vary, or all."
+REPORT = "experiments/reports/methods.md"
+METHODS = f"Method of {REPORT}; may be repeated. Left out: those of --vary, or all."
 Methods = Annotated[list[str] | None, _option("--method", METHODS, metavar="NAME")]
 Folder = Annotated[Path, typer.Option("--run-dir", help=FOLDER)]
 ModelFolder = Annotated[

@@ -32,7 +32,6 @@ LEFT_OUT = {
         ".venv-vllm/bin/swarm-node ": VLLM,
         "make bench-gpu": "measures a GPU; tests/test_gpu_benchmark.py runs what needs none",
     },
-    "docs/experience.md": {"python -m experiments ": HOURS},
     "examples/public_swarm/README.md": {
         "useradd ": ROOT,
         "python3 -m venv /opt/": ROOT,
@@ -46,10 +45,14 @@ LEFT_OUT = {
     "examples/tiny_model/README.md": {
         "python -m experiments make-models": "takes ten minutes and overwrites the models"
     },
+    **{
+        f"experiments/reports/{name}.md": {"python -m experiments ": HOURS}
+        for name in ("README", "games", "long_answers", "methods", "regimes", "sapo")
+    },
 }
 """By page, then by the beginning of a command, which may be several commands'."""
 
-KEPT = ("python -m experiments sapo --quick", "swarm-node demo --rounds 0")
+KEPT = ("swarm-node demo --rounds 0",)
 """Commands that begin like one that is left out and are run."""
 
 

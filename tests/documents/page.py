@@ -14,6 +14,7 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
     ROOT / "benchmarks" / "RESULTS.md",
+    *sorted((ROOT / "experiments" / "reports").glob("*.md")),
 ]
 
 _FENCE = re.compile(r"( *)```(.*)")

@@ -10,7 +10,8 @@ from tests.node.programs import ROOT, program
 
 EXAMPLES = ROOT / "examples"
 CONFIGS = sorted((EXAMPLES / "nodes").glob("*.toml"))
-PAGES = [ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), *EXAMPLES.rglob("*.md")]
+REPORTS = (ROOT / "experiments" / "reports").glob("*.md")
+PAGES = [ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), *EXAMPLES.rglob("*.md"), *REPORTS]
 DRIVE = EXAMPLES / "drive_from_python.py"
 SHORT = ("own_environment/treasure.py", "own_loss/nearest.py", "own_selection/undecided.py")
 SHORT += ("own_task/sorting_task.py", DRIVE.name)
