@@ -18,9 +18,9 @@ from tests.families.small import TooLargeError, small_policy
 from tests.families.table import PAGE, Family, measured, page, record
 
 UNTRIED = {
-    "moshi": "it writes sound",
-    "musicgen": "it writes sound",
-    "musicgen_melody": "it writes sound",
+    "moshi": "it generates audio",
+    "musicgen": "it generates audio",
+    "musicgen_melody": "it generates audio",
     "gemma4_assistant": "it drafts tokens for another model",
     "gemma4_unified_assistant": "it drafts tokens for another model",
 }
@@ -33,9 +33,9 @@ def tried(family: str) -> Family:
     try:
         policy = small_policy(family)
     except TooLargeError:
-        return Family(untried="no small one was made")
+        return Family(untried="no small model was built")
     except Exception as error:  # noqa: BLE001 - whatever a library raises of a small one is told
-        return Family(untried=f"no small one can be built ({_first(error)})")
+        return Family(untried=f"a small model cannot be built ({_first(error)})")
     refused = ""
     try:
         check_agreement(policy)

@@ -207,13 +207,13 @@ def page() -> str:
             "| `model_type` | one row | 4 prompts by 3 | by 16 | rows come and go | 3 turns |",
             "|---|---|---|---|---|---|",
             *works,
-            f"\n## {len(refused)} are refused\n",
+            f"\n## {len(refused)} families are refused\n",
             REFUSED,
             "| `model_type` | why |",
             "|---|---|",
             *refused,
-            f"\n## {len(untried)} were not tried\n",
-            "A node tries them as it does any model.\n",
+            f"\n## {len(untried)} families are untested\n",
+            "A node checks them like any other model.\n",
             "| `model_type` | why |",
             "|---|---|",
             *untried,
@@ -228,39 +228,43 @@ def _row(name: str, why: str) -> str:
 
 HEAD = """# Models
 
-Any causal language model of `transformers` that passes the [trial at the
-start](engines.md#a-trial-at-the-start) can be trained. This page is written by
-`python -m tests.families`, which builds a small random model of each of the {all} architectures
-that `transformers` {version} takes for causal ones, with two layers of every kind that a family
-mixes, in float32, and holds the `transformers` engine against two others:
+This page lists the model families of `transformers` that a node can train, for users who choose a
+model. You can train any causal language model that passes the [engine parity
+check](engines.md#engine-parity-check) at the start of a node. To see if a model fits your machine, use
+[`swarm-node plan`](hardware.md).
 
-- the greedy completions of four prompts are those of `transformers.generate`, token by token;
-- the log-probs of sampled tokens are the learner's: of one row alone, of four prompts of 3 to 30
-  tokens with three and with sixteen completions each, of rows that join and leave while the weights
-  change, and of trajectories that go on for three turns behind what an environment would answer.
-  The tables give the widest gap, in nat a token.
+`python -m tests.families` writes this page. It builds a small model with random weights for each of the
+{all} causal architectures of `transformers` {version}, in float32, with two layers of every type, if it
+can. It compares the `transformers` engine with two references:
 
-Windows of attention are 12 tokens there, so that texts go past them. Families that can be encoders
-too are built as decoders, and of those that read pictures the text alone is read.
+- The greedy completions of four prompts must equal those of `transformers.generate`, token by token.
+- The log-probs of sampled tokens must be within 0.001 nat of the learner's. The table shows the largest
+  difference per token. The last columns are rows that join and leave while the weights change, and
+  trajectories of three turns.
+
+Attention windows are 12 tokens, so that texts exceed them. Families that can be encoders are built as
+decoders. Multimodal families are tested with text only.
 
 {real}
-go the whole way in the tests, each with its kind of tokenizer and chat template: prompt, sampling,
-three updates of all weights or of an adapter with the engine held against the learner after each,
-back from a checkpoint, export, and groups of another family to learn from. Adapters of mixtures of
-experts need `policy.lora_targets`, such as `["q_proj", "k_proj", "v_proj", "o_proj"]`.
+are tested in a whole node, each with its type of tokenizer and chat template. The tests cover sampling,
+three updates of all weights or of an adapter, a checkpoint, the export, and groups of another family.
 
-Where a chat template has a switch for thinking, `policy.chat_template_kwargs` sets it, as with
-`--set policy.chat_template_kwargs.enable_thinking=false`; an option that the template does not read
-is refused. A model without a template is given its prompts as plain text, and says so.
+## Settings
 
-The token that ends an assistant's turn is read from the chat template. It ends completions in
-training; the tokenizer's `eos_token` and the ends of the generation config stop sampling, too.
+- **Adapters of mixtures of experts** need `policy.lora_targets`, such as
+  `["q_proj", "k_proj", "v_proj", "o_proj"]`.
+- **Thinking.** If a chat template has a switch for thinking, `policy.chat_template_kwargs` sets it, as in
+  `--set policy.chat_template_kwargs.enable_thinking=false`. The node refuses an option that the template
+  does not use. A model without a template gets prompts as plain text; the node reports this.
+- **End of a turn.** The node reads the token that ends an assistant turn from the chat template. It ends
+  completions in training. The tokenizer's `eos_token` and the end tokens of the generation config also
+  stop sampling.
 
-How often answers are right was measured of one pretrained model, on the levels of `starter`:
-[SmolLM2-135M-Instruct](starter.md#what-a-small-model-makes-of-it). Of all others it is not known.
+The rate of right answers was measured for one pretrained model:
+[SmolLM2-135M-Instruct](starter.md#results-of-a-small-model).
 """
-REFUSED = """What the start says of them, before anything is trained. With `engine.backend = "vllm"`
-the engine reads those that vLLM knows.
+REFUSED = """The message at the start of a node, before it trains. With `engine.backend = "vllm"` the engine
+supports the models of vLLM.
 """
 FOOT = """
 ---
