@@ -73,11 +73,11 @@ DRIVEN = (
 )  # Classes with which another program drives a node.
 DECORATED = (classmethod, staticmethod, property)
 API_HEAD = """\
-# Python
+# Python API
 
-Written by `python -m node.cli.reference` from the docstrings. A program that
-[drives a node](../examples/drive_from_python.py) uses the first classes; a package extends the
-others and names its class in an entry point ([which](configuration.md)).
+This page lists the classes for programs that [drive a node](../examples/drive_from_python.py) and
+for packages that extend it. A package names its class in an [entry point](configuration.md). The
+page is written from the docstrings by `python -m node.cli.reference`.
 """
 API_FOOT = """\
 ---
@@ -91,7 +91,7 @@ def api_page() -> str:
     lines = [API_HEAD, "## Drive a node\n"]
     for place in DRIVEN:
         lines += _class_lines(place)
-    lines.append("## Extend it\n")
+    lines.append("## Extend a node\n")
     for registry in REGISTRIES:
         lines += _class_lines(registry.base)
     return "\n".join([*lines, API_FOOT])
