@@ -53,6 +53,7 @@ from swarm.transport.transport import (
 PATIENCE = 6.0  # seconds within which a stream must close; a request has 1.5 s to arrive
 PROMPT = 1.2  # the same if there is nothing to wait for
 FAR = 1 << 62
+TRIES, AGAIN_SECONDS = 5, 1.0  # to find an announcement in the DHT, where it may be on its way
 _LENGTH = struct.Struct(">I")
 
 
@@ -330,17 +331,22 @@ async def _knows_addresses(peer: Peer) -> None:
 async def _found_and_pulled(peer: Peer) -> None:
     """Play a member to which a bootstrap node passed on what identify says, and nothing else."""
     addresses = await _addresses(peer)
-    author = author_of(peer.peer_id)
-    announced = (await _all_gossip(peer)).get(author)
     async with peer.met_anew("another", addresses) as met:
         require(swarm_id(await met.manifest_again()) == peer.swarm, "it is of another swarm there")
-        if announced is None:
-            raise Untried("it announces nothing now")
-        place = announced.epoch, announced.depth, announced.shard
-        records = await met.transport.read(record_key(peer.swarm, *place))
-        require(author in records, "its announcement is not found in the DHT")
+        announced = await _in_the_dht(met)
         if announced.offers:
             await _pulled(met, announced.offers[0])
+
+
+async def _in_the_dht(peer: Peer) -> Announcement:
+    """Return a peer's announcement, found in the DHT; it is gossiped before it is stored."""
+    for _ in range(TRIES):
+        announced = await _own_announcement(peer)
+        place = announced.epoch, announced.depth, announced.shard
+        if author_of(peer.peer_id) in await peer.transport.read(record_key(peer.swarm, *place)):
+            return announced
+        await asyncio.sleep(AGAIN_SECONDS)
+    raise Broken("its announcement is not found in the DHT")
 
 
 @asynccontextmanager
