@@ -13,35 +13,33 @@ ROOT = "as root, in the machine's own folders"
 HUB = "needs a model that is fetched from the hub"
 VLLM = "needs an environment with vLLM in it: make test-vllm"
 HOURS = "takes hours; --quick is the same in small"
-TWICE = "the tutorial has it too, where it is run"
+TWICE = "another page has it too, where it is run"
 REAL = "needs a real model and minutes of training: make test-real"
 ITSELF = "a part of what runs this, or hours of it"
+SMALL = "takes minutes; tests/node/test_own_kinds.py does it in small"
+LAN = "shows this machine to its network; tests/routers does it in networks of its own"
+
+GPU = "measures a GPU; tests/test_gpu_benchmark.py runs what needs none"
+QWEN = ("swarm-node plan Qwen/", "swarm-node init --model Qwen/", "swarm-node join --config gpu ")
+VLLM_ALONE = {"make vllm": VLLM, ".venv-vllm/bin/swarm-node ": VLLM, "make bench-gpu": GPU}
+AS_ROOT = ("useradd ", "python3 -m venv /opt/", "install -d -o swarm", "sudo ")
 
 LEFT_OUT = {
     "README.md": {
-        "make demo": "installs everything anew; swarm-node demo is what it runs then",
-        "make test": ITSELF,
-        "make demo-real": "takes half an hour; make test-real is the same in small",
-        "swarm-node demo": TWICE,
-        "swarm-node init --model Qwen/": HUB,
-        "swarm-node join --config my-model ": HUB,
+        "make ": ITSELF,
+        **dict.fromkeys((". .venv/", "swarm-node demo", "swarm-node join --peers"), TWICE),
+        **dict.fromkeys(("swarm-node init --model Qwen/", "swarm-node join --config my-"), HUB),
     },
     "CONTRIBUTING.md": {"make ": ITSELF},
-    "docs/engines.md": {
-        "make vllm": VLLM,
-        ".venv-vllm/bin/swarm-node ": VLLM,
-        "make bench-gpu": "measures a GPU; tests/test_gpu_benchmark.py runs what needs none",
-    },
-    "examples/public_swarm/README.md": {
-        "useradd ": ROOT,
-        "python3 -m venv /opt/": ROOT,
-        "install -d -o swarm": ROOT,
-        "sudo ": ROOT,
-    },
-    "examples/real_model/README.md": {
-        "python -m install.real_model": REAL,
-        "swarm-node ": REAL,
-    },
+    "docs/quickstart.md": {"sudo ": ROOT, "make ": ITSELF},
+    "docs/guides/gpu_and_vllm.md": VLLM_ALONE | dict.fromkeys(QWEN, HUB),
+    "docs/guides/nat.md": {"swarm-node join --config lan-node --lan": LAN},
+    "docs/guides/public_swarm.md": dict.fromkeys(AS_ROOT, ROOT),
+    "docs/guides/real_model.md": dict.fromkeys(
+        ("make ", "python -m install.", "swarm-node "), REAL
+    ),
+    "docs/engines.md": VLLM_ALONE,
+    "examples/own_selection/README.md": {"python -m experiments sapo --quick --rounds": SMALL},
     "examples/tiny_model/README.md": {
         "python -m experiments make-models": "takes ten minutes and overwrites the models"
     },
@@ -52,16 +50,15 @@ LEFT_OUT = {
 }
 """By page, then by the beginning of a command, which may be several commands'."""
 
-KEPT = ("swarm-node demo --rounds 0",)
+KEPT = ("python -m experiments sapo --quick", "swarm-node demo --rounds 0")
 """Commands that begin like one that is left out and are run."""
 
 
 def reason(page: str, command: str) -> str | None:
-    """Why a command of a page is left out, or None where it is run."""
-    if command.startswith(KEPT):
-        return None
+    """Why a command is left out by its longest beginning there is, or None where it is run."""
     told = LEFT_OUT.get(page, {})
-    return next((why for begin, why in told.items() if command.startswith(begin)), None)
+    fits = (begin for begin in (*told, *KEPT) if command.startswith(begin))
+    return told.get(max(fits, key=len, default=""))
 
 
 def remaining(page: str, script: str) -> str:
@@ -101,8 +98,5 @@ CLAIMS: dict[str, Callable[[Path], str]] = {
 }
 """By the beginning of a command that ends by itself: what is wrong then, or ""."""
 
-FAILS = {
-    "swarm-node doctor --config my-node --peers ": r"fail +swarm .* is in \w+, this folder in \w+",
-    "torchrun ": r"rounds are done; the same command goes on(.|\n)*SignalException",
-}
+FAILS = {"torchrun ": r"rounds are done; the same command goes on(.|\n)*SignalException"}
 """What is to end with status 1, by the beginning of the command, and the words that say why."""

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 MAIN = ("README", "CONTRIBUTING", "SECURITY", "CHANGELOG", "CODE_OF_CONDUCT")
 PAGES = [
     *(ROOT / f"{name}.md" for name in MAIN),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
     ROOT / "benchmarks" / "RESULTS.md",
     *sorted((ROOT / "experiments" / "reports").glob("*.md")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from pathlib import Path
@@ -27,6 +28,7 @@ from tests.documents.page import (
     unset,
 )
 from tests.documents.walk import Walk, kind
+from tests.parsing import parse
 
 PAGE = """# One
 
@@ -116,13 +118,23 @@ def test_everything_that_is_left_out_or_kept_stands_in_its_page() -> None:
         assert any(line.startswith(begin) for found in shown.values() for line in found), begin
 
 
-def test_what_is_left_out_as_told_twice_is_run_in_the_tutorial() -> None:
-    tutorial = ROOT / "docs" / "tutorial.md"
-    rest = [remaining(name(tutorial), script) for script in scripts(tutorial)]
+def test_what_is_left_out_as_run_elsewhere_is_run_on_another_page() -> None:
+    rest = [remaining(name(page), script) for page in PAGES for script in scripts(page)]
     there = {line for script in rest for line in commands(script)}
     for page in PAGES:
         for line in lines(page):
             assert reason(name(page), line) != TWICE or line in there, line
+
+
+def test_every_message_of_troubleshooting_is_one_that_the_program_has() -> None:
+    files = (
+        file for package in ("node", "swarm", "protocol") for file in (ROOT / package).rglob("*.py")
+    )
+    items = (item for file in files for item in ast.walk(parse(file.read_text())))
+    said = "\0".join({str(item.value) for item in items if isinstance(item, ast.Constant)})
+    page = (ROOT / "docs" / "guides" / "troubleshooting.md").read_text()
+    quoted = "…".join(re.findall(r"(?m)^\| `([^`]+)`", page)).split("…")
+    assert quoted and [part for part in quoted if part.strip(" ,;:") not in said] == []
 
 
 def test_a_page_is_read_as_blocks_with_their_language_place_and_file() -> None:

@@ -6,12 +6,11 @@ import pytest
 
 from node.config.config import load
 from node.storage.run_folder import RunFolder
+from tests.documents.page import PAGES, name
 from tests.node.programs import ROOT, program
 
 EXAMPLES = ROOT / "examples"
 CONFIGS = sorted((EXAMPLES / "nodes").glob("*.toml"))
-REPORTS = (ROOT / "experiments" / "reports").glob("*.md")
-PAGES = [ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), *EXAMPLES.rglob("*.md"), *REPORTS]
 DRIVE = EXAMPLES / "drive_from_python.py"
 SHORT = ("own_environment/treasure.py", "own_loss/nearest.py", "own_selection/undecided.py")
 SHORT += ("own_task/sorting_task.py", DRIVE.name)
@@ -41,7 +40,7 @@ def test_a_node_driven_from_python_does_its_rounds_and_goes_on_from_a_checkpoint
     assert RunFolder(tmp_path / "run").holder() is None
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_link_of_a_page_leads_somewhere(page):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", page.read_text()):
         assert (page.parent / target).exists(), target

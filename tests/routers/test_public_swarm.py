@@ -1,4 +1,4 @@
-"""``examples/public_swarm`` as its page and its unit have it: every command is typed on a machine
+"""The public swarm as its guide and its unit have it: every command is typed on a machine
 in the open, and the line that the seed prints behind a router.
 
 A namespace has one user and none of the machine's folders to itself, so that accounts are left out
@@ -24,7 +24,8 @@ from tests.routers.laboratory import Place
 
 pytestmark = pytest.mark.processes
 
-EXAMPLE = ROOT / "examples" / "public_swarm"
+GUIDE = ROOT / "docs" / "guides" / "public_swarm.md"
+UNIT = ROOT / "examples" / "public_swarm" / "swarm-seed.service"
 PATIENCE = 300.0
 OPERATORS = "203.0.113.7"
 ACCOUNTS = ("useradd --system swarm\n", "sudo -u swarm ", "sudo ", "-o swarm ")
@@ -124,7 +125,7 @@ def test_every_command_of_the_page_makes_a_swarm_that_a_node_behind_a_router_joi
 ):
     first, second, home = machines
     tree, program, others = tmp_path / "tree", tmp_path / "program", tmp_path / "env"
-    page = blocks((EXAMPLE / "README.md").read_text())
+    page = blocks(GUIDE.read_text())
     install, found, start, firewall, keep, put_back, upgrade, *_ = (
         each.text for each in page if each.language == "sh"
     )
@@ -147,7 +148,7 @@ def test_every_command_of_the_page_makes_a_swarm_that_a_node_behind_a_router_joi
     join = line.removeprefix("others join with: ") + f" {other.split()[-1]}"
     home.leave_running(f"{others}/bin/{join}", home.folder, "round 1 ")
     wait_for(home, f"{others}/bin/swarm-node status", "reach     relayed")
-    status = typed(start, first, program).replace(" seed ", " status ")
+    status = typed(start, first, program).replace(" bootstrap ", " status ")
     told = wait_for(first, status, "peers     2 connected, 2 met")
     assert "swarm     my-swarm" in told and line.split()[-1] in told
     peers = first.type(status.replace(" status ", " peers --json "), first.folder)
@@ -180,9 +181,9 @@ def who(machine: Machine, program: Path) -> str:
 
 
 def test_the_unit_starts_what_the_page_does_by_hand() -> None:
-    page = blocks((EXAMPLE / "README.md").read_text())
+    page = blocks(GUIDE.read_text())
     by_hand = [each.text for each in page if each.language == "sh"][2].strip()
-    lines = (EXAMPLE / "swarm-seed.service").read_text().splitlines()
+    lines = UNIT.read_text().splitlines()
     unit = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     assert by_hand == f"sudo -u {unit['User']} {unit['ExecStart']}"
     assert unit["ReadWritePaths"] == unit["WorkingDirectory"] == SEED
