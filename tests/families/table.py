@@ -262,10 +262,10 @@ three updates of all weights or of an adapter, a checkpoint, the export, and gro
 
 The rate of right answers was measured for one pretrained model:
 [SmolLM2-135M-Instruct](starter.md#results-of-a-small-model).
-"""
+"""  # noqa: E501
 REFUSED = """The message at the start of a node, before it trains. With `engine.backend = "vllm"` the engine
 supports the models of vLLM.
-"""
+"""  # noqa: E501
 FOOT = """
 ---
 
