@@ -34,6 +34,8 @@ class DeedsOnce(Deeds):
 
 
 DEEDS = {
+    # Its own are the streams, its channel and a pair of its event loop. Later deeds open more.
+    "hold_a_descriptor_of_others": "import os; os.fstat(6)",
     "connect": "import socket; socket.create_connection(('127.0.0.1', {port}), 2)",
     "send_a_datagram": "import socket; socket.socket(2, 2).sendto(b'x', ('127.0.0.1', {port}))",
     "open_netlink": "import socket; socket.socket(16, 3)",
@@ -95,11 +97,6 @@ DEEDS = {
     "change_user": "import os; os.setuid(os.getuid())",
     "make_a_device": "import os; os.mknod('/mallory')",
     "undo_its_walls": "import ctypes; assert ctypes.CDLL(None).prctl(4, 1, 0, 0, 0) == 0",
-    "hold_a_channel_of_others": (
-        "import os, stat\nheld = 0\nfor fd in range(64):\n"
-        " try: held += stat.S_ISSOCK(os.fstat(fd).st_mode)\n except OSError: pass\n"
-        "assert held > 3  # its channel, and a pair of its event loop"
-    ),
     "be_given_a_descriptor": (
         "import socket, os; os.sendfile(1, os.open('/dev/null', 0), 0, 1)"
     ),

@@ -12,7 +12,7 @@ from node.tasks.task_set import load_task_set
 from node.tasks.verifier.verifier import Verifier
 from swarm.common.counters import Counters
 from swarm.groups import TaskRef
-from tests.node.programs import ended, until, workers
+from tests.node.programs import FORK_SERVER, ended, until, workers
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or sandbox_support().kind != "namespaces",
@@ -113,6 +113,7 @@ def test_a_worker_that_is_killed_takes_no_other_with_it(both, counters):
 def test_workers_end_with_the_process_that_they_are_copies_of_and_are_started_again(both, counters):
     first = started()
     server = first[0].parent()
+    assert FORK_SERVER in server.cmdline()
     server.kill()
     until(lambda: all(map(ended, first)))
     assert [verifier.judge(TASK, ["x"]).rewards for verifier in both] == [(0.0,)] * 2
