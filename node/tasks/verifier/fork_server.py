@@ -89,10 +89,13 @@ class ForkedProcess:
     _ended: int | None = field(default=None, init=False)
 
     def poll(self) -> int | None:
-        try:
-            return self.wait(0.0)
-        except subprocess.TimeoutExpired:
-            return None
+        """Return the exit status, None while it runs; wait for that of one that has ended."""
+        if self._ended is None:
+            ended = select.poll()
+            ended.register(self._descriptor, select.POLLIN)
+            if not ended.poll(0):
+                return None
+        return self.wait()
 
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit status; raise ``subprocess.TimeoutExpired`` while it runs."""

@@ -1,7 +1,9 @@
 """Workers that are copies of one process: what they share, and that it is nothing else."""
 
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -107,6 +109,21 @@ def test_a_worker_that_is_killed_takes_no_other_with_it(both, counters):
     until(lambda: ended(outside))
     assert [verifier.judge(TASK, ["x"]).rewards for verifier in both] == [(0.0,)] * 2
     assert own in started() and len(started()) == 2
+    assert counters.snapshot() == {"verifier_restarts{reason=idle}": 1.0}
+
+
+def test_a_worker_that_ended_is_replaced_though_its_end_is_not_reported_yet(both, counters):
+    own = started()[0]
+    server = own.parent()
+    server.suspend()
+    own.kill()
+    until(lambda: ended(own))
+    with ThreadPoolExecutor(1) as one:
+        verdict = one.submit(both[0].judge, TASK, ["x"])
+        until(verdict.running)
+        time.sleep(0.2)  # Without it a verifier that asks the dead worker might not have yet.
+        server.resume()
+        assert verdict.result(60).rewards == (0.0,)
     assert counters.snapshot() == {"verifier_restarts{reason=idle}": 1.0}
 
 
