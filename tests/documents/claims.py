@@ -50,15 +50,11 @@ LEFT_OUT = {
 }
 """By page, then by the beginning of a command, which may be several commands'."""
 
-KEPT = ("python -m experiments sapo --quick", "swarm-node demo --rounds 0")
-"""Commands that begin like one that is left out and are run."""
-
 
 def reason(page: str, command: str) -> str | None:
-    """Why a command is left out by its longest beginning there is, or None where it is run."""
+    """Why a command of a page is left out, or None where it is run."""
     told = LEFT_OUT.get(page, {})
-    fits = (begin for begin in (*told, *KEPT) if command.startswith(begin))
-    return told.get(max(fits, key=len, default=""))
+    return next((why for begin, why in told.items() if command.startswith(begin)), None)
 
 
 def remaining(page: str, script: str) -> str:

@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from experiments.commands import app as experiments
 from node.cli.program import COMMANDS, app
-from tests.documents.claims import KEPT, LEFT_OUT, TWICE, reason, remaining
+from tests.documents.claims import LEFT_OUT, TWICE, reason, remaining
 from tests.documents.environment import build
 from tests.documents.page import (
     EXPERIMENTS,
@@ -109,13 +109,11 @@ def test_only_the_last_command_of_a_block_goes_on(page: Path) -> None:
         assert [line for line in others if kind(line)] == []
 
 
-def test_everything_that_is_left_out_or_kept_stands_in_its_page() -> None:
+def test_everything_that_is_left_out_stands_in_its_page() -> None:
     shown = {name(page): lines(page) for page in PAGES}
     for page, told in LEFT_OUT.items():
         for begin in told:
             assert any(line.startswith(begin) for line in shown[page]), f"{page}: {begin}"
-    for begin in KEPT:
-        assert any(line.startswith(begin) for found in shown.values() for line in found), begin
 
 
 def test_what_is_left_out_as_run_elsewhere_is_run_on_another_page() -> None:
