@@ -230,42 +230,45 @@ HEAD = """# Models
 
 This page lists the model families of `transformers` that a node can train, for users who choose a
 model. You can train any causal language model that passes the [engine parity
-check](engines.md#engine-parity-check) at the start of a node. To see if a model fits your machine, use
-[`swarm-node plan`](hardware.md).
+check](engines.md#engine-parity-check) at the start of a node. To see if a model fits your machine,
+use [`swarm-node plan`](hardware.md).
 
-`python -m tests.families` writes this page. It builds a small model with random weights for each of the
-{all} causal architectures of `transformers` {version}, in float32, with two layers of every type, if it
-can. It compares the `transformers` engine with two references:
+`python -m tests.families` writes this page. It builds a small model with random weights for each
+of the {all} causal architectures of `transformers` {version}, in float32, with two layers of every
+type, if it can. It compares the `transformers` engine with two references:
 
-- The greedy completions of four prompts must equal those of `transformers.generate`, token by token.
-- The log-probs of sampled tokens must be within 0.001 nat of the learner's. The table shows the largest
-  difference per token. The last columns are rows that join and leave while the weights change, and
-  trajectories of three turns.
+- The greedy completions of four prompts must equal those of `transformers.generate`, token by
+  token.
+- The log-probs of sampled tokens must be within 0.001 nat of the learner's. The table shows the
+  largest difference per token. The last columns are rows that join and leave while the weights
+  change, and trajectories of three turns.
 
-Attention windows are 12 tokens, so that texts exceed them. Families that can be encoders are built as
-decoders. Multimodal families are tested with text only.
+Attention windows are 12 tokens, so that texts exceed them. Families that can be encoders are built
+as decoders. Multimodal families are tested with text only.
 
 {real}
-are tested in a whole node, each with its type of tokenizer and chat template. The tests cover sampling,
-three updates of all weights or of an adapter, a checkpoint, the export, and groups of another family.
+are tested in a whole node, each with its type of tokenizer and chat template. The tests cover
+sampling, three updates of all weights or of an adapter, a checkpoint, the export, and groups of
+another family.
 
 ## Settings
 
 - **Adapters of mixtures of experts** need `policy.lora_targets`, such as
   `["q_proj", "k_proj", "v_proj", "o_proj"]`.
-- **Thinking.** If a chat template has a switch for thinking, `policy.chat_template_kwargs` sets it, as in
-  `--set policy.chat_template_kwargs.enable_thinking=false`. The node refuses an option that the template
-  does not use. A model without a template gets prompts as plain text; the node reports this.
-- **End of a turn.** The node reads the token that ends an assistant turn from the chat template. It ends
-  completions in training. The tokenizer's `eos_token` and the end tokens of the generation config also
-  stop sampling.
+- **Thinking.** If a chat template has a switch for thinking, `policy.chat_template_kwargs` sets
+  it, as in `--set policy.chat_template_kwargs.enable_thinking=false`. The node refuses an option
+  that the template does not use. A model without a template gets prompts as plain text; the node
+  reports this.
+- **End of a turn.** The node reads the token that ends an assistant turn from the chat template.
+  It ends completions in training. The tokenizer's `eos_token` and the end tokens of the generation
+  config also stop sampling.
 
 The rate of right answers was measured for one pretrained model:
 [SmolLM2-135M-Instruct](starter.md#results-of-a-small-model).
-"""  # noqa: E501
-REFUSED = """The message at the start of a node, before it trains. With `engine.backend = "vllm"` the engine
-supports the models of vLLM.
-"""  # noqa: E501
+"""
+REFUSED = """The message at the start of a node, before it trains. With `engine.backend = "vllm"`
+the engine supports the models of vLLM.
+"""
 FOOT = """
 ---
 
