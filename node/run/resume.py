@@ -13,9 +13,10 @@ from transformers import PreTrainedModel
 from node.config.config import Config
 from node.config.learning import PolicySection
 from node.config.sections import ScheduleSection
-from node.errors import CheckpointError, NodeError
+from node.errors import CheckpointError, ConfigError, NodeError
 from node.monitor.history import read_history
 from node.policy.checkpoint_policy import saved_policy
+from node.policy.model_files import PolicyError
 from node.policy.policy import Policy
 from node.run.training_loop import Trainer
 from node.storage.checkpoints import (
@@ -73,12 +74,21 @@ class RunState:
     ) -> PreTrainedModel | None:
         """Load the model that the run began with, if peers' answers are bounded by it.
 
-        None if it is the policy itself: of a new run, or below an adapter. Raises PolicyError.
+        None if it is the policy itself: of a new run, or below an adapter. Raises ConfigError if
+        that model cannot be loaded any more.
         """
         bounded = config.mixture.peer_ratio and config.mixture.external
         if not (self.loaded and bounded) or config.policy.lora_rank:
             return None
-        return Policy.load(config.policy, tell=tell).model
+        try:
+            return Policy.load(config.policy, tell=tell).model
+        except PolicyError as error:
+            raise ConfigError(
+                "mixture.peer_ratio",
+                config.mixture.peer_ratio,
+                f"It needs the model that this run began with ({error}). Restore that model, or "
+                "set mixture.peer_ratio = 0.",
+            ) from error
 
     def restore(self, trainer: Trainer, pool: Pool) -> None:
         """Restore all other parts to the same moment, and drop later updates."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from node.config.config import Config
+from node.errors import ConfigError
 from node.policy.lora import Adapter
 from node.policy.policy import Policy
 from node.run.update_groups import open_reference
@@ -72,3 +73,6 @@ def test_a_run_that_resumes_has_the_model_that_it_began_with(place, tmp_path):  
     expected = copy.deepcopy(first.model).state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
     assert resumed.reference(config(**{"mixture.peer_ratio": 0.0})) is None
+    (tmp_path / "first").rename(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=r"peer_ratio.*began with.*mixture\.peer_ratio = 0"):
+        resumed.reference(begun)
