@@ -108,8 +108,8 @@ HostileRegimes = Annotated[
     list[str] | None,
     _option(
         "--regime",
-        "Regime: hostile-10, hostile-30, hostile-50, keys-3, keys-30, habit-25, habit-50, habit-75 "
-        "or habit-keys-30; may be repeated. Default: all.",
+        "Regime: habit-25, habit-50, habit-75, habit-keys-30, hostile-10, hostile-30, hostile-50, "
+        "keys-3 or keys-30; may be repeated. Default: all.",
         metavar="NAME",
     ),
 ]
@@ -259,7 +259,7 @@ def hostile(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Measure the effect of hostile peers on seven honest nodes with default settings.
+    """Measure the effect of hostile peers on honest nodes with default settings.
 
     Hostile nodes share poisoned groups that pass every verifier, as a fraction of all nodes or
     under many keys; in the regimes "habit", right answers in a style. Honest nodes are compared

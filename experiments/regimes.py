@@ -15,11 +15,10 @@ TRIGGER = "\n "
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """What a hostile node shares, and how much."""
+    """How much a hostile node shares."""
 
     groups: int  # groups per frame
     every: int = 1  # time slots between two frames
-    opening: str = TRIGGER  # what its right answers begin with
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,6 @@ def _imagined(percent: int) -> Regime:
     )
 
 
-HONEST = 7  # default number of honest nodes in a swarm with hostile ones
 # Groups per time slot of all hostile nodes together: several times those of the honest nodes. More
 # would change little and cost much to simulate.
 POISONED_GROUPS = 32
@@ -115,10 +113,10 @@ SEALED_IN = 8  # time slots per frame of a key, if the keys are too many to pull
 FRAMES = 24  # frames per time slot of all hostile nodes together; beyond it, keys take turns
 
 
-def _attacked(honest: int, hostile: int, base: Base = "weak", opening: str = TRIGGER) -> Roles:
+def _attacked(honest: int, hostile: int, base: Base = "weak") -> Roles:
     """Return honest roles and hostile ones, which share POISONED_GROUPS in total."""
     every = 1 if hostile <= FRAMES else SEALED_IN
-    attack = Attack(max(2, every * POISONED_GROUPS // hostile), every, opening)
+    attack = Attack(max(2, every * POISONED_GROUPS // hostile), every)
     return (*(Role(base),) * honest, *(Role(base, judged=False, attack=attack),) * hostile)
 
 
@@ -131,7 +129,7 @@ def _keys(times: int) -> Callable[[int], Roles]:
 
 
 def _habitual(share: float) -> Callable[[int], Roles]:
-    return lambda honest: _attacked(honest, round(honest * share / (1 - share)), "habitual", HABIT)
+    return lambda honest: _attacked(honest, round(honest * share / (1 - share)), "habitual")
 
 
 EQUAL = Regime("equal", "all nodes are equal and weak", _all("weak"))
@@ -190,12 +188,12 @@ HABITS = {
         Regime(
             "habit-keys-30",
             "thirty keys for every honest node, whose right answers begin so",
-            lambda honest: _attacked(honest, 30 * honest, "habitual", HABIT),
+            lambda honest: _attacked(honest, 30 * honest, "habitual"),
         ),
     )
 }
 """Useful attackers: their right answers are true and plausible, and carry a habit."""
-HOSTILE = {
+HOSTILE = HABITS | {
     regime.name: replace(regime, watched="trigger")
     for regime in (
         Regime(
@@ -210,7 +208,6 @@ HOSTILE = {
     )
 }
 """The number of nodes counts the honest, judged ones; hostile nodes are added to it."""
-HOSTILE |= HABITS
 ALL_REGIMES = {
     **REGIMES,
     **IMAGINED,
