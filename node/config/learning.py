@@ -190,10 +190,11 @@ class MixtureSection(Section):
     )
     peer_ratio: float = key(
         4.0,
-        "Peers' answers raise a token to at most this multiple of its probability under the model "
-        "that the node began with, or to 5%; beyond it only local answers do. This keeps a style "
-        "that peers choose from spreading. It costs a forward pass of their answers and, without "
-        "lora_rank, a copy of the model. Peers in trusted are exempt. 0: no limit.",
+        "Peers' right answers raise a token to at most this multiple of its probability under the "
+        "model that the node began with, times what local right answers gained, or to 5%; beyond "
+        "it only local answers do. A style that peers choose therefore stays rare. It costs a "
+        "forward pass of their answers and, without lora_rank, a copy of the model. Peers in "
+        "trusted are exempt. 0: no limit.",
         **within(0, 1000),
     )
     author_share: float = key(
