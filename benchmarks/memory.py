@@ -82,10 +82,10 @@ def by_role(node: psutil.Process) -> dict[str, str]:
     for process in [node, *node.children(recursive=True)]:
         found.setdefault(role(process), []).append(memory(process))
     found["node"] = [each for sizes in found.values() for each in sizes]
-    return {name: told(sizes) for name, sizes in found.items()}
+    return {name: summed(sizes) for name, sizes in found.items()}
 
 
-def told(sizes: list[dict[str, float]]) -> str:
+def summed(sizes: list[dict[str, float]]) -> str:
     sums = (f"{name} {sum(each[name] for each in sizes):.0f}" for name in sizes[0])
     return f"{', '.join(sums)} (processes: {len(sizes)})"
 

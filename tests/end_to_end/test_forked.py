@@ -38,6 +38,6 @@ def test_a_command_imports_for_itself_what_the_process_that_it_is_forked_from_co
 ) -> None:
     mark = tmp_path / "mark"
     (tmp_path / "sitecustomize.py").write_text(ONCE.format(mark=str(mark)))
-    told = python(COMMAND, str(tmp_path), cwd=ROOT)
+    run = python(COMMAND, str(tmp_path), cwd=ROOT)
     assert mark.exists(), "it failed in no process"
-    assert told.stdout.startswith("0 "), told.stdout + told.stderr
+    assert run.stdout.startswith("0 "), run.stdout + run.stderr

@@ -39,7 +39,7 @@ MEMBER = (DOCS / "minimal_member.md").read_text()
 
 
 def section(title: str) -> str:
-    """What stands under a heading, whatever its number."""
+    """Return the text under a heading, with any number."""
     parts = re.split(r"^## (?:\d+\. )?(.+)$", SPECIFICATION, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))[title]
 

@@ -102,11 +102,11 @@ class ForkedProcess:
         if self._ended is None:
             self._status.settimeout(timeout)
             try:
-                told = self._status.recv(_NUMBER.size)
+                status = self._status.recv(_NUMBER.size)
             except (TimeoutError, BlockingIOError) as error:
                 raise subprocess.TimeoutExpired(MODULE, timeout or 0.0) from error
             # Without a status the server was killed, and the kernel kills its copies with it.
-            self._ended = _NUMBER.unpack(told)[0] if told else -signal.SIGKILL
+            self._ended = _NUMBER.unpack(status)[0] if status else -signal.SIGKILL
             self._status.close()
             os.close(self._descriptor)
             _release(self.server)
@@ -127,11 +127,11 @@ def fork(
     TimeoutError: the server ended, or took more than ``seconds``.
     """
     server = _acquired(module, environment, sources)
-    (ours, theirs), (status, told) = socket.socketpair(), socket.socketpair()
+    (ours, theirs), (status, reporter) = socket.socketpair(), socket.socketpair()
     read, write = os.pipe()
     try:
-        with theirs, told:
-            socket.send_fds(server.end, [b"\0"], [theirs.fileno(), write, told.fileno()])
+        with theirs, reporter:
+            socket.send_fds(server.end, [b"\0"], [theirs.fileno(), write, reporter.fileno()])
         status.settimeout(seconds)
         number, descriptors, _, _ = socket.recv_fds(
             status, _NUMBER.size, 1, socket.MSG_CMSG_CLOEXEC

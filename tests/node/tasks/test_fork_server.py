@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 )
 TASK = TaskRef("gcd", 0, 1)
 SEED = 4_711
-"""Of these workers alone: others of this process have another fork server."""
+"""A fork server for these workers only: it distinguishes them from others of this process."""
 
 
 @pytest.fixture
