@@ -30,11 +30,19 @@ def _wait() -> None:
 
 
 class BareTrainer:
-    """Forward, backward and optimizer on a copy of a model, and nothing else."""
+    """Forward, backward and optimizer on a copy of a model, and nothing else.
+
+    Weights in half precision have float32 master weights, as a learner's have: a step of 1e-6
+    would be rounded away.
+    """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = copy.deepcopy(model)
-        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-6, fused=True)
+        self._weights = list(self._model.parameters())
+        self._masters = [weight.detach().float() for weight in self._weights]
+        self._half = self._weights[0].dtype != torch.float32
+        stepped = self._masters if self._half else self._weights
+        self._optimizer = torch.optim.AdamW(stepped, lr=1e-6, fused=True)
 
     def step(self, batches: Sequence[MicroBatch]) -> None:
         """One policy-gradient step."""
@@ -43,8 +51,22 @@ class BareTrainer:
             logprobs = token_logprobs(distributions(self._model, batch, 1.0), batch)
             loss = -(logprobs * batch.advantages[:, None] * batch.mask).sum() / tokens
             loss.backward()
+            if self._half:
+                self._move()
         self._optimizer.step()
         self._optimizer.zero_grad()
+        if self._half:
+            with torch.no_grad():
+                torch._foreach_copy_(self._weights, self._masters)
+
+    def _move(self) -> None:
+        """Add the weights' gradients to those of their master weights."""
+        for weight, master in zip(self._weights, self._masters, strict=True):
+            if weight.grad is None:
+                continue
+            found = weight.grad.float()
+            master.grad = found if master.grad is None else master.grad.add_(found)
+            weight.grad = None
 
 
 @torch.inference_mode()

@@ -149,7 +149,9 @@ class NodeStep:
                 groups, Origin(policy.version, policy.name, policy.encoding, 1.0, self._tokens)
             )
 
-        trained = TrainedPolicy(Config(), self._policy, counters, self._engine)
+        dtype = str(self._policy.model.dtype).removeprefix("torch.")
+        config = Config.model_validate({"policy": {"dtype": dtype}})
+        trained = TrainedPolicy(config, self._policy, counters, self._engine)
         trained.learner = self._learner
         return TrainingLoop(
             source=Generator(

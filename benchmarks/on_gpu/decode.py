@@ -9,7 +9,7 @@ from on_gpu.machine import launches, typical
 from on_gpu.models import SHAPES, check_room, let_go, prompts, random_policy
 from on_gpu.section import Row, Settings
 
-ROWS, MANY_ROWS, STEPS = 8, 64, 32
+ROWS, MANY_ROWS, STEPS = 8, 64, 16
 
 
 def run(settings: Settings) -> Iterator[Row]:
@@ -80,8 +80,8 @@ def _engine(policy: Any, settings: Settings, count: int, *, graphs: bool) -> Cal
 
     asked = prompts(1, _prompt(settings))
     random = torch.Generator(settings.device).manual_seed(0)
-    decoding = Decoders(graphs=graphs).open(policy, Sampling(), random)
     with torch.inference_mode():
+        decoding = Decoders(graphs=graphs).open(policy, Sampling(), random)
         decoding.join(asked, [count], [_room(settings)] * count)
 
     @torch.inference_mode()

@@ -20,7 +20,8 @@ from on_gpu.models import (
 from on_gpu.planned import planned_gb
 from on_gpu.section import Row, Settings, SkippedError
 
-RATE = 1e-6
+KEYS: dict[str, Any] = {"lr": 1e-6, "groups_per_step": 0, "micro_batch_tokens": 1 << 14}
+"""Of a learner, if a section sets no others: ``init`` writes such micro-batches for a large GPU."""
 Sides = tuple[int, int, int, int]
 """Tokens of a prompt, groups, answers of each, and tokens of an answer."""
 
@@ -159,7 +160,7 @@ def _update(
     rows = [number for batch in batches for number in batch.groups]
     read = sum(batch.input_ids.numel() for batch in batches)
     longest = max(batch.input_ids.shape[1] for batch in batches)
-    used = {"lr": RATE, "groups_per_step": 0, **keys}
+    used = {**KEYS, **keys}
     loaded = {"dtype": dtype or settings.dtype, "lora_rank": 16 * lora}
     flops = read * SHAPES[size].flops(longest, 2 if lora else 3)
     best = matrix_flops(device, str(policy.model.dtype).split(".")[1], smoke=settings.smoke)
@@ -182,7 +183,7 @@ def _update(
 
 
 def _beside(policy: Any, batches: Any, once: float, device: str, turns: int) -> Row:
-    """Bare forward, backward and AdamW in the weights' own format."""
+    """Bare forward, backward and AdamW on float32 master weights."""
     from bare import BareTrainer
 
     trainer = BareTrainer(policy.model)
@@ -195,7 +196,7 @@ def _learner(policy: Any, keys: dict[str, Any]) -> Any:
     from node.config.learning import LearnerSection
     from node.learner.learner import Learner
 
-    return Learner(policy, LearnerSection(**{"lr": RATE, "groups_per_step": 0, **keys}))
+    return Learner(policy, LearnerSection(**{**KEYS, **keys}))
 
 
 def _groups(policy: Any, settings: Settings) -> Any:

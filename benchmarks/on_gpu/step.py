@@ -21,16 +21,21 @@ def node(settings: Settings) -> Iterator[Row]:
     """A node's step, and the share of it that is generating and training and nothing else."""
     from node_step import NodeStep
 
+    from node.config.learning import LearnerSection
+
     options = _options(settings)
     for size in settings.sizes[:2]:
         check_room(settings, SHAPES[size], 2 * FULL_BYTES)
         policy = random_policy(settings, size)
         forget_peak(settings.device)
         with tempfile.TemporaryDirectory() as folder:
-            step = NodeStep(
-                policy, Path(folder), options.prompts, options.completions, options.tokens
-            )
+            sides = options.prompts, options.completions, options.tokens
+            keys = LearnerSection(micro_batch_tokens=1 << 14)  # as `init` writes for a large GPU
+            step = NodeStep(policy, Path(folder), *sides, keys)
             try:
+                for _ in range(2):
+                    step.whole()
+                peak = peak_gb(settings.device)  # the bare work has a model of its own
                 parts = [
                     (step.whole(), step.bare_sampling(), step.bare_generate(), step.bare_training())
                     for _ in range(WARM_UP + options.turns)
@@ -44,7 +49,7 @@ def node(settings: Settings) -> Iterator[Row]:
             "step_s": round(whole, 3),
             "efficiency": round((sampling + training) / whole, 2),
             "efficiency_by_generate": round((generate + training) / whole, 2),
-            "peak_gb": peak_gb(settings.device),
+            "peak_gb": peak,
         }
         del policy, step
         let_go()

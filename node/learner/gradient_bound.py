@@ -201,6 +201,7 @@ class BoundedGradient:
         self.heard = all(type(weight) is torch.nn.Parameter for weight in weights)
         self.half = any(weight.dtype != torch.float32 for weight in weights)
         self.proven = False
+        self.norms = GroupNorms(self.model)
 
     def add(
         self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: UpdateSums, groups: float
@@ -287,7 +288,7 @@ class _Turn:
         def factors(sums: UpdateSums) -> Mapping[int, float]:
             return by_completion(rows, of.weights(rows, sums))
 
-        with GroupNorms(of.model) as measured:
+        with of.norms as measured:
             loss = self._passes.add_measured(rows, frozen, sums, factors=factors, norms=measured)
             if loss is None:
                 return False

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
+from node.learner.optimizer import local
 from node.lifecycle import Opened
 
 MOST_BYTES = 256 << 20  # For the gradients of all groups together.
@@ -155,21 +155,29 @@ class GradientSum:
         self._kept: list[Tensor | None] = [None] * len(weights)
 
     def norm(self) -> float:
-        parts = [weight.grad for weight in self._weights if weight.grad is not None]
-        local = [part.to_local() if isinstance(part, DTensor) else part for part in parts]
-        norms = [torch.linalg.vector_norm(part, dtype=torch.float32) for part in local]
-        if not norms:
+        parts = local([weight.grad for weight in self._weights if weight.grad is not None])
+        if not parts:
             return 0.0
+        norms = torch._foreach_norm(parts, dtype=torch.float32)
         return math.sqrt(float(self._total(torch.stack(norms).square().sum())))
 
     def keep(self, factor: float = 1.0) -> None:
         """Add ``factor`` times the current part to the sum."""
+        both = list[tuple[Tensor, Tensor]]()
         for number, weight in enumerate(self._weights):
             kept, part = self._kept[number], weight.grad
-            if part is not None:
-                part = part if factor == 1.0 else part.mul_(factor)
-                self._kept[number] = part if kept is None else kept.add_(part)
             weight.grad = None
+            if part is None:
+                continue
+            if kept is not None:
+                both.append((kept, part))
+                continue
+            self._kept[number] = part if factor == 1.0 else part.mul_(factor)
+        if both:
+            kepts, parts = (local(each) for each in zip(*both, strict=True))
+            if factor != 1.0:
+                torch._foreach_mul_(parts, factor)
+            torch._foreach_add_(kepts, parts)
 
     def drop(self) -> None:
         for weight in self._weights:

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from node.learner.batches import MicroBatch
 from node.lifecycle import Opened
+from node.policy.fused_norm import FusedNorm
 from node.policy.onednn_linear import OneDnnLinear, linear, matmul
 
 CPU_BYTES, GPU_BYTES = 1 << 20, 256 << 20
@@ -69,6 +70,10 @@ class Layout:
     buffers: dict[Any, Tensor] = field(default_factory=dict)  # see :meth:`scratch`
     heard: set[int] = field(default_factory=set)  # weights, by ``id``
     whole: bool = True  # whether no use of a weight was left out
+    even: bool = field(init=False)  # whether all groups have as many rows
+
+    def __post_init__(self) -> None:
+        self.even = len(set(self.sizes)) == 1
 
     @classmethod
     def of(cls, batch: MicroBatch) -> Layout:
@@ -88,8 +93,9 @@ class Layout:
 
     def stacks(self, x: Tensor, most: int) -> list[Tensor]:
         """Split ``x [B, ..., D]`` into the groups' vectors ``[n, N, D]``, of up to ``most``."""
-        if len(set(self.sizes)) == 1:
-            return [*torch.split(x.reshape(len(self.sizes), -1, x.shape[-1]), most)]
+        if self.even:
+            whole = x.reshape(len(self.sizes), -1, x.shape[-1])
+            return [whole] if most >= len(self.sizes) else [*torch.split(whole, most)]
         each = len(x) // sum(self.sizes)
         parts = torch.split(x, [each * size for size in self.sizes])
         return [part.reshape(1, -1, x.shape[-1]) for part in parts]
@@ -104,7 +110,7 @@ class Layout:
     def measure(self, parts: Tensor, begin: int = 0) -> None:
         """Count parts ``[n, ...]`` of a weight's gradient, of the groups from ``begin`` on."""
         norms = torch.linalg.vector_norm(parts.flatten(1), dim=1, dtype=torch.float32)
-        if len(parts) == len(self.sizes):
+        if parts.shape[0] == len(self.sizes):
             self.norms.append(norms)
         else:
             self.squares[begin : begin + len(parts)].addcmul_(norms, norms)
@@ -131,6 +137,14 @@ class Layout:
         self.tied[weight][first:last] = rows
 
 
+def _trained(module: nn.Module) -> list[nn.Parameter]:
+    return [weight for weight in module.parameters(recurse=False) if weight.requires_grad]
+
+
+LINEAR: dict[type[nn.Module], bool] = {nn.Linear: False, OneDnnLinear: True}
+"""Layers of which the product alone is known; by whether oneDNN computes it."""
+
+
 class GroupNorms(Opened):
     """Context manager that measures each group's gradient in a model's backward passes.
 
@@ -139,17 +153,18 @@ class GroupNorms(Opened):
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
         modules = list(model.modules())
+        self._trains = [m for m in modules if _trained(m)]
+        self._weights = {id(weight) for module in self._trains for weight in _trained(module)}
         embedded = {id(m.weight) for m in modules if isinstance(m, nn.Embedding)}
         self._tied = embedded & {id(m.weight) for m in modules if isinstance(m, nn.Linear)}
         self._layout: Layout | None = None
 
     def _open(self, stack: ExitStack) -> None:
-        for module in self._model.modules():
-            if any(weight.requires_grad for weight in module.parameters(recurse=False)):
-                module.forward = partial(self._forward, module, module.forward)
-                stack.callback(delattr, module, "forward")  # restores the class's method
+        for module in self._trains:
+            module.forward = partial(self._forward, module, module.forward)
+            stack.callback(delattr, module, "forward")  # restores the class's method
+        stack.callback(setattr, self, "_layout", None)  # which holds memory
 
     def reads(self, batch: MicroBatch) -> None:
         """Begin a micro-batch in which the rows of each group are consecutive."""
@@ -171,8 +186,7 @@ class GroupNorms(Opened):
 
     def complete(self) -> bool:
         """Return whether the groups' gradients are all of the model's gradient."""
-        trained = {id(weight) for weight in self._model.parameters() if weight.requires_grad}
-        return self.layout.whole and trained <= self.layout.heard
+        return self.layout.whole and self._weights <= self.layout.heard
 
     def norms(self) -> list[float]:
         """Return the norm of each group's gradient, in the order of their rows."""
@@ -190,9 +204,12 @@ class GroupNorms(Opened):
             return forward(*given, **named)
         x = given[0]
         fits = layout.piece is not None or len(x) % sum(layout.sizes) == 0
-        if isinstance(module, OneDnnLinear) and fits:
-            tied = id(module.weight) in self._tied
-            return _Linear.apply(x, module.weight, module.bias, layout, tied, True)  # type: ignore[no-untyped-call]
+        if type(module) in LINEAR and fits:
+            tied, by_onednn = id(module.weight) in self._tied, LINEAR[type(module)]
+            return _Linear.apply(x, module.weight, module.bias, layout, tied, by_onednn)  # type: ignore[no-untyped-call]
+        if isinstance(module, FusedNorm) and fits and layout.piece is None:
+            normal = F.rms_norm(x, x.shape[-1:], None, module.variance_epsilon)
+            return normal * _Spread.apply(module.weight, len(x), x.dim(), layout)  # type: ignore[no-untyped-call]
         with _OwnWeights(layout, module, self._tied, x.shape):
             return forward(*given, **named)
 
@@ -341,7 +358,7 @@ def _products(
     size = left.shape[-1] * right.shape[-1] * left.element_size()
     on_cpu = left.device.type == "cpu"
     most = 1 if by_onednn else max(1, (CPU_BYTES if on_cpu else GPU_BYTES) // size)
-    total, begin = left.new_zeros(()), 0
+    total, begin = None, 0
     for pair in zip(layout.stacks(left, most), layout.stacks(right, most), strict=True):
         one = by_onednn and len(pair[0]) == 1
         if one:
@@ -356,9 +373,11 @@ def _products(
         layout.measure(torch.linalg.vector_norm(parts, dim=-1) if rows else parts, begin)
         if tied:
             layout.keep(name, parts, begin)
-        added = parts[0] if len(parts) == 1 else parts.sum(0)
-        total = total.add_(added) if begin else added
-        begin += len(parts)
+        count = parts.shape[0]
+        added = parts[0] if count == 1 else parts.sum(0)
+        total = added if total is None else total.add_(added)
+        begin += count
+    assert total is not None
     return total
 
 

@@ -109,6 +109,19 @@ class VocabularyHead:
 
 CHUNK_BYTES = 32 << 20  # Float32 logits computed at a time; peak memory is about four times that.
 LEAST_POSITIONS = 128  # Per chunk, because each adds to the whole output matrix's gradient.
+WHOLE_BYTES = 128 << 20  # Maximum float32 logits of a micro-batch without chunks.
+GPU_BYTES = 256 << 20
+"""Both of these on a GPU, where launches and reads of that gradient cost more than memory."""
+
+
+def chunk_bytes(device: str) -> int:
+    """Return the bytes of float32 logits to compute at a time on a ``cpu`` or ``cuda``."""
+    return GPU_BYTES if device == "cuda" else CHUNK_BYTES
+
+
+def whole_bytes(device: str) -> int:
+    """Return the most bytes of float32 logits to hold at once."""
+    return GPU_BYTES if device == "cuda" else WHOLE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +219,7 @@ def _parts(
     hidden: Tensor, head: VocabularyHead, norms: GroupNorms | None
 ) -> Iterator[tuple[int, Tensor, AbstractContextManager[None]]]:
     """Return the chunks in order, of one group each if groups are measured."""
-    size = max(LEAST_POSITIONS, CHUNK_BYTES // (4 * head.words))
+    size = max(LEAST_POSITIONS, chunk_bytes(hidden.device.type) // (4 * head.words))
     end = 0
     for group, count in enumerate(norms.layout.scored if norms else [len(hidden)]):
         begin, end = end, end + count
@@ -217,7 +230,6 @@ def _parts(
 
 
 LOWEST = torch.finfo(torch.float32).min  # replaces -inf, because 0 * -inf is NaN
-WHOLE_BYTES = 128 << 20  # Maximum float32 logits of a micro-batch without chunks.
 
 
 class TokenLogprobs(NamedTuple):
@@ -234,7 +246,7 @@ class TokenScores:
     """Scorer of micro-batches, in bounded memory for any vocabulary size.
 
     ``temperature`` divides the logits. If the logits of ``tokens``, the largest micro-batch, may
-    exceed ``WHOLE_BYTES``, the model is checked for chunked logits.
+    exceed :func:`whole_bytes`, the model is checked for chunked logits.
     """
 
     def __init__(self, model: PreTrainedModel, temperature: float, tokens: int) -> None:
@@ -267,7 +279,7 @@ class TokenScores:
         return TokenLogprobs(logprobs, token_entropies(distribution, batch) if entropies else None)
 
     def _large(self, tokens: int) -> bool:
-        return 4 * self._words * tokens > WHOLE_BYTES
+        return 4 * self._words * tokens > whole_bytes(self._model.device.type)
 
     def _chunked(
         self, batch: MicroBatch, head: VocabularyHead, norms: GroupNorms | None

@@ -80,7 +80,7 @@ class Optimizer:
 
     def __init__(self, parameters: Iterable[Parameter], config: LearnerSection) -> None:
         parameters = list(parameters)
-        self._weights = [p for p in parameters if p.requires_grad]
+        self._weights: list[Tensor] = [p for p in parameters if p.requires_grad]
         self._config = config
         # Float32 weights that train beside frozen half-precision ones are not duplicated.
         self._copied = config.offload or any(p.dtype != torch.float32 for p in parameters)
@@ -128,8 +128,7 @@ class Optimizer:
         self.adam.step()
         if self._copied:
             with torch.no_grad():
-                for master, weight in zip(self.masters, self._weights, strict=True):
-                    weight.copy_(master)
+                torch._foreach_copy_(local(self._weights), local(self.masters))
         self.steps += 1
         self.discard()
 
@@ -167,16 +166,26 @@ class Optimizer:
     def _take(self, master: Tensor, weight: Tensor) -> None:
         if weight.grad is None:
             return
+        unscaled = 1.0 / self.scale  # a power of two
         if master.grad is None:
-            master.grad = self._moved(weight.grad).div_(self.scale)
+            master.grad = self._moved(weight.grad)
+            if unscaled != 1.0:
+                master.grad.mul_(unscaled)
+        elif master.is_cuda:  # the kernel converts each number
+            master.grad.add_(weight.grad, alpha=unscaled)
         else:
             for mine, part in _slabs(master.grad, weight.grad):
-                mine.add_(self._moved(part).div_(self.scale))
+                mine.add_(self._moved(part), alpha=unscaled)
         weight.grad = None
 
     def _moved(self, tensor: Tensor, *, copy: bool = False) -> Tensor:
         place = "cpu" if self._config.offload else tensor.device
         return tensor.to(place, torch.float32, copy=copy)
+
+
+def local(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return this process's shards of sharded tensors, and others as they are."""
+    return [each.to_local() if isinstance(each, DTensor) else each for each in tensors]
 
 
 def _slabs(whole: Tensor, added: Tensor) -> Iterable[tuple[Tensor, Tensor]]:

@@ -10,7 +10,7 @@ from node.config.config import Config
 from node.engines.transformers.decoding import KEPT, KEPT_SHARE
 from node.engines.transformers.static_step import JOINED, length_bucket, row_bucket
 from node.learner.group_gradients import MOST_BYTES as GROUPS_TOGETHER
-from node.learner.logprobs import CHUNK_BYTES, LEAST_POSITIONS, WHOLE_BYTES
+from node.learner.logprobs import LEAST_POSITIONS, chunk_bytes, whole_bytes
 from node.plan.model_shape import FLOAT, MOMENTS, WIDTHS, ModelShape
 
 ENGINE_ROWS = 256  # completions that the embedded engine decodes concurrently
@@ -163,11 +163,11 @@ def _update(shape: ModelShape, config: Config, work: Workload, device: str) -> I
         yield _at("gradients", stepping(shape, config), place, "update")
     yield _at("gradients", stepping(shape, config), place, "step")
     yield _at("optimizer", optimizer(shape, config), place, *AFTER_LOADING)
-    yield _at("activations", activations(shape, config, work), device, "update")
+    yield _at("activations", activations(shape, config, work, device), device, "update")
     head = shape.vocabulary * shape.hidden * width(config)
     # A group's gradient of the output matrix beside the sum of those before it.
     measured = head if config.mixture.external and not config.policy.lora_rank else 0
-    yield _at("logits", logits(shape, work) + measured, device, "update")
+    yield _at("logits", logits(shape, work, device) + measured, device, "update")
 
 
 def _engine(
@@ -262,16 +262,19 @@ def stepping(shape: ModelShape, config: Config) -> float:
     return one + kept + ((width(config) + FLOAT) * largest if half else 0)
 
 
-def activations(shape: ModelShape, config: Config, work: Workload) -> float:
+def activations(shape: ModelShape, config: Config, work: Workload, device: str) -> float:
     """Return bytes that a forward pass keeps per batch for the backward pass.
 
     A layer keeps the inputs of its products and norms: inputs (in float32, too, with half-precision
     weights) and outputs of two norms, the heads' queries, keys, values and outputs, and four MLP
-    tensors. With LoRA, half-precision linear layers also keep float32 inputs.
+    tensors. A GPU's fused norms keep their inputs alone (:mod:`node.policy.fused_norm`). With LoRA,
+    half-precision linear layers also keep float32 inputs.
     """
     one = width(config)
     heads = (shape.heads + shape.kv_heads) * shape.head_size
     norms = 6 * shape.hidden * one + (4 * shape.hidden * FLOAT if one < FLOAT else 0)
+    if device == "cuda" and shape.fused:
+        norms = 4 * shape.hidden * one
     layer = norms + 3 * heads * one + 4 * shape.intermediate * one
     if config.policy.lora_rank:
         inputs = 3 * shape.hidden + shape.heads * shape.head_size + shape.intermediate
@@ -281,14 +284,14 @@ def activations(shape: ModelShape, config: Config, work: Workload) -> float:
     return work.batch * shape.layers * layer
 
 
-def logits(shape: ModelShape, work: Workload) -> float:
+def logits(shape: ModelShape, work: Workload, device: str) -> float:
     """Return bytes of logits, or of a part plus its output-matrix gradient if large."""
-    row = FLOAT * shape.vocabulary
-    if row * work.scored <= WHOLE_BYTES:
+    row, most = FLOAT * shape.vocabulary, whole_bytes(device)
+    if row * work.scored <= most:
         return WHOLE_LOGITS * row * work.scored
-    part = max(LEAST_POSITIONS, CHUNK_BYTES // row)
+    part = max(LEAST_POSITIONS, chunk_bytes(device) // row)
     # Some passes are smaller than the largest, and hold all of theirs.
-    whole = row * work.alone if row * work.alone <= WHOLE_BYTES else 0
+    whole = row * work.alone if row * work.alone <= most else 0
     return max(row * (WHOLE_LOGITS * part + shape.hidden), WHOLE_LOGITS * whole)
 
 

@@ -30,6 +30,7 @@ from node.config.learning import PolicySection
 from node.errors import ConfigError
 from node.policy.device import device_named
 from node.policy.encoding import TextEncoder, check_options, hidden_ids
+from node.policy.fused_norm import fuse_norms
 from node.policy.model_files import PolicyError, check_vocabulary, refused
 from node.policy.model_source import SHIPPED, located, no_folder, no_model
 from node.policy.onednn_linear import quicken
@@ -108,6 +109,7 @@ class Policy:
         self.adapter = adapter
         self.model.train(False)
         quicken(model)
+        fuse_norms(model)
         self.tokenizer = tokenizer
         self.chat_template_kwargs = chat_template_kwargs
         self.name = name

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, Qwen2Co
 from node.learner.group_norms import GroupNorms
 from node.learner.learner import Learner
 from node.learner.update_stats import UpdateSums
+from node.policy.fused_norm import fuse_norm
 from node.policy.lora import Adapter
 from node.policy.onednn_linear import OneDnnLinear
 from node.policy.policy import Policy
@@ -113,6 +114,13 @@ def test_norms_of_adapters_on_half_precision_and_of_float16_are_measured():
     rows = learner.rows(HONEST)
     norms = [each / learner.optimizer.scale for each in measured(learner, rows)[0]]
     assert norms == pytest.approx([float(g.norm()) for g in apart(learner, rows)], rel=5e-2)
+
+
+@pytest.mark.parametrize("name", ["Llama", "Qwen3", "OLMo2"])
+def test_norms_of_layers_that_one_kernel_normalizes_are_measured(name):
+    policy = policy_of(CONFIGS[name])
+    assert sum(fuse_norm(layer) for layer in list(policy.model.modules())) > 3
+    check(Learner(policy, CONFIG), HONEST[:5])
 
 
 def test_norms_of_layers_that_onednn_multiplies_are_measured(monkeypatch):
