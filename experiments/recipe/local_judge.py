@@ -80,6 +80,11 @@ class LocalJudge(Scorer):
         opened = ((name, each.environment) for name, each in self._sources.items())
         return frozenset(name for name, env in opened if env and env.waits)
 
+    @property
+    def hidden(self) -> frozenset[str]:
+        opened = ((name, each.environment) for name, each in self._sources.items())
+        return frozenset(name for name, env in opened if env and env.hidden)
+
     def play_each(self, moves: Sequence[Move]) -> list[Future[Moved]]:
         with kept():
             return [settled(finished(self._played(move))) for move in moves]

@@ -27,6 +27,10 @@ class Environment(Protocol):
             byte, and the same reward, in every process and on every machine. This holds if all
             randomness comes from ``random.Random(seed)``, not with a clock, a network or a model.
             Only replayable episodes are shared and learned from peers.
+
+    ``hidden`` (optional, True by default) says whether a reward may depend on what the observations
+    so far do not show: cards, walls, or the random moves of an opponent. Peers can then pass luck
+    off as skill, and less is learned from them.
     """
 
     version: ClassVar[str]

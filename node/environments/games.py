@@ -23,6 +23,7 @@ class _Game:
 
     version: ClassVar[str] = "1"
     replayable: ClassVar[bool] = True
+    hidden: ClassVar[bool] = True
 
 
 SIDE = 9
@@ -156,6 +157,8 @@ class Calculator(_Game):
 
     The reward is 1 for the right answer within ``calls`` calls, otherwise 0.
     """
+
+    hidden: ClassVar[bool] = False
 
     def reset(self, seed: int, *, digits: int = 2, calls: int = 3) -> str:
         """Return two numbers of ``digits`` digits each and an operator."""

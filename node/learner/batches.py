@@ -28,6 +28,7 @@ class TrainingCompletion:
     versions: tuple[int, ...] | None = None  # of this node's policy; None for another node's
     replayed: bool = False  # whether it was sampled for an earlier group
     reference: tuple[float, ...] | None = None  # log-probs of the reference model, if needed
+    hidden: bool = False  # whether its reward depends on what its writer could not observe
 
     def __post_init__(self) -> None:
         lengths = {len(self.ids), len(self.trained)}
@@ -71,6 +72,11 @@ class TrainingGroup:
     def __post_init__(self) -> None:
         if not self.prompt_ids:
             raise ValueError("prompt_ids is empty: nothing predicts a completion's first token")
+
+    def of_hidden_state(self) -> TrainingGroup:
+        """Return the group, marked as one whose rewards depend on hidden state."""
+        marked = tuple(replace(completion, hidden=True) for completion in self.completions)
+        return replace(self, completions=marked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +140,7 @@ class MicroBatch:
     known: Tensor  # ``[C, 1]``, completions with known mu
     own: Tensor  # ``[C, 1]``, completions this node sampled for this group
     replayed: Tensor  # ``[C, 1]``, completions sampled for an earlier group
+    hidden: Tensor  # ``[C, 1]``, completions whose reward depends on what is not observed
     advantages: Tensor  # ``[C]``
     credits: Tensor | None  # ``[C, T]``, advantages by token; None if no row has any
     shares: Tensor  # ``[C]``
@@ -219,6 +226,7 @@ def micro_batch(rows: Sequence[Row], pad_id: int, device: torch.device) -> Micro
         known=torch.tensor([[c.behaviour is not None] for c in done], device=device),
         own=torch.tensor(own, device=device),
         replayed=torch.tensor([[c.replayed] for c in done], device=device),
+        hidden=torch.tensor([[c.hidden] for c in done], device=device),
         advantages=torch.tensor(advantages, dtype=torch.float32, device=device),
         credits=_credits(rows, width, device),
         shares=torch.tensor(shares, dtype=torch.float32, device=device),

@@ -6,8 +6,9 @@ a style, so nothing takes it back. Therefore a token of a peer's answer is imita
 log-ratio of policy to reference is at most ``log ratio`` above what local right answers gained by
 themselves. Beyond that, only local answers raise it: a skill that peers brought within reach of
 sampling is confirmed by local rewards, and a style stays rare. The bound is one for all peers, so
-more keys do not change it. It is the trust region of PPO (arXiv:1707.06347) around a reference
-model, on peers' better answers only.
+more keys do not change it. Where a reward depends on what its writer could not observe, luck may
+look like skill, and the bound is ``HIDDEN_RATIO`` without any gain. It is the trust region of PPO
+(arXiv:1707.06347) around a reference model, on peers' better answers only.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from node.learner.batches import MicroBatch
 
 REACH = 0.05  # Probability up to which peers' answers raise any token: local sampling reaches it.
 MEMORY = 0.9  # Weight of earlier updates in the gain of local answers.
+HIDDEN_RATIO = (
+    2.0  # Maximum ratio if a reward depends on hidden state, such as cards.
+)
 
 
 @dataclass(slots=True)
@@ -46,14 +50,20 @@ class LocalGain:
 
 @dataclass(frozen=True, slots=True)
 class PeerBound:
-    """Maximum log-ratio ``most`` to which peers' answers raise a token that is not out of reach."""
+    """Maximum log-ratio ``most`` to which peers' answers raise a token that is not out of reach.
+
+    ``hidden`` is the maximum for completions whose reward depends on hidden state.
+    """
 
     most: float = math.inf
+    hidden: float = math.inf
 
     @classmethod
     def of(cls, ratio: float, gain: LocalGain) -> PeerBound:
         """Return the bound of an update; a ``ratio`` of 0 means none."""
-        return cls(math.log(ratio) + gain.mean) if ratio else cls()
+        if not ratio:
+            return cls()
+        return cls(math.log(ratio) + gain.mean, math.log(min(ratio, HIDDEN_RATIO)))
 
     def reached(self, prox: Tensor, batch: MicroBatch) -> Tensor:
         """Find peers' tokens that are imitated no further, bool ``[C, T]``.
@@ -61,6 +71,7 @@ class PeerBound:
         ``prox`` is the policy's log-prob when the step begins.
         """
         ceiling = (batch.reference + self.most).clamp(min=math.log(REACH))
+        ceiling = torch.where(batch.hidden, batch.reference + self.hidden, ceiling)
         return imitated(batch) & (prox > ceiling)
 
 

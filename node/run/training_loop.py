@@ -228,6 +228,7 @@ class Trainer:
             successes=SuccessPool(config.mixture.successes, counters),
             spared=config.mixture.external if rules.fill else 0,
             trusted=trusted,
+            hidden=lambda: verifier.hidden,
         )
 
     def rounds(

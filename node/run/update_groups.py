@@ -140,7 +140,8 @@ class ExternalGroups:
 
     ``experience`` keeps reputations and results; ``intake`` cuts groups to size. ``successes`` are
     right completions for failed local groups (None: none). ``spared`` is J, local groups replaced.
-    ``trusted`` returns the authors that the user trusts; banned ones do not count.
+    ``trusted`` returns the authors that the user trusts; banned ones do not count. ``hidden``
+    returns the envs whose rewards depend on hidden state.
     """
 
     experience: Experience
@@ -150,6 +151,7 @@ class ExternalGroups:
     successes: SuccessPool | None = None
     spared: int = 0
     trusted: Callable[[], Set[bytes]] = frozenset
+    hidden: Callable[[], Set[str]] = frozenset
 
     def __post_init__(self) -> None:
         self._pool, self._accounts = self.experience.pool, self.experience.accounts
@@ -205,13 +207,14 @@ class ExternalGroups:
     def _left(
         self, consumed: Sequence[PooledGroup], trusted: Set[bytes]
     ) -> tuple[list[Left], list[PooledGroup]]:
-        left, emptied = list[Left](), list[PooledGroup]()
+        left, emptied, hidden = list[Left](), list[PooledGroup](), self.hidden()
         for pooled in consumed:
             training = self.intake.take(pooled)
             if training is None:
                 self._accounts.prove([(pooled.author, 0.0)])
                 emptied.append(pooled)
             else:
+                training = training.of_hidden_state() if pooled.group.env in hidden else training
                 left.append((pooled, replace(training, trusted=pooled.author in trusted)))
         return left, emptied
 

@@ -77,6 +77,11 @@ class Scorer(Protocol):
         return frozenset()
 
     @property
+    def hidden(self) -> frozenset[str]:
+        """Multi-turn envs whose rewards depend on what the observations do not show."""
+        return frozenset()
+
+    @property
     def waiting(self) -> frozenset[str]:
         """Asynchronous multi-turn envs; any number of their turns wait concurrently."""
         return frozenset()

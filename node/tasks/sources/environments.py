@@ -23,7 +23,7 @@ class Environments:
     """One environment at all levels of a task set, whose settings are checked.
 
     Its author bounds what it does with text: hence ``evaluates_text`` is False. If ``replayable``,
-    peers can reproduce its trajectories.
+    peers can reproduce its trajectories; if ``hidden``, luck may decide their rewards.
     """
 
     evaluates_text = False
@@ -40,6 +40,7 @@ class Environments:
         self.waits = is_async(environment)
         self.levels = len(self._levels)
         self.replayable = environment.replayable
+        self.hidden = bool(getattr(environment, "hidden", True))
 
     def draw(self, level: int, number: int) -> Mapping[str, Any]:
         """Return the first observation of the episode that ``number`` seeds."""

@@ -129,6 +129,11 @@ class Verifier(Scorer):
         return self._workers.unrepeatable
 
     @property
+    def hidden(self) -> frozenset[str]:
+        """Environments among those opened so far in which luck may decide the reward."""
+        return self._workers.hidden
+
+    @property
     def waiting(self) -> frozenset[str]:
         """Asynchronous environments among those opened so far."""
         return self._workers.waiting
@@ -233,6 +238,10 @@ class VerifierPool(Opened, Scorer):
     @property
     def unrepeatable(self) -> frozenset[str]:
         return frozenset[str]().union(*(each.unrepeatable for each in self._verifiers))
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        return frozenset[str]().union(*(each.hidden for each in self._verifiers))
 
     @property
     def waiting(self) -> frozenset[str]:

@@ -381,6 +381,7 @@ def _properties(source: TaskSource) -> dict[str, Any]:
         "levels": source.levels,
         "replayable": environment is None or environment.replayable,
         "waits": environment is not None and environment.waits,
+        "hidden": environment is not None and environment.hidden,
     }
 
 

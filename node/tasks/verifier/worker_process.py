@@ -77,6 +77,7 @@ class OpenEnv:
     levels: int
     replayable: bool = True
     waits: bool = False
+    hidden: bool = False
 
 
 class WorkerDied(Exception):  # noqa: N818 - what happened, for the verifier to judge
@@ -220,8 +221,8 @@ def worker_environment(hash_seed: int = HASH_SEED) -> dict[str, str]:
 class Workers:
     """Workers of a verifier, one for each set of grants.
 
-    Only :meth:`start`, ``unrepeatable``, ``waiting`` and ``closed`` are thread-safe; the last three
-    cover the envs opened so far.
+    Only :meth:`start`, ``unrepeatable``, ``waiting``, ``hidden`` and ``closed`` are thread-safe;
+    the last four cover the envs opened so far.
     """
 
     def __init__(
@@ -246,6 +247,7 @@ class Workers:
         self.counters = counters or Counters()
         self.unrepeatable: frozenset[str] = frozenset()
         self.waiting: frozenset[str] = frozenset()
+        self.hidden: frozenset[str] = frozenset()
         self.closed: dict[str, str] = {}
         self._workers: dict[Grants, WorkerProcess] = {}
         self._closed = False
@@ -319,6 +321,7 @@ class Workers:
         with self._lock:
             self.unrepeatable |= {n for n, env in worker.envs.items() if not env.replayable}
             self.waiting |= {n for n, env in worker.envs.items() if env.waits}
+            self.hidden |= {n for n, env in worker.envs.items() if env.hidden}
             self.closed = {**self.closed, **worker.closed}
         return worker
 

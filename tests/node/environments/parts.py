@@ -18,6 +18,7 @@ class Echo:
 
     version: ClassVar[str] = "1"
     replayable: ClassVar[bool] = True
+    hidden: ClassVar[bool] = False
 
     def reset(self, seed: int, *, turns: int = 3) -> str:
         self._letter = "abcdefgh"[seed % 8]
@@ -41,6 +42,8 @@ class Slow(Echo):
 
 
 class Drawing(Echo):
+    hidden: ClassVar[bool] = True
+
     def step(self, action: str) -> tuple[str, bool]:
         observation, over = super().step(action)
         return f"{observation} {random.random()}", over

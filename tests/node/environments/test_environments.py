@@ -12,6 +12,7 @@ from experiments.recipe.local_judge import LocalJudge
 from node.environments.environment import Episode, run
 from node.errors import TaskSetError
 from node.tasks.scorer import Answered, Move, Scorer
+from node.tasks.sources.environments import Environments
 from node.tasks.task_set import Allowed, load_task_set, open_envs, overview
 from node.tasks.verifier.verifier import Verifier
 from node.tasks.verifier.worker_process import WorkerLimits
@@ -160,6 +161,18 @@ def test_what_never_answers_twice_alike_is_played_and_has_no_verdict(scorer):
     own = Trajectory((), Finish.STOP, reward=0.25)
     (verdict,) = judged(scorer, [(ref, [own, own])])
     assert verdict.rewards == (0.25, 0.25)
+
+
+def test_a_scorer_names_the_environments_in_which_luck_may_decide(scorer):
+    assert scorer.hidden == {"drawing"}
+
+
+def test_luck_may_decide_where_an_environment_does_not_deny_it():
+    class Silent:
+        version = "1"
+        replayable = True
+
+    assert Environments(Silent, [{}], "text").hidden
 
 
 def test_environments_that_wait_do_so_together(installed):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from node.learner.batches import TrainingCompletion, TrainingGroup, micro_batch
 from node.learner.learner import Learner
-from node.learner.peer_bound import REACH, LocalGain, PeerBound, gained
+from node.learner.peer_bound import HIDDEN_RATIO, REACH, LocalGain, PeerBound, gained
 from node.learner.reference import Reference
 from node.policy.lora import Adapter
 from node.policy.policy import Policy
@@ -39,13 +39,15 @@ def probability(policy: Policy, token: int = HABIT) -> float:
     return math.exp(float(lone_logprobs(policy, PROMPT, (token,))[0]))
 
 
-def taught(ratio: float, *, trusted: bool = False, rounds: int = 60) -> tuple[float, float]:
+def taught(
+    ratio: float, *, trusted: bool = False, lucky: bool = False, rounds: int = 60
+) -> tuple[float, float]:
     """Return the habit's probability before and after updates on one peer's styled answers."""
-    policy = random_policy()
+    policy, styled = random_policy(), STYLED.of_hidden_state() if lucky else STYLED
     reference, before = reference_of(policy), probability(policy)
     learner = Learner(policy, CONFIG, peer_ratio=ratio)
     for _ in range(rounds):
-        learner.update(reference.read([replace(STYLED, trusted=trusted)]))
+        learner.update(reference.read([replace(styled, trusted=trusted)]))
     return before, probability(policy)
 
 
@@ -55,6 +57,24 @@ def test_a_style_of_right_answers_spreads_without_a_bound_and_stays_rare_with_on
     _, bounded = taught(4.0)
     # One step may cross the bound.
     assert bounded < 1.5 * max(4 * before, REACH)
+
+
+def test_less_is_learned_where_luck_may_look_like_skill():
+    before, after = taught(4.0, lucky=True)
+    assert after < 1.5 * HIDDEN_RATIO * before < REACH
+
+
+def test_a_local_gain_and_what_sampling_reaches_allow_no_luck():
+    done = TrainingCompletion((1, 1), (True, True), reference=(-1.0, -9.0), hidden=True)
+    group = TrainingGroup(PROMPT, (done, done), (1.0, 0.0), own=False)
+    (row,) = Learner(random_policy(), CONFIG).rows([group])
+    batch = micro_batch([row], 0, torch.device("cpu"))
+    most = math.log(HIDDEN_RATIO)
+    bound = PeerBound.of(4.0, LocalGain(3.0, 1.0))
+    for over, expected in ((-0.01, False), (0.01, True)):
+        prox = torch.tensor([[-1.0 + most + over, -9.0 + most + over]] * 2)
+        assert bound.reached(prox, batch)[0].tolist() == [expected] * 2
+    assert not PeerBound.of(0.0, LocalGain()).reached(prox, batch).any()
 
 
 def test_the_bound_does_not_hold_for_trusted_authors():

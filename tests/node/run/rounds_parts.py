@@ -79,6 +79,7 @@ class Loop:
         successes: int = 0,
         semi_online: SemiOnline | None = None,
         trusted: Callable[[], Set[bytes]] = frozenset,
+        hidden: Callable[[], Set[str]] = frozenset,
     ) -> None:
         clock = VirtualClock(START)
         journal = Journal(MEMORY, clock)
@@ -107,6 +108,7 @@ class Loop:
             successes=SuccessPool(successes, self.counters),
             spared=external if rules.fill else 0,
             trusted=trusted,
+            hidden=hidden,
         )
         keys = {"engine.sleep_mode": sleep_mode, "learner.max_completion_tokens": CAP}
         keys |= {"learner.lr": 1e-3, "mixture.correction": "none"}

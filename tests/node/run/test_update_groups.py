@@ -103,6 +103,16 @@ def test_a_running_node_takes_all_it_has_room_for_from_a_peer_once_it_is_trusted
     assert taken == [2, 8, 8, 2], "as it was where the file is damaged"
 
 
+def test_peers_groups_of_an_env_in_which_luck_decides_are_marked_for_the_learner():
+    for names in ([], [pooled(1).group.env]):
+        loop = Loop(local=2, external=2, hidden=lambda names=names: {*names})
+        loop.pool.add([pooled(1)])
+        written = loop.source.generate(2, Stopwatch())
+        (training,) = loop.external.take(1, written, written).training
+        assert {done.hidden for done in training.completions} == {bool(names)}
+        assert not any(done.hidden for each in written for done in each.training.completions)
+
+
 def test_a_banned_peer_is_no_longer_trusted():
     loop = Loop(local=8, external=4, trusted=lambda: {ANNA})
     loop.pool.add(pooled(number) for number in range(30))
