@@ -57,7 +57,8 @@ class BareTrainer:
         self._optimizer.zero_grad()
         if self._half:
             with torch.no_grad():
-                torch._foreach_copy_(self._weights, self._masters)
+                for weight, master in zip(self._weights, self._masters, strict=True):
+                    weight.copy_(master)
 
     def _move(self) -> None:
         """Add the weights' gradients to those of their master weights."""

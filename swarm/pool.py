@@ -313,3 +313,9 @@ def _row(pooled: PooledGroup) -> tuple[object, ...]:
     entry, contents = pooled.candidate, pack_pooled(pooled)
     head = (*entry.key, entry.received, entry.informative, len(contents), entry.env, entry.level)
     return (*head, pack_rewards(entry.rewards), entry.policy_step, contents)
+
+
+def updates_of(journal: Journal, author: bytes) -> list[int]:
+    """Return the policy steps that followed from the author's groups, ascending."""
+    query = "SELECT DISTINCT step FROM used WHERE author=? AND trained ORDER BY step"
+    return [step for (step,) in journal.read(query, (author,))]

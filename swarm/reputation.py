@@ -122,6 +122,7 @@ class Accounts:
         self._journal = journal
         self._clock = clock
         self._heard = heard
+        self.blocked: frozenset[bytes] = frozenset()  # authors whose data the user ignores
 
     def get(self, author: bytes) -> Account:
         """Return the author's account, empty for an unknown one."""
@@ -131,7 +132,7 @@ class Accounts:
 
     def banned(self, author: bytes) -> bool:
         """Return whether this author's data is ignored now."""
-        return is_banned(self.get(author), self._clock.time())
+        return author in self.blocked or is_banned(self.get(author), self._clock.time())
 
     def reputation(self, author: bytes) -> float:
         """Return the author's reputation, from 0 for an unknown author to 1."""

@@ -32,7 +32,14 @@ from node.cli.options import (
 from node.errors import UsageError
 from node.monitor.output import printable, say
 from node.monitor.record import NONE, Terminal, lapse, refusals, short_ids, size
-from node.storage.run_folder import PROFILE_KEYS, TrustedPeers, present_status
+from node.storage.run_folder import (
+    PROFILE_KEYS,
+    BlockedPeers,
+    ListedPeers,
+    RunFolder,
+    TrustedPeers,
+    present_status,
+)
 from protocol.errors import BadKey
 from protocol.identity import author_of
 from swarm.common.util import counted
@@ -62,8 +69,10 @@ def peers_command(
     status = present_status(node.folder)
     peers = status["peers"]
     trusted = TrustedPeers(node.config.mixture.trusted, node.folder)
+    blocked = BlockedPeers((), node.folder).added()
     for each in peers:
         each["trusted"] = each["peer_id"] in (*trusted.configured, *trusted.added())
+        each["blocked"] = each["peer_id"] in blocked
     if prefix:
         peer = only("peer", prefix, peers, _names)
         if json:
@@ -152,6 +161,7 @@ def _kind(peer: dict[str, Any], ours: str | None) -> str:
         "bootstrap": peer.get("bootstrap"),
         "relayed": peer.get("link") == "relayed",
         "trusted": peer.get("trusted"),
+        "blocked": peer.get("blocked"),
         "another swarm": peer.get("swarm_id") not in (None, ours),
         "banned": peer["banned"],
     }
@@ -196,10 +206,7 @@ def trust_command(
     """
     node = open_node(config)
     trusted = TrustedPeers(node.config.mixture.trusted, node.folder)
-    if remove and not peers:
-        raise UsageError("--remove", "without a peer", "Name the peers to remove.")
-    if peers:
-        _change_trust(trusted, [_whole(peer) for peer in peers], remove=remove)
+    _change(trusted, peers or [], remove=remove)
     named = {
         **dict.fromkeys(trusted.added(), "swarm-node trust"),
         **dict.fromkeys(trusted.configured, "mixture.trusted"),
@@ -212,8 +219,76 @@ def trust_command(
     for peer, by in named.items():
         say(f"trusts {peer} (by {by})")
     if peers:
-        running = node.folder.holder() is not None
-        say("the running node follows from its next round" if running else "no node runs here now")
+        _say_when(node.folder)
+
+
+def block_command(
+    peers: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PEER]...", help="Whole peer ids, or addresses that end in one."),
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Block them no longer.")] = False,
+    undo: Annotated[
+        bool,
+        typer.Option(
+            "--undo",
+            help="Also return to the newest checkpoint from before their first group in an update. "
+            "The node must be stopped.",
+        ),
+    ] = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Ignore the groups of named peers, or list the peers whose groups are ignored.
+
+    A running node follows from its next round. With --undo the policy forgets what it learned from
+    them, and what it learned after that.
+    """
+    node = open_node(config)
+    blocked = BlockedPeers((), node.folder)
+    if undo and (remove or not peers):
+        raise UsageError(
+            "--undo", "without a peer to block", "Name the peers whose effect to undo."
+        )
+    _change(blocked, peers or [], remove=remove)
+    undone = _undo(node, [_whole(peer) for peer in peers or ()]) if undo else None
+    if json:
+        listed = [{"peer_id": peer} for peer in blocked.added()]
+        print_json(listed if undone is None else {"blocked": listed, "undone": undone})
+        return
+    if not blocked.added():
+        say("no peer is blocked")
+    for peer in blocked.added():
+        say(f"blocks {peer}")
+    if undone is not None:
+        say(_undone(undone))
+    elif peers:
+        _say_when(node.folder)
+
+
+def _undo(node: Any, peers: list[str]) -> dict[str, Any]:
+    from node.run.resume import roll_back_before
+
+    authors = map(author_of, peers)
+    steps, entry, aside = roll_back_before(node.folder, node.config.schedule, authors)
+    back = entry and {"round": entry.round, "policy_step": entry.policy_step, "set_aside": aside}
+    return {"updates": steps, "checkpoint": back}
+
+
+def _undone(undone: dict[str, Any]) -> str:
+    back, steps = undone["checkpoint"], undone["updates"]
+    if back is None:
+        return "no update used their groups"
+    return (
+        f"{counted(len(steps), 'update')} used their groups, the first at policy step {steps[0]}; "
+        f"back at round {back['round']}, policy step {back['policy_step']}"
+    )
+
+
+def _say_when(folder: RunFolder) -> None:
+    running = folder.holder() is not None
+    say("the running node follows from its next round" if running else "no node runs here now")
 
 
 def _whole(given: str) -> str:
@@ -226,19 +301,22 @@ def _whole(given: str) -> str:
     return peer
 
 
-def _change_trust(trusted: Any, peers: list[str], *, remove: bool) -> None:
-    added = trusted.added()
+def _change(listed: ListedPeers, given: list[str], *, remove: bool) -> None:
+    if remove and not given:
+        raise UsageError("--remove", "without a peer", "Name the peers to remove.")
+    added, peers = listed.added(), [_whole(peer) for peer in given]
     if not remove:
-        trusted.write((*added, *peers))
+        if peers:
+            listed.write((*added, *peers))
         return
     for peer in peers:
-        if peer in trusted.configured:
+        if peer in listed.configured:
             remedy = "Take it out of mixture.trusted in the config, and restart the node."
             raise UsageError("--remove", peer, remedy)
         if peer not in added:
-            remedy = "See who is with: swarm-node trust."
-            raise UsageError("this peer is not trusted", peer, remedy)
-    trusted.write([peer for peer in added if peer not in peers])
+            remedy = f"See who is with: {listed.command}."
+            raise UsageError(f"this peer is not {listed.kind}", peer, remedy)
+    listed.write([peer for peer in added if peer not in peers])
 
 
 PATIENCE_SECONDS = 30.0  # for a named peer to answer, unless a config says otherwise

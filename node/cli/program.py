@@ -34,7 +34,7 @@ from node.cli.inspect import (
 from node.cli.join import bootstrap_command, join_command
 from node.cli.model import ask_command, compare_command, evaluate_command, warm_start_command
 from node.cli.options import SpreadPeers
-from node.cli.peers import observe_command, peers_command, trust_command
+from node.cli.peers import block_command, observe_command, peers_command, trust_command
 from node.cli.setup import create_command, export_command, identity_app, init_command, plan_command
 from node.errors import NodeError, TaskSetError, UsageError
 from node.monitor.logs import ERROR, log_error
@@ -145,6 +145,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] =
     ("stop", stop_command, TyperCommand, "stop --config my-node"),
     ("peers", peers_command, TyperCommand, "peers 12D3KooWAbCd --config my-node"),
     ("trust", trust_command, TyperCommand, "trust 12D3KooWAbCd… --config my-node"),
+    ("block", block_command, TyperCommand, "block 12D3KooWAbCd… --undo --config my-node"),
     ("plot", plot_command, TyperCommand, "plot demo-run/20260101-120000 --out swarm.png"),
     ("dashboard", dashboard_command, TyperCommand, "dashboard --config my-node"),
     ("rollouts", rollouts_command, TyperCommand, "rollouts -n 8"),

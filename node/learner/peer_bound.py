@@ -23,9 +23,7 @@ from node.learner.batches import MicroBatch
 
 REACH = 0.05  # Probability up to which peers' answers raise any token: local sampling reaches it.
 MEMORY = 0.9  # Weight of earlier updates in the gain of local answers.
-HIDDEN_RATIO = (
-    2.0  # Maximum ratio if a reward depends on hidden state, such as cards.
-)
+HIDDEN_RATIO = 2.0  # Maximum ratio if a reward depends on hidden state, such as cards.
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from node.run.recorder import Recorder, ShownGroups
 from node.run.resume import RunState
 from node.run.training_loop import Trainer, TrainingLoop, open_experience
 from node.run.update_groups import public_name
-from node.storage.run_folder import RunFolder, TrustedPeers
+from node.storage.run_folder import BlockedPeers, RunFolder, TrustedPeers
 from node.tasks.curriculum import EnvLevel, served_levels
 from node.tasks.sandbox.sandbox import sandbox_support
 from node.tasks.task_set import allowed_by, overview
@@ -70,6 +70,7 @@ class Node(Opened):
         self.counters = Counters()
         self.notes: tuple[str, ...] = ()
         self._trusted = TrustedPeers(self.config.mixture.trusted, self.folder)
+        self._blocked = BlockedPeers((), self.folder)
 
     def _verifiers(self, manifest: Manifest) -> VerifierPool:
         allowed = allowed_by(self.config.tasks, self.config.sandbox)
@@ -95,12 +96,14 @@ class Node(Opened):
     def _open(self, stack: ExitStack) -> None:
         config, clock, stage = self.config, self._clock, self.stage
         self._trusted.authors()  # an unusable file ends the start, not a round
+        blocked = self._blocked.authors()
         stage("opening the journal")
         threads = choose(config.node.threads, share=2 if config.asynchronous else 1)
         journal, notes = open_or_restore(self.folder.journal, clock)
         stack.callback(journal.close)
         salt = secrets.token_bytes(16)
         experience = open_experience(config.mixture, journal, clock, self.counters, salt)
+        experience.accounts.blocked = blocked
         stage("joining the swarm")
         name = public_name(config.policy.model)
         self.membership = stack.enter_context(
@@ -148,6 +151,7 @@ class Node(Opened):
             ranks=self.ranks,
             reference=self._reference,
             trusted=self._trusted.authors,
+            blocked=self._blocked.authors,
         )
 
     def _tried(self, trainer: Trainer, verifier: VerifierPool) -> BaselineTrial:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,10 @@ from node.storage.checkpoints import (
     named,
 )
 from node.storage.run_folder import RunFolder
+from swarm.common.clock import SystemClock
 from swarm.common.util import counted
 from swarm.journal import Journal, backup_path
-from swarm.pool import Pool
+from swarm.pool import Pool, updates_of
 
 log = logging.getLogger(__name__)
 
@@ -165,6 +167,31 @@ def _check_none_lost(folder: RunFolder) -> None:
         what += f" and {counted(done, 'round')} {'was' if done == 1 else 'were'} done here"
     remedy = "Put them back, or begin anew in another folder."
     raise CheckpointError(what, folder.checkpoints, remedy)
+
+
+def roll_back_before(
+    folder: RunFolder, schedule: ScheduleSection, authors: Iterable[bytes]
+) -> tuple[list[int], CheckpointEntry | None, list[int]]:
+    """Make the newest checkpoint from before the authors' first group in an update the newest one.
+
+    Returns the policy steps that followed from their groups, as far as the journal remembers, and
+    what :func:`roll_back` returns; no checkpoint if there are none. Raises CheckpointError if no
+    checkpoint is old enough, and what :func:`roll_back` raises.
+    """
+    with folder.locked(), closing(Journal(folder.journal, SystemClock())) as journal:
+        steps = sorted({step for author in authors for step in updates_of(journal, author)})
+        if not steps:
+            return [], None, []
+        entries = list_checkpoints(Checkpoints(folder.checkpoints))
+    known = [(e.policy_step, e.round) for e in entries if e.policy_step is not None]
+    before = [number for step, number in known if step < steps[0]]
+    if not before:
+        raise CheckpointError(
+            f"no checkpoint is older than policy step {steps[0]}, the first with their groups",
+            folder.checkpoints,
+            "Begin in another folder, and keep more with schedule.keep_checkpoints.",
+        )
+    return steps, *roll_back(folder, schedule, str(max(before)))
 
 
 def roll_back(

@@ -171,7 +171,8 @@ class Trainer:
     Task seeds follow from ``author``, a public key. ``secret`` hides choices from peers; random if
     empty. The verifier can serve ``levels``. Without ``engine``, the config's opens. ``ranks`` are
     processes that share the learner; None for none. ``reference`` is the model that the node began
-    with; None if ``policy`` is that. ``trusted`` is as in :class:`ExternalGroups`.
+    with; None if ``policy`` is that. ``trusted`` and ``blocked`` are as in
+    :class:`ExternalGroups`.
     """
 
     def __init__(
@@ -192,6 +193,7 @@ class Trainer:
         reference: PreTrainedModel | None = None,
         secret: bytes = b"",
         trusted: Callable[[], Set[bytes]] = frozenset,
+        blocked: Callable[[], Set[bytes]] = frozenset,
     ) -> None:
         self._config, self._rules, self._counters = config, rules, counters
         journal, epoch = experience.journal, manifest.epoch_seconds
@@ -228,6 +230,7 @@ class Trainer:
             successes=SuccessPool(config.mixture.successes, counters),
             spared=config.mixture.external if rules.fill else 0,
             trusted=trusted,
+            blocked=blocked,
             hidden=lambda: verifier.hidden,
         )
 

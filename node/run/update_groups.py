@@ -41,7 +41,7 @@ from node.trajectories.trajectory import TurnLimits
 from protocol.rollout import Group
 from swarm.common.counters import Counters
 from swarm.common.util import counted
-from swarm.groups import GroupKey, Origin, PooledGroup, informative
+from swarm.groups import Candidate, GroupKey, Origin, PooledGroup, informative
 from swarm.journal import Journal
 from swarm.member import Experience
 from swarm.mixture import Mixture
@@ -140,8 +140,9 @@ class ExternalGroups:
 
     ``experience`` keeps reputations and results; ``intake`` cuts groups to size. ``successes`` are
     right completions for failed local groups (None: none). ``spared`` is J, local groups replaced.
-    ``trusted`` returns the authors that the user trusts; banned ones do not count. ``hidden``
-    returns the envs whose rewards depend on hidden state.
+    ``trusted`` returns the authors that the user trusts; banned ones do not count. ``blocked``
+    returns those whose groups are not used, and ``hidden`` the envs whose rewards depend on hidden
+    state.
     """
 
     experience: Experience
@@ -151,6 +152,7 @@ class ExternalGroups:
     successes: SuccessPool | None = None
     spared: int = 0
     trusted: Callable[[], Set[bytes]] = frozenset
+    blocked: Callable[[], Set[bytes]] = frozenset
     hidden: Callable[[], Set[str]] = frozenset
 
     def __post_init__(self) -> None:
@@ -161,7 +163,11 @@ class ExternalGroups:
         """Count the local groups that peer groups could replace, but do not."""
         if not self.spared:
             return 0
-        return self.spared - self.mixture.spared(self._pool.fresh(), *self._authors())
+        return self.spared - self.mixture.spared(self._fresh(), *self._authors())
+
+    def _fresh(self) -> list[Candidate]:
+        self._accounts.blocked = blocked = frozenset(self.blocked())
+        return [each for each in self._pool.fresh() if each.key.author not in blocked]
 
     def _authors(self) -> tuple[frozenset[bytes], frozenset[bytes]]:
         """Return the authors without the cap of the unproven, and those without any."""
@@ -186,7 +192,7 @@ class ExternalGroups:
         self.mixture.observe(observed, proven)
         # Before the update, which may change what there is room for.
         wanted = self.mixture.wanted(teaching)
-        fresh, tried = self._pool.fresh(), self._accounts.tried()
+        fresh, tried = self._fresh(), self._accounts.tried()
         chosen = self.mixture.choose(fresh, number, teaching, len(own), proven, tried, trusted)
         left, emptied = self._left(self._pool.consume(chosen, number), trusted)
         # If the intake dropped groups, author shares refer to the smaller update.

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 from node.errors import NodeError, RunFolderBusy
 from node.storage.atomic_files import (
@@ -58,6 +58,7 @@ class RunFolder:
     peer_cache = _Inside("peers.json")
     census = _Inside("census.json")
     trusted = _Inside("trusted.txt")
+    blocked = _Inside("blocked.txt")
     tensorboard = _Inside("tensorboard")
     lock_file = _Inside("lock")
 
@@ -107,6 +108,7 @@ class RunFolder:
     def _files(self) -> list[Path]:
         own = {self.config, self.metrics, self.rollouts, self.groups, self.status, self.manifest}
         own |= {self.peer_cache, self.journal, self.log, self.lock_file, self.census, self.trusted}
+        own.add(self.blocked)
         return [path for name in own for path in _kin(name)]
 
     def _trees(self) -> tuple[Path, ...]:
@@ -311,39 +313,40 @@ def _move_all(files: list[Path], place: Path) -> None:
     fsync_path(place)
 
 
-TRUSTED_HEAD = "# Peers that this node trusts, one id a line; swarm-node trust writes it.\n"
-
-
 @dataclass(slots=True)
-class TrustedPeers:
-    """Peers whose groups may fill an update: ``configured`` ones and those of ``trusted.txt``.
+class ListedPeers:
+    """Peer ids in a file of the run folder, one per line, and ``configured`` ones.
 
-    A running node reads the file again each round. Trust lifts the caps on an author's share of an
-    update (:mod:`swarm.mixture`) and nothing else: verification, penalties, bans and the limits on
-    size, time and requests hold for everybody.
+    ``kind`` is "trusted" or "blocked". A running node reads the file again each round.
     """
 
     configured: Sequence[str]
     folder: RunFolder
+    kind: ClassVar[str]
+    command: ClassVar[str]
     _last: tuple[str, ...] | None = field(default=None, init=False)
+
+    @property
+    def path(self) -> Path:
+        return self.folder.root / f"{self.kind}.txt"
 
     def added(self) -> tuple[str, ...]:
         """Return the peer ids in the file, or raise NodeError."""
-        path = self.folder.trusted
+        path = self.path
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
             return ()
         except (OSError, UnicodeDecodeError) as error:
-            remedy = "Look at its owner and permissions, or remove it and trust the peers again."
-            raise NodeError("cannot read the trusted peers", path, remedy) from error
+            remedy = "Look at its owner and permissions, or remove it and name the peers again."
+            raise NodeError(f"cannot read the {self.kind} peers", path, remedy) from error
         peers = dict.fromkeys(filter(None, (line.partition("#")[0].strip() for line in lines)))
         for peer in peers:
             try:
                 author_of(peer)
             except BadKey as error:
                 remedy = f"Correct or remove that line of {path}."
-                raise NodeError("a trusted peer is not a peer id", peer, remedy) from error
+                raise NodeError(f"a {self.kind} peer is not a peer id", peer, remedy) from error
         return tuple(peers)
 
     def authors(self) -> frozenset[bytes]:
@@ -353,10 +356,29 @@ class TrustedPeers:
         except NodeError as error:
             if self._last is None:
                 raise
-            log.warning("the list of trusted peers stays as it was: %s", error)
+            log.warning("the list of %s peers stays as it was: %s", self.kind, error)
         return frozenset(map(author_of, (*self.configured, *self._last)))
 
     def write(self, peers: Sequence[str]) -> None:
         """Replace the peers in the file."""
-        text = TRUSTED_HEAD + "".join(f"{peer}\n" for peer in dict.fromkeys(peers))
-        write_atomic(self.folder.trusted, text.encode())
+        head = f"# Peers that are {self.kind} here, one id a line; {self.command} writes it.\n"
+        text = head + "".join(f"{peer}\n" for peer in dict.fromkeys(peers))
+        write_atomic(self.path, text.encode())
+
+
+class TrustedPeers(ListedPeers):
+    """Peers whose groups may fill an update: ``mixture.trusted`` and those of ``trusted.txt``.
+
+    Trust lifts the caps on an author's share of an update (:mod:`swarm.mixture`) and nothing else:
+    verification, penalties, bans and the limits on size, time and requests hold for everybody.
+    """
+
+    kind = "trusted"
+    command = "swarm-node trust"
+
+
+class BlockedPeers(ListedPeers):
+    """Peers whose groups are neither asked for nor trained on: those of ``blocked.txt``."""
+
+    kind = "blocked"
+    command = "swarm-node block"

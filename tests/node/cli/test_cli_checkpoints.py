@@ -14,8 +14,14 @@ from node.policy.policy import Policy
 from node.storage.checkpoints import Checkpoints
 from protocol.identity import Identity
 from protocol.manifest import swarm_id
+from swarm.common.clock import SystemClock
+from swarm.common.counters import Counters
+from swarm.groups import GroupKey
+from swarm.journal import Journal
+from swarm.pool import Pool
 from tests.node.conftest import Terminal
 from tests.support import saved_policy
+from tests.swarm.network_parts import identity
 
 AT = ("--config", "node")
 
@@ -98,6 +104,35 @@ def test_status_shows_the_round_that_was_gone_back_to(terminal, history, node):
     assert terminal("rollback", *AT, "--to", "10") == 0
     told = terminal.json("status", *AT)
     assert (told["record"]["round"], told["state"]) == (10, "stopped")
+
+
+def used(node, author, *steps):
+    clock = SystemClock()
+    with closing(Journal(node.journal, clock)) as journal:
+        pool = Pool(journal, 8, 60.0, clock, Counters())
+        for step in steps:
+            pool.record_update(step, [], [GroupKey(author, 1, step)])
+
+
+def test_what_a_blocked_peer_taught_is_undone(terminal, history, node):
+    anna, ben = identity("anna"), identity("ben")
+    used(node, anna.author, 18, 25)
+    used(node, ben.author, 3)
+    told = terminal.json("block", anna.peer_id, "--undo", *AT)
+    checkpoint = {"round": 20, "policy_step": 17, "set_aside": [30]}
+    assert told["undone"] == {"updates": [18, 25], "checkpoint": checkpoint}
+    assert told["blocked"] == [{"peer_id": anna.peer_id}] and history.steps() == [10, 20]
+    assert "older than policy step 3" in terminal.fails(1, "block", ben.peer_id, "--undo", *AT)
+    assert history.steps() == [10, 20]
+
+
+def test_a_peer_of_no_update_is_blocked_and_nothing_is_undone(terminal, history, node):
+    used(node, identity("anna").author, 18)
+    shown = terminal.ok("block", identity("ben").peer_id, "--undo", *AT)
+    assert "no update used their groups" in shown and history.steps() == [10, 20, 30]
+    with node.locked():
+        given = "block", identity("anna").peer_id, "--undo", *AT
+        assert "already used by process" in terminal.fails(1, *given)
 
 
 @pytest.mark.parametrize(

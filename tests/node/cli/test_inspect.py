@@ -217,7 +217,7 @@ def test_a_beginning_that_only_one_has_shows_it_in_full(terminal, met, cut):
     for expected in (anna.peer_id, anna.author.hex(), "2.0 kB", "reward_mismatch 2", "10 min"):
         assert expected in terminal.out
     gone = dict.fromkeys(("link", "round_trip_s", "clock_ahead_s"))
-    expected = {**met[0], "connected": False, **gone, "trusted": False}
+    expected = {**met[0], "connected": False, **gone, "trusted": False, "blocked": False}
     assert terminal.json("peers", given, *AT) == expected
 
 
@@ -343,6 +343,17 @@ def test_peers_are_trusted_listed_and_trusted_no_longer(terminal, node, met):
         assert "from its next round" in terminal.ok("trust", ben, "--remove", *AT)
     assert terminal.json("trust", *AT) == [{"peer_id": anna, "by": "swarm-node trust"}]
     assert node.trusted.stat().st_mode & 0o077 == 0
+
+
+def test_peers_are_blocked_listed_and_blocked_no_longer(terminal, node, met):
+    anna, ben = identity("anna").peer_id, identity("ben").peer_id
+    assert "no peer is blocked" in terminal.ok("block", *AT)
+    shown = terminal.ok("block", anna, f"/ip4/10.0.0.5/tcp/1/p2p/{ben}", *AT)
+    assert f"blocks {anna}" in shown and "no node runs here" in shown
+    assert " blocked " in rows(terminal, met)[0]
+    assert terminal.json("block", ben, "--remove", *AT) == [{"peer_id": anna}]
+    assert "is not blocked" in terminal.refuses(2, "block", ben, "--remove", *AT)
+    assert "without a peer" in terminal.refuses(2, "block", "--undo", *AT)
 
 
 def test_trust_wants_whole_peer_ids_and_names_who_has_none(terminal, node):

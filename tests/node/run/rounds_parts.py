@@ -79,6 +79,7 @@ class Loop:
         successes: int = 0,
         semi_online: SemiOnline | None = None,
         trusted: Callable[[], Set[bytes]] = frozenset,
+        blocked: Callable[[], Set[bytes]] = frozenset,
         hidden: Callable[[], Set[str]] = frozenset,
     ) -> None:
         clock = VirtualClock(START)
@@ -108,6 +109,7 @@ class Loop:
             successes=SuccessPool(successes, self.counters),
             spared=external if rules.fill else 0,
             trusted=trusted,
+            blocked=blocked,
             hidden=hidden,
         )
         keys = {"engine.sleep_mode": sleep_mode, "learner.max_completion_tokens": CAP}

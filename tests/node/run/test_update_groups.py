@@ -113,6 +113,20 @@ def test_peers_groups_of_an_env_in_which_luck_decides_are_marked_for_the_learner
         assert not any(done.hidden for each in written for done in each.training.completions)
 
 
+def test_groups_of_a_blocked_author_are_not_trained_on_and_its_records_not_read():
+    blocked = set[bytes]()
+    loop = Loop(local=4, external=4, blocked=lambda: blocked)
+    loop.prove(ANNA, BEN)
+    loop.pool.add([*(pooled(n) for n in range(8)), *(pooled(n, author=BEN) for n in range(8))])
+    assert {each.author for each in loop.rounds.step().external} == {ANNA, BEN}
+    blocked.add(ANNA)
+    assert {each.author for each in loop.rounds.step().external} == {BEN}
+    assert loop.accounts.banned(ANNA) and not loop.accounts.banned(BEN)
+    blocked.clear()
+    assert {each.author for each in loop.rounds.step().external} == {ANNA, BEN}
+    assert not loop.accounts.banned(ANNA)
+
+
 def test_a_banned_peer_is_no_longer_trusted():
     loop = Loop(local=8, external=4, trusted=lambda: {ANNA})
     loop.pool.add(pooled(number) for number in range(30))
