@@ -140,12 +140,13 @@ def main() -> None:
     threads.choose(1)
     import copy
 
-    base = taught(options.taught)
-    before = logprob(base)
+    policy = taught(options.taught)
+    weights = copy.deepcopy(policy.model.state_dict())
+    before = logprob(policy)
     result: dict[str, Any] = {"poisoned": options.poisoned, "fat": options.fat, "before": before}
     ways = {"uniform": (False, False), "bounded": (False, True), "default": (True, True)}
     for name, (weighed, bounded) in ways.items():
-        policy = copy.deepcopy(base)
+        policy.model.load_state_dict(weights)
         learn(policy, options, weighed=weighed, bounded=bounded)
         result[f"{name}_moved"] = round(logprob(policy) - before, 2)
         result[f"{name}_sampled"] = sampled(policy)
