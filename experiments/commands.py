@@ -211,6 +211,7 @@ def regimes(
     mixes: Mixes = None,
     vary: Vary = None,
     seeds: Seeds = 5,
+    first_seed: FirstSeed = 0,
     answers: Lengths = "short",
     rounds: RegimesRounds = None,
     workers: Workers = 0,
@@ -239,7 +240,8 @@ def regimes(
         settings = replace(settings, rounds=rounds or setup.quick_rounds, model=setup.recipe)
     arms = _arms(mixes, vary)
     chosen = [find_regime(name, REGIMES | IMAGINED) for name in dict.fromkeys(names or REGIMES)]
-    plan = Plan(settings, arms, tuple(range(seeds)), workers, tuple(chosen))
+    which = tuple(range(first_seed, first_seed + seeds))
+    plan = Plan(settings, arms, which, workers, tuple(chosen))
     root = run_dir or _default_folder("regimes-quick" if quick else "regimes", answers)
     summaries = run_regimes(plan, root, Terminal(stderr=True))
     _print_results(root, regimes_table(plan, summaries), json)

@@ -39,7 +39,8 @@ class Summary:
     arm: str
     seeds: tuple[int, ...]
     # By name: ``cumulative`` (mean reward of the compared nodes, summed over rounds), ``solved``
-    # (the same for right answers), ``heldout`` (reward of the final policies), ``informative``
+    # (the same for right answers), ``heldout`` (reward of the final policies), ``coverage`` (their
+    # pass@8 on held-out tasks), ``informative``
     # (fraction of local groups), ``filled`` (peer groups per update), ``planted`` (fraction of
     # hostile or imagined groups in an update), ``use`` and ``use of others`` (usefulness of these
     # and of other peer groups), ``entropy`` (nats per token), ``variance`` (of rewards in a group),
@@ -88,6 +89,8 @@ def measure(recording: Recording, nodes: Collection[int]) -> dict[str, float]:
         "tokens": sum(r.tokens for r in rounds),
         "cpu": sum(recording.seconds),
     }
+    if recording.coverage is not None:
+        figures["coverage"] = recording.coverage
     if entropies:
         figures["entropy"] = fmean(entropies)
     return figures | _planted(recording.influx.shares if recording.influx else ())

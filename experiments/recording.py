@@ -197,6 +197,7 @@ class Recording:
     rounds: tuple[RoundFigures, ...]  # figures by round, a function of the configuration
     seconds: tuple[float, ...]  # CPU time of each round, all nodes together; depends on the machine
     influx: Influx | None = None  # influence of peers, in a regime that is watched
+    coverage: float | None = None  # pass@8 of the final policies on held-out tasks, if measured
 
     def rewards(self, nodes: Collection[int]) -> list[float]:
         return [figures.mean_reward(nodes) for figures in self.rounds]
@@ -208,6 +209,8 @@ class Recording:
         whole: dict[str, Any] = {"arm": self.arm, "seed": self.seed, "rounds": table}
         if self.influx:
             whole["influx"] = asdict(self.influx)
+        if self.coverage is not None:
+            whole["coverage"] = self.coverage
         return json.dumps(whole)
 
     @classmethod
@@ -218,7 +221,8 @@ class Recording:
         rows = (dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True))
         rounds = tuple(RoundFigures(**row) for row in rows)
         influx = _INFLUX.validate_python(value.get("influx"))
-        return cls(value["arm"], value["seed"], rounds, tuple(seconds), influx)
+        coverage = value.get("coverage")
+        return cls(value["arm"], value["seed"], rounds, tuple(seconds), influx, coverage)
 
 
 _INFLUX: TypeAdapter[Influx | None] = TypeAdapter(Influx | None)

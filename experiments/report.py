@@ -33,8 +33,8 @@ from swarm.common.util import counted
 
 COLUMNS = (
     *("arm", "seeds", "cumulative reward", "factor", "gain (95 %)", "factor at equal tokens"),
-    *("factor at equal CPU", "held-out", "informative", "peer groups", "entropy", "variance"),
-    "CPU s",
+    *("factor at equal CPU", "held-out", "pass@8", "informative", "peer groups", "entropy"),
+    *("variance", "CPU s"),
 )
 NARROW = ("arm", "cumulative reward", "factor", "gain (95 %)", "factor at equal tokens", "held-out")
 
@@ -74,7 +74,8 @@ def sapo_markdown(settings: Settings, summaries: Sequence[Summary]) -> str:
             "Cumulative reward: mean reward of local rollouts, summed over rounds. Means "
             "over seeds ± standard error. Factors and gains compare with the reference of an arm "
             "(8/0 or 8/0 partial), seed by seed; * marks gains whose 95 % interval excludes 0. "
-            "Equal tokens, equal CPU: ratio of mean rewards up to the cost of the cheaper run.",
+            "Equal tokens, equal CPU: ratio of mean rewards up to the cost of the cheaper run. On "
+            "a GPU the time is wall-clock time.",
             "",
         ]
     )
@@ -119,6 +120,7 @@ def _cells(summary: Summary) -> tuple[str, ...]:
         show(measured["cumulative"], 1),
         *factors,
         show(measured["heldout"], 3),
+        show(measured["coverage"], 3) if "coverage" in measured else "",
         show(measured["informative"], 3),
         show(measured["filled"], 2),
         show(measured["entropy"], 2) if "entropy" in measured else "",

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from statistics import fmean
 
 from experiments.hostile import HostileNode, UselessEngine, poisoner
 from experiments.imagined import Imagination, PartlyImagined, imagination
@@ -18,10 +19,13 @@ from experiments.recording import LOOK_ROUNDS, InfluenceMonitor, Influx, Recordi
 from experiments.settings import EPOCH_SECONDS, Configuration, Settings, SwarmContext, node_identity
 from experiments.setups import Base
 from node.engines.engine import Sampling
+from node.engines.transformers.engine import TransformersEngine
+from node.evaluation.evaluator import Evaluator, heldout_tasks
 from node.network.membership import MIB
 from node.run.training_loop import Trainer, TrainingLoop, open_experience
 from node.run.update_groups import Outcome
 from node.tasks.curriculum import served_levels
+from node.trajectories.trajectory import TurnLimits
 from protocol.manifest import swarm_id
 from swarm.admission import Admission
 from swarm.collector import CollectorLimits
@@ -240,6 +244,32 @@ def _watch(context: SwarmContext, swarm: SimulatedSwarm) -> InfluenceMonitor | N
     )
 
 
+PASSES = 8  # completions per held-out task at the end of a run with a model of one's own
+
+
+def _coverage(
+    context: SwarmContext, swarm: SimulatedSwarm, judged: Collection[int]
+) -> float | None:
+    """Return pass@8 of the final policies; None for tiny models, whose answers are few."""
+    if context.settings.answers != "starter":
+        return None
+    levels = served_levels(context.manifest.catalogue, context.judge.start())
+    tasks, found = heldout_tasks(levels, context.settings.eval_tasks), list[float]()
+    for number in judged:
+        policy, keys = swarm.nodes[number].policy, context.config(number).engine
+        evaluator = Evaluator(
+            policy,
+            TransformersEngine(policy, seed=number),
+            context.judge,
+            tasks,
+            Sampling(keys.temperature, keys.max_new_tokens, seed=context.run.seed),
+            Counters(),
+            TurnLimits.of(keys),
+        )
+        found.append(evaluator.evaluate(PASSES).pass_at(PASSES))
+    return fmean(found)
+
+
 async def simulate(
     settings: Settings,
     run: Configuration,
@@ -274,7 +304,8 @@ async def simulate(
         report(number)
     swarm.check()
     influx = Influx(tuple(watch.shares), tuple(watch.looks)) if watch else None
-    return Recording(run.arm.name, run.seed, tuple(rows), tuple(seconds), influx)
+    coverage = _coverage(context, swarm, judged)
+    return Recording(run.arm.name, run.seed, tuple(rows), tuple(seconds), influx, coverage)
 
 
 def run_simulation(

@@ -34,6 +34,7 @@ def test_nodes_begin_with_a_warm_started_model_and_the_folder_holds_what_they_ca
     plan = Plan(SMALL, (RUN.arm,), (RUN.seed,), 1)
     (summary,) = run_sapo(plan, tmp_path, Console(quiet=True))
     assert summary.measures["tokens"].mean > 0
+    assert 0 <= summary.measures["coverage"].mean <= 1
     base = ExperimentFolder(tmp_path).base("weak", 0)
     begun = SwarmContext(SMALL, RUN, {"weak": str(base)}).policy(0).model.state_dict()
     expected = warm_started(SMALL, 0).model.state_dict()
