@@ -12,7 +12,7 @@ VLLM := .venv-vllm
 GENRL := .venv-genrl
 
 .PHONY: paper demo demo-real test test-slow test-all test-bare test-docs test-browser test-families test-real pictures dist test-dist lint mutants fuzz bench \
-	bench-gpu vllm test-vllm genrl chaos chaos-short split soak docs lock clean
+	bench-gpu vllm test-vllm genrl chaos chaos-short split soak docs audit lock clean
 
 demo: $(VENV)/installed
 	$(BIN)/swarm-node demo $(DEMO_OPTIONS)
@@ -89,6 +89,16 @@ lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/bandit --quiet --configfile pyproject.toml --severity-level medium -r node swarm protocol
+
+# A release's dependencies with hashes, their bill of materials, and their known vulnerabilities,
+# for which it asks PyPI.
+audit: $(VENV)/installed-audit
+	mkdir -p release
+	$(BIN)/uv pip compile --quiet --generate-hashes --constraint constraints.txt \
+		--output-file release/requirements.txt requirements.txt
+	$(BIN)/cyclonedx-py requirements release/requirements.txt --output-file release/sbom.json
+	$(BIN)/pip-audit --requirement release/requirements.txt --disable-pip
 
 vllm: $(VLLM)/installed
 
@@ -149,6 +159,10 @@ $(VENV)/installed-docs: $(VENV)/installed-test
 
 $(VENV)/installed-dist: $(VENV)/installed-test
 	$(INSTALL) $(VENV) --extras dist
+	touch $@
+
+$(VENV)/installed-audit: $(VENV)/installed-test
+	$(INSTALL) $(VENV) --extras audit
 	touch $@
 
 $(VENV)/installed-fuzz: $(VENV)/installed-test
