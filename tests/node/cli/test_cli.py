@@ -28,9 +28,18 @@ print("loaded:", *heavy & {*sys.modules})
 RUN = "import sys; from node.cli.main import run; sys.argv[0] = 'swarm-node'; run()"
 
 
-@pytest.mark.parametrize("command", [name for name, *_ in COMMANDS])
+@pytest.mark.parametrize("command", [name for rows in COMMANDS.values() for name, *_ in rows])
 def test_every_command_has_help_with_an_example(terminal, command):
     assert f"Example: swarm-node {command}" in terminal.ok(command, "--help")
+
+
+def test_help_shows_every_command_under_its_group(terminal):
+    shown = terminal.ok("--help")
+    panels = {part.split()[0]: part for part in shown.split("╭─ ")[1:]}
+    assert list(panels) == ["Options", *COMMANDS]
+    for group, rows in COMMANDS.items():
+        assert all(f"│ {name} " in panels[group] for name, *_ in rows)
+    assert "│ identity " in panels["Manage"]
 
 
 def test_help_answers_without_loading_torch_pydantic_or_the_network():
