@@ -257,13 +257,19 @@ def init_command(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Write this value of a config key, as in learner.lr=1e-5; may be repeated.",
+            help="Config key to write with this value, as in learner.lr=1e-5; repeatable.",
         ),
     ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Write every config key, each with its explanation.")
+    ] = False,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Write node.toml, with every key explained, and the node's identity."""
+    """Write node.toml, with the most common keys explained, and the node's identity.
+
+    Keys that are not in node.toml have their defaults. --full writes all keys.
+    """
     from node.run.background import write_unit
     from node.run.preflight import open_identity, prepare
     from node.storage.run_folder import RunFolder
@@ -279,7 +285,8 @@ def init_command(
         with waiting(LOADING):
             plan = planned(model, task_tokens, directory)
     if made:
-        folder, identity = prepare(directory, {**(plan.choice.keys if plan else {}), **overrides})
+        keys = {**(plan.choice.keys if plan else {}), **overrides}
+        folder, identity = prepare(directory, keys, full=full)
     else:
         folder = open_node(folder.config).folder
         identity, _ = open_identity(folder)

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -148,9 +148,24 @@ def build(
     return config if base is None else _with_paths(config, base)
 
 
-def write_config(path: Path, config: Config) -> None:
-    """Write ``config`` with an explanation of every key, for :func:`load` to read."""
-    write_atomic(path, commented(config, "A swarm-node's configuration.").encode())
+COMMON = (
+    *("node.name", "node.seed", "node.threads", "network.listen", "network.peers"),
+    *("policy.model", "policy.dtype", "policy.device", "engine.group_size"),
+    *("engine.max_new_tokens", "mixture.local", "mixture.external", "learner.lr"),
+    *("schedule.checkpoint_every", "monitor.dashboard"),
+)
+"""Keys that a new node's file has: those that people change most often, and its own seed."""
+
+
+def write_config(
+    path: Path, config: Config, keys: Collection[str] = (), *, full: bool = False
+) -> None:
+    """Write ``config`` for :func:`load` to read: every key if ``full``, with explanations.
+
+    Otherwise write :data:`COMMON` keys, those in ``keys``, and those without their default.
+    """
+    only = None if full else {*COMMON, *keys}
+    write_atomic(path, commented(config, "Configuration of a swarm-node.", only).encode())
 
 
 def changed(config: Config, keys: Mapping[str, Any]) -> Config:

@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -26,16 +26,29 @@ _TYPES = {bool: "true or false", int: "integer", float: "number", str: "text"}
 _BOUNDS = {Ge: ("ge", "at least"), Gt: ("gt", "above"), Le: ("le", "at most"), Lt: ("lt", "below")}
 
 
-def commented(config: BaseModel, title: str) -> str:
-    """Write ``config`` as TOML with comments; reading it back gives an equal config."""
-    lines = [f"# {title}", "# Every key is here; one that you leave out has its default.", ""]
-    for name in type(config).model_fields:
-        section = getattr(config, name)
-        lines += [f"# {_purpose(section)}", f"[{name}]", ""]
+ALL_KEYS = "# Every key is here. A key that you delete gets its default."
+COMMON_KEYS = "# Other keys have their defaults. To see all keys: swarm-node init --full FOLDER"
+
+
+def commented(config: BaseModel, title: str, only: Collection[str] | None = None) -> str:
+    """Write ``config`` as TOML with comments; reading it back gives an equal config.
+
+    With ``only``, write those dotted keys and changed ones, each with its first sentence.
+    """
+    lines = [f"# {title}", ALL_KEYS if only is None else COMMON_KEYS, ""]
+    for name, section in config:
+        written = list[str]()
         for key, field in type(section).model_fields.items():
-            about = f"{field.description} ({_values(field)})"
-            lines += textwrap.wrap(about, WIDTH, initial_indent="# ", subsequent_indent="# ")
-            lines += [f"{key} = {toml_value(getattr(section, key))}", ""]
+            value, about = getattr(section, key), field.description or ""
+            if only is not None:
+                if f"{name}.{key}" not in only and value == field.default:
+                    continue
+                about = f"{about.removesuffix('.').partition('. ')[0]}."
+            about = f"{about} ({_values(field)})"
+            written += textwrap.wrap(about, WIDTH, initial_indent="# ", subsequent_indent="# ")
+            written += [f"{key} = {toml_value(value)}", ""]
+        if written:
+            lines += [f"# {_purpose(section)}", f"[{name}]", "", *written]
     return "\n".join(lines)
 
 
@@ -44,9 +57,10 @@ def reference(config: BaseModel) -> str:
     lines = [
         "# Configuration",
         "",
-        "Made from the config classes by `python -m node.config.reference`; change those instead.",
-        "`swarm-node init` writes a file with every key, and `--set section.key=value` overrides",
-        "one for a single run. Unknown keys and impossible values are refused.",
+        "This page is generated from the config classes by `python -m node.config.reference`.",
+        "`swarm-node init` writes the keys that people change most often, and `init --full` writes",
+        "all of them. `--set section.key=value` overrides a key for a single run. The node rejects",
+        "unknown keys and impossible values.",
         "",
     ]
     for name in type(config).model_fields:

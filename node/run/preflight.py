@@ -116,9 +116,9 @@ def check_device(device: str) -> None:
 
 
 def prepare(
-    directory: Path, overrides: Mapping[str, Any] | None = None
+    directory: Path, overrides: Mapping[str, Any] | None = None, *, full: bool = False
 ) -> tuple[RunFolder, Identity]:
-    """Write a config into ``directory``; keep or create the identity.
+    """Write a config into ``directory``, with all keys if ``full``; keep or create the identity.
 
     The seed follows from the key. Raises NodeError (config exists, not writable) or ConfigError.
     """
@@ -130,8 +130,8 @@ def prepare(
     identity, _ = open_identity(folder)
     # Only the key's holder knows this seed, so peers cannot predict choices.
     digest = sha256(identity.sign(b"swarm-node/1/node-seed", b"")).digest()
-    own = {"node.seed": int.from_bytes(digest[:8], "big") >> 1}
-    write_config(folder.config, Config.with_overrides({**own, **(overrides or {})}))
+    keys = {"node.seed": int.from_bytes(digest[:8], "big") >> 1, **(overrides or {})}
+    write_config(folder.config, Config.with_overrides(keys), keys, full=full)
     return folder, identity
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from node.cli.program import COMMANDS
 from node.cli.reference import PAGES
-from node.config.config import Config
+from node.config.config import Config, load
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
 from tests.node.packages import declare
@@ -124,6 +124,18 @@ def test_init_writes_a_config_and_a_private_key(terminal):
     assert written["learner"]["lr"] == Config().learner.lr
     assert Identity.load(facts["identity"]).peer_id == facts["peer_id"]
     assert stat.S_IMODE(Path(facts["identity"]).stat().st_mode) == 0o600
+
+
+def test_init_writes_common_keys_and_with_full_every_key(terminal):
+    short, full = Path("short/node.toml"), Path("full/node.toml")
+    terminal.ok("init", "short")
+    terminal.ok("init", "--full", "full", "--set", "learner.lr=1e-5")
+    keys = [sum(map(len, tomllib.loads(path.read_text()).values())) for path in (short, full)]
+    assert keys[0] == 15
+    assert keys[1] == sum(len(type(section).model_fields) for _, section in Config())
+    assert load(full).learner.lr == 1e-5
+    change = {"node": load(short).node}
+    assert load(short) == Config().model_copy(update=change)
 
 
 def test_init_writes_values_that_are_set_and_nothing_if_one_is_wrong(terminal):

@@ -93,7 +93,7 @@ def test_levels_go_from_what_is_not_mastered_to_one_above_what_is_solved():
 
 def test_keys_are_set_in_a_file_and_all_else_of_it_stays(tmp_path):
     path = tmp_path / "node.toml"
-    write_config(path, Config())
+    write_config(path, Config(), full=True)
     before = load(path)
     keys = {"engine.temperature": 0.6, "tasks.levels": {"sums": [0, 1]}}
     set_keys(path, keys)
