@@ -174,4 +174,4 @@ def kind_key(registry: Registry, default: str | tuple[str, ...], about: str) -> 
 
 def options_key(chooser: str) -> Any:
     """Define a key for the settings of the plugin that ``chooser`` names."""
-    return key({}, f'Settings of the kind that "{chooser}" names, where it has any of its own.')
+    return key({}, f'Options of the plugin that "{chooser}" names, if it has any.')

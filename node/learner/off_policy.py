@@ -213,7 +213,9 @@ class TruncatedWeights(Correction):
     class Options(Section):
         """Options of truncated importance sampling."""
 
-        cap: float = key(2.0, "Upper bound of a weight; 1 for external tokens.", gt=0)
+        cap: float = key(
+            2.0, "Maximum importance weight of a token. For peers' tokens it is 1.", gt=0
+        )
 
     options: Options
 

@@ -80,8 +80,10 @@ class Trackio(Logger):
     class Options(Section):
         """Settings of the Trackio run."""
 
-        project: str = key("swarm-node", "The project.", min_length=1)
-        run: str = key("", "Name of the run. None: the run folder's, and a mark of its path.")
+        project: str = key("swarm-node", "Name of the project.", min_length=1)
+        run: str = key(
+            "", "Name of the run. Empty: the name of the run folder and a hash of its path."
+        )
 
     def __init__(self, folder: RunFolder, options: Any = None) -> None:
         super().__init__(folder, options)
@@ -129,7 +131,7 @@ class Wandb(Logger):
         """Settings of the W&B run."""
 
         mode: Literal["online", "offline"] = key(
-            "online", '"offline" writes into wandb/ of the run folder, for: wandb sync.'
+            "online", '"offline" writes into wandb/ of the run folder; upload it with: wandb sync.'
         )
 
     def __init__(self, folder: RunFolder, options: Any = None) -> None:

@@ -78,7 +78,7 @@ def test_the_configuration_page_is_up_to_date():
         ("monitor.live=1", "monitor.live", "true or false"),
         ("network.transport=carrier-pigeon", "network.transport", "'hivemind'"),
         ("network.swarm=abc", "network.swarm", "64 hex digits"),
-        ("network.swarm=1234567", "network.swarm", "the first 8 or more"),
+        ("network.swarm=1234567", "network.swarm", "at least the first 8"),
         ("network.listen=[]", "network.listen", "at least 1 item"),
         ('network.listen=["0.0.0.0:4001"]', "network.listen", "/ip4/"),
         ('network.peers=["/ip4/10.0.0.5/tcp/4001"]', "network.peers", "/p2p/"),
