@@ -102,7 +102,7 @@ def interrupt_on_eof() -> None:
 OPTION = "--detach"
 DetachOption = Annotated[
     bool,
-    typer.Option(OPTION, help="Go on in the background once the node runs; it prints to its log."),
+    typer.Option(OPTION, help="Run in the background once the node is up; messages go to its log."),
 ]
 
 
@@ -155,26 +155,27 @@ def join_command(
     config: ConfigOption = None,
     mix: Annotated[
         str | None,
-        typer.Option(metavar="OWN/EXTERNAL", help="Groups in an update, as in 4/4."),
+        typer.Option(metavar="OWN/EXTERNAL", help="Local and peer groups in an update, as in 4/4."),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(help="Stop when so many are done in all; 0: never.")
+        int | None, typer.Option(help="Total rounds after which the node stops; 0: unlimited.")
     ] = None,
     swarm: Annotated[
         str | None,
         typer.Option(
-            metavar="ID", help="Train in this swarm; a node of another moves there with its policy."
+            metavar="ID",
+            help="Swarm to train in; a node of another swarm moves there with its policy.",
         ),
     ] = None,
     accept: Annotated[
         bool,
-        typer.Option("--accept", help="Take the settings that trying the policy leads to."),
+        typer.Option("--accept", help="Accept the settings that the baseline evaluation suggests."),
     ] = False,
     baseline: Annotated[
         bool,
         typer.Option(
             "--baseline/--no-baseline",
-            help="Try a new policy on the tasks first, for two minutes at most.",
+            help="Evaluate a new policy on the tasks first, for at most two minutes.",
         ),
     ] = True,
     assignments: SetOption = None,

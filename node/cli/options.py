@@ -31,7 +31,7 @@ ConfigOption = Annotated[
     typer.Option(
         "--config",
         "-c",
-        help="The node's config file, or its folder. Left out: ./node.toml, then ./swarm-run.",
+        help="Config file of the node, or its folder. [default: ./node.toml, else ./swarm-run]",
     ),
 ]
 SetOption = Annotated[
@@ -39,20 +39,26 @@ SetOption = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Override a config key for this run, as in learner.lr=1e-5; may be repeated.",
+        help="Config key to override for this run, as in learner.lr=1e-5; repeatable.",
     ),
 ]
 PeersOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--peers", metavar="ADDRESS...", help="Peers to dial, instead of those in the config."
+        "--peers", metavar="ADDRESS...", help="Peers to dial instead of those in the config."
     ),
 ]
 LanOption = Annotated[
-    bool, typer.Option("--lan", help="Find members on the local network, and be found by them.")
+    bool,
+    typer.Option(
+        "--lan",
+        help="Find peers on the local network, and announce this node there.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
-DebugOption = Annotated[bool, typer.Option("--debug", help="Log more, and show stack traces.")]
+DebugOption = Annotated[
+    bool, typer.Option("--debug", help="Log debug messages, and show stack traces.")
+]
 StopOption = Annotated[bool, typer.Option("--stop-on-eof", hidden=True)]
 
 
@@ -181,7 +187,7 @@ PublicOption = Annotated[
     typer.Option(
         "--public",
         metavar="HOST:PORT",
-        help="Serve the page of the whole swarm there, to everybody (monitor.public).",
+        help="Address at which to serve the page of the whole swarm to everyone (monitor.public).",
     ),
 ]
 SnapshotOption = Annotated[
@@ -189,7 +195,7 @@ SnapshotOption = Annotated[
     typer.Option(
         "--snapshot",
         metavar="DIR",
-        help="Write that page to a folder, again and again, for any web host (monitor.snapshot).",
+        help="Folder to which to write that page repeatedly, for any web host (monitor.snapshot).",
     ),
 ]
 
@@ -199,12 +205,13 @@ StepOption = Annotated[
     typer.Option(
         "--step",
         metavar="ROUND",
-        help="The checkpoint of this round, as swarm-node checkpoints lists it; its folder's name "
-        "also does, and a policy step that is not the round of another. Left out: the newest.",
+        help="Round of the checkpoint, as in swarm-node checkpoints. The folder's name also "
+        "works, and a policy step that is not the round of another checkpoint. [default: "
+        "the newest]",
     ),
 ]
 BestOption = Annotated[
-    bool, typer.Option("--best", help="The checkpoint of the best held-out reward.")
+    bool, typer.Option("--best", help="Use the checkpoint with the best held-out reward.")
 ]
 
 

@@ -47,16 +47,16 @@ def peers_command(
         str,
         typer.Argument(
             metavar="[PEER]",
-            help="The beginning of a peer id or of an author's public key: show that one in full.",
+            help="Beginning of a peer id or of an author's public key: show all about that peer.",
         ),
     ] = "",
     config: ConfigOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """List the peers met, with what they gave and what was refused.
+    """List the known peers, with their contributions and refused groups.
 
-    With a peer id or an author's key, or its beginning, show that one in full.
+    With a peer id or an author's key, or its beginning, show all about that peer.
     """
     node = open_node(config)
     status = present_status(node.folder)
@@ -182,17 +182,21 @@ def trust_command(
         typer.Argument(metavar="[PEER]...", help="Whole peer ids, or addresses that end in one."),
     ] = None,
     remove: Annotated[
-        bool, typer.Option("--remove", help="Trust them no longer: the caps hold again.")
+        bool,
+        typer.Option(
+            "--remove",
+            help="Remove the peers from the trusted ones; the limits apply to them again.",
+        ),
     ] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Let the groups of named peers fill an update, or list the peers that may.
+    """Let the groups of named peers fill an update, or list the trusted peers.
 
-    Other peers have at most mixture.author_share of it each, and mixture.unproven_share together
-    until they are proven. A trusted peer's groups are verified and limited like all others. A
-    running node follows from its next round.
+    Other peers have at most mixture.author_share of an update each, and mixture.unproven_share
+    together until they are proven. The groups of a trusted peer are verified and limited like all
+    others. A running node applies a change from its next round.
     """
     node = open_node(config)
     trusted = TrustedPeers(node.config.mixture.trusted, node.folder)
@@ -251,15 +255,15 @@ def observe_command(
         typer.Option(
             "--config",
             "-c",
-            help="A config or folder of its own, to go on from what was counted before. Left out: "
-            "a folder that is gone afterwards.",
+            help="Config or folder for this command, to continue earlier counts. [default: a "
+            "temporary folder]",
         ),
     ] = None,
     public: PublicOption = None,
     snapshot: SnapshotOption = None,
     seconds: Annotated[
         float,
-        typer.Option(min=0, help="End after so many seconds of looking; 0: never."),
+        typer.Option(min=0, help="Seconds until the end; 0: unlimited."),
     ] = 0.0,
     assignments: SetOption = None,
     json: JsonOption = False,
@@ -269,8 +273,8 @@ def observe_command(
 ) -> None:
     """Show the page of a swarm without training or being a member.
 
-    The page is served only on this machine, on port 8710 or the next free one, unless you give
-    --public or --snapshot. Ctrl-C ends it cleanly.
+    The command serves the page only on this machine, on port 8710 or the next free one, unless you
+    give --public or --snapshot. Ctrl-C ends it cleanly.
     """
     overrides = overrides_of(assignments, peers, public=public, snapshot=snapshot)
     if detached:

@@ -188,7 +188,10 @@ def options(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_version, is_eager=True, help="Show what is installed, and exit."
+            "--version",
+            callback=_version,
+            is_eager=True,
+            help="Show the installed versions, and exit.",
         ),
     ] = False,
 ) -> None:

@@ -39,49 +39,55 @@ if TYPE_CHECKING:
 
 
 def create_command(
-    name: Annotated[str, typer.Option("--name", help="What people call the swarm.")],
+    name: Annotated[str, typer.Option("--name", help="Display name of the swarm.")],
     task_set: Annotated[
         str | None,
         typer.Option(
             "--task-set",
-            help="starter, starter-games, reasoning-gym, or your own TOML file; for shipped models "
-            "tiny, games or working. Left out: starter, or tiny for a shipped model.",
+            help="Task set: starter, starter-games, reasoning-gym, or your own TOML file; tiny, "
+            "games or working for the shipped models. [default: starter; tiny for a shipped "
+            "model]",
         ),
     ] = None,
     epoch_seconds: Annotated[
-        float, typer.Option("--epoch-seconds", help="How often each node announces; about a round.")
+        float,
+        typer.Option(
+            "--epoch-seconds",
+            help="Seconds between the announcements of a node; choose about the time of a round.",
+        ),
     ] = 60.0,
     admission: Annotated[
         str,
         typer.Option(
             "--admission",
             metavar="open|allow:FILE|pow:BITS",
-            help="Everybody, the peer ids in a file, or whoever has done that much work.",
+            help="Peers to admit: all, those in a file of peer ids, or those with a proof of work.",
         ),
     ] = "open",
     answer_tokens: Annotated[
         int | None,
         typer.Option(
             "--answer-tokens",
-            help="Longest answers that groups are to fit with; left out, the usual bounds.",
+            help="Maximum completion length, in tokens, for which groups fit into a message. "
+            "[default: the usual limits]",
         ),
     ] = None,
     group_size: Annotated[
-        int, typer.Option("--group-size", help="Answers in such a group; see --answer-tokens.")
+        int, typer.Option("--group-size", help="Completions in such a group; see --answer-tokens.")
     ] = 8,
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
-            help="New file, to be copied to manifest.swarm in the folder of a node that has none. "
-            "Left out: straight there.",
+            help="New file, to copy as manifest.swarm into the folder of another node. [default: "
+            "the folder of this node]",
         ),
     ] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Create and sign the manifest that the members of a new swarm agree on."""
+    """Create and sign the manifest of a new swarm, on which its members agree."""
     from node.network.creation import bounds_for, create_swarm, try_task_set, usual_task_set
     from node.storage.atomic_files import write_new
     from node.tasks.task_set import allowed_by
@@ -174,22 +180,31 @@ def _tried(trial: Trial) -> Iterator[str]:
 TASK_TOKENS = 512
 
 TaskTokensOption = Annotated[
-    int, typer.Option("--task-tokens", min=2, help="Of a task, its prompt and an answer together.")
+    int, typer.Option("--task-tokens", min=2, help="Prompt plus completion tokens of a task.")
 ]
 
 
 def plan_command(
-    model: Annotated[str, typer.Argument(help="A folder, a hub id, or a shipped model.")],
+    model: Annotated[str, typer.Argument(help="Folder, Hugging Face model id or shipped model.")],
     task_tokens: TaskTokensOption = TASK_TOKENS,
     probe: Annotated[
-        bool, typer.Option("--probe", help="Measure the speed here, with random weights; a minute.")
+        bool,
+        typer.Option(
+            "--probe",
+            help="Measure the speed on this machine with random weights. It takes a minute.",
+        ),
     ] = False,
     memory: Annotated[
         float | None,
-        typer.Option("--memory", help="GiB of main memory, of another machine.", min=0.5),
+        typer.Option("--memory", help="GiB of main memory, to plan for another machine.", min=0.5),
     ] = None,
     device_memory: Annotated[
-        float | None, typer.Option("--device-memory", help="GiB of a GPU that is not here.", min=1)
+        float | None,
+        typer.Option(
+            "--device-memory",
+            help="GiB of GPU memory, to plan for a GPU that this machine does not have.",
+            min=1,
+        ),
     ] = None,
     json: JsonOption = False,
     debug: DebugOption = False,
@@ -240,15 +255,16 @@ def init_command(
         bool,
         typer.Option(
             "--systemd",
-            help="Write a unit for your systemd as well; into the folder of a node that is there, "
-            "nothing else.",
+            help="Also write a systemd unit. In the folder of an existing node, write only the "
+            "unit.",
         ),
     ] = False,
     model: Annotated[
         str | None,
         typer.Option(
             "--model",
-            help="Choose what suits this model on this machine, as swarm-node plan shows it.",
+            help="Model to train; init writes the settings that swarm-node plan suggests for "
+            "this machine.",
         ),
     ] = None,
     task_tokens: TaskTokensOption = TASK_TOKENS,
@@ -313,7 +329,7 @@ def init_command(
 
 
 identity_app = typer.Typer(
-    help="Show, copy or put back the key that a node is known by.", no_args_is_help=True
+    help="Show, export or import the private key of a node.", no_args_is_help=True
 )
 
 
@@ -363,12 +379,14 @@ def export_identity(
     "import", epilog="Example: swarm-node identity import --in backup.key -c my-node"
 )
 def import_identity_command(
-    source: Annotated[Path, typer.Option("--in", help="A private key that export wrote.")],
+    source: Annotated[
+        Path, typer.Option("--in", help="File with a private key that export wrote.")
+    ],
     config: ConfigOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Import a key into a node that has none yet, or has this one already.
+    """Import a key into a node that has none, or that already has this key.
 
     If there is no node yet, the command creates one as init does. Do not run two nodes with one
     key.
@@ -410,15 +428,15 @@ def _folder_without_node(config: Path | None) -> RunFolder | None:
 def export_command(
     out: Annotated[Path, typer.Option("--out", help="New folder for the model.")],
     adapter: Annotated[
-        bool, typer.Option("--adapter", help="Write the LoRA adapter alone, in peft's layout.")
+        bool, typer.Option("--adapter", help="Write only the LoRA adapter, in peft's format.")
     ] = False,
     push: Annotated[
         str | None,
         typer.Option(
             "--push",
             metavar="OWNER/NAME",
-            help="Upload it to the model hub that you are logged in to, into a private repository "
-            "where there is none of that name.",
+            help="Repository on the Hugging Face Hub to upload to, with your login. A new "
+            "repository is private.",
         ),
     ] = None,
     step: StepOption = None,
@@ -429,7 +447,7 @@ def export_command(
 ) -> None:
     """Write a checkpoint for transformers and vLLM to load.
 
-    It takes the newest checkpoint, unless --step or --best chooses another.
+    It uses the newest checkpoint, unless --step or --best chooses another.
     """
     check_choice(step, best)
     if push is not None:
