@@ -201,7 +201,7 @@ class Accounts:
         if self._heard:
             self._heard(author, reason, n)
         if is_banned(after, now) and not is_banned(account, now):
-            log.warning("author %s is banned, at last for %s", author.hex(), reason)
+            log.warning("author %s is banned, last penalty for %s", author.hex(), reason)
 
     def snapshot(self) -> list[Account]:
         """Return all accounts, the most recently changed first."""

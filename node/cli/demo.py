@@ -100,7 +100,9 @@ def demo_command(
     from node.demo.summary import table
 
     if device is not None and not model:
-        raise UsageError("--device", device, "It is for a real model: name one with --model.")
+        raise UsageError(
+            "--device", device, "This option requires a real model: name one with --model."
+        )
     local, external = parse_mix(mix)
     nodes = nodes or (LARGE_NODES if model or ENGINES.load(engine).beside else NODES)
     minutes = REAL_MINUTES if model and rounds is None else 0.0
@@ -118,7 +120,7 @@ def demo_command(
         return
     console = Terminal()
     console.print(table(summary))
-    console.print(f"the chart is {summary.chart}")
+    console.print(f"wrote the chart to {summary.chart}")
 
 
 CONFIG, METRICS = "node.toml", "metrics.jsonl"
@@ -150,13 +152,13 @@ def plot_command(
     The nodes may be running. The command writes only the chart.
     """
     if out is None and not terminal and not sys.stdout.isatty():
-        remedy = "Add --out FILE.png, or --terminal for lines of bars."
-        raise UsageError("standard output is no terminal to draw in", None, remedy)
+        remedy = "Add --out FILE.png, or --terminal to draw with characters."
+        raise UsageError("standard output is not a terminal", None, remedy)
     from node.monitor.history import ENDINGS, draw_runs, run_table, window_for
 
     if out is not None and out.suffix.lower() not in ENDINGS:
         raise UsageError("--out", out, f"Name a file that ends in {', '.join(ENDINGS)}.")
-    with waiting("reading what the runs recorded") as update:
+    with waiting("reading the records of the runs") as update:
         found = histories(runs or [], config)
         window = smooth or window_for(list(found.values()))
         if out is not None:
@@ -193,7 +195,7 @@ def histories(given: Sequence[Path], config: Path | None) -> dict[str, list[Roun
     if not found:
         raise without[0]
     for reason in without:
-        say(f"left out: {reason}", err=True)
+        say(f"skipped: {reason}", err=True)
     return dict(zip(_names(list(found)), found.values(), strict=True))
 
 
@@ -215,14 +217,14 @@ def _run_folders(path: Path) -> list[Path]:
 
     inside = sorted(path.glob(f"*/{METRICS}"), key=by_number) if path.is_dir() else []
     if not inside:
-        remedy = f"Name a folder with a {METRICS}, as each node that trains has one."
+        remedy = f"Name a folder with a {METRICS}; every node that trains writes one."
         raise NodeError("not a run folder", path, remedy)
     return [metrics.parent for metrics in inside]
 
 
 def _no_round(folder: Path) -> NodeError:
-    remedy = "Let its node finish a round; a bootstrap node trains nothing and has none."
-    return NodeError("no round is recorded yet in", folder, remedy)
+    remedy = "Wait until its node finishes a round. A bootstrap node has no rounds."
+    return NodeError("no recorded round in", folder, remedy)
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
@@ -292,10 +294,10 @@ def _check(spec: EnvSpec, level: int, file: Path | None, *, needs_file: bool) ->
         remedy = f"Levels begin at 0; this family has {len(spec.levels)}."
         raise UsageError("--level", level, remedy)
     if file is not None and not file.is_file():
-        remedy = f"There is no such file: name the one that {spec.name!r} lies in."
+        remedy = f"There is no such file: name the file of {spec.name!r}."
         raise UsageError("--file", file, remedy)
     if file is None and needs_file:
-        raise UsageError(f"{spec.name!r} lies in a file", None, "Name its file with --file.")
+        raise UsageError(f"{spec.name!r} needs a file", None, "Name its file with --file.")
 
 
 def _by_hand(verifier: Any, task: Any) -> None:

@@ -210,19 +210,19 @@ def stop_command(
     from node.run.background import stop_node
 
     folder = open_node(config).folder
-    with waiting("waiting until the node has ended"):
+    with waiting("waiting for the node to end"):
         pid = stop_node(folder, now=now)
     status = present_status(folder)
     if pid is not None and status["state"] == CRASHED:
-        remedy = f"What it said last is in {folder.log}."
-        raise NodeError("the node ended without a word", f"process {pid}", remedy)
+        remedy = f"Its last messages are in {folder.log}."
+        raise NodeError("the node ended without a message", f"process {pid}", remedy)
     steps = Checkpoints(folder.checkpoints).steps()
     checkpoint = str(Checkpoints(folder.checkpoints).path(steps[-1])) if steps else None
     done = status["record"]["round"] if status["record"] else None
     if json:
         print_json({"pid": pid, "state": status["state"], "round": done, "checkpoint": checkpoint})
         return
-    say(f"no node runs in {folder.root}" if pid is None else f"stopped process {pid}")
+    say(f"no running node in {folder.root}" if pid is None else f"stopped process {pid}")
     if done is not None:
         say(f"its last round is {done}, its last checkpoint {checkpoint or 'not written yet'}")
 
@@ -313,8 +313,8 @@ def rollback_command(
         print_json({"round": entry.round, "policy_step": entry.policy_step, "set_aside": later})
         return
     aside = ", ".join(map(str, later)) or "none"
-    say(f"back at round {entry.round}, policy step {entry.policy_step}; set aside: {aside}")
-    say(as_typed("swarm-node join goes on from there"))
+    say(f"rolled back to round {entry.round}, policy step {entry.policy_step}; set aside: {aside}")
+    say(as_typed("run swarm-node join to resume from there"))
 
 
 def dashboard_command(
@@ -339,7 +339,7 @@ def dashboard_command(
             node.config,
             address or True,
             Counters(),
-            lambda url: say(f"look at it in a browser: {url}"),
+            lambda url: say(f"dashboard: {url}"),
         )
         try:
             with stop.working():
@@ -372,7 +372,7 @@ def doctor_command(
     else:
         unmade, path = Config.with_overrides(overrides), NEW_FOLDER / "node.toml"
         node = LoadedNode(path, unmade, run_folder(path, unmade))
-    with waiting("looking at this machine and its network"):
+    with waiting("checking this machine and its network"):
         findings = [
             *check_machine(node.config, node.folder),
             *check_network(node.config, node.folder),
@@ -428,7 +428,7 @@ def conformance_command(
     over = transport or NetworkSection().transport
     if "/p2p/" not in address:
         raise UsageError("--peers", repr(address), f"Name one peer in full, as {EXAMPLE}.")
-    with waiting("looking at the peer"):
+    with waiting("testing the peer"):
         findings = asyncio.run(_look(address, over))
     if json:
         print_json([_as_json(finding, with_bytes=with_bytes) for finding in findings])
@@ -463,9 +463,9 @@ async def _look(address: str, over: str) -> list[CaseResult]:
         try:
             return await look_at(address, Path(thrown_away), over)
         except TransportError as error:
-            remedy = "Look at it with swarm-node doctor --peers; nothing was tried."
-            raise NodeError("the peer hands out no manifest", error, remedy) from error
+            remedy = "Check it with swarm-node doctor --peers; no case was run."
+            raise NodeError("the peer sends no manifest", error, remedy) from error
         except ProtocolError as error:
-            what = "the peer's manifest does not hold"
-            remedy = "Try it on the vectors of docs/minimal_member.md first."
+            what = "the peer's manifest is not valid"
+            remedy = "Test it with the vectors of docs/minimal_member.md first."
             raise NodeError(what, f"{error.code}: {error}", remedy) from error

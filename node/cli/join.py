@@ -59,7 +59,7 @@ def started(
     if stop_on_eof:
         interrupt_on_eof()
     with closing(Stages(quiet=json)) as stages:
-        stages.begin("looking at the config and this machine")
+        stages.begin("checking the config and this machine")
         yield node, stages
 
 
@@ -78,12 +78,12 @@ def ready(given: Path | None, overrides: Mapping[str, Any], *, json: bool = Fals
         back = {key: value for key, value in overrides.items() if key in WAY_BACK}
         folder, identity = prepare(NEW_FOLDER, back)
         path = folder.config
-        made = f"made a node in ./{NEW_FOLDER}: {identity.peer_id}"
+        made = f"created a node in ./{NEW_FOLDER}: {identity.peer_id}"
         say(f"{made}; its settings are in {path}", err=json)
     node = open_node(path, overrides)
     identity, is_new = open_identity(node.folder)
     if is_new:
-        say(f"made an identity: {identity.peer_id}, kept in {node.folder.identity}", err=json)
+        say(f"created an identity: {identity.peer_id}, stored in {node.folder.identity}", err=json)
     return node
 
 
@@ -124,10 +124,10 @@ def detach(
     with waiting("waiting until the node runs; Ctrl-C ends it"):
         process = start_detached(arguments, node.folder)
     if process.exit_code:
-        message = process.last_words or "it said nothing"
+        message = process.last_words or "no message"
         if not message.startswith(ERROR):
             message = f"{ERROR}the node ended with status {process.exit_code}: {message}"
-            message += f". All it said is in {node.folder.log}."
+            message += f". Its output is in {node.folder.log}."
         say(message, err=True)
         raise typer.Exit(process.exit_code)
     status = process.status or {}

@@ -158,11 +158,11 @@ def _show(comparison: Any, first: str, second: str, show: int) -> None:
     terminal.print(table)
     gain = comparison.all.gain
     better = f"{'B' if gain.mean > 0 else 'A'} is better on tasks like these"
-    noise = "no difference beyond noise; more --tasks would tell smaller ones"
+    noise = "no significant difference; use more --tasks to detect smaller ones"
     terminal.print(better if gain.beyond_noise else noise)
     if not comparison.disputed[:show]:
         return
-    title = f"they differ on {len(comparison.disputed)} tasks, most on"
+    title = f"they differ on {len(comparison.disputed)} tasks; the largest differences:"
     table = Table(title=title, title_justify="left")
     table.add_column("family")
     table.add_column("task", overflow="fold")

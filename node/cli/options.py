@@ -146,15 +146,17 @@ def _authors(path: Path) -> tuple[bytes, ...]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no UTF-8"
         what = f"cannot read the allow list ({reason})"
-        raise UsageError(what, path, "Write one peer id a line.") from error
+        raise UsageError(what, path, "Write one peer id per line.") from error
     authors = set()
     for number, line in enumerate(text.splitlines(), 1):
         if named := line.partition("#")[0].strip():
             try:
                 authors.add(author_of(pasted_peer(named)))
             except BadKey as error:
-                what = f"{ADMISSION_OPTION}: line {number} of {path} has no peer id, or several"
-                remedy = "Write one whole peer id a line, as swarm-node identity show prints it."
+                what = (
+                    f"{ADMISSION_OPTION}: line {number} of {path} does not have exactly one peer id"
+                )
+                remedy = "Write one whole peer id per line, as swarm-node identity show prints it."
                 raise UsageError(what, named[:MOST], remedy) from error
     return tuple(sorted(authors))
 
@@ -221,7 +223,7 @@ def check_choice(step: str | None, best: bool, model: str | None = None) -> None
     named = [f"{option} {value}" for option, value in given.items() if value is not None]
     named += ["--best"] if best else []
     if len(named) > 1:
-        raise UsageError("one choice too many", " and ".join(named), "Leave all but one out.")
+        raise UsageError("contradicting options", " and ".join(named), "Keep only one of them.")
     if step is not None:
         named_round(step, "--step")
 
@@ -247,9 +249,9 @@ def only(what: str, given: str, things: Iterable[T], names: Callable[[T], Sequen
     more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
     choices = ", ".join(ids[:NAMED]) + more
     if not found:
-        remedy = f"Known are {choices}." if listed else "None are known yet."
+        remedy = f"The known ones are {choices}." if listed else "None are known yet."
         raise UsageError(f"no {what} whose id begins with", given, remedy)
-    remedy = f"Write more of one: {choices}."
+    remedy = f"Write more digits of one of these: {choices}."
     raise UsageError(f"several {what}s have ids that begin with", given, remedy)
 
 

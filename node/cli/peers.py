@@ -78,7 +78,7 @@ def peers_command(
 
     console = Terminal()
     if not peers:
-        console.print("no peers met yet")
+        console.print("no known peers yet")
         return
     table = _table(peers, status["swarm_id"])
     # A narrower terminal breaks lines itself; rich would truncate the ids.
@@ -164,7 +164,7 @@ def _clock(peer: dict[str, Any]) -> str:
     if ahead is None or around is None:
         return NONE
     side = "ahead" if ahead > 0 else "behind"
-    return f"{abs(ahead):.3g} s {side}, give or take {around / 2:.1g} s"
+    return f"{abs(ahead):.3g} s {side}, ± {around / 2:.1g} s"
 
 
 def _ago(unix: float | None) -> str:
@@ -212,12 +212,12 @@ def trust_command(
         print_json([{"peer_id": peer, "by": by} for peer, by in named.items()])
         return
     if not named:
-        say("no peer is trusted")
+        say("no trusted peers")
     for peer, by in named.items():
         say(f"trusts {peer} (by {by})")
     if peers:
         running = node.folder.holder() is not None
-        say("the running node follows from its next round" if running else "no node runs here now")
+        say("the running node applies it from its next round" if running else "no node runs here")
 
 
 def _whole(given: str) -> str:
@@ -225,7 +225,7 @@ def _whole(given: str) -> str:
     try:
         author_of(peer)
     except BadKey:
-        remedy = "Write it whole, as that node's start message and swarm-node status show it."
+        remedy = "Write the whole id, as in that node's start message and in swarm-node status."
         raise UsageError("not a peer id", given, remedy) from None
     return peer
 
@@ -237,10 +237,10 @@ def _change_trust(trusted: Any, peers: list[str], *, remove: bool) -> None:
         return
     for peer in peers:
         if peer in trusted.configured:
-            remedy = "Take it out of mixture.trusted in the config, and restart the node."
+            remedy = "Remove it from mixture.trusted in the config, and restart the node."
             raise UsageError("--remove", peer, remedy)
         if peer not in added:
-            remedy = "See who is with: swarm-node trust."
+            remedy = "List the trusted peers with: swarm-node trust."
             raise UsageError("this peer is not trusted", peer, remedy)
     trusted.write([peer for peer in added if peer not in peers])
 

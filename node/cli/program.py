@@ -94,8 +94,8 @@ def check_text(arguments: Sequence[str]) -> None:
     texts = [("folder", folder), *(("argument", text) for text in arguments)]
     for what, text in texts:
         if any("\ud800" <= character <= "\udfff" for character in text):
-            remedy = "Rename it, or choose a locale that has its characters: LC_ALL=C.UTF-8."
-            raise UsageError(f"{what} is not text in this locale", text, remedy)
+            remedy = "Rename it, or use a locale that supports its characters: LC_ALL=C.UTF-8."
+            raise UsageError(f"{what} is not valid text in this locale", text, remedy)
 
 
 def usage_error(error: typer.TyperException, program: str) -> UsageError:
@@ -103,7 +103,7 @@ def usage_error(error: typer.TyperException, program: str) -> UsageError:
     context: Any = getattr(error, "ctx", None)
     # the parser's own errors have no command
     command = context.command_path if context else " ".join([program, *sys.argv[1:2]])
-    remedy = f"See what it takes with: {command} --help."
+    remedy = f"See the options with: {command} --help."
     parameter, cause = getattr(error, "param", None), error.__cause__
     if parameter is not None and isinstance(cause, ValueError):
         option = f"{command} {max(parameter.opts, key=len)}"
@@ -205,7 +205,9 @@ def add_commands() -> None:
     taken = {name for group in COMMANDS.values() for name, *_ in group} | {"identity"}
     for entry in importlib.metadata.entry_points(group=GROUP):
         if entry.name in taken:
-            say(f"warning: {entry.value} is left out: there is a command {entry.name}", err=True)
+            say(
+                f"warning: skipped {entry.value}: there is already a command {entry.name}", err=True
+            )
             continue
         try:
             loaded = entry.load()
@@ -259,7 +261,7 @@ def explain(error: Exception) -> str:
     """Return what to show of an error, in one line."""
     text = " ".join(str(error).split())
     if isinstance(error, OSError) and error.filename is not None:
-        remedy = "Look at the disk, and at the owner and permissions of that file."
+        remedy = "Check the disk, and the owner and permissions of that file."
         return f"cannot use {error.filename} ({error.strerror}). {remedy}"
     if isinstance(error, EXPECTED):
         return text if text.endswith((".", "?", ")")) else f"{text}."

@@ -98,7 +98,7 @@ def create_command(
     tasks = usual_task_set(node.config.policy.model) if task_set is None else task_set
     path = out or node.folder.manifest
     if os.path.lexists(path):
-        remedy = "Name a new file with --out, or move this one away if no swarm runs on it yet."
+        remedy = "Name a new file with --out, or move this one away if no swarm uses it yet."
         raise NodeError("cannot write the manifest (File exists)", path, remedy)
     with _errors_of_options(tasks):
         answers = None if answer_tokens is None else bounds_for(answer_tokens, group_size)
@@ -110,7 +110,7 @@ def create_command(
             admission=parse_admission(admission),
             answers=answers,
         )
-        with waiting("opening the task set, and playing its environments"):
+        with waiting("opening the task set and testing its environments"):
             allowed = allowed_by(node.config.tasks, node.config.sandbox)
             trial = try_task_set(tasks, allowed)
     write_new(path, manifest)
@@ -121,9 +121,11 @@ def create_command(
         print_json({**facts, "environments": asdict(trial), **bounds})
         return
     say(f"wrote {path}")
-    say(f"the swarm is {identifier}, its tasks are those of {tasks}")
+    say(f"created swarm {identifier} with the task set {tasks}")
     if answers:
-        size = f"{group_size} answers of {answer_tokens} tokens weigh up to {answers.weight} bytes"
+        size = (
+            f"{group_size} completions of {answer_tokens} tokens have up to {answers.weight} bytes"
+        )
         say(f"{size}, and a frame may have {answers.max_frame_bytes}")
     say_lines(_tried(trial))
     say_lines(map(as_typed, _next(path, node)))
@@ -139,14 +141,14 @@ def _errors_of_options(task_set: str) -> Iterator[None]:
     try:
         yield
     except JudgeRefused as refused:
-        remedy = "See what this machine lacks with: swarm-node doctor."
-        raise NodeError("the task set cannot be tried", str(refused), remedy) from refused
+        remedy = "See what is missing with: swarm-node doctor."
+        raise NodeError("the task set cannot be tested", str(refused), remedy) from refused
     except TaskSetError as error:
-        remedy = "Correct it, or name starter, reasoning-gym or another file."
+        remedy = "Correct it, or use starter, reasoning-gym or another file."
         raise UsageError("--task-set", f"{task_set} ({error})", remedy) from error
     except BadSchema as error:
         field, _, wrong = str(error).partition(": ")
-        remedy = "See what it takes with: swarm-node create --help."
+        remedy = "See the options with: swarm-node create --help."
         raise UsageError(f"--{field.replace('_', '-')}", wrong, remedy) from error
 
 
@@ -158,7 +160,7 @@ def _next(path: Path, node: LoadedNode) -> Iterator[str]:
         yield f"next: {seed}"
         return
     if pinned.exists():
-        yield f"{pinned} is another swarm's: this one takes another node"
+        yield f"{pinned} belongs to another swarm, so this one needs another node"
         yield "next: swarm-node init FOLDER"
         yield f"then: install -m 600 {quote(str(path))} FOLDER/{pinned.name}"
         yield "then: swarm-node bootstrap --config FOLDER"
@@ -170,11 +172,11 @@ def _next(path: Path, node: LoadedNode) -> Iterator[str]:
 def _tried(trial: Trial) -> Iterator[str]:
     if trial.replayed:
         names = ", ".join(trial.replayed)
-        yield f"replayed {trial.episodes} episodes of {names} in other processes: all alike"
+        yield f"replayed {trial.episodes} episodes of {names} in other processes: all identical"
     for name in trial.unshared:
-        yield f"{name} says that it is not replayable: every node practises it for itself"
+        yield f"{name} is not replayable: nodes do not share its groups"
     for reason in trial.absent.values():
-        yield f"not tried: {reason}"
+        yield f"not tested: {reason}"
 
 
 TASK_TOKENS = 512
@@ -214,8 +216,8 @@ def plan_command(
     It reads only the model's config.json.
     """
     if probe and (memory is not None or device_memory is not None):
-        remedy = "Leave it out, or ask about this machine without --memory and --device-memory."
-        raise UsageError("--probe", "measures this machine alone", remedy)
+        remedy = "Remove it, or plan for this machine without --memory and --device-memory."
+        raise UsageError("--probe", "measures only this machine", remedy)
     with waiting(LOADING) as update:
         found = planned(model, task_tokens, Path(), memory, device_memory)
         if probe:
@@ -294,8 +296,8 @@ def init_command(
     made = not (systemd and folder.config.exists())
     overrides = overrides_of(assignments)
     if not made and (given := "--model" if model else "--set" if overrides else None):
-        remedy = f"Leave {given} out, or name a new folder."
-        raise UsageError(given, f"{folder.config} is there already", remedy)
+        remedy = f"Remove {given}, or name a new folder."
+        raise UsageError(given, f"{folder.config} already exists", remedy)
     plan = None
     if model and not folder.config.exists():
         with waiting(LOADING):
@@ -372,7 +374,7 @@ def export_identity(
         print_json({"peer_id": identity.peer_id, "file": str(out)})
         return
     say(f"wrote the key of {identity.peer_id} to {out}")
-    say("whoever has this file is this node: keep it as you keep a password")
+    say("this file is the identity of the node: keep it as secret as a password")
 
 
 @identity_app.command(
@@ -404,12 +406,12 @@ def import_identity_command(
         print_json({"peer_id": identity.peer_id, "file": str(folder.identity), "written": written})
         return
     if not written:
-        say(f"{folder.identity} is the key of {identity.peer_id} already")
+        say(f"{folder.identity} is already the key of {identity.peer_id}")
         return
     if new:
-        say(f"made a node in {new.root}; its settings are in {new.config}")
+        say(f"created a node in {new.root}; its settings are in {new.config}")
     say(f"wrote the key of {identity.peer_id} to {folder.identity}")
-    say("whoever had this key before must not run any more: no two nodes may work under one key")
+    say("stop any other node with this key: two nodes must never share one")
 
 
 def _folder_without_node(config: Path | None) -> RunFolder | None:
@@ -470,7 +472,7 @@ def export_command(
     address = None
     if push is not None:
         address = upload(out, push)
-        say(f"pushed it to {address}", err=True)
+        say(f"pushed the model to {address}", err=True)
     if json:
         facts = {"model": str(out), "checkpoint": str(loaded.path), "state": loaded.state}
         print_json({**facts, "pushed": address})

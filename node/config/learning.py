@@ -98,9 +98,8 @@ class LearnerSection(Section):
     )
     offload: bool = key(
         False,
-        "Keep optimizer state, gradients and float32 weights in main memory and run the "
-        "optimizer there. The GPU then holds only the weights during generation, but updates "
-        "take longer.",
+        "Keep optimizer state, gradients and float32 weights in main memory and run the optimizer "
+        "there. The GPU then holds only the weights during generation, but updates take longer.",
     )
     lr: float = key(
         3e-4,
@@ -195,11 +194,10 @@ class MixtureSection(Section):
     correction_options: Options = options_key("correction")
     filters: Refusals = key(
         ("overlong", "repeating", "trailing", "copied"),
-        'Correct completions of peers that the node does not learn from: "overlong" (much '
-        'longer than local ones on such tasks), "repeating" (loops), "trailing" (text after the '
-        'answer), "copied" (another author sent them earlier) and "unlikely" (tokens with a '
-        "very low probability under this policy, which may also come from a much stronger "
-        "peer).",
+        'Correct completions of peers that the node does not learn from: "overlong" (much longer '
+        'than local ones on such tasks), "repeating" (loops), "trailing" (text after the answer), '
+        '"copied" (another author sent them earlier) and "unlikely" (tokens with a very low '
+        "probability under this policy, which may also come from a much stronger peer).",
     )
     peer_ratio: float = key(
         4.0,

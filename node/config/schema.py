@@ -131,7 +131,7 @@ _EXPECTED = {
 }
 _WORDS = {
     "int_from_float": "It should be an integer",
-    "string_pattern_mismatch": "It is not written as it should be",
+    "string_pattern_mismatch": "It does not have the required form",
     "string_too_short": "It should not be empty",
 }
 
@@ -177,7 +177,7 @@ def _known(root: type[BaseModel], location: Sequence[str], value: Any) -> str:
     close = difflib.get_close_matches(last, known, n=1, cutoff=0.7)
     if meant := ([".".join([*tables, *close])] if close else elsewhere):
         return f"Unknown {what}: did you mean {meant[0]}?"
-    return f"Unknown {what}: take it out, or use one of {', '.join(known)}."
+    return f"Unknown {what}: remove it, or use one of {', '.join(known)}."
 
 
 def _documented(root: type[BaseModel], location: Sequence[str]) -> str:
@@ -256,15 +256,15 @@ def check_addresses(key: str, addresses: tuple[str, ...]) -> None:
         parsed = _ADDRESS.fullmatch(address)
         if not parsed or not _has_host(parsed[1], parsed[2]) or int(parsed[3]) > _HIGHEST_PORT:
             example = _PEER if dialled else _PLAIN
-            remedy = f"Write a multiaddress such as {example}: no URL, no host:port."
+            remedy = f"Write a multiaddress such as {example}, not a URL or host:port."
             raise ConfigError(key, address, remedy)
         if int(parsed[3]) == 0 and key != "network.listen":
-            remedy = "Nobody can be dialled at port 0: write the port that is listened on."
+            remedy = "Peers cannot dial port 0: write the port that the node listens on."
             raise ConfigError(key, address, remedy)
         if dialled and not _is_peer(address):
             remedy = (
-                f"End it with /p2p/ and the peer's id, as in {_PEER}; the peer's start message "
-                "shows it whole."
+                f"Add /p2p/ and the peer's id at the end, as in {_PEER}; the peer's start "
+                "message shows the whole address."
             )
             raise ConfigError(key, address, remedy)
 
@@ -275,7 +275,7 @@ def check_peer_ids(key: str, peers: Sequence[str]) -> None:
         try:
             author_of(peer)
         except BadKey:
-            remedy = "Write a peer id whole, as swarm-node peers --json shows it: 12D3Koo…"
+            remedy = "Write the whole peer id, as in swarm-node peers --json: 12D3Koo…"
             raise ConfigError(key, peer, remedy) from None
 
 
@@ -283,10 +283,10 @@ def _check_whole(key: str, text: str) -> None:
     """Raise ConfigError for text around a peer's address, or an id without an address."""
     found = {each for each in _IN_TEXT.findall(text) if _is_peer(each)}
     if len(found) == 1 and text not in found:
-        raise ConfigError(key, text, f"Leave out the text around the address: {found.pop()}")
+        raise ConfigError(key, text, f"Remove the text around the address: {found.pop()}")
     peer = pasted_peer(text)
     if not found and "/ip" not in text and "/dns" not in text and _is_peer(f"/p2p/{peer}"):
-        remedy = f"Write where that peer is: {_PLAIN}/p2p/{peer}; its start message shows it whole."
+        remedy = f"Write the peer's whole address: {_PLAIN}/p2p/{peer}; its start message shows it."
         raise ConfigError(key, text, remedy)
 
 

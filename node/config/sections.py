@@ -279,10 +279,9 @@ class MonitorSection(Section):
     live: bool = key(True, "Show a live panel if the output is a terminal.")
     dashboard: bool | str = key(
         True,
-        "Address of the dashboard and its JSON: true serves it on 127.0.0.1, port 8710 or the "
-        'next free one. "host:port" serves it only there; port 0 selects a free port. On an '
-        "address that other machines can reach, the page requires the token in the printed "
-        "address.",
+        "Address of the dashboard and its JSON: true serves it on 127.0.0.1, port 8710 or the next "
+        'free one. "host:port" serves it only there; port 0 selects a free port. On an address '
+        "that other machines can reach, the page requires the token in the printed address.",
         values='true, false or "host:port"',
     )
     public: str = key(

@@ -128,8 +128,8 @@ def check_vllm() -> None:
     if found and found[0].startswith(f"{VERSION}."):
         return
     remedy = (
-        f"vLLM {found[0]} is installed and {VERSION} is needed: install swarm-node[vllm] again, on "
-        "a machine without a GPU run make vllm, or set engine.backend = 'transformers'."
+        f"vLLM {found[0]} is installed, but {VERSION} is required: install swarm-node[vllm] again, "
+        "on a machine without a GPU run make vllm, or set engine.backend = 'transformers'."
         if found
         else "vLLM is not installed here: install swarm-node[vllm], on a machine without a GPU run "
         "make vllm and use .venv-vllm, or set engine.backend = 'transformers'."

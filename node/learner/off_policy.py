@@ -196,8 +196,8 @@ class Uncorrected(Correction):
     """No correction: peers' rollouts count as local, as in SAPO (arXiv:2509.08721)."""
 
     caution = (
-        "what others wrote is learned as this node's own; where answers are long, or authors are "
-        'stronger or weaker, that costs reward: use "better", or mixture.external = 0'
+        "peers' completions are treated like local ones; if completions are long, or authors "
+        'are stronger or weaker, this costs reward: use "better", or mixture.external = 0'
     )
 
     def external(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:

@@ -75,7 +75,7 @@ class GrowingLines:
 
 
 def _unreadable(path: Path, error: OSError) -> NodeError:
-    remedy = "Ask as the user that the node runs as, or as root."
+    remedy = "Run the command as the user of the node, or as root."
     return NodeError(f"cannot read ({error.strerror})", path, remedy)
 
 
@@ -101,8 +101,8 @@ def read_records(folder: Path) -> list[RoundRecord]:
             try:
                 records.append(parsed(line))
             except ValueError as error:
-                what = f"line {number} is no record of a round"
-                remedy = "Take that line out: the others stand for themselves."
+                what = f"line {number} is not a record of a round"
+                remedy = "Delete that line; the other lines do not depend on it."
                 raise NodeError(what, path, remedy) from error
     return records
 

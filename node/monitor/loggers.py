@@ -61,7 +61,7 @@ def _required(package: str) -> Iterator[None]:
         yield
     except ImportError as error:
         what = f"monitor.loggers: {package} needs a package that is missing ({error})"
-        remedy = f"Install it with: pip install 'swarm-node[{package}]', or take it out."
+        remedy = f"Install it with: pip install 'swarm-node[{package}]', or remove the logger."
         raise NodeError(what, None, remedy) from error
 
 
@@ -139,8 +139,8 @@ class Wandb(Logger):
         with _required("wandb"):
             import wandb
         if self.options.mode == "online" and not wandb.login(prompt=False):
-            remedy = "Type wandb login, or set monitor.loggers_options.wandb.mode = 'offline'."
-            raise NodeError("monitor.loggers: nobody is logged in to wandb here", None, remedy)
+            remedy = "Run wandb login, or set monitor.loggers_options.wandb.mode = 'offline'."
+            raise NodeError("monitor.loggers: no wandb login on this machine", None, remedy)
         name = self.options.run or run_name(folder)
         self._run: Any = wandb.init(
             project=self.options.project,

@@ -282,7 +282,7 @@ class Timings:
                 raise ValueError(f"its clock says {theirs!r}, no unix time")
         except (TransportError, ValueError, OSError, EOFError) as error:
             self._counters.add("pings_unanswered")
-            logger.debug("peer %s does not tell its clock: %s", peer, error)
+            logger.debug("peer %s does not report its clock: %s", peer, error)
             self.latest = {each: timing for each, timing in self.latest.items() if each != peer}
             return
         took = self._clock.monotonic() - began
@@ -308,7 +308,7 @@ class DialLog:
         self._unreachable.add(address)
         # If other peers answer, this peer's clock is the wrong one.
         level = logging.WARNING if isinstance(error, ClockSkew) and reached else logging.INFO
-        logger.log(level, "%s; dialling goes on", error)
+        logger.log(level, "%s; the node keeps dialing", error)
 
     def answered(self, address: str, peer: str) -> None:
         """Log that a peer answers again."""

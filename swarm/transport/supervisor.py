@@ -220,7 +220,7 @@ class Supervisor:
             reason = await dead.wait_dead()
             if self._change:
                 self._counters.add("reach_changes")
-                logger.info("%s; starting anew", self._change)
+                logger.info("%s; restarting", self._change)
                 self._change = ""
             else:
                 self._counters.add("daemon_restarts")

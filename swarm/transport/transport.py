@@ -91,8 +91,8 @@ def describe_reach(way: Way, ports: Sequence[int], hosts: Sequence[str], relays:
     through = f"{relays} of its peers relay{'s' if relays == 1 else ''} for it"
     cause = f"no peer could dial {seen} at TCP port {port}"
     remedy = (
-        f"Have the router forward TCP port {port} to this machine and the firewall let it in; "
-        "fix the port in network.listen."
+        f"Forward TCP port {port} of the router to this machine and open it in the firewall; set "
+        "a fixed port in network.listen."
     )
     if way == "relayed":
         return Reach(way, f"{cause}; {through}", remedy)

@@ -9,7 +9,7 @@ import pytest
 from tests.end_to_end.commands import Command
 from tests.node.dashboard.browser import get
 
-SHOWN = "look at it in a browser: http://127.0.0.1:"
+SHOWN = "dashboard: http://127.0.0.1:"
 
 
 @contextmanager

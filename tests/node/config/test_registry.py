@@ -138,8 +138,8 @@ class Lost: ...
     [
         ("plain", "plain_loss:Plain", None),
         ("lost", "plain_loss:Lost", "must be a class that extends node.learner.losses.Loss"),
-        ("gone", "plain_loss:Gone", "plain_loss:Gone cannot be imported .*mend its package"),
-        ("grpo", "plain_loss:Plain", "has a name that the project uses"),
+        ("gone", "plain_loss:Gone", "plain_loss:Gone cannot be imported .*repair its package"),
+        ("grpo", "plain_loss:Plain", "has a name that this project uses"),
     ],
 )
 def test_a_package_brings_a_kind_or_is_told_wrong(tmp_path, monkeypatch, name, target, told):

@@ -277,7 +277,7 @@ def test_what_fits_only_into_what_others_use_is_a_warning_and_logged_at_a_start(
     assert check_model_memory(config_of(written(tmp_path / "large", LLAMA_3B))).level == "fail"
     check_start(half, RunFolder(tmp_path / "run"))
     (line,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
-    assert "of which less is free now" in line
+    assert "but less is free now" in line
 
 
 def test_a_gpu_is_asked_for_what_is_on_it(tmp_path, sixteen, monkeypatch):

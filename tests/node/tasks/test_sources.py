@@ -99,7 +99,7 @@ def test_another_file_is_refused_and_one_that_changes_makes_the_verifier_unavail
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "holds no line"),
+        ("", "has no line"),
         ("nonsense", "line 1"),
         ('{"prompt": "a"}', "line 1.*answer"),
         ('{"prompt": "a", "answer": 3}', "line 1.*strings"),

@@ -289,7 +289,7 @@ def test_it_agrees_with_the_verifier_on_every_family_and_split(verifier):
 
 def test_it_never_evaluates_text_in_this_process():
     specs = [s for s in load_task_set("reasoning-gym") if s.name == "binary_matrix"]
-    with pytest.raises(JudgeRefused, match="evaluates the text of answers"):
+    with pytest.raises(JudgeRefused, match="evaluates the text of completions"):
         LocalJudge(specs).judge(TaskRef("binary_matrix", 0, 1), ["__import__('os').abort()"])
 
 

@@ -84,7 +84,7 @@ def test_an_address_that_fails_is_told_once_and_once_more_when_it_answers(caplog
     log.answered("here", "anna")
     log.answered("here", "anna")
     assert caplog.messages == [
-        "no peer answers; dialling goes on",
+        "no peer answers; the node keeps dialing",
         "peer anna answers again at here",
     ]
     log.failed("over", ClockSkew("4 s apart"), reached=False)
