@@ -352,7 +352,7 @@ class Directory:
     def recent(self, after: int, limit: int, known: Collection[bytes] = ()) -> list[bytes]:
         """Return records later than ``after``: this node's, then a sample of the others.
 
-        Up to a quarter is of useful authors, the best first. Digests in ``known`` are left out.
+        Up to a quarter is of useful authors, the best first. Digests in ``known`` are omitted.
         """
         timely = [k for k in self.known() if k.announcement.epoch > after and k.digest not in known]
         own = [k for k in timely if k is self._own]

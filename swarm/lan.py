@@ -251,7 +251,7 @@ def _browser(zeroconf: AsyncZeroconf) -> AsyncServiceBrowser:
 def networks(listen: Sequence[str]) -> tuple[Interface, ...]:
     """Return this machine's addresses among ``listen``, each with its network.
 
-    The loopback interface counts only if there is no other. Link-local IPv6 addresses are left out,
+    The loopback interface counts only if there is no other. Link-local IPv6 addresses are omitted,
     because a multiaddress does not name their interface. 0.0.0.0 and :: mean all of their family.
     """
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}

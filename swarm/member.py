@@ -107,7 +107,7 @@ class Experience:
 
 @dataclass(frozen=True, slots=True)
 class PeerInfo:
-    """What this node knows of a peer."""
+    """Knowledge of this node about a peer."""
 
     peer_id: str
     author: bytes | None  # public key; None if the peer's identity is not an Ed25519 key

@@ -42,7 +42,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Reputation:
-    """What an author earned, from 0 to ``FULL``, at the Unix time of its last group."""
+    """An author's earnings, from 0 to ``FULL``, at the Unix time of its last group."""
 
     earned: float = 0.0
     at: float = 0.0

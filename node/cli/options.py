@@ -236,7 +236,7 @@ NAMED = 8
 def only(what: str, given: str, things: Iterable[T], names: Callable[[T], Sequence[str]]) -> T:
     """Return the one of ``things`` with a name that starts with ``given``.
 
-    Text around a peer id is left out. A complete name takes precedence. Raises UsageError if none
+    Text around a peer id is ignored. A complete name takes precedence. Raises UsageError if none
     or several match.
     """
     listed = list(things)

@@ -267,7 +267,7 @@ class ScheduleSection(Section):
 
 
 class MonitorSection(Section):
-    """What the node reports. JSON lines are always written to the run folder."""
+    """Reports of the node. JSON lines are always written to the run folder."""
 
     metrics_mib: int = key(
         64,

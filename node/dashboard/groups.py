@@ -121,7 +121,7 @@ class Usefulness:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What each round learned from; places and authors are indices from 0."""
+    """Groups that each round learned from; places and authors are indices from 0."""
 
     heldout: NDArray[np.float64]  # reward by round, before its update; NaN if not evaluated
     own: NDArray[np.float64]  # informative local groups by round

@@ -95,7 +95,7 @@ class _Tasks:
 
 
 def _unanswerable(taskset: type[Any], config: Any) -> str | None:
-    """Return what the tasks of a taskset need besides an answer, if anything."""
+    """Return what the tasks of a taskset need in addition to an answer, if anything."""
     task = taskset.task_type()
     if taskset.toolsets(config) or task.toolsets(config.task):
         return "it has tools, which are servers"

@@ -49,7 +49,7 @@ Progress = Callable[[float, str], None]
 
 @dataclass(frozen=True, slots=True)
 class LevelResult:
-    """What a policy did at one level, at one temperature; one row of rewards per task."""
+    """Results of a policy at one level, at one temperature; one row of rewards per task."""
 
     level: EnvLevel
     temperature: float

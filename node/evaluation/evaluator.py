@@ -180,7 +180,7 @@ class ForgettingAlarm:
     def look(self, rewards: Sequence[float], version: int | None = None) -> bool:
         """Add an evaluation, one mean reward per task; return whether the alarm fires.
 
-        Evaluating a policy ``version`` again, as after a restart, is no new evidence.
+        Evaluating a policy ``version`` again, as after a restart, adds no evidence.
         """
         if version is not None and version == self._version:
             return False

@@ -198,7 +198,7 @@ class Line(NamedTuple):
 def thinned(lines: Sequence[Line | None], most: int) -> list[int]:
     """Return the indices of lines to keep, which take at most ``most`` bytes.
 
-    All of the newest rounds stay. Of rounds up to twice as old every 2nd stays, up to four times as
+    All of the newest rounds stay. Every 2nd round up to twice as old stays, up to four times as
     old every 4th, and so on, preferably evaluated ones. The first round and two lines per doubling
     always stay; repeated rounds and lines that are not records (None) do not. Repeated thinning
     removes nothing that thinning once would keep for longer.

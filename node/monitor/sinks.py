@@ -42,7 +42,7 @@ class JsonLinesFile:
     """A sink that appends records to a bounded file, which spans the whole run.
 
     At ``most_bytes`` it is thinned to half (:func:`node.monitor.history.thinned`) and replaced in
-    one step; a second file takes up to half meanwhile. Of a repeated round, the later line counts.
+    one step; a second file takes up to half meanwhile. For a repeated round, the later line counts.
     """
 
     def __init__(self, path: Path, most_bytes: int) -> None:

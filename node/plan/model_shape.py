@@ -126,7 +126,7 @@ MOST_HEADER = 100_000_000  # bytes of a safetensors header, limit of the format
 ASIDE = ("vision", "visual", "audio", "mtp", "rotary_emb")
 """Parts of names of tensors that a causal language model may not load."""
 GATED = ("llama", "mistral", "qwen2", "qwen3")
-"""Families with four attention and three MLP matrices per layer, besides norms."""
+"""Families with four attention and three MLP matrices per layer, and norms."""
 SIZES = (
     *("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers"),
     "vocab_size",

@@ -1,4 +1,4 @@
-"""Where a model comes from: the package, a folder, or the hub."""
+"""Sources of a model: the package, a folder, or the hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, how a node resumes from one, and rolling back."""
+"""Contents of a checkpoint, how a node resumes from one, and rolling back."""
 
 from __future__ import annotations
 

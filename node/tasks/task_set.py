@@ -107,7 +107,7 @@ def own_files(name_or_path: str) -> dict[str, Path]:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What this machine's owner lets a task set open, by env name.
+    """Permissions of task sets on this machine, by env name.
 
     ``code_execution`` envs may open although they evaluate answers. ``read`` has more paths that a
     task may read. ``sandboxed``: the machine can sandbox evaluation.

@@ -72,7 +72,7 @@ class WorkerLimits:
 
 @dataclass(frozen=True, slots=True)
 class OpenEnv:
-    """What a worker reports about an env it has opened."""
+    """A worker's report about an env it has opened."""
 
     levels: int
     replayable: bool = True

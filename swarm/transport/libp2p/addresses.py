@@ -40,7 +40,7 @@ class HostPort:
 
     @property
     def source(self) -> str:
-        """What connections from here have in common: their relay, or their host."""
+        """Common part of connections from here: their relay, or their host."""
         return self.relay or self.host
 
     def __str__(self) -> str:
