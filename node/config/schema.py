@@ -247,21 +247,21 @@ def check_addresses(key: str, addresses: tuple[str, ...]) -> None:
 
     Raises ConfigError if an address is not a multiaddress, or not one that this key takes.
     """
-    dialled = key == "network.peers"
+    dialed = key == "network.peers"
     for address in addresses:
-        if dialled:
+        if dialed:
             _check_whole(key, address)
-        if dialled and _NAMED.fullmatch(address) and _is_peer(address):
+        if dialed and _NAMED.fullmatch(address) and _is_peer(address):
             continue
         parsed = _ADDRESS.fullmatch(address)
         if not parsed or not _has_host(parsed[1], parsed[2]) or int(parsed[3]) > _HIGHEST_PORT:
-            example = _PEER if dialled else _PLAIN
+            example = _PEER if dialed else _PLAIN
             remedy = f"Write a multiaddress such as {example}, not a URL or host:port."
             raise ConfigError(key, address, remedy)
         if int(parsed[3]) == 0 and key != "network.listen":
             remedy = "Peers cannot dial port 0: write the port that the node listens on."
             raise ConfigError(key, address, remedy)
-        if dialled and not _is_peer(address):
+        if dialed and not _is_peer(address):
             remedy = (
                 f"Add /p2p/ and the peer's id at the end, as in {_PEER}; the peer's start "
                 "message shows the whole address."

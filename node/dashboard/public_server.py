@@ -71,7 +71,7 @@ def documents(census: Census, seen: Observed) -> dict[str, Any]:
     }
 
 
-def dialled(addresses: Sequence[str]) -> list[str]:
+def dialed(addresses: Sequence[str]) -> list[str]:
     """Return the non-loopback addresses, or all if every one is loopback."""
 
     def is_loopback(address: str) -> bool:

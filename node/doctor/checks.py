@@ -51,7 +51,7 @@ from swarm.transport.transport import (
     TransportError,
     Way,
     describe_reach,
-    dialled,
+    dialed,
     is_relayed,
     port_of,
 )
@@ -320,7 +320,7 @@ async def check_reach(transport: Transport, peers: Sequence[str]) -> list[Check]
     if not answers:
         return []
     hosts = [answer.host for answer in answers]
-    way: Way = "direct" if dialled(answers) else "unreachable"
+    way: Way = "direct" if dialed(answers) else "unreachable"
     return [_finding(describe_reach(way, ports, hosts, 0))]
 
 
@@ -419,11 +419,11 @@ async def _dial(peers: Sequence[str], config: Config, folder: RunFolder) -> list
         transport = kind.open(network, thrown, Counters(), beside=True)
         try:
             await transport.start()
-            dialled = {peer: await _dial_one(transport, peer, config, folder) for peer in peers}
-            well = (peer for peer, found in dialled.items() if found[0].level == "ok")
+            dialed = {peer: await _dial_one(transport, peer, config, folder) for peer in peers}
+            well = (peer for peer, found in dialed.items() if found[0].level == "ok")
             answered = [peer.rpartition("/")[2] for peer in well]
             reached = [] if runs else await check_reach(transport, answered)
-            return [*(finding for found in dialled.values() for finding in found), *reached]
+            return [*(finding for found in dialed.values() for finding in found), *reached]
         except TransportError as error:
             return [fail("dial", "the network does not start here", _line(error))]
         finally:

@@ -271,7 +271,7 @@ class LivePanel:
             "reward": Text.assemble(
                 "own ",
                 (share(record.reward_own), "bold"),
-                f", peers {share(record.reward_external)}, held-out {share(self._last_eval)}",
+                f", external {share(record.reward_external)}, held-out {share(self._last_eval)}",
             ),
             "": sparkline(list(self._rewards), SPARK_WIDTH, self._bars),
             "informative": f"{percent(record.informative_own)} of local groups",

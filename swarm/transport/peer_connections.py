@@ -59,8 +59,8 @@ class Redial:
         """Replace the remembered peers with the first ``MAX_REMEMBERED`` addresses."""
         wanted = [a for a in dict.fromkeys(addresses) if a not in self._bootstrap]
         self._remembered = dict.fromkeys(wanted[:MAX_REMEMBERED])
-        dialled = {*self._bootstrap, *self._remembered}
-        self._next = {address: at for address, at in self._next.items() if address in dialled}
+        dialed = {*self._bootstrap, *self._remembered}
+        self._next = {address: at for address, at in self._next.items() if address in dialed}
 
     def named(self, address: str) -> bool:
         """Return whether the user gave an address."""
@@ -346,7 +346,7 @@ class DialReasons:
             status, *_ = [*text.partition(RELAY)[2].split(), ""]
             reason = RELAYS.get(status, "the relay does not reach it")
         elif NO_ADDRESS in text:
-            reason = "the name is unknown, or no address of this kind can be dialled"
+            reason = "the name is unknown, or no address of this kind can be dialed"
         else:
             # p2pd lists its attempts as "* [address] dial tcp4 ADDRESS: connect: REASON".
             _, _, attempt = text.partition("] ")

@@ -71,7 +71,7 @@ def links_of(connected: Mapping[str, Sequence[str]]) -> dict[str, Way]:
     }
 
 
-def dialled(answers: Sequence[DialledBack]) -> bool:
+def dialed(answers: Sequence[DialledBack]) -> bool:
     """Return whether at least half of the peers that tried could dial a node.
 
     If any peers saw it at a public address, only these count: the others share its router.
@@ -85,7 +85,7 @@ def describe_reach(way: Way, ports: Sequence[int], hosts: Sequence[str], relays:
     """Explain how peers reach a node at ``ports``, seen at ``hosts``, with so many relays."""
     port, seen = ports[0] if ports else 0, " and ".join(dict.fromkeys(hosts))
     if way == "direct":
-        return Reach(way, f"peers dialled it at {seen}")
+        return Reach(way, f"peers dialed it at {seen}")
     if way == "unknown":
         return Reach(way, "no peer has tried to dial it yet")
     through = f"{relays} of its peers relay{'s' if relays == 1 else ''} for it"

@@ -129,4 +129,4 @@ def test_status_peers_and_doctor_say_who_is_relayed_and_what_the_router_would_ne
     findings = {each["check"]: each for each in json.loads(inside.tell("doctor", "--json"))}
     assert findings["reach"]["level"] == "warn"
     assert "Forward TCP port" in findings["reach"]["remedy"]
-    assert "reach     direct: peers dialled it at 11.7.0." in forwarded.tell("status")
+    assert "reach     direct: peers dialed it at 11.7.0." in forwarded.tell("status")

@@ -54,7 +54,7 @@ def place_of(address: str) -> HostPort:
     bare, _, peer = first.partition("/p2p/")
     _, kind, host, tcp, port, *rest = [*bare.split("/"), "", "", "", ""]
     if kind not in HOSTS or tcp != "tcp" or not host or any(rest) or len(address) > LONGEST:
-        raise ValueError("no address of this kind can be dialled")
+        raise ValueError("no address of this kind can be dialed")
     if not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"{port!r} is not a port")
     if not circuit:

@@ -230,8 +230,8 @@ class Introductions:
                 if len(errors) < len(done):
                     return
         finally:
-            for dialled in dials:
-                dialled.cancel()
+            for dialed in dials:
+                dialed.cancel()
             await asyncio.gather(*dials, return_exceptions=True)
         raise ConnectionError(reason)
 

@@ -66,10 +66,10 @@ def test_a_task_set_that_opens_is_signed(terminal, node, task_set):
 
 def test_a_family_that_this_machine_may_not_open_is_named_with_the_reason(terminal, node):
     told = terminal.ok(*written(gym("binary_matrix", "min_n = 3")))
-    assert "not tried: env 'binary_matrix' evaluates the text of answers" in told
+    assert "not tested: env 'binary_matrix' evaluates the text of completions" in told
     plugin = gym("nowhere", "").replace('"reasoning-gym"', '"plugin"')
     told = terminal.ok(*written(plugin), "--out", "other.swarm")
-    assert "not tried: env 'nowhere' is not served here: install the package" in told
+    assert "not tested: env 'nowhere' is not available here: install its package" in told
 
 
 def test_a_manifest_that_is_there_is_told_before_anything_is_tried(terminal, node):

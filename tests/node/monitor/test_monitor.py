@@ -50,7 +50,11 @@ UNMEASURED = replace(
     **dict.fromkeys(("reward_own", "reward_external", "informative_own", "tokens_per_s")),
     **dict.fromkeys(("mean_length", "truncated")),
 )
-DASHES = ["– per second, – per completion, – truncated", "– of local groups", "peers –, held-out –"]
+DASHES = [
+    "– per second, – per completion, – truncated",
+    "– of local groups",
+    "external –, held-out –",
+]
 MEASURED = ["1,234 per second, 4.2 per completion, 50% truncated", "75% of local groups"]
 
 

@@ -152,7 +152,7 @@ def seen(number, swarm):
 
 
 class Heard(Discovery):
-    """A local network on which some names are heard, each until it was dialled."""
+    """A local network on which some names are heard, each until it was dialed."""
 
     def __init__(self, transport, sightings):
         super().__init__(transport, (), SystemClock(), Counters())

@@ -1,4 +1,4 @@
-"""What cannot work is said before anything is loaded or dialled."""
+"""What cannot work is said before anything is loaded or dialed."""
 
 import socket
 import subprocess

@@ -170,7 +170,7 @@ def test_another_version_than_the_swarms_and_settings_that_the_task_refuses_are_
 def test_without_the_package_the_node_says_what_it_cannot_serve(caplog):
     with Verifier(SPECS, outside=True) as verifier:
         assert verifier.start() == ()
-    assert "env 'sorting' is not served here: install the package" in caplog.text
+    assert "env 'sorting' is not available here: install its package" in caplog.text
 
 
 def test_a_package_that_does_not_say_whether_it_evaluates_text_is_refused(tmp_path, monkeypatch):
