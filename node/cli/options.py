@@ -144,7 +144,7 @@ def _authors(path: Path) -> tuple[bytes, ...]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         what = f"cannot read the allow list ({reason})"
         raise UsageError(what, path, "Write one peer id per line.") from error
     authors = set()

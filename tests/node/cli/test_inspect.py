@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from node.config.config import set_keys
 from node.monitor.groups import LastRollouts, RolloutsFile
 from node.monitor.output import printable
 from node.monitor.record import RoundRecord, lapse, short_ids
@@ -350,8 +351,7 @@ def test_trust_wants_whole_peer_ids_and_names_who_has_none(terminal, node):
     assert "not a peer id: 12D3KooW" in terminal.refuses(2, "trust", "12D3KooW", *AT)
     assert "is not trusted" in terminal.refuses(2, "trust", anna, "--remove", *AT)
     assert "without a peer" in terminal.refuses(2, "trust", "--remove", *AT)
-    text = node.config.read_text().replace("trusted = []", f'trusted = ["{ben}"]')
-    node.config.write_text(text)
+    set_keys(node.config, {"mixture.trusted": [ben]})
     assert terminal.json("trust", *AT) == [{"peer_id": ben, "by": "mixture.trusted"}]
     assert "mixture.trusted" in terminal.refuses(2, "trust", ben, "--remove", *AT)
     node.trusted.write_text("# friends\nnobody\n")

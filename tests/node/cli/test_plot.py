@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from node.config.config import set_keys
 from node.monitor.record import RoundRecord
 from tests.node.conftest import Terminal
 from tests.node.monitor.test_monitor import RECORD, rounds
@@ -58,8 +59,7 @@ def test_a_config_names_the_run_as_in_other_commands(terminal, node):
 
 def test_a_node_is_found_by_its_config_where_it_keeps_its_run_elsewhere(terminal, node):
     run(Path("elsewhere"))
-    text = node.config.read_text().replace('run_dir = "."', 'run_dir = "../elsewhere"')
-    node.config.write_text(text)
+    set_keys(node.config, {"node.run_dir": "../elsewhere"})
     for given in ("node", "node/node.toml"):
         assert "rounds 1 to 6" in terminal.ok("plot", given, "--terminal")
 

@@ -111,7 +111,7 @@ def test_a_wrong_value_is_refused_with_its_key_and_the_remedy(assignment, key, r
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        ({"mixture.local": 0, "mixture.external": 0}, r"mixture\.external = 0"),
+        ({"mixture.local": 0, "mixture.external": 0}, r"mixture\.external is also 0"),
         ({"learner.lr": -1, "node.sed": 3}, "1 more to correct"),
     ],
 )

@@ -70,7 +70,7 @@ def test_a_command_refuses_a_model_that_is_code_by_name_and_runs_none_of_it(line
     ended = told_yes(*line.split())
     assert ended.returncode == 2, ended.stderr
     shown = " ".join((ended.stdout + ended.stderr).split())
-    assert "code of its own, which is never run: own.py" in shown and "'unheard-of' has" in shown
+    assert "its own code, which is never run: own.py" in shown and "'unheard-of' has" in shown
     assert not Path("ran").exists()
 
 

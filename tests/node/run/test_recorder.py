@@ -232,7 +232,7 @@ def test_external_groups_say_whether_they_were_of_use():
     taught, implausible, same, emptied = found
     assert {each.origin for each in found} == {"external"}
     assert (taught.author, taught.reason) == (ANNA.hex(), None)
-    assert implausible.reason == IMPLAUSIBLE and same.reason.startswith("All 2 answers")
+    assert implausible.reason == IMPLAUSIBLE and same.reason.startswith("All 2 completions")
     assert (emptied.in_update, emptied.reason) == (False, EMPTIED)
     assert taught.completions[0].tokens.text == (), "another encoding: ids say nothing here"
 

@@ -114,7 +114,7 @@ def test_there_may_be_nobody_to_stop_or_one_who_may_not_be_told(folder, monkeypa
         with pytest.raises(NodeError, match=f"{os.getpid()}.*as root"):
             stop_node(folder)
         folder.lock_file.write_bytes(b"")
-        with pytest.raises(NodeError, match="ask again"):  # its number is not told yet
+        with pytest.raises(NodeError, match="run the command again"):  # its number is not told yet
             stop_node(folder)
 
 

@@ -209,7 +209,7 @@ def test_a_node_that_verifies_imports_no_verifier():
 
 def test_a_task_set_that_cannot_be_opened_is_said_in_the_words_of_the_task_set():
     spec = EnvSpec("gdc", "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
-    refused = pytest.raises(TaskSetError, match="'gdc' is no family")
+    refused = pytest.raises(TaskSetError, match="'gdc' is not a family")
     with Verifier([spec], outside=False) as verifier, refused:
         verifier.start()
 

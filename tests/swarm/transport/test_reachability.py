@@ -218,5 +218,5 @@ def test_a_remedy_names_the_port_and_where_the_node_was_seen() -> None:
     reach = describe_reach("relayed", [31337], ["11.7.0.3", "11.7.0.3"], relays=2)
     seen = "no peer could dial 11.7.0.3 at TCP port 31337"
     assert reach.cause == f"{seen}; 2 of its peers relay for it"
-    assert "forward TCP port 31337" in reach.remedy
+    assert "Forward TCP port 31337" in reach.remedy
     assert describe_reach("direct", [1], ["11.7.0.3"], 0).remedy == ""
