@@ -262,7 +262,7 @@ class Stop(threading.Event):
             return
         if self._works and not self.is_set():
             self.set()
-            self._say("stopping after this round; press Ctrl-C again to force quit", number)
+            self._say("stopping cleanly; press Ctrl-C again to force quit", number)
             return
         self._closes = True
         self._say("stopping now", number)

@@ -34,8 +34,8 @@ by then a node has a checkpoint."""
 
 AT_THE_END = {
     "join": r"^\d+ rounds are done; run the same command to resume$",
-    "bootstrap": r"^stopping in order",
-    "dashboard": r"^stopping in order",
+    "bootstrap": r"^stopping cleanly",
+    "dashboard": r"^stopping cleanly",
     "demo": r"^wrote the chart to \S+$",
 }
 """What they print behind Ctrl-C."""

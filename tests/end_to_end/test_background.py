@@ -89,7 +89,7 @@ def test_a_detached_node_is_followed_until_it_is_stopped(shell: Shell) -> None:
     assert newest == told["round"], "it ended its round, and wrote a checkpoint"
     assert told["checkpoint"] == str(Checkpoints(shell.node.checkpoints).path(newest))
     assert follower.wait() == 0
-    assert any("stopping after this round" in line for line in follower.out)
+    assert any("stopping cleanly" in line for line in follower.out)
     done = f"{newest} rounds are done; run the same command to resume"
     assert follower.out[-1].endswith(f": {done}"), "with its time, as every line of the log"
     assert psutil.wait_procs(children, timeout=120)[1] == []

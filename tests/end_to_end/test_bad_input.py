@@ -112,7 +112,7 @@ RARELY = "schedule.checkpoint_every=1000"
 CASES = (
     Case("an unknown key", 2, ("learner.lrr", "did you mean learner.lr?"), "learner.lrr=1"),
     Case("a wrong type", 2, ("learner.lr: 'fast'", "a number"), "learner.lr=fast"),
-    Case("a contradiction", 2, ("mixture.local", "raise either"), "--mix=0/0"),
+    Case("a contradiction", 2, ("mixture.local", "increase one of them"), "--mix=0/0"),
     Case("not TOML", 2, ("node.toml", "line"), change=append("node.toml", "\nlr = = 1\n")),
     AtBootstrap("a port in use", 1, NO_PORT, occupied=True),
     Case("an impossible port", 2, ("network.listen", "multiaddress such as"), TOO_HIGH),

@@ -200,9 +200,7 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "awq": (quantised("awq"), r"it is quantized \(awq\).*Name the checkpoint"),
     "bitsandbytes": (quantised("bitsandbytes"), r"quantized \(bitsandbytes\).*Name the checkpoint"),
     "a folder of GGUF": (as_gguf, r"GGUF holds weights.*llama\.cpp.*Name the checkpoint"),
-    "an encoder": of_class(
-        "BertForMaskedLM", "it is BertForMaskedLM, which does not generate"
-    ),
+    "an encoder": of_class("BertForMaskedLM", "it is BertForMaskedLM, which does not generate"),
     "an embedding model": of_class("Qwen3Model", "it is Qwen3Model, which does not generate text"),
     "a reward model": of_class("Qwen3ForSequenceClassification"),
     "an encoder with a decoder": (

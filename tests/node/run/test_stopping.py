@@ -41,7 +41,7 @@ print("in order", flush=True)
 if (folder.root / "lingers").exists():
     time.sleep(1.0)
 """
-ORDERLY = "stopping after this round; press Ctrl-C again to force quit (SIGTERM)"
+ORDERLY = "stopping cleanly; press Ctrl-C again to force quit (SIGTERM)"
 
 
 @pytest.fixture
