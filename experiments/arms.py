@@ -78,7 +78,7 @@ def mix(text: str) -> Arm:
         return AUTO
     local, external = parse_mix(text)
     if local + external == 0:
-        raise UsageError("--mix", text, "An update needs groups: raise either number.")
+        raise UsageError("--mix", text, "An update needs groups: increase one of them.")
     Config.with_overrides({"mixture.local": local, "mixture.external": external})
     return Arm(f"{local}/{external}", local, external)
 

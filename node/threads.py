@@ -208,6 +208,6 @@ def check_semaphores() -> None:
         get_context("fork").Semaphore()  # other start methods start a process
     except (ImportError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        what = "no semaphore can be made in shared memory"
-        remedy = "Free some space there, or make it larger, as with: docker run --shm-size=1g."
+        what = "cannot create a semaphore in shared memory"
+        remedy = "Free some space there, or increase its size, as with: docker run --shm-size=1g."
         raise NodeError(what, f"{SHARED_MEMORY} ({reason})", remedy) from error

@@ -21,7 +21,7 @@ from protocol.errors import BadSchema
 
 
 class Writer(IntEnum):
-    """Who wrote a segment: the policy (trained on) or an environment (masked)."""
+    """Author of a segment: the policy (trained on) or an environment (masked)."""
 
     POLICY = 0
     ENVIRONMENT = 1

@@ -302,7 +302,7 @@ class Admission:
             outcomes = self._judge.judge_some(asked, seconds=left)
         except Exception:
             # A bug in this node's verifier must not lose the other groups.
-            log.exception("the judge failed on a group of %s", asked[0].task.env)
+            log.exception("the verifier failed on a group of %s", asked[0].task.env)
             outcomes = [JudgeRefused(verification.JUDGE_FAILED)]
         measured = [found.seconds for found in outcomes if found.seconds is not None]
         seconds = sum(measured) if len(measured) == len(outcomes) else self._timer() - began

@@ -276,7 +276,7 @@ class Collector:
         except TransportError as error:
             self._counters.add("gossip_failed", reason=error.code)
             pause = self._mute.failed(peer)
-            logger.info("gossip with %s: %s; not asked for %g s", peer, error, pause)
+            logger.info("gossip with %s: %s; next request in %g s", peer, error, pause)
             return []
         self._mute.succeeded(peer)
         return records
@@ -332,7 +332,7 @@ class Collector:
     def _pull_failed(self, author: bytes, offer: Offer, error: TransportError) -> None:
         self._counters.add("pulls_failed", reason=error.code)
         pause = self._silent.failed(author)
-        logger.info("pulling from %s: %s; left alone for %g s", author.hex()[:16], error, pause)
+        logger.info("pulling from %s: %s; next request in %g s", author.hex()[:16], error, pause)
         if isinstance(error, AUTHORS_FAULT):
             self._wanted.drop(author, offer)
             self._accounts.refuse(author, error.code)

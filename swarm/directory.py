@@ -326,9 +326,9 @@ class Directory:
             return
         self._counters.add("identity_elsewhere")
         logger.warning(
-            "another node announces under the key of this one, as a copy of its run folder does: "
-            "peers take each for the other and refuse groups of both. Stop one of the two, and "
-            "have it begin in a new run folder, with a key of its own"
+            "another node announces under the key of this one, probably from a copy of its run "
+            "folder. Peers refuse the groups of both. Stop one of the two, and start it in a "
+            "new run folder, with its own key"
         )
 
     def known(self) -> list[Known]:
@@ -352,7 +352,7 @@ class Directory:
     def recent(self, after: int, limit: int, known: Collection[bytes] = ()) -> list[bytes]:
         """Return records later than ``after``: this node's, then a sample of the others.
 
-        Up to a quarter is of useful authors, the best first. Digests in ``known`` are left out.
+        Up to a quarter is of useful authors, the best first. Digests in ``known`` are omitted.
         """
         timely = [k for k in self.known() if k.announcement.epoch > after and k.digest not in known]
         own = [k for k in timely if k is self._own]

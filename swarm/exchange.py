@@ -172,7 +172,7 @@ class Exchange:
         try:
             self._accounts.count_bytes(author_of(peer), sent=len(frame))
         except BadKey:
-            logger.debug("peer %s has no Ed25519 identity; its bytes go uncounted", peer)
+            logger.debug("peer %s has no Ed25519 identity; its bytes are not counted", peer)
         return messages.encode_pull_response(PullStatus.OK, frame)
 
     async def _on_gossip(self, peer: str, request: bytes) -> bytes:
@@ -266,7 +266,7 @@ class Profiles:
             author, profile = open_profile(await self._exchange.fetch_profile(peer), self._ours)
         except (PeerUnreachable, Refused) as error:
             pause = self._silent.failed(peer)
-            logger.debug("peer %s tells no profile: %s; again after %g s", peer, error, pause)
+            logger.debug("peer %s sends no profile: %s; next request in %g s", peer, error, pause)
         except (TransportError, ProtocolError) as error:
             self._refuse(peer, error.code, str(error))
         else:

@@ -30,7 +30,7 @@ from protocol.rollout import (
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What all groups of one :class:`protocol.rollout.Batch` have in common."""
+    """Fields that all groups of one :class:`protocol.rollout.Batch` share."""
 
     policy_step: int
     model: str

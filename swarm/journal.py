@@ -107,7 +107,7 @@ _RESTORED = "restored_ms"
 _VOID = "void_epoch"
 _UNDECIDED = -1
 
-RESTORED = "its backup is used where there is one"
+RESTORED = "the node uses its backup if there is one"
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _REMEDIES = {
     sqlite3.SQLITE_FULL: "free some space and start again",
@@ -180,7 +180,7 @@ class Journal:
         self._connection.execute(f"PRAGMA journal_size_limit={LARGEST_LOG}")
         findings = self._connection.execute("PRAGMA quick_check(1)").fetchone()
         if findings != ("ok",):
-            raise JournalCorrupt(self.path, f"quick check says {findings[0]!r}", RESTORED)
+            raise JournalCorrupt(self.path, f"quick check reports {findings[0]!r}", RESTORED)
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         if version not in (0, VERSION):
             problem = f"has layout {version}, this program knows {VERSION}"
@@ -353,7 +353,7 @@ def _lost(path: Path, backup: Path) -> str:
     """
     rebuilt = _rebuilt(path)
     if rebuilt.exists() and not (path.exists() and path.stat().st_mtime > rebuilt.stat().st_mtime):
-        return "an earlier rebuilding was cut short"
+        return "an earlier recovery was interrupted"
     if path.exists() and (path.stat().st_size or not backup.exists()):
         return ""
     if backup.exists() or any(path.parent.glob(f"{path.name}.{ASIDE}*")):
@@ -372,17 +372,17 @@ def _last_written(path: Path, backup: Path) -> float:
 
 def _rebuild(path: Path, clock: Clock, backup: Path, spoiled: float) -> str:
     rebuilt = _rebuilt(path)
-    source = "started anew, as there is no backup"
+    source = "started empty, as there is no backup"
     rebuilt.unlink(missing_ok=True)
     if backup.exists():
         make_private(rebuilt)
         shutil.copyfile(backup, rebuilt)
-        source = f"went on from the backup {backup.name}"
+        source = f"recovered from the backup {backup.name}"
     try:
         journal = Journal(rebuilt, clock)
     except JournalCorrupt:
         rebuilt.unlink()
-        source = f"started anew, as the backup {backup.name} is corrupt too"
+        source = f"started empty, as the backup {backup.name} is corrupt too"
         journal = Journal(rebuilt, clock)
     journal.forget_recent(spoiled)
     journal.close()

@@ -153,8 +153,8 @@ class Multicast:
                 raise
         except (OSError, RuntimeError, Error) as error:
             raise MulticastUnavailable(
-                f"no multicast DNS at {', '.join(hosts)}: {error or type(error).__name__}; look "
-                "for another program at UDP port 5353, or set network.lan = false"
+                f"no multicast DNS at {', '.join(hosts)}: {error or type(error).__name__}; check "
+                "whether another program uses UDP port 5353, or set network.lan = false"
             ) from error
         return cls(networks, zeroconf, _browser(zeroconf), counters, rng)
 
@@ -251,7 +251,7 @@ def _browser(zeroconf: AsyncZeroconf) -> AsyncServiceBrowser:
 def networks(listen: Sequence[str]) -> tuple[Interface, ...]:
     """Return this machine's addresses among ``listen``, each with its network.
 
-    The loopback interface counts only if there is no other. Link-local IPv6 addresses are left out,
+    The loopback interface counts only if there is no other. Link-local IPv6 addresses are omitted,
     because a multiaddress does not name their interface. 0.0.0.0 and :: mean all of their family.
     """
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
@@ -391,7 +391,7 @@ class Discovery:
             except MulticastUnavailable as error:
                 self._failed(str(error))
             except Exception as error:  # noqa: BLE001 - a stranger must not end the search
-                self._failed(f"{type(error).__name__}: {error}; listening anew", error)
+                self._failed(f"{type(error).__name__}: {error}; listening again", error)
                 await self.close()
             await self._clock.sleep(LOOK_SECONDS)
 
@@ -433,5 +433,5 @@ class Discovery:
     def _failed(self, what: str, error: Exception | None = None) -> None:
         self._counters.add("lan_failed")
         if what != self._said:  # log once, because it may last
-            logger.warning("looking for members on the local network: %s", what, exc_info=error)
+            logger.warning("searching for members on the local network: %s", what, exc_info=error)
         self._said = what

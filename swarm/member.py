@@ -74,7 +74,7 @@ class Acquaintance:
             found = swarm_id(await fetch_manifest(self._transport, peer))
         except (TransportError, ProtocolError) as error:
             pause = self._silent.failed(peer)
-            logger.debug("asking %s for its swarm: %s; again after %g s", peer, error, pause)
+            logger.debug("asking %s for its swarm: %s; next request in %g s", peer, error, pause)
             return
         self._silent.succeeded(peer)
         self._swarms[peer] = found
@@ -107,7 +107,7 @@ class Experience:
 
 @dataclass(frozen=True, slots=True)
 class PeerInfo:
-    """What this node knows of a peer."""
+    """Knowledge of this node about a peer."""
 
     peer_id: str
     author: bytes | None  # public key; None if the peer's identity is not an Ed25519 key
@@ -270,7 +270,7 @@ class Member:
                 failures += 1
                 self._counters.add("member_failures", turn=name)
                 if isinstance(error, JournalError):
-                    logger.error("the network's side cannot go on now: %s", error)
+                    logger.error("the network process cannot continue: %s", error)
                 else:
                     logger.exception("%s failed: %s (%d in a row)", name, error, failures)
                 if failures >= FAILURES_REPORTED:

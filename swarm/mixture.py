@@ -215,7 +215,7 @@ class Mixture:
         """Choose as many informative candidates as wanted and allowed by the caps.
 
         Candidates have distinct keys; those used less often come first. Each ``turn``, usually the
-        round, samples again. Of ``own`` local groups in the update, ``informative`` are so.
+        round, samples again. Among the ``own`` local groups in the update, ``informative`` are so.
         ``tried`` are earnings of authors with a group in an earlier update. ``trusted`` authors are
         among the ``proven``.
         """

@@ -212,7 +212,7 @@ class Pool:
     def consume(self, chosen: Sequence[Candidate], step: int) -> list[PooledGroup]:
         """Return the chosen groups for update ``step``.
 
-        Their use is on disk before this returns, so a crash wastes it. A group is left out and
+        Their use is on disk before this returns, so a crash wastes it. A group is omitted and
         counted if it was evicted since it was listed, or was used ``max_uses`` times.
         """
         taken = []

@@ -232,9 +232,9 @@ class Publisher:
                 refused[each.number] = error
         if refused:
             log.warning(
-                "%d groups are not shared, as this swarm's manifest allows no such: %s; lower "
-                "engine.max_new_tokens or engine.group_size, or train in a swarm created with "
-                "larger --answer-tokens and --group-size",
+                "%d groups are not shared, because they exceed the limits of this swarm's "
+                "manifest: %s; decrease engine.max_new_tokens or engine.group_size, or train in "
+                "a swarm created with larger --answer-tokens and --group-size",
                 len(refused),
                 next(iter(refused.values())),
             )
@@ -252,7 +252,7 @@ class Publisher:
         for groups in packing.frames[-self._frames_left :]:
             self._seal(origin, groups, numbered(groups))
         if packing.oversize:
-            log.warning("%d groups fit into no frame and are not shared", len(packing.oversize))
+            log.warning("%d groups are not shared: too large for a frame", len(packing.oversize))
             self._counters.add("outbox_dropped", len(packing.oversize), reason="group_oversize")
             self._outbox.drop(numbered(packing.oversize))
 
@@ -265,8 +265,8 @@ class Publisher:
         bare = pack(texts, limit)
         if count := len(packing.oversize) - len(bare.oversize):
             log.warning(
-                "%d groups are shared without token ids and log-probs, with which they fit into "
-                "no frame of %d bytes: their answers are too long, or too many",
+                "%d groups are shared without token ids and log-probs, because they would not "
+                "fit into a frame of %d bytes: their completions are too long, or too many",
                 count,
                 limit,
             )

@@ -42,7 +42,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Reputation:
-    """What an author earned, from 0 to ``FULL``, at the Unix time of its last group."""
+    """An author's earnings, from 0 to ``FULL``, at the Unix time of its last group."""
 
     earned: float = 0.0
     at: float = 0.0
@@ -202,7 +202,7 @@ class Accounts:
         if self._heard:
             self._heard(author, reason, n)
         if is_banned(after, now) and not is_banned(account, now):
-            log.warning("author %s is banned, at last for %s", author.hex(), reason)
+            log.warning("author %s is banned, last penalty for %s", author.hex(), reason)
 
     def snapshot(self) -> list[Account]:
         """Return all accounts, the most recently changed first."""

@@ -38,49 +38,52 @@ def demo_command(
         typer.Option(
             min=1,
             max=64,
-            help="Nodes that train. Left out: 4, or 2 where each has a vLLM or a real model.",
+            help="Nodes that train. [default: 4; 2 with vLLM or --model]",
         ),
     ] = None,
     rounds: Annotated[
         int | None,
         typer.Option(
             min=0,
-            help="Rounds of each node; 0: until Ctrl-C. Left out: 150, or 25 minutes with --model.",
+            help="Rounds per node; 0: until Ctrl-C. [default: 150; 25 minutes with --model]",
         ),
     ] = None,
-    mix: Annotated[str, typer.Option(metavar="OWN/EXTERNAL", help="Groups in an update.")] = "2/6",
+    mix: Annotated[
+        str, typer.Option(metavar="OWN/EXTERNAL", help="Local and peer groups in an update.")
+    ] = "2/6",
     run_dir: Annotated[
         Path | None,
-        typer.Option(help="New folder for all of it. Left out: under ./demo-run."),
+        typer.Option(help="New folder for the demo. [default: a new folder in ./demo-run]"),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**62, help="Seeds the nodes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**62, help="Random seed of the nodes.")] = 0,
     engine: Annotated[
-        str, typer.Option(metavar="KIND", help="What samples: transformers, vllm, …")
+        str, typer.Option(metavar="KIND", help="Rollout engine: transformers, vllm, …")
     ] = "transformers",
     transport: Annotated[
         str | None,
         typer.Option(
             metavar="KIND",
-            help="What they meet over: hivemind, libp2p, …, or mixed for both of these.",
+            help="Peer-to-peer stack: hivemind, libp2p, …; mixed: both of these.",
         ),
     ] = None,
     task_set: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="What they practise: tiny, or games of many turns. Left out: tiny, or starter "
-            "with --model.",
+            help="Task set: tiny, or games of several turns. [default: tiny; starter with --model]",
         ),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="A real model for all nodes: a folder or a hub id."),
+        typer.Option(
+            metavar="DIR", help="Real model for all nodes: a folder or a Hugging Face model id."
+        ),
     ] = None,
     device: Annotated[
         str | None,
         typer.Option(
             "--device",
-            help="Of the real model: auto, cpu, cuda, cuda:1 or mps. Left out: auto.",
+            help="Device of the real model: auto, cpu, cuda, cuda:1 or mps. [default: auto]",
         ),
     ] = None,
     json: JsonOption = False,
@@ -88,16 +91,18 @@ def demo_command(
 ) -> None:
     """Start a bootstrap node and several nodes with tiny models, and show them live.
 
-    With --model they train a real one: the first node tries it on the tasks, and all take the
-    settings that follow. It prints how to join from another terminal; --rounds 0 gives you
-    unlimited time for that. At the end it prints a summary.
+    The command prints how to join from another terminal, and a summary at the end. With --rounds 0
+    the demo runs until Ctrl-C. With --model the nodes train a real model: the first node evaluates
+    it on the tasks, and all nodes use the suggested settings.
     """
     from node.config.registry import ENGINES
     from node.demo.run import DEFAULT_TRANSPORT, DemoSettings, run
     from node.demo.summary import table
 
     if device is not None and not model:
-        raise UsageError("--device", device, "It is for a real model: name one with --model.")
+        raise UsageError(
+            "--device", device, "This option requires a real model: name one with --model."
+        )
     local, external = parse_mix(mix)
     nodes = nodes or (LARGE_NODES if model or ENGINES.load(engine).beside else NODES)
     minutes = REAL_MINUTES if model and rounds is None else 0.0
@@ -115,7 +120,7 @@ def demo_command(
         return
     console = Terminal()
     console.print(table(summary))
-    console.print(f"the chart is {summary.chart}")
+    console.print(f"wrote the chart to {summary.chart}")
 
 
 CONFIG, METRICS = "node.toml", "metrics.jsonl"
@@ -126,36 +131,34 @@ def plot_command(
         list[Path] | None,
         typer.Argument(
             metavar="[RUN]...",
-            help="Run folders, or folders that hold some, such as one in demo-run. "
-            "Left out: that of --config.",
+            help="Run folders, or folders that contain some, such as one in demo-run. [default: "
+            "the run folder of --config]",
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File to write: .png, .svg or .pdf.")] = None,
     terminal: Annotated[
         bool,
-        typer.Option("--terminal", help="Draw in the terminal; so it does there without --out."),
+        typer.Option("--terminal", help="Draw in the terminal. [default without --out]"),
     ] = False,
     smooth: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Rounds that each point is the mean of. Left out: a twentieth of all."
-        ),
+        typer.Option(min=1, help="Rounds to average for each point. [default: 5% of all rounds]"),
     ] = None,
     config: ConfigOption = None,
     debug: DebugOption = False,
 ) -> None:
     """Draw reward, sharing and speed by round, of one run or of several side by side.
 
-    The nodes may be running. The command writes nothing except the chart.
+    The nodes may be running. The command writes only the chart.
     """
     if out is None and not terminal and not sys.stdout.isatty():
-        remedy = "Add --out FILE.png, or --terminal for lines of bars."
-        raise UsageError("standard output is no terminal to draw in", None, remedy)
+        remedy = "Add --out FILE.png, or --terminal to draw with characters."
+        raise UsageError("standard output is not a terminal", None, remedy)
     from node.monitor.history import ENDINGS, draw_runs, run_table, window_for
 
     if out is not None and out.suffix.lower() not in ENDINGS:
         raise UsageError("--out", out, f"Name a file that ends in {', '.join(ENDINGS)}.")
-    with waiting("reading what the runs recorded") as update:
+    with waiting("reading the records of the runs") as update:
         found = histories(runs or [], config)
         window = smooth or window_for(list(found.values()))
         if out is not None:
@@ -192,7 +195,7 @@ def histories(given: Sequence[Path], config: Path | None) -> dict[str, list[Roun
     if not found:
         raise without[0]
     for reason in without:
-        say(f"left out: {reason}", err=True)
+        say(f"skipped: {reason}", err=True)
     return dict(zip(_names(list(found)), found.values(), strict=True))
 
 
@@ -214,14 +217,14 @@ def _run_folders(path: Path) -> list[Path]:
 
     inside = sorted(path.glob(f"*/{METRICS}"), key=by_number) if path.is_dir() else []
     if not inside:
-        remedy = f"Name a folder with a {METRICS}, as each node that trains has one."
+        remedy = f"Name a folder with a {METRICS}; every node that trains writes one."
         raise NodeError("not a run folder", path, remedy)
     return [metrics.parent for metrics in inside]
 
 
 def _no_round(folder: Path) -> NodeError:
-    remedy = "Let its node finish a round; a bootstrap node trains nothing and has none."
-    return NodeError("no round is recorded yet in", folder, remedy)
+    remedy = "Wait until its node finishes a round. A bootstrap node has no rounds."
+    return NodeError("no recorded round in", folder, remedy)
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
@@ -236,24 +239,27 @@ MOST_SEED = (1 << 63) - 1
 
 
 def play_command(
-    family: Annotated[str, typer.Argument(metavar="FAMILY", help="A family of the task set.")],
+    family: Annotated[str, typer.Argument(metavar="FAMILY", help="Task family of the task set.")],
     task_set: Annotated[
-        str, typer.Option(metavar="NAME|FILE", help="A shipped one, or a TOML file.")
+        str, typer.Option(metavar="NAME|FILE", help="Name of a shipped task set, or a TOML file.")
     ] = "games",
-    level: Annotated[int, typer.Option(min=0, help="Of the family.")] = 0,
+    level: Annotated[int, typer.Option(min=0, help="Difficulty level of the family, from 0.")] = 0,
     seed: Annotated[
         int | None,
-        typer.Option(min=0, max=MOST_SEED, help="Of the task. Left out: another one each time."),
+        typer.Option(
+            min=0, max=MOST_SEED, help="Random seed of the task. [default: a new one each time]"
+        ),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Have this one play: a folder, a hub id or a shipped model, such as tiny-games.",
+            help="Model that plays: a folder, a Hugging Face model id or a shipped model, such "
+            "as tiny-games. [default: you play]",
         ),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option(help="Where the family lies, if it is in a file.")
+        Path | None, typer.Option(help="File of the family, if the task set does not contain it.")
     ] = None,
     debug: DebugOption = False,
 ) -> None:
@@ -288,10 +294,10 @@ def _check(spec: EnvSpec, level: int, file: Path | None, *, needs_file: bool) ->
         remedy = f"Levels begin at 0; this family has {len(spec.levels)}."
         raise UsageError("--level", level, remedy)
     if file is not None and not file.is_file():
-        remedy = f"There is no such file: name the one that {spec.name!r} lies in."
+        remedy = f"There is no such file: name the file of {spec.name!r}."
         raise UsageError("--file", file, remedy)
     if file is None and needs_file:
-        raise UsageError(f"{spec.name!r} lies in a file", None, "Name its file with --file.")
+        raise UsageError(f"{spec.name!r} needs a file", None, "Name its file with --file.")
 
 
 def _by_hand(verifier: Any, task: Any) -> None:

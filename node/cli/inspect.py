@@ -60,13 +60,15 @@ if TYPE_CHECKING:
 
 def list_command(
     path: Annotated[Path, typer.Argument(help="Folder to look in.")] = Path(),
-    depth: Annotated[int, typer.Option(min=0, max=16, help="Folders to go down at most.")] = 4,
+    depth: Annotated[
+        int, typer.Option(min=0, max=16, help="Maximum depth of the folders to look in.")
+    ] = 4,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
     """List the run folders in and below a folder, with the state of each.
 
-    Links and hidden folders are skipped.
+    The command skips links and hidden folders.
     """
     from node.run.status import find_runs
 
@@ -114,7 +116,7 @@ PAGES = {"dashboard": "page", "public": "public"}  # labels of the lines with th
 def status_command(
     config: ConfigOption = None, json: JsonOption = False, debug: DebugOption = False
 ) -> None:
-    """Show what the node is doing, or did last."""
+    """Show what the node is doing, or its last state."""
     status = present_status(open_node(config).folder)
     if json:
         print_json(status)
@@ -169,17 +171,17 @@ LOOK_SECONDS = 0.25
 
 def logs_command(
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Show what is added, until the node has ended.")
+        bool, typer.Option("--follow", "-f", help="Show new lines until the node ends.")
     ] = False,
     lines: Annotated[
-        int, typer.Option("--lines", "-n", min=0, help="Lines of what is there already.")
+        int, typer.Option("--lines", "-n", min=0, help="Lines to show from the end of the log.")
     ] = 20,
     config: ConfigOption = None,
     debug: DebugOption = False,
 ) -> None:
     """Show the end of the node's log, node.log in its run folder.
 
-    With --follow it shows new lines until the node has ended or you press Ctrl-C.
+    With --follow it shows new lines until the node ends or you press Ctrl-C.
     """
     folder = open_node(config).folder
     with closing(LogTail(folder.log)) as tail:
@@ -196,7 +198,7 @@ def logs_command(
 def stop_command(
     config: ConfigOption = None,
     now: Annotated[
-        bool, typer.Option("--now", help="At once: do not let it end its round.")
+        bool, typer.Option("--now", help="Stop immediately instead of after the round.")
     ] = False,
     json: JsonOption = False,
     debug: DebugOption = False,
@@ -208,33 +210,33 @@ def stop_command(
     from node.run.background import stop_node
 
     folder = open_node(config).folder
-    with waiting("waiting until the node has ended"):
+    with waiting("waiting for the node to end"):
         pid = stop_node(folder, now=now)
     status = present_status(folder)
     if pid is not None and status["state"] == CRASHED:
-        remedy = f"What it said last is in {folder.log}."
-        raise NodeError("the node ended without a word", f"process {pid}", remedy)
+        remedy = f"Its last messages are in {folder.log}."
+        raise NodeError("the node ended without a message", f"process {pid}", remedy)
     steps = Checkpoints(folder.checkpoints).steps()
     checkpoint = str(Checkpoints(folder.checkpoints).path(steps[-1])) if steps else None
     done = status["record"]["round"] if status["record"] else None
     if json:
         print_json({"pid": pid, "state": status["state"], "round": done, "checkpoint": checkpoint})
         return
-    say(f"no node runs in {folder.root}" if pid is None else f"stopped process {pid}")
+    say(f"no running node in {folder.root}" if pid is None else f"stopped process {pid}")
     if done is not None:
         say(f"its last round is {done}, its last checkpoint {checkpoint or 'not written yet'}")
 
 
 def rollouts_command(
-    number: Annotated[int, typer.Option("-n", "--number", min=1, help="How many to show.")] = 3,
+    number: Annotated[int, typer.Option("-n", "--number", min=1, help="Rollouts to show.")] = 3,
     config: ConfigOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Show the last rollouts of a node that runs or has run, the newest at the bottom.
+    """Show the last rollouts of a running or stopped node, newest last.
 
-    The node keeps, per round, the worst and the best completion of one local group and of one
-    peer group, about two dozen in total.
+    Per round, the node keeps the worst and the best completion of one local group and of one peer
+    group, about 24 in total.
     """
     rollouts = read_rollouts(open_node(config).folder.rollouts)[-number:]
     if json:
@@ -248,7 +250,7 @@ def checkpoints_command(
 ) -> None:
     """List the checkpoints: round, policy step, held-out reward, size and age.
 
-    A checkpoint is known by its round, which also names its folder in checkpoints/.
+    The round identifies a checkpoint and names its folder in checkpoints/.
     """
     folder = open_node(config).folder.checkpoints
     entries = list_checkpoints(Checkpoints(folder))
@@ -289,7 +291,7 @@ def rollback_command(
         str,
         typer.Option(
             metavar="ROUND|best",
-            help="As swarm-node checkpoints lists it; --step of swarm-node eval takes the same.",
+            help="Round of the checkpoint, as in swarm-node checkpoints, or best.",
         ),
     ],
     config: ConfigOption = None,
@@ -298,7 +300,7 @@ def rollback_command(
 ) -> None:
     """Make a stopped node resume from an earlier checkpoint.
 
-    Later checkpoints are set aside. You can go back to one of them in the same way.
+    The command sets later checkpoints aside. You can return to one of them in the same way.
     """
     from node.run.resume import roll_back
 
@@ -311,8 +313,8 @@ def rollback_command(
         print_json({"round": entry.round, "policy_step": entry.policy_step, "set_aside": later})
         return
     aside = ", ".join(map(str, later)) or "none"
-    say(f"back at round {entry.round}, policy step {entry.policy_step}; set aside: {aside}")
-    say(as_typed("swarm-node join goes on from there"))
+    say(f"rolled back to round {entry.round}, policy step {entry.policy_step}; set aside: {aside}")
+    say(as_typed("run swarm-node join to resume from there"))
 
 
 def dashboard_command(
@@ -320,7 +322,7 @@ def dashboard_command(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Serve it there. Left out: on this machine alone, on port 8710 or the next free.",
+            help="Address of the page. [default: port 8710 of this machine, or the next free one]",
         ),
     ] = None,
     config: ConfigOption = None,
@@ -337,7 +339,7 @@ def dashboard_command(
             node.config,
             address or True,
             Counters(),
-            lambda url: say(f"look at it in a browser: {url}"),
+            lambda url: say(f"dashboard: {url}"),
         )
         try:
             with stop.working():
@@ -358,7 +360,7 @@ def doctor_command(
 ) -> None:
     """Check packages, device, disk, memory, key, clock, ports and peers.
 
-    Exit with status 1 on a failure.
+    The exit status is 1 if a check fails.
     """
     from node.cli.join import NEW_FOLDER
     from node.config.config import Config, run_folder
@@ -370,7 +372,7 @@ def doctor_command(
     else:
         unmade, path = Config.with_overrides(overrides), NEW_FOLDER / "node.toml"
         node = LoadedNode(path, unmade, run_folder(path, unmade))
-    with waiting("looking at this machine and its network"):
+    with waiting("checking this machine and its network"):
         findings = [
             *check_machine(node.config, node.folder),
             *check_network(node.config, node.folder),
@@ -399,17 +401,18 @@ MOST_SHOWN = 512  # bytes of one piece that a case sent
 
 def conformance_command(
     address: Annotated[
-        str, typer.Option("--peers", metavar="ADDRESS", help="Of the one peer to look at.")
+        str, typer.Option("--peers", metavar="ADDRESS", help="Address of the peer to test.")
     ] = "",
     transport: Annotated[
         str | None,
         typer.Option(
             metavar="KIND",
-            help="What to speak to it with: hivemind or libp2p; one that is installed.",
+            help="Transport of the test client: hivemind or libp2p. [default: one that is "
+            "installed]",
         ),
     ] = None,
     with_bytes: Annotated[
-        bool, typer.Option("--bytes", help="Also print the bytes that each case sent, in hex.")
+        bool, typer.Option("--bytes", help="Also print the bytes of each case, in hex.")
     ] = False,
     json: JsonOption = False,
     debug: DebugOption = False,
@@ -417,14 +420,15 @@ def conformance_command(
     """Test a peer against the clauses of docs/protocol.md.
 
     This is for developers of another implementation. The client connects as an unknown peer with a
-    temporary key. The peer may refuse it for a while afterwards. Exit with status 1 on a failure.
+    temporary key. The peer may refuse it for a while afterwards. The exit status is 1 if a case
+    fails.
     """
     from node.config.sections import NetworkSection
 
     over = transport or NetworkSection().transport
     if "/p2p/" not in address:
         raise UsageError("--peers", repr(address), f"Name one peer in full, as {EXAMPLE}.")
-    with waiting("looking at the peer"):
+    with waiting("testing the peer"):
         findings = asyncio.run(_look(address, over))
     if json:
         print_json([_as_json(finding, with_bytes=with_bytes) for finding in findings])
@@ -459,9 +463,9 @@ async def _look(address: str, over: str) -> list[CaseResult]:
         try:
             return await look_at(address, Path(thrown_away), over)
         except TransportError as error:
-            remedy = "Look at it with swarm-node doctor --peers; nothing was tried."
-            raise NodeError("the peer hands out no manifest", error, remedy) from error
+            remedy = "Check it with swarm-node doctor --peers; no case was run."
+            raise NodeError("the peer sends no manifest", error, remedy) from error
         except ProtocolError as error:
-            what = "the peer's manifest does not hold"
-            remedy = "Try it on the vectors of docs/minimal_member.md first."
+            what = "the peer's manifest is not valid"
+            remedy = "Test it with the vectors of docs/minimal_member.md first."
             raise NodeError(what, f"{error.code}: {error}", remedy) from error

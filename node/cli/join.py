@@ -59,7 +59,7 @@ def started(
     if stop_on_eof:
         interrupt_on_eof()
     with closing(Stages(quiet=json)) as stages:
-        stages.begin("looking at the config and this machine")
+        stages.begin("checking the config and this machine")
         yield node, stages
 
 
@@ -78,12 +78,12 @@ def ready(given: Path | None, overrides: Mapping[str, Any], *, json: bool = Fals
         back = {key: value for key, value in overrides.items() if key in WAY_BACK}
         folder, identity = prepare(NEW_FOLDER, back)
         path = folder.config
-        made = f"made a node in ./{NEW_FOLDER}: {identity.peer_id}"
+        made = f"created a node in ./{NEW_FOLDER}: {identity.peer_id}"
         say(f"{made}; its settings are in {path}", err=json)
     node = open_node(path, overrides)
     identity, is_new = open_identity(node.folder)
     if is_new:
-        say(f"made an identity: {identity.peer_id}, kept in {node.folder.identity}", err=json)
+        say(f"created an identity: {identity.peer_id}, stored in {node.folder.identity}", err=json)
     return node
 
 
@@ -102,7 +102,7 @@ def interrupt_on_eof() -> None:
 OPTION = "--detach"
 DetachOption = Annotated[
     bool,
-    typer.Option(OPTION, help="Go on in the background once the node runs; it prints to its log."),
+    typer.Option(OPTION, help="Run in the background once the node is up; messages go to its log."),
 ]
 
 
@@ -124,10 +124,10 @@ def detach(
     with waiting("waiting until the node runs; Ctrl-C ends it"):
         process = start_detached(arguments, node.folder)
     if process.exit_code:
-        message = process.last_words or "it said nothing"
+        message = process.last_words or "no message"
         if not message.startswith(ERROR):
             message = f"{ERROR}the node ended with status {process.exit_code}: {message}"
-            message += f". All it said is in {node.folder.log}."
+            message += f". Its output is in {node.folder.log}."
         say(message, err=True)
         raise typer.Exit(process.exit_code)
     status = process.status or {}
@@ -155,26 +155,27 @@ def join_command(
     config: ConfigOption = None,
     mix: Annotated[
         str | None,
-        typer.Option(metavar="OWN/EXTERNAL", help="Groups in an update, as in 4/4."),
+        typer.Option(metavar="OWN/EXTERNAL", help="Local and peer groups in an update, as in 4/4."),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(help="Stop when so many are done in all; 0: never.")
+        int | None, typer.Option(help="Total rounds after which the node stops; 0: unlimited.")
     ] = None,
     swarm: Annotated[
         str | None,
         typer.Option(
-            metavar="ID", help="Train in this swarm; a node of another moves there with its policy."
+            metavar="ID",
+            help="Swarm to train in; a node of another swarm moves there with its policy.",
         ),
     ] = None,
     accept: Annotated[
         bool,
-        typer.Option("--accept", help="Take the settings that trying the policy leads to."),
+        typer.Option("--accept", help="Accept the settings that the baseline evaluation suggests."),
     ] = False,
     baseline: Annotated[
         bool,
         typer.Option(
             "--baseline/--no-baseline",
-            help="Try a new policy on the tasks first, for two minutes at most.",
+            help="Evaluate a new policy on the tasks first, for at most two minutes.",
         ),
     ] = True,
     assignments: SetOption = None,

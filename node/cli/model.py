@@ -70,13 +70,22 @@ def compare_command(
     first: Annotated[
         str,
         typer.Argument(
-            metavar="A", help="A node (config or folder), or a model (folder, hub id or shipped)."
+            metavar="A",
+            help="A node (config or folder) or a model (folder, Hugging Face model id or shipped "
+            "model).",
         ),
     ],
-    second: Annotated[str, typer.Argument(metavar="B", help="What it is compared with.")],
-    tasks: Annotated[int, typer.Option(min=2, help="Held-out tasks.")] = 64,
-    samples: Annotated[int, typer.Option(min=1, help="Completions a task.")] = 8,
-    show: Annotated[int, typer.Option(min=0, help="Tasks on which they differ most to print.")] = 5,
+    second: Annotated[
+        str, typer.Argument(metavar="B", help="The node or model to compare it with.")
+    ],
+    tasks: Annotated[int, typer.Option(min=2, help="Number of held-out tasks.")] = 64,
+    samples: Annotated[int, typer.Option(min=1, help="Completions per task.")] = 8,
+    show: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Number of tasks to print, those with the largest differences first."
+        ),
+    ] = 5,
     best: BestOption = False,
     config: ConfigOption = None,
     assignments: SetOption = None,
@@ -85,8 +94,8 @@ def compare_command(
 ) -> None:
     """Report which of two models is better, by task family, and where they differ.
 
-    Both answer the same held-out tasks: those of the node named with --config, or else of the first
-    of the two that is a node. A node is represented by its newest checkpoint, or by its best with
+    Both models get the same held-out tasks: those of the node in --config, or else of the first of
+    the two that is a node. The command uses the newest checkpoint of a node, or the best one with
     --best.
     """
     sides = {name: node_named(name) for name in (first, second)}
@@ -149,11 +158,11 @@ def _show(comparison: Any, first: str, second: str, show: int) -> None:
     terminal.print(table)
     gain = comparison.all.gain
     better = f"{'B' if gain.mean > 0 else 'A'} is better on tasks like these"
-    noise = "no difference beyond noise; more --tasks would tell smaller ones"
+    noise = "no significant difference; use more --tasks to detect smaller ones"
     terminal.print(better if gain.beyond_noise else noise)
     if not comparison.disputed[:show]:
         return
-    title = f"they differ on {len(comparison.disputed)} tasks, most on"
+    title = f"they differ on {len(comparison.disputed)} tasks; the largest differences:"
     table = Table(title=title, title_justify="left")
     table.add_column("family")
     table.add_column("task", overflow="fold")
@@ -168,18 +177,22 @@ def _show(comparison: Any, first: str, second: str, show: int) -> None:
 def evaluate_command(
     model: Annotated[
         str | None,
-        typer.Option(help="Folder, hub id or shipped model. Left out: the newest checkpoint."),
+        typer.Option(
+            help="Folder, Hugging Face model id or shipped model. [default: the newest checkpoint]"
+        ),
     ] = None,
-    tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks.")] = 64,
-    samples: Annotated[int, typer.Option(min=1, help="Completions a task.")] = 8,
-    show: Annotated[int, typer.Option(min=0, help="Tasks to print with all that was written.")] = 0,
+    tasks: Annotated[int, typer.Option(min=1, help="Number of held-out tasks.")] = 64,
+    samples: Annotated[int, typer.Option(min=1, help="Completions per task.")] = 8,
+    show: Annotated[
+        int, typer.Option(min=0, help="Number of tasks to print with all completions.")
+    ] = 0,
     step: StepOption = None,
     best: BestOption = False,
     family: Annotated[
         list[str] | None,
-        typer.Option(help="Only tasks of this family; may be repeated."),
+        typer.Option(help="Task family to evaluate; repeatable. [default: all]"),
     ] = None,
-    k: Annotated[list[int] | None, typer.Option(min=1, help="k of pass@k.")] = None,
+    k: Annotated[list[int] | None, typer.Option(min=1, help="k of pass@k; repeatable.")] = None,
     config: ConfigOption = None,
     assignments: SetOption = None,
     json: JsonOption = False,
@@ -253,18 +266,18 @@ def _print_scores(model: str, scores: dict[str, Any], ks: list[int]) -> None:
 
 def ask_command(
     question: Annotated[
-        str | None, typer.Argument(help="Left out: one is drawn that nobody trains on.")
+        str | None, typer.Argument(help="Question to ask. [default: a held-out task sample]")
     ] = None,
-    family: Annotated[str | None, typer.Option(help="Of this task family.")] = None,
+    family: Annotated[str | None, typer.Option(help="Task family of the question.")] = None,
     base: Annotated[
-        bool, typer.Option("--base", help="Ask the untrained model of this node as well.")
+        bool, typer.Option("--base", help="Also ask the untrained model of this node.")
     ] = False,
     temperature: Annotated[
         float | None,
         typer.Option(
             min=0.01,
             max=100.0,
-            help="Sample at this temperature. Left out: the most probable answer.",
+            help="Sampling temperature. [default: greedy decoding]",
         ),
     ] = None,
     step: StepOption = None,
@@ -276,8 +289,8 @@ def ask_command(
 ) -> None:
     """Ask the trained policy a question, and show the verifier's score of its answer.
 
-    The answer is printed while it is generated. The verifier scores it if the question is one of
-    this swarm's. In families with very many questions, a typed one may not be recognized.
+    The command prints the answer as it is generated. The verifier scores it if the question belongs
+    to this swarm. In families with very many questions, it may not recognize one that you type.
     """
     check_choice(step, best)
     node = open_node(config, overrides_of(assignments))
@@ -329,17 +342,17 @@ def _answer(
 
 
 def warm_start_command(
-    steps: Annotated[int, typer.Option(min=1, help="Steps of 16 examples, at most.")] = 60,
+    steps: Annotated[int, typer.Option(min=1, help="Maximum steps of 16 examples.")] = 60,
     config: ConfigOption = None,
     assignments: SetOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Show a new node's model the form of the answers, before it trains.
+    """Train a new node's model on the form of the answers, before it joins.
 
-    A short supervised phase on generated examples of the swarm's own tasks, for a model that
-    solves none of them. It ends as soon as answers are right often enough to learn from. The result
-    is written beside the base model, and becomes policy.model.
+    This is a short supervised phase on generated examples of the swarm's own tasks, for a model
+    that solves none of them. It ends as soon as enough answers are correct for reinforcement
+    learning. The command writes the result next to the base model and sets policy.model to it.
     """
     node = open_node(config, overrides_of(assignments))
     with waiting(LOADING):

@@ -31,7 +31,7 @@ ConfigOption = Annotated[
     typer.Option(
         "--config",
         "-c",
-        help="The node's config file, or its folder. Left out: ./node.toml, then ./swarm-run.",
+        help="Config file of the node, or its folder. [default: ./node.toml, else ./swarm-run]",
     ),
 ]
 SetOption = Annotated[
@@ -39,20 +39,26 @@ SetOption = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Override a config key for this run, as in learner.lr=1e-5; may be repeated.",
+        help="Config key to override for this run, as in learner.lr=1e-5; repeatable.",
     ),
 ]
 PeersOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--peers", metavar="ADDRESS...", help="Peers to dial, instead of those in the config."
+        "--peers", metavar="ADDRESS...", help="Peers to dial instead of those in the config."
     ),
 ]
 LanOption = Annotated[
-    bool, typer.Option("--lan", help="Find members on the local network, and be found by them.")
+    bool,
+    typer.Option(
+        "--lan",
+        help="Find peers on the local network, and announce this node there.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
-DebugOption = Annotated[bool, typer.Option("--debug", help="Log more, and show stack traces.")]
+DebugOption = Annotated[
+    bool, typer.Option("--debug", help="Log debug messages, and show stack traces.")
+]
 StopOption = Annotated[bool, typer.Option("--stop-on-eof", hidden=True)]
 
 
@@ -138,17 +144,19 @@ def _authors(path: Path) -> tuple[bytes, ...]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         what = f"cannot read the allow list ({reason})"
-        raise UsageError(what, path, "Write one peer id a line.") from error
+        raise UsageError(what, path, "Write one peer id per line.") from error
     authors = set()
     for number, line in enumerate(text.splitlines(), 1):
         if named := line.partition("#")[0].strip():
             try:
                 authors.add(author_of(pasted_peer(named)))
             except BadKey as error:
-                what = f"{ADMISSION_OPTION}: line {number} of {path} has no peer id, or several"
-                remedy = "Write one whole peer id a line, as swarm-node identity show prints it."
+                what = (
+                    f"{ADMISSION_OPTION}: line {number} of {path} does not have exactly one peer id"
+                )
+                remedy = "Write one whole peer id per line, as swarm-node identity show prints it."
                 raise UsageError(what, named[:MOST], remedy) from error
     return tuple(sorted(authors))
 
@@ -181,7 +189,7 @@ PublicOption = Annotated[
     typer.Option(
         "--public",
         metavar="HOST:PORT",
-        help="Serve the page of the whole swarm there, to everybody (monitor.public).",
+        help="Address at which to serve the page of the whole swarm to everyone (monitor.public).",
     ),
 ]
 SnapshotOption = Annotated[
@@ -189,7 +197,7 @@ SnapshotOption = Annotated[
     typer.Option(
         "--snapshot",
         metavar="DIR",
-        help="Write that page to a folder, again and again, for any web host (monitor.snapshot).",
+        help="Folder to which to write that page repeatedly, for any web host (monitor.snapshot).",
     ),
 ]
 
@@ -199,12 +207,13 @@ StepOption = Annotated[
     typer.Option(
         "--step",
         metavar="ROUND",
-        help="The checkpoint of this round, as swarm-node checkpoints lists it; its folder's name "
-        "also does, and a policy step that is not the round of another. Left out: the newest.",
+        help="Round of the checkpoint, as in swarm-node checkpoints. The folder's name also "
+        "works, and a policy step that is not the round of another checkpoint. [default: "
+        "the newest]",
     ),
 ]
 BestOption = Annotated[
-    bool, typer.Option("--best", help="The checkpoint of the best held-out reward.")
+    bool, typer.Option("--best", help="Use the checkpoint with the best held-out reward.")
 ]
 
 
@@ -214,7 +223,7 @@ def check_choice(step: str | None, best: bool, model: str | None = None) -> None
     named = [f"{option} {value}" for option, value in given.items() if value is not None]
     named += ["--best"] if best else []
     if len(named) > 1:
-        raise UsageError("one choice too many", " and ".join(named), "Leave all but one out.")
+        raise UsageError("contradicting options", " and ".join(named), "Keep only one of them.")
     if step is not None:
         named_round(step, "--step")
 
@@ -227,7 +236,7 @@ NAMED = 8
 def only(what: str, given: str, things: Iterable[T], names: Callable[[T], Sequence[str]]) -> T:
     """Return the one of ``things`` with a name that starts with ``given``.
 
-    Text around a peer id is left out. A complete name takes precedence. Raises UsageError if none
+    Text around a peer id is ignored. A complete name takes precedence. Raises UsageError if none
     or several match.
     """
     listed = list(things)
@@ -240,9 +249,9 @@ def only(what: str, given: str, things: Iterable[T], names: Callable[[T], Sequen
     more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
     choices = ", ".join(ids[:NAMED]) + more
     if not found:
-        remedy = f"Known are {choices}." if listed else "None are known yet."
+        remedy = f"The known ones are {choices}." if listed else "None are known yet."
         raise UsageError(f"no {what} whose id begins with", given, remedy)
-    remedy = f"Write more of one: {choices}."
+    remedy = f"Write more digits of one of these: {choices}."
     raise UsageError(f"several {what}s have ids that begin with", given, remedy)
 
 

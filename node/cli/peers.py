@@ -54,16 +54,16 @@ def peers_command(
         str,
         typer.Argument(
             metavar="[PEER]",
-            help="The beginning of a peer id or of an author's public key: show that one in full.",
+            help="Beginning of a peer id or of an author's public key: show all about that peer.",
         ),
     ] = "",
     config: ConfigOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """List the peers met, with what they gave and what was refused.
+    """List the known peers, with their contributions and refused groups.
 
-    With a peer id or an author's key, or its beginning, show that one in full.
+    With a peer id or an author's key, or its beginning, show all about that peer.
     """
     node = open_node(config)
     status = present_status(node.folder)
@@ -87,7 +87,7 @@ def peers_command(
 
     console = Terminal()
     if not peers:
-        console.print("no peers met yet")
+        console.print("no known peers yet")
         return
     table = _table(peers, status["swarm_id"])
     # A narrower terminal breaks lines itself; rich would truncate the ids.
@@ -174,7 +174,7 @@ def _clock(peer: dict[str, Any]) -> str:
     if ahead is None or around is None:
         return NONE
     side = "ahead" if ahead > 0 else "behind"
-    return f"{abs(ahead):.3g} s {side}, give or take {around / 2:.1g} s"
+    return f"{abs(ahead):.3g} s {side}, ± {around / 2:.1g} s"
 
 
 def _ago(unix: float | None) -> str:
@@ -192,17 +192,21 @@ def trust_command(
         typer.Argument(metavar="[PEER]...", help="Whole peer ids, or addresses that end in one."),
     ] = None,
     remove: Annotated[
-        bool, typer.Option("--remove", help="Trust them no longer: the caps hold again.")
+        bool,
+        typer.Option(
+            "--remove",
+            help="Remove the peers from the trusted ones; the limits apply to them again.",
+        ),
     ] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Let the groups of named peers fill an update, or list the peers that may.
+    """Let the groups of named peers fill an update, or list the trusted peers.
 
-    Other peers have at most mixture.author_share of it each, and mixture.unproven_share together
-    until they are proven. A trusted peer's groups are verified and limited like all others. A
-    running node follows from its next round.
+    Other peers have at most mixture.author_share of an update each, and mixture.unproven_share
+    together until they are proven. The groups of a trusted peer are verified and limited like all
+    others. A running node applies a change from its next round.
     """
     node = open_node(config)
     trusted = TrustedPeers(node.config.mixture.trusted, node.folder)
@@ -215,7 +219,7 @@ def trust_command(
         print_json([{"peer_id": peer, "by": by} for peer, by in named.items()])
         return
     if not named:
-        say("no peer is trusted")
+        say("no trusted peers")
     for peer, by in named.items():
         say(f"trusts {peer} (by {by})")
     if peers:
@@ -242,8 +246,8 @@ def block_command(
 ) -> None:
     """Ignore the groups of named peers, or list the peers whose groups are ignored.
 
-    A running node follows from its next round. With --undo the policy forgets what it learned from
-    them, and what it learned after that.
+    A running node applies it from its next round. With --undo the policy forgets what it learned
+    from them, and what it learned after that.
     """
     node = open_node(config)
     blocked = BlockedPeers((), node.folder)
@@ -288,7 +292,7 @@ def _undone(undone: dict[str, Any]) -> str:
 
 def _say_when(folder: RunFolder) -> None:
     running = folder.holder() is not None
-    say("the running node follows from its next round" if running else "no node runs here now")
+    say("the running node applies it from its next round" if running else "no node runs here")
 
 
 def _whole(given: str) -> str:
@@ -296,7 +300,7 @@ def _whole(given: str) -> str:
     try:
         author_of(peer)
     except BadKey:
-        remedy = "Write it whole, as that node's start message and swarm-node status show it."
+        remedy = "Write the whole id, as in that node's start message and in swarm-node status."
         raise UsageError("not a peer id", given, remedy) from None
     return peer
 
@@ -311,10 +315,10 @@ def _change(listed: ListedPeers, given: list[str], *, remove: bool) -> None:
         return
     for peer in peers:
         if peer in listed.configured:
-            remedy = "Take it out of mixture.trusted in the config, and restart the node."
+            remedy = "Remove it from mixture.trusted in the config, and restart the node."
             raise UsageError("--remove", peer, remedy)
         if peer not in added:
-            remedy = f"See who is with: {listed.command}."
+            remedy = f"List the {listed.kind} peers with: {listed.command}."
             raise UsageError(f"this peer is not {listed.kind}", peer, remedy)
     listed.write([peer for peer in added if peer not in peers])
 
@@ -329,15 +333,15 @@ def observe_command(
         typer.Option(
             "--config",
             "-c",
-            help="A config or folder of its own, to go on from what was counted before. Left out: "
-            "a folder that is gone afterwards.",
+            help="Config or folder for this command, to continue earlier counts. [default: a "
+            "temporary folder]",
         ),
     ] = None,
     public: PublicOption = None,
     snapshot: SnapshotOption = None,
     seconds: Annotated[
         float,
-        typer.Option(min=0, help="End after so many seconds of looking; 0: never."),
+        typer.Option(min=0, help="Seconds until the end; 0: unlimited."),
     ] = 0.0,
     assignments: SetOption = None,
     json: JsonOption = False,
@@ -347,8 +351,8 @@ def observe_command(
 ) -> None:
     """Show the page of a swarm without training or being a member.
 
-    The page is served only on this machine, on port 8710 or the next free one, unless you give
-    --public or --snapshot. Ctrl-C ends it cleanly.
+    The command serves the page only on this machine, on port 8710 or the next free one, unless you
+    give --public or --snapshot. Ctrl-C ends it cleanly.
     """
     overrides = overrides_of(assignments, peers, public=public, snapshot=snapshot)
     if detached:

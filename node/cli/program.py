@@ -9,7 +9,7 @@ import importlib.metadata
 import platform
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -53,9 +53,9 @@ from swarm.transport.transport import TransportError
 from swarm.verification import JudgeRefused
 
 BEGINNING = """\
-see a swarm learn here:  swarm-node demo
-take part in one:        swarm-node init my-node; swarm-node join --config my-node --peers ADDRESS
-read on:                 swarm-node --help, and docs/tutorial.md of the source"""
+watch a swarm learn here:  swarm-node demo
+join a swarm:              swarm-node init my-node; swarm-node join --config my-node --peers ADDRESS
+see all commands:          swarm-node --help, and docs/tutorial.md of the source"""
 
 TRANSPORTS = ("hivemind", "libp2p")  # packages over which nodes connect; one is enough
 
@@ -94,8 +94,8 @@ def check_text(arguments: Sequence[str]) -> None:
     texts = [("folder", folder), *(("argument", text) for text in arguments)]
     for what, text in texts:
         if any("\ud800" <= character <= "\udfff" for character in text):
-            remedy = "Rename it, or choose a locale that has its characters: LC_ALL=C.UTF-8."
-            raise UsageError(f"{what} is not text in this locale", text, remedy)
+            remedy = "Rename it, or use a locale that supports its characters: LC_ALL=C.UTF-8."
+            raise UsageError(f"{what} is not valid text in this locale", text, remedy)
 
 
 def usage_error(error: typer.TyperException, program: str) -> UsageError:
@@ -103,7 +103,7 @@ def usage_error(error: typer.TyperException, program: str) -> UsageError:
     context: Any = getattr(error, "ctx", None)
     # the parser's own errors have no command
     command = context.command_path if context else " ".join([program, *sys.argv[1:2]])
-    remedy = f"See what it takes with: {command} --help."
+    remedy = f"See the options with: {command} --help."
     parameter, cause = getattr(error, "param", None), error.__cause__
     if parameter is not None and isinstance(cause, ValueError):
         option = f"{command} {max(parameter.opts, key=len)}"
@@ -130,39 +130,51 @@ app = typer.Typer(name=PROGRAM, invoke_without_command=True, pretty_exceptions_e
 GROUP = "swarm_node.commands"  # entry points by which a package adds commands
 PEER = "/ip4/10.0.0.5/tcp/31337/p2p/12D3Koo…"
 OBSERVE = f"observe --peers {PEER} --snapshot public --seconds 60"
-COMMANDS: tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...] = (
-    ("demo", demo_command, TyperCommand, "demo --nodes 4 --rounds 150 --mix 2/6"),
-    ("plan", plan_command, TyperCommand, "plan Qwen/Qwen2.5-0.5B-Instruct --task-tokens 1024"),
-    ("init", init_command, TyperCommand, "init my-node"),
-    ("warm-start", warm_start_command, TyperCommand, "warm-start --config my-node"),
-    ("join", join_command, SpreadPeers, f"join --peers {PEER} --set learner.lr=1e-5"),
-    ("bootstrap", bootstrap_command, SpreadPeers, "bootstrap --config public/node.toml"),
-    ("observe", observe_command, SpreadPeers, OBSERVE),
-    ("create", create_command, TyperCommand, "create --name sums --task-set tiny"),
-    ("status", status_command, TyperCommand, "status --json"),
-    ("list", list_command, TyperCommand, "list ~ --depth 3"),
-    ("logs", logs_command, TyperCommand, "logs -f -n 50 --config my-node"),
-    ("stop", stop_command, TyperCommand, "stop --config my-node"),
-    ("peers", peers_command, TyperCommand, "peers 12D3KooWAbCd --config my-node"),
-    ("trust", trust_command, TyperCommand, "trust 12D3KooWAbCd… --config my-node"),
-    ("block", block_command, TyperCommand, "block 12D3KooWAbCd… --undo --config my-node"),
-    ("plot", plot_command, TyperCommand, "plot demo-run/20260101-120000 --out swarm.png"),
-    ("dashboard", dashboard_command, TyperCommand, "dashboard --config my-node"),
-    ("rollouts", rollouts_command, TyperCommand, "rollouts -n 8"),
-    ("doctor", doctor_command, SpreadPeers, f"doctor --peers {PEER}"),
-    ("conformance", conformance_command, TyperCommand, f"conformance --peers {PEER}"),
-    ("eval", evaluate_command, TyperCommand, "eval --tasks 128 --samples 8 --k 1 --k 8"),
-    ("play", play_command, TyperCommand, "play maze --level 1 --model tiny-games"),
-    ("ask", ask_command, TyperCommand, "ask --base --config my-node"),
-    ("compare", compare_command, TyperCommand, "compare my-node tiny --tasks 256"),
-    ("checkpoints", checkpoints_command, TyperCommand, "checkpoints --config my-node"),
-    ("rollback", rollback_command, TyperCommand, "rollback --to best"),
-    ("export", export_command, TyperCommand, "export --out my-model"),
-)  # name, function, class and example of each command
+COMMANDS: Mapping[str, tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...]] = {
+    "Run": (
+        ("demo", demo_command, TyperCommand, "demo --nodes 4 --rounds 150 --mix 2/6"),
+        ("plan", plan_command, TyperCommand, "plan Qwen/Qwen2.5-0.5B-Instruct --task-tokens 1024"),
+        ("init", init_command, TyperCommand, "init my-node"),
+        ("create", create_command, TyperCommand, "create --name sums --task-set tiny"),
+        ("join", join_command, SpreadPeers, f"join --peers {PEER} --set learner.lr=1e-5"),
+        ("bootstrap", bootstrap_command, SpreadPeers, "bootstrap --config public/node.toml"),
+        ("warm-start", warm_start_command, TyperCommand, "warm-start --config my-node"),
+    ),
+    "Inspect": (
+        ("status", status_command, TyperCommand, "status --json"),
+        ("list", list_command, TyperCommand, "list ~ --depth 3"),
+        ("logs", logs_command, TyperCommand, "logs -f -n 50 --config my-node"),
+        ("peers", peers_command, TyperCommand, "peers 12D3KooWAbCd --config my-node"),
+        ("observe", observe_command, SpreadPeers, OBSERVE),
+        ("dashboard", dashboard_command, TyperCommand, "dashboard --config my-node"),
+        ("rollouts", rollouts_command, TyperCommand, "rollouts -n 8"),
+        ("plot", plot_command, TyperCommand, "plot demo-run/20260101-120000 --out swarm.png"),
+        ("doctor", doctor_command, SpreadPeers, f"doctor --peers {PEER}"),
+    ),
+    "Evaluate": (
+        ("eval", evaluate_command, TyperCommand, "eval --tasks 128 --samples 8 --k 1 --k 8"),
+        ("compare", compare_command, TyperCommand, "compare my-node tiny --tasks 256"),
+        ("ask", ask_command, TyperCommand, "ask --base --config my-node"),
+    ),
+    "Manage": (
+        ("stop", stop_command, TyperCommand, "stop --config my-node"),
+        ("trust", trust_command, TyperCommand, "trust 12D3KooWAbCd… --config my-node"),
+        ("block", block_command, TyperCommand, "block 12D3KooWAbCd… --undo --config my-node"),
+        ("checkpoints", checkpoints_command, TyperCommand, "checkpoints --config my-node"),
+        ("rollback", rollback_command, TyperCommand, "rollback --to best"),
+        ("export", export_command, TyperCommand, "export --out my-model"),
+    ),
+    "Develop": (
+        ("play", play_command, TyperCommand, "play maze --level 1 --model tiny-games"),
+        ("conformance", conformance_command, TyperCommand, f"conformance --peers {PEER}"),
+    ),
+}  # by group of the help: name, function, class and example of each command
 
-for _name, _function, _kind, _example in COMMANDS:
-    app.command(_name, cls=_kind, epilog=f"Example: swarm-node {_example}")(_function)
-app.add_typer(identity_app, name="identity")
+for _group, _commands in COMMANDS.items():
+    for _name, _function, _kind, _example in _commands:
+        _epilog = f"Example: swarm-node {_example}"
+        app.command(_name, cls=_kind, epilog=_epilog, rich_help_panel=_group)(_function)
+app.add_typer(identity_app, name="identity", rich_help_panel="Manage")
 
 
 def _version(wanted: bool) -> None:
@@ -177,7 +189,10 @@ def options(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_version, is_eager=True, help="Show what is installed, and exit."
+            "--version",
+            callback=_version,
+            is_eager=True,
+            help="Show the installed versions, and exit.",
         ),
     ] = False,
 ) -> None:
@@ -188,10 +203,12 @@ def options(
 
 def add_commands() -> None:
     """Add commands of installed packages: functions that typer reads, or typer apps."""
-    taken = {name for name, *_ in COMMANDS} | {"identity"}
+    taken = {name for group in COMMANDS.values() for name, *_ in group} | {"identity"}
     for entry in importlib.metadata.entry_points(group=GROUP):
         if entry.name in taken:
-            say(f"warning: {entry.value} is left out: there is a command {entry.name}", err=True)
+            say(
+                f"warning: skipped {entry.value}: there is already a command {entry.name}", err=True
+            )
             continue
         try:
             loaded = entry.load()
@@ -245,7 +262,7 @@ def explain(error: Exception) -> str:
     """Return what to show of an error, in one line."""
     text = " ".join(str(error).split())
     if isinstance(error, OSError) and error.filename is not None:
-        remedy = "Look at the disk, and at the owner and permissions of that file."
+        remedy = "Check the disk, and the owner and permissions of that file."
         return f"cannot use {error.filename} ({error.strerror}). {remedy}"
     if isinstance(error, EXPECTED):
         return text if text.endswith((".", "?", ")")) else f"{text}."

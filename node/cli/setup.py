@@ -39,49 +39,55 @@ if TYPE_CHECKING:
 
 
 def create_command(
-    name: Annotated[str, typer.Option("--name", help="What people call the swarm.")],
+    name: Annotated[str, typer.Option("--name", help="Display name of the swarm.")],
     task_set: Annotated[
         str | None,
         typer.Option(
             "--task-set",
-            help="starter, starter-games, reasoning-gym, or your own TOML file; for shipped models "
-            "tiny, games or working. Left out: starter, or tiny for a shipped model.",
+            help="Task set: starter, starter-games, reasoning-gym, or your own TOML file; tiny, "
+            "games or working for the shipped models. [default: starter; tiny for a shipped "
+            "model]",
         ),
     ] = None,
     epoch_seconds: Annotated[
-        float, typer.Option("--epoch-seconds", help="How often each node announces; about a round.")
+        float,
+        typer.Option(
+            "--epoch-seconds",
+            help="Seconds between the announcements of a node; choose about the time of a round.",
+        ),
     ] = 60.0,
     admission: Annotated[
         str,
         typer.Option(
             "--admission",
             metavar="open|allow:FILE|pow:BITS",
-            help="Everybody, the peer ids in a file, or whoever has done that much work.",
+            help="Peers to admit: all, those in a file of peer ids, or those with a proof of work.",
         ),
     ] = "open",
     answer_tokens: Annotated[
         int | None,
         typer.Option(
             "--answer-tokens",
-            help="Longest answers that groups are to fit with; left out, the usual bounds.",
+            help="Maximum completion length, in tokens, for which groups fit into a message. "
+            "[default: the usual limits]",
         ),
     ] = None,
     group_size: Annotated[
-        int, typer.Option("--group-size", help="Answers in such a group; see --answer-tokens.")
+        int, typer.Option("--group-size", help="Completions in such a group; see --answer-tokens.")
     ] = 8,
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
-            help="New file, to be copied to manifest.swarm in the folder of a node that has none. "
-            "Left out: straight there.",
+            help="New file, to copy as manifest.swarm into the folder of another node. [default: "
+            "the folder of this node]",
         ),
     ] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Create and sign the manifest that the members of a new swarm agree on."""
+    """Create and sign the manifest of a new swarm, on which its members agree."""
     from node.network.creation import bounds_for, create_swarm, try_task_set, usual_task_set
     from node.storage.atomic_files import write_new
     from node.tasks.task_set import allowed_by
@@ -92,7 +98,7 @@ def create_command(
     tasks = usual_task_set(node.config.policy.model) if task_set is None else task_set
     path = out or node.folder.manifest
     if os.path.lexists(path):
-        remedy = "Name a new file with --out, or move this one away if no swarm runs on it yet."
+        remedy = "Name a new file with --out, or move this one away if no swarm uses it yet."
         raise NodeError("cannot write the manifest (File exists)", path, remedy)
     with _errors_of_options(tasks):
         answers = None if answer_tokens is None else bounds_for(answer_tokens, group_size)
@@ -104,7 +110,7 @@ def create_command(
             admission=parse_admission(admission),
             answers=answers,
         )
-        with waiting("opening the task set, and playing its environments"):
+        with waiting("opening the task set and testing its environments"):
             allowed = allowed_by(node.config.tasks, node.config.sandbox)
             trial = try_task_set(tasks, allowed)
     write_new(path, manifest)
@@ -115,9 +121,11 @@ def create_command(
         print_json({**facts, "environments": asdict(trial), **bounds})
         return
     say(f"wrote {path}")
-    say(f"the swarm is {identifier}, its tasks are those of {tasks}")
+    say(f"created swarm {identifier} with the task set {tasks}")
     if answers:
-        size = f"{group_size} answers of {answer_tokens} tokens weigh up to {answers.weight} bytes"
+        size = (
+            f"{group_size} completions of {answer_tokens} tokens have up to {answers.weight} bytes"
+        )
         say(f"{size}, and a frame may have {answers.max_frame_bytes}")
     say_lines(_tried(trial))
     say_lines(map(as_typed, _next(path, node)))
@@ -133,14 +141,14 @@ def _errors_of_options(task_set: str) -> Iterator[None]:
     try:
         yield
     except JudgeRefused as refused:
-        remedy = "See what this machine lacks with: swarm-node doctor."
-        raise NodeError("the task set cannot be tried", str(refused), remedy) from refused
+        remedy = "See what is missing with: swarm-node doctor."
+        raise NodeError("the task set cannot be tested", str(refused), remedy) from refused
     except TaskSetError as error:
-        remedy = "Correct it, or name starter, reasoning-gym or another file."
+        remedy = "Correct it, or use starter, reasoning-gym or another file."
         raise UsageError("--task-set", f"{task_set} ({error})", remedy) from error
     except BadSchema as error:
         field, _, wrong = str(error).partition(": ")
-        remedy = "See what it takes with: swarm-node create --help."
+        remedy = "See the options with: swarm-node create --help."
         raise UsageError(f"--{field.replace('_', '-')}", wrong, remedy) from error
 
 
@@ -152,7 +160,7 @@ def _next(path: Path, node: LoadedNode) -> Iterator[str]:
         yield f"next: {seed}"
         return
     if pinned.exists():
-        yield f"{pinned} is another swarm's: this one takes another node"
+        yield f"{pinned} belongs to another swarm, so this one needs another node"
         yield "next: swarm-node init FOLDER"
         yield f"then: install -m 600 {quote(str(path))} FOLDER/{pinned.name}"
         yield "then: swarm-node bootstrap --config FOLDER"
@@ -164,32 +172,41 @@ def _next(path: Path, node: LoadedNode) -> Iterator[str]:
 def _tried(trial: Trial) -> Iterator[str]:
     if trial.replayed:
         names = ", ".join(trial.replayed)
-        yield f"replayed {trial.episodes} episodes of {names} in other processes: all alike"
+        yield f"replayed {trial.episodes} episodes of {names} in other processes: all identical"
     for name in trial.unshared:
-        yield f"{name} says that it is not replayable: every node practises it for itself"
+        yield f"{name} is not replayable: nodes do not share its groups"
     for reason in trial.absent.values():
-        yield f"not tried: {reason}"
+        yield f"not tested: {reason}"
 
 
 TASK_TOKENS = 512
 
 TaskTokensOption = Annotated[
-    int, typer.Option("--task-tokens", min=2, help="Of a task, its prompt and an answer together.")
+    int, typer.Option("--task-tokens", min=2, help="Prompt plus completion tokens of a task.")
 ]
 
 
 def plan_command(
-    model: Annotated[str, typer.Argument(help="A folder, a hub id, or a shipped model.")],
+    model: Annotated[str, typer.Argument(help="Folder, Hugging Face model id or shipped model.")],
     task_tokens: TaskTokensOption = TASK_TOKENS,
     probe: Annotated[
-        bool, typer.Option("--probe", help="Measure the speed here, with random weights; a minute.")
+        bool,
+        typer.Option(
+            "--probe",
+            help="Measure the speed on this machine with random weights. It takes a minute.",
+        ),
     ] = False,
     memory: Annotated[
         float | None,
-        typer.Option("--memory", help="GiB of main memory, of another machine.", min=0.5),
+        typer.Option("--memory", help="GiB of main memory, to plan for another machine.", min=0.5),
     ] = None,
     device_memory: Annotated[
-        float | None, typer.Option("--device-memory", help="GiB of a GPU that is not here.", min=1)
+        float | None,
+        typer.Option(
+            "--device-memory",
+            help="GiB of GPU memory, to plan for a GPU that this machine does not have.",
+            min=1,
+        ),
     ] = None,
     json: JsonOption = False,
     debug: DebugOption = False,
@@ -199,8 +216,8 @@ def plan_command(
     It reads only the model's config.json.
     """
     if probe and (memory is not None or device_memory is not None):
-        remedy = "Leave it out, or ask about this machine without --memory and --device-memory."
-        raise UsageError("--probe", "measures this machine alone", remedy)
+        remedy = "Remove it, or plan for this machine without --memory and --device-memory."
+        raise UsageError("--probe", "measures only this machine", remedy)
     with waiting(LOADING) as update:
         found = planned(model, task_tokens, Path(), memory, device_memory)
         if probe:
@@ -240,15 +257,16 @@ def init_command(
         bool,
         typer.Option(
             "--systemd",
-            help="Write a unit for your systemd as well; into the folder of a node that is there, "
-            "nothing else.",
+            help="Also write a systemd unit. In the folder of an existing node, write only the "
+            "unit.",
         ),
     ] = False,
     model: Annotated[
         str | None,
         typer.Option(
             "--model",
-            help="Choose what suits this model on this machine, as swarm-node plan shows it.",
+            help="Model to train; init writes the settings that swarm-node plan suggests for "
+            "this machine.",
         ),
     ] = None,
     task_tokens: TaskTokensOption = TASK_TOKENS,
@@ -257,13 +275,19 @@ def init_command(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Write this value of a config key, as in learner.lr=1e-5; may be repeated.",
+            help="Config key to write with this value, as in learner.lr=1e-5; repeatable.",
         ),
     ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Write every config key, each with its explanation.")
+    ] = False,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Write node.toml, with every key explained, and the node's identity."""
+    """Write node.toml, with the most common keys explained, and the node's identity.
+
+    Keys that are not in node.toml have their defaults. --full writes all keys.
+    """
     from node.run.background import write_unit
     from node.run.preflight import open_identity, prepare
     from node.storage.run_folder import RunFolder
@@ -272,14 +296,15 @@ def init_command(
     made = not (systemd and folder.config.exists())
     overrides = overrides_of(assignments)
     if not made and (given := "--model" if model else "--set" if overrides else None):
-        remedy = f"Leave {given} out, or name a new folder."
-        raise UsageError(given, f"{folder.config} is there already", remedy)
+        remedy = f"Remove {given}, or name a new folder."
+        raise UsageError(given, f"{folder.config} already exists", remedy)
     plan = None
     if model and not folder.config.exists():
         with waiting(LOADING):
             plan = planned(model, task_tokens, directory)
     if made:
-        folder, identity = prepare(directory, {**(plan.choice.keys if plan else {}), **overrides})
+        keys = {**(plan.choice.keys if plan else {}), **overrides}
+        folder, identity = prepare(directory, keys, full=full)
     else:
         folder = open_node(folder.config).folder
         identity, _ = open_identity(folder)
@@ -306,7 +331,7 @@ def init_command(
 
 
 identity_app = typer.Typer(
-    help="Show, copy or put back the key that a node is known by.", no_args_is_help=True
+    help="Show, export or import the private key of a node.", no_args_is_help=True
 )
 
 
@@ -349,19 +374,21 @@ def export_identity(
         print_json({"peer_id": identity.peer_id, "file": str(out)})
         return
     say(f"wrote the key of {identity.peer_id} to {out}")
-    say("whoever has this file is this node: keep it as you keep a password")
+    say("this file is the identity of the node: keep it as secret as a password")
 
 
 @identity_app.command(
     "import", epilog="Example: swarm-node identity import --in backup.key -c my-node"
 )
 def import_identity_command(
-    source: Annotated[Path, typer.Option("--in", help="A private key that export wrote.")],
+    source: Annotated[
+        Path, typer.Option("--in", help="File with a private key that export wrote.")
+    ],
     config: ConfigOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Import a key into a node that has none yet, or has this one already.
+    """Import a key into a node that has none, or that already has this key.
 
     If there is no node yet, the command creates one as init does. Do not run two nodes with one
     key.
@@ -379,12 +406,12 @@ def import_identity_command(
         print_json({"peer_id": identity.peer_id, "file": str(folder.identity), "written": written})
         return
     if not written:
-        say(f"{folder.identity} is the key of {identity.peer_id} already")
+        say(f"{folder.identity} is already the key of {identity.peer_id}")
         return
     if new:
-        say(f"made a node in {new.root}; its settings are in {new.config}")
+        say(f"created a node in {new.root}; its settings are in {new.config}")
     say(f"wrote the key of {identity.peer_id} to {folder.identity}")
-    say("whoever had this key before must not run any more: no two nodes may work under one key")
+    say("stop any other node with this key: two nodes must never share one")
 
 
 def _folder_without_node(config: Path | None) -> RunFolder | None:
@@ -403,15 +430,15 @@ def _folder_without_node(config: Path | None) -> RunFolder | None:
 def export_command(
     out: Annotated[Path, typer.Option("--out", help="New folder for the model.")],
     adapter: Annotated[
-        bool, typer.Option("--adapter", help="Write the LoRA adapter alone, in peft's layout.")
+        bool, typer.Option("--adapter", help="Write only the LoRA adapter, in peft's format.")
     ] = False,
     push: Annotated[
         str | None,
         typer.Option(
             "--push",
             metavar="OWNER/NAME",
-            help="Upload it to the model hub that you are logged in to, into a private repository "
-            "where there is none of that name.",
+            help="Repository on the Hugging Face Hub to upload to, with your login. A new "
+            "repository is private.",
         ),
     ] = None,
     step: StepOption = None,
@@ -422,7 +449,7 @@ def export_command(
 ) -> None:
     """Write a checkpoint for transformers and vLLM to load.
 
-    It takes the newest checkpoint, unless --step or --best chooses another.
+    It uses the newest checkpoint, unless --step or --best chooses another.
     """
     check_choice(step, best)
     if push is not None:
@@ -445,7 +472,7 @@ def export_command(
     address = None
     if push is not None:
         address = upload(out, push)
-        say(f"pushed it to {address}", err=True)
+        say(f"pushed the model to {address}", err=True)
     if json:
         facts = {"model": str(out), "checkpoint": str(loaded.path), "state": loaded.state}
         print_json({**facts, "pushed": address})

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -123,10 +123,10 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
         remedy = "Write one with: swarm-node init, or name yours with --config."
         raise NodeError(f"cannot read the config ({error.strerror})", path, remedy) from error
     except UnicodeDecodeError as error:
-        remedy = "Save it as UTF-8; the file is TOML."
-        raise ConfigError(f"{path} (no UTF-8 at byte {error.start})", None, remedy) from error
+        remedy = "Save the file as UTF-8."
+        raise ConfigError(f"{path} (not UTF-8 at byte {error.start})", None, remedy) from error
     except tomllib.TOMLDecodeError as error:
-        remedy = "Correct that line; the file is TOML."
+        remedy = "Correct that line; the file must be TOML."
         raise ConfigError(f"{path} ({error})", None, remedy) from error
     return build(table, overrides, base=path.absolute().parent)
 
@@ -148,9 +148,24 @@ def build(
     return config if base is None else _with_paths(config, base)
 
 
-def write_config(path: Path, config: Config) -> None:
-    """Write ``config`` with an explanation of every key, for :func:`load` to read."""
-    write_atomic(path, commented(config, "A swarm-node's configuration.").encode())
+COMMON = (
+    *("node.name", "node.seed", "node.threads", "network.listen", "network.peers"),
+    *("policy.model", "policy.dtype", "policy.device", "engine.group_size"),
+    *("engine.max_new_tokens", "mixture.local", "mixture.external", "learner.lr"),
+    *("schedule.checkpoint_every", "monitor.dashboard"),
+)
+"""Keys that a new node's file has: those that people change most often, and its own seed."""
+
+
+def write_config(
+    path: Path, config: Config, keys: Collection[str] = (), *, full: bool = False
+) -> None:
+    """Write ``config`` for :func:`load` to read: every key if ``full``, with explanations.
+
+    Otherwise write :data:`COMMON` keys, those in ``keys``, and those without their default.
+    """
+    only = None if full else {*COMMON, *keys}
+    write_atomic(path, commented(config, "Configuration of a swarm-node.", only).encode())
 
 
 def changed(config: Config, keys: Mapping[str, Any]) -> Config:
@@ -187,7 +202,7 @@ def set_keys(path: Path, keys: Mapping[str, Any]) -> None:
         written = None
     if written != wanted:
         lines = ", ".join(f"{key} = {toml_value(value)}" for key, value in keys.items())
-        raise NodeError("the config cannot be changed here", path, f"Write there: {lines}.")
+        raise NodeError("cannot change the config", path, f"Write these lines yourself: {lines}.")
     write_atomic(path, text.encode())
 
 
@@ -241,16 +256,16 @@ def _with_paths(config: Config, base: Path) -> Config:
 def _check_groups(config: Config) -> None:
     mixture = config.mixture
     if mixture.local + mixture.external == 0:
-        remedy = "With mixture.external = 0 as well an update has no groups: raise either."
+        remedy = "An update has no groups if mixture.external is also 0: increase one of them."
         raise ConfigError("mixture.local", 0, remedy)
     if mixture.pool_groups < mixture.external:
-        remedy = f"Hold at least mixture.external = {mixture.external} groups."
+        remedy = f"Set it to at least mixture.external = {mixture.external}."
         raise ConfigError("mixture.pool_groups", mixture.pool_groups, remedy)
     engine = config.engine
     if engine.max_turn_tokens > engine.max_new_tokens:
         remedy = (
-            f"All turns together have engine.max_new_tokens = {engine.max_new_tokens}: raise that "
-            "or lower this."
+            f"All turns together have engine.max_new_tokens = {engine.max_new_tokens}: increase "
+            "that or decrease this."
         )
         raise ConfigError("engine.max_turn_tokens", engine.max_turn_tokens, remedy)
     if config.tasks.weights and not any(config.tasks.weights.values()):
@@ -262,14 +277,14 @@ def _check_schedule(config: Config) -> None:
     schedule = config.schedule
     if schedule.oversample > schedule.max_staleness:
         remedy = (
-            "What an update leaves must be young enough for the next: raise "
-            f"schedule.max_staleness to {math.ceil(schedule.oversample)} or lower it."
+            "Unfinished groups must still be fresh enough for the next update: increase "
+            f"schedule.max_staleness to {math.ceil(schedule.oversample)} or decrease this."
         )
         raise ConfigError("schedule.oversample", schedule.oversample, remedy)
     if schedule.oversample and not config.asynchronous:
         remedy = (
-            "Groups are begun ahead of an update under schedule.mode = 'async' alone: set "
-            "that, or leave it at 0."
+            "Only schedule.mode = 'async' starts groups before an update: set that, or set this "
+            "to 0."
         )
         raise ConfigError("schedule.oversample", schedule.oversample, remedy)
 
@@ -286,7 +301,7 @@ def _check_kinds(config: Config) -> None:
             if options.get(kind) or kind not in registry.own:  # a package's plugin may be broken
                 registry.options(kind, options.get(kind, {}))
         if idle := sorted(options.keys() - set(chosen)):
-            remedy = f"It is not in {registry.key}: name it there, or take the table out."
+            remedy = f"It is not in {registry.key}: add it there, or remove this table."
             raise ConfigError(f"{registry.key}_options", idle[0], remedy)
 
 
@@ -296,8 +311,8 @@ def _check_gpus(config: Config) -> None:
         if width > 1 and not ENGINES.load(config.engine.backend).several_gpus:
             able = [name for name in ENGINES.own if ENGINES.load(name).several_gpus]
             remedy = (
-                f"Only engine.backend = {' or '.join(map(repr, able))} takes several GPUs: set "
-                "that, or leave it at 1."
+                f"Only engine.backend = {' or '.join(map(repr, able))} uses several GPUs: set "
+                "that, or set this to 1."
             )
             raise ConfigError(f"engine.{key}", width, remedy)
 
@@ -310,7 +325,7 @@ def _check_profile(config: Config) -> None:
         except ProtocolError as error:
             _, _, why = str(error).partition(": ")
             remedy = (
-                f"Peers would refuse it ({why}): write up to {most} characters that are seen, in "
-                "one line, with single blanks between them."
+                f"Peers would reject it ({why}): write up to {most} visible characters in one "
+                "line, with single spaces between them."
             )
             raise ConfigError(f"profile.{key}", value, remedy) from error

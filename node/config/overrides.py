@@ -46,7 +46,7 @@ def parse_mix(text: str) -> tuple[int, int]:
     """Parse ``"4/4"`` to ``(4, 4)``, local and peer groups, or raise UsageError."""
     local, slash, external = text.partition("/")
     if not (slash and local.isdecimal() and external.isdecimal()):
-        raise UsageError("--mix", text, "Write own/external groups, as in 4/4.")
+        raise UsageError("--mix", text, "Write local/peer groups, as in 4/4.")
     return int(local), int(external)
 
 

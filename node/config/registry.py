@@ -33,13 +33,13 @@ class Registry:
         installed = self._installed().get(name)
         if name in self.own and installed:
             value = installed.value
-            remedy = f"{value} has a name that the project uses: rename it in its package."
+            remedy = f"{value} has a name that this project uses: rename it in its package."
             raise ConfigError(self.key, name, remedy)
         if name not in self.own and not installed:
             others = sorted({*self.own, *self._installed()})
             remedy = (
-                f"There is no such kind: use {' or '.join(map(repr, others))}, or install what "
-                f"names it in the entry points {self.group}."
+                f"There is no such plugin: use {' or '.join(map(repr, others))}, or install a "
+                f"package that adds it to the entry points {self.group}."
             )
             raise ConfigError(self.key, name, remedy)
         return name
@@ -52,7 +52,7 @@ class Registry:
         try:
             found = entry.load()
         except Exception as error:
-            remedy = f"{entry.value} cannot be imported ({error}): mend its package."
+            remedy = f"{entry.value} cannot be imported ({error}): repair its package."
             raise ConfigError(self.key, name, remedy) from error
         if not (isinstance(found, type) and issubclass(found, _named(self.base))):
             remedy = f"{entry.value} must be a class that extends {self.base.replace(':', '.')}."
@@ -69,14 +69,16 @@ class Registry:
         where = f"{self.key}_options"
         if kind is None:
             if given:
-                raise ConfigError(where, dict(given), f"{name!r} has none: leave it empty.")
+                raise ConfigError(where, dict(given), f"{name!r} has no options: leave it empty.")
             return None
         try:
             return kind.model_validate(dict(given))
         except ValidationError as error:
             detail = error.errors()[0]
             what = ".".join([where, *map(str, detail["loc"])])
-            remedy = f"{wording(detail)}. {name!r} has {', '.join(kind.model_fields)}."
+            remedy = (
+                f"{wording(detail)}. The options of {name!r} are {', '.join(kind.model_fields)}."
+            )
             raise ConfigError(what, detail["input"], remedy) from None
 
     def _installed(self) -> dict[str, EntryPoint]:
@@ -174,4 +176,4 @@ def kind_key(registry: Registry, default: str | tuple[str, ...], about: str) -> 
 
 def options_key(chooser: str) -> Any:
     """Define a key for the settings of the plugin that ``chooser`` names."""
-    return key({}, f'Settings of the kind that "{chooser}" names, where it has any of its own.')
+    return key({}, f'Options of the plugin that "{chooser}" names, if it has any.')

@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -26,16 +26,29 @@ _TYPES = {bool: "true or false", int: "integer", float: "number", str: "text"}
 _BOUNDS = {Ge: ("ge", "at least"), Gt: ("gt", "above"), Le: ("le", "at most"), Lt: ("lt", "below")}
 
 
-def commented(config: BaseModel, title: str) -> str:
-    """Write ``config`` as TOML with comments; reading it back gives an equal config."""
-    lines = [f"# {title}", "# Every key is here; one that you leave out has its default.", ""]
-    for name in type(config).model_fields:
-        section = getattr(config, name)
-        lines += [f"# {_purpose(section)}", f"[{name}]", ""]
+ALL_KEYS = "# Every key is here. A key that you delete gets its default."
+COMMON_KEYS = "# Other keys have their defaults. To see all keys: swarm-node init --full FOLDER"
+
+
+def commented(config: BaseModel, title: str, only: Collection[str] | None = None) -> str:
+    """Write ``config`` as TOML with comments; reading it back gives an equal config.
+
+    With ``only``, write those dotted keys and changed ones, each with its first sentence.
+    """
+    lines = [f"# {title}", ALL_KEYS if only is None else COMMON_KEYS, ""]
+    for name, section in config:
+        written = list[str]()
         for key, field in type(section).model_fields.items():
-            about = f"{field.description} ({_values(field)})"
-            lines += textwrap.wrap(about, WIDTH, initial_indent="# ", subsequent_indent="# ")
-            lines += [f"{key} = {toml_value(getattr(section, key))}", ""]
+            value, about = getattr(section, key), field.description or ""
+            if only is not None:
+                if f"{name}.{key}" not in only and value == field.default:
+                    continue
+                about = f"{about.removesuffix('.').partition('. ')[0]}."
+            about = f"{about} ({_values(field)})"
+            written += textwrap.wrap(about, WIDTH, initial_indent="# ", subsequent_indent="# ")
+            written += [f"{key} = {toml_value(value)}", ""]
+        if written:
+            lines += [f"# {_purpose(section)}", f"[{name}]", "", *written]
     return "\n".join(lines)
 
 
@@ -44,9 +57,10 @@ def reference(config: BaseModel) -> str:
     lines = [
         "# Configuration",
         "",
-        "Made from the config classes by `python -m node.config.reference`; change those instead.",
-        "`swarm-node init` writes a file with every key, and `--set section.key=value` overrides",
-        "one for a single run. Unknown keys and impossible values are refused.",
+        "This page is generated from the config classes by `python -m node.config.reference`.",
+        "`swarm-node init` writes the keys that people change most often, and `init --full` writes",
+        "all of them. `--set section.key=value` overrides a key for a single run. The node rejects",
+        "unknown keys and impossible values.",
         "",
     ]
     for name in type(config).model_fields:
@@ -117,7 +131,7 @@ _EXPECTED = {
 }
 _WORDS = {
     "int_from_float": "It should be an integer",
-    "string_pattern_mismatch": "It is not written as it should be",
+    "string_pattern_mismatch": "It does not have the required form",
     "string_too_short": "It should not be empty",
 }
 
@@ -163,7 +177,7 @@ def _known(root: type[BaseModel], location: Sequence[str], value: Any) -> str:
     close = difflib.get_close_matches(last, known, n=1, cutoff=0.7)
     if meant := ([".".join([*tables, *close])] if close else elsewhere):
         return f"Unknown {what}: did you mean {meant[0]}?"
-    return f"Unknown {what}: take it out, or use one of {', '.join(known)}."
+    return f"Unknown {what}: remove it, or use one of {', '.join(known)}."
 
 
 def _documented(root: type[BaseModel], location: Sequence[str]) -> str:
@@ -233,24 +247,24 @@ def check_addresses(key: str, addresses: tuple[str, ...]) -> None:
 
     Raises ConfigError if an address is not a multiaddress, or not one that this key takes.
     """
-    dialled = key == "network.peers"
+    dialed = key == "network.peers"
     for address in addresses:
-        if dialled:
+        if dialed:
             _check_whole(key, address)
-        if dialled and _NAMED.fullmatch(address) and _is_peer(address):
+        if dialed and _NAMED.fullmatch(address) and _is_peer(address):
             continue
         parsed = _ADDRESS.fullmatch(address)
         if not parsed or not _has_host(parsed[1], parsed[2]) or int(parsed[3]) > _HIGHEST_PORT:
-            example = _PEER if dialled else _PLAIN
-            remedy = f"Write a multiaddress such as {example}: no URL, no host:port."
+            example = _PEER if dialed else _PLAIN
+            remedy = f"Write a multiaddress such as {example}, not a URL or host:port."
             raise ConfigError(key, address, remedy)
         if int(parsed[3]) == 0 and key != "network.listen":
-            remedy = "Nobody can be dialled at port 0: write the port that is listened on."
+            remedy = "Peers cannot dial port 0: write the port that the node listens on."
             raise ConfigError(key, address, remedy)
-        if dialled and not _is_peer(address):
+        if dialed and not _is_peer(address):
             remedy = (
-                f"End it with /p2p/ and the peer's id, as in {_PEER}; the peer's start message "
-                "shows it whole."
+                f"Add /p2p/ and the peer's id at the end, as in {_PEER}; the peer's start "
+                "message shows the whole address."
             )
             raise ConfigError(key, address, remedy)
 
@@ -261,7 +275,7 @@ def check_peer_ids(key: str, peers: Sequence[str]) -> None:
         try:
             author_of(peer)
         except BadKey:
-            remedy = "Write a peer id whole, as swarm-node peers --json shows it: 12D3Koo…"
+            remedy = "Write the whole peer id, as in swarm-node peers --json: 12D3Koo…"
             raise ConfigError(key, peer, remedy) from None
 
 
@@ -269,10 +283,10 @@ def _check_whole(key: str, text: str) -> None:
     """Raise ConfigError for text around a peer's address, or an id without an address."""
     found = {each for each in _IN_TEXT.findall(text) if _is_peer(each)}
     if len(found) == 1 and text not in found:
-        raise ConfigError(key, text, f"Leave out the text around the address: {found.pop()}")
+        raise ConfigError(key, text, f"Remove the text around the address: {found.pop()}")
     peer = pasted_peer(text)
     if not found and "/ip" not in text and "/dns" not in text and _is_peer(f"/p2p/{peer}"):
-        remedy = f"Write where that peer is: {_PLAIN}/p2p/{peer}; its start message shows it whole."
+        remedy = f"Write the peer's whole address: {_PLAIN}/p2p/{peer}; its start message shows it."
         raise ConfigError(key, text, remedy)
 
 

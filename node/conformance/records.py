@@ -39,7 +39,7 @@ async def _ping(peer: Peer) -> None:
         raise Untried("it is a client of the DHT")
     require(_length(node) == NODE_BYTES, f"its node id has {_length(node)} bytes")
     (clock,) = answer.get(4, [0.0])
-    require(isinstance(clock, float), "its clock is no double")
+    require(isinstance(clock, float), "its clock is not a double")
     off = float(clock) - time.time()
     require(abs(off) <= CLOCK_SKEW, f"its clock is {off:+.1f} s off this machine's")
 

@@ -117,7 +117,7 @@ async def _closes(reader: asyncio.StreamReader, otherwise: str, patience: float 
         raise Broken(otherwise) from error
     except OSError:
         return
-    require(not left, "it goes on sending")
+    require(not left, "it continues to send")
 
 
 async def _unknown_stream(peer: Peer) -> None:

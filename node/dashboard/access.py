@@ -105,7 +105,7 @@ def _listening(host: str, port: int, key: str) -> ListeningSocket:
         if key == KEY:
             what, other = "the dashboard", "or true for the next that is free."
         what = f"cannot serve {what} ({error.strerror or error})"
-        remedy = f"Stop what holds that port, or name another one, {other}"
+        remedy = f"Stop the program that uses that port, or choose another port, {other}"
         raise NodeError(what, f"{key} = {host}:{port}", remedy) from error
     address, port, *_ = listening.getsockname()
     return ListeningSocket(listening, host, port, ipaddress.ip_address(address).is_loopback)
@@ -194,10 +194,10 @@ def out_of_bounds(scope: Scope, rate: Rate) -> Response | None:
     """Refuse a request that is too frequent, too long, or neither GET nor HEAD."""
     client = scope["client"][0] if scope["client"] else ""
     if not rate.allows(client):
-        return failure("too many requests: ask again in a second", 429, {"retry-after": "1"})
+        return failure("too many requests: retry in a second", 429, {"retry-after": "1"})
     if scope["method"] not in ("GET", "HEAD"):
         allowed = {"allow": "GET, HEAD"}
-        return failure("there is nothing to be changed here: only GET and HEAD", 405, allowed)
+        return failure("this address is read-only: use GET or HEAD", 405, allowed)
     if len(scope["query_string"]) > MOST_QUERY or len(scope["raw_path"]) > MOST_PATH:
         return failure("that address is too long", 414)
     return None
@@ -246,8 +246,8 @@ class Guard:
         if scope["path"] == "/" and token and scope["method"] == "GET":
             if (session := entry.exchange(token)) is None:
                 message = (
-                    "this token is used up, or none of this node: the address with the next one "
-                    "is what swarm-node status says on the node's machine"
+                    "this token was already used, or is not from this node: run swarm-node "
+                    "status on the node's machine for a new address"
                 )
                 return failure(message, 401)
             inside = RedirectResponse("/", 303)
@@ -259,7 +259,7 @@ class Guard:
             cookie = None
         if entry.admits(cookie.value if cookie else ""):
             return None
-        message = "come in by the address that swarm-node status says on the node's machine"
+        message = "use the address that swarm-node status prints on the node's machine"
         return failure(message, 401)
 
 

@@ -88,7 +88,7 @@ class Asking:
         name, value = ASKED_BY
         site = headers.get("sec-fetch-site", "" if self.private else "same-origin")
         if site != "same-origin" or headers.get(name) != value:
-            message = "only this node's own page may ask: open it, and type the question there"
+            message = "questions are accepted only from this node's own page"
             raise CannotAskError(403, message)
 
     async def begin(
@@ -139,15 +139,15 @@ class Asking:
             raise CannotAskError(503, "this node is stopping")
         if not (self.folder.manifest.exists() and Checkpoints(self.folder.checkpoints).steps()):
             message = (
-                "there is no checkpoint of the policy yet: the node writes the first once "
-                f"{self.config.schedule.checkpoint_every} rounds are done, or when it stops"
+                "there is no checkpoint of the policy yet: the node writes the first one after "
+                f"{self.config.schedule.checkpoint_every} rounds, or when it stops"
             )
             raise CannotAskError(409, message)
         if self._starting or (self._work and not self._work.done()):
-            message = "another question is being answered: one at a time, or the node would wait"
+            message = "another question is running: wait for its answer"
             raise CannotAskError(409, message)
         if len(self._begun) == MOST_BEGUN and time.monotonic() - self._begun[0] < BEGUN_SECONDS:
-            raise CannotAskError(429, "too many questions: ask again in a minute")
+            raise CannotAskError(429, "too many questions: retry in a minute")
 
     async def _follow(
         self, process: Process, request: bytes, lines: asyncio.Queue[bytes | None]
@@ -166,13 +166,13 @@ class Asking:
                     last = json.loads(line)["event"]
                 status = await process.wait()
                 if last not in LAST:
-                    raise ValueError(f"it ended in the middle of it: {in_words(status)}")
+                    raise ValueError(f"it ended before it was done: {in_words(status)}")
         except (ValueError, KeyError) as error:
             self._failed(str(error))
-            lines.put_nowait(_error(f"the process that answers failed: {error}"))
+            lines.put_nowait(_error(f"the answering process failed: {error}"))
         except TimeoutError:
             reason = f"not done after {SECONDS:g} seconds"
-            lines.put_nowait(_error(f"{reason}: swarm-node ask, in a terminal, has longer"))
+            lines.put_nowait(_error(f"{reason}: swarm-node ask, in a terminal, has no such limit"))
         finally:
             if process.returncode is None:
                 process.kill()
@@ -282,7 +282,7 @@ class Routes:
     async def _events(self, request: Request) -> Response:
         last = request.headers.get("last-event-id", "")
         if self._feed.full:
-            message = "as many pages as this node tells of its rounds are open: close one"
+            message = "too many pages of this node are open: close one"
             return failure(message, 503, {"retry-after": "5"})
         known = int(last) if last.isascii() and last.isdecimal() and len(last) <= 16 else None
         if request.method == "HEAD":
@@ -302,7 +302,7 @@ class Routes:
             self._asking.check_own_page(request.headers)
             question = text(query, "question", MOST_QUESTION) if "question" in query else None
             if question is not None and not question.strip():
-                raise QueryError("question: write one, or leave it out to have one drawn")
+                raise QueryError("question: write one, or omit it for a random task sample")
             wanted = question, text(query, "family") or None, text(query, "base") == "1"
             if request.method == "HEAD":
                 return Response(media_type=LINES)
@@ -354,7 +354,7 @@ def _wanted(request: Request) -> Wanted:
 
 async def _missing(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    return failure("there is nothing under that address", status)
+    return failure("not found", status)
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -121,7 +121,7 @@ class Usefulness:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What each round learned from; places and authors are indices from 0."""
+    """Groups that each round learned from; places and authors are indices from 0."""
 
     heldout: NDArray[np.float64]  # reward by round, before its update; NaN if not evaluated
     own: NDArray[np.float64]  # informative local groups by round
@@ -266,8 +266,8 @@ def _change(known: NDArray[np.float64], schedule: ScheduleSection) -> tuple[Leve
     if len(known) < 2:
         every = counted(schedule.eval_every, "round")
         return "early", (
-            "Too early to say: two measurements of the held-out reward are compared, and one is "
-            f"made every {every}."
+            "Too early to say: this compares two evaluations of the held-out reward, one every "
+            f"{every}."
         )
     latest = known[-max(1, len(known) // 3) :]
     before, now, tasks = float(known[0]), float(latest.mean()), schedule.eval_tasks
@@ -278,7 +278,7 @@ def _change(known: NDArray[np.float64], schedule: ScheduleSection) -> tuple[Leve
         return "better", f"The node learns: {change}."
     if before - now > chance:
         return "worse", (
-            f"The node got worse: {change}. Go back with swarm-node rollback, and lower learner.lr "
-            "or raise mixture.local."
+            f"The held-out reward fell: {change}. Roll back with swarm-node rollback, and "
+            "decrease learner.lr or increase mixture.local."
         )
-    return "unclear", f"No clear change: {change}; chance alone explains ±{chance:.2f}."
+    return "unclear", f"No clear change: {change}; within noise (±{chance:.2f})."

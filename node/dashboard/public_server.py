@@ -71,7 +71,7 @@ def documents(census: Census, seen: Observed) -> dict[str, Any]:
     }
 
 
-def dialled(addresses: Sequence[str]) -> list[str]:
+def dialed(addresses: Sequence[str]) -> list[str]:
     """Return the non-loopback addresses, or all if every one is loopback."""
 
     def is_loopback(address: str) -> bool:
@@ -246,7 +246,7 @@ class Files:
             return refused
         file, asked = self._answers.get(scope["path"]), Headers(scope=scope)
         if file is None:
-            return failure("there is nothing under that address", 404)
+            return failure("not found", 404)
         headers = {"etag": file.etag, "vary": "accept-encoding"}
         known = [each.strip() for each in asked.get("if-none-match", "").split(",")]
         if file.etag in known or "*" in known:
@@ -279,7 +279,7 @@ class PageServer:
 
     def _failed(self, error: BaseException) -> None:
         self._counters.add("public_page_failures")
-        log.warning("serving the swarm's page failed, the node goes on: %s", error, exc_info=error)
+        log.warning("the node continues without the swarm's page: %s", error, exc_info=error)
 
 
 FILE, FOLDER = 0o644, 0o755  # another user serves the files
@@ -297,11 +297,11 @@ class PageWriter:
         self.folder = folder
         self._written: dict[str, bytes] = {}
         if (folder / INDEX).exists() and not (folder / "data" / "swarm.json").exists():
-            remedy = "Name a folder that nothing else is served from."
+            remedy = "Name a folder from which nothing else is served."
             raise NodeError(f"{_KEY}: there is another page", folder / INDEX, remedy)
         if RunFolder(folder).identity.exists():
-            remedy = "Name another folder: what is in this one is served to everybody."
-            raise NodeError(f"{_KEY}: a node's key lies in", folder, remedy)
+            remedy = "Name another folder: everything in this one is public."
+            raise NodeError(f"{_KEY}: a node's key is in", folder, remedy)
         self._make(folder)
         if not os.access(folder, os.W_OK | os.X_OK):
             remedy = "Change its owner, or name another folder."
@@ -331,7 +331,7 @@ class PageWriter:
         except OSError as error:
             if folder != self.folder:
                 raise write_error(folder, error) from error
-            remedy = "Name a folder in a place that is yours."
+            remedy = "Name a folder that you may write to."
             why = f"{_KEY}: cannot make the folder ({error.strerror})"
             raise NodeError(why, folder, remedy) from error
 
@@ -360,7 +360,7 @@ def read_census(path: Path, swarm: str, now: float, counters: Counters) -> Censu
     with writing(path):
         path.replace(path.with_name(path.name + ASIDE))
     counters.add("census_set_aside")
-    log.warning("%s is set aside and begun anew: %s", path, why)
+    log.warning("%s was set aside and starts empty: %s", path, why)
     return CensusState(swarm, now)
 
 

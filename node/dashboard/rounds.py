@@ -233,7 +233,7 @@ def reply(value: Mapping[str, Any], status: int = 200) -> Response:
     """Return a JSON response, or status 413 if it is too long."""
     text = plain(value)
     if len(text) > MOST_BYTES:
-        return failure("that is more than one answer holds: ask for less", 413)
+        return failure("the answer would be too large: request less", 413)
     return Response(text, status, media_type=MEDIA_TYPE)
 
 

@@ -100,9 +100,9 @@ def alarms(rounds: Rounds, folder: RunFolder, widest: float) -> list[dict[str, A
     """Return every alarm; ``widest`` is the limit of the train-inference mismatch."""
     gap = Alarm(
         "engine gap",
-        "Nats a token by which the engine's log-probs are off the learner's at equal weights. "
-        f"Above {widest:g}, more than the policy's number format explains, one of the two computes "
-        "something else: try another engine.backend.",
+        "Train-inference mismatch: mean difference between the engine's and the learner's "
+        f"log-probs, in nats per token, at equal weights. Above {widest:g}, the number format "
+        "does not explain it: try another engine.backend.",
         _figure("engine_gap"),
         lambda gap: WARN if gap > widest else OK,
     )
@@ -135,43 +135,44 @@ def _drift(rounds: Rounds, folder: RunFolder) -> float | None:
 ALARMS = (
     Alarm(
         "forgetting",
-        "Times that the held-out reward fell far below its best. Lower learner.lr or "
-        "mixture.external, or go back with: swarm-node rollback --to best",
+        "Number of times that the held-out reward fell far below its best. Decrease learner.lr "
+        "or mixture.external, or run: swarm-node rollback --to best",
         _counter("forgetting_alarms"),
     ),
     Alarm(
         "length drift",
-        f"Tokens a completion, against {BEFORE} rounds before. Much longer or shorter answers "
-        "with no more reward are a policy that drifts: lower learner.lr.",
+        f"Mean completion length, compared with {BEFORE} rounds earlier. If the length changes "
+        "much without more reward, the policy drifts: decrease learner.lr.",
         _drift,
         lambda ratio: OK if 1 / DRIFT <= ratio <= DRIFT else WARN,
     ),
     Alarm(
         "cut answers",
-        "Share of completions that the length cap ended. Raise engine.max_new_tokens where it "
-        "stays high.",
+        "Fraction of completions truncated at the length limit. Increase engine.max_new_tokens "
+        "if it stays high.",
         _figure("truncated"),
         lambda share: WARN if share > CUT else OK,
     ),
     Alarm(
         "refused steps",
-        "Optimizer steps left out since the start, as loss or gradient was not finite. Lower "
-        "learner.lr.",
+        "Optimizer steps skipped since the start because loss or gradient was not finite. "
+        "Decrease learner.lr.",
         _counter("steps_refused"),
     ),
     Alarm(
         "failed rounds",
-        "Rounds since the start that broke off. The traces are in the log below.",
+        "Rounds that failed since the start. The log below has the stack traces.",
         _counter("rounds_failed"),
     ),
     Alarm(
         "lost records",
-        "Records since the start that a file, a view or a logger could not take.",
+        "Records since the start that a file, a view or a logger failed to write.",
         _counter("sink_failures"),
     ),
     Alarm(
         "disk",
-        "Bytes free where the run folder is. A full disk stops the node at its last checkpoint.",
+        "Free bytes on the disk of the run folder. If the disk is full, the node stops at its "
+        "last checkpoint.",
         lambda rounds, folder: (
             shutil.disk_usage(folder.root).free if folder.root.is_dir() else None
         ),
@@ -179,8 +180,8 @@ ALARMS = (
     ),
     Alarm(
         "memory",
-        "Share of this machine's memory that is used. Lower learner.micro_batch_tokens or "
-        "mixture.pool_groups, or stop something else.",
+        "Used fraction of this machine's memory. Decrease learner.micro_batch_tokens or "
+        "mixture.pool_groups, or stop other programs.",
         lambda rounds, folder: psutil.virtual_memory().percent / 100.0,
         lambda share: WARN if share > LITTLE_MEMORY else OK,
     ),
@@ -294,7 +295,7 @@ def last_lines(path: Path, count: int) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        remedy = "Ask as the user that the node runs as, or as root."
+        remedy = "Run the command as the user of the node, or as root."
         raise NodeError(f"cannot read the log ({error.strerror})", path, remedy) from error
     whole = lines[1:] if begin else lines
     return [printable(line.decode(errors="replace")) for line in whole[-count:]]

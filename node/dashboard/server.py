@@ -195,4 +195,4 @@ class Dashboard:
 
     def _failed(self, error: BaseException) -> None:
         self.counters.add("dashboard_failures")
-        log.warning("the dashboard failed, the node goes on without: %s", error, exc_info=error)
+        log.warning("the node continues without the dashboard: %s", error, exc_info=error)

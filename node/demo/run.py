@@ -90,8 +90,8 @@ class NodeProcess:
             if self.exit_code is not None:
                 break
             time.sleep(0.05)
-        what = f"{self.folder.name} did not come up"
-        remedy = f"All it printed is in {self._output.name}."
+        what = f"{self.folder.name} did not start"
+        remedy = f"Its output is in {self._output.name}."
         raise NodeError(what, self.last_words() or "it printed nothing", remedy)
 
     def last_words(self) -> str:
@@ -169,7 +169,7 @@ def practice_of(task_set: str) -> Practice:
     """Return a task set's demo settings; raises ``ConfigError`` if it has no models."""
     if task_set not in PRACTICES:
         known = ", ".join(PRACTICES)
-        raise ConfigError("--task-set", task_set, f"Models come with these: {known}.")
+        raise ConfigError("--task-set", task_set, f"Shipped models exist for these: {known}.")
     return PRACTICES[task_set]
 
 
@@ -239,7 +239,7 @@ def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
     if settings.model:
         console.print(memory_of(settings), soft_wrap=True, highlight=False)
     with swarm_of(settings, folder, threads, console) as (address, nodes):
-        console.print("as long as this runs, join from another terminal with:")
+        console.print("to join while this runs, use another terminal:")
         command = as_typed(f"  swarm-node join --peers {address}")
         console.print(command, soft_wrap=True, highlight=False)
         view = SwarmView(settings.rounds, settings.nodes, console)
@@ -247,7 +247,7 @@ def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
             watch(nodes, view, console, settings.minutes)
         except KeyboardInterrupt:
             console.print("stopping")
-        with console.status("waiting until the nodes have ended"):
+        with console.status("waiting for the nodes to end"):
             stop_all(list(nodes.values()))
     with console.status("drawing the chart"):
         return summarise(settings, folder, nodes, time.monotonic() - started)
@@ -257,9 +257,9 @@ def opening(settings: DemoSettings, folder: Path) -> str:
     """Describe the swarm and its end."""
     until = "until Ctrl-C"
     if settings.rounds:
-        until = f"to round {settings.rounds}; with --rounds 0 it goes on until Ctrl-C"
+        until = f"up to round {settings.rounds}; use --rounds 0 to run until Ctrl-C"
     elif settings.minutes:
-        until = f"for about {settings.minutes:g} minutes; with --rounds 0 it goes on until Ctrl-C"
+        until = f"for about {settings.minutes:g} minutes; use --rounds 0 to run until Ctrl-C"
     return f"a swarm of {settings.nodes} and a bootstrap node in {folder}, {until}"
 
 
@@ -288,10 +288,10 @@ def swarm_of(
             nodes[name] = start_node(folder / name, name, overrides, environment, tries=tries)
             processes.append(nodes[name])
             if tries:
-                with console.status("trying the model on the tasks, for two minutes at most"):
+                with console.status("evaluating the model on the tasks, for at most two minutes"):
                     nodes[name].wait_for_address(TRIAL_SECONDS)
                 output = (nodes[name].folder / "output.log").read_text(errors="replace")
-                found = ("tried on", "verdict", "  ")
+                found = ("baseline on", "result", "  ")
                 told = [line for line in output.splitlines() if line.startswith(found)]
                 console.print("\n".join(told), soft_wrap=True, highlight=False)
         yield address, nodes
@@ -430,11 +430,11 @@ def watch(nodes: dict[str, NodeProcess], view: SwarmView, console: Console, minu
                 if evaluated_since(end, records[name]) or time.time() > end + EVALUATION_SECONDS:
                     node.interrupt()
             if not url and (url := (first.status() or {}).get("dashboard") or ""):
-                console.print(f"look at it in a browser: {url}", soft_wrap=True, highlight=False)
+                console.print(f"dashboard: {url}", soft_wrap=True, highlight=False)
             for name, node in nodes.items():
                 if node.exit_code not in (None, 0):
                     what = f"{name} ended with status {node.exit_code}"
-                    remedy = f"All it printed is in {node.folder / 'output.log'}."
+                    remedy = f"Its output is in {node.folder / 'output.log'}."
                     raise NodeError(what, node.last_words(), remedy)
             time.sleep(REFRESH_SECONDS)
 
@@ -445,7 +445,7 @@ def summarise(
     records = {name: read_history(node.folder) for name, node in nodes.items()}
     if not all(records.values()):
         remedy = f"The logs are under {folder}."
-        raise NodeError("stopped before every node had done a round", None, remedy)
+        raise NodeError("stopped before every node finished a round", None, remedy)
     chart = folder / "reward.png"
     draw(records, chart)
     rows = []

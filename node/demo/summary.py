@@ -190,7 +190,7 @@ class SwarmView:
 
     def line(self, records: Records) -> str:
         begun = [rows for rows in records.values() if rows]
-        at_work = f"{len(begun)} of {len(records)} at work"
+        at_work = f"{len(begun)} of {len(records)} running"
         if not begun:
             return f"starting | {at_work}"
         done = sorted(rows[-1].round for rows in begun)

@@ -157,9 +157,9 @@ class Ranks:
 
     def _lost(self, what: str, words: str) -> NodeError:
         return NodeError(
-            f"the ranks of the learner cannot go on together ({what})",
+            f"the ranks of the learner cannot continue together ({what})",
             self._first_failure(f"rank {self.rank}: {words}"),
-            "The last checkpoint is whole, and the same command goes on from it.",
+            "The last checkpoint is complete; run the same command to resume from it.",
         )
 
     def _first_failure(self, mine: str) -> str:

@@ -100,9 +100,9 @@ class RankShare(UpdateShare):
     def cut(self, budget: TokenBudget, batch: MicroBatch) -> None:
         """Raise an error: a rank that stops within a layer leaves the others waiting."""
         raise NodeError(
-            "memory runs out in a micro-batch, and several ranks cannot cut it on their way",
+            "memory ran out in a micro-batch, and several ranks cannot split it during an update",
             f"{len(batch.mask)} completions, {batch.input_ids.numel()} tokens",
-            "Lower learner.micro_batch_tokens, or where it is a single completion "
+            "Decrease learner.micro_batch_tokens, or, for a single completion, "
             "learner.max_completion_tokens, or set learner.gradient_checkpointing = true.",
         )
 

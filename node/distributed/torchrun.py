@@ -38,8 +38,8 @@ class Launch:
             raise ConfigError(
                 "WORLD_SIZE",
                 values[2],
-                "The environment names several processes as torchrun does, but not RANK and "
-                "LOCAL_RANK with it: start the node with torchrun, or unset WORLD_SIZE.",
+                "The environment has WORLD_SIZE as under torchrun, but not RANK and LOCAL_RANK: "
+                "start the node with torchrun, or unset WORLD_SIZE.",
             ) from error
 
     def check(self, config: Config) -> None:
@@ -52,10 +52,12 @@ class Launch:
             remedy = f"Its state cannot be split over ranks: set it to 'adamw', {alone}"
             raise ConfigError("learner.optimizer", config.learner.optimizer, remedy)
         if config.learner.offload:
-            remedy = f"What several ranks hold is split over their GPUs: set it to false, {alone}"
+            remedy = (
+                f"Several ranks already split this state over their GPUs: set it to false, {alone}"
+            )
             raise ConfigError("learner.offload", True, remedy)
         if config.policy.device not in ("auto", "cpu", "cuda"):
-            remedy = f"Each rank takes the GPU of its number: set it to 'auto' or 'cuda', {alone}"
+            remedy = f"Each rank uses the GPU with its number: set it to 'auto' or 'cuda', {alone}"
             raise ConfigError("policy.device", config.policy.device, remedy)
 
 

@@ -51,7 +51,7 @@ from swarm.transport.transport import (
     TransportError,
     Way,
     describe_reach,
-    dialled,
+    dialed,
     is_relayed,
     port_of,
 )
@@ -165,8 +165,8 @@ def check_device(device: str) -> Check:
     count = torch.cuda.device_count()
     names = ", ".join(torch.cuda.get_device_name(n) for n in range(count))
     if device == "mps" and not torch.backends.mps.is_available():
-        remedy = 'Set policy.device = "auto": only Macs have it, from macOS 14 on.'
-        return fail("device", "mps, which torch does not see", remedy)
+        remedy = 'Set policy.device = "auto": mps needs macOS 14 or later.'
+        return fail("device", "mps, which torch does not find", remedy)
     if not device.startswith("cuda"):
         return ok("device", f"{device}; " + (f"GPU: {names}" if count else "no GPU, the CPU works"))
     index = int(device.partition(":")[2] or 0)
@@ -190,13 +190,13 @@ def check_model_memory(config: Config) -> Check:
     except ConfigError as error:
         return fail("memory", f"{error.key} = {error.value}", error.remedy)
     if not found.weights:
-        return ok("memory", f"{config.policy.model}: its weights are not counted before it is here")
+        return ok("memory", f"{config.policy.model}: not estimated before it is downloaded")
     if found.tight:
-        remedy = "Close other programs, or see what would fit: swarm-node plan."
+        remedy = "Close other programs, or find a model that fits with: swarm-node plan."
         return warn("memory", found.words(), remedy)
     return ok(
         "memory",
-        f"{config.policy.model}: weights, gradients and optimizer fit; all of it: swarm-node plan",
+        f"{config.policy.model}: weights, gradients and optimizer fit; all memory: swarm-node plan",
     )
 
 
@@ -207,14 +207,14 @@ def check_mismatch(config: Config, folder: RunFolder) -> Check:
     except (NodeError, KeyError, TypeError):
         return ok("mismatch", "engine and learner are compared in the first rounds")
     widest = config.widest_mismatch
-    found = f"engine and learner differ by {gap:.2g} nat a token; rounding explains {widest:g}"
+    found = f"engine and learner differ by {gap:.2g} nats per token; rounding explains {widest:g}"
     remedy = "Try another engine.backend, or policy.dtype = 'float32'."
     return ok("mismatch", found) if gap <= widest else warn("mismatch", found, remedy)
 
 
 def check_key(folder: RunFolder) -> Check:
     if not folder.identity.exists():
-        return warn("key file", f"none at {folder.identity}", "The first join makes one.")
+        return warn("key file", f"none at {folder.identity}", "The first join creates one.")
     try:
         return ok("key file", Identity.load(folder.identity).peer_id)
     except KeyFileError as error:
@@ -252,7 +252,7 @@ def check_clock() -> Check:
     if time.time() < EARLIEST_SANE:
         return fail("clock", date, remedy)
     if abs(drift) > CLOCK_DRIFT_SECONDS:
-        return warn("clock", f"{date}, moved by {drift:+.2f} s while watched", remedy)
+        return warn("clock", f"{date}, moved by {drift:+.2f} s during the check", remedy)
     return ok("clock", date)
 
 
@@ -286,7 +286,7 @@ def check_local_network(network: NetworkSection, folder: RunFolder) -> Check:
     own = folder.read_status().get("peer_id") if folder.status.exists() else None
     others = {each.peer_id: each.swarm for each in heard if each.peer_id != own}
     if not others:
-        remedy = "Have a member there run with --lan; let UDP port 5353 through the firewalls."
+        remedy = "Run a member there with --lan; open UDP port 5353 in the firewalls."
         return warn("lan", "no other node is announced on the local network", remedy)
     swarms = sorted({each[:16] for each in others.values()})
     nodes = counted(len(others), "node")
@@ -320,7 +320,7 @@ async def check_reach(transport: Transport, peers: Sequence[str]) -> list[Check]
     if not answers:
         return []
     hosts = [answer.host for answer in answers]
-    way: Way = "direct" if dialled(answers) else "unreachable"
+    way: Way = "direct" if dialed(answers) else "unreachable"
     return [_finding(describe_reach(way, ports, hosts, 0))]
 
 
@@ -361,7 +361,7 @@ def check_network(config: Config, folder: RunFolder) -> list[Check]:
     if lan:
         reached.append(check_local_network(config.network, folder))
     if not peers and not lan:
-        remedy = "Name some with --peers, or wait to be found; until then it trains alone."
+        remedy = "Name some with --peers, or wait for peers; until then the node trains alone."
         reached.append(warn("peers", "none named", remedy))
     elif peers:
         reached += [_check_connection(peer) for peer in peers]
@@ -387,7 +387,7 @@ def _check_port(address: str) -> Check:
         remedy = "Listen on an address such as /ip4/0.0.0.0/tcp/31337."
         return warn("ports", f"cannot try {address}", remedy)
     if why := why_not_free(address):
-        remedy = "Stop what holds it, or name another port or address in the config."
+        remedy = "Stop the program that uses it, or set another port or address in the config."
         return fail("ports", f"{address}: {why}", remedy)
     return ok("ports", f"{address} is free" if place[3] else f"{address}: any free port")
 
@@ -396,11 +396,11 @@ def _check_connection(address: str) -> Check:
     """Open a TCP connection: a dead machine differs from a swarm without answer."""
     _, family, host, kind, port, *_ = [*address.split("/"), "", "", "", ""]
     if family not in HOSTS or kind != "tcp" or not port.isdecimal():
-        return warn("peers", f"cannot try {address}", "Only the dial below tells about it.")
+        return warn("peers", f"cannot try {address}", "Only the dial below can test it.")
     try:
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
     except OSError as error:
-        remedy = "Ask its owner whether it runs; look at firewalls and the port on both sides."
+        remedy = "Ask its owner whether it runs; check firewalls and the port on both sides."
         return fail("peers", f"{host} port {port}: {error.strerror or error}", remedy)
     return ok("peers", f"{host} port {port} accepts connections")
 
@@ -419,11 +419,11 @@ async def _dial(peers: Sequence[str], config: Config, folder: RunFolder) -> list
         transport = kind.open(network, thrown, Counters(), beside=True)
         try:
             await transport.start()
-            dialled = {peer: await _dial_one(transport, peer, config, folder) for peer in peers}
-            well = (peer for peer, found in dialled.items() if found[0].level == "ok")
+            dialed = {peer: await _dial_one(transport, peer, config, folder) for peer in peers}
+            well = (peer for peer, found in dialed.items() if found[0].level == "ok")
             answered = [peer.rpartition("/")[2] for peer in well]
             reached = [] if runs else await check_reach(transport, answered)
-            return [*(finding for found in dialled.values() for finding in found), *reached]
+            return [*(finding for found in dialed.values() for finding in found), *reached]
         except TransportError as error:
             return [fail("dial", "the network does not start here", _line(error))]
         finally:
@@ -438,16 +438,16 @@ async def _dial_one(
         async with asyncio.timeout(DIAL_SECONDS):
             connected = await transport.connect(address)
     except ClockSkew as error:
-        return [fail("dial", f"{peer}: its clock and ours differ", _line(error))]
+        return [fail("dial", f"{peer}: its clock differs from the clock here", _line(error))]
     except (TransportError, TimeoutError) as error:
-        remedy = _line(error) or "It did not answer in time; check the id at the address's end."
+        remedy = _line(error) or "It did not answer in time; check the id in the address."
         return [fail("dial", f"{peer} does not answer", remedy)]
     answers = ok("dial", f"{peer} answers, and its clock agrees")
     try:
         signed = await fetch_manifest(transport, connected)
     except TransportError as error:
         remedy = "Ask its owner whether it belongs to a swarm."
-        return [answers, warn("tasks", f"{peer} hands out no manifest: {_line(error)}", remedy)]
+        return [answers, warn("tasks", f"{peer} sends no manifest: {_line(error)}", remedy)]
     return [
         answers,
         *_check_swarm(signed, peer, folder),

@@ -74,13 +74,13 @@ class Transformers(EngineKind):
 
         int8: bool = key(
             False,
-            "Write with a copy of the weights in 8 bits (QeRL, arXiv 2510.11696), which is quicker "
-            "on a CPU with models of 100 million parameters and more. What is learned from is "
-            "corrected for it.",
+            "Sample with an 8-bit copy of the weights (QeRL, arXiv 2510.11696). This is faster "
+            "on a CPU for models of 100 million parameters and more. Training corrects for the "
+            "difference.",
         )
         graphs: bool = key(
             True,
-            "On a CUDA GPU record the steps of Llama and Qwen models as CUDA graphs, which are "
+            "On a CUDA GPU, record the steps of Llama and Qwen models as CUDA graphs, which are "
             "several times as fast. false: launch each kernel.",
         )
 
@@ -128,8 +128,8 @@ def check_vllm() -> None:
     if found and found[0].startswith(f"{VERSION}."):
         return
     remedy = (
-        f"vLLM {found[0]} is installed and {VERSION} is needed: install swarm-node[vllm] again, on "
-        "a machine without a GPU run make vllm, or set engine.backend = 'transformers'."
+        f"vLLM {found[0]} is installed, but {VERSION} is required: install swarm-node[vllm] again, "
+        "on a machine without a GPU run make vllm, or set engine.backend = 'transformers'."
         if found
         else "vLLM is not installed here: install swarm-node[vllm], on a machine without a GPU run "
         "make vllm and use .venv-vllm, or set engine.backend = 'transformers'."

@@ -42,9 +42,7 @@ def open_streaming_engine(
     kind = kind_of(config)
     kind.check()
     if config.engine.sleep_mode and policy.device.type == "cpu":
-        log.warning(
-            "engine.sleep_mode: the engine stands still, but keeps its memory without a GPU"
-        )
+        log.warning("engine.sleep_mode: without a GPU, the engine pauses but keeps its memory")
     engines = []
     for number, variables in enumerate(devices(config, policy)):
         starter = Starter(
@@ -76,7 +74,7 @@ def devices(config: Config, policy: Policy) -> list[dict[str, str]]:
         raise ConfigError(
             "engine.data_parallel_size",
             count,
-            f"With engine.tensor_parallel_size = {width} it takes "
+            f"With engine.tensor_parallel_size = {width} it needs "
             f"{counted(count * width, 'GPU')}, and there are {len(seen)}.",
         )
     starts = range(0, count * width, width)

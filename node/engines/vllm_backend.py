@@ -64,7 +64,7 @@ class VllmBackend:
             # The message continues with a list of all supported architectures.
             reason = error.errors()[0]["msg"].split(" Supported architectures:")[0]
             raise NodeError(
-                "vLLM does not take this policy",
+                "vLLM does not support this policy",
                 reason.removeprefix("Value error, "),
                 "Choose another policy.model, or set engine.backend = 'transformers'.",
             ) from error

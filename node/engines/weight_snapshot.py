@@ -145,7 +145,7 @@ def _place(model: PreTrainedModel) -> Path:
         if free >= needed:
             return SHARED_MEMORY
         log.warning(
-            "%s has %d MiB free, the engine's weights need %d: using %s",
+            "%s has %d MiB free, but the engine's weights need %d: using %s",
             SHARED_MEMORY,
             free >> 20,
             needed >> 20,

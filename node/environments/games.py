@@ -19,7 +19,7 @@ def within(name: str, value: int, least: int, most: int) -> int:
 
 
 class _Game:
-    """What all games here declare; a changed one raises its own ``version``."""
+    """Declarations of all games here; a changed one raises its own ``version``."""
 
     version: ClassVar[str] = "1"
     replayable: ClassVar[bool] = True

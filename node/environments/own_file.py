@@ -32,7 +32,7 @@ def load_file(path: Path, name: str) -> type[Environment]:
     module_name = f"swarm_node_environment_{name}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{str(path)!r} is no Python file")
+        raise ImportError(f"{str(path)!r} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     try:

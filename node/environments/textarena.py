@@ -94,7 +94,7 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
     "an opponent who draws lots finds hardly a move that it takes": ("ColonelBlotto",),
     "a turn of an opponent who draws lots may not end": ("SpiteAndMalice",),
     "its reward is the regret, least for the best answer": ("Bandit",),
-    "it goes on where a player has lost by a wrong move": ("SantoriniBaseFixed",),
+    "it continues after a player has lost by a wrong move": ("SantoriniBaseFixed",),
     "it fails in the middle of some games": ("Stratego",),
     "it fails where a player wins": ("Tak",),
     _SLOW: ("RushHour",),

@@ -58,7 +58,7 @@ class _Tasks:
             why = " ".join(repr(error).split())
             return f"the tasks of {cls.__name__} cannot be loaded: {why:.200}"
         if not all(isinstance(task.data.prompt, str) for task in tasks):
-            return f"{cls.__name__} has prompts that are no text"
+            return f"{cls.__name__} has prompts that are not text"
         return None if tasks else f"{cls.__name__} has no task"
 
     def reset(self, seed: int, **settings: Any) -> str:
@@ -95,7 +95,7 @@ class _Tasks:
 
 
 def _unanswerable(taskset: type[Any], config: Any) -> str | None:
-    """Return what the tasks of a taskset need besides an answer, if anything."""
+    """Return what the tasks of a taskset need in addition to an answer, if anything."""
     task = taskset.task_type()
     if taskset.toolsets(config) or task.toolsets(config.task):
         return "it has tools, which are servers"
@@ -107,7 +107,7 @@ def _unanswerable(taskset: type[Any], config: Any) -> str | None:
         return "its tasks have no rewards of their own"
     boxed = [each for each in rewards if "runtime" in inspect.signature(each).parameters]
     changed = any(getattr(task, name) is not getattr(vf.Task, name) for name in NO_BOX)
-    return "its tasks need a box" if boxed or changed or task.NEEDS_CONTAINER else None
+    return "its tasks need a container" if boxed or changed or task.NEEDS_CONTAINER else None
 
 
 def _trace(task: Any, answer: str) -> Any:

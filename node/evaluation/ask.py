@@ -83,7 +83,7 @@ def _answers(asked: Event) -> Iterator[Event]:
     torch.set_num_threads(1)
     config, folder = Config.model_validate(asked["config"]), RunFolder(Path(asked["folder"]))
     manifest = pinned_manifest(folder)
-    yield _stage("looking for the question among those of the swarm")
+    yield _stage("searching the swarm's tasks for the question")
     with verifier_of(config, manifest) as (verifier, levels):
         question = question_of(verifier, manifest, levels, asked["question"], asked["family"])
         task = question.task

@@ -39,8 +39,8 @@ WIDER = 4  # times the token cap, where most completions are cut
 ROOM, STEP = 1.5, 8  # the cap is so many times the longest right answers, rounded up
 
 UNFIT = (
-    "most prompts do not fit this policy's context and are skipped: choose a policy.model with a "
-    "longer one, or leave the families with long prompts out with tasks.weights"
+    "most prompts do not fit this policy's context and are skipped: choose a policy.model with "
+    "a longer context, or exclude the families with long prompts with tasks.weights"
 )
 
 Progress = Callable[[float, str], None]
@@ -49,7 +49,7 @@ Progress = Callable[[float, str], None]
 
 @dataclass(frozen=True, slots=True)
 class LevelResult:
-    """What a policy did at one level, at one temperature; one row of rewards per task."""
+    """Results of a policy at one level, at one temperature; one row of rewards per task."""
 
     level: EnvLevel
     temperature: float
@@ -171,33 +171,35 @@ class Baseline:
         tasks, written = sum(each.tasks for each in rows), sum(each.completions for each in rows)
         informative = _share(rows, "informative", "tasks")
         return (
-            f"tried on {counted(tasks, 'task')} at temperature {temperature:g}: "
-            f"{sum(each.right for each in rows)} of {written} answers are right, "
-            f"{percent(_share(rows, 'answered', 'completions'))} of completions came to an answer, "
-            f"{percent(_share(rows, 'truncated', 'completions'))} were cut at "
-            f"{self.cap} tokens; "
-            f"rewards differ in {percent(informative)} of groups"
+            f"baseline on {counted(tasks, 'task')} at temperature {temperature:g}: "
+            f"{sum(each.right for each in rows)} of {written} completions are correct, "
+            f"{percent(_share(rows, 'answered', 'completions'))} have an answer, "
+            f"{percent(_share(rows, 'truncated', 'completions'))} are truncated at {self.cap} "
+            f"tokens; {percent(informative)} of groups are informative"
         )
 
     def verdict(self) -> str:
         """Return what to expect, and the remedy where there is nothing to learn from."""
         rows = self.at(self.best)
         if any(each.informative for each in rows):
-            return "verdict: it can learn from its own rollouts"
+            return "result: the policy can learn from its own rollouts"
         if all(each.success >= MASTERED for each in rows):
-            return "verdict: nothing is left to learn here; choose harder levels with tasks.levels"
+            return "result: these tasks are already solved; choose harder levels with tasks.levels"
         if _share(self._compared(self.best), "truncated", "completions") >= CUT:
             return (
-                "verdict: it does not come to an answer: raise engine.max_new_tokens, or show it "
-                "short answers with: swarm-node warm-start"
+                "result: completions end before an answer: increase engine.max_new_tokens, or "
+                "train short answers with: swarm-node warm-start"
             )
         remedy = (
-            "show it the form of the answers with: swarm-node warm-start, choose easier tasks "
+            "train the form of the answers with: swarm-node warm-start, choose easier tasks "
             "with tasks.weights, or a stronger policy.model"
         )
         if self.takes:
-            return f"verdict: it will learn only from what peers share: {remedy}"
-        return f"verdict: it cannot learn here: take groups of peers (mixture.external), {remedy}"
+            return f"result: the policy can learn only from peers' groups: {remedy}"
+        return (
+            "result: the policy cannot learn here: use groups of peers (mixture.external), "
+            f"{remedy}"
+        )
 
 
 def _share(rows: Sequence[LevelResult], part: str, whole: str) -> float:
@@ -209,8 +211,8 @@ def _line(row: LevelResult) -> str:
     env, level = row.level
     answered, cut = row.answered / row.completions, row.truncated / row.completions
     return (
-        f"  {env} level {level}: {percent(row.success)} right, {percent(answered)} came to an "
-        f"answer, {percent(cut)} cut"
+        f"  {env} level {level}: {percent(row.success)} correct, {percent(answered)} answered, "
+        f"{percent(cut)} truncated"
     )
 
 
@@ -256,7 +258,7 @@ class BaselineTrial:
 
         self._seconds, self._left = seconds, left
         easiest = [(env, levels[0]) for env, levels in self._levels.items()]
-        left("how fast it writes")
+        left("generation speed")
         for count in (1, 4):  # the first time, kernels are chosen and compiled
             self._timed(easiest[:count], self._temperatures[0], range(COMPARED), cap=PROBED)
         written = len(easiest) * COMPARED * COMPLETIONS * len(self._temperatures)

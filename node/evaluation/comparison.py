@@ -187,7 +187,7 @@ def evaluate(
 
 def _joined(tasks: tuple[TaskRef, ...], parts: Sequence[Evaluation]) -> Evaluation:
     if unbuilt := sum(part.unbuilt for part in parts):
-        remedy = "Mend the family that the log names, or leave it out with tasks.weights."
+        remedy = "Repair the family that the log names, or exclude it with tasks.weights."
         raise NodeError("held-out tasks cannot be built", f"{unbuilt} of {len(tasks)}", remedy)
     return Evaluation(
         tasks,
@@ -212,7 +212,7 @@ def pinned_manifest(folder: RunFolder) -> Manifest:
     path: Path = folder.manifest
     if not path.exists():
         remedy = "Join one with: swarm-node join, or create one with: swarm-node create."
-        raise NodeError("this node has no swarm yet, and so no tasks", path, remedy)
+        raise NodeError("this node has no swarm yet, and therefore no tasks", path, remedy)
     return checked_manifest(path.read_bytes(), str(path))
 
 
@@ -289,7 +289,7 @@ def question_of(
     if text is None:
         return drawn(verifier, levels, random.Random())
     if not text.strip():
-        raise UsageError("QUESTION", text, "Type one, or leave it out to have one drawn.")
+        raise UsageError("QUESTION", text, "Type a question, or omit it for a random task sample.")
     rng = random.Random(text)  # the same question is recognized each time, or never
     return recognised(verifier, manifest.catalogue, levels, text, rng, LOOKED_AT)
 
@@ -300,7 +300,7 @@ def pieces(
     """Stream an answer; raises ``UsageError`` if the prompt leaves no room for it."""
     ids = policy.encode_prompt(prompt)
     if len(ids) >= policy.context_length:
-        remedy = "Ask a shorter one."
+        remedy = "Ask a shorter question."
         raise UsageError("QUESTION", f"{len(ids)} tokens, context {policy.context_length}", remedy)
     return stream(policy, ids, max_new_tokens=max_new_tokens, temperature=temperature)
 
@@ -310,16 +310,16 @@ def silence(text: str, question: Question, temperature: float | None = None) -> 
     if text.strip():
         return None
     if temperature is not None:
-        return "nothing: the answer sampled ended before any text; ask again for another"
-    why = "nothing: the end of the answer is what the model finds most probable here"
-    task = "" if question.task else ", or ask as this swarm's tasks do (no QUESTION draws one)"
+        return "nothing: the sampled completion ended before any text; ask again for another"
+    why = "nothing: the most probable completion is empty"
+    task = "" if question.task else ", or use a task sample of this swarm: ask without QUESTION"
     return f"{why}; swarm-node ask --temperature 1 samples one{task}"
 
 
 def opinion(verifier: Verifier, task: TaskRef | None, text: str) -> tuple[float | None, str | None]:
     """Return an answer's reward, or the reason why there is none."""
     if task is None:
-        return None, "no family of this swarm is known to ask this"
+        return None, "no task family of this swarm asks this question"
     try:
         return verifier.judge(task, [text]).rewards[0], None
     except JudgeRefused as refused:

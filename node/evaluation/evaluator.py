@@ -24,7 +24,7 @@ from swarm.verification import JudgeRefused
 log = logging.getLogger(__name__)
 
 SOLVED = 1.0 - 1e-6
-LONGER_CONTEXT = "Choose a model with a longer context, or other envs with tasks.weights."
+LONGER_CONTEXT = "Choose a model with a longer context, or other families with tasks.weights."
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Evaluation:
         for row in self.rewards:
             n, solved = len(row), sum(reward >= SOLVED for reward in row)
             if k > n:
-                raise ValueError(f"pass@{k} needs {k} completions a task, there are {n}")
+                raise ValueError(f"pass@{k} needs {k} completions per task, there are {n}")
             shares.append(1.0 - math.comb(n - solved, k) / math.comb(n, k))
         return sum(shares) / len(shares)
 
@@ -180,7 +180,7 @@ class ForgettingAlarm:
     def look(self, rewards: Sequence[float], version: int | None = None) -> bool:
         """Add an evaluation, one mean reward per task; return whether the alarm fires.
 
-        Evaluating a policy ``version`` again, as after a restart, is no new evidence.
+        Evaluating a policy ``version`` again, as after a restart, adds no evidence.
         """
         if version is not None and version == self._version:
             return False
@@ -196,9 +196,9 @@ class ForgettingAlarm:
             return False
         self._counters.add("forgetting_alarms")
         log.warning(
-            "held-out reward fell from %.3f to %.3f in %d evaluations: the policy forgets. "
-            "Lower learner.lr or mixture.external, or go back to the best checkpoint with: "
-            "swarm-node rollback --to best",
+            "held-out reward fell from %.3f to %.3f in %d evaluations. Decrease learner.lr or "
+            "mixture.external, or return to the best checkpoint with: swarm-node rollback --to "
+            "best",
             sum(self._best) / len(self._best),
             sum(rewards) / len(rewards),
             IN_A_ROW,

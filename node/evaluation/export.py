@@ -104,7 +104,7 @@ def model_card(
         "## Licence\n",
         f"That of the base model: {licence}.\n"
         if licence
-        else "That of the base model, which says nothing of it here: look it up before sharing.\n",
+        else "That of the base model, which does not state it: look it up before sharing.\n",
     )
     return "\n".join(parts)
 
@@ -139,7 +139,7 @@ def _summary(training: Training, started: WarmStarted | None) -> str:
             "start,\nsupervised steps on examples of the swarm's own tasks.\n"
         )
     if not training.trained:
-        return "Not trained: no optimizer step was done. It answers as its base model does.\n"
+        return "Not trained: there was no optimizer step. It answers like its base model.\n"
     how = "Post-trained with reinforcement learning on verifiable tasks by swarm-node"
     if started:
         how += ",\nafter a warm start: supervised steps on examples of the swarm's own tasks"
@@ -180,10 +180,10 @@ def _tasks(origin: ModelOrigin) -> str:
         return ""
     families = ", ".join(_code(env.name) for env in origin.manifest.catalogue)
     return (
-        f"## Evaluation\n\nOn questions that nobody trains on, of {families}:\n\n"
-        "```sh\nswarm-node eval --model . --config NODE --tasks 256 --samples 8\n```\n\n"
-        "where NODE is a node of that swarm. How much better than its base it is:\n\n"
-        "```sh\nswarm-node compare BASE . --config NODE --tasks 256\n```\n"
+        f"## Evaluation\n\nOn held-out questions of {families}:\n\n```sh\nswarm-node eval --model "
+        ". --config NODE --tasks 256 --samples 8\n```\n\nNODE is a node of that swarm. To compare "
+        "the model with its base:\n\n```sh\nswarm-node compare BASE . --config NODE --tasks "
+        "256\n```\n"
     )
 
 
@@ -234,9 +234,9 @@ def check_pushable(repo: str) -> None:
     try:
         validate_repo_id(repo)
     except HFValidationError as error:
-        raise UsageError("--push", repo, "Name it as in anna/my-model.") from error
+        raise UsageError("--push", repo, "Write it as user/my-model.") from error
     if constants.HF_HUB_OFFLINE:
-        raise UsageError("--push", repo, "HF_HUB_OFFLINE is set: take it away.")
+        raise UsageError("--push", repo, "HF_HUB_OFFLINE is set: unset it.")
     if get_token() is None:
         raise UsageError("--push", repo, "Log in to the hub first: hf auth login.")
 

@@ -82,7 +82,7 @@ class GroupScales:
             self._own.append(norm)
             return 1.0
         if not math.isfinite(norm):
-            log.warning("group %d of the update is left out: its gradient is not finite", number)
+            log.warning("group %d of the update is skipped: its gradient is not finite", number)
             self._broken += 1
             return 0.0
         before = [*self._own, *self._outside.values()]
@@ -228,7 +228,7 @@ class BoundedGradient:
             loss = self.passes.add(rows, fixed, sums, apart=apart)
         if not (self._checked or apart.complete):
             self._small = False
-            log.info("groups are read one by one: this model has weights that no hook listens to")
+            log.info("forward passes of one group: this model has weights without hooks")
         values = apart.norms() if self._small else []
         if not values or not all(map(math.isfinite, values)):
             self.optimizer.discard()
@@ -346,9 +346,7 @@ class _Turn:
         self._sum.drop()
         self._of.proven = abs(norm - alone) <= AGREEMENT[self._of.half] * alone
         if not self._of.proven:
-            log.info(
-                "groups are read one by one: measured among others, a norm of %g is %g", alone, norm
-            )
+            log.info("forward passes of one group: in a batch, a norm of %g was %g", alone, norm)
         return self._of.proven
 
 

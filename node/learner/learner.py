@@ -190,7 +190,7 @@ class Learner:
                 first.append(StepFigures(step.weight, loss, norm, influence))
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 refused += 1
-                log.error("step refused: loss %s, gradient norm %s; weights untouched", loss, norm)
+                log.error("step skipped: loss %s, gradient norm %s; weights unchanged", loss, norm)
                 break
             if not norm:
                 continue  # a step would follow the momentum of earlier ones
@@ -216,12 +216,12 @@ class Learner:
         lr = self.optimizer.lr
         if ran_out(self.optimizer.step):
             raise NodeError(
-                "memory runs out in the optimizer's step",
-                "it keeps two numbers for each trained weight, and a float32 copy of weights in "
+                "memory ran out in the optimizer's step",
+                "it keeps two values for each trained weight, and a float32 copy of weights in "
                 "half precision",
-                "Set learner.optimizer = 'adamw8bit', learner.offload = true or policy.lora_rank = "
-                "16; where an engine is on the same GPU, engine.sleep_mode = true or a lower "
-                "engine.gpu_memory_utilization.",
+                "Set learner.optimizer = 'adamw8bit', learner.offload = true or "
+                "policy.lora_rank = 16. If an engine is on the same GPU, set engine.sleep_mode "
+                "= true or decrease engine.gpu_memory_utilization.",
             )
         self._policy.version += 1
         return lr

@@ -46,8 +46,8 @@ class VocabularyHead:
         if (reason := head._differs()) is None:
             return head
         log.warning(
-            "%s: its logits cannot be computed in parts (%s); an update holds them all at once, "
-            "and learner.micro_batch_tokens bounds what they take",
+            "%s: its logits cannot be computed in parts (%s), so an update holds all of them; "
+            "learner.micro_batch_tokens limits their memory",
             type(model).__name__,
             reason,
         )

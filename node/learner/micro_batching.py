@@ -52,10 +52,11 @@ class TokenBudget:
         completions, length = len(batch.mask), batch.input_ids.shape[1]
         if completions == 1:
             raise NodeError(
-                "memory runs out with a single completion in a micro-batch",
+                "memory ran out with a single completion in a micro-batch",
                 f"{counted(length, 'token')}, prompt included",
-                "learner.micro_batch_tokens cannot lower that: lower learner.max_completion_tokens "
-                "and engine.max_new_tokens, or set learner.gradient_checkpointing = true.",
+                "learner.micro_batch_tokens has no effect here: decrease "
+                "learner.max_completion_tokens and engine.max_new_tokens, or set "
+                "learner.gradient_checkpointing = true.",
             )
         before, self.tokens = self.tokens, min(self.tokens, batch.input_ids.numel()) // 2
         self.halved += 1
@@ -65,7 +66,7 @@ class TokenBudget:
             torch.mps.empty_cache()
         log.warning(
             "memory ran out in a micro-batch of %d completions: learner.micro_batch_tokens is "
-            "lowered from %d to %d until the node starts again, and the pass is done anew",
+            "reduced from %d to %d until the next start, and the pass is repeated",
             completions,
             before,
             self.tokens,

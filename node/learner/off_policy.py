@@ -196,8 +196,8 @@ class Uncorrected(Correction):
     """No correction: peers' rollouts count as local, as in SAPO (arXiv:2509.08721)."""
 
     caution = (
-        "what others wrote is learned as this node's own; where answers are long, or authors are "
-        'stronger or weaker, that costs reward: use "better", or mixture.external = 0'
+        "peers' completions are treated like local ones; if completions are long, or authors "
+        'are stronger or weaker, this costs reward: use "better", or mixture.external = 0'
     )
 
     def external(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
@@ -213,7 +213,9 @@ class TruncatedWeights(Correction):
     class Options(Section):
         """Options of truncated importance sampling."""
 
-        cap: float = key(2.0, "Upper bound of a weight; 1 for external tokens.", gt=0)
+        cap: float = key(
+            2.0, "Maximum importance weight of a token. For peers' tokens it is 1.", gt=0
+        )
 
     options: Options
 

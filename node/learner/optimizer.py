@@ -150,8 +150,8 @@ class Optimizer:
             raise ConfigError(
                 "learner.optimizer",
                 self._config.optimizer,
-                f"The checkpoints here were written with {begun!r}: set it to that, or begin anew "
-                "in another folder with node.run_dir.",
+                f"The checkpoints here were written with {begun!r}: set it to that, or start a "
+                "new run in another folder with node.run_dir.",
             )
         self.adam.load_state_dict(deepcopy(state["adam"]))
         for group in self.adam.param_groups:

@@ -6,7 +6,7 @@ a style, so nothing takes it back. Therefore a token of a peer's answer is imita
 log-ratio of policy to reference is at most ``log ratio`` above what local right answers gained by
 themselves. Beyond that, only local answers raise it: a skill that peers brought within reach of
 sampling is confirmed by local rewards, and a style stays rare. The bound is one for all peers, so
-more keys do not change it. Where a reward depends on what its writer could not observe, luck may
+more keys do not change it. If a reward depends on what its writer could not observe, luck may
 look like skill, and the bound is ``HIDDEN_RATIO`` without any gain. It is the trust region of PPO
 (arXiv:1707.06347) around a reference model, on peers' better answers only.
 """

@@ -48,7 +48,7 @@ class WarmStarted:
         try:
             return TypeAdapter(cls).validate_json(path.read_bytes())
         except ValueError as error:
-            remedy = "Copy it again from where the model comes from, or delete it."
+            remedy = "Copy it again from the source of the model, or delete it."
             raise NodeError("the record of a warm start cannot be read", path, remedy) from error
 
 

@@ -110,10 +110,10 @@ def read_rollouts(path: Path) -> list[ShownRollout]:
         lines = path.read_text(encoding="utf-8").splitlines()
         return [ShownRollout(**json.loads(line)) for line in lines]
     except FileNotFoundError:
-        remedy = "A node keeps some from its first round on."
+        remedy = "A node writes some after its first round."
         raise NodeError("no rollouts yet in", path.parent, remedy) from None
     except (ValueError, TypeError, RecursionError) as error:
-        remedy = "Delete it; a running node writes it anew."
+        remedy = "Delete it; a running node writes a new one."
         raise NodeError("not a file of rollouts", path, remedy) from error
 
 
@@ -344,49 +344,49 @@ def _number(line: bytes) -> int:
 _BROKEN = "It is not what the protocol allows"
 # Keys are the names of :mod:`swarm.verification`.
 WORDS: Mapping[str, str] = {
-    "bad_signature": "It is not signed by the author whose name it bears.",
-    "bad_key": "Its author's key is no usable one.",
-    "wrong_author": "It is another author's than the one who announced it.",
-    "reward_mismatch": "This node's verifier gives other rewards than its author claims.",
+    "bad_signature": "It is not signed by the author in its header.",
+    "bad_key": "Its author's key is not a usable key.",
+    "wrong_author": "Its author is not the peer that announced it.",
+    "reward_mismatch": "This node's verifier computes other rewards than its author claims.",
     "equivocation": "Its author already published different answers for this task.",
-    "offer_mismatch": "It is not what its author's announcement says.",
+    "offer_mismatch": "It does not match its author's announcement.",
     "protocol_error": f"{_BROKEN}.",
-    "bad_magic": f"{_BROKEN}: it is no frame.",
+    "bad_magic": f"{_BROKEN}: it is not a frame.",
     "truncated": f"{_BROKEN}: it ends too early.",
-    "trailing_bytes": f"{_BROKEN}: something follows its end.",
+    "trailing_bytes": f"{_BROKEN}: there are bytes after its end.",
     "too_large": f"{_BROKEN}: it is too large.",
     "too_deep": f"{_BROKEN}: it is nested too deeply.",
     "too_many_items": f"{_BROKEN}: it has too many parts.",
-    "duplicate_key": f"{_BROKEN}: it says one thing twice.",
-    "bad_encoding": f"{_BROKEN}: it is not encoded the one way there is.",
+    "duplicate_key": f"{_BROKEN}: it has a key twice.",
+    "bad_encoding": f"{_BROKEN}: its encoding is not canonical.",
     "bad_compression": f"{_BROKEN}: it cannot be unpacked.",
-    "bad_schema": f"{_BROKEN}: a part is missing or of another kind.",
+    "bad_schema": f"{_BROKEN}: a part is missing or has the wrong type.",
     "wrong_swarm": "It is of another swarm.",
-    "wrong_shard": "It was announced where it does not belong.",
-    "not_replayed": "Its environment, rebuilt here, answers otherwise.",
-    "not_replayable": "Its environment never answers twice alike: it cannot be checked.",
-    "unexpected_segments": "Its answers have parts that no family here has.",
-    "wrong_content": "What was sent is not what was announced.",
-    "response_too_large": "More was sent than was announced.",
-    "timeout": "The verifier did not get done with its answers in time.",
-    "cpu_limit": "An answer took all of the verifier's CPU time.",
-    "worker_lost": "The system ended the verifier.",
-    "crashed": "The verifier died over its answers.",
-    "too_slow": "Its author or the line was too slow.",
+    "wrong_shard": "It was announced under the wrong key.",
+    "not_replayed": "Its environment, replayed here, answers differently.",
+    "not_replayable": "Its environment is not replayable: it cannot be verified.",
+    "unexpected_segments": "Its completions have parts that no family here has.",
+    "wrong_content": "The received data is not the announced data.",
+    "response_too_large": "The received data is larger than announced.",
+    "timeout": "The verifier did not finish its completions in time.",
+    "cpu_limit": "A completion used all of the verifier's CPU time.",
+    "worker_lost": "The operating system ended the verifier.",
+    "crashed": "The verifier crashed on its completions.",
+    "too_slow": "Its author or the connection was too slow.",
     "stale_epoch": "It is too old.",
-    "epoch_ahead": "It is from the future: its author's clock or this one is off.",
+    "epoch_ahead": "It is from the future: its author's clock or this node's is wrong.",
     "before_restore": "It may have been used before this node's journal was restored.",
-    "replay": "It was met before.",
-    "expired": "Its announcement had run out.",
-    "bad_lifetime": "Its announcement was to last longer than is allowed.",
-    "not_admitted": "Its author is not among those whom this swarm admits.",
-    "banned": "Its author is banned here for what it sent before.",
-    "unknown_env": "This node has no such family of tasks, or not this version or level.",
-    "evaluates_text": "To score this family is to execute what answers say: not allowed here.",
-    "unavailable": "The verifier was not at hand.",
-    "abandoned": "Others of its frame had kept the verifier for too long.",
-    "over_budget": "The time to verify its author's groups was used up.",
-    "bad_verdict": "This node's verifier found no sound rewards.",
+    "replay": "It was received before.",
+    "expired": "Its announcement had expired.",
+    "bad_lifetime": "Its announcement lasts longer than allowed.",
+    "not_admitted": "Its author is not admitted to this swarm.",
+    "banned": "Its author is banned here for earlier groups.",
+    "unknown_env": "This node does not have this task family, or not this version or level.",
+    "evaluates_text": "This family's verifier executes text of completions: not allowed here.",
+    "unavailable": "The verifier was not available.",
+    "abandoned": "Other groups of its frame used too much time of the verifier.",
+    "over_budget": "The verification time for its author was used up.",
+    "bad_verdict": "This node's verifier computed no valid rewards.",
     "judge_failed": "This node's verifier failed.",
 }
 

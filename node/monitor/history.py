@@ -75,7 +75,7 @@ class GrowingLines:
 
 
 def _unreadable(path: Path, error: OSError) -> NodeError:
-    remedy = "Ask as the user that the node runs as, or as root."
+    remedy = "Run the command as the user of the node, or as root."
     return NodeError(f"cannot read ({error.strerror})", path, remedy)
 
 
@@ -101,8 +101,8 @@ def read_records(folder: Path) -> list[RoundRecord]:
             try:
                 records.append(parsed(line))
             except ValueError as error:
-                what = f"line {number} is no record of a round"
-                remedy = "Take that line out: the others stand for themselves."
+                what = f"line {number} is not a record of a round"
+                remedy = "Delete that line; the other lines do not depend on it."
                 raise NodeError(what, path, remedy) from error
     return records
 
@@ -198,7 +198,7 @@ class Line(NamedTuple):
 def thinned(lines: Sequence[Line | None], most: int) -> list[int]:
     """Return the indices of lines to keep, which take at most ``most`` bytes.
 
-    All of the newest rounds stay. Of rounds up to twice as old every 2nd stays, up to four times as
+    All of the newest rounds stay. Every 2nd round up to twice as old stays, up to four times as
     old every 4th, and so on, preferably evaluated ones. The first round and two lines per doubling
     always stay; repeated rounds and lines that are not records (None) do not. Repeated thinning
     removes nothing that thinning once would keep for longer.

@@ -215,7 +215,7 @@ class LivePanel:
         self._console = console
         self._width = min(console.width, PANEL_WIDTH)
         self._bars = bars_for(console)
-        self._figures: RenderableType = Spinner("dots", "starting; the first round is on its way")
+        self._figures: RenderableType = Spinner("dots", "starting; the first round is running")
         self._turned = False
         self._keys = Keys(self._press, console.show_cursor)
         self._live = Live(console=console, get_renderable=self._panel, refresh_per_second=4)
@@ -274,10 +274,11 @@ class LivePanel:
                 f", external {share(record.reward_external)}, held-out {share(self._last_eval)}",
             ),
             "": sparkline(list(self._rewards), SPARK_WIDTH, self._bars),
-            "informative": f"{percent(record.informative_own)} of own groups",
-            "external": f"{externals(record)} filled, {record.pool_groups} in the pool",
-            "tokens": f"{number(record.tokens_per_s, ',.0f')} a second, "
-            f"{number(record.mean_length, '.1f')} a completion, {percent(record.truncated)} cut",
+            "informative": f"{percent(record.informative_own)} of local groups",
+            "external": f"{externals(record)} filled, {record.pool_groups} in the replay buffer",
+            "tokens": f"{number(record.tokens_per_s, ',.0f')} per second, "
+            f"{number(record.mean_length, '.1f')} per completion, "
+            f"{percent(record.truncated)} truncated",
             "time": f"{total:.2f} s: {split(record.seconds)}",
             "network": f"{counted(record.peers, 'peer')}{strangers(record)}, "
             f"in {size(record.bytes_in)}, out {size(record.bytes_out)}",

@@ -61,7 +61,7 @@ def _required(package: str) -> Iterator[None]:
         yield
     except ImportError as error:
         what = f"monitor.loggers: {package} needs a package that is missing ({error})"
-        remedy = f"Install it with: pip install 'swarm-node[{package}]', or take it out."
+        remedy = f"Install it with: pip install 'swarm-node[{package}]', or remove the logger."
         raise NodeError(what, None, remedy) from error
 
 
@@ -80,8 +80,10 @@ class Trackio(Logger):
     class Options(Section):
         """Settings of the Trackio run."""
 
-        project: str = key("swarm-node", "The project.", min_length=1)
-        run: str = key("", "Name of the run. None: the run folder's, and a mark of its path.")
+        project: str = key("swarm-node", "Name of the project.", min_length=1)
+        run: str = key(
+            "", "Name of the run. Empty: the name of the run folder and a hash of its path."
+        )
 
     def __init__(self, folder: RunFolder, options: Any = None) -> None:
         super().__init__(folder, options)
@@ -129,7 +131,7 @@ class Wandb(Logger):
         """Settings of the W&B run."""
 
         mode: Literal["online", "offline"] = key(
-            "online", '"offline" writes into wandb/ of the run folder, for: wandb sync.'
+            "online", '"offline" writes into wandb/ of the run folder; upload it with: wandb sync.'
         )
 
     def __init__(self, folder: RunFolder, options: Any = None) -> None:
@@ -137,8 +139,8 @@ class Wandb(Logger):
         with _required("wandb"):
             import wandb
         if self.options.mode == "online" and not wandb.login(prompt=False):
-            remedy = "Type wandb login, or set monitor.loggers_options.wandb.mode = 'offline'."
-            raise NodeError("monitor.loggers: nobody is logged in to wandb here", None, remedy)
+            remedy = "Run wandb login, or set monitor.loggers_options.wandb.mode = 'offline'."
+            raise NodeError("monitor.loggers: no wandb login on this machine", None, remedy)
         name = self.options.run or run_name(folder)
         self._run: Any = wandb.init(
             project=self.options.project,

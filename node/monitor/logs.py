@@ -125,8 +125,8 @@ class _LogFile(RotatingFileHandler):
             self._failed = True
             error = sys.exc_info()[1]
             say(
-                f"the log failed: {self.baseFilename} cannot be written: {error}. Free some space "
-                "there; what it cannot take is not reported",
+                f"the log failed: {self.baseFilename} cannot be written: {error}. Free some "
+                "space there; further messages are lost until then",
                 err=True,
             )
 
@@ -205,7 +205,7 @@ class LogTail:
         try:
             return path.open("rb")
         except OSError as error:
-            remedy = "A node writes it once it starts; ask as the user that it runs as."
+            remedy = "A node writes it when it starts; run the command as the user of the node."
             raise NodeError(f"cannot read the log ({error.strerror})", path, remedy) from error
 
 

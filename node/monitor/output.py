@@ -160,9 +160,9 @@ class LastingOutput(io.FileIO):
             if error.errno not in GONE and not self.drops:
                 what = f"cannot write to standard output ({error.strerror})"
                 if error.errno in FULL:
-                    remedy = "Free some space there, or send it to another place."
+                    remedy = "Free some space there, or redirect the output."
                     raise DiskFullError(what, None, remedy) from error
-                raise NodeError(what, None, "Send it to another place.") from error
+                raise NodeError(what, None, "Redirect the output.") from error
             self._tell(error)
         return len(data)
 
@@ -173,10 +173,10 @@ class LastingOutput(io.FileIO):
 
             extra = SAID  # only to the log: a write to standard error is in progress
         if error.errno in GONE:
-            text = "nobody reads descriptor %d any more: what is shown is lost"
+            text = "descriptor %d is closed: further output is lost"
             log.info(text, self.fileno(), extra=extra)
         else:
-            text = "descriptor %d cannot be written (%s): what is shown is lost"
+            text = "descriptor %d cannot be written (%s): further output is lost"
             log.warning(text, self.fileno(), error.strerror, extra=extra)
 
 

@@ -42,7 +42,7 @@ class JsonLinesFile:
     """A sink that appends records to a bounded file, which spans the whole run.
 
     At ``most_bytes`` it is thinned to half (:func:`node.monitor.history.thinned`) and replaced in
-    one step; a second file takes up to half meanwhile. Of a repeated round, the later line counts.
+    one step; a second file takes up to half meanwhile. For a repeated round, the later line counts.
     """
 
     def __init__(self, path: Path, most_bytes: int) -> None:
@@ -108,7 +108,7 @@ def _look(line: bytes) -> Line | None:
     try:
         record = parsed(line)
     except ValueError:
-        log.warning("a damaged line is taken out of the records of rounds: %r", line[:80])
+        log.warning("removed a damaged line from the records of rounds: %r", line[:80])
         return None
     return Line(record.round, record.reward_eval is not None, len(line))
 
@@ -240,6 +240,6 @@ class Fenced:
             if not self._failed:
                 # An error that names its remedy needs no stack trace.
                 trace = None if isinstance(error, NodeError) else error
-                text = "%s failed: %s; further failures are counted and not reported"
+                text = "%s failed: %s; further failures are counted but not logged"
                 log.error(text, self._name, error, exc_info=trace)
             self._failed = True

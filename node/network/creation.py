@@ -44,18 +44,18 @@ def frame_weight(tokens: int, group_size: int) -> int:
 def bounds_for(tokens: int, group_size: int) -> AnswerBounds:
     """Compute the limits for groups of completions; raise BadSchema if not allowed."""
     if not FEWEST <= group_size <= MAX_COMPLETIONS:
-        allowed = f"a group has {FEWEST} to {MAX_COMPLETIONS} answers"
-        raise BadSchema(f"group_size: {group_size}, and {allowed}")
+        allowed = f"a group has {FEWEST} to {MAX_COMPLETIONS} completions"
+        raise BadSchema(f"group_size: {group_size}; {allowed}")
     if tokens < 1:
-        raise BadSchema(f"answer_tokens: {tokens}, and an answer has one or more")
+        raise BadSchema(f"answer_tokens: {tokens}; a completion has at least one")
     weight = frame_weight(tokens, group_size)
     if weight > MAX_FRAME_BYTES or TEXT_BYTES * tokens > MOST_TEXT_BYTES:
         room = (MAX_FRAME_BYTES - FRAME_BYTES) // group_size - ANSWER_BYTES
         fewer = (MAX_FRAME_BYTES - FRAME_BYTES) // (ANSWER_BYTES + TOKEN_BYTES * tokens)
         raise BadSchema(
-            f"answer_tokens: {group_size} answers of {tokens} tokens may weigh {weight} bytes, and "
-            f"the protocol's frames hold {MAX_FRAME_BYTES}: take "
-            f"{min(room // TOKEN_BYTES, MOST_TEXT_BYTES // TEXT_BYTES)} tokens at most"
+            f"answer_tokens: {group_size} completions of {tokens} tokens may have {weight} "
+            f"bytes, and a frame holds {MAX_FRAME_BYTES}: use at most "
+            f"{min(room // TOKEN_BYTES, MOST_TEXT_BYTES // TEXT_BYTES)} tokens"
             + (f", or groups of {fewer}" if fewer >= FEWEST else "")
         )
     usual = {f.name: f.default for f in fields(Manifest) if isinstance(f.default, int)}
@@ -75,23 +75,23 @@ def caution(manifest: Manifest, tokens: int, group_size: int) -> str:
     weight = frame_weight(tokens, group_size)
     asked = f"engine.max_new_tokens = {tokens} and engine.group_size = {group_size}"
     remedy = (
-        "lower them, or train in a swarm created with: swarm-node create "
-        f"--answer-tokens {tokens} --group-size {group_size}"
+        "decrease them, or train in a swarm created with: swarm-node create --answer-tokens "
+        f"{tokens} --group-size {group_size}"
     )
     if group_size > manifest.max_completions:
         most = counted(manifest.max_completions, "completion")
-        return f"{asked}: this swarm takes groups of {most} (max_completions) and no more: {remedy}"
+        return f"{asked}: a group in this swarm has at most {most} (max_completions): {remedy}"
     if weight > manifest.max_frame_bytes:
         return (
-            f"{asked}: a group may weigh {weight} bytes, and this swarm's frames hold "
-            f"{manifest.max_frame_bytes} (max_frame_bytes): larger groups are shared without token "
-            f"ids and log-probs, or not at all: {remedy}"
+            f"{asked}: a group may have {weight} bytes, and this swarm's frames hold "
+            f"{manifest.max_frame_bytes} (max_frame_bytes): larger groups are shared without "
+            f"token ids and log-probs, or not at all: {remedy}"
         )
     if TEXT_BYTES * tokens > manifest.max_text_bytes:
         bound = manifest.max_text_bytes
         return (
-            f"{asked}: this swarm takes answers of {bound} bytes (max_text_bytes); groups with a "
-            f"longer one are not shared: {remedy}"
+            f"{asked}: this swarm accepts completions of at most {bound} bytes (max_text_bytes); "
+            f"groups with a longer one are not shared: {remedy}"
         )
     return ""
 

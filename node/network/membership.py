@@ -53,8 +53,8 @@ def check_work(rule: AdmissionRule, most: float) -> tuple[str, ...]:
     seconds = (time.perf_counter() - begin) / TRIAL * 2.0**rule.bits
     cost = f"{rule.bits} bits, about {duration(seconds)} of one core at each start"
     if seconds > most:
-        remedy = f"Join another swarm, or do it with: --set network.work_seconds={2 * seconds:.0f}."
-        raise NodeError("the swarm asks for too much proof of work", cost, remedy)
+        remedy = f"Join another swarm, or accept: --set network.work_seconds={2 * seconds:.0f}."
+        raise NodeError("the swarm requires too much proof of work", cost, remedy)
     return (f"proof of work before the first announcement: {cost}",)
 
 
@@ -118,7 +118,7 @@ class Membership(Opened):
         if not self.quiet:
             self.notes += check_work(self.manifest.admission, network.work_seconds)
         if network.peers and not transport.peers():
-            self.notes += ("none of the peers named answers: going on alone, dialling goes on",)
+            self.notes += ("no named peer answers: continuing alone; the node keeps dialing",)
         allowed = allowed_by(self.config.tasks, self.config.sandbox)
         verifier = stack.enter_context(
             Verifier(self.manifest.catalogue, allowed, outside=True, counters=self.counters)
@@ -132,7 +132,7 @@ class Membership(Opened):
     def _claim(self, what: str, digest: bytes, path: Path) -> None:
         if not self.experience.journal.claim(what, digest):
             what = f"the journal in this run folder belongs to another {what} than"
-            remedy = "Put the earlier file back, or begin anew in another run folder."
+            remedy = "Put the earlier file back, or start a new run in another folder."
             raise NodeError(what, path, remedy)
 
     async def _member(self, transport: Transport, verifier: Verifier, signed: bytes) -> Member:
@@ -182,6 +182,6 @@ class Membership(Opened):
         except Exception as error:
             self.failure = error
             self.counters.add("member_stopped")
-            log.exception("the network side stopped")
+            log.exception("the network process stopped")
         finally:
             work.cancel()

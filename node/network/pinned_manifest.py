@@ -58,7 +58,7 @@ async def found_nearby(
         swarm = f"a swarm {wanted}…" if wanted else "any swarm"
         what = f"no member of {swarm} was found on the local network within seconds"
         remedy = (
-            "Have a member there run with --lan, or name one with --peers; to begin a swarm here: "
+            "Run a member there with --lan, or name one with --peers. To create a swarm here: "
             "swarm-node init, swarm-node create --name NAME, then the same command."
         )
         raise NodeError(what, f"{patience:g}", remedy)
@@ -98,8 +98,8 @@ async def _ask(lan: Discovery, transport: Transport, sighting: Sighting) -> Foun
 
 RETRY_SECONDS = 1.0
 OLDER = (
-    "A swarm is of one version. Its members go on with the program that they have, or take their "
-    "policies to a swarm created with this one: swarm-node join --swarm ID --peers ADDRESS."
+    "All members of a swarm use the same version. Use the older program with this swarm, or move "
+    "the policy to a swarm created with this version: swarm-node join --swarm ID --peers ADDRESS."
 )
 NEWER = "Update swarm-node on this machine."
 
@@ -134,8 +134,8 @@ async def pinned_manifest(
     found = swarm_id(signed).hex()
     if not found.startswith(config.network.swarm):
         remedy = (
-            f"{source} belongs to swarm {found}: correct the key, name other peers, or move to the "
-            "other swarm with: swarm-node join --swarm ID."
+            f"{source} belongs to swarm {found}: correct the key, name other peers, or move to "
+            "the other swarm with: swarm-node join --swarm ID."
         )
         raise ConfigError("network.swarm", config.network.swarm, remedy)
     if pinned:
@@ -150,9 +150,9 @@ def _itself(config: Config, transport: Transport) -> tuple[str, ...]:
     """Return notes on named peers that have this node's own identity."""
     own = {*transport.addresses(), *config.network.announce_maddrs}
     return tuple(
-        f"{address} has the identity of this node. If it is an address of this node, leave it out; "
-        "else that node's run folder is a copy of this one, and one of the two has to stop and "
-        "begin in a new one: swarm-node init NEW (swarm-node export takes its policy along)"
+        f"{address} has the identity of this node. If it is an address of this node, remove it. "
+        "Otherwise that node's run folder is a copy of this one: stop one of the two nodes and "
+        "start it in a new folder: swarm-node init NEW (swarm-node export copies its policy)"
         for address in config.network.peers
         if peer_of(address) == transport.peer_id
         and not {address, address.rpartition("/p2p/")[0]} & own
@@ -181,8 +181,8 @@ def checked_manifest(signed: bytes, source: str) -> Manifest:
         raise NodeError(f"the manifest from {source} cannot be used", error, remedy) from error
     except ProtocolError as error:
         remedy = (
-            "Restore that file from a backup, or from another member of the swarm; of a peer's, "
-            "ask its owner."
+            "Restore that file from a backup, or get it from another member of the swarm. If a "
+            "peer sent it, ask its owner."
         )
         raise NodeError(f"the manifest from {source} is not valid", error, remedy) from error
 
@@ -199,7 +199,7 @@ async def _check_unique(
                 fitting.setdefault(theirs, address)
     if len(fitting) > 1:
         choices = ", ".join(f"{theirs} (from {where})" for theirs, where in fitting.items())
-        remedy = f"Several swarms begin so: write more digits of {choices}."
+        remedy = f"Several swarms begin with these digits: write more digits of {choices}."
         raise ConfigError("network.swarm", wanted, remedy)
 
 
@@ -223,10 +223,10 @@ async def _strangers(
     ]
     if elsewhere and not met:
         notes.append(
-            f"this run folder belongs to swarm {ours[:16]} ({source}), and no peer named is in it. "
-            f"To move there with this policy: swarm-node join --swarm {elsewhere[0][1][:16]} "
-            f"--peers {elsewhere[0][0]}. To begin there anew: swarm-node init NEW, then swarm-node "
-            f"join --config NEW --peers {elsewhere[0][0]}"
+            f"this run folder belongs to swarm {ours[:16]} ({source}), and no named peer is in "
+            f"it. To move there with this policy: swarm-node join --swarm {elsewhere[0][1][:16]} "
+            f"--peers {elsewhere[0][0]}. To start there with a new policy: swarm-node init NEW, "
+            f"then swarm-node join --config NEW --peers {elsewhere[0][0]}"
         )
     return tuple(notes)
 
@@ -302,7 +302,7 @@ async def _first(config: Config, transport: Transport, wanted: str) -> tuple[byt
         what = f"no peer answered within {config.network.start_timeout:g} seconds"
         reasons = "; ".join(failures) or ", ".join(config.network.peers)
         remedy = (
-            "A node that joins for the first time needs one peer that answers: check the address, "
+            "A node that joins for the first time needs a peer that answers: check the address, "
             "or run: swarm-node doctor --peers ADDRESS."
         )
         raise NodeError(what, reasons, remedy) from None
@@ -341,9 +341,9 @@ def enter(config: Config, folder: RunFolder, wanted: str) -> tuple[str, ...]:
     files.move(left, entered, signed)
     name = checked_manifest(signed, OPTION).name
     return (
-        f"moved from swarm {left[:16]} to {name!r} {entered[:16]}: "
-        "policy and optimizer came along; the pool, draws and reputations are set aside, and "
-        f"{OPTION} {left[:16]} goes back to them",
+        f"moved from swarm {left[:16]} to {name!r} {entered[:16]} with policy and optimizer; the "
+        f"replay buffer, task samples and reputations are set aside, and {OPTION} {left[:16]} "
+        "returns to them",
     )
 
 
@@ -361,8 +361,8 @@ def _asked_for(config: Config, folder: RunFolder, wanted: str) -> tuple[str, byt
     network = config.network
     if not network.peers and not network.lan:
         remedy = (
-            "Name a peer that is in it with --peers, or look for one on the local network with "
-            "--lan: its manifest is fetched from there."
+            "Name a peer of that swarm with --peers, or search the local network with --lan: "
+            "the manifest comes from there."
         )
         raise UsageError(OPTION, wanted, remedy)
     kind: TransportKind = TRANSPORTS.open(network.transport, network.transport_options)
@@ -379,6 +379,6 @@ def _asked_for(config: Config, folder: RunFolder, wanted: str) -> tuple[str, byt
     checked_manifest(signed, source)
     found = swarm_id(signed).hex()
     if not found.startswith(wanted):
-        remedy = f"{source} is in swarm {found}: name that, or other peers."
+        remedy = f"{source} is in swarm {found}: name that swarm, or other peers."
         raise UsageError(OPTION, wanted, remedy)
     return found, signed

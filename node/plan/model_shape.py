@@ -126,7 +126,7 @@ MOST_HEADER = 100_000_000  # bytes of a safetensors header, limit of the format
 ASIDE = ("vision", "visual", "audio", "mtp", "rotary_emb")
 """Parts of names of tensors that a causal language model may not load."""
 GATED = ("llama", "mistral", "qwen2", "qwen3")
-"""Families with four attention and three MLP matrices per layer, besides norms."""
+"""Families with four attention and three MLP matrices per layer, and norms."""
 SIZES = (
     *("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers"),
     "vocab_size",
@@ -166,7 +166,7 @@ def _in_file(path: Path) -> int:
             if name != "__metadata__" and not any(part in name for part in ASIDE)
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        log.info("%s: its weights are not counted beforehand: %s", path, error)
+        log.info("%s: its memory is not estimated: %s", path, error)
         return 0
 
 
@@ -174,7 +174,7 @@ def _config(folder: Path) -> Mapping[str, Any]:
     try:
         found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        log.info("%s: its weights are not counted beforehand: %s", folder, error)
+        log.info("%s: its memory is not estimated: %s", folder, error)
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -227,8 +227,9 @@ class Least:
         else:
             needed, there, place = self.memory, self.there[0], "main memory"
         return (
-            f"its {self.weights / 1e9:.2f} billion weights take at least {gigabytes(needed)} of "
-            f"{place} with these settings, and this machine has {gigabytes(there)}"
+            f"its {self.weights / 1000000000.0:.2f} billion weights need at least "
+            f"{gigabytes(needed)} of {place} with these settings, and this machine has "
+            f"{gigabytes(there)}"
         )
 
 
@@ -258,7 +259,7 @@ def check_memory(config: Config) -> Least:
     try:
         weights = least_weights(config_folder(model))
     except PolicyError as error:
-        log.info("memory is not looked at beforehand: %s", error)
+        log.info("memory is not checked: %s", error)
         weights = 0
     found = least(config, weights)
     if not found.fits:
@@ -276,4 +277,4 @@ def help_for(config: Config) -> str:
         if least(build(present, keys), weights).fits:
             shown = {key: "true" if value is True else repr(value) for key, value in keys.items()}
             return f"Set {', '.join(f'{key} = {value}' for key, value in shown.items())}."
-    return "Take a smaller model: swarm-node plan tells how large one may be."
+    return "Use a smaller model: swarm-node plan shows the maximum size."

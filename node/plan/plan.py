@@ -55,22 +55,22 @@ def rungs(machine: Machine) -> Iterator[Rung]:
     full: dict[str, Any] = {}
     yield Rung("all weights", dict(full))
     full |= {"learner.gradient_checkpointing": True}
-    yield Rung("all weights, activations computed again", dict(full))
+    yield Rung("all weights, gradient checkpointing", dict(full))
     full |= {"learner.micro_batch_tokens": ROW}
-    yield Rung("all weights, in small micro-batches", dict(full))
+    yield Rung("all weights, small micro-batches", dict(full))
     if find_spec("bitsandbytes") is not None:
-        yield Rung("all weights, moments in 8 bit", {**full, "learner.optimizer": "adamw8bit"})
+        yield Rung("all weights, 8-bit optimizer", {**full, "learner.optimizer": "adamw8bit"})
     if machine.apart:
         yield Rung("all weights, optimizer in main memory", {**full, "learner.offload": True})
     if find_spec("peft") is not None:
         adapters: dict[str, Any] = {"policy.lora_rank": RANK}
         yield Rung("adapters (LoRA)", dict(adapters))
         adapters |= {"learner.gradient_checkpointing": True}
-        yield Rung("adapters, activations computed again", dict(adapters))
+        yield Rung("LoRA, gradient checkpointing", dict(adapters))
         adapters |= {"learner.micro_batch_tokens": ROW}
-        yield Rung("adapters, in small micro-batches", dict(adapters))
+        yield Rung("LoRA, small micro-batches", dict(adapters))
         few = {"engine.group_size": 4, "mixture.local": 1, "mixture.external": 3}
-        yield Rung("adapters, in small groups", {**adapters, **few})
+        yield Rung("LoRA, small groups", {**adapters, **few})
 
 
 def dtypes(machine: Machine, shape: ModelShape) -> tuple[str, ...]:
@@ -109,9 +109,9 @@ def missing(need: MemoryEstimate, machine: Machine) -> str:
     there = machine.device.usable if place == "device" else machine.usable
     where = machine.device.name if place == "device" else "main memory"
     return (
-        f"Even {gigabytes(need.peak(place))} of {where} would be needed, and "
-        f"{gigabytes(there)} can be used: take a smaller model, shorter tasks with "
-        "--task-tokens, or install swarm-node[lora,adamw8bit] where either is missing."
+        f"It needs at least {gigabytes(need.peak(place))} of {where}, and {gigabytes(there)} can "
+        "be used: use a smaller model, shorter tasks with --task-tokens, or install "
+        "swarm-node[lora,adamw8bit] if either is missing."
     )
 
 
@@ -218,8 +218,8 @@ def _with_disk(choice: Choice, shape: ModelShape, machine: Machine, tokens: int)
         if need.disk <= FREE_SHARE * machine.disk:
             return Choice(choice.rung, keys, config, need)
     remedy = (
-        f"One checkpoint and the next take {gigabytes(need.disk)} of disk, and "
-        f"{gigabytes(machine.disk)} are free: free some, or name a folder on another disk."
+        f"Two checkpoints need {gigabytes(need.disk)} of disk, and {gigabytes(machine.disk)} are "
+        "free: free some space, or name a folder on another disk."
     )
     raise ConfigError("schedule.keep_checkpoints", 1, remedy)
 
@@ -328,7 +328,7 @@ def _beginning(plan: Plan) -> Iterator[str]:
     active = "" if shape.active == shape.parameters else f", {count(shape.active)} active"
     yield (
         f"{plan.model}: {shape.family}, {count(shape.parameters)} parameters{active}, "
-        f"{shape.layers} layers, {shape.vocabulary} words, context {shape.context}"
+        f"{shape.layers} layers, vocabulary {shape.vocabulary}, context {shape.context}"
     )
     speed = f"{machine.device.bandwidth / 1e9:.0f} GB/s {machine.device.source}"
     yield (
@@ -341,7 +341,7 @@ def _beginning(plan: Plan) -> Iterator[str]:
 def _table(plan: Plan) -> Iterator[str]:
     need, machine = plan.choice.estimate, plan.machine
     rows = [HEADS, *((name, _size(d), _size(m)) for name, (d, m) in need.table().items())]
-    rows.append(("at once, at most", _size(need.peak("device")), _size(need.peak("memory"))))
+    rows.append(("peak", _size(need.peak("device")), _size(need.peak("memory"))))
     free = machine.device.usable if machine.apart else 0
     rows.append(("usable", _size(free), _size(machine.usable)))
     disk = "" if machine.disk is None else f" of {_size(machine.disk)}"
@@ -357,12 +357,12 @@ def _size(size: float) -> str:
 def _speed(plan: Plan) -> Iterator[str]:
     speed, work = plan.speed, plan.work
     yield (
-        f"{speed.source}: writes {speed.write:.0f} tokens a second in {work.rows} rows at once, "
-        f"learns from {speed.read:.0f}"
+        f"{speed.source}: generates {speed.write:.0f} tokens per second in a batch of "
+        f"{work.rows}, trains on {speed.read:.0f}"
     )
     yield (
-        f"a round of {work.written} answers of {work.answer} tokens: {speed.generate:.0f} s to "
-        f"write them, {speed.update:.0f} s to learn"
+        f"a round of {work.written} completions of {work.answer} tokens: {speed.generate:.0f} s "
+        f"to generate, {speed.update:.0f} s to update"
     )
 
 
@@ -383,9 +383,9 @@ def instead(plan: Plan) -> Iterator[str]:
         f"{LONGEST_ROUND / 60:.0f} min, training on this machine is not useful."
     )
     quicker = list(_quicker(plan))
-    yield "Useful instead would be:" if quicker else "Take a smaller model and shorter answers."
+    yield "More useful options:" if quicker else ("Use a smaller model and shorter completions.")
     for seconds, words in quicker:
-        yield f"  {words}: {seconds / 60:.1f} min a round"
+        yield f"  {words}: {seconds / 60:.1f} min per round"
 
 
 def _quicker(plan: Plan) -> Iterator[tuple[float, str]]:
@@ -400,7 +400,7 @@ def _quicker(plan: Plan) -> Iterator[tuple[float, str]]:
     for tokens in (1024, 512, 256, 128, 64, 32):
         seconds = ratio * _seconds(plan, plan.shape, tokens, {})
         if tokens < plan.tokens and seconds <= LONGEST_ROUND:
-            yield seconds, f"shorter answers, with --task-tokens {tokens}"
+            yield seconds, f"shorter completions, with --task-tokens {tokens}"
             break
     seconds = ratio * _seconds(plan, plan.shape, plan.tokens, FEWER)
     if seconds <= LONGEST_ROUND:
@@ -432,6 +432,6 @@ def _seconds(plan: Plan, shape: ModelShape, tokens: int, keys: Overrides) -> flo
 
 
 def _larger(plan: Plan) -> Iterator[str]:
-    yield "the largest model of this kind that would fit:"
+    yield "the largest model of this type that would fit:"
     for words, parameters in plan.larger().items():
         yield f"  {words}: {count(parameters)}"

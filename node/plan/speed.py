@@ -27,7 +27,7 @@ MULTIPLY_SHARE = 0.4  # of large-matrix FLOPS, in a pass over a micro-batch
 FEW_ROWS_SHARE, LAID_OUT_SHARE, INT8_SHARE = 0.15, 0.25, 0.5
 """The same of a CPU decoding step (a row per completion): plain, laid out, and int8 weights."""
 RECORDED_SECONDS, LAUNCHED_SECONDS = 7e-6, 22e-6
-"""Of a small kernel on an H200: in a CUDA graph, and launched by a model's forward pass."""
+"""Times of a small kernel on an H200: in a CUDA graph, and launched by a model's forward pass."""
 HOST_BANDWIDTH = 2e10  # approximate bytes per second of main memory, and of its link to a GPU
 
 

@@ -93,9 +93,9 @@ def export(
     adapter; PolicyError: the checkpoint cannot be loaded.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise NodeError("there is something already at", out, "Name a new folder with --out.")
+        raise NodeError("the path already exists", out, "Name a new folder with --out.")
     make_folder(out, "--out")
     policy = checkpoint_policy(config.policy.model_copy(update={"device": "cpu"}), loaded, tell)
     if adapter and policy.adapter is None:
-        raise UsageError("--adapter", loaded.path, "The run has none: leave the option out.")
+        raise UsageError("--adapter", loaded.path, "The run has no adapter: omit the option.")
     (policy.save_adapter if adapter else policy.save)(out)

@@ -169,7 +169,7 @@ class TextEncoder:
     def _no_second_turn(self) -> PolicyError:
         return PolicyError(
             "policy.model",
-            f"the chat template of {self._tokenizer.name_or_path!r} takes no second turn",
+            f"the chat template of {self._tokenizer.name_or_path!r} does not support a second turn",
             "Choose a model for conversations, or a task set without environments.",
         )
 
@@ -298,9 +298,9 @@ def check_options(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]
     taken = inspect.signature(tokenizer.apply_chat_template).parameters
     for name, value in options.items():
         if name in taken or not re.search(rf"\b{re.escape(name)}\b", template):
-            has = "has no such switch" if template else "is missing"
+            has = "does not have this argument" if template else "is missing"
             raise ConfigError(
                 f"policy.chat_template_kwargs.{name}",
                 value,
-                f"The chat template {has}: take it out.",
+                f"The chat template {has}: remove it.",
             )

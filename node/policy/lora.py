@@ -122,6 +122,6 @@ def _refused(targets: Sequence[str], reason: str) -> ConfigError:
     return ConfigError(
         "policy.lora_targets",
         list(targets),
-        f"{reason.rstrip('.')}. Name linear layers of the decoder, such as 'q_proj' and 'v_proj', "
-        "or none for all of them.",
+        f"{reason.rstrip('.')}. Name linear layers of the decoder, such as 'q_proj' and "
+        "'v_proj', or leave it empty for all of them.",
     )

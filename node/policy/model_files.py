@@ -28,10 +28,10 @@ _OTHER_HEAD = re.compile(
 )
 
 NO_OTHER_FORMAT = (
-    "Name the checkpoint that it was made from; where that is too large, set policy.dtype = "
+    "Name the checkpoint that it was made from. If that is too large, set policy.dtype = "
     '"bfloat16" and policy.lora_rank.'
 )
-FETCH_AGAIN = "Fetch the model again, or copy the whole folder."
+FETCH_AGAIN = "Download the model again, or copy the whole folder."
 
 
 class PolicyError(NodeError):
@@ -56,8 +56,8 @@ def check_code(folder: Path, model: str) -> None:
     kind = str(_read(folder / CONFIG, model).get("model_type"))
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         files = sorted({f"{name}.py" for name in _CLASS.findall(json.dumps(maps))})
-        why = f"it needs code of its own, which is never run: {', '.join(files[:4]) or 'auto_map'}"
-        remedy = f"Name a model of a type that transformers has a class for; {kind!r} has none."
+        why = f"it needs its own code, which is never run: {', '.join(files[:4]) or 'auto_map'}"
+        remedy = f"Name a model type that transformers has a class for; {kind!r} has none."
         raise refused(model, why, remedy)
 
 
@@ -67,7 +67,7 @@ def check_kind(folder: Path, model: str) -> None:
     check_code(folder, model)
     if (quantised := config.get("quantization_config")) is not None:
         method = quantised.get("quant_method", "?") if isinstance(quantised, dict) else "?"
-        why = f"it is quantised ({method}): such weights can be read and not trained"
+        why = f"it is quantized ({method}): such weights cannot be trained"
         raise refused(model, why, NO_OTHER_FORMAT)
     classes = [str(each) for each in config.get("architectures") or ()]
     if config.get("is_encoder_decoder"):
@@ -78,7 +78,7 @@ def check_kind(folder: Path, model: str) -> None:
         what = ""
     if what:
         remedy = "Name a causal language model, such as one of a class that ends in ForCausalLM."
-        raise refused(model, f"it is {what}, which writes no text from left to right", remedy)
+        raise refused(model, f"it is {what}, which does not generate text", remedy)
     ids, known = _ids(config), _known(folder, model)
     if ids and known:
         check_vocabulary(model, ids, known)
@@ -90,7 +90,7 @@ def check_vocabulary(model: str, ids: int, known: int) -> None:
         raise refused(
             model,
             f"its tokenizer knows {known} tokens and the model {ids}",
-            "Put the tokenizer that the model was made with into its folder.",
+            "Copy the model's original tokenizer into its folder.",
         )
 
 
@@ -175,7 +175,7 @@ def _read(path: Path, model: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise refused(model, f"{path.name} is not JSON", FETCH_AGAIN) from error
     if not isinstance(found, dict):
-        raise refused(model, f"{path.name} holds no table", FETCH_AGAIN)
+        raise refused(model, f"{path.name} is not a JSON object", FETCH_AGAIN)
     return found
 
 
@@ -201,6 +201,6 @@ def _check_same(key: str, now: Any, begun: Any) -> None:
         raise ConfigError(
             key,
             now,
-            f"The checkpoints here go back to {begun!r}: set it to that, or begin anew in another "
-            "folder with node.run_dir.",
+            f"The checkpoints here start from {begun!r}: set it to that, or start a new run in "
+            "another folder with node.run_dir.",
         )

@@ -1,4 +1,4 @@
-"""Where a model comes from: the package, a folder, or the hub."""
+"""Sources of a model: the package, a folder, or the hub."""
 
 from __future__ import annotations
 
@@ -146,8 +146,8 @@ def no_folder(model: str) -> str:
 
 def unreachable(model: str, why: str) -> PolicyError:
     remedy = (
-        "Look at this machine's network and at HF_ENDPOINT, name a folder with the model, or give "
-        f"a slow hub more seconds with {PATIENCE_VARIABLE}."
+        "Check this machine's network and HF_ENDPOINT, name a folder with the model, or set a "
+        f"longer timeout with {PATIENCE_VARIABLE}."
     )
     return refused(model, f"no such folder here, and {why}", remedy)
 
@@ -207,7 +207,7 @@ def _from_hub(model: str, tell: Callable[[str], None]) -> Path:
     except PolicyError as error:
         if here is None:
             raise
-        log.warning("%s What the cache has of it is used.", error)
+        log.warning("%s The node uses the cached files.", error)
         return here
 
 
@@ -231,11 +231,11 @@ def _config_at_hub(model: str) -> Path:
     try:
         path = hf_hub_download(model, "config.json", etag_timeout=patience())
     except EntryNotFoundError as error:
-        raise no_model(model, "it has no config.json at the hub") from error
+        raise no_model(model, "it has no config.json on the hub") from error
     except HfHubHTTPError as error:
-        raise no_model(model, f"the hub refuses it: {_first_line(error)}") from error
+        raise no_model(model, f"the hub refuses access: {_first_line(error)}") from error
     except OSError as error:
-        raise unreachable(model, f"the hub cannot be asked: {_first_line(error)}") from error
+        raise unreachable(model, f"the hub is unreachable: {_first_line(error)}") from error
     return Path(path).parent
 
 
@@ -254,18 +254,18 @@ def _at_hub(model: str) -> tuple[str, ...]:
     asking.join(seconds)
     answer = answers[0] if answers else TimeoutError()
     if isinstance(answer, GatedRepoError):
-        why = "it is gated: the hub gives it only to those who accepted its terms"
+        why = "it is gated: only users who accepted its terms may download it"
         remedy = "Accept them on the model's page, log in with: hf auth login, and start again."
         raise refused(model, why, remedy) from answer
     if isinstance(answer, RepositoryNotFoundError):
-        raise no_model(model, "no such folder here, and no such model at the hub") from answer
+        raise no_model(model, "no such folder here, and no such model on the hub") from answer
     if isinstance(answer, HfHubHTTPError):
-        why = f"no such folder here, and the hub refuses it: {_first_line(answer)}"
+        why = f"no such folder here, and the hub refuses access: {_first_line(answer)}"
         raise no_model(model, why) from answer
     if isinstance(answer, Exception):
         late = f"{constants.ENDPOINT} did not answer within {seconds:.0f} s"
         why = late if "Timeout" in type(answer).__name__ else _first_line(answer)
-        raise unreachable(model, f"the hub cannot be asked: {why}") from answer
+        raise unreachable(model, f"the hub is unreachable: {why}") from answer
     return tuple(file.rfilename for file in answer.siblings or ())
 
 

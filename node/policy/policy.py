@@ -58,8 +58,8 @@ def context_length(config: PreTrainedConfig, name: str) -> int:
     original = min([whole, *(int(each["original_max_position_embeddings"]) for each in longrope)])
     if original < whole:
         log.warning(
-            "%s: the context of %d tokens is cut to %d, its original one: longrope rotates every "
-            "token otherwise beyond it",
+            "%s: the context of %d tokens is limited to %d, its original one: beyond it, "
+            "longrope changes the rotation of every token",
             name,
             whole,
             original,
@@ -164,11 +164,11 @@ class Policy:
             why = no_folder(config.model) or str(error).strip().splitlines()[0].rstrip(".")
             raise no_model(config.model, why) from error
         except UnpicklingError as error:
-            why = "its weights are damaged, or pickled with more than numbers, which is never run"
+            why = "its weights are damaged, or pickled with more than tensors, which is not loaded"
             raise refused(config.model, why, "Name a model with safetensors files.") from error
         check_vocabulary(config.model, model.get_input_embeddings().num_embeddings, len(tokenizer))
         if tokenizer.chat_template is None and config.model not in SHIPPED:
-            tell(f"{config.model} has no chat template: prompts are given to it as plain text")
+            tell(f"{config.model} has no chat template: prompts are plain text")
         check_options(tokenizer, config.chat_template_kwargs)
         adapted = adapter_of(model, config, adapter) if config.lora_rank else None
         return cls(model.to(device), tokenizer, config.model, adapted, config.chat_template_kwargs)

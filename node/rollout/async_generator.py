@@ -164,9 +164,10 @@ class PromptRequests:
                 yield group, self._takes(group, prompt)
             if self._unbuilt >= max(self.window.size, MANY_UNBUILT):
                 raise NodeError(
-                    "no task can be built any more",
+                    "no task can be generated",
                     f"{self._unbuilt} in a row",
-                    "The log says why: mend the family, or leave it out with tasks.weights.",
+                    "See the log for the reason: repair the family, or exclude it with "
+                    "tasks.weights.",
                 )
 
     def _takes(self, group: RunningGroup, prompt: str | None) -> bool:
@@ -259,7 +260,7 @@ class AsyncRolloutGenerator:
             failed = result.exception()
             if failed is None and not isinstance(error, FATAL):
                 self.counters.add("generation_errors")
-                log.exception("generation failed beside an update: %s", error)
+                log.exception("generation failed during an update: %s", error)
                 return result.result()
             if not isinstance(failed, Exception):
                 raise
@@ -289,7 +290,7 @@ class AsyncRolloutGenerator:
     def _filter(self, tickets: Sequence[int], reason: str) -> None:
         self.unfinished.drop(tickets)
         self.counters.add("own_groups_filtered", len(tickets), reason=reason)
-        log.warning("%d own groups of an earlier run are dropped (%s)", len(tickets), reason)
+        log.warning("dropped %d local groups of an earlier run (%s)", len(tickets), reason)
 
     def _add(self, groups: Iterable[RunningGroup]) -> None:
         for group in groups:

@@ -47,12 +47,12 @@ class PromptRoom:
         fits = [0 < length < context for length in lengths]
         if empty := lengths.count(0):
             self._counters.add("own_prompts_empty", empty)
-            log.warning("%d of %d prompts have no token: they are left out", empty, len(prompts))
+            log.warning("skipped %d of %d prompts: they have no token", empty, len(prompts))
         if left_out := fits.count(False) - empty:
             self._counters.add("own_prompts_too_long", left_out)
             log.warning(
-                "%d of %d prompts, of up to %d tokens, do not fit the policy's context of %d: they "
-                "are left out. %s",
+                "skipped %d of %d prompts, of up to %d tokens: they do not fit the policy's "
+                "context of %d. %s",
                 left_out,
                 len(prompts),
                 max(lengths),
@@ -67,7 +67,7 @@ class PromptRoom:
             self._unfit = [] if fit else [*self._unfit, length]
         if len(self._unfit) >= MANY_UNFIT:
             raise NodeError(
-                "no prompt leaves room for an answer",
+                "no prompt leaves space for a completion",
                 f"{len(self._unfit)} in a row have {min(self._unfit)} to {max(self._unfit)} "
                 f"tokens, context {self._policy.context_length}",
                 LONGER_CONTEXT,
@@ -211,4 +211,4 @@ class Generator:
 
     def _unscored(self, task: OwnTask, refused: JudgeRefused) -> None:
         self.counters.add("own_groups_unscored", reason=refused.reason)
-        log.warning("own group of %s could not be scored: %s", task.ref.env, refused)
+        log.warning("local group of %s could not be scored: %s", task.ref.env, refused)

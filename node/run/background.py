@@ -88,8 +88,8 @@ def stop_node(folder: RunFolder, *, now: bool = False) -> int | None:
     if pid is None:
         return None
     if pid <= 0:
-        remedy = "It has just begun: ask again."
-        raise NodeError("cannot tell which process works in", folder.root, remedy)
+        remedy = "It has just started: run the command again."
+        raise NodeError("cannot find the process that uses", folder.root, remedy)
     try:
         process = psutil.Process(pid)
     except psutil.NoSuchProcess:
@@ -127,7 +127,7 @@ def _tell(pid: int) -> None:
     except ProcessLookupError:
         return  # it has just ended
     except PermissionError as error:
-        remedy = "Ask as the user that the node runs as, or as root."
+        remedy = "Run the command as the user of the node, or as root."
         raise NodeError("may not stop process", pid, remedy) from error
 
 
@@ -145,9 +145,9 @@ def write_unit(config: Path) -> Path:
     name = re.sub(r"[^A-Za-z0-9:_.-]+", "-", config.parent.name)
     path = config.parent / f"swarm-node-{name}.service"
     if not str(config).isprintable():
-        raise NodeError("a unit cannot name", ascii(str(config)), "Choose a folder of letters.")
+        raise NodeError("a unit cannot name", ascii(str(config)), "Use letters and digits.")
     if path.exists():
-        raise NodeError("there is a unit already", path, "Edit it, or remove it first.")
+        raise NodeError("there is already a unit", path, "Edit it, or remove it first.")
     write_new(path, _unit(config).encode())
     return path
 

@@ -46,13 +46,13 @@ class BaselineDialogue:
     def __call__(self, trial: BaselineTrial) -> Mapping[str, Any]:
         """Return the keys that the config is changed by, for this run and in its file."""
         self.stages.begin(
-            f"trying the policy on the swarm's tasks, for {SECONDS:g} seconds at most "
+            f"evaluating the policy on the swarm's tasks, for at most {SECONDS:g} seconds "
             "(--no-baseline skips it)"
         )
         try:
             found = trial.run(SECONDS, self.stages.progress)
         except (JudgeRefused, NodeError) as error:
-            self.tell(f"the policy could not be tried on this swarm's tasks: {error}")
+            self.tell(f"the policy could not be evaluated on this swarm's tasks: {error}")
             return {}
         for line in found.lines():
             self.tell(line)
@@ -60,7 +60,7 @@ class BaselineDialogue:
         if not keys:
             return {}
         for key, value in keys.items():
-            self.tell(f"  it suggests {key} = {toml_value(value)}")
+            self.tell(f"  suggested: {key} = {toml_value(value)}")
         if not self._agreed():
             return {}
         if self.options.config is not None:
@@ -76,7 +76,7 @@ class BaselineDialogue:
         if self.options.accept:
             return True
         if self.options.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            self.tell("to take that, start it with --accept")
+            self.tell("to accept it, start the node with --accept")
             return False
         self.stages.close()
         return typer.confirm("write that into the config and train with it?", default=True)
@@ -125,10 +125,10 @@ def ended(done: int, asked: int) -> str:
     """Return the message after ``done`` of ``asked`` rounds (0: no limit)."""
     count = f"{counted(done, 'round')} {'is' if done == 1 else 'are'} done"
     if not asked or done < asked:
-        return f"{count}; the same command goes on from there"
+        return f"{count}; run the same command to resume"
     if done > asked:
         count += f", of the {asked} asked for"
-    return f"{count}; go on with a larger --rounds, or with --rounds 0 until you stop it"
+    return f"{count}; continue with a larger --rounds, or with --rounds 0 until you stop it"
 
 
 def help_learn(launch: Launch) -> None:

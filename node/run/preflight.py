@@ -57,7 +57,7 @@ def check_start(config: Config, folder: RunFolder) -> None:
     if Launch.read() is None:  # several ranks divide the memory that one may lack
         found = check_memory(config)
         if found.tight:
-            log.warning("%s: %s, of which less is free now", config.policy.model, found.words())
+            log.warning("%s: %s, but less is free now", config.policy.model, found.words())
 
 
 def cautions(config: Config) -> tuple[str, ...]:
@@ -74,19 +74,19 @@ def check_places(config: Config, folder: RunFolder) -> None:
     folder.create()
     for name, path in config.tasks.files.items():
         if not Path(path).is_file():
-            remedy = f"There is no such file: write one, or take {name!r} out."
+            remedy = f"There is no such file: write one, or remove {name!r}."
             raise ConfigError(f"tasks.files.{name}", path, remedy)
     for name, paths in config.sandbox.read.items():
         for path in paths:
             if not Path(path).exists():
-                remedy = f"There is no such file or folder: make it, or take it out of {name!r}."
+                remedy = f"There is no such file or folder: create it, or remove it from {name!r}."
                 raise ConfigError(f"sandbox.read.{name}", path, remedy)
     if folder.holder() is not None:
         return  # that node holds the ports, and locking the folder reports it
     check_ports(config.network.listen)
     port = config.monitor.prometheus_port
     if port and (why := why_not_free(f"/ip4/127.0.0.1/tcp/{port}")):
-        remedy = "Stop what holds it, or choose another port; 0 is none."
+        remedy = "Stop the program that uses it, or choose another port; 0 is none."
         raise NodeError(f"monitor.prometheus_port cannot be used ({why})", port, remedy)
 
 
@@ -111,14 +111,14 @@ def check_device(device: str) -> None:
     count = gpus()
     if int(number or 0) >= count:
         shown = counted(count, "GPU")
-        remedy = f"The driver shows {shown} here: set it to 'auto' or 'cpu', or install one."
+        remedy = f"The driver finds {shown} here: set it to 'auto' or 'cpu', or install one."
         raise ConfigError("policy.device", device, remedy)
 
 
 def prepare(
-    directory: Path, overrides: Mapping[str, Any] | None = None
+    directory: Path, overrides: Mapping[str, Any] | None = None, *, full: bool = False
 ) -> tuple[RunFolder, Identity]:
-    """Write a config into ``directory``; keep or create the identity.
+    """Write a config into ``directory``, with all keys if ``full``; keep or create the identity.
 
     The seed follows from the key. Raises NodeError (config exists, not writable) or ConfigError.
     """
@@ -126,12 +126,12 @@ def prepare(
     folder = RunFolder(directory).create()
     if folder.config.exists():
         remedy = "Edit it, or choose another folder."
-        raise NodeError("there is a config already", folder.config, remedy)
+        raise NodeError("there is already a config", folder.config, remedy)
     identity, _ = open_identity(folder)
     # Only the key's holder knows this seed, so peers cannot predict choices.
     digest = sha256(identity.sign(b"swarm-node/1/node-seed", b"")).digest()
-    own = {"node.seed": int.from_bytes(digest[:8], "big") >> 1}
-    write_config(folder.config, Config.with_overrides({**own, **(overrides or {})}))
+    keys = {"node.seed": int.from_bytes(digest[:8], "big") >> 1, **(overrides or {})}
+    write_config(folder.config, Config.with_overrides(keys), keys, full=full)
     return folder, identity
 
 
@@ -143,8 +143,8 @@ def open_identity(folder: RunFolder) -> tuple[Identity, bool]:
     if folder.identity.exists():
         return Identity.load(folder.identity), False
     if folder.journal.exists():
-        what = "the identity is gone and the journal of its node is still here"
-        remedy = "Put the key back, or begin anew in another folder."
+        what = "the identity is missing, but the journal of its node exists"
+        remedy = "Put the key back, or start a new node in another folder."
         raise NodeError(what, folder.identity, remedy)
     folder.create()
     return Identity.create(folder.identity), True
@@ -160,10 +160,10 @@ def import_identity(folder: RunFolder, identity: Identity) -> bool:
         if held.author == identity.author:
             return False
         raise NodeError(
-            f"there is another key already, that of {held.peer_id}, in",
+            f"there is already another key, that of {held.peer_id}, in",
             folder.identity,
-            f"Put that of {identity.peer_id} into a folder without one, or keep a copy of the "
-            "other (swarm-node identity export) and move it away first.",
+            f"Put the key of {identity.peer_id} into a folder without one, or back up the other "
+            "key (swarm-node identity export) and move it away first.",
         )
     write_new(folder.create().identity, identity.export())
     return True

@@ -40,15 +40,14 @@ from swarm.member import MemberStatus
 from swarm.pool import Pool
 
 AT_ONCE = 8  # maximum local groups of a round to show, and peer groups
-SAME = (
-    "All {count} answers have the reward {reward:g}: none is better, so there is nothing to learn."
+SAME = "All {count} completions have the reward {reward:g}, so there is nothing to learn."
+NO_STEP = "The update had no step."
+REFUSED_STEP = "The update's step was skipped: its loss or gradient was not finite."
+IMPLAUSIBLE = (
+    "The better completions are very unlikely under this policy, so they do not count yet."
 )
-NO_STEP = "The update made no step."
-REFUSED_STEP = "The update's step was refused: its loss or gradient was not finite."
-IMPLAUSIBLE = "This policy would hardly have written its better answers, so they do not count yet."
 EMPTIED = (
-    "Nothing was left to learn: its better answers are of a kind that is not imitated, or it is "
-    "longer than this policy reads."
+    "Nothing was left to learn: a filter excludes its better completions, or they are too long."
 )
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, how a node resumes from one, and rolling back."""
+"""Contents of a checkpoint, how a node resumes from one, and rolling back."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class RunState:
         if loaded := self.loaded:
             self.round = int(loaded.state["round"])
             place = f"round {self.round}, policy step {loaded.state['policy_step']}"
-            self.notes = *loaded.notes, f"goes on from {place}, checkpoint {loaded.path.name}"
+            self.notes = *loaded.notes, f"resuming from {place}, checkpoint {loaded.path.name}"
 
     def policy(self, config: PolicySection, tell: Callable[[str], None] = log.info) -> Policy:
         """Load the saved policy or the base model, or raise PolicyError or ConfigError."""
@@ -88,8 +88,8 @@ class RunState:
             raise ConfigError(
                 "mixture.peer_ratio",
                 config.mixture.peer_ratio,
-                f"It needs the model that this run began with ({error}). Restore that model, or "
-                "set mixture.peer_ratio = 0.",
+                f"It needs the initial model of this run ({error}). Restore that model, or set "
+                "mixture.peer_ratio = 0.",
             ) from error
 
     def restore(self, trainer: Trainer, pool: Pool) -> None:
@@ -161,11 +161,11 @@ def _check_none_lost(folder: RunFolder) -> None:
     backups = [backup] if backup.exists() else [*folder.swarms.glob(f"*/{backup.name}")]
     if not backups and not any("checkpoint" in record.seconds for record in history):
         return
-    what = "the checkpoints are gone"
+    what = "the checkpoints are missing"
     if history:
         done = history[-1].round
         what += f" and {counted(done, 'round')} {'was' if done == 1 else 'were'} done here"
-    remedy = "Put them back, or begin anew in another folder."
+    remedy = "Put them back, or start a new run in another folder."
     raise CheckpointError(what, folder.checkpoints, remedy)
 
 

@@ -228,7 +228,7 @@ def announce(membership: Membership, tell: Callable[[str], None], *, watches: bo
     status = membership.status()
     swarm = f"swarm {membership.manifest.name!r} {membership.swarm_id.hex()[:16]}"
     if watches:
-        tell(f"watching {swarm}, as {status.peer_id}")
+        tell(f"observing {swarm}, as {status.peer_id}")
         return
     tell(f"{status.peer_id} in {swarm}")
     for address in status.addresses:
@@ -262,10 +262,10 @@ class Stop(threading.Event):
             return
         if self._works and not self.is_set():
             self.set()
-            self._say("stopping in order; once more stops at once", number)
+            self._say("stopping cleanly; press Ctrl-C again to force quit", number)
             return
         self._closes = True
-        self._say("stopping at once", number)
+        self._say("stopping now", number)
         raise KeyboardInterrupt
 
     def _say(self, what: str, number: int) -> None:
@@ -328,7 +328,7 @@ def dashboard(
         log.warning("%s", error)
         yield
         return
-    tell(f"look at it in a browser: {served.url}")
+    tell(f"dashboard: {served.url}")
     try:
         yield
     finally:

@@ -100,7 +100,7 @@ class TrainingLoop:
                 log.exception("round %d failed: %s (%d in a row)", self.round + 1, error, failures)
                 if failures == MAX_FAILURES_IN_A_ROW:
                     what = f"{failures} rounds failed in a row, the last with"
-                    remedy = "The traces are in node.log; the last checkpoint is untouched."
+                    remedy = "The stack traces are in node.log; the last checkpoint is unchanged."
                     raise NodeError(what, error, remedy) from error
         if self.round % self.schedule.checkpoint_every:
             self.save(self.round)

@@ -19,7 +19,7 @@ from node.dashboard.public_server import (
     PageServer,
     PageWriter,
     data,
-    dialled,
+    dialed,
     documents,
     read_census,
     unchanging,
@@ -125,7 +125,7 @@ class Observer:
             work()
         except Exception as error:
             self._counters.add("public_page_failures", part=part)
-            log.exception("the swarm's page: %s failed, the node goes on: %s", part, error)
+            log.exception("the swarm's page: %s failed, the node continues: %s", part, error)
 
     def _count(self) -> None:
         assert self._pool is not None, "a membership works with this observer's experience"
@@ -150,7 +150,7 @@ class Observer:
                 every=PAGE_SECONDS,
                 peer_id=status.peer_id,
                 kind=self._kind,
-                join=dialled(status.addresses) if own else self._config.network.peers,
+                join=dialed(status.addresses) if own else self._config.network.peers,
                 manifest=member.manifest,
                 swarm_id=member.swarm_id,
             ),
@@ -198,7 +198,7 @@ def run_untrained(
         else:
             pool = Pool(journal, 1, config.mixture.max_age, SystemClock(), counters)
             experience = Experience.around(pool, journal, SystemClock(), counters)
-        stages.begin("dialling the peers that are named" if watches else "joining the swarm")
+        stages.begin("dialing the named peers" if watches else "joining the swarm")
         pulls = observer is not None
         member = Membership(
             config, folder, experience, counters, takes=pulls, samples=pulls, quiet=watches
@@ -241,8 +241,8 @@ def work(
         if observer:
             observer.look()
         if membership.failure:
-            failure = f"the network side of this {what} keeps failing"
-            remedy = "The traces are in node.log; start it again once the cause is gone."
+            failure = f"the network process of this {what} keeps failing"
+            remedy = "The stack traces are in node.log; start it again after you fix the cause."
             raise NodeError(failure, membership.failure, remedy)
         if stop.wait(LOOK_SECONDS if observer else REPORT_SECONDS):
             return

@@ -369,8 +369,8 @@ class TrainedPolicy:
         if gap is not None and not gap <= self._widest:  # NaN is a defect, too
             self._counters.add("engine_gaps")
             log.warning(
-                "the engine's log-probs are %.2g nat off the learner's at equal weights, over the "
-                "%g that rounding explains: a defect. Try another engine.backend or policy.dtype",
+                "the engine's log-probs differ from the learner's by %.2g nats at equal "
+                "weights; rounding explains %g. Try another engine.backend or policy.dtype",
                 update.engine_gap,
                 self._widest,
             )
@@ -418,7 +418,7 @@ class OwnGroups:
         unfinished = UnfinishedGroups(self.journal)
         if lost := unfinished.rewind(done, policy.version):
             tokens = counted(lost, "token")
-            log.info("%s of policies after the last checkpoint will be written anew", tokens)
+            log.info("%s of policies after the last checkpoint will be generated again", tokens)
         limits, sampling, oversample = self._limits, self.sampling, schedule.oversample
         self._overlapping = AsyncRolloutGenerator(
             self._generator,

@@ -46,7 +46,7 @@ def warm_start(config: Config, folder: RunFolder, path: Path, steps: int, say: S
     """
     out = folder.root / FOLDER
     if out.exists():
-        raise NodeError("there is a warm start already", out, "Move it away, or join with it.")
+        raise NodeError("there is already a warm start", out, "Move it away, or join with it.")
     if Checkpoints(folder.checkpoints).steps():
         remedy = "Start a new node with: swarm-node init FOLDER --model MODEL."
         raise NodeError("this node has trained already", folder.root, remedy)
@@ -113,7 +113,7 @@ class _Run:
         found: list[tuple[str, str]] = []
         while len(found) < EXAMPLES:
             if not self._levels:
-                remedy = "Choose a task set whose answers are known, such as starter."
+                remedy = "Choose a task set with known answers, such as starter."
                 raise NodeError("there are no examples", "no task has a known answer", remedy)
             drawn = self._rng.choices(self._levels, k=EXAMPLES - len(found))
             tasks = [
@@ -170,6 +170,6 @@ def enough(found: Evaluation) -> bool:
 
 def _summary(found: Evaluation) -> str:
     return (
-        f"{found.success:.0%} of answers are right, rewards differ in "
-        f"{found.informative:.0%} of groups"
+        f"{found.success:.0%} of completions are correct, {found.informative:.0%} of groups are "
+        "informative"
     )

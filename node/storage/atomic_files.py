@@ -95,9 +95,9 @@ def is_disk_full(error: BaseException, folder: Path) -> bool:
 
 def write_error(path: Path, error: OSError) -> NodeError:
     if is_disk_full(error, path.parent):
-        remedy = "Free some space and start again; it goes on from the last checkpoint."
+        remedy = "Free some space and start again; the run resumes from the last checkpoint."
         return DiskFullError("no space left to write", path, remedy)
-    remedy = "Look at the disk, and at the owner and permissions of that folder."
+    remedy = "Check the disk, and the owner and permissions of that folder."
     return NodeError(f"cannot write ({error.strerror or error})", path, remedy)
 
 
@@ -118,7 +118,7 @@ def make_folder(path: Path, option: str, *, fresh: bool = False) -> None:
     try:
         path.mkdir(parents=True, exist_ok=not fresh)
     except OSError as error:
-        remedy = f"Name a new one, in a place that is yours, with {option}."
+        remedy = f"Name a new one, in a place that you may write to, with {option}."
         raise NodeError(f"cannot make the folder ({error.strerror})", path, remedy) from error
 
 
@@ -127,7 +127,7 @@ def write_new(path: Path, data: bytes) -> None:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
     except OSError as error:
-        remedy = "Name a new file in a folder of yours."
+        remedy = "Name a new file in a folder that you may write to."
         raise NodeError(f"cannot write ({error.strerror})", path, remedy) from error
     try:
         with os.fdopen(handle, "wb") as file:

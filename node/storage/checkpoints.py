@@ -200,7 +200,7 @@ class Checkpoints:
             try:
                 state = _verify(path)
             except _DamagedError as damage:
-                notes.append(f"checkpoint {path.name} is damaged ({damage}) and was left aside")
+                notes.append(f"checkpoint {path.name} is damaged ({damage}) and was skipped")
                 log.info("%s", notes[-1])
                 continue
             if notes:
@@ -209,7 +209,7 @@ class Checkpoints:
             return Loaded(path, state, tuple(notes))
         if notes:
             what = "no checkpoint can be read in"
-            remedy = "Restore that folder from a backup, or begin anew in another run folder."
+            remedy = "Restore that folder from a backup, or start a new run in another folder."
             raise CheckpointError(what, f"{self.folder} ({'; '.join(notes)})", remedy)
         return None
 
@@ -219,7 +219,7 @@ class Checkpoints:
         try:
             return Loaded(path, _verify(path))
         except _DamagedError as damage:
-            remedy = "Choose another of those that swarm-node checkpoints lists."
+            remedy = "Choose a checkpoint that swarm-node checkpoints lists."
             raise CheckpointError(f"checkpoint damaged ({damage})", path, remedy) from damage
 
     def roll_back(self, step: int) -> list[int]:
@@ -234,8 +234,8 @@ class Checkpoints:
             readers = self._readers()
         with readers:
             if not try_lock(readers):
-                remedy = "Let swarm-node eval or export come to its end, and try again."
-                raise NodeError("another process reads the checkpoints in", self.folder, remedy)
+                remedy = "Wait until swarm-node eval or export ends, and try again."
+                raise NodeError("another process uses the checkpoints in", self.folder, remedy)
             later = [each for each in self.steps() if each > step]
             with writing(self.folder):
                 aside.folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
@@ -264,7 +264,7 @@ class Checkpoints:
         kept = {*valid[-self.keep :], *self.rewards.best(valid, self.best)}
         with self._readers() as readers:
             if not try_lock(readers):
-                log.info("%s: being read, so none is deleted before the next one", self.folder)
+                log.info("%s: in use, so old checkpoints are deleted later", self.folder)
                 return
             for step in set(self.steps()) - kept:
                 shutil.rmtree(self.path(step))
@@ -377,7 +377,7 @@ def named(entries: Sequence[CheckpointEntry], given: str, option: str) -> Checkp
     if found:
         return found[0]
     there = ", ".join(map(_shown, entries)) or "none yet"
-    raise UsageError(option, given, f"No checkpoint is of that round; there are: {there}.")
+    raise UsageError(option, given, f"There is no checkpoint of that round; there are: {there}.")
 
 
 def _shown(entry: CheckpointEntry) -> str:
@@ -391,12 +391,12 @@ def best_of(entries: Sequence[CheckpointEntry], folder: RunFolder) -> Checkpoint
     for entry in entries:
         if entry.best and entry.swarm == swarm:
             return entry
-    remedy = "No checkpoint here was evaluated in this swarm yet: schedule.eval_every says when."
+    remedy = "No checkpoint was evaluated in this swarm yet: see schedule.eval_every."
     raise UsageError("the best checkpoint of", folder.root, remedy)
 
 
 def no_checkpoint(folder: Path) -> NodeError:
-    remedy = "Let the node run until schedule.checkpoint_every rounds are done, or stop it."
+    remedy = "Wait until the node finishes schedule.checkpoint_every rounds, or stop it."
     return NodeError("no checkpoint yet in", folder, remedy)
 
 

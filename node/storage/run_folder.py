@@ -73,13 +73,13 @@ class RunFolder:
             self.root.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         except OSError as error:
             what = f"cannot make the run folder ({error.strerror})"
-            remedy = "Choose a writable place; in a node.toml [node] run_dir names it."
+            remedy = "Choose a writable folder; in a node.toml [node] run_dir sets it."
             raise NodeError(what, self.root, remedy) from error
         if not os.access(self.root, os.W_OK | os.X_OK):
-            remedy = "Change its owner or choose another place with [node] run_dir."
+            remedy = "Change its owner or choose another folder with [node] run_dir."
             raise NodeError("cannot write to the run folder", self.root, remedy)
         if tighten(self.root.resolve()):
-            text = "the run folder %s was open to other users: it is yours alone now"
+            text = "the run folder %s was accessible to other users: now it is private"
             log.warning(text, self.root)
         return self
 
@@ -90,7 +90,7 @@ class RunFolder:
             found = self._files() + [path for tree in trees for path in (tree, *tree.rglob("*"))]
             if count := sum(map(tighten, found)):
                 files = counted(count, "file")
-                log.info("%s in %s: open to other users until now", files, self.root)
+                log.info("%s in %s: accessible to other users until now", files, self.root)
 
     def size(self) -> int:
         """Return the bytes of the node's own files; raise OSError if a part is unreadable."""
@@ -145,7 +145,7 @@ class RunFolder:
 
     def _busy(self, pid: str) -> RunFolderBusy:
         what = f"the run folder is already used by process {pid}"
-        remedy = "Stop that process, or give this node a folder of its own."
+        remedy = "Stop that process, or use another folder for this node."
         return RunFolderBusy(what, self.root, remedy)
 
     def holder(self) -> int | None:
@@ -161,8 +161,8 @@ class RunFolder:
         except FileNotFoundError:
             return None
         except OSError as error:
-            remedy = "Ask as the user that the node runs as, or as root."
-            raise NodeError("cannot look at", self.lock_file, remedy) from error
+            remedy = "Run the command as the user of the node, or as root."
+            raise NodeError("cannot read", self.lock_file, remedy) from error
         return int(pid) if pid.isdigit() else -1
 
     def write_status(self, status: Mapping[str, Any]) -> None:
@@ -175,9 +175,9 @@ class RunFolder:
             return dict(json.loads(self.status.read_bytes()))
         except FileNotFoundError:
             remedy = "Start one with: swarm-node join, or name its config with --config."
-            raise NodeError("no node has reported from", self.root, remedy) from None
+            raise NodeError("no status of a node in", self.root, remedy) from None
         except (ValueError, TypeError, RecursionError) as error:
-            remedy = "Delete it; a running node writes it anew."
+            remedy = "Delete it; a running node writes a new one."
             raise NodeError("not a status file", self.status, remedy) from error
 
 
@@ -285,8 +285,8 @@ class SwarmFiles:
             plan = json.loads(self._plan.read_bytes())
             left, entered, out = str(plan["left"]), str(plan["entered"]), bool(plan["out"])
         except (ValueError, KeyError, TypeError) as error:
-            remedy = "Restore the run folder from a backup, or begin anew in another."
-            raise NodeError("not the plan of a move between swarms", self._plan, remedy) from error
+            remedy = "Restore the run folder from a backup, or start a new run in another folder."
+            raise NodeError("not a plan of a move between swarms", self._plan, remedy) from error
         with writing(self._aside):
             if not out:
                 # The folder still holds only files of the swarm that is left.
@@ -338,7 +338,7 @@ class ListedPeers:
         except FileNotFoundError:
             return ()
         except (OSError, UnicodeDecodeError) as error:
-            remedy = "Look at its owner and permissions, or remove it and name the peers again."
+            remedy = "Check its owner and permissions, or remove it and name the peers again."
             raise NodeError(f"cannot read the {self.kind} peers", path, remedy) from error
         peers = dict.fromkeys(filter(None, (line.partition("#")[0].strip() for line in lines)))
         for peer in peers:

@@ -78,7 +78,7 @@ def chosen_levels(
     names = sorted({env for env, _ in levels})
     for env, numbers in chosen.items():
         if env not in names:
-            remedy = f"No such family is served here: use {', '.join(names)}."
+            remedy = f"No such family is available here: use {', '.join(names)}."
             raise ConfigError("tasks.levels", env, remedy)
         top = max(level for name, level in levels if name == env)
         for number in numbers:
@@ -105,22 +105,22 @@ class TaskSampler:
     ) -> None:
         if not levels:
             raise TaskSetError(
-                "none of the swarm's envs is served here: name their files under [tasks] files, "
-                "or install the packages that bring them"
+                "none of the swarm's task families is available here: name their files under "
+                "[tasks] files, or install their packages"
             )
         names = list(dict.fromkeys(env for env, _ in levels))
         for name, weight in weights.items():
             if name not in names:
-                remedy = f"No such env is served here: use {', '.join(sorted(names))}."
+                remedy = f"No such family is available here: use {', '.join(sorted(names))}."
                 raise ConfigError("tasks.weights", name, remedy)
             if not 0.0 <= weight < float("inf"):
-                raise ConfigError(f"tasks.weights.{name}", weight, "Use a number from 0 up.")
+                raise ConfigError(f"tasks.weights.{name}", weight, "Use a number of at least 0.")
         self._weights = {name: weights.get(name, 0.0) if weights else 1.0 for name in names}
         self._rng = rng
         self._curriculum = curriculum or UniformCurriculum(group_size=0)
         self.levels = tuple(pair for pair in levels if self._weights[pair[0]] > 0.0)
         if not self.levels:
-            raise ConfigError("tasks.weights", dict(weights), "Give an env a weight above 0.")
+            raise ConfigError("tasks.weights", dict(weights), "Give a family a weight above 0.")
 
     def next(self) -> EnvLevel:
         return self._curriculum.next(self.levels, self._weights, self._rng)

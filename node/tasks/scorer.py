@@ -148,7 +148,7 @@ def nothing_built(count: int) -> JudgeRefused:
 class OverLimit(BaseException):
     """An answer used up its CPU time.
 
-    Not an ``Exception``, because scorers of libraries catch those and would go on.
+    Not an ``Exception``, because scorers of libraries catch those and would continue.
     """
 
 

@@ -62,7 +62,7 @@ class Plain(Leveled):
 
 
 class WordProblems(Plain):
-    """Things that somebody gets, gives away, and packs in bags, in ``steps``."""
+    """Things that a person gets, gives away, and packs in bags, in ``steps``."""
 
     settings: ClassVar = {"steps": range(1, 9), "most": range(10, 1001)}
 

@@ -50,19 +50,19 @@ from swarm.common.util import counted
 if TYPE_CHECKING:  # Workers import this module, and need no pydantic.
     from node.config.sections import SandboxSection, TasksSection
 
-NO_FILE = "env '{name}' is not served here: name its file under [tasks] files"
-NO_PACKAGE = "env '{name}' is not served here: install the package that brings it"
+NO_FILE = "env '{name}' is not available here: name its file under [tasks] files"
+NO_PACKAGE = "env '{name}' is not available here: install its package"
 EVALUATES = (
-    "env '{name}' evaluates the text of answers and is not opened: name it in "
-    "tasks.allow_code_execution if you trust whoever writes the answers"
+    "env '{name}' evaluates the text of completions and is not opened: name it in "
+    "tasks.allow_code_execution if you trust the authors of the completions"
 )
 UNREPEATED = (
-    "env '{name}' is not opened: its questions differ between processes, so nobody could check "
-    "a reward; leave it out of the task set"
+    "env '{name}' is not opened: its questions differ between processes, so no peer could "
+    "verify a reward; remove it from the task set"
 )
 UNSANDBOXED = (
-    "env '{name}' evaluates the text of answers and this machine cannot wall that in: install "
-    "bubblewrap and libseccomp, or allow user namespaces"
+    "env '{name}' evaluates the text of completions, and this machine has no sandbox for that: "
+    "install bubblewrap and libseccomp, or allow user namespaces"
 )
 
 _DIGEST = re.compile("[0-9a-f]{64}")  # Version of an env in a file.
@@ -107,7 +107,7 @@ def own_files(name_or_path: str) -> dict[str, Path]:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What this machine's owner lets a task set open, by env name.
+    """Permissions of task sets on this machine, by env name.
 
     ``code_execution`` envs may open although they evaluate answers. ``read`` has more paths that a
     task may read. ``sandboxed``: the machine can sandbox evaluation.
@@ -222,7 +222,7 @@ def _read(path: Path) -> str:
         reason = error.strerror or error
         raise TaskSetError(f"task set {str(path)!r} cannot be read: {reason}") from error
     except UnicodeDecodeError as error:
-        raise TaskSetError(f"task set {str(path)!r} cannot be read: no UTF-8") from error
+        raise TaskSetError(f"task set {str(path)!r} cannot be read: not UTF-8") from error
 
 
 def _spec(table: dict[str, Any], where: str, folder: Path) -> EnvSpec:

@@ -78,7 +78,7 @@ class Repeats(logging.Filter):
         seen = self._wordings.get(key)
         if seen is None or now - seen.since >= PERIOD_SECONDS:
             if seen is not None and seen.suppressed:
-                more = f"{seen.suppressed} more like it in {(now - seen.since) / 60:.0f} min"
+                more = f"{seen.suppressed} similar messages in {(now - seen.since) / 60:.0f} min"
                 record.msg, record.args = f"{record.getMessage()} ({more})", ()
             seen = self._wordings[key] = _Wording(now)
             self._wordings.move_to_end(key)
@@ -118,8 +118,8 @@ class ClockWatch:
             return 0.0
         self._counters.add("clock_steps")
         log.warning(
-            "this machine's clock was moved by %+.1f s: announcements and groups count from the "
-            "new time; keep it right with a time service",
+            "this machine's clock moved by %+.1f s: announcements and groups use the new time; "
+            "synchronize it with a time service",
             step,
         )
         return step

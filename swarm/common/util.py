@@ -70,7 +70,7 @@ class Wakeup:
         event = asyncio.Event()
         with self._lock:
             if self._listening is not None:
-                raise RuntimeError("somebody listens already: a member runs once at a time")
+                raise RuntimeError("already listening: a member runs only once at a time")
             self._listening = asyncio.get_running_loop(), event
         try:
             yield event

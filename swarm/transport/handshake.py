@@ -45,7 +45,7 @@ async def who_answers(host: str, port: int, seconds: float) -> str:
                 raise NoPeer(f"{host} port {port} sends a handshake of {size} bytes")
             return handshake.peer_of(await reader.readexactly(size))
     except (OSError, EOFError, TimeoutError) as error:
-        raise NoPeer(f"nobody answers at {host} port {port}: {error!r}") from error
+        raise NoPeer(f"no answer at {host} port {port}: {error!r}") from error
     finally:
         if writer is not None:
             writer.close()
@@ -81,7 +81,7 @@ class Handshake:
             key, signature = identity_in(self._open(payload))
             Ed25519PublicKey.from_public_bytes(key).verify(signature, SIGNED + static)
         except (InvalidTag, InvalidSignature, ValueError) as error:
-            raise NoPeer(f"what answers proves no PeerID: {error!r}") from error
+            raise NoPeer(f"the answer proves no PeerID: {error!r}") from error
         return peer_id_of(key)
 
     def _mix(self, data: bytes) -> None:
@@ -104,7 +104,7 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
     # The length of a multistream-select line fits in one byte.
     size = (await reader.readexactly(1))[0]
     if size > LARGEST_LINE:
-        raise NoPeer("what answers does not speak multistream-select")
+        raise NoPeer("the answer is not multistream-select")
     return await reader.readexactly(size)
 
 

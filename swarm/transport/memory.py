@@ -250,7 +250,7 @@ class MemoryTransport:
         if rate is not None:
             if rate < minimum_rate and len(answer) / rate > RATE_GRACE_SECONDS:
                 await clock.sleep(RATE_GRACE_SECONDS)
-                raise TooSlow(f"peer {peer} sends below {minimum_rate:g} bytes a second")
+                raise TooSlow(f"peer {peer} sends below {minimum_rate:g} bytes per second")
             await clock.sleep(len(answer) / rate)
         await self._network.travel()
 

@@ -59,8 +59,8 @@ class Redial:
         """Replace the remembered peers with the first ``MAX_REMEMBERED`` addresses."""
         wanted = [a for a in dict.fromkeys(addresses) if a not in self._bootstrap]
         self._remembered = dict.fromkeys(wanted[:MAX_REMEMBERED])
-        dialled = {*self._bootstrap, *self._remembered}
-        self._next = {address: at for address, at in self._next.items() if address in dialled}
+        dialed = {*self._bootstrap, *self._remembered}
+        self._next = {address: at for address, at in self._next.items() if address in dialed}
 
     def named(self, address: str) -> bool:
         """Return whether the user gave an address."""
@@ -282,7 +282,7 @@ class Timings:
                 raise ValueError(f"its clock says {theirs!r}, no unix time")
         except (TransportError, ValueError, OSError, EOFError) as error:
             self._counters.add("pings_unanswered")
-            logger.debug("peer %s does not tell its clock: %s", peer, error)
+            logger.debug("peer %s does not report its clock: %s", peer, error)
             self.latest = {each: timing for each, timing in self.latest.items() if each != peer}
             return
         took = self._clock.monotonic() - began
@@ -308,7 +308,7 @@ class DialLog:
         self._unreachable.add(address)
         # If other peers answer, this peer's clock is the wrong one.
         level = logging.WARNING if isinstance(error, ClockSkew) and reached else logging.INFO
-        logger.log(level, "%s; dialling goes on", error)
+        logger.log(level, "%s; the node keeps dialing", error)
 
     def answered(self, address: str, peer: str) -> None:
         """Log that a peer answers again."""
@@ -346,7 +346,7 @@ class DialReasons:
             status, *_ = [*text.partition(RELAY)[2].split(), ""]
             reason = RELAYS.get(status, "the relay does not reach it")
         elif NO_ADDRESS in text:
-            reason = "the name is unknown, or no address of this kind can be dialled"
+            reason = "the name is unknown, or no address of this kind can be dialed"
         else:
             # p2pd lists its attempts as "* [address] dial tcp4 ADDRESS: connect: REASON".
             _, _, attempt = text.partition("] ")

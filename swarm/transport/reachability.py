@@ -24,7 +24,7 @@ from swarm.transport.transport import (
     TransportError,
     Way,
     describe_reach,
-    dialled,
+    dialed,
     host_of,
     is_relayed,
     links_of,
@@ -114,7 +114,7 @@ class Reachability:
     def _decide(self, lost: bool) -> bool:
         # Returns whether the node restarts in another role.
         supervisor, settings = self._supervisor, self._supervisor.settings
-        if dialled(self._answers):
+        if dialed(self._answers):
             self._failed_before = False
             if settings.client:
                 supervisor.become("public", (), "peers can dial this node now")
@@ -211,9 +211,9 @@ class DialBack:
             raise Refusal("relayed")
         if not (ports := tuple(port for port in ports if port >= FIRST_PORT)):
             raise Refusal("low_ports")
-        dialled = (self._answers(peer, hosts[0], port) for port in ports)
+        dialed = (self._answers(peer, hosts[0], port) for port in ports)
         try:
-            answered = await asyncio.gather(*dialled)
+            answered = await asyncio.gather(*dialed)
         except DialRefused as error:
             raise Refusal("dialled_too_often") from error
         opened = tuple(port for port, is_open in zip(ports, answered, strict=True) if is_open)
@@ -223,5 +223,5 @@ class DialBack:
         try:
             return await self._dials.prove(peer, host, port)
         except NoPeer as error:
-            logger.debug("peer %s cannot be dialled: %s", peer, error)
+            logger.debug("peer %s cannot be dialed: %s", peer, error)
             return False

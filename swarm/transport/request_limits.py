@@ -173,7 +173,7 @@ class PeerLimits:
         pause = self._patience.failed(peer)
         if pause:
             self._counters.add("peers_backed_off")
-            logger.info("peer %s lets this node wait and is refused for %g s", peer, pause)
+            logger.info("peer %s keeps this node waiting and is refused for %g s", peer, pause)
 
     def kept_time(self, peer: str) -> None:
         self._patience.succeeded(peer)

@@ -147,7 +147,7 @@ async def _read_at_rate(
                 chunk = await reader.read(min(CHUNK, size - len(received)))
         except TimeoutError as error:
             sent = f"peer {peer} sent {len(received)} of {size} bytes"
-            raise TooSlow(f"{sent}, below {minimum_rate:g} bytes a second") from error
+            raise TooSlow(f"{sent}, below {minimum_rate:g} bytes per second") from error
         if not chunk:
             raise asyncio.IncompleteReadError(bytes(received), size)
         received += chunk

@@ -167,7 +167,7 @@ class Supervisor:
         return outcomes
 
     async def _watch(self) -> None:
-        turn, dialling, proving = 0, None, None
+        turn, dialing, proving = 0, None, None
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             turn += 1
@@ -177,9 +177,9 @@ class Supervisor:
                 if proving is None or proving.done():
                     proving = self.tasks.spawn(self._prove())
                 # In the background, because a dead address takes seconds.
-                if dialling is None or dialling.done():
+                if dialing is None or dialing.done():
                     due = self._redial.due(self.connected)
-                    dialling = self.tasks.spawn(self._dial_in_background(due))
+                    dialing = self.tasks.spawn(self._dial_in_background(due))
                 if relayed := self._shortcuts.due(self.node.peer_id, self.connected):
                     self.tasks.spawn(self._reconnect(relayed))
                 if peer := self.timings.due(self.connected):
@@ -203,7 +203,7 @@ class Supervisor:
     async def _reconnect(self, peer: str) -> None:
         addresses = self.connected.get(peer, ())
         self._counters.add("relayed_begun_anew")
-        logger.info("peer %s is relayed: dialling it again, for a direct connection", peer)
+        logger.info("peer %s is relayed: dialing it again, for a direct connection", peer)
         await self._disconnect(peer)
         await self._dial_in_background(addresses)
 
@@ -212,7 +212,7 @@ class Supervisor:
             await self._dial(addresses)
         except (TransportError, OSError, EOFError) as error:
             self._counters.add("watch_failed")
-            logger.info("dialling broke off: %s", error)
+            logger.info("dialing broke off: %s", error)
 
     async def _supervise(self) -> None:
         while True:
@@ -220,7 +220,7 @@ class Supervisor:
             reason = await dead.wait_dead()
             if self._change:
                 self._counters.add("reach_changes")
-                logger.info("%s; starting anew", self._change)
+                logger.info("%s; restarting", self._change)
                 self._change = ""
             else:
                 self._counters.add("daemon_restarts")

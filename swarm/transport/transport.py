@@ -71,7 +71,7 @@ def links_of(connected: Mapping[str, Sequence[str]]) -> dict[str, Way]:
     }
 
 
-def dialled(answers: Sequence[DialledBack]) -> bool:
+def dialed(answers: Sequence[DialledBack]) -> bool:
     """Return whether at least half of the peers that tried could dial a node.
 
     If any peers saw it at a public address, only these count: the others share its router.
@@ -85,14 +85,14 @@ def describe_reach(way: Way, ports: Sequence[int], hosts: Sequence[str], relays:
     """Explain how peers reach a node at ``ports``, seen at ``hosts``, with so many relays."""
     port, seen = ports[0] if ports else 0, " and ".join(dict.fromkeys(hosts))
     if way == "direct":
-        return Reach(way, f"peers dialled it at {seen}")
+        return Reach(way, f"peers dialed it at {seen}")
     if way == "unknown":
         return Reach(way, "no peer has tried to dial it yet")
     through = f"{relays} of its peers relay{'s' if relays == 1 else ''} for it"
     cause = f"no peer could dial {seen} at TCP port {port}"
     remedy = (
-        f"Have the router forward TCP port {port} to this machine and the firewall let it in; "
-        "fix the port in network.listen."
+        f"Forward TCP port {port} of the router to this machine and open it in the firewall; set "
+        "a fixed port in network.listen."
     )
     if way == "relayed":
         return Reach(way, f"{cause}; {through}", remedy)

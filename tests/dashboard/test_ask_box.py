@@ -75,7 +75,7 @@ def test_what_was_typed_is_shown_as_text_and_has_no_reward(browser, asking):
     browser.run(ASK)
     browser.until(DONE, 1)
     assert browser.run("return document.querySelector('.group > pre').textContent") == hostile
-    assert "No reward: no family of this swarm is known to ask this." in browser.text()
+    assert "No reward: no task family of this swarm asks this question." in browser.text()
     browser.assert_harmless(asking.port)
 
 

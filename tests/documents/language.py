@@ -1,8 +1,10 @@
-"""Figures of how plain the hand-written pages are, and the limits that each page keeps.
+"""Figures of how plain the hand-written pages and the program's texts are, and their limits.
 
 ``python -m tests.documents.language`` prints the limits of ``language.toml`` after it has lowered
-them to the figures, though none below ``standard``. It raises none: a page that exceeds its limits
-has to become shorter or plainer. A new page gets its words and the standard.
+them to the figures. It raises none: a text that exceeds its limits has to become shorter or
+plainer. A limit of a page stays at ``standard`` or above, and a new page gets its words and the
+standard. A kind of texts in the program has no limit of words, and its awkward phrases may become
+none.
 """
 
 import re
@@ -10,6 +12,7 @@ import tomllib
 from math import ceil
 
 from tests.documents.page import PAGES, ROOT, name
+from tests.documents.spoken import spoken
 
 LIMITS = ROOT / "tests" / "documents" / "language.toml"
 GENERATED = {f"docs/{each}.md" for each in ("api", "cli", "configuration")}
@@ -54,11 +57,15 @@ def standard(words: int) -> dict[str, int]:
 
 def lowered(before: dict[str, dict[str, int]]) -> str:
     rows = []
-    for page, path in sorted(WRITTEN.items()):
-        found = figures(path.read_text())
-        least = standard(found["words"])
+    texts = {page: path.read_text() for page, path in sorted(WRITTEN.items())} | spoken()
+    for page, text in texts.items():
+        found = figures(text)
+        usual = least = standard(found["words"])
         found["words"] = 50 * ceil(found["words"] / 50)
-        most = before.get(page, {"words": found["words"], **least})
+        if page not in WRITTEN:
+            del found["words"]
+            least = least | {"awkward": 0}
+        most = before.get(page, {**found, **usual})
         kept = {key: max(least.get(key, 0), min(most[key], value)) for key, value in found.items()}
         rows.append(f'"{page}" = {{ {", ".join(f"{k} = {v}" for k, v in kept.items())} }}\n')
     return "".join(rows)

@@ -26,17 +26,17 @@ PYTHON = ("python", "-c")
 AT_WORK = {
     "join": (r"^round \d+ \|", 12),
     "bootstrap": (r"^others join with: swarm-node join --peers \S+$", 1),
-    "dashboard": (r"^look at it in a browser: http\S+$", 1),
+    "dashboard": (r"^dashboard: http\S+$", 1),
     "demo": (r" \| (\d+) of \1 at work$", 1),
 }
 """What commands that go on until Ctrl-C print once they work, and how often until a reader goes on:
 by then a node has a checkpoint."""
 
 AT_THE_END = {
-    "join": r"^\d+ rounds are done; the same command goes on from there$",
-    "bootstrap": r"^stopping in order",
-    "dashboard": r"^stopping in order",
-    "demo": r"^the chart is \S+$",
+    "join": r"^\d+ rounds are done; run the same command to resume$",
+    "bootstrap": r"^stopping cleanly",
+    "dashboard": r"^stopping cleanly",
+    "demo": r"^wrote the chart to \S+$",
 }
 """What they print behind Ctrl-C."""
 

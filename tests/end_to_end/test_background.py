@@ -89,13 +89,13 @@ def test_a_detached_node_is_followed_until_it_is_stopped(shell: Shell) -> None:
     assert newest == told["round"], "it ended its round, and wrote a checkpoint"
     assert told["checkpoint"] == str(Checkpoints(shell.node.checkpoints).path(newest))
     assert follower.wait() == 0
-    assert any("stopping in order" in line for line in follower.out)
-    done = f"{newest} rounds are done; the same command goes on from there"
+    assert any("stopping cleanly" in line for line in follower.out)
+    done = f"{newest} rounds are done; run the same command to resume"
     assert follower.out[-1].endswith(f": {done}"), "with its time, as every line of the log"
     assert psutil.wait_procs(children, timeout=120)[1] == []
 
     status, out, _ = shell("stop")
-    assert status == 0 and out[0] == f"no node runs in {shell.node.root}"
+    assert status == 0 and out[0] == f"no running node in {shell.node.root}"
     assert f"round is {newest}" in out[1]
 
 

@@ -99,7 +99,7 @@ NO_FAMILY = ("tasks.weights", "'sudokuu'", "use ")
 NO_LOCK = ("no space left", "lock", "Free some space")
 NO_MODEL = ("policy.model", "no such folder", "hub id")
 NO_PORT = ("network.listen", "another process uses port", "0 draws a free one")
-NO_ROOM = ("no prompt leaves room for an answer", "context 4", "Choose a model")
+NO_ROOM = ("no prompt leaves space for a completion", "context 4", "Choose a model")
 OTHER_DTYPE = ("policy.dtype: 'bfloat16'", "'float32'")
 OTHER_KEY = ("belongs to another identity", "Put the earlier file back")
 OTHER_MANIFEST = ("belongs to another swarm", "Put the earlier file back")
@@ -112,7 +112,7 @@ RARELY = "schedule.checkpoint_every=1000"
 CASES = (
     Case("an unknown key", 2, ("learner.lrr", "did you mean learner.lr?"), "learner.lrr=1"),
     Case("a wrong type", 2, ("learner.lr: 'fast'", "a number"), "learner.lr=fast"),
-    Case("a contradiction", 2, ("mixture.local", "raise either"), "--mix=0/0"),
+    Case("a contradiction", 2, ("mixture.local", "increase one of them"), "--mix=0/0"),
     Case("not TOML", 2, ("node.toml", "line"), change=append("node.toml", "\nlr = = 1\n")),
     AtBootstrap("a port in use", 1, NO_PORT, occupied=True),
     Case("an impossible port", 2, ("network.listen", "multiaddress such as"), TOO_HIGH),

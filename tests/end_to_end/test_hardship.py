@@ -59,15 +59,15 @@ def test_damage_on_disk_and_absent_peers_are_said_once_and_the_run_goes_on(stopp
     said = "\n".join(out)
     for once in (
         "file is not a database",
-        "went on from the backup journal.sqlite.backup",
+        "recovered from the backup journal.sqlite.backup",
         f"{newest} is damaged",
         "using the earlier checkpoint",
-        "none of the peers named answers",
+        "no named peer answers",
     ):
         assert said.count(once) == 1, said
     logged = again.run.log.read_text()
     assert [line for line in out if line not in logged and line[:6] != "round "] == []
-    assert said.count("goes on from round ") == 1
+    assert said.count("resuming from round ") == 1
     assert records[-1].round == done + 1
     assert records[-1].counters["dials_failed"] >= 1
     assert again.odd_log_lines() == []
@@ -80,7 +80,7 @@ def test_a_closed_terminal_ends_a_node_after_its_round_with_a_checkpoint(tmp_pat
         assert node.left == []
     last = node.records()[-1].round
     assert (node.run.checkpoints / f"step-{last:08d}").is_dir()
-    assert "stopping in order; once more stops at once (SIGHUP)" in node.run.log.read_text()
+    assert "stopping cleanly; press Ctrl-C again to force quit (SIGHUP)" in node.run.log.read_text()
 
 
 OVERLAP = ("--set=schedule.mode=async", "--set=schedule.max_staleness=2")
@@ -153,7 +153,7 @@ def test_a_node_over_two_ranks_stops_with_a_rank_and_goes_on_from_its_checkpoint
         assert first.wait() == 1
         assert not psutil.wait_procs(started, timeout=GRACE_SECONDS)[1]
         (said,) = (line for line in first.err if line.startswith("error: "))
-        assert "another rank has ended" in said and "last checkpoint is whole" in said
+        assert "another rank has ended" in said and "last checkpoint is complete" in said
         done = saved.steps()[-1]
 
     rounds = f"--rounds={done + 1}"

@@ -61,8 +61,8 @@ def said(folder: Path, *options: str) -> tuple[str, str]:
 def test_joining_mallorys_swarm_runs_nothing_of_hers(tmp_path, mallory, marker):
     closed, last = said(tmp_path, f'--set=network.peers=["{mallory}"]')
     for family in KEYS:
-        assert f"env '{family}' evaluates the text of answers and is not opened" in closed
-    assert "none of the swarm's envs is served here" in last
+        assert f"env '{family}' evaluates the text of completions and is not opened" in closed
+    assert "none of the swarm's task families is available here" in last
     assert not marker.exists()
 
 
@@ -80,7 +80,7 @@ def test_the_doctor_tells_what_mallorys_manifest_would_open(tmp_path, mallory, m
         command.wait()
         said = " ".join(" ".join(command.out + command.err).split())
     for family in KEYS:
-        assert f"env '{family}' evaluates the text of answers and is not opened" in said
+        assert f"env '{family}' evaluates the text of completions and is not opened" in said
     assert not marker.exists()
 
 

@@ -42,7 +42,10 @@ def swarm_of(node: Command) -> str:
 
 
 def assert_no_other_swarm_is_moved_to(address: str, folder: Path) -> None:
-    for peers, remedy in ((f"--peers={address}",), "name that, or other peers"), ((), "--peers"):
+    for peers, remedy in (
+        ((f"--peers={address}",), "name that swarm"),
+        ((), "--peers"),
+    ):
         with join(folder, "--swarm=" + 8 * "0", *peers) as wrong:
             assert wrong.wait() == 2
             (line,) = [line for line in wrong.err if line.startswith("error: ")]
@@ -64,14 +67,14 @@ def test_a_folder_is_taken_to_the_swarm_that_it_was_told_how_to_join_and_to_no_o
     assert swarm_of(beside) == home
     assert all(record.peers == 0 for record in beside.records())
     told = " ".join(beside.out)
-    assert "tried on" not in told, "it has learned"
+    assert "baseline on" not in told, "it has learned"
     typed = re.search(r"To move there with this policy: swarm-node join (.*?)\. To begin", told)
     assert typed, told
 
     done = len(beside.records())
     moved = rounds(3, *shlex.split(typed[1]), wanted=lambda record: record.peers == 1)
     assert swarm_of(moved) != home
-    assert f"goes on from round {done}" in " ".join(moved.out)
+    assert f"resuming from round {done}" in " ".join(moved.out)
     assert [record.round for record in moved.records()] == list(range(1, len(moved.records()) + 1))
     assert "moved from swarm" in moved.run.log.read_text()
 

@@ -82,7 +82,7 @@ def test_an_interrupt_at_the_start_ends_a_command_without_a_trace(command, modul
     if command.startswith("export"):
         prepare(tmp_path)  # it loads nothing where there is no node
     status, lines = interrupted(command, module, tmp_path)
-    assert lines in ([], ["stopping at once (SIGINT)"])
+    assert lines in ([], ["stopping now (SIGINT)"])
     assert status in ENDS
 
 
@@ -104,7 +104,7 @@ def test_a_demo_goes_on_until_ctrl_c_and_there_is_time_to_join(tmp_path: Path) -
         assert demo.wait() == 0, demo.err
         assert psutil.wait_procs(nodes, timeout=120)[1] == []
         assert "stopping" in demo.out
-        assert demo.out[-1] == "the chart is demo/reward.png"
+        assert demo.out[-1] == "wrote the chart to demo/reward.png"
         assert (tmp_path / "demo" / "reward.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -69,7 +69,7 @@ def bent(change: Callable[[bytes], bytes]) -> Lie:
 LIES: dict[str, Lie] = {
     "nothing": lambda creator: b"",
     "garbage": lambda creator: b"\xff" * 4000,
-    "cut short": bent(lambda made: made[:200]),
+    "interrupted": bent(lambda made: made[:200]),
     "tampered": bent(lambda made: made[:-1] + bytes([made[-1] ^ 1])),
     "another creator's name": bent(lambda made: made[:40] + Identity.generate().author + made[72:]),
     "a weak key": bent(lambda made: made[:40] + 2 * WEAK + bytes(32) + made[envelope.HEAD_BYTES :]),
@@ -171,7 +171,7 @@ def test_a_manifest_that_lies_in_any_field_is_refused_in_one_line_and_not_kept(
 
 
 @pytest.mark.parametrize(
-    ("version", "remedy"), [(b"1", "created with this one"), (b"3", "Update swarm-node")]
+    ("version", "remedy"), [(b"1", "created with this version"), (b"3", "Update swarm-node")]
 )
 def test_a_peer_of_another_version_is_named_as_such_and_what_helps(
     mallory: Creator, folder: RunFolder, version: bytes, remedy: str

@@ -107,11 +107,11 @@ def test_without_walls_what_evaluates_is_refused_and_everything_says_so(caplog):
     with Verifier(specs, allowed, outside=True, counters=counters) as verifier:
         assert verifier.start() == ("gcd",)
         assert verifier.judge(TaskRef("gcd", 0, 1), ["?"]).rewards == (0.0,)
-        with pytest.raises(JudgeRefused, match="this machine cannot wall that in") as refusal:
+        with pytest.raises(JudgeRefused, match="this machine has no sandbox for that") as refusal:
             verifier.judge(TaskRef("binary_matrix", 0, 1), ["?"])
     assert refusal.value.reason == "evaluates_text"
-    assert "not enough for tasks that evaluate answers" in caplog.text
-    assert "env 'binary_matrix' evaluates the text of answers and this machine" in caplog.text
+    assert "not enough for tasks that evaluate completions" in caplog.text
+    assert "env 'binary_matrix' evaluates the text of completions and this machine" in caplog.text
     assert counters.snapshot() == {"verifier_unsandboxed{sandbox=none}": 1.0}
 
 
@@ -126,7 +126,7 @@ def test_a_package_that_evaluates_is_refused_without_walls(tmp_path, monkeypatch
     for allowed in (Allowed(), Allowed(code_execution=["deeds_once"], sandboxed=False)):
         sources, closed = open_envs(specs, allowed)
         assert sources == {}
-        assert "evaluates the text of answers" in closed["deeds_once"]
+        assert "evaluates the text of completions" in closed["deeds_once"]
 
 
 @linux

@@ -38,7 +38,7 @@ def test_two_nodes_try_it_train_it_and_learn_from_each_other(demo):
     assert sum(node["groups_external"] for node in summary["nodes"]) > 0
     assert all(not node["groups_refused"].get("rewards") for node in summary["nodes"])
     output = (folder / "node-1" / "output.log").read_text()
-    assert "verdict: it can learn from its own rollouts" in output
+    assert "result: the policy can learn from its own rollouts" in output
     first, second = (load(folder / f"node-{n}" / "node.toml") for n in (1, 2))
     assert first.engine.max_new_tokens == second.engine.max_new_tokens < 256
     assert first.tasks.levels == second.tasks.levels != {}

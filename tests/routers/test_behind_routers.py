@@ -124,9 +124,9 @@ def test_status_peers_and_doctor_say_who_is_relayed_and_what_the_router_would_ne
         wait_until(lambda n=node, o=other: peer(n, o).get("link") == "relayed", node, "a link")
     told = inside.tell("status")
     assert "reach     relayed: no peer could dial 11.7.0." in told
-    assert "forward TCP port" in told
+    assert "Forward TCP port" in told
     assert " relayed " in inside.tell("peers")
     findings = {each["check"]: each for each in json.loads(inside.tell("doctor", "--json"))}
     assert findings["reach"]["level"] == "warn"
-    assert "forward TCP port" in findings["reach"]["remedy"]
-    assert "reach     direct: peers dialled it at 11.7.0." in forwarded.tell("status")
+    assert "Forward TCP port" in findings["reach"]["remedy"]
+    assert "reach     direct: peers dialed it at 11.7.0." in forwarded.tell("status")

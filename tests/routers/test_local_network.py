@@ -58,7 +58,7 @@ def test_a_node_of_another_swarm_moves_to_the_one_that_it_names_on_its_network(v
     mover = Member(village.laboratory.host(), tmp_path / "mover", "join")
     told = mover.tell("join", "--lan", "--swarm", wanted[:16], "--rounds", "1")
     mover.close()
-    assert f"to 'routers' {wanted[:16]}: policy and optimizer came along" in told
+    assert f"to 'routers' {wanted[:16]} with policy and optimizer" in told
     assert manifest_of(mover) == manifest_of(seed)
 
 

@@ -132,7 +132,7 @@ def test_every_command_of_the_page_makes_a_swarm_that_a_node_behind_a_router_joi
     (addresses,) = (each.text for each in page if each.language == "toml")
 
     first.type(typed(install, first, program), tree)
-    assert "the swarm is" in first.type(typed(found, first, program), tree)
+    assert "created swarm" in first.type(typed(found, first, program), tree)
     configured(first, typed(addresses, first, program))
     line = first.leave_running(typed(start, first, program), tree, "others join with: ")
     assert f"/ip4/{first.place.ipv4}/tcp/31337/p2p/" in line

@@ -86,7 +86,7 @@ async def test_a_clock_that_is_moved_is_told_and_counted_once(swarm, step, caplo
     clock.ahead += 0.5
     await anna.member.meet()
     assert anna.count("clock_steps") == 1
-    (told,) = [r.getMessage() for r in caplog.records if "clock was moved" in r.getMessage()]
+    (told,) = [r.getMessage() for r in caplog.records if "clock moved" in r.getMessage()]
     assert f"{step:+.1f} s" in told
 
 

@@ -155,7 +155,7 @@ def test_a_rebuilding_that_was_cut_short_is_done_again(journal, path, monkeypatc
                 open_or_restore(path, VirtualClock())
     assert not path.exists()
     journal, notes = open_or_restore(path, VirtualClock())
-    assert "cut short" in notes[0]
+    assert "interrupted" in notes[0]
     assert not first & drawn(journal)
     journal.close()
     again, notes = open_or_restore(path, VirtualClock())

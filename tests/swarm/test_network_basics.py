@@ -1,4 +1,4 @@
-"""The small parts the network stands on: clocks, counters, budgets, redialling, ports, caches."""
+"""The small parts the network stands on: clocks, counters, budgets, redialing, ports, caches."""
 
 import asyncio
 import os
@@ -133,12 +133,12 @@ def test_the_largest_answer_can_be_sent_at_any_rate_and_what_is_owed_is_paid_fir
 
 def test_a_missing_bootstrap_peer_is_dialled_with_growing_pauses(clock) -> None:
     redial = Redial(["/ip4/1.2.3.4/tcp/1/p2p/ben"], [], clock)
-    dialled = []
+    dialed = []
     for second in range(300):
         if redial.due(["cleo"]):
-            dialled.append(second)
+            dialed.append(second)
         wait(clock, 1)
-    assert (dialled[:5], dialled[-1] - dialled[-2]) == ([0, 1, 3, 7, 15], LONGEST_FOR_BOOTSTRAP)
+    assert (dialed[:5], dialed[-1] - dialed[-2]) == ([0, 1, 3, 7, 15], LONGEST_FOR_BOOTSTRAP)
 
 
 def test_a_lost_peer_is_dialled_at_once_and_remembered_ones_if_they_do_not_come_back(clock):
@@ -149,7 +149,7 @@ def test_a_lost_peer_is_dialled_at_once_and_remembered_ones_if_they_do_not_come_
     assert redial.due([]) == ("/a/p2p/ben", "/b/p2p/cleo")
     redial = Redial(["/a/p2p/ben"], ["/b/p2p/cleo"], clock)
     assert redial.due(["cleo", "ben"]) == ()
-    assert redial.due([]) == ("/a/p2p/ben",), "a bootstrap peer is dialled at once"
+    assert redial.due([]) == ("/a/p2p/ben",), "a bootstrap peer is dialed at once"
     wait(clock, LOST_SECONDS)
     assert "/b/p2p/cleo" in redial.due([])
 
@@ -157,13 +157,13 @@ def test_a_lost_peer_is_dialled_at_once_and_remembered_ones_if_they_do_not_come_
 def test_missing_remembered_peers_are_dialled_a_few_at_a_time_and_each_in_its_turn(clock) -> None:
     met = [f"/{n}/p2p/peer-{n}" for n in range(40)]
     redial = Redial([], met, clock)
-    dialled: list[str] = []
+    dialed: list[str] = []
     for _ in range(5):
         due = redial.due(["peer-0"])
         assert len(due) <= AT_A_TIME
-        dialled += due
+        dialed += due
         wait(clock, 0.1)
-    assert sorted(dialled) == sorted(met[1:])
+    assert sorted(dialed) == sorted(met[1:])
     for _ in range(300):
         redial.due(["peer-0"])
         wait(clock, 1)

@@ -142,7 +142,7 @@ async def test_a_node_without_news_announces_once_an_epoch(swarm, anna) -> None:
 async def test_a_member_does_not_run_twice(swarm, anna) -> None:
     async with running(anna):
         await swarm.clock.advance(EARLY)
-        with pytest.raises(RuntimeError, match="listens already"):
+        with pytest.raises(RuntimeError, match="already listening"):
             await anna.member.run()
 
 

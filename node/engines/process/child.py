@@ -80,7 +80,7 @@ MODULE = "node.engines.process.worker"
 LAST_LINES = 20
 END_SECONDS = 5.0
 ROUTINE = re.compile(r"\b(DEBUG|INFO)\b")  # lines that do not explain why a process ended
-SLOW = "If it was slow and did not hang, raise engine.timeout."
+SLOW = "If it was slow, increase engine.timeout."
 MEMORY = (
     "If memory ran out, choose a smaller policy.model or a lower engine.gpu_memory_utilization."
 )
@@ -154,7 +154,7 @@ class EngineChild:
             status = self._wait(END_SECONDS)
         for listener in self._listeners:
             listener.join(END_SECONDS)
-        how = "killed in vain" if status is None else in_words(status)
+        how = "could not be killed" if status is None else in_words(status)
         return f"{how}: {self._last_message()}"
 
     @property
@@ -166,7 +166,7 @@ class EngineChild:
 
     def _last_message(self) -> str:
         if self._hung:
-            return f"it hung, silent for {self._watchdog.seconds:.0f} seconds"
+            return f"it did not respond for {self._watchdog.seconds:.0f} seconds"
         return self._failure or (self._lines[-1] if self._lines else "it left no message")
 
     def _kill(self) -> None:
@@ -255,7 +255,7 @@ class Starter:
             return EngineChild(settings, variables, self.timeout, self.module)
         except OSError as error:
             raise NodeError(
-                "no process can be started for the engine",
+                "cannot start a process for the engine",
                 error,
                 "Raise the limits of processes and open files (ulimit -u, ulimit -n).",
             ) from error

@@ -215,10 +215,10 @@ class EngineProcess(RolloutEngine):
         how = child.end()
         if not child.ready or self._starter.starts > 1:
             self._failure = NodeError(
-                "the engine died twice" if child.ready else "the engine does not start",
+                "the engine failed twice" if child.ready else "the engine does not start",
                 how,
-                f"{child.remedy} All that it said is in node.log with monitor.log_level = 'debug'. "
-                "The run goes on from its last checkpoint.",
+                f"{child.remedy} Its output is in node.log with monitor.log_level = 'debug'. The "
+                "run resumes from its last checkpoint.",
             )
             self.close()
             if not self._pausing:
@@ -227,8 +227,8 @@ class EngineProcess(RolloutEngine):
             return
         self.counters.add("engine_restarts")
         needed = self._pending and not self._pausing
-        then = "goes on" if needed else "starts when there is something to write"
-        log.warning("the engine died (%s): another one %s", how, then)
+        then = "replaces it" if needed else "starts with the next request"
+        log.warning("the engine failed (%s): another one %s", how, then)
         if needed:
             self.start()
             self._send(self._pending)

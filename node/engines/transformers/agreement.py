@@ -37,8 +37,7 @@ These texts are fixed; the limit for rounds, ``WIDE_GAPS``, has to hold for any 
 """
 
 REMEDY = (
-    'Set engine.backend = "vllm", or choose another model: docs/models.md names those that are '
-    "known to work."
+    'Set engine.backend = "vllm", or choose another model: docs/models.md lists the supported ones.'
 )
 
 
@@ -62,8 +61,10 @@ def check_agreement(policy: Policy, *, graphs: bool = True) -> None:
     gap = float(gaps.max() if exact else gaps.mean())
     most = MOST_OF_A_TOKEN if exact else MOST_AT_THE_MEAN[dtype.removeprefix("torch.")]
     if not gap <= most:
-        at = "a token" if exact else "at the mean"
-        raise _refused(policy, f"is {gap:.2g} nat {at} off what the learner reads, over {most:g}")
+        at = "per token" if exact else "at the mean"
+        raise _refused(
+            policy, f"differs by {gap:.2g} nats {at} from the learner, more than {most:g}"
+        )
 
 
 @torch.inference_mode()

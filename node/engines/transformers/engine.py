@@ -136,8 +136,8 @@ class TransformersEngine(RolloutEngine):
             return
         if len(state["random"]) != len(self._random.get_state()):
             log.warning(
-                "this run's answers were drawn on another kind of device (policy.device): the "
-                "random numbers that they are drawn with begin anew"
+                "this run sampled on another type of device before (policy.device): the engine "
+                "starts with a new random state"
             )
             return
         self._random.set_state(state["random"])

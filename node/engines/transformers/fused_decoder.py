@@ -105,9 +105,9 @@ def check_rounding(policy: Policy) -> None:
 def check_processor() -> None:
     """Raise ConfigError if this CPU's 8-bit products are wrong or not faster."""
     if (share := share_of_float32()) >= 1:
-        raise _refused(f"this processor's products take {share:.1f} times as long in 8 bits")
+        raise _refused(f"this processor's matrix products take {share:.1f} times as long in 8 bits")
     if not exact(weight_steps()):
-        raise _refused("this processor's products in 8 bits are wrong")
+        raise _refused("this processor's 8-bit matrix products are wrong")
 
 
 @cache
@@ -124,7 +124,7 @@ def share_of_float32() -> float:
 
 
 def _refused(why: str) -> ConfigError:
-    return ConfigError("engine.backend_options", {"int8": True}, f"Leave int8 out: {why}.")
+    return ConfigError("engine.backend_options", {"int8": True}, f"Remove int8: {why}.")
 
 
 PACKED_STEPS = 16  # fewer steps do not repay a copy of the weights in oneDNN's layout

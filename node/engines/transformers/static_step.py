@@ -263,7 +263,7 @@ class StaticStep:
 
     @property
     def bytes(self) -> int:
-        """Memory besides the model's own."""
+        """Memory in addition to the model's own."""
         copies = [each.weight for layer in self.layers for each in layer.copies]
         return sum(each.nbytes for each in (*copies, self.slots.cache, self.slots.logits))
 

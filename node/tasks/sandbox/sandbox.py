@@ -23,7 +23,7 @@ from node.tasks.sandbox.namespaces import landlock_version
 from node.tasks.sources import environments, plugins
 
 PROBE_SECONDS = 30.0
-RESOURCES = "limits on resources only" if os.name == "posix" else "no walls and no limits"
+RESOURCES = "only resource limits" if os.name == "posix" else "no sandbox and no limits"
 REMEDY = "Install bubblewrap, or allow user namespaces to this user, and install libseccomp."
 
 
@@ -47,7 +47,7 @@ class SandboxSupport:
     def __str__(self) -> str:
         extra = [name for name in ("landlock", "seccomp") if getattr(self, name)]
         named = ", ".join([self.kind] * (self.kind != "none") + extra) or RESOURCES
-        return named if self.whole else f"{named}: not enough for tasks that evaluate answers"
+        return named if self.whole else f"{named}: not enough for tasks that evaluate completions"
 
 
 @lru_cache

@@ -98,7 +98,7 @@ def open_environment(
 def absent(name: str) -> str | None:
     """Return the remedy if the library of an environment is missing, else None."""
     if (library := LIBRARIES.get(name)) and not library.is_here():
-        return f"env {name!r} is not served here: {library.remedy}"
+        return f"env {name!r} is not available here: {library.remedy}"
     return None
 
 

@@ -89,17 +89,17 @@ def _read_pairs(path: Path) -> list[tuple[str, str]]:
             record = json.loads(line)
             prompt, answer = record["prompt"], record["answer"]
         except ValueError as error:
-            raise TaskSetError(f"{path} line {number} is no JSON: {error}") from error
+            raise TaskSetError(f"{path} line {number} is not JSON: {error}") from error
         except RecursionError as error:
             raise TaskSetError(f"{path} line {number} is nested too deeply") from error
         except (KeyError, TypeError) as error:
-            expected = "an object with prompt and answer is expected"
+            expected = "expected an object with prompt and answer"
             raise TaskSetError(f"{path} line {number}: {expected}") from error
         if not isinstance(prompt, str) or not isinstance(answer, str):
             raise TaskSetError(f"{path} line {number}: prompt and answer are strings")
         pairs.append((prompt, answer))
     if not pairs:
-        raise TaskSetError(f"{path} holds no line")
+        raise TaskSetError(f"{path} has no line")
     return pairs
 
 

@@ -103,7 +103,7 @@ class ReasoningGym:
         datasets = import_library().DATASETS
         if spec.name not in datasets:
             remedy = "Choose one of its GALLERY.md."
-            raise TaskSetError(f"env {spec.name!r} is no family of reasoning-gym. {remedy}")
+            raise TaskSetError(f"env {spec.name!r} is not a family of reasoning-gym. {remedy}")
         config = datasets[spec.name][1]
         kinds = {**schema(spec.name, config), PARTIAL: Truth(), COPIED: Truth()}
         opened = [_open(spec.name, n, each, kinds) for n, each in enumerate(levels)]

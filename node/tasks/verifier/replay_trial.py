@@ -23,7 +23,7 @@ EPISODES = 4  # Per level.
 TURNS = 16  # Maximum per episode.
 PLAYS, REPLAY = 1, (2, 3)  # Hash seeds of the process that plays and of those that replay.
 REMEDY = (
-    "let all its chance follow from the seed, or say replayable = False, and it is not shared "
+    "derive all its randomness from the seed, or set replayable = False, and it is not shared "
     "(docs/environments.md)"
 )
 
@@ -109,7 +109,7 @@ def _replay(verifier: Verifier, episode: _Episode) -> None:
     except JudgeRefused as refused:
         raise _otherwise(episode.task, str(refused)) from refused
     if reward != episode.reward:
-        raise _otherwise(episode.task, f"it is worth {reward}, not {episode.reward}")
+        raise _otherwise(episode.task, f"its reward is {reward}, not {episode.reward}")
 
 
 def _prompts(verifier: Verifier, tasks: Sequence[TaskRef]) -> list[str]:
@@ -125,6 +125,6 @@ def _failed(task: TaskRef, why: str) -> TaskSetError:
 
 def _otherwise(task: TaskRef, what: str) -> TaskSetError:
     return TaskSetError(
-        f"env {task.env!r} level {task.level} says that it is replayable, and in another process "
-        f"seed {task.seed} comes out otherwise: {what}: {REMEDY}"
+        f"env {task.env!r} level {task.level} has replayable = True, but differs in another "
+        f"process with seed {task.seed}: {what}: {REMEDY}"
     )

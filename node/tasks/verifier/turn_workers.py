@@ -71,7 +71,7 @@ def decoded(reply: dict[str, Any], seconds: float) -> Moved:
     if not isinstance(observation, str) or not isinstance(over, bool):
         raise nonsense("observation is malformed")
     if reward is not None and not (isinstance(reward, float) and 0.0 <= reward <= 1.0):
-        raise nonsense("reward is no number in [0, 1]")
+        raise nonsense("reward is not a number in [0, 1]")
     return Answered(observation, over, reward)
 
 
@@ -211,7 +211,7 @@ class TurnWorker(asyncio.Protocol):
 
     def _known(self, number: object) -> int:
         if not isinstance(number, int) or not 0 <= number < self._count:
-            raise nonsense("answer is to a turn that was not asked about")
+            raise nonsense("answer is to a turn that was not requested")
         return number
 
     def _take_answer(self, number: int, message: dict[str, Any]) -> None:

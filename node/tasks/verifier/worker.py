@@ -92,13 +92,13 @@ def _ask(
         if ended_by == signal.SIGXCPU or usage.ru_utime + usage.ru_stime >= cpu_seconds:
             return None
         if ended_by == signal.SIGKILL:
-            raise OSError("the system ended the process of a text")
+            raise OSError("the operating system ended the process of a text")
     try:  # what its text may have written
         reward, unreadable = json.loads(reply)
     except (ValueError, TypeError, RecursionError) as error:
         raise ScoringError("a text left no reward") from error
     if type(reward) is not float or not 0.0 <= reward <= 1.0 or unreadable not in (0, 1):
-        raise ScoringError("a text left something that is no reward")
+        raise ScoringError("a text gave a result that is not a reward")
     return reward, bool(unreadable)
 
 

@@ -72,7 +72,7 @@ class WorkerLimits:
 
 @dataclass(frozen=True, slots=True)
 class OpenEnv:
-    """What a worker reports about an env it has opened."""
+    """A worker's report about an env it has opened."""
 
     levels: int
     replayable: bool = True
@@ -275,7 +275,7 @@ class Workers:
         """Count and log a worker's end; return the refusal. ``env`` None: it was idle."""
         reason = death.reason if env or death.reason == TIMEOUT else "idle"
         self.counters.add("verifier_restarts", reason=reason)
-        logger.warning("the worker was lost on %s: %s", f"env {env!r}" if env else "nothing", death)
+        logger.warning("the worker failed on %s: %s", f"env {env!r}" if env else "nothing", death)
         return JudgeRefused(reason, str(death), seconds)
 
     def forget(self, worker: WorkerProcess) -> None:
@@ -297,7 +297,7 @@ class Workers:
         worker = self._workers.get(grants)
         if worker and not worker.alive():
             # The system or an operator ended it while idle: no text is to blame.
-            logger.warning("the worker died between requests; starting another")
+            logger.warning("the worker ended between requests; starting another")
             self.counters.add("verifier_restarts", reason="idle")
             worker.end()
             worker = None

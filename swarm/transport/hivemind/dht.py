@@ -121,7 +121,7 @@ class HivemindDHT:
                 await protocol.update_routing_table(node, peer, responded=True)
         except (ValueError, AssertionError) as error:
             self._counters.add("dht_answers_refused")
-            logger.debug("peer %s answers a search with nonsense: %r", peer, error)
+            logger.debug("peer %s answers a search with an invalid message: %r", peer, error)
             return None
         return node, named
 
@@ -211,7 +211,7 @@ def packed(address: str, multiaddr: Any) -> Any:
         peer, slash, rest = part.partition("/")
         multihash = decode_base58(peer)
         if not multihash or len(multihash) > 127:
-            raise ValueError(f"{peer!r} is no peer id")
+            raise ValueError(f"{peer!r} is not a peer id")
         raw += P2P + bytes((len(multihash),)) + multihash
         raw += multiaddr(slash + rest).to_bytes() if rest else b""
     return multiaddr(raw)

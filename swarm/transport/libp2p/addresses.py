@@ -40,7 +40,7 @@ class HostPort:
 
     @property
     def source(self) -> str:
-        """What connections from here have in common: their relay, or their host."""
+        """Common part of connections from here: their relay, or their host."""
         return self.relay or self.host
 
     def __str__(self) -> str:
@@ -54,9 +54,9 @@ def place_of(address: str) -> HostPort:
     bare, _, peer = first.partition("/p2p/")
     _, kind, host, tcp, port, *rest = [*bare.split("/"), "", "", "", ""]
     if kind not in HOSTS or tcp != "tcp" or not host or any(rest) or len(address) > LONGEST:
-        raise ValueError("no address of this kind can be dialled")
+        raise ValueError("no address of this kind can be dialed")
     if not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"{port!r} is no port")
+        raise ValueError(f"{port!r} is not a port")
     if not circuit:
         return HostPort(kind, host, int(port))
     if CIRCUIT in last or not (last == "" or last.startswith("/p2p/")):
@@ -89,7 +89,7 @@ def peer_id_bytes(peer: str) -> bytes:
     """Decode a PeerID; raises ``ValueError``."""
     found = decode_base58(peer) if len(peer) <= LONGEST_TEXT else None
     if not found:
-        raise ValueError(f"{peer[:LONGEST_TEXT]!r} is no PeerID")
+        raise ValueError(f"{peer[:LONGEST_TEXT]!r} is not a PeerID")
     return found
 
 

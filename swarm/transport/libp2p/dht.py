@@ -236,7 +236,7 @@ class Libp2pDHT:
         self._met(node_id, peer)
         clock = fields.get(4, [0.0])[-1]
         if not isinstance(clock, float):
-            raise ValueError("its clock is no double")
+            raise ValueError("its clock is not a double")
         return node_id, clock
 
     async def find_neighbours(self) -> None:

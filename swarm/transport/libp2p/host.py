@@ -43,7 +43,7 @@ class Connection:
 
     muxed: Muxed
     place: HostPort
-    dialled: bool
+    dialed: bool
 
 
 class Connections:
@@ -85,7 +85,7 @@ class Connections:
 
     def most_common(self) -> Connection:
         """Return the oldest incoming one of the busiest source; raises ``ValueError``."""
-        taken = [each for held in self._held.values() for each in held if not each.dialled]
+        taken = [each for held in self._held.values() for each in held if not each.dialed]
         sources = Counter(each.place.source for each in taken)
         return max(taken, key=lambda each: sources[each.place.source])
 
@@ -172,7 +172,7 @@ class Host:
                 muxed = await self._upgrade(await self._wire(peer, place), peer)
         except trio.TooSlowError:
             raise ConnectionError(f"no answer within {UPGRADE_SECONDS:g} s") from None
-        await self._thread.nursery.start(self._hold, Connection(muxed, place, dialled=True))
+        await self._thread.nursery.start(self._hold, Connection(muxed, place, dialed=True))
         return True
 
     async def open(self, peer: str, protocol: str, pipe: Pipe) -> None:
@@ -256,7 +256,7 @@ class Host:
             self._half_open[place.source] -= 1
             if not self._half_open[place.source]:
                 del self._half_open[place.source]
-        return await self._hold(Connection(muxed, place, dialled=False))
+        return await self._hold(Connection(muxed, place, dialed=False))
 
     async def _upgrade(self, wire: Wire | Circuit, peer: str | None) -> Muxed:
         try:

@@ -212,7 +212,7 @@ class Introductions:
 
         ``named``: the user gave the addresses, so they are dialed in parallel and without limits.
         """
-        reason = "nobody knows where it listens"
+        reason = "its listening address is unknown"
         left, dials = list(addresses), set[asyncio.Future[None]]()
         pause = 0.0 if named else NEXT_AFTER_SECONDS
         try:
@@ -230,8 +230,8 @@ class Introductions:
                 if len(errors) < len(done):
                     return
         finally:
-            for dialled in dials:
-                dialled.cancel()
+            for dialed in dials:
+                dialed.cancel()
             await asyncio.gather(*dials, return_exceptions=True)
         raise ConnectionError(reason)
 
@@ -321,7 +321,7 @@ class Introductions:
                 finally:
                     writer.close()
         except (TransportError, OSError, EOFError, ValueError, TimeoutError) as error:
-            logger.debug("peer %s is not told where this node listens: %s", peer, error)
+            logger.debug("peer %s does not get the address of this node: %s", peer, error)
 
     async def _route(
         self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -23,7 +23,7 @@ MOST_SECONDS = 3600.0  # upper limit on the reservation time that a relay claims
 
 OK, UNEXPECTED_MESSAGE = 100, 401
 REFUSALS = {
-    200: "the relay takes nobody",
+    200: "the relay accepts no nodes",
     201: "the relay is full; join through another peer",
     202: "the relay does not allow it",
     203: "the relay does not reach it",
@@ -157,7 +157,7 @@ def answer(status: int) -> bytes:
 
 def _check(fields: Fields) -> None:
     if _number(fields, 1) != _HOP_STATUS:
-        raise ValueError("a relay's answer that is no status")
+        raise ValueError("an answer of a relay without a status")
     if (status := _number(fields, 5)) != OK:
         raise ConnectionError(REFUSALS.get(status, f"the relay refuses with status {status}"))
 
@@ -165,5 +165,5 @@ def _check(fields: Fields) -> None:
 def _number(fields: Fields, field: int) -> int:
     value = fields.get(field, [0])[-1]
     if not isinstance(value, int):
-        raise ValueError(f"field {field} is no number")
+        raise ValueError(f"field {field} is not a number")
     return value

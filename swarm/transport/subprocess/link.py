@@ -198,7 +198,7 @@ class Process:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self.link.call("close")
         except (TimeoutError, LinkLost, TransportError) as error:
-            logger.warning("the network's process did not close: %s", error or "no answer")
+            logger.warning("the network process did not close: %s", error or "no answer")
         self.link.close()
         await self._exit()
         await self._running
@@ -208,7 +208,7 @@ class Process:
             async with asyncio.timeout(EXIT_SECONDS):
                 await self._child.wait()
         except TimeoutError:
-            logger.warning("the network's process does not end; killing it")
+            logger.warning("the network process does not end; killing it")
             self._child.kill()
         status = await self._child.wait()
         await self._complaints
@@ -224,4 +224,4 @@ class Process:
                 line = b"a line that is too long to be shown\n"
             if not line:
                 return
-            logger.warning("the network's process says: %s", line.decode(errors="replace").rstrip())
+            logger.warning("the network process: %s", line.decode(errors="replace").rstrip())

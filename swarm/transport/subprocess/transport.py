@@ -211,8 +211,8 @@ class ApartTransport:
             await process.stop()
             if isinstance(error, TimeoutError | LinkLost):
                 raise DaemonFailed(
-                    f"the network's process did not start: {error or 'no answer'}; "
-                    "raise network.start_timeout on a busy machine"
+                    f"the network process did not start: {error or 'no answer'}; increase "
+                    "network.start_timeout on a busy machine"
                 ) from error
             raise
         return process
@@ -222,7 +222,7 @@ class ApartTransport:
             assert self._process is not None
             how = await self._process.ended()
             self._counters.add("network_restarts")
-            logger.error("the network's process %s; starting another", how)
+            logger.error("the network process %s; starting another", how)
             self._settings["listen"] = with_port_of(self.addresses(), self._settings["listen"])
             self._state.begin_again()
             self._process = await self._relaunch()
@@ -272,10 +272,10 @@ class ApartTransport:
             async with asyncio.timeout(seconds + GRACE_SECONDS):
                 return await self._process.link.call(method, *args, **options)
         except TimeoutError as error:
-            late = f"the network's process did not answer within {seconds + GRACE_SECONDS:g} s"
+            late = f"the network process did not answer within {seconds + GRACE_SECONDS:g} s"
             raise DeadlineExceeded(late) from error
         except LinkLost as error:
-            raise PeerUnreachable("the network's process is gone; another is started") from error
+            raise PeerUnreachable("the network process is gone; another is started") from error
 
     async def _look_up(self, nothing: Any, method: str, *args: Any) -> Any:
         try:

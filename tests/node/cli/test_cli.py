@@ -10,7 +10,7 @@ import pytest
 
 from node.cli.program import COMMANDS
 from node.cli.reference import PAGES
-from node.config.config import Config
+from node.config.config import Config, load
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
 from tests.node.packages import declare
@@ -28,9 +28,18 @@ print("loaded:", *heavy & {*sys.modules})
 RUN = "import sys; from node.cli.main import run; sys.argv[0] = 'swarm-node'; run()"
 
 
-@pytest.mark.parametrize("command", [name for name, *_ in COMMANDS])
+@pytest.mark.parametrize("command", [name for rows in COMMANDS.values() for name, *_ in rows])
 def test_every_command_has_help_with_an_example(terminal, command):
     assert f"Example: swarm-node {command}" in terminal.ok(command, "--help")
+
+
+def test_help_shows_every_command_under_its_group(terminal):
+    shown = terminal.ok("--help")
+    panels = {part.split()[0]: part for part in shown.split("╭─ ")[1:]}
+    assert list(panels) == ["Options", *COMMANDS]
+    for group, rows in COMMANDS.items():
+        assert all(f"│ {name} " in panels[group] for name, *_ in rows)
+    assert "│ identity " in panels["Manage"]
 
 
 def test_help_answers_without_loading_torch_pydantic_or_the_network():
@@ -115,6 +124,18 @@ def test_init_writes_a_config_and_a_private_key(terminal):
     assert written["learner"]["lr"] == Config().learner.lr
     assert Identity.load(facts["identity"]).peer_id == facts["peer_id"]
     assert stat.S_IMODE(Path(facts["identity"]).stat().st_mode) == 0o600
+
+
+def test_init_writes_common_keys_and_with_full_every_key(terminal):
+    short, full = Path("short/node.toml"), Path("full/node.toml")
+    terminal.ok("init", "short")
+    terminal.ok("init", "--full", "full", "--set", "learner.lr=1e-5")
+    keys = [sum(map(len, tomllib.loads(path.read_text()).values())) for path in (short, full)]
+    assert keys[0] == 15
+    assert keys[1] == sum(len(type(section).model_fields) for _, section in Config())
+    assert load(full).learner.lr == 1e-5
+    change = {"node": load(short).node}
+    assert load(short) == Config().model_copy(update=change)
 
 
 def test_init_writes_values_that_are_set_and_nothing_if_one_is_wrong(terminal):

@@ -52,7 +52,7 @@ def test_an_environment_in_a_file_is_played_where_its_own_file_is_named(terminal
     task_set = ("--task-set", str(EXAMPLE / "treasure.toml"))
     file = ("--file", str(EXAMPLE / "treasure.py"))
     assert terminal.ok("play", "treasure", *task_set, *file).startswith("» At house ")
-    told = "error: 'treasure' lies in a file. Name its file with --file.\n"
+    told = "error: 'treasure' needs a file. Name its file with --file.\n"
     assert terminal.fails(2, "play", "treasure", *task_set) == told
     told = terminal.fails(2, "play", "treasure", *task_set, "--file", "no.py")
     assert told.startswith("error: --file: no.py. There is no such file")
@@ -101,18 +101,18 @@ def test_a_typed_question_of_a_family_is_recognised_and_another_is_not(terminal,
     assert typed["answers"][0]["reward"] is not None
 
     assert terminal("ask", "Who are you?", *AT, "--family", "gcd") == 0
-    assert "no reward: no family of this swarm is known to ask this" in terminal.out
+    assert "no reward: no task family of this swarm asks this question" in terminal.out
     assert terminal.out.startswith("question:\n  Who are you?\n")
 
 
 def test_an_answer_without_text_says_why_and_what_to_do(terminal, trained):
     asked = ("ask", "How many legs do two cats have?", *AT, "--base")
     *_, base = terminal.json(*asked)["answers"]
-    assert base["text"] == "" and "most probable here" in base["empty"]
+    assert base["text"] == "" and "the most probable completion is empty" in base["empty"]
     shown = terminal.ok(*asked)
     assert f"tiny:\n  ({base['empty']})\n" in shown and "--temperature 1" in shown
     drawn = Question("3 + 4", TaskRef("gcd", 0, 1, Split.HELDOUT))
-    assert "no QUESTION" not in (silence(" \n", drawn) or "")
+    assert "without QUESTION" not in (silence(" \n", drawn) or "")
     assert silence("", drawn, 1.0) and silence("7", drawn) is None
 
 
@@ -127,10 +127,10 @@ def test_the_base_answers_beside_the_policy(terminal, trained):
     ("arguments", "said"),
     [
         (("--family", "sums"), "This swarm has: chain_sum"),
-        ((" ",), "Type one"),
-        (("why " * 3000,), "Ask a shorter one"),
+        ((" ",), "Type a question"),
+        (("why " * 3000,), "Ask a shorter question"),
         (("--step", "3"), "there are: 10 (policy step 7)"),
-        (("--best", "--step", "7"), "Leave all but one out"),
+        (("--best", "--step", "7"), "Keep only one of them"),
     ],
 )
 def test_what_cannot_be_asked_is_told(terminal, trained, arguments, said):
@@ -156,7 +156,7 @@ def test_a_model_is_no_better_than_itself(terminal, trained):
     asked = ("compare", "tiny", "tiny", "--tasks", "16", "--samples", "1", *AT)
     told = terminal.json(*asked)
     assert (told["gain"], told["margin"], told["disputed"]) == (0.0, 0.0, [])
-    assert "no difference beyond noise" in terminal.ok(*asked)
+    assert "no significant difference" in terminal.ok(*asked)
 
 
 def test_what_cannot_be_compared_is_told(terminal, trained):

@@ -43,12 +43,12 @@ def written(task_set: str, lines: str = SUM) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("task_set", "lines", "complaint"),
     [
-        (gym("gdc"), SUM, "env 'gdc' is no family of reasoning-gym"),
+        (gym("gdc"), SUM, "env 'gdc' is not a family of reasoning-gym"),
         (gym(level="max_valeu = 9"), SUM, "max_valeu"),
         (sums('match = "nope"'), SUM, "not {'match': 'nope'}"),
         (sums('macth = "numeric"'), SUM, "not {'macth': 'numeric'}"),
-        (sums(), "1 + 1 = 2\n", "sums.jsonl line 1 is no JSON"),
-        (sums(), "", "holds no line"),
+        (sums(), "1 + 1 = 2\n", "sums.jsonl line 1 is not JSON"),
+        (sums(), "", "has no line"),
         (sums(), '{"prompt": "1 + 1 =", "answer": 2}\n', "prompt and answer are strings"),
     ],
 )
@@ -66,15 +66,15 @@ def test_a_task_set_that_opens_is_signed(terminal, node, task_set):
 
 def test_a_family_that_this_machine_may_not_open_is_named_with_the_reason(terminal, node):
     told = terminal.ok(*written(gym("binary_matrix", "min_n = 3")))
-    assert "not tried: env 'binary_matrix' evaluates the text of answers" in told
+    assert "not tested: env 'binary_matrix' evaluates the text of completions" in told
     plugin = gym("nowhere", "").replace('"reasoning-gym"', '"plugin"')
     told = terminal.ok(*written(plugin), "--out", "other.swarm")
-    assert "not tried: env 'nowhere' is not served here: install the package" in told
+    assert "not tested: env 'nowhere' is not available here: install its package" in told
 
 
 def test_a_manifest_that_is_there_is_told_before_anything_is_tried(terminal, node):
     node.manifest.write_bytes(b"mine")
-    remedy = "Name a new file with --out, or move this one away if no swarm runs on it yet."
+    remedy = "Name a new file with --out, or move this one away if no swarm uses it yet."
     told = f"error: cannot write the manifest (File exists): {node.manifest}. {remedy}\n"
     assert terminal.fails(1, *CREATE, "--task-set", "nowhere.toml") == told
     assert node.manifest.read_bytes() == b"mine"
@@ -105,7 +105,7 @@ def test_create_takes_an_allow_list_and_proof_of_work(terminal, node):
     for wrong in ("closed", "pow:lots", "pow:99", "allow:", "allow:nowhere", "allow:strangers"):
         told = terminal.fails(2, *args, wrong, "--out", "c.swarm")
         assert "Write" in told or "Change" in told
-    assert "line 1 of strangers has no peer id, or several: somebody" in told
+    assert "line 1 of strangers does not have exactly one peer id: somebody" in told
     assert not Path("c.swarm").exists()
 
 
@@ -167,7 +167,7 @@ def test_status_tells_a_running_node_from_one_that_was(terminal, node):
         told_ago = re.search(line, terminal.ok("status", *AT))
         assert told_ago and 60 <= int(told_ago[1]) < 120, terminal.out
         assert "round 9 | reward 0.500" in terminal.out and "0 connected, 1 met" in terminal.out
-        assert terminal.json("peers", *AT) == [{**GONE[0], "trusted": False}]
+        assert terminal.json("peers", *AT) == [{**GONE[0], "trusted": False, "blocked": False}]
 
 
 def test_a_node_that_starts_says_so_and_before_its_first_round_nothing_is_wrong(terminal, node):
@@ -177,7 +177,7 @@ def test_a_node_that_starts_says_so_and_before_its_first_round_nothing_is_wrong(
         assert (told["state"], told["addresses"], told["peers"]) == ("starting", [], [])
     node.write_status({**STATUS, "record": None, "peers": []})
     assert "none done yet" in terminal.ok("status", *AT)
-    assert "no peers met yet" in terminal.ok("peers", *AT)
+    assert "no known peers yet" in terminal.ok("peers", *AT)
 
 
 def test_export_writes_the_newest_checkpoint_for_other_programs(terminal, node):
@@ -196,7 +196,7 @@ def test_export_writes_the_newest_checkpoint_for_other_programs(terminal, node):
     assert all((exported[name] == saved[name]).all() for name in saved)
     assert not list(Path("model").glob("*.pt"))
     assert "# tiny, trained in a swarm" in Path("model/README.md").read_text()
-    assert "something already" in terminal.fails(1, *export)
+    assert "already exists" in terminal.fails(1, *export)
 
 
 def test_eval_scores_a_model_on_held_out_tasks(terminal, node):

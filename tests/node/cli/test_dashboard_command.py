@@ -9,7 +9,7 @@ import pytest
 from tests.end_to_end.commands import Command
 from tests.node.dashboard.browser import get
 
-SHOWN = "look at it in a browser: http://127.0.0.1:"
+SHOWN = "dashboard: http://127.0.0.1:"
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def test_a_port_that_is_taken_is_said_with_what_to_do(terminal, node):
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         assert terminal("dashboard", "--config", "node", "--address", address) == 1
-    assert f"{address}. Stop what holds that port, or name another one" in terminal.err
+    assert f"{address}. Stop the program that uses that port" in terminal.err
     assert SHOWN not in terminal.out
 
 

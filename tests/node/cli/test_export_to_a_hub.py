@@ -113,7 +113,7 @@ def test_a_hub_that_refuses_leaves_the_export_and_the_way_on_is_named(
 
 @pytest.mark.parametrize(
     ("repo", "token", "said"),
-    [("no name/at/all", "x", "anna/my-model"), ("anna/mine", None, "hf auth login")],
+    [("no name/at/all", "x", "user/my-model"), ("anna/mine", None, "hf auth login")],
 )
 def test_what_cannot_be_pushed_is_told_at_once(terminal, trained, monkeypatch, repo, token, said):
     monkeypatch.setattr("node.evaluation.export.get_token", lambda: token)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from node.config.config import set_keys
 from node.monitor.record import RoundRecord
 from tests.node.conftest import Terminal
 from tests.node.monitor.test_monitor import RECORD, rounds
@@ -58,8 +59,7 @@ def test_a_config_names_the_run_as_in_other_commands(terminal, node):
 
 def test_a_node_is_found_by_its_config_where_it_keeps_its_run_elsewhere(terminal, node):
     run(Path("elsewhere"))
-    text = node.config.read_text().replace('run_dir = "."', 'run_dir = "../elsewhere"')
-    node.config.write_text(text)
+    set_keys(node.config, {"node.run_dir": "../elsewhere"})
     for given in ("node", "node/node.toml"):
         assert "rounds 1 to 6" in terminal.ok("plot", given, "--terminal")
 
@@ -71,7 +71,7 @@ def test_what_lies_beside_runs_and_is_none_is_told_and_left_out(terminal):
     terminal.ok("plot", *map(str, sorted(Path("demo").iterdir())), "--terminal")
     told = [line.split(". ")[0] for line in terminal.err.splitlines()]
     others = ("demo/reward.png", "demo/seed")
-    assert told == [f"left out: not a run folder: {other}" for other in others]
+    assert told == [f"skipped: not a run folder: {other}" for other in others]
 
 
 def test_a_folder_of_runs_is_all_in_order_and_one_name_twice_is_told_apart(terminal):
@@ -109,7 +109,7 @@ def test_smoothing_is_over_as_many_rounds_as_asked_for(terminal):
         (["mine", "nowhere"], 2, "there is no run folder: nowhere. Name a run folder"),
         (["empty"], 1, "not a run folder: empty. Name a folder with a metrics.jsonl"),
         (["file.txt"], 1, "not a run folder: file.txt. Name a folder with a metrics.jsonl"),
-        (["young"], 1, "no round is recorded yet in: young. Let its node finish a round"),
+        (["young"], 1, "no recorded round in: young. Wait until its node finishes a round"),
         (["mine", "--out", "x.jpg"], 2, "--out: x.jpg. Name a file that ends in .png, .svg, .pdf."),
     ],
 )
@@ -124,7 +124,7 @@ def test_what_cannot_be_drawn_is_one_line_with_the_remedy(terminal, given, statu
 
 
 def test_a_node_that_never_ran_is_told_from_no_run_folder(terminal, node):
-    told = f"error: no round is recorded yet in: {node.root}."
+    told = f"error: no recorded round in: {node.root}."
     assert terminal.fails(1, "plot", "node", "--terminal").startswith(told)
 
 

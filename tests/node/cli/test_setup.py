@@ -45,7 +45,7 @@ def test_peers_takes_every_address_up_to_the_next_option():
 
 def test_join_without_a_config_makes_a_node_and_comes_back_to_it(terminal, started):
     assert terminal("join", "--peers", A, B, "--mix", "2/6", "--rounds", "3") == 0
-    assert "made a node in ./swarm-run" in terminal.out
+    assert "created a node in ./swarm-run" in terminal.out
     name, config, folder, options, _ = started[0]
     assert name == "join" and folder.root == Path("swarm-run").absolute()
     assert config.network.peers == (A, B)
@@ -58,7 +58,7 @@ def test_join_without_a_config_makes_a_node_and_comes_back_to_it(terminal, start
     assert again.network.peers == (A, B), "the way back is kept"
     assert again.schedule.rounds == 0, "the other options were for one run"
     assert folder.identity.read_bytes() == key
-    assert "made" not in terminal.out
+    assert "created" not in terminal.out
 
 
 def test_a_node_that_joined_over_its_local_network_comes_back_over_it(terminal, started):
@@ -69,7 +69,7 @@ def test_a_node_that_joined_over_its_local_network_comes_back_over_it(terminal, 
 
 
 def test_json_keeps_standard_output_for_records(terminal, started):
-    assert terminal.ok("join", "--json") == "" and "made a node" in terminal.err
+    assert terminal.ok("join", "--json") == "" and "created a node" in terminal.err
     assert started[0][3].json
 
 
@@ -84,7 +84,7 @@ def test_join_prefers_the_config_it_is_given(terminal, started):
 
 def test_join_makes_a_missing_identity_but_never_replaces_a_lost_one(terminal, node, started):
     node.identity.unlink()
-    assert "made an identity" in terminal.ok("join", "--config", "node")
+    assert "created an identity" in terminal.ok("join", "--config", "node")
     node.identity.unlink()
     node.journal.touch()
     assert "Put the key back" in terminal.fails(1, "join", "--config", "node")
@@ -142,7 +142,7 @@ def backup(terminal, node):
 )
 def test_an_exported_key_comes_back_where_no_node_is_yet(terminal, node, backup, args, folder):
     Path("empty").mkdir()
-    assert f"made a node in {folder}" in terminal.ok(*IMPORT, *args)
+    assert f"created a node in {folder}" in terminal.ok(*IMPORT, *args)
     made = RunFolder(Path(folder))
     assert made.identity.read_bytes() == node.identity.read_bytes()
     assert stat.S_IMODE(made.identity.stat().st_mode) == 0o600
@@ -249,7 +249,7 @@ def test_a_node_that_is_there_gets_a_unit_once_and_keeps_everything_else(termina
     assert "node.toml" not in terminal.ok("init", "node", "--systemd")
     unit = node.root / "swarm-node-node.service"
     unit.write_text(unit.read_text() + "# mine\n")
-    assert "there is a unit already" in terminal.fails(1, "init", "node", "--systemd")
+    assert "there is already a unit" in terminal.fails(1, "init", "node", "--systemd")
     assert unit.read_text().endswith("# mine\n")
     assert (node.config.read_bytes(), node.identity.read_bytes()) == before
 

@@ -1,10 +1,11 @@
+import tomllib
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.config.config import Config, build, load, run_folder, write_config
+from node.config.config import COMMON, Config, build, load, run_folder, write_config
 from node.config.overrides import parse_assignments
 from node.config.reference import PAGE, page
 from node.errors import ConfigError, NodeError
@@ -12,12 +13,12 @@ from node.errors import ConfigError, NodeError
 PEER = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
 
 
-def test_the_written_file_explains_every_key_and_reads_back_equal_in_any_script(tmp_path):
+def test_the_full_file_explains_every_key_and_reads_back_equal_in_any_script(tmp_path):
     keys = {"node.name": "bench 1", "learner.lr": 1e-5, "monitor.live": False}
     keys |= {"network.peers": [f"/ip4/127.0.0.1/tcp/4001/p2p/{PEER}"]}
     keys |= {"profile.name": "Анна 安娜", "profile.line": "ça va? 🦊"}
     config = Config.with_overrides({**keys, "tasks.weights": {"chain_sum": 2.0, 'od"d': 0.5}})
-    write_config(tmp_path / "node.toml", config)
+    write_config(tmp_path / "node.toml", config, full=True)
     assert load(tmp_path / "node.toml") == config
     text = (tmp_path / "node.toml").read_text()
     for name, section in Config.model_fields.items():
@@ -25,6 +26,28 @@ def test_the_written_file_explains_every_key_and_reads_back_equal_in_any_script(
         for key, field in section.annotation.model_fields.items():
             assert f"\n{key} = " in text
             assert field.description
+
+
+def test_a_short_file_has_common_changed_and_given_keys_and_reads_back_equal(tmp_path):
+    path = tmp_path / "node.toml"
+    config = Config.with_overrides({"learner.epochs": 2, "sandbox.network": ["maze"]})
+    write_config(path, config, ["engine.temperature", "learner.lr"])
+    assert load(path) == config
+    written = tomllib.loads(path.read_text())
+    names = {f"{section}.{key}" for section, keys in written.items() for key in keys}
+    assert names == {*COMMON, "learner.epochs", "sandbox.network", "engine.temperature"}
+    assert "swarm-node init --full" in path.read_text().splitlines()[1]
+
+
+def test_a_short_file_explains_each_key_in_one_sentence(tmp_path):
+    write_config(tmp_path / "node.toml", Config())
+    text = (tmp_path / "node.toml").read_text()
+    for place in COMMON:
+        section, key = place.split(".")
+        about = Config.model_fields[section].annotation.model_fields[key].description
+        comment = text[: text.index(f"\n{key} = ")].rpartition("\n\n")[2]
+        assert " ".join(comment.replace("# ", "").split()).startswith(about.split(".")[0])
+    assert len(text.splitlines()) < 80
 
 
 @given(st.dictionaries(st.text(st.characters(codec="utf-8"), min_size=1), st.floats(0.1, 9)))
@@ -55,7 +78,7 @@ def test_the_configuration_page_is_up_to_date():
         ("monitor.live=1", "monitor.live", "true or false"),
         ("network.transport=carrier-pigeon", "network.transport", "'hivemind'"),
         ("network.swarm=abc", "network.swarm", "64 hex digits"),
-        ("network.swarm=1234567", "network.swarm", "the first 8 or more"),
+        ("network.swarm=1234567", "network.swarm", "at least the first 8"),
         ("network.listen=[]", "network.listen", "at least 1 item"),
         ('network.listen=["0.0.0.0:4001"]', "network.listen", "/ip4/"),
         ('network.peers=["/ip4/10.0.0.5/tcp/4001"]', "network.peers", "/p2p/"),
@@ -88,7 +111,7 @@ def test_a_wrong_value_is_refused_with_its_key_and_the_remedy(assignment, key, r
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        ({"mixture.local": 0, "mixture.external": 0}, r"mixture\.external = 0"),
+        ({"mixture.local": 0, "mixture.external": 0}, r"mixture\.external is also 0"),
         ({"learner.lr": -1, "node.sed": 3}, "1 more to correct"),
     ],
 )

@@ -46,7 +46,7 @@ def test_a_kind_that_is_not_here_is_named_with_those_that_are(registry):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"cop": 1.0}, "mixture.correction_options.cop: 1.0. Extra inputs .*'tis' has cap"),
+        ({"cop": 1.0}, "mixture.correction_options.cop: 1.0. Extra inputs .*'tis' are cap"),
         ({"cap": 0}, "mixture.correction_options.cap: 0. It should be greater than 0"),
         ({"cap": "much"}, "mixture.correction_options.cap: 'much'"),
     ],
@@ -54,7 +54,7 @@ def test_a_kind_that_is_not_here_is_named_with_those_that_are(registry):
 def test_wrong_options_of_a_kind_are_refused_with_the_file_and_any_where_it_has_none(options, told):
     with pytest.raises(ConfigError, match=told):
         build({"mixture": {"correction": "tis", "correction_options": options}})
-    with pytest.raises(ConfigError, match=r"learner\.loss_options: .*'grpo' has none"):
+    with pytest.raises(ConfigError, match=r"learner\.loss_options: .*'grpo' has no options"):
         Config.with_overrides({"learner.loss_options.beta": 1})
 
 
@@ -138,8 +138,8 @@ class Lost: ...
     [
         ("plain", "plain_loss:Plain", None),
         ("lost", "plain_loss:Lost", "must be a class that extends node.learner.losses.Loss"),
-        ("gone", "plain_loss:Gone", "plain_loss:Gone cannot be imported .*mend its package"),
-        ("grpo", "plain_loss:Plain", "has a name that the project uses"),
+        ("gone", "plain_loss:Gone", "plain_loss:Gone cannot be imported .*repair its package"),
+        ("grpo", "plain_loss:Plain", "has a name that this project uses"),
     ],
 )
 def test_a_package_brings_a_kind_or_is_told_wrong(tmp_path, monkeypatch, name, target, told):

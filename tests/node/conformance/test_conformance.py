@@ -105,7 +105,7 @@ async def looked_at(address, *options):
 
 def test_what_cannot_be_tried_is_one_line():
     nobody = f"/ip4/127.0.0.1/tcp/9/p2p/{Identity.generate().peer_id}"
-    tried = {("--transport", "pigeons"): (2, "pigeons"), (): (1, "nothing was tried")}
+    tried = {("--transport", "pigeons"): (2, "pigeons"), (): (1, "no case was run")}
     for options, (status, told) in tried.items():
         run = asyncio.run(looked_at(nobody, *options))
         assert (run.returncode, run.stderr.count("\n")) == (status, 1), run.stderr

@@ -67,7 +67,7 @@ def test_mallorys_link_has_the_node_compute_nothing(site, headers):
 
 @pytest.mark.parametrize(
     ("query", "said"),
-    [("question=%20", "leave it out"), ("question=" + "x" * 1001, "at most 1000")],
+    [("question=%20", "omit it"), ("question=" + "x" * 1001, "at most 1000")],
 )
 def test_a_question_has_a_length_and_head_starts_nothing(site, query, said):
     answer = site.get(f"{ASK}?{query}", OWN_PAGE)
@@ -88,7 +88,7 @@ def test_flo_asks_beside_a_question_and_is_told_to_wait(site):
     with closing(Asked(site, question=SPOKEN, family="gcd")) as first:
         first.until("stage")
         answer = site.get(ASK, OWN_PAGE)
-        assert answer.status == 409 and "one at a time" in answer.json["error"]
+        assert answer.status == 409 and "another question is running" in answer.json["error"]
         told = list(first)
     assert told[-1]["event"] == "end"
     by_event = {each["event"]: each for each in told}

@@ -83,8 +83,8 @@ def test_of_many_authors_the_most_verified_are_listed():
 def test_whoever_joins_is_told_addresses_that_lead_here_from_elsewhere():
     inside, outside = "/ip4/127.0.0.1/tcp/1/p2p/x", "/ip4/203.0.113.7/tcp/1/p2p/x"
     named = "/dns4/seed.example.org/tcp/1/p2p/x"
-    assert public.dialled([inside, outside]) == [outside] and public.dialled([inside]) == [inside]
-    assert public.dialled([named, inside]) == [named]
+    assert public.dialed([inside, outside]) == [outside] and public.dialed([inside]) == [inside]
+    assert public.dialed([named, inside]) == [named]
 
 
 PAGE = page_of(["anna", "ben"])
@@ -175,7 +175,7 @@ def test_a_damaged_census_is_set_aside_and_begun_anew(tmp_path, damaged, caplog)
     found = public.read_census(path, SWARM.hex(), 7.0, counters)
     assert (found.since, found.authors) == (7.0, {})
     assert (tmp_path / "census.json.aside").read_bytes() == damaged and not path.exists()
-    assert counters.snapshot() == {"census_set_aside": 1} and "begun anew" in caplog.text
+    assert counters.snapshot() == {"census_set_aside": 1} and "starts empty" in caplog.text
 
 
 def test_the_census_of_another_swarm_is_set_aside(tmp_path):

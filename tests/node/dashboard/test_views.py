@@ -67,13 +67,13 @@ def test_rewards_stand_by_family_and_level_where_there_are_any(folder):
     ("heldout", "level", "said"),
     [
         ([0.2], "early", "every 10 rounds"),
-        ([0.2, 0.25], "unclear", "0.20 → 0.25 since the start; chance alone explains ±0.1"),
+        ([0.2, 0.25], "unclear", "0.20 → 0.25 since the start; within noise (±0.1"),
         ([0.2, 0.5], "better", "The node learns: held-out reward 0.20 → 0.50"),
         ([0.2, 0.9, 0.2, 0.2, 0.5, 0.5], "better", "0.20 → 0.50"),
         ([0.5, 0.2], "worse", "swarm-node rollback"),
-        ([0.0, 0.0], "unclear", "chance"),
-        ([1.0, 1.0], "unclear", "chance"),
-        ([0.0, 4 / 64], "unclear", "chance"),
+        ([0.0, 0.0], "unclear", "within noise"),
+        ([1.0, 1.0], "unclear", "within noise"),
+        ([0.0, 4 / 64], "unclear", "within noise"),
     ],
 )
 def test_it_says_whether_the_node_learns(tmp_path, heldout, level, said):
@@ -328,10 +328,10 @@ def groups(tmp_path):
     """A run folder with four groups, the last of which was refused."""
     folder, theirs = RunFolder(tmp_path).create(), replace(GROUP, author=BOB.hex())
     hostile = (ShownCompletion(HOSTILE, None, None, False),)
-    refused = replace(theirs, origin="refused", in_update=False, reason="It was met before.")
+    refused = replace(theirs, origin="refused", in_update=False, reason="It was received before.")
     shown = [
         GROUP,
-        replace(GROUP, env="words", reason="All 2 answers have the reward 0."),
+        replace(GROUP, env="words", reason="All 2 completions have the reward 0."),
         replace(theirs, origin="external", prompt="Seven times SIX"),
         replace(refused, round=12, completions=hostile),
     ]

@@ -153,10 +153,10 @@ def test_a_line_tells_of_all_nodes_and_before_the_first_round_that_they_start():
     busy = history(40, reward_own=0.25, reward_eval=0.5)
     other = history(44, reward_own=0.75, reward_external=None)
     records = {"node-1": busy, "node-2": other, "node-3": []}
-    told = "reward 0.500 | external 0.500 (3.0 of 4) | held-out 0.500 | 2 of 3 at work"
+    told = "reward 0.500 | external 0.500 (3.0 of 4) | held-out 0.500 | 2 of 3 running"
     assert SwarmView(150, 3, terminal()).line(records) == f"rounds 40 to 44 of 150 | {told}"
     assert "rounds 40 to 44 |" in SwarmView(0, 3, terminal()).line(records)
-    assert SwarmView(150, 2, terminal()).line({"a": [], "b": []}) == "starting | 0 of 2 at work"
+    assert SwarmView(150, 2, terminal()).line({"a": [], "b": []}) == "starting | 0 of 2 running"
 
 
 def test_without_a_terminal_there_is_a_line_now_and_then():
@@ -169,7 +169,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then():
 
 
 def test_a_pipe_gets_lines_and_a_terminal_a_table():
-    for tty, expected in ((False, "starting | 0 of 2 at work"), (True, "reward by round")):
+    for tty, expected in ((False, "starting | 0 of 2 running"), (True, "reward by round")):
         console = Console(file=io.StringIO(), force_terminal=tty, width=80, height=24)
         with SwarmView(0, 2, console).shown() as show:
             show({"node-1": [], "node-2": []})
@@ -179,9 +179,9 @@ def test_a_pipe_gets_lines_and_a_terminal_a_table():
 def test_the_first_words_say_how_long_it_goes_on_and_nodes_are_evaluated_now_and_then():
     until, limited = (opening(DemoSettings(rounds=rounds), Path("here")) for rounds in (0, 30))
     assert until == "a swarm of 4 and a bootstrap node in here, until Ctrl-C"
-    assert limited.endswith(", to round 30; with --rounds 0 it goes on until Ctrl-C")
+    assert limited.endswith(", up to round 30; use --rounds 0 to run until Ctrl-C")
     timed = opening(DemoSettings(rounds=0, minutes=25.0), Path("here"))
-    assert timed.endswith(", for about 25 minutes; with --rounds 0 it goes on until Ctrl-C")
+    assert timed.endswith(", for about 25 minutes; use --rounds 0 to run until Ctrl-C")
     for rounds, every in {150: 10, 30: 2, 5: 1, 0: 10}.items():
         keys = node_overrides(DemoSettings(rounds=rounds), 0, 1)
         assert (keys["schedule.rounds"], keys["schedule.eval_every"]) == (rounds, every)
@@ -198,5 +198,5 @@ def test_nodes_on_one_gpu_share_its_memory_and_too_many_are_refused_before_any_s
         run_module.memory_of(eight),
     )
     assert node_overrides(eight, 0, 1)["policy.device"] == "cuda"
-    with pytest.raises(ConfigError, match=r"--nodes: 640\. For each of them: .*take a smaller"):
+    with pytest.raises(ConfigError, match=r"--nodes: 640\. For each of them: .*use a smaller"):
         run_module.memory_of(replace(eight, nodes=640))

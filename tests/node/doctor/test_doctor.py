@@ -170,7 +170,7 @@ def test_doctor_exits_with_1_when_something_fails(terminal, taken_port):
     Identity.create(Path("identity.key"))
     assert {f["level"] for f in terminal.json("doctor")} <= {"ok", "warn"}
     assert terminal("doctor", "--set", f"monitor.prometheus_port={taken_port}") == 1
-    assert "fail" in terminal.out and "Stop what holds it" in terminal.out
+    assert "fail" in terminal.out and "Stop the program that uses it" in terminal.out
 
 
 @contextmanager

@@ -103,7 +103,7 @@ def test_one_that_died_for_good_is_told_and_what_the_other_wrote_is_not_lost(fle
         fleet.generate([(1,), (2,)], 1, SAMPLING)
         os.kill(engines[1].pid, signal.SIGKILL)
         assert unfinished_and_finished(fleet) == [0, 1]
-    with pytest.raises(NodeError, match="the engine died twice"):
+    with pytest.raises(NodeError, match="the engine failed twice"):
         fleet.submit(trajectories, Sampling(max_new_tokens=400))
     assert unfinished_and_finished(fleet) == [0, 1]
 

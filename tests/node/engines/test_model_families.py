@@ -73,7 +73,7 @@ def test_a_model_is_tried_without_a_trace_on_anybodys_random_numbers(dtype):
 @pytest.mark.parametrize(
     ("family", "why"),
     [
-        ("recurrent_gemma", r"is 0\.\d+ nat a token off what the learner reads, over 0\.001"),
+        ("recurrent_gemma", r"differs by 0\.\d+ nats per token from the learner, more than 0\.001"),
         ("zamba2", "bounds the time step of a scan, and not that of a single token"),
         ("nemotron_h", "bounds the time step of a scan, and not that of a single token"),
         ("minimax", "fails: ValueError: MiniMax uses cache of its own"),
@@ -93,7 +93,7 @@ def test_a_family_that_is_read_otherwise_is_refused_in_one_line(family, why):
 def test_in_16_bits_rounding_is_forgiven_and_a_state_that_is_not_repeated_is_not(dtype, limit):
     policy = small_policy("recurrent_gemma")
     policy.model.to(dtype)
-    said = f"nat at the mean off what the learner reads, over {limit}"
+    said = f"nats at the mean from the learner, more than {limit}"
     with pytest.raises(PolicyError, match=re.escape(said)):
         check_agreement(policy)
 

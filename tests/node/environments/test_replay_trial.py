@@ -60,7 +60,7 @@ TOLD = (
     [
         *(({"later": lie}, TOLD) for lie in LIES.values()),
         *(({"first": LIES[lie]}, "begins with ") for lie in ("the clock", "the order of a set")),
-        ({"reward": "time.time_ns() % 99991 / 99991"}, r"it is worth 0\.[0-9]+, not 0\.[0-9]+"),
+        ({"reward": "time.time_ns() % 99991 / 99991"}, r"its reward is 0\.[0-9]+, not 0\.[0-9]+"),
         ({"reward": "2.0"}, r"cannot be played: turn 16: .*outside \[0, 1\]"),
     ],
     ids=[*LIES, "first, the clock", "first, the order of a set", "a reward", "a reward too high"],
@@ -98,7 +98,7 @@ def test_create_tries_the_files_beside_the_task_set(terminal, node):
     assert terminal.json(*CREATE)["environments"]["replayed"] == ["door"]
     assert open_manifest(node.manifest.read_bytes()).catalogue[0].name == "door"
     shown = terminal.ok(*CREATE, "--out", "again.swarm")
-    assert "replayed 4 episodes of door in other processes: all alike" in shown
+    assert "replayed 4 episodes of door in other processes: all identical" in shown
 
 
 def test_create_refuses_one_that_lies_and_writes_nothing(terminal, node):

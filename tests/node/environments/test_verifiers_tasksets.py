@@ -68,7 +68,7 @@ def test_rewards_that_follow_from_the_answer_come_out_alike(tmp_path):
 
 
 def test_rewards_that_do_not_are_told_at_creation(tmp_path):
-    with pytest.raises(TaskSetError, match=r"says that it is replayable, .* it is worth"):
+    with pytest.raises(TaskSetError, match=r"has replayable = True, .* its reward is"):
         try_replays(*written(tmp_path, short="time.time_ns() % 99991 / 99991"))
 
 
@@ -131,8 +131,8 @@ def test_a_package_says_version_and_replayable_in_the_class():
     ("task", "settings", "why"),
     [
         (Unrewarded, {}, "no rewards of their own"),
-        (Boxed, {}, "need a box"),
-        (Prepared, {}, "need a box"),
+        (Boxed, {}, "need a container"),
+        (Prepared, {}, "need a container"),
         (Task, {"prompt": ""}, "has no task"),
         (Task, {"prompt": 3}, "cannot be loaded: .*prompt"),
         (Task, {"colour": "red"}, "cannot be loaded: .*colour"),

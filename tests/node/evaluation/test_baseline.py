@@ -33,23 +33,23 @@ def test_it_says_what_was_found_at_each_temperature_and_in_each_family():
     cool = result(rows=(MIXED, WRONG), temperature=0.6, cut=1)
     lines = baseline(result(rows=(WRONG, WRONG), cut=4, answered=0), cool).lines()
     assert lines[0] == (
-        "tried on 2 tasks at temperature 0.6: 1 of 4 answers are right, 75% of completions came to "
-        "an answer, 25% were cut at 64 tokens; rewards differ in 50% of groups"
+        "baseline on 2 tasks at temperature 0.6: 1 of 4 completions are correct, 75% have "
+        "an answer, 25% are truncated at 64 tokens; 50% of groups are informative"
     )
-    assert "temperature 1: 0 of 4" in lines[1] and "100% were cut" in lines[1]
-    assert lines[2] == "  sums level 0: 25% right, 75% came to an answer, 25% cut"
-    assert lines[-1] == "verdict: it can learn from its own rollouts"
+    assert "temperature 1: 0 of 4" in lines[1] and "100% are truncated" in lines[1]
+    assert lines[2] == "  sums level 0: 25% correct, 75% answered, 25% truncated"
+    assert lines[-1] == "result: the policy can learn from its own rollouts"
 
 
 @pytest.mark.parametrize(
     ("rows", "cut", "takes", "verdict", "remedy"),
     [
         ((MIXED, WRONG), 0, False, "can learn from its own rollouts", ""),
-        ((WRONG, WRONG), 0, True, "only from what peers share", "warm-start"),
+        ((WRONG, WRONG), 0, True, "only from peers' groups", "warm-start"),
         ((WRONG, WRONG), 0, False, "cannot learn here", "mixture.external"),
-        ((WRONG, WRONG), 3, True, "does not come to an answer", "engine.max_new_tokens"),
-        ((RIGHT, RIGHT), 0, True, "nothing is left to learn", "tasks.levels"),
-        ((RIGHT, WRONG), 0, True, "only from what peers share", "warm-start"),
+        ((WRONG, WRONG), 3, True, "completions end before an answer", "engine.max_new_tokens"),
+        ((RIGHT, RIGHT), 0, True, "these tasks are already solved", "tasks.levels"),
+        ((RIGHT, WRONG), 0, True, "only from peers' groups", "warm-start"),
     ],
 )
 def test_the_verdict_says_from_whom_it_can_learn_and_what_to_do(rows, cut, takes, verdict, remedy):
@@ -67,8 +67,8 @@ def test_temperatures_are_compared_on_the_same_tasks_and_not_on_those_tried_agai
     again = result(temperature=0.6, rows=(WRONG, WRONG, WRONG), level=1)
     found = baseline(result(rows=(WRONG,)), result(temperature=0.6, rows=(MIXED,)), more=[again])
     assert found.best == 0.6
-    assert "tried on 1 task at temperature 0.6: 1 of 2" in found.lines()[0]
-    assert any(line.startswith("  sums level 1: 0% right") for line in found.lines())
+    assert "baseline on 1 task at temperature 0.6: 1 of 2" in found.lines()[0]
+    assert any(line.startswith("  sums level 1: 0% correct") for line in found.lines())
 
 
 def test_the_token_cap_follows_the_right_answers_or_the_truncated_ones():
@@ -93,7 +93,7 @@ def test_levels_go_from_what_is_not_mastered_to_one_above_what_is_solved():
 
 def test_keys_are_set_in_a_file_and_all_else_of_it_stays(tmp_path):
     path = tmp_path / "node.toml"
-    write_config(path, Config())
+    write_config(path, Config(), full=True)
     before = load(path)
     keys = {"engine.temperature": 0.6, "tasks.levels": {"sums": [0, 1]}}
     set_keys(path, keys)
@@ -124,7 +124,7 @@ def test_keys_are_added_where_a_file_lacks_them_and_refused_where_they_are_in_th
         "engine": {"temperature": 0.6},
     }
     path.write_text("[tasks.weights]\ngcd = 1\n")
-    with pytest.raises(NodeError, match=r"Write there: tasks\.weights = "):
+    with pytest.raises(NodeError, match=r"Write these lines yourself: tasks\.weights = "):
         set_keys(path, {"tasks.weights": {"lcm": 1.0}})
     assert path.read_text() == "[tasks.weights]\ngcd = 1\n"
 
@@ -154,6 +154,6 @@ def test_a_real_policy_is_tried_within_its_time():
     assert again and all(each.rewards[0] in {(0.0,) * 4, (1.0,) * 4} for each in again)
     assert dict(trial.rewards()).keys() == {each.level for each in found.at(found.best)}
     assert all(len(rewards) in {4, 8, 12} for _, rewards in trial.rewards())
-    assert seen[0] == (pytest.approx(0.0, abs=0.5), "how fast it writes")
+    assert seen[0] == (pytest.approx(0.0, abs=0.5), "generation speed")
     assert len(late.results) == 2, "one family at both temperatures"
     assert changed(config, found.settings())

@@ -243,7 +243,7 @@ def test_an_update_that_runs_out_of_memory_ends_like_one_that_was_cut_small(
     assert stats.halved > 0 and usual.halved == 0 and policy.version == epochs
     for figure in ("tokens_trained", "loss", "entropy", "ratio_mean", "clip_fraction"):
         assert getattr(stats, figure) == pytest.approx(getattr(usual, figure), abs=1e-4), figure
-    assert f"lowered from {config.micro_batch_tokens} to" in caplog.text
+    assert f"reduced from {config.micro_batch_tokens} to" in caplog.text
 
 
 def test_what_was_lowered_stays_so_and_the_next_update_runs_through():

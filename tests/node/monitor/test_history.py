@@ -121,7 +121,7 @@ def test_a_half_last_line_is_not_read_and_a_damaged_one_is_named_until_it_is_thi
     assert rounds(tmp_path) == [1, 2]
     for damage in (b"\0\0\0\n", b"[]\n", b'{"round": 3}\n', b"\xff\n"):
         path.write_bytes(whole + damage)
-        with pytest.raises(NodeError, match=r"line 3 is no record.*metrics\.jsonl.*Take that line"):
+        with pytest.raises(NodeError, match=r"line 3 is not a record.*metrics\.jsonl.*Delete that"):
             read_history(tmp_path)
     path.unlink()
     with lines(tmp_path, 10) as file:

@@ -52,7 +52,7 @@ log_error("before there is a log")
 start_logging(path, "info", debug="debug" in sys.argv)
 tell = teller(path, err="err" in sys.argv)
 for _ in range(3):
-    tell("goes on from round 4")
+    tell("resuming from round 4")
 logging.getLogger("node").warning("peers are few")
 log_error("no space left")
 """
@@ -76,7 +76,7 @@ def test_a_disk_that_is_full_for_an_hour_is_a_line_every_ten_minutes_without_a_t
     lines = (tmp_path / "node.log").read_text().splitlines()
     assert len(lines) == 3600 / PERIOD_SECONDS
     assert all("run/journal.sqlite" in line and "free some space" in line for line in lines)
-    assert "(59 more like it in 10 min)" in lines[1]
+    assert "(59 similar messages in 10 min)" in lines[1]
     assert len(capsys.readouterr().err.splitlines()) == len(lines)
 
 
@@ -215,9 +215,9 @@ def test_traces_go_to_the_file_and_our_warnings_to_the_terminal_in_one_line(tmp_
 def test_a_line_is_printed_once_and_logged_with_its_time_and_so_are_warnings(tmp_path, flags):
     ended = python(PROGRAM, str(tmp_path / "node.log"), *flags)
     said = ended.stderr if "err" in flags else ended.stdout
-    assert said.count("goes on from round 4") == 3
-    assert (ended.stdout + ended.stderr).count("goes on from round 4") == 3
-    timed = re.compile(r"[\d-]{10} [\d:,]{12} INFO node\.\S+: goes on from round 4")
+    assert said.count("resuming from round 4") == 3
+    assert (ended.stdout + ended.stderr).count("resuming from round 4") == 3
+    timed = re.compile(r"[\d-]{10} [\d:,]{12} INFO node\.\S+: resuming from round 4")
     lines = (tmp_path / "node.log").read_text().splitlines()
     assert sum(bool(timed.fullmatch(line)) for line in lines) == 3
     if not flags:
@@ -230,5 +230,5 @@ def test_where_the_output_is_the_log_each_line_stands_there_once(tmp_path):
     with (log := tmp_path / "node.log").open("ab") as output:
         python(PROGRAM, str(log), stdout=output, stderr=output)
     lines = log.read_text().splitlines()
-    assert sum("goes on from round 4" in line for line in lines) == 3
+    assert sum("resuming from round 4" in line for line in lines) == 3
     assert sum("peers are few" in line for line in lines) == 1

@@ -50,8 +50,12 @@ UNMEASURED = replace(
     **dict.fromkeys(("reward_own", "reward_external", "informative_own", "tokens_per_s")),
     **dict.fromkeys(("mean_length", "truncated")),
 )
-DASHES = ["– a second, – a completion, – cut", "– of own groups", "external –, held-out –"]
-MEASURED = ["1,234 a second, 4.2 a completion, 50% cut", "75% of own groups"]
+DASHES = [
+    "– per second, – per completion, – truncated",
+    "– of local groups",
+    "external –, held-out –",
+]
+MEASURED = ["1,234 per second, 4.2 per completion, 50% truncated", "75% of local groups"]
 
 
 def rounds(count):

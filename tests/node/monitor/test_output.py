@@ -165,7 +165,7 @@ def test_a_reader_that_goes_away_ends_nothing_and_is_told_once(tmp_path, opened)
         os.close(ours)
         _, err = node.communicate("\n\n\n", timeout=300)
     assert (node.returncode, err) == (0, "done\n")
-    assert (tmp_path / "log").read_text().count("nobody reads descriptor 1") == 1
+    assert (tmp_path / "log").read_text().count("descriptor 1 is closed") == 1
 
 
 def on_a_full_disk(log, *arguments):
@@ -186,7 +186,7 @@ def test_output_on_a_full_disk_is_an_error_with_a_remedy_and_fails_once(tmp_path
 @needs_full
 def test_a_node_whose_output_is_on_a_full_disk_goes_on_and_says_so_once(tmp_path):
     assert on_a_full_disk(tmp_path / "log", "drop") == (0, "done\n")
-    text = "descriptor 1 cannot be written (No space left on device): what is shown is lost"
+    text = "descriptor 1 cannot be written (No space left on device): further output is lost"
     assert (tmp_path / "log").read_text().count(text) == 1
 
 
@@ -206,7 +206,7 @@ def test_a_command_on_a_full_disk_is_one_line_and_fails(end):
     with FULL.open("wb") as full:
         done = run(code, "shown", stdout=full, stderr=subprocess.PIPE)
     failed = "cannot write to standard output (No space left on device)"
-    told = f"error: {failed}. Free some space there, or send it to another place.\n"
+    told = f"error: {failed}. Free some space there, or redirect the output.\n"
     assert (done.returncode, done.stderr) == (1, told)
 
 

@@ -152,7 +152,7 @@ def seen(number, swarm):
 
 
 class Heard(Discovery):
-    """A local network on which some names are heard, each until it was dialled."""
+    """A local network on which some names are heard, each until it was dialed."""
 
     def __init__(self, transport, sightings):
         super().__init__(transport, (), SystemClock(), Counters())
@@ -276,10 +276,10 @@ def test_the_usual_bounds_refuse_what_the_proposed_ones_take_and_short_answers_c
 
 
 def test_a_creator_is_refused_what_no_frame_can_hold_and_told_what_can():
-    with pytest.raises(BadSchema, match="answer_tokens: 64 answers of 8192 tokens") as refused:
+    with pytest.raises(BadSchema, match="answer_tokens: 64 completions of 8192 tokens") as refused:
         bounds_for(8_192, 64)
     said = str(refused.value)
-    most, fewer = (int(said.split(before)[1].split()[0]) for before in ("take ", "groups of "))
+    most, fewer = (int(said.split(before)[1].split()[0]) for before in ("at most ", "groups of "))
     assert bounds_for(most, 64).max_frame_bytes <= MAX_FRAME_BYTES
     assert bounds_for(8_192, fewer).max_frame_bytes <= MAX_FRAME_BYTES
     for tokens, answers in ((most + 1, 64), (8_192, fewer + 1), (0, 8), (64, 1), (64, 1_025)):

@@ -15,10 +15,10 @@ def test_a_plan_shows_every_part_of_both_memories(terminal):
     lines = terminal.out.splitlines()
     (head,) = [line for line in lines if line.split() == ["GPU", "main", "memory"]]
     names = ["weights", "gradients", "optimizer", "activations", "logits", "cache", "engine"]
-    for name in [*names, "at once, at most", "usable"]:
+    for name in [*names, "peak", "usable"]:
         (row,) = [line for line in lines if line.startswith(f"{name}  ")]
         assert len(row) == len(head), row
-    assert any(line.startswith("estimated: writes") for line in lines)
+    assert any(line.startswith("estimated: generates") for line in lines)
     assert any(line.startswith("the largest model") for line in lines)
 
 
@@ -58,7 +58,7 @@ def test_init_writes_the_plan_into_a_node_toml_that_loads(terminal, monkeypatch)
     for key in ("policy.dtype", "learner.lr", "engine.max_new_tokens", "mixture.local"):
         section, name = key.split(".")
         assert getattr(getattr(config, section), name) == memory[key]
-    assert "at once, at most" in terminal.out
+    assert "peak" in terminal.out
     assert terminal.out.splitlines()[-1].startswith("next: swarm-node join --config")
 
 
@@ -83,7 +83,7 @@ def test_init_writes_the_same_on_a_busy_machine_as_on_an_idle_one(terminal, monk
 def test_init_with_a_model_leaves_a_node_alone_that_is_there(terminal, node):
     before = node.config.read_bytes()
     assert terminal("init", "--model", "tiny", "node") != 0
-    assert "there is a config already" in terminal.err
+    assert "there is already a config" in terminal.err
     assert terminal("init", "--systemd", "--model", "tiny", "node") == 2
     assert node.config.read_bytes() == before
 
@@ -101,7 +101,7 @@ def test_a_model_that_is_not_there_is_said_in_a_line(terminal, monkeypatch, tmp_
 
 def test_a_model_beyond_every_way_is_refused_with_what_would_help(terminal):
     folder = str(written(Path("half"), QWEN_HALF))
-    assert "would be needed" in terminal.fails(2, "plan", folder, "--memory", "1")
+    assert "needs at least" in terminal.fails(2, "plan", folder, "--memory", "1")
     assert "--task-tokens" in terminal.err
     told = terminal.fails(2, "plan", "tiny", "--probe", "--memory", "16")
     assert "--probe" in told, "another machine cannot be measured"

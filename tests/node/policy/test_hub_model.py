@@ -107,7 +107,7 @@ def node(tmp_path):
 def test_a_hub_that_never_answers_or_is_not_there_ends_a_start_with_the_remedy(node, silent):
     with socket.create_server(("127.0.0.1", 0)) as was_there:
         left = f"http://127.0.0.1:{was_there.getsockname()[1]}"
-    told = {silent: f"{silent} did not answer within 3 s", left: "the hub cannot be asked"}
+    told = {silent: f"{silent} did not answer within 3 s", left: "the hub is unreachable"}
     for address, said in told.items():
         ended = node(address, "join", "--rounds", "1")
         assert ended.returncode == 2 and said in ended.stderr
@@ -125,11 +125,11 @@ def test_a_model_is_fetched_once_with_its_progress_and_read_without_the_hub(
     assert node(hub, "eval", "--model", MODEL, "--tasks", "1", "--samples", "1").returncode == 0
     assert Hub.gone == set()
     ended = node(silent, "eval", "--model", MODEL, "--tasks", "1", "--samples", "1")
-    assert ended.returncode == 0 and "What the cache has of it is used" in ended.stderr
+    assert ended.returncode == 0 and "The node uses the cached files" in ended.stderr
 
 
 def test_a_model_that_the_hub_does_not_have_is_told_by_its_name(node, hub):
     assert node(hub, "init", ".").returncode == 0
     ended = node(hub, "eval", "--model", "somebody/else", "--tasks", "1")
     assert ended.returncode != 0
-    assert "'somebody/else' (no such folder here, and no such model at the hub)" in ended.stderr
+    assert "'somebody/else' (no such folder here, and no such model on the hub)" in ended.stderr

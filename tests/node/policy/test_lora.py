@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
+from node.config.config import set_keys
 from node.config.learning import LearnerSection, PolicySection
 from node.config.sections import ScheduleSection
 from node.engines.engine import Sampling
@@ -185,12 +186,8 @@ def test_without_peft_it_is_said_what_to_install(base, monkeypatch):
 @pytest.fixture
 def begun(base, node):
     """A policy whose checkpoint lies in the node's run folder, beside a config that fits."""
-    text = node.config.read_text()
-    keys = {"model": ('"tiny"', f'"{base}"'), "lora_rank": (0, 4), "device": ('"auto"', '"cpu"')}
-    for key, (default, value) in keys.items():
-        assert f"{key} = {default}" in text
-        text = text.replace(f"{key} = {default}", f"{key} = {value}")
-    node.config.write_text(text)
+    keys = {"policy.model": str(base), "policy.lora_rank": 4, "policy.device": "cpu"}
+    set_keys(node.config, keys)
     policy = adapted(base)
     Learner(policy, CONFIG).update(MIXED)
     Checkpoints(node.checkpoints).save(
@@ -224,12 +221,12 @@ def test_a_run_goes_on_with_the_adapter_that_it_was_begun_with_and_no_other(
     config = PolicySection(model=begun.name, device="cpu", lora_rank=4)
     progress = RunState(node, None, ScheduleSection(), "")
     assert torch.equal(logits(progress.policy(config)), logits(begun))
-    with pytest.raises(ConfigError, match=rf"policy.{key}: .*go back to"):
+    with pytest.raises(ConfigError, match=rf"policy.{key}: .*start from"):
         progress.policy(changed(config, **{key: value}))
 
 
 def test_a_run_of_all_weights_does_not_go_on_with_an_adapter(base, node):
     Checkpoints(node.checkpoints).save(1, random_policy().save, about(base))
     config = PolicySection(model=str(base), device="cpu", lora_rank=4)
-    with pytest.raises(ConfigError, match=r"policy.lora_rank: 4.*go back to 0"):
+    with pytest.raises(ConfigError, match=r"policy.lora_rank: 4.*start from 0"):
         RunState(node, None, ScheduleSection(), "").policy(config)

@@ -81,8 +81,8 @@ def test_what_the_hub_answers_counts_and_offline_the_cache_alone(monkeypatch):
     asked = hub(monkeypatch)
     check_model(HUB)
     assert [model for model, _ in asked] == [HUB]
-    no_route = OSError("no route"), "cannot be asked: no route"
-    for answer, said in ((MISSING, "no such model at the hub"), no_route):
+    no_route = OSError("no route"), "is unreachable: no route"
+    for answer, said in ((MISSING, "no such model on the hub"), no_route):
         hub(monkeypatch, answer)
         with pytest.raises(PolicyError, match=said):
             check_model(HUB)
@@ -195,43 +195,49 @@ def grow(folder):
 BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "gptq": (
         quantised("gptq"),
-        r"it is quantised \(gptq\).*Name the checkpoint.*policy\.lora_rank",
+        r"it is quantized \(gptq\).*Name the checkpoint.*policy\.lora_rank",
     ),
-    "awq": (quantised("awq"), r"it is quantised \(awq\).*Name the checkpoint"),
-    "bitsandbytes": (quantised("bitsandbytes"), r"quantised \(bitsandbytes\).*Name the checkpoint"),
+    "awq": (quantised("awq"), r"it is quantized \(awq\).*Name the checkpoint"),
+    "bitsandbytes": (quantised("bitsandbytes"), r"quantized \(bitsandbytes\).*Name the checkpoint"),
     "a folder of GGUF": (as_gguf, r"GGUF holds weights.*llama\.cpp.*Name the checkpoint"),
-    "an encoder": of_class("BertForMaskedLM", "it is BertForMaskedLM, which writes no text"),
-    "an embedding model": of_class("Qwen3Model", "it is Qwen3Model, which writes no text"),
+    "an encoder": of_class("BertForMaskedLM", "it is BertForMaskedLM, which does not generate"),
+    "an embedding model": of_class("Qwen3Model", "it is Qwen3Model, which does not generate text"),
     "a reward model": of_class("Qwen3ForSequenceClassification"),
     "an encoder with a decoder": (
         lambda folder: write(folder, is_encoder_decoder=True),
         r"it is an encoder with a decoder.*Name a causal language model",
     ),
-    "a tokenizer with more tokens": (grow, r"its tokenizer knows 100 tokens and the model 98.*Put"),
+    "a tokenizer with more tokens": (
+        grow,
+        r"its tokenizer knows 100 tokens.*98.*Copy",
+    ),
     "another tokenizer": (
         lambda folder: write(folder, vocab_size=151_936),
-        r"its tokenizer knows 98 tokens and the model 151936.*Put the tokenizer",
+        r"its tokenizer knows 98 tokens and the model 151936.*Copy the model's original tokenizer",
     ),
     "missing shards": (
         lambda folder: shard(folder, kept=1),
-        r"\d of the \d files of its weights are missing: model-00002.*Fetch the model again",
+        r"\d of the \d files of its weights are missing: model-00002.*Download the model again",
     ),
-    "a short file": (cut, r"model\.safetensors ends after \d+ of \d+ bytes.*Fetch the model again"),
+    "a short file": (
+        cut,
+        r"model\.safetensors ends after \d+ of \d+ bytes.*Download the model",
+    ),
     "an empty file": (
         with_file("model.safetensors", b""),
-        r"model\.safetensors ends after 0 of \d+ bytes.*Fetch",
+        r"model\.safetensors ends after 0 of \d+ bytes.*Download",
     ),
     "a damaged header": (
         with_file("model.safetensors", b"\2" + b"\0" * 7 + b"{]"),
-        r"the header of model\.safetensors is damaged.*Fetch",
+        r"the header of model\.safetensors is damaged.*Download",
     ),
     "no weights": (
         lambda folder: (folder / "model.safetensors").unlink(),
-        r"there is neither model\.safetensors nor pytorch_model\.bin.*Fetch",
+        r"there is neither model\.safetensors nor pytorch_model\.bin.*Download",
     ),
     "a configuration that is cut off": (
         with_file("config.json", b'{"model_type": "qw'),
-        r"config\.json is not JSON.*Fetch",
+        r"config\.json is not JSON.*Download",
     ),
 }
 
@@ -278,7 +284,7 @@ def test_a_model_without_a_chat_template_is_loaded_and_that_is_told(folder):
     tokenizer.chat_template = CHAT
     tokenizer.save_pretrained(folder)
     load(folder, tell=told.append)
-    assert told == [f"{folder} has no chat template: prompts are given to it as plain text"]
+    assert told == [f"{folder} has no chat template: prompts are plain text"]
 
 
 def test_a_model_without_an_end_of_sequence_token_is_refused(folder):

@@ -134,7 +134,7 @@ def test_a_template_without_a_place_for_a_second_turn_is_refused_with_the_remedy
         "{% if messages|length > 1 %}{{ raise_exception('one turn') }}{% endif %}<user>",
     ):
         policy, _ = chatting(template)
-        with pytest.raises(PolicyError, match=r"policy\.model.*takes no second turn.*without env"):
+        with pytest.raises(PolicyError, match=r"policy\.model.*support a second turn.*without env"):
             policy.encode_observation("too low")
 
 
@@ -176,7 +176,7 @@ def test_a_model_with_longrope_is_used_up_to_its_original_length_and_that_is_tol
     with caplog.at_level(logging.WARNING):
         policy = support.policy_of(config, "phi-long", 0)
     assert policy.context_length == 32
-    assert "phi-long: the context of 256 tokens is cut to 32" in caplog.text
+    assert "phi-long: the context of 256 tokens is limited to 32" in caplog.text
     prompt = [5] * 10
     (samples,) = TransformersEngine(policy, seed=0).generate([prompt], 4, Sampling())
     for sample in samples:

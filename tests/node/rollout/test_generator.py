@@ -81,7 +81,7 @@ def test_a_policy_that_no_prompt_fits_is_refused_with_both_lengths(caplog):
     ):
         made.generate(2, Stopwatch())
     generator(Teacher((5, LONG, LONG + 7)), Counters()).generate(3, Stopwatch())
-    assert f"2 of 3 prompts, of up to {LONG + 7} tokens, do not fit" in caplog.text
+    assert f"2 of 3 prompts, of up to {LONG + 7} tokens: they do not fit" in caplog.text
 
 
 def test_long_prompts_now_and_then_end_nothing_however_few_are_asked_at_a_time():
@@ -182,5 +182,5 @@ def test_a_group_is_what_its_task_says_and_its_seed_follows_from_it(caplog):
     assert {task.split for task in teacher.built} == {Split.TRAIN}
     lost = counters.snapshot()["own_groups_unscored{reason=crashed}"]
     assert lost == 12 - len(groups)
-    unbuilt = caplog.text.count("own group of products could not be scored")
+    unbuilt = caplog.text.count("local group of products could not be scored")
     assert unbuilt == lost - len(unscored) > 0

@@ -1,4 +1,4 @@
-"""What cannot work is said before anything is loaded or dialled."""
+"""What cannot work is said before anything is loaded or dialed."""
 
 import socket
 import subprocess
@@ -71,7 +71,7 @@ def test_a_gpu_is_asked_for_where_there_is_one_and_a_build_for_others_is_left_to
         check_device("cuda:2")
     built(monkeypatch, cuda=None, hip="7.0")
     check_device("cuda")
-    told = (None, r"2\.13\.0 is built without CUDA"), ("13.0", "driver shows 0 GPUs")
+    told = (None, r"2\.13\.0 is built without CUDA"), ("13.0", "driver finds 0 GPUs")
     for cuda, cause in told:
         built(monkeypatch, cuda=cuda, hip=None)
         with pytest.raises(ConfigError, match=rf"'cuda'.*{cause}"):
@@ -108,7 +108,7 @@ def test_another_model_than_the_run_was_begun_with_is_refused_before_it_is_loade
     state, other = {"model": "tiny", "dtype": "float32"}, config(policy__model="tiny-wide")
     Checkpoints(folder.checkpoints).save(1, lambda draft: None, state)
     check_start(Config(), folder)
-    with pytest.raises(ConfigError, match=r"policy\.model: 'tiny-wide'.*go back to 'tiny'"):
+    with pytest.raises(ConfigError, match=r"policy\.model: 'tiny-wide'.*start from 'tiny'"):
         check_start(other, folder)
     (folder.checkpoints / "step-00000001" / "state.json").write_text("[")
     check_start(other, folder)

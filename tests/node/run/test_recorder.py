@@ -208,7 +208,7 @@ def test_an_own_group_is_shown_token_by_token_and_why_it_taught_nothing():
     assert "".join(right.tokens.text[:-1]) == right.text == "4 2"
     assert set(right.tokens.logprob) == {-0.25} and set(right.tokens.version) == {7}
     (group,) = shown(own=(own((0.0, 0.0, 0.0)),))
-    assert group.reason is not None and group.reason.startswith("All 3 answers have the reward 0:")
+    assert group.reason is not None and group.reason.startswith("All 3 completions have the")
     assert {each.advantage for each in group.completions} == {0.0}
     for update, reason in ((UpdateStats(), NO_STEP), (UpdateStats(refused=1), REFUSED_STEP)):
         assert [each.reason for each in shown(own=(own(),), update=update)] == [reason]
@@ -232,7 +232,7 @@ def test_external_groups_say_whether_they_were_of_use():
     taught, implausible, same, emptied = found
     assert {each.origin for each in found} == {"external"}
     assert (taught.author, taught.reason) == (ANNA.hex(), None)
-    assert implausible.reason == IMPLAUSIBLE and same.reason.startswith("All 2 answers")
+    assert implausible.reason == IMPLAUSIBLE and same.reason.startswith("All 2 completions")
     assert (emptied.in_update, emptied.reason) == (False, EMPTIED)
     assert taught.completions[0].tokens.text == (), "another encoding: ids say nothing here"
 
@@ -248,7 +248,7 @@ def test_larrys_token_ids_that_spell_another_text_are_not_shown():
 def test_refused_groups_say_why_in_words():
     (seen,) = shown(RefusedGroup(BEN, pooled(1).group, "reward_mismatch", 5.0, "1 + 1", (0.0, 0.0)))
     assert (seen.origin, seen.author, seen.time) == ("refused", BEN.hex(), 5.0)
-    assert seen.reason == "This node's verifier gives other rewards than its author claims."
+    assert seen.reason == "This node's verifier computes other rewards than its author claims."
     assert [each.reward for each in seen.completions] == [0.0, 0.0]
 
 

@@ -33,7 +33,7 @@ from tests.swarm.experience_parts import ANNA
 AHEAD = [Earned(OWN, "sums", 0, (1.0, 1.0, 0.0)), Earned(ANNA, "sums", 0, (1.0, 0.0, 0.0))] * 12
 """A node that is ahead of another."""
 TASKS = [TaskRef("sums", 0, seed, Split.HELDOUT) for seed in range(4)]
-GONE = r"the checkpoints are gone and 12 rounds were done here: .*checkpoints\. Put them back"
+GONE = r"the checkpoints are missing and 12 rounds were done here: .*checkpoints\. Put them back"
 
 
 class Place:
@@ -98,7 +98,7 @@ def test_what_a_node_knows_of_its_peers_and_of_itself_outlives_it(place):
     assert place.state().notes == ()
     place.state().save(3, before)
     progress = place.state()
-    assert progress.notes == ("goes on from round 3, policy step 1, checkpoint step-00000003",)
+    assert progress.notes == ("resuming from round 3, policy step 1, checkpoint step-00000003",)
     progress.restore(after, place.pool)
     assert progress.round == 3 and after.policy.version == before.policy.version == 1
     assert after.lead.worth == before.lead.worth < 1
@@ -206,7 +206,7 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_again(place):
     with pytest.raises(CheckpointError, match=GONE):
         place.state()
     place.folder.metrics.unlink()
-    with pytest.raises(CheckpointError, match=r"the checkpoints are gone: .* begin anew in anothe"):
+    with pytest.raises(CheckpointError, match=r"the checkpoints are missing: .* start a new run"):
         place.state()
 
 

@@ -41,7 +41,7 @@ print("in order", flush=True)
 if (folder.root / "lingers").exists():
     time.sleep(1.0)
 """
-ORDERLY = "stopping in order; once more stops at once (SIGTERM)"
+ORDERLY = "stopping cleanly; press Ctrl-C again to force quit (SIGTERM)"
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_now_does_not_wait_for_the_round(folder, node, told_before):
         finally:
             node.kill()  # who waits for it goes on
         assert stopped.result() == node.pid
-    assert out.splitlines() == [ORDERLY, "stopping at once (SIGTERM)"]
+    assert out.splitlines() == [ORDERLY, "stopping now (SIGTERM)"]
     assert "KeyboardInterrupt" in err
 
 
@@ -114,7 +114,7 @@ def test_there_may_be_nobody_to_stop_or_one_who_may_not_be_told(folder, monkeypa
         with pytest.raises(NodeError, match=f"{os.getpid()}.*as root"):
             stop_node(folder)
         folder.lock_file.write_bytes(b"")
-        with pytest.raises(NodeError, match="ask again"):  # its number is not told yet
+        with pytest.raises(NodeError, match="run the command again"):  # its number is not told yet
             stop_node(folder)
 
 
@@ -126,7 +126,7 @@ def press(number=signal.SIGINT):
 def test_before_the_work_a_signal_interrupts_at_once_with_a_word(number, capsys):
     with pytest.raises(KeyboardInterrupt), stopping():
         press(number)
-    assert capsys.readouterr().out == f"stopping at once ({number.name})\n"
+    assert capsys.readouterr().out == f"stopping now ({number.name})\n"
 
 
 @pytest.mark.parametrize("number", STOPS)
@@ -174,8 +174,8 @@ def test_an_interrupted_wait_lasts_until_its_work_has_put_everything_back(loop):
 
 
 def test_a_node_that_ends_says_how_to_go_on():
-    again = "the same command goes on from there"
-    more = "go on with a larger --rounds, or with --rounds 0 until you stop it"
+    again = "run the same command to resume"
+    more = "continue with a larger --rounds, or with --rounds 0 until you stop it"
     for asked in (0, 20):
         assert ended(1, asked) == f"1 round is done; {again}"
         assert ended(12, asked) == f"12 rounds are done; {again}"

@@ -65,7 +65,7 @@ def weights(checkpoints):
 
 def test_none_is_deleted_or_set_aside_while_another_process_reads(three_saved):
     with another_process_reading(three_saved.folder):
-        with pytest.raises(NodeError, match=r"another process reads .* eval or export"):
+        with pytest.raises(NodeError, match=r"another process uses .* eval or export"):
             three_saved.roll_back(2)
         for step in (4, 5):
             three_saved.save(step, writer(f"weights {step}"), {})

@@ -143,7 +143,7 @@ def test_an_older_folder_is_taken_from_other_users_and_says_so(tmp_path, careles
     assert len(open_to_others(root)) == len(names) + 2 + 3
     with caplog.at_level("INFO"), RunFolder(root).locked():
         assert set(open_to_others(root)) == {str(root / "essay.txt")}, "which is not ours"
-    assert "is yours alone now" in caplog.text and "10 files in" in caplog.text
+    assert "now it is private" in caplog.text and "10 files in" in caplog.text
     caplog.clear()
     with RunFolder(root).locked():
         assert caplog.text == ""

@@ -99,7 +99,7 @@ def test_another_file_is_refused_and_one_that_changes_makes_the_verifier_unavail
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "holds no line"),
+        ("", "has no line"),
         ("nonsense", "line 1"),
         ('{"prompt": "a"}', "line 1.*answer"),
         ('{"prompt": "a", "answer": 3}', "line 1.*strings"),
@@ -170,7 +170,7 @@ def test_another_version_than_the_swarms_and_settings_that_the_task_refuses_are_
 def test_without_the_package_the_node_says_what_it_cannot_serve(caplog):
     with Verifier(SPECS, outside=True) as verifier:
         assert verifier.start() == ()
-    assert "env 'sorting' is not served here: install the package" in caplog.text
+    assert "env 'sorting' is not available here: install its package" in caplog.text
 
 
 def test_a_package_that_does_not_say_whether_it_evaluates_text_is_refused(tmp_path, monkeypatch):

@@ -101,7 +101,7 @@ def test_an_unknown_task_set_is_answered_with_the_known_ones_and_a_missing_file_
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (replace(GCD, name="gdc"), "'gdc' is no family of reasoning-gym"),
+        (replace(GCD, name="gdc"), "'gdc' is not a family of reasoning-gym"),
         (replace(GCD, version="0.1.1"), r"pip install reasoning-gym==0\.1\.1"),
         (replace(GCD, levels=('{"max":3}',)), "'gcd' level 0: setting 'max' = 3: no such"),
         (replace(GCD, levels=('{"min_value":-3}',)), "'gcd' level 0"),

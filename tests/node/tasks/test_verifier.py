@@ -209,7 +209,7 @@ def test_a_node_that_verifies_imports_no_verifier():
 
 def test_a_task_set_that_cannot_be_opened_is_said_in_the_words_of_the_task_set():
     spec = EnvSpec("gdc", "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
-    refused = pytest.raises(TaskSetError, match="'gdc' is no family")
+    refused = pytest.raises(TaskSetError, match="'gdc' is not a family")
     with Verifier([spec], outside=False) as verifier, refused:
         verifier.start()
 
@@ -289,7 +289,7 @@ def test_it_agrees_with_the_verifier_on_every_family_and_split(verifier):
 
 def test_it_never_evaluates_text_in_this_process():
     specs = [s for s in load_task_set("reasoning-gym") if s.name == "binary_matrix"]
-    with pytest.raises(JudgeRefused, match="evaluates the text of answers"):
+    with pytest.raises(JudgeRefused, match="evaluates the text of completions"):
         LocalJudge(specs).judge(TaskRef("binary_matrix", 0, 1), ["__import__('os').abort()"])
 
 

@@ -51,7 +51,7 @@ def test_a_message_that_repeats_is_told_once_and_its_number_ten_minutes_later(lo
         wait(log.clock, 660 / 1869)
     assert log.lines == [
         "pool: 0 groups evicted (full)",
-        "pool: 1700 groups evicted (full) (1699 more like it in 10 min)",
+        "pool: 1700 groups evicted (full) (1699 similar messages in 10 min)",
     ]
 
 
@@ -78,7 +78,10 @@ def test_names_that_anybody_can_make_up_do_not_fill_the_log(log) -> None:
     assert len(log.lines) == LINES
     wait(log.clock, PERIOD_SECONDS)
     log.logger.info("peer %s floods this node", "another")
-    assert log.lines[-1] == f"peer another floods this node ({1000 - LINES} more like it in 10 min)"
+    assert (
+        log.lines[-1]
+        == f"peer another floods this node ({1000 - LINES} similar messages in 10 min)"
+    )
 
 
 def test_another_error_is_another_message(log) -> None:
@@ -86,7 +89,7 @@ def test_another_error_is_another_message(log) -> None:
         try:
             raise error
         except Exception:
-            log.logger.exception("the judge failed on a group of %s", "sums")
+            log.logger.exception("the verifier failed on a group of %s", "sums")
     assert len(log.lines) == 2
 
 

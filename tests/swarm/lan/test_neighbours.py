@@ -37,9 +37,9 @@ def test_members_of_the_swarm_are_dialled_who_are_neither_connected_nor_oneself(
 def test_mallory_with_a_thousand_names_takes_no_turn_from_another_host():
     flood = [seen(f"mallory {number}", "10.0.0.66") for number in range(1000)]
     honest = [seen(name, f"10.0.0.{name}") for name in range(1, 5)]
-    dialled = neighbours().due([*flood, *honest], (), OURS)
-    assert set(honest) < set(dialled)
-    assert len(dialled) == len(honest) + lan.EACH
+    dialed = neighbours().due([*flood, *honest], (), OURS)
+    assert set(honest) < set(dialed)
+    assert len(dialed) == len(honest) + lan.EACH
     crowd = [seen(number, f"10.0.{number // 250}.{number % 250}") for number in range(1000)]
     assert len(neighbours().due(crowd, (), OURS)) == lan.AT_A_TIME
 

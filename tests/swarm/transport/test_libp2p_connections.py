@@ -77,8 +77,8 @@ async def test_a_machine_that_comes_to_another_network_tells_its_address_there(
         await anna.close()
 
 
-def connection(peer: str, address: str, *, dialled: bool = False) -> Connection:
-    return Connection(SimpleNamespace(peer=peer), place_of(address), dialled=dialled)
+def connection(peer: str, address: str, *, dialed: bool = False) -> Connection:
+    return Connection(SimpleNamespace(peer=peer), place_of(address), dialed=dialed)
 
 
 def test_the_best_connection_is_the_latest_direct_one() -> None:
@@ -100,8 +100,8 @@ def test_the_best_connection_is_the_latest_direct_one() -> None:
 
 def test_one_of_those_who_have_most_connections_goes_first_and_none_that_was_dialled() -> None:
     connections = Connections()
-    dialled = [connection("carl", "/ip4/10.0.0.9/tcp/1", dialled=True) for _ in range(5)]
+    dialed = [connection("carl", "/ip4/10.0.0.9/tcp/1", dialed=True) for _ in range(5)]
     taken = [connection(str(n), f"/ip4/10.0.0.{1 + n // 3}/tcp/{n + 1}") for n in range(4)]
-    for each in dialled + taken:
+    for each in dialed + taken:
         connections.add(each)
     assert connections.most_common() is taken[0]

@@ -137,7 +137,7 @@ async def test_mallory_has_nobody_dialled_by_saying_that_she_listens_there(tmp_p
         assert decode_dial_back_response(await asked, (port,)) == DialledBack(
             "127.0.0.1", (), False
         )
-        assert not seen, "a server of somebody else was dialled"
+        assert not seen, "a server of somebody else was dialed"
     finally:
         victim.close()
         await asyncio.gather(anna.close(), mallory.close())

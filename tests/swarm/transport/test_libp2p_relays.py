@@ -74,7 +74,7 @@ async def echo(peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWr
     writer.close()
 
 
-async def dialled(visitor: Transport | TransportNode, address: str) -> object:
+async def dialed(visitor: Transport | TransportNode, address: str) -> object:
     """Dial until a relay has taken its place."""
     deadline = time.monotonic() + PATIENCE
     while True:
@@ -93,7 +93,7 @@ async def test_a_daemon_behind_a_relay_is_reached_and_pulled_from(tmp_path: Path
         apart(Libp2pTransport, tmp_path, "ben") as ben,
     ):
         through = f"{rita.addresses[0]}/p2p-circuit/p2p/{anna.peer_id}"
-        assert await dialled(ben, through) == anna.peer_id
+        assert await dialed(ben, through) == anna.peer_id
         blob = bytes(BLOB_BYTES)
         answer = await ben.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=10)
         assert answer == ben.peer_id.encode() + blob
@@ -125,7 +125,7 @@ async def test_a_member_behind_a_relay_is_dialled_tells_its_clock_and_is_nobodys
         node(HivemindNode, tmp_path, "ben", "public") as ben,
     ):
         through = f"{rita.addresses[0]}/p2p-circuit/p2p/{anna.peer_id}"
-        peer, clock = await dialled(ben, through)
+        peer, clock = await dialed(ben, through)
         assert peer == anna.peer_id
         assert abs(clock - time.time()) < 60.0
         (address,) = (await ben.connected())[anna.peer_id][:1]
@@ -133,7 +133,7 @@ async def test_a_member_behind_a_relay_is_dialled_tells_its_clock_and_is_nobodys
         table = ben.dht.protocol.routing_table.peer_id_to_uid
         assert anna.peer_id not in map(str, table)
         await ben.connect(rita.addresses[0])
-        assert rita.peer_id in map(str, table), "who can be dialled is one"
+        assert rita.peer_id in map(str, table), "who can be dialed is one"
 
 
 async def test_a_client_without_neighbours_stores_nothing_and_says_so(tmp_path):
@@ -167,7 +167,7 @@ async def test_a_node_that_nobody_can_dial_is_reached_through_a_daemon(kind: typ
             await anna.look()
         assert anna.addresses[0].startswith(f"{rita.addresses()[0]}/p2p-circuit/")
         ben = await enter(apart(kind, tmp_path, "ben"))
-        assert await dialled(ben, anna.addresses[0]) == anna.peer_id
+        assert await dialed(ben, anna.addresses[0]) == anna.peer_id
         blob = bytes(BLOB_BYTES)
         answer = await ben.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=10)
         assert answer == ben.peer_id.encode() + blob

@@ -84,7 +84,7 @@ def test_an_address_that_fails_is_told_once_and_once_more_when_it_answers(caplog
     log.answered("here", "anna")
     log.answered("here", "anna")
     assert caplog.messages == [
-        "no peer answers; dialling goes on",
+        "no peer answers; the node keeps dialing",
         "peer anna answers again at here",
     ]
     log.failed("over", ClockSkew("4 s apart"), reached=False)
@@ -113,7 +113,7 @@ CIRCUIT = f"{FAILED}  * [/x] error opening relay circuit:"
 UNKNOWN = Exception("Connect failed. msg=failed to dial: failed to dial 12D3: no good addresses")
 REASONS = {
     REFUSED: "connection refused",
-    UNKNOWN: "the name is unknown, or no address of this kind can be dialled",
+    UNKNOWN: "the name is unknown, or no address of this kind can be dialed",
     Exception("Connect failed. msg=invalid peer id"): "invalid peer id",
     Exception(f"{CIRCUIT} NO_RESERVATION (204)"): (
         "the relay does not relay for it any more; join through another peer"

@@ -142,4 +142,4 @@ def test_reputation_counts_from_a_threshold_on_and_is_asked_now_and_then() -> No
     reputations.use(reputation)
     assert all(reputations.knows(FRIEND.peer_id) for _ in range(9))
     assert len(asked) == 1
-    assert not reputations.knows("no peer id")
+    assert not reputations.knows("not a peer id")

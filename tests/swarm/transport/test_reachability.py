@@ -1,4 +1,4 @@
-"""Who asks to be dialled back has its own address dialled, at which it has to prove who it is."""
+"""Who asks to be dialed back has its own address dialed, at which it has to prove who it is."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ from swarm.transport.transport import (
     Refusal,
     Refused,
     describe_reach,
-    dialled,
+    dialed,
     host_of,
     links_of,
     port_of,
@@ -108,7 +108,7 @@ async def test_mallory_is_not_told_that_she_answers_where_somebody_else_does(tmp
 async def test_mallory_has_no_address_dialled_but_the_one_that_she_is_connected_from() -> None:
     async with listening(b"") as (port, seen):
         await handler("/ip4/127.0.0.2/tcp/5")(ALICE, encode_dial_back_request((port,)))
-        assert not seen, "a server of somebody else was dialled"
+        assert not seen, "a server of somebody else was dialed"
         await handler("/ip4/127.0.0.1/tcp/5")(ALICE, encode_dial_back_request((port,)))
         assert seen
 
@@ -187,10 +187,10 @@ THROUGH = f"/ip4/11.7.0.2/tcp/4001/p2p/{BEN}/p2p-circuit/p2p/{CLEO}"
 
 
 def test_one_liar_among_three_decides_nothing_nor_a_peer_on_this_side_of_the_router() -> None:
-    assert dialled([YES, YES, NO])
-    assert not dialled([NO, NO, YES])
-    assert dialled([BESIDE])
-    assert not dialled([BESIDE, BESIDE, NO]), "one outside counts alone"
+    assert dialed([YES, YES, NO])
+    assert not dialed([NO, NO, YES])
+    assert dialed([BESIDE])
+    assert not dialed([BESIDE, BESIDE, NO]), "one outside counts alone"
 
 
 def test_what_an_address_through_a_relay_tells_is_of_the_relay() -> None:
@@ -218,5 +218,5 @@ def test_a_remedy_names_the_port_and_where_the_node_was_seen() -> None:
     reach = describe_reach("relayed", [31337], ["11.7.0.3", "11.7.0.3"], relays=2)
     seen = "no peer could dial 11.7.0.3 at TCP port 31337"
     assert reach.cause == f"{seen}; 2 of its peers relay for it"
-    assert "forward TCP port 31337" in reach.remedy
+    assert "Forward TCP port 31337" in reach.remedy
     assert describe_reach("direct", [1], ["11.7.0.3"], 0).remedy == ""

@@ -1,0 +1,61 @@
+"""Texts in the program that people read: help, configuration comments, messages, docstrings."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+
+from tests.documents.page import ROOT
+from tests.parsing import parse
+
+KINDS = ("help", "configuration", "messages", "docstrings")
+CALLS = {"key": "configuration", "kind_key": "configuration", "options_key": "configuration"}
+CALLS |= {"Argument": "help", "Option": "help", "Typer": "help"}
+CODE = re.compile(r"[{;]\n|</|\bimport |^\s*[A-Z]{4,} [\w*]|^\w+://|\(\?[:<]|\n(?:[a-z]+ ){6}")
+"""Marks a literal that is a program, markup, SQL, an address, a pattern or a list of words."""
+TASKS = re.compile(r"node/tasks/\w*famil\w*\.py")
+"""Files whose literals are questions to a model."""
+
+
+@cache
+def spoken() -> dict[str, str]:
+    """Texts by kind, one per paragraph; each value that a message shows is ``Code``."""
+    texts = defaultdict[str, list[str]](list)
+    for package in ("node", "swarm", "protocol"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            asks = TASKS.fullmatch(path.relative_to(ROOT).as_posix())
+            for kind, text in found(parse(path.read_text(encoding="utf-8"))):
+                if not (asks and kind == "messages"):
+                    texts[kind].append(text)
+    return {kind: "\n\n".join(texts[kind]) for kind in KINDS}
+
+
+def found(item: ast.AST, kind: str = "messages") -> Iterator[tuple[str, str]]:
+    """Yield kind and text of each docstring, and of each other literal of three words or more."""
+    match item:
+        case ast.FunctionDef(name=name) if name.endswith("_command"):
+            kind = "help"
+        case ast.ClassDef(bases=[ast.Name(id="Section")]):
+            kind = "configuration"
+        case ast.Expr(value=ast.Constant(value=str(text))):
+            yield "docstrings" if kind == "messages" else kind, text
+            return
+        case ast.Constant(value=str()) | ast.JoinedStr():
+            text = literal(item)
+            words = re.findall(r"\b[A-Za-z][a-z]+\b(?= |[.,:;?]|$)", text)
+            if len(words) > 2 and not CODE.search(text):
+                yield kind, text
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            kind = CALLS.get(name, "messages")
+    for child in ast.iter_child_nodes(item):
+        if not isinstance(item, ast.JoinedStr) or isinstance(child, ast.FormattedValue):
+            yield from found(child, kind)
+
+
+def literal(item: ast.Constant | ast.JoinedStr) -> str:
+    if isinstance(item, ast.Constant):
+        return str(item.value)
+    return "".join(str(p.value) if isinstance(p, ast.Constant) else "Code" for p in item.values)
