@@ -18,7 +18,7 @@ from tests.parsing import parse
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "benchmarks" / "gpu.py"
-PAGE = (ROOT / "docs" / "engines.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "gpu_code.md").read_text(encoding="utf-8")
 CALLS = {
     *("cuda", "mps", "is_cuda", "is_mps", "empty_cache", "pin_memory", "non_blocking"),
     *("synchronize", "device_count"),
@@ -74,8 +74,6 @@ def test_the_sections_that_are_listed_are_those_of_the_benchmark() -> None:
     told = {section.strip("`") for _, _, section in listed() if section.startswith("`")}
     assert len(names) > 10
     assert told <= names
-    for name in re.findall(r"The section `(\S+)`", PAGE):
-        assert name in names
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -56,7 +56,7 @@ class Section:
     """Some measurements that stand or fall together.
 
     Attributes:
-        name: as in ``--only``, in the results and in docs/engines.md.
+        name: as in ``--only``, in the results and in docs/gpu_code.md.
         title: of its table.
         budget: seconds, after which it is ended; what it had measured by then counts.
         run: yields rows of figures.

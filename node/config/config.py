@@ -55,9 +55,10 @@ SmolLM2-135M       7.2e-6          0.055           0.0085
 one token          1.9e-5          0.13            0.026
 =================  ==============  ==============  ==============
 
-With ``int8`` models of random weights measure up to 0.025 (docs/engines.md). GPUs are untested.
-Log-softmax is in float32 for any format. An output matrix in float32 lowers SmolLM2's mean of 53
-tokens in bfloat16 only from 0.034 to 0.028: most of the difference comes from the layers.
+With ``int8`` models of random weights measure up to 0.025 (experiments/reports/engines.md). GPUs
+are untested. Log-softmax is in float32 for any format. An output matrix in float32 lowers SmolLM2's
+mean of 53 tokens in bfloat16 only from 0.034 to 0.028: most of the difference comes from the
+layers.
 """
 
 

@@ -38,7 +38,7 @@ LEFT_OUT = {
     "docs/guides/real_model.md": dict.fromkeys(
         ("make ", "python -m install.", "swarm-node "), REAL
     ),
-    "docs/engines.md": VLLM_ALONE,
+    "docs/gpu_code.md": {"make bench-gpu": GPU},
     "examples/own_selection/README.md": {"python -m experiments sapo --quick --rounds": SMALL},
     "examples/tiny_model/README.md": {
         "python -m experiments make-models": "takes ten minutes and overwrites the models"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -193,39 +195,43 @@ def page() -> str:
     version, families = recorded()
     *names, last = REAL
     real = textwrap.fill(f"{', '.join(names)} and {last}", 100)
-    works = [
-        f"| {name} | {' | '.join(f'{gap:.0e}' for gap in each.measured.gaps)} |"
+    works = {
+        name: max(each.measured.gaps)
         for name, each in families.items()
         if each.measured and each.works and not each.refused
-    ]
-    refused = [_row(name, each.refused) for name, each in families.items() if each.refused]
-    untried = [_row(name, each.untried) for name, each in families.items() if each.untried]
+    }
+    refused = {name: each.refused for name, each in families.items() if each.refused}
+    untried = {name: each.untried for name, each in families.items() if each.untried}
+    widest = max(works, key=works.__getitem__)
     return "\n".join(
         [
             HEAD.format(version=version, all=len(families), real=real),
             f"## {len(works)} families work\n",
-            "| `model_type` | one row | 4 prompts by 3 | by 16 | rows come and go | 3 turns |",
-            "|---|---|---|---|---|---|",
-            *works,
+            WORKS.format(gap=works[widest], name=widest),
+            *_table("", "`model_type`", {name: name[0] for name in works}),
             f"\n## {len(refused)} families are refused\n",
             REFUSED,
-            "| `model_type` | why |",
-            "|---|---|",
-            *refused,
+            *_table("reason", "`model_type`", refused),
             f"\n## {len(untried)} families are untested\n",
             "A node checks them like any other model.\n",
-            "| `model_type` | why |",
-            "|---|---|",
-            *untried,
+            *_table("reason", "`model_type`", untried),
             FOOT,
         ]
     )
 
 
-def _row(name: str, why: str) -> str:
-    return "| {} | {} |".format(name, why.replace("|", "\\|").replace("<", "&lt;"))
+def _table(left: str, right: str, families: dict[str, str]) -> Iterator[str]:
+    """Yield a row for each key, with the families that have it."""
+    rows = defaultdict[str, list[str]](list)
+    for name, key in families.items():
+        rows[GAP.sub(r"from the learner by more than \1 nat per token", key)].append(name)
+    yield f"| {left} | {right} |"
+    yield "|---|---|"
+    for key, names in rows.items():
+        yield "| {} | {} |".format(key.replace("|", "\\|").replace("<", "&lt;"), ", ".join(names))
 
 
+GAP = re.compile(r"by \S+ nats per token from the learner, more than (\S+)")
 HEAD = """# Models
 
 This page lists the model families of `transformers` that a node can train, for users who choose a
@@ -233,40 +239,39 @@ model. You can train any causal language model that passes the [engine parity
 check](engines.md#engine-parity-check) at the start of a node. To see if a model fits your machine,
 use [`swarm-node plan`](hardware.md).
 
-`python -m tests.families` writes this page. It builds a small model with random weights for each
-of the {all} causal architectures of `transformers` {version}, in float32, with two layers of every
-type, if it can. It compares the `transformers` engine with two references:
-
-- The greedy completions of four prompts must equal those of `transformers.generate`, token by
-  token.
-- The log-probs of sampled tokens must be within 0.001 nat of the learner's. The table shows the
-  largest difference per token. The last columns are rows that join and leave while the weights
-  change, and trajectories of three turns.
-
-Attention windows are 12 tokens, so that texts exceed them. Families that can be encoders are built
-as decoders. Multimodal families are tested with text only.
-
-{real}
-are tested in a whole node, each with its type of tokenizer and chat template. The tests cover
-sampling, three updates of all weights or of an adapter, a checkpoint, the export, and groups of
-another family.
-
 ## Settings
 
-- **Adapters of mixtures of experts** need `policy.lora_targets`, such as
+- **LoRA with mixtures of experts** needs `policy.lora_targets`, such as
   `["q_proj", "k_proj", "v_proj", "o_proj"]`.
 - **Thinking.** If a chat template has a switch for thinking, `policy.chat_template_kwargs` sets
   it, as in `--set policy.chat_template_kwargs.enable_thinking=false`. The node refuses an option
-  that the template does not use. A model without a template gets prompts as plain text; the node
-  reports this.
-- **End of a turn.** The node reads the token that ends an assistant turn from the chat template.
-  It ends completions in training. The tokenizer's `eos_token` and the end tokens of the generation
-  config also stop sampling.
+  that the template does not use. A model without a template gets prompts as plain text.
+- **End of a turn.** The token that ends an assistant turn in the chat template ends completions.
+  The tokenizer's `eos_token` and the end tokens of the generation config also stop sampling.
 
-The rate of right answers was measured for one pretrained model:
+The fraction of correct answers was measured for one pretrained model:
 [SmolLM2-135M-Instruct](starter.md#results-of-a-small-model).
+
+## Tests
+
+`python -m tests.families` tests the {all} causal architectures of `transformers` {version} and
+writes this page. It builds a small float32 model with random weights, with two layers of every
+type. Two comparisons decide if the `transformers` engine supports it:
+
+- The greedy completions of four prompts equal those of `transformers.generate`.
+- The log-probs of sampled tokens differ from the learner's by at most 0.001 nat. Rows join and
+  leave a batch, weights change, and trajectories have three turns.
+
+Multimodal families are tested with text only, encoders as decoders.
+
+{real}
+are tested in a whole node, with sampling, three updates, a checkpoint and the export. Each has its
+type of tokenizer and chat template.
 """
-REFUSED = """The message at the start of a node, before it trains. With `engine.backend = "vllm"`
+WORKS = """The largest difference from the learner is {gap:.0e} nat per token ({name}).
+`tests/families/measured.json` has the figures of each family.
+"""
+REFUSED = """The node prints the reason and stops before it trains. With `engine.backend = "vllm"`
 the engine supports the models of vLLM.
 """
 FOOT = """
