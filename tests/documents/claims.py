@@ -94,5 +94,5 @@ CLAIMS: dict[str, Callable[[Path], str]] = {
 }
 """By the beginning of a command that ends by itself: what is wrong then, or ""."""
 
-FAILS = {"torchrun ": r"rounds are done; the same command goes on(.|\n)*SignalException"}
+FAILS = {"torchrun ": r"done; run the same command to resume(.|\n)*SignalException"}
 """What is to end with status 1, by the beginning of the command, and the words that say why."""
