@@ -112,7 +112,7 @@ NAME = "swarm-node"
 # Words that may follow the name in a command. Before any other word the name is plain text.
 COMMANDS = (
     *("demo", "plan", "init", "join", "bootstrap", "observe", "create", "status", "list", "logs"),
-    *("stop", "peers", "trust", "warm-start", "plot", "dashboard", "rollouts", "doctor"),
+    *("stop", "peers", "trust", "block", "warm-start", "plot", "dashboard", "rollouts", "doctor"),
     *("conformance", "eval", "play", "ask", "compare", "checkpoints", "rollback", "export"),
     "identity",
 )

@@ -180,7 +180,7 @@ def test_the_token_opens_once_and_becomes_a_cookie_that_only_this_site_gets(tmp_
         assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(rules)
         assert site.get(STATUS, {"Cookie": cookie}).status == 200
         again = enter(site, url)
-        assert again.status == 401 and "used up" in again.json["error"]
+        assert again.status == 401 and "already used" in again.json["error"]
         assert len(site.told) == 2 and site.told[1] != url, "the next one is told"
         assert enter(site, site.told[1]).status == 303
 

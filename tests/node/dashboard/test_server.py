@@ -154,7 +154,7 @@ def test_a_taken_port_is_passed_over_unless_named_and_an_address_of_no_machine_r
     with closing(listen(True).socket) as first, closing(listen(True).socket) as second:
         ports = first.getsockname()[1], second.getsockname()[1]
         assert PORT <= ports[0] < ports[1]
-        with pytest.raises(NodeError, match=r"cannot serve the dashboard .*name another"):
+        with pytest.raises(NodeError, match=r"cannot serve the dashboard .*choose another"):
             listen(f"127.0.0.1:{ports[0]}")
     with pytest.raises(NodeError, match=r"monitor\.dashboard = 192\.0\.2\.1:8710"):
         listen("192.0.2.1:8710")

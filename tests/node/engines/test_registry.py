@@ -25,7 +25,9 @@ def test_vllm_is_taken_in_the_version_it_was_tried_with(monkeypatch, tmp_path, p
 
 def test_vllm_that_is_not_here_or_another_version_is_named_at_once(monkeypatch, tmp_path):
     installed(monkeypatch, tmp_path, "vllm", "0.31.0")
-    with pytest.raises(ConfigError, match=r"0\.31\.0 is installed and 0\.32 is needed.*make vllm"):
+    with pytest.raises(
+        ConfigError, match=r"0\.31\.0 is installed, but 0\.32 is required.*make vllm"
+    ):
         open_engine(VLLM, random_policy(), Counters())
     monkeypatch.setattr("node.engines.kinds.PACKAGES", ("a-package-that-is-nowhere",))
     with pytest.raises(ConfigError, match=r"engine\.backend: 'vllm'.*not installed.*make vllm"):
@@ -51,5 +53,5 @@ def test_every_vllm_sees_the_gpus_that_are_its_own(monkeypatch, named, shares, o
     config = Config.with_overrides(two)
     assert [each["CUDA_VISIBLE_DEVICES"] for each in devices(config, policy)] == shares
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
-    with pytest.raises(ConfigError, match="it takes 4 GPUs, and there are 3"):
+    with pytest.raises(ConfigError, match="it needs 4 GPUs, and there are 3"):
         devices(config, policy)

@@ -137,4 +137,4 @@ def test_a_model_with_weights_that_no_hook_hears_is_read_group_by_group(caplog):
     norm.__class__ = type("Strange", (type(norm),), {})
     with caplog.at_level("INFO"):
         stats = Learner(policy, CONFIG).update([*HONEST, HOT])
-    assert "one by one" in caplog.text and 0 < stats.largest_share <= 2 / 12 + 1e-6
+    assert "forward passes of one group" in caplog.text and 0 < stats.largest_share <= 2 / 12 + 1e-6

@@ -247,7 +247,7 @@ def test_norms_that_are_wrong_are_found_before_the_first_step(monkeypatch, caplo
     with caplog.at_level("INFO"):
         wrong, _, learner = updated([*HONEST, HOT])
     right, _, _ = updated([*HONEST, HOT], joined=False)
-    assert not learner.gradient.heard and "one by one" in caplog.text
+    assert not learner.gradient.heard and "forward passes of one group" in caplog.text
     assert_close(wrong, right, atol=2e-4, rtol=1e-3)
 
 

@@ -74,5 +74,5 @@ def test_a_run_that_resumes_has_the_model_that_it_began_with(place, tmp_path):  
     assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
     assert resumed.reference(config(**{"mixture.peer_ratio": 0.0})) is None
     (tmp_path / "first").rename(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match=r"peer_ratio.*began with.*mixture\.peer_ratio = 0"):
+    with pytest.raises(ConfigError, match=r"peer_ratio.*initial model.*mixture\.peer_ratio = 0"):
         resumed.reference(begun)

@@ -182,7 +182,9 @@ def test_what_went_wrong_in_an_update_is_counted(caplog):
         found = counted(refused=1, unlikely=2, halved=3, engine_gap=0.06)
     names = ("steps_refused", "external_refused{reason=unlikely}", "micro_batch_halved")
     assert found == dict(zip((*names, "engine_gaps"), (1, 2, 3, 1), strict=True))
-    assert "0.06 nat off the learner's" in caplog.text and "over the 0.001" in caplog.text
+    assert (
+        "differ from the learner's by 0.06 nats" in caplog.text and "explains 0.001" in caplog.text
+    )
     assert [counted(engine_gap=quiet) for quiet in (5e-4, None)] == [{}, {}]
 
 

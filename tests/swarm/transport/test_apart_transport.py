@@ -287,5 +287,5 @@ async def test_a_process_that_prints_an_endless_line_is_waited_for_like_any_othe
     program = "import sys; sys.stderr.write('x' * 200_000 + '\\n' + 'and then\\n')"
     monkeypatch.setattr(link_module, "COMMAND", (sys.executable, "-c", program))
     assert await (await Process.start(Methods())).ended() == "ended with exit status 0"
-    assert "says: a line that is too long to be shown" in caplog.text
-    assert "says: and then" in caplog.text
+    assert "process: a line that is too long to be shown" in caplog.text
+    assert "process: and then" in caplog.text
