@@ -197,7 +197,7 @@ def test_a_second_process_in_its_folder_is_refused_and_the_first_goes_on(node: C
     with join(node.run.root.parent) as second:
         assert second.wait() == 1
         (line,) = second.err
-    assert f"used by process {node.process.pid}" in line and "folder of its own" in line
+    assert f"used by process {node.process.pid}" in line and "use another folder" in line
     done = len(node.records())
     node.until(lambda: len(node.records()) > done)
 
