@@ -29,7 +29,7 @@ export function useData() {
 // The browser asks whether a file is another by now, and is sent it only then.
 async function read(name) {
   const answer = await fetch(`data/${name}.json`, { cache: 'no-cache', signal: AbortSignal.timeout(PATIENCE_MS) });
-  if (!answer.ok) throw new Error(`data/${name}.json: the server answered ${answer.status}`);
+  if (!answer.ok) throw new Error(`data/${name}.json: the server returned status ${answer.status}`);
   return answer.json();
 }
 

@@ -114,7 +114,7 @@ function summary(title, x, lines, show, { name, tell }) {
     const [first, last] = [found[0], found.at(-1)];
     const high = found.reduce((best, at) => (values[at] > values[best] ? at : best), first);
     const of = (at) => `${show(values[at])} at ${tell(x[at])}`;
-    return `${label}: ${of(first)}, ${of(last)}, highest ${of(high)}.`;
+    return `${label}: ${of(first)}, ${of(last)}, maximum ${of(high)}.`;
   });
   return `${title} by ${name}. ${told.join(' ')}`;
 }
@@ -187,7 +187,7 @@ function usePlot({ box, height, shape, data, make }) {
 const Legend = ({ lines, hidden, turn, value, stack }) =>
   html`<ul class="legend">${lines.map((line) => html`<li key=${line.label}>
     <button type="button" aria-pressed=${!hidden.has(line.label)} onClick=${() => turn(line.label)}
-      title=${line.help ?? 'Press to hide or to show'}>
+      title=${line.help ?? 'Click to hide or show'}>
       <svg class=${`swatch c${line.c} ${line.dash ?? ''}`} viewBox="0 0 18 8" aria-hidden="true">
         ${stack ? html`<rect width="18" height="8" />` : html`<path d="M0 4h18" />`}</svg>
       <span class="stranger">${line.label}</span> <b>${value(line)}</b></button></li>`)}</ul>`;

@@ -12,7 +12,7 @@ export async function ask(path, signal) {
   const answer = await fetch(BASE + path, { signal, cache: 'no-store' });
   const type = answer.headers.get('content-type') ?? '';
   const told = type.includes('json') ? await answer.json() : { error: await answer.text() };
-  if (!answer.ok) throw new Error(told.error || `the server answered ${answer.status}`);
+  if (!answer.ok) throw new Error(told.error || `the server returned status ${answer.status}`);
   return told;
 }
 

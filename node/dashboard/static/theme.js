@@ -10,7 +10,7 @@ const kept = (() => {
   try {
     storage = window.localStorage;
   } catch (refused) {
-    console.info('settings of this page are not kept:', refused.name);
+    console.info('cannot store the settings of this page:', refused.name);
   }
   return {
     get: (name) => (storage ? storage.getItem(name) : held.get(name)) ?? null,
