@@ -19,7 +19,7 @@ function chosen() {
   return Object.hasOwn(VIEWS, view) ? { view, hex } : { view: 'swarm' };
 }
 
-// Where the reader is; who turns to another view reads on from its beginning.
+// The current view. A change of view scrolls to its start.
 function useRoute() {
   const [route, go] = useState(chosen);
   const turned = useRef(false);
@@ -40,7 +40,7 @@ function useRoute() {
   return route;
 }
 
-// Seconds since the epoch, told anew now and then.
+// Unix time in seconds, updated every few seconds.
 function useNow() {
   const now = () => Date.now() / 1000;
   const [at, tick] = useState(now);

@@ -1,4 +1,4 @@
-// Who is in the swarm: a list to sort and to search, and a page for each.
+// The authors of the swarm: a list to sort and to search, and a page for each.
 
 import { html, useMemo, useState } from './shared/vendor/htm-preact.js';
 import { ago, moment, number, plain, share, shortId } from './shared/format.js';

@@ -1,4 +1,4 @@
-// What a swarm is, and the line with which one becomes a part of it.
+// An introduction to swarms, and the command to join this one.
 
 import { html, useRef, useState } from './shared/vendor/htm-preact.js';
 

@@ -9,7 +9,7 @@ import { reason } from './words.js';
 
 const DAY = 86400;
 
-// What a column of the history sums up to over the last day; null where nothing was measured.
+// The sum of a history column over the last day; null if nothing was measured.
 function today({ time }, values, now) {
   const measured = values.filter((value, at) => known(value) && time[at] >= now - DAY);
   return measured.length ? measured.reduce((sum, value) => sum + value, 0) : null;

@@ -30,7 +30,7 @@ export const DAYS = {
   mark: (splits) => splits.map((each) => (Number.isInteger(each) ? dayOf(each) : '')),
 };
 
-// Rows of a history from `from` on; null stands for a time in which nobody looked.
+// Rows of a history from `from` on; null is a gap between measurements.
 function places({ time, seconds }, from) {
   return time.flatMap((begin, at) => {
     if (begin < from) return [];
@@ -39,7 +39,7 @@ function places({ time, seconds }, from) {
   });
 }
 
-// The columns of a history. Sums are told by the hour, as buckets grow longer with age.
+// The columns of a history. Sums are per hour, because buckets grow longer with age.
 function columns(history, span) {
   const { time, seconds } = history;
   const found = places(history, span === 'all' ? -Infinity : (time.at(-1) ?? 0) - Number(span) * DAY);

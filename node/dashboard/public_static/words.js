@@ -1,4 +1,4 @@
-// What the figures of a swarm mean, and why groups are refused.
+// Explanations of a swarm's figures, and the reasons why groups are refused.
 
 import { plain } from './shared/format.js';
 import { WORDS } from './shared/parts.js';

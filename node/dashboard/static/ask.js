@@ -9,7 +9,7 @@ const nothing = { question: null, stage: '', answers: [], error: null };
 
 const last = (answers, change) => answers.map((each, at) => (at === answers.length - 1 ? { ...each, ...change(each) } : each));
 
-// What is known after one more event.
+// The state after one more event.
 const HEARD = {
   stage: (was, { what }) => ({ ...was, stage: `${what} …` }),
   question: (was, question) => ({ ...was, question }),

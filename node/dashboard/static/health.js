@@ -1,4 +1,4 @@
-// What is wrong with this node or its machine, and what to do about it.
+// Problems of this node or its machine, with remedies.
 
 import { html } from './vendor/htm-preact.js';
 import { brief, bytes, plain } from './format.js';

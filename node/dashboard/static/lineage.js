@@ -1,4 +1,4 @@
-// Of whose groups the policy was made, and what that was worth.
+// The authors whose groups trained the policy, and the gain from each.
 
 import { html, useMemo, useState } from './vendor/htm-preact.js';
 import { Chart } from './chart.js';

@@ -3,7 +3,7 @@
 import { html, useEffect, useMemo, useState } from './vendor/htm-preact.js';
 import { NONE, number, peerId, plain, shortId } from './format.js';
 
-// What the figures of the page mean; its own words.js says it.
+// Explanations of the page's figures; each page fills them in its words.js.
 export const WORDS = {};
 
 // Text of strangers: it can neither leave its place nor turn its surroundings around.
@@ -39,7 +39,7 @@ export function Pattern({ of }) {
     <path d=${cells.join('')} /></svg>`;
 }
 
-// What a peer says of itself, behind what tells it from others: any of it may be a lie.
+// Claims of a peer, shown after the id that identifies it: any of them may be false.
 export function Told({ of }) {
   const shown = of.name || of.line;
   if (!shown) return null;

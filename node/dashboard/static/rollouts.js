@@ -1,4 +1,4 @@
-// What was asked and answered: groups of this node, of others, and those it refused.
+// Tasks and completions: local groups, groups of peers, and refused groups.
 
 import { html, useEffect, useMemo, useRef, useState } from './vendor/htm-preact.js';
 import { ago, brief, known, moment, number, plain, share, shortId, signed } from './format.js';
@@ -34,7 +34,7 @@ function useGroups(filter, asked) {
   }, [path, asked]);
   const older = () => {
     const last = found.groups.at(-1).id;
-    // An answer that was asked for twice, or with another filter, is no continuation any more.
+    // An answer to a repeated request, or with another filter, does not continue this list.
     const goOn = (was, news) => (was.of === path && was.groups.at(-1)?.id === last ? { ...was, ...news } : was);
     return ask(query(filter, last)).then(
       ({ groups, more }) => setFound((was) => goOn(was, { groups: [...was.groups, ...groups], more })),
@@ -68,12 +68,12 @@ const STEPS = 5;
 
 const TINTS = [['logprob', 'log-prob'], ['entropy', 'entropy'], ['version', 'version']];
 
-// What the tokens of these completions can be tinted by.
+// The tints that the tokens of these completions allow.
 const tintsOf = (completions) =>
   [['none', 'none'], ...TINTS.filter(([key]) =>
     completions.some(({ tokens }) => tokens.some((token) => known(token[key]))))];
 
-// From nats to a step: a token of probability above 0.9 is no surprise, one below 0.01 is a large one.
+// From nats to a step: probability above 0.9 is the first step, below 0.01 the last.
 const LIMITS = { logprob: [0.105, 0.69, 1.61, 3, 4.6], entropy: [0.1, 0.4, 0.8, 1.4, 2.2] };
 const LEGEND = {
   logprob: ['p > 0.9', '> 0.5', '> 0.2', '> 0.05', '> 0.01', 'less'],
@@ -153,7 +153,7 @@ function Group({ group, correction, by: wanted, setBy }) {
   </section>`;
 }
 
-// What is typed, once the typing has paused.
+// A field that reports its text when the typing pauses.
 function Typed({ label, value, told, type = 'search' }) {
   const [typed, type_] = useState(value);
   const timer = useRef(null);

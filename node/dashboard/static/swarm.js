@@ -1,4 +1,4 @@
-// Who else is there, and who this node takes from.
+// The known peers, and the peers whose groups this node takes.
 
 import { html } from './vendor/htm-preact.js';
 import { ago, brief, bytes, count, known, moment, number, plain, shortId, signed } from './format.js';
@@ -38,7 +38,7 @@ function columns(ours, told) {
   ];
 }
 
-// Who this node takes from, drawn around it.
+// A map of the peers whose groups this node takes.
 const MOST = 24;
 const [WIDTH, HEIGHT] = [420, 300];
 const [CENTRE_X, CENTRE_Y] = [WIDTH / 2, HEIGHT / 2];

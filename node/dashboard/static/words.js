@@ -1,4 +1,4 @@
-// What each figure means, in a sentence that stands behind its question mark.
+// The explanation of each figure, shown by its question mark.
 
 import { WORDS } from './parts.js';
 
