@@ -10,9 +10,9 @@ NAMED = "return document.querySelector('.who strong')?.innerText === arguments[0
 ROUND = "return document.querySelector('#round')?.innerText === arguments[0]"
 ROWS = "return document.querySelectorAll('.row').length === arguments[0]"
 OLDER = "document.querySelector('.split > div > button').click()"
-OWN = "document.querySelector(`[aria-label='of'] button:nth-of-type(2)`).click()"
+OWN = "document.querySelector(`[aria-label='origin'] button:nth-of-type(2)`).click()"
 ALL_OWN = """
-return [...document.querySelectorAll('.row .origin')].every((each) => each.innerText === 'own')
+return [...document.querySelectorAll('.row .origin')].every((each) => each.innerText === 'local')
 """
 TYPED = """
 const box = document.querySelector('.filters input[type=search]');

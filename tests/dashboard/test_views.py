@@ -39,7 +39,7 @@ def test_every_view_can_be_read_on_any_screen(browser, site, pictures, theme):
         browser.assert_readable_everywhere(
             lambda screen, name=f"{view}-{theme}": pictures / f"{name}-{screen}.png", view
         )
-        assert "being loaded" not in browser.text()
+        assert "Loading the" not in browser.text()
     browser.assert_quiet(site.port)
 
 
@@ -78,7 +78,7 @@ def test_a_chart_is_read_and_zoomed_with_the_keyboard(browser, site):
     assert "held-out" in str(plot.get_attribute("aria-label"))
     for _ in range(3):
         plot.send_keys(Keys.ARROW_LEFT)
-    for pattern, place in (("round 11\\d: own", "[aria-live]"), ("round 11", ".where")):
+    for pattern, place in (("round 11\\d: local", "[aria-live]"), ("round 11", ".where")):
         text = f"document.querySelector('#reward {place}').textContent"
         browser.until(f"return /{pattern}/.test({text})")
     before = browser.run(PICTURE.format("reward"))
@@ -187,9 +187,9 @@ def test_on_a_phone_a_group_takes_the_place_of_the_list_and_gives_it_back(browse
 @pytest.mark.parametrize(
     ("origin", "correction", "said"),
     [
-        ("own", "better", "the worse ones less likely"),
-        ("external", "better", "A peer’s worse answers are not trained on"),
-        ("external", "none", "the worse ones less likely"),
+        ("own", "better", "worse completions less likely"),
+        ("external", "better", "A peer’s worse completions are not used"),
+        ("external", "none", "worse completions less likely"),
     ],
 )
 def test_what_became_of_a_group_is_what_the_correction_does(
@@ -230,7 +230,7 @@ def test_peers_of_one_name_stay_apart_by_the_patterns_and_ids_before_it(browser,
     names = browser.run(f"return {rows}.map((row) => row.querySelector('.told').innerText)")
     titles = browser.run(f"return {rows}.map((row) => row.querySelector('.told span').title)")
     assert names == ["sorting together"] * 4 and len(set(ids)) == 4
-    assert all(title.startswith("says of itself: sorting together") for title in titles)
+    assert all(title.startswith("claims: sorting together") for title in titles)
     before = "a.compareDocumentPosition(b) & Node.DOCUMENT_POSITION_FOLLOWING"
     order = f"return {rows}.every((row) => {{ const a = row.querySelector('code');"
     assert browser.run(f"{order} const b = row.querySelector('.told'); return {before}; }})")

@@ -1,4 +1,4 @@
-"""Texts in the program that people read: help, configuration comments, messages, docstrings."""
+"""Texts that people read in the program and on its web pages."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from functools import cache
 from tests.documents.page import ROOT
 from tests.parsing import parse
 
-KINDS = ("help", "configuration", "messages", "docstrings")
+KINDS = ("help", "configuration", "messages", "docstrings", "screens")
 CALLS = {"key": "configuration", "kind_key": "configuration", "options_key": "configuration"}
 CALLS |= {"Argument": "help", "Option": "help", "Typer": "help"}
+WORD = re.compile(r"\b[A-Za-z][a-z]+\b(?= |[.,:;?]|$)")
+SCRIPT = re.compile(r"[={}]|;(?! [a-z])|\w\(|&&|\?\?|\|\|")
 CODE = re.compile(r"[{;]\n|</|\bimport |^\s*[A-Z]{4,} [\w*]|^\w+://|\(\?[:<]|\n(?:[a-z]+ ){6}")
 """Marks a literal that is a program, markup, SQL, an address, a pattern or a list of words."""
 TASKS = re.compile(r"node/tasks/\w*famil\w*\.py")
@@ -30,6 +32,8 @@ def spoken() -> dict[str, str]:
             for kind, text in found(parse(path.read_text(encoding="utf-8"))):
                 if not (asks and kind == "messages"):
                     texts[kind].append(text)
+    for path in sorted((ROOT / "node" / "dashboard").glob("*static/*.[hj]*")):
+        texts["screens"] += shown(path.read_text(encoding="utf-8"))
     return {kind: "\n\n".join(texts[kind]) for kind in KINDS}
 
 
@@ -45,8 +49,7 @@ def found(item: ast.AST, kind: str = "messages") -> Iterator[tuple[str, str]]:
             return
         case ast.Constant(value=str()) | ast.JoinedStr():
             text = literal(item)
-            words = re.findall(r"\b[A-Za-z][a-z]+\b(?= |[.,:;?]|$)", text)
-            if len(words) > 2 and not CODE.search(text):
+            if len(WORD.findall(text)) > 2 and not CODE.search(text):
                 yield kind, text
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
             kind = CALLS.get(name, "messages")
@@ -59,3 +62,11 @@ def literal(item: ast.Constant | ast.JoinedStr) -> str:
     if isinstance(item, ast.Constant):
         return str(item.value)
     return "".join(str(p.value) if isinstance(p, ast.Constant) else "Code" for p in item.values)
+
+
+def shown(script: str) -> list[str]:
+    """Texts of three words or more of a script or page; each value is ``Code``."""
+    text = re.sub(r"(?m)^ *//.*$|</?(?:a|b|code|small|span|time)\b[^<>]*>", "", script)
+    text = re.sub(r"\$\{[^{}`'<>]*\}", "Code", text)
+    parts = re.findall(r"(?<=[>'\"`])[^<>'\"`]+(?=[<'\"`$])", text)
+    return [part for part in parts if len(WORD.findall(part)) > 2 and not SCRIPT.search(part)]

@@ -6,7 +6,7 @@ import tomllib
 import pytest
 
 from tests.documents.language import LIMITS, WRITTEN, figures, sentences
-from tests.documents.spoken import KINDS, found, spoken
+from tests.documents.spoken import KINDS, found, shown, spoken
 
 MOST = tomllib.loads(LIMITS.read_text())
 LOWER = "run: python -m tests.documents.language"
@@ -50,6 +50,11 @@ def test_each_text_of_the_program_has_its_kind() -> None:
         ("configuration", "A part."),
         ("configuration", "Size of the part."),
     ]
+
+
+def test_texts_of_a_page_are_found_between_its_code() -> None:
+    script = "// Not this one.\nx = 'No'; html`<p title='Told to you'>${x} of the <b>peers</b></p>`"
+    assert shown(script) == ["Told to you", "Code of the peers"]
 
 
 def test_awkward_phrases_are_found_outside_of_code() -> None:

@@ -19,7 +19,7 @@ function chosen() {
   return Object.hasOwn(VIEWS, view) ? { view, hex } : { view: 'swarm' };
 }
 
-// Where the reader is; who turns to another view reads on from its beginning.
+// The current view. A change of view scrolls to its start.
 function useRoute() {
   const [route, go] = useState(chosen);
   const turned = useRef(false);
@@ -40,7 +40,7 @@ function useRoute() {
   return route;
 }
 
-// Seconds since the epoch, told anew now and then.
+// Unix time in seconds, updated every few seconds.
 function useNow() {
   const now = () => Date.now() / 1000;
   const [at, tick] = useState(now);
@@ -69,12 +69,12 @@ function Banner() {
   const { swarm, error, lostAt } = useData();
   const silent = useNow() - (swarm?.time ?? Infinity);
   if (error) {
-    return html`<p class="banner lost" role="status">There has been no answer since ${moment(lostAt)} (<${Stranger} text=${error} />).
-      ${swarm ? ` What is shown is of ${moment(swarm.time)}. ` : ' '}This page tries again by itself.</p>`;
+    return html`<p class="banner lost" role="status">The server has not answered since ${moment(lostAt)} (<${Stranger} text=${error} />).
+      ${swarm ? ` The figures are from ${moment(swarm.time)}. ` : ' '}This page retries automatically.</p>`;
   }
   if (silent > LATE_LOOKS * (swarm?.every ?? Infinity)) {
-    return html`<p class="banner" role="status">${capital(observerOf(swarm))} has not said anything for
-      ${' '}${lapse(silent)}: what is shown is as of ${moment(swarm.time)}.</p>`;
+    return html`<p class="banner" role="status">${capital(observerOf(swarm))} has not reported for
+      ${' '}${lapse(silent)}. The figures are from ${moment(swarm.time)}.</p>`;
   }
   return null;
 }
@@ -89,11 +89,11 @@ function App() {
   useEffect(() => {
     if (swarm) document.title = `${plain(name)} · ${plain(swarm.swarm.name)}`;
   }, [name, swarm]);
-  if (!swarm) return html`<main id="main" tabindex="-1"><${Banner} /><p class="hint">The swarm’s figures are being loaded …</p></main>`;
+  if (!swarm) return html`<main id="main" tabindex="-1"><${Banner} /><p class="hint">Loading the figures of the swarm …</p></main>`;
   const View = VIEWS[view];
   return html`<${Header} swarm=${swarm} /><${Tabs} view=${view} />
     <main id="main" tabindex="-1"><${Banner} /><h2 class="unseen">${plain(name)}</h2><${View} ...${{ ...data, hex }} /></main>
-    <footer>swarm-node ${plain(swarm.version)} · nobody is tracked here · <a href="data/swarm.json">swarm</a>,${' '}
+    <footer>swarm-node ${plain(swarm.version)} · no tracking · <a href="data/swarm.json">swarm</a>,${' '}
       <a href="data/history.json">history</a> and <a href="data/authors.json">authors</a> as JSON</footer>`;
 }
 

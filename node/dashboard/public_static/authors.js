@@ -1,4 +1,4 @@
-// Who is in the swarm: a list to sort and to search, and a page for each.
+// The authors of the swarm: a list to sort and to search, and a page for each.
 
 import { html, useMemo, useState } from './shared/vendor/htm-preact.js';
 import { ago, moment, number, plain, share, shortId } from './shared/format.js';
@@ -16,7 +16,7 @@ const Seen = ({ at }) => html`<time title=${moment(at)}>${ago(at)}</time>`;
 const figure = (key, name, word, of, show = (row) => number(of(row))) => ({ key, name, word, kind: 'figure', value: of, show });
 const text = (key, name, word) => ({
   key, name, word, value: (row) => lower(row[key]),
-  show: (row) => (row[key] === null ? html`<small>not told</small>` : html`<${Stranger} text=${row[key]} />`),
+  show: (row) => (row[key] === null ? html`<small>unknown</small>` : html`<${Stranger} text=${row[key]} />`),
 });
 const COLUMNS = [
   { key: 'name', name: 'author', word: 'author', value: (row) => lower(row.name),
@@ -48,19 +48,19 @@ export function Authors({ authors: { authors, more } }) {
   const seen = rows.slice(0, most).map((row, at) => ({ ...row, key: at }));
   const onSort = (by) => order((was) => ({ by, down: was.by === by ? !was.down : by !== 'name' }));
   if (!authors.length) {
-    return html`<${Empty} title="Nobody has offered anything yet">Whoever shares a first group is listed here from then on.<//>`;
+    return html`<${Empty} title="No authors yet">An author appears here with its first shared group.<//>`;
   }
   return html`<form class="filters" role="search" onSubmit=${(event) => event.preventDefault()}>
       <label>name or key <input type="search" maxlength="100" value=${asked} onInput=${({ target }) => ask(target.value)} /></label>
       <p class="hint" role="status">${number(rows.length)} of ${number(authors.length)} authors${
-        more ? `; ${number(more)} more, of whom less was verified, are not listed` : ''}</p></form>
-    <p class="hint said">Names, models and versions are what their owners say: nobody checks them. The pattern is drawn from the key,
-      which nobody can imitate.</p>
+        more ? `; ${number(more)} more with fewer verified groups are not listed` : ''}</p></form>
+    <p class="hint said">Names, models and versions are claims of their owners. They are not verified. The pattern is made
+      from the key and cannot be imitated.</p>
     ${rows.length
       ? html`<${Table} caption="Authors" columns=${COLUMNS} rows=${seen} ...${{ sort, onSort }} />
         ${rows.length > most ? html`<p class="said"><button type="button" class="more" onClick=${() => show(most + AT_ONCE)}>
           Show ${number(Math.min(AT_ONCE, rows.length - most))} more</button></p>` : null}`
-      : html`<${Empty} title="Nobody is called that">Keys are found by how they begin, names by any part.<//>`}`;
+      : html`<${Empty} title="No authors match">Search for the start of a key or for any part of a name.<//>`}`;
 }
 
 function Days({ days }) {
@@ -73,8 +73,8 @@ function Days({ days }) {
       [line('verified reward', 2, column(3))],
     ];
   }, [days]);
-  if (!days.length) return html`<p class="hint">Of single days nothing is known yet.</p>`;
-  return html`<div class="charts"><${Chart} id="days" title="Groups a day" along=${DAYS} x=${x} lines=${groups} show=${(v) => number(v)} />
+  if (!days.length) return html`<p class="hint">No daily figures yet.</p>`;
+  return html`<div class="charts"><${Chart} id="days" title="Groups per day" along=${DAYS} x=${x} lines=${groups} show=${(v) => number(v)} />
     <${Chart} id="reward" title="Verified reward by day" along=${DAYS} x=${x} lines=${reward} show=${share} /></div>`;
 }
 
@@ -87,15 +87,15 @@ export function AuthorPage({ authors: { authors, more }, hex }) {
   const found = authors.find(({ author }) => author === hex);
   const back = html`<p><a href="#/authors">All authors</a></p>`;
   if (!found) {
-    return html`<${Empty} title="No such author is listed here">${more
-      ? 'Only those are of whom most was verified, or this one has never shared anything that was seen.'
-      : 'This one has never shared anything that was seen, or not for long.'}<//>${back}`;
+    return html`<${Empty} title="This author is not listed">${more
+      ? 'The list has only the authors with the most verified groups, or no group of this author was ever seen.'
+      : 'No group of this author was ever seen, or not for a long time.'}<//>${back}`;
   }
   const facts = [
     ['key', html`<code class="long">${plain(found.author)}</code>`],
     ['peer id', html`<code class="long">${plain(found.peer_id)}</code>`],
-    ['model', found.model === null ? 'not told' : html`<${Stranger} text=${found.model} />`],
-    ['version', found.version === null ? 'not told' : html`<${Stranger} text=${found.version} />`],
+    ['model', found.model === null ? 'unknown' : html`<${Stranger} text=${found.model} />`],
+    ['version', found.version === null ? 'unknown' : html`<${Stranger} text=${found.version} />`],
     ['connection', kind(found)],
     ['policy step', number(found.policy_step)],
     ['first seen', moment(found.first)],
@@ -107,8 +107,8 @@ export function AuthorPage({ authors: { authors, more }, hex }) {
   return html`<article class="person"><header><${Pattern} of=${found.author} />
       <div><h3>${found.name === null ? shortId(found.author) : html`<${Stranger} text=${found.name} />`}</h3>
         ${found.line === null ? null : html`<${Stranger} as="p" text=${found.line} />`}</div></header>
-    <p class="hint said">Name, line, model and version are what the owner says: nobody checks them.</p>
-    <div class="columns"><${Card} title="Who" rows=${facts} /><${Card} title="Groups, and why some were refused" kind="facts counts" rows=${groups} />
-      <${Card} title="Verified reward by family" kind="facts counts" rows=${rewards} none="Nothing of this author has been verified yet." /></div>
+    <p class="hint said">Name, line, model and version are claims of the owner. They are not verified.</p>
+    <div class="columns"><${Card} title="Author" rows=${facts} /><${Card} title="Groups and refusals" kind="facts counts" rows=${groups} />
+      <${Card} title="Verified reward by family" kind="facts counts" rows=${rewards} none="No verified groups of this author yet." /></div>
     <h3 class="title">The last 30 days</h3><${Days} days=${found.days} />${back}</article>`;
 }

@@ -1,4 +1,4 @@
-// What the page knows of the swarm: three files, asked for again and again while somebody looks.
+// The data of the swarm: three files, fetched repeatedly while the page is visible.
 
 import { useEffect, useState } from './shared/vendor/htm-preact.js';
 
@@ -29,7 +29,7 @@ export function useData() {
 // The browser asks whether a file is another by now, and is sent it only then.
 async function read(name) {
   const answer = await fetch(`data/${name}.json`, { cache: 'no-cache', signal: AbortSignal.timeout(PATIENCE_MS) });
-  if (!answer.ok) throw new Error(`data/${name}.json: the server answered ${answer.status}`);
+  if (!answer.ok) throw new Error(`data/${name}.json: the server returned status ${answer.status}`);
   return answer.json();
 }
 
@@ -48,7 +48,7 @@ const pause = () => {
   return 1000 * (state.error ? Math.min(RETRY_S, every) : every);
 };
 
-// Begin to ask; a page that nobody sees asks nothing, and catches up once it is seen again.
+// Start to fetch. A hidden page fetches nothing, and catches up when it is visible again.
 export function start() {
   let timer = null;
   let due = 0;

@@ -1,4 +1,4 @@
-// What a swarm is, and the line with which one becomes a part of it.
+// An introduction to swarms, and the command to join this one.
 
 import { html, useRef, useState } from './shared/vendor/htm-preact.js';
 
@@ -26,7 +26,7 @@ function Line({ address }) {
   const line = useRef(null);
   const [told, tell] = useState('');
   const press = async () => tell(await copied(line.current));
-  return html`<div class="line"><code ref=${line} tabindex="0" role="textbox" aria-readonly="true" aria-label="The line to join with"
+  return html`<div class="line"><code ref=${line} tabindex="0" role="textbox" aria-readonly="true" aria-label="Join command"
       onFocus=${() => select(line.current)}>swarm-node join --peers ${address}</code>
     <button type="button" onClick=${press}>copy</button><span role="status">${TOLD[told] ?? ''}</span></div>`;
 }
@@ -34,14 +34,14 @@ function Line({ address }) {
 export function Join({ addresses }) {
   const sound = addresses.filter((address) => ADDRESS.test(address));
   const [first, ...others] = sound;
-  return html`<section class="card join" aria-label="What this is, and how to join">
-    <p class="lead">A swarm is machines that each train a language model of their own and share what they tried and how well
-      it went: each learns from far more attempts than it could make alone, and checks every one that it takes.</p>
-    <h3>Join with one line</h3>
+  return html`<section class="card join" aria-label="About this swarm, and how to join">
+    <p class="lead">In a swarm, each machine trains its own language model and shares its completions with their rewards. Each
+      machine learns from far more completions than it can generate alone, and verifies each one that it takes.</p>
+    <h3>Join with one command</h3>
     ${first
       ? html`<${Line} address=${first} />
-        <p class="hint">In a terminal, where swarm-node is installed. No account is needed; your node makes a key of its own.</p>`
-      : html`<p>No address that others could dial is known here: whoever runs this swarm can tell you one.</p>`}
+        <p class="hint">Run it in a terminal, on a machine with swarm-node. You need no account: your node creates its own key.</p>`
+      : html`<p>No reachable address is known. Ask the operator of this swarm for one.</p>`}
     ${others.length
       ? html`<details><summary>Other addresses of this swarm</summary><ul>${others.map((address) => html`<li key=${address}>
           <code class="long">${address}</code></li>`)}</ul></details>`

@@ -30,7 +30,7 @@ export const DAYS = {
   mark: (splits) => splits.map((each) => (Number.isInteger(each) ? dayOf(each) : '')),
 };
 
-// Rows of a history from `from` on; null stands for a time in which nobody looked.
+// Rows of a history from `from` on; null is a gap between measurements.
 function places({ time, seconds }, from) {
   return time.flatMap((begin, at) => {
     if (begin < from) return [];
@@ -39,7 +39,7 @@ function places({ time, seconds }, from) {
   });
 }
 
-// The columns of a history. Sums are told by the hour, as buckets grow longer with age.
+// The columns of a history. Sums are per hour, because buckets grow longer with age.
 function columns(history, span) {
   const { time, seconds } = history;
   const found = places(history, span === 'all' ? -Infinity : (time.at(-1) ?? 0) - Number(span) * DAY);
@@ -61,10 +61,10 @@ function charts(history, span) {
   return [x, [
     ['rewards', 'Verified reward by family', share, families(history.rewards, plainly)],
     ['nodes', 'Nodes', count, [line('nodes', 1, plainly(history.nodes))]],
-    ['churn', 'Came and went, an hour', brief, [
+    ['churn', 'Joined and left per hour', brief, [
       line('joined', 3, hourly(history.joined)), line('left', 2, hourly(history.left), 'dashed')]],
-    ['groups', 'Groups offered an hour', brief, [line('offered', 1, hourly(history.offered))]],
-    ['checks', 'Groups drawn and checked, an hour', brief, [
+    ['groups', 'Offered groups per hour', brief, [line('offered', 1, hourly(history.offered))]],
+    ['checks', 'Checked groups per hour', brief, [
       line('checked', 1, hourly(history.checked)), line('verified', 3, hourly(history.verified), 'dashed'),
       line('refused', 2, hourly(history.refused), 'dotted')]],
   ]];
@@ -74,10 +74,10 @@ export function Timeline({ history }) {
   const [span, setSpan] = useKept('span', '2');
   const [x, drawn] = useMemo(() => charts(history, span), [history, span]);
   if (!history.time.length) {
-    return html`<${Empty} title="Nothing has been measured yet">The first look is on its way; this page fills by itself.<//>`;
+    return html`<${Empty} title="No measurements yet">The first measurement is running. This page updates automatically.<//>`;
   }
-  return html`<div class="bar-of-choices"><${Choice} label="over" of=${SPANS} chosen=${span} choose=${setSpan} />
-      <p class="hint">Drag to zoom, double-click to see everything; with the keyboard: arrows, + − 0.</p></div>
+  return html`<div class="bar-of-choices"><${Choice} label="time span" of=${SPANS} chosen=${span} choose=${setSpan} />
+      <p class="hint">Drag to zoom, double-click to reset. Keys: arrows, + − 0.</p></div>
     <div class="charts">${drawn.filter(([, , , lines]) => lines.length).map(([id, title, show, lines]) => html`<${Chart} key=${id}
       along=${TIME} ...${{ id, title, show, lines, x }} />`)}</div>`;
 }

@@ -22,7 +22,7 @@ const VIEWS = {
 };
 const SPARK_ROUNDS = 60;
 const STATES = {
-  running: 'running', starting: 'starting', stopping: 'stopping', stopped: 'stopped', crashed: 'ended without a word',
+  running: 'running', starting: 'starting', stopping: 'stopping', stopped: 'stopped', crashed: 'crashed',
   none: 'never started',
 };
 const CONNECTIONS = { live: 'live', connecting: 'connecting', lost: 'reconnecting' };
@@ -55,7 +55,7 @@ function Header() {
     <dl class="now">
       <div><dt class="unseen">State</dt><dd aria-live="polite"><span class=${`dot ${state}`} aria-hidden="true"></span>${STATES[state] ?? plain(state)}</dd></div>
       <div><dt>round</dt><dd id="round">${round ? number(round) : 'none yet'}</dd></div>
-      <div class="rewarded"><dt>reward</dt><dd><${Sparkline} values=${recent} label="Own reward over the latest rounds" />${share(reward)}</dd></div>
+      <div class="rewarded"><dt>reward</dt><dd><${Sparkline} values=${recent} label="Local reward over the latest rounds" />${share(reward)}</dd></div>
       <div><dt class="unseen">Connection</dt><dd id="connection" aria-live="polite" class=${connection}>${CONNECTIONS[connection]}</dd></div>
     </dl>
     <${Theme} />
@@ -81,18 +81,18 @@ function Banner() {
   const lost = connection === 'lost';
   useTick(lost);
   if (lost) {
-    return html`<p class="banner lost" role="status">Nobody answers here since ${moment(lostAt)}
-      <span aria-hidden="true"> (${lapse(Date.now() / 1000 - lostAt)})</span>. The node has stopped, or restarts; what is
-      shown is of then. This page goes on by itself once the node is back: <code>swarm-node join</code> starts it.</p>`;
+    return html`<p class="banner lost" role="status">The server has not answered since ${moment(lostAt)}
+      <span aria-hidden="true"> (${lapse(Date.now() / 1000 - lostAt)})</span>. The node has stopped or
+      is restarting. The figures are from that time and update when the node is back. To start it, run <code>swarm-node join</code>.</p>`;
   }
-  if (error) return html`<p class="banner lost" role="status">The server refuses: ${plain(error)}</p>`;
+  if (error) return html`<p class="banner lost" role="status">The server refused the request: ${plain(error)}</p>`;
   if (status && !status.running) {
     if (status.state === 'none') {
-      return html`<p class="banner" role="status">No node has run in this folder yet: <code>swarm-node join</code> starts one.</p>`;
+      return html`<p class="banner" role="status">No node has run in this folder yet. Run <code>swarm-node join</code> to start one.</p>`;
     }
-    return html`<p class="banner" role="status">This node does not run: it ${status.state === 'crashed' ? 'ended without a word and was last heard of' : 'stopped'}
+    return html`<p class="banner" role="status">This node does not run. It ${status.state === 'crashed' ? 'crashed; its last report was' : 'stopped'}
       ${' '}${ago(status.time)} (${moment(status.time)}).
-      To go on where it was: <code>swarm-node join</code>, with the <code>--config</code> it had.</p>`;
+      To resume, run <code>swarm-node join</code> with the same <code>--config</code>.</p>`;
   }
   return null;
 }
@@ -107,7 +107,7 @@ function App() {
   }, [name, status?.swarm_name]);
   return html`<${Header} /><${Tabs} view=${view} />
     <main id="main" tabindex="-1"><${Banner} /><h2 class="unseen">${name}</h2><${View} /></main>
-    <footer>swarm-node ${plain(status?.version ?? '')} · changes nothing · <a href="api/v1/status">JSON</a> · <a href="metrics">Prometheus</a></footer>`;
+    <footer>swarm-node ${plain(status?.version ?? '')} · read-only · <a href="api/v1/status">JSON</a> · <a href="metrics">Prometheus</a></footer>`;
 }
 
 const place = document.getElementById('app');

@@ -9,11 +9,11 @@ const nothing = { question: null, stage: '', answers: [], error: null };
 
 const last = (answers, change) => answers.map((each, at) => (at === answers.length - 1 ? { ...each, ...change(each) } : each));
 
-// What is known after one more event.
+// The state after one more event.
 const HEARD = {
   stage: (was, { what }) => ({ ...was, stage: `${what} …` }),
   question: (was, question) => ({ ...was, question }),
-  model: (was, { name, base }) => ({ ...was, stage: 'writing …', answers: [...was.answers, { name, base, text: '' }] }),
+  model: (was, { name, base }) => ({ ...was, stage: 'generating …', answers: [...was.answers, { name, base, text: '' }] }),
   text: (was, { text }) => ({ ...was, answers: last(was.answers, (each) => ({ text: each.text + text })) }),
   opinion: (was, { reward, unscored, empty }) => ({ ...was, answers: last(was.answers, () => ({ reward, unscored, empty, done: true })) }),
   error: (was, { error }) => ({ ...was, stage: '', error }),
@@ -66,7 +66,7 @@ export function Ask() {
   const abort = useRef(null);
   useEffect(() => () => abort.current?.abort(), []);
   if (status?.state === 'none') {
-    return html`<${Empty} title="There is nobody to ask yet">Once the node has written a checkpoint of its policy, questions are answered here.<//>`;
+    return html`<${Empty} title="No checkpoint yet">You can ask questions after the node writes the first checkpoint of its policy.<//>`;
   }
   const families = [...new Set((data?.families ?? []).map(({ env }) => env))];
   const take = (prompt) => {
@@ -91,10 +91,10 @@ export function Ask() {
     setBusy(false);
   };
   return html`<form class="filters asking card" onSubmit=${begin}>
-      <label class="typed">question <textarea name="question" ref=${typed} rows="3" maxlength="1000" placeholder="leave it empty to draw a held-out question"></textarea></label>
+      <label class="typed">question <textarea name="question" ref=${typed} rows="3" maxlength="1000" placeholder="leave empty to sample a held-out question"></textarea></label>
       <label>family <select name="family"><option value="">any</option>
         ${families.map((env) => html`<option key=${env} value=${env}>${plain(env)}</option>`)}</select></label>
-      <label><input type="checkbox" name="base" /> the untrained model as well</label>
+      <label><input type="checkbox" name="base" /> also ask the untrained model</label>
       ${busy ? html`<button type="button" onClick=${() => abort.current.abort()}>stop</button>` : html`<button>ask</button>`}
       <${Help} of="ask" name="asking" />
       <${Samples} of=${samples} take=${take} /></form>

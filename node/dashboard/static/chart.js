@@ -7,7 +7,7 @@ import { Help } from './parts.js';
 const HEIGHT = 190;
 const DASHES = { dashed: [7, 4], dotted: [2, 3] };
 
-// What lies along a chart: what its marks are called, and how one of its places is told.
+// The x axis of a chart: its name, its tick labels, and the text for one position.
 const ROUNDS = {
   name: 'round',
   mark: (splits) => splits.map((each) => (Number.isInteger(each) ? number(each) : '')),
@@ -98,7 +98,7 @@ function options({ width, height, lines, along, stack, log, whole, show, hovered
   };
 }
 
-// What is drawn: smoothed, on a log scale without what it cannot show, stacked from the last up.
+// The drawn values: smoothed, without values that a log scale cannot show, stacked from the last up.
 function drawn(x, lines, hidden, { smooth, log, stack }) {
   const curves = lines.map((line) => (hidden.has(line.label) ? line.values.map(() => null) : line.values));
   const smoother = curves.map((values) => smoothed(values, smooth));
@@ -114,7 +114,7 @@ function summary(title, x, lines, show, { name, tell }) {
     const [first, last] = [found[0], found.at(-1)];
     const high = found.reduce((best, at) => (values[at] > values[best] ? at : best), first);
     const of = (at) => `${show(values[at])} at ${tell(x[at])}`;
-    return `${label}: ${of(first)}, ${of(last)}, highest ${of(high)}.`;
+    return `${label}: ${of(first)}, ${of(last)}, maximum ${of(high)}.`;
   });
   return `${title} by ${name}. ${told.join(' ')}`;
 }
@@ -151,7 +151,7 @@ function put(plot, data) {
   });
 }
 
-// Whether a box is near the window: what nobody sees is not drawn anew with every round.
+// Whether a box is near the window. Charts out of view are not redrawn with every round.
 function useSeen(box) {
   const [seen, see] = useState(false);
   useEffect(() => {
@@ -162,7 +162,7 @@ function useSeen(box) {
   return seen;
 }
 
-// The plot in a box: made anew where its shape changes, given new data where only that does.
+// The plot in a box: created again if its shape changes, updated if only the data changes.
 function usePlot({ box, height, shape, data, make }) {
   const plot = useRef(null);
   useLayoutEffect(() => {
@@ -187,7 +187,7 @@ function usePlot({ box, height, shape, data, make }) {
 const Legend = ({ lines, hidden, turn, value, stack }) =>
   html`<ul class="legend">${lines.map((line) => html`<li key=${line.label}>
     <button type="button" aria-pressed=${!hidden.has(line.label)} onClick=${() => turn(line.label)}
-      title=${line.help ?? 'Press to hide or to show'}>
+      title=${line.help ?? 'Click to hide or show'}>
       <svg class=${`swatch c${line.c} ${line.dash ?? ''}`} viewBox="0 0 18 8" aria-hidden="true">
         ${stack ? html`<rect width="18" height="8" />` : html`<path d="M0 4h18" />`}</svg>
       <span class="stranger">${line.label}</span> <b>${value(line)}</b></button></li>`)}</ul>`;

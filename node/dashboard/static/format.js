@@ -52,7 +52,7 @@ export function lapse(seconds) {
 export const ago = (unix) =>
   known(unix) ? `${lapse(Math.max(0, Date.now() / 1000 - unix))} ago` : NONE;
 
-// No calendar goes on for ever.
+// The maximum that Date can represent is finite.
 const LAST = 8e12;
 export const moment = (unix) => (known(unix) && Math.abs(unix) < LAST ? MOMENT.format(1000 * unix) : NONE);
 

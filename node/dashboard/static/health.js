@@ -1,4 +1,4 @@
-// What is wrong with this node or its machine, and what to do about it.
+// Problems of this node or its machine, with remedies.
 
 import { html } from './vendor/htm-preact.js';
 import { brief, bytes, plain } from './format.js';
@@ -27,8 +27,8 @@ const Alarm = ({ alarm }) =>
 
 function Log() {
   const { data, error } = useAnswer('log?lines=200', 2000);
-  return html`<h3 class="title">The log’s end</h3><${Problem} error=${error} />
-    ${data?.lines.length === 0 ? html`<p class="hint">Nothing has been logged yet.</p>` : null}
+  return html`<h3 class="title">Latest log lines</h3><${Problem} error=${error} />
+    ${data?.lines.length === 0 ? html`<p class="hint">The log is empty.</p>` : null}
     ${data?.lines.length ? html`<pre class="log stranger" dir="auto" tabindex="0" role="log" aria-live="off" aria-label="The last lines of the log, newest first">${
       [...data.lines].reverse().map((line, at) => html`<span key=${at} class=${/ (WARNING|ERROR) /.exec(line.slice(0, 60))?.[1]?.toLowerCase()}>${plain(line)}${'\n'}</span>`)}</pre>` : null}`;
 }
@@ -39,10 +39,10 @@ export function Health() {
   return html`<${Problem} error=${error} />
     <div class="health">
       <section><h3 class="title">Alarms</h3>
-        ${data && !alarms.length ? html`<${Empty} title="No alarm">Nothing of what is watched is out of bounds.<//>` : null}
+        ${data && !alarms.length ? html`<${Empty} title="No alarms">All monitored figures are within their limits.<//>` : null}
         <ul>${byLevel(alarms).map((alarm) => html`<${Alarm} key=${alarm.name} alarm=${alarm} />`)}</ul></section>
-      <section><h3 class="title">Findings</h3>
-        ${data && !findings.length ? html`<${Empty} title="Nothing has been looked at yet">swarm-node doctor looks at once.<//>` : null}
+      <section><h3 class="title">Checks</h3>
+        ${data && !findings.length ? html`<${Empty} title="No checks yet">Run swarm-node doctor to check now.<//>` : null}
         <ul>${byLevel(findings).map((finding, at) => html`<${Finding} key=${at} finding=${finding} />`)}</ul></section>
     </div><${Log} />`;
 }

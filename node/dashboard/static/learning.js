@@ -18,29 +18,29 @@ const line = (of, label, c, more) => ({ of, label, c, ...more });
 
 const BEFORE = [
   { id: 'reward', title: 'Reward', show: share, lines: [
-    line('reward_own', 'own', 1), line('reward_external', 'external', 2, { dash: 'dashed' }),
+    line('reward_own', 'local', 1), line('reward_external', 'peers', 2, { dash: 'dashed' }),
     line('reward_eval', 'held-out', 3, { points: true })] },
 ];
 const AFTER = [
-  { id: 'informative', title: 'Informative share', show: percent, lines: [
-    line('informative_own', 'own groups', 1), line('unproven_share', 'of unproven peers', 2, { dash: 'dashed' }),
+  { id: 'informative', title: 'Informative groups', show: percent, lines: [
+    line('informative_own', 'local groups', 1), line('unproven_share', 'unproven peers', 2, { dash: 'dashed' }),
     line('author_share', 'largest peer', 3, { dash: 'dotted' })] },
   { id: 'entropy', title: 'Entropy, nats', lines: [line('entropy', 'entropy', 1)] },
-  { id: 'length', title: 'Tokens a completion', lines: [line('mean_length', 'length', 1)] },
-  { id: 'clip', title: 'Clipped, masked, cut', show: percent, lines: [
-    line('clip_fraction', 'clip', 1), line('masked_fraction', 'masked', 2, { dash: 'dashed' }),
-    line('truncated', 'cut', 3, { dash: 'dotted' })] },
-  { id: 'lead', title: 'Lead of peers', lines: [
-    line('lead', 'lead', 2), line('at_bound', 'tokens at their bound', 1, { dash: 'dashed' })] },
+  { id: 'length', title: 'Tokens per completion', lines: [line('mean_length', 'length', 1)] },
+  { id: 'clip', title: 'Clipped, masked, truncated', show: percent, lines: [
+    line('clip_fraction', 'clipped', 1), line('masked_fraction', 'masked', 2, { dash: 'dashed' }),
+    line('truncated', 'truncated', 3, { dash: 'dotted' })] },
+  { id: 'lead', title: 'Peer reward advantage', lines: [
+    line('lead', 'advantage', 2), line('at_bound', 'tokens at their limit', 1, { dash: 'dashed' })] },
 ];
 const LAST = [
-  { id: 'speed', title: 'Tokens a second', show: (v) => number(v), lines: [line('tokens_per_s', 'tokens/s', 1)] },
+  { id: 'speed', title: 'Throughput, tokens/s', show: (v) => number(v), lines: [line('tokens_per_s', 'tokens/s', 1)] },
   { id: 'memory', title: 'Memory, MB', show: (v) => number(v), lines: [line('rss_mb', 'memory', 1)] },
-  { id: 'pool', title: 'Pool and room', show: (v) => number(v), lines: [
-    line('pool_groups', 'in the pool', 1), line('external_wanted', 'room in the update', 2, { dash: 'dashed' })] },
+  { id: 'pool', title: 'Replay buffer', show: (v) => number(v), lines: [
+    line('pool_groups', 'in the buffer', 1), line('external_wanted', 'limit per update', 2, { dash: 'dashed' })] },
   { id: 'loss', title: 'Loss and gradient', lines: [
     line('loss', 'loss', 1), line('grad_norm', 'gradient norm', 2, { dash: 'dashed' })] },
-  { id: 'gap', title: 'Engine gap', lines: [line('engine_gap', 'gap', 4)] },
+  { id: 'gap', title: 'Train-inference mismatch', lines: [line('engine_gap', 'mismatch', 4)] },
   { id: 'traffic', title: 'Traffic', show: bytes, lines: [
     line('bytes_in', 'in', 1), line('bytes_out', 'out', 2, { dash: 'dashed' })] },
 ];
@@ -62,7 +62,7 @@ function Time({ columns, view }) {
     const values = columns.seconds[phase];
     return values ? [{ label: phase, c: (at % 8) + 1, values }] : [];
   }), [columns]);
-  return html`<${Chart} id="time" title="Time of a round, s" stack lines=${lines} x=${columns.round}
+  return html`<${Chart} id="time" title="Time per round, s" stack lines=${lines} x=${columns.round}
     times=${columns.time} smooth=${view.smooth} />`;
 }
 
@@ -98,7 +98,7 @@ function Families({ view }) {
   return html`<section id="families"><h3 class="title">Reward by family and level <${Help} of="families" name="these charts" /></h3>
     <div class="charts small">${families.slice(0, MOST_FAMILIES).map(({ env, rounds, lines }, at) => html`<${Chart} key=${env} id=${`family-${at}`}
       title=${plain(env)} show=${share} height=${SMALL} whole x=${rounds} lines=${lines} ...${view} />`)}</div>
-    ${families.length > MOST_FAMILIES ? html`<p class="hint">${families.length - MOST_FAMILIES} more are in the JSON, under levels.</p>` : null}</section>`;
+    ${families.length > MOST_FAMILIES ? html`<p class="hint">${families.length - MOST_FAMILIES} more families are in the JSON, under levels.</p>` : null}</section>`;
 }
 
 const MARKS = { better: '↗', worse: '↘', unclear: '→', early: '…' };
@@ -113,8 +113,8 @@ function Progress() {
 }
 
 const FIGURES = [
-  ['reward', 'own reward', 'reward_own', share], ['reward', 'held-out', 'reward_eval', share],
-  ['informative', 'informative', 'informative_own', percent], ['lead', 'lead of peers', 'lead', share],
+  ['reward', 'local reward', 'reward_own', share], ['reward', 'held-out', 'reward_eval', share],
+  ['informative', 'informative', 'informative_own', percent], ['lead', 'peer advantage', 'lead', share],
   ['speed', 'tokens/s', 'tokens_per_s', (v) => number(v)], ['memory', 'memory, MB', 'rss_mb', (v) => number(v)],
 ];
 
@@ -129,16 +129,16 @@ export function Learning() {
   const [smooth, setSmooth] = useKept('smooth', '5');
   const [log, setLog] = useKept('log', 'linear');
   if (!columns.round.length) {
-    return html`<${Empty} title="No round is done yet">${status?.running
-      ? 'The first one is on its way: loading a model can take a minute. This page fills by itself.'
-      : 'This node has never finished a round. Start it with swarm-node join.'}<//>`;
+    return html`<${Empty} title="No finished rounds yet">${status?.running
+      ? 'The first round is running. It can take a minute to load a model. This page updates automatically.'
+      : 'Run swarm-node join to start the node.'}<//>`;
   }
   const view = { smooth: Number(smooth), log: log === 'log' };
   const draw = (chart) => html`<${Lines} key=${chart.id} ...${{ chart, columns, view }} />`;
   return html`<div class="bar-of-choices">
       <${Choice} label="smoothing" of=${SMOOTHING} chosen=${smooth} choose=${setSmooth} />
       <${Choice} label="scale" of=${[['linear', 'linear'], ['log', 'log']]} chosen=${log} choose=${setLog} />
-      <p class="hint">Drag to zoom, double-click to see everything; with the keyboard: arrows, + − 0.</p>
+      <p class="hint">Drag to zoom, double-click to reset. Keys: arrows, + − 0.</p>
     </div>
     <${Progress} /><${Figures} columns=${columns} />
     <div class="charts">${BEFORE.map(draw)}${AFTER.map(draw)}<${Composition} view=${view} /></div>

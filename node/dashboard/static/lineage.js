@@ -1,4 +1,4 @@
-// Of whose groups the policy was made, and what that was worth.
+// The authors whose groups trained the policy, and the gain from each.
 
 import { html, useMemo, useState } from './vendor/htm-preact.js';
 import { Chart } from './chart.js';
@@ -11,7 +11,7 @@ function composed({ own = [], authors = {}, other = [] }) {
   const sum = (values) => values.reduce((all, value) => all + (value ?? 0), 0);
   const named = Object.entries(authors).sort((a, b) => sum(b[1]) - sum(a[1]));
   return [
-    { label: 'own', author: null, c: 1, values: own },
+    { label: 'local', author: null, c: 1, values: own },
     ...named.map(([author, values], at) => ({
       label: shortId(author), author, help: peerId(author), c: 2 + (at % 7), values,
     })),
@@ -24,7 +24,7 @@ export function Composition({ view, pick }) {
   const lines = useMemo(() => composed(data ?? {}), [data]);
   if (error) return html`<${Problem} error=${error} />`;
   if (!data?.rounds.length) return null;
-  return html`<${Chart} id="composition" title="Groups of an update, by peer" stack lines=${lines}
+  return html`<${Chart} id="composition" title="Groups per update, by author" stack lines=${lines}
     x=${data.rounds} smooth=${view?.smooth ?? 1} show=${count}
     pick=${pick && ((at) => pick(Math.round(data.rounds[at])))} />`;
 }
@@ -40,12 +40,12 @@ function Update({ round }) {
   const parts = composed(data).filter(({ values }) => values[0]);
   const all = parts.reduce((sum, { values }) => sum + values[0], 0);
   return html`<section class="card update" aria-live="polite"><h3>Update of round ${number(Math.round(data.rounds[0]))}</h3>
-    ${parts.length ? null : html`<p>No groups: nothing of that round taught anything, or its record is not kept.</p>`}
+    ${parts.length ? null : html`<p>No groups. The round used no group, or its record is not stored.</p>`}
     <ul>${parts.map(({ label, author, values }) => html`<li key=${label}>
       <${Author} hex=${author} own=${label} /> <b>${count(values[0])}</b> of ${count(all)}
       <${Bar} value=${values[0]} most=${all} />
       ${author ? html`<a href=${`#/rollouts?author=${author}`}>its groups</a>` : null}</li>`)}</ul>
-    ${kept?.groups.length ? html`<p><a href=${`#/rollouts?round=${round}`}>groups of this round, as far as they are kept</a></p>` : null}</section>`;
+    ${kept?.groups.length ? html`<p><a href=${`#/rollouts?round=${round}`}>stored groups of this round</a></p>` : null}</section>`;
 }
 
 const REACH = 1.1;
@@ -65,7 +65,7 @@ function columns(most) {
   return [
     { key: 'author', name: 'peer', word: 'author', show: (row) => html`<${Author} hex=${row.author} /><${Told} of=${row} />` },
     { key: 'used', name: 'used', word: 'used', kind: 'figure', value: (row) => row.used, show: (row) => number(row.used) },
-    { key: 'share', name: 'share of learning', word: 'share', kind: 'figure', value: (row) => row.share,
+    { key: 'share', name: 'share of updates', word: 'share', kind: 'figure', value: (row) => row.share,
       show: (row) => html`${percent(row.share)} <${Bar} value=${row.share} />` },
     { key: 'gain', name: 'usefulness', word: 'usefulness', kind: 'figure', value: (row) => row.usefulness?.gain,
       show: (row) => html`<${Gain} usefulness=${row.usefulness} most=${most} />` },
@@ -74,7 +74,7 @@ function columns(most) {
     { key: 'refused', name: 'refused', word: 'refused', value: (row) => total(row.refused), show: (row) => html`<${Refused} refused=${row.refused} />` },
     { key: 'strikes', name: 'penalties', word: 'penalties', kind: 'figure', value: (row) => row.strikes,
       show: (row) => html`${count(row.strikes)}${row.banned ? html` <b class="bad">banned</b>` : ''}` },
-    { key: 'seen', name: 'seen', word: 'seen', kind: 'figure', value: (row) => row.seen, show: (row) => ago(row.seen) },
+    { key: 'seen', name: 'last seen', word: 'seen', kind: 'figure', value: (row) => row.seen, show: (row) => ago(row.seen) },
   ];
 }
 
@@ -87,8 +87,8 @@ export function Authors({ first = 'used', caption }) {
   const onSort = (by) => order((was) => ({ by, down: was.by === by ? !was.down : true }));
   if (error) return html`<${Problem} error=${error} />`;
   if (data && !authors.length) {
-    return html`<${Empty} title="No peer has given anything yet">Alone, a node learns from its own groups. Others come in by
-      swarm-node join --peers with the address of one of them, or --lan on a local network.<//>`;
+    return html`<${Empty} title="No groups from peers yet">A node without peers learns from local groups. To add peers, run
+      swarm-node join --peers with the address of a peer, or with --lan on a local network.<//>`;
   }
   const rows = sorted(authors.map((author) => ({ ...author, key: author.author })), all, sort);
   return html`<${Table} caption=${caption} columns=${all} ...${{ rows, sort, onSort }} />`;
@@ -98,13 +98,13 @@ export function Lineage() {
   const { round: latest } = useStore();
   const [round, pick] = useState(null);
   if (!latest) {
-    return html`<${Empty} title="No update has been made yet">Once one has, this shows of whose groups it was made.<//>`;
+    return html`<${Empty} title="No updates yet">After the first update, this view shows the authors of its groups.<//>`;
   }
   return html`<div class="lineage"><${Composition} pick=${pick} />
       <form class="filters" onSubmit=${(event) => event.preventDefault()}><label>update of round
         <input type="number" min="1" max=${latest} value=${round ?? latest}
           onChange=${({ target }) => pick(Math.min(latest, Math.max(1, Number(target.value) || latest)))} /></label>
-        <p class="hint">Press on the chart, or type a round.</p></form>
+        <p class="hint">Click on the chart or type a round.</p></form>
       <${Update} round=${round ?? latest} /></div>
-    <h3 class="title">Peers <${Help} of="usefulness" name="usefulness" /></h3><${Authors} caption="Peers by what they gave" />`;
+    <h3 class="title">Peers <${Help} of="usefulness" name="usefulness" /></h3><${Authors} caption="Peers by groups in updates" />`;
 }

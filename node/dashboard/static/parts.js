@@ -3,7 +3,7 @@
 import { html, useEffect, useMemo, useState } from './vendor/htm-preact.js';
 import { NONE, number, peerId, plain, shortId } from './format.js';
 
-// What the figures of the page mean; its own words.js says it.
+// Explanations of the page's figures; each page fills them in its words.js.
 export const WORDS = {};
 
 // Text of strangers: it can neither leave its place nor turn its surroundings around.
@@ -15,7 +15,7 @@ export function Help({ of, name }) {
   const said = WORDS[of];
   if (!said) return null;
   return html`<details class="help" name="help">
-    <summary title=${said}><span aria-hidden="true">?</span><span class="unseen">What is ${name}?</span></summary>
+    <summary title=${said}><span aria-hidden="true">?</span><span class="unseen">Help: ${name}</span></summary>
     <p>${said}</p>
   </details>`;
 }
@@ -24,7 +24,7 @@ export const Empty = ({ title, children }) =>
   html`<div class="empty"><h3>${title}</h3><p>${children}</p></div>`;
 
 export const Problem = ({ error }) =>
-  error ? html`<p class="problem" role="status">This part could not be read: ${plain(error)}</p>` : null;
+  error ? html`<p class="problem" role="status">Cannot load this part: ${plain(error)}</p>` : null;
 
 // A pattern made of a key: two that look alike are rare, and text cannot imitate it.
 export function Pattern({ of }) {
@@ -39,12 +39,12 @@ export function Pattern({ of }) {
     <path d=${cells.join('')} /></svg>`;
 }
 
-// What a peer says of itself, behind what tells it from others: any of it may be a lie.
+// Claims of a peer, shown after the id that identifies it: any of them may be false.
 export function Told({ of }) {
   const shown = of.name || of.line;
   if (!shown) return null;
   const title = [of.name, of.line, of.model, of.version].filter(Boolean).map(plain).join(' · ');
-  return html` <span class="told"><${Stranger} text=${shown} title=${`says of itself: ${title}`} /></span>`;
+  return html` <span class="told"><${Stranger} text=${shown} title=${`claims: ${title}`} /></span>`;
 }
 
 export const Author = ({ hex, own }) =>
@@ -138,6 +138,6 @@ export function Theme() {
     return () => window.removeEventListener('themechange', changed);
   }, []);
   const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
-  return html`<button type="button" class="theme" onClick=${() => applyTheme(next)} title=${`Turn to: ${next}`}>
+  return html`<button type="button" class="theme" onClick=${() => applyTheme(next)} title=${`Switch to: ${next}`}>
     theme: ${theme}</button>`;
 }

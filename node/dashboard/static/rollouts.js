@@ -1,4 +1,4 @@
-// What was asked and answered: groups of this node, of others, and those it refused.
+// Tasks and completions: local groups, groups of peers, and refused groups.
 
 import { html, useEffect, useMemo, useRef, useState } from './vendor/htm-preact.js';
 import { ago, brief, known, moment, number, plain, share, shortId, signed } from './format.js';
@@ -7,9 +7,10 @@ import { ask, useAnswer, useStore } from './store.js';
 
 const PAGE = 20;
 const TYPING_MS = 300;
-const ORIGINS = [['', 'all'], ['own', 'own'], ['external', 'external'], ['refused', 'refused']];
-const TAUGHT = [['', 'all'], ['1', 'taught'], ['0', 'taught nothing']];
-const FINISHES = { stop: 'ended by itself', length: 'cut by the length cap' };
+const ORIGINS = [['', 'all'], ['own', 'local'], ['external', 'peer'], ['refused', 'refused']];
+const originName = ({ origin }) => Object.fromEntries(ORIGINS)[origin] ?? origin;
+const TAUGHT = [['', 'all'], ['1', 'used'], ['0', 'not used']];
+const FINISHES = { stop: 'EOS (stop)', length: 'truncated (length)' };
 const NOTHING = { origin: '', env: '', author: '', text: '', taught: '', round: '' };
 
 function query(filter, before) {
@@ -33,7 +34,7 @@ function useGroups(filter, asked) {
   }, [path, asked]);
   const older = () => {
     const last = found.groups.at(-1).id;
-    // An answer that was asked for twice, or with another filter, is no continuation any more.
+    // An answer to a repeated request, or with another filter, does not continue this list.
     const goOn = (was, news) => (was.of === path && was.groups.at(-1)?.id === last ? { ...was, ...news } : was);
     return ask(query(filter, last)).then(
       ({ groups, more }) => setFound((was) => goOn(was, { groups: [...was.groups, ...groups], more })),
@@ -56,10 +57,10 @@ const Rewards = ({ completions }) =>
 
 const Row = ({ group, chosen, choose }) =>
   html`<li><button type="button" class="row" aria-pressed=${chosen} onClick=${choose}>
-    <span class=${`origin ${group.origin}`}>${group.origin}</span>
+    <span class=${`origin ${group.origin}`}>${originName(group)}</span>
     <${Stranger} text=${group.env} /> <small>level ${number(group.level)}</small>
     <${Rewards} completions=${group.completions} /><b>${share(mean(group))}</b>
-    <small class="when">round ${number(group.round)}${group.reason && group.origin !== 'refused' ? ' · taught nothing' : ''}</small>
+    <small class="when">round ${number(group.round)}${group.reason && group.origin !== 'refused' ? ' · not used' : ''}</small>
     <span class="ask"><${Stranger} text=${group.prompt.slice(0, 160)} /></span></button></li>`;
 
 // A completion token by token, tinted by what is known of each.
@@ -67,12 +68,12 @@ const STEPS = 5;
 
 const TINTS = [['logprob', 'log-prob'], ['entropy', 'entropy'], ['version', 'version']];
 
-// What the tokens of these completions can be tinted by.
+// The tints that the tokens of these completions allow.
 const tintsOf = (completions) =>
   [['none', 'none'], ...TINTS.filter(([key]) =>
     completions.some(({ tokens }) => tokens.some((token) => known(token[key]))))];
 
-// From nats to a step: a token of probability above 0.9 is no surprise, one below 0.01 is a large one.
+// From nats to a step: probability above 0.9 is the first step, below 0.01 the last.
 const LIMITS = { logprob: [0.105, 0.69, 1.61, 3, 4.6], entropy: [0.1, 0.4, 0.8, 1.4, 2.2] };
 const LEGEND = {
   logprob: ['p > 0.9', '> 0.5', '> 0.2', '> 0.05', '> 0.01', 'less'],
@@ -109,50 +110,50 @@ function TintLegend({ by, versions }) {
   const steps = by === 'version'
     ? versions.map((version, at) => [`v${at % (STEPS + 1)}`, `step ${version}`])
     : LEGEND[by].map((name, at) => [`t${at}`, name]);
-  return html`<ul class="tints" aria-label="What the tints mean">
+  return html`<ul class="tints" aria-label="Legend of the tints">
     ${steps.map(([kind, name]) => html`<li key=${name}><span class=${`token ${kind}`}>${name}</span></li>`)}
-    <li><span class="token unknown">not told</span></li></ul>`;
+    <li><span class="token unknown">unknown</span></li></ul>`;
 }
 
 const Completion = ({ completion, at, by, versions }) =>
   html`<article class="completion card" aria-label=${`Completion ${at + 1}`}>
     <dl><div><dt>reward</dt><dd>${share(completion.reward)}</dd></div>
       <div><dt>advantage</dt><dd>${signed(completion.advantage)}</dd></div>
-      <div><dt>finish</dt><dd>${FINISHES[completion.finish] ?? 'not told'}</dd></div></dl>
+      <div><dt>finish</dt><dd>${FINISHES[completion.finish] ?? 'unknown'}</dd></div></dl>
     <${Tokens} ...${{ completion, by, versions }} />
   </article>`;
 
 // How an update uses a group. For a peer's group that depends on the current mixture.correction.
 function learned(origin, correction) {
   if (origin === 'external' && correction === 'better') {
-    return 'Part of an update: the better answers were made likelier, weighted by how likely this policy is to write them. A peer’s worse answers are not trained on.';
+    return 'Used in an update. It made better completions more likely, weighted by their probability under this policy. A peer’s worse completions are not used.';
   }
-  return 'Part of an update: the better answers were made likelier, the worse ones less likely.';
+  return 'Used in an update. It made better completions more likely and worse completions less likely.';
 }
 
 function Group({ group, correction, by: wanted, setBy }) {
   const versions = useMemo(() => versionsOf(group.completions), [group]);
   const tints = useMemo(() => tintsOf(group.completions), [group]);
   const by = tints.some(([key]) => key === wanted) ? wanted : 'none';
-  return html`<section class="group" aria-label="The chosen group">
+  return html`<section class="group" aria-label="Selected group">
     <header><h3><${Stranger} text=${group.env} /> level ${number(group.level)}</h3>
-      <p><span class=${`origin ${group.origin}`}>${group.origin}</span> <${Author} hex=${group.author} own="this node" /> ·
+      <p><span class=${`origin ${group.origin}`}>${originName(group)}</span> <${Author} hex=${group.author} own="this node" /> ·
       round ${number(group.round)} · <time title=${moment(group.time)}>${ago(group.time)}</time></p></header>
     ${group.reason
-      ? html`<p class="reason"><b>${group.origin === 'refused' ? 'Refused:' : 'Taught nothing:'}</b> <${Stranger} text=${group.reason} /></p>`
+      ? html`<p class="reason"><b>${group.origin === 'refused' ? 'Refused:' : 'Not used:'}</b> <${Stranger} text=${group.reason} /></p>`
       : html`<p class="reason good">${group.in_update ? learned(group.origin, correction) : 'Not in an update yet.'}</p>`}
     <h4>Prompt</h4><${Stranger} as="pre" text=${group.prompt} />
-    ${group.answer === null ? null : html`<h4>A right answer</h4><${Stranger} as="pre" text=${group.answer} />`}
+    ${group.answer === null ? null : html`<h4>A correct answer</h4><${Stranger} as="pre" text=${group.answer} />`}
     <h4>Completions <${Help} of="advantage" name="advantage" /></h4>
     ${tints.length > 1
       ? html`<${Choice} label="tint" of=${tints} chosen=${by} choose=${setBy} /><${TintLegend} ...${{ by, versions }} />`
-      : html`<p class="hint">Of these no tokens are kept, so that there is nothing to tint.</p>`}
+      : html`<p class="hint">No tokens are stored for these completions, so they cannot be tinted.</p>`}
     <div class="completions">${group.completions.map((completion, at) => html`<${Completion} key=${at}
       ...${{ completion, at, by, versions }} />`)}</div>
   </section>`;
 }
 
-// What is typed, once the typing has paused.
+// A field that reports its text when the typing pauses.
 function Typed({ label, value, told, type = 'search' }) {
   const [typed, type_] = useState(value);
   const timer = useRef(null);
@@ -178,8 +179,8 @@ function Filters({ filter, change, groups }) {
   const authors = [['', 'all'], ...(data?.authors ?? []).map(({ author }) => [author, shortId(author)])];
   const set = (key) => (value) => change((was) => ({ ...was, [key]: value }));
   return html`<form class="filters" role="search" onSubmit=${(event) => event.preventDefault()}>
-    <${Choice} label="of" of=${ORIGINS} chosen=${filter.origin} choose=${set('origin')} />
-    <${Choice} label="which" of=${TAUGHT} chosen=${filter.taught} choose=${set('taught')} />
+    <${Choice} label="origin" of=${ORIGINS} chosen=${filter.origin} choose=${set('origin')} />
+    <${Choice} label="use" of=${TAUGHT} chosen=${filter.taught} choose=${set('taught')} />
     <${Pick} label="family" value=${filter.env} told=${set('env')} of=${families} />
     <${Pick} label="peer" value=${filter.author} told=${set('author')} of=${authors} />
     <${Typed} label="text" value=${filter.text} told=${set('text')} />
@@ -191,9 +192,9 @@ function Filters({ filter, change, groups }) {
 function Nothing({ filter }) {
   const narrowed = Object.values(filter).some(Boolean);
   return narrowed
-    ? html`<${Empty} title="No group is like that">Widen the filter, or clear it.<//>`
-    : html`<${Empty} title="No group is kept yet">The first round writes some; they appear here by themselves.
-      A bootstrap node trains nothing and has none.<//>`;
+    ? html`<${Empty} title="No groups match">Change or clear the filter.<//>`
+    : html`<${Empty} title="No stored groups yet">Groups of the first round appear here automatically.
+      A bootstrap node does not train and has no groups.<//>`;
 }
 
 // A filter can come along in the address: #/rollouts?author=…
@@ -239,11 +240,11 @@ export function Rollouts() {
   };
   return html`<${Filters} ...${{ filter, change, groups }} /><${Problem} error=${error} />
     <p class="newer" role="status">${newer
-      ? html`<button type="button" onClick=${() => again(asked + 1)}>There are newer groups: show them</button>` : ''}</p>
+      ? html`<button type="button" onClick=${() => again(asked + 1)}>Show newer groups</button>` : ''}</p>
     ${loaded && !groups.length ? html`<${Nothing} filter=${filter} />` : null}
     <div class=${`split ${opened ? 'opened' : ''}`}><div><ul class="rows" aria-label="Groups, newest first">${groups.map((group) => html`<${Row} key=${group.id}
         group=${group} chosen=${group === shown} choose=${() => open(group.id)} />`)}</ul>
-        ${more ? html`<button type="button" onClick=${older}>Older ones</button>` : null}</div>
+        ${more ? html`<button type="button" onClick=${older}>Show older groups</button>` : null}</div>
       <div ref=${detail}><p class="back"><button type="button" onClick=${back}>← back to the list</button></p>
         ${shown ? html`<${Group} ...${{ group: shown, correction, by, setBy }} />` : null}</div></div>`;
 }

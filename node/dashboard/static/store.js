@@ -1,4 +1,4 @@
-// What the page knows of the node: answers of its server, kept live by a stream of events.
+// The data of the node: answers of its server, kept current by a stream of events.
 
 import { useEffect, useRef, useState } from './vendor/htm-preact.js';
 
@@ -12,11 +12,11 @@ export async function ask(path, signal) {
   const answer = await fetch(BASE + path, { signal, cache: 'no-store' });
   const type = answer.headers.get('content-type') ?? '';
   const told = type.includes('json') ? await answer.json() : { error: await answer.text() };
-  if (!answer.ok) throw new Error(told.error || `the server answered ${answer.status}`);
+  if (!answer.ok) throw new Error(told.error || `the server returned status ${answer.status}`);
   return told;
 }
 
-// Every line of JSON of an answer that is told as it comes.
+// Each JSON line of a streamed answer, as it arrives.
 export async function streamed(path, signal, heard) {
   const answer = await fetch(BASE + path, { signal, cache: 'no-store', headers: { 'x-asked-by': 'page' } });
   if (!answer.ok) throw new Error((await answer.json()).error);
@@ -113,7 +113,7 @@ function fill(column, rows) {
   return begun.length < rows ? begun.concat(Array(rows - begun.length).fill(null)) : begun;
 }
 
-// What the stream tells while an answer is under way is newer than the answer, and stays.
+// Events that arrive while an answer is pending are newer than the answer, and are kept.
 let meanwhile = null;
 
 async function refresh() {
@@ -138,7 +138,7 @@ function answered(newer, status, { columns, last }) {
   };
 }
 
-// Small models do many rounds a second; nobody reads more than a few.
+// Small models do many rounds per second. Redrawing a few times per second is enough.
 const arrived = [];
 let drawing = null;
 
@@ -164,7 +164,7 @@ const HEARD = {
   gone: () => refresh(),
 };
 
-// Begin to listen; what was missed while nobody answered is asked for when somebody does again.
+// Start to listen. After an interruption, the missed data is fetched again.
 export function start() {
   return follow(
     (name, data) => HEARD[name](data),
@@ -176,7 +176,7 @@ export function start() {
   );
 }
 
-// What a path answers, asked again at most once in `pause` ms while rounds go by.
+// The answer of a path, fetched again after a new round, with at least `pause` ms between requests.
 export function useAnswer(path, pause = 3000) {
   const [told, tellAnswer] = useState({ data: null, error: null });
   const { round, connection, status } = useStore();

@@ -1,16 +1,16 @@
-// Light or dark, before anything is painted: the one script that is no module, as those come later.
+// Light or dark, before anything is painted: the only script that is not a module, because modules run later.
 'use strict';
 
 const THEMES = ['system', 'light', 'dark'];
 
-// Where the browser keeps nothing for a page, a choice holds until it is closed.
+// If the browser stores nothing for a page, a choice lasts until the page is closed.
 const kept = (() => {
   const held = new Map();
   let storage = null;
   try {
     storage = window.localStorage;
   } catch (refused) {
-    console.info('settings of this page are not kept:', refused.name);
+    console.info('cannot store the settings of this page:', refused.name);
   }
   return {
     get: (name) => (storage ? storage.getItem(name) : held.get(name)) ?? null,
