@@ -24,7 +24,12 @@ CHARACTER_BYTES = 3  # maximum mean UTF-8 bytes per character, so that profiles 
 MAX_MARKS = 4  # maximum consecutive combining marks (UTS 39, 5.4); more cover the lines around
 # Default_Ignorable_Code_Point of Unicode 16 (DerivedCoreProperties.txt), then other code points
 # that display nothing: null notehead, Braille and hieroglyphic blanks, fillers, placeholders.
-INVISIBLE = re.compile("[­͏؜ᅟᅠ឴឵᠋-᠏​-‏‪-‮⁠-⁯ㅤ︀-️﻿ﾠ￰-￸𛲠-𛲣𝅳-𝅺󠀀-󠿿⠀￹-￼𓑁𓑂𖿤𛲝𝅙]")
+INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff"
+    "\u2800\ufff9-\ufffc\U00013441\U00013442\U00016fe4\U0001bc9d\U0001d159]"
+)
 
 _FIELDS = ("name", "line", "model", "version", "made")
 _LIMITS = CodecLimits(

@@ -36,7 +36,7 @@ MOST_FILES = 244
 MOST_LINES = 53_200
 LONGEST_FILE = 480
 SHORT_FILE = 60
-MOST_TEST_LINES = 55_700
+MOST_TEST_LINES = 55_800
 MOST_WORDS = 2_000
 SHORT = {
     "node/cli/main.py": "imports nothing, so that Ctrl-C is handled while the program loads",

@@ -68,7 +68,7 @@ def test_a_folder_is_taken_to_the_swarm_that_it_was_told_how_to_join_and_to_no_o
     assert all(record.peers == 0 for record in beside.records())
     told = " ".join(beside.out)
     assert "baseline on" not in told, "it has learned"
-    typed = re.search(r"To move there with this policy: swarm-node join (.*?)\. To start there", told)
+    typed = re.search(r"To move there with this policy: swarm-node join (.*?)\. To start", told)
     assert typed, told
 
     done = len(beside.records())
