@@ -84,7 +84,7 @@ def fitting(policy: Policy, prompts: Sequence[Sequence[int]]) -> list[bool]:
     """Return which prompts (ids) leave room for an answer; raise NodeError if none."""
     fits = [0 < len(ids) < policy.context_length for ids in prompts]
     if fits and not any(fits):
-        what = "no prompt leaves room for an answer in the policy's context"
+        what = "no prompt leaves space for a completion in the policy's context"
         found = f"{min(map(len, prompts))} tokens or more, context {policy.context_length}"
         raise NodeError(what, found, LONGER_CONTEXT)
     return fits

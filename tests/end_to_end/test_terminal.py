@@ -98,7 +98,7 @@ def test_a_demo_goes_on_until_ctrl_c_and_there_is_time_to_join(tmp_path: Path) -
         assert demo.out[0] == "a swarm of 2 and a bootstrap node in demo, until Ctrl-C"
         with Command(tmp_path, "join", "--peers", address[1], *QUICK) as guest:
             guest.until(lambda: any(record.groups_external for record in guest.records()))
-            demo.until(lambda: len([line for line in demo.out if "2 of 2 at work" in line]) >= 2)
+            demo.until(lambda: len([line for line in demo.out if "2 of 2 running" in line]) >= 2)
         nodes = psutil.Process(demo.process.pid).children(recursive=True)
         demo.process.send_signal(signal.SIGINT)
         assert demo.wait() == 0, demo.err
