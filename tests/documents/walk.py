@@ -27,7 +27,7 @@ AT_WORK = {
     "join": (r"^round \d+ \|", 12),
     "bootstrap": (r"^others join with: swarm-node join --peers \S+$", 1),
     "dashboard": (r"^dashboard: http\S+$", 1),
-    "demo": (r" \| (\d+) of \1 at work$", 1),
+    "demo": (r" \| (\d+) of \1 running$", 1),
 }
 """What commands that go on until Ctrl-C print once they work, and how often until a reader goes on:
 by then a node has a checkpoint."""
