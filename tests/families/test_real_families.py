@@ -108,7 +108,7 @@ def test_thinking_is_switched_off_where_the_template_has_the_switch(name, folder
     off = {"enable_thinking": False}
     plain = loaded(folders[name])
     if SWITCH not in REAL[name].template:
-        refusal = r"policy\.chat_template_kwargs\.enable_thinking: false.*has"
+        refusal = r"policy\.chat_template_kwargs\.enable_thinking: false.*does not have"
         with pytest.raises(ConfigError, match=refusal):
             loaded(folders[name], chat_template_kwargs=off)
         return

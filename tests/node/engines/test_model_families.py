@@ -79,8 +79,8 @@ def test_a_model_is_tried_without_a_trace_on_anybodys_random_numbers(dtype):
         ("minimax", "fails: ValueError: MiniMax uses cache of its own"),
         ("rwkv", "fails: AttributeError"),
         ("openai-gpt", "fails: AttributeError"),
-        ("roberta", r"is [\d.]+ nat a token off what the learner reads"),
-        ("bart", r"is [\d.]+ nat a token off what the learner reads"),
+        ("roberta", r"differs by [\d.]+ nats per token from the learner"),
+        ("bart", r"differs by [\d.]+ nats per token from the learner"),
     ],
 )
 def test_a_family_that_is_read_otherwise_is_refused_in_one_line(family, why):
@@ -131,7 +131,7 @@ def test_join_ends_with_one_line_before_anything_is_trained(node, terminal, tmp_
     model = f"--set=policy.model={tmp_path / 'model'}"
     assert terminal("join", "--config", "node/node.toml", model) == 2
     (line,) = [each for each in terminal.err.splitlines() if "policy.model" in each]
-    assert re.search(rf"'recurrent_gemma' is [\d.]+ nat a token off.*{REMEDY}", line), line
+    assert re.search(rf"'recurrent_gemma' differs by [\d.]+ nats per token.*{REMEDY}", line), line
 
 
 CLOSE = {"atol": 1e-3, "rtol": 0}
