@@ -70,10 +70,6 @@ class Layout:
     buffers: dict[Any, Tensor] = field(default_factory=dict)  # see :meth:`scratch`
     heard: set[int] = field(default_factory=set)  # weights, by ``id``
     whole: bool = True  # whether no use of a weight was left out
-    even: bool = field(init=False)  # whether all groups have as many rows
-
-    def __post_init__(self) -> None:
-        self.even = len(set(self.sizes)) == 1
 
     @classmethod
     def of(cls, batch: MicroBatch) -> Layout:
@@ -93,7 +89,7 @@ class Layout:
 
     def stacks(self, x: Tensor, most: int) -> list[Tensor]:
         """Split ``x [B, ..., D]`` into the groups' vectors ``[n, N, D]``, of up to ``most``."""
-        if self.even:
+        if len(set(self.sizes)) == 1:
             whole = x.reshape(len(self.sizes), -1, x.shape[-1])
             return [whole] if most >= len(self.sizes) else [*torch.split(whole, most)]
         each = len(x) // sum(self.sizes)
