@@ -328,7 +328,8 @@ class ListedPeers:
 
     @property
     def path(self) -> Path:
-        return self.folder.root / f"{self.kind}.txt"
+        path: Path = getattr(self.folder, self.kind)
+        return path
 
     def added(self) -> tuple[str, ...]:
         """Return the peer ids in the file, or raise NodeError."""
