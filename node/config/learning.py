@@ -229,8 +229,8 @@ class MixtureSection(Section):
     )
     max_uses: int = key(
         1,
-        "Maximum updates that use one peer group. Above 1, used groups take the places for "
-        "which there are no unused ones.",
+        "Maximum updates that use one peer group. Above 1, used groups fill the places that unused "
+        "groups leave free.",
         **within(1, 64, "updates"),
     )
     successes: int = key(

@@ -1,4 +1,4 @@
-"""Who asks to be dialed back has its own address dialed, at which it has to prove who it is."""
+"""A dial-back dials the address of the peer that asks for it; that peer must prove its identity."""
 
 import asyncio
 from collections.abc import AsyncIterator
