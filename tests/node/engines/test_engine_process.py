@@ -359,7 +359,7 @@ def test_a_process_that_hangs_in_its_start_is_not_tried_again(strange, monkeypat
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("unloadable", r"exit status 1: cannot load: \S*\. Choose another model\. All that"),
+        ("unloadable", r"exit status 1: cannot load: \S*\. Choose another model\. Its output"),
         ("too large", "SIGKILL: Killed: out of memory. If memory ran out"),
         ("unknown", "KeyError: 'unknown'"),
     ],

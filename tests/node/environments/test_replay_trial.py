@@ -50,8 +50,8 @@ def door(folder: Path, **says: object) -> tuple[tuple[EnvSpec, ...], Allowed]:
 
 
 TOLD = (
-    r"'door' level 0 says that it is replayable, .* turn \d+ is answered .*, not .*: "
-    "let all its chance follow from the seed, or say replayable = False"
+    r"'door' level 0 has replayable = True, .* turn \d+ is answered .*, not .*: "
+    "derive all its randomness from the seed, or set replayable = False"
 )
 
 
@@ -106,7 +106,7 @@ def test_create_refuses_one_that_lies_and_writes_nothing(terminal, node):
     assert "turn 1 is answered" in terminal.refuses(2, *CREATE)
     assert not node.manifest.exists()
     door(Path(), later=LIES["its address"], replayable=False)
-    assert "door says that it is not replayable" in terminal.ok(*CREATE)
+    assert "door is not replayable: nodes do not share its groups" in terminal.ok(*CREATE)
 
 
 def test_guesses_are_made_of_what_is_shown_and_call_tools():
