@@ -101,7 +101,7 @@ def table(summary: SwarmSummary) -> Table:
     out = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     out.add_column("node")
     out.add_column("model")
-    for column in ("reward", "held-out", "own", "external"):
+    for column in ("reward", "held-out", "local\ngroups", "peer\ngroups"):
         out.add_column(column, justify="right", no_wrap=True)
     out.add_column("refused")
     out.add_column("kB in/out", justify="right", no_wrap=True)
@@ -141,7 +141,8 @@ def tenth(values: Sequence[float]) -> int:
 
 POINTS = 16
 RECENT = 10  # rounds that a figure averages
-AROUND = 11  # terminal lines without a node: how to join and look, the table's head, progress
+AROUND = 12  # terminal lines without a node: how to join and look, the table's head, progress
+HEADINGS = "round", "reward", "peers'\nreward", "held-out", "informa-\ntive", "peer\ngroups"
 LINE_SECONDS = 5.0  # between two lines without a terminal
 
 Records = Mapping[str, Sequence[RoundRecord]]  # latest rounds by node name
@@ -178,7 +179,7 @@ class SwarmView:
         self._progress.update(self._task, completed=sum(r[-1].round for r in records.values() if r))
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         table.add_column("node")
-        for column in ("round", "reward", "external", "held-out", "useful", "taken"):
+        for column in HEADINGS:
             table.add_column(column, justify="right", no_wrap=True)
         table.add_column("reward by round", no_wrap=True)
         room = max(1, self._console.height - AROUND)
@@ -201,7 +202,7 @@ class SwarmView:
             [
                 f"rounds {done[0]} to {done[-1]}{of}",
                 f"reward {share(mean(known(recent, 'reward_own')))}",
-                f"external {share(mean(known(recent, 'reward_external')))} ({_taken(recent)})",
+                f"peers' {share(mean(known(recent, 'reward_external')))} ({_taken(recent)})",
                 f"held-out {share(mean(known(evaluated, 'reward_eval')))}",
                 at_work,
             ]

@@ -123,7 +123,7 @@ LINES = 4  # that one rollout takes in a panel
 
 def heading(rollout: ShownRollout) -> str:
     """Describe a rollout's origin, task and reward in one line."""
-    author = f"external by {rollout.author[:AUTHOR_CHARACTERS]}…" if rollout.author else "own"
+    author = f"by peer {rollout.author[:AUTHOR_CHARACTERS]}…" if rollout.author else "local"
     task = f"{rollout.env} level {rollout.level}"
     reward = f"reward {share(rollout.reward)}{', cut' if rollout.cut else ''}"
     return printable(f"round {rollout.round}, {author}, {task}, {reward}")

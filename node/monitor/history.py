@@ -130,21 +130,21 @@ class Measure:
     style: str = ".3f"  # as for ``format``
 
 
-def _external_share(record: RoundRecord) -> float | None:
+def _peer_share(record: RoundRecord) -> float | None:
     groups = record.groups_own + record.groups_external
     return record.groups_external / groups if groups else None
 
 
 MEASURES = (
-    Measure("reward, own", lambda r: r.reward_own),
+    Measure("reward, local", lambda r: r.reward_own),
     Measure("reward, held-out", lambda r: r.reward_eval),
-    Measure("reward, external", lambda r: r.reward_external),
-    Measure("external share", _external_share),
+    Measure("reward, peers", lambda r: r.reward_external),
+    Measure("peer share", _peer_share),
     Measure("informative share", lambda r: r.informative_own),
     Measure("entropy, nats", lambda r: r.entropy),
     Measure("tokens/s", lambda r: r.tokens_per_s, ",.0f"),
-    Measure("seconds a round", lambda r: r.seconds.get("total"), ",.2f"),
-    Measure("tokens a completion", lambda r: r.mean_length, ",.1f"),
+    Measure("seconds per round", lambda r: r.seconds.get("total"), ",.2f"),
+    Measure("tokens per completion", lambda r: r.mean_length, ",.1f"),
 )
 
 

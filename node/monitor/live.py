@@ -269,13 +269,13 @@ class LivePanel:
         rows: dict[str, RenderableType] = {
             "round": ", ".join(filter(None, (f"{record.round}{of}", left, step))),
             "reward": Text.assemble(
-                "own ",
+                "local ",
                 (share(record.reward_own), "bold"),
-                f", external {share(record.reward_external)}, held-out {share(self._last_eval)}",
+                f", peers {share(record.reward_external)}, held-out {share(self._last_eval)}",
             ),
             "": sparkline(list(self._rewards), SPARK_WIDTH, self._bars),
             "informative": f"{percent(record.informative_own)} of local groups",
-            "external": f"{externals(record)} filled, {record.pool_groups} in the replay buffer",
+            "peer groups": f"{externals(record)}, {record.pool_groups} in the replay buffer",
             "tokens": f"{number(record.tokens_per_s, ',.0f')} per second, "
             f"{number(record.mean_length, '.1f')} per completion, "
             f"{percent(record.truncated)} truncated",

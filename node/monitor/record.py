@@ -250,7 +250,7 @@ def one_line(record: RoundRecord) -> str:
     parts = [
         f"round {record.round}",
         f"reward {share(record.reward_own)}",
-        f"external {share(record.reward_external)} ({externals(record)})",
+        f"peers' {share(record.reward_external)} ({externals(record)})",
         f"informative {percent(record.informative_own)}",
         f"{number(record.tokens_per_s)} tokens/s",
         f"{record.seconds.get('total', 0.0):.2f} s",
@@ -258,7 +258,7 @@ def one_line(record: RoundRecord) -> str:
         f"in {size(record.bytes_in)}, out {size(record.bytes_out)}",
     ]
     if record.reward_eval is not None:
-        parts.insert(2, f"eval {share(record.reward_eval)}")
+        parts.insert(2, f"held-out {share(record.reward_eval)}")
     return " | ".join(parts)
 
 

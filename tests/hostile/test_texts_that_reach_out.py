@@ -111,7 +111,7 @@ def test_without_walls_what_evaluates_is_refused_and_everything_says_so(caplog):
             verifier.judge(TaskRef("binary_matrix", 0, 1), ["?"])
     assert refusal.value.reason == "evaluates_text"
     assert "not enough for tasks that evaluate completions" in caplog.text
-    assert "env 'binary_matrix' evaluates the text of completions and this machine" in caplog.text
+    assert "env 'binary_matrix' evaluates the text of completions, and this machine" in caplog.text
     assert counters.snapshot() == {"verifier_unsandboxed{sandbox=none}": 1.0}
 
 

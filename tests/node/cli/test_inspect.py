@@ -323,7 +323,7 @@ def test_the_last_ones_are_shown_and_printed_as_json(terminal, node):
     RolloutsFile(node.rollouts, last).write(LAST)
     lines = terminal.ok("rollouts", *AT).splitlines()
     shown = [",".join(line.split(",")[:2]) for line in lines if line[0] != " "]
-    assert shown == ["round 5, own", "round 6, own", "round 7, external by 12D3KooWGBdmqRrD…"]
+    assert shown == ["round 5, local", "round 6, local", "round 7, by peer 12D3KooWGBdmqRrD…"]
     assert "Calculate 3 + 4." in terminal.out and "\x1b" not in terminal.out
     assert terminal.json("rollouts", *AT, "-n", "1") == [asdict(THEIRS)]
 

@@ -23,15 +23,15 @@ def write(path: Path, records: Sequence[RoundRecord]) -> None:
 
 
 def own_reward(terminal: Terminal) -> list[str]:
-    return next(line for line in terminal.out.splitlines() if "reward, own" in line).split()
+    return next(line for line in terminal.out.splitlines() if "reward, local" in line).split()
 
 
 def names(terminal: Terminal) -> list[str]:
     """Runs in the lines of own reward, in their order."""
     lines = terminal.out.splitlines()
-    begin = next(n for n, line in enumerate(lines) if "reward, own" in line)
+    begin = next(n for n, line in enumerate(lines) if "reward, local" in line)
     end = next(n for n in range(begin, len(lines)) if "held-out" in lines[n])
-    block = [line.replace("reward, own", "").split() for line in lines[begin:end]]
+    block = [line.replace("reward, local", "").split() for line in lines[begin:end]]
     return [cells[0] for cells in block if cells]
 
 

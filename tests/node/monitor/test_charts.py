@@ -39,7 +39,7 @@ def test_a_curve_has_no_value_outside_of_what_was_measured_and_no_zeros_within()
     history = [replace(RECORD, round=n, reward_eval=0.5 if n == 3 else None) for n in range(1, 5)]
     curve = Curve.measured(measures["reward, held-out"], history)
     assert (list(curve.rounds), list(curve.values)) == ([3.0], [0.5])
-    share = measures["external share"]
+    share = measures["peer share"]
     assert share.of(RECORD) == 3 / 8, "of all groups of the update"
     assert share.of(replace(RECORD, groups_own=0, groups_external=0)) is None
 
@@ -72,7 +72,7 @@ def test_a_chart_names_every_run_as_it_is_called_and_has_a_panel_for_what_any_ru
     for evaluated in (False, True):
         draw_runs(runs, 1, path)
         shown = path.read_text(encoding="utf-8")
-        assert "reward, own" in shown and ("held-out" in shown) == evaluated
+        assert "reward, local" in shown and ("held-out" in shown) == evaluated
         runs["b"] = [replace(RECORD, reward_eval=0.5)]
 
 
@@ -91,18 +91,18 @@ def line_of(lines, start):
 
 
 def test_a_run_is_drawn_as_bars_with_its_ends_beside_them_and_no_measure_as_an_empty_line():
-    shown = line_of(drawn({"run": CLIMB}, 100), "reward, own")
-    assert shown.split() == ["reward,", "own", BARS, "0.000", "1.000", "1.000"]
+    shown = line_of(drawn({"run": CLIMB}, 100), "reward, local")
+    assert shown.split() == ["reward,", "local", BARS, "0.000", "1.000", "1.000"]
     shown = line_of(drawn({"run": rounds(3)}, 100), "reward, held-out")
     assert shown.split() == ["reward,", "held-out"]
     lines = drawn({"run": CLIMB}, 100, encoding="latin-1")
-    assert PLAIN_BARS in line_of(lines, "reward, own") and "\n".join(lines).isascii()
+    assert PLAIN_BARS in line_of(lines, "reward, local") and "\n".join(lines).isascii()
 
 
 def test_runs_share_the_rounds_and_the_scale():
     lines = drawn({"long": CLIMB, "half": CLIMB[:4]}, 100)
-    assert "rounds 1 to 8" in lines[1] and BARS in line_of(lines, "reward, own")
-    behind = lines[lines.index(line_of(lines, "reward, own")) + 1]
+    assert "rounds 1 to 8" in lines[1] and BARS in line_of(lines, "reward, local")
+    behind = lines[lines.index(line_of(lines, "reward, local")) + 1]
     name, bars, *figures = behind.split()
     assert (name, figures) == ("half", ["0.000", "0.429", "0.429"])
     assert bars == BARS[:4]
@@ -116,6 +116,6 @@ def test_no_line_is_wider_than_the_terminal(width):
 
 def test_a_narrow_terminal_gets_whole_figures_and_names_in_wider_lines():
     lines = drawn({"first": CLIMB, "second-run": CLIMB}, 40)
-    first = line_of(lines, "reward, own")
-    assert first.split() == ["reward,", "own", "first", BARS, "0.000", "1.000", "1.000"]
+    first = line_of(lines, "reward, local")
+    assert first.split() == ["reward,", "local", "first", BARS, "0.000", "1.000", "1.000"]
     assert "second-run" in lines[lines.index(first) + 1]

@@ -53,7 +53,7 @@ UNMEASURED = replace(
 DASHES = [
     "– per second, – per completion, – truncated",
     "– of local groups",
-    "external –, held-out –",
+    "peers –, held-out –",
 ]
 MEASURED = ["1,234 per second, 4.2 per completion, 50% truncated", "75% of local groups"]
 
@@ -134,9 +134,9 @@ def test_where_there_is_no_terminal_each_round_is_one_line():
         lines.write(record)
     *_, last = shown = console.file.getvalue().splitlines()
     assert len(shown) == 3
-    assert last.startswith("round 3 | reward 1.000 | external 0.500 (3 of 4)")
+    assert last.startswith("round 3 | reward 1.000 | peers' 0.500 (3 of 4)")
     line = one_line(UNMEASURED)
-    assert line.startswith("round 7 | reward – | external – (3 of 4) | informative – | – tokens/s")
+    assert line.startswith("round 7 | reward – | peers' – (3 of 4) | informative – | – tokens/s")
     assert "informative 75% | 1234 tokens/s" in one_line(RECORD)
 
 

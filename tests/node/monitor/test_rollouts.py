@@ -95,8 +95,8 @@ def test_a_missing_or_foreign_file_is_named_with_the_remedy(tmp_path):
 def test_in_full_every_line_of_a_strangers_text_is_set_in():
     lines = drawn(in_full([OWN, THEIRS]))
     assert [line.rstrip() for line in lines if not line.startswith(" ")] == [
-        "round 7, own, sums level 1, reward 1.000",
-        "round 7, external by 12D3KooWGBdmqRrD…, sums level 1, reward 0.250, cut",
+        "round 7, local, sums level 1, reward 1.000",
+        "round 7, by peer 12D3KooWGBdmqRrD…, sums level 1, reward 0.250, cut",
     ]
     assert "".join(lines).isprintable()
     assert any(line.rstrip().endswith(r"\x1b[2J 8") for line in lines)
