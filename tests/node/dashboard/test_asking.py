@@ -94,7 +94,7 @@ def test_flo_asks_beside_a_question_and_is_told_to_wait(site):
     by_event = {each["event"]: each for each in told}
     asked, said, model = (by_event[event] for event in ("question", "opinion", "model"))
     assert (asked["prompt"], asked["family"]) == (SPOKEN, None), "it is asked as it stands"
-    assert said["reward"] is None and "no family" in said["unscored"]
+    assert said["reward"] is None and "no task family" in said["unscored"]
     assert model["name"] == "step-00000010"
     with closing(until_taken(site)) as later:
         assert later.until("stage"), "then it is another's turn"
@@ -159,7 +159,7 @@ def test_flo_asks_again_and_again_and_is_told_to_wait(site, monkeypatch):
 def test_a_process_that_fails_is_counted_without_the_question(site, monkeypatch, caplog):
     monkeypatch.setattr(asking, "MODULE", "node.evaluation.no_such_module")
     told = answered(site, question="a secret of the owner's")
-    assert "ended in the middle of it: exit status 1" in told[-1]["error"]
+    assert "it ended before it was done: exit status 1" in told[-1]["error"]
     assert site.counters.snapshot() == {"dashboard_ask_failures": 1}
     assert "exit status 1" in caplog.text and "secret" not in caplog.text
 
