@@ -221,58 +221,58 @@ def page() -> str:
 
 
 def _table(left: str, right: str, families: dict[str, str]) -> Iterator[str]:
-    """Yield a row for each key, with the families that have it."""
+    """Yield a row for each key without its error message, with the families that have it."""
     rows = defaultdict[str, list[str]](list)
     for name, key in families.items():
-        rows[GAP.sub(r"from the learner by more than \1 nat per token", key)].append(name)
+        key = GAP.sub(r"from the learner by more than \1 nat per token", key)
+        rows[ERROR.sub(r"\1", key)].append(name)
     yield f"| {left} | {right} |"
     yield "|---|---|"
     for key, names in rows.items():
-        yield "| {} | {} |".format(key.replace("|", "\\|").replace("<", "&lt;"), ", ".join(names))
+        yield f"| {key} | {', '.join(names)} |"
 
 
 GAP = re.compile(r"by \S+ nats per token from the learner, more than (\S+)")
+ERROR = re.compile(r"(fails|a small model cannot be built)\b.*")
 HEAD = """# Models
 
 This page lists the model families of `transformers` that a node can train, for users who choose a
 model. You can train any causal language model that passes the [engine parity
-check](engines.md#engine-parity-check) at the start of a node. To see if a model fits your machine,
-use [`swarm-node plan`](hardware.md).
+check](engines.md#engine-parity-check). [`swarm-node plan`](hardware.md) shows if a model fits your
+machine.
 
 ## Settings
 
 - **LoRA with mixtures of experts** needs `policy.lora_targets`, such as
   `["q_proj", "k_proj", "v_proj", "o_proj"]`.
-- **Thinking.** If a chat template has a switch for thinking, `policy.chat_template_kwargs` sets
-  it, as in `--set policy.chat_template_kwargs.enable_thinking=false`. The node refuses an option
-  that the template does not use. A model without a template gets prompts as plain text.
-- **End of a turn.** The token that ends an assistant turn in the chat template ends completions.
-  The tokenizer's `eos_token` and the end tokens of the generation config also stop sampling.
+- **Thinking** and other options of a chat template: `policy.chat_template_kwargs`, as in
+  `--set policy.chat_template_kwargs.enable_thinking=false`. A model without a template gets prompts
+  as plain text.
+- **End of a completion.** Sampling stops at the token that ends an assistant turn in the template,
+  at the tokenizer's `eos_token`, and at the end tokens of the generation config.
 
-The fraction of correct answers was measured for one pretrained model:
+Rewards were measured for one pretrained model:
 [SmolLM2-135M-Instruct](starter.md#results-of-a-small-model).
 
 ## Tests
 
-`python -m tests.families` tests the {all} causal architectures of `transformers` {version} and
-writes this page. It builds a small float32 model with random weights, with two layers of every
-type. Two comparisons decide if the `transformers` engine supports it:
+`python -m tests.families` builds a small float32 model with random weights of each of the {all}
+causal architectures of `transformers` {version}, and writes this page. A family works if:
 
-- The greedy completions of four prompts equal those of `transformers.generate`.
-- The log-probs of sampled tokens differ from the learner's by at most 0.001 nat. Rows join and
-  leave a batch, weights change, and trajectories have three turns.
+- the greedy completions of four prompts equal those of `transformers.generate`
+- the log-probs of sampled tokens differ from the learner's by at most 0.001 nat, while rows join
+  and leave a batch, weights change, and trajectories have three turns
 
 Multimodal families are tested with text only, encoders as decoders.
 
 {real}
-are tested in a whole node, with sampling, three updates, a checkpoint and the export. Each has its
-type of tokenizer and chat template.
+are also tested in a whole node: sampling, updates, a checkpoint and the export.
 """
 WORKS = """The largest difference from the learner is {gap:.0e} nat per token ({name}).
-`tests/families/measured.json` has the figures of each family.
+`tests/families/measured.json` has the figures and errors of each family.
 """
-REFUSED = """The node prints the reason and stops before it trains. With `engine.backend = "vllm"`
-the engine supports the models of vLLM.
+REFUSED = """The node prints the reason and stops before it trains. `engine.backend = "vllm"`
+supports the models of vLLM. "Fails" means an error in `transformers`.
 """
 FOOT = """
 ---
