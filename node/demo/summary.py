@@ -202,7 +202,7 @@ class SwarmView:
             [
                 f"rounds {done[0]} to {done[-1]}{of}",
                 f"reward {share(mean(known(recent, 'reward_own')))}",
-                f"peers' {share(mean(known(recent, 'reward_external')))} ({_taken(recent)})",
+                f"peers' reward {share(mean(known(recent, 'reward_external')))} ({_taken(recent)})",
                 f"held-out {share(mean(known(evaluated, 'reward_eval')))}",
                 at_work,
             ]

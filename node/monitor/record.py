@@ -250,7 +250,7 @@ def one_line(record: RoundRecord) -> str:
     parts = [
         f"round {record.round}",
         f"reward {share(record.reward_own)}",
-        f"peers' {share(record.reward_external)} ({externals(record)})",
+        f"peers' reward {share(record.reward_external)} ({externals(record)})",
         f"informative {percent(record.informative_own)}",
         f"{number(record.tokens_per_s)} tokens/s",
         f"{record.seconds.get('total', 0.0):.2f} s",

@@ -153,7 +153,7 @@ def test_a_line_tells_of_all_nodes_and_before_the_first_round_that_they_start():
     busy = history(40, reward_own=0.25, reward_eval=0.5)
     other = history(44, reward_own=0.75, reward_external=None)
     records = {"node-1": busy, "node-2": other, "node-3": []}
-    told = "reward 0.500 | peers' 0.500 (3.0 of 4) | held-out 0.500 | 2 of 3 running"
+    told = "reward 0.500 | peers' reward 0.500 (3.0 of 4) | held-out 0.500 | 2 of 3 running"
     assert SwarmView(150, 3, terminal()).line(records) == f"rounds 40 to 44 of 150 | {told}"
     assert "rounds 40 to 44 |" in SwarmView(0, 3, terminal()).line(records)
     assert SwarmView(150, 2, terminal()).line({"a": [], "b": []}) == "starting | 0 of 2 running"

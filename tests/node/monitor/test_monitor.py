@@ -134,9 +134,11 @@ def test_where_there_is_no_terminal_each_round_is_one_line():
         lines.write(record)
     *_, last = shown = console.file.getvalue().splitlines()
     assert len(shown) == 3
-    assert last.startswith("round 3 | reward 1.000 | peers' 0.500 (3 of 4)")
+    assert last.startswith("round 3 | reward 1.000 | peers' reward 0.500 (3 of 4)")
     line = one_line(UNMEASURED)
-    assert line.startswith("round 7 | reward – | peers' – (3 of 4) | informative – | – tokens/s")
+    assert line.startswith(
+        "round 7 | reward – | peers' reward – (3 of 4) | informative – | – tokens/s"
+    )
     assert "informative 75% | 1234 tokens/s" in one_line(RECORD)
 
 
