@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from protocol.identity import peer_id_of
 from swarm.common.clock import Clock
 from swarm.journal import VERSION, Journal, JournalError, named_errors
 from swarm.verification import penalty_weight
@@ -202,7 +203,11 @@ class Accounts:
         if self._heard:
             self._heard(author, reason, n)
         if is_banned(after, now) and not is_banned(account, now):
-            log.warning("author %s is banned, last penalty for %s", author.hex(), reason)
+            peer = peer_id_of(author)
+            log.warning("peer %s is banned, last penalty for %s", peer, reason)
+            if account.reputation.at:
+                remedy = f"To undo them, stop the node and run: swarm-node block {peer} --undo"
+                log.warning("updates used groups of the banned peer %s. %s", peer, remedy)
 
     def snapshot(self) -> list[Account]:
         """Return all accounts, the most recently changed first."""

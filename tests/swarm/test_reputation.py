@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import errors
+from protocol.identity import peer_id_of
 from swarm import reputation
 from swarm import verification as verification_module
 from swarm.collector import AUTHORS_FAULT
@@ -74,6 +75,19 @@ def test_a_forger_is_banned_at_once_and_released_when_its_penalties_have_faded(a
     account = Account(ANNA, penalties=4 * RELEASE_AT, penalized_at=START, barred=True)
     assert is_banned(account, START + 2 * PENALTY_HALF_LIFE_S - 1.0)
     assert not is_banned(account, START + 2 * PENALTY_HALF_LIFE_S)
+
+
+def test_a_ban_says_how_to_undo_what_updates_used_of_the_peer(accounts, caplog):
+    accounts.prove([(ANNA, 0.5)])
+    for author in (ANNA, BEN, ANNA):
+        accounts.refuse(author, "bad_signature")
+    anna, ben = peer_id_of(ANNA), peer_id_of(BEN)
+    assert caplog.messages == [
+        f"peer {anna} is banned, last penalty for bad_signature",
+        f"updates used groups of the banned peer {anna}. To undo them, stop the node and run: "
+        f"swarm-node block {anna} --undo",
+        f"peer {ben} is banned, last penalty for bad_signature",
+    ]
 
 
 def test_no_penalty_and_nothing_earned_during_a_ban_ends_it(accounts, clock):
