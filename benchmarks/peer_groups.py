@@ -3,9 +3,11 @@
 Both train on the same answers, which the policy has just written; only their author differs.
 ``time`` is the ratio of seconds, the median over turns, and ``one_by_one`` that of the same update
 when every group is read by itself. ``default`` is that of an update as a node makes it: of peers'
-better answers alone, bounded by a reference model that reads them first. ``bounded`` counts the
-peers' groups whose share of the gradient was bounded: each is read once more. Run it as ``python
-benchmarks/peer_groups.py [--model DIR] [--own 2] [--prompts 6] [--tokens 48] [--threads 2]``.
+better answers alone, bounded by a reference model that reads them first. ``peer_cost`` is the time
+that a peer's group adds to that update, over the time to generate a local group and learn from it.
+``bounded`` counts the peers' groups whose share of the gradient was bounded: each is read once
+more. Run it as ``python benchmarks/peer_groups.py [--model DIR] [--own 2] [--prompts 6] [--tokens
+48] [--threads 2]``.
 """
 
 from __future__ import annotations
@@ -62,6 +64,7 @@ def learners(options: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]],
         "mixed": lambda: learner.update(mixed),
         "local": lambda: learner.update(local),
         "one_by_one": one_by_one,
+        "generate": lambda: groups_of(policy, options),
     }
     return works, sum(len(c.ids) for group in groups for c in group.completions)
 
@@ -85,6 +88,11 @@ def main() -> None:
     stats = works["mixed"]()
     turns = turns[WARM_UP:]
 
+    def peer_cost(turn: dict[str, float]) -> float:
+        learned = turn["local"] / options.prompts
+        peer = (turn["default"] - options.own * learned) / (options.prompts - options.own)
+        return peer / (turn["generate"] / options.prompts + learned)
+
     def ratio(name: str) -> float:
         return round(median(turn[name] / turn["local"] for turn in turns), 3)
 
@@ -97,6 +105,8 @@ def main() -> None:
         "time": ratio("mixed"),
         "one_by_one": ratio("one_by_one"),
         "default": ratio("default"),
+        "generate_s": round(median(turn["generate"] for turn in turns), 3),
+        "peer_cost": round(median(map(peer_cost, turns)), 3),
     }
     show(result, as_json=options.json)
 
