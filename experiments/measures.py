@@ -39,12 +39,13 @@ class Summary:
     arm: str
     seeds: tuple[int, ...]
     # By name: ``cumulative`` (mean reward of the compared nodes, summed over rounds), ``solved``
-    # (the same for right answers), ``heldout`` (reward of the final policies), ``coverage`` (their
-    # pass@8 on held-out tasks), ``informative``
-    # (fraction of local groups), ``filled`` (peer groups per update), ``planted`` (fraction of
-    # hostile or imagined groups in an update), ``use`` and ``use of others`` (usefulness of these
-    # and of other peer groups), ``entropy`` (nats per token), ``variance`` (of rewards in a group),
-    # ``tokens`` (generated per node, without evaluation) and ``cpu`` (seconds of the whole swarm).
+    # (the same for right answers), ``heldout`` (reward of the final policies), ``learned`` (its
+    # difference to that of the first ones), ``coverage`` (pass@8 of the final policies on held-out
+    # tasks), ``informative`` (fraction of local groups), ``filled`` (peer groups per update),
+    # ``planted`` (fraction of hostile or imagined groups in an update), ``use`` and ``use of
+    # others`` (usefulness of these and of other peer groups), ``entropy`` (nats per token),
+    # ``variance`` (of rewards in a group), ``tokens`` (generated per node, without evaluation) and
+    # ``cpu`` (seconds of the whole swarm).
     measures: Mapping[str, ScoreEstimate]
     comparison: Comparison | None  # None without runs or without reward of the reference
 
@@ -83,6 +84,7 @@ def measure(recording: Recording, nodes: Collection[int]) -> dict[str, float]:
         "cumulative": sum(recording.rewards(nodes)),
         "solved": sum(r.solved for r in rounds),
         "heldout": heldout[-1],
+        "learned": heldout[-1] - heldout[0],
         "informative": fmean(r.informative for r in rounds),
         "filled": fmean(r.external for r in rounds),
         "variance": fmean(r.variance for r in rounds),

@@ -33,8 +33,8 @@ from swarm.common.util import counted
 
 COLUMNS = (
     *("arm", "seeds", "cumulative reward", "factor", "gain (95 %)", "factor at equal tokens"),
-    *("factor at equal CPU", "held-out", "pass@8", "informative", "peer groups", "entropy"),
-    *("variance", "CPU s"),
+    *("factor at equal CPU", "held-out", "held-out gain", "pass@8", "informative", "peer groups"),
+    *("entropy", "variance", "CPU s"),
 )
 NARROW = ("arm", "cumulative reward", "factor", "gain (95 %)", "factor at equal tokens", "held-out")
 
@@ -120,6 +120,7 @@ def _cells(summary: Summary) -> tuple[str, ...]:
         show(measured["cumulative"], 1),
         *factors,
         show(measured["heldout"], 3),
+        show(measured["learned"], 3),
         show(measured["coverage"], 3) if "coverage" in measured else "",
         show(measured["informative"], 3),
         show(measured["filled"], 2),

@@ -18,8 +18,8 @@ ROUNDS = 3
 pytestmark = pytest.mark.real_model
 
 
-def command(*arguments: str, cwd: Path) -> str:
-    done = program("-m", "node.cli.main", *arguments, cwd=cwd, timeout=1500)
+def command(*arguments: str, cwd: Path, module: str = "node.cli.main") -> str:
+    done = program("-m", module, *arguments, cwd=cwd, timeout=1500)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -75,3 +75,13 @@ def test_a_warm_start_of_a_step_gives_a_model_that_loads(tmp_path):
     config = load(folder.config)
     assert config.policy.model == str(folder.root / "warm-start")
     assert Policy.load(config.policy).model.num_parameters() > 1e8
+
+
+def test_a_row_of_the_table_of_real_models_is_simulated(tmp_path):
+    row = ("--model", str(MODEL), "--mix", "8/0", "--seeds", "1", "--run-dir", "table")
+    small = ("--nodes", "1", "--rounds", "1", "--warm-start", "1")
+    shown = command("sapo", *row, *small, "--json", cwd=tmp_path, module="experiments")
+    (arm,) = json.loads(shown)["arms"]
+    measured = {name: estimate["mean"] for name, estimate in arm["measures"].items()}
+    assert measured["tokens"] > 0 and 0 < measured["coverage"] <= 1
+    assert measured["heldout"] <= measured["coverage"]
