@@ -130,7 +130,7 @@ class Caps:
     """Maximum groups in an update of one author, and of all unproven authors."""
 
     author: int
-    newcomers: int
+    unproven: int
     trusted: Set[bytes] = frozenset()  # authors without a cap
 
     def most(self, author: bytes) -> int:
@@ -245,8 +245,8 @@ class Mixture:
             left = list[int]()
             for place in kept:
                 author = authors[place]
-                strangers = sum(n for each, n in taken.items() if each not in proven)
-                proved = author in proven or strangers < caps.newcomers
+                unproven = sum(n for each, n in taken.items() if each not in proven)
+                proved = author in proven or unproven < caps.unproven
                 if taken[author] < caps.most(author) and proved:
                     taken[author] += 1
                     left.append(place)
@@ -276,15 +276,15 @@ class Mixture:
                 line[: caps.most(author) - taken[author]]
                 for author, line in self._drawn(_by_author(known), draw).items()
             ]
-            strangers = {a: s for a, s in stacks.items() if a not in proven}
+            unproven_stacks = {a: s for a, s in stacks.items() if a not in proven}
             met = sum(count for author, count in taken.items() if author not in proven)
             tiers: defaultdict[int, list[Sequence[Candidate]]] = defaultdict(list)
-            for author, line in self._drawn(strangers, draw).items():
+            for author, line in self._drawn(unproven_stacks, draw).items():
                 tiers[_tier(author, tried)].append(line[: caps.author - taken[author]])
-            newcomers = [c for _, lines in sorted(tiers.items()) for c in _in_turns(lines)]
-            newcomers = newcomers[: caps.newcomers - met]
+            unproven = [c for _, lines in sorted(tiers.items()) for c in _in_turns(lines)]
+            unproven = unproven[: caps.unproven - met]
             # All unproven authors together count as one among the proven authors.
-            lines.insert(draw.randint(0, len(lines)), newcomers)
+            lines.insert(draw.randint(0, len(lines)), unproven)
             chosen += _in_turns(lines)[:left]
         return chosen
 

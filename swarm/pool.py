@@ -79,14 +79,14 @@ def over_limits(
 ) -> list[GroupKey]:
     """Return the groups to evict, as this module explains, to meet both limits."""
     ranked = sorted(held, key=lambda h: h.rank, reverse=True)
-    newcomers = _Side([h for h in ranked if h.key.author not in proven], limits)
+    unproven = _Side([h for h in ranked if h.key.author not in proven], limits)
     others = _Side([h for h in ranked if h.key.author in proven], limits)
     dropped: list[GroupKey] = []
-    groups, size = len(ranked), newcomers.size + others.size
+    groups, size = len(ranked), unproven.size + others.size
     while groups - len(dropped) > limits.groups or size > limits.size:
-        first = newcomers.groups and newcomers.share > limits.unproven_share
-        dropped.append((newcomers if first or not others.groups else others).give())
-        size = newcomers.size + others.size
+        first = unproven.groups and unproven.share > limits.unproven_share
+        dropped.append((unproven if first or not others.groups else others).give())
+        size = unproven.size + others.size
     return dropped
 
 

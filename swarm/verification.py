@@ -44,7 +44,7 @@ class VerificationBudget:
         self._whole = USED * epoch_seconds
         self._epoch = -1
         self._spent: defaultdict[bytes, float] = defaultdict(float)
-        self._newcomers = 0.0
+        self._unproven = 0.0
 
     @property
     def frame_seconds(self) -> float:
@@ -59,7 +59,7 @@ class VerificationBudget:
         )
         if not proven:
             most = max(2 * LEAST_SECONDS, NEWCOMER_SHARE * self._whole)
-            left = min(left, most - self._newcomers)
+            left = min(left, most - self._unproven)
         return left if left >= LEAST_SECONDS else 0.0
 
     def spent(self, author: bytes) -> float:
@@ -69,12 +69,12 @@ class VerificationBudget:
         """Charge the time of a verification, independent of its result."""
         self._spent[author] += seconds
         if not proven:
-            self._newcomers += seconds
+            self._unproven += seconds
 
     def begin(self, epoch: int) -> None:
         """Reset everything if ``epoch`` differs from the last one."""
         if epoch != self._epoch:
-            self._epoch, self._newcomers = epoch, 0.0
+            self._epoch, self._unproven = epoch, 0.0
             self._spent.clear()
 
 

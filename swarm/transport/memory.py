@@ -111,7 +111,7 @@ class MemoryTransport:
         self.bytes_out = 0
         self._network = network
         self._counters = counters or Counters()
-        self._guests = PeerLimits(network.clock, self._counters)
+        self._peer_limits = PeerLimits(network.clock, self._counters)
         self._services: dict[str, Service] = {}
         self._check: RecordCheck | None = None
         self._watch = Watch(self._counters)
@@ -145,7 +145,7 @@ class MemoryTransport:
         self._check = check
 
     def use_reputation(self, reputation: ReputationOf) -> None:
-        self._guests.reputations.use(reputation)
+        self._peer_limits.reputations.use(reputation)
 
     def watch(self, keys: Collection[str], heard: Callable[[bytes], None]) -> None:
         self._watch.begin(keys, heard)
@@ -218,7 +218,9 @@ class MemoryTransport:
         return answer
 
     def handle(self, protocol: str, handler: Handler, limits: HandlerLimits) -> None:
-        self._services[protocol] = Service(protocol, handler, limits, self._counters, self._guests)
+        self._services[protocol] = Service(
+            protocol, handler, limits, self._counters, self._peer_limits
+        )
 
     async def serve(self, peer: str, protocol: str, payload: bytes) -> bytes:
         """Answer a request of ``peer``; raise ``Refusal`` or ``PeerUnreachable``."""

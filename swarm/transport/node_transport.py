@@ -77,7 +77,7 @@ class NodeTransport:
         role: Role = "public" if relay else ""
         settings = NodeSettings(identity, tuple(listen), tuple(announce), start_timeout, role)
         self._counters = counters or Counters()
-        self._guests = PeerLimits(clock or SystemClock(), self._counters)
+        self._peer_limits = PeerLimits(clock or SystemClock(), self._counters)
         self._services: dict[str, Service] = {}
         self._check: RecordCheck | None = None
         self._watch = Watch(self._counters)
@@ -85,7 +85,7 @@ class NodeTransport:
         self.bytes_out = 0
         cache = PeerCache(peer_cache)
         self._supervisor = Supervisor(
-            launch, settings, peers, cache, self._prepare, self._counters, self._guests
+            launch, settings, peers, cache, self._prepare, self._counters, self._peer_limits
         )
         self._reachability = Reachability(
             self._supervisor, self._ask_back, self._counters, relays=self.relays
@@ -94,8 +94,8 @@ class NodeTransport:
         back = DialBack(
             self._connections,
             lambda: relay and self._reachability.relays,
-            self._guests.clock,
-            self._guests.dials,
+            self._peer_limits.clock,
+            self._peer_limits.dials,
         )
         self.handle(DIAL_BACK_STREAM, back, LIMITS)
 
@@ -164,7 +164,7 @@ class NodeTransport:
             self._supervisor.node.gate.check = check
 
     def use_reputation(self, reputation: ReputationOf) -> None:
-        self._guests.reputations.use(reputation)
+        self._peer_limits.reputations.use(reputation)
 
     def watch(self, keys: Collection[str], heard: Callable[[bytes], None]) -> None:
         self._watch.begin(keys, heard)
@@ -230,7 +230,9 @@ class NodeTransport:
             raise PeerUnreachable(late) from error
 
     def handle(self, protocol: str, handler: Handler, limits: HandlerLimits) -> None:
-        self._services[protocol] = Service(protocol, handler, limits, self._counters, self._guests)
+        self._services[protocol] = Service(
+            protocol, handler, limits, self._counters, self._peer_limits
+        )
         if self._supervisor.started:
             added = self._supervisor.node.add_handler(protocol, self._stream_handler(protocol))
             self._supervisor.tasks.spawn(added)

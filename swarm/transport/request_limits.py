@@ -198,15 +198,18 @@ class Service:
         handler: Handler,
         limits: HandlerLimits,
         counters: Counters,
-        guests: PeerLimits,
+        peer_limits: PeerLimits,
     ) -> None:
         self.protocol = protocol
         self.request_limit = limits.request_bytes
-        self.guests = guests
+        self.peer_limits = peer_limits
         self._handler = handler
         self._counters = counters
         self._places = RequestSlots(
-            limits.concurrent, limits.concurrent_per_peer, guests.clock, guests.reputations
+            limits.concurrent,
+            limits.concurrent_per_peer,
+            peer_limits.clock,
+            peer_limits.reputations,
         )
 
     @contextmanager
@@ -216,7 +219,7 @@ class Service:
         Raises :class:`Refusal`: ``busy`` if no slot is free, ``backed_off`` if the peer was late
         recently, ``gave_way`` if another peer got the slot.
         """
-        if not self.guests.welcome(peer):
+        if not self.peer_limits.welcome(peer):
             raise self._turned_away(peer, "backed_off")
         place = self._places.take(peer)
         if place is None:
@@ -227,10 +230,10 @@ class Service:
             if place.lost:
                 raise self.refusal("gave_way") from None
             if place.waiting:
-                self.guests.let_wait(peer)
+                self.peer_limits.let_wait(peer)
             raise
         else:
-            self.guests.kept_time(peer)
+            self.peer_limits.kept_time(peer)
         finally:
             self._places.release(place)
 
@@ -263,7 +266,7 @@ class Service:
         return Refusal(reason)
 
     def _turned_away(self, peer: str, reason: str) -> Refusal:
-        self.guests.refused(peer)
+        self.peer_limits.refused(peer)
         return self.refusal(reason)
 
 
@@ -278,20 +281,22 @@ class CallBudget:
     They prevent a peer from making this node verify records or send a shard again and again.
     """
 
-    def __init__(self, counters: Counters, guests: PeerLimits) -> None:
+    def __init__(self, counters: Counters, peer_limits: PeerLimits) -> None:
         self._counters = counters
-        self._guests = guests
+        self._peer_limits = peer_limits
         self._received = ByteBudget(
-            RPC_BYTES_PER_SECOND, RPC_LARGEST, guests.clock, guests.reputations
+            RPC_BYTES_PER_SECOND, RPC_LARGEST, peer_limits.clock, peer_limits.reputations
         )
-        self._sent = ByteBudget(RPC_SENT_PER_SECOND, RPC_LARGEST, guests.clock, guests.reputations)
+        self._sent = ByteBudget(
+            RPC_SENT_PER_SECOND, RPC_LARGEST, peer_limits.clock, peer_limits.reputations
+        )
 
     async def serve(self, caller: str, size: int, handle: Callable[[], Awaitable[bytes]]) -> bytes:
         """Charge and answer a call; raise ``PermissionError`` over the caller's share."""
-        served = not self._guests.shown_out(caller) and self._received.take(caller, size)
+        served = not self._peer_limits.shown_out(caller) and self._received.take(caller, size)
         if not (served and self._sent.take(caller, 0)):
             self._counters.add("dht_calls_refused")
-            self._guests.refused(caller)
+            self._peer_limits.refused(caller)
             raise PermissionError("over budget")
         answer = await handle()
         self._sent.owe(caller, len(answer))

@@ -52,25 +52,25 @@ class Supervisor:
         cache: PeerCache,
         prepare: Prepare,
         counters: Counters,
-        guests: PeerLimits,
+        peer_limits: PeerLimits,
     ) -> None:
         self.connected: dict[str, tuple[str, ...]] = {}  # full addresses by peer id
-        clock = guests.clock
+        clock = peer_limits.clock
         self.settings = settings
         self.timings = Timings(clock, counters)
         self.tasks = BackgroundTasks(self._failed)
         self._launch = launch
         self._cache = cache
         for address in (remembered := cache.load()):
-            guests.dials.note(address)
+            peer_limits.dials.note(address)
         self._redial = Redial(peers, remembered, clock)
         self._shortcuts = Shortcuts(clock)
-        self._proofs = AddressProofs(guests.dials, clock)
+        self._proofs = AddressProofs(peer_limits.dials, clock)
         self._prepare = prepare
         self._clock = clock
         self._counters = counters
-        self._guests = guests
-        guests.show_out = self._show_out
+        self._peer_limits = peer_limits
+        peer_limits.show_out = self._show_out
         self._log = DialLog()
         self._leaving: set[str] = set()
         self._change = ""
@@ -120,13 +120,13 @@ class Supervisor:
         await self.tasks.close()
         if self._node is not None:
             node, self._node = self._node, None
-            self._cache.remember(self._addresses_proved(), self._guests.reputations.of_peer)
+            self._cache.remember(self._addresses_proved(), self._peer_limits.reputations.of_peer)
             self.connected = {}
             await node.stop()
 
     def dialable(self, address: str) -> bool:
         """Return whether a peer answered at its own address, and not through a relay."""
-        return not is_relayed(address) and self._guests.dials.answered(address)
+        return not is_relayed(address) and self._peer_limits.dials.answered(address)
 
     async def connect(self, address: str, *, claimed: bool = False) -> str:
         asked = self._clock.time()
@@ -190,7 +190,9 @@ class Supervisor:
                 level, trace = (logging.INFO, None) if known else (logging.WARNING, error)
                 logger.log(level, "the node does not tell its peers: %s", error, exc_info=trace)
             if turn % CACHE_EVERY == 0:
-                self._cache.remember(self._addresses_proved(), self._guests.reputations.of_peer)
+                self._cache.remember(
+                    self._addresses_proved(), self._peer_limits.reputations.of_peer
+                )
                 self._redial.remember(self._cache.addresses)
 
     async def _prove(self) -> None:
@@ -245,7 +247,7 @@ class Supervisor:
 
     async def _start_node(self, dead: TransportNode | None) -> TransportNode:
         # If cancelled, stop the node that is starting instead of losing it.
-        launch = self._launch(self.settings, self._counters, dead, self._guests)
+        launch = self._launch(self.settings, self._counters, dead, self._peer_limits)
         starting = asyncio.ensure_future(launch)
         try:
             node = await asyncio.shield(starting)
@@ -277,7 +279,7 @@ class Supervisor:
         return tuple(address for addresses in self.connected.values() for address in addresses)
 
     def _addresses_proved(self) -> tuple[str, ...]:
-        return tuple(filter(self._guests.dials.answered, self._addresses_connected()))
+        return tuple(filter(self._peer_limits.dials.answered, self._addresses_connected()))
 
     def _failed(self, error: BaseException) -> None:
         self._counters.add("transport_failures")

@@ -152,9 +152,9 @@ async def test_no_record_is_held_or_remembered_before_its_epoch_begins() -> None
 
 def replica(known: bytes) -> tuple[BoundedStorage, Counters]:
     counters = Counters()
-    guests = PeerLimits(SystemClock(), counters)
-    guests.reputations.use(lambda author: float(author == known))
-    return BoundedStorage(DHTLocalStorage(), counters, guests), counters
+    peer_limits = PeerLimits(SystemClock(), counters)
+    peer_limits.reputations.use(lambda author: float(author == known))
+    return BoundedStorage(DHTLocalStorage(), counters, peer_limits), counters
 
 
 def test_a_replica_keeps_those_with_reputation_and_a_drawn_lot_of_the_rest() -> None:

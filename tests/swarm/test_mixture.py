@@ -72,7 +72,7 @@ def most(mixture: Mixture, candidates, size: int, proven) -> int:
     held = Counter(c.key.author for c in candidates if informative(c.rewards))
     bounded = {author: min(count, caps.author) for author, count in held.items()}
     strangers = sum(n for author, n in bounded.items() if author not in proven)
-    return sum(n for a, n in bounded.items() if a in proven) + min(strangers, caps.newcomers)
+    return sum(n for a, n in bounded.items() if a in proven) + min(strangers, caps.unproven)
 
 
 @given(pools, configs, rules, st.integers(0), st.integers(0, 9), proven_authors)
@@ -316,10 +316,10 @@ def test_a_share_is_not_rounded_down_and_is_of_own_and_external_groups_in_the_pu
     sizes = {"external": 50, "target_groups": 100, "local": 50}
     config = MixtureSection(**sizes, author_share=0.29, unproven_share=0.57)
     caps = Mixture(config, 1).caps(100)
-    assert (caps.author, caps.newcomers) == (29, 57), "as products they are below"
+    assert (caps.author, caps.unproven) == (29, 57), "as products they are below"
     published = MixtureSection(external=4, local=8, unproven_share=0.5)
     mixture = Mixture(published, 1, rule=UniformSelection)
-    assert (mixture.caps(12).author, mixture.caps(12).newcomers) == (3, 6)
+    assert (mixture.caps(12).author, mixture.caps(12).unproven) == (3, 6)
     assert mixture.caps(100) == mixture.caps(12)
 
 

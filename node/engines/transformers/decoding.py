@@ -145,12 +145,12 @@ class Decoding:
         the indices of completions to pause when they end, if the cache is joinable.
         """
         written = self.flush()
-        newcomers = self._read(prompts, [*counts, *[1] * len(continued)], caps, continued)
+        added = self._read(prompts, [*counts, *[1] * len(continued)], caps, continued)
         if self._joinable:
             self._lasting.update(self._joined + number for number in lasting)
         self._joined += len(caps)
         self._last = max(self._last, self._steps + max(caps))
-        self._arrange(newcomers)
+        self._arrange(added)
         return written
 
     def step(self) -> list[RequestOutput]:
@@ -253,9 +253,9 @@ class Decoding:
             parts.append(CacheGroupRows(cache, lines, rows, self._tensor([])))
         return parts
 
-    def _arrange(self, newcomers: Sequence[CacheGroupRows]) -> Tensor:
+    def _arrange(self, added: Sequence[CacheGroupRows]) -> Tensor:
         """Remove ended rows and add new ones; return former places of those that stay."""
-        parts = [*self._staying(), *newcomers]
+        parts = [*self._staying(), *added]
         if self._fused is None and fits(self._policy.model, parts[0].cache):
             steps = self._last - self._steps
             self._fused = FusedDecoder(self._policy.model, steps, eight_bits=self._eight_bits)

@@ -158,12 +158,12 @@ def be_client(protocol: Any) -> None:
 class OneIdEach:
     """A filter for ``DHTProtocol.update_routing_table``: one node id per peer."""
 
-    def __init__(self, protocol: Any, counters: Counters, guests: PeerLimits) -> None:
+    def __init__(self, protocol: Any, counters: Counters, peer_limits: PeerLimits) -> None:
         secret = token_bytes(32)
         self._table = protocol.routing_table
         self._update = protocol.update_routing_table
         self._counters = counters
-        self._guests = guests
+        self._peer_limits = peer_limits
         self._taken: Bounded[str, float] = Bounded(MAX_PEERS, lambda p: lot(secret, p.encode()))
 
     async def update(self, node_id: Any, peer_id: Any, responded: bool = True) -> None:
@@ -181,7 +181,7 @@ class OneIdEach:
         present = self._table.peer_id_to_uid.get(peer_id)
         if present == node_id:
             return True
-        now, peer = self._guests.clock.monotonic(), str(peer_id)
+        now, peer = self._peer_limits.clock.monotonic(), str(peer_id)
         taken = self._taken.get(peer)
         if taken is not None and now < taken + SAME_ID_SECONDS:
             return False
@@ -265,13 +265,13 @@ class BoundedStorage:
         self,
         storage: Any,
         counters: Counters,
-        guests: PeerLimits,
+        peer_limits: PeerLimits,
         stored: Callable[[Any, bytes], None] = lambda key, value: None,
     ) -> None:
         self._storage = storage
         self._counters = counters
         self._stored = stored
-        self._reputations = guests.reputations
+        self._reputations = peer_limits.reputations
         self._secret = token_bytes(32)
         self._keys: Bounded[Any, Bounded[bytes, None]] = Bounded(MAX_KEYS, self._rank_of_key)
         self._versions: dict[Any, Counter[bytes]] = {}

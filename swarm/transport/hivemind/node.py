@@ -79,9 +79,9 @@ class PendingCalls(dict[Any, "asyncio.Future[Any]"]):
         return super().__contains__(call) and not self[call].done()
 
 
-def limit_calls(p2p: Any, counters: Counters, guests: PeerLimits) -> None:
+def limit_calls(p2p: Any, counters: Counters, peer_limits: PeerLimits) -> None:
     """Charge every incoming DHT call, and its answer, to the calling peer."""
-    budget = CallBudget(counters, guests)
+    budget = CallBudget(counters, peer_limits)
     handlers = p2p._client.control.unary_handlers
 
     def charged(handler: Any) -> Any:
@@ -180,13 +180,13 @@ class HivemindNode:
         settings: NodeSettings,
         counters: Counters,
         predecessor: HivemindNode | None = None,
-        guests: PeerLimits | None = None,
+        peer_limits: PeerLimits | None = None,
     ) -> HivemindNode:
         """Start a daemon with a predecessor's id and records; raise ``DaemonFailed``."""
         from hivemind.dht.storage import DictionaryDHTValue
         from hivemind.utils.logging import use_hivemind_log_handler
 
-        guests = guests or PeerLimits(SystemClock(), counters)
+        peer_limits = peer_limits or PeerLimits(SystemClock(), counters)
         sweep_sockets()
         use_hivemind_log_handler("nowhere")
         logging.addLevelName(logging.WARNING, "WARNING")
@@ -210,13 +210,13 @@ class HivemindNode:
             dht.protocol.storage = BoundedStorage(
                 dht.protocol.storage,
                 counters,
-                guests,
+                peer_limits,
                 lambda key, value: gate.stored(key.to_bytes(), value),
             )
-        dht.protocol.update_routing_table = OneIdEach(dht.protocol, counters, guests).update
-        limit_calls(p2p, counters, guests)
+        dht.protocol.update_routing_table = OneIdEach(dht.protocol, counters, peer_limits).update
+        limit_calls(p2p, counters, peer_limits)
         expect_hang_ups(p2p)
-        return cls(p2p, dht, gate, visible, counters, guests.dials)
+        return cls(p2p, dht, gate, visible, counters, peer_limits.dials)
 
     @staticmethod
     async def _start_dht(p2p: Any, gate: RecordGate, predecessor: HivemindNode | None) -> Any:

@@ -36,10 +36,10 @@ class RoutingTable:
     the newest waiting node replaces it (Maymounkov and Mazieres, 2002). Each peer has one node id.
     """
 
-    def __init__(self, own: bytes, guests: PeerLimits, counters: Counters) -> None:
+    def __init__(self, own: bytes, peer_limits: PeerLimits, counters: Counters) -> None:
         secret = token_bytes(32)
         self.own = own
-        self._guests = guests
+        self._peer_limits = peer_limits
         self._counters = counters
         self._buckets: list[dict[bytes, str]] = [{} for _ in range(8 * calls.NODE_BYTES + 1)]
         self._waiting: list[dict[bytes, str]] = [{} for _ in self._buckets]
@@ -101,7 +101,7 @@ class RoutingTable:
         present = self._ids.get(peer)
         if present == node_id:
             return True
-        now = self._guests.clock.monotonic()
+        now = self._peer_limits.clock.monotonic()
         taken = self._taken.get(peer)
         if taken is not None and now < taken + SAME_ID_SECONDS:
             return False
@@ -123,11 +123,11 @@ def distance(one: bytes, other: bytes) -> int:
 class RecordShare:
     """The records that this node stores, and a reader for those of other nodes."""
 
-    def __init__(self, counters: Counters, guests: PeerLimits) -> None:
+    def __init__(self, counters: Counters, peer_limits: PeerLimits) -> None:
         self._serializer = StrictSerializer(calls.Dictionary)
         self.gate = RecordGate(self._serializer, counters)
         self._storage = BoundedStorage(
-            calls.Shelf(guests.clock), counters, guests, self.gate.stored
+            calls.Shelf(peer_limits.clock), counters, peer_limits, self.gate.stored
         )
 
     def record(self, key: str, subkey: bytes, value: bytes, expiry: float) -> DictionaryRecord:
@@ -199,18 +199,18 @@ class Libp2pDHT:
         peer_id: str,
         call: Call,
         counters: Counters,
-        guests: PeerLimits,
+        peer_limits: PeerLimits,
         node_id: bytes | None = None,
     ) -> None:
         self.call = call
         self.client = False
-        self.share = RecordShare(counters, guests)
+        self.share = RecordShare(counters, peer_limits)
         drawn = node_id or token_bytes(calls.NODE_BYTES)
-        self.table = RoutingTable(drawn, guests, counters)
+        self.table = RoutingTable(drawn, peer_limits, counters)
         self.tasks = BackgroundTasks()
         self._peer_id = peer_id
         self._counters = counters
-        self._clock = guests.clock
+        self._clock = peer_limits.clock
 
     @property
     def node_id(self) -> bytes:
@@ -415,14 +415,14 @@ async def _answer_call(
 
 
 def served_calls(
-    table: Libp2pDHT, counters: Counters, guests: PeerLimits
+    table: Libp2pDHT, counters: Counters, peer_limits: PeerLimits
 ) -> dict[str, StreamHandler]:
     """Return a stream handler for each call name; all share one call budget."""
-    budget = CallBudget(counters, guests)
+    budget = CallBudget(counters, peer_limits)
 
     def handler(name: str) -> StreamHandler:
         service = Service(
-            name, partial(_answer_call, table, budget, name), CONCURRENT, counters, guests
+            name, partial(_answer_call, table, budget, name), CONCURRENT, counters, peer_limits
         )
 
         async def on_stream(

@@ -94,13 +94,17 @@ class Libp2pNode:
     daemon: int | None = None
 
     def __init__(
-        self, settings: NodeSettings, counters: Counters, guests: PeerLimits, identity: Identity
+        self,
+        settings: NodeSettings,
+        counters: Counters,
+        peer_limits: PeerLimits,
+        identity: Identity,
     ) -> None:
         self.peer_id = identity.peer_id
         self.addresses: tuple[str, ...] = ()
         self._places: tuple[HostPort, ...] = ()
         self._settings = settings
-        self._guests = guests
+        self._peer_limits = peer_limits
         self._thread = TrioThread("libp2p")
         self._host = Host(identity, self._thread, self._incoming, counters)
         self._handlers: dict[str, StreamHandler] = {}
@@ -108,10 +112,10 @@ class Libp2pNode:
             lambda error: logger.error("a stream's handler failed", exc_info=error)
         )
         self._introductions = Introductions(
-            self._host, self._thread, self.open_stream, counters, guests.dials
+            self._host, self._thread, self.open_stream, counters, peer_limits.dials
         )
         self._reservations = Reservations(self._host, self._thread, counters)
-        self.hash_table = Libp2pDHT(self.peer_id, self.call_table, counters, guests)
+        self.hash_table = Libp2pDHT(self.peer_id, self.call_table, counters, peer_limits)
 
     @classmethod
     async def start(
@@ -119,11 +123,11 @@ class Libp2pNode:
         settings: NodeSettings,
         counters: Counters,
         predecessor: Libp2pNode | None,
-        guests: PeerLimits,
+        peer_limits: PeerLimits,
     ) -> Libp2pNode:
         """Listen, with a dead predecessor's id and records; raises ``DaemonFailed``."""
         check_library()
-        node = cls(settings, counters, guests, Identity.load(settings.identity))
+        node = cls(settings, counters, peer_limits, Identity.load(settings.identity))
         if predecessor is not None:
             node.hash_table = predecessor.hash_table
             node.hash_table.call = node.call_table
@@ -131,7 +135,7 @@ class Libp2pNode:
         await node._thread.start()
         try:
             await node._listen()
-            handlers = served_calls(node.hash_table, counters, guests)
+            handlers = served_calls(node.hash_table, counters, peer_limits)
             for protocol, handler in (handlers | node._introductions.handlers()).items():
                 await node.add_handler(protocol, handler)
             node._reservations.keep(settings.relays if settings.client else ())
@@ -255,8 +259,8 @@ class Libp2pNode:
 
     def _incoming(self, peer: str, protocol: str, pipe: Pipe) -> None:
         bridge = Bridge(self._thread, pipe)
-        if self._guests.shown_out(peer):
-            self._guests.refused(peer)
+        if self._peer_limits.shown_out(peer):
+            self._peer_limits.refused(peer)
             bridge.abort()
             return
         self._streams.spawn(self._handlers[protocol](peer, bridge.reader, bridge.writer))

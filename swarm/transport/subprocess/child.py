@@ -79,7 +79,7 @@ class Meter:
         return time.process_time() - self._begun + self._earlier + self._present
 
 
-async def be_thrifty(
+async def throttle_cpu(
     daemon: Callable[[], int | None],
     counters: Counters,
     stand_still: Callable[[float], None] = time.sleep,
@@ -259,12 +259,12 @@ async def main() -> None:
     handler.addFilter(Repeats(SystemClock()))
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
     looking = asyncio.ensure_future(child.look_again())
-    thrifty = asyncio.ensure_future(be_thrifty(child.daemon, child.counters, child.stand_still))
+    throttle = asyncio.ensure_future(throttle_cpu(child.daemon, child.counters, child.stand_still))
     try:
         await child.link.run()
     finally:
         looking.cancel()
-        thrifty.cancel()
+        throttle.cancel()
         await child.close()
 
 

@@ -104,22 +104,22 @@ def test_a_peer_that_floods_is_kept_out_for_a_while_and_longer_each_time(clock):
     flood = FloodGuard(clock)
     assert not any(flood.refused("ben") or wait(clock, FADE_SECONDS) for _ in range(300))
     assert [flood.refused("flo") for _ in range(int(MOST_REFUSALS))].count(True) == 1
-    guests, out = PeerLimits(clock, Counters()), []
-    guests.show_out = out.append
-    guests.refused("ben")
-    assert guests.welcome("ben")
+    peer_limits, out = PeerLimits(clock, Counters()), []
+    peer_limits.show_out = out.append
+    peer_limits.refused("ben")
+    assert peer_limits.welcome("ben")
     for pause in (FLOOD_PAUSE, 2 * FLOOD_PAUSE, 4 * FLOOD_PAUSE):
-        while not guests.shown_out("flo"):
-            guests.refused("flo")
-        assert out.pop() == "flo" and not out and not guests.welcome("flo")
+        while not peer_limits.shown_out("flo"):
+            peer_limits.refused("flo")
+        assert out.pop() == "flo" and not out and not peer_limits.welcome("flo")
         wait(clock, 0.9 * pause)
-        guests.refused("flo")
+        peer_limits.refused("flo")
         assert out.pop() == "flo", "at the first request, as it came back too early"
         wait(clock, 0.2 * pause)
-        assert guests.welcome("flo")
-        guests.refused("flo")
+        assert peer_limits.welcome("flo")
+        peer_limits.refused("flo")
         assert not out
-    assert guests.welcome("ben")
+    assert peer_limits.welcome("ben")
 
 
 def test_strangers_leave_a_quarter_of_pulls_and_places_to_useful_authors() -> None:

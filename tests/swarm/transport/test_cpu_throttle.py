@@ -53,7 +53,7 @@ def test_a_daemon_that_would_use_a_core_gets_its_share_of_it(counters, monkeypat
 
             async def work() -> None:
                 async with asyncio.timeout(4.0):
-                    await child_module.be_thrifty(lambda: busy.pid, counters)
+                    await child_module.throttle_cpu(lambda: busy.pid, counters)
 
             began = time.monotonic()
             with pytest.raises(TimeoutError):
