@@ -19,6 +19,7 @@ class Form(Enum):
     NUMBER = "number"
     CHOICE = "choice"  # a weekday, or yes or no
     WORD = "word"
+    FRACTION = "fraction"  # such as ``3/4``
     EXPRESSION = "expression"  # arithmetic, such as ``3 * (4 + 1)``
     LINE = "line"  # a list or a sentence
     GRID = "grid"  # several lines
@@ -36,8 +37,14 @@ CHOICES = {
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3}){1,9}(?![\d,])|\d+)"
 _UNSIGNED = rf"(?:{_DIGITS}(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{{1,3}})?"
-NUMBER = re.compile(rf"(?<![\w.])(?:(?<![)\]])[-+])?{_UNSIGNED}(?!\w|\.\d)", re.ASCII)
-_WHOLE_NUMBER = re.compile(r"[-+]?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d{1,3})?", re.ASCII)
+_BASE = r"_\{?\d{1,2}\}?(?!\w)"  # as in ``101_2``
+NUMBER = re.compile(
+    rf"(?<![\w.^])(?<![\^_]\{{)(?:(?<![)\]])[-+])?{_UNSIGNED}(?:(?={_BASE})|(?!\w|\.\d))", re.ASCII
+)
+# An exponent needs a point or a sign: ``1e1`` may also be a word or a number in base 16.
+_WHOLE_NUMBER = re.compile(
+    r"[-+]?(?:0|[1-9]\d*)(?:\.\d+(?:[eE][-+]?\d{1,3})?|[eE][-+]\d{1,3})?", re.ASCII
+)
 _VALUE = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3})?", re.ASCII)
 _TERM = r"[\s.()]*+\d[\d\s.()]*+"
 _EXPRESSION = re.compile(rf"{_TERM}(?:[-+*/]{_TERM})+", re.ASCII)
@@ -45,7 +52,15 @@ _OPERATION = re.compile(rf"\s*([-+*/×÷]?)\s*([-+]?{_UNSIGNED})\s*", re.ASCII)
 _MOST_CHARACTERS = 400  # of a number or of a side of an equation whose value counts
 TYPOGRAPHY = str.maketrans({"−": "-", "–": "-", "\u00a0": " ", "\u202f": " ", "’": "'"})
 
-_FRACTION = re.compile(r"\\d?frac\{([^{}]*)\}\{([^{}]*)\}", re.IGNORECASE)
+_FRACTION = re.compile(r"\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}", re.IGNORECASE)
+_LATEX = (
+    (re.compile(r"\\(?:text|mathrm|mathbf|textbf|mathit)\s*\{([^{}]*)\}"), r" \1 "),
+    (re.compile(r"\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}"), r" \1/\2 "),
+    (re.compile(r"\\(?:times|cdot)(?![a-z])"), "*"),
+    (re.compile(r"\\div(?![a-z])"), "/"),
+    (re.compile(r"\^\{?\\circ(?![a-z])\}?|\\\$"), ""),
+    (re.compile(r"\\[()\[\] ;]|\$|\\q?quad(?![a-z])|\\\\"), " "),
+)
 _FENCE = "```"
 _LANGUAGE = re.compile(r"[\w+-]*+[ \t]*+\n?")  # behind an opening fence
 _BOLD = re.compile(r"(?<![\w)*])\*\*(?=[^\s*])([^*\n]{1,2000})(?<=\S)\*\*(?![\w(*])")
@@ -72,6 +87,8 @@ def form_of(answer: object) -> Form:
         return Form.CHOICE
     if re.fullmatch(r"[\w'-]+", answer):
         return Form.WORD
+    if re.fullmatch(r"[-+]?\d+/\d+", answer, re.ASCII):
+        return Form.FRACTION
     return Form.EXPRESSION if _EXPRESSION.fullmatch(answer) else Form.LINE
 
 
@@ -88,6 +105,8 @@ def _normal(text: str, form: Form) -> object:
         return text if (value := number_value(text)) is None else value
     if form is Form.CHOICE:
         return CHOICES.get(text.lower(), text)
+    if form is Form.WORD:
+        return tuple(word.rstrip(".").casefold() for word in _words(text))
     return _rows(text) if form is Form.GRID else tuple(_items(text))
 
 
@@ -98,6 +117,13 @@ def number_value(text: str) -> Fraction | None:
         return None
     bare = re.sub(r"(?<=\d),(?=\d{3})|\s", "", text)
     return Fraction(bare) if _VALUE.fullmatch(bare) else None
+
+
+def without_latex(text: str) -> str:
+    """Replace the usual LaTeX of arithmetic and units: ``\\(6 \\times 7\\)`` is ``6 * 7``."""
+    for pattern, instead in _LATEX if "\\" in text or "$" in text else ():
+        text = pattern.sub(instead, text)
+    return text
 
 
 def chain_value(text: str) -> Fraction | None:

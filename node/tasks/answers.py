@@ -24,6 +24,7 @@ from node.tasks.answer_forms import (
     laid_out,
     number_value,
     plain,
+    without_latex,
 )
 from protocol.manifest import Extract
 
@@ -38,7 +39,9 @@ _SAID = re.compile(
     re.IGNORECASE,
 )
 _IS_IT = re.compile(r" (?:is|are) (?:the|my) (?:final |correct )?answer\b", re.IGNORECASE)
-_CHOICE = re.compile(rf"\b(?:{'|'.join(CHOICES)})\b", re.IGNORECASE)
+# "No" before a noun is none: "no bird", "no idea".
+_BEHIND_NO = r"(?!\s+(?!(?:it|they|he|she|this|that|there|we|you|the|because|since|as|but)\b)\w)"
+_CHOICE = re.compile(rf"\b(?:{'|'.join(CHOICES)})\b(?:(?<!\bno)|{_BEHIND_NO})", re.IGNORECASE)
 _UNDECIDED = re.compile(r"\b(?:not|never|neither|cannot|isn't|or)\b", re.IGNORECASE)
 _CLAUSE = re.compile(
     r";|,\s(?=[a-z])(?!or\b)|\.\s| \((?=[^()]*[a-z]{2})|\s(?:because|since|as)\b", re.IGNORECASE
@@ -47,8 +50,30 @@ _SENTENCE = re.compile(r"\n+|(?<=[.!?])\s+")
 _LEAD = re.compile(r"^.*(?:\b(?:is|are|be|equals)\b|:)\s*", re.IGNORECASE)
 _ARTICLE = re.compile(r"^(?:the|a|an)\s+", re.IGNORECASE)
 _JOINT = re.compile(r"[\s,;/|+*×÷&^()-]*+(?:\b(?:or|and|to)\b)?[\s,;/|+*×÷&^()-]*", re.IGNORECASE)
-_OPERATION = re.compile(r"\d\s*[-+*/×÷^]\s*\d", re.ASCII)
+_OPERATION = re.compile(r"\d\s*[-+*/×÷^]\s*\{?-?\d", re.ASCII)
 _FRACTION = re.compile(r"[-+]?\s*\d+\s*/\s*\d+", re.ASCII)
+_POWER = re.compile(r"[\d.]+\s*\^\s*\{?-?[\d.]+\}?", re.ASCII)
+_RATIO = re.compile(
+    r"(?:([-+])\s*)?(?:\\[dt]?frac\s*\{\s*(-?\d+)\s*\}\s*\{\s*(\d+)\s*\}"
+    r"|(?<![\w.])(?<!\d )(\d+)\s*/\s*(\d+)(?![\w.]*\d))",
+    re.ASCII,
+)
+_JOINED = re.compile(r"\d\s*(?:,|\bor\b|\band\b)\s*[-\\\d]", re.IGNORECASE)
+# "9 + 4 is 13" is an equation.
+_IS = re.compile(
+    r"(?<=[\d)]),?\s+(?:which\s+)?(?:is(?: equal to)?|equals|gives|makes)\s+(?=(?:\*\*)?[-+$]?\d)",
+    re.IGNORECASE,
+)
+_MINUS = re.compile(r"\b(?:minus|negative)\s+(?=[$€£]?[\d.])|-\s*(?=[$€£]\s*\d)", re.IGNORECASE)
+_BULLET = re.compile(r"^\s*-\s+(?=.*=)")
+# What makes another value, or none, of the number beside it.
+_CHANGED = re.compile(
+    r"(?:[±√≤≥≠]|(?<![\w\"'=-])[<>]|\bsqrt\b)\s*[({]?[$€£]?\d|\d\s*[²³]"
+    r"|\d\s+(?:hundred|thousand|million|billion|dozen)\b",
+    re.IGNORECASE,
+)
+_CANDIDATE = re.compile(r"[\s;,(]*(?:or\b|[-+$]?\d)", re.IGNORECASE)
+_BARE = re.compile(r"(?:(?:```[\w+-]*|\$\$|\\\[|---+)[ \t]*\n\s*)+")  # lines of markup
 _PROSE = re.compile(r"(?:\b[^\W\d_]{2,}+[,.'’!?]*+\s+){2,}[^\W\d_]{2,}")
 _FENCED = re.compile(r"```[\w+-]*[ \t]*\n(.*?)```", re.DOTALL)
 
@@ -66,6 +91,8 @@ def read_answer(
     """
     form = Form.VERBATIM if verbatim else form_of(right)
     text = without_thinking(completion)
+    if isinstance(right, str) and equal(text, right, form):
+        return right
     marks = (_boxed, _tagged, _said) if extract == "boxed" else (_tagged, _boxed, _said)
     found = (mark(text, form) for mark in marks)
     answer = next((each for each in found if each is not None), None)
@@ -171,7 +198,8 @@ def _said(text: str, form: Form) -> str | None:
         return None
     if form is Form.GRID:
         return _last_block(rest)
-    return _marked(plain(rest.split("\n")[0]), form)
+    bare = _BARE.match(rest)
+    return _marked(plain(rest[bare.end() if bare else 0 :].split("\n")[0]), form)
 
 
 def _marked(content: str, form: Form) -> str:
@@ -189,6 +217,8 @@ def _marked(content: str, form: Form) -> str:
             return _choice(content)
         case Form.WORD:
             return _word(_until_remark(content))
+        case Form.FRACTION:
+            return _fraction(content)
         case Form.EXPRESSION:
             return content.split("=")[0].strip()
     return content
@@ -203,6 +233,9 @@ def _last(text: str, form: Form) -> str:
             return _number(next(with_number, ""), marked=False)
         case Form.CHOICE:
             return _choice(next((each for each in sentences if _CHOICE.search(each)), ""))
+        case Form.FRACTION:
+            with_one = (each for each in sentences if _RATIO.search(each))
+            return _fraction(next(with_one, sentences[0] if sentences else ""))
         case Form.WORD:
             return _last_word(text, sentences)
         case Form.GRID:
@@ -214,22 +247,30 @@ def _last(text: str, form: Form) -> str:
 
 
 def _until_remark(content: str) -> str:
-    """Drop a remark behind an answer: ``42, because …``, ``42 (about six weeks)``."""
+    """Drop a remark behind an answer: ``42, because …``, but not ``42 (or 43)``."""
     cut = _CLAUSE.search(content)
-    return content[: cut.start()] if cut and content[: cut.start()].strip() else content
+    if not cut or not content[: cut.start()].strip() or _CANDIDATE.match(content, cut.start()):
+        return content
+    return content[: cut.start()]
 
 
 def _number(text: str, *, marked: bool) -> str:
     """Return the one number that a sentence comes to; empty if it contradicts itself."""
     text = text.translate(TYPOGRAPHY).replace("{,}", ",").replace("\\,", "").replace("\\%", "%")
-    if number_value(text) is not None or _FRACTION.fullmatch(text.strip()) or "\\" in text:
+    spoken = without_latex(_MINUS.sub("-", text))
+    if number_value(spoken) is not None:
+        return spoken.strip()
+    formula = "\\" in text and "=" not in text and not re.search(r"[^\W\d_]{2}", spoken)
+    if formula or _FRACTION.fullmatch(spoken.strip()) or "\\" in spoken:
         return text.strip()
-    sides = equation_sides(text)
-    if _UNDECIDED.search(text) or not sides:
+    text = _IS.sub(" = ", spoken)
+    sides = equation_sides(text) or equation_sides(_BULLET.sub("", text))
+    if _UNDECIDED.search(text) or not sides or _CHANGED.search(sides[-1]):
         return ""
     side = plain(sides[-1])
-    if number_value(side) is not None:
-        return side
+    whole = _LEAD.sub("", side)
+    if _FRACTION.fullmatch(whole) or _POWER.fullmatch(whole) or number_value(side) is not None:
+        return side if number_value(side) is not None else whole
     found = list(NUMBER.finditer(side))
     numbers = [str(each[0]) for each in found]
     if _OPERATION.search(side):
@@ -239,6 +280,22 @@ def _number(text: str, *, marked: bool) -> str:
     if marked or _JOINT.fullmatch(side[found[-2].end() : found[-1].start()]):
         return ""
     return numbers[0] if len(sides) > 1 else numbers[-1]
+
+
+def _fraction(text: str) -> str:
+    """Return the one fraction of the last side of a text; the side itself if it has none."""
+    sides = equation_sides(_RATIO.sub(_ratio, text.translate(TYPOGRAPHY)))
+    if not sides or _UNDECIDED.search(text):
+        return ""
+    found = [_ratio(each) for each in _RATIO.finditer(sides[-1])]
+    if not found:
+        return plain(sides[-1])
+    alone = len(set(found)) == 1 or (len(sides) == 1 and not _JOINED.search(text))
+    return found[-1] if alone else ""
+
+
+def _ratio(found: re.Match[str]) -> str:
+    return f"{found[1] or ''}{found[2] or found[4]}/{found[3] or found[5]}"
 
 
 def _choice(text: str) -> str:
@@ -253,12 +310,12 @@ def _choice(text: str) -> str:
 
 def _word(text: str) -> str:
     """Return the only word of a text, or the only word behind "is" or a colon; else nothing."""
-    if _UNDECIDED.search(text):
-        return ""
     for each in (text, _LEAD.sub("", text)):
         words = plain(_ARTICLE.sub("", each.strip())).split()
         if len(words) == 1:
             return words[0]
+        if _UNDECIDED.search(text):
+            break
     return ""
 
 
