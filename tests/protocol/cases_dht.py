@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import struct
 from collections.abc import Sequence
 from hashlib import sha256
 
@@ -22,7 +24,7 @@ from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.directory import ALL_DEPTHS, Density, Path, authors_along
 from swarm.transport.libp2p import calls
-from swarm.transport.libp2p.calls import FIND, PING, STORE, Dictionary
+from swarm.transport.libp2p.calls import FIND, PING, STORE
 from swarm.transport.libp2p.dht import Libp2pDHT
 from swarm.transport.protobuf import decode, encode
 from swarm.transport.records import DictionaryRecord, RecordRule
@@ -53,13 +55,23 @@ def record_of(author: Identity, longer: float = 0.0, **changes: object) -> Dicti
     return DictionaryRecord(key, msgpack.packb(author.author), value, made.expiry)
 
 
-def whole(records: Sequence[DictionaryRecord]) -> DictionaryRecord:
-    """The same records as one dictionary."""
-    of_key = Dictionary()
-    for each in records:
-        of_key.store(msgpack.unpackb(each.subkey), each.value, each.expiration_time)
-    value = msgpack.packb(msgpack.ExtType(0x50, of_key.packb()))
-    return DictionaryRecord(records[0].key, b"", value, of_key.latest)
+def whole(
+    records: Sequence[DictionaryRecord], head: tuple[float, float] | None = None
+) -> DictionaryRecord:
+    """The same records as one dictionary, behind the two numbers of its ``head``."""
+    latest = max(each.expiration_time for each in records)
+    entries = [[msgpack.unpackb(r.subkey), r.value, r.expiration_time] for r in records]
+    packed = msgpack.packb([*(head or (math.inf, latest)), entries])
+    value = msgpack.packb(msgpack.ExtType(0x50, packed))
+    return DictionaryRecord(records[0].key, b"", value, head[1] if head else latest)
+
+
+def longer_heads(record: DictionaryRecord) -> DictionaryRecord:
+    """The same record, with longer msgpack heads than necessary."""
+    subkey, value = (msgpack.unpackb(each) for each in (record.subkey, record.value))
+    packed = b"\xc5" + struct.pack(">H", len(subkey)) + subkey
+    longer = b"\xc6" + struct.pack(">I", len(value)) + value
+    return DictionaryRecord(record.key, packed, longer, record.expiration_time)
 
 
 def stored(record: DictionaryRecord) -> list[object]:
@@ -147,11 +159,11 @@ async def _answered(name: str, call: bytes, vector: dict) -> dict:
     }
 
 
-def called(name: str, call: str, fields: dict, **changes: object) -> dict:
+def called(name: str, call: str, fields: dict, named: str = BOB.peer_id, **changes: object) -> dict:
     """One call to a node that holds ``held``, knows ``known`` and is answered as ``answers``."""
     vector = {"peer": ALICE.peer_id, "known": [], "held": [], "answers": None, **changes}
     request = request_of(call, fields)
-    _, message = calls.pack_call(BOB.peer_id, call, request, CALL_ID)
+    _, message = calls.pack_call(named, call, request, CALL_ID)
     whole_call = LENGTH_VARINT.head(len(message)) + message
     expected = {"request": fields, **answered(call, whole_call, vector)}
     return {"name": name, "call": call, "input": whole_call.hex(), **vector, "expected": expected}
@@ -161,6 +173,7 @@ def dht() -> dict:
     """Calls to one node and their answers."""
     asker, client = ASKER.hex(), ""
     ours, renewed, theirs = record_of(ALICE), record_of(ALICE, LATER), record_of(MALLORY)
+    elsewhere = record_of(MALLORY, epoch=EPOCH - 1)
     known = [[node.hex(), identity_of(peer).peer_id] for node, peer in NEAR]
     known.append([asker, ALICE.peer_id])
     prolonged = DictionaryRecord(
@@ -202,6 +215,12 @@ def dht() -> dict:
         store("a dictionary with one record prolonged", [whole([ours, prolonged])]),
         store("a dictionary of which nothing holds", [whole([prolonged])]),
         store("a dictionary of which one record is held", [whole([ours, theirs])], held=held[:1]),
+        store("a dictionary in another order", [whole([theirs, ours])]),
+        store("a dictionary with other numbers in front", [whole([ours, theirs], (0.5, 1.5))]),
+        store("a dictionary of two keys' records", [whole([ours, elsewhere])]),
+        store("longer heads than necessary", [longer_heads(ours)]),
+        store("a call that names another node", [ours], named=MALLORY.peer_id),
+        store("no record", []),
     ]
     context = {**in_swarm(), "node_id": NODE.hex(), "peer_id": BOB.peer_id, "now": NOW}
     return {"context": context, "vectors": vectors}

@@ -187,6 +187,11 @@ INVALID: dict[str, Wrong] = {
     "no group": said(groups=[]),
     "one task twice": bent(lambda w: w["groups"].append(w["groups"][0])),
     "unknown family": in_group(env="lcm"),
+    "name of a family too long": (in_group(env="x" * 65), "too_large"),
+    "string beyond the body": (
+        framed_plain(PLAIN.replace(b"\xa4tiny", b"\xda" + struct.pack(">H", 2 * SIZE) + b"tiny")),
+        "truncated",
+    ),
     "unknown level": in_group(level=2),
     "index over the limit": in_group(index=16),
     "epoch over 63 bits": in_group(epoch=1 << 63),

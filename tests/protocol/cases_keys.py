@@ -15,7 +15,7 @@ from protocol.announcement import (
 from protocol.identity import Identity
 from protocol.manifest import work
 from tests.protocol.samples import ALICE, BOB, EPOCH, SWARM
-from tests.protocol.views import valid
+from tests.protocol.views import invalid, valid
 
 DOMAIN = b"swarm-node/1/test"
 # libp2p's own test vector: https://github.com/libp2p/specs/blob/master/peer-ids/peer-ids.md.
@@ -63,6 +63,14 @@ def identity() -> dict:
     ]
     base = {"input": b"message".hex(), **fields}
     vectors += [{"name": name, **base, **change, "error": e} for name, change, e in wrong]
+    exported = ALICE.export()
+    files = {
+        "key file of another author": exported[:36] + BOB.author,
+        "key file cut short": exported[:-1],
+        "key file with a byte more": exported + b"\0",
+        "key file of another type": exported.replace(b"\x08\x01", b"\x08\x02", 1),
+    }
+    vectors += invalid({name: (data, "bad_key") for name, data in files.items()})
     return {"context": {}, "vectors": vectors}
 
 

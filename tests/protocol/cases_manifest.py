@@ -43,6 +43,11 @@ def of_level(level: str) -> bytes:
     return sign_manifest(replace(MANIFEST, catalogue=(env,)), ALICE)
 
 
+def of_version(version: str) -> bytes:
+    env = replace(MANIFEST.catalogue[1], version=version)
+    return sign_manifest(replace(MANIFEST, catalogue=(env,)), ALICE)
+
+
 ODD = canonical_json({"é": "\n\x7f🙂/", "a": [1, -2.5, 1e-05, 1e16, True, None, {}], "b": 10**20})
 VALID = {
     "open": SIGNED,
@@ -50,6 +55,8 @@ VALID = {
     "proof of work": sign_manifest(WORKING, ALICE),
     "level with everything that JSON has": of_level(ODD),
     "level nested sixteen deep": of_level(nested(16)),
+    "level with a control": of_level('{"a":"\\u001f"}'),
+    "version of a file that is no hash": of_version("third edition"),
 }
 
 INVALID: dict[str, Wrong] = {
@@ -79,6 +86,8 @@ INVALID: dict[str, Wrong] = {
     "level with unsorted keys": in_env(levels=['{"b":1,"a":2}']),
     "level with a duplicate key": in_env(levels=['{"a":1,"a":1}']),
     "level with a needless escape": in_env(levels=['{"a":"\\u00e9"}']),
+    "level with a longer escape": in_env(levels=['{"a":"\\u000a"}']),
+    "level with an escape in capitals": in_env(levels=['{"a":"\\u001F"}']),
     "level with NaN": in_env(levels=['{"a":NaN}']),
     "level that is an array": in_env(levels=["[]"]),
     "level nested seventeen deep": in_env(levels=[nested(17)]),

@@ -78,6 +78,8 @@ VALID = {
     "depth 0": signed(depth=0, shard=0),
     "depth 12": signed(depth=12, shard=shard_of(ALICE.author, EPOCH, 12)),
     "longest life": signed(expiry=(EPOCH + 4) * 60.0),
+    "a nonce without proof of work": signed(nonce=7),
+    "an epoch beyond float64": signed(epoch=(1 << 54) + 2, expiry=((1 << 54) + 8) * 60.0),
 }
 
 INVALID: dict[str, Wrong] = {
@@ -97,12 +99,14 @@ INVALID: dict[str, Wrong] = {
     "expires as its epoch begins": (signed(expiry=EPOCH * 60.0), "bad_lifetime"),
     "lives too long": (signed(expiry=(EPOCH + 4) * 60.0 + 0.5), "bad_lifetime"),
     "lives a little too long": (signed(expiry=(EPOCH + 4) * 60.0 + 0.1), "bad_lifetime"),
+    "expires before the first epoch": told(expiry=-1.0),
     "lives for ever": (signed(expiry=1e300), "bad_lifetime"),
     "offers too large a frame": (signed(offers=(replace(FULL[0], size=4097),)), "too_large"),
     "five offers": (changed(lambda w: w["offers"].extend(w["offers"] * 4)), "too_many_items"),
     "one offer twice": changed(lambda w: w["offers"].extend(w["offers"])),
     "offer of nothing": offering(groups=0, informative=0),
     "offer of no bytes": offering(size=0),
+    "offer of more bytes than any frame": offering(size=(1 << 20) + 1),
     "offer without a size": changed(lambda w: w["offers"][0].pop("size")),
     "families in nine bytes": offering(env_digest=bytes(9)),
     "more informative groups than groups": offering(informative=2),
@@ -130,6 +134,10 @@ MISPLACED = {
     "shortened by others": ({"expiry": EXPIRY - 1.0}, "bad_lifetime"),
     "over": ({"now": EXPIRY}, "expired"),
     "from the future": ({"now": EPOCH * 60.0 - 3.5}, "bad_lifetime"),
+    "another author's subkey, over": ({"subkey": MALLORY.author, "now": EXPIRY}, "wrong_shard"),
+    "no key, from the future": ({"key": bytes(20), "now": EPOCH * 60.0 - 3.5}, "wrong_shard"),
+    "prolonged by others, over": ({"expiry": EXPIRY + 60.0, "now": EXPIRY}, "bad_lifetime"),
+    "no key, prolonged by others": ({"key": bytes(20), "expiry": EXPIRY + 60.0}, "wrong_shard"),
 }
 
 PULL_RESPONSES: dict[str, Wrong] = {
@@ -137,6 +145,8 @@ PULL_RESPONSES: dict[str, Wrong] = {
     "unknown status": b"\x03",
     "found, without a frame": (b"\x00", "truncated"),
     "not found, with a frame": (b"\x01" + FRAME, "trailing_bytes"),
+    "busy, with a byte": (b"\x02\x00", "trailing_bytes"),
+    "found, with less than a head": (b"\x00" + FRAME[:135], "truncated"),
 }
 
 
@@ -196,6 +206,9 @@ DIAL_BACK_RESPONSES: dict[str, Wrong] = {
     "no address": back(host=""),
     "an address of 65 bytes": (back(host="1" * 65), "too_large"),
     "relays a number": back(relays=1),
+    "five ports": (back(open=[4001] * 5), "too_many_items"),
+    "an address with a zero in front": back(host="192.0.2.07"),
+    "an address without its last number": back(host="192.0.2"),
     "fields reordered": encode({"open": [], "host": "192.0.2.7", "relays": True}),
     "nothing": (b"", "truncated"),
 }
@@ -240,6 +253,7 @@ def messages() -> dict:
         {"kind": f"{k}"} for k in ("pull_response", "gossip_request", "gossip_response")
     )
     found, missing = {"status": 0, "frame": FRAME.hex()}, {"status": 1, "frame": ""}
+    shortest, pair = {"status": 0, "frame": FRAME[:136].hex()}, encode_gossip_response(records)
     vectors = [
         valid("frame found", encode_pull_response(PullStatus.OK, FRAME), found, **pull),
         valid("frame not found", encode_pull_response(PullStatus.NOT_FOUND), missing, **pull),
@@ -248,6 +262,10 @@ def messages() -> dict:
         *invalid(PULL_RESPONSES, **pull),
         *invalid(GOSSIP_REQUESTS, **question),
         *invalid(GOSSIP_RESPONSES, **told),
+        valid("busy", encode_pull_response(PullStatus.BUSY), {"status": 2, "frame": ""}, **pull),
+        valid("found, the shortest", b"\0" + FRAME[:136], shortest, **pull),
+        valid("as many records as asked for", pair, view(records), **told, limit=2),
+        *invalid({"more records than asked for": (pair, "too_many_items")}, **told, limit=1),
         *dial_backs(),
     ]
     return {"context": {}, "vectors": vectors}
@@ -262,6 +280,13 @@ def dial_backs() -> list[dict]:
         valid("can you dial me?", encode_dial_back_request(PORTS), view(PORTS), **question),
         valid("one port open", encode_dial_back_response(DIALLED), view(DIALLED), **answer),
         valid("no port open", encode_dial_back_response(nowhere), view(nowhere), **answer),
+        *(
+            valid(name, back(open=list(ports)), view(replace(DIALLED, open=ports)), **answer)
+            for name, ports in {
+                "ports in another order": PORTS[::-1],
+                "a port twice": PORTS[:1] * 2,
+            }.items()
+        ),
         *invalid(DIAL_BACK_REQUESTS, **question),
         *invalid(DIAL_BACK_RESPONSES, **answer),
     ]

@@ -1,4 +1,4 @@
-"""Vectors of the codec, of answers in completions, and of trajectories in the shipped ``guess``."""
+"""Vectors of the codec, and of trajectories in the shipped ``guess``."""
 
 from __future__ import annotations
 
@@ -90,6 +90,17 @@ INVALID = {
     "string over the limit": ("d929" + "78" * 41, "too_large"),
     "byte string over the limit": ("c411" + "00" * 17, "too_large"),
     "message over the limit": ("00" * 65, "too_large"),
+    "integer cut short as a key": ("81cd01", "truncated"),
+    "byte string over the limit as a key": ("81c411" + "00" * 17 + "c0", "too_large"),
+    "duplicate key, then a type byte never used": ("82a16101a161c1", "duplicate_key"),
+    "array that fits the rest of the budget, beside others": "9699c1" + "00" * 20,
+    "str16 for a string over the limit": "da0029" + "78" * 41,
+    "bin16 for a byte string over the limit": "c50011" + "00" * 17,
+    "array16 for an array over the budget": "dc000d" + "00" * 13,
+    "array16 four deep": "919191dc0001c0",
+    "head of a string cut short": ("d9", "truncated"),
+    "string cut short, no UTF-8": ("a2ff", "truncated"),
+    "float cut short": ("cb7ff00000", "truncated"),
 }
 """Spelled in hex; ``bad_encoding`` unless named."""
 
@@ -106,66 +117,6 @@ def codec() -> dict:
             *({"name": n, "input": spelled, "error": e} for n, (spelled, e) in wrong.items()),
         ],
     }
-
-
-BLANK = "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
-    map(chr, range(0x2000, 0x200B))
-)
-"""White space as it is stripped: all of it, code point by code point."""
-SOLID = "\ufeff\u200b\u2060\u180e\x00"
-"""What other languages take for white space, or show as nothing."""
-
-ANSWERS = {
-    "all of a text": ("text", "4 5", None, "4 5"),
-    "white space around a text": ("text", f"{BLANK}4{BLANK}5{BLANK}", None, f"4{BLANK}5"),
-    "characters that are not white space": ("text", f" {SOLID}4{SOLID} ", None, f"{SOLID}4{SOLID}"),
-    "nothing but white space": ("text", BLANK, "4", ""),
-    "a tag": ("answer_tag", "so <answer> 4\n</answer>.", None, "4"),
-    "no tag": ("answer_tag", "I see 3, so it is 5.", "4", "5"),
-    "a tag that is not closed": ("answer_tag", "<answer>5", "4", "5"),
-    "a tag that is not opened": ("answer_tag", "5</answer>", "4", "5"),
-    "two tags": ("answer_tag", "<answer>3</answer> no, <answer>5</answer>", "4", "5"),
-    "a tag inside a tag": ("answer_tag", "<answer><answer>5</answer></answer>", "4", "5"),
-    "a tag in capitals": ("answer_tag", "<ANSWER>5</ANSWER>", "4", "5"),
-    "an empty tag": ("answer_tag", "<answer>3</answer><answer></answer>", "4", "3"),
-    "a box": ("boxed", r"so \boxed{ \frac{1}{2} }.", None, r"\frac{1}{2}"),
-    "no box": ("boxed", "5", "4", "5"),
-    "two boxes": ("boxed", r"\boxed{3} no, \boxed{5}", "4", "5"),
-    "a box that is not closed": ("boxed", r"\boxed{3} \boxed{5", "4", "5"),
-    "a box inside a box": ("boxed", r"\boxed{3 \boxed{5}}", "4", "5"),
-    "thinking": ("text", "<think>4</think> 5", "4", "5"),
-    "thinking that the prompt began": ("text", "4</think> 5", "4", "5"),
-    "thinking that is cut": ("text", "<think>4", "4", ""),
-    "an equal number": ("answer_tag", "<answer>**1,234.0**</answer>", "1234", "1234"),
-    "a number with a unit": ("answer_tag", "The total is 21 days.", "21", "21"),
-    "an equation": ("answer_tag", "12 + 9 = 21", "21", "21"),
-    "an equation that contradicts itself": ("answer_tag", "20 = 21", "21", ""),
-    "two numbers to choose from": ("answer_tag", "20 or 21", "21", ""),
-    "a denied number": ("answer_tag", "It is not 21.", "21", ""),
-    "an equal word": ("answer_tag", 'It is "tnava".', "TNAVA", "TNAVA"),
-    "a weekday": ("answer_tag", "So the day is monday, as I said", "Monday", "Monday"),
-    "two weekdays": ("answer_tag", "Monday or Sunday", "Monday", ""),
-    "an equal list": ("answer_tag", "<answer>['1', '2']</answer>", "1, 2", "1, 2"),
-    "an equal grid": ("answer_tag", "Here:\n\n[[1, 2], [3, 4]]", "1 2\n3 4", "1 2\n3 4"),
-    "another grid": ("answer_tag", "[[1, 2], [3, 5]]", "1 2\n3 4", "1 2\n3 5"),
-    "what is verbatim": ("text", " **x** ", "x", "**x**"),
-}
-"""How the answer is found, the completion, a right answer, the answer that is scored."""
-
-
-def answers() -> dict:
-    vectors = [
-        valid(
-            name,
-            text.encode(),
-            answer,
-            extract=how,
-            right=right,
-            **({"verbatim": True} if "verbatim" in name else {}),
-        )
-        for name, (how, text, right, answer) in ANSWERS.items()
-    ]
-    return {"context": {}, "vectors": vectors}
 
 
 NUMBER, LEVEL = 1234, {"most": 8, "tries": 4}
@@ -227,6 +178,8 @@ def transcripts() -> dict:
             other[0], f"{played(other[0], hidden)[1]} ", hidden
         ),
         "a turn after the end": told(hidden, "", hidden),
+        "zeros in front": told(hidden.zfill(4)),
+        "a blank in front": told(f" {hidden}", cut=True),
         "the first turn dropped": told(*played(other[0], other[1], hidden)[2:]),
         "the seed of another task": told(hidden, number=NUMBER + 1),
         "a seed of 63 bits": told("500", cut=True, number=(1 << 63) - 1),

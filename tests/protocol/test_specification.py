@@ -29,7 +29,7 @@ from swarm.transport.search import (
     SEARCH_SECONDS,
     WORKERS,
 )
-from tests.protocol.cases_values import BLANK
+from tests.protocol.cases_answers import BLANK
 from tests.protocol.strategies import is_told
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -119,7 +119,7 @@ def read_messages(vector: dict, context: dict) -> object:
         return view(messages.decode_dial_back_request(data))
     if vector["kind"] == "dial_back_response":
         return view(messages.decode_dial_back_response(data, tuple(vector["asked"])))
-    return view(messages.decode_gossip_response(data))
+    return view(messages.decode_gossip_response(data, vector.get("limit", messages.MAX_GOSSIP)))
 
 
 def read_profile(vector: dict, context: dict) -> object:
@@ -131,6 +131,8 @@ def read_profile(vector: dict, context: dict) -> object:
 
 def read_answers(vector: dict, context: dict) -> object:
     completion = unhex(vector["input"]).decode()
+    if vector.get("turn"):
+        return answers.read_turn(completion, vector["extract"])
     return answers.read_answer(
         completion, vector["right"], vector["extract"], verbatim=vector.get("verbatim", False)
     )
