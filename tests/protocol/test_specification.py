@@ -1,12 +1,19 @@
 """``docs/protocol.md`` and the pages beside it name what the code does."""
 
+import ast
+import json
 import re
 import sys
 import unicodedata
+from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
+from node.tasks.answer_forms import CHOICES, Form, form_of
+from node.tasks.sources import propositional_logic, reasoning_gym
 from protocol import codec, envelope, identity, messages
 from protocol.announcement import AUTHORS_A_SHARD, CLOCK_SKEW, LIFETIME_EPOCHS
 from protocol.errors import ProtocolError
@@ -36,6 +43,17 @@ DOCS = Path(__file__).parents[2] / "docs"
 SPECIFICATION = (DOCS / "protocol.md").read_text()
 REWARDS = (DOCS / "rewards.md").read_text()
 MEMBER = (DOCS / "minimal_member.md").read_text()
+VECTORS = Path(__file__).parent / "vectors"
+
+
+IN_CASE = {"number": 0, "name": re.IGNORECASE, "word": 0, "arithmetic": 0}
+FORMED = (
+    *(name.title() for name in CHOICES),
+    *("0", "-3", "+21", "007", "1.50", ".5", "1e5", "2E-03", "1e5000", "1,234", "٣"),
+    *("anna", "x1", "7-5", "it's", "a_b", "é", "-", "the fox", "[a]", "x?"),
+    *("3 * (4 + 1)", "1/2", "-3 + 4", "(1)+ 2", "3 × 4", "2 ^ 3", "1 +", "3 * 4 = 12", "1, 2"),
+)
+"""Right answers of every form on one line, and some that nearly have one."""
 
 
 def section(title: str) -> str:
@@ -148,3 +166,56 @@ def test_the_numbers_and_names_are_those_of_the_code(title: str, words: list[str
 )
 def test_the_recommended_values_are_those_of_the_code(words: str) -> None:
     assert words in MEMBER
+
+
+def constants(module: ModuleType) -> list[Any]:
+    """The texts and tuples of texts that a module's source has."""
+    source = Path(str(module.__file__)).read_text()
+    nodes = [each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.expr)]
+    found = []
+    for each in nodes:
+        with suppress(ValueError):
+            found.append(ast.literal_eval(each))
+    return [each for each in found if isinstance(each, str | tuple)]
+
+
+def test_the_patterns_of_answers_and_questions_are_those_of_the_code() -> None:
+    blocks = re.findall(r"^```text\n(.*?)^```$", REWARDS, flags=re.DOTALL | re.MULTILINE)
+    spellings, question, forms = (block.rstrip("\n") for block in blocks)
+    shown = [line.split(maxsplit=1) for line in spellings.splitlines()]
+    read = [(each[1], each[0]) for each in shown]
+    assert read in [list(each) for each in constants(propositional_logic)]
+    assert question in constants(reasoning_gym)
+    of = dict(line.split(maxsplit=1) for line in forms.splitlines())
+    patterns, term = {kind: of[kind] for kind in ("number", "word")}, of["arithmetic"]
+    patterns["name"] = of["name"].removesuffix(", in any case")
+    whole, part = term.split(" with T = ")
+    patterns["arithmetic"] = whole.replace("T", part)
+    kinds = {"number": Form.NUMBER, "name": Form.CHOICE, "word": Form.WORD}
+    kinds["arithmetic"] = Form.EXPRESSION
+    for text in FORMED:
+        fits = [kind for kind in kinds if re.fullmatch(patterns[kind], text, flags=IN_CASE[kind])]
+        assert form_of(text) is (kinds[fits[0]] if fits else Form.LINE), text
+
+
+def example() -> tuple[str, list[tuple[str, str]]]:
+    """The text above the minimal member's example, and its lines: bytes in hex, what they are."""
+    parts = r"## Example\n\n(.*?)\n\n```text\n(.*?)\n```"
+    ((text, block),) = re.findall(parts, MEMBER, flags=re.DOTALL)
+    lines = [re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in block.splitlines()]
+    return text, [(line[0], line[-1] if line[1:] else "") for line in lines]
+
+
+def test_the_example_is_the_vector_that_it_names() -> None:
+    text, lines = example()
+    named, file = re.findall(r"`([^`]+)`", text)[:2]
+    vectors = json.loads((VECTORS / file).read_text())["vectors"]
+    (vector,) = (each for each in vectors if each["name"] == named)
+    expected, frame = vector["expected"], bytes.fromhex(vector["input"])
+    assert f"{len(frame)} bytes; its content id is `{expected['content_id']}`" in text
+    assert any(identity.peer_id_of(bytes.fromhex(expected["author"])) in said for _, said in lines)
+    body = len(frame) - envelope.HEAD_BYTES - envelope.COMPRESSED_HEAD_BYTES
+    assert ("00 00000170", f"not compressed, {body} bytes") in lines
+    shown = "".join(found.replace(" ", "") for found, _ in lines)
+    pattern = "".join("[0-9a-f]*" if each == "…" else each for each in shown)
+    assert re.fullmatch(pattern, vector["input"])
