@@ -1,8 +1,11 @@
-"""Vectors of the codec, and of trajectories in the shipped ``guess``."""
+"""Vectors of the codec, of answers in completions, and of trajectories in the shipped ``guess``."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from node.environments.environment import Episode, finished
@@ -43,80 +46,33 @@ VALID = {
     "deepest": [[[]]],
     "most items": list(range(11)),
 }
-INVALID = {
-    "nothing": ("", "truncated"),
-    "string cut short": ("a36162", "truncated"),
-    "array of more items than bytes": ("93c0c0", "truncated"),
-    "integer cut short": ("cd01", "truncated"),
-    "a second value": ("c0c0", "trailing_bytes"),
-    "u8 for a one-byte integer": "cc7f",
-    "u16 for a u8": "cd00ff",
-    "u32 for a u16": "ce0000ffff",
-    "u64 for a u32": "cf00000000ffffffff",
-    "i8 for a one-byte integer": "d0e0",
-    "i8 for the smallest number of bits": "d0ff",
-    "signed form of a positive integer": "d100ff",
-    "i8 for a positive integer": "d005",
-    "i16 for an i8": "d1ff80",
-    "i32 for an i16": "d2ffff8000",
-    "i64 for a positive integer": "d300000000000000ff",
-    "i64 for an i32": "d3ffffffff80000000",
-    "str8 for a short string": "d90161",
-    "str16 for a short string": "da001f" + "61" * 31,
-    "str32 for a short string": "db0000000161",
-    "bin16 for a bin8": "c50001aa",
-    "bin32 for a bin8": "c600000001aa",
-    "array16 for a short array": "dc0001c0",
-    "array32 for a short array": "dd0000000100",
-    "map16 for a short map": "de0001a161c0",
-    "map32 for a short map": "df00000001a16100",
-    "float32": "ca3f800000",
-    "NaN": "cb7ff8000000000000",
-    "infinity": "cb7ff0000000000000",
-    "negative infinity": "cbfff0000000000000",
-    "extension": "d400aa",
-    "extension of any length": "c70100aa",
-    "timestamp": "d6ff00000000",
-    "never-used type byte": "c1",
-    "no UTF-8": "a1ff",
-    "overlong UTF-8": "a2c080",
-    "UTF-8 surrogate": "a3eda080",
-    "integer as a key": "8100c0",
-    "byte string as a key": "81c40161c0",
-    "duplicate key": ("82a16101a16102", "duplicate_key"),
-    "four deep": ("91919190", "too_deep"),
-    "thirteen items": ("9c" + "00" * 12, "too_many_items"),
-    "array that declares four billion items": ("ddffffffff", "too_many_items"),
-    "string over the limit": ("d929" + "78" * 41, "too_large"),
-    "byte string over the limit": ("c411" + "00" * 17, "too_large"),
-    "message over the limit": ("00" * 65, "too_large"),
-    "integer cut short as a key": ("81cd01", "truncated"),
-    "byte string over the limit as a key": ("81c411" + "00" * 17 + "c0", "too_large"),
-    "duplicate key, then a type byte never used": ("82a16101a161c1", "duplicate_key"),
-    "array that fits the rest of the budget, beside others": "9699c1" + "00" * 20,
-    "str16 for a string over the limit": "da0029" + "78" * 41,
-    "bin16 for a byte string over the limit": "c50011" + "00" * 17,
-    "array16 for an array over the budget": "dc000d" + "00" * 13,
-    "array16 four deep": "919191dc0001c0",
-    "head of a string cut short": ("d9", "truncated"),
-    "string cut short, no UTF-8": ("a2ff", "truncated"),
-    "float cut short": ("cb7ff00000", "truncated"),
-}
-"""Spelled in hex; ``bad_encoding`` unless named."""
+
+
+def rows(kind: str) -> Iterator[list[Any]]:
+    """The cases of a kind, one per line of its file beside this one."""
+    lines = Path(__file__).with_name(f"{kind}.jsonl").read_text().splitlines()
+    return map(json.loads, lines)
 
 
 def codec() -> dict:
-    wrong = {
-        n: each if isinstance(each, tuple) else (each, "bad_encoding")
-        for n, each in INVALID.items()
-    }
-    return {
-        "context": {"limits": asdict(LIMITS)},
-        "vectors": [
-            *(valid(name, encode(value), tagged(value)) for name, value in VALID.items()),
-            *({"name": n, "input": spelled, "error": e} for n, (spelled, e) in wrong.items()),
-        ],
-    }
+    """Values as they are encoded, and wrong input: name, hex, error."""
+    vectors = [valid(name, encode(value), tagged(value)) for name, value in VALID.items()]
+    vectors += [
+        {"name": name, "input": data, "error": error} for name, data, error in rows("codec")
+    ]
+    return {"context": {"limits": asdict(LIMITS)}, "vectors": vectors}
+
+
+def answers() -> dict:
+    """Answers as ``answers.jsonl`` has them: name, ``extract``, text, right answer, what is read.
+
+    A sixth word says that the right answer is verbatim, or that the text is a turn.
+    """
+    vectors = [
+        valid(name, text.encode(), answer, extract=how, right=right, **dict.fromkeys(words, True))
+        for name, how, text, right, answer, *words in rows("answers")
+    ]
+    return {"context": {}, "vectors": vectors}
 
 
 NUMBER, LEVEL = 1234, {"most": 8, "tries": 4}

@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.protocol.cases_answers import answers
 from tests.protocol.cases_dht import counting, dht
 from tests.protocol.cases_frame import frame
 from tests.protocol.cases_keys import identity, keys
 from tests.protocol.cases_manifest import manifest
 from tests.protocol.cases_profile import profile
 from tests.protocol.cases_record import messages, records
-from tests.protocol.cases_values import codec, transcripts
+from tests.protocol.cases_values import answers, codec, transcripts
 
 FOLDER = Path(__file__).parent / "vectors"
 FILES = {
