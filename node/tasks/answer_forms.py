@@ -18,6 +18,7 @@ class Form(Enum):
 
     NUMBER = "number"
     CHOICE = "choice"  # a weekday, or yes or no
+    OPTION = "option"  # a letter, such as ``B`` of a multiple choice
     WORD = "word"
     FRACTION = "fraction"  # such as ``3/4``
     EXPRESSION = "expression"  # arithmetic, such as ``3 * (4 + 1)``
@@ -47,8 +48,9 @@ _WHOLE_NUMBER = re.compile(
 )
 _VALUE = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3})?", re.ASCII)
 _TERM = r"[\s.()]*+\d[\d\s.()]*+"
-_EXPRESSION = re.compile(rf"{_TERM}(?:[-+*/]{_TERM})+", re.ASCII)
-_OPERATION = re.compile(rf"\s*([-+*/×÷]?)\s*([-+]?{_UNSIGNED})\s*", re.ASCII)
+_EXPRESSION = re.compile(rf"{_TERM}(?:[-+*/×÷]{_TERM})+", re.ASCII)
+_SIGNS = str.maketrans({"×": "*", "÷": "/", "[": "(", "]": ")"})
+_OPERATION = re.compile(rf"\s*+([-+*/×÷]?)\s*+([-+]?{_UNSIGNED})\s*+", re.ASCII)
 _MOST_CHARACTERS = 400  # of a number or of a side of an equation whose value counts
 TYPOGRAPHY = str.maketrans({"−": "-", "–": "-", "\u00a0": " ", "\u202f": " ", "’": "'"})
 
@@ -61,6 +63,9 @@ _LATEX = (
     (re.compile(r"\^\{?\\circ(?![a-z])\}?|\\\$"), ""),
     (re.compile(r"\\[()\[\] ;]|\$|\\q?quad(?![a-z])|\\\\"), " "),
 )
+_ARROW = re.compile(r"→|->|\\(?:rightarrow|to)(?![a-z])")
+_HALF_OPEN = re.compile(r"\[[^\[\]()]*\)|\([^\[\]()]*\]")  # an interval whose brackets count
+_AND = re.compile(r"(?<=\w),?\s+and\s+(?=\S+$)")  # before the last item of a list
 _FENCE = "```"
 _LANGUAGE = re.compile(r"[\w+-]*+[ \t]*+\n?")  # behind an opening fence
 _BOLD = re.compile(r"(?<![\w)*])\*\*(?=[^\s*])([^*\n]{1,2000})(?<=\S)\*\*(?![\w(*])")
@@ -85,6 +90,8 @@ def form_of(answer: object) -> Form:
         return Form.NUMBER
     if answer.lower() in CHOICES:
         return Form.CHOICE
+    if re.fullmatch("[A-Z]", answer):
+        return Form.OPTION
     if re.fullmatch(r"[\w'-]+", answer):
         return Form.WORD
     if re.fullmatch(r"[-+]?\d+/\d+", answer, re.ASCII):
@@ -96,7 +103,10 @@ def equal(answer: str, right: str, form: Form) -> bool:
     """Return whether an answer equals the right one, whose form is ``form``."""
     if form is Form.VERBATIM:
         return answer.strip() == right.strip()
-    return bool(answer.strip()) and _normal(answer, form) == _normal(right, form)
+    if not answer.strip():
+        return False
+    normal = _normal(right, form)
+    return _normal(answer, form) == normal and (normal != () or plain(answer) == plain(right))
 
 
 def _normal(text: str, form: Form) -> object:
@@ -105,9 +115,14 @@ def _normal(text: str, form: Form) -> object:
         return text if (value := number_value(text)) is None else value
     if form is Form.CHOICE:
         return CHOICES.get(text.lower(), text)
-    if form is Form.WORD:
+    if form in (Form.WORD, Form.OPTION):
         return tuple(word.rstrip(".").casefold() for word in _words(text))
-    return _rows(text) if form is Form.GRID else tuple(_items(text))
+    if form is Form.EXPRESSION:
+        return re.sub(r"\s", "", without_latex(text).translate(TYPOGRAPHY)).translate(_SIGNS)
+    if form is Form.GRID:
+        return _rows(text)
+    ends = (text[0], text[-1]) if _HALF_OPEN.fullmatch(text) else ()
+    return (*_items(text), *ends)
 
 
 def number_value(text: str) -> Fraction | None:
@@ -128,10 +143,12 @@ def without_latex(text: str) -> str:
 
 def chain_value(text: str) -> Fraction | None:
     """Return the value of numbers joined by ``+ - * /``; None if ``text`` is anything else."""
+    if len(text) > _MOST_CHARACTERS:
+        return None
     sums, at = [Fraction(0)], 0
     while at < len(text):
         found = _OPERATION.match(text, at)
-        if not found or len(text) > _MOST_CHARACTERS:
+        if not found:
             return None
         if found[1] in ("", "*", "×", "/", "÷") and (at > 0) != bool(found[1]):
             return None
@@ -151,14 +168,15 @@ def chain_value(text: str) -> Fraction | None:
 
 def equation_sides(text: str) -> list[str]:
     """Return the sides of an equation, one for other text; none if their values differ."""
-    sides = [side for side in re.split(r"=+|≈", text) if side.strip()]
+    sides = [side for side in re.split(r"=+>?|≈|→", text) if side.strip()]
     values = [value for value in map(chain_value, sides) if value is not None]
     return [] if any(value != values[0] for value in values) else sides
 
 
 def _items(text: str) -> Iterator[str | Fraction]:
     """Yield the words and numbers of a line, without brackets, quotes and commas around them."""
-    for item in _words(_FRACTION.sub(r"\1/\2", text)):
+    text = _FRACTION.sub(r"\1/\2", _ARROW.sub(" → ", _AND.sub(", ", text)))
+    for item in _words(text):
         value = number_value(item)
         yield item.rstrip(".").casefold() if value is None else value
 
@@ -192,7 +210,7 @@ def laid_out(answer: str, right: str) -> str:
 
 def plain(text: str) -> str:
     """Remove markup, quotes and the period around an answer."""
-    text = text.strip()
+    text = _BOLD.sub(r"\1", text.strip())
     for _ in range(_MOST_WRAPPERS):
         text = _unwrapped(text)
     return _CODE.sub(r"\1", _BOLD.sub(r"\1", text))
@@ -210,4 +228,4 @@ def _unwrapped(text: str) -> str:
         return text.removeprefix("**").removesuffix("**").strip()
     if text.endswith((".", "!")) and not text.endswith(".."):
         return text[:-1].rstrip()
-    return re.sub(r"^(?:=(?!=)|:)\s*", "", text)
+    return re.sub(r"^(?:=>?(?!=)|:)\s*", "", text)

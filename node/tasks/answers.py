@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Iterator
 
 from node.tasks.answer_forms import (
     CHOICES,
@@ -29,7 +30,7 @@ from node.tasks.answer_forms import (
 from protocol.manifest import Extract
 
 _THINK = r"(?:think|thinking|thought|thoughts|reasoning|seed:think)"
-_THINKING = re.compile(rf"<(/?){_THINK}>|\[(/?)THINK\]", re.IGNORECASE)
+_THINKING = re.compile(rf"<\s*(/?){_THINK}\s*>|\[(/?)THINK\]", re.IGNORECASE)
 _OPEN = re.compile(r"<\s*answer\s*>", re.IGNORECASE)
 _CLOSE = re.compile(r"<\s*/\s*answer\s*>", re.IGNORECASE)
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(\{?)")
@@ -48,6 +49,7 @@ _CLAUSE = re.compile(
 )
 _SENTENCE = re.compile(r"\n+|(?<=[.!?])\s+")
 _LEAD = re.compile(r"^.*(?:\b(?:is|are|be|equals)\b|:)\s*", re.IGNORECASE)
+_IS_LEAD = re.compile(r"^.*\b(?:is|are|be|equals)\s+", re.IGNORECASE)
 _ARTICLE = re.compile(r"^(?:the|a|an)\s+", re.IGNORECASE)
 _JOINT = re.compile(r"[\s,;/|+*×÷&^()-]*+(?:\b(?:or|and|to)\b)?[\s,;/|+*×÷&^()-]*", re.IGNORECASE)
 _OPERATION = re.compile(r"\d\s*[-+*/×÷^]\s*\{?-?\d", re.ASCII)
@@ -55,7 +57,7 @@ _FRACTION = re.compile(r"[-+]?\s*\d+\s*/\s*\d+", re.ASCII)
 _POWER = re.compile(r"[\d.]+\s*\^\s*\{?-?[\d.]+\}?", re.ASCII)
 _RATIO = re.compile(
     r"(?:([-+])\s*)?(?:\\[dt]?frac\s*\{\s*(-?\d+)\s*\}\s*\{\s*(\d+)\s*\}"
-    r"|(?<![\w.])(?<!\d )(\d+)\s*/\s*(\d+)(?![\w.]*\d))",
+    r"|(?<![\w.])(?<!\d )(\d++)\s*/\s*(\d++)(?![\w.]*\d))",
     re.ASCII,
 )
 _JOINED = re.compile(r"\d\s*(?:,|\bor\b|\band\b)\s*[-\\\d]", re.IGNORECASE)
@@ -68,11 +70,22 @@ _MINUS = re.compile(r"\b(?:minus|negative)\s+(?=[$€£]?[\d.])|-\s*(?=[$€£]\
 _BULLET = re.compile(r"^\s*-\s+(?=.*=)")
 # What makes another value, or none, of the number beside it.
 _CHANGED = re.compile(
-    r"(?:[±√≤≥≠]|(?<![\w\"'=-])[<>]|\bsqrt\b)\s*[({]?[$€£]?\d|\d\s*[²³]"
+    r"(?:[±√≤≥≠]|(?<![\w\"'=|/-])[<>]|\bsqrt\b)\s*[({]?[$€£]?\d|\d\s*[²³]"
     r"|\d\s+(?:hundred|thousand|million|billion|dozen)\b",
     re.IGNORECASE,
 )
-_CANDIDATE = re.compile(r"[\s;,(]*(?:or\b|[-+$]?\d)", re.IGNORECASE)
+_CANDIDATE = re.compile(r"[\s;,(]*(?:or\b|[-+$]?\d)|.*\bor\s+[-+$]?\d", re.IGNORECASE)
+_COMPARED = re.compile(
+    r"\b(?:than|at least|at most|twice|half of|but|log)\s+[-+$]?\d|\d\s+and a half", re.IGNORECASE
+)
+# "720 minutes in 12 hours", "101 in base 2"
+_WITHIN = re.compile(r"(?<=\w)\s+(?:in|\(?base)\s+(?:base[ -]?)?\d[\d.,]*(?:\s+[^\W\d_]+)?\)?\s*$")
+_OPTION = re.compile(
+    r"(?:\b(?:option|choice)\s+)\(?([A-Za-z])\b|\(([A-Za-z])\)|(?<![\w'(])(?:([A-Za-z])\)"
+    r"|([A-Z])(?=[.:,]|\s+(?:is|because|since|as)\b|\W*$))"
+)
+_REMARK = re.compile(r"(?<=\S)\s+\((?=[^()]*[a-z]{2})[^()]*\)$")
+_ITEM = re.compile(r"[ \t]*(?:[-*•]|\d{1,3}[.)])[ \t]+(?=\S)")
 _BARE = re.compile(r"(?:(?:```[\w+-]*|\$\$|\\\[|---+)[ \t]*\n\s*)+")  # lines of markup
 _PROSE = re.compile(r"(?:\b[^\W\d_]{2,}+[,.'’!?]*+\s+){2,}[^\W\d_]{2,}")
 _FENCED = re.compile(r"```[\w+-]*[ \t]*\n(.*?)```", re.DOTALL)
@@ -102,11 +115,41 @@ def read_answer(
         answer = _last(plain(text), form)
     if not isinstance(right, str):
         return answer
-    if equal(answer, right, form):
+    # Readings much longer than the right answer differ from it.
+    others = (each for each in _others(answer, text, form) if len(each) < 4 * len(right) + 80)
+    if any(equal(each, right, form) for each in (answer, *others)):
         return right
     if _UNDECIDED.search(answer) and not _UNDECIDED.search(right) and form is not Form.VERBATIM:
         return ""
     return laid_out(answer, right) if form in (Form.GRID, Form.LINE) else answer
+
+
+def _others(answer: str, text: str, form: Form) -> Iterator[str]:
+    """Yield other readings of a line or a formula, of which one may equal the right answer."""
+    if form not in (Form.LINE, Form.EXPRESSION):
+        return
+    listed = _last_items(answer if "\n" in answer else text)
+    items = [plain(_ITEM.sub("", line)) for line in listed]
+    yield ", ".join(items)
+    if _UNDECIDED.search(answer):
+        return
+    yield _REMARK.sub("", answer)
+    yield plain(_LEAD.sub("", answer))
+    yield plain(_IS_LEAD.sub("", answer))
+    lines = [line for line in text.split("\n") if line.strip() and not _PROSE.search(line)]
+    for line in (answer, *lines[-1:]):
+        yield from map(plain, equation_sides(line)[-1:])
+
+
+def _last_items(text: str) -> list[str]:
+    """Return the lines of the last list with marks or numbers; none if no two lines are items."""
+    runs: list[list[str]] = [[]]
+    for line in filter(str.strip, text.split("\n")):
+        if _ITEM.match(line):
+            runs[-1].append(line)
+        elif runs[-1]:
+            runs.append([])
+    return next((run for run in reversed(runs) if len(run) > 1), [])
 
 
 def marks_answer(completion: str) -> bool:
@@ -217,6 +260,8 @@ def _marked(content: str, form: Form) -> str:
             return _choice(content)
         case Form.WORD:
             return _word(_until_remark(content))
+        case Form.OPTION:
+            return _option(content) or content
         case Form.FRACTION:
             return _fraction(content)
         case Form.EXPRESSION:
@@ -236,6 +281,9 @@ def _last(text: str, form: Form) -> str:
         case Form.FRACTION:
             with_one = (each for each in sentences if _RATIO.search(each))
             return _fraction(next(with_one, sentences[0] if sentences else ""))
+        case Form.OPTION:
+            with_one = (each for each in sentences if _OPTION.search(each))
+            return _option(next(with_one, ""))
         case Form.WORD:
             return _last_word(text, sentences)
         case Form.GRID:
@@ -268,6 +316,10 @@ def _number(text: str, *, marked: bool) -> str:
     if _UNDECIDED.search(text) or not sides or _CHANGED.search(sides[-1]):
         return ""
     side = plain(sides[-1])
+    if _WITHIN.search(side) and NUMBER.search(bare := _WITHIN.sub("", side)):
+        side = bare
+    if marked and _COMPARED.search(side):
+        return ""
     whole = _LEAD.sub("", side)
     if _FRACTION.fullmatch(whole) or _POWER.fullmatch(whole) or number_value(side) is not None:
         return side if number_value(side) is not None else whole
@@ -296,6 +348,12 @@ def _fraction(text: str) -> str:
 
 def _ratio(found: re.Match[str]) -> str:
     return f"{found[1] or ''}{found[2] or found[4]}/{found[3] or found[5]}"
+
+
+def _option(text: str) -> str:
+    """Return the only letter that a text chooses; empty if it names several or denies one."""
+    found = {next(filter(None, each)).upper() for each in _OPTION.findall(text)}
+    return found.pop() if len(found) == 1 and not _UNDECIDED.search(text) else ""
 
 
 def _choice(text: str) -> str:
