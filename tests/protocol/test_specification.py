@@ -45,12 +45,24 @@ MEMBER = (DOCS / "minimal_member.md").read_text()
 VECTORS = Path(__file__).parent / "vectors"
 
 
-IN_CASE = {"number": 0, "name": re.IGNORECASE, "word": 0, "arithmetic": 0}
+IN_CASE = {"name": re.IGNORECASE}
 FORMED = (
     *(name.title() for name in CHOICES),
     *("0", "-3", "+21", "007", "1.50", ".5", "1e5", "2E-03", "1e5000", "1,234", "٣"),
-    *("anna", "x1", "7-5", "it's", "a_b", "é", "-", "the fox", "[a]", "x?"),
-    *("3 * (4 + 1)", "1/2", "-3 + 4", "(1)+ 2", "3 × 4", "2 ^ 3", "1 +", "3 * 4 = 12", "1, 2"),
+    *("anna", "x1", "7-5", "it's", "a_b", "B", "b", "é", "-", "the fox", "[a]", "x?"),
+    *(
+        "3 * (4 + 1)",
+        "1/2",
+        "-3/4",
+        "1e+5",
+        "-3 + 4",
+        "(1)+ 2",
+        "3 × 4",
+        "2 ^ 3",
+        "1 +",
+        "3 * 4 = 12",
+        "1, 2",
+    ),
 )
 """Right answers of every form on one line, and some that nearly have one."""
 
@@ -191,14 +203,17 @@ def test_the_patterns_of_answers_and_questions_are_those_of_the_code() -> None:
     assert read in [list(each) for each in constants(propositional_logic)]
     assert question in constants(reasoning_gym)
     of = dict(line.split(maxsplit=1) for line in forms.splitlines())
-    patterns, term = {kind: of[kind] for kind in ("number", "word")}, of["arithmetic"]
+    plain = ("number", "option", "word", "fraction")
+    patterns, term = {kind: of[kind] for kind in plain}, of["arithmetic"]
     patterns["name"] = of["name"].removesuffix(", in any case")
     whole, part = term.split(" with T = ")
     patterns["arithmetic"] = whole.replace("T", part)
-    kinds = {"number": Form.NUMBER, "name": Form.CHOICE, "word": Form.WORD}
-    kinds["arithmetic"] = Form.EXPRESSION
+    kinds = {"number": Form.NUMBER, "name": Form.CHOICE, "option": Form.OPTION}
+    kinds |= {"word": Form.WORD, "fraction": Form.FRACTION, "arithmetic": Form.EXPRESSION}
     for text in FORMED:
-        fits = [kind for kind in kinds if re.fullmatch(patterns[kind], text, flags=IN_CASE[kind])]
+        fits = [
+            kind for kind in kinds if re.fullmatch(patterns[kind], text, flags=IN_CASE.get(kind, 0))
+        ]
         assert form_of(text) is (kinds[fits[0]] if fits else Form.LINE), text
 
 
