@@ -37,11 +37,14 @@ UNREPEATABLE = frozenset({"codeio"})
 
 ONE_ANSWER = frozenset(
     {
-        *("fraction_simplification", "gsm_symbolic", "number_filtering", "number_sorting"),
-        *("spell_backward", "time_intervals", "word_sequence_reversal", "word_sorting"),
+        *("fraction_simplification", "game_of_life_halting", "gsm_symbolic", "letter_jumble"),
+        *("number_filtering", "number_sorting", "spell_backward", "time_intervals"),
+        *("word_sequence_reversal", "word_sorting"),
     }
 )
 """Families with one right answer whose library scorer also accepts text around or beside it."""
+
+_NAN = re.compile(r"\bnan\b", re.IGNORECASE)
 
 SCORERS: Mapping[str, Callable[[Mapping[str, Any], str], float]] = {
     "propositional_logic": propositional_logic.score,
@@ -136,6 +139,8 @@ class ReasoningGym:
             return scorer(entry, answer)
         if self._family in ONE_ANSWER and not level.partial:
             return float(answer == entry["answer"])
+        if _NAN.search(answer) and not _NAN.search(str(entry["answer"])):
+            return 0.0  # Some scorers find that it differs from no number.
         score = float(level.dataset.score_answer(answer, entry))
         return min(score, 1.0) if level.partial else float(score >= 1.0)
 
@@ -154,6 +159,8 @@ def holds(question: str, answer: str) -> bool:
 
 def fit(family: str, entry: Mapping[str, Any]) -> bool:
     """Return whether a question is unambiguous, agrees with its answer and can be answered."""
+    if entry.get("answer") == "":
+        return False
     if family == "calendar_arithmetic":
         return _fit_calendar(entry)
     return family != "propositional_logic" or propositional_logic.fit(entry)

@@ -1,6 +1,7 @@
 """Right answers are scored right in whatever form they are written, and wrong ones wrong."""
 
 import re
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -298,6 +299,26 @@ def test_dates_that_read_two_ways_or_contradict_their_answer_are_not_asked():
     assert fit("calendar_arithmetic", {"question": "Name 05/14/2022.", "metadata": task})
     days = {"task": "count_business_days", "start_date": "2022-12-01", "end_date": "2023-01-07"}
     assert not fit("calendar_arithmetic", {"question": "How many?", "metadata": days})
+
+
+@pytest.mark.parametrize(
+    ("family", "answer"),
+    [("complex_arithmetic", "nan"), ("complex_arithmetic", "NaN + nan i")]
+    + [("game_of_life_halting", text) for text in ("True", "False", "maybe")]
+    + [("letter_jumble", "{right} and more"), ("letter_jumble", "{right}")],
+)
+def test_no_answer_but_the_right_one_is_right_for_a_generous_scorer(family, answer):
+    spec = replace(load_task_set("reasoning-gym")[0], name=family, levels=("{}",))
+    source = open_envs([spec], Allowed())[0][family]
+    for seed in range(4):
+        task = source.build(0, seed)
+        right = str(task.entry["answer"])
+        given = answer.format(right=right)
+        assert source.score(task, f"<answer>{given}</answer>") == float(given == right)
+
+
+def test_an_item_without_an_answer_is_not_asked():
+    assert not fit("base_conversion", {"answer": "", "question": "Convert", "metadata": {}})
 
 
 def test_a_prompt_with_tags_states_no_second_format():
