@@ -30,46 +30,12 @@ FORMS = (
     *("Answer:\n```\n{}\n```", "### Final Answer:\n$$\n{}\n$$", "\\[ \\boxed{{{}}} \\]"),
 )
 WRONG_FORMS = (
-    *(
-        "{wrong}",
-        "<answer>{wrong}</answer>",
-        "The answer is {wrong}",
-        "<think>{right}</think>{wrong}",
-    ),
+    *("{wrong}", "<answer>{wrong}</answer>", "The answer is {wrong}"),
+    "<think>{right}</think>{wrong}",
     *("{right} or {wrong}", "<answer>{wrong} or {right}</answer>", "It is not {right}.", ""),
     *("<think>the answer is {right}", "<answer></answer>", "{right} \\boxed{{{wrong}}}"),
-    *(
-        "<answer>{right}</answer> No: <answer>{wrong}</answer>",
-        "{right}. So the answer is {wrong}.",
-    ),
-)
-AS_MODELS_WRITE = (
-    *((f"\\boxed{{42{unit}}}", "42") for unit in (" \\text{ cm}^2", "^\\circ", "\\,\\text{kg}")),
-    *(("So \\( x = 42 \\).", "42"), ("\\[ 6 \\times 7 = 42 \\]", "42"), ("\\boxed{\\$42}", "42")),
-    *(("So $x = \\mathbf{42}$.", "42"), ("Anna has \\(42\\) apples.", "42"), ("=> 42", "42")),
-    *(("The answer is $\\frac{21}{3} = 7$.", "7"), ("The sum of 9 + 4 is 13.", "13")),
-    *(("- 12 + 7 = 19", "19"), ("The answer is negative 42.", "-42"), ("-$7", "-7")),
-    *(("2/10 = 1/5", "1/5"), ("The simplified fraction is 1/5.", "1/5"), ("1 / 5", "1/5")),
-    *(("\\frac{35}{70} = \\frac{1}{2}", "1/2"), ("<answer>never</answer>", "never")),
-    *(("\\boxed{101_{2}}", "101"), ("101_2", "101"), ("101 in base 2", "101")),
-    *(("There are 720 minutes in 12 hours.", "720"), ("The area is 42 m^2.", "42")),
-    *(("Yes, because no bird is a fish.", "Yes"), ("The capital is **New York**.", "New York")),
-    *(("The list is 1, 2, and 3.", "1, 2, 3"), ("1, 2, 3 (in order)", "1, 2, 3")),
-    *(("Here it is:\n\n- 1\n- 2\n- 3", "1, 2, 3"), ("**1**, **2**, **3**", "1, 2, 3")),
-    *(("<answer>1. ox\n2. pig</answer>", "ox, pig"), ("Answer:\n1. ox\n2. pig", "ox, pig")),
-    *(("1, 2, 3\n\nI hope this helps you!", "1, 2, 3"), ("It takes 17 days.", "17")),
-    *(("3 \\times (4+1)", "3 * (4 + 1)"), ("15 = 3*(4+1)", "3 * (4 + 1)"), ("A -> B", "A → B")),
-    *((f"The answer is {option}", "B") for option in ("(B) Rome.", "B) Rome", "option B", "B.")),
-    *(("<answer>B: Rome</answer>", "B"), ("B is correct.", "B"), ("**B. Rome**", "B")),
-)
-OTHER_VALUES = (
-    *(("2^{10}", "10"), ("\\boxed{12_{10}}", "10"), ("\\boxed{x^{2}}", "2"), ("1/2 = 3/4", "1/2")),
-    *(("1e1 = 10", "1e1"), ("10", "1e1"), ("110", "0110"), ("I have no idea.", "No")),
-    *(("<answer>42 (or 43)</answer>", "42"), ("<answer>42; 43</answer>", "42")),
-    *((f"<answer>{text}</answer>", "42") for text in ("±42", "√42", "42 million", "less than 42")),
-    *(("The answer is negative 42.", "42"), ("(1, 5]", "[1, 5)"), ("()", "]]"), ("3 1/2", "1/2")),
-    *(("10*(8 - 5 - 6)", "10*(8 - 5) - 6"), ("1. pig\n2. ox", "ox, pig"), ("A or B", "B")),
-    *(("(A) Paris", "B"), ("There are 720 minutes in 12 hours.", "12"), ("1/2 or 1/3", "1/3")),
+    "<answer>{right}</answer> No: <answer>{wrong}</answer>",
+    "{right}. So the answer is {wrong}.",
 )
 SHIPPED = ("tiny", "reasoning-gym", "working", "starter")
 
@@ -126,28 +92,17 @@ def test_a_wrong_answer_is_wrong_in_every_form(family):
     [
         *(("1,234", "1234"), ("+5", "5"), ("5.0", "5"), ("21 days", "21"), ("$42", "42")),
         *(("The total is 21 days.", "21"), ("x = 21", "21"), ("12 + 9 = 21 days", "21")),
-        *(
-            ("The answer is 42 because 40 + 2 = 42.", "42"),
-            ("− 7", "-7"),
-            ("I count 4 of them", "4"),
-        ),
-        *(
-            ("42 (about six weeks)", "42"),
-            ("42 is the answer", "42"),
-            ("007", "7"),
-            ("1e3", "1000"),
-        ),
-        *(
-            ("monday", "Monday"),
-            ("Wednesday.", "Wednesday"),
-            ("So it is MONDAY, as I said.", "Monday"),
-        ),
+        *(("The answer is 42 because 40 + 2 = 42.", "42"), ("− 7", "-7")),
+        ("I count 4 of them", "4"),
+        *(("42 (about six weeks)", "42"), ("42 is the answer", "42"), ("007", "7")),
+        ("1e3", "1000"),
+        *(("monday", "Monday"), ("Wednesday.", "Wednesday")),
+        ("So it is MONDAY, as I said.", "Monday"),
         *(("No, 1900 is not a leap year", "No"), ("Yes", "True"), ("It is wife.", "wife")),
         *(("enod\n\nI hope this helps!", "enod"), ("[1, 2, 3]", "1 2 3"), ("1,2,3", "1, 2, 3")),
         *(("['a', 'b']", "a, b"), ("2 4\n1 3", "2 4\n1 3"), ("[2,4]\n[1,3]", "2 4\n1 3")),
         *(("3 * (4 + 1) = 15", "3 * (4 + 1)"), ("\\frac{1}{2}", "1/2"), ("24", "24")),
         ("Here is the grid:\n\n```\n2 4\n1 3\n```\nI hope that this helps you!", "2 4\n1 3"),
-        *AS_MODELS_WRITE,
     ],
 )
 def test_an_equal_answer_is_the_right_one(completion, right):
@@ -157,28 +112,13 @@ def test_an_equal_answer_is_the_right_one(completion, right):
 @pytest.mark.parametrize(
     ("completion", "right"),
     [
-        *(
-            ("41=42", "42"),
-            ("x=41=42", "42"),
-            ("4 + 4 = 7", "7"),
-            ("1, 2, 3", "3"),
-            ("4 and 2", "2"),
-        ),
-        *(
-            ("41 or 42", "42"),
-            ("1/1/1", "1"),
-            ("42/43", "42"),
-            ("not 42", "42"),
-            ("4 2", "42"),
-            ("42 43", "43"),
-        ),
-        *(
-            ("Monday or Sunday", "Monday"),
-            ("It is not Monday", "Monday"),
-            ("true or false", "True"),
-        ),
+        *(("41=42", "42"), ("x=41=42", "42"), ("4 + 4 = 7", "7"), ("1, 2, 3", "3")),
+        ("4 and 2", "2"),
+        *(("41 or 42", "42"), ("1/1/1", "1"), ("42/43", "42"), ("not 42", "42"), ("4 2", "42")),
+        ("42 43", "43"),
+        *(("Monday or Sunday", "Monday"), ("It is not Monday", "Monday")),
+        ("true or false", "True"),
         *(("1 2 3 4", "1 2 3"), ("3 2 1", "1 2 3"), ("wife or sister", "wife"), ("0110", "110.5")),
-        *OTHER_VALUES,
     ],
 )
 def test_an_answer_that_leaves_a_choice_or_contradicts_itself_is_wrong(completion, right):
