@@ -309,6 +309,8 @@ def _number(text: str, *, marked: bool) -> str:
     if number_value(spoken) is not None:
         return spoken.strip()
     formula = "\\" in text and "=" not in text and not re.search(r"[^\W\d_]{2}", spoken)
+    if "\\" in spoken and "=" in spoken:
+        spoken = spoken.rpartition("=")[2]  # a formula before it has no value here
     if formula or _FRACTION.fullmatch(spoken.strip()) or "\\" in spoken:
         return text.strip()
     text = _IS.sub(" = ", spoken)
