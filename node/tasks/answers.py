@@ -43,7 +43,7 @@ _IS_IT = re.compile(r" (?:is|are) (?:the|my) (?:final |correct )?answer\b", re.I
 # "No" before a noun is none: "no bird", "no idea".
 _BEHIND_NO = r"(?!\s+(?!(?:it|they|he|she|this|that|there|we|you|the|because|since|as|but)\b)\w)"
 _CHOICE = re.compile(rf"\b(?:{'|'.join(CHOICES)})\b(?:(?<!\bno)|{_BEHIND_NO})", re.IGNORECASE)
-_UNDECIDED = re.compile(r"\b(?:not|never|neither|cannot|isn't|or)\b", re.IGNORECASE)
+_UNDECIDED = re.compile(r"\b(?:not|never|neither|cannot|isn't|no answer|or)\b", re.IGNORECASE)
 _CLAUSE = re.compile(
     r";|,\s(?=[a-z])(?!or\b)|\.\s| \((?=[^()]*[a-z]{2})|\s(?:because|since|as)\b", re.IGNORECASE
 )
@@ -70,7 +70,7 @@ _MINUS = re.compile(r"\b(?:minus|negative)\s+(?=[$€£]?[\d.])|-\s*(?=[$€£]\
 _BULLET = re.compile(r"^\s*-\s+(?=.*=)")
 # What makes another value, or none, of the number beside it.
 _CHANGED = re.compile(
-    r"(?:[±√≤≥≠]|(?<![\w\"'=|/-])[<>]|\bsqrt\b)\s*[({]?[$€£]?\d|\d\s*[²³]"
+    r"(?:[±√≤≥≠]|(?<![\w\"'=|/-])[<>]|\bsqrt\b)\s*[({]?[$€£]?\d|\d\s*[²³½¼¾]"
     r"|\d\s+(?:hundred|thousand|million|billion|dozen)\b",
     re.IGNORECASE,
 )
