@@ -167,16 +167,17 @@ def micro_batches(
     pad_id: int,
     device: torch.device,
     mask_weight: float = 0.0,
+    padding: float = math.inf,
 ) -> Iterator[MicroBatch]:
     """Batch rows of similar length so that :func:`held_tokens` meets the budget.
 
-    Unshared rows join masked ones only if that adds little padding. A row beyond the budget gets
-    its own micro-batch.
+    A micro-batch has at most ``padding`` tokens of padding, and unshared rows join masked ones only
+    if that adds little. A row beyond the budget gets its own micro-batch.
     """
     pending: list[Row] = []
     for row in sorted(rows, key=lambda row: (row.shared, row.length)):
         together = [*pending, row]
-        if pending and not lie_well(together, token_budget, mask_weight):
+        if pending and not lie_well(together, token_budget, mask_weight, padding):
             yield micro_batch(pending, pad_id, device)
             together = [row]
         pending = together
@@ -184,12 +185,15 @@ def micro_batches(
         yield micro_batch(pending, pad_id, device)
 
 
-def lie_well(rows: Sequence[Row], token_budget: int, mask_weight: float) -> bool:
+def lie_well(
+    rows: Sequence[Row], token_budget: int, mask_weight: float, most: float = math.inf
+) -> bool:
     """Return whether rows may form one micro-batch."""
     length, masked = max(row.length for row in rows), any(row.shared for row in rows)
     held = _held(len(rows), length, mask_weight if masked else 0.0)
-    padding = sum(length - row.length for row in rows if not row.shared) if masked else 0
-    return held <= token_budget and padding <= CHEAP_PADDING
+    padding = sum(length - row.length for row in rows)
+    beside = sum(length - row.length for row in rows if not row.shared) if masked else 0
+    return held <= token_budget and padding <= most and beside <= CHEAP_PADDING
 
 
 def micro_batch(rows: Sequence[Row], pad_id: int, device: torch.device) -> MicroBatch:

@@ -253,7 +253,8 @@ class Learner:
         room = self._share.room(self._budget, held)
         parts = self._share.rows([part for row in rows for part in self._parts(row, room)])
         budget, pad_id, device = self._budget.tokens, self._policy.pad_id, self._policy.device
-        return tuple(micro_batches(parts, budget, pad_id, device, self._mask_weight))
+        most = self.sharing.padding if self.sharing else math.inf
+        return tuple(micro_batches(parts, budget, pad_id, device, self._mask_weight, most))
 
     def _parts(self, row: Row, room: float) -> list[Row]:
         return self.sharing.rows(row, room) if self.sharing else row.parts()
@@ -325,9 +326,10 @@ class Learner:
     def together(self, rows: Sequence[Row]) -> int:
         """Return how many of the rows, from the first on, one micro-batch can hold; at least 1."""
         budget, parts = self._budget.tokens, list[Row]()
+        most = self.sharing.padding if self.sharing else math.inf
         for number, row in enumerate(rows):
             parts += self._parts(row, budget)
-            if number and not lie_well(parts, budget, self._mask_weight):
+            if number and not lie_well(parts, budget, self._mask_weight, most):
                 return number
         return len(rows)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -96,6 +97,10 @@ def fits(model: PreTrainedModel) -> bool:
     )
 
 
+# Multiplications of a forward pass that take as long as the fixed cost of a pass: some 20 ms.
+PASS_WORK_ON_CPU, PASS_WORK_ON_GPU, LEAST_PADDING = 1e9, 2.5e11, 64  # the last in tokens
+
+
 @dataclass(frozen=True, slots=True)
 class RowCost:
     """Cost of a row, estimated in multiplications of a forward pass.
@@ -108,6 +113,7 @@ class RowCost:
     matrices: int
     pair: int
     mask_weight: float
+    padding: float = math.inf  # tokens that take about as long as the fixed cost of a pass
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> RowCost:
@@ -117,7 +123,9 @@ class RowCost:
         size = getattr(config, "head_dim", None) or hidden // heads
         layers = config.num_hidden_layers
         matrices = model.num_parameters(exclude_embeddings=True)
-        return cls(matrices, 2 * layers * heads * size, 1.0 / (layers * hidden))
+        work = PASS_WORK_ON_CPU if model.device.type == "cpu" else PASS_WORK_ON_GPU
+        padding, pair = max(LEAST_PADDING, work / matrices), 2 * layers * heads * size
+        return cls(matrices, pair, 1.0 / (layers * hidden), padding)
 
     def cost(self, row: Row) -> float:
         """Return the multiplications for the row."""

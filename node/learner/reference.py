@@ -69,9 +69,9 @@ class Reference:
         """Compute log-probs by completion number; return False if memory ran out."""
         budget, sharing, policy = self._budget.tokens, self._sharing, self._policy
         parts = [p for row in rows for p in (sharing.rows(row, budget) if sharing else row.parts())]
-        weight = sharing.mask_weight if sharing else 0.0
+        limits = (sharing.mask_weight, sharing.padding) if sharing else ()
         with self._without():
-            for batch in micro_batches(parts, budget, policy.pad_id, policy.device, weight):
+            for batch in micro_batches(parts, budget, policy.pad_id, policy.device, *limits):
                 if ran_out(partial(self._add, batch, found)):
                     self._budget.halve(batch)
                     return False

@@ -38,6 +38,12 @@ def laid_out(*rows, budget=1000, weight=0.0):
     return list(micro_batches(rows, budget, PAD, CPU, weight))
 
 
+def test_rows_whose_padding_would_cost_more_than_a_pass_of_their_own_are_apart():
+    for padding, batches in ((1, 1), (0, 2)):
+        found = list(micro_batches([SHARED, SHARED.part(0, 1)], 1000, PAD, CPU, 0.0, padding))
+        assert len(found) == batches and sum(int(each.mask.sum()) for each in found) == 9
+
+
 def predictors(batch):
     """Row, token and segment of what each trained token is predicted from."""
     left_out = batch.input_ids.shape[1] - batch.kept
