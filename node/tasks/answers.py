@@ -4,8 +4,8 @@ Thinking is removed first. The answer is then, in this order: what the last ``<a
 closed or not; the last ``\\boxed{…}``; what follows the last "answer is"; or the last number, word,
 line or block of lines, by the form of the right answer. Every rule takes linear time.
 
-Every node of a swarm reads by the same rules, which are part of the protocol: a change to them is a
-new value of ``extract`` (docs/rewards.md, "Reading answers").
+Every node of a swarm reads by the same rules, which are part of the protocol: once released, a
+change to them is a new value of ``extract`` (docs/rewards.md, "Reading answers").
 """
 
 from __future__ import annotations
@@ -322,9 +322,10 @@ def _number(text: str, *, marked: bool) -> str:
         side = bare
     if marked and _COMPARED.search(side):
         return ""
-    whole = _LEAD.sub("", side)
-    if _FRACTION.fullmatch(whole) or _POWER.fullmatch(whole) or number_value(side) is not None:
-        return side if number_value(side) is not None else whole
+    if number_value(side) is not None:
+        return side
+    if _FRACTION.fullmatch(whole := _LEAD.sub("", side)) or _POWER.fullmatch(whole):
+        return whole
     found = list(NUMBER.finditer(side))
     numbers = [str(each[0]) for each in found]
     if _OPERATION.search(side):

@@ -144,9 +144,9 @@ def test_how_to_join_stays_in_sight_whatever_the_number_of_nodes(nodes):
     lines = console.file.getvalue().splitlines()
     assert SAID_BEFORE + len(lines) <= console.height
     rows = [line for line in lines if line.strip().startswith("node-")]
-    told = [line.strip() for line in lines if "more" in line]
+    hidden = [line.strip() for line in lines if "more" in line]
     assert len(rows) == min(nodes, 12)
-    assert told == ([f"{nodes - 12} more"] if nodes > 12 else [])
+    assert hidden == ([f"{nodes - 12} more"] if nodes > 12 else [])
 
 
 def test_a_line_tells_of_all_nodes_and_before_the_first_round_that_they_start():
