@@ -170,10 +170,7 @@ class Mixture:
         return self._lead.value
 
     def spared(
-        self,
-        candidates: Iterable[Candidate],
-        proven: Set[bytes],
-        trusted: Set[bytes] = frozenset(),
+        self, candidates: Iterable[Candidate], proven: Set[bytes], trusted: Set[bytes] = frozenset()
     ) -> int:
         """Return the number of local groups that need not be generated.
 

@@ -12,14 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from node.cli.options import (
-    LOADING,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    open_node,
-    waiting,
-)
+from node.cli.options import LOADING, ConfigOption, DebugOption, JsonOption, open_node, waiting
 from node.config.overrides import parse_mix
 from node.errors import NodeError, TaskSetError, UsageError
 from node.monitor.output import say, say_on
@@ -35,17 +28,12 @@ NODES, LARGE_NODES = 4, 2
 def demo_command(
     nodes: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            max=64,
-            help="Nodes that train. [default: 4; 2 with vLLM or --model]",
-        ),
+        typer.Option(min=1, max=64, help="Nodes that train. [default: 4; 2 with vLLM or --model]"),
     ] = None,
     rounds: Annotated[
         int | None,
         typer.Option(
-            min=0,
-            help="Rounds per node; 0: until Ctrl-C. [default: 150; 25 minutes with --model]",
+            min=0, help="Rounds per node; 0: until Ctrl-C. [default: 150; 25 minutes with --model]"
         ),
     ] = None,
     mix: Annotated[
@@ -62,8 +50,7 @@ def demo_command(
     transport: Annotated[
         str | None,
         typer.Option(
-            metavar="KIND",
-            help="Peer-to-peer stack: hivemind, libp2p, …; mixed: both of these.",
+            metavar="KIND", help="Peer-to-peer stack: hivemind, libp2p, …; mixed: both of these."
         ),
     ] = None,
     task_set: Annotated[
@@ -137,8 +124,7 @@ def plot_command(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File to write: .png, .svg or .pdf.")] = None,
     terminal: Annotated[
-        bool,
-        typer.Option("--terminal", help="Draw in the terminal. [default without --out]"),
+        bool, typer.Option("--terminal", help="Draw in the terminal. [default without --out]")
     ] = False,
     smooth: Annotated[
         int | None,

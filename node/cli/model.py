@@ -189,8 +189,7 @@ def evaluate_command(
     step: StepOption = None,
     best: BestOption = False,
     family: Annotated[
-        list[str] | None,
-        typer.Option(help="Task family to evaluate; repeatable. [default: all]"),
+        list[str] | None, typer.Option(help="Task family to evaluate; repeatable. [default: all]")
     ] = None,
     k: Annotated[list[int] | None, typer.Option(min=1, help="k of pass@k; repeatable.")] = None,
     config: ConfigOption = None,
@@ -274,11 +273,7 @@ def ask_command(
     ] = False,
     temperature: Annotated[
         float | None,
-        typer.Option(
-            min=0.01,
-            max=100.0,
-            help="Sampling temperature. [default: greedy decoding]",
-        ),
+        typer.Option(min=0.01, max=100.0, help="Sampling temperature. [default: greedy decoding]"),
     ] = None,
     step: StepOption = None,
     best: BestOption = False,

@@ -50,10 +50,7 @@ PeersOption = Annotated[
 ]
 LanOption = Annotated[
     bool,
-    typer.Option(
-        "--lan",
-        help="Find peers on the local network, and announce this node there.",
-    ),
+    typer.Option("--lan", help="Find peers on the local network, and announce this node there."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
 DebugOption = Annotated[

@@ -340,8 +340,7 @@ def observe_command(
     public: PublicOption = None,
     snapshot: SnapshotOption = None,
     seconds: Annotated[
-        float,
-        typer.Option(min=0, help="Seconds until the end; 0: unlimited."),
+        float, typer.Option(min=0, help="Seconds until the end; 0: unlimited.")
     ] = 0.0,
     assignments: SetOption = None,
     json: JsonOption = False,

@@ -263,10 +263,7 @@ class _Renamed:
     def rename(self, text: str) -> str:
         """Write the control tokens that the tokenizer finds in ``text`` with their other names."""
         found = self._original(
-            text,
-            add_special_tokens=False,
-            split_special_tokens=False,
-            return_offsets_mapping=True,
+            text, add_special_tokens=False, split_special_tokens=False, return_offsets_mapping=True
         )
         places = list(zip(found["input_ids"], found["offset_mapping"], strict=True))
         for i, (begin, end) in reversed(places):
@@ -300,7 +297,5 @@ def check_options(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]
         if name in taken or not re.search(rf"\b{re.escape(name)}\b", template):
             has = "does not have this argument" if template else "is missing"
             raise ConfigError(
-                f"policy.chat_template_kwargs.{name}",
-                value,
-                f"The chat template {has}: remove it.",
+                f"policy.chat_template_kwargs.{name}", value, f"The chat template {has}: remove it."
             )

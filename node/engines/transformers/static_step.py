@@ -15,14 +15,7 @@ import torch
 from torch import Tensor
 from torch.cuda import CUDAGraph, Stream
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import (
-    embedding,
-    linear,
-    pad,
-    rms_norm,
-    scaled_dot_product_attention,
-    silu,
-)
+from torch.nn.functional import embedding, linear, pad, rms_norm, scaled_dot_product_attention, silu
 from transformers import DynamicCache, PreTrainedModel
 
 from node.engines.engine import Sampling

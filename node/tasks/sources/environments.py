@@ -29,10 +29,7 @@ class Environments:
     evaluates_text = False
 
     def __init__(
-        self,
-        environment: type[Environment],
-        levels: Sequence[Mapping[str, Any]],
-        extract: Extract,
+        self, environment: type[Environment], levels: Sequence[Mapping[str, Any]], extract: Extract
     ) -> None:
         self._environment = environment
         self._levels = tuple(levels)

@@ -47,7 +47,7 @@ ONE_ANSWER = frozenset(
 _NAN = re.compile(r"\bnan\b", re.IGNORECASE)
 
 SCORERS: Mapping[str, Callable[[Mapping[str, Any], str], float]] = {
-    "propositional_logic": propositional_logic.score,
+    "propositional_logic": propositional_logic.score
 }
 """Scorers that replace the library's."""
 

@@ -178,8 +178,7 @@ class Process:
         try:
             with theirs:
                 child = await asyncio.create_subprocess_exec(
-                    *COMMAND,
-                    **options(theirs, environment),
+                    *COMMAND, **options(theirs, environment)
                 )
             reader, writer = await asyncio.open_unix_connection(sock=ours)
         except BaseException:
