@@ -109,14 +109,15 @@ class RankShare(UpdateShare):
     def rows(self, rows: list[Row]) -> list[Row]:
         return dealt(rows, self._ranks.world)[self._ranks.rank]
 
-    def idle(self, batches: int) -> int:
-        return max(self._ranks.gather(batches)) - batches
+    def whole(self, rows: Sequence[Row]) -> list[list[Row]]:
+        hands, rank = dealt(rows, self._ranks.world), self._ranks.rank
+        return hands[rank:] + hands[:rank]
 
     def sum(self, value: Tensor) -> Tensor:
         return self._ranks.sum(value)
 
-    def agreed(self, value: T) -> T:
-        return self._ranks.gather(value)[0]
+    def gather(self, value: T) -> list[T]:
+        return self._ranks.gather(tree_map(_in_main_memory, value))
 
     def tally(self, tally: UpdateSums) -> UpdateSums:
         total = UpdateSums()
@@ -249,6 +250,10 @@ def dealt(rows: Sequence[Row], ranks: int) -> list[list[Row]]:
         tokens[rank] += row.length
         hands[rank].append(row)
     return hands
+
+
+def _in_main_memory(value: Any) -> Any:
+    return value.cpu() if isinstance(value, Tensor) else value
 
 
 def _without_data(value: Any) -> Any:

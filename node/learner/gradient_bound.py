@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from node.learner.batches import Row
 from node.learner.group_gradients import GradientSum, GroupGradients, fits
@@ -147,6 +148,19 @@ Factors = Callable[[UpdateSums], Mapping[int, float]]
 """From the sums of a micro-batch to factors of its completions' gradients, by number, or 1."""
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Result of one pass over whole groups.
+
+    ``norms`` has the norm of each group's gradient by number, times the optimizer's scale.
+    ``complete`` says whether these gradients are all of the model's gradient.
+    """
+
+    loss: Tensor
+    norms: Mapping[int, float]
+    complete: bool
+
+
 class Passes(Protocol):
     """A learner's passes over rows, each of a whole group."""
 
@@ -169,11 +183,14 @@ class Passes(Protocol):
         *,
         factors: Factors,
         norms: GroupNorms,
-    ) -> Tensor | None:
+    ) -> Measured | None:
         """Do the same in one micro-batch; return None, and add nothing, if memory runs out."""
 
     def together(self, rows: Sequence[Row]) -> int:
-        """Return how many of the rows, from the first on, one micro-batch can hold; at least 1."""
+        """Return how many rows, from the first on, a micro-batch can hold; at least 1.
+
+        With several processes, each has a micro-batch of its own at the same time.
+        """
 
 
 @dataclass(eq=False)
@@ -198,7 +215,7 @@ class BoundedGradient:
         self._small = True
         self._checked = False
         weights = [weight for weight in self.model.parameters() if weight.requires_grad]
-        self.heard = all(type(weight) is torch.nn.Parameter for weight in weights)
+        self.heard = all(type(weight) in (torch.nn.Parameter, DTensor) for weight in weights)
         self.half = any(weight.dtype != torch.float32 for weight in weights)
         self.proven = False
         self.norms = GroupNorms(self.model)
@@ -288,12 +305,14 @@ class _Turn:
         def factors(sums: UpdateSums) -> Mapping[int, float]:
             return by_completion(rows, of.weights(rows, sums))
 
-        with of.norms as measured:
-            loss = self._passes.add_measured(rows, frozen, sums, factors=factors, norms=measured)
-            if loss is None:
-                return False
-            norms = [norm / of.optimizer.scale for norm in measured.norms()]
-            of.heard = measured.complete()
+        with of.norms as norms_of:
+            measured = self._passes.add_measured(
+                rows, frozen, sums, factors=factors, norms=norms_of
+            )
+        if measured is None:
+            return False
+        norms = [measured.norms[row.group] / of.optimizer.scale for row in rows]
+        of.heard = measured.complete
         found = of.weights(rows, sums)
         weights = [found.get(row.group, 1.0) for row in rows]
         if not self.scales.take_all(rows, norms, weights, TOGETHER[of.half]):
@@ -305,7 +324,7 @@ class _Turn:
         of.heard = of.heard and self._proves(rows, norms, weights)
         self.frozen = frozen
         self.tally.add(sums)
-        self._loss = self._loss + loss
+        self._loss = self._loss + measured.loss
         return of.heard
 
     def alone(self, row: Row) -> None:

@@ -68,7 +68,9 @@ class Layout:
     sums: dict[int, Tensor] = field(default_factory=dict)  # parts that lack pieces, by weight
     tied: dict[int, Tensor] = field(default_factory=dict)  # an output matrix's parts at ``words``
     buffers: dict[Any, Tensor] = field(default_factory=dict)  # see :meth:`scratch`
-    heard: set[int] = field(default_factory=set)  # weights, by ``id``
+    called: set[int] = field(default_factory=set)  # modules with trained weights, by ``id``
+    used: set[int] = field(default_factory=set)  # their weights, by ``id``
+    heard: set[int] = field(default_factory=set)  # weights of which parts were measured
     whole: bool = True  # whether no use of a weight was left out
 
     @classmethod
@@ -151,9 +153,9 @@ class GroupNorms(Opened):
     def __init__(self, model: nn.Module) -> None:
         modules = list(model.modules())
         self._trains = [m for m in modules if _trained(m)]
-        self._weights = {id(weight) for module in self._trains for weight in _trained(module)}
         embedded = {id(m.weight) for m in modules if isinstance(m, nn.Embedding)}
-        self._tied = embedded & {id(m.weight) for m in modules if isinstance(m, nn.Linear)}
+        linear = [m for m in modules if isinstance(m, nn.Linear)]
+        self._tied = {id(m) for m in linear if id(m.weight) in embedded}
         self._layout: Layout | None = None
 
     def _open(self, stack: ExitStack) -> None:
@@ -182,7 +184,8 @@ class GroupNorms(Opened):
 
     def complete(self) -> bool:
         """Return whether the groups' gradients are all of the model's gradient."""
-        return self.layout.whole and self._weights <= self.layout.heard
+        called = {id(module) for module in self._trains} <= self.layout.called
+        return called and self.layout.whole and self.layout.used <= self.layout.heard
 
     def norms(self) -> list[float]:
         """Return the norm of each group's gradient, in the order of their rows."""
@@ -195,18 +198,21 @@ class GroupNorms(Opened):
         layout = self._layout
         if layout is None or not torch.is_grad_enabled():
             return forward(*given, **named)
+        # Sharded weights are others here than between passes.
+        layout.called.add(id(module))
+        layout.used.update(map(id, _trained(module)))
         if not given or not isinstance(given[0], Tensor):
             layout.whole = False
             return forward(*given, **named)
         x = given[0]
         fits = layout.piece is not None or len(x) % sum(layout.sizes) == 0
         if type(module) in LINEAR and fits:
-            tied, by_onednn = id(module.weight) in self._tied, LINEAR[type(module)]
+            tied, by_onednn = id(module) in self._tied, LINEAR[type(module)]
             return _Linear.apply(x, module.weight, module.bias, layout, tied, by_onednn)  # type: ignore[no-untyped-call]
         if isinstance(module, FusedNorm) and fits and layout.piece is None:
             normal = F.rms_norm(x, x.shape[-1:], None, module.variance_epsilon)
             return normal * _Spread.apply(module.weight, len(x), x.dim(), layout)  # type: ignore[no-untyped-call]
-        with _OwnWeights(layout, module, self._tied, x.shape):
+        with _OwnWeights(layout, module, id(module) in self._tied, x.shape):
             return forward(*given, **named)
 
 
@@ -218,11 +224,11 @@ class _OwnWeights(TorchFunctionMode):
     """Replaces the uses of a module's own weights by ones that measure their gradients."""
 
     def __init__(
-        self, layout: Layout, module: nn.Module, tied: set[int], came_in: Sequence[int]
+        self, layout: Layout, module: nn.Module, tied: bool, came_in: Sequence[int]
     ) -> None:
         super().__init__()
         self._layout, self._tied = layout, tied
-        self._own = {id(p) for p in module.parameters(recurse=False) if p.requires_grad}
+        self._own = set(map(id, _trained(module)))
         self._is_norm = "Norm" in type(module).__name__
         self._rows, self._dims = came_in[0], len(came_in)
 
@@ -244,8 +250,7 @@ class _OwnWeights(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _use_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        tied = id(weight) in self._tied
-        found: Tensor = _Linear.apply(x, weight, bias, self._layout, tied, False)  # type: ignore[no-untyped-call]
+        found: Tensor = _Linear.apply(x, weight, bias, self._layout, self._tied, False)  # type: ignore[no-untyped-call]
         return found
 
     def _use_addmm(self, bias: Tensor, x: Tensor, weight: Tensor) -> Tensor:

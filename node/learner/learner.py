@@ -30,7 +30,7 @@ from node.learner.batches import (
     micro_batch,
     micro_batches,
 )
-from node.learner.gradient_bound import BoundedGradient, Factors
+from node.learner.gradient_bound import BoundedGradient, Factors, Measured
 from node.learner.group_gradients import GroupGradients
 from node.learner.group_norms import GroupNorms
 from node.learner.logprobs import TokenScores
@@ -230,7 +230,7 @@ class Learner:
         policy = self._policy
         if any(tells(row, policy.version) for row in rows):
             return None
-        groups = self._share.agreed(newest())
+        groups = self._share.gather(newest())[0]
         beside = newest_rows(groups, policy, self._config.max_completion_tokens)
         return engine_gap(policy, beside, self._scores, self._budget.tokens)
 
@@ -287,17 +287,14 @@ class Learner:
         """Add the rows' gradient; start again when memory runs out."""
         while True:
             done, batches = Pass(dict(frozen), factors, apart), self.batches(rows)
-            idle = self._share.idle(len(batches))
+            idle = max(self._share.gather(len(batches))) - len(batches)
             for batch in batches:
                 if ran_out(partial(self.backward, batch, done)):
                     break
             else:
                 for _ in range(idle):
                     self._idle()
-                frozen.update(done.frozen)
-                tally.add(self._share.tally(done.tally))
-                losses = done.losses or [torch.zeros((), device=self._policy.device)]
-                return self._share.sum(torch.stack(losses).sum())
+                return self._collect(done, frozen, tally)
             self.optimizer.discard()
             if apart:
                 apart.clear()
@@ -311,32 +308,54 @@ class Learner:
         *,
         factors: Factors,
         norms: GroupNorms,
-    ) -> Tensor | None:
+    ) -> Measured | None:
         """Add the rows' gradient in one micro-batch; lower the budget when memory runs out."""
-        parts = [part for row in rows for part in self._parts(row, self._budget.tokens)]
-        batch = micro_batch(parts, self._policy.pad_id, self._policy.device)
-        done = Pass(frozen, factors, norms=norms)
-        if ran_out(partial(self.backward, batch, done)):
-            self.optimizer.discard()
-            self._budget.halve(batch)
-            return None
-        tally.add(done.tally)
-        return torch.stack(done.losses).sum()
+        done, mine = Pass(dict(frozen), factors, norms=norms), self._share.whole(rows)[0]
+        complete, found = True, dict[int, float]()
+        if mine:
+            batch = micro_batch(self._whole_parts(mine), self._policy.pad_id, self._policy.device)
+            if ran_out(partial(self.backward, batch, done)):
+                self.optimizer.discard()
+                self._share.cut(self._budget, batch)
+                return None
+            found = dict(zip([row.group for row in mine], norms.norms(), strict=True))
+            complete = norms.complete()
+        else:
+            self._idle()
+        loss, shown = self._collect(done, frozen, tally), self._share.gather((found, complete))
+        by_group = {group: norm for each, _ in shown for group, norm in each.items()}
+        return Measured(loss, by_group, all(whole for _, whole in shown))
 
     def together(self, rows: Sequence[Row]) -> int:
-        """Return how many of the rows, from the first on, one micro-batch can hold; at least 1."""
-        budget, parts = self._budget.tokens, list[Row]()
-        most = self.sharing.padding if self.sharing else math.inf
-        for number, row in enumerate(rows):
-            parts += self._parts(row, budget)
-            if number and not lie_well(parts, budget, self._mask_weight, most):
-                return number
+        """Return how many rows, from the first on, one micro-batch can hold; at least 1."""
+        for count in range(2, len(rows) + 1):
+            if not all(map(self._fits_one, self._share.whole(rows[:count]))):
+                return count - 1
         return len(rows)
+
+    def _fits_one(self, rows: Sequence[Row]) -> bool:
+        """Return whether one micro-batch can hold these rows."""
+        most = self.sharing.padding if self.sharing else math.inf
+        parts = self._whole_parts(rows)
+        return not parts or lie_well(parts, self._budget.tokens, self._mask_weight, most)
+
+    def _whole_parts(self, rows: Sequence[Row]) -> list[Row]:
+        return [part for row in rows for part in self._parts(row, self._budget.tokens)]
 
     def _fits_together(self, rows: Sequence[Row]) -> bool:
         if self._config.gradient_checkpointing or self._config.offload:
             return False
         return not self._scores.in_parts(sum(row.length for row in rows))
+
+    def _collect(self, done: Pass, frozen: dict[int, Tensor], tally: UpdateSums) -> Tensor:
+        """Add what a pass of all processes shows; return its loss."""
+        if self._config.epochs > 1:  # another process may read a completion the next time
+            new = {number: line for number, line in done.frozen.items() if number not in frozen}
+            for each in self._share.gather(new):
+                frozen.update({n: line.to(self._policy.device) for n, line in each.items()})
+        tally.add(self._share.tally(done.tally))
+        losses = done.losses or [torch.zeros((), device=self._policy.device)]
+        return self._share.sum(torch.stack(losses).sum())
 
     def _idle(self) -> None:
         ids = torch.full((1, 1), self._policy.pad_id, device=self._policy.device)

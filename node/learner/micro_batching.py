@@ -166,17 +166,20 @@ class UpdateShare:
         """Return the rows of an update that this process reads."""
         return rows
 
-    def idle(self, batches: int) -> int:
-        """Return how many more passes than ``batches`` other processes make."""
-        return 0
+    def whole(self, rows: Sequence[Row]) -> list[list[Row]]:
+        """Divide whole groups among the processes; return the rows of each, this one's first."""
+        return [list(rows)]
 
     def sum(self, value: Tensor) -> Tensor:
         """Sum over all processes, each of which holds a part of the weights."""
         return value
 
-    def agreed(self, value: T) -> T:
-        """Return the value of the process that runs the node."""
-        return value
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all processes; the first is that of the one that runs the node.
+
+        Tensors of other processes are in main memory.
+        """
+        return [value]
 
     def tally(self, tally: UpdateSums) -> UpdateSums:
         """Sum the tallies of all processes."""

@@ -21,12 +21,12 @@ from node.distributed.sharded_learner import follow, open_learner
 from node.distributed.torchrun import Launch
 from node.errors import NodeError
 from node.learner import logprobs
-from node.learner.batches import TrainingCompletion, TrainingGroup
+from node.learner.batches import MicroBatch, TrainingCompletion, TrainingGroup
 from node.learner.learner import Learner
 from node.learner.logprobs import VocabularyHead
 from node.policy.policy import Policy
 from tests.node.learner import parts as learning
-from tests.node.learner.parts import CONFIG, MIXED, behaving, dated, group, weights
+from tests.node.learner.parts import CONFIG, HONEST, HOT, MIXED, behaving, dated, group, weights
 from tests.support import changed, figures, random_policy
 
 FULL = "memory is full"
@@ -103,6 +103,11 @@ CASES = {
         policy=lambda: learning.policy_at(3),
         newest=dated(behaving([group(7, (0.0, 0.0))], 0.2), 3),
     ),
+    "peers' groups": Case(HONEST, {"groups_per_step": 0}, {"correction": "tapered"}),
+    "some of them bounded, epochs": Case(
+        [*HONEST, *(replace(HOT, prompt_ids=(number,)) for number in range(3))],
+        {"groups_per_step": 0, "epochs": 2, "micro_batch_tokens": 400, "lr": 1e-2},
+    ),
     "refused": Case(MIXED, policy=lambda: learning.spoil(random_policy()), updates=1),
     "no signal": Case([group(5, (1.0, 1.0))], updates=1),
 }
@@ -112,15 +117,27 @@ def learner_of(case: Case, policy: Policy, ranks: Ranks | None) -> Learner:
     return open_learner(policy, changed(CONFIG, **case.config), ranks, **case.settings)
 
 
+def recorded(backward: Callable[..., None], passes: list[int]) -> Callable[..., None]:
+    """``backward``, which also notes how many groups a micro-batch has."""
+
+    def noted(batch: MicroBatch, *others: Any) -> None:
+        passes.append(len(set(batch.groups)))
+        backward(batch, *others)
+
+    return noted
+
+
 def both_ways(case: Case, ranks: Ranks) -> dict[str, Any]:
     """Statistics, versions and weights after the case's updates, alone and over ranks."""
     found: dict[str, Any] = {"start": weights(case.policy())}
     for name, helpers in (("alone", None), ("ranks", ranks)):
         policy = case.policy()
-        learner = learner_of(case, policy, helpers)
+        learner, passes = learner_of(case, policy, helpers), list[int]()
+        learner.backward = recorded(learner.backward, passes)
         updates = [learner.update(case.groups, lambda: case.newest) for _ in range(case.updates)]
         stats = [figures(update) for update in updates]
         found[name] = {"stats": stats, "version": policy.version, "weights": weights(policy)}
+        found[name]["passes"] = passes
     return found
 
 

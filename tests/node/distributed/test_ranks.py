@@ -18,7 +18,7 @@ from node.errors import ConfigError
 from node.learner.batches import Row, TrainingCompletion
 from tests.library_privates import flattened
 from tests.node.distributed.ranks_work import CASES
-from tests.node.learner.parts import CONFIG, MIXED, behaving, weights
+from tests.node.learner.parts import CONFIG, HONEST, MIXED, behaving, weights
 from tests.support import random_policy
 
 ROOT = Path(__file__).parents[3]
@@ -63,6 +63,9 @@ def test_the_cases_do_what_they_are_there_for(found):
     gaps = [each["engine_gap"] for each in found["an engine compared beside"]["ranks"]["stats"]]
     assert gaps == [pytest.approx(0.2, abs=1e-4), None], "the second begins with another version"
     assert found["parts"].count(7) > 20, "logits in parts"
+    passes = found["peers' groups"]["ranks"]["passes"]
+    assert passes[0] > 4 and sum(passes) <= 2 * len(HONEST), "whole groups, each on one rank"
+    assert stats["some of them bounded, epochs"]["groups_bounded"] == 3
     assert stats["refused"]["refused"] == 1 and stats["no signal"]["skipped"]
 
 
