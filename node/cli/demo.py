@@ -244,25 +244,23 @@ def play_command(
             "as tiny-games. [default: you play]",
         ),
     ] = None,
-    file: Annotated[
-        Path | None, typer.Option(help="File of the family, if the task set does not contain it.")
-    ] = None,
+    file: Annotated[Path | None, typer.Option(help="Another file of the family.")] = None,
     debug: DebugOption = False,
 ) -> None:
     """Play a task by hand or with a model; the verifier scores it.
 
     Every line that you type is a turn. Ctrl-D ends the task early, with the reward so far.
     """
-    from node.tasks.task_set import Allowed, in_file, load_task_set
+    from node.tasks.task_set import Allowed, load_task_set, own_files
     from node.tasks.verifier.verifier import Verifier
 
     specs = {spec.name: spec for spec in load_task_set(task_set)}
     if family not in specs:
         raise UsageError("FAMILY", family, f"The task set has: {', '.join(specs)}.")
-    _check(specs[family], level, file, needs_file=in_file(specs[family]))
+    _check(specs[family], level, file)
     number = random.Random().getrandbits(63) if seed is None else seed
     task = TaskRef(family, level, number)
-    allowed = Allowed({family: file} if file else {})
+    allowed = Allowed({family: file} if file else own_files(task_set))
     try:
         with Verifier([specs[family]], allowed, outside=True) as verifier:
             verifier.start()
@@ -275,15 +273,12 @@ def play_command(
         raise NodeError("the task cannot be played", str(refused), remedy) from refused
 
 
-def _check(spec: EnvSpec, level: int, file: Path | None, *, needs_file: bool) -> None:
+def _check(spec: EnvSpec, level: int, file: Path | None) -> None:
     if level >= len(spec.levels):
         remedy = f"Levels begin at 0; this family has {len(spec.levels)}."
         raise UsageError("--level", level, remedy)
     if file is not None and not file.is_file():
-        remedy = f"There is no such file: name the file of {spec.name!r}."
-        raise UsageError("--file", file, remedy)
-    if file is None and needs_file:
-        raise UsageError(f"{spec.name!r} needs a file", None, "Name its file with --file.")
+        raise UsageError("--file", file, f"There is no such file: name that of {spec.name!r}.")
 
 
 def _by_hand(verifier: Any, task: Any) -> None:

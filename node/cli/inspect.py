@@ -9,6 +9,7 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -314,7 +315,7 @@ def rollback_command(
         return
     aside = ", ".join(map(str, later)) or "none"
     say(f"rolled back to round {entry.round}, policy step {entry.policy_step}; set aside: {aside}")
-    say(as_typed("run swarm-node join to resume from there"))
+    say(as_typed(f"next: swarm-node join --config {quote(str(node.path))}"))
 
 
 def dashboard_command(

@@ -153,7 +153,7 @@ COMMANDS: Mapping[str, tuple[tuple[str, Callable[..., None], type[TyperCommand],
     ),
     "Evaluate": (
         ("eval", evaluate_command, TyperCommand, "eval --tasks 128 --samples 8 --k 1 --k 8"),
-        ("compare", compare_command, TyperCommand, "compare my-node tiny --tasks 256"),
+        ("compare", compare_command, TyperCommand, "compare tiny my-node --tasks 256"),
         ("ask", ask_command, TyperCommand, "ask --base --config my-node"),
     ),
     "Manage": (
@@ -252,7 +252,6 @@ def _fail(error: Exception) -> int:
     if "--debug" in sys.argv:
         sys.stderr.write(printable_lines("".join(traceback.format_exception(error))))
     text = as_typed(explain(error))
-
     if not log_error(text):
         say(f"{ERROR}{text}", err=True)
     return error.exit_code if isinstance(error, NodeError) else 1

@@ -123,10 +123,8 @@ def create_command(
     say(f"wrote {path}")
     say(f"created swarm {identifier} with the task set {tasks}")
     if answers:
-        size = (
-            f"{group_size} completions of {answer_tokens} tokens have up to {answers.weight} bytes"
-        )
-        say(f"{size}, and a frame may have {answers.max_frame_bytes}")
+        size = f"{group_size} completions of {answer_tokens} tokens have up to {answers.weight}"
+        say(f"{size} bytes, and a frame may have {answers.max_frame_bytes}")
     say_lines(_tried(trial))
     say_lines(map(as_typed, _next(path, node)))
 
@@ -155,9 +153,11 @@ def _errors_of_options(task_set: str) -> Iterator[None]:
 def _next(path: Path, node: LoadedNode) -> Iterator[str]:
     """Yield the next steps; a node reads only the manifest in its own folder."""
     pinned = node.folder.manifest
-    seed = f"swarm-node bootstrap --config {quote(str(node.path))}"
+    config = quote(str(node.path))
+    seed = f"swarm-node bootstrap --config {config}"
     if pinned.exists() and pinned.samefile(path):
-        yield f"next: {seed}"
+        yield f"next: swarm-node join --config {config}"
+        yield f"or, without training: {seed}"
         return
     if pinned.exists():
         yield f"{pinned} belongs to another swarm, so this one needs another node"
@@ -324,6 +324,7 @@ def init_command(
     say(f"this node is {identity.peer_id}")
     if unit is None:
         say(as_typed(f"next: swarm-node join --config {quote(str(config))} --peers ADDRESS"))
+        say("without --peers, the node creates a swarm")
         return
     say(f"wrote {unit}")
     say(f"next: systemctl --user link {quote(str(unit))}")

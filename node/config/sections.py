@@ -34,7 +34,7 @@ class NodeSection(Section):
     )
     threads: int = key(
         0,
-        "Threads of torch in each process. 0 measures powers of two at the start and keeps the "
+        "Threads of torch in each process; 0 measures powers of two at the start and keeps the "
         "fastest. Set 1 if several nodes share the cores.",
         **within(0, 1024),
     )

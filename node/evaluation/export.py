@@ -101,7 +101,7 @@ def model_card(
         _table(base, training, origin, started),
         _tasks(origin),
         _use(adapter, warmed),
-        "## Licence\n",
+        "## License\n",
         f"That of the base model: {licence}.\n"
         if licence
         else "That of the base model, which does not state it: look it up before sharing.\n",
@@ -145,7 +145,7 @@ def _summary(training: Training, started: WarmStarted | None) -> str:
         how += ",\nafter a warm start: supervised steps on examples of the swarm's own tasks"
     if training.external is None:
         return f"{how}.\n"
-    shared = " and from those that peers shared" if training.external else ", and from no peer's"
+    shared = " and from those that peers shared" if training.external else " alone"
     return f"{how},\nfrom its own rollouts{shared}.\n"
 
 
@@ -202,8 +202,8 @@ def _use(adapter: bool, warmed: bool) -> str:
         "## Use\n\n```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
         'model = AutoModelForCausalLM.from_pretrained(".")\n'
         'tokenizer = AutoTokenizer.from_pretrained(".")\n```\n\n'
-        "`vllm serve .` serves it. Ollama and llama.cpp want GGUF: llama.cpp's\n"
-        "`convert_hf_to_gguf.py` makes it of this folder, where it knows the architecture.\n"
+        "`vllm serve .` serves it. Ollama and llama.cpp need GGUF: convert this folder with\n"
+        "llama.cpp's `convert_hf_to_gguf.py`, if it supports the architecture.\n"
     )
 
 

@@ -79,7 +79,12 @@ class BaselineDialogue:
             self.tell("to accept it, start the node with --accept")
             return False
         self.stages.close()
-        return typer.confirm("write that into the config and train with it?", default=True)
+        try:
+            return typer.confirm("write that into the config and train with it?", default=True)
+        except typer.Abort as error:
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise KeyboardInterrupt from error
+            raise NodeError("no answer", "end of input", "Type y or n, or add --accept.") from error
 
 
 def run_join(config: Config, folder: RunFolder, options: RunOptions, stages: Stages) -> None:
@@ -90,9 +95,7 @@ def run_join(config: Config, folder: RunFolder, options: RunOptions, stages: Sta
     """
     if launch := Launch.read():
         launch.check(config)
-
     tell, status = teller(folder.log, err=options.json), StatusFile(folder)
-
     with stopping(status.stop_after(tell)) as stop, folder.locked(), ExitStack() as stack:
         status.start()
         stack.callback(status.end)

@@ -174,7 +174,7 @@ class RunFolder:
         try:
             return dict(json.loads(self.status.read_bytes()))
         except FileNotFoundError:
-            remedy = "Start one with: swarm-node join, or name its config with --config."
+            remedy = "Wait if it just started, start it with swarm-node join, or name its --config."
             raise NodeError("no status of a node in", self.root, remedy) from None
         except (ValueError, TypeError, RecursionError) as error:
             remedy = "Delete it; a running node writes a new one."

@@ -50,7 +50,7 @@ from swarm.common.util import counted
 if TYPE_CHECKING:  # Workers import this module, and need no pydantic.
     from node.config.sections import SandboxSection, TasksSection
 
-NO_FILE = "env '{name}' is not available here: name its file under [tasks] files"
+NO_FILE = "env '{name}' is not available here: set tasks.files.{name} to its file"
 NO_PACKAGE = "env '{name}' is not available here: install its package"
 EVALUATES = (
     "env '{name}' evaluates the text of completions and is not opened: name it in "

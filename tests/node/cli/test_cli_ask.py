@@ -47,13 +47,12 @@ def test_a_model_plays_and_every_turn_is_shown(terminal):
         assert terminal.out.startswith("» ") and "\nreward " in terminal.out
 
 
-def test_an_environment_in_a_file_is_played_where_its_own_file_is_named(terminal, said):
-    said("w")
+def test_an_environment_in_a_file_is_played_from_the_task_set_s_file_or_a_named_one(terminal, said):
     task_set = ("--task-set", str(EXAMPLE / "treasure.toml"))
     file = ("--file", str(EXAMPLE / "treasure.py"))
-    assert terminal.ok("play", "treasure", *task_set, *file).startswith("» At house ")
-    told = "error: 'treasure' needs a file. Name its file with --file.\n"
-    assert terminal.fails(2, "play", "treasure", *task_set) == told
+    for named in ((), file):
+        said("w")
+        assert terminal.ok("play", "treasure", *task_set, *named).startswith("» At house ")
     told = terminal.fails(2, "play", "treasure", *task_set, "--file", "no.py")
     assert told.startswith("error: --file: no.py. There is no such file")
     Path("other.py").write_text("")

@@ -72,7 +72,7 @@ def test_rollback_goes_back_to_a_round_or_to_the_best_and_forward_again(terminal
     assert told == {"round": 20, "policy_step": 17, "set_aside": [30]}
     assert history.steps() == [10, 20]
     shown = terminal.ok("rollback", *AT, "--to", "10")
-    assert "rolled back to round 10, policy step 7; set aside: 20" in shown
+    assert "policy step 7; set aside: 20\nnext: swarm-node join --config" in shown
     assert listed(terminal, "round", "rolled_back") == [(10, False), (20, True), (30, True)]
     assert terminal.json("rollback", *AT, "--to", "30")["set_aside"] == []
     assert history.steps() == [10, 30]

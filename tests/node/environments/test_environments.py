@@ -261,8 +261,8 @@ def test_the_example_is_played_in_the_worker():
 def test_who_lacks_the_file_is_told_and_serves_the_rest(tmp_path):
     spec, _ = written(tmp_path)
     sources, closed = open_envs([spec], Allowed())
-    assert not sources and "name its file under [tasks] files" in closed["treasure"]
-    assert any("name its file" in line for line in overview([spec], Allowed()))
+    assert not sources and "set tasks.files.treasure to its file" in closed["treasure"]
+    assert any("to its file" in line for line in overview([spec], Allowed()))
 
 
 def test_a_file_that_was_changed_is_another_one(tmp_path):

@@ -159,7 +159,7 @@ def test_the_card_names_the_swarm_what_it_learned_from_and_what_it_is_worth():
 
 def test_the_card_claims_no_training_that_was_not_done_and_no_peer_that_gave_nothing():
     alone = replace(rounds(1)[0], groups_external=0)
-    claims = ("Not trained", "Post-trained", "and from those that peers", "from no peer's")
+    claims = ("Not trained", "Post-trained", "and from those that peers", "its own rollouts alone.")
     for training, expected in (
         (Training.of(rounds(1), 1, 0), (True, False, False, False)),
         (Training.of([], 0, None), (True, False, False, False)),

@@ -59,7 +59,7 @@ def test_init_writes_the_plan_into_a_node_toml_that_loads(terminal, monkeypatch)
         section, name = key.split(".")
         assert getattr(getattr(config, section), name) == memory[key]
     assert "peak" in terminal.out
-    assert terminal.out.splitlines()[-1].startswith("next: swarm-node join --config")
+    assert terminal.out.splitlines()[-2].startswith("next: swarm-node join --config")
 
 
 def test_init_writes_the_same_on_a_busy_machine_as_on_an_idle_one(terminal, monkeypatch):

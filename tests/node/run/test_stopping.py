@@ -13,10 +13,11 @@ import pytest
 
 from node.errors import NodeError
 from node.run.background import stop_node
-from node.run.commands import ended
-from node.run.status import STOPS, stopping
+from node.run.commands import BaselineDialogue, ended
+from node.run.status import STOPS, RunOptions, stopping
 from node.storage.run_folder import STOPPING, RunFolder, present_status
 from node.threads import LoopThread
+from tests.node.monitor.test_live import Paper
 
 ROOT = Path(__file__).parents[3]
 PATIENCE = 300.0
@@ -182,3 +183,14 @@ def test_a_node_that_ends_says_how_to_go_on():
     assert ended(1, 1) == f"1 round is done; {more}"
     assert ended(12, 12) == f"12 rounds are done; {more}"
     assert ended(1012, 5) == f"1012 rounds are done, of the 5 asked for; {more}"
+
+
+def test_a_question_needs_an_answer_and_ctrl_c_stays_ctrl_c(monkeypatch):
+    trial = Mock(run=lambda *_: Mock(lines=list, settings=lambda: {"learner.lr": 0.1}))
+    interrupted = Paper()
+    interrupted.readline = Mock(side_effect=KeyboardInterrupt)
+    monkeypatch.setattr(sys, "stdout", Paper())
+    for keyboard, error in ((Paper(), NodeError), (interrupted, KeyboardInterrupt)):
+        monkeypatch.setattr(sys, "stdin", keyboard)
+        with pytest.raises(error):
+            BaselineDialogue(RunOptions(), Mock(), print)(trial)
