@@ -50,19 +50,8 @@ FORMED = (
     *(name.title() for name in CHOICES),
     *("0", "-3", "+21", "007", "1.50", ".5", "1e5", "2E-03", "1e5000", "1,234", "٣"),
     *("anna", "x1", "7-5", "it's", "a_b", "B", "b", "é", "-", "the fox", "[a]", "x?"),
-    *(
-        "3 * (4 + 1)",
-        "1/2",
-        "-3/4",
-        "1e+5",
-        "-3 + 4",
-        "(1)+ 2",
-        "3 × 4",
-        "2 ^ 3",
-        "1 +",
-        "3 * 4 = 12",
-        "1, 2",
-    ),
+    *("3 * (4 + 1)", "1/2", "-3/4", "1e+5", "-3 + 4", "(1)+ 2"),
+    *("3 × 4", "2 ^ 3", "1 +", "3 * 4 = 12", "1, 2"),
 )
 """Right answers of every form on one line, and some that nearly have one."""
 
@@ -90,8 +79,8 @@ def test_every_clause_that_a_page_refers_to_is_there() -> None:
         assert set(named) - defined <= {"0.001", "1.1"}, page[:20]
 
 
-def test_the_table_of_errors_is_complete() -> None:
-    listed = re.findall(r"^\| `(\w+)` \|", section("Errors"), flags=re.MULTILINE)
+def test_the_list_of_errors_is_complete() -> None:
+    listed = re.findall(r"^- `(\w+)`: ", section("Errors"), flags=re.MULTILINE)
     assert sorted(listed) == sorted(error.code for error in ProtocolError.__subclasses__())
 
 
@@ -138,7 +127,7 @@ def test_the_white_space_that_is_stripped_is_listed_to_the_last_code_point() -> 
         ("Envelope", [k.magic.decode() for k in (envelope.ANNOUNCEMENT, envelope.PROFILE)]),
         ("Manifest", [f"at most {codec.MAX_MANIFEST_BYTES} bytes"]),
         ("Manifest", [f"2 … {codec.MAX_COMPLETIONS}, a group", f"at most {MAX_NESTING}, the"]),
-        ("Manifest", [f"1024 … {codec.MAX_FRAME_BYTES} |"]),
+        ("Manifest", [f"1024 … {codec.MAX_FRAME_BYTES}.\n"]),
         ("Frame", [f"items {codec.MAX_ITEMS}", f"1 to {codec.MAX_GROUPS};"]),
         ("Announcement", [f"at most {codec.MAX_RECORD_BYTES} bytes", f"now + {CLOCK_SKEW:.0f} s"]),
         ("Announcement", [f"now + {LIFETIME_EPOCHS} × `epoch_seconds`", f"0 … {codec.MAX_DEPTH}"]),
