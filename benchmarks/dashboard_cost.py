@@ -173,9 +173,7 @@ def memory() -> dict[str, Any]:
 
 
 def _grown(place: str) -> dict[str, Any]:
-    importlib.import_module(
-        "node.run.commands"
-    )  # all that a node has loaded before it serves a page
+    importlib.import_module("node.run.node")  # all that a node has loaded before it serves a page
     process = psutil.Process()
     before = process.memory_info().rss
     from tests.node.dashboard.browser import served

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 TREE = Path(__file__).resolve().parent.parent
 TORCH_IMPORTS = "torch, torch.distributed.tensor, torch._dynamo"
-NODE_IMPORTS = ("node.run.commands, node.run.commands", "reasoning_gym, hivemind, node.demo.run")
+NODE_IMPORTS = ("node.run.node", "reasoning_gym, hivemind, node.demo.run")
 OLDEST, NEWEST = (3, 11), (3, 13)
 
 

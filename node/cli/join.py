@@ -193,7 +193,7 @@ def join_command(
     from node.run.status import RunOptions
 
     if (launch := Launch.read()) and launch.rank:
-        from node.run.commands import help_learn
+        from node.run.node import help_learn
 
         help_learn(launch)
         return
@@ -210,7 +210,7 @@ def join_command(
 
         check_start(node.config, node.folder)
         stages.begin("loading torch and transformers")
-        from node.run.commands import run_join
+        from node.run.node import run_join
 
         options = RunOptions(json, swarm or "", baseline, accept, node.path)
         run_join(node.config, node.folder, options, stages)

@@ -25,7 +25,7 @@ LOADED = (
     "node.learner.losses",
     "node.learner.off_policy",
     "node.run.preflight",
-    "node.run.commands",
+    "node.run.node",
     "node.run.untrained",
     "rich._emoji_codes",
     "rich.status",

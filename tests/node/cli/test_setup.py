@@ -27,7 +27,7 @@ def started(monkeypatch):
     calls = []
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    trains, serves = ModuleType("node.run.commands"), ModuleType("node.run.untrained")
+    trains, serves = ModuleType("node.run.node"), ModuleType("node.run.untrained")
     trains.run_join = lambda *args: calls.append(("join", *args))
     serves.run_untrained = lambda *args: calls.append(args)
     for module in (trains, serves):

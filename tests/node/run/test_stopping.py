@@ -13,7 +13,7 @@ import pytest
 
 from node.errors import NodeError
 from node.run.background import stop_node
-from node.run.commands import BaselineDialogue, ended
+from node.run.node import BaselineDialogue, ended
 from node.run.status import STOPS, RunOptions, stopping
 from node.storage.run_folder import STOPPING, RunFolder, present_status
 from node.threads import LoopThread
