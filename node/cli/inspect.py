@@ -153,7 +153,7 @@ def _lines(status: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _reach(status: dict[str, Any]) -> list[str]:
-    reach = status.get("reach")  # missing in earlier releases
+    reach = status.get("reach")
     if not reach or not status["running"]:
         return []
     way = f"{reach['way']}: {reach['cause']}" if reach["cause"] else reach["way"]

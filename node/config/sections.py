@@ -296,9 +296,6 @@ class MonitorSection(Section):
         "Folder to which both commands also write that page, relative to this file, as files "
         "for any web host. Empty: none.",
     )
-    prometheus_port: int = key(
-        0, "Port of the Prometheus metrics, on 127.0.0.1. 0: none.", ge=0, le=65535
-    )
     loggers: Texts = kind_key(
         LOGGERS,
         (),

@@ -26,7 +26,7 @@ from swarm.reputation import Account, is_banned, penalties_now, reputation_now
 MAX_GROUPS = 100  # per response
 # A line without these keys is not a group.
 NAMES = {"id", "round", "origin", "env", "author", "prompt", "in_update", "reason", "completions"}
-TOKEN_COLUMNS = ("text", "logprob", "version", "entropy")  # earlier releases lack entropy
+TOKEN_COLUMNS = ("text", "logprob", "version", "entropy")
 BYTES = 2 << 20  # maximum bytes of the lines in a response, except the first
 
 
@@ -62,14 +62,13 @@ class Groups:
     """The lines of ``groups.jsonl``, held in memory; not thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = GrowingLines()
+        self._file = GrowingLines(path)
         self._lines: list[bytes] = []
         self.last = 0  # number of the newest group
 
     def look(self) -> None:
         """Read new lines; raise NodeError if the file cannot be read."""
-        lines, replaced = self._file.new([self._path])
+        lines, replaced = self._file.new()
         if replaced:
             self._lines = []
         before = len(self._lines)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from node.monitor.history import GrowingLines, files, parsed
+from node.monitor.history import GrowingLines, parsed
 from node.monitor.record import RoundRecord
 from swarm.common.util import plain_json
 
@@ -90,8 +90,7 @@ class Rounds:
     """The columns of ``metrics.jsonl``, if any; not thread-safe. Later records count."""
 
     def __init__(self, metrics: Path) -> None:
-        self._metrics = metrics
-        self._lines = GrowingLines()
+        self._lines = GrowingLines(metrics)
         self._columns: dict[str, array[float]] = {}
         self._count = 0
         self.latest: deque[RoundRecord] = deque(maxlen=LATEST)  # the newest last
@@ -100,7 +99,7 @@ class Rounds:
 
     def look(self) -> list[RoundRecord]:
         """Read and return the new records, at most ``LATEST``, or raise NodeError."""
-        lines, replaced = self._lines.new(files(self._metrics))
+        lines, replaced = self._lines.new()
         before = self.latest[-1].round if self.latest else 0
         if replaced:
             self._columns, self._count, self.damaged = {}, 0, 0

@@ -141,13 +141,12 @@ class RecordTail:
     """Reads new records of a metrics file incrementally; each round counts once."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lines = GrowingLines()
+        self._lines = GrowingLines(path)
         self._records: deque[RoundRecord] = deque(maxlen=KEPT)
 
     def look(self) -> list[RoundRecord]:
         """Return the records of the last rounds, oldest first."""
-        lines, _ = self._lines.new([self._path])
+        lines, _ = self._lines.new()
         for record in map(parsed, lines):
             if not self._records or record.round > self._records[-1].round:
                 self._records.append(record)

@@ -375,10 +375,7 @@ def check_ports(config: Config, folder: RunFolder) -> list[Check]:
     """Check that the ports are free; a node running here holds them itself."""
     if (process := folder.holder()) is not None:
         return [ok("ports", f"in use by this node, process {process}")]
-    addresses = list(config.network.listen)
-    if config.monitor.prometheus_port:
-        addresses.append(f"/ip4/127.0.0.1/tcp/{config.monitor.prometheus_port}")
-    return [_check_port(address) for address in addresses]
+    return [_check_port(address) for address in config.network.listen]
 
 
 def _check_port(address: str) -> Check:

@@ -29,54 +29,40 @@ if TYPE_CHECKING:
 class GrowingLines:
     """A reader of each whole line once, or all again if the file was replaced."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._read: tuple[int, int] | None = None
         self._offset = 0
 
-    def new(self, paths: Sequence[Path]) -> tuple[Iterator[bytes], bool]:
+    def new(self) -> tuple[Iterator[bytes], bool]:
         """Return the lines added since the last call, and whether all come again.
 
-        The growing file is the last of ``paths``; consume the lines before the next call. Raises
-        NodeError if a file cannot be read.
+        Consume the lines before the next call. Raises NodeError if the file cannot be read.
         """
         try:
-            file = paths[-1].open("rb") if paths else None
+            file = self._path.open("rb")
         except FileNotFoundError:
-            file = None
-        except OSError as error:
-            raise _unreadable(paths[-1], error) from error
-        if file is None:
             replaced = self._read is not None
             self._read, self._offset = None, 0
             return iter(()), replaced
+        except OSError as error:
+            remedy = "Run the command as the user of the node, or as root."
+            raise NodeError(f"cannot read ({error.strerror})", self._path, remedy) from error
         state = os.fstat(file.fileno())
         which = state.st_dev, state.st_ino
         replaced = which != self._read or state.st_size < self._offset
         if replaced:
             self._read, self._offset = which, 0
-        return self._lines(paths[:-1] if replaced else (), file), replaced
+        return self._lines(file), replaced
 
-    def _lines(self, earlier: Sequence[Path], last: BinaryIO) -> Iterator[bytes]:
-        with last:
-            for path in earlier:
-                try:
-                    with path.open("rb") as file:
-                        yield from (line for line in file if line.endswith(b"\n"))
-                except FileNotFoundError:
-                    continue  # its lines are in the next file now
-                except OSError as error:
-                    raise _unreadable(path, error) from error
-            last.seek(self._offset)
-            for line in last:
+    def _lines(self, file: BinaryIO) -> Iterator[bytes]:
+        with file:
+            file.seek(self._offset)
+            for line in file:
                 if not line.endswith(b"\n"):
                     return
                 self._offset += len(line)
                 yield line
-
-
-def _unreadable(path: Path, error: OSError) -> NodeError:
-    remedy = "Run the command as the user of the node, or as root."
-    return NodeError(f"cannot read ({error.strerror})", path, remedy)
 
 
 def read_history(folder: Path) -> list[RoundRecord]:
@@ -94,22 +80,16 @@ def read_history(folder: Path) -> list[RoundRecord]:
 
 def read_records(folder: Path) -> list[RoundRecord]:
     """Read all records, also of repeated rounds; raise as :func:`read_history`."""
-    records: list[RoundRecord] = []
-    for path in files(RunFolder(folder).metrics):
-        lines, _ = GrowingLines().new([path])
-        for number, line in enumerate(lines, 1):
-            try:
-                records.append(parsed(line))
-            except ValueError as error:
-                what = f"line {number} is not a record of a round"
-                remedy = "Delete that line; the other lines do not depend on it."
-                raise NodeError(what, path, remedy) from error
+    path, records = RunFolder(folder).metrics, list[RoundRecord]()
+    lines, _ = GrowingLines(path).new()
+    for number, line in enumerate(lines, 1):
+        try:
+            records.append(parsed(line))
+        except ValueError as error:
+            what = f"line {number} is not a record of a round"
+            remedy = "Delete that line; the other lines do not depend on it."
+            raise NodeError(what, path, remedy) from error
     return records
-
-
-def files(metrics: Path) -> list[Path]:
-    """List the metrics files, oldest first; earlier releases left a second one."""
-    return [path for path in (metrics.with_name(f"{metrics.name}.1"), metrics) if path.exists()]
 
 
 def parsed(line: bytes) -> RoundRecord:

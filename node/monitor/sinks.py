@@ -1,4 +1,4 @@
-"""Sinks for one record per round: JSON lines, Prometheus, choice by config."""
+"""Sinks for one record per round: JSON lines, choice by config; metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -7,16 +7,11 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    generate_latest,
-    start_http_server,
-)
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -24,7 +19,7 @@ from node.config.config import Config
 from node.config.registry import LOGGERS
 from node.errors import NodeError
 from node.monitor.groups import LastRollouts, RolloutsFile
-from node.monitor.history import Line, files, parsed, thinned
+from node.monitor.history import Line, parsed, thinned
 from node.monitor.live import LivePanel, LoggedLines, PlainLines
 from node.monitor.logs import STDOUT, goes_to
 from node.monitor.record import RoundRecord, Sink, Terminal
@@ -67,7 +62,7 @@ class JsonLinesFile:
         self.file.close()
 
     def _append(self, line: bytes) -> None:
-        if self.file.tell() + len(line) > self._most or len(files(self._path)) > 1:
+        if self.file.tell() + len(line) > self._most:
             self._thin()
         begin = self.file.tell()
         if self.file.write(line) < len(line):
@@ -76,12 +71,11 @@ class JsonLinesFile:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _thin(self) -> None:
-        full = files(self._path)
-        kept = set(thinned([_look(line) for line in _lines(full)], self._most // 2))
-        with replacing(self._path) as draft:
-            draft.writelines(line for place, line in enumerate(_lines(full)) if place in kept)
-        for earlier in full[:-1]:
-            earlier.unlink()
+        with self._path.open("rb") as full:
+            kept = set(thinned([_look(line) for line in full], self._most // 2))
+            full.seek(0)
+            with replacing(self._path) as draft:
+                draft.writelines(line for place, line in enumerate(full) if place in kept)
         self.file.close()
         self.file = self._path.open("ab", buffering=0)
 
@@ -98,12 +92,6 @@ def _line(record: RoundRecord) -> bytes:
     return plain_json(record.to_dict()).encode() + b"\n"
 
 
-def _lines(paths: Sequence[Path]) -> Iterator[bytes]:
-    for path in paths:
-        with path.open("rb") as file:
-            yield from file
-
-
 def _look(line: bytes) -> Line | None:
     try:
         record = parsed(line)
@@ -114,44 +102,14 @@ def _look(line: bytes) -> Line | None:
 
 
 PREFIX = "swarm_node_"
-ADDRESS = "127.0.0.1"
-
-
-class Prometheus:
-    """A sink that serves the newest record at ``/metrics`` until closed.
-
-    Every figure is a gauge ``swarm_node_<name>``. Refusals and other totals are the counters
-    ``swarm_node_refused_total{reason}`` and ``swarm_node_events_total{event}``. Raises NodeError if
-    the port cannot be bound.
-    """
-
-    def __init__(self, port: int) -> None:
-        self._metrics = RecordMetrics()
-        registry = CollectorRegistry()
-        registry.register(self._metrics)
-        try:
-            self._server, self._thread = start_http_server(port, ADDRESS, registry)
-        except OSError as error:
-            what = f"cannot serve metrics on {ADDRESS} ({error.strerror})"
-            remedy = "Choose a free port, or 0 for none."
-            raise NodeError(what, f"monitor.prometheus_port = {port}", remedy) from error
-
-    @property
-    def port(self) -> int:
-        return int(self._server.server_port)
-
-    def write(self, record: RoundRecord) -> None:
-        """Serve this record from now on."""
-        self._metrics.record = record
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
 
 def exposition(record: RoundRecord | None) -> tuple[bytes, str]:
-    """Return a record's metrics in the Prometheus text format, and its content type."""
+    """Return a record's metrics in the Prometheus text format, and its content type.
+
+    Every figure is a gauge ``swarm_node_<name>``. Refusals and other totals are the counters
+    ``swarm_node_refused_total{reason}`` and ``swarm_node_events_total{event}``.
+    """
     registry = CollectorRegistry()
     registry.register(RecordMetrics(record))
     return generate_latest(registry), CONTENT_TYPE_LATEST
@@ -160,11 +118,11 @@ def exposition(record: RoundRecord | None) -> tuple[bytes, str]:
 class RecordMetrics(Collector):
     """The metrics of one record; none for None."""
 
-    def __init__(self, record: RoundRecord | None = None) -> None:
-        self.record = record
+    def __init__(self, record: RoundRecord | None) -> None:
+        self._record = record
 
     def collect(self) -> Iterator[Metric]:
-        if (record := self.record) is None:
+        if (record := self._record) is None:
             return
         for name, value in record.scalars().items():
             yield GaugeMetricFamily(PREFIX + name, name.replace("_", " "), value)
@@ -185,7 +143,7 @@ def open_sinks(
     """Open the files of metrics and rollouts, configured sinks and a stdout view.
 
     The view is JSON lines (``json``), log lines, a live panel (terminal) or a line per round.
-    Raises NodeError for a taken port or a missing package, with all sinks closed.
+    Raises NodeError for a missing package, with all sinks closed.
     """
     monitor = config.monitor
     with ExitStack() as stack:
@@ -197,8 +155,6 @@ def open_sinks(
 
         add(JsonLinesFile(folder.metrics, monitor.metrics_mib << 20))
         add(RolloutsFile(folder.rollouts, rollouts))
-        if monitor.prometheus_port:
-            add(Prometheus(monitor.prometheus_port))
         for name in monitor.loggers:
             add(LOGGERS.open(name, monitor.loggers_options.get(name, {}), folder))
         add(_view(config, folder, rollouts, json))

@@ -17,7 +17,7 @@ from node.config.config import Config, write_config
 from node.config.registry import CORRECTIONS, ENGINES, LOGGERS
 from node.distributed.torchrun import Launch
 from node.errors import ConfigError, NodeError
-from node.network.transports import check_transport, why_not_free
+from node.network.transports import check_transport
 from node.plan.model_shape import check_memory
 from node.policy.device import gpus, torch_build
 from node.policy.model_files import check_begun
@@ -84,10 +84,6 @@ def check_places(config: Config, folder: RunFolder) -> None:
     if folder.holder() is not None:
         return  # that node holds the ports, and locking the folder reports it
     check_ports(config.network.listen)
-    port = config.monitor.prometheus_port
-    if port and (why := why_not_free(f"/ip4/127.0.0.1/tcp/{port}")):
-        remedy = "Stop the program that uses it, or choose another port; 0 is none."
-        raise NodeError(f"monitor.prometheus_port cannot be used ({why})", port, remedy)
 
 
 def check_package(key: str, value: object, package: str, extra: str) -> None:

@@ -98,7 +98,6 @@ def test_the_configuration_page_is_up_to_date():
         ("policy.device=gpu", "policy.device", "cuda"),
         ("tasks.weights={chain_sum = 0}", "tasks.weights", "positive weight"),
         ("tasks.weights.chain_sum=-1", "tasks.weights.chain_sum", "greater than or equal"),
-        ("monitor.prometheus_port=70000", "monitor.prometheus_port", "65535"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_key_and_the_remedy(assignment, key, remedy):

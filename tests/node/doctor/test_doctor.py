@@ -117,10 +117,9 @@ def test_a_clock_that_jumps_or_shows_another_age_is_found(monkeypatch):
 
 def test_a_taken_port_is_found_unless_this_node_holds_it(folder, taken_port):
     listen = [f"/ip4/127.0.0.1/tcp/{port}" for port in (0, taken_port)]
-    keys = {"network.listen": listen, "monitor.prometheus_port": taken_port}
-    config = Config.with_overrides(keys)
+    config = Config.with_overrides({"network.listen": listen})
     findings = checks.check_ports(config, folder)
-    assert [f.level for f in findings] == ["ok", "fail", "fail"]
+    assert [f.level for f in findings] == ["ok", "fail"]
     assert str(taken_port) in findings[1].found and findings[1].remedy
     with folder.locked():
         assert [f.level for f in checks.check_ports(config, folder)] == ["ok"]
@@ -169,7 +168,7 @@ def test_peers_are_dialled_and_told_dead_from_alive(folder):
 def test_doctor_exits_with_1_when_something_fails(terminal, taken_port):
     Identity.create(Path("identity.key"))
     assert {f["level"] for f in terminal.json("doctor")} <= {"ok", "warn"}
-    assert terminal("doctor", "--set", f"monitor.prometheus_port={taken_port}") == 1
+    assert terminal("doctor", "--set", f'network.listen=["/ip4/127.0.0.1/tcp/{taken_port}"]') == 1
     assert "fail" in terminal.out and "Stop the program that uses it" in terminal.out
 
 

@@ -87,17 +87,6 @@ def test_a_run_that_goes_on_with_less_room_is_thinned_to_it(tmp_path):
     assert size(tmp_path) <= 100 * LINE and rounds(tmp_path)[0] == 1 and rounds(tmp_path)[-1] == 901
 
 
-def test_the_second_file_of_an_earlier_release_becomes_part_of_the_first(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    keep(tmp_path, 100, range(1, 41))
-    path.rename(tmp_path / "metrics.jsonl.1")
-    with lines(tmp_path, 100) as file:
-        assert rounds(tmp_path) == list(range(1, 41))
-        write(file, range(41, 50))
-    assert rounds(tmp_path) == list(range(1, 50))
-    assert [each.name for each in tmp_path.iterdir()] == [path.name]
-
-
 def test_rounds_done_again_stand_in_the_history_once_as_they_were_done_last(tmp_path):
     with lines(tmp_path, 100) as file:
         write(file, range(1, 16))

@@ -1,9 +1,7 @@
 import io
 import json
-import socket
 import subprocess
 import sys
-import urllib.request
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +16,7 @@ from node.monitor.history import read_history
 from node.monitor.live import LivePanel, PlainLines
 from node.monitor.loggers import TensorBoard
 from node.monitor.record import BARS, PLAIN_BARS, RoundRecord, one_line, sparkline
-from node.monitor.sinks import JsonLinesFile, Prometheus, open_sinks
+from node.monitor.sinks import JsonLinesFile, exposition, open_sinks
 from node.storage.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[3]
@@ -60,12 +58,6 @@ MEASURED = ["1,234 per second, 4.2 per completion, 50% truncated", "75% of local
 
 def rounds(count):
     return [replace(RECORD, round=n, reward_own=n / count) for n in range(1, count + 1)]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def test_a_record_survives_json_and_scalars_leave_out_what_a_round_did_not_measure():
@@ -149,37 +141,19 @@ def test_the_panel_has_plain_bars_where_the_encoding_lacks_the_others():
     assert PLAIN_BARS in panel_of(*climb, rounds=0, console=console)
 
 
-def scraped(metrics):
-    url = f"http://127.0.0.1:{metrics.port}/metrics"
-    return urllib.request.urlopen(url, timeout=60).read().decode()
-
-
-def test_prometheus_serves_the_newest_record_until_closed():
-    metrics = Prometheus(free_port())
-    metrics.write(RECORD)
-    metrics.write(replace(RECORD, round=8))
-    text = scraped(metrics)
-    assert "swarm_node_round 8.0" in text
+def test_prometheus_gets_figures_and_totals():
+    text = exposition(RECORD)[0].decode()
+    assert "swarm_node_round 7.0" in text
     assert 'swarm_node_refused_total{reason="reward_mismatch"} 2.0' in text
     assert 'swarm_node_events_total{event="rounds_failed"} 1.0' in text
-    metrics.close()
-    with pytest.raises(OSError, match="refused"):
-        scraped(metrics)
 
 
-def test_prometheus_has_no_sample_of_what_the_newest_round_did_not_measure():
-    served = []
-    with closing(Prometheus(free_port())) as metrics:
-        for gap in (0.0, None):
-            metrics.write(replace(UNMEASURED, engine_gap=gap))
-            served.append(scraped(metrics))
-        with pytest.raises(
-            NodeError, match=rf"prometheus_port = {metrics.port}\. Choose a free port"
-        ):
-            Prometheus(metrics.port)
-    assert ["swarm_node_engine_gap 0.0" in text for text in served] == [True, False]
-    assert ["engine_gap" in text for text in served] == [True, False]
-    assert "reward_own" not in served[0] and "swarm_node_loss" in served[1]
+def test_prometheus_gets_no_sample_of_what_a_round_did_not_measure():
+    measured, unmeasured = (
+        exposition(replace(UNMEASURED, engine_gap=gap))[0].decode() for gap in (0.0, None)
+    )
+    assert "swarm_node_engine_gap 0.0" in measured and "engine_gap" not in unmeasured
+    assert "reward_own" not in measured and "swarm_node_loss" in unmeasured
 
 
 def test_tensorboard_files_hold_the_figures_by_round(tmp_path):
@@ -206,20 +180,23 @@ def test_a_missing_tensorboard_says_how_to_get_it(tmp_path, without_tensorboard)
 
 
 def test_the_config_decides_what_is_opened(tmp_path, capsys):
-    config = Config.with_overrides({"monitor.prometheus_port": free_port()})
-    for sink in open_sinks(config, RunFolder(tmp_path), LastRollouts(), json=True):
+    for sink in open_sinks(Config(), RunFolder(tmp_path), LastRollouts(), json=True):
         sink.write(RECORD)
         sink.close()
     assert read_history(tmp_path) == [RECORD]
     assert RoundRecord.from_dict(json.loads(capsys.readouterr().out)) == RECORD
 
 
-def test_when_one_sink_cannot_open_the_others_are_released(tmp_path, without_tensorboard):
-    monitor = {"prometheus_port": free_port(), "loggers": ["tensorboard"], "live": False}
-    config = Config.with_overrides({f"monitor.{key}": value for key, value in monitor.items()})
+def test_when_one_sink_cannot_open_the_others_are_released(
+    tmp_path, without_tensorboard, monkeypatch
+):
+    closed = []
+    monkeypatch.setattr(JsonLinesFile, "close", lambda lines: closed.append(lines))
+    config = Config.with_overrides({"monitor.loggers": ["tensorboard"]})
     with pytest.raises(NodeError, match="tensorboard"):
         open_sinks(config, RunFolder(tmp_path), LastRollouts())
-    Prometheus(monitor["prometheus_port"]).close()
+    (lines,) = closed
+    lines.file.close()
 
 
 def test_lines_that_found_no_room_are_written_whole_once_there_is_some(tmp_path):

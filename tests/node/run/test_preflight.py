@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.config.config import Config, write_config
-from node.errors import ConfigError, NodeError
+from node.errors import ConfigError
 from node.run import preflight
 from node.run.preflight import cautions, check_device, check_places, check_start
 from node.storage.checkpoints import Checkpoints
@@ -87,8 +87,6 @@ def test_only_macs_have_their_device():
 def test_a_port_that_somebody_holds_is_named_with_its_key(folder):
     with socket.create_server(("127.0.0.1", 0)) as holder:
         taken = holder.getsockname()[1]
-        with pytest.raises(NodeError, match=rf"monitor\.prometheus_port.*in use.*{taken}"):
-            check_places(config(monitor__prometheus_port=taken), folder)
         listen = f"/ip4/127.0.0.1/tcp/{taken}"
         with pytest.raises(PortTaken, match=rf"network\.listen = {listen}: another process uses"):
             check_places(config(network__listen=[listen]), folder)
