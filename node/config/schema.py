@@ -44,39 +44,12 @@ def commented(config: BaseModel, title: str, only: Collection[str] | None = None
                 if f"{name}.{key}" not in only and value == field.default:
                     continue
                 about = f"{about.removesuffix('.').partition('. ')[0]}."
-            about = f"{about} ({_values(field)})"
+            about = f"{about} ({values_of(field)})"
             written += textwrap.wrap(about, WIDTH, initial_indent="# ", subsequent_indent="# ")
             written += [f"{key} = {toml_value(value)}", ""]
         if written:
-            lines += [f"# {_purpose(section)}", f"[{name}]", "", *written]
+            lines += [f"# {purpose(section)}", f"[{name}]", "", *written]
     return "\n".join(lines)
-
-
-def reference(config: BaseModel) -> str:
-    """Write the reference page: a table of keys, with defaults, per section."""
-    lines = [
-        "# Configuration",
-        "",
-        "This page is generated from the config classes by `python -m node.config.reference`.",
-        "`swarm-node init` writes the keys that people change most often, and `init --full` writes",
-        "all of them. `--set section.key=value` overrides a key for a single run. The node rejects",
-        "unknown keys and impossible values.",
-        "",
-    ]
-    for name in type(config).model_fields:
-        section = getattr(config, name)
-        lines += [f"## [{name}]", "", _purpose(section), "", *keys(section), ""]
-    return "\n".join(lines)
-
-
-def keys(section: BaseModel) -> list[str]:
-    """Write a Markdown table of the keys of ``section``, with its values as defaults."""
-    lines = ["| key | default | values | what it does |", "|---|---|---|---|"]
-    for key, field in type(section).model_fields.items():
-        default = f"`{toml_value(getattr(section, key))}`"
-        cells = (f"`{key}`", default, _values(field), field.description or "")
-        lines.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
-    return lines
 
 
 def toml_value(value: Any) -> str:
@@ -95,11 +68,12 @@ def toml_value(value: Any) -> str:
     raise TypeError(f"TOML has no {type(value).__name__}")
 
 
-def _purpose(section: BaseModel) -> str:
+def purpose(section: BaseModel) -> str:
+    """Return what a section is for."""
     return (section.__doc__ or "").strip()
 
 
-def _values(field: FieldInfo) -> str:
+def values_of(field: FieldInfo) -> str:
     """Format the values a key takes, such as ``number, above 0, seconds``."""
     kind: Any = field.annotation
     if get_origin(kind) is Literal:

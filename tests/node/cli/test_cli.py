@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from docs.reference import PAGES
 from node.cli.program import COMMANDS
-from node.cli.reference import PAGES
 from node.config.config import Config, load
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
@@ -56,7 +56,7 @@ def test_a_stopped_node_is_told_about_without_loading_the_network(node):
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_that_is_written_from_the_code_is_current(path):
     now = path.read_text(encoding="utf-8")
-    assert now == PAGES[path](), "run: python -m node.cli.reference"
+    assert now == PAGES[path](), "run: python -m docs.reference"
 
 
 def test_the_program_alone_says_in_three_lines_what_to_do_first(terminal):

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from node.config.config import COMMON, Config, build, load, run_folder, write_config
 from node.config.overrides import parse_assignments
-from node.config.reference import PAGE, page
 from node.errors import ConfigError, NodeError
 
 PEER = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
@@ -56,10 +55,6 @@ def test_any_table_of_weights_survives_writing(tmp_path_factory, weights):
     config = build({"tasks": {"weights": weights}})
     write_config(path, config)
     assert load(path) == config
-
-
-def test_the_configuration_page_is_up_to_date():
-    assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m node.config.reference"
 
 
 @pytest.mark.parametrize(
