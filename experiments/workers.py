@@ -140,7 +140,7 @@ class WorkerPool:
             try:
                 for future in futures:
                     future.result()
-            except BaseException:
+            except BaseException:  # also Ctrl-C: no worker continues without this process
                 for future in futures:
                     future.cancel()
                 for process in self._all:

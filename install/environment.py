@@ -86,7 +86,7 @@ def made(folder: Path) -> Path:
         quiet = "--quiet", "--disable-pip-version-check"
         run(python, "-m", "pip", *quiet, "install", "uv>=0.9,<1")
     except BaseException:
-        # Other targets would take an environment without uv for a whole one.
+        # Also after Ctrl-C, other targets would take an environment without uv for a whole one.
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return python

@@ -22,7 +22,7 @@ def run(program: str = "node.cli.program") -> None:
         status = import_module(program).main(lambda: interrupt.came)
     except KeyboardInterrupt:
         status = INTERRUPTED
-    except Exception:
+    except Exception:  # a library may turn Ctrl-C into an error of its own
         if not interrupt.came:
             raise
         status = INTERRUPTED

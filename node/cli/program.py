@@ -240,7 +240,7 @@ def main(interrupted: Callable[[], bool], commands: typer.Typer = app, name: str
     except typer.TyperException as error:
         # an error that shows the help instead has no message
         return _fail(usage_error(error, name)) if error.format_message() else 2
-    except Exception as error:
+    except Exception as error:  # the outermost place: each error becomes one line and a status
         if interrupted() and not isinstance(error, EXPECTED):
             raise KeyboardInterrupt from error
         return _fail(error)

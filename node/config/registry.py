@@ -51,7 +51,7 @@ class Registry:
         entry = self._installed()[name]
         try:
             found = entry.load()
-        except Exception as error:
+        except Exception as error:  # a package's code may raise anything while it is imported
             remedy = f"{entry.value} cannot be imported ({error}): repair its package."
             raise ConfigError(self.key, name, remedy) from error
         if not (isinstance(found, type) and issubclass(found, _named(self.base))):

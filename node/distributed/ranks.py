@@ -140,13 +140,13 @@ class Ranks:
             self._failed = True
             self._first_failure(f"rank {self.rank}: {error}")
             raise
-        except Exception as error:
+        except Exception as error:  # torch raises bare RuntimeErrors; the others wait for this rank
             self._failed = True
             lost = any(sign in str(error) for sign in _LOST)
             words = "another rank has ended" if lost else str(error) or repr(error)
             log.debug("%s failed", what, exc_info=True)
             raise self._lost(what, words) from error
-        except BaseException:
+        except BaseException:  # Ctrl-C or the end of the process: no error of the ranks to report
             self._failed = True
             raise
 

@@ -236,7 +236,7 @@ class Episode:
             observation, self.over = _checked(await self._call(self._environment.step, read))
         except (MemoryError, RecursionError):
             raise
-        except Exception as error:  # noqa: BLE001 - see above
+        except Exception as error:  # noqa: BLE001 - an environment's own code: `tripped` keeps it
             self.over, self.tripped, observation = True, error, ""
         return "" if self.over else bounded(observation)
 
@@ -248,7 +248,7 @@ class Episode:
             reward = await self._call(self._environment.reward)
         except (MemoryError, RecursionError):
             raise
-        except Exception as error:
+        except Exception as error:  # an environment's own code may raise anything
             raise EpisodeError(f"reward fails: {error!r:.80}") from error
         if isinstance(reward, bool) or not isinstance(reward, int | float):
             raise EpisodeError(f"reward gave {reward!r}, not a number")

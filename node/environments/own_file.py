@@ -37,7 +37,7 @@ def load_file(path: Path, name: str) -> type[Environment]:
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except Exception as error:  # a user's code may raise anything
         raise ImportError(f"{str(path)!r} fails: {error!r}") from error
     defined = [
         each

@@ -191,7 +191,7 @@ class Fenced:
     def _fence(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception as error:
+        except Exception as error:  # a package's code, or a full disk: training continues
             self._counters.add("sink_failures", sink=self._name)
             if not self._failed:
                 # An error that names its remedy needs no stack trace.

@@ -179,7 +179,7 @@ class Membership(Opened):
                 self.failure = member.failure
                 await asyncio.wait({work}, timeout=LOOK_SECONDS)
             work.result()
-        except Exception as error:
+        except Exception as error:  # whatever ends the member is counted, and kept in `failure`
             self.failure = error
             self.counters.add("member_stopped")
             log.exception("the network process stopped")

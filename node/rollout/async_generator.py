@@ -256,7 +256,7 @@ class AsyncRolloutGenerator:
             while not result.done():
                 self._look(LOOK_SECONDS)
         except Exception as error:
-            # Wait, because nothing else may write the weights during this work.
+            # Whatever failed, wait: nothing else may write the weights during this work.
             failed = result.exception()
             if failed is None and not isinstance(error, FATAL):
                 self.counters.add("generation_errors")

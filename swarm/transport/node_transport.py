@@ -174,7 +174,7 @@ class NodeTransport:
         try:
             async with asyncio.timeout(LOOKUP_SECONDS):
                 return await self._supervisor.node.hash_table.store(key, subkey, value, expiry)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - of a DHT library; counted and logged
             self._lookup_failed("store", error)
             return False
 
@@ -182,7 +182,7 @@ class NodeTransport:
         try:
             async with asyncio.timeout(LOOKUP_SECONDS):
                 return await self._supervisor.node.hash_table.read(key)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - of a DHT library; counted and logged
             self._lookup_failed("read", error)
             return {}
 

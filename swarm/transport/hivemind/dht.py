@@ -107,7 +107,7 @@ class HivemindDHT:
             async with protocol.rpc_semaphore:
                 stub = protocol.get_stub(peer)
                 response = await stub.rpc_find(request, timeout=protocol.wait_timeout)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - of hivemind or the peer; it gave no answer
             logger.debug("peer %s does not answer a search: %r", peer, error)
             await protocol.update_routing_table(None, peer, responded=False)
             return None
