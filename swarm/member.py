@@ -266,15 +266,9 @@ class Member:
                 soon = None if await turn() else early
                 failures = 0
                 self._failing.pop(name, None)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - counted, logged, and the turn repeats
                 failures += 1
-                self._counters.add("member_failures", turn=name)
-                if isinstance(error, JournalError):
-                    logger.error("the network process cannot continue: %s", error)
-                else:
-                    logger.exception("%s failed: %s (%d in a row)", name, error, failures)
-                if failures >= FAILURES_REPORTED:
-                    self._failing[name] = error
+                self._failed(name, error, failures)
             took = self._clock.monotonic() - began
             pause = max(period - took, period / 4)
             if soon is None:
@@ -282,6 +276,15 @@ class Member:
                 continue
             with suppress(TimeoutError):
                 await within(self._clock, pause, soon.wait())
+
+    def _failed(self, name: str, error: Exception, in_a_row: int) -> None:
+        self._counters.add("member_failures", turn=name)
+        if isinstance(error, JournalError):
+            logger.error("the network process cannot continue: %s", error)
+        else:
+            logger.error("%s failed: %s (%d in a row)", name, error, in_a_row, exc_info=error)
+        if in_a_row >= FAILURES_REPORTED:
+            self._failing[name] = error
 
     def _peers(self) -> tuple[PeerInfo, ...]:
         connected = set(self._transport.peers())

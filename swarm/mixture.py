@@ -269,17 +269,18 @@ class Mixture:
             known = _in_turns([s for a, s in stacks.items() if a in proven])
             if self._rule.newest:
                 known = known[: self._rule.newest * left]
-            lines = [
+            lines: list[Sequence[Candidate]] = [
                 line[: caps.most(author) - taken[author]]
                 for author, line in self._drawn(_by_author(known), draw).items()
             ]
-            unproven_stacks = {a: s for a, s in stacks.items() if a not in proven}
+            unknown = {
+                author: line[: caps.author - taken[author]]
+                for author, line in self._drawn(
+                    {a: s for a, s in stacks.items() if a not in proven}, draw
+                ).items()
+            }
             met = sum(count for author, count in taken.items() if author not in proven)
-            tiers: defaultdict[int, list[Sequence[Candidate]]] = defaultdict(list)
-            for author, line in self._drawn(unproven_stacks, draw).items():
-                tiers[_tier(author, tried)].append(line[: caps.author - taken[author]])
-            unproven = [c for _, lines in sorted(tiers.items()) for c in _in_turns(lines)]
-            unproven = unproven[: caps.unproven - met]
+            unproven = _promising_first(unknown, tried)[: caps.unproven - met]
             # All unproven authors together count as one among the proven authors.
             lines.insert(draw.randint(0, len(lines)), unproven)
             chosen += _in_turns(lines)[:left]
@@ -310,6 +311,16 @@ def _by_author(candidates: Iterable[Candidate]) -> dict[bytes, list[Candidate]]:
     for candidate in candidates:
         stacks[candidate.key.author].append(candidate)
     return dict(stacks)
+
+
+def _promising_first(
+    lines: Mapping[bytes, Sequence[Candidate]], tried: Mapping[bytes, float]
+) -> list[Candidate]:
+    """Let the authors of each tier take turns, the first tier first."""
+    tiers: defaultdict[int, list[Sequence[Candidate]]] = defaultdict(list)
+    for author, line in lines.items():
+        tiers[_tier(author, tried)].append(line)
+    return [each for _, tier in sorted(tiers.items()) for each in _in_turns(tier)]
 
 
 def _tier(author: bytes, tried: Mapping[bytes, float]) -> int:

@@ -170,14 +170,8 @@ class Rounds:
             name: {key: float(value) for key, value in getattr(record, name).items()}
             for name in NAMED
         }
-        while self._count and self._columns["round"][-1] >= record.round:
-            self._count -= 1
-            for column in self._columns.values():
-                column.pop()
-            if self.latest:
-                self.latest.pop()
+        self._drop(record.round)
         for name, entries in self.named.items():
-            entries.drop(record.round)
             entries.add(record.round, named[name])
         for name in values.keys() - self._columns.keys():
             self._columns[name] = array("d", [math.nan]) * self._count
@@ -185,6 +179,17 @@ class Rounds:
             column.append(values.get(name, math.nan))
         self._count += 1
         self.latest.append(record)
+
+    def _drop(self, begin: int) -> None:
+        """Drop the rounds from ``begin`` on, which the run repeats."""
+        while self._count and self._columns["round"][-1] >= begin:
+            self._count -= 1
+            for column in self._columns.values():
+                column.pop()
+            if self.latest:
+                self.latest.pop()
+        for entries in self.named.values():
+            entries.drop(begin)
 
 
 def thinned(

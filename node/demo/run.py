@@ -430,12 +430,16 @@ def watch(nodes: dict[str, NodeProcess], view: SwarmView, console: Console, minu
                     node.interrupt()
             if not url and (url := (first.status() or {}).get("dashboard") or ""):
                 console.print(f"dashboard: {url}", soft_wrap=True, highlight=False)
-            for name, node in nodes.items():
-                if node.exit_code not in (None, 0):
-                    what = f"{name} ended with status {node.exit_code}"
-                    remedy = f"Its output is in {node.folder / 'output.log'}."
-                    raise NodeError(what, node.last_words(), remedy)
+            _check_none_failed(nodes)
             time.sleep(REFRESH_SECONDS)
+
+
+def _check_none_failed(nodes: Mapping[str, NodeProcess]) -> None:
+    for name, node in nodes.items():
+        if node.exit_code not in (None, 0):
+            what = f"{name} ended with status {node.exit_code}"
+            remedy = f"Its output is in {node.folder / 'output.log'}."
+            raise NodeError(what, node.last_words(), remedy)
 
 
 def summarise(

@@ -156,24 +156,25 @@ def rows_of(
         gains = advantage(group.rewards)
         credits = credit(group, gains)
         kept = undecided(done, turns_kept)
-        read = [
+        places = [
             place
             for place, (completion, gain) in enumerate(zip(kept, gains, strict=True))
             if any(completion.trained) and (group.own or reads(gain))
         ]
-        if read:
-            row = Row(
-                group.prompt_ids,
-                tuple(kept[place] for place in read),
-                tuple(gains[place] for place in read),
-                group.own,
-                loss.share(_counts(done, longest, by_turn=bool(credits)), len(groups)),
-                number,
-                first,
-                tuple(credits[place][:cap] for place in read) if credits else (),
-            )
-            rows.append(row)
-            first += len(read)
+        if not places:
+            continue
+        row = Row(
+            group.prompt_ids,
+            tuple(kept[place] for place in places),
+            tuple(gains[place] for place in places),
+            group.own,
+            loss.share(_counts(done, longest, by_turn=bool(credits)), len(groups)),
+            number,
+            first,
+            tuple(credits[place][:cap] for place in places) if credits else (),
+        )
+        rows.append(row)
+        first += len(places)
     return rows
 
 

@@ -236,13 +236,7 @@ def run_table(runs: Mapping[str, Sequence[RoundRecord]], window: int, console: C
     room = max(console.width - FIGURES - names, NARROWEST)
     rounds = np.linspace(begin, end, min(room, WIDEST, end - begin + 1))
     window = max(window, round((rounds[-1] - rounds[0]) / len(rounds)))
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("", no_wrap=True)
-    if names:
-        table.add_column("run", overflow="fold", max_width=LONGEST_NAME)
-    table.add_column(f"rounds {rounds[0]:.0f} to {rounds[-1]:.0f}", no_wrap=True)
-    for title in ("first", "last", "highest"):
-        table.add_column(title, justify="right", no_wrap=True)
+    table = _empty_table(f"rounds {rounds[0]:.0f} to {rounds[-1]:.0f}", with_names=bool(names))
     for measure in MEASURES:
         measured = {name: Curve.measured(measure, history) for name, history in runs.items()}
         curves = {name: curve.smoothed(window) for name, curve in measured.items()}
@@ -255,6 +249,17 @@ def run_table(runs: Mapping[str, Sequence[RoundRecord]], window: int, console: C
             table.add_row(*cells, bars, *_figures(measure, curve))
         if names:
             table.add_section()
+    return table
+
+
+def _empty_table(title: str, *, with_names: bool) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("", no_wrap=True)
+    if with_names:
+        table.add_column("run", overflow="fold", max_width=LONGEST_NAME)
+    table.add_column(title, no_wrap=True)
+    for figure in ("first", "last", "highest"):
+        table.add_column(figure, justify="right", no_wrap=True)
     return table
 
 

@@ -86,11 +86,9 @@ class SuccessPool:
                 groups[number],
                 replace(success.completion, versions=None, replayed=True),
             )
-            training[number] = replace(
-                group,
-                completions=(*group.completions[:-1], answer),
-                rewards=(*group.rewards[:-1], success.reward),
-            )
+            completions = (*group.completions[:-1], answer)
+            rewards = (*group.rewards[:-1], success.reward)
+            training[number] = replace(group, completions=completions, rewards=rewards)
             self._counters.add("successes_replayed")
             if success.source:
                 lent.append(success.source)

@@ -190,19 +190,23 @@ class Player:
                 going = [each.wanted(stream=STREAM, lasts=True) for each in ready if not each.over]
                 if going:
                     self.engine.submit(going, turn)
-                written = self.engine.poll(LOOK_SECONDS, STREAM) if left else []
-                if strays := [key for key, _ in written if key not in opened]:  # of a failed play
-                    self.engine.abort(strays)
-                    written = [(key, sample) for key, sample in written if key in opened]
-                for key, sample in written:
-                    opened[key].add(sample)
-                    self._hold(opened[key], scripts.get(opened[key].task))
-                turns.ask([opened[key] for key, _ in written])
+                sampled = self._sampled(opened) if left else []
+                for trajectory, sample in sampled:
+                    trajectory.add(sample)
+                    self._hold(trajectory, scripts.get(trajectory.task))
+                turns.ask([trajectory for trajectory, _ in sampled])
                 ready = turns.answered(PATIENCE)
         except BaseException:
             self.engine.abort([*opened])
             raise
         return [[each.so_far for each in group] for group in groups]
+
+    def _sampled(self, opened: Mapping[int, OpenTrajectory]) -> list[tuple[OpenTrajectory, Sample]]:
+        """Return what the engine has sampled; abort what it still samples for a failed play."""
+        samples = self.engine.poll(LOOK_SECONDS, STREAM)
+        if strays := [key for key, _ in samples if key not in opened]:
+            self.engine.abort(strays)
+        return [(opened[key], sample) for key, sample in samples if key in opened]
 
     def _hold(self, each: OpenTrajectory, script: Script | None) -> None:
         """Replace the last turn by the script's if it departs from the script."""

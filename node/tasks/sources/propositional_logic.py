@@ -96,22 +96,19 @@ def _implicates(statement: int, count: int) -> Iterator[int]:
     found: list[tuple[int | None, ...]] = []
     signs = sorted(product((None, 1, 0), repeat=count), key=lambda each: count - each.count(None))
     for clause in signs:
-        literals = [
-            column if sign else always & ~column
-            for column, sign in zip(columns, clause, strict=True)
-            if sign is not None
-        ]
         either = 0
-        for literal in literals:
-            either |= literal
-        within = (
-            all(sign in (None, other) for sign, other in zip(shorter, clause, strict=True))
-            for shorter in found
-        )
-        if statement & ~either or any(within):
+        for column, sign in zip(columns, clause, strict=True):
+            if sign is not None:
+                either |= column if sign else always & ~column
+        if statement & ~either or any(_within(shorter, clause) for shorter in found):
             continue
         found.append(clause)
         yield either
+
+
+def _within(shorter: Sequence[int | None], clause: Sequence[int | None]) -> bool:
+    """Return whether a clause has all literals of a shorter one."""
+    return all(sign in (None, other) for sign, other in zip(shorter, clause, strict=True))
 
 
 def _read(text: str, variables: Sequence[str]) -> int:

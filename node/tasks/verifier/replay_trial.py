@@ -87,15 +87,21 @@ def _played(verifier: Verifier, spec: EnvSpec) -> list[_Episode]:
             _Episode(task, prompt, random.Random(task.seed))
             for task, prompt in zip(tasks, prompts, strict=True)
         ]
-        while left := [(n, each) for n, each in enumerate(episodes) if each.reward is None]:
-            moves = [each.move(len(found) + n) for n, each in left]
-            for (_, each), moved in zip(left, verifier.play(moves), strict=True):
-                if isinstance(moved, JudgeRefused):
-                    raise _failed(each.task, f"turn {len(each.texts[::2])}: {moved}")
-                each.over, each.reward = moved.over, moved.reward
-                each.texts += [] if moved.reward is not None else [moved.observation]
+        numbered = dict(enumerate(episodes, len(found)))
+        while left := {key: each for key, each in numbered.items() if each.reward is None}:
+            _play_turn(verifier, left)
         found += episodes
     return found
+
+
+def _play_turn(verifier: Verifier, episodes: Mapping[int, _Episode]) -> None:
+    moves = [each.move(key) for key, each in episodes.items()]
+    for each, moved in zip(episodes.values(), verifier.play(moves), strict=True):
+        if isinstance(moved, JudgeRefused):
+            raise _failed(each.task, f"turn {len(each.texts[::2])}: {moved}")
+        each.over, each.reward = moved.over, moved.reward
+        if moved.reward is None:
+            each.texts.append(moved.observation)
 
 
 def _replay(verifier: Verifier, episode: _Episode) -> None:
