@@ -98,10 +98,6 @@ def test_packages_add_commands_and_take_none_away(tmp_path, monkeypatch, target,
     assert told in shown.stdout or f"warning: {told}" in shown.stderr
 
 
-def test_an_unknown_command_is_a_usage_error(terminal):
-    assert "Traceback" not in terminal.fails(2, "jion")
-
-
 @pytest.mark.parametrize("given", [("ask", "wie hei\udcdft du"), ("init", "gr\udcfcn")])
 def test_an_argument_that_is_no_text_is_a_usage_error(terminal, given):
     assert ascii(given[1])[1:-1] in terminal.fails(2, *given) and "LC_ALL" in terminal.err
@@ -167,11 +163,6 @@ def test_identity_is_shown_and_copied(terminal, node):
     assert stat.S_IMODE(Path("copy.key").stat().st_mode) == 0o600
     assert terminal("identity", "export", "--config", "node", "--out", "copy.key") == 1
     assert "File exists" in terminal.err
-
-
-def test_a_readable_key_is_refused_in_one_line_with_the_remedy(terminal, node):
-    node.identity.chmod(0o644)
-    assert "chmod 600" in terminal.refuses(1, "identity", "show", "--config", "node")
 
 
 def test_an_error_shows_its_trace_only_with_debug(terminal):

@@ -128,8 +128,6 @@ def test_the_base_answers_beside_the_policy(terminal, trained):
         (("--family", "sums"), "This swarm has: chain_sum"),
         ((" ",), "Type a question"),
         (("why " * 3000,), "Ask a shorter question"),
-        (("--step", "3"), "there are: 10 (policy step 7)"),
-        (("--best", "--step", "7"), "Keep only one of them"),
     ],
 )
 def test_what_cannot_be_asked_is_told(terminal, trained, arguments, said):

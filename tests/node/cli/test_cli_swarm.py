@@ -96,29 +96,11 @@ def test_create_takes_an_allow_list_and_proof_of_work(terminal, node):
     friend = Identity.generate()
     pasted = f'"/ip4/1.2.3.4/tcp/5/p2p/{friend.peer_id}",'
     Path("friends").write_text(f"# people\n{friend.peer_id}  # flo\n\n{pasted}\n")
-    Path("strangers").write_text("somebody\n")
     args = ("create", *AT, "--name", "s", "--admission")
     terminal.ok(*args, "allow:friends", "--out", "a.swarm")
     assert open_manifest(Path("a.swarm").read_bytes()).admission.authors == (friend.author,)
     terminal.ok(*args, "pow:12", "--out", "b.swarm")
     assert open_manifest(Path("b.swarm").read_bytes()).admission.bits == 12
-    for wrong in ("closed", "pow:lots", "pow:99", "allow:", "allow:nowhere", "allow:strangers"):
-        told = terminal.fails(2, *args, wrong, "--out", "c.swarm")
-        assert "Write" in told or "Change" in told
-    assert "line 1 of strangers does not have exactly one peer id: somebody" in told
-    assert not Path("c.swarm").exists()
-
-
-@pytest.mark.parametrize(
-    ("args", "complaint"),
-    [
-        (["--epoch-seconds", "0"], "--epoch-seconds"),
-        (["--task-set", "nowhere"], "reasoning-gym"),
-        (["--task-set", "nowhere.toml"], "nowhere.toml"),
-    ],
-)
-def test_create_refuses_impossible_values(terminal, node, args, complaint):
-    assert complaint in terminal.refuses(2, "create", "--config", "node", "--name", "s", *args)
 
 
 def test_create_proposes_bounds_that_groups_of_long_answers_fit(terminal, node):
@@ -208,7 +190,6 @@ def test_eval_scores_a_model_on_held_out_tasks(terminal, node):
     assert result["tasks"] == 20 == sum(row["tasks"] for row in result["families"].values())
     assert set(result["pass_at"]) == {"1", "2"}
     assert 0.0 <= result["pass_at"]["1"] <= result["pass_at"]["2"] <= 1.0
-    assert "--samples 3" in terminal.fails(2, *args, "--k", "3")
     few = ("--family", "gcd", "--family", "chain_sum", "--set", "engine.max_new_tokens=2")
     assert set(terminal.json(*args, *few)["families"]) == {"gcd", "chain_sum"}
     assert "This swarm has: " in terminal.fails(2, *args, "--family", "gdc")

@@ -238,12 +238,6 @@ def test_a_beginning_of_several_or_none_is_refused_with_the_choices(terminal, me
     assert all(each["peer_id"] in terminal.err for each in met)
 
 
-def test_a_status_of_an_earlier_release_is_shown_as_far_as_it_goes(terminal, node):
-    new = {"heard", "admitted_at", "bootstrap", "swarm_id", "policy_step"}
-    meet(node, {key: value for key, value in peer("anna").items() if key not in new})
-    assert "–/–" in terminal.ok("peers", *AT) and terminal("peers", "12D3", *AT) == 0
-
-
 @pytest.mark.parametrize(
     ("ids", "most", "shown"),
     [

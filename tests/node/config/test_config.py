@@ -60,39 +60,18 @@ def test_any_table_of_weights_survives_writing(tmp_path_factory, weights):
 @pytest.mark.parametrize(
     ("assignment", "key", "remedy"),
     [
-        ("learner.lrr=1", "learner.lrr", "did you mean learner.lr?"),
-        ("leaner.lr=1", "leaner", "did you mean learner?"),
         ("learner.lr=-1", "learner.lr", "greater than 0"),
-        ("learner.lr=nan", "learner.lr", "finite"),
         ("learner.betas=[1.0, 0.9]", "learner.betas", "less than 1"),
-        ("learner.lr=fast", "learner.lr", "number"),
-        ("learner.betas=[0.9]", "learner.betas", "2 items"),
-        ("node.seed=true", "node.seed", "integer"),
         ("node.seed=1.5", "node.seed", "integer"),
         ("node.name.first=a", "node.name", "text"),
-        ("monitor.live=1", "monitor.live", "true or false"),
-        ("network.transport=carrier-pigeon", "network.transport", "'hivemind'"),
-        ("network.swarm=abc", "network.swarm", "64 hex digits"),
         ("network.swarm=1234567", "network.swarm", "at least the first 8"),
-        ("network.listen=[]", "network.listen", "at least 1 item"),
-        ('network.listen=["0.0.0.0:4001"]', "network.listen", "/ip4/"),
-        ('network.peers=["/ip4/10.0.0.5/tcp/4001"]', "network.peers", "/p2p/"),
-        ("network.relay=true", "network.relay", "auto"),
-        ("engine.group_size=1", "engine.group_size", "greater than or equal to 2"),
-        ("engine.backend=sglang", "engine.backend", "'transformers' or 'vllm'"),
-        ("engine.tensor_parallel_size=2", "engine.tensor_parallel_size", "engine.backend = 'vllm'"),
         ("engine.data_parallel_size=2", "engine.data_parallel_size", "engine.backend = 'vllm'"),
         ("engine.gpu_memory_utilization=0", "engine.gpu_memory_utilization", "greater than 0"),
         ("mixture.local=-2", "mixture.local", "greater than or equal to 0"),
         ("mixture.pool_groups=2", "mixture.pool_groups", "mixture.external"),
         ("engine.max_turn_tokens=65", "engine.max_turn_tokens", "engine.max_new_tokens = 64"),
-        ("schedule.mode=hurry", "schedule.mode", "'async'"),
         ("schedule.max_staleness=-1", "schedule.max_staleness", "greater than or equal to 0"),
-        ("schedule.oversample=1.5", "schedule.oversample", "max_staleness to 2"),
-        ("schedule.oversample=0.5", "schedule.oversample", "schedule.mode = 'async'"),
-        ("policy.device=gpu", "policy.device", "cuda"),
         ("tasks.weights={chain_sum = 0}", "tasks.weights", "positive weight"),
-        ("tasks.weights.chain_sum=-1", "tasks.weights.chain_sum", "greater than or equal"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_key_and_the_remedy(assignment, key, remedy):
@@ -102,16 +81,9 @@ def test_a_wrong_value_is_refused_with_its_key_and_the_remedy(assignment, key, r
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "told"),
-    [
-        ({"mixture.local": 0, "mixture.external": 0}, r"mixture\.external is also 0"),
-        ({"learner.lr": -1, "node.sed": 3}, "1 more to correct"),
-    ],
-)
-def test_an_update_without_any_group_is_refused_and_several_mistakes_are_counted(overrides, told):
-    with pytest.raises(ConfigError, match=told):
-        Config.with_overrides(overrides)
+def test_several_mistakes_are_counted():
+    with pytest.raises(ConfigError, match="1 more to correct"):
+        Config.with_overrides({"learner.lr": -1, "node.sed": 3})
 
 
 def test_overrides_are_toml_values_or_plain_text_and_always_assignments():

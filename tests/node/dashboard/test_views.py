@@ -375,7 +375,7 @@ def test_tokens_come_one_by_one_and_texts_as_they_are(groups):
     assert answer.headers["x-content-type-options"] == "nosniff" and answer.body.isascii()
 
 
-def test_a_folder_of_an_earlier_release_has_none(tmp_path):
+def test_a_new_folder_has_none(tmp_path):
     assert told(tmp_path, "groups") == {"groups": [], "more": False, "correction": "better"}
 
 
