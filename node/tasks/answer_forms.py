@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from enum import Enum
 from fractions import Fraction
 
+from node.tasks import answer_patterns as patterns
+
 
 class Form(Enum):
     """Shape of a right answer, which decides what to look for in a completion."""
@@ -27,49 +29,11 @@ class Form(Enum):
     VERBATIM = "verbatim"  # every character counts, except white space around it
 
 
-_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-CHOICES = {
-    **{day: day for day in _WEEKDAYS},
-    "yes": "yes",
-    "true": "yes",
-    "no": "no",
-    "false": "no",
-}
-
-_DIGITS = r"(?:\d{1,3}(?:,\d{3}){1,9}(?![\d,])|\d+)"
-_UNSIGNED = rf"(?:{_DIGITS}(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{{1,3}})?"
-_BASE = r"_\{?\d{1,2}\}?(?!\w)"  # as in ``101_2``
-NUMBER = re.compile(
-    rf"(?<![\w.^])(?<![\^_]\{{)(?:(?<![)\]])[-+])?{_UNSIGNED}(?:(?={_BASE})|(?!\w|\.\d))", re.ASCII
-)
-# An exponent needs a point or a sign: ``1e1`` may also be a word or a number in base 16.
-_WHOLE_NUMBER = re.compile(
-    r"[-+]?(?:0|[1-9]\d*)(?:\.\d+(?:[eE][-+]?\d{1,3})?|[eE][-+]\d{1,3})?", re.ASCII
-)
-_VALUE = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3})?", re.ASCII)
-_TERM = r"[\s.()]*+\d[\d\s.()]*+"
-_EXPRESSION = re.compile(rf"{_TERM}(?:[-+*/×÷]{_TERM})+", re.ASCII)
 _SIGNS = str.maketrans({"×": "*", "÷": "/", "[": "(", "]": ")"})
-_OPERATION = re.compile(rf"\s*+([-+*/×÷]?)\s*+([-+]?{_UNSIGNED})\s*+", re.ASCII)
 _MOST_CHARACTERS = 400  # of a number or of a side of an equation whose value counts
 TYPOGRAPHY = str.maketrans({"−": "-", "–": "-", "\u00a0": " ", "\u202f": " ", "’": "'"})
 
-_FRACTION = re.compile(r"\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}", re.IGNORECASE)
-_LATEX = (
-    (re.compile(r"\\(?:text|mathrm|mathbf|textbf|mathit)\s*\{([^{}]*)\}"), r" \1 "),
-    (re.compile(r"\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}"), r" \1/\2 "),
-    (re.compile(r"\\(?:times|cdot)(?![a-z])"), "*"),
-    (re.compile(r"\\div(?![a-z])"), "/"),
-    (re.compile(r"\^\{?\\circ(?![a-z])\}?|\\\$"), ""),
-    (re.compile(r"\\[()\[\] ;]|\$|\\q?quad(?![a-z])|\\\\"), " "),
-)
-_ARROW = re.compile(r"→|->|\\(?:rightarrow|to)(?![a-z])")
-_HALF_OPEN = re.compile(r"\[[^\[\]()]*\)|\([^\[\]()]*\]")  # an interval whose brackets count
-_AND = re.compile(r"(?<=\w),?\s+and\s+(?=\S+$)")  # before the last item of a list
 _FENCE = "```"
-_LANGUAGE = re.compile(r"[\w+-]*+[ \t]*+\n?")  # behind an opening fence
-_BOLD = re.compile(r"(?<![\w)*])\*\*(?=[^\s*])([^*\n]{1,2000})(?<=\S)\*\*(?![\w(*])")
-_CODE = re.compile(r"(?<!`)`([^`\n]{1,2000})`(?!`)")
 _PAIRS = (
     *(("`", "`"), ("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**")),
     *(("__", "__"), ("*", "*"), ('"', '"'), ("'", "'"), ("“", "”"), ("‘", "’"), ("«", "»")),
@@ -86,9 +50,9 @@ def form_of(answer: object) -> Form:
     answer = answer.strip()
     if "\n" in answer:
         return Form.GRID
-    if _WHOLE_NUMBER.fullmatch(answer):
+    if patterns.WHOLE_NUMBER.fullmatch(answer):
         return Form.NUMBER
-    if answer.lower() in CHOICES:
+    if answer.lower() in patterns.CHOICES:
         return Form.CHOICE
     if re.fullmatch("[A-Z]", answer):
         return Form.OPTION
@@ -96,7 +60,7 @@ def form_of(answer: object) -> Form:
         return Form.WORD
     if re.fullmatch(r"[-+]?\d+/\d+", answer, re.ASCII):
         return Form.FRACTION
-    return Form.EXPRESSION if _EXPRESSION.fullmatch(answer) else Form.LINE
+    return Form.EXPRESSION if patterns.EXPRESSION.fullmatch(answer) else Form.LINE
 
 
 def equal(answer: str, right: str, form: Form) -> bool:
@@ -114,14 +78,14 @@ def _normal(text: str, form: Form) -> object:
     if form is Form.NUMBER:
         return text if (value := number_value(text)) is None else value
     if form is Form.CHOICE:
-        return CHOICES.get(text.lower(), text)
+        return patterns.CHOICES.get(text.lower(), text)
     if form in (Form.WORD, Form.OPTION):
         return tuple(word.rstrip(".").casefold() for word in _words(text))
     if form is Form.EXPRESSION:
         return re.sub(r"\s", "", without_latex(text).translate(TYPOGRAPHY)).translate(_SIGNS)
     if form is Form.GRID:
         return _rows(text)
-    ends = (text[0], text[-1]) if _HALF_OPEN.fullmatch(text) else ()
+    ends = (text[0], text[-1]) if patterns.HALF_OPEN.fullmatch(text) else ()
     return (*_items(text), *ends)
 
 
@@ -131,12 +95,12 @@ def number_value(text: str) -> Fraction | None:
     if len(text) > _MOST_CHARACTERS or re.search(r"\d\s+\d", text):
         return None
     bare = re.sub(r"(?<=\d),(?=\d{3})|\s", "", text)
-    return Fraction(bare) if _VALUE.fullmatch(bare) else None
+    return Fraction(bare) if patterns.VALUE.fullmatch(bare) else None
 
 
 def without_latex(text: str) -> str:
     """Replace the usual LaTeX of arithmetic and units: ``\\(6 \\times 7\\)`` is ``6 * 7``."""
-    for pattern, instead in _LATEX if "\\" in text or "$" in text else ():
+    for pattern, instead in patterns.LATEX if "\\" in text or "$" in text else ():
         text = pattern.sub(instead, text)
     return text
 
@@ -147,35 +111,37 @@ def chain_value(text: str) -> Fraction | None:
         return None
     sums, at = [Fraction(0)], 0
     while at < len(text):
-        found = _OPERATION.match(text, at)
+        found = patterns.LINK.match(text, at)
         if not found:
             return None
-        if found[1] in ("", "*", "×", "/", "÷") and (at > 0) != bool(found[1]):
+        operator, value = found[1].translate(_SIGNS), number_value(found[2])
+        if operator not in (("+", "-", "*", "/") if at else ("", "+", "-")):
             return None
-        value = number_value(found[2])
-        if value is None or (found[1] in ("/", "÷") and not value):
+        if value is None or (operator == "/" and not value):
             return None
-        match found[1]:
-            case "*" | "×":
+        match operator:
+            case "*":
                 sums[-1] *= value
-            case "/" | "÷":
+            case "/":
                 sums[-1] /= value
-            case sign:
-                sums.append(-value if sign == "-" else value)
+            case "-":
+                sums.append(-value)
+            case _:
+                sums.append(value)
         at = found.end()
     return sum(sums, Fraction(0)) if at else None
 
 
 def equation_sides(text: str) -> list[str]:
     """Return the sides of an equation, one for other text; none if their values differ."""
-    sides = [side for side in re.split(r"=+>?|≈|→", text) if side.strip()]
+    sides = [side for side in patterns.EQUALS.split(text) if side.strip()]
     values = [value for value in map(chain_value, sides) if value is not None]
     return [] if any(value != values[0] for value in values) else sides
 
 
 def _items(text: str) -> Iterator[str | Fraction]:
     """Yield the words and numbers of a line, without brackets, quotes and commas around them."""
-    text = _FRACTION.sub(r"\1/\2", _ARROW.sub(" → ", _AND.sub(", ", text)))
+    text = patterns.FRAC.sub(r"\1/\2", patterns.ARROW.sub(" → ", patterns.AND.sub(", ", text)))
     for item in _words(text):
         value = number_value(item)
         yield item.rstrip(".").casefold() if value is None else value
@@ -210,15 +176,15 @@ def laid_out(answer: str, right: str) -> str:
 
 def plain(text: str) -> str:
     """Remove markup, quotes and the period around an answer."""
-    text = _BOLD.sub(r"\1", text.strip())
+    text = patterns.BOLD.sub(r"\1", text.strip())
     for _ in range(_MOST_WRAPPERS):
         text = _unwrapped(text)
-    return _CODE.sub(r"\1", _BOLD.sub(r"\1", text))
+    return patterns.CODE.sub(r"\1", patterns.BOLD.sub(r"\1", text))
 
 
 def _unwrapped(text: str) -> str:
     if len(text) >= 2 * len(_FENCE) and text.startswith(_FENCE) and text.endswith(_FENCE):
-        return _LANGUAGE.sub("", text[len(_FENCE) : -len(_FENCE)], count=1).strip()
+        return patterns.LANGUAGE.sub("", text[len(_FENCE) : -len(_FENCE)], count=1).strip()
     for begin, end in _PAIRS:
         if text.startswith(begin) and text.endswith(end) and len(text) > len(begin) + len(end):
             inside = text[len(begin) : -len(end)]

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from node.tasks.answer_forms import CHOICES, Form, form_of
+from node.tasks.answer_forms import Form, form_of
+from node.tasks.answer_patterns import CHOICES
 from node.tasks.sources import propositional_logic, reasoning_gym
 from protocol import codec, envelope, identity, messages
 from protocol.announcement import AUTHORS_A_SHARD, CLOCK_SKEW, LIFETIME_EPOCHS

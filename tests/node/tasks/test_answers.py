@@ -1,19 +1,24 @@
 """Right answers are scored right in whatever form they are written, and wrong ones wrong."""
 
+import ast
 import re
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from node.tasks import answer_patterns
 from node.tasks.answer_forms import Form, equal, form_of, number_value
 from node.tasks.answers import behind_answer, read_answer, without_thinking
 from node.tasks.sources import propositional_logic
 from node.tasks.sources.reasoning_gym import fit, without_format
 from node.tasks.task import Task
 from node.tasks.task_set import Allowed, load_task_set, open_envs
+from tests.parsing import parse
 
 FORMS = (
     *("{}", "  {}\n", "{}.", "**{}**", "`{}`", '"{}"', "'{}'", "```\n{}\n```", "```text\n{}\n```"),
@@ -206,6 +211,24 @@ def test_a_huge_exponent_is_no_number():
 )
 def test_what_stands_behind_an_answer_is_found(completion, behind):
     assert behind_answer(completion) == behind
+
+
+def examples() -> dict[str, str]:
+    """The first literal in the docstring of each pattern."""
+    found = {}
+    for item, text in pairwise(parse(Path(answer_patterns.__file__).read_text()).body):
+        match item, text:
+            case ast.Assign(targets=[ast.Name(id=name)]), ast.Expr(ast.Constant(value=str(about))):
+                literal = re.search(r"``(.+?)``(?=[\s,.:]|$)", about)
+                found[name] = literal[1].replace(r"\n", "\n") if literal else ""
+    return found
+
+
+def test_every_pattern_finds_its_example():
+    shown = examples()
+    for name, pattern in vars(answer_patterns).items():
+        if isinstance(pattern, re.Pattern):
+            assert shown.get(name) and pattern.search(shown[name]), name
 
 
 LOGIC = {
