@@ -12,7 +12,6 @@ from hashlib import sha256
 from types import MappingProxyType
 from typing import Any
 
-from jinja2 import TemplateError
 from tokenizers import Tokenizer
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
@@ -134,7 +133,7 @@ class TextEncoder:
         turns = [(USER, "?"), (ASSISTANT, said), *later]
         try:
             behind = self._rendered(turns, prompt=bool(later)).split(said)[1:]
-        except (TemplateError, TypeError, ValueError):
+        except PolicyError:
             return None
         ids = self._own(behind[-1]) if behind else []
         end = self._through(ids, self.hidden)
@@ -162,7 +161,7 @@ class TextEncoder:
         try:
             rendered = self._rendered([(USER, "?"), (ASSISTANT, said), (USER, text)])
             _, following = rendered.split(said)
-        except (TemplateError, TypeError, ValueError) as error:
+        except (PolicyError, ValueError) as error:
             raise self._no_second_turn() from error
         return following
 
@@ -208,12 +207,18 @@ class TextEncoder:
         return ids
 
     def _rendered(self, turns: Sequence[tuple[str, str]], *, prompt: bool = True) -> str:
-        rendered: Any = self._tokenizer.apply_chat_template(
-            [{"role": role, "content": text} for role, text in turns],
-            add_generation_prompt=prompt,
-            tokenize=False,
-            **self._options,
-        )
+        conversation = [{"role": role, "content": text} for role, text in turns]
+        try:
+            rendered: Any = self._tokenizer.apply_chat_template(
+                conversation, add_generation_prompt=prompt, tokenize=False, **self._options
+            )
+        except Exception as error:  # a template is the model author's program
+            name, cause = self._tokenizer.name_or_path, f"{type(error).__name__}: {error}"
+            raise PolicyError(
+                "policy.model",
+                f"the chat template of {name!r} fails: {cause}",
+                "Choose another model, or correct its chat template.",
+            ) from error
         return str(rendered)
 
     def _own(self, text: str) -> list[int]:

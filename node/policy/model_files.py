@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ CODED = (CONFIG, "tokenizer_config.json")  # files whose ``auto_map`` names code
 LENGTH_BYTES = 8  # length of a safetensors file's header, little-endian, at its beginning
 LEAST_SHARE = 0.9  # minimum share of a model's ids in its tokenizer; models round up slightly
 
+_KERNEL = "_implementation"  # end of the keys of a configuration that may name a hub's kernel
 _HEADLESS = re.compile(r"(?<!Head)(?<!Heads)Model$")
 _CLASS = re.compile(r'"(?:[^"\\]*--)?(\w+)\.\w+"')  # a file and its class in an ``auto_map``
 _OTHER_HEAD = re.compile(
@@ -40,15 +43,49 @@ class PolicyError(NodeError):
     exit_code = 2
 
 
+@contextmanager
+def usable(model: str) -> Iterator[None]:
+    """Raise PolicyError for any error that a wrong value in a model's files causes.
+
+    The libraries check few values and raise anything. Lack of memory passes through.
+    """
+    try:
+        yield
+    except (NodeError, MemoryError):
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        sizes = isinstance(error, RecursionError) or "mismatched" in lines[0]
+        if isinstance(error, RuntimeError) and not sizes:
+            raise
+        why = f"its files have a wrong value: {type(error).__name__}: {lines[0].rstrip('.')}"
+        raise refused(model, why, FETCH_AGAIN) from error
+
+
+def _named(check: Callable[[Path, str], None]) -> Callable[[Path, str], None]:
+    @wraps(check)
+    def checked(folder: Path, model: str) -> None:
+        with usable(model):
+            check(folder, model)
+
+    return checked
+
+
+@_named
 def check_code(folder: Path, model: str) -> None:
     """Raise PolicyError if a model can only be loaded by code of its own, or through an adapter.
 
-    Such code is never run. A known ``model_type`` is loaded by the class of ``transformers``.
+    Such code is never run, nor is a kernel of the hub that the configuration names. A known
+    ``model_type`` is loaded by the class of ``transformers``.
     """
     if (folder / ADAPTER).is_file():
         remedy = "Name the whole model, with the adapter merged into it."
         raise refused(model, f"{ADAPTER} has another model loaded in its place", remedy)
     tables = [_read(path, model) for name in CODED if (path := folder / name).is_file()]
+    if kernel := next(_kernels(tables), None):
+        why = f"it needs its own code, which is never run: the kernel {kernel}"
+        remedy = f"Remove the keys of {CONFIG} that end in {_KERNEL}."
+        raise refused(model, why, remedy)
     if not (maps := [found for table in tables if (found := table.get("auto_map"))]):
         return
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -61,6 +98,19 @@ def check_code(folder: Path, model: str) -> None:
         raise refused(model, why, remedy)
 
 
+def _kernels(value: Any, key: str = "") -> Iterator[str]:
+    """Yield the repositories that are named, at any depth, as the code of a part."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from _kernels(each, key if key.endswith(_KERNEL) else name)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _kernels(each, key)
+    elif isinstance(value, str) and key.endswith(_KERNEL) and "/" in value:
+        yield value
+
+
+@_named
 def check_kind(folder: Path, model: str) -> None:
     """Raise PolicyError unless a model is causal, unquantized and fits its tokenizer."""
     config = _read(folder / CONFIG, model)
@@ -94,6 +144,7 @@ def check_vocabulary(model: str, ids: int, known: int) -> None:
         )
 
 
+@_named
 def check_weights(folder: Path, model: str) -> None:
     """Raise PolicyError unless a model's weight files are present and complete."""
     for index in INDEXES:

@@ -31,7 +31,7 @@ from node.errors import ConfigError
 from node.policy.device import device_named
 from node.policy.encoding import TextEncoder, check_options, hidden_ids
 from node.policy.fused_norm import fuse_norms
-from node.policy.model_files import PolicyError, check_vocabulary, refused
+from node.policy.model_files import PolicyError, check_vocabulary, refused, usable
 from node.policy.model_source import SHIPPED, located, no_folder, no_model
 from node.policy.onednn_linear import quicken
 
@@ -150,28 +150,16 @@ class Policy:
         cannot have the adapter, peft is not installed, or the chat template has no such option.
         """
         device = device_named(config.device)
-        try:
-            source = located(config.model, tell)
-            AutoConfig.from_pretrained(source, trust_remote_code=False)
-            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-            model: Any = AutoModelForCausalLM.from_pretrained(
-                source,
-                dtype=getattr(torch, config.dtype),
-                trust_remote_code=False,
-                weights_only=True,
-            )
-        except (OSError, ValueError, KeyError) as error:
-            why = no_folder(config.model) or str(error).strip().splitlines()[0].rstrip(".")
-            raise no_model(config.model, why) from error
-        except UnpicklingError as error:
-            why = "its weights are damaged, or pickled with more than tensors, which is not loaded"
-            raise refused(config.model, why, "Name a model with safetensors files.") from error
-        check_vocabulary(config.model, model.get_input_embeddings().num_embeddings, len(tokenizer))
-        if tokenizer.chat_template is None and config.model not in SHIPPED:
-            tell(f"{config.model} has no chat template: prompts are plain text")
-        check_options(tokenizer, config.chat_template_kwargs)
-        adapted = adapter_of(model, config, adapter) if config.lora_rank else None
-        return cls(model.to(device), tokenizer, config.model, adapted, config.chat_template_kwargs)
+        with usable(config.model):
+            model, tokenizer = _loaded(config, tell)
+            ids = model.get_input_embeddings().num_embeddings
+            check_vocabulary(config.model, ids, len(tokenizer))
+            if tokenizer.chat_template is None and config.model not in SHIPPED:
+                tell(f"{config.model} has no chat template: prompts are plain text")
+            check_options(tokenizer, config.chat_template_kwargs)
+            adapted = adapter_of(model, config, adapter) if config.lora_rank else None
+            options = config.chat_template_kwargs
+            return cls(model.to(device), tokenizer, config.model, adapted, options)
 
     def encode_prompt(self, text: str) -> list[int]:
         """Encode a prompt: one user turn of the chat template, or else BOS and plain text."""
@@ -279,6 +267,28 @@ def unsettled(model: PreTrainedModel) -> PreTrainedModel:
     same = copy.copy(model)
     same.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
     return same
+
+
+def _loaded(
+    config: PolicySection, tell: Callable[[str], None]
+) -> tuple[Any, PreTrainedTokenizerBase]:
+    try:
+        source = located(config.model, tell)
+        AutoConfig.from_pretrained(source, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(
+            source,
+            dtype=getattr(torch, config.dtype),
+            trust_remote_code=False,
+            weights_only=True,
+        )
+    except (OSError, ValueError, KeyError) as error:
+        why = no_folder(config.model) or str(error).strip().splitlines()[0].rstrip(".")
+        raise no_model(config.model, why) from error
+    except UnpicklingError as error:
+        why = "its weights are damaged, or pickled with more than tensors, which is not loaded"
+        raise refused(config.model, why, "Name a model with safetensors files.") from error
+    return model, tokenizer
 
 
 def _declared_ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -99,6 +99,43 @@ def test_an_adapter_in_the_folder_leads_to_no_other_model(model):
         Policy.load(PolicySection(model=str(model), device="cpu"))
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"attn_implementation": "owner/kernel"},
+        {"_attn_implementation": "flash|owner/kernel@v1:function"},
+        {"attn_implementation": {"": "owner/kernel"}},
+        {"text_config": {"experts_implementation": "owner/kernel"}},
+        {"per_layer_config": [{"_experts_implementation": "owner/kernel"}]},
+    ],
+)
+def test_a_kernel_of_the_hub_that_a_model_names_is_not_fetched(keys, tmp_path):
+    folder = saved_policy(tmp_path / "model")
+    set_keys(folder / "config.json", **keys)
+    section = PolicySection(model=str(folder), device="cpu")
+    for look in (check_model, config_folder, lambda _: Policy.load(section)):
+        with pytest.raises(PolicyError, match=r"its own code, which is never run: .*owner/kernel"):
+            look(str(folder))
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        *("{{ ''.__class__.__mro__ }}", "{% include '/etc/passwd' %}", "{{ missing.a }}"),
+        *("{% for i in range(10 ** 9) %}x{% endfor %}", "{{ 1 / 0 }}", "{% if %}"),
+        "{{ raise_exception('no') }}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+    ],
+)
+def test_a_chat_template_that_fails_is_one_line_with_the_remedy(template, tmp_path):
+    folder = saved_policy(tmp_path / "model")
+    set_keys(folder / "tokenizer_config.json", chat_template=template)
+    section = PolicySection(model=str(folder), device="cpu")
+    with pytest.raises(PolicyError, match=r"chat template of .* fails: .+\. Choose ") as told:
+        Policy.load(section).encode_prompt("Sum of 1 and 2?")
+    assert "\n" not in str(told.value)
+
+
 class Writes:
     def __reduce__(self):
         return open, ("ran", "w")

@@ -239,7 +239,31 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
         with_file("config.json", b'{"model_type": "qw'),
         r"config\.json is not JSON.*Download",
     ),
+    "a number of classes": (
+        lambda folder: write(folder, architectures=5),
+        r"its files have a wrong value: TypeError.*Download",
+    ),
+    "a tokenizer without words": (
+        lambda folder: write(folder, "tokenizer.json", model=[]),
+        r"its files have a wrong value: AttributeError.*Download",
+    ),
+    "an index that is a list": (
+        with_file("model.safetensors.index.json", b'{"weight_map": [1]}'),
+        r"its files have a wrong value: AttributeError.*Download",
+    ),
 }
+WRONG_VALUES = (
+    ("config.json", {"num_hidden_layers": "two"}),
+    ("config.json", {"num_hidden_layers": -1}),
+    ("config.json", {"hidden_size": 24}),
+    ("config.json", {"num_attention_heads": 0}),
+    ("config.json", {"pad_token_id": 10**6}),
+    ("config.json", {"model_type": ["qwen3"]}),
+    ("config.json", {"attn_implementation": 5}),
+    ("generation_config.json", {"eos_token_id": "end"}),
+    ("tokenizer_config.json", {"eos_token": 5}),
+    ("tokenizer_config.json", {"tokenizer_class": 5}),
+)
 
 
 def load(folder, **how):
@@ -254,6 +278,14 @@ def test_a_model_that_cannot_be_trained_is_one_line_with_the_remedy(case, folder
         with pytest.raises(PolicyError, match=rf"policy\.model: '{folder}' \(.*{said}") as told:
             look(str(folder))
         assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(("name", "keys"), WRONG_VALUES)
+def test_a_wrong_value_in_a_models_file_is_one_line_with_the_remedy(name, keys, folder):
+    write(folder, name, **keys)
+    with pytest.raises(PolicyError, match=rf"policy\.model: '{folder}' \(.+\)\. \w.+") as told:
+        load(folder)
+    assert "\n" not in str(told.value)
 
 
 def test_whole_shards_and_a_model_with_a_few_ids_to_spare_are_taken_and_no_file_of_gguf(folder):
