@@ -126,7 +126,7 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
     except UnicodeDecodeError as error:
         remedy = "Save the file as UTF-8."
         raise ConfigError(f"{path} (not UTF-8 at byte {error.start})", None, remedy) from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         remedy = "Correct that line; the file must be TOML."
         raise ConfigError(f"{path} ({error})", None, remedy) from error
     return build(table, overrides, base=path.absolute().parent)

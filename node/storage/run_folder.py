@@ -172,13 +172,36 @@ class RunFolder:
     def read_status(self) -> dict[str, Any]:
         """Return what the node last reported; raise NodeError if there is no valid report."""
         try:
-            return dict(json.loads(self.status.read_bytes()))
+            return _checked(json.loads(self.status.read_bytes()))
         except FileNotFoundError:
             remedy = "Wait if it just started, start it with swarm-node join, or name its --config."
             raise NodeError("no status of a node in", self.root, remedy) from None
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             remedy = "Delete it; a running node writes a new one."
             raise NodeError("not a status file", self.status, remedy) from error
+
+
+def _checked(status: Any) -> dict[str, Any]:
+    """Return what other commands read as it is; raise ValueError for another form."""
+    if not isinstance(status, dict):
+        raise ValueError("not an object")
+    record, peers, addresses = (status.get(key) for key in ("record", "peers", "addresses"))
+    if not isinstance(record or {}, dict) or not all(
+        isinstance(each, list) for each in (peers or [], addresses or [])
+    ):
+        raise ValueError("a list or an object is of another type")
+    numbers = (status.get("time"), *((record or {}).get(key) for key in ("round", "reward_own")))
+    texts = (
+        *(status.get(key) for key in ("peer_id", "swarm_id", "swarm_name")),
+        *(addresses or []),
+    )
+    if not (
+        all(isinstance(each, dict) for each in peers or [])
+        and all(isinstance(each, str | None) for each in texts)
+        and all(isinstance(n, int | float | None) and abs(n or 0) < 2**63 for n in numbers)
+    ):
+        raise ValueError("a value is of another type")
+    return status
 
 
 def _kin(path: Path) -> list[Path]:
@@ -226,7 +249,8 @@ def present_status(folder: RunFolder) -> dict[str, Any]:
     elif reported.get("pid") != holder:
         state = STARTING
     works = state in (RUNNING, STOPPING)
-    age = max(0.0, time.time() - reported["time"]) if "time" in reported else None
+    at = reported.get("time")
+    age = None if at is None else max(0.0, time.time() - at)
     return {
         **dict.fromkeys(("peer_id", "swarm_id", "swarm_name", "record")),
         "addresses": [],
@@ -234,7 +258,7 @@ def present_status(folder: RunFolder) -> dict[str, Any]:
         **reported,
         "dashboard": reported.get("dashboard") if works else None,
         "public": reported.get("public") if works else None,
-        "peers": [_now(peer, works) for peer in reported.get("peers", [])],
+        "peers": [_now(peer, works) for peer in reported.get("peers") or []],
         "running": holder is not None,
         "state": state,
         "age_s": age,

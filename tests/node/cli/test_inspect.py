@@ -55,6 +55,14 @@ def test_every_run_folder_is_listed_with_what_is_true_of_its_node(terminal):
     assert SWARM not in shown
 
 
+def test_a_folder_with_a_wrong_status_is_named_and_the_others_are_listed(terminal):
+    made(terminal, "good", state="stopped", time=1.0)
+    made(terminal, "odd", state="stopped", time=1.0, swarm_id=[7], record={"round": "many"})
+    assert "good" in terminal.ok("list")
+    listed = terminal.json("list")
+    assert ([run["path"] for run in listed["runs"]], listed["unread"]) == (["good"], ["odd"])
+
+
 @pytest.mark.parametrize("width", ["20", "40", "60", "80"])
 def test_no_terminal_is_too_narrow_for_whole_figures_of_each_run(terminal, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", width)

@@ -101,7 +101,7 @@ def test_a_missing_file_says_how_to_write_one_and_one_that_is_not_toml_is_named(
     path = tmp_path / "node.toml"
     with pytest.raises(NodeError, match="swarm-node init"):
         load(path)
-    for content in (b"[node\n", b"\xff\xfe"):
+    for content in (b"[node\n", b"\xff\xfe", b"a={a=" * 3000):
         path.write_bytes(content)
         with pytest.raises(ConfigError, match=r"node\.toml"):
             load(path)

@@ -1,4 +1,5 @@
 import errno
+import json
 import logging
 import os
 import stat
@@ -81,9 +82,13 @@ def test_status_is_read_as_it_was_written_and_any_other_is_named(tmp_path):
         folder.write_status(status)
     assert folder.read_status() == {"pid": 8, "peers": []}
     assert [p.name for p in tmp_path.iterdir()] == ["status.json"]
-    folder.status.write_text("{half")
-    with pytest.raises(NodeError, match=r"status\.json"):
-        folder.read_status()
+    wrong = ({"time": []}, {"time": 10**400}, {"time": float("nan")}, {"peers": [1]}, [], 7)
+    records = ({"record": [1]}, {"record": {"round": "x"}}, {"record": {"reward_own": {}}})
+    names = ({"swarm_id": 5}, {"swarm_name": ["x"]}, {"addresses": "x"})
+    for text in ("{half", *map(json.dumps, (*wrong, *records, *names))):
+        folder.status.write_text(text)
+        with pytest.raises(NodeError, match=r"status\.json"):
+            folder.read_status()
 
 
 @pytest.fixture
