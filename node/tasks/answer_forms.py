@@ -31,7 +31,9 @@ class Form(Enum):
 
 _SIGNS = str.maketrans({"×": "*", "÷": "/", "[": "(", "]": ")"})
 _MOST_CHARACTERS = 400  # of a number or of a side of an equation whose value counts
-TYPOGRAPHY = str.maketrans({"−": "-", "–": "-", "\u00a0": " ", "\u202f": " ", "’": "'"})
+TYPOGRAPHY = str.maketrans(
+    {**dict.fromkeys("−–‐‑‒⁻﹣－", "-"), "\u00a0": " ", "\u202f": " ", "’": "'"}
+)
 
 _FENCE = "```"
 _PAIRS = (
@@ -71,6 +73,19 @@ def equal(answer: str, right: str, form: Form) -> bool:
         return False
     normal = _normal(right, form)
     return _normal(answer, form) == normal and (normal != () or plain(answer) == plain(right))
+
+
+def rivals(text: str, right: str, form: Form) -> bool:
+    """Return whether a reading may be meant as the answer of the task whose right one is ``right``.
+
+    Any formula may. A line of as many items may, if it has half of them, or if all have digits.
+    """
+    if form is Form.EXPRESSION:
+        return bool(patterns.EXPRESSION.fullmatch(without_latex(plain(text)).translate(TYPOGRAPHY)))
+    found, due = [*_items(plain(text))], [*_items(plain(right))]
+    common = set(found) & set(due)
+    in_digits = all(re.search(r"\d", str(item)) for item in (*found, *due))
+    return len(found) == len(due) and (in_digits or 2 * len(common) >= len(set(due)))
 
 
 def _normal(text: str, form: Form) -> object:

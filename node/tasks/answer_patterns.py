@@ -59,13 +59,16 @@ PROSE = re.compile(rf"(?:\b{_LETTER}{{2,}}+[,.'’!?]*+\s+){{2,}}{_LETTER}{{2,}}
 """Three words in a row, as in a sentence: ``Here it is``."""
 
 # Words around an answer in its sentence
-LEAD = re.compile(rf"^.*(?:{_VERB}\b|:)\s*", re.IGNORECASE)
+_COLON = r"(?::(?!\d)|(?<!\d):)"  # not that of a time
+LEAD = re.compile(rf"^.*(?:{_VERB}\b|{_COLON})\s*", re.IGNORECASE)
 """All up to the last verb or colon: ``The total is: 42``."""
 VERB_LEAD = re.compile(rf"^.*{_VERB}\s+", re.IGNORECASE)
 """All up to the last verb: ``The order is a: 1``."""
 ARTICLE = re.compile(r"^(?:the|a|an)\s+", re.IGNORECASE)
 """An article before a noun: ``the apple``."""
-UNDECIDED = re.compile(r"\b(?:not|never|neither|cannot|isn't|no answer|or)\b", re.IGNORECASE)
+UNDECIDED = re.compile(
+    r"\b(?:not|never|neither|cannot|[a-z]{2,5}n['’]t|no answer|or)\b", re.IGNORECASE
+)
 """A denial, or a choice left open: ``41 or 42``."""
 CLAUSE = re.compile(
     rf";|,\s(?=[a-z])(?!or\b)|\.\s| {_WORDS_IN_BRACKETS}|\s(?:{_REASONS})\b", re.IGNORECASE
@@ -143,10 +146,17 @@ MINUS = re.compile(
     rf"\b(?:minus|negative)\s+(?={_CURRENCY}?[\d.])|-\s*(?={_CURRENCY}\s*\d)", re.IGNORECASE
 )
 """The sign of a negative number: ``minus 5``, ``-$5``."""
+UNEQUAL = re.compile(r"[<>]=|(?<![\w)])!=")
+"""A sign that is not an equals sign, but has one: ``!=``, unlike that of ``5!=120``."""
 _SYMBOL = r"(?:[±√≤≥≠]|(?<![\w\"'=|/-])[<>]|\bsqrt\b)"
+_RAISED = r"[¹²³⁰-⁹¼½¾⅐-⅞]"
+_STRUCK = r"[\u0300-\u036f\u20d0-\u20ff]"
+_OTHER_DIGIT = r"(?![0-9])\d"  # of another script
 _SCALE = r"(?:hundred|thousand|million|billion|dozen)"
 CHANGED = re.compile(
-    rf"{_SYMBOL}\s*[({{]?{_CURRENCY}?\d|\d\s*[²³½¼¾]|\d\s+{_SCALE}\b", re.IGNORECASE
+    rf"{_SYMBOL}\s*[({{]?-?{_CURRENCY}?\d|\d\s+{_SCALE}\b|{_OTHER_DIGIT}[0-9]"
+    rf"|[0-9](?:\s*{_RAISED}|{_OTHER_DIGIT}|{_STRUCK})",
+    re.IGNORECASE,
 )
 """A number beside what changes its value, or leaves it none: ``√16``, ``2 million``."""
 _COMPARISON = r"\b(?:than|at least|at most|twice|half of|but|log)"

@@ -24,6 +24,7 @@ from node.tasks.answer_forms import (
     laid_out,
     number_value,
     plain,
+    rivals,
     without_latex,
 )
 from protocol.manifest import Extract
@@ -51,9 +52,7 @@ def read_answer(
         answer = _unmarked(text, form, extract)
     if not isinstance(right, str):
         return answer
-    # Readings much longer than the right answer differ from it.
-    others = (each for each in _others(answer, text, form) if len(each) < 4 * len(right) + 80)
-    if any(equal(each, right, form) for each in (answer, *others)):
+    if equal(answer, right, form) or _reads_as(answer, text, right, form):
         return right
     if form is Form.VERBATIM:
         return answer
@@ -71,20 +70,36 @@ def _unmarked(text: str, form: Form, extract: Extract) -> str:
     return _last(plain(text), form)
 
 
-def _others(answer: str, text: str, form: Form) -> Iterator[str]:
-    """Yield other readings of a line or a formula, of which one may equal the right answer."""
+def _reads_as(answer: str, text: str, right: str, form: Form) -> bool:
+    """Return whether the first reading of a line or formula that may be meant as answer is right.
+
+    So one candidate counts of a completion with several, and the right answer does not decide
+    which. The last list counts if no line is such a reading; lines of the list are not readings.
+    """
     if form not in (Form.LINE, Form.EXPRESSION):
-        return
-    listed = _last_items(answer if "\n" in answer else text)
-    items = [plain(patterns.ITEM.sub("", line)) for line in listed]
-    yield ", ".join(items)
-    if patterns.UNDECIDED.search(answer):
-        return
-    yield patterns.REMARK.sub("", answer)
-    yield plain(patterns.LEAD.sub("", answer))
-    yield plain(patterns.VERB_LEAD.sub("", answer))
+        return False
+    lines = _last_items(answer if "\n" in answer else text)
+    items = [plain(patterns.ITEM.sub("", line)) for line in lines]
+    longest = 4 * len(right) + 80  # what is much longer than the right answer differs from it
+    for reading in (answer, *_other_readings(answer, text)):
+        if len(reading) >= longest or reading in (*items, *map(plain, lines)):
+            continue
+        if equal(reading, right, form):
+            return not patterns.UNDECIDED.search(answer)
+        if rivals(reading, right, form):
+            return False
+    listed = ", ".join(items)
+    return len(listed) < longest and equal(listed, right, form)
+
+
+def _other_readings(answer: str, text: str) -> Iterator[str]:
+    """Yield readings of a line or formula without what stands around it, the likeliest first."""
+    bare = patterns.REMARK.sub("", answer)
+    yield bare
+    yield plain(patterns.LEAD.sub("", bare))
+    yield plain(patterns.VERB_LEAD.sub("", bare))
     lines = [line for line in text.split("\n") if line.strip() and not patterns.PROSE.search(line)]
-    for line in (answer, *lines[-1:]):
+    for line in (bare, *lines[-1:]):
         yield from map(plain, equation_sides(line)[-1:])
 
 
@@ -258,7 +273,9 @@ def _last_word(text: str, sentences: list[str]) -> str:
         return ""
     if word := _word(plain(sentences[0])):
         return plain(word)
-    return "" if patterns.UNDECIDED.search(sentences[0]) else plain(sentences[0]).split()[-1]
+    if patterns.UNDECIDED.search(sentences[0]):
+        return ""
+    return next(reversed(plain(sentences[0]).split()), "")
 
 
 def _last_block(text: str) -> str:
@@ -283,7 +300,7 @@ def _number(sentence: str, *, marked: bool) -> str:
         sentence: text without markup around it. A formula without a value is returned whole.
         marked: whether all of it is marked as the answer, so that no second number may stand in it.
     """
-    text = sentence.translate(TYPOGRAPHY)
+    text = patterns.UNEQUAL.sub("≠", sentence.translate(TYPOGRAPHY))
     text = text.replace("{,}", ",").replace("\\,", "").replace("\\%", "%")
     spoken = without_latex(patterns.MINUS.sub("-", text))
     if number_value(spoken) is not None:
