@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Annotated, Any, BinaryIO, ClassVar
+
+from pydantic import BaseModel, Field
 
 from node.errors import NodeError, RunFolderBusy
 from node.storage.atomic_files import (
@@ -172,7 +174,9 @@ class RunFolder:
     def read_status(self) -> dict[str, Any]:
         """Return what the node last reported; raise NodeError if there is no valid report."""
         try:
-            return _checked(json.loads(self.status.read_bytes()))
+            status: dict[str, Any] = json.loads(self.status.read_bytes())
+            _Status.model_validate(status, strict=True)
+            return status
         except FileNotFoundError:
             remedy = "Wait if it just started, start it with swarm-node join, or name its --config."
             raise NodeError("no status of a node in", self.root, remedy) from None
@@ -181,27 +185,24 @@ class RunFolder:
             raise NodeError("not a status file", self.status, remedy) from error
 
 
-def _checked(status: Any) -> dict[str, Any]:
-    """Return what other commands read as it is; raise ValueError for another form."""
-    if not isinstance(status, dict):
-        raise ValueError("not an object")
-    record, peers, addresses = (status.get(key) for key in ("record", "peers", "addresses"))
-    if not isinstance(record or {}, dict) or not all(
-        isinstance(each, list) for each in (peers or [], addresses or [])
-    ):
-        raise ValueError("a list or an object is of another type")
-    numbers = (status.get("time"), *((record or {}).get(key) for key in ("round", "reward_own")))
-    texts = (
-        *(status.get(key) for key in ("peer_id", "swarm_id", "swarm_name")),
-        *(addresses or []),
-    )
-    if not (
-        all(isinstance(each, dict) for each in peers or [])
-        and all(isinstance(each, str | None) for each in texts)
-        and all(isinstance(n, int | float | None) and abs(n or 0) < 2**63 for n in numbers)
-    ):
-        raise ValueError("a value is of another type")
-    return status
+_Number = Annotated[float, Field(gt=-(2.0**63), lt=2.0**63)] | None
+
+
+class _Record(BaseModel):
+    round: _Number = None
+    reward_own: _Number = None
+
+
+class _Status(BaseModel):
+    """What other commands read of a status file as it is."""
+
+    time: _Number = None
+    peer_id: str | None = None
+    swarm_id: str | None = None
+    swarm_name: str | None = None
+    addresses: list[str] | None = None
+    peers: list[dict[str, Any]] | None = None
+    record: _Record | None = None
 
 
 def _kin(path: Path) -> list[Path]:
