@@ -194,7 +194,7 @@ class _Record(BaseModel):
 
 
 class _Status(BaseModel):
-    """What other commands read of a status file as it is."""
+    """Values of a status file that other commands use unchecked."""
 
     time: _Number = None
     peer_id: str | None = None
