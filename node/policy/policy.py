@@ -34,6 +34,7 @@ from node.policy.fused_norm import fuse_norms
 from node.policy.model_files import PolicyError, check_vocabulary, refused, usable
 from node.policy.model_source import SHIPPED, located, no_folder, no_model
 from node.policy.onednn_linear import quicken
+from swarm.common.util import counted
 
 if TYPE_CHECKING:
     from node.policy.lora import Adapter
@@ -276,11 +277,13 @@ def _loaded(
         source = located(config.model, tell)
         AutoConfig.from_pretrained(source, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_pretrained(
+        library: Any = AutoModelForCausalLM
+        model, loaded = library.from_pretrained(
             source,
             dtype=getattr(torch, config.dtype),
             trust_remote_code=False,
             weights_only=True,
+            output_loading_info=True,
         )
     except (OSError, ValueError, KeyError) as error:
         why = no_folder(config.model) or str(error).strip().splitlines()[0].rstrip(".")
@@ -288,6 +291,9 @@ def _loaded(
     except UnpicklingError as error:
         why = "its weights are damaged, or pickled with more than tensors, which is not loaded"
         raise refused(config.model, why, "Name a model with safetensors files.") from error
+    if missing := sorted(loaded["missing_keys"]):  # transformers gives them random values
+        why = f"its files lack {counted(len(missing), 'weight')}, such as {missing[0]}"
+        raise refused(config.model, why, "Name a complete causal language model.")
     return model, tokenizer
 
 

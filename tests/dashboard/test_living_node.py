@@ -1,12 +1,12 @@
 import re
 import signal
+import socket
 from pathlib import Path
 
 import pytest
 
 from tests.dashboard.chromium import VIEWS, until
 from tests.end_to_end.commands import QUICK, Command
-from tests.node.monitor.test_monitor import free_port
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
 
@@ -19,7 +19,9 @@ class Living:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port = free_port()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/"
         self.node = self.started()
 

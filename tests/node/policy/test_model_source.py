@@ -288,6 +288,21 @@ def test_a_wrong_value_in_a_models_file_is_one_line_with_the_remedy(name, keys, 
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.parametrize(
+    ("keys", "missing"),
+    [
+        ({"num_hidden_layers": 3, "layer_types": None}, r"model\.layers\.2\.\S+"),
+        ({"tie_word_embeddings": False}, r"lm_head\.weight"),
+        ({"model_type": "bert"}, r"bert\.\S+"),
+    ],
+)
+def test_a_model_whose_files_lack_weights_is_refused_by_name(keys, missing, folder):
+    write(folder, **keys)
+    said = rf"its files lack \d+ weights?, such as {missing}.*Name a complete causal language model"
+    with pytest.raises(PolicyError, match=said):
+        load(folder)
+
+
 def test_whole_shards_and_a_model_with_a_few_ids_to_spare_are_taken_and_no_file_of_gguf(folder):
     shard(folder, kept=99)
     write(folder, vocab_size=105)
