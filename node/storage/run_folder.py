@@ -10,9 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, ClassVar
-
-from pydantic import BaseModel, Field
+from typing import Any, BinaryIO, ClassVar
 
 from node.errors import NodeError, RunFolderBusy
 from node.storage.atomic_files import (
@@ -174,9 +172,7 @@ class RunFolder:
     def read_status(self) -> dict[str, Any]:
         """Return what the node last reported; raise NodeError if there is no valid report."""
         try:
-            status: dict[str, Any] = json.loads(self.status.read_bytes())
-            _Status.model_validate(status, strict=True)
-            return status
+            return _checked(json.loads(self.status.read_bytes()))
         except FileNotFoundError:
             remedy = "Wait if it just started, start it with swarm-node join, or name its --config."
             raise NodeError("no status of a node in", self.root, remedy) from None
@@ -185,24 +181,25 @@ class RunFolder:
             raise NodeError("not a status file", self.status, remedy) from error
 
 
-_Number = Annotated[float, Field(gt=-(2.0**63), lt=2.0**63)] | None
+def _checked(status: Any) -> dict[str, Any]:
+    """Return a status whose values other commands can use; raise ValueError for another type."""
+    if not isinstance(status, dict) or not _are(dict, status.get("record")):
+        raise ValueError("not an object")
+    record, lists = status.get("record") or {}, [status.get("addresses"), status.get("peers")]
+    numbers = [status.get("time"), record.get("round"), record.get("reward_own")]
+    texts = [status.get(name) for name in ("peer_id", "swarm_id", "swarm_name")]
+    if not (_are(list, *lists) and _are(int | float, *numbers) and _are(str, *texts)):
+        raise ValueError("a value has another type")
+    addresses, peers = (each or [] for each in lists)
+    if not (_are(str, *addresses) and _are(dict, *peers)):
+        raise ValueError("an item has another type")
+    if not all(abs(number or 0) < 2**63 for number in numbers):  # NaN is not, either
+        raise ValueError("a number is out of range")
+    return status
 
 
-class _Record(BaseModel):
-    round: _Number = None
-    reward_own: _Number = None
-
-
-class _Status(BaseModel):
-    """Values of a status file that other commands use unchecked."""
-
-    time: _Number = None
-    peer_id: str | None = None
-    swarm_id: str | None = None
-    swarm_name: str | None = None
-    addresses: list[str] | None = None
-    peers: list[dict[str, Any]] | None = None
-    record: _Record | None = None
+def _are(kind: Any, *values: object) -> bool:
+    return all(value is None or isinstance(value, kind) for value in values)
 
 
 def _kin(path: Path) -> list[Path]:
