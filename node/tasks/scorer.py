@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -60,6 +60,16 @@ def settled(moved: Moved) -> Future[Moved]:
     return outcome
 
 
+@dataclass(frozen=True, slots=True)
+class OpenEnv:
+    """A worker's report about an env it has opened."""
+
+    levels: int
+    replayable: bool = True
+    waits: bool = False
+    hidden: bool = False
+
+
 class Scorer(Protocol):
     """Interface of :class:`~node.tasks.verifier.verifier.Verifier` and its stand-ins."""
 
@@ -72,19 +82,24 @@ class Scorer(Protocol):
         return frozenset()
 
     @property
+    def opened_envs(self) -> Mapping[str, OpenEnv]:
+        """Envs opened so far, by name; none by default."""
+        return {}
+
+    @property
     def unrepeatable(self) -> frozenset[str]:
         """Multi-turn envs that are not replayable, so not verifiable."""
-        return frozenset()
+        return frozenset(name for name, env in self.opened_envs.items() if not env.replayable)
 
     @property
     def hidden(self) -> frozenset[str]:
         """Multi-turn envs whose rewards depend on what the observations do not show."""
-        return frozenset()
+        return frozenset(name for name, env in self.opened_envs.items() if env.hidden)
 
     @property
     def waiting(self) -> frozenset[str]:
         """Asynchronous multi-turn envs; any number of their turns wait concurrently."""
-        return frozenset()
+        return frozenset(name for name, env in self.opened_envs.items() if env.waits)
 
     def play_each(self, moves: Sequence[Move]) -> list[Future[Moved]]:
         """Begin turns, one per trajectory at a time; return a future per move, in order.

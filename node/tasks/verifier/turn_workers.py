@@ -308,7 +308,8 @@ class WorkerPair:
     def _bound(self, turn: PendingTurn) -> bool:
         """Return whether a turn can continue only where its episode is."""
         begun = turn.begun is not None or self._last_home(turn.move) is not None
-        return begun and turn.move.task.env in self._all.unrepeatable
+        env = self._all.opened_envs.get(turn.move.task.env)
+        return begun and env is not None and not env.replayable
 
     def _given_up(self, turn: PendingTurn) -> bool:
         """Refuse a turn whose episode is lost and not replayable; return whether so."""

@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 import time
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
@@ -13,7 +14,7 @@ from queue import LifoQueue
 
 from node.lifecycle import Opened
 from node.tasks.sandbox.sandbox import sandbox_support
-from node.tasks.scorer import Move, Moved, Scorer
+from node.tasks.scorer import Move, Moved, OpenEnv, Scorer
 from node.tasks.task_set import Allowed
 from node.tasks.verifier.turn_workers import TurnWorkers
 from node.tasks.verifier.worker_process import (
@@ -124,19 +125,8 @@ class Verifier(Scorer):
         return frozenset(n for n, spec in self._workers.specs.items() if spec.source == ENVIRONMENT)
 
     @property
-    def unrepeatable(self) -> frozenset[str]:
-        """Non-replayable environments among those opened so far."""
-        return self._workers.unrepeatable
-
-    @property
-    def hidden(self) -> frozenset[str]:
-        """Environments among those opened so far in which luck may decide the reward."""
-        return self._workers.hidden
-
-    @property
-    def waiting(self) -> frozenset[str]:
-        """Asynchronous environments among those opened so far."""
-        return self._workers.waiting
+    def opened_envs(self) -> Mapping[str, OpenEnv]:
+        return self._workers.opened_envs
 
     @property
     def closed(self) -> Mapping[str, str]:
@@ -236,16 +226,8 @@ class VerifierPool(Opened, Scorer):
         return self._verifiers[0].environments
 
     @property
-    def unrepeatable(self) -> frozenset[str]:
-        return frozenset[str]().union(*(each.unrepeatable for each in self._verifiers))
-
-    @property
-    def hidden(self) -> frozenset[str]:
-        return frozenset[str]().union(*(each.hidden for each in self._verifiers))
-
-    @property
-    def waiting(self) -> frozenset[str]:
-        return frozenset[str]().union(*(each.waiting for each in self._verifiers))
+    def opened_envs(self) -> Mapping[str, OpenEnv]:
+        return ChainMap(*(dict(each.opened_envs) for each in self._verifiers))
 
     def play_each(self, moves: Sequence[Move]) -> list[Future[Moved]]:
         """Begin turns in the first verifier, which holds all episodes."""

@@ -18,6 +18,7 @@ from node.errors import TaskSetError
 from node.tasks.sandbox.confine import OUT_OF_MEMORY, Confinement
 from node.tasks.sandbox.namespaces import DIED_OF
 from node.tasks.sandbox.sandbox import Grants, before, sandbox_support
+from node.tasks.scorer import OpenEnv
 from node.tasks.task_set import Allowed, evaluates
 from node.tasks.verifier.fork_server import ForkedProcess, fork
 from protocol.manifest import ENVIRONMENT, EnvSpec
@@ -68,16 +69,6 @@ class WorkerLimits:
     wall_seconds: float = 10.0
     memory_mib: int = 1024
     start_seconds: float = 120.0
-
-
-@dataclass(frozen=True, slots=True)
-class OpenEnv:
-    """A worker's report about an env it has opened."""
-
-    levels: int
-    replayable: bool = True
-    waits: bool = False
-    hidden: bool = False
 
 
 class WorkerDied(Exception):  # noqa: N818 - what happened, for the verifier to judge
@@ -221,8 +212,8 @@ def worker_environment(hash_seed: int = HASH_SEED) -> dict[str, str]:
 class Workers:
     """Workers of a verifier, one for each set of grants.
 
-    Only :meth:`start`, ``unrepeatable``, ``waiting``, ``hidden`` and ``closed`` are thread-safe;
-    the last four cover the envs opened so far.
+    Only :meth:`start`, ``opened_envs`` and ``closed`` are thread-safe; the last two cover the envs
+    opened so far.
     """
 
     def __init__(
@@ -245,9 +236,7 @@ class Workers:
         self._hash_seed = hash_seed
         self.limits = limits or WorkerLimits()
         self.counters = counters or Counters()
-        self.unrepeatable: frozenset[str] = frozenset()
-        self.waiting: frozenset[str] = frozenset()
-        self.hidden: frozenset[str] = frozenset()
+        self.opened_envs: dict[str, OpenEnv] = {}
         self.closed: dict[str, str] = {}
         self._workers: dict[Grants, WorkerProcess] = {}
         self._closed = False
@@ -319,9 +308,7 @@ class Workers:
             message, self.limits, own, hash_seed=self._hash_seed, sources=self._sources
         )
         with self._lock:
-            self.unrepeatable |= {n for n, env in worker.envs.items() if not env.replayable}
-            self.waiting |= {n for n, env in worker.envs.items() if env.waits}
-            self.hidden |= {n for n, env in worker.envs.items() if env.hidden}
+            self.opened_envs = {**self.opened_envs, **worker.envs}
             self.closed = {**self.closed, **worker.closed}
         return worker
 
