@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
@@ -16,20 +16,15 @@ from itertools import islice
 from protocol.announcement import dht_key_of
 from swarm.common.clock import Clock, within
 from swarm.common.counters import Counters
-from swarm.common.fair_limits import ReputationOf
-from swarm.transport.records import Watch
-from swarm.transport.request_limits import PeerLimits, Service
+from swarm.transport.request_limits import Serving
 from swarm.transport.transport import (
     HEADER_SECONDS,
     MINIMUM_RATE,
     OPENING_SECONDS,
     RATE_GRACE_SECONDS,
     DeadlineExceeded,
-    Handler,
-    HandlerLimits,
     PeerUnreachable,
     Reach,
-    RecordCheck,
     RecordView,
     Refusal,
     Refused,
@@ -100,21 +95,15 @@ class MemoryNetwork:
             await self.clock.sleep(self.conditions.latency * self._random.uniform(0.5, 1.5))
 
 
-class MemoryTransport:
+class MemoryTransport(Serving):
     """:class:`swarm.transport.transport.Transport` inside a :class:`MemoryNetwork`."""
 
     def __init__(
         self, network: MemoryNetwork, peer_id: str, counters: Counters | None = None
     ) -> None:
+        super().__init__(network.clock, counters)
         self.peer_id = peer_id
-        self.bytes_in = 0
-        self.bytes_out = 0
         self._network = network
-        self._counters = counters or Counters()
-        self._peer_limits = PeerLimits(network.clock, self._counters)
-        self._services: dict[str, Service] = {}
-        self._check: RecordCheck | None = None
-        self._watch = Watch(self._counters)
         self._records: dict[bytes, dict[bytes, RecordView]] = {}
 
     async def start(self) -> None:
@@ -140,15 +129,6 @@ class MemoryTransport:
 
     def reach(self) -> Reach:
         return Reach("direct", "inside of one process", links=dict.fromkeys(self.peers(), "direct"))
-
-    def use_validator(self, check: RecordCheck) -> None:
-        self._check = check
-
-    def use_reputation(self, reputation: ReputationOf) -> None:
-        self._peer_limits.reputations.use(reputation)
-
-    def watch(self, keys: Collection[str], heard: Callable[[bytes], None]) -> None:
-        self._watch.begin(keys, heard)
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
         check_size(value)
@@ -216,11 +196,6 @@ class MemoryTransport:
             raise DeadlineExceeded(f"peer {peer} did not answer in time") from error
         self.bytes_in += len(answer)
         return answer
-
-    def handle(self, protocol: str, handler: Handler, limits: HandlerLimits) -> None:
-        self._services[protocol] = Service(
-            protocol, handler, limits, self._counters, self._peer_limits
-        )
 
     async def serve(self, peer: str, protocol: str, payload: bytes) -> bytes:
         """Answer a request of ``peer``; raise ``Refusal`` or ``PeerUnreachable``."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from protocol.messages import DIAL_BACK_STREAM, MAX_DIAL_BACK_RESPONSE_BYTES
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import Counters
-from swarm.common.fair_limits import ReputationOf
 from swarm.transport.node import (
+    HashTable,
     Launch,
     NodeSettings,
     Role,
@@ -23,8 +23,7 @@ from swarm.transport.node import (
 )
 from swarm.transport.peer_connections import PeerCache
 from swarm.transport.reachability import ANSWER_SECONDS, LIMITS, DialBack, Reachability
-from swarm.transport.records import Watch
-from swarm.transport.request_limits import PeerLimits, Service
+from swarm.transport.request_limits import Serving
 from swarm.transport.streams import ask, serve
 from swarm.transport.supervisor import Supervisor
 from swarm.transport.transport import (
@@ -44,10 +43,12 @@ from swarm.transport.transport import (
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 LOOKUP_SECONDS = 15.0  # for a read or store: a search and its calls, on a busy machine
 
 
-class NodeTransport:
+class NodeTransport(Serving):
     """:class:`swarm.transport.transport.Transport` over a supervised node.
 
     Args:
@@ -76,13 +77,7 @@ class NodeTransport:
     ) -> None:
         role: Role = "public" if relay else ""
         settings = NodeSettings(identity, tuple(listen), tuple(announce), start_timeout, role)
-        self._counters = counters or Counters()
-        self._peer_limits = PeerLimits(clock or SystemClock(), self._counters)
-        self._services: dict[str, Service] = {}
-        self._check: RecordCheck | None = None
-        self._watch = Watch(self._counters)
-        self.bytes_in = 0
-        self.bytes_out = 0
+        super().__init__(clock or SystemClock(), counters)
         cache = PeerCache(peer_cache)
         self._supervisor = Supervisor(
             launch, settings, peers, cache, self._prepare, self._counters, self._peer_limits
@@ -159,32 +154,17 @@ class NodeTransport:
         )
 
     def use_validator(self, check: RecordCheck) -> None:
-        self._check = check
+        super().use_validator(check)
         if self._supervisor.started:
             self._supervisor.node.gate.check = check
 
-    def use_reputation(self, reputation: ReputationOf) -> None:
-        self._peer_limits.reputations.use(reputation)
-
-    def watch(self, keys: Collection[str], heard: Callable[[bytes], None]) -> None:
-        self._watch.begin(keys, heard)
-
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
         check_size(value)
-        try:
-            async with asyncio.timeout(LOOKUP_SECONDS):
-                return await self._supervisor.node.hash_table.store(key, subkey, value, expiry)
-        except Exception as error:  # noqa: BLE001 - of a DHT library; counted and logged
-            self._lookup_failed("store", error)
-            return False
+        record = key, subkey, value, expiry
+        return await self._look_up("store", lambda table: table.store(*record), False)
 
     async def read(self, key: str) -> dict[bytes, bytes]:
-        try:
-            async with asyncio.timeout(LOOKUP_SECONDS):
-                return await self._supervisor.node.hash_table.read(key)
-        except Exception as error:  # noqa: BLE001 - of a DHT library; counted and logged
-            self._lookup_failed("read", error)
-            return {}
+        return await self._look_up("read", lambda table: table.read(key), {})
 
     async def request(
         self,
@@ -230,9 +210,7 @@ class NodeTransport:
             raise PeerUnreachable(late) from error
 
     def handle(self, protocol: str, handler: Handler, limits: HandlerLimits) -> None:
-        self._services[protocol] = Service(
-            protocol, handler, limits, self._counters, self._peer_limits
-        )
+        super().handle(protocol, handler, limits)
         if self._supervisor.started:
             added = self._supervisor.node.add_handler(protocol, self._stream_handler(protocol))
             self._supervisor.tasks.spawn(added)
@@ -260,6 +238,11 @@ class NodeTransport:
 
         return on_stream
 
-    def _lookup_failed(self, call: str, error: Exception) -> None:
-        self._counters.add("dht_failed", call=call)
-        logger.warning("DHT %s failed: %s: %s", call, type(error).__name__, error)
+    async def _look_up(self, call: str, work: Callable[[HashTable], Awaitable[T]], nothing: T) -> T:
+        try:
+            async with asyncio.timeout(LOOKUP_SECONDS):
+                return await work(self._supervisor.node.hash_table)
+        except Exception as error:  # noqa: BLE001 - of a DHT library; counted and logged
+            self._counters.add("dht_failed", call=call)
+            logger.warning("DHT %s failed: %s: %s", call, type(error).__name__, error)
+            return nothing

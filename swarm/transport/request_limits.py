@@ -10,15 +10,22 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.common.fair_limits import KEPT, Backoff, ByteBudget, Reputations
+from swarm.common.fair_limits import KEPT, Backoff, ByteBudget, ReputationOf, Reputations
 from swarm.transport.dial_limits import DialLimits
-from swarm.transport.transport import Handler, HandlerLimits, Refusal, TransportError
+from swarm.transport.records import Watch
+from swarm.transport.transport import (
+    Handler,
+    HandlerLimits,
+    RecordCheck,
+    Refusal,
+    TransportError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -268,6 +275,33 @@ class Service:
     def _turned_away(self, peer: str, reason: str) -> Refusal:
         self.peer_limits.refused(peer)
         return self.refusal(reason)
+
+
+class Serving:
+    """The services of one transport, with its record check, watch and byte counts."""
+
+    def __init__(self, clock: Clock, counters: Counters | None) -> None:
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self._counters = counters or Counters()
+        self._peer_limits = PeerLimits(clock, self._counters)
+        self._services: dict[str, Service] = {}
+        self._check: RecordCheck | None = None
+        self._watch = Watch(self._counters)
+
+    def use_validator(self, check: RecordCheck) -> None:
+        self._check = check
+
+    def use_reputation(self, reputation: ReputationOf) -> None:
+        self._peer_limits.reputations.use(reputation)
+
+    def watch(self, keys: Collection[str], heard: Callable[[bytes], None]) -> None:
+        self._watch.begin(keys, heard)
+
+    def handle(self, protocol: str, handler: Handler, limits: HandlerLimits) -> None:
+        self._services[protocol] = Service(
+            protocol, handler, limits, self._counters, self._peer_limits
+        )
 
 
 RPC_BYTES_PER_SECOND = 1 << 20
