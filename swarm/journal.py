@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -271,11 +271,8 @@ class Journal:
         with self._lock, named_errors(target):
             unfinished.unlink(missing_ok=True)
             make_private(unfinished)
-            copy = sqlite3.connect(unfinished)
-            try:
+            with closing(sqlite3.connect(unfinished)) as copy:
                 create_tables(copy)
-            finally:
-                copy.close()
             self._copy_into(unfinished)
             replace_durably(unfinished, target)
         return target

@@ -112,23 +112,16 @@ class MulticastUnavailable(Exception):  # noqa: N818 - reads as what it says
     """This machine or network has no multicast; the message ends with a remedy."""
 
 
+@dataclass(eq=False)
 class Multicast:
     """A listener and announcer on fixed networks; create another after a change."""
 
-    def __init__(
-        self,
-        networks: tuple[Interface, ...],
-        zeroconf: AsyncZeroconf,
-        browser: AsyncServiceBrowser,
-        counters: Counters,
-        rng: random.Random,
-    ) -> None:
-        self.networks = networks
-        self._zeroconf = zeroconf
-        self._browser = browser
-        self._counters = counters
-        self._rng = rng
-        self._announced: ServiceInfo | None = None
+    networks: tuple[Interface, ...]
+    _zeroconf: AsyncZeroconf
+    _browser: AsyncServiceBrowser
+    _counters: Counters
+    _rng: random.Random
+    _announced: ServiceInfo | None = None
 
     @classmethod
     async def open(

@@ -156,26 +156,21 @@ class Outbox:
                 log.info("outbox: %d dropped (%s)", count, reason)
 
 
+@dataclass(eq=False)
 class Publisher:
     """The sending half of a member; ``filled`` is set if there is something to send.
 
     It signs at most four frames per time slot, because a record offers no more.
     """
 
-    def __init__(
-        self,
-        directory: Directory,
-        outbox: Outbox,
-        journal: Journal,
-        clock: Clock,
-        counters: Counters,
-    ) -> None:
-        self.filled = outbox.filled
-        self._directory = directory
-        self._outbox = outbox
-        self._journal = journal
-        self._clock = clock
-        self._counters = counters
+    _directory: Directory
+    _outbox: Outbox
+    _journal: Journal
+    _clock: Clock
+    _counters: Counters
+
+    def __post_init__(self) -> None:
+        self.filled = self._outbox.filled
         self._epoch = -1
         self._frames_left = 0
         self._announcements_left = 0

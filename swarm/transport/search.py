@@ -33,6 +33,7 @@ class _Request(Generic[N, P]):
     slow: bool = False
 
 
+@dataclass(eq=False)
 class Search(Generic[N, P]):
     """Kademlia's search for the nodes nearest to a key.
 
@@ -48,17 +49,12 @@ class Search(Generic[N, P]):
             the key; None without a valid answer. It keeps other content, such as records, itself.
     """
 
-    def __init__(
-        self,
-        own: tuple[N, P],
-        distance: Callable[[N], int],
-        ask: Callable[[P], Awaitable[Answer[N, P] | None]],
-        counters: Counters,
-    ) -> None:
-        self._own = own
-        self._distance = distance
-        self._ask = ask
-        self._counters = counters
+    _own: tuple[N, P]
+    _distance: Callable[[N], int]
+    _ask: Callable[[P], Awaitable[Answer[N, P] | None]]
+    _counters: Counters
+
+    def __post_init__(self) -> None:
         self._waiting: set[tuple[N, P]] = set()
         self._namers: dict[tuple[N, P], set[P]] = {}
         self._misnamed: Counter[P] = Counter()

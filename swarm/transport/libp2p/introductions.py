@@ -10,7 +10,8 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import partial
 from secrets import token_bytes
 
@@ -166,27 +167,22 @@ def addresses_in(
     return found
 
 
+@dataclass(eq=False)
 class Introductions:
     """Requests addresses from peers, and serves those of this node and of known peers."""
 
-    def __init__(
-        self,
-        host: Host,
-        thread: TrioThread,
-        open_stream: Open,
-        counters: Counters,
-        dials: DialLimits,
-    ) -> None:
+    _host: Host
+    _thread: TrioThread
+    _open: Open
+    _counters: Counters
+    _dials: DialLimits
+
+    def __post_init__(self) -> None:
         self.book = Book()
-        self._dials = dials
         self.listening: tuple[str, ...] = ()
-        self._host = host
-        self._thread = thread
-        self._open = open_stream
-        self._counters = counters
         self.tasks = BackgroundTasks()
         self._served = 0
-        host.on_connection = lambda peer: self.tasks.spawn(self._ask_where(peer))
+        self._host.on_connection = lambda peer: self.tasks.spawn(self._ask_where(peer))
 
     def handlers(self) -> dict[str, StreamHandler]:
         served = {IDENTIFY: self._identify, PUSH: self._on_push, ROUTING: self._route}
@@ -273,12 +269,10 @@ class Introductions:
     async def _exchange(self, peer: str, protocol: str, request: bytes | None) -> bytes:
         async with asyncio.timeout(ANSWER_SECONDS):
             reader, writer = await self._open(peer, protocol)
-            try:
+            with closing(writer):
                 if request is not None:
                     writer.write(LENGTH_VARINT.head(len(request)) + request)
                 return await _message(reader, 4 * MESSAGE_BYTES)
-            finally:
-                writer.close()
 
     async def _ask_where(self, peer: str) -> None:
         try:
@@ -315,11 +309,9 @@ class Introductions:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 reader, writer = await self._open(peer, PUSH)
-                try:
+                with closing(writer):
                     writer.transport.set_write_buffer_limits(high=0)  # drained means sent
                     await self._identify(peer, reader, writer)
-                finally:
-                    writer.close()
         except (TransportError, OSError, EOFError, ValueError, TimeoutError) as error:
             logger.debug("peer %s does not get the address of this node: %s", peer, error)
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -212,12 +213,10 @@ class Libp2pNode:
         try:
             async with asyncio.timeout(RPC_SECONDS):
                 reader, writer = await self.open_stream(peer, name)
-                try:
+                with closing(writer):
                     answer = await ask(
                         reader, writer, call, peer=peer, limit=MESSAGE_LIMIT, framing=LENGTH_VARINT
                     )
-                finally:
-                    writer.close()
         except TimeoutError as error:
             raise PeerUnreachable(f"no answer within {RPC_SECONDS:g} s") from error
         return open_answer(answer, call_id)
