@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -79,10 +79,8 @@ class Peer:
         """Open a new stream to the peer, closed at the end."""
         reader, writer = await self.transport.node.open_stream(self.peer_id, protocol)
         noted: Any = _Noted(writer, protocol, self.sent)
-        try:
+        with closing(writer):
             yield reader, noted
-        finally:
-            writer.close()
 
     async def call(self, name: str, request: bytes) -> Fields:
         """Return the fields of the response to a DHT call; raises ``TransportError``."""

@@ -30,6 +30,7 @@ from protocol.messages import (
     MAX_GOSSIP_RESPONSE_BYTES,
     MAX_MANIFEST_RESPONSE_BYTES,
     MAX_PROFILE_RESPONSE_BYTES,
+    MAX_PULL_RESPONSE_BYTES,
     PROFILE_STREAM,
     PULL_STREAM,
     PullStatus,
@@ -68,45 +69,46 @@ async def _manifest_of_something(peer: Peer) -> None:
 
 async def _over_the_limit(peer: Peer) -> None:
     for protocol in (MANIFEST_STREAM, PULL_STREAM, GOSSIP_STREAM):
-        async with peer.stream(protocol) as (reader, writer):
-            writer.write(_LENGTH.pack(0xFFFFFFFF))
-            await writer.drain()
+        async with _sent(peer, protocol, _LENGTH.pack(0xFFFFFFFF)) as reader:
             await _closes(reader, f"{protocol}: it waits for four billion bytes", PROMPT)
         await peer.manifest_again()
 
 
 async def _unfinished(peer: Peer) -> None:
-    async with peer.stream(PULL_STREAM) as (reader, writer):
-        writer.write(_LENGTH.pack(CONTENT_ID_BYTES)[:2])
-        await writer.drain()
+    async with _sent(peer, PULL_STREAM, _LENGTH.pack(CONTENT_ID_BYTES)[:2]) as reader:
         await _closes(reader, f"it still waits for the rest of a request after {PATIENCE:g} s")
 
 
 async def _once(peer: Peer) -> None:
     request = _LENGTH.pack(CONTENT_ID_BYTES) + secrets.token_bytes(CONTENT_ID_BYTES)
-    async with peer.stream(PULL_STREAM) as (reader, writer):
-        writer.write(request)
-        await writer.drain()
-        try:
-            async with asyncio.timeout(PATIENCE):
-                (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-                await reader.readexactly(size)
-        except (TimeoutError, asyncio.IncompleteReadError) as error:
-            raise Broken(f"no whole response: {error!r}") from error
+    async with _sent(peer, PULL_STREAM, request) as reader:
+        await _response(reader, MAX_PULL_RESPONSE_BYTES, "no whole response")
         await _closes(reader, "the stream stays open after the response")
 
 
 async def _bytes_behind(peer: Peer) -> None:
-    async with peer.stream(MANIFEST_STREAM) as (reader, writer):
-        writer.write(_LENGTH.pack(0) + b"more")
-        await writer.drain()
-        try:
-            async with asyncio.timeout(PATIENCE):
-                (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-                answer = await reader.readexactly(min(size, MAX_MANIFEST_RESPONSE_BYTES))
-        except (TimeoutError, OSError, EOFError) as error:
-            raise Broken(f"no response to a request with bytes behind it: {error!r}") from error
+    async with _sent(peer, MANIFEST_STREAM, _LENGTH.pack(0) + b"more") as reader:
+        otherwise = "no response to a request with bytes behind it"
+        answer = await _response(reader, MAX_MANIFEST_RESPONSE_BYTES, otherwise)
     require(swarm_id(answer) == peer.swarm, "it answers a request with bytes behind it otherwise")
+
+
+@asynccontextmanager
+async def _sent(peer: Peer, protocol: str, data: bytes) -> AsyncIterator[asyncio.StreamReader]:
+    """Open a stream and send ``data``; yield the reader of what comes back."""
+    async with peer.stream(protocol) as (reader, writer):
+        writer.write(data)
+        await writer.drain()
+        yield reader
+
+
+async def _response(reader: asyncio.StreamReader, most: int, otherwise: str) -> bytes:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+            return await reader.readexactly(min(size, most))
+    except (TimeoutError, OSError, EOFError) as error:
+        raise Broken(f"{otherwise}: {error!r}") from error
 
 
 async def _closes(reader: asyncio.StreamReader, otherwise: str, patience: float = PATIENCE) -> None:
