@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing, closing, suppress
 
 from node.config.config import Config
 from node.config.registry import TRANSPORTS
@@ -367,15 +367,12 @@ def _asked_for(config: Config, folder: RunFolder, wanted: str) -> tuple[str, byt
         raise UsageError(OPTION, wanted, remedy)
     kind: TransportKind = TRANSPORTS.open(network.transport, network.transport_options)
     transport = kind.open(network, folder, Counters(), beside=False)
-    loop = LoopThread("moving")
-    try:
+    with closing(LoopThread("moving")) as loop:
         loop.call(transport.start())
         try:
             signed, source = loop.call(_handed_over(config, transport, wanted))
         finally:
             loop.call(transport.close())
-    finally:
-        loop.close()
     checked_manifest(signed, source)
     found = swarm_id(signed).hex()
     if not found.startswith(wanted):

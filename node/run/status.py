@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -329,7 +329,5 @@ def dashboard(
         yield
         return
     tell(f"dashboard: {served.url}")
-    try:
+    with closing(served):
         yield
-    finally:
-        served.close()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from node.config.config import Config, changed, set_keys
 from node.config.learning import LearnerSection
-from node.engines.engine import RolloutEngine, Sampling
+from node.engines.engine import Sampling
 from node.engines.registry import open_engine
 from node.errors import NodeError
 from node.evaluation.comparison import pinned_manifest, verifier_of
@@ -135,7 +135,9 @@ class _Run:
             for number in range(count)
         ]
         engine = self._config.engine
-        with _engine(self._config, self._policy) as open_one:
+        # With the policy itself, for the weights of now.
+        transformers = changed(self._config, {"engine.backend": "transformers"})
+        with closing(open_engine(transformers, self._policy, Counters())) as open_one:
             evaluator = Evaluator(
                 self._policy,
                 open_one,
@@ -146,16 +148,6 @@ class _Run:
                 TurnLimits.of(engine),
             )
             return evaluator.evaluate(COMPLETIONS)
-
-
-@contextmanager
-def _engine(config: Config, policy: Policy) -> Iterator[RolloutEngine]:
-    """Open the engine that samples with the policy itself, for the weights of now."""
-    engine = open_engine(changed(config, {"engine.backend": "transformers"}), policy, Counters())
-    try:
-        yield engine
-    finally:
-        engine.close()
 
 
 def enough(found: Evaluation) -> bool:

@@ -61,11 +61,7 @@ class RunFolder:
     blocked = _Inside("blocked.txt")
     tensorboard = _Inside("tensorboard")
     lock_file = _Inside("lock")
-
-    @property
-    def manifest(self) -> Path:
-        """The swarm's signed manifest, byte for byte as first received."""
-        return self.root / "manifest.swarm"
+    manifest = _Inside("manifest.swarm")  # signed, byte for byte as first received
 
     def create(self) -> RunFolder:
         """Create the folder if needed; raise NodeError if it is not writable."""
