@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from node.cli.options import (
@@ -39,6 +39,7 @@ from node.monitor.record import (
     NONE,
     RoundRecord,
     Terminal,
+    figure_columns,
     lapse,
     one_line,
     refusals,
@@ -89,13 +90,12 @@ def list_command(
 
 
 def _table(runs: list[Run]) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("run", overflow="fold")
-    table.add_column("state", no_wrap=True)
-    table.add_column("swarm", overflow="fold")
-    table.add_column("", no_wrap=True)
-    for column in ("round", "reward", "size", "age"):
-        table.add_column(column, justify="right", no_wrap=True)
+    columns = [
+        *(Column("run", overflow="fold"), Column("state", no_wrap=True)),
+        *(Column("swarm", overflow="fold"), Column("", no_wrap=True)),
+        *figure_columns("round", "reward", "size", "age"),
+    ]
+    table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     ids = short_ids([run.swarm_id or "" for run in runs], least=8)
     for run, shown in zip(runs, ids, strict=True):
         table.add_row(
@@ -265,10 +265,8 @@ def checkpoints_command(
 
 
 def _checkpoints_table(entries: list[Any]) -> Any:
-    table = Table()
-    for column in ("round", "policy step", "held-out reward", "size", "written"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    names = "round", "policy step", "held-out reward", "size", "written"
+    table = Table(*figure_columns(*names), Column("", no_wrap=True))
     newest = max((e.round for e in entries if not e.rolled_back), default=None)
     for entry in entries:
         marks = {
@@ -342,11 +340,8 @@ def dashboard_command(
             Counters(),
             lambda url: say(f"dashboard: {url}"),
         )
-        try:
-            with stop.working():
-                stop.wait()
-        finally:
-            served.close()
+        with closing(served), stop.working():
+            stop.wait()
 
 
 COLOURS = {"ok": "green", "warn": "yellow", "skip": "yellow", "fail": "red"}

@@ -10,7 +10,7 @@ from textwrap import indent
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from node.cli.options import (
     LOADING,
@@ -31,7 +31,7 @@ from node.cli.options import (
 )
 from node.errors import UsageError
 from node.monitor.output import as_typed, display_on, printable, say, say_on
-from node.monitor.record import Terminal
+from node.monitor.record import Terminal, figure_columns
 
 
 def evaluated(
@@ -146,10 +146,8 @@ def _figures(part: Any) -> dict[str, Any]:
 
 def _show(comparison: Any, first: str, second: str, show: int) -> None:
     terminal = Terminal()
-    table = Table(title=f"A {first}, B {second}", title_justify="left")
-    table.add_column("family")
-    for column in ("tasks", "A", "B", "B − A", "95 %"):
-        table.add_column(column, justify="right")
+    columns = figure_columns("tasks", "A", "B", "B − A", "95 %", no_wrap=False)
+    table = Table("family", *columns, title=f"A {first}, B {second}", title_justify="left")
     for name, part in {**comparison.families, "all": comparison.all}.items():
         gain = part.gain
         margin = "" if gain.margin is None else f"± {gain.margin:.3f}"
@@ -163,11 +161,8 @@ def _show(comparison: Any, first: str, second: str, show: int) -> None:
     if not comparison.disputed[:show]:
         return
     title = f"they differ on {len(comparison.disputed)} tasks; the largest differences:"
-    table = Table(title=title, title_justify="left")
-    table.add_column("family")
-    table.add_column("task", overflow="fold")
-    for column in ("A", "B"):
-        table.add_column(column, justify="right")
+    columns = [Column("task", overflow="fold"), *figure_columns("A", "B", no_wrap=False)]
+    table = Table("family", *columns, title=title, title_justify="left")
     for row in comparison.disputed[:show]:
         prompt = printable(" ".join((row.prompt or "").split()), PROMPT_CHARACTERS)
         table.add_row(row.task.env, prompt, f"{row.first:.3f}", f"{row.second:.3f}")
@@ -253,10 +248,8 @@ def _shown(evaluation: Any, count: int) -> list[dict[str, Any]]:
 
 
 def _print_scores(model: str, scores: dict[str, Any], ks: list[int]) -> None:
-    table = Table(title=model)
-    table.add_column("family")
-    for column in ("tasks", "mean reward", *(f"pass@{k}" for k in ks)):
-        table.add_column(column, justify="right")
+    names = "tasks", "mean reward", *(f"pass@{k}" for k in ks)
+    table = Table("family", *figure_columns(*names, no_wrap=False), title=model)
     for name, score in scores.items():
         passed = (f"{score.pass_at[k]:.3f}" for k in ks)
         table.add_row(name, str(score.tasks), f"{score.mean_reward:.3f}", *passed)

@@ -14,10 +14,19 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from node.monitor.history import Curve, new_figure
-from node.monitor.record import RoundRecord, bars_for, mean, number, percent, share, sparkline
+from node.monitor.record import (
+    RoundRecord,
+    bars_for,
+    figure_columns,
+    mean,
+    number,
+    percent,
+    share,
+    sparkline,
+)
 from swarm.common.util import counted, plain_json
 
 
@@ -98,13 +107,10 @@ def table(summary: SwarmSummary) -> Table:
     done = sorted({node.rounds for node in summary.nodes})
     rounds = counted(done[0], "round") if len(done) == 1 else f"{done[0]} to {done[-1]} rounds"
     title = f"swarm {summary.swarm_id[:12]}: {rounds} in {summary.wall_s:.0f} s"
-    out = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    out.add_column("node")
-    out.add_column("model")
-    for column in ("reward", "held-out", "local\ngroups", "peer\ngroups"):
-        out.add_column(column, justify="right", no_wrap=True)
-    out.add_column("refused")
-    out.add_column("kB in/out", justify="right", no_wrap=True)
+    groups = figure_columns("reward", "held-out", "local\ngroups", "peer\ngroups")
+    columns: list[Column | str] = ["node", "model", *groups, "refused"]
+    columns += figure_columns("kB in/out")
+    out = Table(*columns, title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for node in summary.nodes:
         refused = ", ".join(f"{n} {why}" for why, n in node.groups_refused.items()) or "0"
         out.add_row(
@@ -177,11 +183,8 @@ class SwarmView:
     def render(self, records: Records) -> RenderableType:
         """Return the table of as many nodes as fit below the earlier output."""
         self._progress.update(self._task, completed=sum(r[-1].round for r in records.values() if r))
-        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        table.add_column("node")
-        for column in HEADINGS:
-            table.add_column(column, justify="right", no_wrap=True)
-        table.add_column("reward by round", no_wrap=True)
+        columns = [*figure_columns(*HEADINGS), Column("reward by round", no_wrap=True)]
+        table = Table("node", *columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         room = max(1, self._console.height - AROUND)
         for name, rows in list(records.items())[:room]:
             table.add_row(name, *(self._cells(rows) if rows else ["starting"]))

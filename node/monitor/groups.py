@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from node.errors import NodeError
@@ -133,9 +133,8 @@ def in_full(rollouts: Sequence[ShownRollout]) -> RenderableType:
     """Render all texts of the rollouts, indented so that no line looks like a heading."""
     parts: list[RenderableType] = []
     for rollout in rollouts:
-        texts = Table.grid(padding=(0, 2))
-        texts.add_column(style="dim", no_wrap=True)
-        texts.add_column(overflow="fold")
+        names = Column(style="dim", no_wrap=True)
+        texts = Table.grid(names, Column(overflow="fold"), padding=(0, 2))
         texts.add_row("  prompt", Text(printable_lines(rollout.prompt)))
         texts.add_row("  completion", Text(printable_lines(rollout.completion)))
         parts += [Text(heading(rollout), "bold"), texts]
@@ -150,9 +149,8 @@ def in_lines(rollouts: Sequence[ShownRollout], width: int, height: int) -> Rende
     newest = list(reversed(rollouts))[: max(1, height // LINES)]
     parts: list[RenderableType] = []
     for rollout in newest:
-        rows = Table.grid(padding=(0, 2))
-        rows.add_column(style="dim", no_wrap=True)
-        rows.add_column(no_wrap=True, overflow="ellipsis")
+        names = Column(style="dim", no_wrap=True)
+        rows = Table.grid(names, Column(no_wrap=True, overflow="ellipsis"), padding=(0, 2))
         for name, text in (("prompt", rollout.prompt), ("completion", rollout.completion)):
             rows.add_row(name, Text(shortened(printable(text), room)))
         title = Text(heading(rollout), "bold", no_wrap=True, overflow="ellipsis")

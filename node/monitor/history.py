@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from node.errors import NodeError
 from node.monitor.output import printable
-from node.monitor.record import RoundRecord, bar_row, bars_for
+from node.monitor.record import RoundRecord, bar_row, bars_for, figure_columns
 from node.storage.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -253,14 +253,10 @@ def run_table(runs: Mapping[str, Sequence[RoundRecord]], window: int, console: C
 
 
 def _empty_table(title: str, *, with_names: bool) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("", no_wrap=True)
-    if with_names:
-        table.add_column("run", overflow="fold", max_width=LONGEST_NAME)
-    table.add_column(title, no_wrap=True)
-    for figure in ("first", "last", "highest"):
-        table.add_column(figure, justify="right", no_wrap=True)
-    return table
+    names = [Column("run", overflow="fold", max_width=LONGEST_NAME)] if with_names else []
+    bars = Column(title, no_wrap=True)
+    columns = [Column("", no_wrap=True), *names, bars, *figure_columns("first", "last", "highest")]
+    return Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
 
 
 def _figures(measure: Measure, curve: Curve) -> list[str]:

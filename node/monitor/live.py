@@ -19,7 +19,7 @@ from rich.console import RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.spinner import Spinner
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from node.monitor.groups import LastRollouts, in_lines
@@ -259,9 +259,7 @@ class LivePanel:
         )
 
     def _table(self, record: RoundRecord) -> Table:
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="dim")
-        table.add_column()
+        table = Table.grid(Column(style="dim"), Column(), padding=(0, 2))
         of = f" of {self._rounds}" if self._rounds else ""
         left = self._remaining.after(record)
         step = f"policy step {record.policy_step}"

@@ -216,6 +216,11 @@ def lapse(seconds: float) -> str:
     return f"{seconds:.0f} days"
 
 
+def figure_columns(*names: str, no_wrap: bool = True) -> list[Column]:
+    """Return the columns of figures, which are aligned to the right."""
+    return [Column(name, justify="right", no_wrap=no_wrap) for name in names]
+
+
 def short_ids(ids: Collection[str], least: int = 14) -> list[str]:
     """Shorten ids to distinct prefixes of one length, at least ``least``."""
     longest = max(map(len, ids), default=0)
