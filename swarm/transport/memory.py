@@ -16,7 +16,7 @@ from itertools import islice
 from protocol.announcement import dht_key_of
 from swarm.common.clock import Clock, within
 from swarm.common.counters import Counters
-from swarm.transport.request_limits import Serving
+from swarm.transport.request_limits import Services
 from swarm.transport.transport import (
     HEADER_SECONDS,
     MINIMUM_RATE,
@@ -95,7 +95,7 @@ class MemoryNetwork:
             await self.clock.sleep(self.conditions.latency * self._random.uniform(0.5, 1.5))
 
 
-class MemoryTransport(Serving):
+class MemoryTransport(Services):
     """:class:`swarm.transport.transport.Transport` inside a :class:`MemoryNetwork`."""
 
     def __init__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -23,7 +24,7 @@ from swarm.transport.node import (
 )
 from swarm.transport.peer_connections import PeerCache
 from swarm.transport.reachability import ANSWER_SECONDS, LIMITS, DialBack, Reachability
-from swarm.transport.request_limits import Serving
+from swarm.transport.request_limits import Services
 from swarm.transport.streams import ask, serve
 from swarm.transport.supervisor import Supervisor
 from swarm.transport.transport import (
@@ -48,7 +49,7 @@ T = TypeVar("T")
 LOOKUP_SECONDS = 15.0  # for a read or store: a search and its calls, on a busy machine
 
 
-class NodeTransport(Serving):
+class NodeTransport(Services):
     """:class:`swarm.transport.transport.Transport` over a supervised node.
 
     Args:
@@ -176,21 +177,18 @@ class NodeTransport(Serving):
         deadline: float,
         minimum_rate: float = MINIMUM_RATE,
     ) -> bytes:
-        writer: asyncio.StreamWriter | None = None
         try:
             async with asyncio.timeout(deadline):
                 reader, writer = await self._open(peer, protocol)
-                self.bytes_out += len(payload)
-                answer = await ask(
-                    reader, writer, payload, peer=peer, limit=limit, minimum_rate=minimum_rate
-                )
+                with closing(writer):
+                    self.bytes_out += len(payload)
+                    answer = await ask(
+                        reader, writer, payload, peer=peer, limit=limit, minimum_rate=minimum_rate
+                    )
         except TimeoutError as error:
             raise DeadlineExceeded(f"peer {peer} did not answer within {deadline:g} s") from error
         except (OSError, EOFError, ValueError) as error:
             raise PeerUnreachable(f"no stream to peer {peer}: {error}") from error
-        finally:
-            if writer is not None:
-                writer.close()
         self.bytes_in += len(answer)
         return answer
 

@@ -277,7 +277,7 @@ class Service:
         return self.refusal(reason)
 
 
-class Serving:
+class Services:
     """The services of one transport, with its record check, watch and byte counts."""
 
     def __init__(self, clock: Clock, counters: Counters | None) -> None:
