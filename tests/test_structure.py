@@ -33,10 +33,10 @@ REACHES_IN = ROOT / "tests" / "library_privates.py"
 WHEEL = ("protocol", "swarm", "node")
 # A limit may rise for new features, by 5 % at most, with a reason in the commit.
 MOST_FILES = 242
-MOST_LINES = 52_987
+MOST_LINES = 53_207
 LONGEST_FILE = 480
 SHORT_FILE = 60
-MOST_TEST_LINES = 55_600
+MOST_TEST_LINES = 55_800
 MOST_WORDS = 2_000
 SHORT = {
     "node/cli/main.py": "imports nothing, so that Ctrl-C is handled while the program loads",
