@@ -21,7 +21,7 @@ from node.distributed.sharded_learner import follow, open_learner
 from node.distributed.torchrun import Launch
 from node.errors import NodeError
 from node.learner import logprobs
-from node.learner.batches import MicroBatch, TrainingCompletion, TrainingGroup
+from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.learner import Learner
 from node.learner.logprobs import VocabularyHead
 from node.policy.policy import Policy
@@ -117,23 +117,18 @@ def learner_of(case: Case, policy: Policy, ranks: Ranks | None) -> Learner:
     return open_learner(policy, changed(CONFIG, **case.config), ranks, **case.settings)
 
 
-def recorded(backward: Callable[..., None], passes: list[int]) -> Callable[..., None]:
-    """``backward``, which also notes how many groups a micro-batch has."""
-
-    def noted(batch: MicroBatch, *others: Any) -> None:
-        passes.append(len(set(batch.groups)))
-        backward(batch, *others)
-
-    return noted
-
-
 def both_ways(case: Case, ranks: Ranks) -> dict[str, Any]:
-    """Statistics, versions and weights after the case's updates, alone and over ranks."""
+    """Statistics, versions, weights and groups of each pass, alone and over ranks."""
     found: dict[str, Any] = {"start": weights(case.policy())}
     for name, helpers in (("alone", None), ("ranks", ranks)):
         policy = case.policy()
         learner, passes = learner_of(case, policy, helpers), list[int]()
-        learner.backward = recorded(learner.backward, passes)
+
+        def read(batch, done, backward=learner.backward, passes=passes):
+            passes.append(len(set(batch.groups)))
+            backward(batch, done)
+
+        learner.backward = read
         updates = [learner.update(case.groups, lambda: case.newest) for _ in range(case.updates)]
         stats = [figures(update) for update in updates]
         found[name] = {"stats": stats, "version": policy.version, "weights": weights(policy)}
