@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 import time
 from collections import Counter
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
@@ -332,7 +332,7 @@ def dashboard_command(
     from node.run.status import stopping
 
     node = open_node(config)
-    with stopping() as stop:
+    with stopping() as stop, ExitStack() as stack, stop.working():
         served = Dashboard(
             node.folder,
             node.config,
@@ -340,8 +340,8 @@ def dashboard_command(
             Counters(),
             lambda url: say(f"dashboard: {url}"),
         )
-        with closing(served), stop.working():
-            stop.wait()
+        stack.enter_context(closing(served))
+        stop.wait()
 
 
 COLOURS = {"ok": "green", "warn": "yellow", "skip": "yellow", "fail": "red"}
