@@ -278,7 +278,7 @@ def _check(spec: EnvSpec, level: int, file: Path | None) -> None:
         remedy = f"Levels begin at 0; this family has {len(spec.levels)}."
         raise UsageError("--level", level, remedy)
     if file is not None and not file.is_file():
-        raise UsageError("--file", file, f"There is no such file: name that of {spec.name!r}.")
+        raise UsageError("--file", file, f"There is no such file. Name one of {spec.name!r}.")
 
 
 def _by_hand(verifier: Any, task: Any) -> None:

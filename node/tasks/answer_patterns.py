@@ -141,7 +141,7 @@ IS = re.compile(
 )
 """A word for an equals sign between numbers: ``9 + 4 is 13``."""
 
-# What stands beside a number
+# Signs and words beside a number
 MINUS = re.compile(
     rf"\b(?:minus|negative)\s+(?={_CURRENCY}?[\d.])|-\s*(?={_CURRENCY}\s*\d)", re.IGNORECASE
 )
