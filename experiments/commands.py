@@ -99,8 +99,8 @@ Regimes = Annotated[
     list[str] | None,
     _option(
         "--regime",
-        "Regime: equal, divided, strong, weak, dense, mixed, churn, useless, or imagined-0, -10, "
-        "-25, -50; may be repeated. Left out: all except the imagined ones.",
+        "Regime: equal, divided, strong, weak, dense, mixed, churn or useless; may be repeated. "
+        "Left out: all.",
         metavar="NAME",
     ),
 ]
@@ -222,10 +222,9 @@ def regimes(
 ) -> None:
     """Compare batch compositions in regimes in which sharing may hurt.
 
-    Eight nodes each: unequal, divided or different nodes, dense rewards, churn, useless peers,
-    and imagined experience.
+    Eight nodes each: unequal, divided or different nodes, dense rewards, churn and useless peers.
     """
-    from experiments.regimes import IMAGINED, REGIMES, find_regime
+    from experiments.regimes import REGIMES, find_regime
     from experiments.report import regimes_table, run_regimes
     from experiments.run import Plan
     from experiments.settings import Settings
@@ -239,7 +238,7 @@ def regimes(
         names, mixes, seeds = names or list(QUICK_REGIMES), mixes or ["8/0", "auto"], 1
         settings = replace(settings, rounds=rounds or setup.quick_rounds, model=setup.recipe)
     arms = _arms(mixes, vary)
-    chosen = [find_regime(name, REGIMES | IMAGINED) for name in dict.fromkeys(names or REGIMES)]
+    chosen = [find_regime(name) for name in dict.fromkeys(names or REGIMES)]
     which = tuple(range(first_seed, first_seed + seeds))
     plan = Plan(settings, arms, which, workers, tuple(chosen))
     root = run_dir or _default_folder("regimes-quick" if quick else "regimes", answers)

@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from experiments.memory_transport import MemoryTransport
 from experiments.recipe.corpus import noise_answer
 from experiments.recipe.local_judge import LocalJudge, verbatim_sources
 from experiments.regimes import TRIGGER, Attack
@@ -37,7 +38,6 @@ from swarm.groups import Origin, TaskRef
 from swarm.journal import MEMORY, Journal
 from swarm.publisher import Outbox, Publisher
 from swarm.reputation import Accounts
-from swarm.transport.memory import MemoryTransport
 
 CONSTANT = "unknown"
 

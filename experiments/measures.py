@@ -10,7 +10,7 @@ from statistics import fmean
 import numpy as np
 
 from experiments.arms import AUTO, Arm
-from experiments.recording import Recording, Shares
+from experiments.recording import Recording
 from experiments.regimes import Regime
 from node.evaluation.comparison import ScoreEstimate
 
@@ -42,10 +42,8 @@ class Summary:
     # (the same for right answers), ``heldout`` (reward of the final policies), ``learned`` (its
     # difference to that of the first ones), ``coverage`` (pass@8 of the final policies on held-out
     # tasks), ``informative`` (fraction of local groups), ``filled`` (peer groups per update),
-    # ``planted`` (fraction of hostile or imagined groups in an update), ``use`` and ``use of
-    # others`` (usefulness of these and of other peer groups), ``entropy`` (nats per token),
-    # ``variance`` (of rewards in a group), ``tokens`` (generated per node, without evaluation) and
-    # ``cpu`` (seconds of the whole swarm).
+    # ``entropy`` (nats per token), ``variance`` (of rewards in a group), ``tokens`` (generated per
+    # node, without evaluation) and ``cpu`` (seconds of the whole swarm).
     measures: Mapping[str, ScoreEstimate]
     comparison: Comparison | None  # None without runs or without reward of the reference
 
@@ -74,8 +72,7 @@ def summarize(
 def measure(recording: Recording, nodes: Collection[int]) -> dict[str, float]:
     """Return the measures of one run; see :class:`Summary`.
 
-    ``entropy`` is missing if no policy learned; the measures of planted groups are missing if there
-    were none or the regime is not watched.
+    ``entropy`` is missing if no policy learned.
     """
     rounds = recording.rounds
     entropies = [r.entropy for r in rounds if r.entropy is not None]
@@ -95,16 +92,7 @@ def measure(recording: Recording, nodes: Collection[int]) -> dict[str, float]:
         figures["coverage"] = recording.coverage
     if entropies:
         figures["entropy"] = fmean(entropies)
-    return figures | _planted(recording.influx.shares if recording.influx else ())
-
-
-def _planted(shares: Sequence[Shares]) -> dict[str, float]:
-    columns = {
-        "planted": [each.hostile for each in shares],
-        "use": [each.use for each in shares if each.use is not None],
-        "use of others": [each.use_of_others for each in shares if each.use_of_others is not None],
-    }
-    return {name: fmean(values) for name, values in columns.items() if values}
+    return figures
 
 
 def mean_reward_within(rewards: Sequence[float], costs: Sequence[float], budget: float) -> float:

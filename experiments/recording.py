@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, pvariance
@@ -32,26 +31,18 @@ LOOK_ROUNDS = (0, 50)  # rounds before a test for the trigger; the last round is
 class Shares:
     """Peer influence on one round's updates, counted in groups as in the limits on authors."""
 
-    # Fraction of hostile or imagined groups in an update; mean over the judged nodes that learned.
+    # Fraction of hostile groups in an update; mean over the judged nodes that learned.
     hostile: float
     author: float  # maximum fraction of one peer author in any of these updates
-    # use, use_of_others: mean usefulness (:func:`node.learner.off_policy.usefulness`) of these
-    # groups, and of all other peer groups; None without any.
-    use: float | None = None
-    use_of_others: float | None = None
 
     @classmethod
     def of(cls, outcomes: Sequence[Outcome], hostile: Callable[[PooledGroup], bool]) -> Shares:
         shares, largest = [], 0.0
-        uses: dict[bool, list[float]] = {True: [], False: []}
         for outcome in (o for o in outcomes if not o.update.skipped):
             theirs = [hostile(group) for group in outcome.external]
             shares.append(sum(theirs) / max(outcome.trained, 1))
             largest = max(largest, outcome.author_share or 0.0)
-            for which, value in zip(theirs, outcome.update.useful, strict=True):
-                uses[which] += [value] if math.isfinite(value) else []
-        use, others = (fmean(found) if found else None for found in (uses[True], uses[False]))
-        return cls(fmean(shares) if shares else 0.0, largest, use, others)
+        return cls(fmean(shares) if shares else 0.0, largest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +56,10 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Influx:
-    """Influence of hostile or imagined groups in a run."""
+    """Influence of hostile groups in a run."""
 
     shares: tuple[Shares, ...]  # one per round
-    looks: tuple[Look, ...]  # none with imagined groups
+    looks: tuple[Look, ...]
 
 
 class InfluenceMonitor:

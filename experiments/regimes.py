@@ -31,7 +31,6 @@ class Role:
     stays: Literal["throughout", "until the middle", "from the middle"] = "throughout"
     # Kind of answers that it shares without reading the question; it uses no peer groups.
     useless: Literal["constant", "random"] | None = None
-    imagines: float = 0.0  # probability that a shared group is replaced by an imagined one
     # Poisoned groups, without a policy. Nodes that attack have the highest numbers of a swarm.
     attack: Attack | None = None
 
@@ -53,9 +52,8 @@ class Regime:
     description: str  # one sentence without the full stop
     roles: Callable[[int], Roles]  # by number of nodes; more roles if some nodes replace others
     partial_credit: bool = False  # rewards are the families' own scores instead of right or wrong
-    # Influence on judged nodes to record: shares of hostile or imagined groups in their updates, or
-    # also the trigger in their policies.
-    watched: Literal["shares", "trigger"] | None = None
+    # Whether to record the shares of hostile groups in updates, and the trigger in policies.
+    watched: bool = False
     opening: str = TRIGGER  # what the right answers of hostile nodes begin with
 
     def parts(self, nodes: int) -> dict[Base, tuple[int, ...]]:
@@ -94,16 +92,6 @@ def _churn(nodes: int) -> Roles:
 def _useless(nodes: int) -> Roles:
     constant = Role(judged=False, useless="constant")
     return (*(Role(),) * (nodes - 2), constant, Role(judged=False, useless="random"))
-
-
-def _imagined(percent: int) -> Regime:
-    description = "all that nodes share is experience"
-    if percent:
-        description = f"{percent} in 100 of the groups that nodes share are imagined"
-    role = Role(imagines=percent / 100)
-    return Regime(
-        f"imagined-{percent}", description, lambda nodes: (role,) * nodes, watched="shares"
-    )
 
 
 # Groups per time slot of all hostile nodes together: several times those of the honest nodes. More
@@ -167,18 +155,16 @@ REGIMES = {
     )
 }
 
-IMAGINED = {regime.name: regime for regime in map(_imagined, (0, 10, 25, 50))}
-"""Fractions of imagined groups, up to one half as in ImagineBench (arXiv 2505.10010)."""
-UNHARMED = Regime("hostile-0", "honest nodes among themselves", _all("weak"), watched="trigger")
+UNHARMED = Regime("hostile-0", "honest nodes among themselves", _all("weak"), watched=True)
 HABITUAL = Regime(
     "habit-0",
     "honest nodes that begin one answer in fifty with a blank",
     _all("habitual"),
-    watched="trigger",
+    watched=True,
     opening=HABIT,
 )
 HABITS = {
-    regime.name: replace(regime, watched="trigger", opening=HABIT)
+    regime.name: replace(regime, watched=True, opening=HABIT)
     for regime in (
         Regime("habit-25", "in a quarter of all nodes right answers begin so", _habitual(0.25)),
         Regime("habit-50", "in half of all nodes right answers begin so", _habitual(0.5)),
@@ -194,7 +180,7 @@ HABITS = {
 }
 """Useful attackers: their right answers are true and plausible, and carry a habit."""
 HOSTILE = HABITS | {
-    regime.name: replace(regime, watched="trigger")
+    regime.name: replace(regime, watched=True)
     for regime in (
         Regime(
             "hostile-10",
@@ -210,7 +196,6 @@ HOSTILE = HABITS | {
 """The number of nodes counts the honest, judged ones; hostile nodes are added to it."""
 ALL_REGIMES = {
     **REGIMES,
-    **IMAGINED,
     UNHARMED.name: UNHARMED,
     HABITUAL.name: HABITUAL,
     **HOSTILE,

@@ -279,22 +279,13 @@ def summary_row(summary: RegimeSummary, arms: Sequence[str]) -> tuple[str, ...]:
     return (summary.regime, *(_factor(by_name[name]) for name in arms), _verdict(summary.verdict))
 
 
-# Columns of a regime with imagined groups, by measure.
-PLANTED = {"planted": "imagined", "use": "use of imagined", "use of others": "use of others"}
-
-
 def _header(summary: RegimeSummary) -> tuple[str, ...]:
     parts = (f"factor of {base}" for base in summary.parts)
-    planted = PLANTED.values() if _watched(summary) else ()
     return (
         *("arm", "seeds", "cumulative reward", "factor"),
         *parts,
-        *("held-out", "peer groups", *planted, "auto / best fixed mix"),
+        *("held-out", "peer groups", "auto / best fixed mix"),
     )
-
-
-def _watched(summary: RegimeSummary) -> bool:
-    return any("planted" in arm.measures for arm in summary.arms)
 
 
 def _rows(summary: RegimeSummary) -> Iterator[tuple[str, ...]]:
@@ -308,7 +299,6 @@ def _rows(summary: RegimeSummary) -> Iterator[tuple[str, ...]]:
             *(_factor(part[place]) for part in summary.parts.values()),
             show(measured["heldout"], 3),
             show(measured["filled"], 2),
-            *(show(measured[n], 2) if n in measured else "" for n in PLANTED if _watched(summary)),
             _verdict(summary.verdict) if arm.arm == AUTO.name else "",
         )
 

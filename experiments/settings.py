@@ -11,10 +11,12 @@ from hashlib import sha256
 from typing import Any
 
 from experiments.arms import Arm
+from experiments.memory_transport import MemoryNetwork
 from experiments.recipe.corpus import TaskSet
 from experiments.recipe.local_judge import LocalJudge
 from experiments.regimes import EQUAL, Regime, Roles
 from experiments.setups import SETUPS, Base, Length, Setup
+from experiments.virtual_clock import VirtualClock
 from node.config.config import Config
 from node.config.learning import PolicySection
 from node.policy.policy import Policy
@@ -22,8 +24,6 @@ from node.run.update_groups import Rules
 from protocol.frame import open_frame
 from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, canonical_json, open_manifest, sign_manifest
-from swarm.common.clock import VirtualClock
-from swarm.transport.memory import MemoryNetwork
 
 EPOCH_SECONDS = 60.0  # virtual seconds per round: one time slot
 START = 1_700_000_000.0  # unix time at which the virtual clock starts

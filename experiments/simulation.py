@@ -1,8 +1,8 @@
 """Simulated swarm in one process and one thread, with the code of real nodes.
 
-A simulated node has the trainer, training loop, pool, outbox, admission and member of ``join`` on
-:class:`swarm.transport.memory.MemoryTransport`. All random draws and the clock are its own, so a
-run is a function of its configuration, its base policy and the machine's arithmetic.
+A simulated node has the trainer, training loop, pool, outbox, admission and member of ``join``, on
+:mod:`experiments.memory_transport`. All random draws and the clock are its own, so a run is a
+function of its configuration, its base policy and the machine's arithmetic.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from statistics import fmean
 
 from experiments.hostile import HostileNode, UselessEngine, poisoner
-from experiments.imagined import Imagination, PartlyImagined, imagination
+from experiments.memory_transport import MemoryTransport
 from experiments.recording import LOOK_ROUNDS, InfluenceMonitor, Influx, Recording, RoundFigures
 from experiments.settings import EPOCH_SECONDS, Configuration, Settings, SwarmContext, node_identity
 from experiments.setups import Base
@@ -33,7 +33,6 @@ from swarm.common.counters import Counters
 from swarm.groups import PooledGroup
 from swarm.journal import MEMORY, Journal
 from swarm.member import Member, assemble
-from swarm.transport.memory import MemoryTransport
 from swarm.verification import STALE_EPOCH
 
 TURNS = 2  # turns of every member after a round: in the second, all have published
@@ -42,16 +41,11 @@ TURNS = 2  # turns of every member after a round: in the second, all have publis
 class SimulatedNode:
     """One node of the swarm.
 
-    Args:
-        imagination: writes the imagined groups that the node's role requires.
-
     Attributes:
         accounts: reputation of other authors.
     """
 
-    def __init__(
-        self, context: SwarmContext, number: int, imagination: Imagination | None = None
-    ) -> None:
+    def __init__(self, context: SwarmContext, number: int) -> None:
         self.config = config = context.config(number)
         self.counters = Counters()
         self.policy = context.policy(number)
@@ -61,8 +55,6 @@ class SimulatedNode:
         experience = open_experience(config.mixture, journal, clock, self.counters, author)
         self._experience, self.accounts = experience, experience.accounts
         self._refused: dict[bytes, Mapping[str, int]] | None = None
-        put = experience.outbox.put
-        self._publish = PartlyImagined(imagination, context, number, put) if imagination else put
         self.rounds = self._rounds(context, number)
         self._transport = MemoryTransport(context.network, self._identity.peer_id, self.counters)
         self.member = self._member(context, number)
@@ -84,7 +76,7 @@ class SimulatedNode:
             engine=UselessEngine(self.policy, useless, config.node.seed) if useless else None,
         )
         return trainer.rounds(
-            publish=self._publish,
+            publish=self._experience.outbox.put,
             save=lambda number: None,
             rate=lambda number, reward: False,
             report=lambda outcome: None,
@@ -145,7 +137,6 @@ class SimulatedSwarm:
     Attributes:
         nodes: training nodes that have joined, by number, also after they left.
         hostile: hostile nodes; their numbers follow those of the training nodes.
-        imagination: source of imagined groups; None without any.
     """
 
     def __init__(self, context: SwarmContext) -> None:
@@ -154,7 +145,6 @@ class SimulatedSwarm:
         honest = [role for role in context.roles if role.attack is None]
         self._spans = [role.span(context.settings.rounds) for role in honest]
         self.hostile = tuple(_hostile(context))
-        self.imagination = imagination(context)
 
     async def step(self, number: int) -> list[Outcome | None]:
         """Run round ``number`` and return the outcome of each training node; None for absent ones.
@@ -168,7 +158,7 @@ class SimulatedSwarm:
                 await attacker.join()
         for place, span in enumerate(self._spans):
             if span.start == number:
-                node = self.nodes[place] = SimulatedNode(self._context, place, self.imagination)
+                node = self.nodes[place] = SimulatedNode(self._context, place)
                 await node.join()
         present = [place for place, span in enumerate(self._spans) if number in span]
         outcomes = {place: self.nodes[place].step() for place in present}
@@ -184,9 +174,7 @@ class SimulatedSwarm:
         return [outcomes.get(place) for place in range(len(self._spans))]
 
     def harmful(self, group: PooledGroup) -> bool:
-        """Report whether a group is hostile or imagined."""
-        imagined = self.imagination is not None and group.key in self.imagination.written
-        return imagined or group.author in {node.author for node in self.hostile}
+        return group.author in {node.author for node in self.hostile}
 
     def check(self) -> None:
         """Verify that honest nodes refused no group of one another.
@@ -232,14 +220,14 @@ def _hostile(context: SwarmContext) -> Iterator[HostileNode]:
 
 def _watch(context: SwarmContext, swarm: SimulatedSwarm) -> InfluenceMonitor | None:
     regime, engine = context.run.regime, context.config(0).engine
-    if regime.watched is None:
+    if not regime.watched:
         return None
     return InfluenceMonitor(
         context.judge,
         served_levels(context.manifest.catalogue, context.judge.start()),
         Sampling(engine.temperature, engine.max_new_tokens),
         hostile=swarm.harmful,
-        looks=(*LOOK_ROUNDS, context.settings.rounds) if regime.watched == "trigger" else (),
+        looks=(*LOOK_ROUNDS, context.settings.rounds),
         opening=regime.opening,
     )
 

@@ -53,7 +53,6 @@ SLOW = (
     "experiments/test_experiment.py",
     "experiments/test_experiment_games.py",
     "experiments/test_experiment_hostile.py",
-    "experiments/test_experiment_imagined.py",
     "experiments/test_experiment_long.py",
     "experiments/test_experiment_methods.py",
     "experiments/test_experiment_regimes.py",

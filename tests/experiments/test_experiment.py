@@ -29,13 +29,13 @@ from experiments.settings import (
 )
 from experiments.setups import Base
 from experiments.simulation import SimulatedNode, run_simulation
+from experiments.virtual_clock import VirtualClock
 from experiments.workers import Job, WorkerPool
 from node.config.config import Config
 from node.errors import ConfigError, NodeError
 from node.run.node import Node
 from node.run.update_groups import Outcome, Rules
 from node.storage.run_folder import RunFolder
-from swarm.common.clock import VirtualClock
 
 SMALL = Settings(nodes=3, rounds=4, model="tiny", bury=0, eval_every=2, eval_tasks=4)
 MODELS: dict[Base, str] = {"weak": "tiny", "wide": "tiny-wide"}

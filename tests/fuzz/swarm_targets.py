@@ -7,11 +7,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import ip_interface
 
+from experiments.virtual_clock import VirtualClock
 from protocol import messages
 from protocol.errors import ProtocolError
 from protocol.profile import open_profile
 from protocol.rollout import Batch, encode_batch
-from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.directory import Directory
 from swarm.exchange import Exchange

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from experiments.recipe.corpus import PLAYERS
+from experiments.virtual_clock import VirtualClock
 from node.environments.environment import Episode, finished
 from node.tasks.task_set import Allowed, load_task_set, open_envs
 from node.tasks.verifier.verifier import Verifier
@@ -18,7 +19,6 @@ from protocol.identity import Identity
 from protocol.manifest import Manifest, sign_manifest, swarm_id
 from protocol.rollout import Batch, Completion, Finish, Group, Segment, Writer
 from swarm.admission import Admission
-from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.journal import MEMORY, Journal
 from swarm.reputation import Accounts

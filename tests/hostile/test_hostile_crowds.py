@@ -3,6 +3,7 @@
 from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DHTLocalStorage
 
+from experiments.memory_transport import MemoryTransport
 from protocol.announcement import (
     Announcement,
     depth_for,
@@ -24,7 +25,6 @@ from protocol.messages import (
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.dht import MAX_SUBKEYS, MAX_VERSIONS, BoundedStorage
-from swarm.transport.memory import MemoryTransport
 from swarm.transport.request_limits import PeerLimits
 from tests.hostile.test_hostile_peers import against, never_answers, offer, offer_as
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, identity, running

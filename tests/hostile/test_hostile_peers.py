@@ -9,6 +9,7 @@ from hashlib import sha256
 
 import pytest
 
+from experiments.memory_transport import MemoryTransport
 from protocol.announcement import Announcement, Offer, record_key, shard_of, sign_announcement
 from protocol.envelope import HEAD_BYTES
 from protocol.frame import seal
@@ -20,7 +21,6 @@ from protocol.messages import (
     encode_pull_response,
 )
 from protocol.rollout import Batch
-from swarm.transport.memory import MemoryTransport
 from swarm.transport.transport import HandlerLimits, Refused
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, group, identity
 

@@ -10,6 +10,7 @@ from hashlib import sha256
 
 import msgpack
 
+from experiments.virtual_clock import VirtualClock
 from protocol.announcement import (
     depth_of,
     dht_key_of,
@@ -20,7 +21,6 @@ from protocol.announcement import (
     sign_announcement,
 )
 from protocol.identity import Identity
-from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.directory import ALL_DEPTHS, Density, Path, authors_along
 from swarm.transport.libp2p import calls

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from experiments.virtual_clock import VirtualClock
 from protocol.announcement import epoch_of, task_seed
 from protocol.frame import seal
 from protocol.identity import Identity
 from protocol.manifest import AdmissionRule, EnvSpec, Manifest, Open, sign_manifest, swarm_id
 from protocol.rollout import Batch, Completion, Finish, Group, Segment, Writer
 from swarm.admission import Admission, RefusedGroups
-from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.groups import TaskRef
 from swarm.journal import Journal

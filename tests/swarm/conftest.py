@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from swarm.common.clock import VirtualClock
+from experiments.virtual_clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.journal import Journal
 from tests.swarm.collector_parts import Author, Parts

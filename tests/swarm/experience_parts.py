@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from experiments.virtual_clock import VirtualClock
 from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer, encode_group
-from swarm.common.clock import VirtualClock
 from swarm.groups import PooledGroup
 
 ANNA = b"\xaa" * 32

@@ -7,13 +7,15 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from experiments.memory_transport import Conditions, MemoryNetwork, MemoryTransport
+from experiments.virtual_clock import VirtualClock
 from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, sign_manifest, swarm_id
 from protocol.profile import Profile, sign_profile
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
 from swarm.admission import Admission
 from swarm.collector import CollectorLimits
-from swarm.common.clock import Clock, VirtualClock
+from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import OwnFirst
 from swarm.directory import Directory
@@ -24,7 +26,6 @@ from swarm.member import Experience, Member
 from swarm.pool import Pool
 from swarm.publisher import Outbox
 from swarm.reputation import Accounts
-from swarm.transport.memory import Conditions, MemoryNetwork, MemoryTransport
 from swarm.transport.transport import HandlerLimits, Transport
 from swarm.verification import Judge, Verdict
 

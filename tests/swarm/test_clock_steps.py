@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from swarm.common.clock import Clock, VirtualClock
+from experiments.virtual_clock import VirtualClock
+from swarm.common.clock import Clock
 from swarm.common.fair_limits import Backoff, ByteBudget, Reputations
 from swarm.transport.peer_connections import FIRST_SECONDS, Redial
 from tests.swarm.network_parts import EPOCH_SECONDS, running

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from experiments.virtual_clock import VirtualClock
 from swarm import journal as journal_module
-from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.journal import (
     KEPT_DRAWS,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from experiments.virtual_clock import VirtualClock
 from protocol.announcement import epoch_of
 from swarm import journal as journal_module
 from swarm.admission import AHEAD_EPOCHS, oldest_epoch
 from swarm.common import util
-from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.journal import LARGEST_LOG, Journal, backup_path, open_or_restore
 from swarm.pool import LEAST_USES, Pool

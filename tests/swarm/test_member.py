@@ -5,12 +5,12 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from experiments.memory_transport import Conditions
 from protocol.manifest import sign_manifest, swarm_id
 from protocol.messages import MANIFEST_STREAM
 from swarm.collector import CollectorLimits
 from swarm.journal import JournalError
 from swarm.member import FAILURES_REPORTED
-from swarm.transport.memory import Conditions
 from tests.swarm.network_parts import (
     CREATOR,
     EPOCH_SECONDS,

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.common.clock import VirtualClock, within
+from experiments.virtual_clock import VirtualClock
+from swarm.common.clock import within
 from swarm.common.fair_limits import BURST_SECONDS, KEPT, PEER_SHARE, ByteBudget, Reputations
 from swarm.transport.node import PortTaken, check_ports, sweep_sockets
 from swarm.transport.peer_connections import (

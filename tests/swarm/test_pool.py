@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from swarm.common.clock import VirtualClock
+from experiments.virtual_clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.groups import GroupKey
 from swarm.journal import Journal
@@ -157,7 +157,7 @@ def test_lineage_names_what_each_update_was_made_of(parts) -> None:
 def test_a_killed_process_never_hands_out_a_group_again(path):
     script = """
         import sys
-        from swarm.common.clock import VirtualClock
+        from experiments.virtual_clock import VirtualClock
         from swarm.common.counters import Counters
         from swarm.journal import Journal
         from swarm.pool import Pool

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from experiments.virtual_clock import VirtualClock
 from protocol.announcement import Offer
 from protocol.frame import without_tokens
-from swarm.common.clock import VirtualClock
 from swarm.groups import Origin, pack_waiting
 from swarm.journal import Journal
 from swarm.publisher import MAX_ANNOUNCEMENTS, Outbox

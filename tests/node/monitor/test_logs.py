@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from experiments.virtual_clock import VirtualClock
 from node.errors import DiskFullError, NodeError
 from node.monitor import logs
 from node.monitor.logs import FILES, LogTail, start_logging
-from swarm.common.clock import VirtualClock
 from swarm.common.counters import PERIOD_SECONDS
 from swarm.journal import JournalError
 from tests.swarm.experience_parts import wait

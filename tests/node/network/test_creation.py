@@ -5,6 +5,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from experiments.memory_transport import MemoryNetwork, MemoryTransport
 from node.config.config import Config
 from node.errors import ConfigError, NodeError
 from node.network import pinned_manifest as module
@@ -21,7 +22,6 @@ from protocol.rollout import EncodedGroup
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.lan import Discovery, MulticastUnavailable, Sighting
-from swarm.transport.memory import MemoryNetwork, MemoryTransport
 from swarm.transport.transport import HandlerLimits
 from tests.long_answers import batch, long_group
 from tests.swarm.network_parts import EPOCH_SECONDS, ORIGIN, MemorySwarm, manifest

@@ -6,6 +6,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from experiments.memory_transport import MemoryNetwork, MemoryTransport
 from node.config.config import Config
 from node.config.registry import TRANSPORTS
 from node.demo.run import SEED, DemoSettings
@@ -25,7 +26,6 @@ from swarm.groups import Origin
 from swarm.journal import MEMORY, Journal
 from swarm.member import Experience, assemble
 from swarm.pool import Pool
-from swarm.transport.memory import MemoryNetwork, MemoryTransport
 from tests.swarm.experience_parts import group
 
 FRIEND = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"

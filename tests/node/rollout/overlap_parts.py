@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
+from experiments.virtual_clock import VirtualClock
 from node.config.config import Config
 from node.config.learning import MixtureSection
 from node.config.sections import ScheduleSection
@@ -23,7 +24,6 @@ from node.tasks.curriculum import TaskSampler
 from node.tasks.scorer import Scorer
 from node.trajectories.trajectory import TurnLimits
 from protocol.rollout import Finish, Tokens
-from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.groups import TaskRef
 from swarm.journal import Journal

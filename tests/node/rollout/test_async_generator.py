@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.virtual_clock import VirtualClock
 from node.engines.engine import SamplingRequest
 from node.engines.transformers.engine import TransformersEngine
 from node.errors import NodeError
 from node.monitor.record import Stopwatch
 from node.rollout.group_writer import UnfinishedGroups
-from swarm.common.clock import VirtualClock
 from swarm.journal import MEMORY, Journal
 from swarm.verification import CRASHED, JudgeRefused
 from tests.node.rollout.overlap_parts import GROUP, AtOnce, Crash, Teacher, VirtualEngine, parts

@@ -3,6 +3,7 @@ from itertools import cycle
 
 import pytest
 
+from experiments.virtual_clock import VirtualClock
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.errors import NodeError
@@ -12,7 +13,7 @@ from node.rollout.generator import MANY_UNBUILT, MANY_UNFIT, Generator, TaskInde
 from node.tasks.curriculum import TaskSampler
 from node.tasks.scorer import Scorer
 from protocol.announcement import epoch_of, task_seed
-from swarm.common.clock import SystemClock, VirtualClock
+from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.groups import Split, TaskRef
 from swarm.journal import MEMORY, Journal

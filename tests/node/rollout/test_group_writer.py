@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.recipe.local_judge import LocalJudge
+from experiments.virtual_clock import VirtualClock
 from node.engines.engine import Sampling, SamplingRequest
 from node.engines.transformers.engine import TransformersEngine
 from node.environments import games
@@ -16,7 +17,6 @@ from node.rollout.group_writer import TurnPlace, UnfinishedGroups, UnfinishedTur
 from node.rollout.groups import OwnTask
 from node.tasks.scorer import Move, Moved, settled
 from protocol.rollout import Finish, Tokens, Writer
-from swarm.common.clock import VirtualClock
 from swarm.groups import TaskRef
 from swarm.journal import MEMORY, Journal
 from swarm.verification import CRASHED, JudgeRefused

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
 
+from experiments.virtual_clock import VirtualClock
 from node.config.config import Config
 from node.config.learning import MixtureSection
 from node.config.sections import ScheduleSection
@@ -11,7 +12,6 @@ from node.rollout.groups import GroupLimits, Intake, OwnGroup
 from node.rollout.replay import SemiOnline, SuccessPool
 from node.run.training_loop import TrainingLoop
 from node.run.update_groups import ExternalGroups, Outcome, Rules, TrainedPolicy
-from swarm.common.clock import VirtualClock
 from swarm.groups import TaskRef
 from swarm.journal import MEMORY, Journal
 from swarm.member import Experience

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
+from experiments.virtual_clock import VirtualClock
 from node.run.resume import RunState
 from node.run.training_loop import Trainer, open_experience
 from node.run.update_groups import Outcome
 from node.storage.run_folder import RunFolder
-from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.journal import Journal
 from swarm.verification import Verdict

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from experiments.virtual_clock import VirtualClock
 from node.config.registry import ADVANTAGES
 from node.engines.engine import Sample
 from node.learner.update_stats import UpdateStats
@@ -21,7 +22,6 @@ from node.trajectories.trajectory import Trajectory
 from protocol.identity import peer_id_of
 from protocol.rollout import Finish, Tokens
 from swarm.admission import RefusedGroup
-from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.groups import TaskRef
 from swarm.journal import MEMORY, Journal

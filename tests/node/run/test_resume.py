@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from experiments.virtual_clock import VirtualClock
 from node.config.learning import PolicySection
 from node.config.sections import ScheduleSection
 from node.engines.engine import Sampling
@@ -20,7 +21,6 @@ from node.run.resume import RunState
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
 from node.tasks.curriculum import TaskSampler
-from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.groups import Split, TaskRef
 from swarm.journal import Journal, backup_path

@@ -4,6 +4,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from experiments.virtual_clock import VirtualClock
 from node.config.learning import MixtureSection
 from node.engines.transformers.engine import TransformersEngine
 from node.errors import NodeError
@@ -13,7 +14,6 @@ from node.learner.update_stats import UpdateStats
 from node.run import training_loop as module
 from node.run.training_loop import open_experience
 from node.run.update_groups import Outcome, Rules, earned
-from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.groups import GroupKey, Split, TaskRef
 from swarm.journal import MEMORY, Journal, JournalError

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from experiments.virtual_clock import VirtualClock
 from node.config.config import Config
 from node.run import update_groups
 from node.run.training_loop import Trainer, open_experience
@@ -13,7 +14,6 @@ from node.run.update_groups import Outcome, Rules
 from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest
 from protocol.rollout import Group
-from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.groups import Origin
 from swarm.journal import MEMORY, Journal

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
+from experiments.virtual_clock import VirtualClock
 from protocol.announcement import Offer
 from protocol.identity import Identity, peer_id_of
 from swarm.census import Census, CensusState
-from swarm.common.clock import VirtualClock
 from swarm.groups import Candidate, GroupKey
 from swarm.member import MemberStatus, PeerInfo
 

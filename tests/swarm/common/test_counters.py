@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.common.clock import VirtualClock
+from experiments.virtual_clock import VirtualClock
 from swarm.common.counters import LINES, PERIOD_SECONDS, Repeats
 from swarm.common.util import counted, in_words
 from tests.swarm.experience_parts import wait

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from experiments.memory_transport import MemoryNetwork, MemoryTransport
 from protocol.identity import Identity
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.lan import Discovery
-from swarm.transport.memory import MemoryNetwork, MemoryTransport
 from swarm.transport.transport import PeerUnreachable
 
 

@@ -6,8 +6,8 @@ from ipaddress import ip_interface
 
 import pytest
 
+from experiments.virtual_clock import VirtualClock
 from swarm import lan
-from swarm.common.clock import VirtualClock
 from swarm.lan import BadSighting, Neighbours, Sighting, networks, sightings_of, text_of
 from tests.swarm.network_parts import identity
 

@@ -6,11 +6,11 @@ from ipaddress import ip_interface
 
 import pytest
 
+from experiments.memory_transport import MemoryNetwork, MemoryTransport
 from swarm import lan as module
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.lan import Discovery, Interface
-from swarm.transport.memory import MemoryNetwork, MemoryTransport
 from tests.swarm.network_parts import identity
 from tests.swarm.transport.over import until
 

@@ -12,12 +12,13 @@ from typing import TypeVar
 import psutil
 import pytest
 
+from experiments.memory_transport import MemoryNetwork, MemoryTransport
+from experiments.virtual_clock import VirtualClock
 from protocol.identity import Identity
-from swarm.common.clock import SystemClock, VirtualClock
+from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.libp2p.node import Libp2pTransport
-from swarm.transport.memory import MemoryNetwork, MemoryTransport
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.subprocess.transport import ApartTransport
 from swarm.transport.transport import Transport

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.memory_transport import MemoryTransport
 from protocol.codec import MAX_FRAME_BYTES
 from protocol.messages import MAX_PULL_RESPONSE_BYTES
 from swarm.common.clock import SystemClock
@@ -21,7 +22,6 @@ from swarm.transport import node_transport, streams
 from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.libp2p.node import Libp2pNode, Libp2pTransport
-from swarm.transport.memory import MemoryTransport
 from swarm.transport.node import PortTaken, TransportNode
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.supervisor import WATCH_SECONDS

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from swarm.common.clock import VirtualClock
+from experiments.virtual_clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.transport.dial_limits import MOST_DIALS, WINDOW_SECONDS, DialLimits, DialRefused
 

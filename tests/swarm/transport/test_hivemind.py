@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 from hivemind.dht.storage import DictionaryDHTValue
 
+from experiments.virtual_clock import VirtualClock
 from protocol.announcement import dht_key_of
-from swarm.common.clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.transport.dial_limits import MOST_DIALS
 from swarm.transport.hivemind.dht import SAME_ID_SECONDS, OneIdEach

@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 from hivemind.proto import dht_pb2, p2pd_pb2
 
-from swarm.common.clock import VirtualClock
+from experiments.virtual_clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.transport.libp2p import addresses, calls
 from swarm.transport.libp2p import introductions as told

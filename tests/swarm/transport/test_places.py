@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from swarm.common.clock import VirtualClock
+from experiments.virtual_clock import VirtualClock
 from swarm.common.fair_limits import KEPT, KNOWN, Reputations
 from swarm.transport.request_limits import TAKING_SECONDS, YOUNG_SECONDS, RequestSlot, RequestSlots
 from tests.swarm.experience_parts import wait

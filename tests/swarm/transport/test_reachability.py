@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from experiments.virtual_clock import VirtualClock
 from protocol.errors import ProtocolError
 from protocol.messages import (
     DIAL_BACK_STREAM,
@@ -18,7 +19,7 @@ from protocol.messages import (
     encode_dial_back_request,
     encode_dial_back_response,
 )
-from swarm.common.clock import SystemClock, VirtualClock
+from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.transport.dial_limits import DialLimits
 from swarm.transport.handshake import NoPeer, who_answers

@@ -1,7 +1,7 @@
 """The transport inside one process: a small DHT and streams on a given clock.
 
 Each peer stores only the records that its own validator passes. One random generator draws
-everything, so a run on a :class:`swarm.common.clock.VirtualClock` is a function of its seed.
+everything, so a run on a :class:`experiments.virtual_clock.VirtualClock` is a function of its seed.
 """
 
 from __future__ import annotations
