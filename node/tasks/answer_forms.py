@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from enum import Enum
 from fractions import Fraction
+from itertools import accumulate
 
 from node.tasks import answer_patterns as patterns
 
@@ -19,7 +20,8 @@ class Form(Enum):
     """Shape of a right answer, which decides what to look for in a completion."""
 
     NUMBER = "number"
-    CHOICE = "choice"  # a weekday, or yes or no
+    DAY = "day"  # a weekday
+    TRUTH = "truth"  # yes or no, true or false
     OPTION = "option"  # a letter, such as ``B`` of a multiple choice
     WORD = "word"
     FRACTION = "fraction"  # such as ``3/4``
@@ -29,8 +31,8 @@ class Form(Enum):
     VERBATIM = "verbatim"  # every character counts, except white space around it
 
 
-_SIGNS = str.maketrans({"×": "*", "÷": "/", "[": "(", "]": ")"})
-_MOST_CHARACTERS = 400  # of a number or of a side of an equation whose value counts
+_SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "[": "(", "]": ")"})
+MOST_CHARACTERS = 400  # of a number or of a side of an equation whose value counts
 TYPOGRAPHY = str.maketrans(
     {**dict.fromkeys("−–‐‑‒⁻﹣－", "-"), "\u00a0": " ", "\u202f": " ", "’": "'"}
 )
@@ -54,8 +56,10 @@ def form_of(answer: object) -> Form:
         return Form.GRID
     if patterns.WHOLE_NUMBER.fullmatch(answer):
         return Form.NUMBER
-    if answer.lower() in patterns.CHOICES:
-        return Form.CHOICE
+    if answer.lower() in patterns.DAYS:
+        return Form.DAY
+    if answer.lower() in patterns.TRUTH:
+        return Form.TRUTH
     if re.fullmatch("[A-Z]", answer):
         return Form.OPTION
     if re.fullmatch(r"[\w'-]+", answer):
@@ -71,8 +75,38 @@ def equal(answer: str, right: str, form: Form) -> bool:
         return answer.strip() == right.strip()
     if not answer.strip():
         return False
+    if form is Form.LINE:
+        answer, right = _alike(answer, right), plain(right)
     normal = _normal(right, form)
-    return _normal(answer, form) == normal and (normal != () or plain(answer) == plain(right))
+    if _normal(answer, form) != normal or (normal == () and plain(answer) != plain(right)):
+        return False
+    return form is not Form.LINE or _brackets(right) in ("", _brackets(answer))
+
+
+def _alike(answer: str, right: str) -> str:
+    """Return an answer without the words and names around items that the right one has not."""
+    answer = plain(answer)
+    if not patterns.JOINER.search(right):
+        answer = patterns.JOINER.sub(", ", answer)
+    return answer if "=" in right else patterns.NAMED.sub("", answer)
+
+
+def _brackets(text: str) -> str:
+    """Return a line's items and brackets within it, all of one kind; empty if there are none.
+
+    Brackets around all of it do not count.
+    """
+    text = text.strip().translate(_SIGNS)
+    while text.startswith("(") and text.endswith(")") and _closes_last(text):
+        text = text[1:-1].strip()
+    if "(" not in text:
+        return ""
+    return " ".join(map(str, _items(text.replace("(", " ⟨ ").replace(")", " ⟩ "))))
+
+
+def _closes_last(text: str) -> bool:
+    depths = accumulate({"(": 1, ")": -1}.get(sign, 0) for sign in text)
+    return next((place for place, depth in enumerate(depths) if depth <= 0), 0) == len(text) - 1
 
 
 def rivals(text: str, right: str, form: Form) -> bool:
@@ -92,8 +126,8 @@ def _normal(text: str, form: Form) -> object:
     text = plain(text)
     if form is Form.NUMBER:
         return text if (value := number_value(text)) is None else value
-    if form is Form.CHOICE:
-        return patterns.CHOICES.get(text.lower(), text)
+    if form in (Form.DAY, Form.TRUTH):
+        return patterns.TRUTH.get(text.lower(), text.lower())
     if form in (Form.WORD, Form.OPTION):
         return tuple(word.rstrip(".").casefold() for word in _words(text))
     if form is Form.EXPRESSION:
@@ -107,7 +141,7 @@ def _normal(text: str, form: Form) -> object:
 def number_value(text: str) -> Fraction | None:
     """Return the value of a number as a model may write it; None if ``text`` is not one."""
     text = text.translate(TYPOGRAPHY)
-    if len(text) > _MOST_CHARACTERS or re.search(r"\d\s+\d", text):
+    if len(text) > MOST_CHARACTERS or re.search(r"\d\s+\d", text):
         return None
     bare = re.sub(r"(?<=\d),(?=\d{3})|\s", "", text)
     return Fraction(bare) if patterns.VALUE.fullmatch(bare) else None
@@ -122,7 +156,7 @@ def without_latex(text: str) -> str:
 
 def chain_value(text: str) -> Fraction | None:
     """Return the value of numbers joined by ``+ - * /``; None if ``text`` is anything else."""
-    if len(text) > _MOST_CHARACTERS:
+    if len(text) > MOST_CHARACTERS:
         return None
     sums, at = [Fraction(0)], 0
     while at < len(text):
@@ -150,13 +184,25 @@ def chain_value(text: str) -> Fraction | None:
 def equation_sides(text: str) -> list[str]:
     """Return the sides of an equation, one for other text; none if their values differ."""
     sides = [side for side in patterns.EQUALS.split(text) if side.strip()]
-    values = [value for value in map(chain_value, sides) if value is not None]
-    return [] if any(value != values[0] for value in values) else sides
+    known = [(value, side) for side in sides if (value := chain_value(side)) is not None]
+    whole = "≈" in text  # may be rounded to a whole number
+    return sides if all(_agree(known[0], other, whole=whole) for other in known[1:]) else []
+
+
+def _agree(one: tuple[Fraction, str], other: tuple[Fraction, str], *, whole: bool) -> bool:
+    """Return whether two sides are equal, or one is the other's value rounded."""
+    places = [
+        len(decimals) for _, side in (one, other) if (decimals := side.strip().partition(".")[2])
+    ]
+    if not places and not whole:
+        return one[0] == other[0]
+    return abs(one[0] - other[0]) <= Fraction(1, 2 * 10 ** min(places, default=0))
 
 
 def _items(text: str) -> Iterator[str | Fraction]:
     """Yield the words and numbers of a line, without brackets, quotes and commas around them."""
     text = patterns.FRAC.sub(r"\1/\2", patterns.ARROW.sub(" → ", patterns.AND.sub(", ", text)))
+    text = patterns.SIGN.sub(r" \1\2 ", text)
     for item in _words(text):
         value = number_value(item)
         yield item.rstrip(".").casefold() if value is None else value
@@ -169,7 +215,7 @@ def _words(line: str) -> list[str]:
 
 def _rows(text: str) -> tuple[object, ...]:
     """Return the rows of a grid; blanks between items of one character do not count."""
-    rows = [tuple(_items(line)) for line in _lines(text)]
+    rows = [tuple(_items(line)) for line in grid_lines(text)]
     if all(len(str(item)) == 1 for row in rows for item in row):
         return tuple("".join(map(str, row)) for row in rows)
     if all(len(row) == 1 for row in rows):
@@ -177,16 +223,17 @@ def _rows(text: str) -> tuple[object, ...]:
     return tuple(rows)
 
 
-def _lines(grid: str) -> list[str]:
-    lines = re.sub(r"\]\s*+,?\s*+\[", "\n", grid).split("\n")
-    return [line for line in lines if _words(line)]
+def grid_lines(grid: str) -> list[str]:
+    for pattern, instead in patterns.GRID_MARKUP:
+        grid = pattern.sub(instead, grid)
+    return [line for line in grid.split("\n") if _words(line)]
 
 
 def laid_out(answer: str, right: str) -> str:
     """Return a list or grid as the right one is laid out, if that has blanks between items."""
-    if "\n".join(" ".join(_words(line)) for line in _lines(right)) != right.strip():
+    if "\n".join(" ".join(_words(line)) for line in grid_lines(right)) != right.strip():
         return answer
-    return "\n".join(" ".join(_words(line)) for line in _lines(answer))
+    return "\n".join(" ".join(_words(line)) for line in grid_lines(answer))
 
 
 def plain(text: str) -> str:
@@ -198,8 +245,9 @@ def plain(text: str) -> str:
 
 
 def _unwrapped(text: str) -> str:
-    if len(text) >= 2 * len(_FENCE) and text.startswith(_FENCE) and text.endswith(_FENCE):
-        return patterns.LANGUAGE.sub("", text[len(_FENCE) : -len(_FENCE)], count=1).strip()
+    inside = text[len(_FENCE) : -len(_FENCE)]
+    if text.startswith(_FENCE) and text.endswith(_FENCE) and inside and _FENCE not in inside:
+        return patterns.LANGUAGE.sub("", inside, count=1).strip()
     for begin, end in _PAIRS:
         if text.startswith(begin) and text.endswith(end) and len(text) > len(begin) + len(end):
             inside = text[len(begin) : -len(end)]

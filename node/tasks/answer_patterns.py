@@ -36,22 +36,39 @@ BOX = re.compile(r"\\(?:boxed|fbox)\s*(\{?)")
 r"""The beginning of a box: ``\boxed{``. The group holds the brace, if there is one."""
 _QUESTION = r"(?: to [^.:\n]{1,80}?)"  # ``(the answer) to the question``
 _SAYS = _any(r"\bis\b", r"\bwould be\b", ":", "=", r"\n")
+_IS_IT = r" (?:is|are) (?:the|my) (?:final |correct )?answer\b"
+_CHECKED = "".join(rf"(?<!\b{verb} the )" for verb in ("check", "checking", "verify", "verifying"))
 SAID = re.compile(
-    rf"\banswer\b{_QUESTION}?{_BOLD_MARK}? *{_SAYS} *{_BOLD_MARK}? *:?", re.IGNORECASE
+    rf"\b(?:here|below|following){_IS_IT}[^:\n]*[:\n]"
+    rf"|{_CHECKED}\banswer\b{_QUESTION}?{_BOLD_MARK}? *{_SAYS} *{_BOLD_MARK}? *:?",
+    re.IGNORECASE,
 )
-"""Words before an answer: ``**Answer:**``, ``answer to this is``."""
-IS_IT = re.compile(r" (?:is|are) (?:the|my) (?:final |correct )?answer\b", re.IGNORECASE)
+"""Words before an answer: ``**Answer:**``, ``answer to this is``, ``Here is my answer:``."""
+IS_IT = re.compile(rf"(?<!\bhere)(?<!\bbelow)(?<!\bfollowing){_IS_IT}", re.IGNORECASE)
 """Words behind an answer: ``42 is the answer``."""
+TALK = re.compile(
+    r"(?:helpful|useful|correct|right|wrong|incorrect|clear|unclear|easy|simple|below|above)\b",
+    re.IGNORECASE,
+)
+"""A word about an answer: ``helpful``."""
+STEP = re.compile(r"step\s*\d", re.IGNORECASE)
+"""The beginning of a step: ``Step 1``."""
 
 # Lines and blocks
 SENTENCE = re.compile(r"\n+|(?<=[.!?])\s+")
 r"""The end of a sentence or line: ``So.\nIt``."""
+NOTE = re.compile(
+    rf"\n[ \t]*\n\s*{_BOLD_MARK}?(?:\((?=[^()\n]*[a-z]{{2}})|(?:note|explanation|reason(?:ing)?"
+    rf"|proof|verification|check(?:ing)?|justification|remark)\b{_BOLD_MARK}?:)",
+    re.IGNORECASE,
+)
+r"""The beginning of a paragraph about the answer before it: ``\n\nNote: ``."""
 _FENCE = r"```[\w+-]*"
 FENCED = re.compile(rf"{_FENCE}[ \t]*\n(.*?)```", re.DOTALL)
 r"""A block of code, which the group holds: `````text\n42\n`````."""
 BARE = re.compile(rf"(?:(?:{_FENCE}|\$\$|\\\[|---+)[ \t]*\n\s*)+")
 r"""Lines of markup alone: ``$$\n``."""
-ITEM = re.compile(r"[ \t]*(?:[-*•]|\d{1,3}[.)])[ \t]+(?=\S)")
+ITEM = re.compile(r"^[ \t]*(?:[-*•]|\d{1,3}[.)]|[a-z]\))[ \t]+(?=\S)")
 """The mark of a line in a list: ``1. apple``."""
 BULLET = re.compile(r"^\s*-\s+(?=.*=)")
 """The mark of an equation in a list, which is not a minus sign: ``- 6 * 7 = 42``."""
@@ -62,40 +79,67 @@ PROSE = re.compile(rf"(?:\b{_LETTER}{{2,}}+[,.'’!?]*+\s+){{2,}}{_LETTER}{{2,}}
 _COLON = r"(?::(?!\d)|(?<!\d):)"  # not that of a time
 LEAD = re.compile(rf"^.*(?:{_VERB}\b|{_COLON})\s*", re.IGNORECASE)
 """All up to the last verb or colon: ``The total is: 42``."""
-VERB_LEAD = re.compile(rf"^.*{_VERB}\s+", re.IGNORECASE)
-"""All up to the last verb: ``The order is a: 1``."""
+VERB_LEAD = re.compile(
+    rf"^.*(?:{_VERB}|\b(?:gets?|gives|becomes|choose|at|on)|\bit['’]s)\s+", re.IGNORECASE
+)
+"""All up to the last verb: ``The order is a: 1``, ``We get ``."""
+BRACKETED = re.compile(r"[^][]*(\[[^][]+\])[^][]*")
+"""A line with one list in brackets: ``The list [1, 2] is sorted``. The group holds the list."""
 ARTICLE = re.compile(r"^(?:the|a|an)\s+", re.IGNORECASE)
 """An article before a noun: ``the apple``."""
-UNDECIDED = re.compile(
-    r"\b(?:not|never|neither|cannot|[a-z]{2,5}n['’]t|no answer|or)\b", re.IGNORECASE
-)
+_DENIAL = r"\b(?:not|never|neither|cannot|[a-z]{2,5}n['’]t|no answer)\b"
+DENIAL = re.compile(_DENIAL, re.IGNORECASE)
+"""A denial: ``not``."""
+UNDECIDED = re.compile(rf"{_DENIAL}|\bor\b", re.IGNORECASE)
 """A denial, or a choice left open: ``41 or 42``."""
+OFFERED = re.compile(
+    r"\d[^\s\d]*+,?\s++or\b|\bor\s++[-+$]?\d|\bor\s++(?:more|less|fewer)\b", re.IGNORECASE
+)
+"""A number in a choice: ``41 or``."""
+DENIED = re.compile(
+    r"(?:,\s++(?:and\s++)?not|\b(?:that|who)\s++\w++\s++not)\s[^,;.]*+[.!]?\s*+$", re.IGNORECASE
+)
+"""A denial behind an answer: ``, not 41``, ``that are not red``."""
+CLAUSES = re.compile(
+    r"[,;]\s++(?=(?:so|then|thus|hence|therefore)\b|[^,;]*?(?:['’]s|\b(?:is|are|was)\b|:|=))"
+    r"|\bbut\s++(?!also\b)",
+    re.IGNORECASE,
+)
+"""The beginning of a clause with a verb of its own: ``, so ``."""
 CLAUSE = re.compile(
     rf";|,\s(?=[a-z])(?!or\b)|\.\s| {_WORDS_IN_BRACKETS}|\s(?:{_REASONS})\b", re.IGNORECASE
 )
 """The beginning of a remark behind an answer: ``42, because of it``."""
 CANDIDATE = re.compile(r"[\s;,(]*(?:or\b|[-+$]?\d)|.*\bor\s+[-+$]?\d", re.IGNORECASE)
 """A remark that offers another number: ``(or 43)``."""
-REMARK = re.compile(rf"(?<=\S)\s+{_WORDS_IN_BRACKETS}[^()]*\)$")
-"""A remark in brackets behind an answer: ``a, b (in this order)``."""
+SETTING = re.compile(r"(?:in|after|within|at|for|if|when|given|since)\s", re.IGNORECASE)
+"""The beginning of a text that states its answer later: ``In 3 years, she will be 42``."""
+REMARK = re.compile(
+    rf"(?<=\S)(?:\s+{_WORDS_IN_BRACKETS}[^()]*\)|,\s+(?:not|which|{_REASONS})\s.*)$", re.IGNORECASE
+)
+"""A remark behind an answer: ``a, b (in this order)``, ``New York, not Boston``."""
 
 # Choices and options
-CHOICES = {
-    **{day: day for day in ("monday", "tuesday", "wednesday", "thursday", "friday")},
-    **{day: day for day in ("saturday", "sunday")},
-    "yes": "yes",
-    "true": "yes",
-    "no": "no",
-    "false": "no",
-}
-"""Words that questions let you choose from, with their meanings."""
+DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+TRUTH = {"yes": "yes", "true": "yes", "no": "no", "false": "no"}
+"""Answers to a question of truth, with their meanings."""
 _CLAUSE_WORD = rf"(?:it|they|he|she|this|that|there|we|you|the|{_REASONS}|but)"
 _NO_NOUN_BEHIND = rf"(?!\s+(?!{_CLAUSE_WORD}\b)\w)"  # "no bird" and "no idea" choose nothing
-CHOICE = re.compile(rf"\b{_any(*CHOICES)}\b(?:(?<!\bno)|{_NO_NOUN_BEHIND})", re.IGNORECASE)
-"""A word of :data:`CHOICES`: ``no, it is not``."""
-_NAMED_OPTION = r"(?:\b(?:option|choice)\s+)\(?([A-Za-z])\b"
-_BRACKETED_OPTION = r"\(([A-Za-z])\)"
-_LISTED_OPTION = rf"([A-Za-z])\)|([A-Z])(?=[.:,]|\s+(?:is|{_REASONS})\b|\W*$)"
+TRUTH_NAME = re.compile(rf"\b{_any(*TRUTH)}\b(?:(?<!\bno)|{_NO_NOUN_BEHIND})", re.IGNORECASE)
+"""A word of :data:`TRUTH`: ``no, it is not``."""
+_BEYOND = "".join(rf"(?<!\b{word}\s)" for word in ("before", "after", "from", "since", "past"))
+DAY_NAME = re.compile(rf"{_BEYOND}\b{_any(*DAYS)}\b", re.IGNORECASE)
+"""A day that is not counted from: ``Monday``, but not ``after Monday``."""
+PREMISE = re.compile(
+    rf"^\s*(?:{_REASONS}|if|given|when)\b[^,]*,|,?\s\(?(?:{_REASONS})\s.*$",
+    re.IGNORECASE | re.DOTALL,
+)
+"""A reason before or behind a conclusion: ``Since it is so,``."""
+_FALSE = r"(?!\)?\s+(?:is|was|are|were)\s+(?:wrong|incorrect|false))"
+_NAMED_OPTION = rf"(?:\b(?:option|choice)\s+)\(?([A-Za-z])\b{_FALSE}"
+_BRACKETED_OPTION = rf"\(([A-Za-z])\){_FALSE}"
+_BEHIND_OPTION = rf"(?=[.:,]|\s+(?:is|and|{_REASONS})\b|\s+[-–—]\s|\W*$)"
+_LISTED_OPTION = rf"([A-Za-z])\){_FALSE}|([A-Z]){_BEHIND_OPTION}{_FALSE}"
 OPTION = re.compile(rf"{_NAMED_OPTION}|{_BRACKETED_OPTION}|(?<![\w'(])(?:{_LISTED_OPTION})")
 """The letter of an option: ``option B``, ``(B)``, ``B)``, ``B.``"""
 
@@ -105,6 +149,12 @@ _SIGN = r"(?:(?<![)\]])[-+])"  # behind a bracket it is an operator
 _BASE = r"_\{?\d{1,2}\}?(?!\w)"
 NUMBER = re.compile(rf"{_BEFORE}{_SIGN}?{_UNSIGNED}(?:(?={_BASE})|(?!\w|\.\d))", re.ASCII)
 """A number within a text: ``-1,234.5``, or ``101`` before ``_2``."""
+QUANTITY = re.compile(
+    r"[\d¼-¾]|\b(?:zero|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen"
+    r"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundred|dozen|half|none|nothing)\b",
+    re.IGNORECASE,
+)
+"""A number in digits or words: ``three``."""
 VALUE = re.compile(rf"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:{_EXPONENT})?", re.ASCII)
 """A number without commas: ``-1234.5``."""
 WHOLE_NUMBER = re.compile(
@@ -120,9 +170,12 @@ _PLAIN_RATIO = r"(?<![\w.])(?<!\d )(\d++)\s*/\s*(\d++)(?![\w.]*\d)"
 RATIO = re.compile(rf"(?:([-+])\s*)?(?:{_LATEX_RATIO}|{_PLAIN_RATIO})", re.ASCII)
 r"""A fraction within a text: ``-\frac{3}{4}``. Groups: its sign, and two numbers twice."""
 
+SUBJECT = re.compile(r"([-+]?[\d.,/]*\d)\s+is\s+(?:the|an?|what)\s+(?!answer|.*\bso\b)", re.ASCII)
+"""A number that a sentence is about: ``42 is the product of 6 and 7``."""
+
 # Numbers with others
 _TERM = r"[\s.()]*+\d[\d\s.()]*+"
-EXPRESSION = re.compile(rf"{_TERM}(?:[-+*/×÷]{_TERM})+", re.ASCII)
+EXPRESSION = re.compile(rf"{_TERM}(?:[-+*/×÷·]{_TERM})+", re.ASCII)
 """Arithmetic: ``3 * (4 + 1)``."""
 LINK = re.compile(rf"\s*+([-+*/×÷]?)\s*+([-+]?{_UNSIGNED})\s*+", re.ASCII)
 """A link in a chain of numbers: ``+ 4``. Groups: the operator and the number."""
@@ -152,16 +205,21 @@ _SYMBOL = r"(?:[±√≤≥≠]|(?<![\w\"'=|/-])[<>]|\bsqrt\b)"
 _RAISED = r"[¹²³⁰-⁹¼½¾⅐-⅞]"
 _STRUCK = r"[\u0300-\u036f\u20d0-\u20ff]"
 _OTHER_DIGIT = r"(?![0-9])\d"  # of another script
-_SCALE = r"(?:hundred|thousand|million|billion|dozen)"
+_SCALE = r"(?:hundred|thousand|million|billion|trillion|dozens?|squared|cubed|factorial)"
+_UNKNOWN = r"\s*[-+*/^]\s*[a-z]\b(?!\s*\w)"  # ``42 - x``
 CHANGED = re.compile(
     rf"{_SYMBOL}\s*[({{]?-?{_CURRENCY}?\d|\d\s+{_SCALE}\b|{_OTHER_DIGIT}[0-9]"
-    rf"|[0-9](?:\s*{_RAISED}|{_OTHER_DIGIT}|{_STRUCK})",
+    rf"|[0-9](?:\s*{_RAISED}|{_OTHER_DIGIT}|{_STRUCK}|\s*[πθ∞]|{_UNKNOWN})",
     re.IGNORECASE,
 )
 """A number beside what changes its value, or leaves it none: ``√16``, ``2 million``."""
-_COMPARISON = r"\b(?:than|at least|at most|twice|half of|but|log)"
-COMPARED = re.compile(rf"{_COMPARISON}\s+[-+$]?\d|\d\s+and a half", re.IGNORECASE)
-"""A number that an answer is compared with: ``at least 5``."""
+_COMPARISON = r"\b(?:than|at least|at most|over|under|except|excluding|twice|double|triple"
+_COMPARISON += "|half of|root of|but|log)"
+COMPARED = re.compile(
+    rf"(?:{_COMPARISON}\s+|\b[a-z]{{1,6}}\()[-+$]?\d[\d.,]*|\d[\d.,]{{0,20}}\s+and a half",
+    re.IGNORECASE,
+)
+"""A number that an answer is compared with or computed from: ``at least 5``, ``sin(5``."""
 _IN_BASE = r"(?:in|\(?base)\s+(?:base[ -]?)?"
 WITHIN = re.compile(rf"(?<=\w)\s+{_IN_BASE}\d[\d.,]*(?:\s+{_LETTER}+)?\)?\s*$")
 """A tail with a number of its own: ``720 minutes in 12 hours``, ``101 in base 2``."""
@@ -173,10 +231,23 @@ LATEX = (
     (re.compile(r"\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}"), r" \1/\2 "),
     (re.compile(rf"\\(?:times|cdot){_COMMAND_END}"), "*"),
     (re.compile(rf"\\div{_COMMAND_END}"), "/"),
+    (re.compile(rf"\\approx{_COMMAND_END}"), "≈"),
     (re.compile(rf"\^\{{?\\circ{_COMMAND_END}\}}?|\\\$"), ""),
     (re.compile(rf"\\[()\[\] ;]|\$|\\q?quad{_COMMAND_END}|\\\\"), " "),
 )
 r"""Usual LaTeX of arithmetic and units, with the text that replaces it: ``6 \times 7``."""
+GRID_MARKUP = (
+    (
+        re.compile(
+            r"\\(?:begin|end)\{?[a-z]?matrix\}?|^\s*\w+\s*=\s*(?=\[)|^\s*row \d+:", re.I | re.M
+        ),
+        "",
+    ),
+    (re.compile(r"^[\s|:]*-{3}[-\s|:]*$", re.MULTILINE), ""),
+    (re.compile(r"(?<=[^\s&])\s*&\s*"), " "),
+    (re.compile(r"\\\\|\]\s*+,?\s*+\["), "\n"),
+)
+r"""Markup around the items of a grid, with the text that replaces it: ``],\n[``, ``\\``."""
 FRAC = re.compile(r"\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}", re.IGNORECASE)
 r"""A fraction of anything: ``\frac{a}{b}``."""
 ARROW = re.compile(rf"→|->|\\(?:rightarrow|to){_COMMAND_END}")
@@ -185,6 +256,13 @@ HALF_OPEN = re.compile(r"\[[^\[\]()]*\)|\([^\[\]()]*\]")
 """An interval whose brackets count: ``[1, 5)``."""
 AND = re.compile(r"(?<=\w),?\s+and\s+(?=\S+$)")
 """The word before the last item of a list: ``a, b and c``."""
+_NAME = r"\b[a-z](?:_?\{?\d\}?)?\s*=\s*(?=\S)"
+NAMED = re.compile(_NAME)
+"""The name of a value: ``x = 3``, ``x_1=3``."""
+JOINER = re.compile(rf",?\s++(?:and|or\s++(?={_NAME}))\s*+", re.IGNORECASE)
+"""A word between items: ``a and b``, ``x = 1 or x = 2``."""
+SIGN = re.compile(r"(?<=[\w)\]])(?:\s*([*/^=<>])\s*|(?<!\s)([-+])(?!\s))(?=[\w(\[-])")
+"""An operator between items: ``x=3``."""
 LANGUAGE = re.compile(r"[\w+-]*+[ \t]*+\n?")
 r"""The name of a language behind an opening fence: ``python\n``."""
 BOLD = re.compile(r"(?<![\w)*])\*\*(?=[^\s*])([^*\n]{1,2000})(?<=\S)\*\*(?![\w(*])")

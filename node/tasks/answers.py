@@ -16,18 +16,27 @@ from collections.abc import Iterator
 
 from node.tasks import answer_patterns as patterns
 from node.tasks.answer_forms import (
-    TYPOGRAPHY,
     Form,
     equal,
     equation_sides,
     form_of,
+    grid_lines,
     laid_out,
-    number_value,
     plain,
     rivals,
-    without_latex,
 )
+from node.tasks.answer_numbers import arithmetic_in, asserted, fraction_in, number_in
 from protocol.manifest import Extract
+
+_MOST_MARKS = 4  # of "answer is" that are tried, the last first
+_CANDIDATES = {
+    Form.NUMBER: patterns.QUANTITY,
+    Form.FRACTION: patterns.QUANTITY,
+    Form.EXPRESSION: patterns.QUANTITY,
+    Form.DAY: patterns.DAY_NAME,
+    Form.TRUTH: patterns.TRUTH_NAME,
+    Form.OPTION: patterns.OPTION,
+}
 
 
 def read_answer(
@@ -79,13 +88,15 @@ def _reads_as(answer: str, text: str, right: str, form: Form) -> bool:
     if form not in (Form.LINE, Form.EXPRESSION):
         return False
     lines = _last_items(answer if "\n" in answer else text)
-    items = [plain(patterns.ITEM.sub("", line)) for line in lines]
+    items = [plain(patterns.REMARK.sub("", patterns.ITEM.sub("", line))) for line in lines]
     longest = 4 * len(right) + 80  # what is much longer than the right answer differs from it
     for reading in (answer, *_other_readings(answer, text)):
         if len(reading) >= longest or reading in (*items, *map(plain, lines)):
             continue
         if equal(reading, right, form):
-            return not patterns.UNDECIDED.search(answer)
+            return not patterns.UNDECIDED.search(
+                patterns.REMARK.sub("", answer).replace(reading, "")
+            )
         if rivals(reading, right, form):
             return False
     listed = ", ".join(items)
@@ -96,6 +107,8 @@ def _other_readings(answer: str, text: str) -> Iterator[str]:
     """Yield readings of a line or formula without what stands around it, the likeliest first."""
     bare = patterns.REMARK.sub("", answer)
     yield bare
+    if (listed := patterns.BRACKETED.fullmatch(bare)) and bare != listed[1]:
+        yield listed[1]
     yield plain(patterns.LEAD.sub("", bare))
     yield plain(patterns.VERB_LEAD.sub("", bare))
     lines = [line for line in text.split("\n") if line.strip() and not patterns.PROSE.search(line)]
@@ -162,6 +175,8 @@ def _tagged(text: str, form: Form) -> str | None:
     for tag in reversed(list(patterns.OPEN.finditer(text))):
         place = bisect_left(closes, tag.end())
         is_closed = place < len(closes)
+        if closes and not is_closed and text[: tag.start()].rstrip(" ")[-1:].isalnum():
+            continue  # a sentence about the tag
         inside = text[tag.end() : closes[place] if is_closed else len(text)].strip()
         if inside and not is_closed and form not in (Form.GRID, Form.VERBATIM):
             inside = inside.split("\n")[0]
@@ -173,12 +188,14 @@ def _tagged(text: str, form: Form) -> str | None:
 
 
 def _boxed(text: str, form: Form) -> str | None:
-    boxes = list(patterns.BOX.finditer(text))
-    if not boxes:
-        return None
-    box, rest = boxes[-1], text[boxes[-1].end() :]
-    inside = _to_brace(rest) if box[1] else rest.split(maxsplit=1)[0] if rest.strip() else ""
-    return _marked(inside, form) if inside.strip() else None
+    for box in reversed(list(patterns.BOX.finditer(text))):
+        rest = text[box.end() :]
+        inside = _to_brace(rest) if box[1] else next(iter(rest.split(maxsplit=1)), "")
+        if inside.strip():
+            if form is Form.NUMBER:
+                inside = re.sub(r"(?<=\d)!", " factorial ", inside)
+            return _marked(inside, form)
+    return None
 
 
 def _to_brace(text: str) -> str:
@@ -198,13 +215,28 @@ def _said(text: str, form: Form) -> str | None:
     before = [found.start() for found in patterns.IS_IT.finditer(text)]
     if before and (not after or before[-1] > after[-1]):
         return _last(plain(text[: before[-1]]), form)
-    rest = text[after[-1] :].strip() if after else ""
-    if not rest:
-        return None
-    if form is Form.GRID:
-        return _last_block(rest)
-    bare = patterns.BARE.match(rest)
-    return _marked(plain(rest[bare.end() if bare else 0 :].split("\n")[0]), form)
+    for end in reversed(after[-_MOST_MARKS:]):
+        rest = text[end:].strip()
+        if rest and form is Form.GRID:
+            return _last_block(rest)
+        bare = patterns.BARE.match(rest)
+        line, _, behind = rest[bare.end() if bare else 0 :].partition("\n")
+        if behind.strip() and (line.rstrip(" *").endswith(":") or patterns.STEP.match(plain(line))):
+            return _last(plain(behind), form)
+        if not _may_hold(line, form):
+            if patterns.PROSE.search(line) and _may_hold(behind, form):
+                return _last(plain(behind), form)
+            if not line or patterns.TALK.match(line):
+                continue
+        return _marked(plain(line), form)
+    return None
+
+
+def _may_hold(text: str, form: Form) -> bool:
+    """Return whether a text has anything of a form; a denial counts."""
+    if form not in _CANDIDATES:
+        return bool(text.strip())
+    return bool(_CANDIDATES[form].search(text) or patterns.UNDECIDED.search(text))
 
 
 def _marked(content: str, form: Form) -> str:
@@ -217,48 +249,57 @@ def _marked(content: str, form: Form) -> str:
             return found
     match form:
         case Form.NUMBER:
-            return _number(_until_remark(content), marked=True)
-        case Form.CHOICE:
-            return _choice(content)
+            return number_in(_until_remark(content), marked=True)
+        case Form.DAY | Form.TRUTH:
+            return _name(content, form)
         case Form.WORD:
             return _word(_until_remark(content))
         case Form.OPTION:
             return _option(content) or content
         case Form.FRACTION:
-            return _fraction(content)
+            return fraction_in(content)
         case Form.EXPRESSION:
-            return content.split("=")[0].strip()
+            return arithmetic_in(content) or content
     return content
 
 
 def _until_remark(content: str) -> str:
     """Drop a remark behind an answer: ``42, because …``, but not ``42 (or 43)``."""
     cut = patterns.CLAUSE.search(content)
-    if not cut or patterns.CANDIDATE.match(content, cut.start()):
+    if not cut or patterns.CANDIDATE.match(content, cut.start()) or patterns.SETTING.match(content):
         return content
     return content[: cut.start()] if content[: cut.start()].strip() else content
 
 
 def _last(text: str, form: Form) -> str:
     """Read the last thing of a form in a text without marks."""
+    note = patterns.NOTE.search(text)
+    if note and _may_hold(text[: note.start()], form) and not _is_prose(text[: note.start()]):
+        text = text[: note.start()]
     sentences = [each for each in reversed(patterns.SENTENCE.split(text)) if each.strip()]
     match form:
         case Form.NUMBER:
-            return _number(_first(sentences, patterns.NUMBER), marked=False)
-        case Form.CHOICE:
-            return _choice(_first(sentences, patterns.CHOICE))
+            return number_in(_first(sentences, patterns.NUMBER), marked=False)
+        case Form.DAY | Form.TRUTH:
+            return _name(_first(sentences, _CANDIDATES[form]), form)
         case Form.OPTION:
             return _option(_first(sentences, patterns.OPTION))
         case Form.FRACTION:
-            return _fraction(_first(sentences, patterns.RATIO) or next(iter(sentences), ""))
+            return fraction_in(_first(sentences, patterns.RATIO) or next(iter(sentences), ""))
         case Form.WORD:
             return _last_word(text, sentences)
+        case Form.EXPRESSION if found := arithmetic_in(text):
+            return found
         case Form.GRID:
             return _last_block(text)
     blocks = patterns.FENCED.findall(text)
     lines = [line for line in (blocks[-1] if blocks else text).split("\n") if line.strip()]
-    line = plain(lines[-1].rpartition(": ")[2]) if lines else ""
-    return line.split("=")[0].strip() if form is Form.EXPRESSION else line
+    return plain(lines[-1].rpartition(": ")[2]) if lines else ""
+
+
+def _is_prose(text: str) -> bool:
+    """Return whether the last paragraph of a text has a sentence."""
+    return bool(patterns.PROSE.search(text.rstrip().rpartition("\n\n")[2]))
 
 
 def _first(sentences: list[str], pattern: re.Pattern[str]) -> str:
@@ -281,7 +322,8 @@ def _last_word(text: str, sentences: list[str]) -> str:
 def _last_block(text: str) -> str:
     """Return the lines of a grid, without sentences before and behind them."""
     if blocks := patterns.FENCED.findall(text):
-        return str(blocks[-1]).strip("\n")
+        whole = (each for each in reversed(blocks) if len(grid_lines(each)) > 1)
+        return str(next(whole, blocks[-1])).strip("\n")
     paragraphs = re.split(r"\n(?=[ \t]*\n)", _behind_lead(text))
     return plain("\n".join(each for each in paragraphs if not patterns.PROSE.search(each)))
 
@@ -293,84 +335,27 @@ def _behind_lead(text: str) -> str:
     return "\n".join(lines[colons[-1] if colons else 0 :])
 
 
-def _number(sentence: str, *, marked: bool) -> str:
-    """Return the one number that a sentence comes to; empty if it contradicts itself.
-
-    Args:
-        sentence: text without markup around it. A formula without a value is returned whole.
-        marked: whether all of it is marked as the answer, so that no second number may stand in it.
-    """
-    text = patterns.UNEQUAL.sub("≠", sentence.translate(TYPOGRAPHY))
-    text = text.replace("{,}", ",").replace("\\,", "").replace("\\%", "%")
-    spoken = without_latex(patterns.MINUS.sub("-", text))
-    if number_value(spoken) is not None:
-        return spoken.strip()
-    is_formula = "\\" in text and "=" not in text and not re.search(r"[^\W\d_]{2}", spoken)
-    if "\\" in spoken and "=" in spoken:
-        spoken = spoken.rpartition("=")[2]  # a formula before it has no value here
-    if is_formula or patterns.FRACTION.fullmatch(spoken.strip()) or "\\" in spoken:
-        return text.strip()
-    spoken = patterns.IS.sub(" = ", spoken)
-    sides = equation_sides(spoken) or equation_sides(patterns.BULLET.sub("", spoken))
-    if patterns.UNDECIDED.search(spoken) or not sides or patterns.CHANGED.search(sides[-1]):
-        return ""
-    side = plain(sides[-1])
-    without_tail = patterns.WITHIN.sub("", side)
-    if patterns.NUMBER.search(without_tail):
-        side = without_tail
-    if marked and patterns.COMPARED.search(side):
-        return ""
-    return _only_number(side, marked=marked, of_equation=len(sides) > 1)
-
-
-def _only_number(side: str, *, marked: bool, of_equation: bool) -> str:
-    """Return the only number of the last side; without a mark, the first or last of several."""
-    if number_value(side) is not None:
-        return side
-    behind_lead = patterns.LEAD.sub("", side)
-    if patterns.FRACTION.fullmatch(behind_lead) or patterns.POWER.fullmatch(behind_lead):
-        return behind_lead
-    if patterns.OPERATION.search(side):
-        return ""
-    found = list(patterns.NUMBER.finditer(side))
-    numbers = [each[0] for each in found]
-    if len({number_value(each) for each in numbers}) <= 1:
-        return numbers[0] if numbers else ""
-    if marked or patterns.JOINT.fullmatch(side[found[-2].end() : found[-1].start()]):
-        return ""
-    return numbers[0] if of_equation else numbers[-1]
-
-
-def _fraction(text: str) -> str:
-    """Return the one fraction of the last side of a text; the side itself if it has none."""
-    sides = equation_sides(patterns.RATIO.sub(_ratio, text.translate(TYPOGRAPHY)))
-    if not sides or patterns.UNDECIDED.search(text):
-        return ""
-    found = [_ratio(each) for each in patterns.RATIO.finditer(sides[-1])]
-    if not found:
-        return plain(sides[-1])
-    alone = len(set(found)) == 1 or (len(sides) == 1 and not patterns.JOINED.search(text))
-    return found[-1] if alone else ""
-
-
-def _ratio(found: re.Match[str]) -> str:
-    return f"{found[1] or ''}{found[2] or found[4]}/{found[3] or found[5]}"
-
-
 def _option(text: str) -> str:
     """Return the only letter that a text chooses; empty if it names several or denies one."""
+    text = asserted(text)
     found = {next(filter(None, each)).upper() for each in patterns.OPTION.findall(text)}
     return found.pop() if len(found) == 1 and not patterns.UNDECIDED.search(text) else ""
 
 
-def _choice(text: str) -> str:
-    """Return the only choice that a text names; empty if it names several or denies one."""
-    found = {patterns.CHOICES[each.lower()]: each for each in patterns.CHOICE.findall(text)}
-    first = patterns.CHOICE.match(text)
-    stands_first = first is not None and not re.match(r"\s+\w", text[first.end() :])
-    if len(found) != 1 or (patterns.UNDECIDED.search(text) and not stands_first):
-        return ""
-    return str(next(iter(found.values())))
+def _name(text: str, form: Form) -> str:
+    """Return the only day, or yes or no, of a text; empty if it names several or denies one.
+
+    Yes or no at the beginning counts, if no word follows: "Yes, because the second is false".
+    """
+    pattern = _CANDIDATES[form]
+    first = pattern.match(text)
+    if first and form is Form.TRUTH and not re.match(r"\s+\w", text[first.end() :]):
+        rest = text[first.end() :].lstrip(" ,")
+        if not pattern.match(rest) and not re.search(r"\bor\b", rest, re.IGNORECASE):
+            return first[0]
+    text = asserted(patterns.PREMISE.sub("", text))
+    found = {patterns.TRUTH.get(each.lower(), each.lower()): each for each in pattern.findall(text)}
+    return str(*found.values()) if len(found) == 1 and not patterns.UNDECIDED.search(text) else ""
 
 
 def _word(text: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from node.tasks.answer_forms import Form, form_of
-from node.tasks.answer_patterns import CHOICES
+from node.tasks.answer_patterns import DAYS, TRUTH
 from node.tasks.sources import propositional_logic, reasoning_gym
 from protocol import codec, envelope, identity, messages
 from protocol.announcement import AUTHORS_A_SHARD, CLOCK_SKEW, LIFETIME_EPOCHS
@@ -46,9 +46,9 @@ MEMBER = (DOCS / "minimal_member.md").read_text()
 VECTORS = Path(__file__).parent / "vectors"
 
 
-IN_CASE = {"name": re.IGNORECASE}
+IN_CASE = {"day": re.IGNORECASE, "truth": re.IGNORECASE}
 FORMED = (
-    *(name.title() for name in CHOICES),
+    *(name.title() for name in (*DAYS, *TRUTH)),
     *("0", "-3", "+21", "007", "1.50", ".5", "1e5", "2E-03", "1e5000", "1,234", "٣"),
     *("anna", "x1", "7-5", "it's", "a_b", "B", "b", "é", "-", "the fox", "[a]", "x?"),
     *("3 * (4 + 1)", "1/2", "-3/4", "1e+5", "-3 + 4", "(1)+ 2"),
@@ -195,10 +195,10 @@ def test_the_patterns_of_answers_and_questions_are_those_of_the_code() -> None:
     of = dict(line.split(maxsplit=1) for line in forms.splitlines())
     plain = ("number", "option", "word", "fraction")
     patterns, term = {kind: of[kind] for kind in plain}, of["arithmetic"]
-    patterns["name"] = of["name"].removesuffix(", in any case")
+    patterns |= {kind: of[kind].removesuffix(", in any case") for kind in IN_CASE}
     whole, part = term.split(" with T = ")
     patterns["arithmetic"] = whole.replace("T", part)
-    kinds = {"number": Form.NUMBER, "name": Form.CHOICE, "option": Form.OPTION}
+    kinds = {"number": Form.NUMBER, "day": Form.DAY, "truth": Form.TRUTH, "option": Form.OPTION}
     kinds |= {"word": Form.WORD, "fraction": Form.FRACTION, "arithmetic": Form.EXPRESSION}
     for text in FORMED:
         fits = [

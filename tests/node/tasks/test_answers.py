@@ -184,8 +184,8 @@ def test_where_every_character_counts_nothing_is_removed():
 @pytest.mark.parametrize(
     ("answer", "form"),
     [
-        *(("42", Form.NUMBER), ("-1.5", Form.NUMBER), ("0110", Form.WORD), ("Monday", Form.CHOICE)),
-        *(("False", Form.CHOICE), ("wife", Form.WORD), ("82 + 20 - 1", Form.EXPRESSION)),
+        *(("42", Form.NUMBER), ("-1.5", Form.NUMBER), ("0110", Form.WORD), ("Monday", Form.DAY)),
+        *(("False", Form.TRUTH), ("wife", Form.WORD), ("82 + 20 - 1", Form.EXPRESSION)),
         *(("1 2", Form.LINE), ("1\n2", Form.GRID), (None, Form.LINE), ("1e1", Form.WORD)),
         *(("1e+3", Form.NUMBER), ("-3/4", Form.FRACTION), ("B", Form.OPTION)),
     ],

@@ -1,0 +1,138 @@
+"""Read a number, a fraction or arithmetic out of a sentence or a text.
+
+Every function takes linear time; :mod:`node.tasks.answers` says when each is used.
+"""
+
+from __future__ import annotations
+
+import re
+
+from node.tasks import answer_patterns as patterns
+from node.tasks.answer_forms import (
+    MOST_CHARACTERS,
+    TYPOGRAPHY,
+    chain_value,
+    equation_sides,
+    number_value,
+    plain,
+    without_latex,
+)
+
+
+def number_in(sentence: str, *, marked: bool) -> str:
+    """Return the one number that a sentence comes to; empty if it contradicts itself.
+
+    Args:
+        sentence: text without markup around it. A formula without a value is returned whole.
+        marked: whether all of it is marked as the answer, so that no second number may stand in it.
+    """
+    text = patterns.UNEQUAL.sub("≠", sentence.translate(TYPOGRAPHY))
+    text = text.replace("{,}", ",").replace("\\,", "").replace("\\%", "%")
+    spoken = without_latex(patterns.MINUS.sub("-", text))
+    if number_value(spoken) is not None:
+        return spoken.strip()
+    is_formula = "\\" in text and "=" not in text and not re.search(r"[^\W\d_]{2}", spoken)
+    if "\\" in spoken and "=" in spoken:
+        spoken = spoken.rpartition("=")[2]  # a formula before it has no value here
+    if is_formula or patterns.FRACTION.fullmatch(spoken.strip()) or "\\" in spoken:
+        return text.strip()
+    spoken = asserted(patterns.IS.sub(" = ", spoken))
+    sides = equation_sides(spoken) or equation_sides(patterns.BULLET.sub("", spoken))
+    if _leaves_a_choice(spoken) or not sides or patterns.CHANGED.search(sides[-1]):
+        return ""
+    side, *others = map(plain, reversed(sides))
+    if number_value(side) is None and chain_value(side) is not None:  # 42 = 6 * 7
+        side = next((each for each in others if number_value(each) is not None), side)
+    without_tail = patterns.WITHIN.sub("", side)
+    if patterns.NUMBER.search(without_tail):
+        side = without_tail
+    if patterns.COMPARED.search(side):
+        if marked:
+            return ""
+        side = patterns.COMPARED.sub(" ", side)
+    return _only_number(side, marked=marked, of_equation=len(sides) > 1)
+
+
+def _leaves_a_choice(text: str) -> bool:
+    """Return whether a text denies its number, or offers another one."""
+    if patterns.DENIAL.search(text) or patterns.OFFERED.search(text):
+        return True
+    several = len({number_value(each[0]) for each in patterns.NUMBER.finditer(text)}) > 1
+    return several and bool(patterns.UNDECIDED.search(text))
+
+
+def _only_number(side: str, *, marked: bool, of_equation: bool) -> str:
+    """Return the only number of the last side; without a mark, the first or last of several."""
+    if number_value(side) is not None:
+        return side
+    behind_lead = patterns.LEAD.sub("", side)
+    if patterns.FRACTION.fullmatch(behind_lead) or patterns.POWER.fullmatch(behind_lead):
+        return behind_lead
+    if patterns.OPERATION.search(side):
+        return ""
+    found = list(patterns.NUMBER.finditer(side))
+    numbers = [each[0] for each in found]
+    if not marked and (first := patterns.SUBJECT.match(side)):
+        return first[1]
+    if len({number_value(each) for each in numbers}) <= 1:
+        return numbers[0] if numbers else ""
+    if marked or patterns.JOINT.fullmatch(side[found[-2].end() : found[-1].start()]):
+        return ""
+    return numbers[0] if of_equation else numbers[-1]
+
+
+def fraction_in(text: str) -> str:
+    """Return the one fraction of the last side of a text; the side itself if it has none."""
+    text = asserted(text)
+    sides = equation_sides(patterns.RATIO.sub(_ratio, text.translate(TYPOGRAPHY)))
+    if not sides or patterns.UNDECIDED.search(text):
+        return ""
+    if first := patterns.SUBJECT.match(sides[0]):
+        return first[1]
+    found = [_ratio(each) for each in patterns.RATIO.finditer(sides[-1])]
+    if not found:
+        return plain(sides[-1])
+    alone = len(set(found)) == 1 or (len(sides) == 1 and not patterns.JOINED.search(text))
+    return found[-1] if alone else ""
+
+
+def _ratio(found: re.Match[str]) -> str:
+    return f"{found[1] or ''}{found[2] or found[4]}/{found[3] or found[5]}"
+
+
+def arithmetic_in(text: str) -> str:
+    """Return the last arithmetic with the most numbers; empty if there is none.
+
+    So intermediate results do not count, nor lines that deny or leave a choice.
+    """
+    best, most = "", 0
+    for sentence in patterns.SENTENCE.split(without_latex(text).translate(TYPOGRAPHY)):
+        if len(sentence) > MOST_CHARACTERS or patterns.UNDECIDED.search(sentence):
+            continue
+        bare = patterns.ITEM.sub("", sentence)
+        written = [_balanced(found[0]) for found in patterns.EXPRESSION.finditer(bare)]
+        longest = max(written, key=_numbers, default="")  # the first of equals
+        if _numbers(longest) >= most:
+            best, most = longest, _numbers(longest)
+    return best
+
+
+def _numbers(text: str) -> int:
+    return len(re.findall(r"\d+", text))
+
+
+def _balanced(text: str) -> str:
+    """Drop a bracket at either end that belongs to the sentence around a formula."""
+    text = text.strip(" .\t")
+    missing = text.count("(") - text.count(")")
+    for _ in range(abs(missing)):
+        text = text.removeprefix("(") if missing > 0 else text.removesuffix(")")
+    return text.strip()
+
+
+def asserted(text: str) -> str:
+    """Return a text without what it denies before or behind, or all if it states nothing else."""
+    text = patterns.DENIED.sub("", text)
+    last = patterns.CLAUSES.split(text)[-1]
+    states = patterns.DENIAL.search(text) and not patterns.DENIAL.search(last)
+    return last if states else text
