@@ -275,27 +275,30 @@ def series(name: str, *turns: tuple[bool, int, float]) -> dict:
     return {"name": name, "input": ALICE.author.hex(), "slots": slots, "expected": expected}
 
 
-def deepest() -> dict:
-    """A count beyond the greatest depth, from authors that are made up."""
-    full = {"epoch": EPOCH, "full": True, "paths": [0, 1 << 63]}
-    slots = [{**full, "found": [{"12": list(range(20))}, {"12": list(range(40))}]}]
-    slots.append({**slots[0], "epoch": EPOCH + 1, "full": False})
+def made_up(name: str, *turns: tuple[bool, list[dict[str, list[int]]]]) -> dict:
+    """Counts in slots that follow each other, of authors that are made up."""
+    slots = [
+        {"epoch": EPOCH + number, "full": full, "paths": [0, 1 << 63], "found": found}
+        for number, (full, found) in enumerate(turns)
+    ]
     density = Density()
     expected = [counted(density, slot) for slot in slots]
-    return {"name": "beyond depth 12", "input": ALICE.author.hex(), "slots": slots} | {
-        "expected": expected
-    }
+    return {"name": name, "input": ALICE.author.hex(), "slots": slots, "expected": expected}
 
 
 def counting() -> dict:
     """Counts over several slots, and the depths to which they lead."""
+    deep = [{"12": list(range(20))}, {"12": list(range(40))}]
+    near = {"1": list(range(10)), "2": list(range(10, 15))}
+    far = {**near, "5": [15]}
     vectors = [
         series("alone", (True, 0, 0.0), (True, 1, 0.0)),
         series("a newcomer to 100 authors", (True, 100, 2.64), *[(False, 100, 2.64)] * 3),
         series("growth", (True, 15, 0.0), *[(False, 300, depth) for depth in (0.0, 1.0, 2.0, 3.0)]),
         series("a full count nearby", *[(False, 40, 0.5)] * 3, (True, 60, 1.5), (False, 60, 1.9)),
         series("a jump", *[(False, 8, 0.0)] * 3, (True, 400, 4.6), *[(False, 400, 4.6)] * 2),
-        deepest(),
+        made_up("beyond depth 12", *[(full, deep) for full in (True, False)]),
+        made_up("a third depth in a full count", (True, [near, near]), (True, [far, far])),
     ]
     return {"context": {"manifest": SIGNED.hex(), "seconds": MANIFEST.epoch_seconds}} | {
         "vectors": vectors
