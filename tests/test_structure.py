@@ -39,6 +39,7 @@ SHORT_FILE = 60
 MOST_TEST_LINES = 55_800
 MOST_WORDS = 2_000
 SHORT = {
+    "swarm/common/clock.py": "a protocol and its one implementation, named all over the package",
     "node/cli/main.py": "imports nothing, so that Ctrl-C is handled while the program loads",
     "node/config/overrides.py": "read by the command line, which loads no pydantic",
     "node/errors.py": "the errors that a user sees, which every package raises",
