@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from node.config.config import set_keys
+from node.errors import NodeError
 from node.monitor.groups import LastRollouts, RolloutsFile
+from node.monitor.history import read_history
 from node.monitor.output import printable
 from node.monitor.record import RoundRecord, lapse, short_ids
 from node.storage.run_folder import RunFolder
@@ -333,6 +335,21 @@ def test_the_last_ones_are_shown_and_printed_as_json(terminal, node):
 def test_a_node_without_a_round_says_when_there_will_be_some(terminal, node):
     told = f"no rollouts yet in: {node.root}. A node writes some after its first round."
     assert terminal.refuses(1, "rollouts", *AT) == f"error: {told}"
+
+
+@pytest.mark.parametrize("name", ["status.json", "lock", "checkpoints/step-00000001/state.json"])
+def test_no_command_waits_for_a_fifo_or_reads_a_device_in_the_run_folder(terminal, node, name):
+    path = node.root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    for command in ("status", "checkpoints", "stop", "trust"):
+        assert "neither a file nor a folder" in terminal.refuses(1, command, *AT)
+    assert terminal.json("list")["unread"]
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(NodeError, match="neither a file nor a folder"):
+        read_history(node.root)
 
 
 def test_peers_are_trusted_listed_and_trusted_no_longer(terminal, node, met):
