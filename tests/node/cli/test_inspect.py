@@ -1,6 +1,7 @@
 import os
 import shutil
 import time
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from node.monitor.output import printable
 from node.monitor.record import RoundRecord, lapse, short_ids
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
+from swarm.common.clock import SystemClock
+from swarm.journal import Journal
+from swarm.reputation import Accounts
 from tests.node.conftest import Terminal
 from tests.node.monitor.test_rollouts import OWN, THEIRS
 
@@ -371,6 +375,12 @@ def test_peers_are_blocked_listed_and_blocked_no_longer(terminal, node, met):
     shown = terminal.ok("block", anna, f"/ip4/10.0.0.5/tcp/1/p2p/{ben}", *AT)
     assert f"blocks {anna}" in shown and "no node runs here" in shown
     assert " blocked " in rows(terminal, met)[0]
+    meet(node)  # both have left; of those who are not blocked only their accounts are left
+    assert all(" blocked " in row for row in rows(terminal, [peer("anna"), peer("ben")]))
+    with closing(Journal(node.journal, SystemClock())) as journal:
+        Accounts(journal, SystemClock()).count_bytes(identity("cleo").author, received=7)
+    assert len(terminal.json("peers", *AT)) == 2
+    assert terminal.json("peers", identity("cleo").peer_id[:14], *AT)["bytes_in"] == 7
     assert terminal.json("block", ben, "--remove", *AT) == [{"peer_id": anna}]
     assert "is not blocked" in terminal.refuses(2, "block", ben, "--remove", *AT)
     assert "without a peer" in terminal.refuses(2, "block", "--undo", *AT)
