@@ -40,7 +40,6 @@ MOST_TEST_LINES = 55_800
 MOST_WORDS = 2_000
 SHORT = {
     "node/cli/main.py": "imports nothing, so that Ctrl-C is handled while the program loads",
-    "node/config/overrides.py": "read by the command line, which loads no pydantic",
     "node/errors.py": "the errors that a user sees, which every package raises",
     "node/lifecycle.py": "a base class that several packages share",
     "node/tasks/sandbox/confine.py": "runs in a worker before anything else is loaded",

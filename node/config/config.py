@@ -8,6 +8,7 @@ import math
 import re
 import tomllib
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -222,12 +223,12 @@ def _assignment(name: str) -> re.Pattern[str]:
 
 def run_folder(path: Path, config: Config) -> RunFolder:
     """Return the run folder of the config that was read from ``path``."""
-    return RunFolder(_absolute(path.absolute().parent, config.node.run_dir, "node.run_dir"))
+    return RunFolder(Path(_absolute(path.absolute().parent, "node.run_dir", config.node.run_dir)))
 
 
-def _absolute(base: Path, path: str, key: str) -> Path:
+def _absolute(base: Path, key: str, path: str) -> str:
     try:
-        return (base / Path(path).expanduser()).resolve()
+        return str((base / Path(path).expanduser()).resolve())
     except (ValueError, RuntimeError) as error:
         raise ConfigError(key, path, f"Write another path; here, {error}.") from error
 
@@ -245,17 +246,13 @@ def _put(values: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _with_paths(config: Config, base: Path) -> Config:
-    def absolute(path: str, key: str) -> str:
-        return str(_absolute(base, path, key))
-
-    files = {name: absolute(file, "tasks.files") for name, file in config.tasks.files.items()}
-    read = {
-        name: tuple(absolute(path, "sandbox.read") for path in paths)
-        for name, paths in config.sandbox.read.items()
-    }
-    folder = _absolute(base, config.policy.model, "policy.model")
-    model = str(folder) if (folder / "config.json").is_file() else config.policy.model
-    snapshot = config.monitor.snapshot and absolute(config.monitor.snapshot, "monitor.snapshot")
+    absolute = partial(_absolute, base)
+    files = {name: absolute("tasks.files", file) for name, file in config.tasks.files.items()}
+    reads = config.sandbox.read.items()
+    read = {name: tuple(absolute("sandbox.read", path) for path in paths) for name, paths in reads}
+    model = absolute("policy.model", config.policy.model)
+    model = model if Path(model, "config.json").is_file() else config.policy.model
+    snapshot = config.monitor.snapshot and absolute("monitor.snapshot", config.monitor.snapshot)
     changes = {
         "tasks": config.tasks.model_copy(update={"files": files}),
         "sandbox": config.sandbox.model_copy(update={"read": read}),
