@@ -164,6 +164,7 @@ class CollectorLimits:
     concurrent_pulls: int = 8  # maximum pulls at a time, one per author
     uninformative: bool = False  # also pull frames in which no group's claimed rewards differ
     blind: bool = False  # pull frames independent of their claims, for a fair sample
+    named: frozenset[str] = frozenset()  # peers of which one is asked if no useful one is connected
 
 
 class Collector:
@@ -259,8 +260,9 @@ class Collector:
         asked = [p for p in self._rng.sample(peers, count) if not self._mute.waits(p)]
         others = [p for p in peers if p not in asked and not self._mute.waits(p)]
         asked += self._spare.sample(others, min(count - len(asked), len(others)))
-        known = [p for p in others if p not in asked and self._knows(p)]
-        if asked and known and not any(map(self._knows, asked)):
+        known = [p for p in (*asked, *others) if self._knows(p)]
+        known = known or [p for p in (*asked, *others) if p in self._limits.named]
+        if asked and known and not set(known).intersection(asked):
             asked[-1] = self._spare.choice(known)
         return asked
 

@@ -102,6 +102,11 @@ DELETE FROM draws WHERE epoch<? AND epoch NOT IN (
 KEPT_TABLES = ("numbers", "draws", "seen", "used", "accounts", "refusals")
 ASIDE = "corrupt-"  # in the name of a journal that was moved aside, before the millisecond
 
+_LAYOUT = """
+SELECT m.type, m.name, c.name, c.type FROM sqlite_master AS m
+LEFT JOIN pragma_table_info(m.name) AS c ORDER BY m.name, c.cid
+"""
+
 _SEQUENCE = "last_sequence"
 _RESTORED = "restored_ms"
 _VOID = "void_epoch"
@@ -128,7 +133,22 @@ class JournalError(Exception):
 
 
 class JournalCorrupt(JournalError):  # noqa: N818 - a finding about the file
-    """A file that is not a sound SQLite database."""
+    """A file that is not a sound SQLite database with the tables of a journal."""
+
+
+def check_layout(connection: sqlite3.Connection, path: Path | str) -> None:
+    """Raise JournalError for another version's file, JournalCorrupt for one with other tables.
+
+    Views and triggers of a file from elsewhere could run for ever.
+    """
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version != VERSION:
+        problem = f"has layout {version}, this program knows {VERSION}"
+        raise JournalError(path, problem, "update swarm-node or use another run folder")
+    with closing(sqlite3.connect(MEMORY)) as sound:
+        create_tables(sound)
+        if connection.execute(_LAYOUT).fetchall() != sound.execute(_LAYOUT).fetchall():
+            raise JournalCorrupt(path, "its tables are not those of a journal", RESTORED)
 
 
 @contextmanager
@@ -181,12 +201,9 @@ class Journal:
         findings = self._connection.execute("PRAGMA quick_check(1)").fetchone()
         if findings != ("ok",):
             raise JournalCorrupt(self.path, f"quick check reports {findings[0]!r}", RESTORED)
-        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if version not in (0, VERSION):
-            problem = f"has layout {version}, this program knows {VERSION}"
-            raise JournalError(self.path, problem, "update swarm-node or use another run folder")
-        if version == 0:
+        if not self._connection.execute(_LAYOUT).fetchall():
             create_tables(self._connection)
+        check_layout(self._connection, self.path)
 
     @contextmanager
     def transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from protocol.identity import peer_id_of
 from swarm.common.clock import Clock
-from swarm.journal import VERSION, Journal, JournalError, named_errors
+from swarm.journal import Journal, check_layout, named_errors
 from swarm.verification import penalty_weight
 
 log = logging.getLogger(__name__)
@@ -281,11 +281,7 @@ def read_accounts(path: Path) -> list[Account]:
         named_errors(path),
         closing(sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS)) as connection,
     ):
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version != VERSION:
-            remedy = "update swarm-node or use another run folder"
-            problem = f"has layout {version}, this program reads {VERSION}"
-            raise JournalError(path, problem, remedy)
+        check_layout(connection, path)
         return all_accounts(lambda query: connection.execute(query).fetchall())
 
 

@@ -41,7 +41,6 @@ MOST_WORDS = 2_000
 SHORT = {
     "swarm/common/clock.py": "a protocol and its one implementation, named all over the package",
     "node/cli/main.py": "imports nothing, so that Ctrl-C is handled while the program loads",
-    "node/config/overrides.py": "read by the command line, which loads no pydantic",
     "node/errors.py": "the errors that a user sees, which every package raises",
     "node/lifecycle.py": "a base class that several packages share",
     "node/tasks/sandbox/confine.py": "runs in a worker before anything else is loaded",

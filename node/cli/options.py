@@ -84,7 +84,9 @@ def open_node(given: Path | None, overrides: Mapping[str, Any] | None = None) ->
         remedy = "Write one with: swarm-node init, or name yours with --config."
         raise NodeError("no node.toml here or in ./swarm-run", None, remedy)
     config = load(path, overrides)
-    return LoadedNode(path, config, run_folder(path, config))
+    node = LoadedNode(path, config, run_folder(path, config))
+    node.folder.check()
+    return node
 
 
 def overrides_of(

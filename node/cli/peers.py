@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,6 +34,7 @@ from node.errors import UsageError
 from node.monitor.output import printable, say
 from node.monitor.record import NONE, Terminal, lapse, refusals, short_ids, size
 from node.storage.run_folder import (
+    OF_A_CONNECTION,
     PROFILE_KEYS,
     BlockedPeers,
     ListedPeers,
@@ -41,9 +43,12 @@ from node.storage.run_folder import (
     present_status,
 )
 from protocol.errors import BadKey
-from protocol.identity import author_of
+from protocol.identity import author_of, peer_id_of
 from swarm.common.util import counted
+from swarm.reputation import Account, is_banned, read_accounts
 
+# About a peer that left.
+UNKNOWN = (*OF_A_CONNECTION, "swarm_id", *PROFILE_KEYS, "policy_step", "heard")
 LARGEST_WIDTH = 10_000
 NAME_WIDTH = 16  # of a name in the table; the view of one peer has all of it
 SLACK = 8  # beyond a table's minimum width: rich also shrinks columns that must keep theirs
@@ -63,16 +68,17 @@ def peers_command(
 ) -> None:
     """List the known peers, with their contributions and refused groups.
 
-    With a peer id or an author's key, or its beginning, show all about that peer.
+    With a peer id or an author's key, or its beginning, show all about that peer, also one that
+    left. Trusted and blocked peers that left stay listed.
     """
     node = open_node(config)
     status = present_status(node.folder)
     peers = status["peers"]
     trusted = TrustedPeers(node.config.mixture.trusted, node.folder)
-    blocked = BlockedPeers((), node.folder).added()
+    blocked, ours = BlockedPeers((), node.folder).added(), (*trusted.configured, *trusted.added())
+    peers += _departed(node.folder, {each["peer_id"] for each in peers}, (*ours, *blocked), prefix)
     for each in peers:
-        each["trusted"] = each["peer_id"] in (*trusted.configured, *trusted.added())
-        each["blocked"] = each["peer_id"] in blocked
+        each["trusted"], each["blocked"] = each["peer_id"] in ours, each["peer_id"] in blocked
     if prefix:
         peer = only("peer", prefix, peers, _names)
         if json:
@@ -94,6 +100,29 @@ def peers_command(
     wide = console.options.update(width=LARGEST_WIDTH)
     console.width = max(console.width, console.measure(table, options=wide).minimum + SLACK)
     console.print(table)
+
+
+def _departed(
+    folder: RunFolder, present: set[str], listed: Sequence[str], prefix: str
+) -> list[dict[str, Any]]:
+    """Return what the journal has of listed peers that left, with a ``prefix`` of all that left."""
+    accounts = {peer_id_of(each.author): each for each in read_accounts(folder.journal)}
+    left = [p for p in dict.fromkeys((*listed, *(accounts if prefix else ()))) if p not in present]
+    found = [accounts.get(peer) or Account(author_of(peer)) for peer in left]
+    return [
+        {
+            "peer_id": peer,
+            "author": each.author.hex(),
+            **dict.fromkeys(UNKNOWN),
+            **dict.fromkeys(("connected", "bootstrap"), False),
+            **{key: getattr(each, key) for key in ("bytes_in", "bytes_out", "admitted")},
+            "admitted_at": each.admitted_at or None,
+            "refused": dict(each.refused),
+            "strikes": each.penalties,
+            "banned": is_banned(each, time.time()),
+        }
+        for peer, each in zip(left, found, strict=True)
+    ]
 
 
 def _names(peer: dict[str, Any]) -> tuple[str, ...]:

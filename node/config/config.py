@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import re
 import tomllib
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError, model_validator
 
 from node.config.learning import LearnerSection, MixtureSection, PolicySection
+from node.config.overrides import parse_toml
 from node.config.registry import ENGINES, REGISTRIES
 from node.config.schema import (
     Section,
@@ -119,14 +122,16 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
     unreadable, and ConfigError if it is not UTF-8 TOML or a key is unknown, wrong or contradictory.
     """
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, "not a file")
+        table = parse_toml(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         remedy = "Write one with: swarm-node init, or name yours with --config."
         raise NodeError(f"cannot read the config ({error.strerror})", path, remedy) from error
     except UnicodeDecodeError as error:
         remedy = "Save the file as UTF-8."
         raise ConfigError(f"{path} (not UTF-8 at byte {error.start})", None, remedy) from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except tomllib.TOMLDecodeError as error:
         remedy = "Correct that line; the file must be TOML."
         raise ConfigError(f"{path} ({error})", None, remedy) from error
     return build(table, overrides, base=path.absolute().parent)
@@ -218,8 +223,14 @@ def _assignment(name: str) -> re.Pattern[str]:
 
 def run_folder(path: Path, config: Config) -> RunFolder:
     """Return the run folder of the config that was read from ``path``."""
-    root = path.absolute().parent / Path(config.node.run_dir).expanduser()
-    return RunFolder(root.resolve())
+    return RunFolder(Path(_absolute(path.absolute().parent, "node.run_dir", config.node.run_dir)))
+
+
+def _absolute(base: Path, key: str, path: str) -> str:
+    try:
+        return str((base / Path(path).expanduser()).resolve())
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(key, path, f"Write another path; here, {error}.") from error
 
 
 def _put(values: dict[str, Any], key: str, value: Any) -> None:
@@ -235,16 +246,13 @@ def _put(values: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _with_paths(config: Config, base: Path) -> Config:
-    def absolute(path: str) -> str:
-        return str((base / Path(path).expanduser()).resolve())
-
-    files = {name: absolute(file) for name, file in config.tasks.files.items()}
-    read = {name: tuple(map(absolute, paths)) for name, paths in config.sandbox.read.items()}
-    model = config.policy.model
-    folder = base / Path(model).expanduser()
-    if (folder / "config.json").is_file():
-        model = str(folder.resolve())
-    snapshot = config.monitor.snapshot and absolute(config.monitor.snapshot)
+    absolute = partial(_absolute, base)
+    files = {name: absolute("tasks.files", file) for name, file in config.tasks.files.items()}
+    reads = config.sandbox.read.items()
+    read = {name: tuple(absolute("sandbox.read", path) for path in paths) for name, paths in reads}
+    model = absolute("policy.model", config.policy.model)
+    model = model if Path(model, "config.json").is_file() else config.policy.model
+    snapshot = config.monitor.snapshot and absolute("monitor.snapshot", config.monitor.snapshot)
     changes = {
         "tasks": config.tasks.model_copy(update={"files": files}),
         "sandbox": config.sandbox.model_copy(update={"read": read}),

@@ -10,7 +10,19 @@ from typing import Any
 from node.errors import ConfigError, UsageError
 
 _PEER_ID = re.compile(r"12D3KooW[A-Za-z0-9]*")
+_DEEP = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){64}""")
 _AROUND = " \t\"'`,;.:()<>[]…"  # what text around an id or its beginning may end in
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML; raise TOMLDecodeError also for what tomllib takes minutes or recursion for."""
+    if deep := _DEEP.search(text):
+        line = text.count("\n", 0, deep.start()) + 1
+        raise tomllib.TOMLDecodeError(f"a key has over 64 parts (at line {line})")
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise tomllib.TOMLDecodeError("it is nested too deeply") from error
 
 
 def parse_assignments(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:
@@ -25,7 +37,7 @@ def parse_assignments(pairs: Iterable[str], option: str = "--set") -> dict[str, 
         if not equals or len(tables) < 2 or not all(tables):
             raise ConfigError(option, pair, "Write section.key=value, as in learner.lr=1e-5.")
         try:
-            value = tomllib.loads(f"value = {text.strip()}")["value"]
+            value = parse_toml(f"value = {text.strip()}")["value"]
         except tomllib.TOMLDecodeError:
             value = text.strip()
         textual = not isinstance(value, str) and _takes_text(key.strip())

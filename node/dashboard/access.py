@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import os
@@ -173,6 +174,7 @@ class Rate:
         return allowed
 
 
+PAUSE_SECONDS = 1.0  # before a refusal of a client that is over its rate
 MOST_QUERY = 2048
 MOST_PATH = 512  # bytes, as MOST_QUERY
 OWN_SITE = ("same-origin", "none")
@@ -190,11 +192,20 @@ HEADERS = {
 }
 
 
-def out_of_bounds(scope: Scope, rate: Rate) -> Response | None:
-    """Refuse a request that is too frequent, too long, or neither GET nor HEAD."""
+def out_of_bounds(scope: Scope, rate: Rate) -> ASGIApp | None:
+    """Refuse a request that is too frequent, too long, or neither GET nor HEAD.
+
+    The refusal of a frequent one is late, so that a connection gets only one per second.
+    """
     client = scope["client"][0] if scope["client"] else ""
     if not rate.allows(client):
-        return failure("too many requests: retry in a second", 429, {"retry-after": "1"})
+        response = failure("too many requests: retry in a second", 429, {"retry-after": "1"})
+
+        async def refuse_late(scope: Scope, receive: Receive, send: Send) -> None:
+            await asyncio.sleep(PAUSE_SECONDS)
+            await response(scope, receive, send)
+
+        return refuse_late
     if scope["method"] not in ("GET", "HEAD"):
         allowed = {"allow": "GET, HEAD"}
         return failure("this address is read-only: use GET or HEAD", 405, allowed)
@@ -222,7 +233,7 @@ class Guard:
         refused = self._refusal(scope) or self._entrance(scope)
         await (refused or self._app)(scope, receive, guarded(send))
 
-    def _refusal(self, scope: Scope) -> Response | None:
+    def _refusal(self, scope: Scope) -> ASGIApp | None:
         if refused := out_of_bounds(scope, self._rate):
             return refused
         headers = Headers(scope=scope)

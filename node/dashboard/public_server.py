@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import Headers
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from node.dashboard.access import A_SECOND, ListeningSocket, Rate, guarded, out_of_bounds
 from node.dashboard.app import STATIC as DASHBOARD
@@ -241,7 +241,7 @@ class Files:
         if scope["type"] == "http":
             await self._answer(scope)(scope, receive, guarded(send))
 
-    def _answer(self, scope: Scope) -> Response:
+    def _answer(self, scope: Scope) -> ASGIApp:
         if refused := out_of_bounds(scope, self._rate):
             return refused
         file, asked = self._answers.get(scope["path"]), Headers(scope=scope)

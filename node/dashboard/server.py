@@ -100,6 +100,7 @@ class Serving:
                 ws="none",
                 lifespan="off",
                 log_config=None,
+                log_level="error",  # clients cause its warnings
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,

@@ -80,15 +80,16 @@ def read_history(folder: Path) -> list[RoundRecord]:
 
 def read_records(folder: Path) -> list[RoundRecord]:
     """Read all records, also of repeated rounds; raise as :func:`read_history`."""
-    path, records = RunFolder(folder).metrics, list[RoundRecord]()
-    lines, _ = GrowingLines(path).new()
+    run, records = RunFolder(folder), list[RoundRecord]()
+    run.check()
+    lines, _ = GrowingLines(run.metrics).new()
     for number, line in enumerate(lines, 1):
         try:
             records.append(parsed(line))
         except ValueError as error:
             what = f"line {number} is not a record of a round"
             remedy = "Delete that line; the other lines do not depend on it."
-            raise NodeError(what, path, remedy) from error
+            raise NodeError(what, run.metrics, remedy) from error
     return records
 
 

@@ -34,6 +34,7 @@ from swarm.groups import Origin
 from swarm.lan import Discovery
 from swarm.member import Experience, Member, MemberStatus, assemble
 from swarm.reputation import Accounts
+from swarm.transport.peer_connections import peer_of
 from swarm.transport.transport import Transport
 
 log = logging.getLogger(__name__)
@@ -163,6 +164,7 @@ class Membership(Opened):
                 network.gossip_peers,
                 network.pulls_per_epoch if self.takes else 0,
                 blind=self.samples,
+                named=frozenset(map(peer_of, network.peers)),
             ),
             upload_rate=network.upload_mib_per_s * MIB,
             secret=secrets.token_bytes(32),

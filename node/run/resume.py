@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from node.storage.checkpoints import (
 from node.storage.run_folder import RunFolder
 from swarm.common.clock import SystemClock
 from swarm.common.util import counted
-from swarm.journal import Journal, backup_path
+from swarm.journal import Journal, backup_path, open_or_restore
 from swarm.pool import Pool, updates_of
 
 log = logging.getLogger(__name__)
@@ -178,7 +178,11 @@ def roll_back_before(
     what :func:`roll_back` returns; no checkpoint if there are none. Raises CheckpointError if no
     checkpoint is old enough, and what :func:`roll_back` raises.
     """
-    with folder.locked(), closing(Journal(folder.journal, SystemClock())) as journal:
+    with folder.locked(), ExitStack() as stack:
+        journal, notes = open_or_restore(folder.journal, SystemClock())
+        stack.enter_context(closing(journal))
+        for note in notes:
+            log.warning(note)
         steps = sorted({step for author in authors for step in updates_of(journal, author)})
         if not steps:
             return [], None, []

@@ -203,6 +203,7 @@ def _folders(root: Path, depth: int, unread: list[str]) -> Iterator[Path]:
 
 
 def _run(folder: RunFolder) -> Run:
+    folder.check()
     new = folder.holder() is None and not folder.status.exists()
     status: dict[str, Any] = {"state": NEW} if new else present_status(folder)
     record = status.get("record") or {}

@@ -91,7 +91,7 @@ DIGESTS = "digests.json"
 REWARDS = "rewards.json"
 READERS = "readers.lock"
 ROLLED_BACK = "rolled-back"
-_NAME = re.compile(r"step-(\d{8,})")
+_NAME = re.compile(r"step-(\d{8,18})")
 _GIVEN = re.compile(r"(?:step-)?(\d{1,18})")
 
 
@@ -150,8 +150,9 @@ class Checkpoints:
         """Return the steps that have a checkpoint, damaged ones included, oldest first."""
         if not self.folder.is_dir():
             return []
-        found = (_NAME.fullmatch(p.name) for p in self.folder.iterdir() if p.is_dir())
-        return sorted(int(m[1]) for m in found if m)
+        names = {path.name for path in self.folder.iterdir() if path.is_dir()}
+        found = {int(match[1]) for match in map(_NAME.fullmatch, names) if match}
+        return sorted(step for step in found if self.path(step).name in names)
 
     def path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
@@ -79,6 +80,15 @@ class RunFolder:
             log.warning(text, self.root)
         return self
 
+    def check(self) -> None:
+        """Raise NodeError if a FIFO or device is in the folder: reading it may never end."""
+        for path in self._paths(lambda error: None):
+            with suppress(OSError):
+                mode = path.stat().st_mode
+                if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                    remedy = "Remove it, or use another run folder."
+                    raise NodeError("neither a file nor a folder", path, remedy)
+
     def tighten(self) -> None:
         """Remove other users' access to the files, or raise NodeError if it cannot."""
         trees = [tree for tree in self._trees() if tree.exists()]
@@ -95,11 +105,14 @@ class RunFolder:
             if not isinstance(error, FileNotFoundError):
                 raise error
 
+        return sum(map(_size, self._paths(unless_gone)))
+
+    def _paths(self, onerror: Callable[[OSError], object]) -> list[Path]:
         found = [*_kin(self.identity), *self._files()]
         for tree in self._trees():
-            walked = os.walk(tree, onerror=unless_gone)
+            walked = os.walk(tree, onerror=onerror)
             found += [Path(folder, name) for folder, _, names in walked for name in names]
-        return sum(map(_size, found))
+        return found
 
     def _files(self) -> list[Path]:
         own = {self.config, self.metrics, self.rollouts, self.groups, self.status, self.manifest}
@@ -200,7 +213,7 @@ def _are(kind: Any, *values: object) -> bool:
 
 def _kin(path: Path) -> list[Path]:
     """Return the file and those named after it: database journals and earlier logs."""
-    return [each for each in path.parent.glob(f"{path.name}*") if each.is_file()]
+    return list(path.parent.glob(f"{path.name}*"))
 
 
 def _size(path: Path) -> int:

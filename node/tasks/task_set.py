@@ -37,6 +37,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from node.config.overrides import parse_toml
 from node.environments.games import SHIPPED
 from node.environments.own_file import LIBRARIES
 from node.errors import TaskSetError
@@ -82,8 +83,8 @@ def load_task_set(name_or_path: str) -> tuple[EnvSpec, ...]:
             raise TaskSetError(f"no task set {name_or_path!r}: {remedy}")
         text, folder = shipped.read_text(encoding="utf-8"), Path()
     try:
-        document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        document = parse_toml(text)
+    except tomllib.TOMLDecodeError as error:
         raise TaskSetError(f"task set {name_or_path!r} is not TOML: {error}") from error
     envs = document.pop("env", [])
     if not isinstance(envs, list) or not envs or not all(isinstance(env, dict) for env in envs):
@@ -99,7 +100,7 @@ def own_files(name_or_path: str) -> dict[str, Path]:
     """Return each env's file in a TOML task set that :func:`load_task_set` has read."""
     if not name_or_path.endswith(".toml"):
         return {}
-    document = tomllib.loads(_read(Path(name_or_path)))
+    document = parse_toml(_read(Path(name_or_path)))
     tables = [{**document, **env} for env in document.pop("env")]
     folder = Path(name_or_path).parent
     return {table["name"]: folder / table["file"] for table in tables if "file" in table}

@@ -11,7 +11,7 @@ from swarm.groups import PooledGroup
 from swarm.transport.transport import MINIMUM_RATE, RATE_GRACE_SECONDS
 from tests.swarm.collector_parts import Parts, run
 from tests.swarm.experience_parts import pooled
-from tests.swarm.network_parts import EPOCH_SECONDS
+from tests.swarm.network_parts import EPOCH_SECONDS, identity
 
 PAUSE = EPOCH_SECONDS / 4
 """After a first failure."""
@@ -247,19 +247,25 @@ def test_in_place_of_a_peer_that_did_not_answer_another_is_asked() -> None:
     assert silent >= 4
 
 
-TWO = CollectorLimits(gossip_peers=2)
+TWO = CollectorLimits(gossip_peers=2, named=frozenset({identity("named").peer_id}))
 
 
 @pytest.mark.parametrize("parts", [(TWO, seed) for seed in range(4)], indirect=True)
-async def test_one_peer_known_to_be_useful_is_asked_whatever_the_draw(parts):
+async def test_one_peer_known_to_be_useful_or_else_named_is_asked_whatever_the_draw(parts):
     for number in range(12):
         await parts.author(f"stranger {number}")
-    friend = await parts.author("friend")
+    named, friend = await parts.author("named"), await parts.author("friend")
+
+    async def asked_in_three_epochs(author):
+        before = author.gossips
+        for _ in range(3):
+            await parts.collector.gossip()
+            await parts.swarm.clock.advance(EPOCH_SECONDS)
+        return author.gossips - before
+
+    assert await asked_in_three_epochs(named) == 3
     parts.trust(friend)
-    for _ in range(3):
-        await parts.collector.gossip()
-        await parts.swarm.clock.advance(EPOCH_SECONDS)
-    assert friend.gossips == 3
+    assert await asked_in_three_epochs(friend) == 3
 
 
 PULLS = 3

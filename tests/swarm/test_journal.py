@@ -27,9 +27,15 @@ from swarm.journal import (
     open_or_restore,
 )
 from swarm.pool import Pool
+from swarm.reputation import read_accounts
 from tests.swarm.experience_parts import START, pooled, wait
 
 ROOT = Path(__file__).parents[2]
+ENDLESS = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT x, x FROM r"
+ENDLESS_VIEW = f"DROP TABLE draws; CREATE VIEW draws (epoch, next) AS {ENDLESS}"
+ENDLESS_TRIGGER = (
+    f"CREATE TRIGGER t BEFORE INSERT ON numbers BEGIN INSERT INTO draws {ENDLESS}; END"
+)
 
 
 def draw_one(journal: Journal, epoch: int) -> int | None:
@@ -127,12 +133,17 @@ def killed_after(lines: int, script: str, *arguments: object) -> list[str]:
     return [line for line in seen if line.endswith("\n")]
 
 
-@pytest.mark.parametrize("damage", ["garbage", "truncated", "flipped"])
+@pytest.mark.parametrize(
+    "damage", ["garbage", "truncated", "flipped", "DROP TABLE used", ENDLESS_VIEW, ENDLESS_TRIGGER]
+)
 def test_a_damaged_file_is_named_corrupt(path, clock, damage):
     make_rich(path, clock)
     damage_file(path, damage)
     with pytest.raises(JournalCorrupt, match=r"journal\.sqlite"):
         Journal(path, clock)
+    if damage != "flipped":  # which reading other pages does not meet
+        with pytest.raises(JournalCorrupt, match=r"journal\.sqlite"):
+            read_accounts(path)
 
 
 def test_a_damaged_journal_goes_on_from_its_backup_and_says_so(journal, path, clock, caplog):
@@ -280,6 +291,10 @@ def make_rich(path: Path, clock: VirtualClock) -> None:
 
 
 def damage_file(path: Path, damage: str) -> None:
+    if " " in damage:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.executescript(damage)
+        return
     data = bytearray(path.read_bytes())
     if damage == "garbage":
         data = bytearray(b"this was a journal once\n" * 400)

@@ -118,6 +118,9 @@ def test_what_a_blocked_peer_taught_is_undone(terminal, history, node):
     anna, ben = identity("anna"), identity("ben")
     used(node, anna.author, 18, 25)
     used(node, ben.author, 3)
+    with closing(Journal(node.journal, SystemClock())) as journal:
+        journal.backup()
+    node.journal.unlink()  # what the backup has must survive, too
     told = terminal.json("block", anna.peer_id, "--undo", *AT)
     checkpoint = {"round": 20, "policy_step": 17, "set_aside": [30]}
     assert told["undone"] == {"updates": [18, 25], "checkpoint": checkpoint}

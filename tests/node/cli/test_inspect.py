@@ -1,6 +1,7 @@
 import os
 import shutil
 import time
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,16 @@ from typing import Any
 import pytest
 
 from node.config.config import set_keys
+from node.errors import NodeError
 from node.monitor.groups import LastRollouts, RolloutsFile
+from node.monitor.history import read_history
 from node.monitor.output import printable
 from node.monitor.record import RoundRecord, lapse, short_ids
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
+from swarm.common.clock import SystemClock
+from swarm.journal import Journal
+from swarm.reputation import Accounts
 from tests.node.conftest import Terminal
 from tests.node.monitor.test_rollouts import OWN, THEIRS
 
@@ -335,6 +341,21 @@ def test_a_node_without_a_round_says_when_there_will_be_some(terminal, node):
     assert terminal.refuses(1, "rollouts", *AT) == f"error: {told}"
 
 
+@pytest.mark.parametrize("name", ["status.json", "lock", "checkpoints/step-00000001/state.json"])
+def test_no_command_waits_for_a_fifo_or_reads_a_device_in_the_run_folder(terminal, node, name):
+    path = node.root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    for command in ("status", "checkpoints", "stop", "trust"):
+        assert "neither a file nor a folder" in terminal.refuses(1, command, *AT)
+    assert terminal.json("list")["unread"]
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(NodeError, match="neither a file nor a folder"):
+        read_history(node.root)
+
+
 def test_peers_are_trusted_listed_and_trusted_no_longer(terminal, node, met):
     anna, ben = identity("anna").peer_id, identity("ben").peer_id
     assert "no trusted peers" in terminal.ok("trust", *AT)
@@ -354,6 +375,12 @@ def test_peers_are_blocked_listed_and_blocked_no_longer(terminal, node, met):
     shown = terminal.ok("block", anna, f"/ip4/10.0.0.5/tcp/1/p2p/{ben}", *AT)
     assert f"blocks {anna}" in shown and "no node runs here" in shown
     assert " blocked " in rows(terminal, met)[0]
+    meet(node)  # both have left; of those who are not blocked only their accounts are left
+    assert all(" blocked " in row for row in rows(terminal, [peer("anna"), peer("ben")]))
+    with closing(Journal(node.journal, SystemClock())) as journal:
+        Accounts(journal, SystemClock()).count_bytes(identity("cleo").author, received=7)
+    assert len(terminal.json("peers", *AT)) == 2
+    assert terminal.json("peers", identity("cleo").peer_id[:14], *AT)["bytes_in"] == 7
     assert terminal.json("block", ben, "--remove", *AT) == [{"peer_id": anna}]
     assert "is not blocked" in terminal.refuses(2, "block", ben, "--remove", *AT)
     assert "without a peer" in terminal.refuses(2, "block", "--undo", *AT)

@@ -1,3 +1,4 @@
+import os
 import tomllib
 from pathlib import Path
 
@@ -101,10 +102,20 @@ def test_a_missing_file_says_how_to_write_one_and_one_that_is_not_toml_is_named(
     path = tmp_path / "node.toml"
     with pytest.raises(NodeError, match="swarm-node init"):
         load(path)
-    for content in (b"[node\n", b"\xff\xfe", b"a={a=" * 3000):
+    for content in (b"[node\n", b"\xff\xfe", b"a={a=" * 3000, b"a" + b" . 'a'" * 50_000 + b"=1"):
         path.write_bytes(content)
         with pytest.raises(ConfigError, match=r"node\.toml"):
             load(path)
+    for section, line in (("node", "run_dir = {}"), ("tasks", "files = {{ x = {} }}")):
+        for place in ('"a\\u0000b"', '"~no-such-user/x"'):
+            path.write_text(f"[{section}]\n{line.format(place)}\n")
+            with pytest.raises(ConfigError, match=rf"{section}\..*Write another path"):
+                run_folder(path, load(path))
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(NodeError, match="not a file"):
+        load(path)
+    path.unlink()
     path.write_text("\ufeff[learner]\nlr = 1e-4\n", encoding="utf-8")
     assert load(path).learner.lr == 1e-4, "a byte-order mark is no part of it"
 

@@ -106,6 +106,7 @@ def test_a_websocket_is_no_more_than_a_request_and_the_server_goes_on(site):
 def test_flo_asks_without_end_and_is_told_to_wait(tmp_path, monkeypatch):
     # On a clock that stands still: a busy machine asks no faster than anybody may.
     monkeypatch.setattr(access_module, "Rate", lambda: Rate(lambda: 0.0))
+    monkeypatch.setattr(access_module, "PAUSE_SECONDS", 0.0)
     with served(tmp_path) as site:
         answers = [site.get("/nothing").status for _ in range(AT_ONCE + 5)]
     assert answers == [404] * AT_ONCE + [429] * 5

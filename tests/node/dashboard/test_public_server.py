@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from node.dashboard import public_server as public
-from node.dashboard.access import AT_ONCE, HEADERS, Rate, listen
+from node.dashboard.access import AT_ONCE, HEADERS, PAUSE_SECONDS, Rate, listen
 from node.dashboard.public_server import Page
 from node.errors import NodeError
 from protocol.identity import Identity
@@ -294,11 +294,18 @@ def status_of(files: public.Files, client: str) -> int:
     return told[0]
 
 
-def test_flo_is_told_to_wait_where_others_are_served():
+def test_flo_is_told_to_wait_where_others_are_served(monkeypatch):
+    waits = []
+
+    async def sleep(seconds):
+        waits.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     files = public.Files(Rate(lambda: 0.0))
     files.show(PAGE)
     assert [status_of(files, "flo") for _ in range(AT_ONCE + 1)] == [200] * AT_ONCE + [429]
     assert status_of(files, "anna") == 200
+    assert waits == [PAUSE_SECONDS]
 
 
 def test_readers_behind_a_proxy_are_not_taken_for_one(site):

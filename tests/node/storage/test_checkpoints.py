@@ -10,7 +10,7 @@ import pytest
 
 from node.errors import CheckpointError, DiskFullError, NodeError
 from node.storage import checkpoints as module
-from node.storage.checkpoints import DIGESTS, READERS, Checkpoints
+from node.storage.checkpoints import DIGESTS, READERS, Checkpoints, list_checkpoints
 
 ADDED = "is missing or was added"
 
@@ -61,6 +61,12 @@ def weights(checkpoints):
     loaded = checkpoints.load_latest()
     assert loaded is not None and loaded.notes == ()
     return (loaded.path / "model" / "weights.bin").read_text()
+
+
+def test_folders_with_odd_names_are_no_checkpoints(three_saved):
+    for name in ("step-000000000009", "step-" + "9" * 200, "step-0000000٩", "step-00000009\n"):
+        (three_saved.folder / name).mkdir()
+    assert [entry.round for entry in list_checkpoints(three_saved)] == [2, 3]
 
 
 def test_none_is_deleted_or_set_aside_while_another_process_reads(three_saved):
