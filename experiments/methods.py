@@ -81,12 +81,6 @@ METHODS = (
         {"tasks.curriculum": "thompson"},
     ),
     Method(
-        "successes",
-        "DART, arXiv 2509.23866",
-        "add an earlier right answer to an all-wrong group",
-        {"mixture.successes": 4},
-    ),
-    Method(
         "3-uses", "experience replay", "use peer groups in three updates", {"mixture.max_uses": 3}
     ),
     Method(

@@ -73,14 +73,6 @@ class LearnerSection(Section):
         "trajectories with the same reward has the higher advantage.",
         **within(0, 1),
     )
-    turns_kept: float = key(
-        1.0,
-        "Fraction of the turns of a group's trajectories to train on. The node keeps the turns "
-        "with the lowest mean log-prob, where the model was least certain, and all turns "
-        "without log-probs.",
-        gt=0,
-        le=1,
-    )
     clip_low: float = key(
         0.2,
         "Lower clip range: the ratio is clipped below 1 - clip_low. The ratio is 1 at the start "
@@ -232,27 +224,6 @@ class MixtureSection(Section):
         "Maximum updates that use one peer group. Above 1, used groups fill the places that unused "
         "groups leave free.",
         **within(1, 64, "updates"),
-    )
-    successes: int = key(
-        0,
-        "Correct completions to keep for each question, from local groups and from accepted "
-        "peer groups. If a local group has no reward at all, one of them replaces one of its "
-        "completions in the update, weighted by importance. Shared groups stay as the policy "
-        "sampled them. They are kept in memory and lost at a restart. 0: none.",
-        **within(0, 64, "answers"),
-    )
-    semi_online: int = key(
-        0,
-        "Extra groups per update, from environment tasks that peers have solved. The policy "
-        "plays the task again and follows the best trajectory of the peers. These groups are "
-        "not shared. 0: none.",
-        **within(0, 64, "groups"),
-    )
-    patches: int = key(
-        1,
-        "Maximum turns of the peers' trajectory that replace turns of the policy that differ "
-        '(see "semi_online"). After that, the policy continues on its own.',
-        **within(0, 32, "turns"),
     )
     max_age: float = key(
         600.0, "Maximum age of a peer group; older ones are dropped.", unit="seconds", gt=0

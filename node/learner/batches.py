@@ -26,7 +26,6 @@ class TrainingCompletion:
     trained: tuple[bool, ...]  # whether the policy sampled the token, not the environment
     behaviour: tuple[float, ...] | None = None  # log-probs at sampling; None if unknown
     versions: tuple[int, ...] | None = None  # of this node's policy; None for another node's
-    replayed: bool = False  # whether it was sampled for an earlier group
     reference: tuple[float, ...] | None = None  # log-probs of the reference model, if needed
     hidden: bool = False  # whether its reward depends on what its writer could not observe
 
@@ -139,7 +138,6 @@ class MicroBatch:
     reference: Tensor  # ``[C, T]``, log-probs of the reference model; infinity where unknown
     known: Tensor  # ``[C, 1]``, completions with known mu
     own: Tensor  # ``[C, 1]``, completions this node sampled for this group
-    replayed: Tensor  # ``[C, 1]``, completions sampled for an earlier group
     hidden: Tensor  # ``[C, 1]``, completions whose reward depends on what is not observed
     advantages: Tensor  # ``[C]``
     credits: Tensor | None  # ``[C, T]``, advantages by token; None if no row has any
@@ -210,7 +208,7 @@ def micro_batch(rows: Sequence[Row], pad_id: int, device: torch.device) -> Micro
     ascending, order = inverse.sort(stable=True)
     advantages = [a for row in rows for a in row.advantages]
     shares = [row.share for row in rows for _ in row.completions]
-    own = [[row.own and not c.replayed] for row in rows for c in row.completions]
+    own = [[row.own] for row in rows for _ in row.completions]
     ids = _padded([_read(row) for row in rows], length, pad_id, np.int64)
     positions, segments = zip(*map(_placed, rows), strict=True) if shared else ((), ())
     return MicroBatch(
@@ -229,7 +227,6 @@ def micro_batch(rows: Sequence[Row], pad_id: int, device: torch.device) -> Micro
         ),
         known=torch.tensor([[c.behaviour is not None] for c in done], device=device),
         own=torch.tensor(own, device=device),
-        replayed=torch.tensor([[c.replayed] for c in done], device=device),
         hidden=torch.tensor([[c.hidden] for c in done], device=device),
         advantages=torch.tensor(advantages, dtype=torch.float32, device=device),
         credits=_credits(rows, width, device),

@@ -242,7 +242,6 @@ class Learner:
             self._advantage,
             self._reads,
             credit=self._credit,
-            turns_kept=self._config.turns_kept,
             longest=self._config.max_completion_tokens,
             context_length=self._policy.context_length,
         )

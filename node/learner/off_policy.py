@@ -349,8 +349,7 @@ class Weighting:
     def weights(self, prox: Tensor, entropies: Tensor, batch: MicroBatch) -> Tensor:
         """Return each token's weight, ``[C, T]``, one where not trained, no gradient.
 
-        Replayed completions weigh like a peer's, limited to ``min(exp(prox - mu), 1)`` where ``mu``
-        is known (DART, arXiv:2509.23866). ``entropies`` is from the policy when the update begins.
+        ``entropies`` is from the policy when the update begins.
         """
         known = batch.own & batch.known & batch.mask
         if self.decoupled:
@@ -361,7 +360,4 @@ class Weighting:
         external = self.correction.external(prox, entropies, batch.mask & ~batch.own, batch)
         weights = torch.where(batch.own, own, external)
         dropped = self.unlikely(prox, batch)[:, None] | self.bound.reached(prox, batch)
-        weights = weights.masked_fill(dropped, 0.0)
-        replayed = batch.replayed & batch.known & batch.mask
-        most = tis_weights(prox, batch.behaviour, replayed, 1.0)
-        return torch.where(replayed, weights.minimum(most), weights)
+        return weights.masked_fill(dropped, 0.0)

@@ -51,9 +51,7 @@ class Reference:
         """
         rows = [*_rows(groups)]
         found = dict[int, Tensor]()
-        peers = any(not group.own for group in groups) or any(
-            done.replayed for group in groups for done in group.completions
-        )
+        peers = any(not group.own for group in groups)
         while peers and not self._compute([row for row, _ in rows], found):
             found.clear()
         lines: dict[tuple[int, int], Tensor] = {

@@ -100,7 +100,7 @@ MOST_COMPLETIONS = 4  # A mismatch affects all tokens, so few are enough.
 def tells(row: Row, version: int) -> bool:
     """Return whether the row shows the train-inference mismatch of ``version``."""
     return row.own and any(
-        c.behaviour is not None and not c.replayed and (c.versions is None or version in c.versions)
+        c.behaviour is not None and (c.versions is None or version in c.versions)
         for c in row.completions
     )
 

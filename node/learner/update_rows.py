@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
-from statistics import fmean
 
 from torch import Tensor
 
@@ -99,35 +98,6 @@ def by_turn(terms: Terms, credits: Tensor | None) -> Terms:
     )
 
 
-ROUNDING = 1e-9
-
-
-def undecided(
-    completions: Sequence[TrainingCompletion], share: float
-) -> Sequence[TrainingCompletion]:
-    """Mask the turns of a group in which their author was most certain.
-
-    The ``share`` of turns, rounded up, with the highest mean token entropy is kept (DART,
-    arXiv:2509.23866, which keeps 0.8), estimated by the mean of ``-mu``. A turn without known
-    ``mu`` is kept, so a peer's claim can remove a turn but never add one. Single-turn answers are
-    unchanged. A group's sum keeps the divisor of all turns (:class:`node.learner.losses.Counts`).
-    """
-    turns = [turns_of(completion.trained) for completion in completions]
-    if share == 1.0 or max(map(len, turns)) < 2:
-        return completions
-    known = [
-        (-fmean(completion.behaviour[place]), number, place)
-        for number, (completion, places) in enumerate(zip(completions, turns, strict=True))
-        if completion.behaviour is not None
-        for place in places
-    ]
-    known.sort(key=lambda turn: -turn[0])
-    masks = [list(completion.trained) for completion in completions]
-    for _, number, place in known[math.ceil(share * len(known) - ROUNDING) :]:
-        masks[number][place] = [False] * (place.stop - place.start)
-    return [replace(c, trained=tuple(line)) for c, line in zip(completions, masks, strict=True)]
-
-
 def rows_of(
     groups: Sequence[TrainingGroup],
     loss: Loss,
@@ -135,16 +105,14 @@ def rows_of(
     reads: Callable[[float], bool],
     *,
     credit: TurnCredit,
-    turns_kept: float,
     longest: int,
     context_length: int,
 ) -> list[Row]:
     """Return a row for each informative group with a trained token.
 
     Every group counts in the mean over groups, also those of equal rewards. ``reads`` selects
-    peers' completions by advantage and ``turns_kept`` the share of turns (:func:`undecided`);
-    omitted ones still count in their group's mean. ``longest`` is the maximum of trained tokens per
-    completion.
+    peers' completions by advantage; omitted ones still count in their group's mean. ``longest`` is
+    the maximum of trained tokens per completion.
     """
     rows: list[Row] = []
     first = 0
@@ -155,17 +123,16 @@ def rows_of(
         done = [completion.first(cap) for completion in group.completions]
         gains = advantage(group.rewards)
         credits = credit(group, gains)
-        kept = undecided(done, turns_kept)
         places = [
             place
-            for place, (completion, gain) in enumerate(zip(kept, gains, strict=True))
+            for place, (completion, gain) in enumerate(zip(done, gains, strict=True))
             if any(completion.trained) and (group.own or reads(gain))
         ]
         if not places:
             continue
         row = Row(
             group.prompt_ids,
-            tuple(kept[place] for place in places),
+            tuple(done[place] for place in places),
             tuple(gains[place] for place in places),
             group.own,
             loss.share(_counts(done, longest, by_turn=bool(credits)), len(groups)),

@@ -19,12 +19,10 @@ from node.distributed.ranks import Ranks
 from node.engines.engine import RolloutEngine, Sampling
 from node.errors import NodeError
 from node.evaluation.evaluator import Evaluator, ForgettingAlarm, heldout_tasks
-from node.learner.batches import TrainingGroup
 from node.monitor.record import Stopwatch
 from node.policy.policy import Policy
 from node.rollout.generator import TaskIndexes
 from node.rollout.groups import GroupSource
-from node.rollout.replay import SemiOnline, SemiOnlineLimits, SuccessPool
 from node.run.update_groups import (
     ExternalGroups,
     Outcome,
@@ -37,13 +35,12 @@ from node.run.update_groups import (
 )
 from node.tasks.curriculum import EnvLevel
 from node.tasks.scorer import Scorer
-from node.trajectories.player import Player
 from node.trajectories.trajectory import TurnLimits
 from protocol.manifest import Manifest
 from protocol.rollout import Group
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.groups import Origin, PooledGroup
+from swarm.groups import Origin
 from swarm.journal import Journal, JournalError
 from swarm.member import Experience
 from swarm.peer_advantage import PeersLead
@@ -58,11 +55,10 @@ MAX_FAILURES_IN_A_ROW = 3
 class TrainingLoop:
     """The loop of rounds: generate, publish, mix with peer groups, update the policy.
 
-    ``source`` gives local groups, ``external`` peer groups, and ``semi_online`` local trajectories
-    along those of peers (None: none). ``evaluate`` scores held-out tasks, ``publish`` shares
-    informative local groups without waiting. ``save`` writes a checkpoint of round ``n``; ``rate``
-    takes its held-out reward and returns whether to save it. ``local`` is I, local groups per
-    round; ``round`` counts those done.
+    ``source`` gives local groups and ``external`` peer groups. ``evaluate`` scores held-out tasks,
+    ``publish`` shares informative local groups without waiting. ``save`` writes a checkpoint of
+    round ``n``; ``rate`` takes its held-out reward and returns whether to save it. ``local`` is I,
+    local groups per round; ``round`` counts those done.
     """
 
     source: GroupSource
@@ -76,7 +72,6 @@ class TrainingLoop:
     counters: Counters
     local: int
     schedule: ScheduleSection
-    semi_online: SemiOnline | None = None
     rules: Rules = Rules()  # noqa: RUF009 - frozen
     round: int = 0
     _watch: Stopwatch = field(default_factory=Stopwatch, init=False)
@@ -116,10 +111,8 @@ class TrainingLoop:
         own = self.rules.trained(written)
         with watch.time("mix"):
             taken = self.external.take(number, written, own)
-        with watch.time("generate"):
-            scripted = self._scripted(taken.groups)
         with watch.time("update"):
-            groups = [*taken.own, *taken.training, *scripted]
+            groups = [*(each.training for each in own), *taken.training]
             update = self.trained.learn(groups, self.source)
             self.external.credit(own, taken, update, self.trained.policy.version)
         if last:
@@ -130,8 +123,7 @@ class TrainingLoop:
             self.trained.policy.version,
             tuple(written),
             taken.groups,
-            # Scripted groups come last and are not shown.
-            replace(update, entropies=update.entropies[: len(taken.own)]),
+            update,
             evaluation,
             watch.split(),
             taken.wanted,
@@ -139,19 +131,12 @@ class TrainingLoop:
             taken.proven,
             taken.lead,
             taken.emptied,
-            sum(sum(done.trained) for group in scripted for done in group.completions),
         )
         # Before the checkpoint: a round killed in between is done and reported again, not lost.
         self.report(outcome)
         if number % self.schedule.checkpoint_every == 0:
             self._checkpoint(number)
         return outcome
-
-    def _scripted(self, groups: Sequence[PooledGroup]) -> Sequence[TrainingGroup]:
-        if not self.semi_online:
-            return ()
-        self.semi_online.observe(groups)
-        return self.semi_online.generate()
 
     def _evaluate(self, number: int) -> float:
         with self._watch.time("evaluate"):
@@ -210,15 +195,6 @@ class Trainer:
         drawn = replace(sampling, seed=int.from_bytes(digest[:7]))
         limits = TurnLimits.of(config.engine)
         self._evaluator = Evaluator(policy, self.engine, verifier, heldout, drawn, counters, limits)
-        self._semi_online = SemiOnline(
-            SemiOnlineLimits(config.mixture.semi_online, config.mixture.patches),
-            Player(policy, self.engine, verifier, limits),
-            policy,
-            verifier,
-            sampling,
-            config.engine.group_size,
-            counters,
-        )
         self._own = OwnGroups(
             config, trained, self.sampler, indexes, sampling, verifier, journal, counters, author
         )
@@ -227,7 +203,6 @@ class Trainer:
             open_mixture(config, rules, self.lead),
             open_intake(config, policy, secret or secrets.token_bytes(16), counters),
             counters,
-            successes=SuccessPool(config.mixture.successes, counters),
             spared=config.mixture.external if rules.fill else 0,
             trusted=trusted,
             blocked=blocked,
@@ -247,7 +222,6 @@ class Trainer:
         return TrainingLoop(
             source=self._own.source(done),
             external=self._external,
-            semi_online=self._semi_online,
             trained=self._trained,
             evaluate=self._evaluate,
             publish=lambda groups: publish(*self._own.shareable(groups)),

@@ -33,7 +33,6 @@ from node.rollout.async_generator import JUDGES, AsyncRolloutGenerator, Stalenes
 from node.rollout.generator import Generator, TaskIndexes
 from node.rollout.group_writer import GroupWriter, UnfinishedGroups
 from node.rollout.groups import GroupLimits, GroupSource, Intake, OwnGroup
-from node.rollout.replay import Revived, SuccessPool
 from node.tasks.curriculum import EnvLevel, TaskSampler, chosen_levels
 from node.tasks.scorer import Scorer
 from node.threads import MemoryTrimmer
@@ -41,7 +40,7 @@ from node.trajectories.trajectory import TurnLimits
 from protocol.rollout import Group
 from swarm.common.counters import Counters
 from swarm.common.util import counted
-from swarm.groups import Candidate, GroupKey, Origin, PooledGroup, informative
+from swarm.groups import Candidate, Origin, PooledGroup
 from swarm.journal import Journal
 from swarm.member import Experience
 from swarm.mixture import Mixture
@@ -66,11 +65,10 @@ class Outcome:
     proven: frozenset[bytes] = frozenset()  # authors with reputation at the choice of groups
     lead: float | None = None  # see :class:`swarm.peer_advantage.PeersLead`
     emptied: tuple[PooledGroup, ...] = ()  # chosen, but nothing was left to learn from
-    scripted_tokens: int = 0  # generated along the trajectories of peers
 
     @property
     def generated(self) -> int:
-        return sum(group.tokens for group in self.own) + self.scripted_tokens
+        return sum(group.tokens for group in self.own)
 
     @property
     def author_share(self) -> float | None:
@@ -126,8 +124,6 @@ class Taken:
 
     groups: tuple[PooledGroup, ...]
     training: Sequence[TrainingGroup]  # what is learned from each
-    own: Sequence[TrainingGroup]  # local groups beside them, as they are trained on
-    lent: Sequence[GroupKey]  # earlier peer groups that local ones have a completion from
     proven: frozenset[bytes]  # authors with reputation when the groups were chosen
     wanted: int  # peer groups that there was room for then
     lead: float | None = None  # peer reward advantage then; None if unknown
@@ -138,18 +134,16 @@ class Taken:
 class ExternalGroups:
     """Peer groups from the replay buffer, and the credit that their authors get.
 
-    ``experience`` keeps reputations and results; ``intake`` cuts groups to size. ``successes`` are
-    right completions for failed local groups (None: none). ``spared`` is J, local groups replaced.
-    ``trusted`` returns the authors that the user trusts; banned ones do not count. ``blocked``
-    returns those whose groups are not used, and ``hidden`` the envs whose rewards depend on hidden
-    state.
+    ``experience`` keeps reputations and results; ``intake`` cuts groups to size. ``spared`` is J,
+    local groups replaced. ``trusted`` returns the authors that the user trusts; banned ones do not
+    count. ``blocked`` returns those whose groups are not used, and ``hidden`` the envs whose
+    rewards depend on hidden state.
     """
 
     experience: Experience
     mixture: Mixture
     intake: Intake
     counters: Counters
-    successes: SuccessPool | None = None
     spared: int = 0
     trusted: Callable[[], Set[bytes]] = frozenset
     blocked: Callable[[], Set[bytes]] = frozenset
@@ -157,7 +151,6 @@ class ExternalGroups:
 
     def __post_init__(self) -> None:
         self._pool, self._accounts = self.experience.pool, self.experience.accounts
-        self._successes = self.successes or SuccessPool(0, self.counters)
 
     def missing(self) -> int:
         """Count the local groups that peer groups could replace, but do not."""
@@ -178,13 +171,7 @@ class ExternalGroups:
         """Choose groups for round ``number``; mark them used durably before learning."""
         self.intake.observe(written)
         proven, trusted = self._authors()
-        for each in written:
-            self._successes.observe(each.training)
-        revived = self._successes.revive(
-            [each.training for each in own],
-            lambda authors: self.mixture.within(authors, len(own), proven, trusted),
-        )
-        teaching = sum(informative(group.rewards) for group in revived.training)
+        teaching = sum(each.informative for each in own)
         observed = [
             *(Earned(OWN, g.group.env, g.group.level, g.training.rewards) for g in written),
             *(Earned(g.key.author, g.env, g.level, g.rewards) for g in self._pool.arrived()),
@@ -196,14 +183,14 @@ class ExternalGroups:
         chosen = self.mixture.choose(fresh, number, teaching, len(own), proven, tried, trusted)
         left, emptied = self._left(self._pool.consume(chosen, number), trusted)
         # If the intake dropped groups, author shares refer to the smaller update.
-        kept = self._within(left, revived, proven, trusted)
-        for pooled, training in kept:
-            self._successes.observe(training, pooled.key)
+        authors = [pooled.author for pooled, _ in left]
+        places = self.mixture.within(authors, len(own), proven, trusted)
+        if over := len(left) - len(places):
+            self.counters.add("external_over_share", over)
+        kept = [left[place] for place in places]
         return Taken(
             tuple(pooled for pooled, _ in kept),
             [training for _, training in kept],
-            revived.training,
-            revived.lent,
             proven,
             wanted,
             self.mixture.lead,
@@ -224,16 +211,6 @@ class ExternalGroups:
                 left.append((pooled, replace(training, trusted=pooled.author in trusted)))
         return left, emptied
 
-    def _within(
-        self, left: Sequence[Left], revived: Revived, proven: Set[bytes], trusted: Set[bytes]
-    ) -> list[Left]:
-        lent = [key.author for key in revived.lent]
-        authors = [*lent, *(pooled.author for pooled, _ in left)]
-        kept = self.mixture.within(authors, len(revived.training), proven, trusted)
-        if over := len(authors) - len(kept):
-            self.counters.add("external_over_share", over)
-        return [left[place - len(lent)] for place in kept if place >= len(lent)]
-
     def credit(
         self, own: Sequence[OwnGroup], taken: Taken, update: UpdateStats, version: int
     ) -> None:
@@ -242,7 +219,7 @@ class ExternalGroups:
         self._accounts.prove(credited)
         if useless := sum(not useful for _, useful in credited):
             self.counters.add("external_useless", useless)
-        keys = [g.key for g in own], [*(g.key for g in taken.groups), *taken.lent]
+        keys = [g.key for g in own], [g.key for g in taken.groups]
         self._pool.record_update(version, *keys)
 
 

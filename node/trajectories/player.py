@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from node.engines.engine import RolloutEngine, Sample, Sampling
 from node.policy.policy import Policy
 from node.tasks.scorer import Answered, Move, Moved, Scorer, judge_all
-from node.trajectories.trajectory import OpenTrajectory, Script, Trajectory, TurnLimits
-from protocol.rollout import Finish, Tokens
+from node.trajectories.trajectory import OpenTrajectory, Trajectory, TurnLimits
+from protocol.rollout import Finish
 from swarm.groups import TaskRef
 from swarm.verification import Asked, Judged, JudgeRefused, Verdict
 
@@ -149,13 +148,12 @@ class Player:
         prompts: Sequence[Sequence[int]],
         n: int,
         sampling: Sampling,
-        scripts: Mapping[TaskRef, Script] = MappingProxyType({}),
     ) -> list[list[Trajectory]]:
         """Generate ``n`` completions of each task, in the order of ``tasks``.
 
         ``prompts`` has token ids per task. ``sampling`` is for single-turn answers; turns have the
-        length in the limits. Trajectories of tasks in ``scripts`` follow those. Raises ValueError:
-        a prompt is empty or leaves no tokens for a completion.
+        length in the limits. Raises ValueError: a prompt is empty or leaves no tokens for a
+        completion.
         """
         many = self.scorer.environments
         done: dict[int, list[Trajectory]] = {}
@@ -167,7 +165,7 @@ class Player:
         played = [number for number, task in enumerate(tasks) if task.env in many]
         if played:
             begun = [(tasks[number], prompts[number]) for number in played]
-            done |= zip(played, self._trajectories(begun, n, sampling, scripts), strict=True)
+            done |= zip(played, self._trajectories(begun, n, sampling), strict=True)
         return [done[number] for number in range(len(tasks))]
 
     def _trajectories(
@@ -175,7 +173,6 @@ class Player:
         begun: Sequence[tuple[TaskRef, Sequence[int]]],
         n: int,
         sampling: Sampling,
-        scripts: Mapping[TaskRef, Script],
     ) -> list[list[Trajectory]]:
         groups = [[OpenTrajectory(task, list(prompt)) for _ in range(n)] for task, prompt in begun]
         opened = {each.key: each for group in groups for each in group}
@@ -193,7 +190,6 @@ class Player:
                 sampled = self._sampled(opened) if left else []
                 for trajectory, sample in sampled:
                     trajectory.add(sample)
-                    self._hold(trajectory, scripts.get(trajectory.task))
                 turns.ask([trajectory for trajectory, _ in sampled])
                 ready = turns.answered(PATIENCE)
         except BaseException:
@@ -207,13 +203,6 @@ class Player:
         if strays := [key for key, _ in samples if key not in opened]:
             self.engine.abort(strays)
         return [(opened[key], sample) for key, sample in samples if key in opened]
-
-    def _hold(self, each: OpenTrajectory, script: Script | None) -> None:
-        """Replace the last turn by the script's if it departs from the script."""
-        if script and (action := script.instead(each.so_far)) is not None:
-            ids = tuple(self.policy.encode_completion(action, stopped=True))
-            versions = (self.policy.version,) * len(ids)
-            each.patch(Sample(Tokens(ids, (0.0,) * len(ids), versions), Finish.STOP, action))
 
 
 def judged(

@@ -1,4 +1,4 @@
-"""Completions as generated: answers and trajectories, their limits and scripts."""
+"""Completions as generated: answers and trajectories, and their limits."""
 
 from __future__ import annotations
 
@@ -17,15 +17,11 @@ from swarm.verification import Answer, JudgeRefused, TrajectoryTexts
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn of the policy, and the observation that it reads next, if any.
-
-    A substituted turn is not the policy's ``own``, and is not trained on.
-    """
+    """One turn of the policy, and the observation that it reads next, if any."""
 
     sample: Sample
     observation: str | None = None
     observed: tuple[int, ...] = ()
-    own: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +80,7 @@ class Trajectory:
         for turn in self.turns:
             own, read = turn.sample.tokens, len(turn.observed)
             ids += [*own.ids, *turn.observed]
-            trained += [turn.own] * len(own.ids) + [False] * read
+            trained += [True] * len(own.ids) + [False] * read
             behaviour += [*own.logprobs, *[0.0] * read]
             versions += [*own.versions, *own.versions[-1:] * read]
         return TrainingCompletion(tuple(ids), tuple(trained), tuple(behaviour), tuple(versions))
@@ -133,12 +129,6 @@ class OpenTrajectory:
         self.ids += sample.tokens.ids
         self.begun = Tokens()
 
-    def patch(self, sample: Sample) -> None:
-        """Replace the last turn, as if the policy had generated it."""
-        *earlier, last = self.so_far.turns
-        self.ids[len(self.ids) - len(last.sample.tokens.ids) :] = sample.tokens.ids
-        self.played = Trajectory((*earlier, Turn(sample, own=False)), sample.finish)
-
     def read(self, observation: str, observed: Sequence[int]) -> None:
         """Append the response to its last turn, as text and as token ids."""
         self.ids += observed
@@ -163,25 +153,3 @@ class OpenTrajectory:
         written = len(played.tokens.ids)
         final = played.finish is Finish.LENGTH or limits.last(len(actions), written)
         return Move(self.key, self.task, actions, final)
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """Semi-online rollouts of UI-S1 (arXiv 2509.11543), patched up to a limit.
-
-    A turn that departs from the script is replaced and not trained on. After ``patches``
-    replacements, the policy continues freely. The environment rewards the whole trajectory.
-    """
-
-    actions: tuple[str, ...]
-    patches: int
-
-    def instead(self, played: Trajectory) -> str | None:
-        """Return the replacement of the last turn; None to keep it."""
-        written = tuple(turn.sample.text for turn in played.turns)
-        before, number = written[:-1], len(written) - 1
-        if before != self.actions[:number] or number >= len(self.actions):
-            return None
-        patched = sum(not turn.own for turn in played.turns)
-        action = self.actions[number]
-        return None if written[-1] == action or patched >= self.patches else action

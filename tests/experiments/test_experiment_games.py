@@ -20,9 +20,7 @@ from node.errors import UsageError
 
 SMALL = Settings(2, 3, "tiny-games", bury=0, answers="games", eval_every=2, eval_tasks=4)
 MODELS: dict[Base, str] = {"weak": "tiny-games"}
-OPTIONS = varied(
-    "learner.turn_credit=0.5 learner.turns_kept=0.8 mixture.successes=2 mixture.semi_online=1"
-)
+OPTIONS = varied("learner.turn_credit=0.5")
 
 
 def simulated(arm: Arm, seed: int = 0) -> Recording:

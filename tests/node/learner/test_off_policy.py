@@ -14,7 +14,7 @@ from node.learner.batches import Row, TrainingCompletion, TrainingGroup
 from node.learner.learner import Learner
 from node.learner.off_policy import FALL, MIN_SCORED, SURPRISE, Answer, budget, overlong, unlikely
 from tests.node.learner import parts
-from tests.node.learner.parts import CONFIG, EVEN, behaving, dated, gradient_of, group, weights
+from tests.node.learner.parts import CONFIG, gradient_of, group, weights
 from tests.support import changed, lone_logprobs, random_policy
 
 nats = st.floats(0, 60)
@@ -146,45 +146,3 @@ def test_unlikely_right_answers_are_not_imitated_and_counted(epochs):
         learner = Learner(policy, LearnerSection(lr=1e-3, epochs=epochs), floor=floor)
         assert learner.update([alone]).unlikely == floor
         assert torch.equal(weights(policy), before) == floor
-
-
-def replayed(shift):
-    """The group, its last answer replayed, of a policy with log-probs so far below this one's."""
-    (moved,) = behaving([FRESH], shift or 0.0)
-    last = moved.completions[-1]
-    last = replace(last, replayed=True, behaviour=None if shift is None else last.behaviour)
-    return replace(FRESH, completions=(*FRESH.completions[:-1], last))
-
-
-@pytest.mark.parametrize(("shift", "weight"), [(-0.5, 0.6065), (0.0, 1.0), (3.0, 1.0), (None, 1.0)])
-@pytest.mark.parametrize("settings", [{}, {"correction": "tis"}, {"decoupled": True}])
-def test_a_replayed_answer_weighs_as_importance_says_and_never_more_than_own_ones(
-    shift, weight, settings
-):
-    *others, end = FRESH.completions
-    masked = [replace(c, trained=(False,) * len(c.ids)) for c in others]
-    whole, last = (
-        gradient_of([replace(FRESH, completions=(*each, end))], PLAIN) for each in (others, masked)
-    )
-    unknown = [replace(c, behaviour=None) for c in others]
-    asked = replace(FRESH, completions=(*unknown, replayed(shift).completions[-1]))
-    expected = whole - (1 - weight) * last
-    assert_close(gradient_of([asked], PLAIN, **settings), expected, atol=1e-5, rtol=1e-3)
-
-
-def test_by_default_a_replayed_answer_is_learned_as_far_as_this_policy_might_have_written_it():
-    asked = [replayed(None)]
-    found, peaked = (gradient_of(asked, PLAIN, s, correction="better") for s in (EVEN, 1.0))
-    assert_close(found, gradient_of([FRESH], PLAIN, EVEN), atol=1e-5, rtol=1e-3)
-    assert not torch.allclose(peaked, gradient_of([FRESH], PLAIN, 1.0))
-    assert replayed(0.0).completions[-1].first(1).replayed, "it stays so when it is cut"
-
-
-def test_a_replayed_answer_tells_nothing_of_the_engine_nor_of_the_policys_age():
-    (fresh,) = dated(behaving([FRESH], 0.0), 3)
-    far = replace(replayed(5.0).completions[-1], versions=None)
-    asked = replace(fresh, completions=(*fresh.completions[:-1], far))
-    stats = Learner(parts.policy_at(3), CONFIG).update([asked])
-    assert stats.engine_gap < 1e-5 and stats.ratio_max == pytest.approx(1.0, abs=1e-4)
-    assert sum(stats.staleness) == sum(len(c.ids) for c in fresh.completions[:-1])
-    assert stats.entropies[0][-1] == () and all(stats.entropies[0][:-1])

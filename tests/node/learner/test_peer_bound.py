@@ -138,17 +138,6 @@ def test_nothing_is_read_without_a_peers_answer():
     assert reference_of(random_policy()).read(groups) == groups
 
 
-def test_a_replayed_answer_of_a_peer_in_a_local_group_is_bounded():
-    local = with_completions(STYLED, replayed=True)
-    policy = random_policy()
-    (read,) = reference_of(policy).read([replace(local, own=True)])
-    (row,) = Learner(policy, CONFIG).rows([read])
-    batch = micro_batch([row], 0, torch.device("cpu"))
-    certain = torch.zeros_like(batch.behaviour)
-    expected = [[bool(reward)] * 4 for reward in STYLED.rewards]
-    assert PeerBound.of(4.0, LocalGain()).reached(certain, batch).tolist() == expected
-
-
 def test_memory_that_runs_out_lowers_the_micro_batches_of_the_reference():
     policy = random_policy()
     groups = [drawn(n, 6, 30) for n in range(4)]

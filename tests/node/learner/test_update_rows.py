@@ -1,6 +1,4 @@
-import math
 from dataclasses import replace
-from statistics import fmean
 
 import pytest
 import torch
@@ -12,7 +10,7 @@ from node.config.registry import ADVANTAGES, LOSSES
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.learner import Learner
 from node.learner.losses import Clip
-from node.learner.update_rows import TurnCredit, by_turn, turns_of, undecided
+from node.learner.update_rows import TurnCredit, by_turn, turns_of
 from tests.node.learner.parts import (
     CONFIG,
     EVEN,
@@ -21,7 +19,6 @@ from tests.node.learner.parts import (
     gradient_of,
     played,
     trajectory,
-    with_completions,
 )
 from tests.node.learner.test_losses import gradient, terms
 from tests.support import changed, random_policy
@@ -35,9 +32,6 @@ TURNS = st.lists(st.integers(1, 5), min_size=6, max_size=6)
 LONG = [played([3, 2, 1, 4], [1.0, 0.0, 0.5, 0.0], seed=1), played([2, 2], [0.0, 1.0], seed=2)]
 CREDITED = changed(CONFIG, turn_credit=0.5)
 GROUP = played([3, 2, 1, 4], [1.0, 0.0, 0.5, 0.0])
-LEVEL = with_completions(GROUP, behaviour=lambda c: (-1.0,) * len(c.ids))
-"""All of its turns are equally undecided."""
-KEPT = changed(CONFIG, turns_kept=0.6)
 
 
 def answers(*, own=False, rewards=REWARDS):
@@ -204,14 +198,10 @@ def rows_of(config, *groups):
 
 
 @pytest.mark.parametrize("loss", LOSSES.own)
-def test_answers_of_one_turn_and_all_where_both_are_off_are_learned_to_the_bit_as_ever(loss):
-    plain, credited, kept = (changed(each, loss=loss) for each in (CONFIG, CREDITED, KEPT))
-    expected, whole = gradient_of(MIXED, plain), gradient_of(LONG, plain)
-    for config in (credited, kept):
-        assert torch.equal(gradient_of(MIXED, config), expected)
-        off = changed(config, turn_credit=0.0, turns_kept=1.0)
-        assert torch.equal(gradient_of(LONG, off), whole)
-        assert not torch.allclose(gradient_of(LONG, config), whole)
+def test_answers_of_one_turn_are_learned_to_the_bit_as_without_credit(loss):
+    plain, credited = (changed(each, loss=loss) for each in (CONFIG, CREDITED))
+    assert torch.equal(gradient_of(MIXED, credited), gradient_of(MIXED, plain))
+    assert not torch.allclose(gradient_of(LONG, credited), gradient_of(LONG, plain))
 
 
 @pytest.mark.parametrize("loss", LOSSES.own)
@@ -257,73 +247,3 @@ def test_what_is_read_behind_the_last_turn_changes_no_credit():
     longer = replace(group, completions=(trajectory(100, 3, answered=True), *group.completions[1:]))
     first, second = (rule(each, CENTRED(group.rewards))[0] for each in (group, longer))
     assert second[: len(first)] == first and not any(second[len(first) :])
-
-
-@given(
-    lengths=st.lists(st.integers(1, 5), min_size=2, max_size=6).filter(lambda each: max(each) > 1),
-    share=st.floats(0.05, 0.99),
-    seed=st.integers(0, 99),
-)
-def test_of_a_groups_turns_the_most_undecided_are_kept(lengths, share, seed):
-    done = played(lengths, [0.0] * len(lengths), seed=seed).completions
-    left = undecided(done, share)
-    before, after = (
-        sorted(fmean(c.behaviour[place]) for c in each for place in turns_of(c.trained))
-        for each in (done, left)
-    )
-    assert after == before[: math.ceil(share * len(before) - 1e-9)]
-    for own, other in zip(done, left, strict=True):
-        assert replace(other, trained=own.trained) == own, "nothing but the mask changes"
-
-
-def test_turns_are_kept_that_are_earlier_among_equals_or_alone_or_of_unknown_log_probs():
-    even, answers = LEVEL.completions, played([1, 1, 1], [0.0, 1.0, 0.0]).completions
-    assert undecided(GROUP.completions, 1.0) is GROUP.completions
-    assert undecided(answers, 0.1) is answers
-    assert [len(turns_of(c.trained)) for c in undecided(even, 0.5)] == [3, 2, 0, 0]
-    assert turns_of(undecided(even, 0.4)[1].trained) == turns_of(even[1].trained)[:1]
-    silent = trajectory(7, 3, known=False)
-    *others, last = undecided((*GROUP.completions, silent), 0.3)
-    assert last == silent
-    assert [c.trained for c in others] == [c.trained for c in undecided(GROUP.completions, 0.3)]
-
-
-@pytest.mark.parametrize("loss", SUMMED)
-def test_what_is_left_out_takes_its_gradient_with_it_and_leaves_that_of_the_rest(loss):
-    """Left out and kept, each with the others masked, add up to the whole."""
-    plain, kept = (changed(each, loss=loss) for each in (CONFIG, KEPT))
-    rest = tuple(
-        replace(c, trained=tuple(a and not b for a, b in zip(c.trained, d.trained, strict=True)))
-        for c, d in zip(GROUP.completions, undecided(GROUP.completions, 0.6), strict=True)
-    )
-    outside, total = (sum(sum(c.trained) for c in each) for each in (rest, GROUP.completions))
-    scale = 1.0 if loss == "dr_grpo" else outside / total
-    without = gradient_of([replace(GROUP, completions=rest)], plain) * scale
-    found = gradient_of([GROUP], kept) + without
-    assert_close(found, gradient_of([GROUP], plain), atol=1e-6, rtol=1e-4)
-
-
-def test_turns_that_are_left_out_count_in_the_mean_and_leave_the_others_their_credit():
-    (few,), (every,) = (rows_of(changed(CREDITED, turns_kept=n), GROUP) for n in (0.6, 1.0))
-    assert few.share == every.share
-    trained = [sum(sum(c.trained) for c in row.completions) for row in (few, every)]
-    assert trained[0] < trained[1]
-    told = dict(zip((c.ids for c in every.completions), every.credits, strict=True))
-    assert list(few.credits) == [told[c.ids] for c in few.completions]
-
-
-def test_entropies_are_told_only_of_groups_that_were_read_whole():
-    whole = Learner(random_policy(), CONFIG).update([GROUP]).entropies[0]
-    assert [len(each) for each in whole] == [sum(c.trained) for c in GROUP.completions]
-    told = Learner(random_policy(), changed(CONFIG, turns_kept=0.5)).update([LEVEL]).entropies
-    assert told == (((),) * 4,)
-
-
-def test_a_group_of_which_every_turn_is_left_out_is_not_read():
-    """Of others' answers the better ones alone are read, and these were the surest."""
-    sure = played([2, 1], [1.0, 0.0], own=False)
-    first = sure.completions[0]
-    asked = with_completions(sure, behaviour=lambda c: (-0.1 if c is first else -3.0,) * len(c.ids))
-    learner = Learner(random_policy(), changed(CONFIG, turns_kept=0.3), correction="better")
-    stats = learner.update([asked])
-    assert stats.skipped and stats.useful == (0.0,)

@@ -9,7 +9,6 @@ from node.config.learning import MixtureSection
 from node.config.sections import ScheduleSection
 from node.learner.update_stats import UpdateStats
 from node.rollout.groups import GroupLimits, Intake, OwnGroup
-from node.rollout.replay import SemiOnline, SuccessPool
 from node.run.training_loop import TrainingLoop
 from node.run.update_groups import ExternalGroups, Outcome, Rules, TrainedPolicy
 from swarm.groups import TaskRef
@@ -76,8 +75,6 @@ class Loop:
         sleep_mode: bool = False,
         teacher: Teacher | None = None,
         select: type[Selection] = UniformSelection,
-        successes: int = 0,
-        semi_online: SemiOnline | None = None,
         trusted: Callable[[], Set[bytes]] = frozenset,
         blocked: Callable[[], Set[bytes]] = frozenset,
         hidden: Callable[[], Set[str]] = frozenset,
@@ -106,7 +103,6 @@ class Loop:
             Mixture(section, 0, self.lead, select),
             self.intake,
             self.counters,
-            successes=SuccessPool(successes, self.counters),
             spared=external if rules.fill else 0,
             trusted=trusted,
             blocked=blocked,
@@ -119,7 +115,6 @@ class Loop:
         self.rounds = TrainingLoop(
             source=self.source,
             external=self.external,
-            semi_online=semi_online,
             trained=self.trained,
             evaluate=lambda: self.evaluated.append(self.policy.version) or REWARD,
             publish=lambda groups: self.published.append([(g.epoch, g.index) for g in groups]),

@@ -9,7 +9,6 @@ from node.config.learning import MixtureSection
 from node.engines.transformers.engine import TransformersEngine
 from node.errors import NodeError
 from node.evaluation.evaluator import Evaluation
-from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.update_stats import UpdateStats
 from node.run import training_loop as module
 from node.run.training_loop import open_experience
@@ -121,17 +120,6 @@ def test_what_a_round_tells_has_its_times_and_what_there_was_room_for():
     assert phases <= outcome.seconds.keys()
     loop = Loop(rules=Rules(fill=False), teacher=Half(), **sizes)
     assert loop.rounds.step().external_wanted == 12 - 2, "of those that teach"
-
-
-def test_entropies_are_told_of_the_groups_that_are_shown():
-    done = tuple(TrainingCompletion((n, 2), (True, True)) for n in range(2))
-    played = TrainingGroup((1,), done, (0.0, 1.0), own=True)
-    scripted = SimpleNamespace(observe=lambda groups: None, generate=lambda: [played])
-    alone, beside = (Loop(local=2, semi_online=s).rounds.step() for s in (None, scripted))
-    assert (beside.trained, beside.scripted_tokens) == (3, 4)
-    first, other = (outcome.update.entropies for outcome in (alone, beside))
-    assert len(other) == len(beside.own) == 2
-    assert [len(told) for told in other[0]] == [len(told) for told in first[0]]
 
 
 def test_a_run_ends_at_its_limit_or_when_it_is_told_to():
