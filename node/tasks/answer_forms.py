@@ -80,7 +80,9 @@ def equal(answer: str, right: str, form: Form) -> bool:
     normal = _normal(right, form)
     if _normal(answer, form) != normal or (normal == () and plain(answer) != plain(right)):
         return False
-    return form is not Form.LINE or _brackets(right) in ("", _brackets(answer))
+    if form is not Form.LINE or (not _brackets(right) and not right.startswith(("[", "("))):
+        return True
+    return _brackets(right) == _brackets(answer)
 
 
 def _alike(answer: str, right: str) -> str:
@@ -88,6 +90,8 @@ def _alike(answer: str, right: str) -> str:
     answer = plain(answer)
     if not patterns.JOINER.search(right):
         answer = patterns.JOINER.sub(", ", answer)
+    if not patterns.ARROW.search(right):
+        answer = patterns.ARROW.sub(", ", answer)
     return answer if "=" in right else patterns.NAMED.sub("", answer)
 
 
@@ -129,7 +133,8 @@ def _normal(text: str, form: Form) -> object:
     if form in (Form.DAY, Form.TRUTH):
         return patterns.TRUTH.get(text.lower(), text.lower())
     if form in (Form.WORD, Form.OPTION):
-        return tuple(word.rstrip(".").casefold() for word in _words(text))
+        words = (patterns.BASE.sub("", word.rstrip(".")) for word in _words(text))
+        return tuple(word.casefold() for word in words)
     if form is Form.EXPRESSION:
         return re.sub(r"\s", "", without_latex(text).translate(TYPOGRAPHY)).translate(_SIGNS)
     if form is Form.GRID:

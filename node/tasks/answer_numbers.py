@@ -26,8 +26,12 @@ def number_in(sentence: str, *, marked: bool) -> str:
         sentence: text without markup around it. A formula without a value is returned whole.
         marked: whether all of it is marked as the answer, so that no second number may stand in it.
     """
+    if not marked:
+        bare = without_reason(patterns.ASIDE.sub("", sentence))
+        sentence = bare if patterns.NUMBER.search(bare) else sentence
     text = patterns.UNEQUAL.sub("≠", sentence.translate(TYPOGRAPHY))
-    text = text.replace("{,}", ",").replace("\\,", "").replace("\\%", "%")
+    for sign, instead in (("\\!", ""), ("{,}", ","), ("\\,", ""), ("\\%", "%"), (" OR ", " | ")):
+        text = text.replace(sign, instead)
     spoken = without_latex(patterns.MINUS.sub("-", text))
     if number_value(spoken) is not None:
         return spoken.strip()
@@ -36,21 +40,41 @@ def number_in(sentence: str, *, marked: bool) -> str:
         spoken = spoken.rpartition("=")[2]  # a formula before it has no value here
     if is_formula or patterns.FRACTION.fullmatch(spoken.strip()) or "\\" in spoken:
         return text.strip()
-    spoken = asserted(patterns.IS.sub(" = ", spoken))
+    spoken = asserted(patterns.IS.sub(" = ", _concluded(spoken)))
     sides = equation_sides(spoken) or equation_sides(patterns.BULLET.sub("", spoken))
     if _leaves_a_choice(spoken) or not sides or patterns.CHANGED.search(sides[-1]):
         return ""
     side, *others = map(plain, reversed(sides))
     if number_value(side) is None and chain_value(side) is not None:  # 42 = 6 * 7
         side = next((each for each in others if number_value(each) is not None), side)
-    without_tail = patterns.WITHIN.sub("", side)
+    without_tail = patterns.WITHIN.sub("", side) if len(side) <= MOST_CHARACTERS else side
     if patterns.NUMBER.search(without_tail):
         side = without_tail
     if patterns.COMPARED.search(side):
-        if marked:
+        if marked or patterns.OPERATION.search(side):
             return ""
         side = patterns.COMPARED.sub(" ", side)
     return _only_number(side, marked=marked, of_equation=len(sides) > 1)
+
+
+def _concluded(text: str) -> str:
+    """Return what a sentence comes to: behind ``, so``, the last arrow, or "is" of an equation."""
+    clause = patterns.SO.split(text)[-1]
+    if patterns.NUMBER.search(clause) and not patterns.DENIAL.search(clause):
+        text = clause
+    verbs = list(patterns.IS.finditer(text))
+    if verbs and "=" in text[: verbs[-1].start()]:
+        text = text[verbs[-1].end() :]
+    steps = patterns.ARROW.split(text)
+    return steps[-1] if len(steps) > 1 and all("=" in step for step in steps) else text
+
+
+def without_reason(text: str) -> str:
+    """Drop a reason behind a conclusion, unless it has a conclusion or choice of its own."""
+    reason = patterns.REASON.search(text)
+    if not reason or patterns.CONCLUDES.search(text, reason.end()):
+        return text
+    return text[: reason.start()]
 
 
 def _leaves_a_choice(text: str) -> bool:

@@ -19,6 +19,7 @@ _BOLD_MARK = r"(?:\*\*|__)"
 _CURRENCY = r"[$€£]"
 _VERB = r"\b(?:is|are|be|equals)"
 _REASONS = "because|since|as"
+_THEREFORE = r"(?:so|therefore|thus|hence),?\s+"
 _WORDS_IN_BRACKETS = r"\((?=[^()]*[a-z]{2})"  # begins ``(or 43)``, but not ``(x, y)``
 _DIGITS = r"(?:\d{1,3}(?:,\d{3}){1,9}(?![\d,])|\d+)"  # ``1,234`` or ``1234``
 _EXPONENT = r"[eE][-+]?\d{1,3}"
@@ -30,7 +31,7 @@ THINKING = re.compile(rf"<\s*(/?){_THOUGHT}\s*>|\[(/?)THINK\]", re.IGNORECASE)
 """A tag of thinking: ``</think>``. One of the groups holds the slash of an end."""
 OPEN = re.compile(r"<\s*answer\s*>", re.IGNORECASE)
 """The tag before an answer: ``<answer>``."""
-CLOSE = re.compile(r"<\s*/\s*answer\s*>", re.IGNORECASE)
+CLOSE = re.compile(r"<\s*[/\\]\s*answer\s*>", re.IGNORECASE)
 """The tag behind an answer: ``</answer>``."""
 BOX = re.compile(r"\\(?:boxed|fbox)\s*(\{?)")
 r"""The beginning of a box: ``\boxed{``. The group holds the brace, if there is one."""
@@ -63,6 +64,15 @@ NOTE = re.compile(
     re.IGNORECASE,
 )
 r"""The beginning of a paragraph about the answer before it: ``\n\nNote: ``."""
+OFFER = re.compile(
+    r"(?:(?<!\s)\s*\n\s*|(?<=[.!])\s+)(?:let me know|(?:i )?hope (?:this|that|it)|feel free"
+    r"|is there anything|would you like|if you (?:have|need|want)\b"
+    r"|(?:let['’]s|to|we can) (?:check|verify)|check:|plugging\b)",
+    re.IGNORECASE,
+)
+r"""The beginning of an offer or a check behind the answer: ``\nLet me know``."""
+CONCLUDES = re.compile(r"\b(?:so|therefore|thus|then|wait|wrong|answer|or)\b", re.IGNORECASE)
+"""A word of a conclusion, a correction or a choice: ``so``."""
 _FENCE = r"```[\w+-]*"
 FENCED = re.compile(rf"{_FENCE}[ \t]*\n(.*?)```", re.DOTALL)
 r"""A block of code, which the group holds: `````text\n42\n`````."""
@@ -72,13 +82,17 @@ ITEM = re.compile(r"^[ \t]*(?:[-*•]|\d{1,3}[.)]|[a-z]\))[ \t]+(?=\S)")
 """The mark of a line in a list: ``1. apple``."""
 BULLET = re.compile(r"^\s*-\s+(?=.*=)")
 """The mark of an equation in a list, which is not a minus sign: ``- 6 * 7 = 42``."""
-PROSE = re.compile(rf"(?:\b{_LETTER}{{2,}}+[,.'’!?]*+\s+){{2,}}{_LETTER}{{2,}}")
+PROSE = re.compile(rf"(?:\b{_LETTER}{{2,}}+[.'’!?]*+\s+){{2,}}{_LETTER}{{2,}}")
 """Three words in a row, as in a sentence: ``Here it is``."""
 
 # Words around an answer in its sentence
 _COLON = r"(?::(?!\d)|(?<!\d):)"  # not that of a time
 LEAD = re.compile(rf"^.*(?:{_VERB}\b|{_COLON})\s*", re.IGNORECASE)
 """All up to the last verb or colon: ``The total is: 42``."""
+OF_WHOM = re.compile(r"^(?:the|an?)\s+([\w-]+) of [\w ]+$|^\w+['’]s\s+", re.IGNORECASE)
+"""Words around a relative: ``the brother of Emma``, ``Emma's brother``. The group is the word."""
+NESTED = re.compile(r"\[\s*\[[^a-z]*?\]\s*\]")
+"""A list of lists within a sentence: ``[[1, 2], [3, 4]]``."""
 VERB_LEAD = re.compile(
     rf"^.*(?:{_VERB}|\b(?:gets?|gives|becomes|choose|at|on)|\bit['’]s)\s+", re.IGNORECASE
 )
@@ -97,7 +111,9 @@ OFFERED = re.compile(
 )
 """A number in a choice: ``41 or``."""
 DENIED = re.compile(
-    r"(?:,\s++(?:and\s++)?not|\b(?:that|who)\s++\w++\s++not)\s[^,;.]*+[.!]?\s*+$", re.IGNORECASE
+    r"(?:(?:,\s++(?:and\s++)?|\band\s++)not|,\s++which\s++[^,;.]*?(?:\bnot\b|\bcannot\b)"
+    r"|\b(?:that|who|which)\s++(?:\w++\s++(?:not|neither)|\w++n['’]t|cannot))\s[^,;.]*+[.!]?\s*+$",
+    re.IGNORECASE,
 )
 """A denial behind an answer: ``, not 41``, ``that are not red``."""
 CLAUSES = re.compile(
@@ -110,7 +126,10 @@ CLAUSE = re.compile(
     rf";|,\s(?=[a-z])(?!or\b)|\.\s| {_WORDS_IN_BRACKETS}|\s(?:{_REASONS})\b", re.IGNORECASE
 )
 """The beginning of a remark behind an answer: ``42, because of it``."""
-CANDIDATE = re.compile(r"[\s;,(]*(?:or\b|[-+$]?\d)|.*\bor\s+[-+$]?\d", re.IGNORECASE)
+CANDIDATE = re.compile(
+    r"[\s;,(]*(?:or\b|[-+$]?\d)|.*\b(?:or\s+[-+$]?\d|maybe|perhaps|possibly|alternative(?:ly)?\b)",
+    re.IGNORECASE,
+)
 """A remark that offers another number: ``(or 43)``."""
 SETTING = re.compile(r"(?:in|after|within|at|for|if|when|given|since)\s", re.IGNORECASE)
 """The beginning of a text that states its answer later: ``In 3 years, she will be 42``."""
@@ -118,6 +137,17 @@ REMARK = re.compile(
     rf"(?<=\S)(?:\s+{_WORDS_IN_BRACKETS}[^()]*\)|,\s+(?:not|which|{_REASONS})\s.*)$", re.IGNORECASE
 )
 """A remark behind an answer: ``a, b (in this order)``, ``New York, not Boston``."""
+
+ASIDE = re.compile(
+    r"(?<=\S)\s+\((?!\s*(?:or|maybe|perhaps|possibly)\b|[-+$]?[\d.,]+\)|base)(?![^()]*\bor\b)"
+    r"[^()]*[a-z+*/×%,-][^()]*\)(?=[^()]*$)",
+    re.IGNORECASE,
+)
+"""A remark in the last brackets: ``24 (12 + 4 + 8)``."""
+REASON = re.compile(rf",?\s(?:{_REASONS})\s", re.IGNORECASE)
+"""The beginning of a reason: ``, because ``."""
+SO = re.compile(r",\s+(?:so|thus|therefore|hence)\b|,\s+which (?:has|contains)\b", re.IGNORECASE)
+"""The beginning of a conclusion: ``, so``."""
 
 # Choices and options
 DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -130,8 +160,14 @@ TRUTH_NAME = re.compile(rf"\b{_any(*TRUTH)}\b(?:(?<!\bno)|{_NO_NOUN_BEHIND})", r
 _BEYOND = "".join(rf"(?<!\b{word}\s)" for word in ("before", "after", "from", "since", "past"))
 DAY_NAME = re.compile(rf"{_BEYOND}\b{_any(*DAYS)}\b", re.IGNORECASE)
 """A day that is not counted from: ``Monday``, but not ``after Monday``."""
+THEREFORE = re.compile(rf"^\s*{_THEREFORE}(?=(?:yes|no)\b)", re.IGNORECASE)
+"""A word before a verdict: ``So yes``."""
+COMES_TO = re.compile(r"=|→|,\s+so\b|,\s+which (?:is|gives)\b", re.IGNORECASE)
+"""A sign or word before the last day: ``Sunday + 1 day = Monday``."""
+LISTED = re.compile(r"\[[^]\[]*,")
+"""The beginning of a list: ``["a", "b"]``."""
 PREMISE = re.compile(
-    rf"^\s*(?:{_REASONS}|if|given|when)\b[^,]*,|,?\s\(?(?:{_REASONS})\s.*$",
+    rf"^\s*(?:{_THEREFORE})?(?:{_REASONS}|if|given|when)\b[^,]*,|,?\s\(?(?:{_REASONS})\s.*$",
     re.IGNORECASE | re.DOTALL,
 )
 """A reason before or behind a conclusion: ``Since it is so,``."""
@@ -147,6 +183,8 @@ OPTION = re.compile(rf"{_NAMED_OPTION}|{_BRACKETED_OPTION}|(?<![\w'(])(?:{_LISTE
 _BEFORE = r"(?<![\w.^])(?<![\^_]\{)"  # neither a word nor an exponent or index
 _SIGN = r"(?:(?<![)\]])[-+])"  # behind a bracket it is an operator
 _BASE = r"_\{?\d{1,2}\}?(?!\w)"
+BASE = re.compile(r"(?<=\w)_\{?\d{1,2}\}?$")
+"""A base behind digits: ``1f_16``."""
 NUMBER = re.compile(rf"{_BEFORE}{_SIGN}?{_UNSIGNED}(?:(?={_BASE})|(?!\w|\.\d))", re.ASCII)
 """A number within a text: ``-1,234.5``, or ``101`` before ``_2``."""
 QUANTITY = re.compile(
@@ -170,7 +208,10 @@ _PLAIN_RATIO = r"(?<![\w.])(?<!\d )(\d++)\s*/\s*(\d++)(?![\w.]*\d)"
 RATIO = re.compile(rf"(?:([-+])\s*)?(?:{_LATEX_RATIO}|{_PLAIN_RATIO})", re.ASCII)
 r"""A fraction within a text: ``-\frac{3}{4}``. Groups: its sign, and two numbers twice."""
 
-SUBJECT = re.compile(r"([-+]?[\d.,/]*\d)\s+is\s+(?:the|an?|what)\s+(?!answer|.*\bso\b)", re.ASCII)
+SUBJECT = re.compile(
+    rf"(?:{_THEREFORE})?([-+]?[\d.,/]*\d)\s+is\s+(?:the|an?|what)\s+(?!answer|.*\bso\b)",
+    re.ASCII | re.IGNORECASE,
+)
 """A number that a sentence is about: ``42 is the product of 6 and 7``."""
 
 # Numbers with others
@@ -221,7 +262,16 @@ COMPARED = re.compile(
 )
 """A number that an answer is compared with or computed from: ``at least 5``, ``sin(5``."""
 _IN_BASE = r"(?:in|\(?base)\s+(?:base[ -]?)?"
-WITHIN = re.compile(rf"(?<=\w)\s+{_IN_BASE}\d[\d.,]*(?:\s+{_LETTER}+)?\)?\s*$")
+_TAIL = _any(
+    *("after", "among", "out of", "of (?:its|the|those|these)", "over the", "(?:at|by) the end of"),
+    *("to (?:buy|earn|reach|finish|travel|read|download|complete)", "between", "for working"),
+)
+_CLAUSE = r"=|\b(?:is|are|was|gives?|gets?|has|have|equals|it|he|she|we|they|you)\b"
+_GOES_ON = rf"(?![^,]*,\s)(?!.*(?:{_CLAUSE}))"
+WITHIN = re.compile(
+    rf"(?<=\w)\s+(?:{_IN_BASE}\d[\d.,]*(?:\s+{_LETTER}+)?\)?\s*$"
+    rf"|{_TAIL}\s+(?:[\w-]+\s+){{0,3}}\$?\d{_GOES_ON}.*$)"
+)
 """A tail with a number of its own: ``720 minutes in 12 hours``, ``101 in base 2``."""
 
 # Markup
@@ -243,20 +293,20 @@ GRID_MARKUP = (
         ),
         "",
     ),
-    (re.compile(r"^[\s|:]*-{3}[-\s|:]*$", re.MULTILINE), ""),
+    (re.compile(r"^[\s|:+]*-{3}[-\s|:+]*$", re.MULTILINE), ""),
     (re.compile(r"(?<=[^\s&])\s*&\s*"), " "),
     (re.compile(r"\\\\|\]\s*+,?\s*+\["), "\n"),
 )
 r"""Markup around the items of a grid, with the text that replaces it: ``],\n[``, ``\\``."""
 FRAC = re.compile(r"\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}", re.IGNORECASE)
 r"""A fraction of anything: ``\frac{a}{b}``."""
-ARROW = re.compile(rf"→|->|\\(?:rightarrow|to){_COMMAND_END}")
+ARROW = re.compile(rf"→|⇒|⟹|[-=]>|\\(?:rightarrow|to){_COMMAND_END}")
 """An arrow: ``->``."""
 HALF_OPEN = re.compile(r"\[[^\[\]()]*\)|\([^\[\]()]*\]")
 """An interval whose brackets count: ``[1, 5)``."""
 AND = re.compile(r"(?<=\w),?\s+and\s+(?=\S+$)")
 """The word before the last item of a list: ``a, b and c``."""
-_NAME = r"\b[a-z](?:_?\{?\d\}?)?\s*=\s*(?=\S)"
+_NAME = r"\b[a-z](?:_?\{?\d\}?|[₀-₉])?\s*=\s*(?=\S)"
 NAMED = re.compile(_NAME)
 """The name of a value: ``x = 3``, ``x_1=3``."""
 JOINER = re.compile(rf",?\s++(?:and|or\s++(?={_NAME}))\s*+", re.IGNORECASE)

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 from node.tasks import answer_patterns as patterns
 from node.tasks.answer_forms import (
+    MOST_CHARACTERS,
     Form,
     equal,
     equation_sides,
@@ -25,7 +26,13 @@ from node.tasks.answer_forms import (
     plain,
     rivals,
 )
-from node.tasks.answer_numbers import arithmetic_in, asserted, fraction_in, number_in
+from node.tasks.answer_numbers import (
+    arithmetic_in,
+    asserted,
+    fraction_in,
+    number_in,
+    without_reason,
+)
 from protocol.manifest import Extract
 
 _MOST_MARKS = 4  # of "answer is" that are tried, the last first
@@ -51,17 +58,19 @@ def read_answer(
         verbatim: whether case, punctuation and markup have a meaning.
     """
     form = Form.VERBATIM if verbatim else form_of(right)
-    text = without_thinking(completion)
+    text = without_thinking(completion).replace("：", ": ").replace("。", ". ")
     if isinstance(right, str) and equal(text, right, form):
         return right
     marks = (_boxed, _tagged, _said) if extract == "boxed" else (_tagged, _boxed, _said)
     found = (mark(text, form) for mark in marks)
     answer = next((each for each in found if each is not None), None)
+    around = text if answer is None or answer in map(str.strip, _last_items(text)) else ""
     if answer is None:
         answer = _unmarked(text, form, extract)
+        around = "" if form is Form.LINE and patterns.FENCED.search(text) else text
     if not isinstance(right, str):
         return answer
-    if equal(answer, right, form) or _reads_as(answer, text, right, form):
+    if equal(answer, right, form) or _reads_as(answer, around, right, form):
         return right
     if form is Form.VERBATIM:
         return answer
@@ -84,6 +93,7 @@ def _reads_as(answer: str, text: str, right: str, form: Form) -> bool:
 
     So one candidate counts of a completion with several, and the right answer does not decide
     which. The last list counts if no line is such a reading; lines of the list are not readings.
+    ``text`` is what may be read beside the answer: nothing if a mark says what the answer is.
     """
     if form not in (Form.LINE, Form.EXPRESSION):
         return False
@@ -91,7 +101,8 @@ def _reads_as(answer: str, text: str, right: str, form: Form) -> bool:
     items = [plain(patterns.REMARK.sub("", patterns.ITEM.sub("", line))) for line in lines]
     longest = 4 * len(right) + 80  # what is much longer than the right answer differs from it
     for reading in (answer, *_other_readings(answer, text)):
-        if len(reading) >= longest or reading in (*items, *map(plain, lines)):
+        in_list = form is Form.LINE and reading in (*items, *map(plain, lines))
+        if len(reading) >= longest or in_list:
             continue
         if equal(reading, right, form):
             return not patterns.UNDECIDED.search(
@@ -109,6 +120,7 @@ def _other_readings(answer: str, text: str) -> Iterator[str]:
     yield bare
     if (listed := patterns.BRACKETED.fullmatch(bare)) and bare != listed[1]:
         yield listed[1]
+        return
     yield plain(patterns.LEAD.sub("", bare))
     yield plain(patterns.VERB_LEAD.sub("", bare))
     lines = [line for line in text.split("\n") if line.strip() and not patterns.PROSE.search(line)]
@@ -273,6 +285,9 @@ def _until_remark(content: str) -> str:
 
 def _last(text: str, form: Form) -> str:
     """Read the last thing of a form in a text without marks."""
+    offer = patterns.OFFER.search(text)
+    if offer and not patterns.CONCLUDES.search(text, offer.end()):
+        text = text[: offer.start()] if _may_hold(text[: offer.start()], form) else text
     note = patterns.NOTE.search(text)
     if note and _may_hold(text[: note.start()], form) and not _is_prose(text[: note.start()]):
         text = text[: note.start()]
@@ -308,15 +323,16 @@ def _first(sentences: list[str], pattern: re.Pattern[str]) -> str:
 
 def _last_word(text: str, sentences: list[str]) -> str:
     """Return the last word alone in its line, or the word that the last sentence comes to."""
-    if alone := [line for line in text.split("\n") if len(line.split()) == 1]:
+    alone = [line for line in text.split("\n") if len(line.split()) == 1]
+    if alone := [line for line in alone if re.search(r"\w", line) and line[-1] != ":"]:
         return plain(alone[-1])
     if not sentences:
         return ""
-    if word := _word(plain(sentences[0])):
+    sentence = without_reason(patterns.REMARK.sub("", sentences[0]))
+    sentence = plain(patterns.WITHIN.sub("", sentence[-MOST_CHARACTERS:]))
+    if word := _word(sentence):
         return plain(word)
-    if patterns.UNDECIDED.search(sentences[0]):
-        return ""
-    return next(reversed(plain(sentences[0]).split()), "")
+    return "" if patterns.UNDECIDED.search(sentence) else next(reversed(sentence.split()), "")
 
 
 def _last_block(text: str) -> str:
@@ -325,7 +341,8 @@ def _last_block(text: str) -> str:
         whole = (each for each in reversed(blocks) if len(grid_lines(each)) > 1)
         return str(next(whole, blocks[-1])).strip("\n")
     paragraphs = re.split(r"\n(?=[ \t]*\n)", _behind_lead(text))
-    return plain("\n".join(each for each in paragraphs if not patterns.PROSE.search(each)))
+    rows = plain("\n".join(each for each in paragraphs if not patterns.PROSE.search(each)))
+    return rows or next(iter(patterns.NESTED.findall(text)[-1:]), "")
 
 
 def _behind_lead(text: str) -> str:
@@ -337,7 +354,7 @@ def _behind_lead(text: str) -> str:
 
 def _option(text: str) -> str:
     """Return the only letter that a text chooses; empty if it names several or denies one."""
-    text = asserted(text)
+    text = asserted(without_reason(patterns.REMARK.sub("", text)))
     found = {next(filter(None, each)).upper() for each in patterns.OPTION.findall(text)}
     return found.pop() if len(found) == 1 and not patterns.UNDECIDED.search(text) else ""
 
@@ -348,19 +365,25 @@ def _name(text: str, form: Form) -> str:
     Yes or no at the beginning counts, if no word follows: "Yes, because the second is false".
     """
     pattern = _CANDIDATES[form]
+    if patterns.LISTED.search(text):
+        return ""  # an answer of another form
+    text = patterns.THEREFORE.sub("", text)
     first = pattern.match(text)
     if first and form is Form.TRUTH and not re.match(r"\s+\w", text[first.end() :]):
         rest = text[first.end() :].lstrip(" ,")
         if not pattern.match(rest) and not re.search(r"\bor\b", rest, re.IGNORECASE):
             return first[0]
     text = asserted(patterns.PREMISE.sub("", text))
+    if form is Form.DAY:
+        text = patterns.COMES_TO.split(text)[-1]
     found = {patterns.TRUTH.get(each.lower(), each.lower()): each for each in pattern.findall(text)}
     return str(*found.values()) if len(found) == 1 and not patterns.UNDECIDED.search(text) else ""
 
 
 def _word(text: str) -> str:
     """Return the only word of a text, or the only word behind "is" or a colon; else nothing."""
-    for each in (text, patterns.LEAD.sub("", text)):
+    behind = patterns.OF_WHOM.sub(r"\1", patterns.LEAD.sub("", text).strip())
+    for each in (text, behind):
         words = plain(patterns.ARTICLE.sub("", each.strip())).split()
         if len(words) == 1:
             return words[0]
