@@ -260,6 +260,6 @@ def _unwrapped(text: str) -> str:
                 return inside.strip()
     if text.startswith("**") != text.endswith("**"):
         return text.removeprefix("**").removesuffix("**").strip()
-    if text.endswith((".", "!")) and not text.endswith(".."):
+    if text.endswith((".", "!", "。")) and not text.endswith(".."):
         return text[:-1].rstrip()
     return re.sub(r"^(?:=>?(?!=)|:)\s*", "", text)

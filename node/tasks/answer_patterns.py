@@ -36,7 +36,7 @@ CLOSE = re.compile(r"<\s*[/\\]\s*answer\s*>", re.IGNORECASE)
 BOX = re.compile(r"\\(?:boxed|fbox)\s*(\{?)")
 r"""The beginning of a box: ``\boxed{``. The group holds the brace, if there is one."""
 _QUESTION = r"(?: to [^.:\n]{1,80}?)"  # ``(the answer) to the question``
-_SAYS = _any(r"\bis\b", r"\bwould be\b", ":", "=", r"\n")
+_SAYS = _any(r"\bis\b", r"\bwould be\b", ":", "：", "=", r"\n")
 _IS_IT = r" (?:is|are) (?:the|my) (?:final |correct )?answer\b"
 _CHECKED = "".join(rf"(?<!\b{verb} the )" for verb in ("check", "checking", "verify", "verifying"))
 SAID = re.compile(
@@ -56,7 +56,7 @@ STEP = re.compile(r"step\s*\d", re.IGNORECASE)
 """The beginning of a step: ``Step 1``."""
 
 # Lines and blocks
-SENTENCE = re.compile(r"\n+|(?<=[.!?])\s+")
+SENTENCE = re.compile(r"\n+|(?<=[.!?])\s+|(?<=。)")
 r"""The end of a sentence or line: ``So.\nIt``."""
 NOTE = re.compile(
     rf"\n[ \t]*\n\s*{_BOLD_MARK}?(?:\((?=[^()\n]*[a-z]{{2}})|(?:note|explanation|reason(?:ing)?"

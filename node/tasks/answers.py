@@ -58,7 +58,7 @@ def read_answer(
         verbatim: whether case, punctuation and markup have a meaning.
     """
     form = Form.VERBATIM if verbatim else form_of(right)
-    text = without_thinking(completion).replace("：", ": ").replace("。", ". ")
+    text = without_thinking(completion)
     if isinstance(right, str) and equal(text, right, form):
         return right
     marks = (_boxed, _tagged, _said) if extract == "boxed" else (_tagged, _boxed, _said)
