@@ -40,7 +40,7 @@ def done(request, kind) -> dict:
     user = os.getuid() if request.param == "as it is" else ORDINARY
     if request.param == "ordinary" and os.getuid() != 0:
         pytest.skip("this is an ordinary user already")
-    above = (ROOT, *ROOT.parents, *Path(sys.prefix).parents)
+    above = (ROOT, *ROOT.parents, *Path(sys.prefix).parents, *Path(sys.base_prefix).parents)
     shut = [path for path in above if not path.stat().st_mode & 0o001]
     if request.param == "ordinary" and shut:
         pytest.skip(f"{shut[0]} is closed to an ordinary user")
