@@ -192,7 +192,7 @@ class MixtureSection(Section):
         "probability under this policy, which may also come from a much stronger peer).",
     )
     peer_ratio: float = key(
-        4.0,
+        3.0,
         "Maximum factor by which peers' correct completions raise a token's probability, "
         "relative to the initial model and to what local correct completions gained, or up to "
         "5%. Beyond it, only local completions raise it. This keeps a style that peers choose "
