@@ -157,9 +157,9 @@ class Policy:
             check_vocabulary(config.model, ids, len(tokenizer))
             if tokenizer.chat_template is None and config.model not in SHIPPED:
                 tell(f"{config.model} has no chat template: prompts are plain text")
-            check_options(tokenizer, config.chat_template_kwargs)
-            adapted = adapter_of(model, config, adapter) if config.lora_rank else None
-            options = config.chat_template_kwargs
+            check_options(tokenizer, options := config.chat_template_kwargs)
+        adapted = adapter_of(model, config, adapter) if config.lora_rank else None
+        with usable(config.model):
             return cls(model.to(device), tokenizer, config.model, adapted, options)
 
     def encode_prompt(self, text: str) -> list[int]:
