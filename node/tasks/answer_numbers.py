@@ -6,6 +6,7 @@ Every function takes linear time; :mod:`node.tasks.answers` says when each is us
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from node.tasks import answer_patterns as patterns
 from node.tasks.answer_forms import (
@@ -26,35 +27,53 @@ def number_in(sentence: str, *, marked: bool) -> str:
         sentence: text without markup around it. A formula without a value is returned whole.
         marked: whether all of it is marked as the answer, so that no second number may stand in it.
     """
-    if not marked:
-        bare = without_reason(patterns.ASIDE.sub("", sentence))
-        sentence = bare if patterns.NUMBER.search(bare) else sentence
-    text = patterns.UNEQUAL.sub("≠", sentence.translate(TYPOGRAPHY))
-    for sign, instead in (("\\!", ""), ("{,}", ","), ("\\,", ""), ("\\%", "%"), (" OR ", " | ")):
-        text = text.replace(sign, instead)
+    text = _typed(sentence if marked else _without_aside(sentence))
     spoken = without_latex(patterns.MINUS.sub("-", text))
     if number_value(spoken) is not None:
         return spoken.strip()
-    is_formula = "\\" in text and "=" not in text and not re.search(r"[^\W\d_]{2}", spoken)
     if "\\" in spoken and "=" in spoken:
         spoken = spoken.rpartition("=")[2]  # a formula before it has no value here
-    if is_formula or patterns.FRACTION.fullmatch(spoken.strip()) or "\\" in spoken:
+    if _is_formula(text, spoken):
         return text.strip()
     spoken = asserted(patterns.IS.sub(" = ", _concluded(spoken)))
     sides = equation_sides(spoken) or equation_sides(patterns.BULLET.sub("", spoken))
     if _leaves_a_choice(spoken) or not sides or patterns.CHANGED.search(sides[-1]):
         return ""
-    side, *others = map(plain, reversed(sides))
-    if number_value(side) is None and chain_value(side) is not None:  # 42 = 6 * 7
-        side = next((each for each in others if number_value(each) is not None), side)
-    without_tail = patterns.WITHIN.sub("", side) if len(side) <= MOST_CHARACTERS else side
-    if patterns.NUMBER.search(without_tail):
-        side = without_tail
-    if patterns.COMPARED.search(side):
-        if marked or patterns.OPERATION.search(side):
-            return ""
-        side = patterns.COMPARED.sub(" ", side)
+    side = _last_side(sides)
+    if patterns.COMPARED.search(side) and (marked or patterns.OPERATION.search(side)):
+        return ""
+    side = patterns.COMPARED.sub(" ", side)
     return _only_number(side, marked=marked, of_equation=len(sides) > 1)
+
+
+def _without_aside(sentence: str) -> str:
+    """Drop a remark in brackets and a reason, if a number is left."""
+    bare = without_reason(patterns.ASIDE.sub("", sentence))
+    return bare if patterns.NUMBER.search(bare) else sentence
+
+
+def _typed(text: str) -> str:
+    """Replace typographic signs, and LaTeX within numbers."""
+    text = patterns.UNEQUAL.sub("≠", text.translate(TYPOGRAPHY))
+    for sign, instead in (("\\!", ""), ("{,}", ","), ("\\,", ""), ("\\%", "%"), (" OR ", " | ")):
+        text = text.replace(sign, instead)
+    return text
+
+
+def _is_formula(text: str, spoken: str) -> bool:
+    """Return whether a text is a fraction, or LaTeX without a known value."""
+    if "\\" in spoken or patterns.FRACTION.fullmatch(spoken.strip()):
+        return True
+    return "\\" in text and "=" not in text and not re.search(r"[^\W\d_]{2}", spoken)
+
+
+def _last_side(sides: Sequence[str]) -> str:
+    """Return the last side of an equation without a tail; the number of ``42 = 6 * 7``."""
+    side, *others = map(plain, reversed(sides))
+    if number_value(side) is None and chain_value(side) is not None:
+        side = next((each for each in others if number_value(each) is not None), side)
+    bare = patterns.WITHIN.sub("", side) if len(side) <= MOST_CHARACTERS else side
+    return bare if patterns.NUMBER.search(bare) else side
 
 
 def _concluded(text: str) -> str:

@@ -59,17 +59,11 @@ def read_answer(
     """
     form = Form.VERBATIM if verbatim else form_of(right)
     text = without_thinking(completion)
-    if isinstance(right, str) and equal(text, right, form):
-        return right
-    marks = (_boxed, _tagged, _said) if extract == "boxed" else (_tagged, _boxed, _said)
-    found = (mark(text, form) for mark in marks)
-    answer = next((each for each in found if each is not None), None)
-    around = text if answer is None or answer in map(str.strip, _last_items(text)) else ""
-    if answer is None:
-        answer = _unmarked(text, form, extract)
-        around = "" if form is Form.LINE and patterns.FENCED.search(text) else text
     if not isinstance(right, str):
-        return answer
+        return _found(text, form, extract)[0]
+    if equal(text, right, form):
+        return right
+    answer, around = _found(text, form, extract)
     if equal(answer, right, form) or _reads_as(answer, around, right, form):
         return right
     if form is Form.VERBATIM:
@@ -77,6 +71,20 @@ def read_answer(
     if patterns.UNDECIDED.search(answer) and not patterns.UNDECIDED.search(right):
         return ""
     return laid_out(answer, right) if form in (Form.GRID, Form.LINE) else answer
+
+
+def _found(text: str, form: Form, extract: Extract) -> tuple[str, str]:
+    """Return the answer of a text, and the text that may be read beside it.
+
+    The latter is empty if a mark or a block of code says what the answer is.
+    """
+    for mark in (_boxed, _tagged, _said) if extract == "boxed" else (_tagged, _boxed, _said):
+        answer = mark(text, form)
+        if answer is not None:
+            in_list = answer in map(str.strip, _last_items(text))
+            return answer, text if in_list else ""
+    in_block = form is Form.LINE and patterns.FENCED.search(text)
+    return _unmarked(text, form, extract), "" if in_block else text
 
 
 def _unmarked(text: str, form: Form, extract: Extract) -> str:
@@ -227,21 +235,23 @@ def _said(text: str, form: Form) -> str | None:
     before = [found.start() for found in patterns.IS_IT.finditer(text)]
     if before and (not after or before[-1] > after[-1]):
         return _last(plain(text[: before[-1]]), form)
-    for end in reversed(after[-_MOST_MARKS:]):
-        rest = text[end:].strip()
-        if rest and form is Form.GRID:
-            return _last_block(rest)
-        bare = patterns.BARE.match(rest)
-        line, _, behind = rest[bare.end() if bare else 0 :].partition("\n")
-        if behind.strip() and (line.rstrip(" *").endswith(":") or patterns.STEP.match(plain(line))):
-            return _last(plain(behind), form)
-        if not _may_hold(line, form):
-            if patterns.PROSE.search(line) and _may_hold(behind, form):
-                return _last(plain(behind), form)
-            if not line or patterns.TALK.match(line):
-                continue
+    rests = (text[end:].strip() for end in reversed(after[-_MOST_MARKS:]))
+    return next((found for rest in rests if (found := _after(rest, form)) is not None), None)
+
+
+def _after(rest: str, form: Form) -> str | None:
+    """Read what follows "answer is"; None if that is only a remark about the answer."""
+    if rest and form is Form.GRID:
+        return _last_block(rest)
+    bare = patterns.BARE.match(rest)
+    line, _, behind = rest[bare.end() if bare else 0 :].partition("\n")
+    if behind.strip() and (line.rstrip(" *").endswith(":") or patterns.STEP.match(plain(line))):
+        return _last(plain(behind), form)
+    if _may_hold(line, form):
         return _marked(plain(line), form)
-    return None
+    if patterns.PROSE.search(line) and _may_hold(behind, form):
+        return _last(plain(behind), form)
+    return None if not line or patterns.TALK.match(line) else _marked(plain(line), form)
 
 
 def _may_hold(text: str, form: Form) -> bool:
@@ -285,12 +295,7 @@ def _until_remark(content: str) -> str:
 
 def _last(text: str, form: Form) -> str:
     """Read the last thing of a form in a text without marks."""
-    offer = patterns.OFFER.search(text)
-    if offer and not patterns.CONCLUDES.search(text, offer.end()):
-        text = text[: offer.start()] if _may_hold(text[: offer.start()], form) else text
-    note = patterns.NOTE.search(text)
-    if note and _may_hold(text[: note.start()], form) and not _is_prose(text[: note.start()]):
-        text = text[: note.start()]
+    text = _without_ending(text, form)
     sentences = [each for each in reversed(patterns.SENTENCE.split(text)) if each.strip()]
     match form:
         case Form.NUMBER:
@@ -307,8 +312,24 @@ def _last(text: str, form: Form) -> str:
             return found
         case Form.GRID:
             return _last_block(text)
-    blocks = patterns.FENCED.findall(text)
-    lines = [line for line in (blocks[-1] if blocks else text).split("\n") if line.strip()]
+    return _last_line(text)
+
+
+def _without_ending(text: str, form: Form) -> str:
+    """Drop an offer, a check or a note at the end, if an answer may be left."""
+    offer = patterns.OFFER.search(text)
+    if offer and not patterns.CONCLUDES.search(text, offer.end()):
+        before = text[: offer.start()]
+        text = before if _may_hold(before, form) else text
+    note = patterns.NOTE.search(text)
+    before = text[: note.start()] if note else text
+    return before if _may_hold(before, form) and not _is_prose(before) else text
+
+
+def _last_line(text: str) -> str:
+    """Return the last line, or the last of the last block of code, behind its last colon."""
+    text = (patterns.FENCED.findall(text) or [text])[-1]
+    lines = [line for line in text.split("\n") if line.strip()]
     return plain(lines[-1].rpartition(": ")[2]) if lines else ""
 
 
