@@ -24,7 +24,7 @@ from swarm.exchange import fetch_manifest
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.protobuf import Fields, decode
 from swarm.transport.streams import LENGTH_VARINT, ask
-from swarm.transport.transport import PeerUnreachable, Refused, TransportError
+from swarm.transport.transport import PeerUnreachable, Refused, TransportError, is_relayed
 
 LISTEN = ("/ip4/0.0.0.0/tcp/0",)
 LARGEST = 1 << 20  # maximum response bytes read if a refusal is expected
@@ -60,7 +60,8 @@ class _Noted:
 class Peer:
     """A peer under test, its manifest, and a client with its own identity and DHT id.
 
-    ``client`` opens further clients; ``sent`` is what the running case has sent so far.
+    ``client`` opens further clients; ``sent`` is what the running case has sent so far. ``in_dht``
+    is false if the peer is a client of the DHT because others cannot dial it.
     """
 
     peer_id: str
@@ -69,6 +70,7 @@ class Peer:
     manifest: Manifest
     swarm: bytes
     client: Callable[[str], Client]
+    in_dht: bool = True
     node_id: bytes = field(default_factory=lambda: secrets.token_bytes(20))
     sent: list[Sent] = field(default_factory=list)
 
@@ -84,6 +86,8 @@ class Peer:
 
     async def call(self, name: str, request: bytes) -> Fields:
         """Return the fields of the response to a DHT call; raises ``TransportError``."""
+        if not self.in_dht:
+            raise Untried("it is a client of the DHT")
         self.sent.append(Sent(f"DHTProtocol.{name}", request))
         answer = await self.transport.node.call(self.peer_id, f"DHTProtocol.{name}", request)
         try:
@@ -129,7 +133,7 @@ class Peer:
             errors = []
             for address in addresses:
                 try:
-                    await transport.connect(f"{address}/p2p/{self.peer_id}")
+                    await _connect(transport, f"{address}/p2p/{self.peer_id}")
                 except TransportError as error:
                     errors.append(f"{address}: {error}")
                 else:
@@ -154,10 +158,26 @@ async def meet(address: str, folder: Path, over: str) -> AsyncIterator[Peer]:
         return _client(folder / name, over)
 
     async with another("client") as (identity, transport):
-        peer_id = await transport.connect(address)
+        peer_id, in_dht = await _connect(transport, address)
         signed = await fetch_manifest(transport, peer_id)
         found = open_manifest(signed), swarm_id(signed)
-        yield Peer(peer_id, identity, transport, *found, another)
+        yield Peer(peer_id, identity, transport, *found, another, in_dht)
+
+
+async def _connect(transport: NodeTransport, address: str) -> tuple[str, bool]:
+    """Return a peer's id, and whether it is in the DHT, as it must be unless behind a relay."""
+    peer_id = address.rpartition("/p2p/")[2]
+    try:
+        await transport.connect(address)
+    except PeerUnreachable:
+        if not (is_relayed(address) and peer_id in await transport.node.connected()):
+            raise
+        return peer_id, False  # connected, but without an answer to the ping
+    if not is_relayed(address):
+        return peer_id, True
+    answer = decode(await transport.node.call(peer_id, "DHTProtocol.rpc_ping", b""))
+    (node, *_) = answer.get(2, [b""])
+    return peer_id, isinstance(node, bytes) and bool(decode(node).get(1))
 
 
 @asynccontextmanager

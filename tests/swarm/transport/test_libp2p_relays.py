@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from node.conformance.peer import find, meet
+from node.conformance.records import RECORD_CASES
 from protocol.manifest import sign_manifest
+from protocol.messages import MANIFEST_STREAM
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.node import HivemindNode
@@ -134,6 +137,27 @@ async def test_a_member_behind_a_relay_is_dialled_tells_its_clock_and_is_nobodys
         assert anna.peer_id not in map(str, table)
         await ben.connect(rita.addresses[0])
         assert rita.peer_id in map(str, table), "who can be dialed is one"
+
+
+async def test_a_client_behind_a_relay_is_not_tested_as_a_node_of_the_dht(tmp_path):
+    async def serve(peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(4)
+        signed = sign_manifest(manifest(), CREATOR)
+        writer.write(len(signed).to_bytes(4, "big") + signed)
+        await writer.drain()
+        writer.close()
+
+    async with (
+        node(HivemindNode, tmp_path, "rita", "public") as rita,
+        node(HivemindNode, tmp_path, "anna", "private", rita.addresses[0]) as anna,
+        node(HivemindNode, tmp_path, "ben", "public") as ben,
+    ):
+        await anna.add_handler(MANIFEST_STREAM, serve)
+        through = f"{rita.addresses[0]}/p2p-circuit/p2p/{anna.peer_id}"
+        await dialed(ben, through)
+        async with meet(through, tmp_path, "hivemind") as peer:
+            outcomes = {(await find(case, peer)).outcome for case in RECORD_CASES}
+    assert outcomes == {"skip"}
 
 
 async def test_a_client_without_neighbours_stores_nothing_and_says_so(tmp_path):
