@@ -60,19 +60,6 @@ class LearnerSection(Section):
         'standard deviation ("grpo") or not ("dr_grpo").',
     )
     advantage_options: Options = options_key("advantage")
-    turn_credit: float = key(
-        0.0,
-        "Weight of a turn's own advantage, relative to the same turn of the group's other "
-        "trajectories. The rest is the advantage of the whole trajectory. 0: only the whole "
-        "trajectory. Completions of one turn are not affected.",
-        **within(0, 1),
-    )
-    turn_discount: float = key(
-        0.5,
-        'Discount of a reward per earlier turn (see "turn_credit"). Below 1, the shorter of two '
-        "trajectories with the same reward has the higher advantage.",
-        **within(0, 1),
-    )
     clip_low: float = key(
         0.2,
         "Lower clip range: the ratio is clipped below 1 - clip_low. The ratio is 1 at the start "

@@ -93,7 +93,6 @@ class Row:
     share: float = 1.0  # of a token or completion, see :meth:`node.learner.losses.Loss.share`
     group: int = 0  # number of its group in the update
     first: int = 0  # number of its first completion among all of the update
-    credits: tuple[tuple[float, ...], ...] = ()  # per completion, advantages by token, if any
     length: int = field(init=False)  # tokens read
 
     def __post_init__(self) -> None:
@@ -110,7 +109,6 @@ class Row:
             self,
             completions=self.completions[begin:end],
             advantages=self.advantages[begin:end],
-            credits=self.credits[begin:end],
             first=self.first + begin,
         )
 
@@ -140,7 +138,6 @@ class MicroBatch:
     own: Tensor  # ``[C, 1]``, completions this node sampled for this group
     hidden: Tensor  # ``[C, 1]``, completions whose reward depends on what is not observed
     advantages: Tensor  # ``[C]``
-    credits: Tensor | None  # ``[C, T]``, advantages by token; None if no row has any
     shares: Tensor  # ``[C]``
     numbers: tuple[int, ...]  # of the ``C`` completions in the update
     groups: tuple[int, ...]  # of the ``B`` rows in the update
@@ -229,7 +226,6 @@ def micro_batch(rows: Sequence[Row], pad_id: int, device: torch.device) -> Micro
         own=torch.tensor(own, device=device),
         hidden=torch.tensor([[c.hidden] for c in done], device=device),
         advantages=torch.tensor(advantages, dtype=torch.float32, device=device),
-        credits=_credits(rows, width, device),
         shares=torch.tensor(shares, dtype=torch.float32, device=device),
         numbers=tuple(row.first + i for row in rows for i in range(len(row.completions))),
         groups=tuple(row.group for row in rows),
@@ -238,13 +234,6 @@ def micro_batch(rows: Sequence[Row], pad_id: int, device: torch.device) -> Micro
         host_ids=ids,
         host_sources=ascending.numpy(),
     )
-
-
-def _credits(rows: Sequence[Row], width: int, device: torch.device) -> Tensor | None:
-    if not any(row.credits for row in rows):
-        return None
-    lines = (row.credits or [(gain,) * width for gain in row.advantages] for row in rows)
-    return _padded([*chain.from_iterable(lines)], width, 0.0, np.float32).to(device)
 
 
 def _read(row: Row) -> list[int]:

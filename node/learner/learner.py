@@ -49,7 +49,7 @@ from node.learner.steps import (
     tells,
     together,
 )
-from node.learner.update_rows import TurnCredit, by_own_group, by_turn, rows_of
+from node.learner.update_rows import by_own_group, rows_of
 from node.learner.update_stats import UpdateStats, UpdateSums
 from swarm.groups import informative
 
@@ -130,7 +130,6 @@ class Learner:
         clip = Clip(config.clip_low, config.clip_high)
         self._loss: Loss = LOSSES.open(config.loss, config.loss_options, clip)
         self._advantage = ADVANTAGES.open(config.advantage, config.advantage_options)
-        self._credit = TurnCredit(self._advantage, config.turn_credit, config.turn_discount)
         self.sharing = RowCost.of(policy.model) if fits(policy.model) else None
         self.optimizer = Optimizer(policy.model.parameters(), config)
         self._share = share or UpdateShare()
@@ -241,7 +240,6 @@ class Learner:
             self._loss,
             self._advantage,
             self._reads,
-            credit=self._credit,
             longest=self._config.max_completion_tokens,
             context_length=self._policy.context_length,
         )
@@ -393,7 +391,6 @@ class Learner:
             cur.register_hook(partial(torch.mul, scale[:, None]))  # type: ignore[no-untyped-call]
         weights = self._weighting.weights(prox, entropies, batch)
         terms = Terms(cur, prox, batch.advantages, batch.mask, weights, batch.shares)
-        terms = by_turn(terms, batch.credits)
         loss = self._loss(terms)
         self.optimizer.backward(loss)
         done.tally.add_bounded(self._loss, terms)

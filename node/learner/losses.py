@@ -30,10 +30,9 @@ from swarm.groups import informative
 class Terms:
     """Inputs of a loss; log-probs are of the sampling distribution, after temperature.
 
-    A row is a completion, or one turn of it if turns have their own advantages. ``prox`` is from
-    before the first step. ``weights`` corrects for a behavior policy other than ``prox``.
-    ``advantages`` and ``shares`` are ``[B]``, the others ``[B, T]``; all are float32 except the
-    bool ``mask`` of trained tokens.
+    A row is a completion. ``prox`` is from before the first step. ``weights`` corrects for a
+    behavior policy other than ``prox``. ``advantages`` and ``shares`` are ``[B]``, the others
+    ``[B, T]``; all are float32 except the bool ``mask`` of trained tokens.
     """
 
     cur: Tensor
@@ -48,13 +47,11 @@ class Terms:
 class Counts:
     """Sizes of a group, before anything in it is skipped or masked.
 
-    ``rows`` are completions, ``sequences`` completions or turns with their own advantages. ``cap``
-    is the maximum of trained tokens per completion.
+    ``rows`` are completions; ``cap`` is the maximum of trained tokens per completion.
     """
 
     tokens: int
     rows: int
-    sequences: int
     cap: int
 
 
@@ -162,7 +159,7 @@ class Gspo(Loss):
         return masked(values, mask).sum(-1) / length.clamp(min=1), length > 0
 
     def size(self, counts: Counts) -> int:
-        return counts.sequences
+        return counts.rows
 
 
 class Cispo(Loss):

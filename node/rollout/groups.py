@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
+from itertools import groupby
 from typing import Protocol, TypeVar
 from unicodedata import normalize
 
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.off_policy import FILTERS, Answer, budget
-from node.learner.update_rows import turns_of
 from node.monitor.record import Stopwatch
 from node.policy.policy import Policy
 from node.trajectories.trajectory import Trajectory, TurnLimits
@@ -138,6 +138,20 @@ class GroupSource(Protocol):
 
 REMEMBERED_LENGTHS = 512  # Local completions of a task whose length is kept.
 REMEMBERED_TEXTS = 8192
+
+
+def turns_of(trained: Sequence[bool]) -> list[slice]:
+    """Return the policy's turns in order: the runs of tokens that it sampled.
+
+    An environment's answer has at least one token, so turns are never adjacent.
+    """
+    found, begin = [], 0
+    for ours, run in groupby(trained):
+        end = begin + sum(1 for _ in run)
+        if ours:
+            found.append(slice(begin, end))
+        begin = end
+    return found
 
 
 @dataclass(frozen=True, slots=True)

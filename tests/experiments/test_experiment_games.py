@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from experiments.arms import AUTO, Arm, mix, varied
+from experiments.arms import AUTO, Arm, mix
 from experiments.folder import ExperimentFolder
 from experiments.recording import Recording
 from experiments.report import run_sapo
@@ -20,7 +20,6 @@ from node.errors import UsageError
 
 SMALL = Settings(2, 3, "tiny-games", bury=0, answers="games", eval_every=2, eval_tasks=4)
 MODELS: dict[Base, str] = {"weak": "tiny-games"}
-OPTIONS = varied("learner.turn_credit=0.5")
 
 
 def simulated(arm: Arm, seed: int = 0) -> Recording:
@@ -40,12 +39,6 @@ def test_nodes_write_trajectories_of_several_turns() -> None:
     turns = {len(c.segments) // 2 + 1 for each in own for c in each.group.completions}
     assert max(turns) > 2
     assert {each.group.env for each in own} > {"guess"}
-
-
-def test_options_for_turns_change_what_is_learned_and_are_repeated_too() -> None:
-    first = simulated(OPTIONS)
-    assert simulated(OPTIONS).as_json() == first.as_json()
-    assert first.rounds != simulated(AUTO).rounds
 
 
 @pytest.mark.usefixtures("in_this_process")

@@ -114,7 +114,7 @@ def test_grpo_clips_upwards_later_than_downwards():
 
 
 def test_a_share_is_that_of_a_token_or_row_in_the_mean_of_its_group_and_of_all_groups():
-    counts = Counts(tokens=30, rows=4, sequences=4, cap=16)
+    counts = Counts(tokens=30, rows=4, cap=16)
     shares = {name: LOSSES.load(name)(CLIP).share(counts, groups=5) for name in LOSSES.own}
     expected = {"grpo": 1 / 150, "cispo": 1 / 150, "gspo": 1 / 20, "dr_grpo": 1 / 320}
     assert shares == pytest.approx(expected)

@@ -101,7 +101,7 @@ def test_loss_and_gradient_equal_those_of_trl(loss, settings, drift, tmp_path):
     noise = torch.Generator().manual_seed(0)
     prox = cur + drift * torch.randn(cur.shape, generator=noise)
     done = len(batch.mask) // len(made)
-    counts = Counts(int(batch.mask.sum()) // len(made), done, done, CAP)
+    counts = Counts(int(batch.mask.sum()) // len(made), done, CAP)
     shares = torch.full((len(batch.mask),), loss.share(counts, len(made)))
 
     value, gradient = ours(policy, loss, batch, prox, shares)

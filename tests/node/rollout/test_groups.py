@@ -10,6 +10,7 @@ from node.rollout.groups import (
     Intake,
     OwnTask,
     own_group,
+    turns_of,
 )
 from node.trajectories.trajectory import Trajectory, TurnLimits
 from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer, encode_group
@@ -199,3 +200,17 @@ def test_the_oldest_texts_are_forgotten_first(monkeypatch):
     assert all(reader.take(sent(texts)) is not None for texts in said)
     assert reader.take(sent(said[2], author=b"s" * 32)) is None
     assert reader.take(sent(said[0], author=b"s" * 32)) is not None, "its author is forgotten"
+
+
+@pytest.mark.parametrize(
+    ("trained", "turns"),
+    [
+        ([True, True, False, True], [slice(0, 2), slice(3, 4)]),
+        ([False, True, False], [slice(1, 2)]),
+        ([True], [slice(0, 1)]),
+        ([False], []),
+        ([], []),
+    ],
+)
+def test_turns_are_what_the_policy_wrote_between_two_answers(trained, turns):
+    assert turns_of(trained) == turns
