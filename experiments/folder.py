@@ -58,6 +58,10 @@ class ExperimentFolder:
         """Return the path of a run's CPU seconds per round."""
         return self.root / "runs" / f"{run.file_name}.seconds.json"
 
+    def unfinished(self, run: Configuration) -> Path:
+        """Return the path of the state from which an interrupted run resumes."""
+        return self.root / "runs" / f"{run.file_name}.unfinished"
+
     def open(self, settings: Settings) -> None:
         """Create the folder, or resume it.
 
@@ -92,6 +96,7 @@ class ExperimentFolder:
         """Write a run, its figures last: they mark the run as complete."""
         write_atomic(self.seconds(run), json.dumps(recording.seconds).encode())
         write_atomic(self.run(run), recording.as_json().encode())
+        self.unfinished(run).unlink(missing_ok=True)
 
     def read(self, run: Configuration) -> Recording:
         """Read a complete run; raise NodeError if its files are damaged."""

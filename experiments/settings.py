@@ -10,6 +10,8 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
+from transformers import PreTrainedModel
+
 from experiments.arms import Arm
 from experiments.memory_transport import MemoryNetwork
 from experiments.recipe.corpus import TaskSet
@@ -141,7 +143,7 @@ def node_config(settings: Settings, run: Configuration, number: int, model: str)
             "schedule.rounds": rounds,
             "schedule.eval_every": settings.eval_every,
             "schedule.eval_tasks": settings.eval_tasks,
-            # No checkpoints: an interrupted run starts again.
+            # The whole run is saved instead (experiments.run_state).
             "schedule.checkpoint_every": rounds,
             **arm.overrides,
         }
@@ -207,8 +209,25 @@ class SwarmContext:
         base = self._base(number)
         return Policy(deepcopy(base.model), base.tokenizer, base.name)
 
+    def reference(self, number: int) -> PreTrainedModel:
+        """Return the model that node ``number`` began with, which no node changes."""
+        return self._base(number).model
+
     def rules(self, number: int) -> Rules:
         return SHARES_ALL if self.roles[number].useless else self.run.arm.rules
+
+    def shared(self) -> dict[str, object]:
+        """Return by name what is the same in every process and every round."""
+        bases = {
+            f"{part} {kind}": thing
+            for kind, policy in self._bases.items()
+            for part, thing in {
+                "policy": policy,
+                "model": policy.model,
+                "tokenizer": policy.tokenizer,
+            }.items()
+        }
+        return {"run": self.run, "judge": self.judge, "open_frame": self.open_frame, **bases}
 
     def _base(self, number: int) -> Policy:
         return self._bases[self.roles[number].base]

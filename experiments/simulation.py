@@ -11,11 +11,13 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from statistics import fmean
 
 from experiments.hostile import HostileNode, UselessEngine, poisoner
 from experiments.memory_transport import MemoryTransport
 from experiments.recording import LOOK_ROUNDS, InfluenceMonitor, Influx, Recording, RoundFigures
+from experiments.run_state import RunState
 from experiments.settings import EPOCH_SECONDS, Configuration, Settings, SwarmContext, node_identity
 from experiments.setups import Base
 from node.engines.engine import Sampling
@@ -72,6 +74,7 @@ class SimulatedNode:
             clock=context.clock,
             counters=self.counters,
             rules=context.rules(number),
+            reference=context.reference(number),
             secret=self._identity.author,
             engine=UselessEngine(self.policy, useless, config.node.seed) if useless else None,
         )
@@ -258,42 +261,73 @@ def _coverage(
     return fmean(found)
 
 
+class UnfinishedRun:
+    """A run between two rounds: its swarm and its figures so far.
+
+    Attributes:
+        rows: figures of the finished rounds.
+    """
+
+    def __init__(self, context: SwarmContext) -> None:
+        self.rows: list[RoundFigures] = []
+        self._seconds: list[float] = []
+        self._context = context
+        self._judged = context.run.regime.judged(context.settings.nodes)
+        self._swarm = SimulatedSwarm(context)
+        self._watch = _watch(context, self._swarm)
+        if self._watch:
+            self._watch.look(0, {number: context.policy(number) for number in self._judged})
+
+    async def step(self) -> None:
+        """Run the next round."""
+        # A GPU's work is not CPU time.
+        on_cpu = self._context.settings.device == "cpu"
+        clock = time.process_time if on_cpu else time.perf_counter
+        number, began = len(self.rows) + 1, clock()
+        outcomes = await self._swarm.step(number)
+        self._seconds.append(clock() - began)
+        self.rows.append(RoundFigures.of(outcomes, self._judged))
+        if watch := self._watch:
+            watch.count([outcome for n in self._judged if (outcome := outcomes[n])])
+            watch.look(number, {n: self._swarm.nodes[n].policy for n in self._judged})
+
+    def recording(self) -> Recording:
+        """Return what was measured; raise RuntimeError as :meth:`SimulatedSwarm.check` does."""
+        self._swarm.check()
+        run, watch = self._context.run, self._watch
+        influx = Influx(tuple(watch.shares), tuple(watch.looks)) if watch else None
+        coverage = _coverage(self._context, self._swarm, self._judged)
+        rows, seconds = tuple(self.rows), tuple(self._seconds)
+        return Recording(run.arm.name, run.seed, rows, seconds, influx, coverage)
+
+
 async def simulate(
     settings: Settings,
     run: Configuration,
     models: Mapping[Base, str],
     report: Callable[[int], None] = lambda done: None,
+    unfinished: Path | None = None,
 ) -> Recording:
     """Train a whole swarm to its last round.
 
     Args:
         models: see :class:`SwarmContext`.
         report: called with the number of finished rounds.
+        unfinished: file in which the run is saved now and then, and from which it resumes.
 
     Raises:
         RuntimeError: see :meth:`SimulatedSwarm.check`.
     """
     context = SwarmContext(settings, run, models)
-    swarm, judged = SimulatedSwarm(context), run.regime.judged(settings.nodes)
-    if watch := _watch(context, swarm):
-        watch.look(0, {number: context.policy(number) for number in judged})
-    # A GPU's work is not CPU time.
-    clock = time.process_time if settings.device == "cpu" else time.perf_counter
-    rows: list[RoundFigures] = []
-    seconds: list[float] = []
-    for number in range(1, settings.rounds + 1):
-        began = clock()
-        outcomes = await swarm.step(number)
-        seconds.append(clock() - began)
-        rows.append(RoundFigures.of(outcomes, judged))
-        if watch:
-            watch.count([outcome for n in judged if (outcome := outcomes[n])])
-            watch.look(number, {n: swarm.nodes[n].policy for n in judged})
-        report(number)
-    swarm.check()
-    influx = Influx(tuple(watch.shares), tuple(watch.looks)) if watch else None
-    coverage = _coverage(context, swarm, judged)
-    return Recording(run.arm.name, run.seed, tuple(rows), tuple(seconds), influx, coverage)
+    conditions = f"{settings} {run.arm} {run.seed} {run.regime.name}"
+    state = RunState(unfinished, conditions, context.shared()) if unfinished else None
+    progress: UnfinishedRun = (state and state.load()) or UnfinishedRun(context)
+    while len(progress.rows) < settings.rounds:
+        await progress.step()
+        report(len(progress.rows))
+        if state:
+            state.offer(progress)
+    return progress.recording()
 
 
 def run_simulation(
@@ -301,5 +335,6 @@ def run_simulation(
     run: Configuration,
     models: Mapping[Base, str],
     report: Callable[[int], None] = lambda done: None,
+    unfinished: Path | None = None,
 ) -> Recording:
-    return asyncio.run(simulate(settings, run, models, report))
+    return asyncio.run(simulate(settings, run, models, report, unfinished))

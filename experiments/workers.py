@@ -68,7 +68,8 @@ class Job:
             return
         run = Configuration(self.arm, self.seed, find_regime(self.regime, ALL_REGIMES))
         models = {kind: self._model(folder, kind) for kind in run.bases(settings)}
-        folder.write(run, run_simulation(settings, run, models, report))
+        unfinished = folder.unfinished(run)
+        folder.write(run, run_simulation(settings, run, models, report, unfinished))
 
     def _model(self, folder: ExperimentFolder, kind: Base) -> str:
         if self.settings.makes_bases:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -351,6 +352,9 @@ class Decoders:
         self._step: StaticStep | None = None
         self._stream: Stream | None = None
         self._merged: tuple[Adapter, Policy] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Decoders, eight_bits=self._eight_bits, graphs=self._graphs), ()
 
     @torch.inference_mode()
     def merged(self, policy: Policy) -> Policy:
