@@ -277,13 +277,13 @@ class Journal:
             milliseconds = _number(self._connection, _RESTORED, None)
         return None if milliseconds is None else milliseconds / 1000
 
-    def backup(self, target: Path | None = None) -> Path:
-        """Copy what a restored journal needs to ``target``, by default beside the journal.
+    def backup(self) -> Path:
+        """Copy what a restored journal needs to a file beside the journal; return its path.
 
         The previous copy stays until this one is complete. Groups and frames are not copied: a
         restored journal could not know which groups were used since.
         """
-        target = target or backup_path(Path(self.path))
+        target = backup_path(Path(self.path))
         unfinished = target.with_name(target.name + ".tmp")
         with self._lock, named_errors(target):
             unfinished.unlink(missing_ok=True)
@@ -319,7 +319,7 @@ class Journal:
 
 
 def backup_path(path: Path) -> Path:
-    """Return the default path of the copy of the journal at ``path``."""
+    """Return the path of the copy of the journal at ``path``."""
     return path.with_name(path.name + ".backup")
 
 
@@ -332,9 +332,7 @@ def _set_number(connection: sqlite3.Connection, name: str, value: int) -> None:
     connection.execute("REPLACE INTO numbers VALUES (?, ?)", (name, value))
 
 
-def open_or_restore(
-    path: Path, clock: Clock, backup: Path | None = None
-) -> tuple[Journal, tuple[str, ...]]:
+def open_or_restore(path: Path, clock: Clock) -> tuple[Journal, tuple[str, ...]]:
     """Open the journal, or rebuild it from its backup; also return what happened, for people.
 
     A corrupt file is moved aside, never deleted. A rebuilt journal drops what it cannot be sure
@@ -342,7 +340,7 @@ def open_or_restore(
     :attr:`Journal.restored_at`, admission knows which peer groups may have been used before.
     Raises ``JournalError`` if it can be neither opened nor rebuilt.
     """
-    backup = backup or backup_path(path)
+    backup = backup_path(path)
     # Opening may write, and the clock may be behind after a power failure: use file times too.
     spoiled = max(clock.time(), _last_written(path, backup))
     lost = _lost(path, backup)

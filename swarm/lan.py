@@ -339,13 +339,12 @@ class Discovery:
         listen: Sequence[str],
         clock: Clock,
         counters: Counters,
-        rng: random.Random | None = None,
     ) -> None:
         self._transport = transport
         self._listen = tuple(listen)
         self._clock = clock
         self._counters = counters
-        self._rng = rng or random.Random()
+        self._rng = random.Random()
         self._neighbours = Neighbours(transport.peer_id, clock, self._rng)
         self._ear: Multicast | None = None
         self._swarm = b""

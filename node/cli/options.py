@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -225,33 +225,6 @@ def check_choice(step: str | None, best: bool, model: str | None = None) -> None
         raise UsageError("contradicting options", " and ".join(named), "Keep only one of them.")
     if step is not None:
         named_round(step, "--step")
-
-
-T = TypeVar("T")
-
-NAMED = 8
-
-
-def only(what: str, given: str, things: Iterable[T], names: Callable[[T], Sequence[str]]) -> T:
-    """Return the one of ``things`` with a name that starts with ``given``.
-
-    Text around a peer id is ignored. A complete name takes precedence. Raises UsageError if none
-    or several match.
-    """
-    listed = list(things)
-    prefix = pasted_peer(given)
-    found = [each for each in listed if any(name.startswith(prefix) for name in names(each))]
-    whole = [each for each in found if prefix in names(each)]
-    if len(whole or found) == 1:
-        return (whole or found)[0]
-    ids = [names(each)[0] for each in found or listed]
-    more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
-    choices = ", ".join(ids[:NAMED]) + more
-    if not found:
-        remedy = f"The known ones are {choices}." if listed else "None are known yet."
-        raise UsageError(f"no {what} whose id begins with", given, remedy)
-    remedy = f"Write more digits of one of these: {choices}."
-    raise UsageError(f"several {what}s have ids that begin with", given, remedy)
 
 
 @contextmanager

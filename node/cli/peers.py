@@ -25,11 +25,11 @@ from node.cli.options import (
     SetOption,
     SnapshotOption,
     StopOption,
-    only,
     open_node,
     overrides_of,
     print_json,
 )
+from node.config.overrides import pasted_peer
 from node.errors import UsageError
 from node.monitor.output import printable, say
 from node.monitor.record import NONE, Terminal, lapse, refusals, short_ids, size
@@ -80,7 +80,7 @@ def peers_command(
     for each in peers:
         each["trusted"], each["blocked"] = each["peer_id"] in ours, each["peer_id"] in blocked
     if prefix:
-        peer = only("peer", prefix, peers, _names)
+        peer = _peer_named(prefix, peers)
         if json:
             print_json(peer)
             return
@@ -100,6 +100,30 @@ def peers_command(
     wide = console.options.update(width=LARGEST_WIDTH)
     console.width = max(console.width, console.measure(table, options=wide).minimum + SLACK)
     console.print(table)
+
+
+NAMED = 8
+
+
+def _peer_named(given: str, peers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the peer whose id or public key starts with ``given``.
+
+    Text around a peer id is ignored. A whole id takes precedence. Raises UsageError if no peer or
+    several peers match.
+    """
+    prefix = pasted_peer(given)
+    matches = [peer for peer in peers if any(name.startswith(prefix) for name in _names(peer))]
+    exact = [peer for peer in matches if prefix in _names(peer)]
+    if len(exact or matches) == 1:
+        return (exact or matches)[0]
+    ids = [peer["peer_id"] for peer in matches or peers]
+    more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
+    choices = ", ".join(ids[:NAMED]) + more
+    if matches:
+        remedy = f"Write more digits of one of these: {choices}."
+        raise UsageError("several peers have ids that begin with", given, remedy)
+    remedy = f"The known ones are {choices}." if peers else "None are known yet."
+    raise UsageError("no peer whose id begins with", given, remedy)
 
 
 def _departed(

@@ -20,7 +20,7 @@ from node.config.registry import ENGINES, REGISTRIES
 from node.config.schema import (
     Section,
     check_addresses,
-    check_peer_ids,
+    check_trusted,
     commented,
     explain,
     host_and_port,
@@ -106,7 +106,7 @@ class Config(Section):
         _check_gpus(self)
         for key in ("listen", "announce_maddrs", "peers"):
             check_addresses(f"network.{key}", getattr(self.network, key))
-        check_peer_ids("mixture.trusted", self.mixture.trusted)
+        check_trusted(self.mixture.trusted)
         _check_profile(self)
         if self.monitor.public:
             host_and_port("monitor.public", self.monitor.public)
@@ -171,7 +171,7 @@ def write_config(
     Otherwise write :data:`COMMON` keys, those in ``keys``, and those without their default.
     """
     only = None if full else {*COMMON, *keys}
-    write_atomic(path, commented(config, "Configuration of a swarm-node.", only).encode())
+    write_atomic(path, commented(config, only).encode())
 
 
 def changed(config: Config, keys: Mapping[str, Any]) -> Config:

@@ -26,16 +26,17 @@ _TYPES = {bool: "true or false", int: "integer", float: "number", str: "text"}
 _BOUNDS = {Ge: ("ge", "at least"), Gt: ("gt", "above"), Le: ("le", "at most"), Lt: ("lt", "below")}
 
 
+TITLE = "# Configuration of a swarm-node."
 ALL_KEYS = "# Every key is here. A key that you delete gets its default."
 COMMON_KEYS = "# Other keys have their defaults. To see all keys: swarm-node init --full FOLDER"
 
 
-def commented(config: BaseModel, title: str, only: Collection[str] | None = None) -> str:
+def commented(config: BaseModel, only: Collection[str] | None) -> str:
     """Write ``config`` as TOML with comments; reading it back gives an equal config.
 
     With ``only``, write those dotted keys and changed ones, each with its first sentence.
     """
-    lines = [f"# {title}", ALL_KEYS if only is None else COMMON_KEYS, ""]
+    lines = [TITLE, ALL_KEYS if only is None else COMMON_KEYS, ""]
     for name, section in config:
         written = list[str]()
         for key, field in type(section).model_fields.items():
@@ -243,14 +244,14 @@ def check_addresses(key: str, addresses: tuple[str, ...]) -> None:
             raise ConfigError(key, address, remedy)
 
 
-def check_peer_ids(key: str, peers: Sequence[str]) -> None:
-    """Raise ConfigError if one is not a whole peer id."""
+def check_trusted(peers: Sequence[str]) -> None:
+    """Raise ConfigError if a peer of ``mixture.trusted`` is not a whole peer id."""
     for peer in peers:
         try:
             author_of(peer)
         except BadKey:
             remedy = "Write the whole peer id, as in swarm-node peers --json: 12D3Koo…"
-            raise ConfigError(key, peer, remedy) from None
+            raise ConfigError("mixture.trusted", peer, remedy) from None
 
 
 def _check_whole(key: str, text: str) -> None:

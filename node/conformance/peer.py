@@ -60,8 +60,8 @@ class _Noted:
 class Peer:
     """A peer under test, its manifest, and a client with its own identity and DHT id.
 
-    ``client`` opens further clients; ``sent`` is what the running case has sent so far. ``in_dht``
-    is false if the peer is a client of the DHT because others cannot dial it.
+    ``new_client`` opens another client; ``sent`` is what the running case has sent so far.
+    ``in_dht`` is false if the peer is a client of the DHT because others cannot dial it.
     """
 
     peer_id: str
@@ -69,7 +69,7 @@ class Peer:
     transport: NodeTransport
     manifest: Manifest
     swarm: bytes
-    client: Callable[[str], Client]
+    new_client: Callable[[], Client]
     in_dht: bool = True
     node_id: bytes = field(default_factory=lambda: secrets.token_bytes(20))
     sent: list[Sent] = field(default_factory=list)
@@ -127,9 +127,9 @@ class Peer:
                 raise Broken(f"no message on {protocol}: {error!r}") from error
 
     @asynccontextmanager
-    async def met_anew(self, name: str, addresses: Sequence[str]) -> AsyncIterator[Peer]:
+    async def met_anew(self, addresses: Sequence[str]) -> AsyncIterator[Peer]:
         """Meet the same peer with another new key, at the first address that leads to it."""
-        async with self.client(name) as (identity, transport):
+        async with self.new_client() as (identity, transport):
             errors = []
             for address in addresses:
                 try:
@@ -154,10 +154,10 @@ async def meet(address: str, folder: Path, over: str) -> AsyncIterator[Peer]:
     answer, ``ProtocolError`` if its manifest is invalid.
     """
 
-    def another(name: str) -> Client:
-        return _client(folder / name, over)
+    def another() -> Client:
+        return _client(folder / "another", over)
 
-    async with another("client") as (identity, transport):
+    async with _client(folder / "client", over) as (identity, transport):
         peer_id, in_dht = await _connect(transport, address)
         signed = await fetch_manifest(transport, peer_id)
         found = open_manifest(signed), swarm_id(signed)

@@ -333,7 +333,7 @@ async def _knows_addresses(peer: Peer) -> None:
 async def _found_and_pulled(peer: Peer) -> None:
     """Play a member to which a bootstrap node passed on what identify says, and nothing else."""
     addresses = await _addresses(peer)
-    async with peer.met_anew("another", addresses) as met:
+    async with peer.met_anew(addresses) as met:
         require(swarm_id(await met.manifest_again()) == peer.swarm, "it is of another swarm there")
         announced = await _in_the_dht(met)
         if announced.offers:

@@ -95,14 +95,13 @@ class Rounds:
         self._count = 0
         self.latest: deque[RoundRecord] = deque(maxlen=LATEST)  # the newest last
         self.named = {name: Entries() for name in NAMED}
-        self.damaged = 0  # lines that are not records, and are skipped
 
     def look(self) -> list[RoundRecord]:
         """Read and return the new records, at most ``LATEST``, or raise NodeError."""
         lines, replaced = self._lines.new()
         before = self.latest[-1].round if self.latest else 0
         if replaced:
-            self._columns, self._count, self.damaged = {}, 0, 0
+            self._columns, self._count = {}, 0
             self.named = {name: Entries() for name in NAMED}
             self.latest.clear()
         came: deque[RoundRecord] = deque(maxlen=LATEST)
@@ -111,8 +110,7 @@ class Rounds:
                 record = parsed(line)
                 self._add(record)
             except (ValueError, TypeError, AttributeError):
-                self.damaged += 1
-                continue
+                continue  # the line is not a record
             came.append(record)
         # Thinning rewrites the file; rounds read before are not new.
         return [each for each in came if not replaced or each.round > before]
@@ -233,12 +231,12 @@ def plain(value: Any) -> str:
     return plain_json(value, separators=(",", ":"))
 
 
-def reply(value: Mapping[str, Any], status: int = 200) -> Response:
+def reply(value: Mapping[str, Any]) -> Response:
     """Return a JSON response, or status 413 if it is too long."""
     text = plain(value)
     if len(text) > MOST_BYTES:
         return failure("the answer would be too large: request less", 413)
-    return Response(text, status, media_type=MEDIA_TYPE)
+    return Response(text, media_type=MEDIA_TYPE)
 
 
 def failure(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:

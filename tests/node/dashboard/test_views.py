@@ -258,7 +258,7 @@ def test_a_line_that_is_damaged_or_not_whole_is_left_out(tmp_path):
         file.write(json.dumps(record(2).to_dict()).encode())
     rounds = Rounds(folder.metrics)
     rounds.look()
-    assert rounds.table(0, 10)["columns"]["round"] == [1] and rounds.damaged == 3
+    assert rounds.table(0, 10)["columns"]["round"] == [1]
     with folder.metrics.open("ab") as file:
         file.write(b"\n")
     assert [each.round for each in rounds.look()] == [2]
