@@ -36,7 +36,7 @@ from swarm.publisher import Outbox
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.records import RecordRule
-from swarm.transport.subprocess.transport import ApartTransport
+from swarm.transport.subprocess.transport import SubprocessTransport
 from swarm.verification import Judge, Verdict
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
@@ -58,7 +58,7 @@ class Node:
     """A member and what the benchmark needs of it."""
 
     author: bytes
-    transport: ApartTransport
+    transport: SubprocessTransport
     member: Member
     journal: Journal
     outbox: Outbox
@@ -75,7 +75,7 @@ class Node:
         journal = Journal(folder / "journal.db", clock)
         pool = Pool(journal, 1024, 3600.0, clock, counters)
         experience = Experience.around(pool, journal, clock, counters)
-        transport = ApartTransport(
+        transport = SubprocessTransport(
             folder / "identity.key", listen=LISTEN, peers=(bootstrap,), over=over
         )
         await transport.start()
@@ -147,7 +147,7 @@ async def swarm(
     )
     signed = sign_manifest(manifest, creator)
     Identity.create(folder / "seed.key")
-    seed = ApartTransport(folder / "seed.key", listen=LISTEN, over=over)
+    seed = SubprocessTransport(folder / "seed.key", listen=LISTEN, over=over)
     seed.use_validator(RecordRule(signed, SystemClock(), Counters()))
     await seed.start()
     members: list[Node] = []

@@ -27,7 +27,7 @@ from protocol.identity import Identity
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.libp2p.node import Libp2pTransport
 from swarm.transport.node_transport import NodeTransport
-from swarm.transport.subprocess.transport import ApartTransport
+from swarm.transport.subprocess.transport import SubprocessTransport
 from swarm.transport.transport import HandlerLimits
 
 KINDS: dict[str, type[NodeTransport]] = {"hivemind": HivemindTransport, "libp2p": Libp2pTransport}
@@ -85,7 +85,7 @@ async def pulled(over: type[NodeTransport], size: int, seconds: float) -> dict[s
         ends = []
         for name in ("giver", "taker"):
             Identity.create(Path(folder) / name)
-            ends.append(ApartTransport(Path(folder) / name, listen=LISTEN, over=over))
+            ends.append(SubprocessTransport(Path(folder) / name, listen=LISTEN, over=over))
         giver, taker = ends
         giver.handle(STREAM, give, HandlerLimits(1, 8, 8))
         try:

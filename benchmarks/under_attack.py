@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from protocol.messages import PULL_STREAM
 from swarm.transport.hivemind.transport import HivemindTransport
-from swarm.transport.subprocess.transport import ApartTransport
+from swarm.transport.subprocess.transport import SubprocessTransport
 from swarm.transport.transport import TransportError
 from tests.hostile.test_floods_over_daemons import memory, two, under
 from tests.swarm.network_parts import Node
@@ -64,7 +64,7 @@ async def calls(anna: Node, ben: Node, count: int) -> tuple[int, int, float]:
 async def measure(kind: str, options: dict[str, float], count: int) -> str:
     """One attack, on fresh nodes."""
     with tempfile.TemporaryDirectory() as folder:
-        async with two(Path(folder), ApartTransport) as (anna, ben):
+        async with two(Path(folder), SubprocessTransport) as (anna, ben):
             await calls(anna, ben, 5)
             before = memory()
             async with under(kind, anna, **options):

@@ -33,7 +33,7 @@ from node.cli.options import (
 )
 from node.errors import UsageError
 from node.monitor.logs import ERROR, start_logging
-from node.monitor.output import as_typed, drop_what_fails, say
+from node.monitor.output import as_typed, drop_failed_output, say
 from node.threads import check_semaphores
 
 NEW_FOLDER = Path("swarm-run")
@@ -55,7 +55,7 @@ def started(
     node = ready(given, overrides, json=json)
     node.folder.check_free()
     start_logging(node.folder.log, node.config.monitor.log_level, debug=debug)
-    drop_what_fails()  # the log outlives the output
+    drop_failed_output()  # the log outlives the output
     if stop_on_eof:
         interrupt_on_eof()
     with closing(Stages(quiet=json)) as stages:

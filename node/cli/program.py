@@ -40,9 +40,9 @@ from node.errors import NodeError, TaskSetError, UsageError
 from node.monitor.logs import ERROR, log_error
 from node.monitor.output import (
     as_typed,
-    drop_what_fails,
+    drop_failed_output,
+    guard_output,
     guard_terminal,
-    last,
     printable_lines,
     say,
 )
@@ -227,7 +227,7 @@ def main(interrupted: Callable[[], bool], commands: typer.Typer = app, name: str
 
     Raises KeyboardInterrupt if ``interrupted``: libraries turn Ctrl-C into other errors.
     """
-    last()
+    guard_output()
     guard_terminal()
     if commands is app:
         add_commands()
@@ -245,7 +245,7 @@ def main(interrupted: Callable[[], bool], commands: typer.Typer = app, name: str
             raise KeyboardInterrupt from error
         return _fail(error)
     finally:
-        drop_what_fails()
+        drop_failed_output()
 
 
 def _fail(error: Exception) -> int:

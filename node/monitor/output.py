@@ -143,7 +143,7 @@ GONE = (errno.EPIPE, errno.EIO)  # a pipe without a reader, a closed terminal
 _STDERR = 2
 
 
-class LastingOutput(io.FileIO):
+class GuardedOutput(io.FileIO):
     """A descriptor that fails at most once; the log reports a reader that is gone."""
 
     drops = False  # whether to treat every other write error the same way
@@ -180,7 +180,7 @@ class LastingOutput(io.FileIO):
             log.warning(text, self.fileno(), error.strerror, extra=extra)
 
 
-def last() -> None:
+def guard_output() -> None:
     """Keep output errors from ending this process.
 
     Missing readers and characters (escaped) are not errors; others raise :class:`NodeError` once.
@@ -188,7 +188,7 @@ def last() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         try:
-            raw = LastingOutput(stream.fileno(), "w", closefd=False)
+            raw = GuardedOutput(stream.fileno(), "w", closefd=False)
         except (AttributeError, OSError):
             continue  # closed from the start, or replaced by the caller
         raw.drops = name == "stderr"  # there is no other place to report it
@@ -203,7 +203,7 @@ def last() -> None:
         setattr(sys, name, lasting)
 
 
-def drop_what_fails() -> None:
+def drop_failed_output() -> None:
     """Drop output that cannot be written from now on; the node keeps running."""
-    if isinstance(raw := getattr(getattr(sys.stdout, "buffer", None), "raw", None), LastingOutput):
+    if isinstance(raw := getattr(getattr(sys.stdout, "buffer", None), "raw", None), GuardedOutput):
         raw.drops = True

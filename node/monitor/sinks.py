@@ -173,7 +173,7 @@ def _view(config: Config, folder: RunFolder, rollouts: LastRollouts, json: bool)
     return PlainLines(rounds, console)
 
 
-class Fenced:
+class SafeSink:
     """A wrapper that catches, logs and counts a sink's errors (``sink_failures``)."""
 
     def __init__(self, sink: Sink, counters: Counters) -> None:

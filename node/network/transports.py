@@ -78,9 +78,9 @@ class Hivemind(TransportKind):
         self, network: NetworkSection, folder: RunFolder, counters: Counters, *, beside: bool
     ) -> Transport:
         from swarm.transport.hivemind.transport import HivemindTransport
-        from swarm.transport.subprocess.transport import ApartTransport
+        from swarm.transport.subprocess.transport import SubprocessTransport
 
-        kind = ApartTransport if beside else HivemindTransport
+        kind = SubprocessTransport if beside else HivemindTransport
         return kind(folder.identity, **_settings(network, folder, counters))
 
 
@@ -96,13 +96,13 @@ class Libp2p(TransportKind):
         self, network: NetworkSection, folder: RunFolder, counters: Counters, *, beside: bool
     ) -> Transport:
         from swarm.transport.libp2p.node import Libp2pTransport
-        from swarm.transport.subprocess.transport import ApartTransport
+        from swarm.transport.subprocess.transport import SubprocessTransport
 
         self.check(network)
         settings = _settings(network, folder, counters)
         # A separate process receives one end of a socket pair; Windows does not support that.
         if beside and sys.platform != "win32":
-            return ApartTransport(folder.identity, over=Libp2pTransport, **settings)
+            return SubprocessTransport(folder.identity, over=Libp2pTransport, **settings)
         return Libp2pTransport(folder.identity, **settings)
 
 

@@ -27,7 +27,7 @@ from node.monitor.groups import (
     transcript,
 )
 from node.monitor.record import RoundRecord, Sink, mean
-from node.monitor.sinks import Fenced
+from node.monitor.sinks import SafeSink
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup
 from node.run.update_groups import Outcome
@@ -354,7 +354,7 @@ class Recorder:
 
     def add(self, sink: Sink) -> None:
         """Hand every further record to ``sink`` too, and contain its failures."""
-        self._sinks.append(Fenced(sink, self.counters))
+        self._sinks.append(SafeSink(sink, self.counters))
 
     def close(self) -> None:
         """Close all sinks, the last first."""

@@ -60,11 +60,11 @@ class RequestSlots:
         self._each = each
         self._clock = clock
         self._reputations = reputations
-        self._places: dict[RequestSlot, None] = {}
+        self._slots: dict[RequestSlot, None] = {}
         self._held: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._slots)
 
     def take(self, peer: str) -> RequestSlot | None:
         """Take a slot for an incoming request of ``peer``; return None if there is none."""
@@ -78,47 +78,47 @@ class RequestSlots:
             victim.lost = True
             self.release(victim)
             victim.give_way()
-        place = RequestSlot(peer, known, now, now + YOUNG_SECONDS)
-        self._places[place] = None
+        slot = RequestSlot(peer, known, now, now + YOUNG_SECONDS)
+        self._slots[slot] = None
         self._held[peer] += 1
-        return place
+        return slot
 
-    def hand_over(self, place: RequestSlot, size: int) -> None:
+    def hand_over(self, slot: RequestSlot, size: int) -> None:
         """Note that an answer of ``size`` bytes is ready for the peer to take."""
-        place.waiting = place.firm = True
-        place.since = self._clock.time()
-        place.safe_until = place.since + TAKING_SECONDS + size / CONTESTED_RATE
+        slot.waiting = slot.firm = True
+        slot.since = self._clock.time()
+        slot.safe_until = slot.since + TAKING_SECONDS + size / CONTESTED_RATE
 
-    def release(self, place: RequestSlot) -> None:
+    def release(self, slot: RequestSlot) -> None:
         """Free the slot; do nothing if it was lost."""
-        if place in self._places:
-            del self._places[place]
-            self._held[place.peer] -= 1
-            if not self._held[place.peer]:
-                del self._held[place.peer]
+        if slot in self._slots:
+            del self._slots[slot]
+            self._held[slot.peer] -= 1
+            if not self._held[slot.peer]:
+                del self._held[slot.peer]
 
     def _room(self, known: bool) -> bool:
-        if len(self._places) >= self._total:
+        if len(self._slots) >= self._total:
             return False
-        strangers = sum(not place.known for place in self._places)
+        strangers = sum(not slot.known for slot in self._slots)
         return known or strangers < self._total - int(self._total * KEPT)
 
     def _victim(self, peer: str, known: bool, now: float) -> RequestSlot | None:
         mine = self._held[peer]
 
-        def gives_way(place: RequestSlot) -> bool:
-            if not place.waiting or place.peer == peer or (place.known and not known):
+        def gives_way(slot: RequestSlot) -> bool:
+            if not slot.waiting or slot.peer == peer or (slot.known and not known):
                 return False
-            if place.safe_until > now and place.firm:
+            if slot.safe_until > now and slot.firm:
                 return False
-            if known and not place.known:
+            if known and not slot.known:
                 return True
-            return self._held[place.peer] > mine + (place.safe_until > now)
+            return self._held[slot.peer] > mine + (slot.safe_until > now)
 
-        def rank(place: RequestSlot) -> tuple[bool, int, float]:
-            return not place.known, self._held[place.peer], -place.since
+        def rank(slot: RequestSlot) -> tuple[bool, int, float]:
+            return not slot.known, self._held[slot.peer], -slot.since
 
-        return max(filter(gives_way, self._places), key=rank, default=None)
+        return max(filter(gives_way, self._slots), key=rank, default=None)
 
 
 MOST_REFUSALS = 128.0
@@ -159,41 +159,41 @@ class PeerLimits:
         self.clock = clock
         self.reputations = Reputations(clock)
         self.dials = DialLimits(clock, counters)
-        self.show_out: Callable[[str], None] = lambda peer: None  # ends a peer's connections
+        self.disconnect: Callable[[str], None] = lambda peer: None  # set by the supervisor
         self._counters = counters
-        self._patience: Backoff[str] = Backoff(
+        self._lateness: Backoff[str] = Backoff(
             clock, first=FIRST_PAUSE, longest=LONGEST_PAUSE, free=FREE_TIMEOUTS
         )
         self._flood = FloodGuard(clock)
-        self._outside: Backoff[str] = Backoff(clock, first=FLOOD_PAUSE, longest=LONGEST_PAUSE)
+        self._exclusions: Backoff[str] = Backoff(clock, first=FLOOD_PAUSE, longest=LONGEST_PAUSE)
 
-    def welcome(self, peer: str) -> bool:
+    def accepts(self, peer: str) -> bool:
         """Return whether the node accepts requests of a peer now."""
-        return not (self._patience.waits(peer) or self.shown_out(peer))
+        return not (self._lateness.waits(peer) or self.excluded(peer))
 
-    def shown_out(self, peer: str) -> bool:
+    def excluded(self, peer: str) -> bool:
         """Return whether a peer flooded this node recently and is still excluded."""
-        return self._outside.waits(peer)
+        return self._exclusions.waits(peer)
 
-    def let_wait(self, peer: str) -> None:
+    def was_late(self, peer: str) -> None:
         """Record that a peer sent its request or took its answer too late."""
-        pause = self._patience.failed(peer)
+        pause = self._lateness.failed(peer)
         if pause:
             self._counters.add("peers_backed_off")
             logger.info("peer %s keeps this node waiting and is refused for %g s", peer, pause)
 
-    def kept_time(self, peer: str) -> None:
-        self._patience.succeeded(peer)
+    def was_punctual(self, peer: str) -> None:
+        self._lateness.succeeded(peer)
 
     def refused(self, peer: str) -> None:
         """Record a refusal; disconnect a flooding peer, also each time it returns."""
-        if not self.shown_out(peer):
+        if not self.excluded(peer):
             if not self._flood.refused(peer):
                 return
-            pause = self._outside.failed(peer)
+            pause = self._exclusions.failed(peer)
             logger.info("peer %s floods this node and is kept out for %g s", peer, pause)
         self._counters.add("peers_shown_out")
-        self.show_out(peer)
+        self.disconnect(peer)
 
 
 class Service:
@@ -212,7 +212,7 @@ class Service:
         self.peer_limits = peer_limits
         self._handler = handler
         self._counters = counters
-        self._places = RequestSlots(
+        self._slots = RequestSlots(
             limits.concurrent,
             limits.concurrent_per_peer,
             peer_limits.clock,
@@ -226,27 +226,27 @@ class Service:
         Raises :class:`Refusal`: ``busy`` if no slot is free, ``backed_off`` if the peer was late
         recently, ``gave_way`` if another peer got the slot.
         """
-        if not self.peer_limits.welcome(peer):
-            raise self._turned_away(peer, "backed_off")
-        place = self._places.take(peer)
-        if place is None:
-            raise self._turned_away(peer, "busy")
+        if not self.peer_limits.accepts(peer):
+            raise self._refused(peer, "backed_off")
+        slot = self._slots.take(peer)
+        if slot is None:
+            raise self._refused(peer, "busy")
         try:
-            yield place
+            yield slot
         except (EOFError, OSError):
-            if place.lost:
+            if slot.lost:
                 raise self.refusal("gave_way") from None
-            if place.waiting:
-                self.peer_limits.let_wait(peer)
+            if slot.waiting:
+                self.peer_limits.was_late(peer)
             raise
         else:
-            self.peer_limits.kept_time(peer)
+            self.peer_limits.was_punctual(peer)
         finally:
-            self._places.release(place)
+            self._slots.release(slot)
 
-    def answered(self, place: RequestSlot, size: int) -> None:
+    def answered(self, slot: RequestSlot, size: int) -> None:
         """Note that an answer of ``size`` bytes is on its way."""
-        self._places.hand_over(place, size)
+        self._slots.hand_over(slot, size)
 
     def check_size(self, size: int) -> None:
         """Raise :class:`Refusal` ``too_large`` for a request over the limit."""
@@ -258,7 +258,7 @@ class Service:
         try:
             return await self._handler(peer, request)
         except Refusal as refusal:
-            raise self._turned_away(peer, refusal.reason) from None
+            raise self._refused(peer, refusal.reason) from None
         except TransportError as error:
             # The handler's process has already logged the origin of this error.
             logger.error("handler of %s failed on a request of %s: %s", self.protocol, peer, error)
@@ -272,7 +272,7 @@ class Service:
         self._counters.add("requests_refused", protocol=self.protocol, reason=reason)
         return Refusal(reason)
 
-    def _turned_away(self, peer: str, reason: str) -> Refusal:
+    def _refused(self, peer: str, reason: str) -> Refusal:
         self.peer_limits.refused(peer)
         return self.refusal(reason)
 
@@ -327,7 +327,7 @@ class CallBudget:
 
     async def serve(self, caller: str, size: int, handle: Callable[[], Awaitable[bytes]]) -> bytes:
         """Charge and answer a call; raise ``PermissionError`` over the caller's share."""
-        served = not self._peer_limits.shown_out(caller) and self._received.take(caller, size)
+        served = not self._peer_limits.excluded(caller) and self._received.take(caller, size)
         if not (served and self._sent.take(caller, 0)):
             self._counters.add("dht_calls_refused")
             self._peer_limits.refused(caller)

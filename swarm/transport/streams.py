@@ -108,20 +108,20 @@ async def serve(
     Raises ``Refusal``, ``PeerUnreachable`` or, for a slow peer, ``DeadlineExceeded``.
     """
     try:
-        with service.admit(peer) as place:
+        with service.admit(peer) as slot:
             async with asyncio.timeout(REQUEST_SECONDS) as patience:
-                place.give_way = _expire(patience)
+                slot.give_way = _expire(patience)
                 size = await framing.size(reader)
                 service.check_size(size)
                 request = await reader.readexactly(size)
-            place.waiting = False
+            slot.waiting = False
             answer = await service.answer(peer, request)
             # Drained means sent: the peer keeps its slot until the last byte has left.
             writer.transport.set_write_buffer_limits(high=0)
             writer.write(framing.head(len(answer)) + answer)
-            service.answered(place, len(answer))
+            service.answered(slot, len(answer))
             async with asyncio.timeout(RATE_GRACE_SECONDS + len(answer) / MINIMUM_RATE) as patience:
-                place.give_way = _expire(patience)
+                slot.give_way = _expire(patience)
                 await writer.drain()
             return len(request), len(answer)
     except TimeoutError as error:

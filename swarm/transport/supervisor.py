@@ -70,7 +70,7 @@ class Supervisor:
         self._clock = clock
         self._counters = counters
         self._peer_limits = peer_limits
-        peer_limits.show_out = self._show_out
+        peer_limits.disconnect = self._begin_disconnect
         self._log = DialLog()
         self._leaving: set[str] = set()
         self._change = ""
@@ -262,7 +262,7 @@ class Supervisor:
             raise
         return node
 
-    def _show_out(self, peer: str) -> None:
+    def _begin_disconnect(self, peer: str) -> None:
         if peer not in self._leaving:
             self._leaving.add(peer)
             self.tasks.spawn(self._disconnect(peer))

@@ -22,7 +22,7 @@ from swarm.common.fair_limits import REMEMBERED_SECONDS
 from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.node import NodeSettings
-from swarm.transport.subprocess.transport import ApartTransport
+from swarm.transport.subprocess.transport import SubprocessTransport
 from swarm.transport.transport import TransportError
 from tests.hostile.flooders import LISTEN, attacking
 from tests.hostile.test_hostile_peers import offer
@@ -35,7 +35,7 @@ CALLS = 50
 ANSWERED = 0.95 * CALLS
 MOST_MEMORY = 50e6
 
-Kind = type[HivemindTransport] | type[ApartTransport]
+Kind = type[HivemindTransport] | type[SubprocessTransport]
 
 
 def key_of(name: str, folder: Path) -> Path:
@@ -104,7 +104,7 @@ async def answered(anna: Node, ben: Node) -> int:
     return done
 
 
-KINDS = pytest.mark.parametrize("kind", [HivemindTransport, ApartTransport, APART_LIBP2P])
+KINDS = pytest.mark.parametrize("kind", [HivemindTransport, SubprocessTransport, APART_LIBP2P])
 
 
 async def until_refused(anna: Node, reason: str) -> None:

@@ -13,7 +13,7 @@ from protocol.profile import Profile
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.transport import HivemindTransport
-from swarm.transport.subprocess.transport import ApartTransport
+from swarm.transport.subprocess.transport import SubprocessTransport
 from swarm.transport.transport import Transport
 from tests.swarm.network_parts import Node, manifest
 from tests.swarm.transport.over import APART_LIBP2P, LOOPBACK, key_of, network_processes
@@ -21,8 +21,8 @@ from tests.swarm.transport.over import APART_LIBP2P, LOOPBACK, key_of, network_p
 pytestmark = pytest.mark.processes
 
 
-Kind = type[HivemindTransport] | type[ApartTransport]
-KINDS = (HivemindTransport, ApartTransport)
+Kind = type[HivemindTransport] | type[SubprocessTransport]
+KINDS = (HivemindTransport, SubprocessTransport)
 ANNA = Profile("anna", "Two old laptops.", "tiny", "0.1.0", 1.7e9)
 BEN = Profile("ben 安", "", "", "0.1.0", 1.7e9)
 
@@ -134,7 +134,7 @@ def test_a_member_whose_daemon_is_killed_goes_on_exchanging(kind: Kind, tmp_path
 def test_a_member_whose_network_process_is_killed_goes_on_exchanging(tmp_path: Path) -> None:
     before = network_processes()
     with ExitStack() as stack:
-        anna = stack.enter_context(running("anna", tmp_path, kind=ApartTransport))
+        anna = stack.enter_context(running("anna", tmp_path, kind=SubprocessTransport))
         (process,) = network_processes("python") - before
         ben = stack.enter_context(running("ben", tmp_path, *anna.transport.addresses()))
         anna.publish()

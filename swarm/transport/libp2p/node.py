@@ -258,7 +258,7 @@ class Libp2pNode:
 
     def _incoming(self, peer: str, protocol: str, pipe: Pipe) -> None:
         bridge = Bridge(self._thread, pipe)
-        if self._peer_limits.shown_out(peer):
+        if self._peer_limits.excluded(peer):
             self._peer_limits.refused(peer)
             bridge.abort()
             return

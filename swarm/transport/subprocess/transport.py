@@ -71,7 +71,7 @@ class State:
         return self._latest[name]
 
 
-class ApartTransport:
+class SubprocessTransport:
     """A ``Transport`` over a :class:`NodeTransport` (``over``) in a child process.
 
     The child reads, decodes, checks and refuses all input of peers. This process answers the

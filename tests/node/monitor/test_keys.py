@@ -18,7 +18,7 @@ from contextlib import closing
 from node.cli.options import waiting
 from node.monitor.live import Stages
 from node.monitor.output import last, say
-last()
+guard_output()
 def speak():
     time.sleep(0.3)
     say("aloud")

@@ -35,12 +35,12 @@ PRINTS = {"print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.
 PRINTS |= {"logging.Formatter", "traceback.print_exc", "Text.from_markup"}
 PROGRAM = """
 import logging, sys
-from node.monitor.output import drop_what_fails, last
+from node.monitor.output import drop_failed_output, guard_output
 from node.monitor.record import Terminal
 logging.basicConfig(filename=sys.argv[1], level="INFO")
-last()
+guard_output()
 if "drop" in sys.argv:
-    drop_what_fails()
+    drop_failed_output()
 for number in range(3):
     print("\u2013", number, flush=True)
     Terminal().print("\u2502", number)
@@ -214,7 +214,7 @@ def test_a_command_on_a_full_disk_is_one_line_and_fails(end):
 def test_nothing_is_said_on_a_standard_error_that_is_being_written(tmp_path):
     code = (
         "import logging, sys; from node.monitor.output import last\n"
-        "last()\n"
+        "guard_output()\n"
         "from pathlib import Path; from node.monitor.logs import start_logging\n"
         "start_logging(Path(sys.argv[1]), 'info', debug=True)\n"
         "print('words', file=sys.stderr)"

@@ -17,7 +17,7 @@ from node.errors import NodeError
 from node.monitor.history import read_history
 from node.monitor.loggers import figures, run_name
 from node.monitor.record import RoundRecord
-from node.monitor.sinks import Fenced
+from node.monitor.sinks import SafeSink
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
 from tests.end_to_end.commands import ROOT
@@ -49,7 +49,7 @@ def test_a_sink_that_fails_is_counted_told_once_and_used_again_when_it_works(cap
     odd = UnicodeEncodeError("latin-1", "\u2013", 0, 1, "no such character")
     counters, broken = Counters(), Broken()
     broken.write.side_effect, broken.close.side_effect = [odd, odd, None], OSError("gone")
-    sink = Fenced(broken, counters)
+    sink = SafeSink(broken, counters)
     for _ in range(3):
         sink.write(RECORD)
     sink.close()

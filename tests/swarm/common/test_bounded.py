@@ -105,21 +105,21 @@ def test_a_peer_that_floods_is_kept_out_for_a_while_and_longer_each_time(clock):
     assert not any(flood.refused("ben") or wait(clock, FADE_SECONDS) for _ in range(300))
     assert [flood.refused("flo") for _ in range(int(MOST_REFUSALS))].count(True) == 1
     peer_limits, out = PeerLimits(clock, Counters()), []
-    peer_limits.show_out = out.append
+    peer_limits.disconnect = out.append
     peer_limits.refused("ben")
-    assert peer_limits.welcome("ben")
+    assert peer_limits.accepts("ben")
     for pause in (FLOOD_PAUSE, 2 * FLOOD_PAUSE, 4 * FLOOD_PAUSE):
-        while not peer_limits.shown_out("flo"):
+        while not peer_limits.excluded("flo"):
             peer_limits.refused("flo")
-        assert out.pop() == "flo" and not out and not peer_limits.welcome("flo")
+        assert out.pop() == "flo" and not out and not peer_limits.accepts("flo")
         wait(clock, 0.9 * pause)
         peer_limits.refused("flo")
         assert out.pop() == "flo", "at the first request, as it came back too early"
         wait(clock, 0.2 * pause)
-        assert peer_limits.welcome("flo")
+        assert peer_limits.accepts("flo")
         peer_limits.refused("flo")
         assert not out
-    assert peer_limits.welcome("ben")
+    assert peer_limits.accepts("ben")
 
 
 def test_strangers_leave_a_quarter_of_pulls_and_places_to_useful_authors() -> None:

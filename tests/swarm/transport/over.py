@@ -20,7 +20,7 @@ from swarm.common.counters import Counters
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.libp2p.node import Libp2pTransport
 from swarm.transport.node_transport import NodeTransport
-from swarm.transport.subprocess.transport import ApartTransport
+from swarm.transport.subprocess.transport import SubprocessTransport
 from swarm.transport.transport import Transport
 from tests.swarm.network_parts import identity
 
@@ -64,7 +64,7 @@ OVER = pytest.mark.parametrize(
     "over", [HivemindTransport, pytest.param(Libp2pTransport, marks=INSTALLED)]
 )
 APART_LIBP2P = pytest.param(
-    partial(ApartTransport, over=Libp2pTransport), marks=INSTALLED, id="ApartLibp2pTransport"
+    partial(SubprocessTransport, over=Libp2pTransport), marks=INSTALLED, id="ApartLibp2pTransport"
 )
 
 

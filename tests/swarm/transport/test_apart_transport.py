@@ -22,7 +22,7 @@ from swarm.transport.libp2p.node import Libp2pTransport
 from swarm.transport.node import NodeSettings, PortTaken
 from swarm.transport.subprocess import link as link_module
 from swarm.transport.subprocess.link import Link, LinkLost, Process
-from swarm.transport.subprocess.transport import ApartTransport
+from swarm.transport.subprocess.transport import SubprocessTransport
 from swarm.transport.transport import (
     HandlerLimits,
     PeerUnreachable,
@@ -155,7 +155,7 @@ def test_requests_and_errors_cross_to_the_network_process_and_back(over, tmp_pat
 
     async def scenario() -> None:
         key, counters = key_of(tmp_path, "anna"), Counters()
-        anna = ApartTransport(key, listen=LOOPBACK, counters=counters, over=over)
+        anna = SubprocessTransport(key, listen=LOOPBACK, counters=counters, over=over)
         with pytest.raises(PeerUnreachable, match="not started"):
             _ = anna.peer_id
         with pytest.raises(PeerUnreachable, match="not started"):
@@ -195,7 +195,7 @@ def test_requests_and_errors_cross_to_the_network_process_and_back(over, tmp_pat
             with pytest.raises(TypeError, match="OwnFirst"):
                 anna.use_reputation(lambda author: 1.0)
             taken = anna.addresses()[0].split("/p2p/")[0]
-            other = ApartTransport(key_of(tmp_path, "other"), listen=(taken,), over=over)
+            other = SubprocessTransport(key_of(tmp_path, "other"), listen=(taken,), over=over)
             with pytest.raises(PortTaken, match="choose another port"):
                 await other.start()
             await until(lambda: counters.snapshot().get(REFUSED))
@@ -219,7 +219,7 @@ REFUSED = "requests_refused{protocol=swarm-node/test/echo,reason=not_today}"
 @OVER
 @pytest.mark.processes
 async def test_a_start_that_is_given_up_leaves_no_process(over, tmp_path):
-    anna = ApartTransport(key_of(tmp_path, "anna"), listen=LOOPBACK, over=over)
+    anna = SubprocessTransport(key_of(tmp_path, "anna"), listen=LOOPBACK, over=over)
     starting = asyncio.ensure_future(anna.start())
     await until(lambda: network_processes("python" if over is Libp2pTransport else "p2pd"))
     starting.cancel()
@@ -256,12 +256,12 @@ import asyncio, sys
 from pathlib import Path
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.libp2p.node import Libp2pTransport
-from swarm.transport.subprocess.transport import ApartTransport
+from swarm.transport.subprocess.transport import SubprocessTransport
 
 async def main():
     over = {k.__name__: k for k in (HivemindTransport, Libp2pTransport)}[sys.argv[2]]
     listen = ("/ip4/127.0.0.1/tcp/0",)
-    await ApartTransport(Path(sys.argv[1]), listen=listen, over=over).start()
+    await SubprocessTransport(Path(sys.argv[1]), listen=listen, over=over).start()
     print("up", flush=True)
     await asyncio.Event().wait()
 

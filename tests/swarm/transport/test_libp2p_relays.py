@@ -28,7 +28,7 @@ from swarm.transport.protobuf import decode, encode
 from swarm.transport.records import RecordRule
 from swarm.transport.request_limits import PeerLimits
 from swarm.transport.streams import LENGTH_VARINT, ask
-from swarm.transport.subprocess.transport import ApartTransport
+from swarm.transport.subprocess.transport import SubprocessTransport
 from swarm.transport.transport import PeerUnreachable, Transport, is_relayed
 from tests.swarm.network_parts import CREATOR, identity, manifest
 from tests.swarm.transport.over import ECHO, LOOPBACK, key_of, until
@@ -58,7 +58,7 @@ async def node(kind: type, folder: Path, name: str, role: Role, *relays: str):
 @asynccontextmanager
 async def apart(over: type, folder: Path, name: str, **settings: object):
     """A transport in a process of its own, as the two libraries do not bear each other."""
-    transport = ApartTransport(key_of(folder, name), listen=LOOPBACK, over=over, **settings)
+    transport = SubprocessTransport(key_of(folder, name), listen=LOOPBACK, over=over, **settings)
     rule = RecordRule(sign_manifest(manifest(), CREATOR), SystemClock(), Counters())
     transport.use_validator(rule)
     await transport.start()

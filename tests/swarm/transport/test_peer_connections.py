@@ -27,7 +27,7 @@ from swarm.transport.peer_connections import (
     Shortcuts,
     Timings,
 )
-from swarm.transport.subprocess.transport import ApartTransport
+from swarm.transport.subprocess.transport import SubprocessTransport
 from swarm.transport.transport import ClockSkew, PeerUnreachable, Refused, Timing
 from tests.swarm.transport.over import INSTALLED, LOOPBACK, key_of, until
 
@@ -209,7 +209,7 @@ def test_mallory_who_tells_no_time_has_no_timing_any_more(ahead: float | None) -
 async def test_nodes_of_either_kind_measure_each_other(tmp_path: Path) -> None:
     made = []
     for name, kind in (("anna", HivemindTransport), ("ben", Libp2pTransport)):
-        transport = ApartTransport(key_of(tmp_path, name), listen=LOOPBACK, over=kind)
+        transport = SubprocessTransport(key_of(tmp_path, name), listen=LOOPBACK, over=kind)
         await transport.start()
         made.append(transport)
     anna, ben = made
