@@ -231,7 +231,11 @@ def _shown(evaluation: Any, count: int) -> list[dict[str, Any]]:
     from node.monitor.groups import transcript
 
     rows = zip(
-        evaluation.tasks, evaluation.prompts, evaluation.written, evaluation.rewards, strict=True
+        evaluation.tasks,
+        evaluation.prompts,
+        evaluation.trajectories,
+        evaluation.rewards,
+        strict=True,
     )
     return [
         {
@@ -239,11 +243,11 @@ def _shown(evaluation: Any, count: int) -> list[dict[str, Any]]:
             "level": task.level,
             "prompt": prompt,
             "completions": [
-                {"reward": reward, "text": transcript(played.segments)}
-                for played, reward in zip(written, rewards, strict=False)
+                {"reward": reward, "text": transcript(trajectory.segments)}
+                for trajectory, reward in zip(trajectories, rewards, strict=False)
             ],
         }
-        for task, prompt, written, rewards in islice(rows, count)
+        for task, prompt, trajectories, rewards in islice(rows, count)
     ]
 
 

@@ -355,26 +355,26 @@ class BaselineTrial:
 
 
 def _result(found: Evaluation, level: EnvLevel, temperature: float, rows: slice) -> LevelResult:
-    written = [each for group in found.written[rows] for each in group]
+    trajectories = [each for group in found.trajectories[rows] for each in group]
     return LevelResult(
         level,
         temperature,
         found.rewards[rows],
-        sum(map(_answered, written)),
-        sum(each.finish is Finish.LENGTH for each in written),
+        sum(map(_answered, trajectories)),
+        sum(each.finish is Finish.LENGTH for each in trajectories),
         tuple(
             len(each.tokens.ids)
-            for group, rewards in zip(found.written[rows], found.rewards[rows], strict=True)
+            for group, rewards in zip(found.trajectories[rows], found.rewards[rows], strict=True)
             for each, reward in zip(group, rewards, strict=False)
             if reward >= SOLVED
         ),
-        sum(not group for group in found.written[rows]),
+        sum(not group for group in found.trajectories[rows]),
     )
 
 
-def _answered(written: Trajectory) -> bool:
-    ended = written.finish is not Finish.LENGTH
-    return (ended and bool(written.text.strip())) or marks_answer(written.text)
+def _answered(trajectory: Trajectory) -> bool:
+    ended = trajectory.finish is not Finish.LENGTH
+    return (ended and bool(trajectory.text.strip())) or marks_answer(trajectory.text)
 
 
 def _named(levels: Sequence[EnvLevel]) -> str:

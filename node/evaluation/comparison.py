@@ -193,7 +193,7 @@ def _joined(tasks: tuple[TaskRef, ...], parts: Sequence[Evaluation]) -> Evaluati
         tasks,
         tuple(row for part in parts for row in part.rewards),
         prompts=tuple(prompt for part in parts for prompt in part.prompts),
-        written=tuple(group for part in parts for group in part.written),
+        trajectories=tuple(group for part in parts for group in part.trajectories),
     )
 
 

@@ -36,7 +36,7 @@ class Evaluation:
     unbuilt: int = 0  # tasks that could not be built, with reward 0
     unfit: int = 0  # tasks whose prompt is too long, with reward 0
     prompts: tuple[str | None, ...] = ()  # None if unbuilt
-    written: tuple[tuple[Trajectory, ...], ...] = ()  # completions; empty if unanswered
+    trajectories: tuple[tuple[Trajectory, ...], ...] = ()  # completions; empty if unanswered
 
     @property
     def mean(self) -> float:
@@ -127,21 +127,21 @@ class Evaluator:
         answered = [prompt is not None and next(fit) for prompt in prompts]
         tasks = list(compress(self._tasks, answered))
         fitted = list(compress(encoded, fits))
-        written = self._player.play(tasks, fitted, completions, self.sampling)
-        scored, groups = self._scored(tasks, written), iter(written)
+        trajectories = self._player.play(tasks, fitted, completions, self.sampling)
+        scored, groups = self._scored(tasks, trajectories), iter(trajectories)
         return Evaluation(
             self._tasks,
             tuple(next(scored) if each else (0.0,) * completions for each in answered),
             unbuilt=prompts.count(None),
             unfit=fits.count(False),
             prompts=tuple(prompts),
-            written=tuple(tuple(next(groups)) if each else () for each in answered),
+            trajectories=tuple(tuple(next(groups)) if each else () for each in answered),
         )
 
     def _scored(
-        self, tasks: Sequence[TaskRef], written: Sequence[Sequence[Trajectory]]
+        self, tasks: Sequence[TaskRef], trajectories: Sequence[Sequence[Trajectory]]
     ) -> Iterator[tuple[float, ...]]:
-        pairs = list(zip(tasks, written, strict=True))
+        pairs = list(zip(tasks, trajectories, strict=True))
         for (task, group), found in zip(pairs, judged(self.verifier, pairs), strict=True):
             if not isinstance(found, JudgeRefused):
                 yield found.rewards

@@ -24,7 +24,7 @@ class Workload:
     prompt: int
     answer: int  # maximum tokens per completion
     rows: int  # completions decoded concurrently
-    written: int  # completions per round
+    completions: int  # completions per round
     read: int  # tokens per update
     steps: int
     batch: int  # tokens of the largest forward pass, of which ``scored`` have log-probs
@@ -40,8 +40,8 @@ class Workload:
         groups = max(own + config.mixture.external, config.mixture.target_groups)
         most = PROCESS_ROWS if config.asynchronous else ENGINE_ROWS
         # Without peers' groups all are local, and an evaluation samples one completion per task.
-        written = (own + config.mixture.external) * size
-        rows = max(size, min(most, max(written, config.schedule.eval_tasks)))
+        completions = (own + config.mixture.external) * size
+        rows = max(size, min(most, max(completions, config.schedule.eval_tasks)))
         row = prompt + answer
         group = _read_together(shape, size, prompt, answer)
         batch = max(row, min(config.learner.micro_batch_tokens, groups * group))
@@ -50,7 +50,7 @@ class Workload:
             prompt=prompt,
             answer=answer,
             rows=rows,
-            written=written,
+            completions=completions,
             read=groups * group * config.learner.epochs,
             steps=config.learner.epochs * steps,
             batch=batch,

@@ -190,9 +190,9 @@ def _keys(
     }
     if shape.parameters >= SMALL and not machine.apart:
         keys["node.threads"] = machine.cores  # large products use all cores
-    written = keys["mixture.local"] * keys["engine.group_size"]
+    completions = keys["mixture.local"] * keys["engine.group_size"]
     # An evaluation every tenth round samples at most a quarter of what ten rounds sample.
-    keys["schedule.eval_tasks"] = max(16, min(64, 10 * written // 4))
+    keys["schedule.eval_tasks"] = max(16, min(64, 10 * completions // 4))
     return keys
 
 
@@ -361,8 +361,8 @@ def _speed(plan: Plan) -> Iterator[str]:
         f"{work.rows}, trains on {speed.read:.0f}"
     )
     yield (
-        f"a round of {work.written} completions of {work.answer} tokens: {speed.generate:.0f} s "
-        f"to generate, {speed.update:.0f} s to update"
+        f"a round of {work.completions} completions of {work.answer} tokens: "
+        f"{speed.generate:.0f} s to generate, {speed.update:.0f} s to update"
     )
 
 

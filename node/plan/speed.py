@@ -48,7 +48,7 @@ class Speed:
     def of(cls, write: float, read: float, work: Workload, source: str, step: float = 0.0) -> Speed:
         """Return a full-length round's speed; ``step`` is optimizer time not in ``read``."""
         update = work.read / read + work.steps * step
-        return cls(write, read, work.written * work.answer / write, update, source)
+        return cls(write, read, work.completions * work.answer / write, update, source)
 
 
 def estimated(shape: ModelShape, config: Config, work: Workload, device: Device) -> Speed:
@@ -66,7 +66,7 @@ def estimated(shape: ModelShape, config: Config, work: Workload, device: Device)
 def _write(
     shape: ModelShape, config: Config, work: Workload, device: Device, flops: float
 ) -> float:
-    rows = max(1, min(work.rows, work.written))
+    rows = max(1, min(work.rows, work.completions))
     token = 2 * shape.layers * shape.kv_heads * shape.head_size * memory.width(config)
     past = rows * (work.prompt + work.answer / 2) * token
     model = memory.width(config) * _met(shape, rows)
@@ -156,7 +156,7 @@ def _writing(found: Plan, policy: Policy, prompt: list[int], room: int) -> float
     embedded = kind_of(found.choice.config).embedded(policy, SEED)
     engine = embedded or TransformersEngine(policy, seed=SEED)
     size = found.choice.config.engine.group_size
-    prompts = [prompt] * max(1, min(found.work.rows, found.work.written) // size)
+    prompts = [prompt] * max(1, min(found.work.rows, found.work.completions) // size)
 
     def rate(tokens: int) -> float:
         begin = time.perf_counter()

@@ -319,8 +319,8 @@ class AsyncRolloutGenerator:
         self._settle()
 
     def _judge(self, group: RunningGroup) -> None:
-        written = [each.so_far for each in group.completions]
-        verdict = self.threads.submit(self.tasks.score, group.task, group.prompt_ids, written)
+        trajectories = [each.so_far for each in group.completions]
+        verdict = self.threads.submit(self.tasks.score, group.task, group.prompt_ids, trajectories)
         self._listen(verdict)
         self._judged[group.ticket] = verdict
 

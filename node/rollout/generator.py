@@ -146,9 +146,9 @@ class Generator:
             fits = self.room.fits(encoded)
             tasks, encoded = list(compress(tasks, fits)), list(compress(encoded, fits))
             refs = [task.ref for task in tasks]
-            written = self._player.play(refs, encoded, self.group_size, self.sampling)
+            trajectories = self._player.play(refs, encoded, self.group_size, self.sampling)
         with watch.time("verify"):
-            scored = self._score(list(zip(tasks, encoded, written, strict=True)))
+            scored = self._score(list(zip(tasks, encoded, trajectories, strict=True)))
             groups = [group for group in scored if group is not None]
         self.observe(groups)
         self._newest = [group.training for group in groups]
@@ -187,10 +187,10 @@ class Generator:
         return buildable(self.verifier, refs, lambda n, why: self._unscored(tasks[n], why))
 
     def score(
-        self, task: OwnTask, prompt_ids: Sequence[int], written: Sequence[Trajectory]
+        self, task: OwnTask, prompt_ids: Sequence[int], trajectories: Sequence[Trajectory]
     ) -> OwnGroup | None:
         """Return the group; None, counted, if it cannot be scored. May run concurrently."""
-        return next(self._score([(task, prompt_ids, written)]))
+        return next(self._score([(task, prompt_ids, trajectories)]))
 
     def _note(self, prompts: Sequence[str | None]) -> None:
         for prompt in prompts:
@@ -201,13 +201,13 @@ class Generator:
     def _score(
         self, rolled_out: Sequence[tuple[OwnTask, Sequence[int], Sequence[Trajectory]]]
     ) -> Iterator[OwnGroup | None]:
-        outcomes = judged(self.verifier, [(task.ref, written) for task, _, written in rolled_out])
-        for (task, prompt_ids, written), found in zip(rolled_out, outcomes, strict=True):
+        outcomes = judged(self.verifier, [(task.ref, group) for task, _, group in rolled_out])
+        for (task, prompt_ids, group), found in zip(rolled_out, outcomes, strict=True):
             if isinstance(found, JudgeRefused):
                 self._unscored(task, found)
                 yield None
             else:
-                yield own_group(task, prompt_ids, written, found)
+                yield own_group(task, prompt_ids, group, found)
 
     def _unscored(self, task: OwnTask, refused: JudgeRefused) -> None:
         self.counters.add("own_groups_unscored", reason=refused.reason)

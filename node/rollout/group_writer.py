@@ -292,7 +292,7 @@ class GroupWriter:
             self._waiting = [each for each in self._waiting if self._plays(each) != lasts]
 
     def _finish(self, finished: Sequence[tuple[int, Sample]]) -> None:
-        written = []
+        rows = []
         for key, sample in finished:
             group, place = self._open[key]
             each = group.completions[place.number]
@@ -300,10 +300,10 @@ class GroupWriter:
             done = (TrainingCompletion.own(sample.tokens),)
             alone = TrainingGroup(tuple(each.ids), done, (0.0,), own=True)
             self._newest = (*self._newest, alone)[-MOST_COMPLETIONS:]
-            written.append((_place(each, place), UnfinishedTurn(sample.tokens, sample.finish)))
+            rows.append((_place(each, place), UnfinishedTurn(sample.tokens, sample.finish)))
             each.add(sample)
             self._answer(each)
-        self.unfinished.write(written)
+        self.unfinished.write(rows)
 
     def _answer(self, each: OpenTrajectory) -> None:
         if self._plays(each):
@@ -313,7 +313,7 @@ class GroupWriter:
             self._close(each)
 
     def _read(self) -> None:
-        written = []
+        rows = []
         for each in self._turns.answered():
             if each.over:
                 self.engine.abort([each.key])
@@ -322,9 +322,9 @@ class GroupWriter:
                 last = each.so_far.turns[-1]
                 turn = UnfinishedTurn(last.sample.tokens, last.sample.finish, last.observation)
                 place = self._open[each.key][1]
-                written.append((place._replace(turn=len(each.so_far.turns) - 1), turn))
+                rows.append((place._replace(turn=len(each.so_far.turns) - 1), turn))
                 self._waiting.append(each)
-        self.unfinished.write(written)
+        self.unfinished.write(rows)
 
     def _close(self, each: OpenTrajectory) -> None:
         group, _ = self._open.pop(each.key)

@@ -60,17 +60,17 @@ class OwnGroup:
 
 
 def own_group(
-    task: OwnTask, prompt_ids: Sequence[int], written: Sequence[Trajectory], verdict: Verdict
+    task: OwnTask, prompt_ids: Sequence[int], trajectories: Sequence[Trajectory], verdict: Verdict
 ) -> OwnGroup:
     """Combine a task's completions and their verification result."""
     rewards = verdict.rewards
     completions = tuple(
         Completion(each.segments, reward, each.finish)
-        for each, reward in zip(written, rewards, strict=True)
+        for each, reward in zip(trajectories, rewards, strict=True)
     )
     training = TrainingGroup(
         prompt_ids=tuple(prompt_ids),
-        completions=tuple(each.training() for each in written),
+        completions=tuple(each.training() for each in trajectories),
         rewards=tuple(rewards),
         own=True,
     )
@@ -244,15 +244,15 @@ class Intake:
     def _limit(self, finish: Finish, done: TrainingCompletion, room: int) -> str | None:
         """Return why this node would not have ended the completion there, or would not read it."""
         limits, turns = self.limits, [len(done.ids[turn]) for turn in turns_of(done.trained)]
-        written = sum(turns)
-        if written > limits.tokens or len(done.ids) > min(limits.read, room):
+        generated = sum(turns)
+        if generated > limits.tokens or len(done.ids) > min(limits.read, room):
             return "too_long"
         if finish is Finish.STOP:
             return None
         if len(turns) < 2:
-            full = written >= min(limits.tokens, room)
+            full = generated >= min(limits.tokens, room)
         else:
-            full = turns[-1] >= limits.turns.turn_tokens or limits.turns.last(len(turns), written)
+            full = turns[-1] >= limits.turns.turn_tokens or limits.turns.last(len(turns), generated)
         return None if full else "unfinished"
 
     def _reason(self, pooled: PooledGroup, number: int, done: TrainingCompletion) -> str | None:

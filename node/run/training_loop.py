@@ -105,32 +105,32 @@ class TrainingLoop:
         number, watch = self.round + 1, self._watch
         due = self.round % self.schedule.eval_every == 0
         evaluation = self._evaluate(self.round) if due and not last else None
-        written = self.source.generate(self.local + self.external.missing(), watch)
+        generated = self.source.generate(self.local + self.external.missing(), watch)
         with watch.time("publish"):
-            self.publish(self.rules.shared(written))
-        own = self.rules.trained(written)
+            self.publish(self.rules.shared(generated))
+        local_groups = self.rules.trained(generated)
         with watch.time("mix"):
-            taken = self.external.take(number, written, own)
+            taken = self.external.take(number, generated, local_groups)
         with watch.time("update"):
-            groups = [*(each.training for each in own), *taken.training]
+            groups = [*(each.training for each in local_groups), *taken.training]
             update = self.trained.learn(groups, self.source)
-            self.external.credit(own, taken, update, self.trained.policy.version)
+            self.external.credit(local_groups, taken, update, self.trained.policy.version)
         if last:
             evaluation = self._evaluate(number)
         self.round = number
         outcome = Outcome(
-            number,
-            self.trained.policy.version,
-            tuple(written),
-            taken.groups,
-            update,
-            evaluation,
-            watch.split(),
-            taken.wanted,
-            len(groups),
-            taken.proven,
-            taken.lead,
-            taken.emptied,
+            round=number,
+            policy_step=self.trained.policy.version,
+            own=tuple(generated),
+            external=taken.groups,
+            update=update,
+            evaluation=evaluation,
+            seconds=watch.split(),
+            external_wanted=taken.wanted,
+            trained=len(groups),
+            proven=taken.proven,
+            lead=taken.lead,
+            emptied=taken.emptied,
         )
         # Before the checkpoint: a round killed in between is done and reported again, not lost.
         self.report(outcome)

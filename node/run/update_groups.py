@@ -115,7 +115,7 @@ class Rules:
         return [each for each in own if each.informative][: self.keep] if self.keep else own
 
 
-Left = tuple[PooledGroup, TrainingGroup]  # a peer group, and what is learned from it
+Usable = tuple[PooledGroup, TrainingGroup]  # a peer group, and what is learned from it
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,40 +167,43 @@ class ExternalGroups:
         trusted = frozenset(a for a in self.trusted() if not self._accounts.banned(a))
         return self._accounts.proven() | trusted, trusted
 
-    def take(self, number: int, written: Sequence[OwnGroup], own: Sequence[OwnGroup]) -> Taken:
-        """Choose groups for round ``number``; mark them used durably before learning."""
-        self.intake.observe(written)
+    def take(self, number: int, generated: Sequence[OwnGroup], own: Sequence[OwnGroup]) -> Taken:
+        """Choose groups for round ``number``; mark them used durably before learning.
+
+        ``own`` are the groups of ``generated`` that the update will learn from.
+        """
+        self.intake.observe(generated)
         proven, trusted = self._authors()
-        teaching = sum(each.informative for each in own)
+        informative = sum(each.informative for each in own)
         observed = [
-            *(Earned(OWN, g.group.env, g.group.level, g.training.rewards) for g in written),
+            *(Earned(OWN, g.group.env, g.group.level, g.training.rewards) for g in generated),
             *(Earned(g.key.author, g.env, g.level, g.rewards) for g in self._pool.arrived()),
         ]
         self.mixture.observe(observed, proven)
         # Before the update, which may change what there is room for.
-        wanted = self.mixture.wanted(teaching)
+        wanted = self.mixture.wanted(informative)
         fresh, tried = self._fresh(), self._accounts.tried()
-        chosen = self.mixture.choose(fresh, number, teaching, len(own), proven, tried, trusted)
-        left, emptied = self._left(self._pool.consume(chosen, number), trusted)
+        chosen = self.mixture.choose(fresh, number, informative, len(own), proven, tried, trusted)
+        usable, emptied = self._usable(self._pool.consume(chosen, number), trusted)
         # If the intake dropped groups, author shares refer to the smaller update.
-        authors = [pooled.author for pooled, _ in left]
+        authors = [pooled.author for pooled, _ in usable]
         places = self.mixture.within(authors, len(own), proven, trusted)
-        if over := len(left) - len(places):
+        if over := len(usable) - len(places):
             self.counters.add("external_over_share", over)
-        kept = [left[place] for place in places]
+        kept = [usable[place] for place in places]
         return Taken(
-            tuple(pooled for pooled, _ in kept),
-            [training for _, training in kept],
-            proven,
-            wanted,
-            self.mixture.lead,
-            tuple(emptied),
+            groups=tuple(pooled for pooled, _ in kept),
+            training=[training for _, training in kept],
+            proven=proven,
+            wanted=wanted,
+            lead=self.mixture.lead,
+            emptied=tuple(emptied),
         )
 
-    def _left(
+    def _usable(
         self, consumed: Sequence[PooledGroup], trusted: Set[bytes]
-    ) -> tuple[list[Left], list[PooledGroup]]:
-        left, emptied, hidden = list[Left](), list[PooledGroup](), self.hidden()
+    ) -> tuple[list[Usable], list[PooledGroup]]:
+        usable, emptied, hidden = list[Usable](), list[PooledGroup](), self.hidden()
         for pooled in consumed:
             training = self.intake.take(pooled)
             if training is None:
@@ -208,8 +211,8 @@ class ExternalGroups:
                 emptied.append(pooled)
             else:
                 training = training.of_hidden_state() if pooled.group.env in hidden else training
-                left.append((pooled, replace(training, trusted=pooled.author in trusted)))
-        return left, emptied
+                usable.append((pooled, replace(training, trusted=pooled.author in trusted)))
+        return usable, emptied
 
     def credit(
         self, own: Sequence[OwnGroup], taken: Taken, update: UpdateStats, version: int

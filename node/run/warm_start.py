@@ -119,9 +119,9 @@ class _Run:
             tasks = [
                 TaskRef(env, level, self._rng.getrandbits(63), Split.TRAIN) for env, level in drawn
             ]
-            for pair, (prompt, written) in zip(drawn, self._verifier.examples(tasks), strict=True):
-                if written is not None:
-                    found.append((prompt, written))
+            for pair, (prompt, solution) in zip(drawn, self._verifier.examples(tasks), strict=True):
+                if solution is not None:
+                    found.append((prompt, solution))
                 elif pair in self._levels:
                     self._levels.remove(pair)
         return found

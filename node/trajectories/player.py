@@ -206,17 +206,17 @@ class Player:
 
 
 def judged(
-    scorer: Scorer, written: Sequence[tuple[TaskRef, Sequence[Trajectory]]]
+    scorer: Scorer, groups: Sequence[tuple[TaskRef, Sequence[Trajectory]]]
 ) -> Iterator[Judged]:
     """Yield the verification result of each task's completions, in order.
 
     Trajectories are replayed as peers do; what does not reproduce is neither shared nor trained on.
     Environments that are not replayable keep the observed reward.
     """
-    known = [_settled(scorer, task, group) for task, group in written]
+    known = [_settled(scorer, task, group) for task, group in groups]
     asked = [
         Asked(task, [each.answer(played=task.env in scorer.environments) for each in group])
-        for (task, group), settled in zip(written, known, strict=True)
+        for (task, group), settled in zip(groups, known, strict=True)
         if settled is None
     ]
     found = judge_all(scorer, asked)

@@ -100,9 +100,9 @@ class TurnLimits:
         turn_tokens = engine.max_turn_tokens or max(1, engine.max_new_tokens // engine.max_turns)
         return cls(engine.max_turns, turn_tokens, engine.max_new_tokens)
 
-    def last(self, turns: int, written: int) -> bool:
-        """Return whether no turn may follow so many turns of ``written`` tokens."""
-        return turns >= self.turns or written + self.turn_tokens > self.tokens
+    def last(self, turns: int, generated: int) -> bool:
+        """Return whether no turn may follow so many turns of ``generated`` tokens."""
+        return turns >= self.turns or generated + self.turn_tokens > self.tokens
 
 
 _keys = count()
@@ -150,6 +150,6 @@ class OpenTrajectory:
         """Return its last turn as a request to an environment."""
         played = self.so_far
         actions = tuple(turn.sample.text for turn in played.turns)
-        written = len(played.tokens.ids)
-        final = played.finish is Finish.LENGTH or limits.last(len(actions), written)
+        generated = len(played.tokens.ids)
+        final = played.finish is Finish.LENGTH or limits.last(len(actions), generated)
         return Move(self.key, self.task, actions, final)

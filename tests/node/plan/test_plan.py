@@ -355,7 +355,7 @@ def test_a_probe_replaces_the_estimate_and_nothing_else():
     measured, work = replace(found, speed=probe(found, told.append)), found.work
     assert (found.speed.source, measured.speed.source) == ("estimated", "measured")
     assert (measured.choice, measured.shape) == (found.choice, found.shape)
-    generate = work.written * work.answer / measured.speed.write
+    generate = work.completions * work.answer / measured.speed.write
     assert measured.speed.generate == pytest.approx(generate)
     assert measured.speed.update >= work.read / measured.speed.read > 0 and told
 
