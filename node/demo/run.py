@@ -340,45 +340,39 @@ def loopback(overrides: dict[str, Any]) -> Config:
 
 def node_overrides(settings: DemoSettings, number: int, threads: int) -> dict[str, Any]:
     """Return the config of node ``number``; models alternate if there are two."""
-    if settings.model:
-        return real_overrides(settings, number, threads)
-    practice = practice_of(settings.task_set)
+    of_model = _of_real_model if settings.model else _of_shipped_model
     return {
+        **of_model(settings, number),
         "node.seed": settings.seed + number,
         "node.threads": threads,
-        "policy.model": settings.model_of(number),
         "mixture.local": settings.local,
         "mixture.external": settings.external,
         "engine.backend": settings.engine,
         "network.transport": settings.transport_of(number),
-        "engine.max_new_tokens": practice.max_new_tokens,
-        # Small micro-batches save memory; the gradient is the same.
-        "learner.micro_batch_tokens": 1024,
         "schedule.rounds": settings.rounds,
-        "schedule.eval_every": max(1, (settings.rounds or UNLIMITED) // EVALUATIONS),
-        "schedule.eval_tasks": 128,
-        "schedule.checkpoint_every": 50,
         "monitor.live": False,
         "monitor.dashboard": number == 0,
     }
 
 
-def real_overrides(settings: DemoSettings, number: int, threads: int) -> dict[str, Any]:
-    """Return the config of node ``number`` with a real model, as its plan has it."""
+def _of_shipped_model(settings: DemoSettings, number: int) -> dict[str, Any]:
+    return {
+        "policy.model": settings.model_of(number),
+        "engine.max_new_tokens": practice_of(settings.task_set).max_new_tokens,
+        # Small micro-batches save memory; the gradient is the same.
+        "learner.micro_batch_tokens": 1024,
+        "schedule.eval_every": max(1, (settings.rounds or UNLIMITED) // EVALUATIONS),
+        "schedule.eval_tasks": 128,
+        "schedule.checkpoint_every": 50,
+    }
+
+
+def _of_real_model(settings: DemoSettings, number: int) -> dict[str, Any]:
     return {
         **plan_of(settings).choice.keys,
         "policy.device": settings.device,
-        "node.seed": settings.seed + number,
-        "node.threads": threads,
-        "mixture.local": settings.local,
-        "mixture.external": settings.external,
-        "engine.backend": settings.engine,
-        "network.transport": settings.transport_of(number),
-        "schedule.rounds": settings.rounds,
         "schedule.eval_every": min(REAL_EVAL_EVERY, settings.rounds or REAL_EVAL_EVERY),
         "schedule.eval_tasks": 48,
-        "monitor.live": False,
-        "monitor.dashboard": number == 0,
     }
 
 

@@ -213,7 +213,7 @@ def test_a_command_on_a_full_disk_is_one_line_and_fails(end):
 @needs_full
 def test_nothing_is_said_on_a_standard_error_that_is_being_written(tmp_path):
     code = (
-        "import logging, sys; from node.monitor.output import last\n"
+        "import logging, sys; from node.monitor.output import guard_output\n"
         "guard_output()\n"
         "from pathlib import Path; from node.monitor.logs import start_logging\n"
         "start_logging(Path(sys.argv[1]), 'info', debug=True)\n"

@@ -216,7 +216,7 @@ def test_checkpoints_that_went_with_the_journals_backup_are_missed(place, left):
     if left:
         swarm = place.folder.swarms / ("aa" * 32)
         swarm.mkdir(parents=True)
-        place.journal.backup(backup_path(swarm / place.folder.journal.name))
+        place.journal.backup().rename(backup_path(swarm / place.folder.journal.name))
     with pytest.raises(CheckpointError, match=GONE):
         place.state()
 
