@@ -33,10 +33,10 @@ Overrides = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
-    """One way to train (``words``), slower than the previous one, and its config keys."""
+class Method:
+    """One way to train, slower than the previous one, and its config keys."""
 
-    words: str
+    description: str
     keys: Overrides
 
 
@@ -44,33 +44,30 @@ class Rung:
 class Choice:
     """A configuration that fits; ``keys`` are all that differ from the defaults."""
 
-    rung: Rung
+    method: Method
     keys: Overrides
     config: Config
     estimate: MemoryEstimate
 
 
-def rungs(machine: Machine) -> Iterator[Rung]:
+def methods(machine: Machine) -> Iterator[Method]:
     """Yield the ways to train that are installed, fastest first."""
-    full: dict[str, Any] = {}
-    yield Rung("all weights", dict(full))
-    full |= {"learner.gradient_checkpointing": True}
-    yield Rung("all weights, gradient checkpointing", dict(full))
-    full |= {"learner.micro_batch_tokens": ROW}
-    yield Rung("all weights, small micro-batches", dict(full))
+    checkpointing = {"learner.gradient_checkpointing": True}
+    small = {**checkpointing, "learner.micro_batch_tokens": ROW}
+    yield Method("all weights", {})
+    yield Method("all weights, gradient checkpointing", checkpointing)
+    yield Method("all weights, small micro-batches", small)
     if find_spec("bitsandbytes") is not None:
-        yield Rung("all weights, 8-bit optimizer", {**full, "learner.optimizer": "adamw8bit"})
+        yield Method("all weights, 8-bit optimizer", {**small, "learner.optimizer": "adamw8bit"})
     if machine.apart:
-        yield Rung("all weights, optimizer in main memory", {**full, "learner.offload": True})
+        yield Method("all weights, optimizer in main memory", {**small, "learner.offload": True})
     if find_spec("peft") is not None:
-        adapters: dict[str, Any] = {"policy.lora_rank": RANK}
-        yield Rung("adapters (LoRA)", dict(adapters))
-        adapters |= {"learner.gradient_checkpointing": True}
-        yield Rung("LoRA, gradient checkpointing", dict(adapters))
-        adapters |= {"learner.micro_batch_tokens": ROW}
-        yield Rung("LoRA, small micro-batches", dict(adapters))
+        lora = {"policy.lora_rank": RANK}
+        yield Method("adapters (LoRA)", lora)
+        yield Method("LoRA, gradient checkpointing", {**lora, **checkpointing})
+        yield Method("LoRA, small micro-batches", {**lora, **small})
         few = {"engine.group_size": 4, "mixture.local": 1, "mixture.external": 3}
-        yield Rung("LoRA, small groups", {**adapters, **few})
+        yield Method("LoRA, small groups", {**lora, **small, **few})
 
 
 def dtypes(machine: Machine, shape: ModelShape) -> tuple[str, ...]:
@@ -93,12 +90,13 @@ def choose(shape: ModelShape, machine: Machine, model: str, tokens: int) -> Choi
 
     Raises ConfigError if nothing fits, or the disk is too small for a checkpoint.
     """
+    planner = _Planner(shape, machine, model, tokens)
     least: Choice | None = None
     # If half precision is slow, every way to train in float32 is faster than any in it.
-    for dtype, rung in product(dtypes(machine, shape), rungs(machine)):
-        choice = _choice(shape, machine, model, tokens, rung, dtype)
+    for dtype, method in product(dtypes(machine, shape), methods(machine)):
+        choice = planner.choice(method, dtype)
         if fits(choice.estimate, machine):
-            return _with_disk(_widened(choice, shape, machine, tokens), shape, machine, tokens)
+            return planner.within_disk(planner.with_wide_batches(choice))
         least = min(least or choice, choice, key=lambda each: _excess(each.estimate, machine))
     assert least is not None
     raise ConfigError("policy.model", model, missing(least.estimate, machine))
@@ -134,66 +132,90 @@ def _short(need: MemoryEstimate, machine: Machine, place: Place) -> float:
     return need.peak(place) - FREE_SHARE * free
 
 
-def _choice(
-    shape: ModelShape, machine: Machine, model: str, tokens: int, rung: Rung, dtype: str
-) -> Choice:
-    keys = _keys(shape, machine, model, tokens, rung, dtype)
-    config = Config.with_overrides(keys)
-    need = need_of(shape, machine, config, tokens)
-    if config.engine.backend == "vllm" and not fits(need, machine):
-        keys |= {"schedule.mode": "sync", "engine.sleep_mode": True}
-        config = Config.with_overrides(keys)
-        need = need_of(shape, machine, config, tokens)
-    return Choice(rung, keys, config, need)
-
-
-def _widened(choice: Choice, shape: ModelShape, machine: Machine, tokens: int) -> Choice:
-    """Double a GPU's micro-batches, up to a whole update, while they fit."""
-    key = "learner.micro_batch_tokens"
-    if not machine.apart or key in choice.rung.keys:
-        return choice
-    while True:
-        before = choice.keys[key]
-        work = Workload.of(choice.config, shape, prompt_tokens(min(tokens, shape.context)))
-        keys = {**choice.keys, key: 2 * before}
-        config = Config.with_overrides(keys)
-        need = need_of(shape, machine, config, tokens)
-        if before >= min(WIDEST, work.read) or not fits(need, machine):
-            return choice
-        choice = Choice(choice.rung, keys, config, need)
-
-
 def need_of(shape: ModelShape, machine: Machine, config: Config, tokens: int) -> MemoryEstimate:
     """Estimate the memory on a machine; ``tokens`` as in :func:`choose`."""
     prompt, device = prompt_tokens(min(tokens, shape.context)), machine.device
     return estimate(shape, config, device=device.kind, prompt=prompt, device_memory=device.memory)
 
 
-def _keys(
-    shape: ModelShape, machine: Machine, model: str, tokens: int, rung: Rung, dtype: str
-) -> dict[str, Any]:
-    tokens = min(tokens, shape.context)
-    folder = Path(model).expanduser()
-    own = model not in SHIPPED and folder.is_dir()
-    keys: dict[str, Any] = {
-        "policy.model": str(folder.resolve()) if own else model,
-        "policy.dtype": dtype,
-        "policy.device": machine.device.kind,
-        "engine.backend": "vllm" if vllm_here(machine, shape) else "transformers",
-        "engine.group_size": 8,
-        "engine.max_new_tokens": max(1, tokens - prompt_tokens(tokens)),
-        "mixture.local": 4 if machine.apart else 2,
-        "mixture.external": 4 if machine.apart else 6,
-        "learner.lr": learning_rate(shape.parameters, adapters="policy.lora_rank" in rung.keys),
-        "learner.micro_batch_tokens": max(ROW, min(8192, 8 * tokens)),
-        **rung.keys,
-    }
-    if shape.parameters >= SMALL and not machine.apart:
-        keys["node.threads"] = machine.cores  # large products use all cores
-    completions = keys["mixture.local"] * keys["engine.group_size"]
-    # An evaluation every tenth round samples at most a quarter of what ten rounds sample.
-    keys["schedule.eval_tasks"] = max(16, min(64, 10 * completions // 4))
-    return keys
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    """Configurations of one model on one machine, for tasks of ``tokens`` tokens."""
+
+    shape: ModelShape
+    machine: Machine
+    model: str
+    tokens: int
+
+    def choice(self, method: Method, dtype: str) -> Choice:
+        """Return the configuration of one way to train, whether or not it fits."""
+        keys = self._keys(method, dtype)
+        choice = self._chosen(method, keys)
+        if choice.config.engine.backend == "vllm" and not fits(choice.estimate, self.machine):
+            return self._chosen(
+                method, {**keys, "schedule.mode": "sync", "engine.sleep_mode": True}
+            )
+        return choice
+
+    def with_wide_batches(self, choice: Choice) -> Choice:
+        """Double a GPU's micro-batches, up to a whole update, while they fit."""
+        key = "learner.micro_batch_tokens"
+        if not self.machine.apart or key in choice.method.keys:
+            return choice
+        prompt = prompt_tokens(min(self.tokens, self.shape.context))
+        while True:
+            before = choice.keys[key]
+            work = Workload.of(choice.config, self.shape, prompt)
+            wider = self._chosen(choice.method, {**choice.keys, key: 2 * before})
+            if before >= min(WIDEST, work.read) or not fits(wider.estimate, self.machine):
+                return choice
+            choice = wider
+
+    def within_disk(self, choice: Choice) -> Choice:
+        """Keep fewer checkpoints if the disk is too small; raise ConfigError if none fits."""
+        disk = self.machine.disk
+        if disk is None or choice.estimate.disk <= FREE_SHARE * disk:
+            return choice
+        few = {"schedule.keep_checkpoints": 1, "schedule.keep_best": 0}
+        fewer = self._chosen(choice.method, {**choice.keys, **few})
+        if fewer.estimate.disk <= FREE_SHARE * disk:
+            return fewer
+        remedy = (
+            f"Two checkpoints need {gigabytes(fewer.estimate.disk)} of disk, and "
+            f"{gigabytes(disk)} are free: free some space, or name a folder on another disk."
+        )
+        raise ConfigError("schedule.keep_checkpoints", 1, remedy)
+
+    def _chosen(self, method: Method, keys: Overrides) -> Choice:
+        config = Config.with_overrides(keys)
+        return Choice(method, keys, config, need_of(self.shape, self.machine, config, self.tokens))
+
+    def _keys(self, method: Method, dtype: str) -> dict[str, Any]:
+        shape, machine = self.shape, self.machine
+        tokens = min(self.tokens, shape.context)
+        folder = Path(self.model).expanduser()
+        own = self.model not in SHIPPED and folder.is_dir()
+        keys: dict[str, Any] = {
+            "policy.model": str(folder.resolve()) if own else self.model,
+            "policy.dtype": dtype,
+            "policy.device": machine.device.kind,
+            "engine.backend": "vllm" if vllm_here(machine, shape) else "transformers",
+            "engine.group_size": 8,
+            "engine.max_new_tokens": max(1, tokens - prompt_tokens(tokens)),
+            "mixture.local": 4 if machine.apart else 2,
+            "mixture.external": 4 if machine.apart else 6,
+            "learner.lr": learning_rate(
+                shape.parameters, adapters="policy.lora_rank" in method.keys
+            ),
+            "learner.micro_batch_tokens": max(ROW, min(8192, 8 * tokens)),
+            **method.keys,
+        }
+        if shape.parameters >= SMALL and not machine.apart:
+            keys["node.threads"] = machine.cores  # large products use all cores
+        completions = keys["mixture.local"] * keys["engine.group_size"]
+        # An evaluation every tenth round samples at most a quarter of what ten rounds sample.
+        keys["schedule.eval_tasks"] = max(16, min(64, 10 * completions // 4))
+        return keys
 
 
 def vllm_here(machine: Machine, shape: ModelShape) -> bool:
@@ -205,23 +227,6 @@ def vllm_here(machine: Machine, shape: ModelShape) -> bool:
     except NodeError:
         return False
     return True
-
-
-def _with_disk(choice: Choice, shape: ModelShape, machine: Machine, tokens: int) -> Choice:
-    """Keep fewer checkpoints if the disk is too small."""
-    if machine.disk is None:
-        return choice
-    few = {"schedule.keep_checkpoints": 1, "schedule.keep_best": 0}
-    for keys in (choice.keys, {**choice.keys, **few}):
-        config = Config.with_overrides(keys)
-        need = need_of(shape, machine, config, tokens)
-        if need.disk <= FREE_SHARE * machine.disk:
-            return Choice(choice.rung, keys, config, need)
-    remedy = (
-        f"Two checkpoints need {gigabytes(need.disk)} of disk, and {gigabytes(machine.disk)} are "
-        "free: free some space, or name a folder on another disk."
-    )
-    raise ConfigError("schedule.keep_checkpoints", 1, remedy)
 
 
 STEPS = 60  # of bisection, to find the largest model that fits
@@ -247,12 +252,12 @@ class Plan:
     def larger(self) -> dict[str, int]:
         """Return, for each way to train, the parameters of the largest model that fits."""
         return {
-            rung.words: round(self.shape.parameters * self._factor(rung.keys))
-            for rung in rungs(self.machine)
+            method.description: round(self.shape.parameters * self._factor(method.keys))
+            for method in methods(self.machine)
         }
 
     def _factor(self, keys: Any) -> float:
-        named = {k: v for k, v in self.choice.keys.items() if k not in RUNG_KEYS}
+        named = {k: v for k, v in self.choice.keys.items() if k not in METHOD_KEYS}
         config = type(self.choice.config).with_overrides({**named, **keys})
 
         def fitting(factor: float) -> bool:
@@ -274,7 +279,7 @@ class Plan:
             "model": self.model,
             "shape": asdict(self.shape),
             "machine": machine,
-            "training": self.choice.rung.words,
+            "training": self.choice.method.description,
             "task_tokens": self.tokens,
             "config": dict(self.choice.keys),
             "bytes": {name: {"device": d, "memory": m} for name, (d, m) in need.table().items()},
@@ -287,7 +292,7 @@ class Plan:
         }
 
 
-RUNG_KEYS = (
+METHOD_KEYS = (
     *("learner.gradient_checkpointing", "learner.optimizer", "learner.offload"),
     "policy.lora_rank",
 )  # Config keys that distinguish the ways to train.
@@ -310,8 +315,9 @@ HEADS = ("", "GPU", "main memory")
 def lines(plan: Plan) -> Iterator[str]:
     """Yield the model, machine, memory table, speed and changed config keys as text."""
     for part in (_beginning, _table, _speed, instead, _larger):
-        told = list(part(plan))
-        yield from [*told, ""] if told else []
+        if found := list(part(plan)):
+            yield from found
+            yield ""
     yield "node.toml:"
     for key, value in plan.choice.keys.items():
         yield f"  {key} = {toml_value(value)}"
@@ -335,7 +341,7 @@ def _beginning(plan: Plan) -> Iterator[str]:
         f"on {machine.device.name} ({speed}), {machine.cores} cores, "
         f"{gigabytes(machine.usable)} of {gigabytes(machine.memory)} main memory usable"
     )
-    yield f"trains {plan.choice.rung.words}; tasks of {plan.tokens} tokens"
+    yield f"trains {plan.choice.method.description}; tasks of {plan.tokens} tokens"
 
 
 def _table(plan: Plan) -> Iterator[str]:

@@ -69,7 +69,7 @@ def _cells(name: str, machine: Machine) -> list[str]:
     work = Workload.of(choice.config, shape(name), prompt_tokens(TOKENS))
     speed = estimated(shape(name), choice.config, work, machine.device)
     return [
-        f"{choice.rung.words}, {choice.config.policy.dtype}",
+        f"{choice.method.description}, {choice.config.policy.dtype}",
         str(choice.config.learner.micro_batch_tokens),
         f"{told.peak('device') / 1e9:.1f} GB" if machine.apart else "",
         f"{told.peak('memory') / 1e9:.1f} GB",

@@ -21,7 +21,7 @@ from node.plan import model_shape as module
 from node.plan.machine import GIB, bfloat16_instructions, by_data_sheet, card, this_machine
 from node.plan.memory import Workload, estimate, laid_out
 from node.plan.model_shape import by_sizes, check_memory, help_for, in_files, least, shape_of
-from node.plan.plan import LEARNING_RATES, choose, fits, instead, learning_rate, plan, rungs
+from node.plan.plan import LEARNING_RATES, choose, fits, instead, learning_rate, methods, plan
 from node.plan.speed import estimated, probe, random_policy
 from node.policy.model_source import PolicyError, shipped_folder
 from node.run.preflight import check_start
@@ -63,11 +63,11 @@ def test_what_is_chosen_fits_and_loads_as_a_node_toml(name, machine, tmp_path):
 
 @pytest.mark.parametrize("name", REAL)
 def test_more_memory_never_chooses_a_dearer_way(name):
-    words = [rung.words for rung in rungs(laptop())]
+    words = [method.description for method in methods(laptop())]
 
     def place(memory):
         try:
-            return words.index(chosen(name, laptop(memory, disk=1e5)).rung.words)
+            return words.index(chosen(name, laptop(memory, disk=1e5)).method.description)
         except ConfigError:
             return len(words)
 
