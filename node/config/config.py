@@ -186,21 +186,9 @@ def set_keys(path: Path, keys: Mapping[str, Any]) -> None:
     """
     before = path.read_text(encoding="utf-8-sig")
     text = before
-    for key, value in keys.items():
-        section, name = key.split(".")
-        line = f"{name} = {toml_value(value)}"
-        head = re.search(rf"^\[{section}\][^\n]*\n", text, re.MULTILINE)
-        if not head:
-            text = f"{text.rstrip()}\n\n[{section}]\n{line}\n"
-            continue
-        following = re.compile(r"^\[", re.MULTILINE).search(text, head.end())
-        end = following.start() if following else len(text)
-        own = _assignment(name).search(text, head.end(), end)
-        line += own["remark"] if own else ""
-        start, stop = (own.start(), own.end()) if own else (head.end(), head.end())
-        text = text[:start] + line + ("" if own else "\n") + text[stop:]
     wanted: dict[str, Any] = tomllib.loads(before)
     for key, value in keys.items():
+        text = _with_key(text, key, value)
         _put(wanted, key, json.loads(json.dumps(value)))
     try:
         written = tomllib.loads(text)
@@ -210,6 +198,21 @@ def set_keys(path: Path, keys: Mapping[str, Any]) -> None:
         lines = ", ".join(f"{key} = {toml_value(value)}" for key, value in keys.items())
         raise NodeError("cannot change the config", path, f"Write these lines yourself: {lines}.")
     write_atomic(path, text.encode())
+
+
+def _with_key(text: str, key: str, value: Any) -> str:
+    """Return a config's text with a key set, in the place that it has or in its section."""
+    section, name = key.split(".")
+    line = f"{name} = {toml_value(value)}"
+    head = re.search(rf"^\[{section}\][^\n]*\n", text, re.MULTILINE)
+    if not head:
+        return f"{text.rstrip()}\n\n[{section}]\n{line}\n"
+    following = re.compile(r"^\[", re.MULTILINE).search(text, head.end())
+    end = following.start() if following else len(text)
+    present = _assignment(name).search(text, head.end(), end)
+    if not present:
+        return f"{text[: head.end()]}{line}\n{text[head.end() :]}"
+    return f"{text[: present.start()]}{line}{present['remark']}{text[present.end() :]}"
 
 
 def _assignment(name: str) -> re.Pattern[str]:

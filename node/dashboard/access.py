@@ -242,10 +242,10 @@ class Guard:
             return failure("this node is not known under that name: use its address", 403)
         # Pages of other sites may only link to this page.
         foreign = any(not self._hosts.same(each, host[0]) for each in headers.getlist("origin"))
-        site, document = headers.get("sec-fetch-site", "none"), "document"
-        is_document = headers.get("sec-fetch-dest", document) == document
-        leads_here = headers.get("sec-fetch-mode") == "navigate" and is_document
-        if foreign or (site not in OWN_SITE and not leads_here):
+        own_site = headers.get("sec-fetch-site", "none") in OWN_SITE
+        document = headers.get("sec-fetch-dest", "document") == "document"
+        is_link = headers.get("sec-fetch-mode") == "navigate" and document
+        if foreign or not (own_site or is_link):
             return failure("pages of other sites may not read this node", 403)
         return None
 

@@ -79,6 +79,10 @@ def fail(check: str, found: str, remedy: str) -> Check:
     return Check(check, "fail", found, remedy)
 
 
+def failed(check: str, error: NodeError) -> Check:
+    return fail(check, f"{error.what}: {error.value}", error.remedy)
+
+
 def check_sandbox() -> Check:
     support = sandbox_support()
     found = str(support)
@@ -97,7 +101,7 @@ def check_manifest(signed: bytes, source: str, allowed: Allowed) -> list[Check]:
     try:
         manifest = checked_manifest(signed, source)
     except NodeError as error:
-        return [fail("tasks", f"{error.what}: {error.value}", error.remedy)]
+        return [failed("tasks", error)]
     opened, *closed = overview(manifest.catalogue, allowed)
     checks = [ok("tasks", opened)]
     for line in closed:
@@ -141,7 +145,7 @@ def check_transport(network: NetworkSection) -> Check:
     try:
         kind.check(network)
     except ConfigError as error:
-        return fail("transport", f"{error.what}: {error.value}", error.remedy)
+        return failed("transport", error)
     return ok("transport", network.transport)
 
 
@@ -225,7 +229,7 @@ def check_disk(folder: RunFolder) -> Check:
     try:
         folder.create()
     except NodeError as error:
-        return fail("disk", f"{error.what}: {error.value}", error.remedy)
+        return failed("disk", error)
     free = shutil.disk_usage(folder.root).free
     found = f"{free / 1e9:.1f} GB free at {folder.root}"
     remedy = "Free some space, or set [node] run_dir to another disk."
@@ -238,7 +242,7 @@ def check_shared_memory() -> Check:
     try:
         check_semaphores()
     except NodeError as error:
-        return fail("memory", f"{error.what}: {error.value}", error.remedy)
+        return failed("memory", error)
     return ok("memory", "shared memory takes semaphores")
 
 

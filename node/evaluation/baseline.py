@@ -259,12 +259,7 @@ class BaselineTrial:
         self._seconds, self._left = seconds, left
         easiest = [(env, levels[0]) for env, levels in self._levels.items()]
         left("generation speed")
-        for count in (1, 4):  # the first time, kernels are chosen and compiled
-            self._timed(easiest[:count], self._temperatures[0], range(COMPARED), cap=PROBED)
-        written = len(easiest) * COMPARED * COMPLETIONS * len(self._temperatures)
-        if self._pace > 0.0:  # not where the clock is too coarse to tell
-            affordable = int(SHARE * seconds / (self._pace * written))
-            self._cap = min(self._cap, max(LEAST, affordable))
+        self._limit_cap(easiest)
         self._try(easiest, self._temperatures, range(COMPARED))
         self._compared = tuple(self._results.values())
         found = self._baseline()
@@ -280,6 +275,15 @@ class BaselineTrial:
                 break
         self.found = self._baseline()
         return self.found
+
+    def _limit_cap(self, easiest: Sequence[EnvLevel]) -> None:
+        """Measure the speed; limit completions so that the first tasks take their share."""
+        for count in (1, 4):  # the first time, kernels are chosen and compiled
+            self._timed(easiest[:count], self._temperatures[0], range(COMPARED), cap=PROBED)
+        completions = len(easiest) * COMPARED * COMPLETIONS * len(self._temperatures)
+        if self._pace > 0.0:  # not where the clock is too coarse to tell
+            affordable = int(SHARE * self._seconds / (self._pace * completions))
+            self._cap = min(self._cap, max(LEAST, affordable))
 
     def rewards(self) -> Iterator[tuple[EnvLevel, list[float]]]:
         """Yield the rewards of each level at the better temperature, for a curriculum."""

@@ -209,11 +209,13 @@ def size(count: float) -> str:
 
 
 def lapse(seconds: float) -> str:
-    for unit, length in (("s", 60), ("min", 60), ("h", 48)):
-        if seconds < length:
-            return f"{seconds:.0f} {unit}"
-        seconds /= {"s": 60, "min": 60, "h": 24}[unit]
-    return f"{seconds:.0f} days"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 60 * 60:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.0f} h"
+    return f"{seconds / 86400:.0f} days"
 
 
 def figure_columns(*names: str, no_wrap: bool = True) -> list[Column]:
@@ -223,10 +225,10 @@ def figure_columns(*names: str, no_wrap: bool = True) -> list[Column]:
 
 def short_ids(ids: Collection[str], least: int = 14) -> list[str]:
     """Shorten ids to distinct prefixes of one length, at least ``least``."""
-    longest = max(map(len, ids), default=0)
-    tells = (n for n in range(least, longest) if len({i[:n] for i in ids}) == len(set(ids)))
-    most = next(tells, longest)
-    return [each if len(each) <= most else f"{each[:most]}…" for each in ids]
+    length, longest = least, max(map(len, ids), default=0)
+    while length < longest and len({each[:length] for each in ids}) < len(set(ids)):
+        length += 1
+    return [each if len(each) <= length else f"{each[:length]}…" for each in ids]
 
 
 def split(seconds: Mapping[str, float]) -> str:

@@ -86,22 +86,20 @@ def _reporting_bar(model: str, total: int, tell: Callable[[str], None]) -> type[
     from tqdm import tqdm
 
     started = time.monotonic()
-    last_report = [-1, started - REPORT_SECONDS]
+    reported_percent, reported_at = -1, started - REPORT_SECONDS
 
     class Bar(tqdm):  # type: ignore[misc]
         def __init__(self, *args: Any, **settings: Any) -> None:
             super().__init__(*args, **{**settings, "file": io.StringIO()})
 
         def display(self, *_: Any, **__: Any) -> bool:
+            nonlocal reported_percent, reported_at
             now, done = time.monotonic(), min(self.n, total)
-            part = 100 * done // total
-            if (
-                self.unit == "B"
-                and part > last_report[0]
-                and now >= last_report[1] + REPORT_SECONDS
-                and done > 0
-            ):
-                last_report[:] = [part, now]
+            percent = 100 * done // total
+            if self.unit != "B" or done <= 0 or percent <= reported_percent:
+                return True
+            if now >= reported_at + REPORT_SECONDS:
+                reported_percent, reported_at = percent, now
                 left = duration((now - started) * (total - done) / done)
                 size = f"{done / 1e6:.0f} of {total / 1e6:.0f} MB"
                 tell(f"fetching {model}: {size}, about {left} left")

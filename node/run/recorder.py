@@ -76,19 +76,15 @@ class ShownGroups:
         entropies = outcome.update.entropies
         if len(entropies) != len(outcome.own):
             entropies = ((),) * len(outcome.own)
-        pairs = zip(outcome.own, entropies, strict=True)
-        own = sorted(pairs, key=lambda each: not each[0].informative)[:AT_ONCE]
-        useful = outcome.update.useful
-        external = [
-            self._external(pooled, outcome, now, useful[place] if place < len(useful) else None)
-            for place, pooled in enumerate(outcome.external[:AT_ONCE])
-        ]
-        emptied = [
-            self._pooled(pooled, number, now, in_update=False, reason=EMPTIED)
-            for pooled in outcome.emptied[:AT_ONCE]
-        ]
-        refused = [self._refused_group(each, number) for each in self.refused()]
-        return [*(self._own(*each, outcome, now) for each in own), *external, *emptied, *refused]
+        pairs = list(zip(outcome.own, entropies, strict=True))
+        pairs.sort(key=lambda each: not each[0].informative)
+        shown = [self._own(own, entropy, outcome, now) for own, entropy in pairs[:AT_ONCE]]
+        useful = outcome.update.useful or (None,) * len(outcome.external)
+        for pooled, value in list(zip(outcome.external, useful, strict=False))[:AT_ONCE]:
+            shown.append(self._external(pooled, outcome, now, value))
+        for pooled in outcome.emptied[:AT_ONCE]:
+            shown.append(self._pooled(pooled, number, now, in_update=False, reason=EMPTIED))
+        return shown + [self._refused_group(each, number) for each in self.refused()]
 
     def _own(
         self, own: OwnGroup, entropies: Sequence[Sequence[float]], outcome: Outcome, now: float

@@ -322,14 +322,14 @@ class CheckpointEntry:
 
 def list_checkpoints(checkpoints: Checkpoints) -> list[CheckpointEntry]:
     """List every checkpoint, the oldest first; those rolled back come last."""
+    found: list[CheckpointEntry] = []
     with checkpoints.reading():
-        found = [
-            _entry(where, step, rewards.get(step), rolled_back=where is not checkpoints)
-            for where in (checkpoints, checkpoints.rolled_back())
-            for rewards in (where.rewards.read(),)
-            for step in where.steps()
-        ]
+        for where in (checkpoints, checkpoints.rolled_back()):
+            rewards, rolled_back = where.rewards.read(), where is not checkpoints
+            for step in where.steps():
+                found.append(_entry(where, step, rewards.get(step), rolled_back=rolled_back))
     best: dict[str, CheckpointEntry] = {}
+    # Of equal rewards the later entry counts, so those rolled back come first.
     for entry in sorted(found, key=lambda each: not each.rolled_back):
         if entry.reward is not None and entry.reward >= (best.get(entry.swarm, entry).reward or 0):
             best[entry.swarm] = entry
