@@ -256,20 +256,20 @@ def _reset_like(plain: Callable[..., Any], found: type[Any]) -> Callable[..., An
         raise TypeError(
             f"{found.__name__}.reset takes no seed, from which all chance has to follow"
         )
-    # Copy the function, because each class has its own signature.
-    shown: Any = types.FunctionType(
-        plain.__code__, plain.__globals__, plain.__name__, plain.__defaults__, plain.__closure__
-    )
-    functools.update_wrapper(shown, plain)
-    del shown.__wrapped__
+
+    # Each class needs a function of its own, because the signature is the function's.
+    @functools.wraps(plain)
+    def reset(self: Any, seed: int, **row: Any) -> Any:
+        return plain(self, seed, **row)
+
     first = [inspect.Parameter(x, inspect.Parameter.POSITIONAL_ONLY) for x in ("self", "seed")]
     rest = [
         x if x.kind is inspect.Parameter.VAR_KEYWORD else x.replace(kind=x.KEYWORD_ONLY)
         for x in takes
     ]
-    shown.__signature__ = own.replace(parameters=[*first, *rest])
-    shown.__annotations__ = get_type_hints(found.reset)
-    return shown  # type: ignore[no-any-return]
+    reset.__signature__ = own.replace(parameters=[*first, *rest])  # type: ignore[attr-defined]
+    reset.__annotations__ = get_type_hints(found.reset)
+    return reset
 
 
 def signature_of(name: str, tool: Callable[..., Any]) -> str:

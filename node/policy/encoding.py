@@ -9,7 +9,6 @@ import secrets
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
-from types import MappingProxyType
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -51,8 +50,8 @@ class TextEncoder:
         self,
         tokenizer: PreTrainedTokenizerBase,
         hidden: Collection[int],
-        declared: Collection[int] = (),
-        options: Mapping[str, Any] = MappingProxyType({}),
+        declared: Collection[int],
+        options: Mapping[str, Any],
     ) -> None:
         self._tokenizer = tokenizer
         self._options = dict(options)

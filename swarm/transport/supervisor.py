@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 
 from swarm.common.counters import Counters
 from swarm.common.util import BackgroundTasks
@@ -74,6 +75,8 @@ class Supervisor:
         self._log = DialLog()
         self._leaving: set[str] = set()
         self._change = ""
+        self._dialing: asyncio.Future[None] | None = None
+        self._proving: asyncio.Future[None] | None = None
         self._node: TransportNode | None = None
 
     @property
@@ -120,7 +123,7 @@ class Supervisor:
         await self.tasks.close()
         if self._node is not None:
             node, self._node = self._node, None
-            self._cache.remember(self._addresses_proved(), self._peer_limits.reputations.of_peer)
+            self._remember_peers()
             self.connected = {}
             await node.stop()
 
@@ -167,33 +170,35 @@ class Supervisor:
         return outcomes
 
     async def _watch(self) -> None:
-        turn, dialing, proving = 0, None, None
-        while True:
+        for turn in count(1):
             await asyncio.sleep(WATCH_SECONDS)
-            turn += 1
             try:
-                self.connected = await self.node.connected()
-                await self.node.look()
-                if proving is None or proving.done():
-                    proving = self.tasks.spawn(self._prove())
-                # In the background, because a dead address takes seconds.
-                if dialing is None or dialing.done():
-                    due = self._redial.due(self.connected)
-                    dialing = self.tasks.spawn(self._dial_in_background(due))
-                if relayed := self._shortcuts.due(self.node.peer_id, self.connected):
-                    self.tasks.spawn(self._reconnect(relayed))
-                if peer := self.timings.due(self.connected):
-                    self.tasks.spawn(self.timings.measure(self.node, peer))
+                await self._look()
             except Exception as error:  # a node that stops looking dials no peers
                 self._counters.add("watch_failed")
                 known = isinstance(error, TransportError | OSError | EOFError)
                 level, trace = (logging.INFO, None) if known else (logging.WARNING, error)
                 logger.log(level, "the node does not tell its peers: %s", error, exc_info=trace)
             if turn % CACHE_EVERY == 0:
-                self._cache.remember(
-                    self._addresses_proved(), self._peer_limits.reputations.of_peer
-                )
+                self._remember_peers()
                 self._redial.remember(self._cache.addresses)
+
+    async def _look(self) -> None:
+        self.connected = await self.node.connected()
+        await self.node.look()
+        if self._proving is None or self._proving.done():
+            self._proving = self.tasks.spawn(self._prove())
+        # In the background, because a dead address takes seconds.
+        if self._dialing is None or self._dialing.done():
+            due = self._redial.due(self.connected)
+            self._dialing = self.tasks.spawn(self._dial_in_background(due))
+        if relayed := self._shortcuts.due(self.node.peer_id, self.connected):
+            self.tasks.spawn(self._reconnect(relayed))
+        if peer := self.timings.due(self.connected):
+            self.tasks.spawn(self.timings.measure(self.node, peer))
+
+    def _remember_peers(self) -> None:
+        self._cache.remember(self._addresses_proved(), self._peer_limits.reputations.of_peer)
 
     async def _prove(self) -> None:
         # Immediately: a node that is cut off a moment later needs addresses to dial.

@@ -108,30 +108,20 @@ class WorkerProcess:
         ``sources`` are the kinds of task sources of this and further workers. Raises TaskSetError:
         the task set cannot be opened here; JudgeRefused: it did not start.
         """
-        outside = before(sandbox_support(), own.readable, network=own.network)
-        # Standard error is never a log file: the worker cannot write files.
-        environment = worker_environment(hash_seed)
-        if sys.platform == "linux" and not outside:
-            try:
-                worker = cls(*fork(MODULE, environment, sources, limits.start_seconds))
-            except OSError as error:
-                logger.error("no worker can be started: %s", error)
-                raise JudgeRefused(UNAVAILABLE, str(error)) from error
-        else:
-            worker = cls(*_STARTS.submit(spawn, MODULE, environment, before=outside).result())
+        seconds = limits.start_seconds
+        worker = cls(*_launched(own, worker_environment(hash_seed), sources, seconds))
+        stderr = worker._process.stderr
+        assert stderr is not None
         options = {"cpu_seconds": limits.cpu_seconds, "confinement": asdict(own)}
         try:
-            worker.send(options, limits.start_seconds)
-            reply = worker.ask(task_set, limits.start_seconds)
+            worker.send(options, seconds)
+            reply = worker.ask(task_set, seconds)
         except WorkerDied as death:
-            assert worker._process.stderr is not None
-            output = worker._process.stderr.read().decode(errors="replace").strip()
-            last = output.rsplit("\n", 1)[-1]
+            last = stderr.read().decode(errors="replace").strip().rsplit("\n", 1)[-1]
             detail = f"{death}: {last or 'it left no message'}"
             logger.error("no worker can be started: %s", detail)
             raise JudgeRefused(UNAVAILABLE, detail) from death
-        assert worker._process.stderr is not None
-        worker._process.stderr.close()
+        stderr.close()
         if "error" in reply:
             worker.end()
             raise TaskSetError(str(reply["error"]))
@@ -191,6 +181,21 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
+
+
+def _launched(
+    own: Confinement, environment: Mapping[str, str], sources: Collection[str], seconds: float
+) -> tuple[subprocess.Popen[bytes] | ForkedProcess, Channel]:
+    """Start a worker's process: a fork on Linux, unless a command has to confine it."""
+    outside = before(sandbox_support(), own.readable, network=own.network)
+    # Standard error is never a log file: the worker cannot write files.
+    if sys.platform != "linux" or outside:
+        return _STARTS.submit(spawn, MODULE, environment, before=outside).result()
+    try:
+        return fork(MODULE, environment, sources, seconds)
+    except OSError as error:
+        logger.error("no worker can be started: %s", error)
+        raise JudgeRefused(UNAVAILABLE, str(error)) from error
 
 
 def worker_environment(hash_seed: int = HASH_SEED) -> dict[str, str]:
