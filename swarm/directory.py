@@ -155,9 +155,9 @@ class ShardReader:
             sounding = self._alone or drawn < 1 / SOUNDING_EPOCHS
             depths = ALL_DEPTHS if sounding else self.density.depths()
             paths = await self._along(epoch - 1, self._paths(epoch - 1), depths)
-            if sounding and self._nobody(paths):
+            if sounding and self._is_alone(paths):
                 paths = await self._along(epoch, self._paths(epoch), depths)
-            self._alone = self._nobody(paths)
+            self._alone = self._is_alone(paths)
             if sounding:
                 self.density.sound(paths)
             else:
@@ -169,14 +169,17 @@ class ShardReader:
         return reader_paths(self._author, epoch, self._secret)
 
     async def _along(self, epoch: int, paths: Iterable[int], depths: Iterable[int]) -> list[Found]:
-        lines = [{depth: shard_on(path, depth) for depth in depths} for path in paths]
-        places = sorted({place for line in lines for place in line.items()})
-        keys = [record_key(self._swarm_id, epoch, depth, shard) for depth, shard in places]
-        found = await asyncio.gather(*map(self._transport.read, keys))
-        at = dict(zip(places, found, strict=True))
-        return [{depth: at[depth, shard] for depth, shard in line.items()} for line in lines]
+        """Read the shards of each path at some depths; shards of several paths once."""
+        paths, depths = list(paths), list(depths)
+        shards = sorted({(depth, shard_on(path, depth)) for path in paths for depth in depths})
+        keys = [record_key(self._swarm_id, epoch, depth, shard) for depth, shard in shards]
+        records = await asyncio.gather(*map(self._transport.read, keys))
+        by_shard = dict(zip(shards, records, strict=True))
+        return [
+            {depth: by_shard[depth, shard_on(path, depth)] for depth in depths} for path in paths
+        ]
 
-    def _nobody(self, paths: Iterable[Found]) -> bool:
+    def _is_alone(self, paths: Iterable[Found]) -> bool:
         authors = {author for path in paths for records in path.values() for author in records}
         return authors <= {self._author}
 

@@ -266,23 +266,22 @@ class Mixture:
             left = room - len(chosen)
             taken = Counter(c.key.author for c in chosen)
             stacks = self._stacks(equals, caps.trusted)
-            known = _in_turns([s for a, s in stacks.items() if a in proven])
+            known = _in_turns([stack for author, stack in stacks.items() if author in proven])
             if self._rule.newest:
                 known = known[: self._rule.newest * left]
             lines: list[Sequence[Candidate]] = [
                 line[: caps.most(author) - taken[author]]
                 for author, line in self._drawn(_by_author(known), draw).items()
             ]
-            unknown = {
+            others = {author: stack for author, stack in stacks.items() if author not in proven}
+            unproven = {
                 author: line[: caps.author - taken[author]]
-                for author, line in self._drawn(
-                    {a: s for a, s in stacks.items() if a not in proven}, draw
-                ).items()
+                for author, line in self._drawn(others, draw).items()
             }
-            met = sum(count for author, count in taken.items() if author not in proven)
-            unproven = _promising_first(unknown, tried)[: caps.unproven - met]
+            taken_unproven = sum(n for author, n in taken.items() if author not in proven)
+            together = _promising_first(unproven, tried)[: caps.unproven - taken_unproven]
             # All unproven authors together count as one among the proven authors.
-            lines.insert(draw.randint(0, len(lines)), unproven)
+            lines.insert(draw.randint(0, len(lines)), together)
             chosen += _in_turns(lines)[:left]
         return chosen
 

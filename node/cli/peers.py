@@ -20,6 +20,7 @@ from node.cli.options import (
     ConfigOption,
     DebugOption,
     JsonOption,
+    LoadedNode,
     PeersOption,
     PublicOption,
     SetOption,
@@ -28,6 +29,7 @@ from node.cli.options import (
     open_node,
     overrides_of,
     print_json,
+    say_lines,
 )
 from node.config.overrides import pasted_peer
 from node.errors import UsageError
@@ -73,29 +75,37 @@ def peers_command(
     """
     node = open_node(config)
     status = present_status(node.folder)
-    peers = status["peers"]
-    trusted = TrustedPeers(node.config.mixture.trusted, node.folder)
-    blocked, ours = BlockedPeers((), node.folder).added(), (*trusted.configured, *trusted.added())
-    peers += _departed(node.folder, {each["peer_id"] for each in peers}, (*ours, *blocked), prefix)
-    for each in peers:
-        each["trusted"], each["blocked"] = each["peer_id"] in ours, each["peer_id"] in blocked
+    peers, swarm = _known_peers(node, status["peers"], prefix), status["swarm_id"]
     if prefix:
         peer = _peer_named(prefix, peers)
         if json:
             print_json(peer)
-            return
-        for name, value in _facts(peer, status["swarm_id"]):
-            say(f"{name:<12}{value}")
-        return
-    if json:
+        else:
+            say_lines(f"{name:<12}{value}" for name, value in _facts(peer, swarm))
+    elif json:
         print_json(peers)
-        return
+    elif peers:
+        _print_wide(_table(peers, swarm))
+    else:
+        Terminal().print("no known peers yet")
 
+
+def _known_peers(
+    node: LoadedNode, present: Sequence[dict[str, Any]], prefix: str
+) -> list[dict[str, Any]]:
+    """Return the ``present`` peers and those that left, with the user's marks."""
+    trusted_peers = TrustedPeers(node.config.mixture.trusted, node.folder)
+    trusted = (*trusted_peers.configured, *trusted_peers.added())
+    blocked = BlockedPeers((), node.folder).added()
+    ids = {peer["peer_id"] for peer in present}
+    peers = [*present, *_departed(node.folder, ids, (*trusted, *blocked), prefix)]
+    for peer in peers:
+        peer["trusted"], peer["blocked"] = peer["peer_id"] in trusted, peer["peer_id"] in blocked
+    return peers
+
+
+def _print_wide(table: Table) -> None:
     console = Terminal()
-    if not peers:
-        console.print("no known peers yet")
-        return
-    table = _table(peers, status["swarm_id"])
     # A narrower terminal breaks lines itself; rich would truncate the ids.
     wide = console.options.update(width=LARGEST_WIDTH)
     console.width = max(console.width, console.measure(table, options=wide).minimum + SLACK)
@@ -156,7 +166,7 @@ def _names(peer: dict[str, Any]) -> tuple[str, ...]:
         return (peer["peer_id"],)
 
 
-def _table(peers: list[dict[str, Any]], ours: str | None) -> Any:
+def _table(peers: list[dict[str, Any]], ours: str | None) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("peer", no_wrap=True)
     named = any(peer.get("name") for peer in peers)

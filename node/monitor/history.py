@@ -184,33 +184,33 @@ def thinned(lines: Sequence[Line | None], most: int) -> list[int]:
     always stay; repeated rounds and lines that are not records (None) do not. Repeated thinning
     removes nothing that thinning once would keep for longer.
     """
-    standing: list[_Placed] = []
-    for place, line in enumerate(lines):
+    records: list[_Indexed] = []
+    for position, line in enumerate(lines):
         if line is None:
             continue
-        while standing and standing[-1].line.round >= line.round:  # the later line counts
-            standing.pop()
-        standing.append(_Placed(place, line))
-    kept = standing
-    if not standing:
+        while records and records[-1].line.round >= line.round:  # the later line counts
+            records.pop()
+        records.append(_Indexed(position, line))
+    if not records:
         return []
-    recent = standing[-1].line.round - standing[0].line.round + 1
+    kept = records
+    recent = records[-1].line.round - records[0].line.round + 1
     while recent > 1 and sum(each.line.size for each in kept) > most:
         recent //= 2
-        kept = _sample(standing, recent)
-    return [each.place for each in kept]
+        kept = _sample(records, recent)
+    return [each.position for each in kept]
 
 
-class _Placed(NamedTuple):
-    place: int
+class _Indexed(NamedTuple):
+    position: int
     line: Line
 
 
-def _sample(standing: Sequence[_Placed], recent: int) -> list[_Placed]:
+def _sample(records: Sequence[_Indexed], recent: int) -> list[_Indexed]:
     """Choose one line per stretch of rounds; the length doubles when the age doubles."""
-    newest = standing[-1].line.round
-    stretches: dict[tuple[int, int], _Placed] = {}
-    for each in standing:
+    newest = records[-1].line.round
+    stretches: dict[tuple[int, int], _Indexed] = {}
+    for each in records:
         level = ((newest - each.line.round) // recent).bit_length()
         stretch = level, each.line.round >> level
         chosen = stretches.setdefault(stretch, each)
