@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -75,7 +76,7 @@ class Author:
     offered: int = 0  # groups, as announced
     verified: int = 0  # groups whose rewards the observer confirmed
     offers: list[str] = field(default_factory=list)  # latest content ids, in hex
-    refused: dict[str, int] = field(default_factory=dict)  # rejections by reason
+    refused: Counter[str] = field(default_factory=Counter)  # rejections by reason
     rewards: dict[str, Mean] = field(default_factory=dict)  # verified, by family
     days: list[Day] = field(default_factory=list)  # the latest, ascending
 
@@ -101,9 +102,6 @@ class Author:
         self.verified += 1
         self.rewards.setdefault(env, Mean()).take(Mean(1, reward))
         self.day(now).rewards.take(Mean(1, reward))
-
-    def refuse(self, reason: str, n: int) -> None:
-        self.refused[reason] = self.refused.get(reason, 0) + n
 
     def day(self, now: float) -> Day:
         """Return the current day, or the last one if the clock was set back."""
@@ -331,7 +329,7 @@ class Totals:
     offered: int = 0  # groups, as announced
     verified: int = 0
     # By reason; groups, or 1 for a frame that could not be opened.
-    refused: dict[str, int] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)
 
     @property
     def checked(self) -> int:
@@ -416,9 +414,8 @@ class Census:
     def _refuse(self, refused: Mapping[tuple[bytes, str], int], news: Bucket) -> None:
         for (key, reason), n in refused.items():
             if (author := self._register.known(key.hex())) is not None:
-                author.refuse(reason, n)
-            total = self.state.total.refused
-            total[reason] = total.get(reason, 0) + n
+                author.refused[reason] += n
+            self.state.total.refused[reason] += n
             news.refused += n
 
     def _present(self, there: Mapping[str, PeerInfo], estimated: int | None) -> Present:

@@ -174,10 +174,8 @@ class ShardReader:
         shards = sorted({(depth, shard_on(path, depth)) for path in paths for depth in depths})
         keys = [record_key(self._swarm_id, epoch, depth, shard) for depth, shard in shards]
         records = await asyncio.gather(*map(self._transport.read, keys))
-        by_shard = dict(zip(shards, records, strict=True))
-        return [
-            {depth: by_shard[depth, shard_on(path, depth)] for depth in depths} for path in paths
-        ]
+        found = dict(zip(shards, records, strict=True))
+        return [{depth: found[depth, shard_on(path, depth)] for depth in depths} for path in paths]
 
     def _is_alone(self, paths: Iterable[Found]) -> bool:
         authors = {author for path in paths for records in path.values() for author in records}

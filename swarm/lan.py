@@ -248,21 +248,20 @@ def networks(listen: Sequence[str]) -> tuple[Interface, ...]:
     because a multiaddress does not name their interface. 0.0.0.0 and :: mean all of their family.
     """
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
-    found = [
-        ipaddress.ip_interface(
-            f"{each.address}/{int(ipaddress.ip_address(each.netmask)).bit_count()}"
-        )
-        for name, addresses in psutil.net_if_addrs().items()
-        for each in addresses
-        if name in up and each.family in FAMILIES and each.netmask and "%" not in each.address
-    ]
+    ours: list[Interface] = []
+    for name, addresses in psutil.net_if_addrs().items():
+        for each in addresses:
+            if not each.netmask or "%" in each.address:
+                continue
+            if name in up and each.family in FAMILIES:
+                bits = int(ipaddress.ip_address(each.netmask)).bit_count()
+                ours.append(ipaddress.ip_interface(f"{each.address}/{bits}"))
     hosts = {ipaddress.ip_address(host) for host in map(host_of, listen) if host}
     every = {type(host) for host in hosts if host.is_unspecified}
-    heard = [each for each in found if each.ip in hosts or type(each.ip) in every]
+    heard = [each for each in ours if each.ip in hosts or type(each.ip) in every]
     outside = [each for each in heard if not each.ip.is_loopback]
-    return tuple(sorted(outside or heard, key=lambda each: (each.version, each.ip)))[
-        :MAX_INTERFACES
-    ]
+    found = sorted(outside or heard, key=lambda each: (each.version, each.ip))
+    return tuple(found[:MAX_INTERFACES])
 
 
 LOOK_SECONDS = 2.0

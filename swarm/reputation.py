@@ -227,18 +227,10 @@ class Accounts:
         connection.execute(
             f"REPLACE INTO accounts ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                account.author,
-                account.bytes_in,
-                account.bytes_out,
-                account.admitted,
-                account.penalties,
-                account.penalized_at,
-                account.barred,
-                self._clock.time(),
-                account.reputation.earned,
-                account.reputation.at,
-                account.seconds,
-                account.admitted_at,
+                *(account.author, account.bytes_in, account.bytes_out, account.admitted),
+                *(account.penalties, account.penalized_at, account.barred, self._clock.time()),
+                *(account.reputation.earned, account.reputation.at),
+                *(account.seconds, account.admitted_at),
             ),
         )
 

@@ -206,9 +206,8 @@ def add_commands() -> None:
     taken = {name for group in COMMANDS.values() for name, *_ in group} | {"identity"}
     for entry in importlib.metadata.entry_points(group=GROUP):
         if entry.name in taken:
-            say(
-                f"warning: skipped {entry.value}: there is already a command {entry.name}", err=True
-            )
+            taken_by = f"there is already a command {entry.name}"
+            say(f"warning: skipped {entry.value}: {taken_by}", err=True)
             continue
         try:
             loaded = entry.load()

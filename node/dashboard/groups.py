@@ -199,7 +199,7 @@ def authors(
 def _gains(rounds: Rounds, names: Sequence[str]) -> dict[str, dict[str, float]]:
     numbers, weights, useful = rounds.column("round"), rounds.weights(), rounds.named["useful"]
     places, which = useful.rows(numbers)
-    asked = {name: n for name in names if (n := useful.number(name)) is not None}
+    asked = {name: useful.names.index(name) for name in names if name in useful.names}
     learned = Learned(
         heldout=rounds.column("reward_eval"),
         own=rounds.column("groups_own") * rounds.column("informative_own") * weights,

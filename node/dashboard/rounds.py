@@ -61,10 +61,6 @@ class Entries:
         summed = np.bincount(which, self.values * weights[places], minlength=len(self.names))
         return dict(zip(self.names, summed.tolist(), strict=True))
 
-    def number(self, name: str) -> int | None:
-        """Return a name's index in :attr:`names`; None if no round has it."""
-        return self._numbers.get(name)
-
     def column(self, name: str, rounds: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return one name's values in these rounds; NaN where missing."""
         found = np.full(len(rounds), np.nan)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 from node.config.config import Config
@@ -41,9 +41,9 @@ class ScoreEstimate:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> ScoreEstimate:
-        n, mean = len(values), fmean(values)
-        spread = sum((value - mean) ** 2 for value in values)
-        return cls(mean, math.sqrt(spread / (n - 1) / n) if n > 1 else None, tuple(values))
+        n = len(values)
+        error = stdev(values) / math.sqrt(n) if n > 1 else None
+        return cls(fmean(values), error, tuple(values))
 
     @property
     def margin(self) -> float | None:

@@ -152,9 +152,8 @@ class _Planner:
         keys = self._keys(method, dtype)
         choice = self._chosen(method, keys)
         if choice.config.engine.backend == "vllm" and not fits(choice.estimate, self.machine):
-            return self._chosen(
-                method, {**keys, "schedule.mode": "sync", "engine.sleep_mode": True}
-            )
+            in_turns = {"schedule.mode": "sync", "engine.sleep_mode": True}
+            return self._chosen(method, {**keys, **in_turns})
         return choice
 
     def with_wide_batches(self, choice: Choice) -> Choice:

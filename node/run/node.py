@@ -145,7 +145,8 @@ class Node(Opened):
         trainer = self._trainer(levels, verifier, experience)
         stack.callback(lambda: trainer.close())  # the one that is there then
         if progress.round == 0 and self.baseline:
-            trial = self._tried(trainer, verifier)
+            levels, engine = trainer.sampler.levels, trainer.engine
+            trial = BaselineTrial(config, self.policy, engine, verifier, levels, self.counters)
             if keys := self.baseline(trial):
                 self.config = changed(self.config, keys)
                 trainer.close()
@@ -173,11 +174,6 @@ class Node(Opened):
             trusted=self._trusted.authors,
             blocked=self._blocked.authors,
         )
-
-    def _tried(self, trainer: Trainer, verifier: VerifierPool) -> BaselineTrial:
-        levels = trainer.sampler.levels
-        engine, counters = trainer.engine, self.counters
-        return BaselineTrial(self.config, self.policy, engine, verifier, levels, counters)
 
     def _open_rounds(self, trainer: Trainer, progress: RunState, experience: Experience) -> None:
         learner, pool = self.config.learner, experience.pool

@@ -245,9 +245,8 @@ class Shortcuts:
 
 
 PING = "DHTProtocol.rpc_ping"
-CLOCK_FIELD = (
-    4  # of the answer: the peer's clock, a double in unix seconds (docs/protocol.md, "DHT")
-)
+# Field of the answer: the peer's clock, a double in unix seconds (docs/protocol.md, "DHT").
+CLOCK_FIELD = 4
 EVERY_SECONDS = 60.0  # between two measurements of one peer: about 300 bytes each way
 END_OF_TIME = 2.0**33  # unix seconds, in the year 2242
 
