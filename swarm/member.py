@@ -162,10 +162,10 @@ class Member:
         experience: Experience,
         clock: Clock,
         counters: Counters,
-        limits: CollectorLimits | None = None,
-        rng: random.Random | None = None,
+        limits: CollectorLimits,
+        rng: random.Random,
         *,
-        quiet: bool = False,
+        quiet: bool,
     ) -> None:
         self._quiet = quiet
         self._failing: dict[str, Exception] = {}
@@ -183,8 +183,8 @@ class Member:
             experience.pool,
             experience.accounts,
             counters,
-            limits or CollectorLimits(),
-            rng or random.Random(),
+            limits,
+            rng,
             clock,
         )
         self._watch = ClockWatch(clock, counters)
@@ -373,6 +373,6 @@ def assemble(
         clock,
         counters,
         limits,
-        rng,
+        rng or random.Random(),
         quiet=quiet,
     )

@@ -229,7 +229,7 @@ class AsyncRolloutGenerator:
         """
         self.window.plan(count)
         self._expire()
-        self.writer.go_on()
+        self.writer.resume()
         with watch.time("wait"):
             self._admit()
             self._look(0.0)

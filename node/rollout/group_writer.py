@@ -85,11 +85,11 @@ class UnfinishedGroups:
                 "SELECT ?, epoch, number, ?, 0 FROM begun WHERE ticket=?",
                 rows,
             )
-            _strike(connection, tickets)
+            _delete(connection, tickets)
 
     def drop(self, tickets: Sequence[int]) -> None:
         with self._journal.transaction() as connection:
-            _strike(connection, tickets)
+            _delete(connection, tickets)
 
     def rewind(self, version: int, step: int) -> int:
         """Roll back to ``step``, after ``version`` updates; return deleted token count.
@@ -136,7 +136,7 @@ class UnfinishedGroups:
         return [(TurnPlace(*row[:3]), _unpacked(*row[3:])) for row in rows]
 
 
-def _strike(connection: sqlite3.Connection, tickets: Sequence[int]) -> None:
+def _delete(connection: sqlite3.Connection, tickets: Sequence[int]) -> None:
     rows = [(ticket,) for ticket in tickets]
     connection.executemany("DELETE FROM begun WHERE ticket=?", rows)
     connection.executemany("DELETE FROM written WHERE ticket=?", rows)
@@ -235,7 +235,7 @@ class GroupWriter:
         self._open: dict[int, tuple[RunningGroup, TurnPlace]] = {}
         self._waiting: list[OpenTrajectory] = []
         self._complete: list[RunningGroup] = []
-        self._quiet = False
+        self._paused = False
         self._newest: tuple[TrainingGroup, ...] = ()
 
     def newest(self) -> Sequence[TrainingGroup]:
@@ -253,8 +253,8 @@ class GroupWriter:
             else:
                 self._answer(each)
 
-    def go_on(self) -> None:
-        self._quiet = False
+    def resume(self) -> None:
+        self._paused = False
 
     def look(self, seconds: float) -> list[RunningGroup]:
         """Process arrivals, awaiting the engine up to ``seconds``; return complete groups."""
@@ -266,7 +266,7 @@ class GroupWriter:
 
     def pause(self) -> None:
         """Stop the engine and keep its unfinished turns, which continue first."""
-        self._quiet = True
+        self._paused = True
         kept = []
         for key, begun in self.engine.pause():
             if key not in self._open:
@@ -280,7 +280,7 @@ class GroupWriter:
         self._finish(self.engine.poll(0.0))
 
     def _submit(self) -> None:
-        if self._quiet or not self._waiting:
+        if self._paused or not self._waiting:
             return
         waiting = sorted(self._waiting, key=lambda each: self._open[each.key][1])
         for sampling in (self.sampling, self._turn):

@@ -67,10 +67,10 @@ class DialLimits:
         Raises NoPeer: no peer answers; DialRefused: as :meth:`dial`.
         """
 
-        async def answers() -> bool:
+        async def connect() -> bool:
             return await who_answers(host, port, PROOF_SECONDS) == peer
 
-        return await self.dial(peer, host, port, answers)
+        return await self.dial(peer, host, port, connect)
 
     async def dial(
         self, peer: str, host: str, port: int, connect: Callable[[], Awaitable[bool]]
@@ -85,10 +85,10 @@ class DialLimits:
         if port < FIRST_PORT or not name:
             raise self._refused(f"{host} port {port} is not a peer's address")
         async with self._turn(name) as proved:
-            if answers := await connect():
+            if answered := await connect():
                 proved()
                 self._answered.put((peer, host, port), None)
-            return answers
+            return answered
 
     async def find(self, connect: Callable[[], Awaitable[object]]) -> None:
         """Have a lost peer dialed wherever it claims to be, in the turns of all lost peers."""
@@ -106,7 +106,7 @@ class DialLimits:
             self._begun.setdefault(name, deque()).append(self._clock.monotonic())
             self._under_way[name] += 1
         try:
-            yield lambda: self._give_back(name)
+            yield lambda: self._restore(name)
         finally:
             self._under_way[name] -= 1
             if not self._under_way[name]:
@@ -126,7 +126,7 @@ class DialLimits:
         known = host in self._begun or len(self._begun) < MAX_HOSTS
         return known and len(self._begun.get(host, ())) < MOST_DIALS
 
-    def _give_back(self, host: str) -> None:
+    def _restore(self, host: str) -> None:
         if begun := self._begun.get(host):
             begun.pop()
 

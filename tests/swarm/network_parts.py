@@ -111,7 +111,7 @@ class Node:
         experience = Experience(self.journal, self.pool, self.outbox, self.accounts)
         self.member = Member(
             *(transport, self.directory, self.exchange, admission, experience, clock, counters),
-            *(limits, random.Random(name)),
+            *(limits or CollectorLimits(), random.Random(name)),
             quiet=quiet,
         )
 
