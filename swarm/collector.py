@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from itertools import islice
 
 from protocol.announcement import Offer
-from protocol.errors import BadKey
-from protocol.identity import author_of
 from protocol.messages import MAX_GOSSIP
 from swarm.admission import Admission
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.common.fair_limits import KEPT, KNOWN, Backoff, lot
+from swarm.common.fair_limits import KEPT, KNOWN, Backoff, author_or_none, lot
 from swarm.directory import Directory, Known
 from swarm.exchange import Exchange, WrongContent
 from swarm.pool import Pool
@@ -267,10 +265,8 @@ class Collector:
         return asked
 
     def _knows(self, peer: str) -> bool:
-        try:
-            return self._accounts.reputation(author_of(peer)) >= KNOWN
-        except BadKey:
-            return False
+        author = author_or_none(peer)
+        return author is not None and self._accounts.reputation(author) >= KNOWN
 
     async def _ask(self, peer: str, limit: int) -> list[bytes]:
         try:

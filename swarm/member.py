@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from protocol.announcement import Offer, Opener, open_announcement
-from protocol.errors import BadKey, ProtocolError
-from protocol.identity import Identity, author_of, peer_id_of
+from protocol.errors import ProtocolError
+from protocol.identity import Identity, peer_id_of
 from protocol.manifest import swarm_id
 from protocol.profile import Profile, sign_profile
 from swarm.admission import Admission, RefusedGroups
 from swarm.collector import Collector, CollectorLimits
 from swarm.common.clock import Clock, within
 from swarm.common.counters import ClockWatch, Counters
-from swarm.common.fair_limits import Backoff, OwnFirst
+from swarm.common.fair_limits import Backoff, OwnFirst, author_or_none
 from swarm.directory import Density, Directory
 from swarm.exchange import Exchange, Profiles, fetch_manifest
 from swarm.journal import Journal, JournalError
@@ -231,9 +231,13 @@ class Member:
         self._watch.look()
         authors = {known.author for known in self._directory.known()}
         ours, swarm_of = self._directory.swarm_id, self._acquaintance.swarm_of
+
+        def announced(peer: str) -> bool:
+            return author_or_none(peer) in authors
+
         await asyncio.gather(
-            self._acquaintance.look(lambda peer: _author(peer) in authors),
-            self._profiles.look(lambda peer: _author(peer) in authors or swarm_of(peer) == ours),
+            self._acquaintance.look(announced),
+            self._profiles.look(lambda peer: announced(peer) or swarm_of(peer) == ours),
         )
 
     def status(self) -> MemberStatus:
@@ -302,7 +306,7 @@ class Member:
             result.append(
                 PeerInfo(
                     peer_id=peer,
-                    author=entry.author if entry else _author(peer),
+                    author=entry.author if entry else author_or_none(peer),
                     connected=peer in connected,
                     policy_step=entry.announcement.policy_step if entry else None,
                     groups=sum(offer.groups for offer in offers),
@@ -315,13 +319,6 @@ class Member:
                 )
             )
         return tuple(result)
-
-
-def _author(peer: str) -> bytes | None:
-    try:
-        return author_of(peer)
-    except BadKey:
-        return None
 
 
 def assemble(

@@ -46,6 +46,7 @@ from node.storage.run_folder import (
 )
 from protocol.errors import BadKey
 from protocol.identity import author_of, peer_id_of
+from swarm.common.fair_limits import author_or_none
 from swarm.common.util import counted
 from swarm.reputation import Account, is_banned, read_accounts
 
@@ -160,10 +161,8 @@ def _departed(
 
 
 def _names(peer: dict[str, Any]) -> tuple[str, ...]:
-    try:
-        return peer["peer_id"], author_of(peer["peer_id"]).hex()
-    except BadKey:
-        return (peer["peer_id"],)
+    author = author_or_none(peer["peer_id"])
+    return (peer["peer_id"],) if author is None else (peer["peer_id"], author.hex())
 
 
 def _table(peers: list[dict[str, Any]], ours: str | None) -> Table:

@@ -47,6 +47,14 @@ class OwnFirst:
         return {**self._accounts.reputations(), self._own: 1.0}
 
 
+def author_or_none(peer: str) -> bytes | None:
+    """Return the public key in a peer id; None if it is not an Ed25519 key."""
+    try:
+        return author_of(peer)
+    except BadKey:
+        return None
+
+
 class Reputations:
     """A cache of reputations, which are all 0 before :meth:`use` sets the source."""
 
@@ -73,10 +81,8 @@ class Reputations:
 
     def of_peer(self, peer: str) -> float:
         """Return a peer's reputation by its id; 0 if the id is not an author's."""
-        try:
-            return self.of(author_of(peer))
-        except BadKey:
-            return 0.0
+        author = author_or_none(peer)
+        return 0.0 if author is None else self.of(author)
 
     def knows(self, peer: str) -> bool:
         """Return whether a peer is known to be useful."""
