@@ -30,6 +30,7 @@ from protocol.identity import peer_id_of
 from protocol.manifest import Manifest
 from swarm.census import Author, Census, CensusState, ClaimedProfile, columns, rewards
 from swarm.common.counters import Counters
+from swarm.transport.transport import host_of
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +76,8 @@ def dialed(addresses: Sequence[str]) -> list[str]:
     """Return the non-loopback addresses, or all if every one is loopback."""
 
     def is_loopback(address: str) -> bool:
-        _, kind, host, *_ = [*address.split("/"), "", ""]
-        return kind in ("ip4", "ip6") and ip_address(host).is_loopback
+        host = host_of(address)
+        return bool(host) and ip_address(host).is_loopback
 
     return [address for address in addresses if not is_loopback(address)] or list(addresses)
 

@@ -23,7 +23,7 @@ from node.config.registry import ENGINES, TRANSPORTS
 from node.config.sections import NetworkSection
 from node.errors import ConfigError, NodeError
 from node.network.pinned_manifest import checked_manifest
-from node.network.transports import FAMILIES, TransportKind, listened_on, why_not_free
+from node.network.transports import TransportKind, why_not_free
 from node.plan.model_shape import check_memory
 from node.storage.run_folder import RunFolder
 from node.tasks.sandbox.sandbox import REMEDY, sandbox_support
@@ -52,6 +52,7 @@ from swarm.transport.transport import (
     Way,
     describe_reach,
     dialed,
+    host_of,
     is_relayed,
     port_of,
 )
@@ -355,7 +356,7 @@ async def _ask(transport: Transport, peer: str, ports: tuple[int, ...]) -> Diall
 
 CONNECT_SECONDS = 5.0
 DIAL_SECONDS = 20.0
-HOSTS = (*FAMILIES, "dns", "dns4", "dns6")
+HOSTS = ("ip4", "ip6", "dns", "dns4", "dns6")
 
 
 def check_network(config: Config, folder: RunFolder) -> list[Check]:
@@ -383,23 +384,23 @@ def check_ports(config: Config, folder: RunFolder) -> list[Check]:
 
 
 def _check_port(address: str) -> Check:
-    place = listened_on(address)
-    if place is None:
+    if not host_of(address):
         remedy = "Listen on an address such as /ip4/0.0.0.0/tcp/31337."
         return warn("ports", f"cannot try {address}", remedy)
     if why := why_not_free(address):
         remedy = "Stop the program that uses it, or set another port or address in the config."
         return fail("ports", f"{address}: {why}", remedy)
-    return ok("ports", f"{address} is free" if place[3] else f"{address}: any free port")
+    return ok("ports", f"{address} is free" if port_of(address) else f"{address}: any free port")
 
 
 def _check_connection(address: str) -> Check:
     """Open a TCP connection: a dead machine differs from a swarm without answer."""
-    _, family, host, kind, port, *_ = [*address.split("/"), "", "", "", ""]
-    if family not in HOSTS or kind != "tcp" or not port.isdecimal():
+    family, host, *_ = address.lstrip("/").split("/")
+    port = port_of(address)
+    if family not in HOSTS or not port:
         return warn("peers", f"cannot try {address}", "Only the dial below can test it.")
     try:
-        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+        socket.create_connection((host, port), CONNECT_SECONDS).close()
     except OSError as error:
         remedy = "Ask its owner whether it runs; check firewalls and the port on both sides."
         return fail("peers", f"{host} port {port}: {error.strerror or error}", remedy)

@@ -8,16 +8,14 @@ import sys
 from abc import ABC, abstractmethod
 from contextlib import closing
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from node.config.registry import TRANSPORTS, Plugin
 from node.config.sections import NetworkSection
 from node.errors import ConfigError
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
-
-if TYPE_CHECKING:
-    from swarm.transport.transport import Transport
+from swarm.transport.transport import Transport, host_of, port_of
 
 
 class TransportKind(Plugin, ABC):
@@ -106,27 +104,17 @@ class Libp2p(TransportKind):
         return Libp2pTransport(folder.identity, **settings)
 
 
-FAMILIES = {"ip4": socket.AF_INET, "ip6": socket.AF_INET6}
-
-KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
-
-
-def listened_on(address: str) -> tuple[int, int, str, int] | None:
-    """Parse a multiaddress into socket family, type, host and port; None if it cannot."""
-    _, family, host, kind, port, *_ = [*address.split("/"), "", "", "", ""]
-    if family not in FAMILIES or kind not in KINDS or not port.isdecimal():
-        return None
-    return FAMILIES[family], KINDS[kind], host, int(port)
-
-
 def why_not_free(address: str) -> str:
-    """Return why this machine cannot listen there, else empty; port 0 is any free one."""
-    place = listened_on(address)
-    if place is None or place[3] == 0:
+    """Return why this machine cannot listen at an IP address and TCP port, else empty.
+
+    A name and port 0, which is any free one, are not tried.
+    """
+    host, port = host_of(address), port_of(address)
+    if not host or not port:
         return ""
-    family, kind, host, port = place
     try:
-        with closing(socket.socket(family, kind)) as probe:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with closing(socket.socket(family)) as probe:
             if os.name == "posix":  # on Windows it would take a port from its holder
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))

@@ -53,14 +53,14 @@ def is_relayed(address: str) -> bool:
 
 def host_of(address: str) -> str:
     """Return the IP address that a multiaddress begins with, or an empty string."""
-    _, family, host, *_ = [*address.split("/"), "", "", ""]
-    return host if family in ("ip4", "ip6") else ""
+    parts = address.split("/")
+    return parts[2] if len(parts) > 2 and parts[1] in ("ip4", "ip6") else ""
 
 
 def port_of(address: str) -> int:
     """Return the TCP port that a multiaddress names first, or 0."""
-    _, _, _, kind, port, *_ = [*address.split("/"), "", "", "", "", ""]
-    return int(port) if kind == "tcp" and port.isdecimal() else 0
+    parts = address.split("/")
+    return int(parts[4]) if len(parts) > 4 and parts[3] == "tcp" and parts[4].isdecimal() else 0
 
 
 def links_of(connected: Mapping[str, Sequence[str]]) -> dict[str, Way]:
