@@ -14,6 +14,7 @@ from node.tasks.sandbox import sandbox
 from node.tasks.sources import environments, plugins
 from node.tasks.sources.jsonl import file_digest
 from node.tasks.sources.reasoning_gym import MOST_CHARACTERS, ReasoningGym
+from node.tasks.task import Task
 from node.tasks.task_set import Allowed, load_task_set, open_envs
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec
@@ -70,15 +71,21 @@ def test_exact_wants_an_equal_text_numeric_the_value_and_verbatim_every_characte
         ("2^{10}", "1024", "20"),
         ("\\sqrt{16}", "4", "16"),
         ("0.1", "1/10", "0.11"),
+        ("1e3", "1,000", "3"),
+        ("x = 12", "12", "4, 8"),
+        ("25 000", "25 000", "0"),
+        ("2026-11-28", "2026-11-28", "1987"),
+        ("10:30", "10:30", "1/3"),
+        ("0x1f", "0X1F", "0"),
     ],
 )
 def test_numbers_are_equal_however_they_are_written(tmp_path, answer, right, wrong):
     path = tmp_path / "one.jsonl"
     path.write_text(json.dumps({"prompt": "?", "answer": answer}))
     source = open_envs([spec(path, "numeric")], Allowed({"halves": path}))[0]["halves"]
-    entry = source.questions.draw(0, 0)
-    assert source.questions.score(entry, right) == 1.0
-    assert source.questions.score(entry, wrong) == 0.0
+    task = Task(TaskRef("halves", 0, 0), "?", source.questions.draw(0, 0))
+    assert source.score(task, right) == 1.0
+    assert source.score(task, wrong) == 0.0
 
 
 def test_another_file_is_refused_and_one_that_changes_makes_the_verifier_unavailable(file):
