@@ -42,12 +42,14 @@ class Move:
 class Answered:
     """An environment's response to a turn; ``over``: the environment has ended.
 
-    After the last turn ``observation`` is empty and ``reward`` is the whole trajectory's.
+    After the last turn ``observation`` is empty and ``reward`` is the whole trajectory's. ``fault``
+    is the error that the environment raised, if any.
     """
 
     observation: str
     over: bool
     reward: float | None
+    fault: str = field(default="", compare=False)
 
 
 Moved = Answered | JudgeRefused  # ``JudgeRefused``: lost, with no more turns and no reward
@@ -171,12 +173,13 @@ class OverLimit(BaseException):
 class GroupRewards:
     """Rewards in completion order, and how many answers made the scorer raise.
 
-    ``over`` has the indexes of answers that exceeded their CPU limit.
+    ``over`` has the indexes of answers that exceeded their CPU limit. ``fault`` is the first error.
     """
 
     rewards: list[float]
     unreadable: int
     over: list[int] = field(default_factory=list)
+    fault: str = ""
 
 
 def score(
@@ -194,7 +197,7 @@ def score(
     """
     rewards: list[float] = []
     over: list[int] = []
-    unreadable = 0
+    unreadable, fault = 0, ""
     with kept():
         for number, answer in enumerate(answers):
             if isinstance(answer, TrajectoryTexts):
@@ -210,7 +213,14 @@ def score(
                 unreadable += 1
                 if isinstance(error, OverLimit):
                     over.append(number)
-    return GroupRewards(rewards, unreadable, over)
+                else:
+                    fault = fault or fault_of(error)
+    return GroupRewards(rewards, unreadable, over, fault)
+
+
+def fault_of(error: Exception | None) -> str:
+    """Return an error of a task's own code for its author, in one short line; empty for None."""
+    return f"{error!r:.200}" if error else ""
 
 
 def _replayed(source: TaskSource, task: Task, turns: TrajectoryTexts) -> float:

@@ -187,7 +187,8 @@ class TaskSource:
     def _exhausted(self, task: TaskRef) -> TaskError:
         return TaskError(
             f"env {self.name!r} level {task.level}: no {task.split.value} question in "
-            f"{MAX_ATTEMPTS} draws; it has too few different questions, widen the level's settings"
+            f"{MAX_ATTEMPTS} draws; it has too few different questions: add some, or widen the "
+            "level's settings"
         )
 
     def _undrawn(self, level: int, error: Exception) -> TaskError:

@@ -1,25 +1,27 @@
-"""Check that a task set opens and that its environments replay as declared.
+"""Check that a task set can be trained on, and that it is the same in every process.
 
-Episodes are played in one process and replayed in others. These differ in all that an environment
-must not depend on: set order, addresses, the clock, system randomness and earlier episodes.
+Tasks are built and episodes played in one process, and again in others. These differ in all that a
+task must not depend on: set order, addresses, the clock, system randomness and earlier episodes.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from node.environments.own_file import differing, guess
 from node.errors import TaskSetError
 from node.tasks.scorer import Move
+from node.tasks.sources.plugins import FAMILIES
 from node.tasks.task_set import Allowed
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import ENVIRONMENT, EnvSpec
-from swarm.groups import TaskRef
+from swarm.groups import Split, TaskRef
 from swarm.verification import JudgeRefused, TrajectoryTexts
 
-EPISODES = 4  # Per level.
+EPISODES = 4  # Per level; as many tasks of other families.
+ANSWERS = ("", "0", "yes", "[1, 2]")  # to such a task
 TURNS = 16  # Maximum per episode.
 PLAYS, REPLAY = 1, (2, 3)  # Hash seeds of the process that plays and of those that replay.
 REMEDY = (
@@ -59,29 +61,70 @@ class _Episode:
 
 
 def try_replays(specs: Sequence[EnvSpec], allowed: Allowed) -> Trial:
-    """Open a task set, play its environments and replay them.
+    """Open a task set, build and score tasks, play its environments and replay them.
 
-    Raises TaskSetError: a family cannot be opened or played, or a replayable one differs (the
-    message says how); JudgeRefused: no process can be started (``unavailable``).
+    Raises TaskSetError: a family cannot be opened, built or played, has no held-out tasks, or
+    differs elsewhere (the message says how); JudgeRefused: no process can be started
+    (``unavailable``).
     """
     played = [spec for spec in specs if spec.source == ENVIRONMENT]
     with Verifier(specs, allowed, outside=False, hash_seed=PLAYS) as verifier:
         here, closed = verifier.start(), dict(verifier.closed)
         unshared = tuple(name for name in here if name in verifier.unrepeatable)
         replayable = [spec for spec in played if spec.name in {*here} - {*unshared}]
+        built = {s.name: _built(verifier, s) for s in specs if s.name in here}
         episodes = [each for spec in replayable for each in _played(verifier, spec)]
-    for hash_seed in REPLAY if episodes else ():
-        with Verifier(replayable, allowed, outside=False, hash_seed=hash_seed) as verifier:
+    again = [s for s in specs if s.source == "plugin" and s.name in built.keys() - FAMILIES.keys()]
+    for hash_seed in REPLAY if episodes or again else ():
+        with Verifier([*replayable, *again], allowed, outside=False, hash_seed=hash_seed) as other:
+            for spec in again:
+                _same(other, built[spec.name])
             for episode in reversed(episodes):
-                _replay(verifier, episode)
+                _replay(other, episode)
     return Trial(tuple(s.name for s in replayable), len(episodes), unshared, closed)
+
+
+def _built(verifier: Verifier, spec: EnvSpec) -> dict[TaskRef, str]:
+    """Build tasks to train on and one to evaluate on, per level; return prompts by task."""
+    found: dict[TaskRef, str] = {}
+    for level in range(len(spec.levels)):
+        tasks = _tasks(spec, level)
+        heldout = replace(tasks[0], split=Split.HELDOUT)
+        found |= zip((*tasks, heldout), _prompts(verifier, [*tasks, heldout]), strict=True)
+        if spec.source != ENVIRONMENT:
+            _judged(verifier, tasks)
+    return found
+
+
+def _judged(verifier: Verifier, tasks: Sequence[TaskRef]) -> None:
+    for task in tasks:
+        try:
+            verifier.judge(task, ANSWERS)
+        except JudgeRefused as refused:
+            raise _failed(task, f"an answer has no reward: {refused}") from refused
+
+
+def _same(verifier: Verifier, built: Mapping[TaskRef, str]) -> None:
+    for task, prompt in built.items():
+        (other,) = _prompts(verifier, [task])
+        if other != prompt:
+            what = f"its question is {differing(other, prompt)}"
+            raise TaskSetError(
+                f"env {task.env!r} level {task.level} differs in another process with seed "
+                f"{task.seed}: {what}: derive all randomness from the number (docs/guides/"
+                "own_tasks.md)"
+            )
+
+
+def _tasks(spec: EnvSpec, level: int) -> list[TaskRef]:
+    rng = random.Random(f"replay-trial/{spec.name}/{level}")
+    return [TaskRef(spec.name, level, rng.getrandbits(63)) for _ in range(EPISODES)]
 
 
 def _played(verifier: Verifier, spec: EnvSpec) -> list[_Episode]:
     found: list[_Episode] = []
     for level in range(len(spec.levels)):
-        rng = random.Random(f"replay-trial/{spec.name}/{level}")
-        tasks = [TaskRef(spec.name, level, rng.getrandbits(63)) for _ in range(EPISODES)]
+        tasks = _tasks(spec, level)
         prompts = _prompts(verifier, tasks)
         episodes = [
             _Episode(task, prompt, random.Random(task.seed))
@@ -126,7 +169,7 @@ def _prompts(verifier: Verifier, tasks: Sequence[TaskRef]) -> list[str]:
 
 
 def _failed(task: TaskRef, why: str) -> TaskSetError:
-    return TaskSetError(f"env {task.env!r} level {task.level} cannot be played: {why}")
+    return TaskSetError(f"env {task.env!r} level {task.level} cannot be used: {why}")
 
 
 def _otherwise(task: TaskRef, what: str) -> TaskSetError:

@@ -22,6 +22,7 @@ from node.tasks.verifier.worker_process import (
     WorkerProcess,
     Workers,
     admit,
+    fault_in,
     nonsense,
     refusal,
     wire,
@@ -72,7 +73,7 @@ def decoded(reply: dict[str, Any], seconds: float) -> Moved:
         raise nonsense("observation is malformed")
     if reward is not None and not (isinstance(reward, float) and 0.0 <= reward <= 1.0):
         raise nonsense("reward is not a number in [0, 1]")
-    return Answered(observation, over, reward)
+    return Answered(observation, over, reward, fault_in(reply))
 
 
 STUCK_SECONDS = 1.0  # A worker that owes a reply and is silent for this long is stuck.
@@ -382,8 +383,10 @@ class WorkerPair:
 
     def _answered(self, worker: TurnWorker, turn: PendingTurn, moved: Moved) -> None:
         self._homes.pop(turn.move.key, None)
-        if isinstance(moved, Answered) and moved.reward is None:
-            self._homes[turn.move.key] = (turn.move.task, worker)
+        if isinstance(moved, Answered):
+            self._all.note(turn.move.task.env, moved.fault)
+            if moved.reward is None:
+                self._homes[turn.move.key] = (turn.move.task, worker)
         while len(self._homes) > MOST_LIVE * MOST_WORKERS:
             self._homes.popitem(last=False)
         turn.settle(moved)

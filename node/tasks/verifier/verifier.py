@@ -183,10 +183,11 @@ class Verifier(Scorer):
         outcomes: list[Judged] = []
         last = time.monotonic()
         try:
-            for outcome, unreadable in answers(worker, groups, each=each, together=seconds):
+            for outcome, unreadable, fault in answers(worker, groups, each=each, together=seconds):
                 last = time.monotonic()
+                env = groups[len(outcomes)].task.env
+                self._workers.note(env, fault)
                 if unreadable:
-                    env = groups[len(outcomes)].task.env
                     self._workers.counters.add("answers_unreadable", unreadable, env=env)
                 outcomes.append(outcome)
         except WorkerDied as death:

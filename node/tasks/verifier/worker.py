@@ -32,7 +32,7 @@ from node.environments.own_file import NotReplayed
 from node.errors import TaskSetError
 from node.tasks.sandbox import seccomp
 from node.tasks.sandbox.confine import OUT_OF_MEMORY, Confinement, confine
-from node.tasks.scorer import Answered, GroupRewards, OverLimit, score
+from node.tasks.scorer import Answered, GroupRewards, OverLimit, fault_of, score
 from node.tasks.task import ScoringError, Task, TaskError, TaskSource, kept
 from node.tasks.task_set import Allowed, open_envs
 from protocol.manifest import EnvSpec
@@ -201,7 +201,8 @@ class LiveEpisodes:
         for action in actions[len(live.actions) :]:
             live.observation = await live.episode.step(action)
         if live.episode.over or final:
-            return Answered("", live.episode.over, await live.episode.reward())
+            reward, fault = await live.episode.reward(), fault_of(live.episode.tripped)
+            return Answered("", live.episode.over, reward, fault)
         live.actions = tuple(actions)
         self._live[key] = live
         while len(self._live) > MOST_LIVE:

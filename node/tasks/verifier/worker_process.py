@@ -242,6 +242,7 @@ class Workers:
         self.limits = limits or WorkerLimits()
         self.counters = counters or Counters()
         self.opened_envs: dict[str, OpenEnv] = {}
+        self._faulty: set[str] = set()
         self.closed: dict[str, str] = {}
         self._workers: dict[Grants, WorkerProcess] = {}
         self._closed = False
@@ -271,6 +272,13 @@ class Workers:
         self.counters.add("verifier_restarts", reason=reason)
         logger.warning("the worker failed on %s: %s", f"env {env!r}" if env else "nothing", death)
         return JudgeRefused(reason, str(death), seconds)
+
+    def note(self, env: str, fault: str) -> None:
+        """Log the first error that the code of an env raised, empty for none."""
+        if fault and env not in self._faulty:
+            self._faulty.add(env)
+            log = logger.warning if self.specs[env].source in _OWN_CODE else logger.info
+            log("the code of env %r raised an error, which counts as wrong: %s", env, fault)
 
     def forget(self, worker: WorkerProcess) -> None:
         worker.end()
@@ -334,6 +342,8 @@ class Workers:
 MOMENT_SECONDS = 0.05  # Then a worker begins no further group of a request: others may wait.
 _MOST_GROUPS = 32
 _MOST_CHARACTERS = 1 << 20
+_MOST_FAULT = 200
+_OWN_CODE = ("plugin", ENVIRONMENT)  # sources whose code the user may have written
 
 
 def wire(task: TaskRef) -> list[Any]:
@@ -378,8 +388,8 @@ def admitted(
 
 def answers(
     worker: WorkerProcess, groups: Sequence[Asked], *, each: float, together: float
-) -> Iterator[tuple[Judged, int]]:
-    """Yield the result of each of the first groups, and its count of unreadable texts.
+) -> Iterator[tuple[Judged, int, str]]:
+    """Yield each of the first groups' result, count of unreadable texts, and scorer's error.
 
     ``each`` is the timeout in seconds per group, ``together`` for all groups. The caller ends the
     worker unless it consumes all results. Raises WorkerDied: the worker was lost on the group in
@@ -417,11 +427,21 @@ def refusal(reply: dict[str, Any], seconds: float, *, played: bool = False) -> J
     return JudgeRefused(reason, str(reply.get("detail", "")), seconds)
 
 
-def _outcome(reply: dict[str, Any], texts: Sequence[Answer], seconds: float) -> tuple[Judged, int]:
+def fault_in(reply: dict[str, Any]) -> str:
+    """Return the error of a task's own code; raise ``WorkerDied`` if it is malformed."""
+    fault = reply.get("fault", "")
+    if not isinstance(fault, str) or len(fault) > _MOST_FAULT:
+        raise nonsense("error of the task is malformed")
+    return fault
+
+
+def _outcome(
+    reply: dict[str, Any], texts: Sequence[Answer], seconds: float
+) -> tuple[Judged, int, str]:
     """Check the reply: scoring untrusted text may compromise a worker."""
     count, played = len(texts), any(isinstance(text, TrajectoryTexts) for text in texts)
     if refused := refusal(reply, seconds, played=played):
-        return refused, 0
+        return refused, 0, ""
     prompt, rewards = reply.get("prompt"), reply.get("rewards")
     if not isinstance(prompt, str) or not isinstance(rewards, list) or len(rewards) != count:
         raise nonsense("verdict is malformed")
@@ -433,7 +453,7 @@ def _outcome(reply: dict[str, Any], texts: Sequence[Answer], seconds: float) -> 
     over = reply.get("over", [])
     if not isinstance(over, list) or not all(type(n) is int and 0 <= n < count for n in over):
         raise nonsense("list of slow answers is malformed")
-    return Verdict(prompt, tuple(rewards), seconds, tuple(over)), unreadable
+    return Verdict(prompt, tuple(rewards), seconds, tuple(over)), unreadable, fault_in(reply)
 
 
 def _encoded(answer: Answer) -> Any:

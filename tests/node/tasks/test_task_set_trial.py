@@ -1,0 +1,95 @@
+"""What ``create`` finds out about a task set before anybody trains on it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from node.errors import TaskSetError
+from node.tasks.sources.jsonl import file_digest
+from node.tasks.task_set import Allowed
+from node.tasks.verifier.replay_trial import Trial, try_replays
+from protocol.manifest import EnvSpec
+from tests.node.environments.parts import written
+from tests.node.packages import declare
+
+COUNTS = """
+import time
+
+
+class Counts:
+    version, levels, evaluates_text = "1", 1, False
+
+    def __init__(self, levels):
+        pass
+
+    def draw(self, level, number):
+        return {question}
+
+    def score(self, entry, answer):
+        return {score}
+"""
+NUMBERED = '{"question": f"What is {number}?"}'
+STUBBORN = """
+class Stubborn:
+    replayable = True
+
+    def reset(self, seed: int) -> str:
+        return f"Door {seed}"
+
+    def step(self, action: str) -> tuple[str, bool]:
+        raise KeyError("hinge")
+
+    def reward(self) -> float:
+        return 1.0
+"""
+
+
+def tried(folder: Path, patch: pytest.MonkeyPatch, question: str, score: str) -> Trial:
+    code = COUNTS.replace("{question}", question).replace("{score}", score)
+    (folder / "counts_task.py").write_text(code)
+    patch.syspath_prepend(folder)
+    declare(patch, folder, "counts", "counts_task:Counts")
+    return try_replays([EnvSpec("counts", "plugin", "1", ("{}",), "{question}", "text")], Allowed())
+
+
+@pytest.mark.parametrize(
+    ("question", "score", "reason"),
+    [
+        ('{"question": f"At {time.time_ns()}"}', "0.0", "differs in another process"),
+        ('{"question": f"{hash(str(number))}?"}', "0.0", "differs in another process"),
+        ("1 / 0", "0.0", "cannot draw: ZeroDivisionError"),
+        ("None", "0.0", "no train question"),
+        ('{"question": "?"}', "0.0", "no (train|heldout) question"),
+        (NUMBERED, "1.5", r"outside \[0, 1\]"),
+    ],
+)
+def test_a_task_that_cannot_be_trained_on_is_refused(
+    tmp_path, monkeypatch, question, score, reason
+):
+    with pytest.raises(TaskSetError, match=f"'counts' level 0 .*{reason}"):
+        tried(tmp_path, monkeypatch, question, score)
+
+
+@pytest.mark.parametrize("score", ["1 / 0", "None", "entry['missing']"])
+def test_an_error_of_a_scorer_is_shown_once(tmp_path, monkeypatch, caplog, score):
+    tried(tmp_path, monkeypatch, NUMBERED, score)
+    shown = [record.message for record in caplog.records if "'counts'" in record.message]
+    assert len(shown) == 1 and "Error(" in shown[0]
+
+
+def test_an_error_of_an_environment_is_shown_once(tmp_path, caplog):
+    assert try_replays(*written(tmp_path, "stubborn", STUBBORN)).replayed == ("stubborn",)
+    shown = [record.message for record in caplog.records if "KeyError" in record.message]
+    assert len(shown) == 1 and "'stubborn'" in shown[0]
+
+
+def test_a_file_needs_questions_to_train_and_to_evaluate_on(tmp_path):
+    path = tmp_path / "one.jsonl"
+    path.write_text(json.dumps({"prompt": "1 + 1?", "answer": "2"}))
+    level = ('{"match":"exact"}',)
+    spec = EnvSpec("one", "jsonl", file_digest(path), level, "{question}", "text")
+    with pytest.raises(TaskSetError, match="too few different questions: add some"):
+        try_replays([spec], Allowed({"one": path}))
