@@ -69,10 +69,12 @@ def shape_of(folder: Path, model: str) -> ModelShape:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         with torch.device("meta"):
             built = loader.from_config(config, trust_remote_code=False)
-    except Exception as error:  # the library raises anything on a wrong number in that file
+        return _counted(built, model)
+    except PolicyError:
+        raise
+    except Exception as error:  # wrong numbers in that file, or a family without attention
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise no_model(model, f"config.json: {lines[0].rstrip('.')}") from error
-    return _counted(built, model)
 
 
 def _counted(built: Any, model: str) -> ModelShape:

@@ -21,7 +21,7 @@ from node.errors import ConfigError
 from node.learner import micro_batching
 from node.learner.batches import Row, TrainingCompletion, micro_batches
 from node.learner.logprobs import distributions, token_logprobs
-from node.policy.model_files import PolicyError, refused
+from node.policy.model_files import FETCH_AGAIN, PolicyError, refused
 from node.policy.policy import Policy
 
 TEXT = "Six times seven is 42, since 6 * 7 = 42. Then 42 / 7 is 6 again."
@@ -60,6 +60,8 @@ def check_agreement(policy: Policy, *, graphs: bool = True) -> None:
     exact, dtype = policy.model.dtype == torch.float32, str(policy.model.dtype)
     gap = float(gaps.max() if exact else gaps.mean())
     most = MOST_OF_A_TOKEN if exact else MOST_AT_THE_MEAN[dtype.removeprefix("torch.")]
+    if not math.isfinite(gap):
+        _check_finite(policy)
     if not gap <= most:
         at = "per token" if exact else "at the mean"
         raise _refused(
@@ -132,6 +134,13 @@ def _bounds_scans_alone(model: nn.Module) -> bool:
     """Return whether only a prefill bounds time steps, as in Mamba 2's scan."""
     limits = (getattr(module, "time_step_limit", None) for module in model.modules())
     return any(limit is not None and tuple(limit) != (0.0, math.inf) for limit in limits)
+
+
+def _check_finite(policy: Policy) -> None:
+    """Raise PolicyError if a weight is infinite or NaN."""
+    for name, weight in policy.model.named_parameters():
+        if not weight.isfinite().all():
+            raise refused(policy.name, f"its weight {name} has infinite or NaN values", FETCH_AGAIN)
 
 
 def _refused(policy: Policy, why: str) -> PolicyError:

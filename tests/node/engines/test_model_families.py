@@ -70,6 +70,15 @@ def test_a_model_is_tried_without_a_trace_on_anybodys_random_numbers(dtype):
     check_agreement(policy)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_weight_without_a_value_is_named(value):
+    policy = random_policy()
+    with torch.no_grad():
+        policy.model.model.layers[0].mlp.down_proj.weight[0, 0] = value
+    with pytest.raises(PolicyError, match=r"down_proj\.weight has infinite or NaN values"):
+        check_agreement(policy)
+
+
 @pytest.mark.parametrize(
     ("family", "why"),
     [

@@ -233,6 +233,12 @@ def test_files_tell_all_weights(model):
     assert in_files(folder) == model_shape.least_weights(folder) == counted
 
 
+def test_a_model_without_attention_is_refused_in_a_line(tmp_path):
+    folder = written(tmp_path, {"model_type": "mamba", "hidden_size": 16, "num_hidden_layers": 1})
+    with pytest.raises(PolicyError, match="no attribute 'num_attention_heads'"):
+        shape_of(folder, "mamba")
+
+
 def test_files_are_counted_shard_by_shard_without_what_no_text_needs_or_is_damaged(tmp_path):
     save_file({"model.a": torch.zeros(3, 5)}, tmp_path / "model-00001-of-00002.safetensors")
     parts = {"model.b": torch.zeros(7), "vision_tower.c": torch.zeros(100)}

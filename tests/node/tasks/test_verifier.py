@@ -247,7 +247,7 @@ def heard(*replies: dict[str, Any]) -> list[tuple[Judged, int]]:
 
 
 def test_answers_are_taken_to_the_last_one():
-    assert heard(FIRST, LAST) == [(Verdict("?", (1.0, 0.0)), 0)] * 2 and len(heard(LAST)) == 1
+    assert heard(FIRST, LAST) == [(Verdict("?", (1.0, 0.0)), 0, "")] * 2 and len(heard(LAST)) == 1
 
 
 @pytest.mark.parametrize(
@@ -264,6 +264,8 @@ def test_answers_are_taken_to_the_last_one():
         {"over": [2]},
         {"over": [True]},
         {"over": 0},
+        {"fault": 0},
+        {"fault": "x" * 201},
         {"last": False},
         {"last": 0},
     ],
