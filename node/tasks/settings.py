@@ -21,7 +21,7 @@ ROOM = 10
 # Maximum of a number, in multiples of the largest default of its field and the opposite end.
 
 _LARGEST: dict[str, dict[str, float]] = {
-    "basic_arithmetic": {"min_digits": 10, "max_digits": 10, "min_terms": 20, "max_terms": 20},
+    "basic_arithmetic": {"min_digits": 6, "max_digits": 6, "min_terms": 8, "max_terms": 8},
     "bf": {"difficulty": 3},
     "boxnet": {"max_row_num": 12, "max_column_num": 12},
     "circuit_logic": {"max_inputs": 8, "max_terms": 12},

@@ -55,7 +55,7 @@ def open_plugin(spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> Questions
         raise TaskSetError(f"env {spec.name!r}: {where} fails: {error}") from error
     if version != spec.version:
         raise TaskSetError(
-            f"env {spec.name!r} is of version {spec.version}, installed is {version}: "
+            f"env {spec.name!r} is of version {spec.version!r}, installed is {version!r}: "
             "install the version that the swarm uses"
         )
     return questions

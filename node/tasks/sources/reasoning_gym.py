@@ -199,7 +199,7 @@ def _open(
         raise
     except Exception as error:
         where = f"env {family!r} level {number} {short(of_family)}"
-        raise TaskSetError(f"{where}: {error}") from error
+        raise TaskSetError(f"{where}: {str(error) or repr(error)}") from error
 
 
 def _items(dataset: Any) -> int:
