@@ -52,9 +52,7 @@ from swarm.reputation import Account, is_banned, read_accounts
 
 # About a peer that left.
 UNKNOWN = (*OF_A_CONNECTION, "swarm_id", *PROFILE_KEYS, "policy_step", "heard")
-LARGEST_WIDTH = 10_000
 NAME_WIDTH = 16  # of a name in the table; the view of one peer has all of it
-SLACK = 8  # beyond a table's minimum width: rich also shrinks columns that must keep theirs
 
 
 def peers_command(
@@ -86,7 +84,7 @@ def peers_command(
     elif json:
         print_json(peers)
     elif peers:
-        _print_wide(_table(peers, swarm))
+        Terminal().print_table(_table(peers, swarm))
     else:
         Terminal().print("no known peers yet")
 
@@ -103,14 +101,6 @@ def _known_peers(
     for peer in peers:
         peer["trusted"], peer["blocked"] = peer["peer_id"] in trusted, peer["peer_id"] in blocked
     return peers
-
-
-def _print_wide(table: Table) -> None:
-    console = Terminal()
-    # A narrower terminal breaks lines itself; rich would truncate the ids.
-    wide = console.options.update(width=LARGEST_WIDTH)
-    console.width = max(console.width, console.measure(table, options=wide).minimum + SLACK)
-    console.print(table)
 
 
 NAMED = 8

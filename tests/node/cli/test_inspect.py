@@ -203,6 +203,18 @@ def test_no_terminal_is_too_narrow_for_whole_lines_of_peers(terminal, met, monke
     assert all(column in shown for column in ("when", "groups", "penalty", "refused"))
 
 
+@pytest.mark.parametrize("width", ["20", "80", "100"])
+def test_a_narrow_terminal_loses_no_letter_of_the_refusals(terminal, node, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", width)
+    reasons = {"reward_mismatch": 3, "bad_signature": 1, "stale_epoch": 7}
+    meet(
+        node,
+        *(peer(each, name="a name of some length", refused=reasons) for each in ("anna", "ben")),
+    )
+    shown = terminal.ok("peers", *AT).split()
+    assert all(shown.count(reason) == 2 for reason in reasons), terminal.out
+
+
 def test_the_table_says_who_is_who_when_each_was_heard_and_what_it_gave(terminal, met):
     anna, sam, mallory = rows(terminal, met)
     assert "bootstrap" not in anna and " bootstrap " in sam
