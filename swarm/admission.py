@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 KEPT = 16  # refused groups
 MAX_SEEN = 1 << 18  # samples remembered, some 30 MB, however old a manifest lets groups be
 REWARD_TOLERANCE = 1e-3
+MOST_ASKED = 32  # groups passed to the judge at a time
 MAX_STALLS = 2  # groups that hang or kill the verifier before the rest of a frame is abandoned
 AHEAD_EPOCHS = 1  # time slots by which an honest author's clock may be ahead of this node's
 Opener = Callable[[bytes, bytes, Manifest], OpenFrame]
@@ -286,7 +287,7 @@ class Admission:
         return unseen
 
     def _outcomes(self, findings: Findings, left: float) -> Sequence[verification.Judged]:
-        author = findings.author
+        author, began = findings.author, self._timer()
         asked = [
             verification.Asked(
                 TaskRef.shared(author, group.env, group.level, group.epoch, group.index),
@@ -295,9 +296,9 @@ class Admission:
                     for each in group.completions
                 ],
             )
-            for group in (encoded.group for encoded in findings.pending)
+            for group in (encoded.group for encoded in findings.pending[:MOST_ASKED])
         ]
-        began = self._timer()
+        built = self._timer() - began
         try:
             outcomes = self._judge.judge_some(asked, seconds=left)
         except Exception:
@@ -305,7 +306,8 @@ class Admission:
             log.exception("the verifier failed on a group of %s", asked[0].task.env)
             outcomes = [JudgeRefused(verification.JUDGE_FAILED)]
         measured = [found.seconds for found in outcomes if found.seconds is not None]
-        seconds = sum(measured) if len(measured) == len(outcomes) else self._timer() - began
+        whole = len(measured) == len(outcomes)
+        seconds = built + sum(measured) if whole else self._timer() - began
         findings.seconds += seconds
         self._budget.charge(author, seconds, proven=findings.proven)
         return outcomes

@@ -15,7 +15,7 @@ from protocol.frame import open_frame
 from protocol.identity import Identity
 from protocol.manifest import AllowList
 from protocol.rollout import decode_group
-from swarm.admission import KEPT, Admission
+from swarm.admission import KEPT, MOST_ASKED, Admission
 from swarm.groups import TaskRef
 from swarm.journal import Journal, backup_path, open_or_restore
 from swarm.reputation import PROVEN
@@ -101,6 +101,21 @@ class Quick(SumJudge):
                 return [*found, JudgeRefused(each.reason, seconds=0.5)]
             found.append(replace(each, seconds=0.5))
         return found
+
+
+def test_free_groups_are_passed_on_in_bounded_parts(anna):
+    """Each look at a frame costs as much as the groups that are passed on in it."""
+    asked = list[int]()
+
+    class Refusing(SumJudge):
+        def judge_some(self, groups: Sequence[Asked], *, seconds=None) -> Sequence[Judged]:
+            asked.append(len(groups))
+            return [JudgeRefused("unknown_env", seconds=0.0)]
+
+    gate = gate_of(Refusing())
+    gate.admit(anna.frame(*(anna.group(index) for index in range(100))), anna.author)
+    assert max(asked) == MOST_ASKED and len(asked) == 100
+    assert gate.accounts.get(anna.author).seconds > 0.0
 
 
 def test_groups_judged_at_once_are_told_apart_and_charged_for_together(anna):

@@ -10,6 +10,7 @@ from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
+from itertools import takewhile
 from queue import LifoQueue
 
 from node.lifecycle import Opened
@@ -95,14 +96,20 @@ class Verifier(Scorer):
     ) -> Sequence[Judged]:
         """Score the first of several groups in one request, each with its own time.
 
-        A group that loses the worker is the last; earlier groups keep their results.
+        A group that loses the worker is the last; earlier groups keep their results. Groups of a
+        family that is not served are refused together.
         """
         with self._lock:
             try:
                 worker = self._workers.serving(asked[0].task.env)
-                first = admitted(worker, self._workers.specs, asked)
             except JudgeRefused as refused:
                 return [refused]
+            try:
+                first = admitted(worker, self._workers.specs, asked)
+            except JudgeRefused as refused:
+                place = asked[0].task.env, asked[0].task.level
+                alike = takewhile(lambda each: (each.task.env, each.task.level) == place, asked)
+                return [refused for _ in alike]
             return self._judge(worker, first, math.inf if seconds is None else seconds)
 
     def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:

@@ -165,7 +165,7 @@ def test_the_example_is_drawn_and_scored_in_the_worker():
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"version": "2"}, "of version 2, installed is 1"),
+        ({"version": "2"}, "of version '2', installed is '1'"),
         ({"levels": ("{}",)}, r"'sorting': sorting_task:Sorting fails: .*count"),
     ],
 )

@@ -113,6 +113,12 @@ def test_an_env_that_is_not_served_costs_no_group_beside_it(verifier):
     assert {found[n].rewards for n in (1, 2, 4, 5)} == {(1.0, 0.0)}
 
 
+def test_groups_of_an_env_that_is_not_served_are_refused_together(verifier):
+    groups = [Asked(TaskRef("nothing", 0, seed), ["1"]) for seed in range(100)] + mixed_groups(1)
+    refused = verifier.judge_some(groups)
+    assert [each.reason for each in refused] == ["unknown_env"] * 100
+
+
 def test_groups_of_long_texts_are_judged_however_many_there_are(verifier):
     groups = [replace(g, texts=[*g.texts, "x" * 700_000]) for g in mixed_groups(60)]
     verdicts = list(judge_all(verifier, groups))
