@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -314,7 +315,8 @@ class SwarmFiles:
             return
         try:
             plan = json.loads(self._plan.read_bytes())
-            left, entered, out = str(plan["left"]), str(plan["entered"]), bool(plan["out"])
+            left, entered = (self._checked(plan[name]) for name in ("left", "entered"))
+            out = bool(plan["out"])
         except (ValueError, KeyError, TypeError) as error:
             remedy = "Restore the run folder from a backup, or start a new run in another folder."
             raise NodeError("not a plan of a move between swarms", self._plan, remedy) from error
@@ -327,6 +329,14 @@ class SwarmFiles:
             self._plan.unlink()
             fsync_path(self._aside)
         log.info("moved from swarm %s to swarm %s", left, entered)
+
+    def _checked(self, swarm: object) -> str:
+        """Return a swarm's id in hex; raise ValueError for a path or link out of this folder."""
+        if not isinstance(swarm, str) or not re.fullmatch("[0-9a-f]{64}", swarm):
+            raise ValueError("not the id of a swarm")
+        if self._aside.is_symlink() or (self._aside / swarm).is_symlink():
+            raise ValueError("a symbolic link")
+        return swarm
 
     def _write_plan(self, left: str, entered: str, *, out: bool) -> None:
         plan = {"left": left, "entered": entered, "out": out}

@@ -243,6 +243,24 @@ def test_without_a_move_there_is_nothing_to_settle_and_a_damaged_plan_is_named(f
         SwarmFiles(folder).settle()
 
 
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize("way", ["left", "entered"])
+def test_a_plan_from_elsewhere_moves_no_file_out_of_the_folder_or_in(folder, tmp_path, way, link):
+    SwarmFiles(folder).move(HERE, THERE, b"there")
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (elsewhere / "journal.sqlite").write_bytes(b"of another node")
+    name = "f" * 64 if link else str(elsewhere)
+    if link:
+        (folder.swarms / name).symlink_to(elsewhere)
+    plan = {"left": HERE, "entered": HERE, "out": way == "entered", way: name}
+    (folder.swarms / "move.json").write_text(json.dumps(plan))
+    before = inside(folder)
+    with pytest.raises(NodeError, match=r"move\.json.*backup"):
+        SwarmFiles(folder).settle()
+    assert inside(folder) == before
+    assert [path.read_bytes() for path in elsewhere.iterdir()] == [b"of another node"]
+
+
 def test_a_full_disk_leaves_the_old_content_and_is_named_with_the_remedy(tmp_path, monkeypatch):
     """Every file that is opened turns out to be on a full disk."""
     really_open = Path.open
