@@ -15,9 +15,10 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -38,9 +39,10 @@ log = logging.getLogger(__name__)
 
 SAVE_SECONDS = 60.0  # least time between two saves
 SAVE_SHARE = 0.05  # of the time that may go into saving
+KEY_BYTES = 32
 UNSAVED = (NodeError, OSError, RuntimeError, TypeError, AttributeError, pickle.PickleError)
 """What fails if the disk is full, or if an extension's object cannot be pickled."""
-UNREADABLE = (*UNSAVED, EOFError, LookupError, ValueError)
+UNREADABLE = (*UNSAVED, EOFError, LookupError, MemoryError, ValueError)
 """What fails if the file is damaged or another one."""
 
 
@@ -64,16 +66,16 @@ class RunState:
             return None
         try:
             saved = torch.load(self._path, weights_only=True)
-            pickled = saved["objects"].numpy().tobytes()
-            signed = hmac.compare_digest(saved["signature"], self._signature(pickled))
+            pickled, storages = _bytes(saved["objects"]), saved["storages"]
+            signature = self._signature(pickled, storages)
         except UNREADABLE as error:
             log.warning("%s cannot be read (%s): the run starts again", self._path, error)
             return None
-        if not signed:
-            why = "is of another program version, user or configuration"
+        if not hmac.compare_digest(saved["signature"], signature):
+            why = "is damaged, or of another program version, user or configuration"
             log.warning("%s %s: the run starts again", self._path, why)
             return None
-        return _Reader(io.BytesIO(pickled), self._shared, saved["storages"]).load()
+        return _Reader(io.BytesIO(pickled), self._shared, storages).load()
 
     def offer(self, value: object) -> None:
         """Save ``value`` if that is due; a failure is logged, and the run continues."""
@@ -97,15 +99,19 @@ class RunState:
         pickled = buffer.getvalue()
         parts = {
             "objects": torch.frombuffer(bytearray(pickled), dtype=torch.uint8),
-            "signature": self._signature(pickled),
+            "signature": self._signature(pickled, writer.storages),
             "storages": writer.storages,
         }
         with replacing(self._path, durable=False) as draft:
             torch.save(parts, draft)
 
-    def _signature(self, pickled: bytes) -> str:
-        signed = b"\0".join((_program(), self._conditions.encode(), pickled))
-        return hmac.new(_key(), signed, sha256).hexdigest()
+    def _signature(self, pickled: bytes | memoryview, storages: Sequence[torch.Tensor]) -> str:
+        """Sign all that a state consists of; raise TypeError if a storage is not its bytes."""
+        signature = hmac.new(_key(), _program(), sha256)
+        for part in chain((self._conditions.encode(), pickled), map(_bytes, storages)):
+            signature.update(len(part).to_bytes(8, "big"))
+            signature.update(part)
+        return signature.hexdigest()
 
 
 _MADE: dict[type, Callable[[], object]] = {
@@ -169,6 +175,12 @@ class _Reader(pickle.Unpickler):
         return typed(wrap_storage=storage, dtype=dtype, _internal=True)
 
 
+def _bytes(stored: torch.Tensor) -> memoryview:
+    if stored.dtype != torch.uint8 or not stored.is_contiguous():
+        raise TypeError("not a row of bytes")
+    return memoryview(cast(Any, stored.cpu().numpy()))
+
+
 def _content(connection: sqlite3.Connection) -> bytes | None:
     try:
         return connection.serialize()
@@ -205,6 +217,6 @@ def _key() -> bytes:
     """Return this user's key, new if there is none; raise NodeError if it cannot be stored."""
     path = user_data_path("swarm-node", ensure_exists=True) / "experiments.key"
     with FileLock(path.with_suffix(".lock")):
-        if not path.exists():
-            write_atomic(path, secrets.token_bytes(32))
+        if not path.exists() or path.stat().st_size != KEY_BYTES:
+            write_atomic(path, secrets.token_bytes(KEY_BYTES))
     return path.read_bytes()

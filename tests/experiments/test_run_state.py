@@ -78,6 +78,21 @@ def test_a_state_that_another_user_signed_is_not_unpickled(tmp_path, monkeypatch
     assert not sprung.exists()
 
 
+def test_numbers_that_were_changed_are_not_loaded(tmp_path, caplog):
+    path = tmp_path / "state"
+    RunState(path, "", {}).save({"weights": torch.ones(9)})
+    saved = torch.load(path)
+    changes = [
+        [torch.zeros(36, dtype=torch.uint8)],
+        [],
+        [torch.zeros(1, dtype=torch.uint8).expand(36)],
+    ]
+    for changed in changes:
+        torch.save({**saved, "storages": changed}, path)
+        assert RunState(path, "", {}).load() is None
+    assert caplog.text.count("starts again") == len(changes)
+
+
 @pytest.mark.parametrize("damage", ["empty", "truncated", "another file", "other conditions"])
 def test_a_state_that_cannot_be_used_is_named_and_the_run_starts_again(damage, tmp_path, caplog):
     path = tmp_path / "state"
