@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
+from fractions import Fraction
 from reprlib import repr as short
 from types import ModuleType
 from typing import Any
@@ -44,7 +46,7 @@ ONE_ANSWER = frozenset(
 )
 """Families with one right answer whose library scorer also accepts text around or beside it."""
 
-_NAN = re.compile(r"\bnan\b", re.IGNORECASE)
+_NAN = re.compile(r"(?<![^\W\d_])nan[ij]?(?![^\W_])", re.IGNORECASE)
 
 SCORERS: Mapping[str, Callable[[Mapping[str, Any], str], float]] = {
     "propositional_logic": propositional_logic.score
@@ -139,9 +141,11 @@ class ReasoningGym:
             return scorer(entry, answer)
         if self._family in ONE_ANSWER and not level.partial:
             return float(answer == entry["answer"])
-        if _NAN.search(answer) and not _NAN.search(str(entry["answer"])):
-            return 0.0  # Some scorers find that it differs from no number.
+        if unsolved(self._family, entry, answer):
+            return 0.0
         score = float(level.dataset.score_answer(answer, entry))
+        if not math.isfinite(score):
+            return 0.0
         return min(score, 1.0) if level.partial else float(score >= 1.0)
 
 
@@ -155,6 +159,31 @@ def holds(question: str, answer: str) -> bool:
     asked, words = (_WORD.findall(text.lower()) for text in (question, answer))
     ends = range(len(words), len(asked) + 1) if words else ()
     return any(asked[end - len(words) : end] == words for end in ends)
+
+
+def unsolved(family: str, entry: Mapping[str, Any], answer: str) -> bool:
+    """Return whether an answer solves nothing, whatever the library's scorer finds."""
+    if _NAN.search(answer) and not _NAN.search(str(entry["answer"])):
+        return True  # Some scorers find that it differs from no number.
+    match family:
+        case "coin_flip":  # A common beginning of the digits gets its full score.
+            return not _close(answer, entry["answer"])
+        case "puzzle24":  # Any four numbers get its full score.
+            numbers = map(int, re.findall(r"\d+", answer))
+            return sorted(numbers) != sorted(entry["metadata"]["numbers"])
+        case "intermediate_integration" | "simple_integration":  # It differentiates the question.
+            return "integra" in answer.lower()
+    return False
+
+
+def _close(answer: str, right: str) -> bool:
+    if not re.fullmatch(r"[\d.,/ ]{1,64}", answer, re.ASCII):
+        return False
+    try:
+        given, due = (Fraction(each.replace(",", "")) for each in (answer, right))
+    except (ValueError, ZeroDivisionError):
+        return False
+    return abs(given - due) <= Fraction(1, 10_000)
 
 
 def fit(family: str, entry: Mapping[str, Any]) -> bool:

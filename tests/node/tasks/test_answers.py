@@ -266,17 +266,20 @@ def test_dates_that_read_two_ways_or_contradict_their_answer_are_not_asked():
 
 @pytest.mark.parametrize(
     ("family", "answer"),
-    [("complex_arithmetic", "nan"), ("complex_arithmetic", "NaN + nan i")]
+    [("complex_arithmetic", text) for text in ("nan", "NaN + nan i", "0+nanj", "1nan+1j", "nani")]
+    + [("coin_flip", "0"), ("coin_flip", "{right}")]
+    + [("puzzle24", "1*1*4*6"), ("puzzle24", "{right}")]
+    + [("intermediate_integration", "Integral({integrand}, {variable})")]
     + [("game_of_life_halting", text) for text in ("True", "False", "maybe")]
     + [("letter_jumble", "{right} and more"), ("letter_jumble", "{right}")],
 )
 def test_no_answer_but_the_right_one_is_right_for_a_generous_scorer(family, answer):
     spec = replace(load_task_set("reasoning-gym")[0], name=family, levels=("{}",))
-    source = open_envs([spec], Allowed())[0][family]
+    source = open_envs([spec], Allowed(code_execution=[family]))[0][family]
     for seed in range(4):
         task = source.build(0, seed)
         right = str(task.entry["answer"])
-        given = answer.format(right=right)
+        given = answer.format(**task.entry["metadata"], right=right)
         assert source.score(task, f"<answer>{given}</answer>") == float(given == right)
 
 

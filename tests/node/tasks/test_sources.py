@@ -77,6 +77,13 @@ def test_exact_wants_an_equal_text_numeric_the_value_and_verbatim_every_characte
         ("2026-11-28", "2026-11-28", "1987"),
         ("10:30", "10:30", "1/3"),
         ("0x1f", "0X1F", "0"),
+        ("50", "\\frac{100}{2}", "\\int_0^{10} x dx"),
+        ("1", "1.0", "\\lim_{x \\to 0} \\frac{\\sin x}{x}"),
+        ("55", "55", "\\frac{10 \\cdot 11}{2}"),
+        ("55", "55", "\\binom{11}{2}"),
+        ("1024", "1,024", "2^{10}"),
+        ("2\\ln 2", "\\ln 4", "\\int_1^4 \\frac{1}{x} dx"),
+        ("\\frac{\\sqrt{3}}{2}", "\\sqrt{3}/2", "\\sin 60^\\circ"),
     ],
 )
 def test_numbers_are_equal_however_they_are_written(tmp_path, answer, right, wrong):
