@@ -307,6 +307,7 @@ class Services:
 RPC_BYTES_PER_SECOND = 1 << 20
 RPC_SENT_PER_SECOND = 8 << 20
 RPC_LARGEST = 1 << 19
+ERROR_BYTES = 1 << 18  # charged for an error, before which megabytes may have been collected
 
 
 class CallBudget:
@@ -332,6 +333,10 @@ class CallBudget:
             self._counters.add("dht_calls_refused")
             self._peer_limits.refused(caller)
             raise PermissionError("over budget")
-        answer = await handle()
-        self._sent.owe(caller, len(answer))
+        sent = ERROR_BYTES
+        try:
+            answer = await handle()
+            sent = len(answer)
+        finally:
+            self._sent.owe(caller, sent)
         return answer

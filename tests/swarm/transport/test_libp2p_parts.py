@@ -19,7 +19,7 @@ from swarm.transport.libp2p.introductions import MOST_EACH, Book
 from swarm.transport.libp2p.stack import HEADER, NotSpoken, accept, propose
 from swarm.transport.protobuf import decode, encode
 from swarm.transport.records import DictionaryRecord
-from swarm.transport.request_limits import PeerLimits
+from swarm.transport.request_limits import CallBudget, PeerLimits
 from swarm.transport.search import BUCKET, MOST_ASKED
 from swarm.transport.transport import PeerUnreachable, Refused
 from tests.swarm.network_parts import identity
@@ -318,3 +318,20 @@ def test_who_is_asked_where_somebody_listens_tells_it() -> None:
         told.asked_for(encode({1: 0, 2: raw}))
     said = told.identification(b"key", [b"/one", b"/two"], ["/p/1"], b"/seen")
     assert told.listening_at(said, bytes.decode, 8) == ("/one", "/two")
+
+
+async def test_calls_that_end_in_an_error_use_up_their_callers_share():
+    clock, counters = VirtualClock(), Counters()
+    budget = CallBudget(counters, PeerLimits(clock, counters))
+
+    async def failing() -> bytes:
+        raise ValueError("more records than one message holds")
+
+    errors = list[str]()
+    for _ in range(100):
+        try:
+            await budget.serve("mallory", 100, failing)
+        except (ValueError, PermissionError) as error:
+            errors.append(str(error))
+    assert errors[-1] == "over budget"
+    assert errors.count("over budget") == counters.snapshot()["dht_calls_refused"] > 60
