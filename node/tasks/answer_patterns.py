@@ -56,6 +56,10 @@ STEP = re.compile(r"step\s*\d", re.IGNORECASE)
 """The beginning of a step: ``Step 1``."""
 
 # Lines and blocks
+BLANK_LINES = re.compile(r"\n[^\S\n]*(?:\n[^\S\n]*){8,}\n")
+r"""Nine or more blank lines: ``\n\n\n\n\n\n\n\n\n\n``."""
+BLANKS = re.compile(r"[^\S\n]{64,}")
+"""64 or more blanks: ``                                                                ``."""
 SENTENCE = re.compile(r"\n+|(?<=[.!?])\s+|(?<=。)")
 r"""The end of a sentence or line: ``So.\nIt``."""
 NOTE = re.compile(
@@ -293,7 +297,7 @@ GRID_MARKUP = (
         ),
         "",
     ),
-    (re.compile(r"^[\s|:+]*-{3}[-\s|:+]*$", re.MULTILINE), ""),
+    (re.compile(r"^[ \t|:+]*-{3}[- \t|:+]*$", re.MULTILINE), ""),
     (re.compile(r"(?<=[^\s&])\s*&\s*"), " "),
     (re.compile(r"\\\\|\]\s*+,?\s*+\["), "\n"),
 )

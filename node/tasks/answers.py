@@ -59,6 +59,8 @@ def read_answer(
     """
     form = Form.VERBATIM if verbatim else form_of(right)
     text = without_thinking(completion)
+    if form is not Form.VERBATIM:
+        text = patterns.BLANK_LINES.sub("\n\n", patterns.BLANKS.sub(" ", text))
     if not isinstance(right, str):
         return _found(text, form, extract)[0]
     if equal(text, right, form):
@@ -185,8 +187,8 @@ def behind_answer(completion: str) -> str:
     boxes = list(patterns.BOX.finditer(completion))
     if not boxes or not boxes[-1][1]:
         return ""
-    rest = completion[boxes[-1].end() :]
-    return rest[len(_to_brace(rest)) + 1 :].strip()
+    _, end = next(_boxes(completion))
+    return completion[end + 1 :].strip()
 
 
 def _tagged(text: str, form: Form) -> str | None:
@@ -208,9 +210,7 @@ def _tagged(text: str, form: Form) -> str | None:
 
 
 def _boxed(text: str, form: Form) -> str | None:
-    for box in reversed(list(patterns.BOX.finditer(text))):
-        rest = text[box.end() :]
-        inside = _to_brace(rest) if box[1] else next(iter(rest.split(maxsplit=1)), "")
+    for inside, _ in _boxes(text):
         if inside.strip():
             if form is Form.NUMBER:
                 inside = re.sub(r"(?<=\d)!", " factorial ", inside)
@@ -218,13 +218,30 @@ def _boxed(text: str, form: Form) -> str | None:
     return None
 
 
-def _to_brace(text: str) -> str:
-    depth = 1
-    for position, sign in enumerate(text):
-        depth += {"{": 1, "}": -1}.get(sign, 0)
-        if depth == 0:
-            return text[:position]
-    return text.split("\n")[0]
+def _boxes(text: str) -> Iterator[tuple[str, int]]:
+    """Yield what each box holds, and where that ends, the last box first."""
+    closes = _closing_braces(text)
+    for box in reversed(list(patterns.BOX.finditer(text))):
+        begin = box.end()
+        end = closes.get(begin - 1, text.find("\n", begin))
+        if not box[1]:
+            yield next(iter(text[begin:].split(maxsplit=1)), ""), begin
+        elif end < 0:
+            yield text[begin:], len(text)
+        else:
+            yield text[begin:end], end
+
+
+def _closing_braces(text: str) -> dict[int, int]:
+    """Return the place of each closing brace by that of its opening one."""
+    opened: list[int] = []
+    closes: dict[int, int] = {}
+    for brace in re.finditer("[{}]", text):
+        if brace[0] == "{":
+            opened.append(brace.start())
+        elif opened:
+            closes[opened.pop()] = brace.start()
+    return closes
 
 
 def _said(text: str, form: Form) -> str | None:
