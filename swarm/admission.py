@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 KEPT = 16  # refused groups
 MAX_SEEN = 1 << 18  # samples remembered, some 30 MB, however old a manifest lets groups be
 REWARD_TOLERANCE = 1e-3
+MOST_UNPROVEN = 64  # groups of a frame that are looked at before its author is proven
 MOST_ASKED = 32  # groups passed to the judge at a time
 MAX_STALLS = 2  # groups that hang or kill the verifier before the rest of a frame is abandoned
 AHEAD_EPOCHS = 1  # time slots by which an honest author's clock may be ahead of this node's
@@ -182,6 +183,9 @@ class Admission:
                     findings.refuse(fault, group)
                 else:
                     timely.append(group)
+            if not findings.proven and (surplus := len(timely) - MOST_UNPROVEN) > 0:
+                findings.refused[verification.OVER_BUDGET] += surplus
+                del timely[MOST_UNPROVEN:]
             findings.pending = self._unseen(timely, findings)
         return findings
 
@@ -307,7 +311,7 @@ class Admission:
             outcomes = [JudgeRefused(verification.JUDGE_FAILED)]
         measured = [found.seconds for found in outcomes if found.seconds is not None]
         whole = len(measured) == len(outcomes)
-        seconds = built + sum(measured) if whole else self._timer() - began
+        seconds = max(built, sum(measured)) if whole else self._timer() - began
         findings.seconds += seconds
         self._budget.charge(author, seconds, proven=findings.proven)
         return outcomes

@@ -14,8 +14,8 @@ from protocol.announcement import offer_of
 from protocol.frame import open_frame
 from protocol.identity import Identity
 from protocol.manifest import AllowList
-from protocol.rollout import decode_group
-from swarm.admission import KEPT, MOST_ASKED, Admission
+from protocol.rollout import Group, decode_group
+from swarm.admission import KEPT, MOST_ASKED, MOST_UNPROVEN, Admission
 from swarm.groups import TaskRef
 from swarm.journal import Journal, backup_path, open_or_restore
 from swarm.reputation import PROVEN
@@ -103,6 +103,22 @@ class Quick(SumJudge):
         return found
 
 
+def spread(peer: Peer, count: int) -> list[Group]:
+    """As many groups as one frame may have of the latest time slots."""
+    return [peer.group(number % 32, epoch=NOW - number // 32) for number in range(count)]
+
+
+@pytest.mark.parametrize("proven", [False, True])
+def test_a_frame_is_looked_at_as_a_whole_once_its_author_is_proven(gate, anna, proven):
+    if proven:
+        gate.accounts.prove([(anna.author, 1.0)] * 8)
+    groups = spread(anna, MOST_UNPROVEN + 32)
+    admitted = gate.admission.examine(anna.frame(*groups), anna.author)
+    assert len(admitted) == (len(groups) if proven else MOST_UNPROVEN)
+    assert gate.refused() == ({} if proven else {"over_budget": 32})
+    assert gate.accounts.get(anna.author).penalties == 0.0
+
+
 def test_free_groups_are_passed_on_in_bounded_parts(anna):
     """Each look at a frame costs as much as the groups that are passed on in it."""
     asked = list[int]()
@@ -113,8 +129,8 @@ def test_free_groups_are_passed_on_in_bounded_parts(anna):
             return [JudgeRefused("unknown_env", seconds=0.0)]
 
     gate = gate_of(Refusing())
-    gate.admit(anna.frame(*(anna.group(index) for index in range(100))), anna.author)
-    assert max(asked) == MOST_ASKED and len(asked) == 100
+    gate.admit(anna.frame(*spread(anna, MOST_UNPROVEN)), anna.author)
+    assert max(asked) == MOST_ASKED and len(asked) == MOST_UNPROVEN
     assert gate.accounts.get(anna.author).seconds > 0.0
 
 
