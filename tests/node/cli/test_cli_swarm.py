@@ -20,6 +20,7 @@ from tests.support import saved_policy
 
 CREATE = ("create", "--config", "node", "--name", "sums")
 SUM = '{"prompt": "1 + 1 =", "answer": "2"}\n'
+SUMS = "".join(SUM.replace("1 + 1", f"1 + {n}").replace("2", f"{n + 1}") for n in range(100))
 KEYS = 'template = "{question}"\nextract = "text"\n[[env]]\n'
 
 
@@ -34,7 +35,7 @@ def sums(level: str = 'match = "numeric"') -> str:
     return f'source = "jsonl"\n{KEYS}{env}levels = [{{ {level} }}]\n'
 
 
-def written(task_set: str, lines: str = SUM) -> tuple[str, ...]:
+def written(task_set: str, lines: str = SUMS) -> tuple[str, ...]:
     Path("own.toml").write_text(task_set)
     Path("sums.jsonl").write_text(lines)
     return (*CREATE, "--task-set", "own.toml")
@@ -45,6 +46,7 @@ def written(task_set: str, lines: str = SUM) -> tuple[str, ...]:
     [
         (gym("gdc"), SUM, "env 'gdc' is not a family of reasoning-gym"),
         (gym(level="max_valeu = 9"), SUM, "max_valeu"),
+        (sums(), SUM, "too few different questions: add some"),
         (sums('match = "nope"'), SUM, "not {'match': 'nope'}"),
         (sums('macth = "numeric"'), SUM, "not {'macth': 'numeric'}"),
         (sums(), "1 + 1 = 2\n", "sums.jsonl line 1 is not JSON"),
