@@ -44,7 +44,7 @@ def _option(flag: str, text: str, **settings: Any) -> Any:
 
 
 def _rounds(default: str, least: int = 1) -> Any:
-    return _option("--rounds", f"Rounds of each node. Left out: {default}.", min=least)
+    return _option("--rounds", f"Rounds of each node. Default: {default}.", min=least)
 
 
 FOLDER = "Folder of the experiment; an existing one is resumed."
@@ -54,7 +54,7 @@ Mixes = Annotated[
     _option(
         "--mix",
         "Batch composition: local and peer groups per update, or auto, the default of join; may "
-        "be repeated. Left out: 8/0, 6/2, 4/4, 2/6 and auto.",
+        "be repeated. Default: 8/0, 6/2, 4/4, 2/6 and auto.",
         metavar="OWN/EXTERNAL",
     ),
 ]
@@ -84,14 +84,14 @@ Answers = Annotated[
 ]
 Lengths = Annotated[str, typer.Option("--answers", metavar="short|long", help=LENGTHS)]
 BothLengths = Annotated[
-    str | None, _option("--answers", f"{LENGTHS} Left out: both.", metavar="short|long")
+    str | None, _option("--answers", f"{LENGTHS} Default: both.", metavar="short|long")
 ]
 Bury = Annotated[
     int | None,
     _option(
         "--bury",
         "Steps of fine-tuning on noise for each base policy; more steps make right answers rarer "
-        "at the start. Left out: 100, or 0 with games, which start from the shipped model.",
+        "at the start. Default: 100, or 0 with games, which start from the shipped model.",
         min=0,
     ),
 ]
@@ -100,7 +100,7 @@ Regimes = Annotated[
     _option(
         "--regime",
         "Regime: equal, divided, strong, weak, dense, mixed, churn or useless; may be repeated. "
-        "Left out: all.",
+        "Default: all.",
         metavar="NAME",
     ),
 ]
@@ -114,7 +114,7 @@ HostileRegimes = Annotated[
     ),
 ]
 REPORT = "experiments/reports/methods.md"
-METHODS = f"Method of {REPORT}; may be repeated. Left out: those of --vary, or all."
+METHODS = f"Method of {REPORT}; may be repeated. Default: those of --vary, or all."
 Methods = Annotated[list[str] | None, _option("--method", METHODS, metavar="NAME")]
 Folder = Annotated[Path, typer.Option("--run-dir", help=FOLDER)]
 ModelFolder = Annotated[
@@ -122,7 +122,7 @@ ModelFolder = Annotated[
     _option(
         "--model",
         "Folder of an instruct model that all nodes begin with, on easy levels of the task set "
-        "starter. Left out: tiny models.",
+        "starter. Default: tiny models.",
     ),
 ]
 Device = Annotated[str, typer.Option("--device", help="With --model, as policy.device.")]
@@ -133,14 +133,14 @@ WarmStart = Annotated[
 ]
 SapoRounds = Annotated[int | None, _rounds("300, 120 with long answers, 100 with games")]
 SapoFolder = Annotated[
-    Path | None, _option("--run-dir", f"{FOLDER} Left out: ./experiment-run/sapo (quick, -long).")
+    Path | None, _option("--run-dir", f"{FOLDER} Default: ./experiment-run/sapo (quick, -long).")
 ]
 QUICK_SAPO = "One seed, fewer rounds, 8/0, 4/4 and auto, the shipped model."
 SapoQuick = Annotated[bool, _option("--quick", QUICK_SAPO)]
 RegimesRounds = Annotated[int | None, _rounds("150, or 90 with long answers", 2)]
 RegimesFolder = Annotated[
     Path | None,
-    _option("--run-dir", f"{FOLDER} Left out: ./experiment-run/regimes (-quick, -long)."),
+    _option("--run-dir", f"{FOLDER} Default: ./experiment-run/regimes (-quick, -long)."),
 ]
 RegimesQuick = Annotated[
     bool,
@@ -332,7 +332,7 @@ app.command("scale", epilog="Example: python -m experiments scale --nodes 100 --
 def make_models(
     only: Annotated[
         str | None,
-        typer.Option("--only", metavar="NAME", help="Model to make. Left out: all shipped ones."),
+        typer.Option("--only", metavar="NAME", help="Model to make. Default: all shipped ones."),
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", help="Folder of the models.", show_default="node/models")

@@ -244,7 +244,7 @@ def run_regimes(plan: Plan, root: Path, console: Console) -> tuple[RegimeSummary
 def regimes_markdown(plan: Plan, summaries: Sequence[RegimeSummary]) -> str:
     settings, names = plan.settings, [arm.name for arm in plan.arms]
     lines = [
-        "# Where sharing helps and where it hurts",
+        "# When sharing helps and when it hurts",
         "",
         f"{extent(settings)}, {counted(len(plan.seeds), 'seed')}, task set "
         f"`{settings.task_set}`. Means over seeds ± standard error. Factors compare cumulative "

@@ -41,9 +41,9 @@ SAVE_SECONDS = 60.0  # least time between two saves
 SAVE_SHARE = 0.05  # of the time that may go into saving
 KEY_BYTES = 32
 UNSAVED = (NodeError, OSError, RuntimeError, TypeError, AttributeError, pickle.PickleError)
-"""What fails if the disk is full, or if an extension's object cannot be pickled."""
+"""Errors of a full disk, or of an extension that cannot be pickled."""
 UNREADABLE = (*UNSAVED, EOFError, LookupError, MemoryError, ValueError)
-"""What fails if the file is damaged or another one."""
+"""Errors of a damaged or wrong file."""
 
 
 class RunState:
@@ -119,7 +119,7 @@ _MADE: dict[type, Callable[[], object]] = {
     type(threading.RLock()): threading.RLock,
     MemoryTrimmer: MemoryTrimmer,
 }
-"""What is made again instead of pickled."""
+"""Types that are made again instead of pickled."""
 
 
 class _Writer(cloudpickle.Pickler):  # type: ignore[misc]

@@ -31,7 +31,7 @@ Nodes = Annotated[
         "--nodes",
         min=2,
         max=100_000,
-        help="Nodes per swarm; may be repeated. Left out: 10, 100, 1000 and 10000.",
+        help="Nodes per swarm; may be repeated. Default: 10, 100, 1000 and 10000.",
         show_default=False,
     ),
 ]
@@ -40,12 +40,12 @@ Scenarios = Annotated[
     typer.Option(
         "--scenario",
         metavar="NAME",
-        help="Scenario: steady, churn, partition, loss or growth; may be repeated. Left out: "
+        help="Scenario: steady, churn, partition, loss or growth; may be repeated. Default: "
         "steady.",
         show_default=False,
     ),
 ]
-SLOTS = "Time slots of a minute. Left out: 20."
+SLOTS = "Time slots of a minute. Default: 20."
 Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help=SLOTS, show_default=False)]
 Seed = Annotated[int, typer.Option("--seed", help="Random seed.")]
 TURNS = "Turns of a member per time slot."

@@ -82,7 +82,7 @@ def _objects(value: Any) -> list[ToolCall]:
         if isinstance(named, str):
             named = _read(named)
         if not isinstance(named, dict):
-            raise MalformedCall(f'the "arguments" of {name[:64]} are no object')
+            raise MalformedCall(f'the "arguments" of {name[:64]} are not an object')
         found.append(ToolCall(name, named))
     return found
 
@@ -138,7 +138,7 @@ def _check_depth(text: str) -> None:
 
 
 def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 OWN = ("reset", "get_reward")  # public methods that are not tools

@@ -213,4 +213,4 @@ class ForgettingAlarm:
         """Restore :meth:`state_dict`, unless the tasks changed."""
         if state.get("tasks") == self._tasks:
             self._best, self._worse = state["best"], int(state["worse"])
-            self._version = state.get("version")
+            self._version = state["version"]

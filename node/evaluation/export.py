@@ -217,7 +217,7 @@ def write_card(
     config: Config, folder: RunFolder, loaded: Loaded, out: Path, *, adapter: bool = False
 ) -> None:
     """Write a checkpoint's model card into ``out``, or raise NodeError."""
-    history, steps = read_history(folder.root), loaded.state.get("policy_step")
+    history, steps = read_history(folder.root), loaded.state["policy_step"]
     training = Training.of(history, loaded.step, steps)
     origin = ModelOrigin(None, None, None)
     if folder.manifest.exists():

@@ -100,11 +100,10 @@ class RunState:
         path, state = self.loaded.path, self.loaded.state
         trainer.learner.load_state_dict(_read(path / LEARNER))
         trainer.engine.load_state_dict(_read(path / ENGINE))
-        if state.get("swarm", self._swarm) == self._swarm:
+        if state["swarm"] == self._swarm:
             trainer.sampler.load_state_dict(state["sampler"])
-            if isinstance(lead := state.get("lead"), dict):  # a number in earlier checkpoints
-                trainer.lead.load_state_dict(lead)
-            trainer.alarm.load_state_dict(state.get("forgetting", {}))
+            trainer.lead.load_state_dict(state["lead"])
+            trainer.alarm.load_state_dict(state["forgetting"])
         pool.rewind(int(state["policy_step"]))
 
     def save(self, number: int, trainer: Trainer) -> None:

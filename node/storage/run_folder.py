@@ -251,7 +251,7 @@ def present_status(folder: RunFolder) -> dict[str, Any]:
         if holder is None:
             raise
         reported = {}
-    state = str(reported.get("state", RUNNING if holder else STOPPED))  # earlier releases lack it
+    state = reported.get("state", STOPPED)
     if holder is None:
         state = STOPPED if state == STOPPED else CRASHED
     elif reported.get("pid") != holder:

@@ -7,7 +7,6 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 
 from swarm.common.clock import Clock
@@ -15,7 +14,7 @@ from swarm.common.counters import Counters
 from swarm.common.fair_limits import KNOWN, Backoff
 from swarm.common.util import make_private
 from swarm.transport import protobuf
-from swarm.transport.dial_limits import FIRST_PORT, DialLimits, place_in
+from swarm.transport.dial_limits import DialLimits, place_in
 from swarm.transport.handshake import NoPeer
 from swarm.transport.node import TransportNode
 from swarm.transport.transport import (
@@ -25,7 +24,6 @@ from swarm.transport.transport import (
     host_of,
     is_relayed,
     links_of,
-    port_of,
 )
 
 logger = logging.getLogger(__name__)
@@ -124,9 +122,7 @@ class PeerCache:
         except (OSError, ValueError) as error:
             logger.warning("peer cache %s is unreadable (%s); starting without", self._path, error)
             return ()
-        # An older program kept addresses that peers claimed.
-        allowed = (line for line in lines if port_of(line) >= FIRST_PORT)
-        self._addresses = dict.fromkeys(islice(allowed, MAX_ADDRESSES))
+        self._addresses = dict.fromkeys(lines[:MAX_ADDRESSES])
         return self.addresses
 
     def meet(self, addresses: Iterable[str]) -> bool:

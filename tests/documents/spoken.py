@@ -26,7 +26,7 @@ TASKS = re.compile(r"node/tasks/\w*famil\w*\.py")
 def spoken() -> dict[str, str]:
     """Texts by kind, one per paragraph; each value that a message shows is ``Code``."""
     texts = defaultdict[str, list[str]](list)
-    for package in ("node", "swarm", "protocol"):
+    for package in ("node", "swarm", "protocol", "experiments"):
         for path in sorted((ROOT / package).rglob("*.py")):
             asks = TASKS.fullmatch(path.relative_to(ROOT).as_posix())
             for kind, text in found(parse(path.read_text(encoding="utf-8"))):

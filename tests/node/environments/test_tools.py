@@ -247,7 +247,7 @@ def test_what_is_no_call_is_an_answer(text):
         ("<tool_call>{bad</tool_call>", "a call that is not JSON"),
         ("<tool_call></tool_call>", "a call that is not JSON"),
         ('{"name": 3}', 'no object with a "name"'),
-        ('{"name": "add", "arguments": [1]}', 'the "arguments" of add are no object'),
+        ('{"name": "add", "arguments": [1]}', 'the "arguments" of add are not an object'),
         ('{"name": "add"', "a call that is not JSON"),
         ("add(a=)", "an argument that is not JSON"),
         ("add(1,)", "an argument that is not JSON"),

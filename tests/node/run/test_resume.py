@@ -1,4 +1,3 @@
-import json
 import random
 import shutil
 from contextlib import closing
@@ -105,18 +104,6 @@ def test_what_a_node_knows_of_its_peers_and_of_itself_outlives_it(place):
     assert after.alarm.state_dict() == before.alarm.state_dict()
     assert draws(after) == draws(before)
     assert [after.sampler.next() for _ in range(9)] == [before.sampler.next() for _ in range(9)]
-
-
-def test_a_checkpoint_from_before_these_were_kept_is_gone_on_with(place):
-    place.state().save(1, trainer())
-    progress, again = place.state(), trainer()
-    del progress.loaded.state["forgetting"], progress.loaded.state["lead"]
-    for older in ({"lead": -0.2}, {}):
-        progress.loaded.state.update(older)
-        progress.restore(again, place.pool)
-        progress.loaded.state.pop("lead", None)
-        assert again.lead.worth == 1
-    json.dumps(again.alarm.state_dict())
 
 
 def test_updates_after_the_checkpoint_are_struck_and_those_before_it_stay(place):
