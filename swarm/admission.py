@@ -37,6 +37,7 @@ REWARD_TOLERANCE = 1e-3
 MOST_UNPROVEN = 64  # groups of a frame that are looked at before its author is proven
 MOST_ASKED = 32  # groups passed to the judge at a time
 MAX_STALLS = 2  # groups that hang or kill the verifier before the rest of a frame is abandoned
+CLOCK_ERROR = 86_400.0  # seconds from now after which a journal's rebuild shows a wrong clock
 AHEAD_EPOCHS = 1  # time slots by which an honest author's clock may be ahead of this node's
 Opener = Callable[[bytes, bytes, Manifest], OpenFrame]
 _SURPLUS = "SELECT epoch FROM seen ORDER BY epoch DESC LIMIT 1 OFFSET ?"
@@ -248,7 +249,8 @@ class Admission:
             return verification.EPOCH_AHEAD
         if group.epoch < epoch - self._manifest.max_age_epochs:
             return verification.STALE_EPOCH
-        if group.epoch < self._first_epoch:
+        wait = self._first_epoch - epoch
+        if group.epoch < self._first_epoch and wait * self._manifest.epoch_seconds < CLOCK_ERROR:
             return verification.BEFORE_RESTORE
         played = self._played(group)
         for completion in group.completions:

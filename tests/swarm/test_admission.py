@@ -193,6 +193,17 @@ def test_after_a_restore_epochs_that_may_have_been_used_are_left_out(anna, path)
     assert gate.admit(anna.frame(anna.group(0, epoch=NOW + 2)), anna.author) == [0]
 
 
+def test_a_journal_that_was_lost_while_the_clock_was_a_year_ahead_stops_nothing(anna, path):
+    gate = Gate(path)
+    gate.journal.backup()
+    gate.journal.close()
+    path.unlink()
+    year_ahead = gate.clock.time() + 365 * 86_400
+    os.utime(backup_path(path), (year_ahead, year_ahead))
+    gate.open(open_or_restore(path, gate.clock)[0])
+    assert gate.admit(anna.frame(anna.group(0)), anna.author) == [0]
+
+
 def test_authors_off_the_allow_list_are_left_out_without_a_penalty():
     identity = Identity.generate()
     gate = Gate(rule=AllowList((identity.author,)))
