@@ -260,19 +260,16 @@ class Mixture:
         proven: Set[bytes],
         tried: Mapping[bytes, float],
     ) -> list[Candidate]:
-        """Return at most ``room`` groups within the caps."""
+        """Return at most ``room`` groups within the caps, those of fewer uses first.
+
+        The authors take turns, and all unproven authors together count as one of them.
+        """
         chosen: list[Candidate] = []
         for _, equals in groupby(useful, key=lambda c: c.uses):
             left = room - len(chosen)
             taken = Counter(c.key.author for c in chosen)
             stacks = self._stacks(equals, caps.trusted)
-            known = _in_turns([stack for author, stack in stacks.items() if author in proven])
-            if self._rule.newest:
-                known = known[: self._rule.newest * left]
-            lines: list[Sequence[Candidate]] = [
-                line[: caps.most(author) - taken[author]]
-                for author, line in self._drawn(_by_author(known), draw).items()
-            ]
+            lines = self._proven_lines(stacks, draw, left, caps, proven, taken)
             others = {author: stack for author, stack in stacks.items() if author not in proven}
             unproven = {
                 author: line[: caps.author - taken[author]]
@@ -280,10 +277,27 @@ class Mixture:
             }
             taken_unproven = sum(n for author, n in taken.items() if author not in proven)
             together = _promising_first(unproven, tried)[: caps.unproven - taken_unproven]
-            # All unproven authors together count as one among the proven authors.
             lines.insert(draw.randint(0, len(lines)), together)
             chosen += _in_turns(lines)[:left]
         return chosen
+
+    def _proven_lines(
+        self,
+        stacks: Mapping[bytes, Sequence[Candidate]],
+        draw: random.Random,
+        left: int,
+        caps: Caps,
+        proven: Set[bytes],
+        taken: Counter[bytes],
+    ) -> list[Sequence[Candidate]]:
+        """Return the groups of each proven author that fit its cap, authors in random order."""
+        known = _in_turns([stack for author, stack in stacks.items() if author in proven])
+        if self._rule.newest:
+            known = known[: self._rule.newest * left]
+        return [
+            line[: caps.most(author) - taken[author]]
+            for author, line in self._drawn(_by_author(known), draw).items()
+        ]
 
     def _stacks(
         self, candidates: Iterable[Candidate], trusted: Set[bytes]

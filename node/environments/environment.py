@@ -132,7 +132,12 @@ def run(work: Coroutine[Any, Any, T], *, waits: bool) -> T:
 
 
 class _Surrounded(Generic[T]):
-    """Work that enters ``around`` at each step, inside the contexts around it."""
+    """Work that enters ``around`` at each step, inside the contexts around it.
+
+    Episodes of one process take turns in its event loop, and each needs its own state of the global
+    random generators. So an episode's context is left when the episode waits, and entered again
+    when it continues. Tasks that it creates inherit the contexts from ``_around``.
+    """
 
     def __init__(
         self, work: Coroutine[Any, Any, T], outer: tuple[Around, ...], around: Around
@@ -146,7 +151,7 @@ class _Surrounded(Generic[T]):
         try:
             while True:
                 try:
-                    waits_for = self._go_on(step)
+                    waits_for = self._next_wait(step)
                 except StopIteration as done:
                     result: T = done.value
                     return result
@@ -159,7 +164,7 @@ class _Surrounded(Generic[T]):
         finally:
             self._work.close()
 
-    def _go_on(self, step: Callable[[], Any]) -> Any:
+    def _next_wait(self, step: Callable[[], Any]) -> Any:
         token = _around.set(self._all)
         try:
             with self._around:

@@ -122,6 +122,8 @@ class Bounded(Generic[K, V]):
         self._rank = rank
         self._values: dict[K, V] = {}
         self._ranks: dict[K, float] = {}
+        # A heap of (-rank, number, key). Entries of removed keys and of earlier ranks stay in it
+        # until they come to its top or outnumber the valid ones.
         self._worst: list[tuple[float, int, K]] = []
         self._number = 0
 

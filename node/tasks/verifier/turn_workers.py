@@ -33,7 +33,11 @@ from swarm.common.child_process import ChannelError, Unread, packed
 from swarm.groups import TaskRef
 from swarm.verification import CRASHED, NOT_REPLAYED, UNAVAILABLE, UNKNOWN_ENV, JudgeRefused
 
+logger = logging.getLogger(__name__)
+
 MOST_LOSSES = 3  # Lost workers without a known culprit, after which a turn is blamed.
+MOST_WORKERS = 2
+_LOOK_SECONDS = 0.1  # Interval of checks for hanging workers while anything is pending.
 
 
 @dataclass(slots=True, eq=False)
@@ -226,14 +230,13 @@ class TurnWorker(asyncio.Protocol):
         self._at = None
 
 
-logger = logging.getLogger(__name__)
-
-MOST_WORKERS = 2
-_LOOK_SECONDS = 0.1  # Interval of checks for hanging workers while anything is pending.
-
-
 class WorkerPair:
-    """Up to two workers that take turns; belongs to the thread of an event loop."""
+    """Up to two workers that take turns; belongs to the thread of an event loop.
+
+    A turn goes to its home, the last worker of its trajectory in play. If that is stuck, a
+    second worker starts and gets the turns that can be replayed. If it is overdue, it is ended: the
+    turn that it ran is blamed, and the others are queued again.
+    """
 
     def __init__(self, workers: Workers, start: Callable[[], WorkerProcess]) -> None:
         self._all = workers
@@ -241,7 +244,6 @@ class WorkerPair:
         self._wall_seconds = workers.limits.wall_seconds
         self._queue: deque[PendingTurn] = deque()
         self._workers: list[TurnWorker] = []
-        # Last worker of each trajectory in play.
         self._homes: OrderedDict[int, tuple[TaskRef, TurnWorker]] = OrderedDict()
         self._starting: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
@@ -402,9 +404,8 @@ class WorkerPair:
         self._workers.remove(worker)
         worker.leave()
         turns = list(worker.turns.values())
-        if not culprit:
-            for turn in turns:
-                turn.losses += 1
+        for turn in turns if not culprit else ():
+            turn.losses += 1
         blamed = [t for t in turns if t is culprit or t.losses == MOST_LOSSES]
         self._queue.extendleft(turn for turn in reversed(turns) if turn not in blamed)
         self._queue = deque(turn for turn in self._queue if not self._given_up(turn))
