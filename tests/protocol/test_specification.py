@@ -142,7 +142,7 @@ def test_the_white_space_that_is_stripped_is_listed_to_the_last_code_point() -> 
         ("Pull and gossip", [f"0 … {messages.MAX_DIGESTS}", f"1 … {messages.MAX_GOSSIP}"]),
         ("Pull and gossip", [f"{messages.MAX_GOSSIP_RESPONSE_BYTES} bytes"]),
         ("DHT", [f"up to {BUCKET} nodes", f"the {REPLICAS} nodes nearest", f"{MOST_KEYS} keys"]),
-        ("DHT", [f"at most {MAX_VERSIONS} times, so it takes {MAX_VERSIONS + 1} versions"]),
+        ("DHT", [f"at most {MAX_VERSIONS + 1} versions"]),
         ("DHT", [f"up to {MAX_SUBKEYS} entries", f"`{DICTIONARY_CODE:#x}`"]),
         ("Depth, reading and counting", [f"{AUTHORS_A_SHARD} authors per shard"]),
         ("Depth, reading and counting", [f"all {len(ALL_DEPTHS)} depths", "last three results"]),
