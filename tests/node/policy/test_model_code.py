@@ -130,10 +130,16 @@ def test_a_kernel_of_the_hub_that_a_model_names_is_not_fetched(keys, tmp_path):
 def test_a_chat_template_that_fails_is_one_line_with_the_remedy(template, tmp_path):
     folder = saved_policy(tmp_path / "model")
     set_keys(folder / "tokenizer_config.json", chat_template=template)
-    section = PolicySection(model=str(folder), device="cpu")
     with pytest.raises(PolicyError, match=r"chat template of .* fails: .+\. Choose ") as told:
-        Policy.load(section).encode_prompt("Sum of 1 and 2?")
+        Policy.load(PolicySection(model=str(folder), device="cpu"))
     assert "\n" not in str(told.value)
+
+
+def test_a_chat_template_that_omits_the_question_is_refused(tmp_path):
+    folder = saved_policy(tmp_path / "model")
+    set_keys(folder / "tokenizer_config.json", chat_template="{{ messages[0]['role'] }}: hello")
+    with pytest.raises(PolicyError, match=r"chat template of .* omits the user's message.*Choose"):
+        Policy.load(PolicySection(model=str(folder), device="cpu"))
 
 
 class Writes:

@@ -131,7 +131,8 @@ def test_an_observation_is_the_next_user_turn_behind_the_end_of_the_policys():
 def test_a_template_without_a_place_for_a_second_turn_is_refused_with_the_remedy():
     for template in (
         "<user>{{ messages[0]['content'] }}<end><assistant>",
-        "{% if messages|length > 1 %}{{ raise_exception('one turn') }}{% endif %}<user>",
+        "{% if messages|length > 1 %}{{ raise_exception('one turn') }}{% endif %}"
+        "<user>{{ messages[0]['content'] }}",
     ):
         policy, _ = chatting(template)
         with pytest.raises(PolicyError, match=r"policy\.model.*support a second turn.*without env"):
