@@ -173,12 +173,12 @@ class WorkerPool:
 
     def _start(self) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "experiments.workers"],
+            command("experiments.workers"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._error,
             text=True,
-            env={**os.environ, **environment(1)},
+            env={**os.environ, **environment(1), "PYTHONPATH": import_path()},
         )
         self._all.append(process)
         return process

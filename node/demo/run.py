@@ -34,7 +34,8 @@ from node.storage.atomic_files import PRIVATE_FOLDER, make_folder, write_new
 from node.threads import check_semaphores
 from protocol.identity import Identity
 from protocol.manifest import swarm_id
-from swarm.common.util import counted
+from swarm.common.child_process import command as child_command
+from swarm.common.util import counted, import_path
 
 if TYPE_CHECKING:
     from node.plan.plan import Plan
@@ -55,12 +56,12 @@ class NodeProcess:
         self._interrupted = False
         self._output = (folder / "output.log").open("ab")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "node.cli.main", *command, "--stop-on-eof"],
+            child_command("node.cli.main", *command, "--stop-on-eof"),
             stdin=subprocess.PIPE,
             stdout=self._output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, "PYTHONPATH": import_path(), **(environment or {})},
         )
 
     @property

@@ -20,7 +20,8 @@ from node.errors import NodeError
 from node.monitor.logs import LogTail, error_in
 from node.storage.atomic_files import write_new
 from node.storage.run_folder import RUNNING, STOPPING, RunFolder, present_status
-from swarm.common.util import make_private
+from swarm.common.child_process import command
+from swarm.common.util import import_path, make_private
 
 LOOK_SECONDS = 0.1
 
@@ -47,10 +48,11 @@ def start_detached(arguments: Sequence[str], folder: RunFolder) -> Detached:
     with closing(LogTail(make_private(folder.create().log), skip=True)) as tail:
         with folder.log.open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "node.cli.main", *arguments],
+                command("node.cli.main", *arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                env={**os.environ, "PYTHONPATH": import_path()},
                 start_new_session=True,
             )
         try:
@@ -155,7 +157,7 @@ def write_unit(config: Path) -> Path:
 def _unit(config: Path) -> str:
     # Not resolved: a virtual environment's interpreter is a link that leads out of it.
     interpreter = str(Path(sys.executable).absolute())
-    arguments = ["-m", "node.cli.main", "join", "--config", str(config).replace("$", "$$")]
+    arguments = ["-P", "-m", "node.cli.main", "join", "--config", str(config).replace("$", "$$")]
     start = " ".join(map(_quoted, [interpreter, *arguments]))
     folder = _literal(str(config.parent))
     return f"""\

@@ -217,8 +217,9 @@ def test_the_unit_joins_with_this_interpreter_and_config_anywhere(terminal, monk
     folder = Path(name).absolute()
     assert unit.parent == folder
     told = keys(unit)
-    command = [str(Path(sys.executable).absolute()), "-m", "node.cli.main", "join", "--config"]
-    assert run_by(told["ExecStart"]) == [*command, str(folder / "node.toml")]
+    program = [str(Path(sys.executable).absolute()), "-P", "-m", "node.cli.main"]
+    command = [*program, "join", "--config", str(folder / "node.toml")]
+    assert run_by(told["ExecStart"]) == command, "-P: nothing is imported from the folder"
     assert told["WorkingDirectory"].replace("%%", "%") == str(folder)
     (environment,) = shlex.split(told["Environment"])
     assert environment == f"PYTHONPATH={Path('some where').absolute()}:/else/where"
