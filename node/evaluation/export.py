@@ -102,7 +102,7 @@ def model_card(
         _tasks(origin),
         _use(adapter, warmed),
         "## License\n",
-        f"That of the base model: {licence}.\n"
+        f"That of the base model: {_code(licence)}.\n"
         if licence
         else "That of the base model, which does not state it: look it up before sharing.\n",
     )
@@ -209,7 +209,7 @@ def _use(adapter: bool, warmed: bool) -> str:
 
 def _code(text: str) -> str:
     """Quote a swarm creator's or a model's text, so that it is not markup."""
-    plain = text.replace("`", "'").replace("|", "/")
+    plain = " ".join(text.split()).replace("`", "'").replace("|", "/")
     return f"`{plain}`"
 
 

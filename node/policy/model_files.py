@@ -17,7 +17,9 @@ CONFIG = "config.json"
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 WHOLE = ("model.safetensors", "pytorch_model.bin")
 GGUF = ".gguf"
+WEIGHTS = (".safetensors", ".bin", ".pt", GGUF)
 ADAPTER = "adapter_config.json"
+OTHER_CONFIGS = "configuration_files"  # a key of transformers
 CODED = (CONFIG, "tokenizer_config.json")  # files whose ``auto_map`` names code
 LENGTH_BYTES = 8  # length of a safetensors file's header, little-endian, at its beginning
 LEAST_SHARE = 0.9  # minimum share of a model's ids in its tokenizer; models round up slightly
@@ -73,15 +75,22 @@ def _named(check: Callable[[Path, str], None]) -> Callable[[Path, str], None]:
 
 @_named
 def check_code(folder: Path, model: str) -> None:
-    """Raise PolicyError if a model can only be loaded by code of its own, or through an adapter.
+    """Raise PolicyError if a model needs code of its own, or files outside its folder.
 
     Such code is never run, nor is a kernel of the hub that the configuration names. A known
-    ``model_type`` is loaded by the class of ``transformers``.
+    ``model_type`` is loaded by the class of ``transformers``. A saved policy has copies of the
+    model's small files, so none may be a link to another file of this machine.
     """
+    if link := next(_links_out(folder), None):
+        remedy = "Replace it with the file itself, if the file belongs to the model."
+        raise refused(model, f"{link.relative_to(folder)} is a link out of its folder", remedy)
     if (folder / ADAPTER).is_file():
         remedy = "Name the whole model, with the adapter merged into it."
         raise refused(model, f"{ADAPTER} has another model loaded in its place", remedy)
     tables = [_read(path, model) for name in CODED if (path := folder / name).is_file()]
+    if any(OTHER_CONFIGS in table for table in tables):
+        remedy = f"Remove {OTHER_CONFIGS} from {CONFIG}."
+        raise refused(model, f"{OTHER_CONFIGS} has another file read instead of {CONFIG}", remedy)
     if kernel := next(_kernels(tables), None):
         why = f"it needs its own code, which is never run: the kernel {kernel}"
         remedy = f"Remove the keys of {CONFIG} that end in {_KERNEL}."
@@ -96,6 +105,18 @@ def check_code(folder: Path, model: str) -> None:
         why = f"it needs its own code, which is never run: {', '.join(files[:4]) or 'auto_map'}"
         remedy = f"Name a model type that transformers has a class for; {kind!r} has none."
         raise refused(model, why, remedy)
+
+
+def _links_out(folder: Path) -> Iterator[Path]:
+    """Yield links that leave a model's folder, except weights and the blobs of the hub's cache."""
+    inside = [folder.resolve()]
+    if folder.parent.name == "snapshots":
+        inside.append((folder.resolve().parents[1] / "blobs").resolve())
+    for path in folder.rglob("*"):
+        if path.is_symlink() and path.suffix not in WEIGHTS:
+            target = path.resolve()
+            if not any(target.is_relative_to(each) for each in inside):
+                yield path
 
 
 def _kernels(value: Any, key: str = "") -> Iterator[str]:

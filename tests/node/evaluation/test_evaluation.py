@@ -215,6 +215,15 @@ def test_the_card_of_a_warm_start_names_its_base_and_what_was_shown(tmp_path):
             model_card(config, Training.of([], 0, None), NOTHING)
 
 
+def test_text_of_a_model_is_no_markdown_of_its_card(tmp_path, monkeypatch):
+    acts = "mit\n\n## Requirements\n\n`pip install evil`"
+    WarmStarted(f"tiny{acts}", 15, 240, (f"sums{acts}",), 0.0, 0.19, 0.5).write(tmp_path)
+    monkeypatch.setattr("node.evaluation.export.licence_of", lambda base: acts)
+    config = Config.with_overrides({"policy.model": str(tmp_path)})
+    body = model_card(config, Training.of([], 0, None), NOTHING).split("---", 2)[2]
+    assert "evil" in body and "\n## Requirements" not in body
+
+
 def test_the_licence_is_that_of_the_bases_own_card(tmp_path):
     assert licence_of(str(tmp_path)) is None and licence_of("nobody/has-this") is None
     others = ("---\ntags: [x]\n---\n", "# no metadata\n", "---\nlicense: [a, b]\n---\n")

@@ -89,6 +89,39 @@ def test_a_known_type_is_loaded_by_the_librarys_class_and_another_is_refused(mod
     assert not Path("ran").exists()
 
 
+@pytest.mark.parametrize(
+    "name", ["generation_config.json", "additional_chat_templates/tool_use.jinja", "more"]
+)
+def test_a_link_to_another_file_of_this_machine_is_refused(name, tmp_path):
+    folder = saved_policy(tmp_path / "model")
+    secret = tmp_path / "secrets" / "key"
+    secret.parent.mkdir()
+    secret.write_text('{"refresh_token": "secret"}')
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(secret.parent if name == "more" else secret)
+    with pytest.raises(PolicyError, match=rf"{name} is a link out of its folder.*Replace it"):
+        Policy.load(PolicySection(model=str(folder), device="cpu"))
+
+
+def test_links_to_weights_elsewhere_and_within_the_folder_are_followed(tmp_path):
+    folder = saved_policy(tmp_path / "model")
+    weights = (folder / "model.safetensors").rename(tmp_path / "weights.safetensors")
+    (folder / "model.safetensors").symlink_to(weights)
+    (folder / "settings.json").symlink_to("config.json")
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    assert Policy.load(PolicySection(model=str(link), device="cpu")).name == str(link)
+
+
+def test_a_configuration_that_names_another_one_is_refused(tmp_path):
+    folder = saved_policy(tmp_path / "model")
+    set_keys(folder / "config.json", configuration_files=["config.4.0.0.json"])
+    for look in (check_model, config_folder):
+        with pytest.raises(PolicyError, match=r"configuration_files has another file read"):
+            look(str(folder))
+
+
 def test_an_adapter_in_the_folder_leads_to_no_other_model(model):
     other = model.rename(model.with_name("other"))
     saved_policy(model)
