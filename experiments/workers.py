@@ -34,6 +34,8 @@ from experiments.simulation import run_simulation
 from experiments.warm_start import warm_started
 from node.errors import NodeError
 from node.threads import choose, environment
+from swarm.common.child_process import command
+from swarm.common.util import import_path
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -177,6 +176,7 @@ class Rate:
 PAUSE_SECONDS = 1.0  # before a refusal of a client that is over its rate
 MOST_QUERY = 2048
 MOST_PATH = 512  # bytes, as MOST_QUERY
+CLOSES = {"connection": "close"}
 OWN_SITE = ("same-origin", "none")
 # Sent with every response.
 HEADERS = {
@@ -193,13 +193,19 @@ HEADERS = {
 
 
 def out_of_bounds(scope: Scope, rate: Rate) -> ASGIApp | None:
-    """Refuse a request that is too frequent, too long, or neither GET nor HEAD.
+    """Refuse a request that is too frequent, too long, has a body, or neither GET nor HEAD.
 
-    The refusal of a frequent one is late, so that a connection gets only one per second.
+    The refusal of a frequent one is late, so that a client's connection gets only one per second.
+    The server parses a body to its end, so the connection of a refusal that may have one is closed.
     """
     client = scope["client"][0] if scope["client"] else ""
-    if not rate.allows(client):
-        response = failure("too many requests: retry in a second", 429, {"retry-after": "1"})
+    allowed = rate.allows(client)
+    headers = Headers(scope=scope)
+    if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
+        return failure("requests have no body here", 413, CLOSES)
+    if not allowed:
+        retry = {"retry-after": "1", **CLOSES}
+        response = failure("too many requests: retry in a second", 429, retry)
 
         async def refuse_late(scope: Scope, receive: Receive, send: Send) -> None:
             await asyncio.sleep(PAUSE_SECONDS)
@@ -207,8 +213,8 @@ def out_of_bounds(scope: Scope, rate: Rate) -> ASGIApp | None:
 
         return refuse_late
     if scope["method"] not in ("GET", "HEAD"):
-        allowed = {"allow": "GET, HEAD"}
-        return failure("this address is read-only: use GET or HEAD", 405, allowed)
+        methods = {"allow": "GET, HEAD"}
+        return failure("this address is read-only: use GET or HEAD", 405, methods)
     if len(scope["query_string"]) > MOST_QUERY or len(scope["raw_path"]) > MOST_PATH:
         return failure("that address is too long", 414)
     return None
@@ -250,7 +256,7 @@ class Guard:
         return None
 
     def _entrance(self, scope: Scope) -> Response | None:
-        entry = self._entry
+        entry, headers = self._entry, Headers(scope=scope)
         if entry is None:
             return None
         token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
@@ -264,11 +270,9 @@ class Guard:
             inside = RedirectResponse("/", 303)
             inside.set_cookie(COOKIE, session, httponly=True, samesite="strict", path="/")
             return inside
-        try:
-            cookie = SimpleCookie(Headers(scope=scope).get("cookie", "")).get(COOKIE)
-        except CookieError:
-            cookie = None
-        if entry.admits(cookie.value if cookie else ""):
+        # SimpleCookie takes quadratic time for hostile quotes (CVE-2024-7592).
+        pairs = (each.strip().split("=", 1) for each in headers.get("cookie", "").split(";"))
+        if entry.admits(dict(pair for pair in pairs if len(pair) == 2).get(COOKIE, "")):
             return None
         message = "use the address that swarm-node status prints on the node's machine"
         return failure(message, 401)

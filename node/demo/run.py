@@ -7,7 +7,6 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence

@@ -18,6 +18,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A current folder with a module of the program's own name."""
     module = tmp_path / "node" / "cli" / "main.py"
     module.parent.mkdir(parents=True)
+    for package in (module.parent, module.parent.parent):
+        (package / "__init__.py").touch()
     module.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     monkeypatch.chdir(tmp_path)
     return tmp_path

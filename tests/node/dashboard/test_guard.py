@@ -88,6 +88,14 @@ def test_nothing_can_be_changed(site, method):
     assert (head.status, head.body) == (200, b"")
 
 
+@pytest.mark.parametrize("body", ["Transfer-Encoding: chunked", "Content-Length: 1000000000"])
+def test_a_request_with_a_body_is_refused_and_its_connection_closed(site, body):
+    """The server would parse it to its end, however long."""
+    with closing(site.connect()) as bare:
+        bare.sendall(f"GET / HTTP/1.1\r\nHost: localhost\r\n{body}\r\n\r\n".encode())
+        assert read(bare).startswith(b"HTTP/1.1 413 ")
+
+
 @pytest.mark.parametrize("path", [STATUS, "/nothing", "/static/nothing", "/metrics", "/"])
 def test_every_answer_forbids_what_a_page_does_not_need(site, path):
     answer = site.get(path)
@@ -184,6 +192,16 @@ def test_the_token_opens_once_and_becomes_a_cookie_that_only_this_site_gets(tmp_
         assert again.status == 401 and "already used" in again.json["error"]
         assert len(site.told) == 2 and site.told[1] != url, "the next one is told"
         assert enter(site, site.told[1]).status == 303
+
+
+def test_the_cookie_is_found_among_others_and_hostile_ones_are_not_parsed(tmp_path):
+    with served(tmp_path, EVERYWHERE) as site:
+        ours = enter(site, site.told[0]).headers["set-cookie"].split("; ")[0]
+        for cookies in (ours, f"a=b; {ours};c", f"=;;;{ours}"):
+            assert site.get(STATUS, {"Cookie": cookies}).status == 200
+        quoted = f'{COOKIE}="' + "\\134" * 3000 + '"'
+        for cookies in (quoted, f"{ours}0", f"x{ours}", "a; =; ;", f"{COOKIE}=\xe9"):
+            assert site.get(STATUS, {"Cookie": cookies}).status == 401
 
 
 def test_the_page_never_tells_the_token(tmp_path):

@@ -272,6 +272,13 @@ def test_long_addresses_and_other_methods_are_refused(site):
     assert (head.status, head.body) == (200, b"")
 
 
+def test_a_request_with_a_body_is_refused_and_its_connection_closed(site):
+    with closing(socket.create_connection(("127.0.0.1", site.port), 30)) as bare:
+        bare.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
+        answer = b"".join(iter(lambda: bare.recv(1 << 16), b""))
+    assert answer.startswith(b"HTTP/1.1 413 ")
+
+
 def test_what_is_no_request_ends_nothing(site):
     for told in (b"\x16\x03\x01\x00", b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 9000 + b"\r\n"):
         with closing(socket.create_connection(("127.0.0.1", site.port), 30)) as bare:
