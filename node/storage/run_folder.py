@@ -82,7 +82,15 @@ class RunFolder:
         return self
 
     def check(self) -> None:
-        """Raise NodeError if a FIFO or device is in the folder: reading it may never end."""
+        """Raise NodeError for what a node must not open in a folder from elsewhere.
+
+        Reading a FIFO or device may never end. The node would write to the file behind a link.
+        """
+        given = {self.config, self.manifest, self.trusted, self.blocked}
+        for path in (*self._files(), *self.swarms.rglob("*")):
+            if path.is_symlink() and path not in given:
+                remedy = "Replace it with the file itself, or use another run folder."
+                raise NodeError("a link in the place of a file that the node writes", path, remedy)
         for path in self._paths(lambda error: None):
             with suppress(OSError):
                 mode = path.stat().st_mode

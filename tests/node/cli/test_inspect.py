@@ -364,8 +364,23 @@ def test_no_command_waits_for_a_fifo_or_reads_a_device_in_the_run_folder(termina
     assert terminal.json("list")["unread"]
     path.unlink()
     path.symlink_to("/dev/zero")
-    with pytest.raises(NodeError, match="neither a file nor a folder"):
+    with pytest.raises(NodeError, match=r"neither a file nor a folder|a link in the place"):
         read_history(node.root)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["node.log", "metrics.jsonl", "journal.sqlite-wal", "lock", "swarms/other/metrics.jsonl"],
+)
+def test_no_command_writes_to_another_file_through_a_link_in_the_run_folder(terminal, node, name):
+    other = Path("profile").absolute()
+    other.touch()
+    (node.root / name).parent.mkdir(parents=True, exist_ok=True)
+    (node.root / name).unlink(missing_ok=True)
+    (node.root / name).symlink_to(other)
+    for command in ("status", "join", "bootstrap"):
+        assert "a link in the place of a file" in terminal.refuses(1, command, *AT)
+    assert not other.read_bytes()
 
 
 def test_peers_are_trusted_listed_and_trusted_no_longer(terminal, node, met):
