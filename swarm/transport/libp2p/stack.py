@@ -33,6 +33,7 @@ MAX_STREAMS = 512  # of a connection at a time; each waits for a slot of its pro
 WINDOW = 1 << 18  # bytes that a sender may be ahead of the stream's reader (yamux)
 WAIT_SECONDS = 0.01
 PATIENCE_SECONDS = 1.0
+WRITE_SECONDS = 30.0  # for a frame to leave; the slowest rate that a peer may have takes 16
 
 Read = Callable[[int], Awaitable[bytes]]  # exactly so many bytes, or ``EOFError``, ``OSError``
 
@@ -182,7 +183,16 @@ class Guarded:
         return bytes(await self._secure.read(n))
 
     async def write(self, data: bytes) -> None:
-        await self._secure.write(data)
+        """Send a whole frame, even if cancelled; raises ``ConnectionError`` if nothing is read.
+
+        Encryption counts frames, so the other side could decrypt none behind an unsent one.
+        """
+        with trio.move_on_after(WRITE_SECONDS) as scope:
+            scope.shield = True
+            await self._secure.write(data)
+        if scope.cancelled_caught:
+            await self.close()
+            raise ConnectionResetError("the other side reads nothing")
 
     async def close(self) -> None:
         await self._secure.close()

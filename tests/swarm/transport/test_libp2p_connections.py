@@ -10,6 +10,7 @@ import pytest
 from swarm.transport.libp2p.addresses import place_of
 from swarm.transport.libp2p.host import Connection, Connections
 from swarm.transport.libp2p.node import Libp2pTransport
+from swarm.transport.transport import TransportError
 from tests.swarm.network_parts import identity
 from tests.swarm.transport.mallory import DEAF, Mallory, against_anna
 from tests.swarm.transport.over import ECHO, key_of, until
@@ -56,6 +57,25 @@ def test_a_request_goes_over_another_connection_where_the_latest_is_gone(tmp_pat
             ben.node.stand_still(0.2)
             await thread.call(twin.break_off)
             assert await ben.request(anna.peer_id, ECHO, b"on", limit=9, deadline=10) == b"on"
+
+    against_anna(tmp_path, scenario)
+
+
+@pytest.mark.processes
+@pytest.mark.alone("libp2p")
+def test_a_connection_outlives_streams_that_the_other_side_does_not_speak(tmp_path: Path) -> None:
+    async def scenario(anna, ben, thread) -> None:
+        await ben.connect(anna.addresses()[0])
+        before = await anna.node.seen_at(ben.peer_id)
+        for _ in range(20):
+            asked = (
+                ben.request(anna.peer_id, "/unheard-of/1", bytes(size), limit=9, deadline=10)
+                for size in (1, 100, 100_000, 600_000)
+            )
+            for failed in await asyncio.gather(*asked, return_exceptions=True):
+                assert isinstance(failed, TransportError)
+        assert await ben.request(anna.peer_id, ECHO, b"on", limit=9, deadline=10) == b"on"
+        assert await anna.node.seen_at(ben.peer_id) == before
 
     against_anna(tmp_path, scenario)
 
