@@ -51,16 +51,28 @@ def read_answer(
 ) -> str:
     """Return the answer in a completion: ``right`` itself if equal, empty if there is none.
 
+    Letters and digits that Unicode 14 lacks are unknown characters: U+FFFD, except if verbatim.
+
     Args:
         completion: what the model wrote.
         right: a right answer, whose form says what to look for; anything but text if unknown.
         extract: where to look first. ``text``: a line or a list may be all of the completion.
         verbatim: whether case, punctuation and markup have a meaning.
     """
-    form = Form.VERBATIM if verbatim else form_of(right)
     text = without_thinking(completion)
-    if form is not Form.VERBATIM:
-        text = patterns.BLANK_LINES.sub("\n\n", patterns.BLANKS.sub(" ", text))
+    if verbatim:
+        return _read(text, right, Form.VERBATIM, extract)
+    text = patterns.BLANK_LINES.sub("\n\n", patterns.BLANKS.sub(" ", text))
+    text, key = _known(text), _known(right) if isinstance(right, str) else None
+    answer = _read(text, key, form_of(key), extract)
+    return right if isinstance(right, str) and answer == key else answer
+
+
+def _known(text: str) -> str:
+    return patterns.NEWER.sub("\ufffd", text)
+
+
+def _read(text: str, right: object, form: Form, extract: Extract) -> str:
     if not isinstance(right, str):
         return _found(text, form, extract)[0]
     if equal(text, right, form):

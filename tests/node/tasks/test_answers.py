@@ -2,10 +2,12 @@
 
 import ast
 import re
+import sys
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from unicodedata import category
 
 import pytest
 from hypothesis import example, given
@@ -229,6 +231,11 @@ def test_every_pattern_finds_its_example():
     for name, pattern in vars(answer_patterns).items():
         if isinstance(pattern, re.Pattern):
             assert shown.get(name) and pattern.search(shown[name]), name
+
+
+def test_every_python_reads_the_code_points_of_unicode_14_alone():
+    known = (chr(code) for code in range(sys.maxunicode + 1))
+    assert sum(category(c) != "Cn" and not answer_patterns.NEWER.match(c) for c in known) == 284_278
 
 
 LOGIC = {
