@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from ipaddress import ip_address
 
 import psutil
 
 from protocol.identity import decode_base58, encode_base58
+from swarm.transport.protobuf import varint_at
 from swarm.transport.transport import CIRCUIT
 
 HOSTS = ("ip4", "ip6", "dns", "dns4", "dns6")
 EVERYWHERE = {"0.0.0.0": socket.AF_INET, "::": socket.AF_INET6}
 LONGEST = 400
+MOST_PARTS = 5  # of a binary address: a host, a port, a relay, that it relays, and a peer
 LONGEST_RAW = 64
 LONGEST_TEXT = 96
 
@@ -98,6 +101,59 @@ def peer_id_text(peer: bytes) -> str:
     if not 0 < len(peer) <= LONGEST_RAW:
         raise ValueError(f"a PeerID of {len(peer)} bytes")
     return encode_base58(peer)
+
+
+# Codes of multiaddresses, with the bytes of a value; None: behind a length.
+_PARTS: dict[int, tuple[str, int | None]] = {
+    4: ("ip4", 4),
+    6: ("tcp", 2),
+    41: ("ip6", 16),
+    53: ("dns", None),
+    54: ("dns4", None),
+    55: ("dns6", None),
+    290: ("p2p-circuit", 0),
+    421: ("p2p", None),
+}
+
+
+def address_of(data: bytes) -> str:
+    """Return a binary multiaddress of TCP as text; empty for any other, or a long one.
+
+    Peers choose it, and the library takes milliseconds for some.
+    """
+    if len(data) > LONGEST:
+        return ""
+    try:
+        return "".join(_parts(data))
+    except (KeyError, IndexError, ValueError):
+        return ""
+
+
+def _parts(data: bytes) -> Iterator[str]:
+    at = 0
+    for _ in range(MOST_PARTS):
+        if at == len(data):
+            return
+        code, at = varint_at(data, at)
+        name, size = _PARTS[code]
+        if size is None:
+            size, at = varint_at(data, at)
+        value, at = data[at : at + size], at + size
+        if len(value) < size:
+            raise ValueError("an address that ends early")
+        yield f"/{name}{_value(name, value)}"
+    if at < len(data):
+        raise ValueError("an address of too many parts")
+
+
+def _value(name: str, value: bytes) -> str:
+    if name == "tcp":
+        return f"/{int.from_bytes(value, 'big')}"
+    if name in ("ip4", "ip6"):
+        return f"/{ip_address(value)}"
+    if name == "p2p":
+        return f"/{peer_id_text(value)}"
+    return f"/{value.decode()}" if value else ""
 
 
 async def numeric(place: HostPort) -> HostPort:

@@ -29,7 +29,7 @@ from swarm.transport.libp2p.stack import check_library
 from swarm.transport.node import DaemonFailed, NodeSettings, StreamEnds, StreamHandler
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.records import MESSAGE_LIMIT, RecordGate
-from swarm.transport.request_limits import PeerLimits
+from swarm.transport.request_limits import CallBudget, PeerLimits
 from swarm.transport.streams import LENGTH_VARINT, ask
 from swarm.transport.transport import PeerUnreachable, Refused, TransportError
 
@@ -112,8 +112,9 @@ class Libp2pNode:
         self._streams = BackgroundTasks(
             lambda error: logger.error("a stream's handler failed", exc_info=error)
         )
+        self._budget = CallBudget(counters, peer_limits)
         self._introductions = Introductions(
-            self._host, self._thread, self.open_stream, counters, peer_limits.dials
+            self._host, self._thread, self.open_stream, counters, peer_limits, self._budget
         )
         self._reservations = Reservations(self._host, self._thread, counters)
         self.hash_table = Libp2pDHT(self.peer_id, self.call_table, counters, peer_limits)
@@ -136,7 +137,7 @@ class Libp2pNode:
         await node._thread.start()
         try:
             await node._listen()
-            handlers = served_calls(node.hash_table, counters, peer_limits)
+            handlers = served_calls(node.hash_table, counters, peer_limits, node._budget)
             for protocol, handler in (handlers | node._introductions.handlers()).items():
                 await node.add_handler(protocol, handler)
             node._reservations.keep(settings.relays if settings.client else ())

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 from hivemind.proto import dht_pb2, p2pd_pb2
@@ -12,7 +13,7 @@ from experiments.virtual_clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.transport.libp2p import addresses, calls
 from swarm.transport.libp2p import introductions as told
-from swarm.transport.libp2p.addresses import HostPort, peer_id_bytes, place_of, seen_at
+from swarm.transport.libp2p.addresses import HostPort, address_of, peer_id_bytes, place_of, seen_at
 from swarm.transport.libp2p.calls import PING, Dictionary, Result, Shelf
 from swarm.transport.libp2p.dht import SAME_ID_SECONDS, Libp2pDHT, RoutingTable, distance
 from swarm.transport.libp2p.introductions import MOST_EACH, Book
@@ -21,6 +22,7 @@ from swarm.transport.protobuf import decode, encode
 from swarm.transport.records import DictionaryRecord
 from swarm.transport.request_limits import CallBudget, PeerLimits
 from swarm.transport.search import BUCKET, MOST_ASKED
+from swarm.transport.streams import varint
 from swarm.transport.transport import PeerUnreachable, Refused
 from tests.swarm.network_parts import identity
 from tests.swarm.transport.mallory import line
@@ -318,6 +320,77 @@ def test_who_is_asked_where_somebody_listens_tells_it() -> None:
         told.asked_for(encode({1: 0, 2: raw}))
     said = told.identification(b"key", [b"/one", b"/two"], ["/p/1"], b"/seen")
     assert told.listening_at(said, bytes.decode, 8) == ("/one", "/two")
+
+
+def test_of_the_addresses_in_a_message_a_few_are_read_and_none_that_is_overlong() -> None:
+    read: list[bytes] = []
+
+    def text(address: bytes) -> str:
+        read.append(address)
+        return address_of(address)
+
+    peer = bytes([0xA5, 3, 34]) + bytes(34)
+    good, overlong = b"\x04\x7f\0\0\x01\x06\x10\x01" + peer, b"\x36\x7f" + b"a" * 127
+    said = told.identification(b"key", [overlong * 4, *[good] * 1000], [], b"")
+    found = told.listening_at(said, text, MOST_EACH)
+    assert set(found) == {f"/ip4/127.0.0.1/tcp/4097/p2p/{addresses.peer_id_text(bytes(34))}"}
+    assert len(read) < 10
+    assert address_of(overlong) and not address_of(good + peer * 4) and not address_of(overlong * 4)
+
+
+class Stream:
+    """What a peer says at once on a stream, and what it is told."""
+
+    def __init__(self, said: bytes) -> None:
+        self.reader = asyncio.StreamReader(limit=1 << 20)
+        self.reader.feed_data(said)
+        self.reader.feed_eof()
+        self.told: list[bytes] = []
+        self.write = self.told.append
+        self.transport = SimpleNamespace(set_write_buffer_limits=lambda high: None)
+
+    async def drain(self) -> None:
+        """Nothing waits."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+async def nothing(*args: object) -> dict:
+    return {}
+
+
+def introducing(counters: Counters, limits: PeerLimits) -> told.Introductions:
+    """Introductions of a node without connections."""
+    host = SimpleNamespace(connected=nothing, spoken=nothing, stack=SimpleNamespace(public_key=b""))
+    thread = SimpleNamespace(call=lambda work, *args: work(*args))
+    return told.Introductions(host, thread, nothing, counters, limits, CallBudget(counters, limits))
+
+
+@pytest.mark.parametrize("protocol", [told.IDENTIFY, told.PUSH, told.ROUTING])
+async def test_flo_who_introduces_herself_without_end_uses_up_her_share(protocol, counters) -> None:
+    said = told.identification(b"key", [place(4001)], ["/p" * 30_000], b"")
+    if protocol == told.ROUTING:
+        said = told.question(peer_id_bytes(PEERS[0]))
+    limits, shown_out = PeerLimits(VirtualClock(), counters), list[str]()
+    limits.disconnect = shown_out.append
+    here = introducing(counters, limits)
+
+    async def introduced(peer: str) -> Stream:
+        stream = Stream(b"" if protocol == told.IDENTIFY else varint(len(said)) + said)
+        await here.handlers()[protocol](peer, stream.reader, stream)
+        return stream
+
+    for _ in range(1500):
+        await introduced("flo")
+    assert counters.snapshot()["dht_calls_refused"] > 300
+    assert set(shown_out) == {"flo"}
+    stream = await introduced("ben")
+    assert here.book.of("ben") if protocol == told.PUSH else stream.told
+
+
+def place(port: int) -> bytes:
+    return b"\x04\x7f\0\0\x01\x06" + port.to_bytes(2, "big")
 
 
 async def test_calls_that_end_in_an_error_use_up_their_callers_share():
