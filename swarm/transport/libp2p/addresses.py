@@ -46,6 +46,11 @@ class HostPort:
         """Common part of connections from here: their relay, or their host."""
         return self.relay or self.host
 
+    @property
+    def numeric(self) -> bool:
+        """Whether the host is an IP address: this node looks up no name that peers claim."""
+        return self.kind in ("ip4", "ip6")
+
     def __str__(self) -> str:
         through = f"/p2p/{self.relay}{CIRCUIT}" if self.relay else ""
         return f"/{self.kind}/{self.host}/tcp/{self.port}{through}"
@@ -157,14 +162,29 @@ def _value(name: str, value: bytes) -> str:
 
 
 async def numeric(place: HostPort) -> HostPort:
-    """Resolve a place's host to its first IP address; raises ``OSError``."""
-    if place.kind in ("ip4", "ip6"):
+    """Resolve a place's host to its first IP address; raises ``OSError``, ``ValueError``."""
+    if place.numeric:
         return place
     family = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}.get(place.kind, socket.AF_UNSPEC)
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(place.host, place.port, family=family, type=socket.SOCK_STREAM)
     host = str(found[0][4][0])
     return replace(place, kind="ip6" if ":" in host else "ip4", host=host)
+
+
+async def announced(address: str) -> str:
+    """Return an address of this node with its host's IP address, if that can be resolved."""
+    try:
+        place = place_of(address)
+        return address if place.numeric else str(await numeric(place))
+    except (OSError, ValueError) as error:
+        logger.warning(
+            "network.announce_maddrs has an unknown host: %s (%s). Announce an IP address, because "
+            "peers look up no names.",
+            address,
+            error,
+        )
+        return address
 
 
 async def resolved(address: str) -> tuple[str, ...]:

@@ -64,7 +64,10 @@ Open = Callable[[str, str], Awaitable[StreamEnds]]
 
 
 class Book:
-    """A few addresses each for a bounded number of peers, verified ones first."""
+    """A few addresses each for a bounded number of peers, verified ones first.
+
+    Names are those that the user gave: a claimed one would be looked up without limits.
+    """
 
     def __init__(self) -> None:
         secret = token_bytes(32)
@@ -94,11 +97,11 @@ class Book:
 
     def claimed(self, peer: str, addresses: Iterable[str]) -> None:
         """Note the addresses that a peer claims, before those that others claim for it."""
-        self._note(peer, [*addresses, *self.of(peer)])
+        self._note(peer, [*filter(_numeric, addresses), *self.of(peer)])
 
     def reported(self, peer: str, addresses: Iterable[str]) -> None:
         """Note the addresses that one peer claims for another."""
-        self._note(peer, [*self.of(peer), *addresses])
+        self._note(peer, [*self.of(peer), *filter(_numeric, addresses)])
 
     def _note(self, peer: str, addresses: Iterable[str]) -> None:
         usable = [address for address in dict.fromkeys(addresses) if _usable(address)]
@@ -109,6 +112,13 @@ class Book:
 def _usable(address: str) -> bool:
     try:
         return place_of(address).port > 0
+    except ValueError:
+        return False
+
+
+def _numeric(address: str) -> bool:
+    try:
+        return place_of(address).numeric
     except ValueError:
         return False
 
@@ -245,11 +255,13 @@ class Introductions:
         connected = await self._thread.call(self._host.connected)
         if peer in connected:
             return
-        if named and await self._thread.call(self._host.dial, whom, direct):
-            self._dials.note(f"{direct}/p2p/{whom}")
+        if named:
+            if await self._thread.call(self._host.dial, whom, direct):
+                self._dials.note(f"{direct}/p2p/{whom}")
         elif whom not in connected:
-            # A name could lead to another host each time.
-            direct = await numeric(direct)
+            if self._dials.answered(f"{direct}/p2p/{whom}"):
+                # The user gave it if it is a name, which could lead to another host each time.
+                direct = await numeric(direct)
             connect = partial(self._thread.call, self._host.dial, whom, direct)
             await self._dials.dial(whom, direct.host, direct.port, connect)
         if place.relay:

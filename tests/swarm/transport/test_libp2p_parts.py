@@ -1,6 +1,7 @@
 """The parts of a node over libp2p that decide: whom it knows, what it reads, what it refuses."""
 
 import asyncio
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from itertools import islice
@@ -302,6 +303,15 @@ def test_a_book_holds_a_few_addresses_that_can_be_dialled_and_a_peers_own_word_b
     assert book.of("anna")[0] == "/dns4/anna.example/tcp/7"
 
 
+def test_a_book_holds_no_name_that_a_peer_claims() -> None:
+    book = Book()
+    names = [f"/{kind}/third.example/tcp/4001" for kind in ("dns", "dns4", "dns6")]
+    names.append(f"{names[0]}/p2p/{PEERS[1]}/p2p-circuit")
+    book.claimed("mallory", names)
+    book.reported("mallory", [*names, "/ip6/2001:db8::7/tcp/4001"])
+    assert book.of("mallory") == ("/ip6/2001:db8::7/tcp/4001",)
+
+
 def test_an_address_leads_to_a_port_or_is_refused() -> None:
     assert place_of("/ip6/::1/tcp/7/p2p/x") == HostPort("ip6", "::1", 7)
     for nowhere in ("/ip4/1.2.3.4/udp/7", "/ip4/1.2.3.4/tcp/99999", "/ip4//tcp/1", "x" * 1000):
@@ -360,9 +370,12 @@ async def nothing(*args: object) -> dict:
     return {}
 
 
-def introducing(counters: Counters, limits: PeerLimits) -> told.Introductions:
+def introducing(
+    counters: Counters, limits: PeerLimits, dial: Callable[..., Awaitable] = nothing
+) -> told.Introductions:
     """Introductions of a node without connections."""
-    host = SimpleNamespace(connected=nothing, spoken=nothing, stack=SimpleNamespace(public_key=b""))
+    stack = SimpleNamespace(public_key=b"")
+    host = SimpleNamespace(connected=nothing, spoken=nothing, stack=stack, dial=dial)
     thread = SimpleNamespace(call=lambda work, *args: work(*args))
     return told.Introductions(host, thread, nothing, counters, limits, CallBudget(counters, limits))
 
@@ -387,6 +400,37 @@ async def test_flo_who_introduces_herself_without_end_uses_up_her_share(protocol
     assert set(shown_out) == {"flo"}
     stream = await introduced("ben")
     assert here.book.of("ben") if protocol == told.PUSH else stream.told
+
+
+async def test_names_are_looked_up_that_the_user_gave_and_none_that_a_peer_claims(
+    counters, monkeypatch
+) -> None:
+    dialed, asked = list[HostPort](), list[str]()
+
+    async def dial(peer: str, place: HostPort) -> bool:
+        dialed.append(place)
+        return True
+
+    def look_up(host: str, port: int, *rest: object, **options: object) -> list:
+        asked.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.7", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    here = introducing(counters, PeerLimits(VirtualClock(), counters), dial)
+    anna, rita = PEERS[:2]
+    claims = ["/dns4/third.example/tcp/4001", f"/dns6/third.example/tcp/1/p2p/{rita}/p2p-circuit"]
+    for claim in claims:
+        with pytest.raises(ConnectionError, match="not dialed"):
+            await here.dial(anna, [claim])
+    assert (dialed, asked) == ([], []) and counters.snapshot()["dials_refused"] == 2
+
+    given = "/dns4/seed.example/tcp/4001"
+    await here.dial(anna, [given], named=True)
+    assert dialed == [place_of(given)]
+    with pytest.raises(ConnectionError):
+        await here.dial(anna, ["/dns4/third.example/tcp/4001"])
+    await here.dial(anna, [given])
+    assert (dialed[1:], asked) == ([place_of("/ip4/192.0.2.7/tcp/4001")], ["seed.example"])
 
 
 def place(port: int) -> bytes:
