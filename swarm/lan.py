@@ -26,7 +26,7 @@ from swarm.common.fair_limits import Backoff
 from swarm.transport.transport import Transport, TransportError, host_of, is_relayed, port_of
 
 if TYPE_CHECKING:
-    from zeroconf import ServiceInfo
+    from zeroconf import ServiceInfo, Zeroconf
     from zeroconf.asyncio import AsyncServiceBrowser, AsyncZeroconf
 
 
@@ -41,6 +41,8 @@ DRAWN = 512  # maximum names examined per turn, sampled from the cache
 ASKED = 4  # maximum names per turn whose missing records are requested
 ASK_SECONDS = 1.5
 CLOSE_SECONDS = 5.0
+MAX_LABEL_BYTES = 63
+MAX_NAME_BYTES = 253
 FAMILIES = {AF_INET: ipaddress.IPv4Address, AF_INET6: ipaddress.IPv6Address}
 MAX_INTERFACES = 16
 _SWARM = re.compile(rb"[0-9a-f]{64}")
@@ -139,6 +141,7 @@ class Multicast:
         hosts = [str(interface.ip) for interface in networks]
         try:
             zeroconf = AsyncZeroconf(interfaces=hosts)
+            _drop_unsendable(zeroconf.zeroconf, counters)
             try:
                 await zeroconf.zeroconf.async_wait_for_start()
             except BaseException:
@@ -194,8 +197,7 @@ class Multicast:
                 found += self._read(info)
             elif len(asked) < ASKED:
                 asked.append(info)
-        zeroconf, milliseconds = self._zeroconf.zeroconf, 1000 * ASK_SECONDS
-        await asyncio.gather(*(info.async_request(zeroconf, milliseconds) for info in asked))
+        await asyncio.gather(*map(self._ask, asked))
         return [*found, *(sighting for info in asked for sighting in self._read(info))]
 
     async def close(self) -> None:
@@ -221,6 +223,12 @@ class Multicast:
         info.load_from_cache(self._zeroconf.zeroconf)
         return info
 
+    async def _ask(self, info: Any) -> None:
+        from zeroconf import Error
+
+        with suppress(Error):  # the answer named a host that no question can name
+            await info.async_request(self._zeroconf.zeroconf, 1000 * ASK_SECONDS)
+
     def _read(self, info: Any) -> tuple[Sighting, ...]:
         try:
             return sightings_of(info.properties, info.port, info.parsed_addresses(), self.networks)
@@ -239,6 +247,41 @@ def _browser(zeroconf: AsyncZeroconf) -> AsyncServiceBrowser:
 
     every = DNSQuestionType.QM
     return AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[heard], question_type=every)
+
+
+def _drop_unsendable(zeroconf: Zeroconf, counters: Counters) -> None:
+    """Remove received records whose names cannot be sent: they would end every question.
+
+    A question repeats the known answers, and a byte that is not UTF-8 is read as a longer one.
+    """
+    from zeroconf import RecordUpdate, RecordUpdateListener
+
+    class Listener(RecordUpdateListener):
+        refused: tuple[Any, ...] = ()
+
+        def async_update_records(
+            self, zc: Zeroconf, now: float, records: list[RecordUpdate]
+        ) -> None:
+            self.refused = tuple({each.new: None for each in records if not _sendable(each.new)})
+
+        def async_update_records_complete(self) -> None:
+            if self.refused:
+                held = [each for each in self.refused if zeroconf.cache.get(each)]
+                zeroconf.cache.async_remove_records(held)
+                counters.add("lan_names_refused", len(self.refused), reason="name")
+
+    zeroconf.async_add_listener(Listener(), None)
+
+
+def _sendable(record: Any) -> bool:
+    """Return whether a packet can contain all names of a record (RFC 1035 §2.3.4)."""
+    names = [record.name, *(getattr(record, each, "local.") for each in ("alias", "server"))]
+    encoded = [name.encode().removesuffix(b".") for name in names]
+    return all(
+        len(name) <= MAX_NAME_BYTES
+        and all(0 < len(label) <= MAX_LABEL_BYTES for label in name.split(b"."))
+        for name in encoded
+    )
 
 
 def networks(listen: Sequence[str]) -> tuple[Interface, ...]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import struct
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from ipaddress import ip_address
 from pathlib import Path
 
 from node.conformance.peer import Broken, Case, CaseResult, Peer, Untried, find, meet, require
@@ -16,7 +15,7 @@ from protocol.announcement import Announcement, Offer, offer_of, open_announceme
 from protocol.codec import encode
 from protocol.errors import ProtocolError
 from protocol.frame import content_id, open_frame
-from protocol.identity import Identity, author_of, decode_base58, encode_base58
+from protocol.identity import Identity, author_of, decode_base58
 from protocol.manifest import swarm_id
 from protocol.messages import (
     CONTENT_ID_BYTES,
@@ -42,6 +41,7 @@ from protocol.messages import (
 )
 from protocol.profile import open_profile
 from swarm.transport import protobuf
+from swarm.transport.libp2p.addresses import address_of
 from swarm.transport.transport import (
     PeerUnreachable,
     Refused,
@@ -263,48 +263,6 @@ async def _still_there(peer: Peer) -> None:
 IDENTIFY, ROUTING = "/ipfs/id/1.0.0", "/ipfs/kad/1.0.0"
 FIND_NODE = 4
 _PUBLIC_KEY = bytes.fromhex("08011220")
-# Codes of multiaddresses, with the bytes of a value; None: behind a length.
-_PARTS: dict[int, tuple[str, int | None]] = {
-    4: ("ip4", 4),
-    6: ("tcp", 2),
-    41: ("ip6", 16),
-    53: ("dns", None),
-    54: ("dns4", None),
-    55: ("dns6", None),
-    290: ("p2p-circuit", 0),
-    421: ("p2p", None),
-}
-
-
-def address_of(data: bytes) -> str:
-    """Return a binary multiaddress of TCP as text; empty for any other."""
-    try:
-        return "".join(_parts(data))
-    except (KeyError, IndexError, ValueError):
-        return ""
-
-
-def _parts(data: bytes) -> Iterator[str]:
-    at = 0
-    while at < len(data):
-        code, at = protobuf.varint_at(data, at)
-        name, size = _PARTS[code]
-        if size is None:
-            size, at = protobuf.varint_at(data, at)
-        value, at = data[at : at + size], at + size
-        if len(value) < size:
-            raise ValueError("an address that ends early")
-        yield f"/{name}{_value(name, value)}"
-
-
-def _value(name: str, value: bytes) -> str:
-    if name == "tcp":
-        return f"/{int.from_bytes(value, 'big')}"
-    if name in ("ip4", "ip6"):
-        return f"/{ip_address(value)}"
-    if name == "p2p":
-        return f"/{encode_base58(value)}"
-    return f"/{value.decode()}" if value else ""
 
 
 async def _addresses(peer: Peer) -> list[str]:

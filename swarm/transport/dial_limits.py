@@ -16,7 +16,7 @@ from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import Bounded, lot
 from swarm.transport.handshake import who_answers
-from swarm.transport.transport import CIRCUIT, host_of, port_of
+from swarm.transport.transport import CIRCUIT, port_of
 
 MOST_DIALS = 4  # per host and window, without those that answer with the right id
 WINDOW_SECONDS = 60.0
@@ -26,7 +26,7 @@ PROOF_SECONDS = 2.0  # less than a peer that asks to be dialed waits for an answ
 MAX_HOSTS = 4096
 MAX_ANSWERED = 4096
 
-Place = tuple[str, str, int]  # peer id, host, port
+Place = tuple[str, str, int]  # peer id, IP address or name, port
 
 
 class DialRefused(ConnectionError):  # noqa: N818
@@ -36,7 +36,8 @@ class DialRefused(ConnectionError):  # noqa: N818
 def place_in(address: str) -> Place:
     """Return whom a full multiaddress has dialed: its peer, or the relay that it leads through."""
     direct = address.partition(CIRCUIT)[0]
-    return direct.rpartition("/p2p/")[2], host_of(direct), port_of(direct)
+    _, _, host, *_ = [*direct.split("/"), "", ""]
+    return direct.rpartition("/p2p/")[2], host, port_of(direct)
 
 
 class DialLimits:

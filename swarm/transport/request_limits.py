@@ -328,8 +328,7 @@ class CallBudget:
 
     async def serve(self, caller: str, size: int, handle: Callable[[], Awaitable[bytes]]) -> bytes:
         """Charge and answer a call; raise ``PermissionError`` over the caller's share."""
-        served = not self._peer_limits.excluded(caller) and self._received.take(caller, size)
-        if not (served and self._sent.take(caller, 0)):
+        if not self.takes(caller, size) or not self._sent.take(caller, 0):
             self._counters.add("dht_calls_refused")
             self._peer_limits.refused(caller)
             raise PermissionError("over budget")
@@ -340,3 +339,7 @@ class CallBudget:
         finally:
             self._sent.owe(caller, sent)
         return answer
+
+    def takes(self, peer: str, size: int) -> bool:
+        """Charge a message that a peer sends, or return False over the peer's share."""
+        return not self._peer_limits.excluded(peer) and self._received.take(peer, size)

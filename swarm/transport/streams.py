@@ -110,7 +110,7 @@ async def serve(
     try:
         with service.admit(peer) as slot:
             async with asyncio.timeout(REQUEST_SECONDS) as patience:
-                slot.give_way = _expire(patience)
+                slot.give_way = expire(patience)
                 size = await framing.size(reader)
                 service.check_size(size)
                 request = await reader.readexactly(size)
@@ -121,7 +121,7 @@ async def serve(
             writer.write(framing.head(len(answer)) + answer)
             service.answered(slot, len(answer))
             async with asyncio.timeout(RATE_GRACE_SECONDS + len(answer) / MINIMUM_RATE) as patience:
-                slot.give_way = _expire(patience)
+                slot.give_way = expire(patience)
                 await writer.drain()
             return len(request), len(answer)
     except TimeoutError as error:
@@ -130,7 +130,8 @@ async def serve(
         raise PeerUnreachable(f"the stream from peer {peer} broke: {error}") from error
 
 
-def _expire(patience: asyncio.Timeout) -> Callable[[], None]:
+def expire(patience: asyncio.Timeout) -> Callable[[], None]:
+    """Return what ends a timeout now, for the slot of a request."""
     return lambda: None if patience.expired() else patience.reschedule(0.0)
 
 

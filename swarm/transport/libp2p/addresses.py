@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from ipaddress import ip_address
 
 import psutil
 
 from protocol.identity import decode_base58, encode_base58
+from swarm.transport.protobuf import varint_at
 from swarm.transport.transport import CIRCUIT
 
 HOSTS = ("ip4", "ip6", "dns", "dns4", "dns6")
 EVERYWHERE = {"0.0.0.0": socket.AF_INET, "::": socket.AF_INET6}
 LONGEST = 400
+MOST_PARTS = 5  # of a binary address: a host, a port, a relay, that it relays, and a peer
 LONGEST_RAW = 64
 LONGEST_TEXT = 96
 
@@ -42,6 +45,11 @@ class HostPort:
     def source(self) -> str:
         """Common part of connections from here: their relay, or their host."""
         return self.relay or self.host
+
+    @property
+    def numeric(self) -> bool:
+        """Whether the host is an IP address: this node looks up no name that peers claim."""
+        return self.kind in ("ip4", "ip6")
 
     def __str__(self) -> str:
         through = f"/p2p/{self.relay}{CIRCUIT}" if self.relay else ""
@@ -100,15 +108,83 @@ def peer_id_text(peer: bytes) -> str:
     return encode_base58(peer)
 
 
+# Codes of multiaddresses, with the bytes of a value; None: behind a length.
+_PARTS: dict[int, tuple[str, int | None]] = {
+    4: ("ip4", 4),
+    6: ("tcp", 2),
+    41: ("ip6", 16),
+    53: ("dns", None),
+    54: ("dns4", None),
+    55: ("dns6", None),
+    290: ("p2p-circuit", 0),
+    421: ("p2p", None),
+}
+
+
+def address_of(data: bytes) -> str:
+    """Return a binary multiaddress of TCP as text; empty for any other, or a long one.
+
+    Peers choose it, and the library takes milliseconds for some.
+    """
+    if len(data) > LONGEST:
+        return ""
+    try:
+        return "".join(_parts(data))
+    except (KeyError, IndexError, ValueError):
+        return ""
+
+
+def _parts(data: bytes) -> Iterator[str]:
+    at = 0
+    for _ in range(MOST_PARTS):
+        if at == len(data):
+            return
+        code, at = varint_at(data, at)
+        name, size = _PARTS[code]
+        if size is None:
+            size, at = varint_at(data, at)
+        value, at = data[at : at + size], at + size
+        if len(value) < size:
+            raise ValueError("an address that ends early")
+        yield f"/{name}{_value(name, value)}"
+    if at < len(data):
+        raise ValueError("an address of too many parts")
+
+
+def _value(name: str, value: bytes) -> str:
+    if name == "tcp":
+        return f"/{int.from_bytes(value, 'big')}"
+    if name in ("ip4", "ip6"):
+        return f"/{ip_address(value)}"
+    if name == "p2p":
+        return f"/{peer_id_text(value)}"
+    return f"/{value.decode()}" if value else ""
+
+
 async def numeric(place: HostPort) -> HostPort:
-    """Resolve a place's host to its first IP address; raises ``OSError``."""
-    if place.kind in ("ip4", "ip6"):
+    """Resolve a place's host to its first IP address; raises ``OSError``, ``ValueError``."""
+    if place.numeric:
         return place
     family = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}.get(place.kind, socket.AF_UNSPEC)
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(place.host, place.port, family=family, type=socket.SOCK_STREAM)
     host = str(found[0][4][0])
     return replace(place, kind="ip6" if ":" in host else "ip4", host=host)
+
+
+async def announced(address: str) -> str:
+    """Return an address of this node with its host's IP address, if that can be resolved."""
+    try:
+        place = place_of(address)
+        return address if place.numeric else str(await numeric(place))
+    except (OSError, ValueError) as error:
+        logger.warning(
+            "network.announce_maddrs has an unknown host: %s (%s). Announce an IP address, because "
+            "peers look up no names.",
+            address,
+            error,
+        )
+        return address
 
 
 async def resolved(address: str) -> tuple[str, ...]:

@@ -415,10 +415,9 @@ async def _answer_call(
 
 
 def served_calls(
-    table: Libp2pDHT, counters: Counters, peer_limits: PeerLimits
+    table: Libp2pDHT, counters: Counters, peer_limits: PeerLimits, budget: CallBudget
 ) -> dict[str, StreamHandler]:
-    """Return a stream handler for each call name; all share one call budget."""
-    budget = CallBudget(counters, peer_limits)
+    """Return a stream handler for each call name; all share ``budget``."""
 
     def handler(name: str) -> StreamHandler:
         service = Service(

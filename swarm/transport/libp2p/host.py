@@ -163,7 +163,8 @@ class Host:
     async def dial(self, peer: str, place: HostPort) -> bool:
         """Connect unless connected, and return whether the peer answered there.
 
-        Raises ``OSError``, ``EOFError`` or ``ValueError``.
+        A relay must be connected, because its own dial is limited elsewhere. Raises ``OSError``,
+        ``EOFError`` or ``ValueError``.
         """
         if self._connections.of(peer):
             return False
@@ -213,7 +214,8 @@ class Host:
 
     async def _wire(self, peer: str, place: HostPort) -> Wire | Circuit:
         if place.relay:
-            await self.dial(place.relay, replace(place, relay=""))
+            if not self._connections.of(place.relay):
+                raise ConnectionError("its relay is not connected")
             return await relays.connected(self._connections.best(place.relay).muxed, peer)
         try:
             tcp = await trio.open_tcp_stream(place.host, place.port)

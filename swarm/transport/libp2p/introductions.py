@@ -18,9 +18,9 @@ from secrets import token_bytes
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import Bounded, lot
 from swarm.common.util import BackgroundTasks
-from swarm.transport.dial_limits import DialLimits
 from swarm.transport.libp2p.addresses import (
     HostPort,
+    address_of,
     numeric,
     peer_id_bytes,
     peer_id_text,
@@ -29,10 +29,11 @@ from swarm.transport.libp2p.addresses import (
 from swarm.transport.libp2p.bridge import TrioThread
 from swarm.transport.libp2p.calls import one, several
 from swarm.transport.libp2p.host import Host
-from swarm.transport.libp2p.stack import address_bytes, address_text
+from swarm.transport.libp2p.stack import address_bytes
 from swarm.transport.node import StreamEnds, StreamHandler
 from swarm.transport.protobuf import decode, encode, varints
-from swarm.transport.streams import LENGTH_VARINT
+from swarm.transport.request_limits import CallBudget, PeerLimits, RequestSlots
+from swarm.transport.streams import LENGTH_VARINT, expire
 from swarm.transport.transport import PeerUnreachable, TransportError, is_relayed
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ ANSWER_SECONDS = 2.0
 MOST_QUESTIONS = 64  # per stream; clients may keep a stream open for the next request
 MESSAGE_BYTES = 1 << 16
 MOST_STREAMS = 64
+MOST_STREAMS_EACH = 8
 STREAM_SECONDS = 60.0
 RELAYED_AFTER_SECONDS = 0.3  # head start of direct connections
 NEXT_AFTER_SECONDS = 0.3  # before a peer's next claimed address is dialed beside the last one
@@ -62,7 +64,10 @@ Open = Callable[[str, str], Awaitable[StreamEnds]]
 
 
 class Book:
-    """A few addresses each for a bounded number of peers, verified ones first."""
+    """A few addresses each for a bounded number of peers, verified ones first.
+
+    Names are those that the user gave: a claimed one would be looked up without limits.
+    """
 
     def __init__(self) -> None:
         secret = token_bytes(32)
@@ -92,11 +97,11 @@ class Book:
 
     def claimed(self, peer: str, addresses: Iterable[str]) -> None:
         """Note the addresses that a peer claims, before those that others claim for it."""
-        self._note(peer, [*addresses, *self.of(peer)])
+        self._note(peer, [*filter(_numeric, addresses), *self.of(peer)])
 
     def reported(self, peer: str, addresses: Iterable[str]) -> None:
         """Note the addresses that one peer claims for another."""
-        self._note(peer, [*self.of(peer), *addresses])
+        self._note(peer, [*self.of(peer), *filter(_numeric, addresses)])
 
     def _note(self, peer: str, addresses: Iterable[str]) -> None:
         usable = [address for address in dict.fromkeys(addresses) if _usable(address)]
@@ -107,6 +112,13 @@ class Book:
 def _usable(address: str) -> bool:
     try:
         return place_of(address).port > 0
+    except ValueError:
+        return False
+
+
+def _numeric(address: str) -> bool:
+    try:
+        return place_of(address).numeric
     except ValueError:
         return False
 
@@ -127,14 +139,15 @@ def identification(
     )
 
 
-def listening_at(message: bytes, text: Callable[[bytes], str | None], most: int) -> tuple[str, ...]:
+def listening_at(message: bytes, text: Callable[[bytes], str], most: int) -> tuple[str, ...]:
     """Return at most ``most`` addresses at which a peer claims to listen.
 
-    ``text`` decodes a binary multiaddress, None if invalid. Raises ``ValueError`` if malformed.
+    ``text`` decodes a binary multiaddress, empty if invalid. Raises ``ValueError`` if malformed.
     """
-    found = (text(address) for address in several(decode(message), 2)[:most])
-    one(decode(message), 1)
-    return tuple(address for address in found if address)
+    fields = decode(message)
+    found = [text(address) for address in several(fields, 2)[:most]]
+    one(fields, 1)
+    return tuple(filter(None, found))
 
 
 def question(peer: bytes) -> bytes:
@@ -156,7 +169,7 @@ def reply(known: Iterable[tuple[bytes, Sequence[bytes]]]) -> bytes:
 
 
 def addresses_in(
-    message: bytes, text: Callable[[bytes], str | None], most: int
+    message: bytes, text: Callable[[bytes], str], most: int
 ) -> Mapping[str, list[str]]:
     """Return addresses by peer id from a FIND_NODE response; see :func:`listening_at`."""
     found: dict[str, list[str]] = {}
@@ -175,13 +188,16 @@ class Introductions:
     _thread: TrioThread
     _open: Open
     _counters: Counters
-    _dials: DialLimits
+    _peer_limits: PeerLimits
+    _budget: CallBudget
 
     def __post_init__(self) -> None:
+        self._dials = self._peer_limits.dials
+        clock, reputations = self._peer_limits.clock, self._peer_limits.reputations
+        self._slots = RequestSlots(MOST_STREAMS, MOST_STREAMS_EACH, clock, reputations)
         self.book = Book()
         self.listening: tuple[str, ...] = ()
         self.tasks = BackgroundTasks()
-        self._served = 0
         self._host.on_connection = lambda peer: self.tasks.spawn(self._ask_where(peer))
 
     def handlers(self) -> dict[str, StreamHandler]:
@@ -239,11 +255,13 @@ class Introductions:
         connected = await self._thread.call(self._host.connected)
         if peer in connected:
             return
-        if named and await self._thread.call(self._host.dial, whom, direct):
-            self._dials.note(f"{direct}/p2p/{whom}")
+        if named:
+            if await self._thread.call(self._host.dial, whom, direct):
+                self._dials.note(f"{direct}/p2p/{whom}")
         elif whom not in connected:
-            # A name could lead to another host each time.
-            direct = await numeric(direct)
+            if self._dials.answered(f"{direct}/p2p/{whom}"):
+                # The user gave it if it is a name, which could lead to another host each time.
+                direct = await numeric(direct)
             connect = partial(self._thread.call, self._host.dial, whom, direct)
             await self._dials.dial(whom, direct.host, direct.port, connect)
         if place.relay:
@@ -261,7 +279,7 @@ class Introductions:
     async def _ask(self, whom: str, peer: str) -> None:
         try:
             message = await self._exchange(whom, ROUTING, question(peer_id_bytes(peer)))
-            for each, addresses in addresses_in(message, address_text, MOST_EACH).items():
+            for each, addresses in addresses_in(message, address_of, MOST_EACH).items():
                 self.book.reported(each, addresses)
         except (TransportError, OSError, EOFError, ValueError, TimeoutError) as error:
             logger.debug("peer %s does not say where %s is: %s", whom, peer, error)
@@ -272,34 +290,44 @@ class Introductions:
             with closing(writer):
                 if request is not None:
                     writer.write(LENGTH_VARINT.head(len(request)) + request)
-                return await _message(reader, 4 * MESSAGE_BYTES)
+                size = await _size(reader, 4 * MESSAGE_BYTES)
+                if not self._budget.takes(peer, size):
+                    raise PermissionError("over budget")
+                return await reader.readexactly(size)
 
     async def _ask_where(self, peer: str) -> None:
         try:
             message = await self._exchange(peer, IDENTIFY, None)
-            self.book.claimed(peer, listening_at(message, address_text, MOST_EACH))
+            self.book.claimed(peer, listening_at(message, address_of, MOST_EACH))
         except (TransportError, OSError, EOFError, ValueError, TimeoutError) as error:
             logger.debug("peer %s does not say where it listens: %s", peer, error)
 
     async def _identify(
         self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        await _send(writer, await self._budget.serve(peer, 0, partial(self._identification, peer)))
+
+    async def _identification(self, peer: str) -> bytes:
         connected = await self._thread.call(self._host.connected)
         places: Sequence[HostPort] = connected.get(peer, ())
-        message = identification(
+        return identification(
             self._host.stack.public_key,
             [address_bytes(address) for address in self.listening],
             await self._thread.call(self._host.spoken),
             address_bytes(str(places[-1])) if places else b"",
         )
-        writer.write(LENGTH_VARINT.head(len(message)) + message)
-        await writer.drain()
 
     async def _on_push(
         self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        message = await _message(reader, MESSAGE_BYTES)
-        self.book.claimed(peer, listening_at(message, address_text, MOST_EACH))
+        size = await _size(reader, MESSAGE_BYTES)
+
+        async def take() -> bytes:
+            message = await reader.readexactly(size)
+            self.book.claimed(peer, listening_at(message, address_of, MOST_EACH))
+            return b""
+
+        await self._budget.serve(peer, size, take)
 
     async def _push_to_all(self) -> None:
         connected = await self._thread.call(self._host.connected)
@@ -308,21 +336,23 @@ class Introductions:
     async def _push(self, peer: str) -> None:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                reader, writer = await self._open(peer, PUSH)
+                _, writer = await self._open(peer, PUSH)
                 with closing(writer):
                     writer.transport.set_write_buffer_limits(high=0)  # drained means sent
-                    await self._identify(peer, reader, writer)
+                    await _send(writer, await self._identification(peer))
         except (TransportError, OSError, EOFError, ValueError, TimeoutError) as error:
             logger.debug("peer %s does not get the address of this node: %s", peer, error)
 
     async def _route(
         self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        async def answer(size: int) -> bytes:
+            wanted = asked_for(await reader.readexactly(size))
+            return await self._reply(peer_id_text(wanted), peer)
+
         for _ in range(MOST_QUESTIONS):
-            wanted = asked_for(await _message(reader, MESSAGE_BYTES))
-            message = await self._reply(peer_id_text(wanted), peer)
-            writer.write(LENGTH_VARINT.head(len(message)) + message)
-            await writer.drain()
+            size = await _size(reader, MESSAGE_BYTES)
+            await _send(writer, await self._budget.serve(peer, size, partial(answer, size)))
 
     async def _reply(self, wanted: str, asker: str) -> bytes:
         connected = [p for p in await self._thread.call(self._host.connected) if p != asker]
@@ -337,27 +367,34 @@ class Introductions:
         async def on_stream(
             peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
         ) -> None:
+            slot = self._slots.take(peer)
             try:
-                if self._served >= MOST_STREAMS:
+                if slot is None:
                     self._counters.add("introductions_refused")
+                    self._peer_limits.refused(peer)
                     return
-                self._served += 1
                 writer.transport.set_write_buffer_limits(high=0)  # drained means sent
-                try:
-                    async with asyncio.timeout(STREAM_SECONDS):
-                        await serve(peer, reader, writer)
-                finally:
-                    self._served -= 1
+                async with asyncio.timeout(STREAM_SECONDS) as patience:
+                    slot.give_way = expire(patience)
+                    await serve(peer, reader, writer)
             except (TransportError, OSError, EOFError, ValueError, TimeoutError) as error:
                 logger.debug("introducing peer %s: %s", peer, error)
             finally:
+                if slot is not None:
+                    self._slots.release(slot)
                 writer.close()
 
         return on_stream
 
 
-async def _message(reader: asyncio.StreamReader, most: int) -> bytes:
+async def _size(reader: asyncio.StreamReader, most: int) -> int:
+    """Read the length of a message; raises ``ValueError`` if over ``most``."""
     size = await LENGTH_VARINT.size(reader)
     if size > most:
         raise ValueError(f"a message of {size} bytes")
-    return await reader.readexactly(size)
+    return size
+
+
+async def _send(writer: asyncio.StreamWriter, message: bytes) -> None:
+    writer.write(LENGTH_VARINT.head(len(message)) + message)
+    await writer.drain()

@@ -18,7 +18,14 @@ from typing import Any
 from protocol.identity import Identity
 from swarm.common.counters import Counters
 from swarm.common.util import BackgroundTasks
-from swarm.transport.libp2p.addresses import HostPort, place_of, resolved, seen_at
+from swarm.transport.libp2p.addresses import (
+    HostPort,
+    announced,
+    numeric,
+    place_of,
+    resolved,
+    seen_at,
+)
 from swarm.transport.libp2p.bridge import Bridge, Pipe, TrioThread
 from swarm.transport.libp2p.calls import open_answer, pack_call
 from swarm.transport.libp2p.dht import Libp2pDHT, served_calls
@@ -29,7 +36,7 @@ from swarm.transport.libp2p.stack import check_library
 from swarm.transport.node import DaemonFailed, NodeSettings, StreamEnds, StreamHandler
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.records import MESSAGE_LIMIT, RecordGate
-from swarm.transport.request_limits import PeerLimits
+from swarm.transport.request_limits import CallBudget, PeerLimits
 from swarm.transport.streams import LENGTH_VARINT, ask
 from swarm.transport.transport import PeerUnreachable, Refused, TransportError
 
@@ -67,7 +74,7 @@ class Reservations:
         relay, pause = address.rpartition("/p2p/")[2], FIRST_PAUSE
         while True:
             try:
-                place = place_of(address)
+                place = await numeric(place_of(address))
                 seconds = await self._thread.call(self._host.reserve, relay, place)
                 self._held[relay] = str(replace(place, relay=relay))
                 pause = FIRST_PAUSE
@@ -104,6 +111,7 @@ class Libp2pNode:
         self.peer_id = identity.peer_id
         self.addresses: tuple[str, ...] = ()
         self._places: tuple[HostPort, ...] = ()
+        self._announced: tuple[str, ...] = ()
         self._settings = settings
         self._peer_limits = peer_limits
         self._thread = TrioThread("libp2p")
@@ -112,8 +120,9 @@ class Libp2pNode:
         self._streams = BackgroundTasks(
             lambda error: logger.error("a stream's handler failed", exc_info=error)
         )
+        self._budget = CallBudget(counters, peer_limits)
         self._introductions = Introductions(
-            self._host, self._thread, self.open_stream, counters, peer_limits.dials
+            self._host, self._thread, self.open_stream, counters, peer_limits, self._budget
         )
         self._reservations = Reservations(self._host, self._thread, counters)
         self.hash_table = Libp2pDHT(self.peer_id, self.call_table, counters, peer_limits)
@@ -136,7 +145,7 @@ class Libp2pNode:
         await node._thread.start()
         try:
             await node._listen()
-            handlers = served_calls(node.hash_table, counters, peer_limits)
+            handlers = served_calls(node.hash_table, counters, peer_limits, node._budget)
             for protocol, handler in (handlers | node._introductions.handlers()).items():
                 await node.add_handler(protocol, handler)
             node._reservations.keep(settings.relays if settings.client else ())
@@ -250,11 +259,11 @@ class Libp2pNode:
                 raise DaemonFailed(f"network.listen = {address}: {error}") from error
             places.append(replace(place, port=port))
         self._places = tuple(places)
+        self._announced = tuple([await announced(address) for address in self._settings.announce])
         await self.look()
 
     def _own(self) -> tuple[str, ...]:
-        announced = () if self._settings.client else self._settings.announce
-        return announced or self.listening
+        return (() if self._settings.client else self._announced) or self.listening
 
     def _incoming(self, peer: str, protocol: str, pipe: Pipe) -> None:
         bridge = Bridge(self._thread, pipe)

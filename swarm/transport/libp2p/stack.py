@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Container
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -306,22 +307,12 @@ def _exactly(source: Any) -> Any:
     return read
 
 
+@lru_cache(maxsize=4096)
 def address_bytes(address: str) -> bytes:
     """Return a multiaddress in binary form; raises ``ValueError``."""
     from multiaddr import Multiaddr
 
     return bytes(Multiaddr(address).to_bytes())
-
-
-def address_text(data: bytes) -> str | None:
-    """Return a multiaddress as text; None if it is invalid or of an unknown protocol."""
-    from multiaddr import Multiaddr
-    from multiaddr.exceptions import Error
-
-    try:
-        return str(Multiaddr(data))
-    except (Error, ValueError, TypeError, KeyError, IndexError, EOFError):
-        return None
 
 
 async def end(how: Callable[[], Awaitable[object]]) -> None:

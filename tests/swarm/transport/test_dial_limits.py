@@ -70,6 +70,12 @@ async def test_peers_that_answer_take_no_turn_and_those_who_wait_get_theirs(limi
     assert not limits.answered(f"/ip4/{HOST}/tcp/4003/p2p/peer 1")
 
 
+def test_a_name_that_answered_vouches_for_no_other(limits) -> None:
+    limits.note("/dns4/seed.example/tcp/4001/p2p/peer 1")
+    assert limits.answered("/dns4/seed.example/tcp/4001/p2p/peer 1")
+    assert not limits.answered("/dns4/third.example/tcp/4001/p2p/peer 1")
+
+
 async def test_a_peer_that_was_connected_already_has_proved_nothing(limits):
     async def connected() -> bool:
         return False

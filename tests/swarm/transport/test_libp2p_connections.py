@@ -7,13 +7,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from swarm.transport.libp2p.addresses import place_of
-from swarm.transport.libp2p.host import Connection, Connections
+from swarm.common.counters import Counters
+from swarm.transport.libp2p.addresses import HostPort, place_of
+from swarm.transport.libp2p.bridge import TrioThread
+from swarm.transport.libp2p.host import Connection, Connections, Host
 from swarm.transport.libp2p.node import Libp2pTransport
 from swarm.transport.transport import TransportError
 from tests.swarm.network_parts import identity
 from tests.swarm.transport.mallory import DEAF, Mallory, against_anna
 from tests.swarm.transport.over import ECHO, key_of, until
+from tests.swarm.transport.third_party import HOST, third_party
 
 
 @pytest.mark.processes
@@ -95,6 +98,22 @@ async def test_a_machine_that_comes_to_another_network_tells_its_address_there(
         await until(lambda: anna.addresses() == (before.replace("127.0.0.2", card.address),))
     finally:
         await anna.close()
+
+
+@pytest.mark.processes
+@pytest.mark.alone("libp2p")
+async def test_a_relay_that_left_meanwhile_is_not_dialed_where_another_peer_says_it_is() -> None:
+    thread = TrioThread("anna")
+    await thread.start()
+    try:
+        async with third_party() as (ports, seen):
+            claimed = HostPort("ip4", HOST, ports[0], identity("rita").peer_id)
+            host = Host(identity("anna"), thread, lambda *args: None, Counters())
+            with pytest.raises(ConnectionError):
+                await thread.call(host.dial, identity("ben").peer_id, claimed)
+            assert not seen
+    finally:
+        await thread.stop()
 
 
 def connection(peer: str, address: str, *, dialed: bool = False) -> Connection:

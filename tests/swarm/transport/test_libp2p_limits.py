@@ -14,10 +14,13 @@ from protocol.messages import (
     encode_dial_back_request,
 )
 from swarm.transport.dial_limits import MOST_DIALS
-from swarm.transport.libp2p.addresses import place_of
+from swarm.transport.libp2p.addresses import peer_id_bytes, place_of
 from swarm.transport.libp2p.host import MAX_CONNECTIONS, MAX_HALF_OPEN, MAX_OF_PEER
+from swarm.transport.libp2p.introductions import ROUTING, question
 from swarm.transport.libp2p.node import Libp2pTransport
 from swarm.transport.libp2p.stack import HEADER, MAX_FRAME, MAX_STREAMS, MAX_UNREAD
+from swarm.transport.protobuf import decode
+from swarm.transport.streams import LENGTH_VARINT, ask
 from swarm.transport.transport import HandlerLimits
 from tests.swarm.transport.mallory import (
     DATA,
@@ -110,6 +113,26 @@ def test_whoever_speaks_something_else_is_let_go(tmp_path: Path) -> None:
         await until(lambda: anna.peers() == (ben.peer_id,), 30.0)
 
     against_anna(tmp_path, scenario)
+
+
+def test_sam_who_begins_introductions_and_ends_none_leaves_room_for_others(tmp_path: Path) -> None:
+    async def scenario(anna, ben, thread) -> None:
+        sam = Libp2pTransport(key_of(tmp_path, "sam"), listen=LOOPBACK)
+        await sam.start()
+        try:
+            await sam.connect(anna.addresses()[0])
+            begun = [await sam.node.open_stream(anna.peer_id, ROUTING) for _ in range(100)]
+            for _, writer in begun:
+                writer.write(b"\x10")
+            await ben.connect(anna.addresses()[0])
+            asked = question(peer_id_bytes(sam.peer_id))
+            reader, writer = await ben.node.open_stream(anna.peer_id, ROUTING)
+            found = await ask(reader, writer, asked, peer="", limit=9999, framing=LENGTH_VARINT)
+            assert decode(found)
+        finally:
+            await sam.close()
+
+    assert against_anna(tmp_path, scenario).snapshot()["introductions_refused"] > 0
 
 
 async def test_mallory_has_nobody_dialled_by_saying_that_she_listens_there(tmp_path: Path) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import TypeVar
 
 import pytest
 
+from swarm.common.counters import Counters
 from swarm.transport.libp2p.addresses import MOST_ADDRESSES, resolved
-from swarm.transport.libp2p.node import Libp2pTransport
+from swarm.transport.libp2p.node import Libp2pTransport, Reservations
 from swarm.transport.transport import PeerUnreachable
 from tests.swarm.network_parts import identity
-from tests.swarm.transport.over import LOOPBACK, key_of
+from tests.swarm.transport.over import LOOPBACK, key_of, until
 
 dns = pytest.importorskip("dns", reason="needs libp2p: pip install 'swarm-node[libp2p]'")
 
@@ -122,3 +124,32 @@ def test_a_seed_is_dialled_by_its_name_and_an_unknown_name_is_one_line(monkeypat
             await asyncio.gather(anna.close(), ben.close())
 
     with_names(monkeypatch, zone, scenario)
+
+
+@pytest.mark.processes
+@pytest.mark.alone("libp2p")
+async def test_a_node_tells_its_peers_numbers_in_the_place_of_its_own_name(tmp_path):
+    named = ["/dns4/localhost/tcp/4001", "/dns4/no..name/tcp/4001"]
+    anna = Libp2pTransport(key_of(tmp_path, "anna"), listen=LOOPBACK, announce=named)
+    try:
+        await anna.start()
+        assert anna.addresses() == tuple(
+            f"{address}/p2p/{anna.peer_id}" for address in ("/ip4/127.0.0.1/tcp/4001", named[1])
+        )
+    finally:
+        await anna.close()
+
+
+async def test_a_relay_that_is_named_is_told_to_others_by_its_number():
+    seconds = {"reserve": 60.0, "relayed_by": True}
+
+    async def call(work: str, *args: object) -> object:
+        return seconds[work]
+
+    host = SimpleNamespace(reserve="reserve", relayed_by="relayed_by", speak="speak")
+    thread = SimpleNamespace(call=call, post=lambda *args: None)
+    reservations = Reservations(host, thread, Counters())
+    reservations.keep([f"/dns4/localhost/tcp/4001/p2p/{ANNA}"])
+    await until(reservations.addresses)
+    reservations.tasks.cancel()
+    assert reservations.addresses() == (f"/ip4/127.0.0.1/tcp/4001/p2p/{ANNA}/p2p-circuit",)

@@ -1,9 +1,11 @@
 """The parts of a node over libp2p that decide: whom it knows, what it reads, what it refuses."""
 
 import asyncio
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 from hivemind.proto import dht_pb2, p2pd_pb2
@@ -12,7 +14,7 @@ from experiments.virtual_clock import VirtualClock
 from swarm.common.counters import Counters
 from swarm.transport.libp2p import addresses, calls
 from swarm.transport.libp2p import introductions as told
-from swarm.transport.libp2p.addresses import HostPort, peer_id_bytes, place_of, seen_at
+from swarm.transport.libp2p.addresses import HostPort, address_of, peer_id_bytes, place_of, seen_at
 from swarm.transport.libp2p.calls import PING, Dictionary, Result, Shelf
 from swarm.transport.libp2p.dht import SAME_ID_SECONDS, Libp2pDHT, RoutingTable, distance
 from swarm.transport.libp2p.introductions import MOST_EACH, Book
@@ -21,6 +23,7 @@ from swarm.transport.protobuf import decode, encode
 from swarm.transport.records import DictionaryRecord
 from swarm.transport.request_limits import CallBudget, PeerLimits
 from swarm.transport.search import BUCKET, MOST_ASKED
+from swarm.transport.streams import varint
 from swarm.transport.transport import PeerUnreachable, Refused
 from tests.swarm.network_parts import identity
 from tests.swarm.transport.mallory import line
@@ -300,6 +303,15 @@ def test_a_book_holds_a_few_addresses_that_can_be_dialled_and_a_peers_own_word_b
     assert book.of("anna")[0] == "/dns4/anna.example/tcp/7"
 
 
+def test_a_book_holds_no_name_that_a_peer_claims() -> None:
+    book = Book()
+    names = [f"/{kind}/third.example/tcp/4001" for kind in ("dns", "dns4", "dns6")]
+    names.append(f"{names[0]}/p2p/{PEERS[1]}/p2p-circuit")
+    book.claimed("mallory", names)
+    book.reported("mallory", [*names, "/ip6/2001:db8::7/tcp/4001"])
+    assert book.of("mallory") == ("/ip6/2001:db8::7/tcp/4001",)
+
+
 def test_an_address_leads_to_a_port_or_is_refused() -> None:
     assert place_of("/ip6/::1/tcp/7/p2p/x") == HostPort("ip6", "::1", 7)
     for nowhere in ("/ip4/1.2.3.4/udp/7", "/ip4/1.2.3.4/tcp/99999", "/ip4//tcp/1", "x" * 1000):
@@ -318,6 +330,111 @@ def test_who_is_asked_where_somebody_listens_tells_it() -> None:
         told.asked_for(encode({1: 0, 2: raw}))
     said = told.identification(b"key", [b"/one", b"/two"], ["/p/1"], b"/seen")
     assert told.listening_at(said, bytes.decode, 8) == ("/one", "/two")
+
+
+def test_of_the_addresses_in_a_message_a_few_are_read_and_none_that_is_overlong() -> None:
+    read: list[bytes] = []
+
+    def text(address: bytes) -> str:
+        read.append(address)
+        return address_of(address)
+
+    peer = bytes([0xA5, 3, 34]) + bytes(34)
+    good, overlong = b"\x04\x7f\0\0\x01\x06\x10\x01" + peer, b"\x36\x7f" + b"a" * 127
+    said = told.identification(b"key", [overlong * 4, *[good] * 1000], [], b"")
+    found = told.listening_at(said, text, MOST_EACH)
+    assert set(found) == {f"/ip4/127.0.0.1/tcp/4097/p2p/{addresses.peer_id_text(bytes(34))}"}
+    assert len(read) < 10
+    assert address_of(overlong) and not address_of(good + peer * 4) and not address_of(overlong * 4)
+
+
+class Stream:
+    """What a peer says at once on a stream, and what it is told."""
+
+    def __init__(self, said: bytes) -> None:
+        self.reader = asyncio.StreamReader(limit=1 << 20)
+        self.reader.feed_data(said)
+        self.reader.feed_eof()
+        self.told: list[bytes] = []
+        self.write = self.told.append
+        self.transport = SimpleNamespace(set_write_buffer_limits=lambda high: None)
+
+    async def drain(self) -> None:
+        """Nothing waits."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+async def nothing(*args: object) -> dict:
+    return {}
+
+
+def introducing(
+    counters: Counters, limits: PeerLimits, dial: Callable[..., Awaitable] = nothing
+) -> told.Introductions:
+    """Introductions of a node without connections."""
+    stack = SimpleNamespace(public_key=b"")
+    host = SimpleNamespace(connected=nothing, spoken=nothing, stack=stack, dial=dial)
+    thread = SimpleNamespace(call=lambda work, *args: work(*args))
+    return told.Introductions(host, thread, nothing, counters, limits, CallBudget(counters, limits))
+
+
+@pytest.mark.parametrize("protocol", [told.IDENTIFY, told.PUSH, told.ROUTING])
+async def test_flo_who_introduces_herself_without_end_uses_up_her_share(protocol, counters) -> None:
+    said = told.identification(b"key", [place(4001)], ["/p" * 30_000], b"")
+    if protocol == told.ROUTING:
+        said = told.question(peer_id_bytes(PEERS[0]))
+    limits, shown_out = PeerLimits(VirtualClock(), counters), list[str]()
+    limits.disconnect = shown_out.append
+    here = introducing(counters, limits)
+
+    async def introduced(peer: str) -> Stream:
+        stream = Stream(b"" if protocol == told.IDENTIFY else varint(len(said)) + said)
+        await here.handlers()[protocol](peer, stream.reader, stream)
+        return stream
+
+    for _ in range(1500):
+        await introduced("flo")
+    assert counters.snapshot()["dht_calls_refused"] > 300
+    assert set(shown_out) == {"flo"}
+    stream = await introduced("ben")
+    assert here.book.of("ben") if protocol == told.PUSH else stream.told
+
+
+async def test_names_are_looked_up_that_the_user_gave_and_none_that_a_peer_claims(
+    counters, monkeypatch
+) -> None:
+    dialed, asked = list[HostPort](), list[str]()
+
+    async def dial(peer: str, place: HostPort) -> bool:
+        dialed.append(place)
+        return True
+
+    def look_up(host: str, port: int, *rest: object, **options: object) -> list:
+        asked.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.7", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    here = introducing(counters, PeerLimits(VirtualClock(), counters), dial)
+    anna, rita = PEERS[:2]
+    claims = ["/dns4/third.example/tcp/4001", f"/dns6/third.example/tcp/1/p2p/{rita}/p2p-circuit"]
+    for claim in claims:
+        with pytest.raises(ConnectionError, match="not dialed"):
+            await here.dial(anna, [claim])
+    assert (dialed, asked) == ([], []) and counters.snapshot()["dials_refused"] == 2
+
+    given = "/dns4/seed.example/tcp/4001"
+    await here.dial(anna, [given], named=True)
+    assert dialed == [place_of(given)]
+    with pytest.raises(ConnectionError):
+        await here.dial(anna, ["/dns4/third.example/tcp/4001"])
+    await here.dial(anna, [given])
+    assert (dialed[1:], asked) == ([place_of("/ip4/192.0.2.7/tcp/4001")], ["seed.example"])
+
+
+def place(port: int) -> bytes:
+    return b"\x04\x7f\0\0\x01\x06" + port.to_bytes(2, "big")
 
 
 async def test_calls_that_end_in_an_error_use_up_their_callers_share():
