@@ -7,15 +7,19 @@ a single worker busy while the others have nothing left to do.
 from __future__ import annotations
 
 import asyncio
+import getpass
 import inspect
 import os
 import signal
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from node.storage.atomic_files import lock
 from tests.tiers import mark, needless
 
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -53,6 +57,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     names = inspect.signature(pyfuncitem.obj).parameters
     asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
+
+
+@pytest.fixture
+def local_network() -> Iterator[None]:
+    """The loopback network's multicast group, which tests of other processes leave alone."""
+    path = Path(tempfile.gettempdir()) / f"swarm-node-tests-multicast-{getpass.getuser()}"
+    with path.open("ab") as file:
+        lock(file)
+        yield
 
 
 # As in an activated environment: what the program prints names it as swarm-node.

@@ -191,14 +191,14 @@ def looking(folder, listen):
 
 
 @pytest.mark.processes
-def test_the_doctor_says_who_is_announced_nearby(tmp_path):
+def test_the_doctor_says_who_is_announced_nearby(tmp_path, local_network):
     with announced(3, "ab" * 32):
         ((level, check, text),) = looking(tmp_path, "/ip4/127.0.0.1/tcp/0")
     assert (level, check) == ("ok", "lan")
     assert text.startswith("3 nodes announced") and 8 * "ab" in text
 
 
-def test_the_doctor_says_that_nobody_is(tmp_path, monkeypatch):
+def test_the_doctor_says_that_nobody_is(tmp_path, monkeypatch, local_network):
     monkeypatch.setattr(checks, "HEAR_SECONDS", 0.1)
     ((level, check, _),) = looking(tmp_path, "/ip4/127.0.0.1/tcp/0")
     assert (level, check) == ("warn", "lan")
