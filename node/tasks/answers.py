@@ -209,7 +209,7 @@ def _tagged(text: str, form: Form) -> str | None:
     for tag in reversed(list(patterns.OPEN.finditer(text))):
         place = bisect_left(closes, tag.end())
         is_closed = place < len(closes)
-        if closes and not is_closed and text[: tag.start()].rstrip(" ")[-1:].isalnum():
+        if closes and not is_closed and _known(text[: tag.start()].rstrip(" ")[-1:]).isalnum():
             continue  # a sentence about the tag
         inside = text[tag.end() : closes[place] if is_closed else len(text)].strip()
         if inside and not is_closed and form not in (Form.GRID, Form.VERBATIM):

@@ -134,6 +134,7 @@ def transcripts() -> dict:
             other[0], f"{played(other[0], hidden)[1]} ", hidden
         ),
         "a turn after the end": told(hidden, "", hidden),
+        "a turn that is too long before it is read": told(f"<think>{'.' * 65522}</think>{hidden}"),
         "zeros in front": told(hidden.zfill(4)),
         "a blank in front": told(f" {hidden}", cut=True),
         "the first turn dropped": told(*played(other[0], other[1], hidden)[2:]),

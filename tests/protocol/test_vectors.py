@@ -146,8 +146,10 @@ def read_transcripts(vector: dict, context: dict) -> object:
     for place, action in enumerate(turns[::2]):
         if played.over:
             return {**told, "refused": "not_replayed"}
-        answered = played.step(action)
         follows = turns[2 * place + 1 : 2 * place + 2]
+        if len(action) > 65536 and not follows:
+            return {**told, "reward": 0.0}
+        answered = played.step(action)
         if follows and not played.over and follows != [answered]:
             return {**told, "refused": "not_replayed"}
     if not played.over and not vector["cut"]:
