@@ -17,7 +17,7 @@ import sys, time
 from contextlib import closing
 from node.cli.options import waiting
 from node.monitor.live import Stages
-from node.monitor.output import last, say
+from node.monitor.output import guard_output, say
 guard_output()
 def speak():
     time.sleep(0.3)
