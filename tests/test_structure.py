@@ -36,7 +36,7 @@ MOST_FILES = 241
 MOST_LINES = 53_366
 LONGEST_FILE = 480
 SHORT_FILE = 60
-MOST_TEST_LINES = 55_921
+MOST_TEST_LINES = 55_922
 MOST_WORDS = 2_000
 SHORT = {
     "swarm/common/clock.py": "a protocol and its one implementation, named all over the package",

@@ -171,9 +171,9 @@ def test_export_writes_the_newest_checkpoint_for_other_programs(terminal, node):
     assert "no checkpoint yet" in terminal.fails(1, *export)
     checkpoints = Checkpoints(node.checkpoints)
     for step in (1, 2):
-        checkpoints.save(step, partial(saved_policy, seed=step), {"n": step})
+        checkpoints.save(step, partial(saved_policy, seed=step), {"n": step, "policy_step": step})
     (checkpoints.path(2) / "model.safetensors").write_bytes(b"")
-    assert terminal.json(*export)["state"] == {"n": 1}
+    assert terminal.json(*export)["state"]["n"] == 1
     assert "step-00000002 is damaged" in terminal.err
     exported = AutoModelForCausalLM.from_pretrained("model").state_dict()
     saved = AutoModelForCausalLM.from_pretrained(checkpoints.path(1)).state_dict()
