@@ -404,8 +404,8 @@ class WorkerPair:
         self._workers.remove(worker)
         worker.leave()
         turns = list(worker.turns.values())
-        for turn in turns if not culprit else ():
-            turn.losses += 1
+        for turn in turns:
+            turn.losses += culprit is None
         blamed = [t for t in turns if t is culprit or t.losses == MOST_LOSSES]
         self._queue.extendleft(turn for turn in reversed(turns) if turn not in blamed)
         self._queue = deque(turn for turn in self._queue if not self._given_up(turn))
