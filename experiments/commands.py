@@ -328,6 +328,34 @@ app.command("scale", epilog="Example: python -m experiments scale --nodes 100 --
 )
 
 
+@app.command(epilog="Example: python -m experiments variants --model SmolLM2-135M-Instruct")
+def variants(
+    model: Annotated[Path, typer.Option("--model", help="Folder of an instruct model.")],
+    rounds: Annotated[int, typer.Option("--rounds", min=2, help="Rounds of each node.")] = 30,
+    eval_tasks: Annotated[
+        int, typer.Option("--eval-tasks", min=1, help="Held-out tasks of an evaluation.")
+    ] = 256,
+    device: Device = "cpu",
+    dtype: Dtype = "bfloat16",
+    run_dir: Annotated[Path, typer.Option("--run-dir", help="New folder of the results.")] = Path(
+        "experiment-run/variants"
+    ),
+    debug: DebugOption = False,
+) -> None:
+    """Train variants of one model in real nodes, together and each alone.
+
+    The variants are the model itself, adapters on it, every second layer of it, and the model with
+    half of its tokens.
+    """
+    from experiments.settings import Settings
+    from experiments.variants import run_variants
+    from node.monitor.record import Terminal
+
+    settings = Settings(rounds=rounds, answers="starter", bury=0, eval_tasks=eval_tasks)
+    settings = _real(settings, model, device, dtype, 0)
+    say(run_variants(settings, run_dir, Terminal(stderr=True)))
+
+
 @app.command("make-models", epilog="Example: python -m experiments make-models --only tiny")
 def make_models(
     only: Annotated[

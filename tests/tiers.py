@@ -56,6 +56,7 @@ SLOW = (
     "experiments/test_experiment_long.py",
     "experiments/test_experiment_methods.py",
     "experiments/test_experiment_regimes.py",
+    "experiments/test_variants.py::test_variants_train_together_and_alone",
     "node/learner/test_logprobs.py::test_an_update_is_the_same_with_logits_in_parts",
     "node/learner/test_losses_against_trl.py",
     "node/learner/test_off_policy.py::test_a_phrase_that_mallory_puts_before_right_answers",
