@@ -136,8 +136,8 @@ class ExternalGroups:
 
     ``experience`` keeps reputations and results; ``intake`` cuts groups to size. ``spared`` is J,
     local groups replaced. ``trusted`` returns the authors that the user trusts; banned ones do not
-    count. ``blocked`` returns those whose groups are not used, and ``hidden`` the envs whose
-    rewards depend on hidden state.
+    count. Groups of banned authors are not used, nor of those that ``blocked`` returns. ``hidden``
+    returns the envs whose rewards depend on hidden state.
     """
 
     experience: Experience
@@ -159,8 +159,9 @@ class ExternalGroups:
         return self.spared - self.mixture.spared(self._fresh(), *self._authors())
 
     def _fresh(self) -> list[Candidate]:
-        self._accounts.blocked = blocked = frozenset(self.blocked())
-        return [each for each in self._pool.fresh() if each.key.author not in blocked]
+        self._accounts.blocked = frozenset(self.blocked())
+        ignored = self._accounts.ignored()
+        return [each for each in self._pool.fresh() if each.key.author not in ignored]
 
     def _authors(self) -> tuple[frozenset[bytes], frozenset[bytes]]:
         """Return the authors without the cap of the unproven, and those without any."""

@@ -127,12 +127,25 @@ def test_groups_of_a_blocked_author_are_not_trained_on_and_its_records_not_read(
     assert not loop.accounts.banned(ANNA)
 
 
-def test_a_banned_peer_is_no_longer_trusted():
+def test_what_a_banned_peer_sent_before_is_not_used_even_if_it_is_trusted():
     loop = Loop(local=8, external=4, trusted=lambda: {ANNA})
-    loop.pool.add(pooled(number) for number in range(30))
-    assert len(loop.rounds.step().external) == 4 and loop.external.missing() == 0
+    loop.prove(BEN)
+    loop.pool.add([*(pooled(n) for n in range(30)), *(pooled(n, author=BEN) for n in range(30))])
+    assert {each.author for each in loop.rounds.step().external} == {ANNA, BEN}
     loop.accounts.refuse(ANNA, "reward_mismatch", 40)
-    assert len(loop.rounds.step().external) == 3 and loop.external.missing() == 4
+    assert {each.author for each in loop.rounds.step().external} == {BEN}
+    loop.accounts.refuse(BEN, "reward_mismatch", 40)
+    assert loop.rounds.step().external == () and loop.external.missing() == 4
+
+
+def test_a_peer_that_is_banned_during_an_update_earns_nothing_by_it():
+    loop = Loop(local=4, external=4)
+    loop.pool.add([pooled(1)])
+    written = loop.source.generate(4, Stopwatch())
+    taken = loop.external.take(1, written, written)
+    loop.accounts.refuse(ANNA, "bad_signature")
+    loop.external.credit(written, taken, UpdateStats(skipped=False, useful=(1.0,)), 1)
+    assert loop.accounts.get(ANNA).reputation.earned == 0.0
 
 
 def intake_of(counters, *refuse, **keys):
