@@ -41,11 +41,13 @@ _OWN = b""
 _THIS = "author=? AND epoch=? AND number=?"
 _INSERT = "INSERT OR IGNORE INTO pool VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
 _USE = "INSERT INTO used (author, epoch, number, step, trained) VALUES (?, ?, ?, ?, ?)"
-_FORGET = "DELETE FROM used WHERE use<=(SELECT max(use) FROM used)-?"
+_FORGET = "DELETE FROM used WHERE use<=(SELECT use FROM used ORDER BY use DESC LIMIT 1 OFFSET ?)"
 _FORGET_MOOT = """
 DELETE FROM used WHERE use IN (
-    SELECT use FROM used
-    WHERE use<=(SELECT max(use) FROM used)-? AND (author=? OR epoch<?) LIMIT ?
+    SELECT use FROM used AS this
+    WHERE use<=(SELECT max(use) FROM used)-? AND (author=? OR epoch<? AND (NOT trained OR EXISTS (
+        SELECT 1 FROM used WHERE author=this.author AND trained AND use<this.use
+    ))) LIMIT ?
 ) RETURNING author, epoch
 """
 _FORGOTTEN = "forgotten_epoch"
@@ -258,12 +260,13 @@ class Pool:
             connection.execute("UPDATE used SET trained=0 WHERE step>?", (step,))
 
     def forget(self, epoch: int) -> int:
-        """Delete obsolete uses, except for the latest; return how many.
+        """Delete obsolete uses, except for the latest and each peer's first; return how many.
 
-        Local sample indexes are never used again. A peer group of a forgotten time slot is never
-        added again, however far the clock is set back. Returning to a checkpoint needs nothing that
-        is deleted: an unknown update is equivalent to a removed one. Groups of time slots before
-        ``epoch`` are too old to be admitted.
+        To undo a peer's effect, its first update must be known (:func:`updates_of`). Local sample
+        indexes are never used again. A peer group of a forgotten time slot is never added again,
+        however far the clock is set back. Returning to a checkpoint needs nothing that is deleted:
+        an unknown update is equivalent to a removed one. Groups of time slots before ``epoch`` are
+        too old to be admitted.
         """
         total, found = 0, MAX_DELETED
         moot = self._least_uses, _OWN, epoch, MAX_DELETED
@@ -316,6 +319,6 @@ def _row(pooled: PooledGroup) -> tuple[object, ...]:
 
 
 def updates_of(journal: Journal, author: bytes) -> list[int]:
-    """Return the policy steps that followed from the author's groups, ascending."""
+    """Return the remembered policy steps that followed from the author's groups, ascending."""
     query = "SELECT DISTINCT step FROM used WHERE author=? AND trained ORDER BY step"
     return [step for (step,) in journal.read(query, (author,))]

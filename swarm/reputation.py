@@ -135,6 +135,13 @@ class Accounts:
         """Return whether this author's data is ignored now."""
         return author in self.blocked or is_banned(self.get(author), self._clock.time())
 
+    def ignored(self) -> frozenset[bytes]:
+        """Return all authors whose data is ignored now, as :meth:`banned` does for one."""
+        now = self._clock.time()
+        query = f"SELECT {_COLUMNS} FROM accounts WHERE barred AND struck_at>?"
+        accounts = map(_account, self._journal.read(query, (now - LONGEST_BAN_S,)))
+        return self.blocked.union(a.author for a in accounts if is_banned(a, now))
+
     def reputation(self, author: bytes) -> float:
         """Return the author's reputation, from 0 for an unknown author to 1."""
         return reputation_now(self.get(author), self._clock.time())
@@ -160,13 +167,17 @@ class Accounts:
         return {author: Reputation(earned, at).now(now) for author, earned, at in rows}
 
     def prove(self, groups: Iterable[tuple[bytes, float]]) -> None:
-        """Record how useful peer groups were to an update: authors and values in [0, 1]."""
+        """Record how useful peer groups were to an update: authors and values in [0, 1].
+
+        A banned author earns nothing.
+        """
         now = self._clock.time()
         with self._journal.transaction() as connection:
             for author, usefulness in groups:
                 account = self._load(connection, author)
-                reputation = account.reputation.after(usefulness, now)
-                self._store(connection, replace(account, reputation=reputation))
+                if not is_banned(account, now):
+                    reputation = account.reputation.after(usefulness, now)
+                    self._store(connection, replace(account, reputation=reputation))
 
     def count_bytes(self, author: bytes, *, received: int = 0, sent: int = 0) -> None:
         """Add payload bytes received from or sent to the author."""

@@ -129,9 +129,9 @@ class MemoryAccounts(Accounts):
         now = self._now()
         for author, usefulness in groups:
             account = self.get(author)
-            self._held[author] = replace(
-                account, reputation=account.reputation.after(usefulness, now)
-            )
+            if not is_banned(account, now):
+                reputation = account.reputation.after(usefulness, now)
+                self._held[author] = replace(account, reputation=reputation)
 
     def count_bytes(self, author: bytes, *, received: int = 0, sent: int = 0) -> None:
         pass

@@ -190,6 +190,7 @@ class Intake:
             partial(deque, maxlen=REMEMBERED_LENGTHS)
         )
         self._texts: OrderedDict[bytes, bytes] = OrderedDict()
+        self._longest = max(map(len, self.policy.tokenizer.get_vocab()))
 
     def observe(self, groups: Sequence[OwnGroup]) -> None:
         """Record the lengths of local completions."""
@@ -199,7 +200,7 @@ class Intake:
 
     def take(self, pooled: PooledGroup) -> TrainingGroup | None:
         """Return the group as it is trained on; None if nothing is left to learn."""
-        kept = self._drawn(pooled)
+        kept = [n for n in self._drawn(pooled) if self._may_fit(pooled.group.completions[n])]
         whole = external_group(self.policy, pooled, kept)
         left = self._unrefused(whole, pooled, kept)
         if left is None or (informative(pooled.group.rewards) and not informative(left.rewards)):
@@ -215,6 +216,16 @@ class Intake:
         self.counters.add("external_completions_cut", count - most)
         name = b"%b/%b/%d/%d" % (self.secret, pooled.author, group.epoch, group.index)
         return sorted(random.Random(sha256(name).digest()).sample(range(count), most))
+
+    def _may_fit(self, completion: Completion) -> bool:
+        """Return whether the text can have few enough tokens.
+
+        Encoding a text takes far longer than its verification, and training waits for it.
+        """
+        fits = len(completion.text) <= self._longest * self.limits.tokens
+        if not fits:
+            self.counters.add("external_refused", reason="too_long")
+        return fits
 
     def _unrefused(
         self, training: TrainingGroup, pooled: PooledGroup, numbers: Sequence[int]

@@ -8,6 +8,7 @@ import secrets
 import threading
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 
 from transformers import PreTrainedModel
@@ -32,6 +33,7 @@ from node.run.update_groups import (
     open_intake,
     open_mixture,
     open_sampler,
+    unread,
 )
 from node.tasks.curriculum import EnvLevel
 from node.tasks.scorer import Scorer
@@ -207,6 +209,7 @@ class Trainer:
             trusted=trusted,
             blocked=blocked,
             hidden=lambda: verifier.hidden,
+            unread=partial(frozenset, unread(policy, verifier)),
         )
 
     def rounds(

@@ -28,6 +28,7 @@ from node.learner.off_policy import FILTERS
 from node.learner.reference import Reference
 from node.learner.update_stats import UpdateStats
 from node.policy.device import give_back
+from node.policy.model_files import PolicyError
 from node.policy.policy import Policy
 from node.rollout.async_generator import JUDGES, AsyncRolloutGenerator, StalenessWindow
 from node.rollout.generator import Generator, TaskIndexes
@@ -136,8 +137,9 @@ class ExternalGroups:
 
     ``experience`` keeps reputations and results; ``intake`` cuts groups to size. ``spared`` is J,
     local groups replaced. ``trusted`` returns the authors that the user trusts; banned ones do not
-    count. ``blocked`` returns those whose groups are not used, and ``hidden`` the envs whose
-    rewards depend on hidden state.
+    count. Groups of banned authors are not used, nor of those that ``blocked`` returns. ``hidden``
+    returns the envs whose rewards depend on hidden state, and ``unread`` those whose observations
+    the policy cannot read.
     """
 
     experience: Experience
@@ -148,6 +150,7 @@ class ExternalGroups:
     trusted: Callable[[], Set[bytes]] = frozenset
     blocked: Callable[[], Set[bytes]] = frozenset
     hidden: Callable[[], Set[str]] = frozenset
+    unread: Callable[[], Set[str]] = frozenset
 
     def __post_init__(self) -> None:
         self._pool, self._accounts = self.experience.pool, self.experience.accounts
@@ -159,8 +162,10 @@ class ExternalGroups:
         return self.spared - self.mixture.spared(self._fresh(), *self._authors())
 
     def _fresh(self) -> list[Candidate]:
-        self._accounts.blocked = blocked = frozenset(self.blocked())
-        return [each for each in self._pool.fresh() if each.key.author not in blocked]
+        self._accounts.blocked = frozenset(self.blocked())
+        ignored, unread = self._accounts.ignored(), self.unread()
+        fresh = self._pool.fresh()
+        return [c for c in fresh if c.key.author not in ignored and c.env not in unread]
 
     def _authors(self) -> tuple[frozenset[bytes], frozenset[bytes]]:
         """Return the authors without the cap of the unproven, and those without any."""
@@ -205,7 +210,14 @@ class ExternalGroups:
     ) -> tuple[list[Usable], list[PooledGroup]]:
         usable, emptied, hidden = list[Usable](), list[PooledGroup](), self.hidden()
         for pooled in consumed:
-            training = self.intake.take(pooled)
+            try:
+                training = self.intake.take(pooled)
+            except Exception:
+                # What one peer sent must not end the round, and with it the node.
+                log.exception("a peer's group of %s cannot be used", pooled.group.env)
+                self.counters.add("external_failed")
+                emptied.append(pooled)
+                continue
             if training is None:
                 self._accounts.prove([(pooled.author, 0.0)])
                 emptied.append(pooled)
@@ -224,6 +236,17 @@ class ExternalGroups:
             self.counters.add("external_useless", useless)
         keys = [g.key for g in own], [g.key for g in taken.groups]
         self._pool.record_update(version, *keys)
+
+
+def unread(policy: Policy, scorer: Scorer) -> frozenset[str]:
+    """Return the multi-turn envs if the policy's chat template does not take a second turn."""
+    try:
+        if scorer.environments:
+            policy.encode_observation("?")
+    except PolicyError as error:
+        log.info("groups of peers with several turns are not used: %s", error)
+        return scorer.environments
+    return frozenset()
 
 
 def open_intake(config: Config, policy: Policy, secret: bytes, counters: Counters) -> Intake:

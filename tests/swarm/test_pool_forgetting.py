@@ -12,9 +12,9 @@ from swarm.admission import AHEAD_EPOCHS, oldest_epoch
 from swarm.common.counters import Counters
 from swarm.groups import GroupKey
 from swarm.journal import open_or_restore
-from swarm.pool import LEAST_USES, MAX_DELETED, Pool
+from swarm.pool import LEAST_USES, MAX_DELETED, Pool, updates_of
 from tests.swarm.admission_parts import EPOCH_SECONDS, NOW, Gate, Peer
-from tests.swarm.experience_parts import pooled, wait
+from tests.swarm.experience_parts import ANNA, BEN, pooled, wait
 from tests.swarm.test_pool import Parts, keys
 
 
@@ -32,11 +32,30 @@ def use(parts: Parts, step: int, *numbers: int, epoch: int = 7, own: int = 0) ->
 
 def test_an_external_use_is_remembered_as_long_as_its_group_could_come_again() -> None:
     parts = Parts(least_uses=0)
-    for step, epoch in ((1, 7), (2, 8), (3, 7)):
+    for step, epoch in ((1, 7), (2, 7), (3, 8), (4, 7)):
         use(parts, step, step, epoch=epoch, own=2)
-    assert parts.pool.forget(epoch=7) == 6, "own ones; either other may be admitted yet"
+    assert parts.pool.forget(epoch=7) == 8, "own ones; either other may be admitted yet"
     assert parts.pool.forget(epoch=8) == 2
-    assert [len(parts.pool.lineage(step)) for step in (1, 2, 3)] == [0, 1, 0]
+    assert [len(parts.pool.lineage(step)) for step in (1, 2, 3, 4)] == [1, 0, 1, 0]
+
+
+def test_the_first_update_of_each_author_is_remembered_so_that_it_can_be_undone() -> None:
+    """Also beyond the bound, as long as there are fewer authors than it has places."""
+    parts = Parts(least_uses=0, kept_uses=20)
+    wasted = [pooled(number, author=author) for number, author in ((1, ANNA), (2, BEN))]
+    parts.pool.add(wasted)
+    parts.pool.consume(parts.pool.fresh(), 1)
+    use(parts, 2, 3, 4)
+    for step in range(3, 30):
+        parts.pool.add([pooled(100 + step, author=BEN)])
+        use(parts, step, own=5)
+        parts.pool.forget(epoch=8)
+        assert used(parts) <= 20
+    assert updates_of(parts.journal, ANNA) == [2]
+    assert updates_of(parts.journal, BEN) == [3]
+    parts.pool.rewind(2)
+    parts.pool.forget(epoch=8)
+    assert updates_of(parts.journal, BEN) == [] and used(parts) == 1
 
 
 def test_an_update_of_which_nothing_is_known_any_more_is_struck_by_going_back_behind_it() -> None:
@@ -52,6 +71,7 @@ def test_an_update_of_which_nothing_is_known_any_more_is_struck_by_going_back_be
 
 def test_groups_of_forgotten_epochs_stay_out_however_far_the_clock_is_put_back() -> None:
     parts = Parts(least_uses=0)
+    use(parts, 0, 0, epoch=5)
     use(parts, 1, 1, epoch=7)
     parts.pool.forget(epoch=8)
     parts.pool.forget(epoch=2)
@@ -89,7 +109,8 @@ def test_much_is_forgotten_in_pieces_between_which_others_have_their_turn(monkey
 
 def test_what_was_forgotten_is_known_to_a_restored_journal(path):
     parts = Parts(path, least_uses=0)
-    use(parts, 1, 1)
+    use(parts, 1, 0)
+    use(parts, 2, 1)
     parts.pool.forget(epoch=8)
     parts.journal.backup()
     parts.journal.close()

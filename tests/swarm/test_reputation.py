@@ -191,6 +191,25 @@ def test_reputation_goes_with_lies_and_a_ban_takes_it_for_good(accounts, clock):
     assert accounts.reputation(ANNA) == 0.0
 
 
+def test_what_is_ignored_is_what_is_banned_or_blocked_now(accounts, clock):
+    accounts.refuse(ANNA, "bad_signature")
+    accounts.refuse(BEN, "reward_mismatch")
+    assert accounts.ignored() == {ANNA}
+    accounts.blocked = frozenset([BEN])
+    assert accounts.ignored() == {ANNA, BEN} == {a for a in (ANNA, BEN) if accounts.banned(a)}
+    wait(clock, 6 * PENALTY_HALF_LIFE_S)
+    assert accounts.ignored() == {BEN}
+
+
+def test_an_author_earns_nothing_while_it_is_banned(accounts, clock):
+    accounts.refuse(ANNA, "bad_signature")
+    accounts.prove([(ANNA, 1.0)] * 12)
+    wait(clock, 6 * PENALTY_HALF_LIFE_S)
+    assert not accounts.banned(ANNA) and accounts.reputation(ANNA) == 0.0
+    accounts.prove([(ANNA, 1.0)])
+    assert accounts.reputation(ANNA) > 0.0
+
+
 def test_strangers_push_out_no_ban_and_no_proven_author_however_idle(accounts, clock, monkeypatch):
     monkeypatch.setattr(reputation, "MAX_ACCOUNTS", 3)
     accounts.refuse(ANNA, "bad_signature")

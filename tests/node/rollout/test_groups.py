@@ -89,6 +89,21 @@ def test_a_group_whose_right_answers_are_all_refused_is_dropped():
     assert counters.snapshot()["external_nothing_left"] == 1
 
 
+def test_a_text_that_is_far_too_long_is_not_even_encoded(monkeypatch):
+    encoded = []
+    plain = POLICY.encode_completion
+    noted = lambda text, stopped: encoded.append(text) or plain(text, stopped)  # noqa: E731
+    monkeypatch.setattr(POLICY, "encode_completion", noted)
+    counters, reader = Counters(), intake(None, refuse=(), tokens=4)
+    reader.counters = counters
+    longest = max(map(len, POLICY.tokenizer.get_vocab()))
+    far, near = "7" * (4 * longest + 1), "7" * (4 * longest)
+    taken = reader.take(sent([(far, 1.0), ("17", 1.0), (near, 1.0), ("18", 0.0)]))
+    assert encoded == ["17", near, "18"] and taken.rewards == (1.0, 0.0)
+    assert counters.snapshot() == {"external_refused{reason=too_long}": 2}
+    assert reader.take(sent([(far, 1.0), ("17", 0.0)])) is None
+
+
 def test_text_that_sybil_sends_again_under_another_key_is_refused():
     counters, sybil = Counters(), b"s" * 32
     reader, said = intake(counters), [(WORKING + "17", 1.0), ("18", 0.0)]

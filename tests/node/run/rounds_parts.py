@@ -78,6 +78,7 @@ class Loop:
         trusted: Callable[[], Set[bytes]] = frozenset,
         blocked: Callable[[], Set[bytes]] = frozenset,
         hidden: Callable[[], Set[str]] = frozenset,
+        unread: Callable[[], Set[str]] = frozenset,
     ) -> None:
         clock = VirtualClock(START)
         journal = Journal(MEMORY, clock)
@@ -107,6 +108,7 @@ class Loop:
             trusted=trusted,
             blocked=blocked,
             hidden=hidden,
+            unread=unread,
         )
         keys = {"engine.sleep_mode": sleep_mode, "learner.max_completion_tokens": CAP}
         keys |= {"learner.lr": 1e-3, "mixture.correction": "none"}

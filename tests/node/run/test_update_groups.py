@@ -1,20 +1,24 @@
 import logging
+import threading
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
 
 from node.learner.update_stats import UpdateStats
 from node.monitor.record import Stopwatch
+from node.policy.policy import Policy
 from node.rollout.group_writer import UnfinishedGroups
 from node.run import update_groups as module
-from node.run.update_groups import MODEL_CHARACTERS, Rules, open_intake, public_name
+from node.run.update_groups import MODEL_CHARACTERS, Rules, open_intake, public_name, unread
 from node.storage.run_folder import RunFolder, TrustedPeers
 from protocol.identity import peer_id_of
+from protocol.rollout import Completion, Finish, Group, Segment, Writer, encode_group
 from swarm.common.counters import Counters
 from swarm.groups import GroupKey, Origin
 from swarm.mixture import AutoSelection
 from swarm.peer_advantage import KEPT
-from tests.node.rollout.overlap_parts import AtOnce
+from tests.node.rollout.overlap_parts import AtOnce, Teacher
 from tests.node.rollout.test_groups import sent
 from tests.node.run.rounds_parts import Half, Loop, Nothing
 from tests.node.run.trainer_parts import Parts, configured
@@ -127,12 +131,68 @@ def test_groups_of_a_blocked_author_are_not_trained_on_and_its_records_not_read(
     assert not loop.accounts.banned(ANNA)
 
 
-def test_a_banned_peer_is_no_longer_trusted():
+def test_what_a_banned_peer_sent_before_is_not_used_even_if_it_is_trusted():
     loop = Loop(local=8, external=4, trusted=lambda: {ANNA})
-    loop.pool.add(pooled(number) for number in range(30))
-    assert len(loop.rounds.step().external) == 4 and loop.external.missing() == 0
+    loop.prove(BEN)
+    loop.pool.add([*(pooled(n) for n in range(30)), *(pooled(n, author=BEN) for n in range(30))])
+    assert {each.author for each in loop.rounds.step().external} == {ANNA, BEN}
     loop.accounts.refuse(ANNA, "reward_mismatch", 40)
-    assert len(loop.rounds.step().external) == 3 and loop.external.missing() == 4
+    assert {each.author for each in loop.rounds.step().external} == {BEN}
+    loop.accounts.refuse(BEN, "reward_mismatch", 40)
+    assert loop.rounds.step().external == () and loop.external.missing() == 4
+
+
+def test_a_peer_that_is_banned_during_an_update_earns_nothing_by_it():
+    loop = Loop(local=4, external=4)
+    loop.pool.add([pooled(1)])
+    written = loop.source.generate(4, Stopwatch())
+    taken = loop.external.take(1, written, written)
+    loop.accounts.refuse(ANNA, "bad_signature")
+    loop.external.credit(written, taken, UpdateStats(skipped=False, useful=(1.0,)), 1)
+    assert loop.accounts.get(ANNA).reputation.earned == 0.0
+
+
+ONE_TURN = (
+    "{% if messages|length > 1 %}{{ raise_exception('one turn') }}{% endif %}"
+    "{{ messages[0]['content'] }}"
+)
+
+
+class Games(Teacher):
+    environments = frozenset({"guess"})
+
+
+def played(number, author=ANNA):
+    """A group of two turns."""
+    segments = [
+        (
+            Segment(Writer.POLICY, first),
+            Segment(Writer.ENVIRONMENT, "higher"),
+            Segment(Writer.POLICY, "5"),
+        )
+        for first in "34"
+    ]
+    done = [Completion(each, float(n), Finish.STOP) for n, each in enumerate(segments)]
+    group = Group("guess", 0, 7, number, tuple(done))
+    return replace(pooled(number, author=author), group=group, encoded=encode_group(group))
+
+
+def test_peers_groups_of_several_turns_do_not_stop_a_node_whose_template_takes_one():
+    """One is only omitted; the other, which nothing foresaw, costs its group and not the node."""
+    for scorer, counted in ((Games(), {}), (Teacher(), {"external_failed": 2})):
+        loop = Loop(local=2, external=6, select=AutoSelection)
+        model, tokenizer = loop.policy.model, loop.policy.tokenizer
+        tokenizer.chat_template = ONE_TURN
+        loop.intake.policy = policy = Policy(model, tokenizer, "one turn")
+        loop.external.unread = lambda policy=policy, scorer=scorer: unread(policy, scorer)
+        loop.prove(ANNA)
+        loop.pool.add([played(1), played(2), pooled(3, author=BEN)])
+        loop.rounds.run(3, threading.Event())
+        used = [each.author for outcome in loop.outcomes for each in outcome.external]
+        assert used == [BEN] and loop.accounts.reputation(ANNA) == 1.0
+        seen = loop.counters.snapshot()
+        assert {name: n for name, n in seen.items() if name == "external_failed"} == counted
+    assert unread(random_policy(hidden=32, layers=1), Games()) == frozenset()
 
 
 def intake_of(counters, *refuse, **keys):
