@@ -23,7 +23,7 @@ from node.distributed.ranks import Ranks, exit_immediately
 from node.distributed.sharded_learner import follow
 from node.distributed.torchrun import Launch
 from node.errors import NodeError
-from node.evaluation.baseline import SECONDS, BaselineTrial
+from node.evaluation.baseline import SECONDS, BaselineEvaluation
 from node.lifecycle import Opened
 from node.monitor.groups import GroupsFile
 from node.monitor.live import Stages
@@ -78,7 +78,7 @@ class Node(Opened):
     ranks: Ranks | None = None
     say: Callable[[str], None] = log.info
     stage: Callable[[str], None] = log.debug
-    baseline: Callable[[BaselineTrial], Mapping[str, Any]] | None = None
+    baseline: Callable[[BaselineEvaluation], Mapping[str, Any]] | None = None
     rounds: TrainingLoop = field(init=False)
     membership: Membership = field(init=False)
     policy: Policy = field(init=False)
@@ -146,7 +146,7 @@ class Node(Opened):
         stack.callback(lambda: trainer.close())  # the one that is there then
         if progress.round == 0 and self.baseline:
             levels, engine = trainer.sampler.levels, trainer.engine
-            trial = BaselineTrial(config, self.policy, engine, verifier, levels, self.counters)
+            trial = BaselineEvaluation(config, self.policy, engine, verifier, levels, self.counters)
             if keys := self.baseline(trial):
                 self.config = changed(self.config, keys)
                 trainer.close()
@@ -205,7 +205,7 @@ class BaselineDialogue:
     stages: Stages
     tell: Callable[[str], None]
 
-    def __call__(self, trial: BaselineTrial) -> Mapping[str, Any]:
+    def __call__(self, trial: BaselineEvaluation) -> Mapping[str, Any]:
         """Return the keys that the config is changed by, for this run and in its file."""
         self.stages.begin(
             f"evaluating the policy on the swarm's tasks, for at most {SECONDS:g} seconds "
