@@ -141,6 +141,11 @@ class OpenTrajectory:
         self.played, self.over = played, True
 
     @property
+    def turn(self) -> int:
+        """Number of the turn in progress, from 0."""
+        return len(self.played.turns) if self.played else 0
+
+    @property
     def so_far(self) -> Trajectory:
         """Its turns; at least one must exist."""
         assert self.played is not None
