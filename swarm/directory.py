@@ -114,18 +114,20 @@ class Density:
 Found = dict[int, dict[bytes, bytes]]  # records along one path, by depth and author
 
 
+@dataclass(eq=False, repr=False)
 class ShardReader:
     """Reads announcements along two paths, unpredictable without ``secret``."""
 
-    def __init__(self, transport: Transport, swarm_id: bytes, author: bytes, secret: bytes) -> None:
+    _transport: Transport
+    _swarm_id: bytes
+    _author: bytes
+    _secret: bytes
+
+    def __post_init__(self) -> None:
         self.density = Density()
-        self._transport = transport
-        self._swarm_id = swarm_id
-        self._author = author
-        self._secret = secret
         self._turn = 0
-        self._counted = -1
-        self._alone = True
+        self._counted = -1  # the last time slot whose predecessor was counted
+        self._alone = True  # whether that found no other author
         self._counting = asyncio.Lock()
 
     async def read(self, epoch: int) -> list[bytes]:

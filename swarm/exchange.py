@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import sha256
 
 from protocol import messages
@@ -218,6 +219,7 @@ KEPT_SECONDS = 24 * 3600.0  # how long a profile is shown without being served a
 MOST = 1024  # profiles kept; each takes about 2 KiB
 
 
+@dataclass(eq=False, repr=False)
 class Profiles:
     """Profiles of connected members, each under its own key.
 
@@ -226,22 +228,16 @@ class Profiles:
     (``profiles_refused``), and the peer's earlier profile is deleted.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        exchange: Exchange,
-        ours: bytes,
-        clock: Clock,
-        counters: Counters,
-        pause: float,
-    ) -> None:
-        self._transport = transport
-        self._exchange = exchange
-        self._ours = ours
-        self._clock = clock
-        self._counters = counters
-        longest = max(pause, AGAIN_SECONDS)
-        self._silent: Backoff[str] = Backoff(clock, first=pause, longest=longest)
+    _transport: Transport
+    _exchange: Exchange
+    _ours: bytes
+    _clock: Clock
+    _counters: Counters
+    _pause: float
+
+    def __post_init__(self) -> None:
+        longest = max(self._pause, AGAIN_SECONDS)
+        self._silent: Backoff[str] = Backoff(self._clock, first=self._pause, longest=longest)
         self._served: dict[str, tuple[Profile, float]] = {}  # with its monotonic time, seconds
 
     async def look(self, is_member: Callable[[str], bool]) -> None:

@@ -41,6 +41,7 @@ FAILURES_REPORTED = 10
 MEETING_SECONDS = 1.0  # between two requests to connected peers for their swarm
 
 
+@dataclass(eq=False, repr=False)
 class Acquaintance:
     """Determines connected peers' swarms from the manifests they serve.
 
@@ -48,10 +49,14 @@ class Acquaintance:
     again after ``pause`` seconds, which doubles. A peer that lies gains nothing.
     """
 
-    def __init__(self, transport: Transport, ours: bytes, clock: Clock, pause: float) -> None:
-        self._transport = transport
-        self._ours = ours
-        self._silent: Backoff[str] = Backoff(clock, first=pause, longest=64 * pause)
+    _transport: Transport
+    _ours: bytes
+    _clock: Clock
+    _pause: float
+
+    def __post_init__(self) -> None:
+        longest = 64 * self._pause
+        self._silent: Backoff[str] = Backoff(self._clock, first=self._pause, longest=longest)
         self._swarms: dict[str, bytes] = {}
 
     async def look(self, is_member: Callable[[str], bool]) -> None:

@@ -48,6 +48,7 @@ class RequestSlot:
     give_way: Callable[[], None] = field(default=lambda: None)  # called when the slot is lost
 
 
+@dataclass(eq=False, repr=False)
 class RequestSlots:
     """A service's slots: some for each peer, a quarter of all for known peers only.
 
@@ -55,11 +56,12 @@ class RequestSlots:
     slots before known peers. A slot that does not wait for its peer is never lost.
     """
 
-    def __init__(self, total: int, each: int, clock: Clock, reputations: Reputations) -> None:
-        self._total = total
-        self._each = each
-        self._clock = clock
-        self._reputations = reputations
+    _total: int
+    _each: int
+    _clock: Clock
+    _reputations: Reputations
+
+    def __post_init__(self) -> None:
         self._slots: dict[RequestSlot, None] = {}
         self._held: Counter[str] = Counter()
 
