@@ -372,27 +372,25 @@ class Neighbours:
         return [each for turn in turns for each in turn]
 
 
+@dataclass(eq=False, repr=False)
 class Discovery:
     """The search on the local network; coroutines run on the transport's loop."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        listen: Sequence[str],
-        clock: Clock,
-        counters: Counters,
-    ) -> None:
-        self._transport = transport
-        self._listen = tuple(listen)
-        self._clock = clock
-        self._counters = counters
+    _transport: Transport
+    _listen: Sequence[str]
+    _clock: Clock
+    _counters: Counters
+
+    def __post_init__(self) -> None:
         self._rng = random.Random()
-        self._neighbours = Neighbours(transport.peer_id, clock, self._rng)
+        self._neighbours = Neighbours(self._transport.peer_id, self._clock, self._rng)
         self._multicast: Multicast | None = None
         self._swarm = b""  # of this node, empty until it is a member
         self._announced = (b"", 0)  # swarm and port
-        # Pauses between repetitions of query and announcement, by doubling.
-        self._repeats: Backoff[Multicast] = Backoff(clock, first=FIRST_PAUSE, longest=LONGEST_PAUSE)
+        # Pauses between repetitions of query and announcement, which double.
+        self._repeats: Backoff[Multicast] = Backoff(
+            self._clock, first=FIRST_PAUSE, longest=LONGEST_PAUSE
+        )
         self._last_failure = ""
 
     async def look(self, swarm: str = "") -> list[Sighting]:
