@@ -292,7 +292,8 @@ class AsyncRolloutGenerator:
         for kept in self.unfinished.groups():
             if (kept.task.ref.env, kept.task.ref.level) in self.tasks.levels:
                 self.window.resume(kept.ticket, kept.version)
-                self._add([RunningGroup.of(kept, self.group_size)])
+                turns = kept.completions
+                self._add([RunningGroup(kept.ticket, kept.task, self.group_size, turns)])
             else:
                 self._drop([kept.ticket], "task_gone")
 

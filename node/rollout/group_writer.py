@@ -171,7 +171,7 @@ def _unpacked(
 class RunningGroup:
     """State of a group; prompt and completions are empty until they are known.
 
-    ``kept`` has turns from an earlier run, by completion number.
+    ``kept`` has turns from an earlier run, whose ``size`` may differ, by completion number.
     """
 
     ticket: int
@@ -181,11 +181,6 @@ class RunningGroup:
     prompt_ids: list[int] = field(default_factory=list)
     completions: list[OpenTrajectory] = field(default_factory=list)
     scored: OwnGroup | None = None
-
-    @classmethod
-    def of(cls, kept: UnfinishedGroup, size: int) -> RunningGroup:
-        """Create a group from an earlier run, whose ``size`` may differ."""
-        return cls(kept.ticket, kept.task, size, kept.completions)
 
     @property
     def complete(self) -> bool:

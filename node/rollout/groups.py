@@ -65,8 +65,7 @@ def own_group(
     """Combine a task's completions and their verification result."""
     rewards = verdict.rewards
     completions = tuple(
-        Completion(each.segments, reward, each.finish)
-        for each, reward in zip(trajectories, rewards, strict=True)
+        each.completion(reward) for each, reward in zip(trajectories, rewards, strict=True)
     )
     training = TrainingGroup(
         prompt_ids=tuple(prompt_ids),
