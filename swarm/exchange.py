@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass
 from hashlib import sha256
 
 from protocol import messages
@@ -50,39 +50,31 @@ class WrongContent(TransportError, code="wrong_content"):  # noqa: N818
     """Bytes that are not the requested ones."""
 
 
+@dataclass(eq=False, repr=False)
 class Exchange:
     """Serves frames, announcements, manifest and profile, and requests those of peers.
 
     At most ``upload_rate`` bytes per second. ``profile`` is signed bytes, or empty for none.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        frames: Outbox,
-        directory: Directory,
-        manifest: bytes,
-        accounts: Accounts,
-        clock: Clock,
-        counters: Counters,
-        *,
-        upload_rate: float,
-        profile: bytes = b"",
-        serves: bool = True,
-    ) -> None:
-        self._transport = transport
-        self._frames = frames
-        self._directory = directory
-        self._manifest = manifest
-        self._profile = profile
-        self._accounts = accounts
-        self._counters = counters
-        largest = max(
-            directory.manifest.max_frame_bytes, messages.MAX_GOSSIP_RESPONSE_BYTES, len(manifest)
-        )
-        reputations = Reputations(clock)
-        reputations.use(accounts.reputation)
-        self._budget = ByteBudget(upload_rate, largest, clock, reputations)
+    _transport: Transport
+    _frames: Outbox
+    _directory: Directory
+    _manifest: bytes
+    _accounts: Accounts
+    _clock: Clock
+    _counters: Counters
+    _: KW_ONLY
+    upload_rate: float
+    profile: bytes = b""
+    serves: InitVar[bool] = True
+
+    def __post_init__(self, serves: bool) -> None:
+        frame, manifest = self._directory.manifest.max_frame_bytes, len(self._manifest)
+        largest = max(frame, messages.MAX_GOSSIP_RESPONSE_BYTES, manifest)
+        reputations = Reputations(self._clock)
+        reputations.use(self._accounts.reputation)
+        self._budget = ByteBudget(self.upload_rate, largest, self._clock, reputations)
         if serves:
             self._serve()
 
@@ -152,7 +144,7 @@ class Exchange:
         handle(messages.PULL_STREAM, self._on_pull, pulls)
         handle(messages.GOSSIP_STREAM, self._on_gossip, gossip)
         handle(messages.MANIFEST_STREAM, self._on_manifest, empty)
-        if self._profile:
+        if self.profile:
             handle(messages.PROFILE_STREAM, self._on_profile, empty)
 
     async def _on_pull(self, peer: str, request: bytes) -> bytes:
@@ -190,7 +182,7 @@ class Exchange:
         return self._within_budget(peer, self._manifest)
 
     async def _on_profile(self, peer: str, request: bytes) -> bytes:
-        return self._within_budget(peer, self._profile)
+        return self._within_budget(peer, self.profile)
 
     def _within_budget(self, peer: str, answer: bytes) -> bytes:
         if not self._budget.take(peer, len(answer)):
