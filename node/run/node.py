@@ -147,24 +147,25 @@ class Node(Opened):
         open_trainer = partial(self._trainer, verifier, experience, reference)
         trainer = open_trainer(levels)
         stack.callback(lambda: trainer.close())  # late: a baseline may replace it
-        if progress.round == 0 and self.baseline:
-            trainer = self._after_baseline(self.baseline, trainer, verifier, open_trainer)
+        if progress.round == 0:
+            trainer = self._after_baseline(trainer, verifier, open_trainer)
         progress.restore(trainer, experience.pool)
         self._open_rounds(trainer, progress, experience)
 
     def _after_baseline(
         self,
-        baseline: Callable[[BaselineEvaluation], Mapping[str, Any]],
         trainer: Trainer,
         verifier: VerifierPool,
         open_trainer: Callable[[Sequence[EnvLevel]], Trainer],
     ) -> Trainer:
         """Evaluate the policy; return the trainer, another one if that changes the config."""
+        if not self.baseline:
+            return trainer
         config, levels = self.config, trainer.sampler.levels
         evaluation = BaselineEvaluation(
             config, self.policy, trainer.engine, verifier, levels, self.counters
         )
-        if keys := baseline(evaluation):
+        if keys := self.baseline(evaluation):
             self.config = changed(config, keys)
             trainer.close()
             trainer = open_trainer(levels)
