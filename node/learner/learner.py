@@ -47,7 +47,7 @@ from node.learner.steps import (
     newest_rows,
     steps_of,
     tells,
-    together,
+    with_figures,
 )
 from node.learner.update_rows import by_own_group, rows_of
 from node.learner.update_stats import UpdateStats, UpdateSums
@@ -200,8 +200,7 @@ class Learner:
         self._gain.add(*tally.gained())
         used = usefulness(rows, tally.plausible())
         return replace(
-            tally.stats(gap),
-            **together(first),
+            with_figures(tally.stats(gap), first),
             groups_informative=useful,
             useful=tuple(used.get(n, 0.0) for n, g in enumerate(groups) if not g.own),
             entropies=by_own_group(tally.entropies(), groups, rows),
