@@ -332,7 +332,8 @@ def assemble(
         transport, identity, signed, clock, secret, counters, accounts.reputation, opener
     )
     transport.use_validator(directory.check)
-    transport.use_reputation(OwnFirst(identity.author, accounts))
+    own_first = OwnFirst(identity.author, accounts.reputation, accounts.reputations)
+    transport.use_reputation(own_first)
     exchange = Exchange(
         transport,
         outbox,

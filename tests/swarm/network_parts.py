@@ -92,7 +92,8 @@ class Node:
         about = transport, self.identity, signed, clock, name.encode(), counters
         self.directory = Directory(*about, self.accounts.reputation)
         transport.use_validator(self.directory.check)
-        transport.use_reputation(OwnFirst(self.identity.author, self.accounts))
+        reputations = self.accounts.reputation, self.accounts.reputations
+        transport.use_reputation(OwnFirst(self.identity.author, *reputations))
         self.exchange = Exchange(
             *(transport, self.outbox, self.directory, signed, self.accounts, clock, counters),
             upload_rate=upload_rate,
