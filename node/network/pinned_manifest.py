@@ -274,14 +274,12 @@ async def request_manifest(
     """
     if lan and not config.network.peers:
         return await find_nearby(lan, transport, wanted, config.network.start_timeout)
-    signed, address = await _manifest_of_first_peer(config, transport, wanted)
+    signed, address = await _first_manifest(config, transport, wanted)
     await _check_unique(config, transport, wanted, _swarm_id_or_empty(signed), address)
     return signed, address
 
 
-async def _manifest_of_first_peer(
-    config: Config, transport: Transport, wanted: str
-) -> tuple[bytes, str]:
+async def _first_manifest(config: Config, transport: Transport, wanted: str) -> tuple[bytes, str]:
     failures: list[str] = []
     try:
         async with asyncio.timeout(config.network.start_timeout):
