@@ -269,13 +269,11 @@ class TurnServer:
         if environment is None or not environment.waits:
             self._answer(number, finished(work))
             return
-        waiting = asyncio.create_task(self._wait_for(number, work, request["seconds"]))
+        waiting = asyncio.create_task(self._await(number, work, request["seconds"]))
         self._waiting[number] = waiting
         waiting.add_done_callback(lambda done: self._ended(number, done))
 
-    async def _wait_for(
-        self, number: int, work: Coroutine[Any, Any, Reply], seconds: float
-    ) -> None:
+    async def _await(self, number: int, work: Coroutine[Any, Any, Reply], seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
                 reply = await work
