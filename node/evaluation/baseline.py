@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 from typing import Any
@@ -243,6 +243,7 @@ class _TimeLimit:
         return self.seconds - passed
 
 
+@dataclass(eq=False)
 class BaselineEvaluation:
     """Evaluates a policy on held-out tasks, the easiest levels of all families first.
 
@@ -252,32 +253,29 @@ class BaselineEvaluation:
     on. ``found`` is the result, None before :meth:`run` returns.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        policy: Policy,
-        engine: RolloutEngine,
-        verifier: Scorer,
-        levels: Sequence[EnvLevel],
-        counters: Counters,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._config, self._policy, self._engine = config, policy, engine
-        self._verifier, self._counters, self._clock = verifier, counters, clock
+    config: Config
+    policy: Policy
+    engine: RolloutEngine
+    verifier: Scorer
+    levels: Sequence[EnvLevel]
+    counters: Counters
+    clock: Callable[[], float] = time.monotonic
+    found: Baseline | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
         self._levels: dict[str, list[int]] = {}
-        for env, level in sorted(levels):
+        for env, level in sorted(self.levels):
             self._levels.setdefault(env, []).append(level)
-        own = config.engine.temperature
+        own = self.config.engine.temperature
         self._temperatures = (own, COOLER if own > (COOLER + WARMER) / 2 else WARMER)
         self._compared: tuple[LevelResult, ...] = ()
         self._results: dict[tuple[EnvLevel, float], LevelResult] = {}
-        self.found: Baseline | None = None
         self._pace = 0.0  # seconds per token in the latest batch
-        self._cap = config.engine.max_new_tokens
+        self._cap = self.config.engine.max_new_tokens
 
     def run(self, seconds: float, progress: Progress = lambda done, what: None) -> Baseline:
         """Evaluate for ``seconds``, then finish the batch. Raises NodeError or JudgeRefused."""
-        limit = _TimeLimit(seconds, self._clock, progress)
+        limit = _TimeLimit(seconds, self.clock, progress)
         easiest = [(env, levels[0]) for env, levels in self._levels.items()]
         limit.left("generation speed")
         self._limit_cap(easiest, seconds)
@@ -334,7 +332,7 @@ class BaselineEvaluation:
         return True
 
     def _baseline(self) -> Baseline:
-        config = self._config
+        config = self.config
         return Baseline(
             compared=self._compared,
             results=tuple(self._results.values()),
@@ -368,18 +366,18 @@ class BaselineEvaluation:
         self, levels: Sequence[EnvLevel], temperature: float, numbers: range, cap: int
     ) -> list[LevelResult]:
         """Sample and score the tasks, and measure the speed."""
-        start = self._clock()
+        start = self.clock()
         refs = [
             TaskRef(env, level, heldout_seed(env, number), Split.HELDOUT)
             for env, level in levels
             for number in numbers
         ]
-        cap = min(cap, self._config.engine.max_new_tokens)
-        sampling, limits = Sampling(temperature, cap, seed=0), TurnLimits.of(self._config.engine)
-        policy, engine, verifier = self._policy, self._engine, self._verifier
-        evaluator = Evaluator(policy, engine, verifier, refs, sampling, self._counters, limits)
+        cap = min(cap, self.config.engine.max_new_tokens)
+        sampling, limits = Sampling(temperature, cap, seed=0), TurnLimits.of(self.config.engine)
+        policy, engine, verifier = self.policy, self.engine, self.verifier
+        evaluator = Evaluator(policy, engine, verifier, refs, sampling, self.counters, limits)
         found = evaluator.evaluate(COMPLETIONS)
-        self._pace = (self._clock() - start) / (len(refs) * COMPLETIONS * cap)
+        self._pace = (self.clock() - start) / (len(refs) * COMPLETIONS * cap)
         return [
             _result(found, level, temperature, slice(n * len(numbers), (n + 1) * len(numbers)))
             for n, level in enumerate(levels)
