@@ -45,11 +45,11 @@ def learners(options: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]],
     learner = Learner(policy, LearnerSection(lr=RATE), correction=options.correction)
 
     def one_by_one() -> Any:
-        learner.together = lambda rows: 1
+        learner.rows_in_batch = lambda rows: 1
         try:
             return learner.update(mixed)
         finally:
-            del learner.together
+            del learner.rows_in_batch
 
     mixture, read = MixtureSection(), LearnerSection().micro_batch_tokens
     reference = Reference(policy, deepcopy(policy.model), temperature=1.0, tokens=read)

@@ -301,7 +301,7 @@ class UnfinishedRun:
         return Recording(run.arm.name, run.seed, rows, seconds, influx, coverage)
 
 
-async def simulate(
+def run_simulation(
     settings: Settings,
     run: Configuration,
     models: Mapping[Base, str],
@@ -318,23 +318,17 @@ async def simulate(
     Raises:
         RuntimeError: see :meth:`SimulatedSwarm.check`.
     """
-    context = SwarmContext(settings, run, models)
-    conditions = f"{settings} {run.arm} {run.seed} {run.regime.name}"
-    state = RunState(unfinished, conditions, context.shared()) if unfinished else None
-    progress: UnfinishedRun = (state and state.load()) or UnfinishedRun(context)
-    while len(progress.rows) < settings.rounds:
-        await progress.step()
-        report(len(progress.rows))
-        if state:
-            state.offer(progress)
-    return progress.recording()
 
+    async def train() -> Recording:
+        context = SwarmContext(settings, run, models)
+        conditions = f"{settings} {run.arm} {run.seed} {run.regime.name}"
+        state = RunState(unfinished, conditions, context.shared()) if unfinished else None
+        progress: UnfinishedRun = (state and state.load()) or UnfinishedRun(context)
+        while len(progress.rows) < settings.rounds:
+            await progress.step()
+            report(len(progress.rows))
+            if state:
+                state.offer(progress)
+        return progress.recording()
 
-def run_simulation(
-    settings: Settings,
-    run: Configuration,
-    models: Mapping[Base, str],
-    report: Callable[[int], None] = lambda done: None,
-    unfinished: Path | None = None,
-) -> Recording:
-    return asyncio.run(simulate(settings, run, models, report, unfinished))
+    return asyncio.run(train())

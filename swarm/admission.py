@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from hashlib import sha256
 
 from protocol.announcement import Offer, epoch_of, offer_of
@@ -77,7 +77,7 @@ class RefusedGroups:
 
 
 @dataclass(slots=True)
-class Findings:
+class AdmissionResult:
     """The admission result of one frame so far."""
 
     author: bytes  # accountable for the frame
@@ -102,6 +102,7 @@ def oldest_epoch(manifest: Manifest, now: float) -> int:
     return epoch_of(now, manifest.epoch_seconds) - manifest.max_age_epochs - AHEAD_EPOCHS
 
 
+@dataclass(eq=False, repr=False)
 class Admission:
     """Turns frames into groups with this node's own rewards, and updates accounts.
 
@@ -111,37 +112,27 @@ class Admission:
     many nodes. ``shown`` keeps refused groups for people to inspect.
     """
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        swarm_id: bytes,
-        judge: verification.Judge,
-        accounts: Accounts,
-        journal: Journal,
-        clock: Clock,
-        counters: Counters,
-        *,
-        threaded: bool = True,
-        opener: Opener = open_frame,
-        shown: RefusedGroups | None = None,
-    ) -> None:
-        self._manifest = manifest
-        self._swarm_id = swarm_id
-        self._judge = judge
-        self._accounts = accounts
-        self._journal = journal
-        self._clock = clock
-        self._counters = counters
-        self._threaded = threaded
+    _manifest: Manifest
+    _swarm_id: bytes
+    _judge: verification.Judge
+    _accounts: Accounts
+    _journal: Journal
+    _clock: Clock
+    _counters: Counters
+    _: KW_ONLY
+    threaded: bool = True
+    opener: Opener = open_frame
+    shown: RefusedGroups = field(default_factory=RefusedGroups)
+
+    def __post_init__(self) -> None:
+        manifest = self._manifest
         # In a simulation verification takes no time on its clock, so none is charged.
-        self._timer: Callable[[], float] = time.monotonic if threaded else clock.time
+        self._timer: Callable[[], float] = time.monotonic if self.threaded else self._clock.time
         self._budget = verification.VerificationBudget(manifest.epoch_seconds)
         self._turns = verification.ScoringQueue(self._budget)
-        self._opener = opener
-        self._shown = shown or RefusedGroups()
         # A rebuilt journal may lack what was used in time slots that had begun by then.
         self._first_epoch = 0
-        if (restored := journal.restored_at) is not None:
+        if (restored := self._journal.restored_at) is not None:
             self._first_epoch = epoch_of(restored, manifest.epoch_seconds) + AHEAD_EPOCHS + 1
 
     async def admit(
@@ -153,93 +144,93 @@ class Admission:
         ``expected_author`` announced the frame in ``offer`` (None skips the comparison) and is
         accountable for it. Raises ``JournalError`` if this node's own storage fails.
         """
-        if not self._threaded:
+        if not self.threaded:
             return self.examine(frame, expected_author, offer)
-        findings = await asyncio.to_thread(self._begin, frame, expected_author, offer)
-        while findings.pending:
-            async with self._turns.turn(expected_author, proven=findings.proven):
-                await asyncio.to_thread(self._look, findings)
-        await asyncio.to_thread(self._settle, findings)
-        return findings.admitted
+        result = await asyncio.to_thread(self._check_frame, frame, expected_author, offer)
+        while result.pending:
+            async with self._turns.turn(expected_author, proven=result.proven):
+                await asyncio.to_thread(self._verify_next, result)
+        await asyncio.to_thread(self._record, result)
+        return result.admitted
 
     def examine(
         self, frame: bytes, expected_author: bytes, offer: Offer | None = None
     ) -> list[PooledGroup]:
         """Do the same as :meth:`admit`, on the caller's thread without interruption."""
-        findings = self._begin(frame, expected_author, offer)
-        while findings.pending:
-            self._look(findings)
-        self._settle(findings)
-        return findings.admitted
+        result = self._check_frame(frame, expected_author, offer)
+        while result.pending:
+            self._verify_next(result)
+        self._record(result)
+        return result.admitted
 
-    def _begin(self, frame: bytes, author: bytes, offer: Offer | None) -> Findings:
-        findings = Findings(author, now=self._clock.time())
-        findings.opened = self._open(frame, offer, findings)
-        if findings.opened:
-            findings.proven = self._accounts.reputation(author) >= PROVEN
+    def _check_frame(self, frame: bytes, author: bytes, offer: Offer | None) -> AdmissionResult:
+        result = AdmissionResult(author, now=self._clock.time())
+        result.opened = self._open(frame, offer, result)
+        if result.opened:
+            result.proven = self._accounts.reputation(author) >= PROVEN
             timely = []
-            for group in findings.opened.batch.groups:
-                fault = self._fault(group, findings.now)
+            for group in result.opened.batch.groups:
+                fault = self._fault(group, result.now)
                 if fault:
-                    findings.refuse(fault, group)
+                    result.refuse(fault, group)
                 else:
                     timely.append(group)
-            if not findings.proven and (surplus := len(timely) - MOST_UNPROVEN) > 0:
-                findings.refused[verification.OVER_BUDGET] += surplus
+            if not result.proven and (surplus := len(timely) - MOST_UNPROVEN) > 0:
+                result.refused[verification.OVER_BUDGET] += surplus
                 del timely[MOST_UNPROVEN:]
-            findings.pending = self._unseen(timely, findings)
-        return findings
+            result.pending = self._unseen(timely, result)
+        return result
 
-    def _look(self, findings: Findings) -> None:
-        if findings.stalls >= MAX_STALLS:
-            findings.refused[verification.ABANDONED] += len(findings.pending)
-            findings.pending = []
+    def _verify_next(self, result: AdmissionResult) -> None:
+        if result.stalls >= MAX_STALLS:
+            result.refused[verification.ABANDONED] += len(result.pending)
+            result.pending = []
             return
         self._budget.begin(epoch_of(self._clock.time(), self._manifest.epoch_seconds))
-        left = self._budget.left(findings.author, findings.seconds, proven=findings.proven)
+        left = self._budget.left(result.author, result.seconds, proven=result.proven)
         if not left:
-            findings.refuse(verification.OVER_BUDGET, findings.pending[0].group)
-            findings.pending = findings.pending[1:]
+            result.refuse(verification.OVER_BUDGET, result.pending[0].group)
+            result.pending = result.pending[1:]
             return
-        outcomes = self._outcomes(findings, left)
-        judged = findings.pending[: len(outcomes)]
-        findings.pending = findings.pending[len(outcomes) :]
+        outcomes = self._outcomes(result, left)
+        judged = result.pending[: len(outcomes)]
+        result.pending = result.pending[len(outcomes) :]
         for claimed, found in zip(judged, outcomes, strict=True):
             if isinstance(found, JudgeRefused):
-                findings.refuse(found.reason, claimed.group)
-                findings.stalls += found.reason in verification.STALLS
+                result.refuse(found.reason, claimed.group)
+                result.stalls += found.reason in verification.STALLS
             elif fault := _disagreement(claimed.group, found):
-                findings.refuse(fault, claimed.group, found)
-            elif findings.opened:
-                findings.admitted.append(_pooled(findings.opened, claimed, found, findings.now))
+                result.refuse(fault, claimed.group, found)
+            elif result.opened:
+                result.admitted.append(_pooled(result.opened, claimed, found, result.now))
 
-    def _settle(self, findings: Findings) -> None:
-        author = findings.author
-        for reason, n in findings.refused.items():
+    def _record(self, result: AdmissionResult) -> None:
+        author = result.author
+        for reason, n in result.refused.items():
             self._counters.add("refused", n, reason=reason)
             self._accounts.refuse(author, reason, n)
             log.info("refused %d of %s: %s", n, author.hex()[:16], reason)
-        self._shown.add(findings.shown)
-        if findings.seconds:
-            self._accounts.charge(author, findings.seconds)
-        if findings.admitted:
-            self._counters.add("admitted", len(findings.admitted))
-            self._accounts.admit(author, len(findings.admitted))
+        self.shown.add(result.shown)
+        if result.seconds:
+            self._accounts.charge(author, result.seconds)
+        if result.admitted:
+            self._counters.add("admitted", len(result.admitted))
+            self._accounts.admit(author, len(result.admitted))
 
-    def _open(self, frame: bytes, offer: Offer | None, findings: Findings) -> OpenFrame | None:
-        if self._accounts.banned(findings.author):
-            findings.refused[verification.BANNED] += 1
+    def _open(self, frame: bytes, offer: Offer | None, result: AdmissionResult) -> OpenFrame | None:
+        if self._accounts.banned(result.author):
+            result.refused[verification.BANNED] += 1
             return None
         try:
-            opened = self._opener(frame, self._swarm_id, self._manifest)
+            opened = self.opener(frame, self._swarm_id, self._manifest)
         except ProtocolError as error:
-            findings.refused[error.code] += 1
+            result.refused[error.code] += 1
             return None
-        if opened.author != findings.author:
-            findings.refused[verification.WRONG_AUTHOR] += 1
+        if opened.author != result.author:
+            result.refused[verification.WRONG_AUTHOR] += 1
             return None
         if offer and offer_of(frame, opened.batch, self._manifest) != offer:
-            findings.refused[verification.OFFER_MISMATCH] += 1
+            result.refused[verification.OFFER_MISMATCH] += 1
             return None
         return opened
 
@@ -261,7 +252,7 @@ class Admission:
     def _played(self, group: Group) -> bool:
         return self._manifest.env(group.env).source == ENVIRONMENT
 
-    def _unseen(self, groups: list[Group], findings: Findings) -> list[EncodedGroup]:
+    def _unseen(self, groups: list[Group], result: AdmissionResult) -> list[EncodedGroup]:
         """Return groups with new sample indexes, noted as seen before verification.
 
         So a crash loses a group but never admits it twice, and a refused sample cannot come back.
@@ -272,9 +263,9 @@ class Admission:
             forgotten = forgotten_epoch(connection)
             for group in groups:
                 if group.epoch <= forgotten:
-                    findings.refuse(verification.STALE_EPOCH, group)
+                    result.refuse(verification.STALE_EPOCH, group)
                     continue
-                draw = (findings.author, group.epoch, group.index)
+                draw = (result.author, group.epoch, group.index)
                 encoded = EncodedGroup.of(group)
                 digest = sha256(encoded.plain).digest()[:16]
                 known = connection.execute(_SEEN, draw).fetchone()
@@ -282,18 +273,18 @@ class Admission:
                     connection.execute("INSERT INTO seen VALUES (?, ?, ?, ?)", (*draw, digest))
                     unseen.append(encoded)
                 elif known[0] == digest:
-                    findings.refused[verification.REPLAY] += 1
+                    result.refused[verification.REPLAY] += 1
                 else:
-                    findings.refuse(verification.EQUIVOCATION, group)
-            oldest = oldest_epoch(self._manifest, findings.now)
+                    result.refuse(verification.EQUIVOCATION, group)
+            oldest = oldest_epoch(self._manifest, result.now)
             for (epoch,) in connection.execute(_SURPLUS, (MAX_SEEN,)).fetchall():
                 note_forgotten(connection, epoch)
                 oldest = max(oldest, epoch + 1)
             connection.execute("DELETE FROM seen WHERE epoch<?", (oldest,))
         return unseen
 
-    def _outcomes(self, findings: Findings, left: float) -> Sequence[verification.Judged]:
-        author, began = findings.author, self._timer()
+    def _outcomes(self, result: AdmissionResult, left: float) -> Sequence[verification.Judged]:
+        author, began = result.author, self._timer()
         asked = [
             verification.Asked(
                 TaskRef.shared(author, group.env, group.level, group.epoch, group.index),
@@ -302,7 +293,7 @@ class Admission:
                     for each in group.completions
                 ],
             )
-            for group in (encoded.group for encoded in findings.pending[:MOST_ASKED])
+            for group in (encoded.group for encoded in result.pending[:MOST_ASKED])
         ]
         built = self._timer() - began
         try:
@@ -314,8 +305,8 @@ class Admission:
         measured = [found.seconds for found in outcomes if found.seconds is not None]
         whole = len(measured) == len(outcomes)
         seconds = max(built, sum(measured)) if whole else self._timer() - began
-        findings.seconds += seconds
-        self._budget.charge(author, seconds, proven=findings.proven)
+        result.seconds += seconds
+        self._budget.charge(author, seconds, proven=result.proven)
         return outcomes
 
 

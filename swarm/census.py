@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from protocol.announcement import Offer
 from protocol.profile import Profile
 from swarm.common.clock import Clock
 from swarm.common.util import t95
@@ -23,7 +22,7 @@ class Mean:
     groups: int = 0
     total: float = 0.0
 
-    def take(self, other: Mean) -> None:
+    def add(self, other: Mean) -> None:
         self.groups += other.groups
         self.total += other.total
 
@@ -32,8 +31,9 @@ class Mean:
         return self.total / self.groups if self.groups else None
 
 
+TEN_MINUTES, HOUR, DAY = 600, 3600, 86_400  # seconds
 MAX_AUTHORS = 2_000
-DAYS = 30
+DAYS = 30  # kept per author
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Author:
         self.policy_step, self.link = peer.policy_step or 0, peer.link
         self.profile = ClaimedProfile.of(peer.profile)
         offers = [offer.content_id.hex() for offer in peer.offers]
-        new = _groups(peer.offers, self.offers) if offers != self.offers else 0
+        new = sum(o.groups for o in peer.offers if o.content_id.hex() not in self.offers)
         self.offers = offers
         if new:
             self.offered += new
@@ -100,11 +100,11 @@ class Author:
 
     def verify(self, env: str, reward: float, now: float) -> None:
         self.verified += 1
-        self.rewards.setdefault(env, Mean()).take(Mean(1, reward))
-        self.day(now).rewards.take(Mean(1, reward))
+        self.rewards.setdefault(env, Mean()).add(Mean(1, reward))
+        self.day(now).rewards.add(Mean(1, reward))
 
     def day(self, now: float) -> Day:
-        """Return the current day, or the last one if the clock was set back."""
+        """Return the current day, new if needed; the last one if the clock was set back."""
         start = int(now // DAY) * DAY
         if not self.days or self.days[-1].start < start:
             self.days = [*self.days[1 - DAYS :], Day(start)]
@@ -120,35 +120,36 @@ class Register:
 
     def __init__(self, authors: dict[str, Author]) -> None:
         self._authors = authors
-        self._leaving: list[str] | None = None
+        # Authors that a present one may replace, the longest absent last; None if not known yet.
+        self._replaceable: list[str] | None = None
 
     def begin(self, present: set[str]) -> None:
         """Start a look: set which authors are present."""
         for key, author in self._authors.items():
             author.present = key in present
             author.link = author.link if author.present else None
-        self._leaving = None
+        self._replaceable = None
 
-    def met(self, key: str, now: float) -> tuple[Author | None, bool]:
+    def of_present(self, key: str, now: float) -> tuple[Author | None, bool]:
         """Return a present author and whether it is new; None if there is no place."""
         if (known := self._authors.get(key)) is not None:
             return known, False
         if len(self._authors) >= MAX_AUTHORS:
-            if self._leaving is None:
+            if self._replaceable is None:
                 able = [k for k, a in self._authors.items() if not (a.present or a.verified)]
-                self._leaving = sorted(able, key=lambda k: -self._authors[k].last)
-            if not self._leaving:
+                self._replaceable = sorted(able, key=lambda k: -self._authors[k].last)
+            if not self._replaceable:
                 return None, False
-            del self._authors[self._leaving.pop()]
+            del self._authors[self._replaceable.pop()]
         return self._added(key, now), True
 
-    def earned(self, key: str, now: float) -> tuple[Author, bool]:
+    def of_verified(self, key: str, now: float) -> tuple[Author, bool]:
         """Return an author with a verified group, and whether it is new."""
         if (known := self._authors.get(key)) is not None:
             return known, False
         if len(self._authors) >= MAX_AUTHORS:
             del self._authors[min(self._authors, key=self._rank)]
-            self._leaving = None
+            self._replaceable = None
         return self._added(key, now), True
 
     def known(self, key: str) -> Author | None:
@@ -163,22 +164,13 @@ class Register:
         return author.verified > 0, author.present, author.last
 
 
-def _groups(offers: Sequence[Offer], before: Sequence[str]) -> int:
-    return sum(offer.groups for offer in offers if offer.content_id.hex() not in before)
-
-
-TEN_MINUTES, DAY = 600, 86_400
-HOUR = 3600
+# A bucket covers ten minutes for two days, then an hour until it is 60 days old, then a day.
 FINE_SECONDS = 2 * DAY
 HOURLY_SECONDS = 60 * DAY
-MOST = 5_500  # buckets: days of ten years, hours of 60 days, ten minutes of two days
-HOURS = 24
-MOST_IN_AN_HOUR = 1_000  # (family, level, author) cells; later ones count as one: a wider interval
-OTHERS = ""
+MAX_BUCKETS = 5_500  # about ten years
 COUNTED = ("joined", "left", "offered", "checked", "verified", "refused")  # fields of a bucket
 
 Column = list[float | None]
-Cells = dict[str, dict[int, dict[str, Mean]]]  # by family, level and author
 
 
 @dataclass(slots=True)
@@ -202,11 +194,11 @@ class Bucket:
         """Unix time, seconds."""
         return self.start + self.seconds
 
-    def take(self, other: Bucket) -> None:
+    def add(self, other: Bucket) -> None:
         for name in ("looks", "nodes", *COUNTED):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for family, mean in other.rewards.items():
-            self.rewards.setdefault(family, Mean()).take(mean)
+            self.rewards.setdefault(family, Mean()).add(mean)
 
 
 def bucket_at(now: float) -> Bucket:
@@ -220,23 +212,25 @@ def record(buckets: list[Bucket], news: Bucket) -> None:
     If the clock was set back, counts of future times move to the current time.
     """
     if buckets and buckets[-1].start <= news.start < buckets[-1].end:
-        buckets[-1].take(news)
+        buckets[-1].add(news)
         return
-    buckets[:] = _thinned([*buckets, news], news.start)[-MOST:]
+    buckets[:] = _coarsened([*buckets, news], news.start)[-MAX_BUCKETS:]
 
 
-def _thinned(buckets: Iterable[Bucket], now: int) -> list[Bucket]:
-    kept: list[Bucket] = []
+def _coarsened(buckets: Iterable[Bucket], now: int) -> list[Bucket]:
+    """Merge buckets into the longer spans that their age at ``now`` requires."""
+    merged: list[Bucket] = []
     for bucket in buckets:
-        start, seconds = _place(bucket, now)
-        if kept and kept[-1].end > start:
-            kept[-1].take(bucket)
+        start, seconds = _span(bucket, now)
+        if merged and merged[-1].end > start:
+            merged[-1].add(bucket)
         else:
-            kept.append(replace(bucket, start=start, seconds=seconds))
-    return kept
+            merged.append(replace(bucket, start=start, seconds=seconds))
+    return merged
 
 
-def _place(bucket: Bucket, now: int) -> tuple[int, int]:
+def _span(bucket: Bucket, now: int) -> tuple[int, int]:
+    """Return start and length of the span for a bucket, once all of the span is old enough."""
     for seconds, age in ((DAY, HOURLY_SECONDS), (HOUR, FINE_SECONDS)):
         start = bucket.start // seconds * seconds
         if bucket.seconds <= seconds and start + seconds <= now - age:
@@ -276,36 +270,44 @@ class RewardEstimate:
     high: float | None
 
 
-@dataclass(slots=True)
-class Lately:
-    """Reward sums by the hour of verification, counted since 1970."""
+HOURS = 24
+# Entries by family, level and author in an hour; more are counted as of one author, OTHERS, which
+# widens the interval.
+MAX_PER_HOUR = 1_000
+OTHERS = ""
+RewardSums = dict[str, dict[int, dict[str, Mean]]]  # by family, level and author
 
-    hours: dict[int, Cells] = field(default_factory=dict)
+
+@dataclass(slots=True)
+class RecentRewards:
+    """Rewards of the last day, by the hour of verification (hours since 1970)."""
+
+    hours: dict[int, RewardSums] = field(default_factory=dict)
 
     def add(self, now: float, env: str, level: int, author: str, reward: float) -> None:
         """Count a group verified at unix time ``now``."""
-        cells = self.hours.setdefault(int(now // HOUR), {})
-        authors = cells.setdefault(env, {}).setdefault(level, {})
+        sums = self.hours.setdefault(int(now // HOUR), {})
+        authors = sums.setdefault(env, {}).setdefault(level, {})
         if author not in authors:
-            size = sum(len(each) for levels in cells.values() for each in levels.values())
-            author = OTHERS if size >= MOST_IN_AN_HOUR else author
-        authors.setdefault(author, Mean()).take(Mean(1, reward))
+            size = sum(len(each) for levels in sums.values() for each in levels.values())
+            author = OTHERS if size >= MAX_PER_HOUR else author
+        authors.setdefault(author, Mean()).add(Mean(1, reward))
 
     def forget(self, now: float) -> None:
         """Drop all hours outside the last day, including future ones."""
         hour = int(now // HOUR)
-        self.hours = {at: cells for at, cells in self.hours.items() if hour - HOURS < at <= hour}
+        self.hours = {at: sums for at, sums in self.hours.items() if hour - HOURS < at <= hour}
 
     def estimates(self) -> list[RewardEstimate]:
         """Return the estimate of each family and level, in order."""
-        whole: dict[tuple[str, int], dict[str, Mean]] = {}
-        for cells in self.hours.values():
-            for env, levels in cells.items():
+        day: dict[tuple[str, int], dict[str, Mean]] = {}
+        for sums in self.hours.values():
+            for env, levels in sums.items():
                 for level, authors in levels.items():
-                    into = whole.setdefault((env, level), {})
+                    means = day.setdefault((env, level), {})
                     for author, mean in authors.items():
-                        into.setdefault(author, Mean()).take(mean)
-        return [_estimate(*place, whole[place].values()) for place in sorted(whole)]
+                        means.setdefault(author, Mean()).add(mean)
+        return [_estimate(*level, day[level].values()) for level in sorted(day)]
 
 
 def _estimate(env: str, level: int, authors: Collection[Mean]) -> RewardEstimate:
@@ -359,7 +361,7 @@ class CensusState:
     present: list[str] = field(default_factory=list)  # keys in hex, as of the last look
     authors: dict[str, Author] = field(default_factory=dict)  # by key in hex
     buckets: list[Bucket] = field(default_factory=list)
-    lately: Lately = field(default_factory=Lately)
+    lately: RecentRewards = field(default_factory=RecentRewards)
 
 
 class Census:
@@ -394,7 +396,7 @@ class Census:
         self.now = self._present(there, status.estimated)
 
     def _meet(self, key: str, peer: PeerInfo, now: float) -> int:
-        author, new = self._register.met(key, now)
+        author, new = self._register.of_present(key, now)
         self.state.total.authors += new
         groups = author.meet(peer, now) if author else 0
         self.state.total.offered += groups
@@ -403,13 +405,13 @@ class Census:
     def _verify(self, arrived: Iterable[Candidate], news: Bucket, now: float) -> None:
         for group in arrived:
             key, reward = group.key.author.hex(), fmean(group.rewards)
-            author, new = self._register.earned(key, now)
+            author, new = self._register.of_verified(key, now)
             author.verify(group.env, reward, now)
             self.state.total.authors += new
             self.state.total.verified += 1
             self.state.lately.add(now, group.env, group.level, key, reward)
             news.verified += 1
-            news.rewards.setdefault(group.env, Mean()).take(Mean(1, reward))
+            news.rewards.setdefault(group.env, Mean()).add(Mean(1, reward))
 
     def _refuse(self, refused: Mapping[tuple[bytes, str], int], news: Bucket) -> None:
         for (key, reason), n in refused.items():

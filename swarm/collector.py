@@ -165,43 +165,34 @@ class CollectorLimits:
     named: frozenset[str] = frozenset()  # peers of which one is asked if no useful one is connected
 
 
+@dataclass(eq=False, repr=False)
 class Collector:
     """The receiving half of a member; a seeded ``rng`` makes its choices repeatable."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        directory: Directory,
-        exchange: Exchange,
-        admission: Admission,
-        pool: Pool,
-        accounts: Accounts,
-        counters: Counters,
-        limits: CollectorLimits,
-        rng: random.Random,
-        clock: Clock,
-    ) -> None:
-        self._transport = transport
-        self._directory = directory
-        self._exchange = exchange
-        self._admission = admission
-        self._pool = pool
-        self._accounts = accounts
-        self._counters = counters
-        self._limits = limits
-        self._rng = rng
-        self._gossip_epoch = -1
-        self._pull_epoch = -1
+    _transport: Transport
+    _directory: Directory
+    _exchange: Exchange
+    _admission: Admission
+    _pool: Pool
+    _accounts: Accounts
+    _counters: Counters
+    _limits: CollectorLimits
+    _rng: random.Random
+    _clock: Clock
+
+    def __post_init__(self) -> None:
+        limits, epoch_seconds = self._limits, self._directory.manifest.epoch_seconds
+        self._gossip_epoch = self._pull_epoch = -1
         # A separate generator, so choosing among peers does not change the order of authors.
-        self._spare = copy(rng)
-        self._wanted = WantedOffers(
-            copy(rng).randbytes(16), uninformative=limits.uninformative, blind=limits.blind
-        )
+        self._peer_rng = copy(self._rng)
+        secret = copy(self._rng).randbytes(16)
+        self._wanted = WantedOffers(secret, uninformative=limits.uninformative, blind=limits.blind)
         self._pulling: dict[bytes, asyncio.Task[None]] = {}
         self._allowance = PullAllowance(limits.pulls_per_epoch, limits.concurrent_pulls)
-        pause = max(directory.manifest.epoch_seconds / 4, LEAST_PAUSE)
-        self._silent: Backoff[bytes] = Backoff(clock, first=pause, longest=LONGEST_PAUSE * pause)
-        self._mute: Backoff[str] = Backoff(clock, first=4 * pause, longest=LONGEST_PAUSE * pause)
+        pause = max(epoch_seconds / 4, LEAST_PAUSE)
+        longest = LONGEST_PAUSE * pause
+        self._silent_authors: Backoff[bytes] = Backoff(self._clock, first=pause, longest=longest)
+        self._silent_peers: Backoff[str] = Backoff(self._clock, first=4 * pause, longest=longest)
         self._failures: list[Exception] = []
         self._closed = False
 
@@ -214,7 +205,7 @@ class Collector:
         plenty = PLENTY * self._limits.pulls_per_epoch
         enough = sum(1 for _ in islice(self._pullable(), plenty)) >= plenty
         limit = FEW if enough else MAX_GOSSIP
-        asked = self._whom_to_ask(peers)
+        asked = self._peers_to_ask(peers)
         answers = await asyncio.gather(*(self._ask(peer, limit) for peer in asked))
         for record in (record for records in answers for record in records):
             if self._directory.accept(record) is not None:
@@ -253,18 +244,20 @@ class Collector:
             # One is enough: if the journal is gone, every incoming record fails.
             self._failures = self._failures or [error]
 
-    def _whom_to_ask(self, peers: tuple[str, ...]) -> list[str]:
+    def _peers_to_ask(self, peers: tuple[str, ...]) -> list[str]:
+        """Sample peers that are not silent, one of them useful, or else named, if there is any."""
         count = min(self._limits.gossip_peers, len(peers))
-        asked = [p for p in self._rng.sample(peers, count) if not self._mute.waits(p)]
-        others = [p for p in peers if p not in asked and not self._mute.waits(p)]
-        asked += self._spare.sample(others, min(count - len(asked), len(others)))
-        known = [p for p in (*asked, *others) if self._knows(p)]
-        known = known or [p for p in (*asked, *others) if p in self._limits.named]
-        if asked and known and not set(known).intersection(asked):
-            asked[-1] = self._spare.choice(known)
+        asked = [p for p in self._rng.sample(peers, count) if not self._silent_peers.waits(p)]
+        others = [p for p in peers if p not in asked and not self._silent_peers.waits(p)]
+        asked += self._peer_rng.sample(others, min(count - len(asked), len(others)))
+        able = [*asked, *others]
+        preferred = [p for p in able if self._is_useful(p)]
+        preferred = preferred or [p for p in able if p in self._limits.named]
+        if asked and preferred and not set(preferred).intersection(asked):
+            asked[-1] = self._peer_rng.choice(preferred)
         return asked
 
-    def _knows(self, peer: str) -> bool:
+    def _is_useful(self, peer: str) -> bool:
         author = author_or_none(peer)
         return author is not None and self._accounts.reputation(author) >= KNOWN
 
@@ -273,10 +266,10 @@ class Collector:
             records = await self._exchange.gossip(peer, limit)
         except TransportError as error:
             self._counters.add("gossip_failed", reason=error.code)
-            pause = self._mute.failed(peer)
+            pause = self._silent_peers.failed(peer)
             logger.info("gossip with %s: %s; next request in %g s", peer, error, pause)
             return []
-        self._mute.succeeded(peer)
+        self._silent_peers.succeeded(peer)
         return records
 
     def _start_pulls(self) -> None:
@@ -302,7 +295,7 @@ class Collector:
             for known in self._directory.known()
             if known.author != self._directory.identity.author
             and known.author not in self._pulling
-            and not self._silent.waits(known.author)
+            and not self._silent_authors.waits(known.author)
             and any(self._wanted.among(known.author, known.announcement.offers))
         )
 
@@ -311,7 +304,7 @@ class Collector:
         try:
             frame = await self._exchange.pull(author, offer.content_id, offer.size, minimum_rate)
             delivered = True
-            self._silent.succeeded(author)
+            self._silent_authors.succeeded(author)
             self._wanted.drop(author, offer)
             admitted = await self._admission.admit(frame, author, offer)
             pooled = self._pool.add(admitted)
@@ -329,7 +322,7 @@ class Collector:
 
     def _pull_failed(self, author: bytes, offer: Offer, error: TransportError) -> None:
         self._counters.add("pulls_failed", reason=error.code)
-        pause = self._silent.failed(author)
+        pause = self._silent_authors.failed(author)
         logger.info("pulling from %s: %s; next request in %g s", author.hex()[:16], error, pause)
         if isinstance(error, AUTHORS_FAULT):
             self._wanted.drop(author, offer)

@@ -114,18 +114,20 @@ class Density:
 Found = dict[int, dict[bytes, bytes]]  # records along one path, by depth and author
 
 
+@dataclass(eq=False, repr=False)
 class ShardReader:
     """Reads announcements along two paths, unpredictable without ``secret``."""
 
-    def __init__(self, transport: Transport, swarm_id: bytes, author: bytes, secret: bytes) -> None:
+    _transport: Transport
+    _swarm_id: bytes
+    _author: bytes
+    _secret: bytes
+
+    def __post_init__(self) -> None:
         self.density = Density()
-        self._transport = transport
-        self._swarm_id = swarm_id
-        self._author = author
-        self._secret = secret
         self._turn = 0
-        self._counted = -1
-        self._alone = True
+        self._counted = -1  # the last time slot whose predecessor was counted
+        self._alone = True  # whether that found no other author
         self._counting = asyncio.Lock()
 
     async def read(self, epoch: int) -> list[bytes]:
@@ -197,6 +199,7 @@ class Known:
     heard: float  # Unix time at which it came, seconds
 
 
+@dataclass(eq=False, repr=False)
 class Directory:
     """One member's view of the swarm's announcements.
 
@@ -205,34 +208,27 @@ class Directory:
     ``reputation`` says which authors are useful, ``check`` which records the DHT may store.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        identity: Identity,
-        signed: bytes,
-        clock: Clock,
-        secret: bytes,
-        counters: Counters,
-        reputation: ReputationOf,
-        opener: Opener = open_announcement,
-    ) -> None:
-        self.identity = identity
-        self.check = RecordRule(signed, clock, counters, opener)
-        self.manifest = self.check.manifest
-        self.swarm_id = self.check.swarm_id
-        self._transport = transport
-        self._clock = clock
-        self._secret = secret
-        self._counters = counters
+    _transport: Transport
+    identity: Identity
+    _signed: bytes
+    _clock: Clock
+    _secret: bytes
+    _counters: Counters
+    _reputation: ReputationOf
+    _opener: Opener = open_announcement
+
+    def __post_init__(self) -> None:
+        self.check = RecordRule(self._signed, self._clock, self._counters, self._opener)
+        self.manifest, self.swarm_id = self.check.manifest, self.check.swarm_id
+        own, secret = self.identity.author, self._secret
+        self.shards = ShardReader(self._transport, self.swarm_id, own, secret)
         proves = isinstance(self.manifest.admission, ProofOfWork)
         self._nonce: int | None = None if proves else 0
-        self.shards = ShardReader(transport, self.swarm_id, identity.author, secret)
-        self._expiries: dict[int, float] = {}
-        self._depths: dict[int, int] = {}
-        self._reputation = reputation
+        self._expiries: dict[int, float] = {}  # of this node's announcements, by time slot
+        self._depths: dict[int, int] = {}  # of its announcements in the present time slot
         self._rng = random.Random(sha256(b"gossip" + secret).digest())
         self._own: Known | None = None
-        self._said: deque[bytes] = deque(maxlen=OWN_KEPT)
+        self._own_digests: deque[bytes] = deque(maxlen=OWN_KEPT)
         self._first_epoch = math.inf  # of this process's first announcement
         self._watched: set[str] = set()
         self._known: Bounded[bytes, Known] = Bounded(MAX_KNOWN, self._rank)
@@ -255,7 +251,7 @@ class Directory:
         announcement = Announcement(*place, sequence, policy_step, expiry, nonce, tuple(offers))
         record = sign_announcement(announcement, self.identity, self.swarm_id)
         self._own = Known(self.identity.author, announcement, record, record_digest(record), now)
-        self._said.append(self._own.digest)
+        self._own_digests.append(self._own.digest)
         self._first_epoch = min(self._first_epoch, epoch)
         key = record_key(self.swarm_id, epoch, depth, shard)
         stored = await self._transport.store(key, self.identity.author, record, expiry)
@@ -323,7 +319,7 @@ class Directory:
         An announcement of this key from a time slot that began after this process announced is of
         another process, unless it is one of this process.
         """
-        if epoch <= self._first_epoch or digest in self._said:
+        if epoch <= self._first_epoch or digest in self._own_digests:
             return
         self._counters.add("identity_elsewhere")
         logger.warning(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import KW_ONLY, InitVar, dataclass
 from hashlib import sha256
 
 from protocol import messages
@@ -49,39 +50,31 @@ class WrongContent(TransportError, code="wrong_content"):  # noqa: N818
     """Bytes that are not the requested ones."""
 
 
+@dataclass(eq=False, repr=False)
 class Exchange:
     """Serves frames, announcements, manifest and profile, and requests those of peers.
 
     At most ``upload_rate`` bytes per second. ``profile`` is signed bytes, or empty for none.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        frames: Outbox,
-        directory: Directory,
-        manifest: bytes,
-        accounts: Accounts,
-        clock: Clock,
-        counters: Counters,
-        *,
-        upload_rate: float,
-        profile: bytes = b"",
-        serves: bool = True,
-    ) -> None:
-        self._transport = transport
-        self._frames = frames
-        self._directory = directory
-        self._manifest = manifest
-        self._profile = profile
-        self._accounts = accounts
-        self._counters = counters
-        largest = max(
-            directory.manifest.max_frame_bytes, messages.MAX_GOSSIP_RESPONSE_BYTES, len(manifest)
-        )
-        reputations = Reputations(clock)
-        reputations.use(accounts.reputation)
-        self._budget = ByteBudget(upload_rate, largest, clock, reputations)
+    _transport: Transport
+    _frames: Outbox
+    _directory: Directory
+    _manifest: bytes
+    _accounts: Accounts
+    _clock: Clock
+    _counters: Counters
+    _: KW_ONLY
+    upload_rate: float
+    profile: bytes = b""
+    serves: InitVar[bool] = True
+
+    def __post_init__(self, serves: bool) -> None:
+        frame, manifest = self._directory.manifest.max_frame_bytes, len(self._manifest)
+        largest = max(frame, messages.MAX_GOSSIP_RESPONSE_BYTES, manifest)
+        reputations = Reputations(self._clock)
+        reputations.use(self._accounts.reputation)
+        self._budget = ByteBudget(self.upload_rate, largest, self._clock, reputations)
         if serves:
             self._serve()
 
@@ -151,7 +144,7 @@ class Exchange:
         handle(messages.PULL_STREAM, self._on_pull, pulls)
         handle(messages.GOSSIP_STREAM, self._on_gossip, gossip)
         handle(messages.MANIFEST_STREAM, self._on_manifest, empty)
-        if self._profile:
+        if self.profile:
             handle(messages.PROFILE_STREAM, self._on_profile, empty)
 
     async def _on_pull(self, peer: str, request: bytes) -> bytes:
@@ -189,7 +182,7 @@ class Exchange:
         return self._within_budget(peer, self._manifest)
 
     async def _on_profile(self, peer: str, request: bytes) -> bytes:
-        return self._within_budget(peer, self._profile)
+        return self._within_budget(peer, self.profile)
 
     def _within_budget(self, peer: str, answer: bytes) -> bytes:
         if not self._budget.take(peer, len(answer)):
@@ -218,6 +211,7 @@ KEPT_SECONDS = 24 * 3600.0  # how long a profile is shown without being served a
 MOST = 1024  # profiles kept; each takes about 2 KiB
 
 
+@dataclass(eq=False, repr=False)
 class Profiles:
     """Profiles of connected members, each under its own key.
 
@@ -226,22 +220,16 @@ class Profiles:
     (``profiles_refused``), and the peer's earlier profile is deleted.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        exchange: Exchange,
-        ours: bytes,
-        clock: Clock,
-        counters: Counters,
-        pause: float,
-    ) -> None:
-        self._transport = transport
-        self._exchange = exchange
-        self._ours = ours
-        self._clock = clock
-        self._counters = counters
-        longest = max(pause, AGAIN_SECONDS)
-        self._silent: Backoff[str] = Backoff(clock, first=pause, longest=longest)
+    _transport: Transport
+    _exchange: Exchange
+    _ours: bytes
+    _clock: Clock
+    _counters: Counters
+    _pause: float
+
+    def __post_init__(self) -> None:
+        longest = max(self._pause, AGAIN_SECONDS)
+        self._silent: Backoff[str] = Backoff(self._clock, first=self._pause, longest=longest)
         self._served: dict[str, tuple[Profile, float]] = {}  # with its monotonic time, seconds
 
     async def look(self, is_member: Callable[[str], bool]) -> None:

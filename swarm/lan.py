@@ -372,35 +372,34 @@ class Neighbours:
         return [each for turn in turns for each in turn]
 
 
+@dataclass(eq=False, repr=False)
 class Discovery:
     """The search on the local network; coroutines run on the transport's loop."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        listen: Sequence[str],
-        clock: Clock,
-        counters: Counters,
-    ) -> None:
-        self._transport = transport
-        self._listen = tuple(listen)
-        self._clock = clock
-        self._counters = counters
+    _transport: Transport
+    _listen: Sequence[str]
+    _clock: Clock
+    _counters: Counters
+
+    def __post_init__(self) -> None:
         self._rng = random.Random()
-        self._neighbours = Neighbours(transport.peer_id, clock, self._rng)
-        self._ear: Multicast | None = None
-        self._swarm = b""
-        self._announced = (b"", 0)
-        self._asked: Backoff[Multicast] = Backoff(clock, first=FIRST_PAUSE, longest=LONGEST_PAUSE)
-        self._said = ""
+        self._neighbours = Neighbours(self._transport.peer_id, self._clock, self._rng)
+        self._multicast: Multicast | None = None
+        self._swarm = b""  # of this node, empty until it is a member
+        self._announced = (b"", 0)  # swarm and port
+        # Pauses between repetitions of query and announcement, which double.
+        self._repeats: Backoff[Multicast] = Backoff(
+            self._clock, first=FIRST_PAUSE, longest=LONGEST_PAUSE
+        )
+        self._last_failure = ""
 
     async def look(self, swarm: str = "") -> list[Sighting]:
         """Return peers to dial in search of a swarm; raises ``MulticastUnavailable``.
 
         ``swarm`` is its id in hex or its beginning; empty for any.
         """
-        ear = await self._listening()
-        return self._neighbours.due(await ear.seen(), self._transport.peers(), swarm)
+        multicast = await self._listening()
+        return self._neighbours.due(await multicast.seen(), self._transport.peers(), swarm)
 
     async def dial(self, sighting: Sighting) -> str:
         """Dial a sighting; return the announced peer id. Raises ``TransportError``."""
@@ -421,7 +420,7 @@ class Discovery:
         while True:
             try:
                 await asyncio.gather(*map(self._try, await self.look(swarm.hex())))
-                self._said = ""
+                self._last_failure = ""
             except MulticastUnavailable as error:
                 self._failed(str(error))
             except Exception as error:  # noqa: BLE001 - a stranger must not end the search
@@ -431,33 +430,33 @@ class Discovery:
 
     async def close(self) -> None:
         """Withdraw the announcement and stop listening; may be called twice."""
-        ear, self._ear, self._announced = self._ear, None, (b"", 0)
-        if ear is not None:
-            self._asked.succeeded(ear)
-            await ear.close()
+        multicast, self._multicast, self._announced = self._multicast, None, (b"", 0)
+        if multicast is not None:
+            self._repeats.succeeded(multicast)
+            await multicast.close()
 
     async def _try(self, sighting: Sighting) -> None:
         with suppress(TransportError):  # already counted and logged
             await self.dial(sighting)
 
     async def _listening(self) -> Multicast:
-        here = networks(self._listen)
-        saying = self._swarm, self._port()
-        if self._ear is not None:
-            moved = self._ear.networks != here
-            if moved or (any(self._announced) and saying != self._announced):
+        """Return the current listener, which is opened again after a change, and announce."""
+        here, own = networks(self._listen), (self._swarm, self._port())
+        if self._multicast is not None:
+            moved = self._multicast.networks != here
+            if moved or (any(self._announced) and own != self._announced):
                 logger.info("this machine is on other networks, or listens at another port now")
                 await self.close()
-        if self._ear is None:
-            self._ear = await Multicast.open(here, self._counters, self._rng)
-            self._asked.failed(self._ear)
-        elif not self._asked.waits(self._ear):
-            await self._ear.again()
-            self._asked.failed(self._ear)
-        if all(saying) and saying != self._announced:
-            await self._ear.announce(self._transport.peer_id, *saying)
-            self._announced = saying
-        return self._ear
+        if self._multicast is None:
+            self._multicast = await Multicast.open(here, self._counters, self._rng)
+            self._repeats.failed(self._multicast)
+        elif not self._repeats.waits(self._multicast):
+            await self._multicast.again()
+            self._repeats.failed(self._multicast)
+        if all(own) and own != self._announced:
+            await self._multicast.announce(self._transport.peer_id, *own)
+            self._announced = own
+        return self._multicast
 
     def _port(self) -> int:
         """Return the configured or chosen port of this node; 0 while unknown."""
@@ -466,6 +465,6 @@ class Discovery:
 
     def _failed(self, what: str, error: Exception | None = None) -> None:
         self._counters.add("lan_failed")
-        if what != self._said:  # log once, because it may last
+        if what != self._last_failure:  # log once, because it may last
             logger.warning("searching for members on the local network: %s", what, exc_info=error)
-        self._said = what
+        self._last_failure = what

@@ -41,6 +41,7 @@ FAILURES_REPORTED = 10
 MEETING_SECONDS = 1.0  # between two requests to connected peers for their swarm
 
 
+@dataclass(eq=False, repr=False)
 class Acquaintance:
     """Determines connected peers' swarms from the manifests they serve.
 
@@ -48,10 +49,14 @@ class Acquaintance:
     again after ``pause`` seconds, which doubles. A peer that lies gains nothing.
     """
 
-    def __init__(self, transport: Transport, ours: bytes, clock: Clock, pause: float) -> None:
-        self._transport = transport
-        self._ours = ours
-        self._silent: Backoff[str] = Backoff(clock, first=pause, longest=64 * pause)
+    _transport: Transport
+    _ours: bytes
+    _clock: Clock
+    _pause: float
+
+    def __post_init__(self) -> None:
+        longest = 64 * self._pause
+        self._silent: Backoff[str] = Backoff(self._clock, first=self._pause, longest=longest)
         self._swarms: dict[str, bytes] = {}
 
     async def look(self, is_member: Callable[[str], bool]) -> None:
@@ -147,51 +152,29 @@ class MemberStatus:
         return sum(peer.swarm not in (None, self.swarm_id) for peer in self.peers)
 
 
+@dataclass(eq=False, repr=False)
 class Member:
     """A member on the network's event loop; if ``quiet``, it announces nothing.
 
     The learner's thread meets it only in outbox and replay buffer.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        directory: Directory,
-        exchange: Exchange,
-        admission: Admission,
-        experience: Experience,
-        clock: Clock,
-        counters: Counters,
-        limits: CollectorLimits,
-        rng: random.Random,
-        *,
-        quiet: bool,
-    ) -> None:
-        self._quiet = quiet
+    _transport: Transport
+    _directory: Directory
+    _exchange: Exchange
+    _publisher: Publisher
+    _collector: Collector
+    _clock: Clock
+    _counters: Counters
+    _quiet: bool
+
+    def __post_init__(self) -> None:
+        transport, clock, counters = self._transport, self._clock, self._counters
+        pause, ours = self._directory.manifest.epoch_seconds, self._directory.swarm_id
         self._failing: dict[str, Exception] = {}
-        self._transport = transport
-        self._directory = directory
-        self._clock = clock
-        self._counters = counters
-        outbox, journal = experience.outbox, experience.journal
-        self._publisher = Publisher(directory, outbox, journal, clock, counters)
-        self._collector = Collector(
-            transport,
-            directory,
-            exchange,
-            admission,
-            experience.pool,
-            experience.accounts,
-            counters,
-            limits,
-            rng,
-            clock,
-        )
-        self._watch = ClockWatch(clock, counters)
-        pause = directory.manifest.epoch_seconds
-        ours = directory.swarm_id
+        self._clock_watch = ClockWatch(clock, counters)
         self._acquaintance = Acquaintance(transport, ours, clock, pause)
-        self._profiles = Profiles(transport, exchange, ours, clock, counters, pause)
+        self._profiles = Profiles(transport, self._exchange, ours, clock, counters, pause)
 
     @property
     def density(self) -> Density:
@@ -228,7 +211,7 @@ class Member:
 
     async def meet(self) -> None:
         """Check the clock; request the swarm of unknown peers and the profiles of members."""
-        self._watch.look()
+        self._clock_watch.look()
         authors = {known.author for known in self._directory.known()}
         ours, swarm_of = self._directory.swarm_id, self._acquaintance.swarm_of
 
@@ -260,14 +243,15 @@ class Member:
         period: float,
         early: asyncio.Event | None = None,
     ) -> None:
+        """Take turns for ever; ``early`` ends a pause, except after a turn that had news."""
         name, failures = turn.__name__, 0
         while True:
             began = self._clock.monotonic()
-            soon = None
+            wakeup: asyncio.Event | None = None
             if early:
                 early.clear()
             try:
-                soon = None if await turn() else early
+                wakeup = None if await turn() else early
                 failures = 0
                 self._failing.pop(name, None)
             except Exception as error:  # noqa: BLE001 - counted, logged, and the turn repeats
@@ -275,11 +259,11 @@ class Member:
                 self._failed(name, error, failures)
             took = self._clock.monotonic() - began
             pause = max(period - took, period / 4)
-            if soon is None:
+            if wakeup is None:
                 await self._clock.sleep(pause)
                 continue
             with suppress(TimeoutError):
-                await within(self._clock, pause, soon.wait())
+                await within(self._clock, pause, wakeup.wait())
 
     def _failed(self, name: str, error: Exception, in_a_row: int) -> None:
         self._counters.add("member_failures", turn=name)
@@ -348,7 +332,8 @@ def assemble(
         transport, identity, signed, clock, secret, counters, accounts.reputation, opener
     )
     transport.use_validator(directory.check)
-    transport.use_reputation(OwnFirst(identity.author, accounts))
+    own_first = OwnFirst(identity.author, accounts.reputation, accounts.reputations)
+    transport.use_reputation(own_first)
     exchange = Exchange(
         transport,
         outbox,
@@ -361,15 +346,7 @@ def assemble(
         profile=sign_profile(profile, identity, directory.swarm_id) if profile else b"",
         serves=not quiet,
     )
-    return Member(
-        transport,
-        directory,
-        exchange,
-        admission,
-        experience,
-        clock,
-        counters,
-        limits,
-        rng or random.Random(),
-        quiet=quiet,
-    )
+    publisher = Publisher(directory, outbox, experience.journal, clock, counters)
+    parts = transport, directory, exchange, admission, experience.pool, accounts
+    collector = Collector(*parts, counters, limits, rng or random.Random(), clock)
+    return Member(transport, directory, exchange, publisher, collector, clock, counters, quiet)

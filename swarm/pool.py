@@ -12,7 +12,7 @@ import logging
 import sqlite3
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -129,6 +129,7 @@ class _Side:
         return -part, lot, author
 
 
+@dataclass(eq=False)
 class Pool:
     """A bounded store that returns each group ``max_uses`` times or less.
 
@@ -139,31 +140,23 @@ class Pool:
     ``pool_refused{reason=used|duplicate|forgotten}`` and ``pool_gone`` (chosen, but evicted).
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        max_groups: int,
-        max_age_s: float,
-        clock: Clock,
-        counters: Counters,
-        max_bytes: int = MAX_BYTES,
-        max_uses: int = 1,
-        *,
-        unproven_share: float = 0.25,
-        salt: bytes = b"",
-        kept_uses: int = KEPT_USES,
-        least_uses: int = LEAST_USES,
-    ) -> None:
-        self._journal = journal
-        self._max_age_s = max_age_s
-        self._clock = clock
-        self._counters = counters
-        self._limits = PoolLimits(max_groups, max_bytes, unproven_share, salt)
-        self._accounts = Accounts(journal, clock)
-        self._max_uses = max_uses
-        self._kept_uses = kept_uses
-        self._least_uses = least_uses
-        self._arrived: deque[Candidate] = deque(maxlen=max_groups)
+    journal: Journal
+    max_groups: int
+    max_age_s: float
+    clock: Clock
+    counters: Counters
+    max_bytes: int = MAX_BYTES
+    max_uses: int = 1
+    _: KW_ONLY
+    unproven_share: float = 0.25
+    salt: bytes = b""
+    kept_uses: int = KEPT_USES
+    least_uses: int = LEAST_USES
+
+    def __post_init__(self) -> None:
+        self._limits = PoolLimits(self.max_groups, self.max_bytes, self.unproven_share, self.salt)
+        self._accounts = Accounts(self.journal, self.clock)
+        self._arrived: deque[Candidate] = deque(maxlen=self.max_groups)
 
     def add(self, groups: Iterable[PooledGroup]) -> int:
         """Add groups that are neither stored nor used; return how many.
@@ -173,18 +166,18 @@ class Pool:
         groups = list(groups)
         rows = [_row(group) for group in groups]
         added, arrived = 0, list[Candidate]()
-        with self._journal.transaction() as connection:
+        with self.journal.transaction() as connection:
             forgotten = forgotten_epoch(connection)
             for row, group in zip(rows, groups, strict=True):
                 if group.group.epoch <= forgotten:
-                    self._counters.add("pool_refused", reason="forgotten")
+                    self.counters.add("pool_refused", reason="forgotten")
                 elif connection.execute(f"SELECT 1 FROM used WHERE {_THIS}", row[:3]).fetchone():
-                    self._counters.add("pool_refused", reason="used")
+                    self.counters.add("pool_refused", reason="used")
                 elif connection.execute(_INSERT, row).rowcount:
                     added += 1
                     arrived.append(group.candidate)
                 else:
-                    self._counters.add("pool_refused", reason="duplicate")
+                    self.counters.add("pool_refused", reason="duplicate")
             self._evict(connection)
         self._arrived.extend(arrived)
         return added
@@ -195,10 +188,10 @@ class Pool:
 
     def fresh(self) -> list[Candidate]:
         """Return every group young enough for training, in the order of keys."""
-        rows = self._journal.read(
+        rows = self.journal.read(
             "SELECT author, epoch, number, env, level, rewards, policy_step, received, uses "
             "FROM pool WHERE received>? AND uses<? ORDER BY author, epoch, number",
-            (self._oldest(), self._max_uses),
+            (self._oldest(), self.max_uses),
         )
         return [
             Candidate(GroupKey(*key), env, level, unpack_rewards(rewards), step, received, uses)
@@ -208,7 +201,7 @@ class Pool:
     def available(self) -> int:
         """Count fresh, unused groups that are informative."""
         query = "SELECT count(*) FROM pool WHERE informative AND NOT uses AND received>?"
-        count: int = self._journal.read(query, (self._oldest(),))[0][0]
+        count: int = self.journal.read(query, (self._oldest(),))[0][0]
         return count
 
     def consume(self, chosen: Sequence[Candidate], step: int) -> list[PooledGroup]:
@@ -218,19 +211,19 @@ class Pool:
         counted if it was evicted since it was listed, or was used ``max_uses`` times.
         """
         taken = []
-        with self._journal.transaction(durable=True) as connection:
+        with self.journal.transaction(durable=True) as connection:
             for key in (candidate.key for candidate in chosen):
                 rows = connection.execute(
                     f"UPDATE pool SET uses=uses+1 WHERE {_THIS} AND uses<? "
                     "RETURNING uses, received, contents",
-                    (*key, self._max_uses),
+                    (*key, self.max_uses),
                 ).fetchall()
                 if not rows:
-                    self._counters.add("pool_gone")
+                    self.counters.add("pool_gone")
                     continue
                 ((uses, received, contents),) = rows
                 connection.execute(_USE, (*key, step, False))
-                if uses >= self._max_uses:
+                if uses >= self.max_uses:
                     connection.execute(f"DELETE FROM pool WHERE {_THIS}", key)
                 taken.append((key.author, received, contents))
         return [unpack_pooled(*row) for row in taken]
@@ -240,23 +233,23 @@ class Pool:
     ) -> None:
         """Record the local ``(epoch, index)`` and peer keys that led to policy ``step``."""
         latest = f"SELECT max(use) FROM used WHERE {_THIS} AND NOT trained"
-        with self._journal.transaction() as connection:
+        with self.journal.transaction() as connection:
             for key in [(_OWN, *draw) for draw in own] + [tuple(key) for key in external]:
                 noted = connection.execute(
                     f"UPDATE used SET step=?, trained=1 WHERE use=({latest})", (step, *key)
                 ).rowcount
                 if not noted:
                     connection.execute(_USE, (*key, step, True))
-            connection.execute(_FORGET, (self._kept_uses,))
+            connection.execute(_FORGET, (self.kept_uses,))
 
     def lineage(self, step: int) -> list[GroupKey]:
         """Return the groups of update ``step`` by key; local ones have an empty author."""
         query = "SELECT author, epoch, number FROM used WHERE step=? AND trained ORDER BY 1, 2, 3"
-        return [GroupKey(*row) for row in self._journal.read(query, (step,))]
+        return [GroupKey(*row) for row in self.journal.read(query, (step,))]
 
     def rewind(self, step: int) -> None:
         """Remove updates after ``step`` from the lineage; their groups stay used."""
-        with self._journal.transaction() as connection:
+        with self.journal.transaction() as connection:
             connection.execute("UPDATE used SET trained=0 WHERE step>?", (step,))
 
     def forget(self, epoch: int) -> int:
@@ -269,9 +262,9 @@ class Pool:
         too old to be admitted.
         """
         total, found = 0, MAX_DELETED
-        moot = self._least_uses, _OWN, epoch, MAX_DELETED
+        moot = self.least_uses, _OWN, epoch, MAX_DELETED
         while found == MAX_DELETED:
-            with self._journal.transaction() as connection:
+            with self.journal.transaction() as connection:
                 rows = connection.execute(_FORGET_MOOT, moot).fetchall()
                 latest = max((of for author, of in rows if author != _OWN), default=-1)
                 note_forgotten(connection, latest)
@@ -280,7 +273,7 @@ class Pool:
         return total
 
     def _oldest(self) -> float:
-        return self._clock.time() - self._max_age_s
+        return self.clock.time() - self.max_age_s
 
     def _evict(self, connection: sqlite3.Connection) -> None:
         aged = connection.execute("DELETE FROM pool WHERE received<=?", (self._oldest(),)).rowcount
@@ -288,7 +281,7 @@ class Pool:
         connection.executemany(f"DELETE FROM pool WHERE {_THIS}", surplus)
         for reason, count in (("aged", aged), ("full", len(surplus))):
             if count:
-                self._counters.add("pool_evicted", count, reason=reason)
+                self.counters.add("pool_evicted", count, reason=reason)
                 log.info("pool: %s evicted (%s)", counted(count, "group"), reason)
 
     def _surplus(self, connection: sqlite3.Connection) -> list[GroupKey]:

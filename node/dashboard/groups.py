@@ -41,7 +41,7 @@ class Wanted:
     author: str = ""  # prefix of the public key, in hex
     text: str = ""  # in the question or an answer, ignoring case
     taught: bool | None = None  # whether an update learned from it
-    round: int | None = None  # after which it was shown
+    round: int | None = None  # the round after which it was shown
 
     def takes(self, group: dict[str, Any]) -> bool:
         taught = bool(group["in_update"] and group["reason"] is None)
@@ -59,7 +59,7 @@ class Wanted:
 
 
 class Groups:
-    """The lines of ``groups.jsonl``, held in memory; not thread-safe."""
+    """The groups in ``groups.jsonl``, whose lines are held in memory; not thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._file = GrowingLines(path)
@@ -120,46 +120,56 @@ class Usefulness:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Groups that each round learned from; places and authors are indices from 0."""
+    """Groups that each round learned from: local ones, and one entry per round and peer author."""
 
     heldout: NDArray[np.float64]  # reward by round, before its update; NaN if not evaluated
     own: NDArray[np.float64]  # informative local groups by round
-    places: NDArray[np.intp]  # the round of each author's groups in a round
-    authors: NDArray[np.intp]  # their author
-    values: NDArray[np.float64]  # their usefulness
+    places: NDArray[np.intp]  # index of each entry's round, from 0
+    authors: NDArray[np.intp]  # index of its author, from 0
+    values: NDArray[np.float64]  # usefulness of this author's groups in this round
 
 
 def usefulness(learned: Learned, asked: Sequence[int]) -> list[Usefulness] | None:
     """Estimate each author's gain of held-out reward; None below ``LEAST`` changes.
 
-    Changes are split by usefulness of peers' groups and number of informative local groups.
+    A change between two evaluations is divided among the rounds' groups: in proportion to the
+    usefulness of peers' groups and to the number of informative local ones.
     """
-    looks = np.flatnonzero(~np.isnan(learned.heldout))
-    if len(looks) <= LEAST:
+    evaluated = np.flatnonzero(~np.isnan(learned.heldout))
+    if len(evaluated) <= LEAST:
         return None
-    changes = np.diff(learned.heldout[looks])
-    count = len(changes)
-    # Index of the change each round contributed to; out of range before the first evaluation and
-    # after the last.
-    change = np.searchsorted(looks, np.arange(len(learned.heldout)), "right") - 1
-    inside = change[learned.places]
-    within = (inside >= 0) & (inside < count)
-    values, inside, authors = learned.values[within], inside[within], learned.authors[within]
-    own = (change >= 0) & (change < count)
-    total = np.bincount(change[own], np.nan_to_num(learned.own[own]), minlength=count)
-    total += np.bincount(inside, values, minlength=count)
+    changes = np.diff(learned.heldout[evaluated])
+    # The change that each round contributed to; out of range before the first evaluation and after
+    # the last.
+    change = np.searchsorted(evaluated, np.arange(len(learned.heldout)), "right") - 1
+    entry_change = change[learned.places]
+    total = _by_change(change, np.nan_to_num(learned.own), len(changes))
+    total += _by_change(entry_change, learned.values, len(changes))
+    gains = []
+    for author in asked:
+        theirs = learned.authors == author
+        given = _by_change(entry_change[theirs], learned.values[theirs], len(changes))
+        share = np.divide(given, total, out=np.zeros(len(changes)), where=total > 0)
+        gains.append(_gain(changes, share))
+    return gains
+
+
+def _by_change(
+    change: NDArray[np.intp], values: NDArray[np.float64], count: int
+) -> NDArray[np.float64]:
+    """Sum the values of each change; those outside of all changes do not count."""
+    inside = (change >= 0) & (change < count)
+    return np.asarray(np.bincount(change[inside], values[inside], minlength=count), np.float64)
+
+
+def _gain(changes: NDArray[np.float64], share: NDArray[np.float64]) -> Usefulness:
+    gain = float(share @ changes)
+    # Consecutive changes have an evaluation in common, whose error counts by the difference of
+    # their shares. A change has the errors of two evaluations.
     error = float(np.var(changes, ddof=1)) / 2.0
-
-    def of(author: int) -> Usefulness:
-        theirs = authors == author
-        given = np.bincount(inside[theirs], values[theirs], minlength=count)
-        share = np.divide(given, total, out=np.zeros(count), where=total > 0)
-        gain = float(share @ changes)
-        steps = np.diff(share, prepend=0.0, append=0.0)
-        spread = NORMAL_95 * float(np.sqrt(error * (steps @ steps)))
-        return Usefulness(gain, gain - spread, gain + spread)
-
-    return [of(author) for author in asked]
+    weights = np.diff(share, prepend=0.0, append=0.0)
+    spread = NORMAL_95 * float(np.sqrt(error * (weights @ weights)))
+    return Usefulness(gain, gain - spread, gain + spread)
 
 
 MAX_AUTHORS = 200  # per response: those with most groups in updates, then with most admitted

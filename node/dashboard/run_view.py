@@ -211,18 +211,12 @@ GONE = "gone"
 
 
 class Feed:
-    """A broadcaster of ``look`` events, polled on a thread while it has listeners.
+    """A broadcaster of a run's events, which are polled on a thread while there are listeners."""
 
-    ``begin`` returns first events, given a listener's last round and whether it is the only one.
-    """
-
-    def __init__(
-        self, look: Callable[[], list[Event]], begin: Callable[[int | None, bool], list[Event]]
-    ) -> None:
-        self._look = look
-        self._begin = begin
+    def __init__(self, run: RunView) -> None:
+        self._run = run
         self._listeners: set[asyncio.Queue[Event | None]] = set()
-        self._watch: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
         self._closed = False
 
     @property
@@ -236,12 +230,12 @@ class Feed:
         first = not self._listeners
         self._listeners.add(queue)
         try:
-            for event in await to_thread.run_sync(self._begin, last, first):
+            for event in await to_thread.run_sync(self._run.first_events, last, first):
                 yield event.text()
             if self._closed:
                 queue.put_nowait(None)
-            elif self._watch is None or self._watch.done():
-                self._watch = asyncio.create_task(self._run())
+            elif self._polling is None or self._polling.done():
+                self._polling = asyncio.create_task(self._poll())
             while True:
                 try:
                     found = await asyncio.wait_for(queue.get(), QUIET_SECONDS)
@@ -261,10 +255,10 @@ class Feed:
         for queue in self._listeners:
             _put(queue, None)
 
-    async def _run(self) -> None:
+    async def _poll(self) -> None:
         while self._listeners and not self._closed:
             try:
-                events = await to_thread.run_sync(self._look)
+                events = await to_thread.run_sync(self._run.new_events)
             except NodeError as error:
                 log.warning("the dashboard cannot read the run: %s", error)
                 events = []
@@ -360,10 +354,10 @@ class RunView:
         self._rounds = Rounds(folder.metrics)
         self._doctor = Doctor(folder, config)
         self._groups = Groups(folder.groups)
-        self._last: int | None = None
-        self._news: deque[RoundRecord] = deque(maxlen=AT_ONCE)
-        self._state: str | None = None
-        self._reported: float | None = None
+        # What the latest events said, or left for the next ones.
+        self._last_group: int | None = None
+        self._unsent: deque[RoundRecord] = deque(maxlen=AT_ONCE)
+        self._last_status: tuple[str | None, float | None] = None, None  # state and time
 
     def status(self) -> dict[str, Any]:
         """Return the output of ``swarm-node status --json`` and this program's version.
@@ -430,41 +424,42 @@ class RunView:
         with self._reading() as rounds:
             return rounds.latest[-1] if rounds.latest else None
 
-    def begin(self, last: int | None, first: bool) -> list[Event]:
-        """Return a new listener's first events: status and rounds since ``last``.
+    def first_events(self, last: int | None, first: bool) -> list[Event]:
+        """Return a new listener's events: status and rounds since ``last``.
 
         If it is the ``first`` listener, the events before it are dropped.
         """
         events = [Event("status", self.status())]
         with self._reading() as rounds:
             if first:
-                self._news.clear()
+                self._unsent.clear()
                 self._groups.look()
-                self._last = self._groups.last
+                self._last_group = self._groups.last
             latest = [] if last is None else [r for r in rounds.latest if r.round > last]
         return events + [_round(record) for record in latest[-AT_ONCE:]]
 
-    def look(self) -> list[Event]:
+    def new_events(self) -> list[Event]:
+        """Return the events since the last call, for all listeners."""
         with self._reading():
-            events = [_round(record) for record in self._news]
-            self._news.clear()
+            events = [_round(record) for record in self._unsent]
+            self._unsent.clear()
             self._groups.look()
-            if self._groups.last != self._last:
+            if self._groups.last != self._last_group:
                 events.append(Event("groups", {"last": self._groups.last}))
-            self._last = self._groups.last
-        status = self.status()
+            self._last_group = self._groups.last
+        status, (before, _) = self.status(), self._last_status
         state, reported = str(status["state"]), status.get("time")
-        if (state, reported) != (self._state, self._reported):
+        if (state, reported) != self._last_status:
             events.append(Event("status", status))
-            if state in ENDED and self._state not in (None, *ENDED):
+            if state in ENDED and before not in (None, *ENDED):
                 events.append(Event(GONE, {}))
-        self._state, self._reported = state, reported
+        self._last_status = state, reported
         return events
 
     @contextmanager
     def _reading(self) -> Iterator[Rounds]:
         with self._lock:
-            self._news.extend(self._rounds.look())
+            self._unsent.extend(self._rounds.look())
             yield self._rounds
 
 

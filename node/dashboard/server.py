@@ -172,7 +172,7 @@ class Dashboard:
         self._place = listen(self.wanted)
         self.url = self._place.url
         run = RunView(self.folder, self.config, version())
-        self._feed = Feed(run.look, run.begin)
+        self._feed = Feed(run)
         private = self._place.private
         self._asking = Asking(self.folder, self.config, self.counters, private=private)
         hosts = Hosts(self._place.host, private=private)

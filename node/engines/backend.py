@@ -33,32 +33,32 @@ class Request:
     room: int  # maximum tokens to add, 1 or more
     temperature: float
     greedy: bool
-    lasting: int | None = None  # key of a trajectory that may continue after this job
+    lasting: int | None = None  # key of a trajectory that may continue after this request
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """Tokens added to a job since the last report."""
+    """Tokens added to a request since the last report."""
 
     number: int
-    ids: list[int]  # including the one that ended the job
+    ids: list[int]  # including the one that ended the request
     logprobs: list[float]  # one per token, under the distribution it was drawn from
     version: int  # of the policy, the same for all tokens
-    finish: Finish | None = None  # None while the job is unfinished
+    finish: Finish | None = None  # None while the request is unfinished
 
 
 class Backend(Protocol):
-    """A sampler of jobs, step by step; calls return each token once."""
+    """A sampler of requests, step by step; calls return each token once."""
 
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
 
-    def submit(self, jobs: Sequence[Request]) -> None:
-        """Queue jobs, in order."""
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queue requests, in order."""
 
     def step(self) -> list[RequestOutput]:
-        """Sample one token per job; return ended jobs, and others at intervals."""
+        """Sample one token per request; return ended requests, and others at intervals."""
 
     def update(self) -> list[RequestOutput]:
         """Switch to the snapshot's weights, now or some steps later.
@@ -68,10 +68,10 @@ class Backend(Protocol):
         """
 
     def pause(self) -> list[RequestOutput]:
-        """Abort all jobs; return their unreported tokens."""
+        """Abort all requests; return their unreported tokens."""
 
     def abort(self, lasting: Sequence[int]) -> None:
-        """Drop the caches of these trajectories, which have no further jobs."""
+        """Drop the caches of these trajectories, which have no further requests."""
 
     def sleep(self) -> None:
-        """Release memory until the next job; only called without jobs."""
+        """Release memory until the next request; only called without requests."""

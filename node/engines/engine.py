@@ -49,7 +49,7 @@ class SamplingRequest:
     """A completion to sample or continue.
 
     If it ``lasts``, another turn may follow, under the same key and with a prompt that begins with
-    this one and its completion. The engine then keeps the cache until :meth:`RolloutEngine.forget`.
+    this one and its completion. The engine then keeps the cache until :meth:`RolloutEngine.abort`.
     """
 
     key: int  # unique among the engine's current trajectories
@@ -160,7 +160,7 @@ class Pending:
         tokens = self.tokens
         return Sample(tokens, finish, policy.decode(tokens.ids))
 
-    def job(self, number: int) -> Request:
+    def request(self, number: int) -> Request:
         written = self.tokens.ids
         return Request(
             number,

@@ -28,12 +28,12 @@ MAX_CPU_CACHE = 1 << 30  # bytes; vLLM fills a CPU's cache at start
 
 
 class VllmBackend:
-    """A backend on a vLLM engine that steps inside this process; a job is one request.
+    """A backend on a vLLM engine that steps inside this process.
 
-    Log-probs are those of the distribution that tokens are sampled from; a greedy job's are at
+    Log-probs are those of the distribution that tokens are sampled from; a greedy request's are at
     temperature 1. vLLM starts with random weights and loads the snapshot. An update drops the
     prefix cache and recomputes running requests under the new weights. With the option ``sleeps``,
-    :meth:`sleep` frees weights and KV cache until the next job.
+    :meth:`sleep` frees weights and KV cache until the next request.
     """
 
     def __init__(self, engine: Any, settings: BackendSettings) -> None:
@@ -74,13 +74,15 @@ class VllmBackend:
     def busy(self) -> bool:
         return bool(self._requests)
 
-    def submit(self, jobs: Sequence[Request]) -> None:
+    def submit(self, requests: Sequence[Request]) -> None:
         if self._asleep:
             self._wake()
-        for job in jobs:
-            self._reported[job.number] = 0
-            self._requests[job.number] = self._engine.add_request(
-                str(job.number), {"prompt_token_ids": list(job.ids)}, self._sampling(job)
+        for request in requests:
+            self._reported[request.number] = 0
+            self._requests[request.number] = self._engine.add_request(
+                str(request.number),
+                {"prompt_token_ids": list(request.ids)},
+                self._sampling(request),
             )
 
     def step(self) -> list[RequestOutput]:
@@ -126,10 +128,10 @@ class VllmBackend:
         self._engine.reset_prefix_cache(reset_running_requests=True)
         return int(version)
 
-    def _sampling(self, job: Request) -> Any:
+    def _sampling(self, request: Request) -> Any:
         return SamplingParams(
-            temperature=0.0 if job.greedy else job.temperature,
-            max_tokens=job.room,
+            temperature=0.0 if request.greedy else request.temperature,
+            max_tokens=request.room,
             stop_token_ids=self._stop_ids,
             ignore_eos=True,
             logprobs=0,

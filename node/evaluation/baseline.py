@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
 from typing import Any
 
 from node.config.config import Config
@@ -26,17 +28,18 @@ from swarm.groups import Split, TaskRef
 SECONDS = 120.0
 COMPARED = 1  # tasks of each easiest level at both temperatures
 TASKS = 2  # further tasks of a level, at the better temperature
-COMPLETIONS = 4  # of a task
+COMPLETIONS = 4  # per task
 COOLER, WARMER = 0.6, 1.0
-PROBED = 8  # tokens of the completions that measure the speed
-LEAST, SHARE = 24, 0.4  # fewest tokens of a completion; share of the time for the first tasks
-PARTS = 8  # the time is looked at about so often
-CLIMBS = 0.6  # success from which the next level is tried
+PROBED = 8  # tokens per completion that measures the speed
+LEAST_CAP = 24  # minimum tokens per completion
+COMPARED_SHARE = 0.4  # fraction of the time for the tasks at both temperatures
+BATCHES = 8  # approximate number of batches in the whole time
+CLIMBS = 0.6  # success from which the next level is evaluated
 MASTERED = 0.95
-CUT = 0.5  # share of truncated completions that is the first thing to mend
-BETTER = 0.05  # share of groups by which another temperature has to be better
-WIDER = 4  # times the token cap, where most completions are cut
-ROOM, STEP = 1.5, 8  # the cap is so many times the longest right answers, rounded up
+MOSTLY_TRUNCATED = 0.5  # fraction of truncated completions that is mended before anything else
+BETTER = 0.05  # fraction of groups by which another temperature has to be better
+WIDER = 4  # factor of the token cap if most completions are truncated
+CAP_MARGIN, CAP_STEP = 1.5, 8  # suggested cap relative to long right answers, and its multiple
 
 UNFIT = (
     "most prompts do not fit this policy's context and are skipped: choose a policy.model with "
@@ -44,7 +47,7 @@ UNFIT = (
 )
 
 Progress = Callable[[float, str], None]
-"""Called with the fraction of the time that has passed, and what is tried."""
+"""Called with the fraction of the time that has passed, and what is evaluated next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +83,28 @@ class LevelResult:
         """Groups whose rewards differ: only those train the policy."""
         return sum(min(row) < max(row) for row in self.rewards)
 
-    def with_more(self, other: LevelResult) -> LevelResult:
-        """Return this with other tasks of the same level and temperature."""
-        names = ("rewards", "answered", "truncated", "lengths", "unfit")
-        return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
+    def __add__(self, other: LevelResult) -> LevelResult:
+        """Add the results of other tasks; level and temperature remain."""
+        return replace(
+            self,
+            rewards=self.rewards + other.rewards,
+            answered=self.answered + other.answered,
+            truncated=self.truncated + other.truncated,
+            lengths=self.lengths + other.lengths,
+            unfit=self.unfit + other.unfit,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """All that was tried, and what follows."""
+    """All results, and what follows from them; at least one level was evaluated."""
 
     compared: tuple[LevelResult, ...]  # of the same tasks at each temperature
-    results: tuple[LevelResult, ...]  # of all that was tried, one of each level and temperature
+    results: tuple[LevelResult, ...]  # all, one per level and temperature
     temperature: float  # the config's
     max_new_tokens: int  # the config's
-    cap: int  # tokens of a completion that was tried, at most
-    levels: Mapping[str, Sequence[int]]  # that are served, ascending, by family
+    cap: int  # maximum tokens per completion in the evaluation
+    levels: Mapping[str, Sequence[int]]  # served levels by family, ascending
     takes: bool  # whether the node takes peers' groups
 
     def at(self, temperature: float) -> tuple[LevelResult, ...]:
@@ -105,17 +114,24 @@ class Baseline:
     def best(self) -> float:
         """The temperature at which most groups of the same tasks are informative."""
         tried = {each.temperature for each in self.compared}
-        useful = {t: _share(self._compared(t), "informative", "tasks") for t in tried}
+        totals = {t: self._total(t) for t in tried}
+        useful = {t: total.informative / total.tasks for t, total in totals.items()}
         other = max(useful, key=lambda t: useful[t])
         return other if useful[other] > useful[self.temperature] + BETTER else self.temperature
 
-    def _compared(self, temperature: float) -> tuple[LevelResult, ...]:
-        return tuple(each for each in self.compared if each.temperature == temperature)
+    def _total(self, temperature: float) -> LevelResult:
+        """Return the sum of the results that are compared, at one temperature."""
+        return reduce(add, (each for each in self.compared if each.temperature == temperature))
+
+    @property
+    def _mostly_truncated(self) -> bool:
+        total = self._total(self.best)
+        return total.truncated / total.completions >= MOSTLY_TRUNCATED
 
     def reached(self) -> dict[str, list[int]]:
-        """Return the levels to train on, by family: from what is not mastered to one level on.
+        """Return the levels to train on by family: those below mastery, and one more.
 
-        A family that there was no time for keeps its easiest one.
+        A family without results keeps its easiest level. A family that is never solved is omitted.
         """
         found: dict[str, list[int]] = {}
         for env, levels in self.levels.items():
@@ -132,19 +148,18 @@ class Baseline:
         return found
 
     def settings(self) -> dict[str, Any]:
-        """Return the config keys to change, with their values; empty if none is."""
+        """Return the suggested config keys with their values; empty if none changes."""
         keys: dict[str, Any] = {}
         if self.best != self.temperature:
             keys["engine.temperature"] = self.best
         rows = self.at(self.best)
         lengths = sorted(length for each in rows for length in each.lengths)
         if not lengths:
-            cut = _share(self._compared(self.best), "truncated", "completions")
-            if cut >= CUT and self.cap == self.max_new_tokens:
+            if self._mostly_truncated and self.cap == self.max_new_tokens:
                 keys["engine.max_new_tokens"] = WIDER * self.max_new_tokens
             return keys
         longest = lengths[int(0.95 * (len(lengths) - 1))]
-        enough = max(LEAST, STEP * math.ceil(ROOM * longest / STEP))
+        enough = max(LEAST_CAP, CAP_STEP * math.ceil(CAP_MARGIN * longest / CAP_STEP))
         if 2 * enough <= self.max_new_tokens:
             keys["engine.max_new_tokens"] = enough
         reached = self.reached()
@@ -159,33 +174,32 @@ class Baseline:
         return keys
 
     def lines(self) -> tuple[str, ...]:
-        """Return what was found, by temperature and by family, and the verdict."""
+        """Return the results by temperature and by family, and the verdict."""
         rows = [self._overall(t) for t in sorted({each.temperature for each in self.compared})]
         families = [_line(each) for each in self.at(self.best)]
-        if _share(self.at(self.best), "unfit", "tasks") >= 0.5:
+        total = reduce(add, self.at(self.best))
+        if total.unfit / total.tasks >= 0.5:
             families.append(UNFIT)
         return (*rows, *families, self.verdict())
 
     def _overall(self, temperature: float) -> str:
-        rows = self._compared(temperature)
-        tasks, written = sum(each.tasks for each in rows), sum(each.completions for each in rows)
-        informative = _share(rows, "informative", "tasks")
+        total = self._total(temperature)
         return (
-            f"baseline on {counted(tasks, 'task')} at temperature {temperature:g}: "
-            f"{sum(each.right for each in rows)} of {written} completions are correct, "
-            f"{percent(_share(rows, 'answered', 'completions'))} have an answer, "
-            f"{percent(_share(rows, 'truncated', 'completions'))} are truncated at {self.cap} "
-            f"tokens; {percent(informative)} of groups are informative"
+            f"baseline on {counted(total.tasks, 'task')} at temperature {temperature:g}: "
+            f"{total.right} of {total.completions} completions are correct, "
+            f"{percent(total.answered / total.completions)} have an answer, "
+            f"{percent(total.truncated / total.completions)} are truncated at {self.cap} "
+            f"tokens; {percent(total.informative / total.tasks)} of groups are informative"
         )
 
     def verdict(self) -> str:
-        """Return what to expect, and the remedy where there is nothing to learn from."""
+        """Return what to expect, with a remedy if there is nothing to learn from."""
         rows = self.at(self.best)
         if any(each.informative for each in rows):
             return "result: the policy can learn from its own rollouts"
         if all(each.success >= MASTERED for each in rows):
             return "result: these tasks are already solved; choose harder levels with tasks.levels"
-        if _share(self._compared(self.best), "truncated", "completions") >= CUT:
+        if self._mostly_truncated:
             return (
                 "result: completions end before an answer: increase engine.max_new_tokens, or "
                 "train short answers with: swarm-node warm-start"
@@ -202,11 +216,6 @@ class Baseline:
         )
 
 
-def _share(rows: Sequence[LevelResult], part: str, whole: str) -> float:
-    parts, wholes = (sum(int(getattr(each, name)) for each in rows) for name in (part, whole))
-    return parts / max(1, wholes)
-
-
 def _line(row: LevelResult) -> str:
     env, level = row.level
     answered, cut = row.answered / row.completions, row.truncated / row.completions
@@ -216,99 +225,114 @@ def _line(row: LevelResult) -> str:
     )
 
 
-class BaselineTrial:
-    """Tries a policy on held-out tasks, the easiest levels of all families first.
+@dataclass(eq=False)
+class _TimeLimit:
+    """The time of an evaluation, which starts now, and reports of its progress."""
 
-    One task of each family's easiest level is tried at the config's temperature and at another
-    one. At the better one it then tries more tasks of the levels that were never or always solved,
-    and the levels above those that are mostly solved. ``levels`` are those that the node trains on.
+    seconds: float
+    clock: Callable[[], float]
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self._start = self.clock()
+
+    def left(self, what: str) -> float:
+        """Return the seconds left; report that ``what`` is evaluated next."""
+        passed = self.clock() - self._start
+        self.progress(min(1.0, passed / self.seconds), what)
+        return self.seconds - passed
+
+
+@dataclass(eq=False)
+class BaselineEvaluation:
+    """Evaluates a policy on held-out tasks, the easiest levels of all families first.
+
+    One task of each family's easiest level is sampled at the config's temperature and at another
+    one. At the better one follow more tasks of the levels that were never or always solved, and
+    then the levels above those that are mostly solved. ``levels`` are those that the node trains
+    on. ``found`` is the result, None before :meth:`run` returns.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        policy: Policy,
-        engine: RolloutEngine,
-        verifier: Scorer,
-        levels: Sequence[EnvLevel],
-        counters: Counters,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._config, self._policy, self._engine = config, policy, engine
-        self._verifier, self._counters, self._clock = verifier, counters, clock
+    config: Config
+    policy: Policy
+    engine: RolloutEngine
+    verifier: Scorer
+    levels: Sequence[EnvLevel]
+    counters: Counters
+    clock: Callable[[], float] = time.monotonic
+    found: Baseline | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
         self._levels: dict[str, list[int]] = {}
-        for env, level in sorted(levels):
+        for env, level in sorted(self.levels):
             self._levels.setdefault(env, []).append(level)
-        own = config.engine.temperature
+        own = self.config.engine.temperature
         self._temperatures = (own, COOLER if own > (COOLER + WARMER) / 2 else WARMER)
         self._compared: tuple[LevelResult, ...] = ()
         self._results: dict[tuple[EnvLevel, float], LevelResult] = {}
-        self.found: Baseline | None = None
-        self._pace = 0.0  # seconds for a token
-        self._cap = config.engine.max_new_tokens
+        self._pace = 0.0  # seconds per token in the latest batch
+        self._cap = self.config.engine.max_new_tokens
 
     def run(self, seconds: float, progress: Progress = lambda done, what: None) -> Baseline:
-        """Try for ``seconds``; what has begun is finished. Raises NodeError or JudgeRefused."""
-        start = self._clock()
-
-        def left(what: str) -> float:
-            passed = self._clock() - start
-            progress(min(1.0, passed / seconds), what)
-            return seconds - passed
-
-        self._seconds, self._left = seconds, left
+        """Evaluate for ``seconds``, then finish the batch. Raises NodeError or JudgeRefused."""
+        limit = _TimeLimit(seconds, self.clock, progress)
         easiest = [(env, levels[0]) for env, levels in self._levels.items()]
-        left("generation speed")
-        self._limit_cap(easiest)
-        self._try(easiest, self._temperatures, range(COMPARED))
+        limit.left("generation speed")
+        self._limit_cap(easiest, seconds)
+        self._evaluate(easiest, self._temperatures, range(COMPARED), limit)
         self._compared = tuple(self._results.values())
         found = self._baseline()
-        better = (found.best,)
+        best = found.best
         unclear = [
             each.level
-            for each in found.at(*better)
+            for each in found.at(best)
             if not each.unfit and not 0.0 < each.success < MASTERED
         ]
-        self._try(unclear, better, range(COMPARED, COMPARED + TASKS))
-        while above := self._above():
-            if not self._try(above, better, range(TASKS)):
+        self._evaluate(unclear, (best,), range(COMPARED, COMPARED + TASKS), limit)
+        while harder := self._next_levels(best):
+            if not self._evaluate(harder, (best,), range(TASKS), limit):
                 break
         self.found = self._baseline()
         return self.found
-
-    def _limit_cap(self, easiest: Sequence[EnvLevel]) -> None:
-        """Measure the speed; limit completions so that the first tasks take their share."""
-        for count in (1, 4):  # the first time, kernels are chosen and compiled
-            self._timed(easiest[:count], self._temperatures[0], range(COMPARED), cap=PROBED)
-        completions = len(easiest) * COMPARED * COMPLETIONS * len(self._temperatures)
-        if self._pace > 0.0:  # not where the clock is too coarse to tell
-            affordable = int(SHARE * self._seconds / (self._pace * completions))
-            self._cap = min(self._cap, max(LEAST, affordable))
 
     def rewards(self) -> Iterator[tuple[EnvLevel, list[float]]]:
         """Yield the rewards of each level at the better temperature, for a curriculum."""
         for each in self.found.at(self.found.best) if self.found else ():
             yield each.level, [reward for row in each.rewards for reward in row]
 
-    def _try(
-        self, levels: Sequence[EnvLevel], temperatures: Sequence[float], numbers: range
-    ) -> bool:
-        """Try the tasks of these ``numbers`` at each level; False if the time was over.
+    def _limit_cap(self, easiest: Sequence[EnvLevel], seconds: float) -> None:
+        """Measure the speed; limit completions so that the first tasks take their share."""
+        for count in (1, 4):  # the first time, kernels are chosen and compiled
+            self._sample(easiest[:count], self._temperatures[0], range(COMPARED), cap=PROBED)
+        completions = len(easiest) * COMPARED * COMPLETIONS * len(self._temperatures)
+        if self._pace > 0.0:  # it is 0 if the clock is too coarse
+            affordable = int(COMPARED_SHARE * seconds / (self._pace * completions))
+            self._cap = min(self._cap, max(LEAST_CAP, affordable))
 
-        The first time, a part is tried whatever the time.
+    def _evaluate(
+        self,
+        levels: Sequence[EnvLevel],
+        temperatures: Sequence[float],
+        numbers: range,
+        limit: _TimeLimit,
+    ) -> bool:
+        """Add the results of the tasks with these ``numbers``; return whether time sufficed.
+
+        The very first batch is evaluated in any case, so that there is a result.
         """
-        for part in self._parts(levels, len(numbers) * len(temperatures)):
-            if self._left(_named(part)) <= 0 and self._results:
+        tasks = len(numbers) * len(temperatures)
+        for batch in self._batches(levels, tasks, limit.seconds):
+            if limit.left(_named(batch)) <= 0 and self._results:
                 return False
             for temperature in temperatures:
-                for each in self._timed(part, temperature, numbers):
+                for each in self._sample(batch, temperature, numbers, self._cap):
                     key = each.level, temperature
                     before = self._results.get(key)
-                    self._results[key] = before.with_more(each) if before else each
+                    self._results[key] = before + each if before else each
         return True
 
     def _baseline(self) -> Baseline:
-        config = self._config
+        config = self.config
         return Baseline(
             compared=self._compared,
             results=tuple(self._results.values()),
@@ -319,42 +343,44 @@ class BaselineTrial:
             takes=config.mixture.external > 0 and config.network.pulls_per_epoch > 0,
         )
 
-    def _above(self) -> list[EnvLevel]:
-        """Return the next level of each family whose highest one tried is mostly solved."""
-        found, rows = [], self._baseline()
+    def _next_levels(self, temperature: float) -> list[EnvLevel]:
+        """Return the next level of each family whose hardest one so far is mostly solved."""
+        found, rows = [], self._baseline().at(temperature)
         for env, levels in self._levels.items():
-            of_env = [each for each in rows.at(rows.best) if each.level[0] == env]
-            if not of_env or of_env[-1].success < CLIMBS:
-                continue
-            found += [(env, level) for level in levels if level > of_env[-1].level[1]][:1]
+            of_env = [each for each in rows if each.level[0] == env]
+            if of_env and of_env[-1].success >= CLIMBS:
+                found += [(env, level) for level in levels if level > of_env[-1].level[1]][:1]
         return found
 
-    def _parts(self, levels: Sequence[EnvLevel], tasks: int) -> Iterator[Sequence[EnvLevel]]:
-        """Yield as many levels at once as a part of the time is believed to be enough for."""
+    def _batches(
+        self, levels: Sequence[EnvLevel], tasks: int, seconds: float
+    ) -> Iterator[Sequence[EnvLevel]]:
+        """Yield levels in batches of about equal time, by the speed measured so far."""
         while levels:
             each = self._pace * self._cap * tasks * COMPLETIONS
-            count = max(1, int(self._seconds / PARTS / each)) if each > 0 else len(levels)
+            count = max(1, int(seconds / BATCHES / each)) if each > 0 else len(levels)
             yield levels[:count]
             levels = levels[count:]
 
-    def _timed(
-        self, levels: Sequence[EnvLevel], temperature: float, numbers: range, cap: int = 0
+    def _sample(
+        self, levels: Sequence[EnvLevel], temperature: float, numbers: range, cap: int
     ) -> list[LevelResult]:
-        start = self._clock()
+        """Sample and score the tasks, and measure the speed."""
+        start = self.clock()
         refs = [
             TaskRef(env, level, heldout_seed(env, number), Split.HELDOUT)
             for env, level in levels
             for number in numbers
         ]
-        cap = min(cap or self._cap, self._config.engine.max_new_tokens)
-        sampling, limits = Sampling(temperature, cap, seed=0), TurnLimits.of(self._config.engine)
-        policy, engine, verifier = self._policy, self._engine, self._verifier
-        evaluator = Evaluator(policy, engine, verifier, refs, sampling, self._counters, limits)
+        cap = min(cap, self.config.engine.max_new_tokens)
+        sampling, limits = Sampling(temperature, cap, seed=0), TurnLimits.of(self.config.engine)
+        policy, engine, verifier = self.policy, self.engine, self.verifier
+        evaluator = Evaluator(policy, engine, verifier, refs, sampling, self.counters, limits)
         found = evaluator.evaluate(COMPLETIONS)
-        self._pace = (self._clock() - start) / (len(refs) * COMPLETIONS * cap)
+        self._pace = (self.clock() - start) / (len(refs) * COMPLETIONS * cap)
         return [
-            _result(found, pair, temperature, slice(n * len(numbers), (n + 1) * len(numbers)))
-            for n, pair in enumerate(levels)
+            _result(found, level, temperature, slice(n * len(numbers), (n + 1) * len(numbers)))
+            for n, level in enumerate(levels)
         ]
 
 

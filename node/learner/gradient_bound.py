@@ -1,4 +1,12 @@
-"""Gradient of an update in which the share of each peer's group is bounded."""
+"""Gradient of an update in which the share of each peer's group is bounded.
+
+That takes the norm of each group's gradient. There are three ways to get it, the fastest first:
+
+1. Small models: one pass holds the gradients of all groups (:mod:`node.learner.group_gradients`).
+2. One pass over each micro-batch measures the norms and adds the gradients
+   (:mod:`node.learner.group_norms`). Few groups turn out to need scaling; those are read again.
+3. Each group has a pass of its own, for models whose weights the others cannot measure.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +32,9 @@ log = logging.getLogger(__name__)
 MOST_SHARES = 2.0  # Maximum share of one group, relative to an even division.
 ROUNDING = 1e-9
 FAR_ABOVE = 3.0  # Multiple of the mean norm so far, above which scaling is likely.
-TOGETHER = {False: 300.0, True: 10.0}
-"""The same for groups in one micro-batch, which all are read again; by whether weights are half
-precision, whose gradients are rounded more."""
-AGREEMENT = {False: 1e-3, True: 5e-2}  # Relative error of a norm that is measured among others.
+# Values by whether weights are half precision, whose gradients are rounded more.
+FAR_ABOVE_IN_BATCH = {False: 300.0, True: 10.0}  # The same in a micro-batch, all read again then.
+AGREEMENT = {False: 1e-3, True: 5e-2}  # Relative error of a norm measured in a micro-batch.
 
 
 def bound(own: float, external: Sequence[float], groups: float) -> float:
@@ -67,13 +74,13 @@ class GroupScales:
 
     def __init__(self, groups: float) -> None:
         self._groups = groups
-        self._weights: dict[int, float] = {}
         self._own: list[float] = []
-        self._outside: dict[int, float] = {}
-        self._held: set[int] = set()
-        self._broken = 0
+        self._external: dict[int, float] = {}  # norms by group number, weights included
+        self._weights: dict[int, float] = {}  # by group number
+        self._postponed: set[int] = set()  # groups that are not added yet
+        self._not_finite = 0
 
-    def take(self, number: int, norm: float, *, own: bool, weight: float = 1.0) -> float:
+    def record(self, number: int, norm: float, *, own: bool, weight: float = 1.0) -> float:
         """Record the norm of a group's weighted gradient; return the factor to add it with now.
 
         Local groups come first. A peer's gradient far above the others is computed again after
@@ -84,23 +91,23 @@ class GroupScales:
             return 1.0
         if not math.isfinite(norm):
             log.warning("group %d of the update is skipped: its gradient is not finite", number)
-            self._broken += 1
+            self._not_finite += 1
             return 0.0
-        before = [*self._own, *self._outside.values()]
-        self._weights[number], self._outside[number] = weight, norm
+        before = [*self._own, *self._external.values()]
+        self._weights[number], self._external[number] = weight, norm
         if before and norm <= FAR_ABOVE * math.fsum(before) / len(before):
             return weight
-        self._held.add(number)
+        self._postponed.add(number)
         return 0.0
 
-    def take_all(
+    def record_batch(
         self, rows: Sequence[Row], norms: Sequence[float], weights: Sequence[float], far: float
     ) -> bool:
-        """Record norms of groups whose weighted gradients were added at once.
+        """Record norms of groups whose weighted gradients were added in one micro-batch.
 
         Return False and record none if a peer's is not finite, or ``far`` above the others' mean.
         """
-        others = [*self._own, *self._outside.values(), *norms]
+        others = [*self._own, *self._external.values(), *norms]
         total, count = math.fsum(others), len(others) - 1
         for row, norm in zip(rows, norms, strict=True):
             if not (row.own or norm * count <= far * (total - norm)):
@@ -109,39 +116,39 @@ class GroupScales:
             if row.own:
                 self._own.append(norm)
             else:
-                self._weights[row.group], self._outside[row.group] = weight, norm
+                self._weights[row.group], self._external[row.group] = weight, norm
         return True
 
-    def measured(self, number: int) -> bool:
-        """Return whether a peer's group has a finite gradient."""
-        return number in self._outside
+    def is_finite(self, number: int) -> bool:
+        """Return whether the recorded gradient of a peer's group is finite."""
+        return number in self._external
 
     def scales(self) -> dict[int, float]:
         """Return by number the scales of peers' gradients."""
         level = self._level
         return {
             number: self._weights[number] * (min(1.0, level / norm) if norm > 0 else 1.0)
-            for number, norm in self._outside.items()
+            for number, norm in self._external.items()
         }
 
     def missing(self) -> dict[int, float]:
         """Return by number the factors of peers' gradients that the update still lacks."""
-        added = {n: 0.0 if n in self._held else weight for n, weight in self._weights.items()}
+        added = {n: 0.0 if n in self._postponed else weight for n, weight in self._weights.items()}
         factors = {number: scale - added[number] for number, scale in self.scales().items()}
         return {number: factor for number, factor in factors.items() if factor}
 
     def influence(self) -> Influence:
         level = self._level
-        scaled = [min(norm, level) for norm in self._outside.values()]
+        scaled = [min(norm, level) for norm in self._external.values()]
         total = math.fsum(self._own) + math.fsum(scaled)
         return Influence(
             max(scaled) / total if scaled and total > 0 else None,
-            sum(norm > level for norm in self._outside.values()) + self._broken,
+            sum(norm > level for norm in self._external.values()) + self._not_finite,
         )
 
     @property
     def _level(self) -> float:
-        return bound(math.fsum(self._own), [*self._outside.values()], self._groups)
+        return bound(math.fsum(self._own), [*self._external.values()], self._groups)
 
 
 Factors = Callable[[UpdateSums], Mapping[int, float]]
@@ -186,7 +193,7 @@ class Passes(Protocol):
     ) -> Measured | None:
         """Do the same in one micro-batch; return None, and add nothing, if memory runs out."""
 
-    def together(self, rows: Sequence[Row]) -> int:
+    def rows_in_batch(self, rows: Sequence[Row]) -> int:
         """Return how many rows, from the first on, a micro-batch can hold; at least 1.
 
         With several processes, each has a micro-batch of its own at the same time.
@@ -197,10 +204,10 @@ class Passes(Protocol):
 class BoundedGradient:
     """Gradient of an update; peers' groups are weighted and bounded in it.
 
-    A group's norm is measured in the pass over its micro-batch. If that has several passes, or the
-    model has weights that are not heard, each group has passes of its own. ``summed`` sums a scalar
-    over all processes that hold a part of the weights. ``by_use`` weighs peers' groups by
-    usefulness. ``fits_together`` says whether the gradients of small models may be held together.
+    ``summed`` sums a scalar over all processes that hold a part of the weights. ``by_use`` weighs
+    peers' groups by usefulness. ``may_hold`` says whether memory allows to hold the gradients of
+    all groups, for small models. ``measurable``: norms can be measured in a micro-batch, as far as
+    is known; ``checked``: one such norm agreed with a pass over its group alone.
     """
 
     model: torch.nn.Module
@@ -209,15 +216,15 @@ class BoundedGradient:
     summed: Callable[[Tensor], Tensor]
     _: KW_ONLY
     by_use: bool
-    fits_together: Callable[[Sequence[Row]], bool]
+    may_hold: Callable[[Sequence[Row]], bool]
 
     def __post_init__(self) -> None:
-        self._small = True
-        self._checked = False
+        self._holdable = True  # whether every weight has hooks, as far as is known
+        self._hold_checked = False
         weights = [weight for weight in self.model.parameters() if weight.requires_grad]
-        self.heard = all(type(weight) in (torch.nn.Parameter, DTensor) for weight in weights)
+        self.measurable = all(type(weight) in (torch.nn.Parameter, DTensor) for weight in weights)
+        self.checked = False
         self.half = any(weight.dtype != torch.float32 for weight in weights)
-        self.proven = False
         self.norms = GroupNorms(self.model)
 
     def add(
@@ -229,32 +236,33 @@ class BoundedGradient:
         """
         if all(row.own for row in rows):
             return self.passes.add(rows, frozen, tally), Influence()
-        together = None
-        if self._small and self.fits_together(rows) and fits([*self.model.parameters()], len(rows)):
-            together = self._together(rows, frozen, tally, groups)
-        while together is None:
-            together = self._in_turn(rows, frozen, tally, groups)
-        return together
+        added = None
+        parameters = [*self.model.parameters()]
+        if self._holdable and self.may_hold(rows) and fits(parameters, len(rows)):
+            added = self._add_held(rows, frozen, tally, groups)
+        while added is None:
+            added = self._add_in_turn(rows, frozen, tally, groups)
+        return added
 
-    def _together(
+    def _add_held(
         self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: UpdateSums, groups: float
     ) -> tuple[Tensor, Influence] | None:
         """Hold the gradients of all groups; return None and add nothing if that is impossible."""
         fixed, sums = dict(frozen), UpdateSums()
         with GroupGradients(self.model, [row.group for row in rows]) as apart:
             loss = self.passes.add(rows, fixed, sums, apart=apart)
-        if not (self._checked or apart.complete):
-            self._small = False
+        if not (self._hold_checked or apart.complete):
+            self._holdable = False
             log.info("forward passes of one group: this model has weights without hooks")
-        values = apart.norms() if self._small else []
+        values = apart.norms() if self._holdable else []
         if not values or not all(map(math.isfinite, values)):
             self.optimizer.discard()
             return None
-        self._checked = True
+        self._hold_checked = True
         found, weights = GroupScales(groups), self.weights(rows, sums)
         for row, norm in zip(rows, values, strict=True):
             weight = weights.get(row.group, 1.0)
-            found.take(row.group, norm * weight, own=row.own, weight=weight)
+            found.record(row.group, norm * weight, own=row.own, weight=weight)
         scales = found.scales()
         if min(scales.values()) < 1.0:
             apart.weigh([scales.get(row.group, 1.0) for row in rows])
@@ -262,33 +270,33 @@ class BoundedGradient:
         tally.add(sums)
         return loss, found.influence()
 
-    def _in_turn(
+    def _add_in_turn(
         self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: UpdateSums, groups: float
     ) -> tuple[Tensor, Influence] | None:
         """Read one micro-batch after the other; return None if norms turn out to be wrong."""
-        turn = _Turn(self, frozen, GroupScales(groups))
+        done = _Accumulation(self, frozen, GroupScales(groups))
         waiting = sorted(rows, key=lambda row: (not row.own, row.length))
         while waiting:
-            count = self.passes.together(waiting) if self.heard else 1
+            count = self.passes.rows_in_batch(waiting) if self.measurable else 1
             if count == 1:
-                turn.alone(waiting.pop(0))
-            elif turn.together(waiting[:count]):
+                done.add_group(waiting.pop(0))
+            elif done.add_batch(waiting[:count]):
                 del waiting[:count]
-            elif not self.heard:
+            elif not self.measurable:
                 self.optimizer.discard()
                 return None
-        loss = turn.end(rows)
-        frozen.update(turn.frozen)
-        tally.add(turn.tally)
-        return loss, turn.scales.influence()
+        loss = done.finish(rows)
+        frozen.update(done.frozen)
+        tally.add(done.tally)
+        return loss, done.scales.influence()
 
     def weights(self, rows: Sequence[Row], sums: UpdateSums) -> Mapping[int, float]:
         """Return the weights of peers' groups by number; 1 for groups that are missing."""
         return usefulness(rows, sums.plausible()) if self.by_use else {}
 
 
-class _Turn:
-    """A step's rows, read in one or several passes, and the sum of their gradients so far."""
+class _Accumulation:
+    """The gradients of a step's rows that were read so far, and what these passes show."""
 
     def __init__(
         self, gradient: BoundedGradient, frozen: Mapping[int, Tensor], scales: GroupScales
@@ -298,8 +306,11 @@ class _Turn:
         self._loss = torch.zeros((), device=next(gradient.model.parameters()).device)
         self.frozen, self.scales, self.tally = dict(frozen), scales, UpdateSums()
 
-    def together(self, rows: Sequence[Row]) -> bool:
-        """Read rows of several groups in one micro-batch, or return False and add nothing."""
+    def add_batch(self, rows: Sequence[Row]) -> bool:
+        """Add rows of several groups in one micro-batch.
+
+        Return False and add nothing if memory runs out, or if the norms turn out to be wrong.
+        """
         frozen, sums, of = dict(self.frozen), UpdateSums(), self._of
 
         def factors(sums: UpdateSums) -> Mapping[int, float]:
@@ -312,37 +323,37 @@ class _Turn:
         if measured is None:
             return False
         norms = [measured.norms[row.group] / of.optimizer.scale for row in rows]
-        of.heard = measured.complete
+        of.measurable = measured.complete
         found = of.weights(rows, sums)
         weights = [found.get(row.group, 1.0) for row in rows]
-        if not self.scales.take_all(rows, norms, weights, TOGETHER[of.half]):
+        if not self.scales.record_batch(rows, norms, weights, FAR_ABOVE_IN_BATCH[of.half]):
             self._sum.drop()
             for row in rows:
-                self.alone(row)
+                self.add_group(row)
             return True
         self._sum.keep()
-        of.heard = of.heard and self._proves(rows, norms, weights)
+        of.measurable = of.measurable and self._agrees(rows, norms, weights)
         self.frozen = frozen
         self.tally.add(sums)
         self._loss = self._loss + measured.loss
-        return of.heard
+        return of.measurable
 
-    def alone(self, row: Row) -> None:
-        """Read one group in as many passes as it takes, and measure their sum."""
+    def add_group(self, row: Row) -> None:
+        """Add one group, in as many passes as it takes, and measure their sum."""
         sums = UpdateSums()
         loss = self._passes.add([row], self.frozen, sums)
         self.tally.add(sums)
         weight = self._of.weights([row], sums).get(row.group, 1.0)
         norm = weight * self._sum.norm()
-        factor = self.scales.take(row.group, norm, own=row.own, weight=weight)
-        if row.own or self.scales.measured(row.group):
+        factor = self.scales.record(row.group, norm, own=row.own, weight=weight)
+        if row.own or self.scales.is_finite(row.group):
             self._loss = self._loss + loss
         if factor:
             self._sum.keep(factor)
         else:
             self._sum.drop()
 
-    def end(self, rows: Sequence[Row]) -> Tensor:
+    def finish(self, rows: Sequence[Row]) -> Tensor:
         """Add what groups still lack, or have too much; return the loss."""
         missing = self.scales.missing()
         if again := [row for row in rows if row.group in missing]:
@@ -352,21 +363,21 @@ class _Turn:
         self._sum.hand_over()
         return self._loss
 
-    def _proves(
+    def _agrees(
         self, rows: Sequence[Row], norms: Sequence[float], weights: Sequence[float]
     ) -> bool:
         """Check the largest norm, once, against a pass over that group alone."""
         most = max(range(len(rows)), key=norms.__getitem__)
         norm = norms[most]
-        if self._of.proven or not norm:
+        if self._of.checked or not norm:
             return True
         self._passes.add([rows[most]], dict(self.frozen), UpdateSums())
         alone = weights[most] * self._sum.norm()
         self._sum.drop()
-        self._of.proven = abs(norm - alone) <= AGREEMENT[self._of.half] * alone
-        if not self._of.proven:
+        self._of.checked = abs(norm - alone) <= AGREEMENT[self._of.half] * alone
+        if not self._of.checked:
             log.info("forward passes of one group: in a batch, a norm of %g was %g", alone, norm)
-        return self._of.proven
+        return self._of.checked
 
 
 def by_completion(rows: Sequence[Row], by_group: Mapping[int, float]) -> dict[int, float]:

@@ -31,7 +31,7 @@ CPU_BYTES, GPU_BYTES = 1 << 20, 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class GroupIds:
     """The distinct ids that each group reads; those of group ``g`` begin at ``starts[g]``."""
 
     ids: Tensor  # int64 [U]
@@ -40,8 +40,8 @@ class Words:
     inverse: Tensor  # int64 [tokens], place of each token's id
 
     @classmethod
-    def of(cls, ids: Tensor, sizes: Sequence[int], device: torch.device) -> Words:
-        """Return the words of ``ids [B, ...]``, moved to a device."""
+    def of(cls, ids: Tensor, sizes: Sequence[int], device: torch.device) -> GroupIds:
+        """Return the distinct ids of ``ids [B, ...]``, moved to a device."""
         groups = torch.arange(len(sizes), device=ids.device)
         owner = groups.repeat_interleave(
             torch.tensor(sizes, device=ids.device) * len(ids) // sum(sizes)
@@ -50,8 +50,8 @@ class Words:
         keys, inverse = torch.unique(keys, return_inverse=True)
         owners = keys >> 32
         starts = [*accumulate(torch.bincount(owners).tolist(), initial=0)]
-        words = (keys % (1 << 32)).to(device)
-        return cls(words, owners.to(device), starts, inverse.flatten().to(device))
+        distinct = (keys % (1 << 32)).to(device)
+        return cls(distinct, owners.to(device), starts, inverse.flatten().to(device))
 
 
 @dataclass(eq=False, slots=True)
@@ -61,17 +61,17 @@ class Layout:
     sizes: tuple[int, ...]  # rows of each group
     squares: Tensor  # float32 [groups], squared norms, without those in ``norms``
     input_ids: Tensor
-    words: Words  # of the input
+    group_ids: GroupIds  # of the input
     scored: Sequence[int]  # of each group, positions that predict trained tokens
     norms: list[Tensor] = field(default_factory=list)  # float32 [groups], of some weights each
     piece: tuple[int, bool] | None = None  # see :meth:`GroupNorms.piece`
-    sums: dict[int, Tensor] = field(default_factory=dict)  # parts that lack pieces, by weight
-    tied: dict[int, Tensor] = field(default_factory=dict)  # an output matrix's parts at ``words``
+    begun: dict[int, Tensor] = field(default_factory=dict)  # parts that lack pieces, by weight
+    tied: dict[int, Tensor] = field(default_factory=dict)  # an output matrix's parts at these ids
     buffers: dict[Any, Tensor] = field(default_factory=dict)  # see :meth:`scratch`
     called: set[int] = field(default_factory=set)  # modules with trained weights, by ``id``
     used: set[int] = field(default_factory=set)  # their weights, by ``id``
-    heard: set[int] = field(default_factory=set)  # weights of which parts were measured
-    whole: bool = True  # whether no use of a weight was left out
+    measured: set[int] = field(default_factory=set)  # weights of which parts were measured
+    all_measured: bool = True  # whether every use of a weight so far was measured
 
     @classmethod
     def of(cls, batch: MicroBatch) -> Layout:
@@ -85,11 +85,11 @@ class Layout:
             sizes=sizes,
             squares=torch.zeros(len(numbers), device=device),
             input_ids=batch.input_ids,
-            words=Words.of(batch.host_ids, sizes, device),
+            group_ids=GroupIds.of(batch.host_ids, sizes, device),
             scored=scored,
         )
 
-    def stacks(self, x: Tensor, most: int) -> list[Tensor]:
+    def by_group(self, x: Tensor, most: int) -> list[Tensor]:
         """Split ``x [B, ..., D]`` into the groups' vectors ``[n, N, D]``, of up to ``most``."""
         if len(set(self.sizes)) == 1:
             whole = x.reshape(len(self.sizes), -1, x.shape[-1])
@@ -120,18 +120,18 @@ class Layout:
             squares = squares + torch.stack(self.norms).square().sum(0)
         return squares.clamp(min=0.0).sqrt()  # What tied weights have in common may be negative.
 
-    def hear(self, weight: int) -> None:
+    def note_measured(self, weight: int) -> None:
         """Note a weight that is used once, or twice if ``tied``; its squares do not add up."""
-        self.whole &= weight not in self.heard
-        self.heard.add(weight)
+        self.all_measured &= weight not in self.measured
+        self.measured.add(weight)
 
-    def keep(self, weight: int, parts: Tensor, begin: int) -> None:
+    def keep_tied(self, weight: int, parts: Tensor, begin: int) -> None:
         """Keep what an output matrix's parts have in common with those of the embeddings."""
-        words = self.words
-        first, last = words.starts[begin], words.starts[begin + len(parts)]
-        rows = parts[words.owners[first:last] - begin, words.ids[first:last]]
+        group_ids = self.group_ids
+        first, last = group_ids.starts[begin], group_ids.starts[begin + len(parts)]
+        rows = parts[group_ids.owners[first:last] - begin, group_ids.ids[first:last]]
         if weight not in self.tied:
-            self.tied[weight] = rows.new_zeros(len(words.ids), rows.shape[-1])
+            self.tied[weight] = rows.new_zeros(len(group_ids.ids), rows.shape[-1])
         self.tied[weight][first:last] = rows
 
 
@@ -146,7 +146,7 @@ LINEAR: dict[type[nn.Module], bool] = {nn.Linear: False, OneDnnLinear: True}
 class GroupNorms(Opened):
     """Context manager that measures each group's gradient in a model's backward passes.
 
-    It hears weights of linear layers, embeddings and normalizations, see :meth:`complete`. Call
+    It measures weights of linear layers, embeddings and normalizations, see :meth:`complete`. Call
     :meth:`reads` before a micro-batch's forward pass.
     """
 
@@ -185,7 +185,7 @@ class GroupNorms(Opened):
     def complete(self) -> bool:
         """Return whether the groups' gradients are all of the model's gradient."""
         called = {id(module) for module in self._trains} <= self.layout.called
-        return called and self.layout.whole and self.layout.used <= self.layout.heard
+        return called and self.layout.all_measured and self.layout.used <= self.layout.measured
 
     def norms(self) -> list[float]:
         """Return the norm of each group's gradient, in the order of their rows."""
@@ -202,7 +202,7 @@ class GroupNorms(Opened):
         layout.called.add(id(module))
         layout.used.update(map(id, _trained(module)))
         if not given or not isinstance(given[0], Tensor):
-            layout.whole = False
+            layout.all_measured = False
             return forward(*given, **named)
         x = given[0]
         fits = layout.piece is not None or len(x) % sum(layout.sizes) == 0
@@ -246,7 +246,7 @@ class _OwnWeights(TorchFunctionMode):
                 return getattr(self, f"_use_{name}")(*args, **kwargs)
             if self._is_norm and all(each.dim() == 1 for each in used):
                 return func(*(self._spread(x) if id(x) in own else x for x in args), **kwargs)
-        self._layout.whole = False
+        self._layout.all_measured = False
         return func(*args, **kwargs)
 
     def _use_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -262,15 +262,15 @@ class _OwnWeights(TorchFunctionMode):
         self, ids: Tensor, weight: Tensor, padding_idx: int | None = None, **settings: Any
     ) -> Tensor:
         if settings["max_norm"] is not None or settings["scale_grad_by_freq"]:
-            self._layout.whole = False
+            self._layout.all_measured = False
             return F.embedding(ids, weight, padding_idx, **settings)
         layout, device = self._layout, weight.device
         if ids.data_ptr() == layout.input_ids.data_ptr():
-            words = layout.words
+            group_ids = layout.group_ids
         else:  # positions, which may be the same for all rows
             ids = ids.expand(sum(layout.sizes), *ids.shape[1:]) if len(ids) == 1 else ids
-            words = Words.of(ids, layout.sizes, device)
-        found: Tensor = _Embedding.apply(ids, weight, padding_idx, layout, words)  # type: ignore[no-untyped-call]
+            group_ids = GroupIds.of(ids, layout.sizes, device)
+        found: Tensor = _Embedding.apply(ids, weight, padding_idx, layout, group_ids)  # type: ignore[no-untyped-call]
         return found
 
     def _use_layer_norm(
@@ -355,12 +355,12 @@ def _products(
     by_onednn: bool = False,
 ) -> Tensor:
     """Return the sum over tokens of ``left right^T``, and measure each group's part."""
-    layout.hear(name)
+    layout.note_measured(name)
     size = left.shape[-1] * right.shape[-1] * left.element_size()
     on_cpu = left.device.type == "cpu"
     most = 1 if by_onednn else max(1, (CPU_BYTES if on_cpu else GPU_BYTES) // size)
     total, begin = None, 0
-    for pair in zip(layout.stacks(left, most), layout.stacks(right, most), strict=True):
+    for pair in zip(layout.by_group(left, most), layout.by_group(right, most), strict=True):
         one = by_onednn and len(pair[0]) == 1
         if one:
             parts = matmul(pair[0][0].t(), pair[1][0])[None]
@@ -373,7 +373,7 @@ def _products(
         rows = on_cpu and parts.dtype == torch.bfloat16
         layout.measure(torch.linalg.vector_norm(parts, dim=-1) if rows else parts, begin)
         if tied:
-            layout.keep(name, parts, begin)
+            layout.keep_tied(name, parts, begin)
         count = parts.shape[0]
         added = parts[0] if count == 1 else parts.sum(0)
         total = added if total is None else total.add_(added)
@@ -384,8 +384,8 @@ def _products(
 
 def _sums(layout: Layout, name: int, x: Tensor) -> Tensor:
     """Return the sum over tokens of ``x [B, ..., D]``, and measure each group's part."""
-    layout.hear(name)
-    stacks = layout.stacks(x, len(layout.sizes))
+    layout.note_measured(name)
+    stacks = layout.by_group(x, len(layout.sizes))
     sums = [each.squeeze(1) if each.shape[1] == 1 else each.sum(1) for each in stacks]
     parts = sums[0] if len(sums) == 1 else torch.cat(sums)
     layout.measure(parts)
@@ -397,15 +397,15 @@ def _pieced(
 ) -> Tensor | None:
     """Return a group's part of a gradient when the last piece is there, and measure it."""
     group, last = piece
-    earlier = layout.sums.pop(name, None)
+    earlier = layout.begun.pop(name, None)
     part = part if earlier is None else earlier.add_(part)
     if not last:
-        layout.sums[name] = part
+        layout.begun[name] = part
         return None
-    layout.heard.add(name)
+    layout.measured.add(name)
     layout.measure(part[None], group)
     if tied:
-        layout.keep(name, part[None], group)
+        layout.keep_tied(name, part[None], group)
     return part
 
 
@@ -414,26 +414,26 @@ class _Embedding(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, ids: Tensor, weight: Tensor, padding: int | None, layout: Layout, words: Words
+        ctx: Any, ids: Tensor, weight: Tensor, padding: int | None, layout: Layout, read: GroupIds
     ) -> Tensor:
-        ctx.rest = layout, id(weight), padding, weight.shape, words
+        ctx.rest = layout, id(weight), padding, weight.shape, read
         return F.embedding(ids, weight)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        layout, name, padding, shape, words = ctx.rest
-        rows = gradient.new_zeros(len(words.ids), shape[1], dtype=torch.float32)
-        rows.index_add_(0, words.inverse, gradient.reshape(-1, shape[1]).float())
+        layout, name, padding, shape, read = ctx.rest
+        rows = gradient.new_zeros(len(read.ids), shape[1], dtype=torch.float32)
+        rows.index_add_(0, read.inverse, gradient.reshape(-1, shape[1]).float())
         if padding is not None:
-            rows.masked_fill_((words.ids == padding)[:, None], 0.0)
+            rows.masked_fill_((read.ids == padding)[:, None], 0.0)
         products = rows
         if (other := layout.tied.pop(name, None)) is None:
-            layout.hear(name)
+            layout.note_measured(name)
         else:
             products = torch.add(rows, other.float(), alpha=2.0)
-        layout.squares.index_add_(0, words.owners, (rows * products).sum(1))
-        whole = gradient.new_zeros(shape).index_add_(0, words.ids, rows.to(gradient.dtype))
+        layout.squares.index_add_(0, read.owners, (rows * products).sum(1))
+        whole = gradient.new_zeros(shape).index_add_(0, read.ids, rows.to(gradient.dtype))
         return None, whole, None, None, None
 
 

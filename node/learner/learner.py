@@ -47,7 +47,7 @@ from node.learner.steps import (
     newest_rows,
     steps_of,
     tells,
-    together,
+    with_figures,
 )
 from node.learner.update_rows import by_own_group, rows_of
 from node.learner.update_stats import UpdateStats, UpdateSums
@@ -144,7 +144,7 @@ class Learner:
             self,
             self._share.sum,
             by_use=corrected.by_use,
-            fits_together=self._fits_together,
+            may_hold=self._may_hold,
         )
         # Last, because after a forward pass an FSDP model shows other weights.
         self._scores = TokenScores(policy.model, temperature, config.micro_batch_tokens)
@@ -200,8 +200,7 @@ class Learner:
         self._gain.add(*tally.gained())
         used = usefulness(rows, tally.plausible())
         return replace(
-            tally.stats(gap),
-            **together(first),
+            with_figures(tally.stats(gap), first),
             groups_informative=useful,
             useful=tuple(used.get(n, 0.0) for n, g in enumerate(groups) if not g.own),
             entropies=by_own_group(tally.entropies(), groups, rows),
@@ -323,14 +322,14 @@ class Learner:
         by_group = {group: norm for each, _ in shown for group, norm in each.items()}
         return Measured(loss, by_group, all(whole for _, whole in shown))
 
-    def together(self, rows: Sequence[Row]) -> int:
+    def rows_in_batch(self, rows: Sequence[Row]) -> int:
         """Return how many rows, from the first on, one micro-batch can hold; at least 1."""
         for count in range(2, len(rows) + 1):
-            if not all(map(self._fits_one, self._share.whole(rows[:count]))):
+            if not all(map(self._fit_one_batch, self._share.whole(rows[:count]))):
                 return count - 1
         return len(rows)
 
-    def _fits_one(self, rows: Sequence[Row]) -> bool:
+    def _fit_one_batch(self, rows: Sequence[Row]) -> bool:
         """Return whether one micro-batch can hold these rows."""
         most = self.sharing.padding if self.sharing else math.inf
         parts = self._whole_parts(rows)
@@ -339,7 +338,8 @@ class Learner:
     def _whole_parts(self, rows: Sequence[Row]) -> list[Row]:
         return [part for row in rows for part in self._parts(row, self._budget.tokens)]
 
-    def _fits_together(self, rows: Sequence[Row]) -> bool:
+    def _may_hold(self, rows: Sequence[Row]) -> bool:
+        """Return whether memory allows to hold the gradients of all groups."""
         if self._config.gradient_checkpointing or self._config.offload:
             return False
         return not self._scores.in_parts(sum(row.length for row in rows))

@@ -13,6 +13,7 @@ from node.learner.batches import Row, TrainingGroup, micro_batches
 from node.learner.gradient_bound import Influence
 from node.learner.logprobs import TokenScores
 from node.learner.losses import bounded
+from node.learner.update_stats import UpdateStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,29 +58,21 @@ class StepFigures:
     influence: Influence
 
 
-class UpdateFigures(TypedDict):
-    """Results of a whole update; see :class:`node.learner.update_stats.UpdateStats`."""
-
-    loss: float
-    grad_norm: float
-    largest_share: float | None
-    groups_bounded: int
-
-
-def together(steps: Sequence[StepFigures]) -> UpdateFigures:
-    """Combine all steps: mean loss and norm, maximum share of a peer's group."""
+def with_figures(stats: UpdateStats, steps: Sequence[StepFigures]) -> UpdateStats:
+    """Add what the steps found: mean loss and norm, maximum share of a peer's group."""
     whole = sum(step.weight for step in steps)
     shares = [
         step.weight * step.influence.largest_share
         for step in steps
         if step.influence.largest_share is not None
     ]
-    return {
-        "loss": sum(step.weight * step.loss for step in steps) / whole,
-        "grad_norm": sum(step.weight * step.grad_norm for step in steps) / whole,
-        "largest_share": max(shares, default=None),
-        "groups_bounded": sum(step.influence.bounded for step in steps),
-    }
+    return replace(
+        stats,
+        loss=sum(step.weight * step.loss for step in steps) / whole,
+        grad_norm=sum(step.weight * step.grad_norm for step in steps) / whole,
+        largest_share=max(shares, default=None),
+        groups_bounded=sum(step.influence.bounded for step in steps),
+    )
 
 
 class Trained(Protocol):

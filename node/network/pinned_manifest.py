@@ -36,7 +36,7 @@ WHOLE_ID = 64  # hex digits
 Found = dict[str, tuple[bytes, str]]  # signed manifest and address of a peer, by swarm id
 
 
-async def found_nearby(
+async def find_nearby(
     lan: Discovery, transport: Transport, wanted: str, patience: float
 ) -> tuple[bytes, str]:
     """Find a nearby swarm whose id starts with ``wanted``; return manifest and source.
@@ -46,7 +46,7 @@ async def found_nearby(
     found: Found = {}
     try:
         async with asyncio.timeout(patience):
-            await _look(lan, transport, wanted, found)
+            await _search(lan, transport, wanted, found)
     except MulticastUnavailable as error:
         remedy = "Name a peer with --peers instead."
         raise NodeError("the local network cannot be searched", error, remedy) from error
@@ -68,11 +68,11 @@ async def found_nearby(
     raise ConfigError("network.swarm", wanted, f"{remedy}{', '.join(choices)}{more}.")
 
 
-async def _look(lan: Discovery, transport: Transport, wanted: str, found: Found) -> None:
+async def _search(lan: Discovery, transport: Transport, wanted: str, found: Found) -> None:
     loop = asyncio.get_running_loop()
     settled = float("inf")
     while loop.time() < settled:
-        asked = [_ask(lan, transport, each) for each in await lan.look(wanted)]
+        asked = [_manifest_of_sighting(lan, transport, each) for each in await lan.look(wanted)]
         for answer in await asyncio.gather(*asked):
             found.update(answer)
         if len(wanted) == WHOLE_ID and found:
@@ -82,7 +82,7 @@ async def _look(lan: Discovery, transport: Transport, wanted: str, found: Found)
         await asyncio.sleep(LOCAL_LOOK_SECONDS)
 
 
-async def _ask(lan: Discovery, transport: Transport, sighting: Sighting) -> Found:
+async def _manifest_of_sighting(lan: Discovery, transport: Transport, sighting: Sighting) -> Found:
     try:
         signed = await fetch_manifest(transport, await lan.dial(sighting))
         open_manifest(signed)
@@ -121,14 +121,14 @@ async def pinned_manifest(
     tiny task set. Raises NodeError if no peer answers or the manifest is damaged, and ConfigError
     if it is not the one of ``network.swarm`` or several swarms match.
     """
-    notes = _itself(config, transport)
+    notes = _notes_on_itself(config, transport)
     pinned = folder.manifest.exists()
     if pinned:
         signed, source = folder.manifest.read_bytes(), str(folder.manifest)
     else:
         if notes and len(notes) == len(config.network.peers):
             raise NodeError("cannot join by", notes[0], "Name another member of the swarm.")
-        signed, source, more = await _first_manifest(config, identity, transport, lan)
+        signed, source, more = await _new_manifest(config, identity, transport, lan)
         notes += more
     checked_manifest(signed, source)
     found = swarm_id(signed).hex()
@@ -139,15 +139,15 @@ async def pinned_manifest(
         )
         raise ConfigError("network.swarm", config.network.swarm, remedy)
     if pinned:
-        notes += await _strangers(config.network.peers, transport, found, source)
+        notes += await _notes_on_other_swarms(config.network.peers, transport, found, source)
     else:
         write_atomic(folder.manifest, signed)
         log.info("pinned the manifest of swarm %s from %s", found, source)
     return signed, notes
 
 
-def _itself(config: Config, transport: Transport) -> tuple[str, ...]:
-    """Return notes on named peers that have this node's own identity."""
+def _notes_on_itself(config: Config, transport: Transport) -> tuple[str, ...]:
+    """Return a note on each named peer that has this node's own identity."""
     own = {*transport.addresses(), *config.network.announce_maddrs}
     return tuple(
         f"{address} has the identity of this node. If it is an address of this node, remove it. "
@@ -159,7 +159,7 @@ def _itself(config: Config, transport: Transport) -> tuple[str, ...]:
     )
 
 
-async def _first_manifest(
+async def _new_manifest(
     config: Config, identity: Identity, transport: Transport, lan: Discovery | None
 ) -> tuple[bytes, str, tuple[str, ...]]:
     if not config.network.peers and lan is None:
@@ -167,7 +167,7 @@ async def _first_manifest(
         signed = create_swarm(identity, name=config.node.name, task_set=tasks)
         note = f"there are no peers and no manifest: created a swarm with the task set {tasks}"
         return signed, "this node", (note,)
-    signed, source = await handed_over(config, transport, config.network.swarm, lan)
+    signed, source = await request_manifest(config, transport, config.network.swarm, lan)
     nearby = f"found this swarm on the local network, at {source}"
     return signed, source, () if config.network.peers else (nearby,)
 
@@ -193,7 +193,7 @@ async def _check_unique(
     if not wanted or wanted == found or not found.startswith(wanted):
         return
     fitting = {found: source}
-    async with aclosing(_swarms_at(config.network.peers, transport)) as answers:
+    async with aclosing(_swarms_of_peers(config.network.peers, transport)) as answers:
         async for address, theirs in answers:
             if theirs.startswith(wanted):
                 fitting.setdefault(theirs, address)
@@ -203,7 +203,7 @@ async def _check_unique(
         raise ConfigError("network.swarm", wanted, remedy)
 
 
-async def _strangers(
+async def _notes_on_other_swarms(
     addresses: Sequence[str], transport: Transport, ours: str, source: str
 ) -> tuple[str, ...]:
     """Return notes on named peers in another swarm.
@@ -212,7 +212,7 @@ async def _strangers(
     """
     elsewhere: list[tuple[str, str]] = []
     met = False
-    async with aclosing(_swarms_at(addresses, transport)) as answers:
+    async with aclosing(_swarms_of_peers(addresses, transport)) as answers:
         async for address, theirs in answers:
             if met := theirs == ours:
                 break
@@ -231,10 +231,10 @@ async def _strangers(
     return tuple(notes)
 
 
-async def _swarms_at(
+async def _swarms_of_peers(
     addresses: Sequence[str], transport: Transport
 ) -> AsyncGenerator[tuple[str, str], None]:
-    asked = [asyncio.create_task(_swarm_at(address, transport)) for address in addresses]
+    asked = [asyncio.create_task(_swarm_of_peer(address, transport)) for address in addresses]
     try:
         with suppress(TimeoutError):
             for answer in asyncio.as_completed(asked, timeout=LOOK_SECONDS):
@@ -247,14 +247,14 @@ async def _swarms_at(
         await asyncio.gather(*asked, return_exceptions=True)
 
 
-def _id(signed: bytes) -> str:
+def _swarm_id_or_empty(signed: bytes) -> str:
     try:
         return swarm_id(signed).hex()
     except ProtocolError:
         return ""  # opening it later reports the damage
 
 
-async def _swarm_at(address: str, transport: Transport) -> tuple[str, str]:
+async def _swarm_of_peer(address: str, transport: Transport) -> tuple[str, str]:
     try:
         signed = await fetch_manifest(transport, await transport.connect(address))
         return address, swarm_id(signed).hex()
@@ -263,7 +263,7 @@ async def _swarm_at(address: str, transport: Transport) -> tuple[str, str]:
         return address, ""
 
 
-async def handed_over(
+async def request_manifest(
     config: Config, transport: Transport, wanted: str, lan: Discovery | None = None
 ) -> tuple[bytes, str]:
     """Fetch the signed manifest of a named peer, unchecked, and the peer's address.
@@ -273,13 +273,13 @@ async def handed_over(
     if several swarms fit.
     """
     if lan and not config.network.peers:
-        return await found_nearby(lan, transport, wanted, config.network.start_timeout)
-    signed, address = await _first(config, transport, wanted)
-    await _check_unique(config, transport, wanted, _id(signed), address)
+        return await find_nearby(lan, transport, wanted, config.network.start_timeout)
+    signed, address = await _first_manifest(config, transport, wanted)
+    await _check_unique(config, transport, wanted, _swarm_id_or_empty(signed), address)
     return signed, address
 
 
-async def _first(config: Config, transport: Transport, wanted: str) -> tuple[bytes, str]:
+async def _first_manifest(config: Config, transport: Transport, wanted: str) -> tuple[bytes, str]:
     failures: list[str] = []
     try:
         async with asyncio.timeout(config.network.start_timeout):
@@ -292,7 +292,7 @@ async def _first(config: Config, transport: Transport, wanted: str) -> tuple[byt
                     except TransportError as error:
                         failures.append(str(error))
                         continue
-                    if not wanted or _id(signed).startswith(wanted):
+                    if not wanted or _swarm_id_or_empty(signed).startswith(wanted):
                         return signed, address
                     others.append((signed, address))
                 if not failures:
@@ -337,7 +337,7 @@ def enter(config: Config, folder: RunFolder, wanted: str) -> tuple[str, ...]:
         raise UsageError(OPTION, wanted, f"Give more digits; it could be {' or '.join(fitting)}.")
     if fitting == [left]:
         return ()
-    entered, signed = next(iter(before.items()), None) or _asked_for(config, folder, wanted)
+    entered, signed = next(iter(before.items()), None) or _manifest_for_move(config, folder, wanted)
     files.move(left, entered, signed)
     name = checked_manifest(signed, OPTION).name
     return (
@@ -347,17 +347,17 @@ def enter(config: Config, folder: RunFolder, wanted: str) -> tuple[str, ...]:
     )
 
 
-async def _handed_over(config: Config, transport: Transport, wanted: str) -> tuple[bytes, str]:
+async def _request_with_lan(config: Config, transport: Transport, wanted: str) -> tuple[bytes, str]:
     if not config.network.lan:
-        return await handed_over(config, transport, wanted)
+        return await request_manifest(config, transport, wanted)
     lan = Discovery(transport, config.network.listen, SystemClock(), Counters())
     try:
-        return await handed_over(config, transport, wanted, lan)
+        return await request_manifest(config, transport, wanted, lan)
     finally:
         await lan.close()
 
 
-def _asked_for(config: Config, folder: RunFolder, wanted: str) -> tuple[str, bytes]:
+def _manifest_for_move(config: Config, folder: RunFolder, wanted: str) -> tuple[str, bytes]:
     network = config.network
     if not network.peers and not network.lan:
         remedy = (
@@ -370,7 +370,7 @@ def _asked_for(config: Config, folder: RunFolder, wanted: str) -> tuple[str, byt
     with closing(LoopThread("moving")) as loop:
         loop.call(transport.start())
         try:
-            signed, source = loop.call(_handed_over(config, transport, wanted))
+            signed, source = loop.call(_request_with_lan(config, transport, wanted))
         finally:
             loop.call(transport.close())
     checked_manifest(signed, source)

@@ -32,8 +32,8 @@ def hidden_ids(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> frozenset
     return frozenset(marked | unused | set(tokenizer.all_special_ids))
 
 
-class TextEncoder:
-    """Encoder of texts and of turns of the chat template.
+class PromptEncoder:
+    """Encoder of outside text, alone or in a turn of the chat template.
 
     Control tokens are the special tokens, declared ends and all added tokens that the template
     writes. A turn whose text spells some is encoded with a copy of the tokenizer that has other
@@ -74,10 +74,10 @@ class TextEncoder:
 
     def plain(self, text: str) -> list[int]:
         """Encode text from outside, with special tokens in it as plain text."""
-        ids = self._own(text)
+        ids = self._with_control(text)
         if self._foreign.isdisjoint(ids):
             return ids
-        if (copy := self._without_special) is not None:
+        if (copy := self._renamed_foreign) is not None:
             return copy.encode(text)
         split: list[int] = self._tokenizer.encode(
             text, add_special_tokens=False, split_special_tokens=True
@@ -85,13 +85,13 @@ class TextEncoder:
         return split
 
     def spells(self, ids: Sequence[int], text: str) -> bool:
-        """Return whether added tokens are in ``ids`` only where ``text`` is encoded so, too."""
+        """Return whether all added tokens in ``ids`` are those of :meth:`plain`."""
         return self._added.isdisjoint(ids) or list(ids) == self.plain(text)
 
     def turn(self, text: str) -> list[int]:
         """Encode one user turn of the chat template, up to where the policy begins."""
-        if self._harmless(text):
-            return self._own(self._rendered([(USER, text)]))
+        if self._is_harmless(text):
+            return self._with_control(self._rendered([(USER, text)]))
         core, stand_in = text.strip(), secrets.token_hex()
         rendered = self._rendered([(USER, text.replace(core, stand_in))])
         if stand_in not in rendered:  # the template changes its input
@@ -105,11 +105,11 @@ class TextEncoder:
         PolicyError if the template does not take a second turn.
         """
         ended = self._end_of_turn_ids
-        if self._harmless(text):
-            return self._own(self._following(text))[ended:]
+        if self._is_harmless(text):
+            return self._with_control(self._second_turn(text))[ended:]
         core, stand_in = text.strip(), secrets.token_hex()
-        following = self._following(text.replace(core, stand_in))
-        return self._inserted(following, stand_in, core)[ended:]
+        rendered = self._second_turn(text.replace(core, stand_in))
+        return self._inserted(rendered, stand_in, core)[ended:]
 
     def digest(self, eos_id: int) -> bytes:
         """Return the digest of all that decides a text's ids; not padding and truncation."""
@@ -133,23 +133,24 @@ class TextEncoder:
         token has to be a ``declared`` end or to follow an earlier message, too. Some templates end
         no message, and the model writes the next turn's first token, a ``declared`` end.
         """
-        last, within = self._closing([]), self._closing([(USER, "?")])
+        last, within = self._end_before([]), self._end_before([(USER, "?")])
         if last is not None and (last in declared or within in (last, None)):
             return last
         return within if within in declared else None
 
-    def _closing(self, later: Sequence[tuple[str, str]]) -> int | None:
+    def _end_before(self, later: Sequence[tuple[str, str]]) -> int | None:
+        """Return the special token behind an assistant's text, before ``later`` turns."""
         said = secrets.token_hex()
         turns = [(USER, "?"), (ASSISTANT, said), *later]
         try:
             behind = self._rendered(turns, prompt=bool(later)).split(said)[1:]
         except PolicyError:
             return None
-        ids = self._own(behind[-1]) if behind else []
-        end = self._through(ids, self.hidden)
+        ids = self._with_control(behind[-1]) if behind else []
+        end = self._count_through(ids, self.hidden)
         return ids[end - 1] if end else None
 
-    def _through(self, ids: Sequence[int], ends: Collection[int]) -> int:
+    def _count_through(self, ids: Sequence[int], ends: Collection[int]) -> int:
         """Return the number of ids through the first of ``ends``; 0 if text is before it."""
         place = next((at for at, each in enumerate(ids) if each in ends), None)
         if place is None or str(self._tokenizer.decode(list(ids[:place]))).strip():
@@ -160,12 +161,12 @@ class TextEncoder:
     def _end_of_turn_ids(self) -> int:
         """The number of ids between an assistant's text and the next turn that are its end."""
         stand_in = secrets.token_hex()
-        before, *after = self._following(stand_in).split(stand_in)
+        before, *after = self._second_turn(stand_in).split(stand_in)
         if not after:
             raise self._no_second_turn()
-        return self._through(self._own(before), self._ends)
+        return self._count_through(self._with_control(before), self._ends)
 
-    def _following(self, text: str) -> str:
+    def _second_turn(self, text: str) -> str:
         """Render a second user turn, from the end of the assistant's text on."""
         said = secrets.token_hex()
         try:
@@ -186,34 +187,35 @@ class TextEncoder:
     def _control(self) -> frozenset[int]:
         """Ids that a text in a turn of the template must not get."""
         try:
-            following = self._following("?")
+            second = self._second_turn("?")
         except PolicyError:
-            following = ""  # This template has single turns only.
-        written = self._own(self._rendered([(USER, "?")])) + self._own(following)
+            second = ""  # This template has single turns only.
+        first = self._rendered([(USER, "?")])
+        written = self._with_control(first) + self._with_control(second)
         added = self._tokenizer.added_tokens_decoder
         return self._foreign | {i for i in written if i in added and added[i].content.strip(" \n▁")}
 
-    def _harmless(self, text: str) -> bool:
-        return self._control.isdisjoint(self._own(text))
+    def _is_harmless(self, text: str) -> bool:
+        return self._control.isdisjoint(self._with_control(text))
 
     @cached_property
-    def _without_special(self) -> _Renamed | None:
-        return _Renamed.of(self._tokenizer, self._foreign)
+    def _renamed_foreign(self) -> _RenamedTokens | None:
+        return _RenamedTokens.of(self._tokenizer, self._foreign)
 
     @cached_property
-    def _without_control(self) -> _Renamed | None:
+    def _renamed_control(self) -> _RenamedTokens | None:
         if self._control == self._foreign:
-            return self._without_special
-        return _Renamed.of(self._tokenizer, self._control)
+            return self._renamed_foreign
+        return _RenamedTokens.of(self._tokenizer, self._control)
 
     def _inserted(self, rendered: str, stand_in: str, text: str) -> list[int]:
         """Encode a rendering, with ``text`` in place of the stand-in as plain text."""
-        if (copy := self._without_control) is not None:
+        if (copy := self._renamed_control) is not None:
             return copy.encode(copy.rename(rendered).replace(stand_in, text))
         first, *rest = rendered.split(stand_in)
-        ids = self._own(first)
+        ids = self._with_control(first)
         for part in rest:
-            ids += self.plain(text) + self._own(part)
+            ids += self.plain(text) + self._with_control(part)
         return ids
 
     def _rendered(self, turns: Sequence[tuple[str, str]], *, prompt: bool = True) -> str:
@@ -231,15 +233,15 @@ class TextEncoder:
             ) from error
         return str(rendered)
 
-    def _own(self, text: str) -> list[int]:
-        """Encode text with its special tokens as such."""
+    def _with_control(self, text: str) -> list[int]:
+        """Encode text; control tokens that it spells become their ids."""
         ids: list[int] = self._tokenizer.encode(
             text, add_special_tokens=False, split_special_tokens=False
         )
         return ids
 
 
-class _Renamed:
+class _RenamedTokens:
     """A copy of a tokenizer in which control tokens have names that no text can spell."""
 
     def __init__(
@@ -266,7 +268,9 @@ class _Renamed:
         self._tokenizer = Tokenizer.from_str(json.dumps(rules))
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase, control: Collection[int]) -> _Renamed | None:
+    def of(
+        cls, tokenizer: PreTrainedTokenizerBase, control: Collection[int]
+    ) -> _RenamedTokens | None:
         """Copy a tokenizer; None if it is not a fast one."""
         rules = _rules(tokenizer)
         return None if rules is None else cls(tokenizer, rules, control)

@@ -29,7 +29,7 @@ from transformers.utils.logging import disable_progress_bar
 from node.config.learning import PolicySection
 from node.errors import ConfigError
 from node.policy.device import device_named
-from node.policy.encoding import TextEncoder, check_options, hidden_ids
+from node.policy.encoding import PromptEncoder, check_options, hidden_ids
 from node.policy.fused_norm import fuse_norms
 from node.policy.model_files import PolicyError, check_vocabulary, refused, usable
 from node.policy.model_source import SHIPPED, located, no_folder, no_model
@@ -119,8 +119,8 @@ class Policy:
         self.vocabulary = int(cast(Embedding, model.get_input_embeddings()).num_embeddings)
         self.special_ids = hidden_ids(tokenizer, self.vocabulary)
         own, declared = tokenizer.eos_token_id, _declared_ends(model, tokenizer)
-        self._texts = TextEncoder(tokenizer, self.special_ids, declared, chat_template_kwargs)
-        ends = [each for each in (self._texts.turn_end, own, *declared) if each is not None]
+        self._encoder = PromptEncoder(tokenizer, self.special_ids, declared, chat_template_kwargs)
+        ends = [each for each in (self._encoder.turn_end, own, *declared) if each is not None]
         if not ends:
             raise PolicyError(
                 "policy.model",
@@ -131,7 +131,7 @@ class Policy:
         self.stop_ids = tuple(dict.fromkeys((*declared, self.eos_id)))
         self.pad_id = self.eos_id if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
         self.context_length = context_length(model.config, name)
-        self.encoding = self._texts.digest(self.eos_id)
+        self.encoding = self._encoder.digest(self.eos_id)
         opening: list[int] = tokenizer.encode("", add_special_tokens=True)
         bos = tokenizer.bos_token_id
         self._prefix = opening[:1] if bos is not None and opening[:1] == [bos] else []
@@ -165,8 +165,8 @@ class Policy:
     def encode_prompt(self, text: str) -> list[int]:
         """Encode a prompt: one user turn of the chat template, or else BOS and plain text."""
         if self.tokenizer.chat_template is None:
-            return self._prefix + self._texts.plain(text)
-        return self._texts.turn(text)
+            return self._prefix + self._encoder.plain(text)
+        return self._encoder.turn(text)
 
     def encode_observation(self, text: str) -> list[int]:
         """Encode an environment's response, from after the end of the policy's turn on.
@@ -175,8 +175,8 @@ class Policy:
         Raises PolicyError if the template does not take a second turn.
         """
         if self.tokenizer.chat_template is None:
-            return self._texts.plain(f"\n{text}\n")
-        return self._texts.next_turn(text)
+            return self._encoder.plain(f"\n{text}\n")
+        return self._encoder.next_turn(text)
 
     def check_prompt(self, ids: Sequence[int]) -> None:
         """Raise ValueError if a prompt is empty or leaves no room in the context."""
@@ -191,7 +191,7 @@ class Policy:
 
         Special tokens in the text become plain text, so no author writes control tokens.
         """
-        return self._texts.plain(text) + ([self.eos_id] if stopped else [])
+        return self._encoder.plain(text) + ([self.eos_id] if stopped else [])
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids to text, without special tokens."""
@@ -210,7 +210,7 @@ class Policy:
             ends == stopped
             and all(0 <= i < self.vocabulary and i not in self.special_ids for i in body)
             and self.decode(body) == text
-            and self._texts.spells(body, text)
+            and self._encoder.spells(body, text)
         )
 
     @torch.inference_mode()

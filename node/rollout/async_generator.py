@@ -31,7 +31,7 @@ class _Slot:
 
 
 class StalenessWindow:
-    """State machine over the numbers of groups, without clock or threads.
+    """State machine over groups, named by tickets, without clock or threads.
 
     A group runs until it is settled: complete and scored, or lost. A lost group keeps its place in
     an update, so unusable tasks slow the node down instead of being sampled without end.
@@ -68,15 +68,19 @@ class StalenessWindow:
 
     @property
     def complete(self) -> bool:
-        """Whether the next update can take its groups."""
-        next_ones = set(self._oldest_settled())
-        if len(next_ones) < self.size:
+        """Whether the next update can take its groups.
+
+        It waits for a group if, without it, more groups would become too old than the updates
+        until then take.
+        """
+        taken = set(self._oldest_settled())
+        if len(taken) < self.size:
             return False
-        left = [slot for ticket, slot in self._slots.items() if ticket not in next_ones]
+        left = [slot for ticket, slot in self._slots.items() if ticket not in taken]
+        room = 0  # groups that the updates after this one take, as long as none is too old
         later = islice(self._sizes, 1, None)
-        room = 0
-        for version, size in enumerate(later, self.version - self._max_staleness):
-            due = [slot for slot in left if slot.version <= version]
+        for oldest, size in enumerate(later, self.version - self._max_staleness):
+            due = [slot for slot in left if slot.version <= oldest]
             # If more than fit are all settled, as after a restart, waiting does not help.
             if len(due) > room and not all(slot.settled for slot in due):
                 return False
@@ -126,7 +130,7 @@ class StalenessWindow:
 
 @dataclass(eq=False)
 class PromptRequests:
-    """Groups whose prompt is not known yet; ``listen`` is called with every future."""
+    """Requests for the prompts of groups; ``listen`` is called with every future."""
 
     tasks: Generator
     policy: Policy
@@ -135,33 +139,37 @@ class PromptRequests:
     listen: Callable[[Future[Any]], None]
 
     def __post_init__(self) -> None:
-        self._new: list[RunningGroup] = []
-        self._asked: list[tuple[list[RunningGroup], Future[list[str | None]]]] = []
-        self._unbuilt = 0
+        self._unsent: list[RunningGroup] = []
+        self._sent: list[tuple[list[RunningGroup], Future[list[str | None]]]] = []
+        self._unbuilt = 0  # tasks in a row that could not be built
 
     def add(self, group: RunningGroup) -> None:
-        self._new.append(group)
+        self._unsent.append(group)
 
     def drop(self, groups: Iterable[RunningGroup]) -> None:
         gone = {group.ticket for group in groups}
-        self._new = [group for group in self._new if group.ticket not in gone]
+        self._unsent = [group for group in self._unsent if group.ticket not in gone]
 
-    def ask(self) -> None:
-        """Send all queued groups to the verifier."""
-        if self._new:
-            asked = self.threads.submit(self.tasks.prompts, [group.task for group in self._new])
-            self.listen(asked)
-            self._asked.append((self._new, asked))
-            self._new = []
+    def send(self) -> None:
+        """Request the prompts of all added groups from the verifier."""
+        if self._unsent:
+            tasks = [group.task for group in self._unsent]
+            prompts = self.threads.submit(self.tasks.prompts, tasks)
+            self.listen(prompts)
+            self._sent.append((self._unsent, prompts))
+            self._unsent = []
 
     def answered(self) -> Iterator[tuple[RunningGroup, bool]]:
-        """Yield groups with prompts and whether each is answerable, or raise NodeError."""
-        for groups, asked in [pair for pair in self._asked if pair[1].done()]:
-            self._asked.remove((groups, asked))
-            if asked.exception():
-                self._new += groups
-            for group, prompt in zip(groups, asked.result(), strict=True):
-                yield group, self._takes(group, prompt)
+        """Yield groups with prompts and whether each is answerable, or raise NodeError.
+
+        An error of the verifier is raised, and its groups are requested again.
+        """
+        for groups, prompts in [pair for pair in self._sent if pair[1].done()]:
+            self._sent.remove((groups, prompts))
+            if prompts.exception():
+                self._unsent += groups
+            for group, prompt in zip(groups, prompts.result(), strict=True):
+                yield group, self._encode(group, prompt)
             if self._unbuilt >= max(self.window.size, MANY_UNBUILT):
                 raise NodeError(
                     "no task can be generated",
@@ -170,7 +178,8 @@ class PromptRequests:
                     "tasks.weights.",
                 )
 
-    def _takes(self, group: RunningGroup, prompt: str | None) -> bool:
+    def _encode(self, group: RunningGroup, prompt: str | None) -> bool:
+        """Encode the group's prompt; return whether it exists and leaves room."""
         if prompt is None:
             self._unbuilt += 1
             return False
@@ -216,10 +225,10 @@ class AsyncRolloutGenerator:
 
     def __post_init__(self) -> None:
         self._learner = WorkThread("learner")
-        self._groups: dict[int, RunningGroup] = {}
-        listen = self._listen
-        self._asking = PromptRequests(self.tasks, self.policy, self.window, self.threads, listen)
-        self._judged: dict[int, Future[OwnGroup | None]] = {}
+        self._groups: dict[int, RunningGroup] = {}  # by ticket, until an update takes them
+        nudge = self._nudge_after
+        self._prompts = PromptRequests(self.tasks, self.policy, self.window, self.threads, nudge)
+        self._scores: dict[int, Future[OwnGroup | None]] = {}  # requested, by ticket
         self._restore()
 
     def generate(self, count: int, watch: Stopwatch) -> list[OwnGroup]:
@@ -228,14 +237,14 @@ class AsyncRolloutGenerator:
         ``count`` is for the last update in the window. Raises NodeError: too many unusable tasks.
         """
         self.window.plan(count)
-        self._expire()
+        self._drop_stale()
         self.writer.resume()
         with watch.time("wait"):
-            self._admit()
-            self._look(0.0)
+            self._start_groups()
+            self._advance(0.0)
             while not self.window.complete:
-                self._look(LOOK_SECONDS)
-                self._admit()
+                self._advance(LOOK_SECONDS)
+                self._start_groups()
             if self.sleep_mode:
                 self.writer.pause()
         taken = [self._groups.pop(ticket) for ticket in self.window.take()]
@@ -251,10 +260,10 @@ class AsyncRolloutGenerator:
         If both fail, the error that ends the run is raised from the other one, which is logged.
         """
         result = self._learner.submit(work)
-        self._listen(result)
+        self._nudge_after(result)
         try:
             while not result.done():
-                self._look(LOOK_SECONDS)
+                self._advance(LOOK_SECONDS)
         except Exception as error:
             # Whatever failed, wait: nothing else may write the weights during this work.
             failed = result.exception()
@@ -274,7 +283,7 @@ class AsyncRolloutGenerator:
         return self.writer.newest()
 
     def close(self) -> None:
-        """Halt the engine and keep what is generated of every group."""
+        """Pause the engine and keep what is generated of every group."""
         self.writer.pause()
         self._learner.close()
         self.threads.shutdown(wait=False, cancel_futures=True)
@@ -283,21 +292,28 @@ class AsyncRolloutGenerator:
         for kept in self.unfinished.groups():
             if (kept.task.ref.env, kept.task.ref.level) in self.tasks.levels:
                 self.window.resume(kept.ticket, kept.version)
-                self._add([RunningGroup.of(kept, self.group_size)])
+                turns = kept.completions
+                self._add([RunningGroup(kept.ticket, kept.task, self.group_size, turns)])
             else:
-                self._filter([kept.ticket], "task_gone")
+                self._drop([kept.ticket], "task_gone")
 
-    def _filter(self, tickets: Sequence[int], reason: str) -> None:
+    def _drop(self, tickets: Sequence[int], reason: str) -> None:
         self.unfinished.drop(tickets)
         self.counters.add("own_groups_filtered", len(tickets), reason=reason)
         log.warning("dropped %d local groups of an earlier run (%s)", len(tickets), reason)
 
+    def _drop_stale(self) -> None:
+        if stale := self.window.expire():
+            self._drop(stale, "stale")
+            self._prompts.drop([self._groups.pop(ticket) for ticket in stale])
+
     def _add(self, groups: Iterable[RunningGroup]) -> None:
         for group in groups:
             self._groups[group.ticket] = group
-            self._asking.add(group)
+            self._prompts.add(group)
 
-    def _admit(self) -> None:
+    def _start_groups(self) -> None:
+        """Start as many groups as the window allows."""
         if not (count := self.window.capacity):
             return
         version = self.window.version
@@ -305,31 +321,34 @@ class AsyncRolloutGenerator:
         self.unfinished.begin(new, version)
         self._add(RunningGroup(ticket, task, self.group_size) for ticket, task in new)
 
-    def _expire(self) -> None:
-        if stale := self.window.expire():
-            self._filter(stale, "stale")
-            self._asking.drop([self._groups.pop(ticket) for ticket in stale])
+    def _advance(self, seconds: float) -> None:
+        """Move each group as far as possible: prompt, completions, scores.
 
-    def _look(self, seconds: float) -> None:
-        self._asking.ask()
-        for group, answerable in self._asking.answered():
-            (self.writer.add if answerable else self._lose)(group)
-        for group in self.writer.look(seconds):
-            self._judge(group)
-        self._settle()
+        Waits up to ``seconds`` for the engine, or until a future is done.
+        """
+        self._prompts.send()
+        for group, answerable in self._prompts.answered():
+            if answerable:
+                self.writer.add(group)
+            else:
+                self._lose(group)
+        for group in self.writer.poll(seconds):
+            self._request_score(group)
+        self._take_scores()
 
-    def _judge(self, group: RunningGroup) -> None:
+    def _request_score(self, group: RunningGroup) -> None:
         trajectories = [each.so_far for each in group.completions]
-        verdict = self.threads.submit(self.tasks.score, group.task, group.prompt_ids, trajectories)
-        self._listen(verdict)
-        self._judged[group.ticket] = verdict
+        score = self.threads.submit(self.tasks.score, group.task, group.prompt_ids, trajectories)
+        self._nudge_after(score)
+        self._scores[group.ticket] = score
 
-    def _settle(self) -> None:
-        for ticket in [ticket for ticket, verdict in self._judged.items() if verdict.done()]:
-            verdict, group = self._judged.pop(ticket), self._groups[ticket]
-            if verdict.exception():
-                self._judge(group)
-            group.scored = verdict.result()
+    def _take_scores(self) -> None:
+        """Settle scored groups; raise the verifier's error, and request that group again."""
+        for ticket in [ticket for ticket, score in self._scores.items() if score.done()]:
+            score, group = self._scores.pop(ticket), self._groups[ticket]
+            if score.exception():
+                self._request_score(group)
+            group.scored = score.result()
             if group.scored:
                 self.window.settle(ticket)
             else:
@@ -339,5 +358,6 @@ class AsyncRolloutGenerator:
         self.unfinished.drop([group.ticket])
         self.window.settle(group.ticket)
 
-    def _listen(self, work: Future[Any]) -> None:
+    def _nudge_after(self, work: Future[Any]) -> None:
+        """End the engine's poll when ``work`` is done."""
         work.add_done_callback(lambda _: self.engine.nudge())

@@ -171,7 +171,7 @@ def _unpacked(
 class RunningGroup:
     """State of a group; prompt and completions are empty until they are known.
 
-    ``kept`` has turns from an earlier run, by completion number.
+    ``kept`` has turns from an earlier run, whose ``size`` may differ, by completion number.
     """
 
     ticket: int
@@ -182,11 +182,6 @@ class RunningGroup:
     completions: list[OpenTrajectory] = field(default_factory=list)
     scored: OwnGroup | None = None
 
-    @classmethod
-    def of(cls, kept: UnfinishedGroup, size: int) -> RunningGroup:
-        """Create a group from an earlier run, whose ``size`` may differ."""
-        return cls(kept.ticket, kept.task, size, kept.completions)
-
     @property
     def complete(self) -> bool:
         return bool(self.completions) and all(each.over for each in self.completions)
@@ -196,12 +191,10 @@ class RunningGroup:
         task, ids = self.task.ref, self.prompt_ids
         self.completions = [OpenTrajectory(task, [*ids]) for _ in range(self.size)]
         for number, each in enumerate(self.completions):
-            _restore(each, self.kept.get(number, ()), policy, cap)
+            _resume(each, self.kept.get(number, ()), policy, cap)
 
 
-def _restore(
-    each: OpenTrajectory, kept: Sequence[UnfinishedTurn], policy: Policy, cap: int
-) -> None:
+def _resume(each: OpenTrajectory, kept: Sequence[UnfinishedTurn], policy: Policy, cap: int) -> None:
     for turn in kept:
         tokens, finish = turn.tokens, turn.finish
         if finish is None and len(tokens.ids) >= cap:
@@ -214,12 +207,34 @@ def _restore(
             each.read(turn.observation, policy.encode_observation(turn.observation))
 
 
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A completion that is not over, by its number in its group.
+
+    ``played``: an environment answers its turns; otherwise its only turn is the answer.
+    """
+
+    group: RunningGroup
+    number: int
+    played: bool
+
+    @property
+    def trajectory(self) -> OpenTrajectory:
+        return self.group.completions[self.number]
+
+    def at(self, turn: int) -> TurnPlace:
+        return TurnPlace(self.group.ticket, self.number, turn)
+
+
 @dataclass(eq=False)
 class GroupWriter:
     """Generation of completions with an engine, and of environments' answers to turns.
 
     All work runs on the caller's thread, except that of environments. Generated turns are kept on
     disk. ``sampling`` is for single-turn answers; turns have the limits' own length.
+
+    Each completion that is not over waits for its next submission, or the engine has it, or an
+    environment has its last turn.
     """
 
     policy: Policy
@@ -230,10 +245,10 @@ class GroupWriter:
     unfinished: UnfinishedGroups
 
     def __post_init__(self) -> None:
-        self._turn = replace(self.sampling, max_new_tokens=self.limits.turn_tokens)
+        self._turn_sampling = replace(self.sampling, max_new_tokens=self.limits.turn_tokens)
         self._turns = TurnScheduler(self.policy, self.scorer, self.limits, self.engine.nudge)
-        self._open: dict[int, tuple[RunningGroup, TurnPlace]] = {}
-        self._waiting: list[OpenTrajectory] = []
+        self._running: dict[int, _Running] = {}  # by the trajectory's key
+        self._waiting: list[_Running] = []
         self._complete: list[RunningGroup] = []
         self._paused = False
         self._newest: tuple[TrainingGroup, ...] = ()
@@ -245,95 +260,92 @@ class GroupWriter:
     def add(self, group: RunningGroup) -> None:
         """Start to generate a group whose prompt is known."""
         played = group.task.ref.env in self.scorer.environments
-        group.open(self.policy, (self._turn if played else self.sampling).max_new_tokens)
+        group.open(self.policy, self._sampling_of(played=played).max_new_tokens)
         for number, each in enumerate(group.completions):
-            self._open[each.key] = group, TurnPlace(group.ticket, number)
+            running = self._running[each.key] = _Running(group, number, played)
             if each.played is None or each.played.turns[-1].observation is not None:
-                self._waiting.append(each)
+                self._waiting.append(running)
             else:
-                self._answer(each)
+                self._end_turn(running)
 
     def resume(self) -> None:
         self._paused = False
 
-    def look(self, seconds: float) -> list[RunningGroup]:
+    def poll(self, seconds: float) -> list[RunningGroup]:
         """Process arrivals, awaiting the engine up to ``seconds``; return complete groups."""
         self._submit()
-        self._finish(self.engine.poll(seconds))
-        self._read()
+        self._take_samples(self.engine.poll(seconds))
+        self._take_observations()
         complete, self._complete = self._complete, []
         return complete
 
     def pause(self) -> None:
         """Stop the engine and keep its unfinished turns, which continue first."""
         self._paused = True
-        kept = []
+        rows = []
         for key, begun in self.engine.pause():
-            if key not in self._open:
+            if (running := self._running.get(key)) is None:
                 continue  # from another play that failed
-            group, place = self._open[key]
-            each = group.completions[place.number]
-            each.begun = begun
-            kept.append((_place(each, place), UnfinishedTurn(begun)))
-            self._waiting.append(each)
-        self.unfinished.write(kept)
-        self._finish(self.engine.poll(0.0))
+            running.trajectory.begun = begun
+            rows.append((running.at(running.trajectory.turn), UnfinishedTurn(begun)))
+            self._waiting.append(running)
+        self.unfinished.write(rows)
+        self._take_samples(self.engine.poll(0.0))
+
+    def _sampling_of(self, *, played: bool) -> Sampling:
+        return self._turn_sampling if played else self.sampling
 
     def _submit(self) -> None:
-        if self._paused or not self._waiting:
+        if self._paused:
             return
-        waiting = sorted(self._waiting, key=lambda each: self._open[each.key][1])
-        for sampling in (self.sampling, self._turn):
-            lasts = sampling is self._turn
-            wanted = [each.wanted(lasts=lasts) for each in waiting if self._plays(each) == lasts]
+        waiting = sorted(self._waiting, key=lambda each: each.at(0))
+        for played in (False, True):
+            wanted = [
+                each.trajectory.wanted(lasts=played) for each in waiting if each.played == played
+            ]
             if wanted:
-                self.engine.submit(wanted, sampling)
-            # Requests that the engine refuses stay queued: the next look raises the error again.
-            self._waiting = [each for each in self._waiting if self._plays(each) != lasts]
+                self.engine.submit(wanted, self._sampling_of(played=played))
+            # Requests that the engine refuses stay queued: the next poll raises the error again.
+            self._waiting = [each for each in self._waiting if each.played != played]
 
-    def _finish(self, finished: Sequence[tuple[int, Sample]]) -> None:
+    def _take_samples(self, samples: Sequence[tuple[int, Sample]]) -> None:
         rows = []
-        for key, sample in finished:
-            group, place = self._open[key]
-            each = group.completions[place.number]
+        for key, sample in samples:
+            running = self._running[key]
+            trajectory = running.trajectory
             # Replaced as a whole, because the learner's thread reads it.
             done = (TrainingCompletion.own(sample.tokens),)
-            alone = TrainingGroup(tuple(each.ids), done, (0.0,), own=True)
+            alone = TrainingGroup(tuple(trajectory.ids), done, (0.0,), own=True)
             self._newest = (*self._newest, alone)[-MOST_COMPLETIONS:]
-            rows.append((_place(each, place), UnfinishedTurn(sample.tokens, sample.finish)))
-            each.add(sample)
-            self._answer(each)
+            turn = UnfinishedTurn(sample.tokens, sample.finish)
+            rows.append((running.at(trajectory.turn), turn))
+            trajectory.add(sample)
+            self._end_turn(running)
         self.unfinished.write(rows)
 
-    def _answer(self, each: OpenTrajectory) -> None:
-        if self._plays(each):
-            self._turns.ask([each])
+    def _end_turn(self, running: _Running) -> None:
+        trajectory = running.trajectory
+        if running.played:
+            self._turns.ask([trajectory])
         else:
-            each.end(each.so_far)
-            self._close(each)
+            trajectory.end(trajectory.so_far)
+            self._close(running)
 
-    def _read(self) -> None:
+    def _take_observations(self) -> None:
         rows = []
-        for each in self._turns.answered():
-            if each.over:
-                self.engine.abort([each.key])
-                self._close(each)
+        for trajectory in self._turns.answered():
+            running = self._running[trajectory.key]
+            if trajectory.over:
+                self.engine.abort([trajectory.key])
+                self._close(running)
             else:
-                last = each.so_far.turns[-1]
+                last = trajectory.so_far.turns[-1]
                 turn = UnfinishedTurn(last.sample.tokens, last.sample.finish, last.observation)
-                place = self._open[each.key][1]
-                rows.append((place._replace(turn=len(each.so_far.turns) - 1), turn))
-                self._waiting.append(each)
+                rows.append((running.at(trajectory.turn - 1), turn))
+                self._waiting.append(running)
         self.unfinished.write(rows)
 
-    def _close(self, each: OpenTrajectory) -> None:
-        group, _ = self._open.pop(each.key)
-        if group.complete:
-            self._complete.append(group)
-
-    def _plays(self, each: OpenTrajectory) -> bool:
-        return each.task.env in self.scorer.environments
-
-
-def _place(each: OpenTrajectory, place: TurnPlace) -> TurnPlace:
-    return place._replace(turn=len(each.played.turns) if each.played else 0)
+    def _close(self, running: _Running) -> None:
+        del self._running[running.trajectory.key]
+        if running.group.complete:
+            self._complete.append(running.group)

@@ -52,7 +52,7 @@ class OwnGroup:
     @property
     def informative(self) -> bool:
         """Whether rewards differ; otherwise every advantage is zero."""
-        return len(set(self.training.rewards)) > 1
+        return informative(self.training.rewards)
 
     @property
     def tokens(self) -> int:
@@ -65,8 +65,7 @@ def own_group(
     """Combine a task's completions and their verification result."""
     rewards = verdict.rewards
     completions = tuple(
-        Completion(each.segments, reward, each.finish)
-        for each, reward in zip(trajectories, rewards, strict=True)
+        each.completion(reward) for each, reward in zip(trajectories, rewards, strict=True)
     )
     training = TrainingGroup(
         prompt_ids=tuple(prompt_ids),
@@ -200,15 +199,17 @@ class Intake:
 
     def take(self, pooled: PooledGroup) -> TrainingGroup | None:
         """Return the group as it is trained on; None if nothing is left to learn."""
-        kept = [n for n in self._drawn(pooled) if self._may_fit(pooled.group.completions[n])]
-        whole = external_group(self.policy, pooled, kept)
-        left = self._unrefused(whole, pooled, kept)
+        shared = pooled.group.completions
+        numbers = [n for n in self._sampled(pooled) if self._may_fit(shared[n])]
+        whole = external_group(self.policy, pooled, numbers)
+        left = self._without_refused(whole, pooled, numbers)
         if left is None or (informative(pooled.group.rewards) and not informative(left.rewards)):
             self.counters.add("external_nothing_left")
             return None
         return left
 
-    def _drawn(self, pooled: PooledGroup) -> Sequence[int]:
+    def _sampled(self, pooled: PooledGroup) -> Sequence[int]:
+        """Return the numbers of the completions to use, a sample if there are too many."""
         group = pooled.group
         count, most = len(group.completions), self.limits.completions
         if count <= most:
@@ -227,32 +228,35 @@ class Intake:
             self.counters.add("external_refused", reason="too_long")
         return fits
 
-    def _unrefused(
+    def _without_refused(
         self, training: TrainingGroup, pooled: PooledGroup, numbers: Sequence[int]
     ) -> TrainingGroup | None:
+        """Return the group without refused completions; None if fewer than two are left.
+
+        The filters apply only to what would be imitated: completions above the mean reward.
+        """
         room = self.policy.context_length - len(training.prompt_ids)
-        columns = list(zip(numbers, training.completions, training.rewards, strict=True))
-        limits = [self._limit(pooled.group.completions[n].finish, c, room) for n, c, _ in columns]
-        whole = [reward for (*_, reward), limit in zip(columns, limits, strict=True) if not limit]
-        mean = sum(whole) / max(1, len(whole))
-        kept = []
-        for place, (number, done, reward) in enumerate(columns):
-            reason = limits[place]
-            if reason is None and reward > mean:
-                reason = self._reason(pooled, number, done)
-            if reason is None:
-                kept.append(place)
-            else:
-                self.counters.add("external_refused", reason=reason)
+        shared = [pooled.group.completions[number] for number in numbers]
+        pairs = list(zip(shared, training.completions, strict=True))
+        reasons = [self._limit_reason(each.finish, done, room) for each, done in pairs]
+        rewards = training.rewards
+        within = [rewards[place] for place, reason in enumerate(reasons) if reason is None]
+        mean = sum(within) / max(1, len(within))
+        for place, (each, done) in enumerate(pairs):
+            if reasons[place] is None and rewards[place] > mean:
+                reasons[place] = self._filter_reason(pooled, each.text, done)
+        for reason in filter(None, reasons):
+            self.counters.add("external_refused", reason=reason)
+        kept = [place for place, reason in enumerate(reasons) if reason is None]
         if len(kept) < 2:
             return None
         return replace(
             training,
             completions=tuple(training.completions[place] for place in kept),
-            rewards=tuple(training.rewards[place] for place in kept),
+            rewards=tuple(rewards[place] for place in kept),
         )
 
-    def _limit(self, finish: Finish, done: TrainingCompletion, room: int) -> str | None:
+    def _limit_reason(self, finish: Finish, done: TrainingCompletion, room: int) -> str | None:
         """Return why this node would not have ended the completion there, or would not read it."""
         limits, turns = self.limits, [len(done.ids[turn]) for turn in turns_of(done.trained)]
         generated = sum(turns)
@@ -266,19 +270,17 @@ class Intake:
             full = turns[-1] >= limits.turns.turn_tokens or limits.turns.last(len(turns), generated)
         return None if full else "unfinished"
 
-    def _reason(self, pooled: PooledGroup, number: int, done: TrainingCompletion) -> str | None:
-        group = pooled.group
-        text = group.completions[number].text
-        own = zip(done.ids, done.trained, strict=True)
-        answer = Answer(
-            text,
-            tuple(token for token, ours in own if ours),
-            budget(self._lengths[group.env, group.level]),
-            self._elsewhere(pooled.author, text),
-        )
+    def _filter_reason(
+        self, pooled: PooledGroup, text: str, done: TrainingCompletion
+    ) -> str | None:
+        sampled = tuple(token for token, ours in zip(done.ids, done.trained, strict=True) if ours)
+        lengths = self._lengths[pooled.group.env, pooled.group.level]
+        copied = self._is_of_another(pooled.author, text)
+        answer = Answer(text, sampled, budget(lengths), copied)
         return next((name for name in self.limits.refuse if FILTERS[name](answer)), None)
 
-    def _elsewhere(self, author: bytes, text: str) -> bool:
+    def _is_of_another(self, author: bytes, text: str) -> bool:
+        """Return whether another author sent the same text before, up to how it is written."""
         bare = "".join(INVISIBLE.sub("", normalize("NFKC", text)).casefold().split())
         first = self._texts.setdefault(sha256(bare.encode()).digest(), author)
         while len(self._texts) > REMEMBERED_TEXTS:

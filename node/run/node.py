@@ -12,9 +12,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import typer
+from transformers import PreTrainedModel
 
 from node.config.config import Config, changed, set_keys
 from node.config.registry import ADVANTAGES
@@ -23,7 +25,7 @@ from node.distributed.ranks import Ranks, exit_immediately
 from node.distributed.sharded_learner import follow
 from node.distributed.torchrun import Launch
 from node.errors import NodeError
-from node.evaluation.baseline import SECONDS, BaselineTrial
+from node.evaluation.baseline import SECONDS, BaselineEvaluation
 from node.lifecycle import Opened
 from node.monitor.groups import GroupsFile
 from node.monitor.live import Stages
@@ -66,8 +68,8 @@ class Node(Opened):
     Entering this context manager opens every part and joins the swarm; leaving closes them. The
     caller holds the folder's lock. ``clock`` is for task samples and the replay buffer; the network
     uses real time. ``ranks`` are processes that help the learner. ``say`` gets what the manifest
-    will open, and ``stage`` each step of opening. ``baseline`` tries a new policy and returns the
-    config keys to change for this run; None tries nothing. ``rounds`` is the
+    will open, and ``stage`` each step of opening. ``baseline`` evaluates a new policy and returns
+    the config keys to change for this run; None evaluates nothing. ``rounds`` is the
     :class:`node.run.training_loop.TrainingLoop`, ``groups`` some of the latest round, and ``notes``
     sentences on what opening corrected.
     """
@@ -78,7 +80,7 @@ class Node(Opened):
     ranks: Ranks | None = None
     say: Callable[[str], None] = log.info
     stage: Callable[[str], None] = log.debug
-    baseline: Callable[[BaselineTrial], Mapping[str, Any]] | None = None
+    baseline: Callable[[BaselineEvaluation], Mapping[str, Any]] | None = None
     rounds: TrainingLoop = field(init=False)
     membership: Membership = field(init=False)
     policy: Policy = field(init=False)
@@ -137,27 +139,46 @@ class Node(Opened):
         progress = RunState(self.folder, journal, config.schedule, self.membership.swarm_id.hex())
         self.notes = (*notes, *self.membership.notes, *progress.notes, *cautions(config))
         self.policy = progress.policy(config.policy, stage)
-        self._reference = progress.reference(config, stage)
+        reference = progress.reference(config, stage)
         self.notes += self._too_large(manifest)
         if config.node.threads == 0 and self.policy.device.type == "cpu":
             fastest(self.policy.probe, threads)
         stage("starting the engine")
-        trainer = self._trainer(levels, verifier, experience)
-        stack.callback(lambda: trainer.close())  # the one that is there then
-        if progress.round == 0 and self.baseline:
-            levels, engine = trainer.sampler.levels, trainer.engine
-            trial = BaselineTrial(config, self.policy, engine, verifier, levels, self.counters)
-            if keys := self.baseline(trial):
-                self.config = changed(self.config, keys)
-                trainer.close()
-                trainer = self._trainer(levels, verifier, experience)
-            for level, rewards in trial.rewards():
-                trainer.sampler.observe(level, rewards)
+        open_trainer = partial(self._trainer, verifier, experience, reference)
+        trainer = open_trainer(levels)
+        stack.callback(lambda: trainer.close())  # late: a baseline may replace it
+        if progress.round == 0:
+            trainer = self._after_baseline(trainer, verifier, open_trainer)
         progress.restore(trainer, experience.pool)
         self._open_rounds(trainer, progress, experience)
 
+    def _after_baseline(
+        self,
+        trainer: Trainer,
+        verifier: VerifierPool,
+        open_trainer: Callable[[Sequence[EnvLevel]], Trainer],
+    ) -> Trainer:
+        """Evaluate the policy; return the trainer, another one if that changes the config."""
+        if not self.baseline:
+            return trainer
+        config, levels = self.config, trainer.sampler.levels
+        evaluation = BaselineEvaluation(
+            config, self.policy, trainer.engine, verifier, levels, self.counters
+        )
+        if keys := self.baseline(evaluation):
+            self.config = changed(config, keys)
+            trainer.close()
+            trainer = open_trainer(levels)
+        for level, rewards in evaluation.rewards():
+            trainer.sampler.observe(level, rewards)
+        return trainer
+
     def _trainer(
-        self, levels: Sequence[EnvLevel], verifier: VerifierPool, experience: Experience
+        self,
+        verifier: VerifierPool,
+        experience: Experience,
+        reference: PreTrainedModel | None,
+        levels: Sequence[EnvLevel],
     ) -> Trainer:
         return Trainer(
             self.config,
@@ -170,7 +191,7 @@ class Node(Opened):
             clock=self._clock,
             counters=self.counters,
             ranks=self.ranks,
-            reference=self._reference,
+            reference=reference,
             trusted=self._trusted.authors,
             blocked=self._blocked.authors,
         )
@@ -196,7 +217,7 @@ class Node(Opened):
 
 @dataclass(frozen=True, slots=True)
 class BaselineDialogue:
-    """Tries a policy, says what was found, and changes the config if the user agrees.
+    """Evaluates a policy, prints the results, and changes the config if the user agrees.
 
     ``tell`` prints and logs a line. The question is asked only at a terminal, without ``--json``.
     """
@@ -205,14 +226,14 @@ class BaselineDialogue:
     stages: Stages
     tell: Callable[[str], None]
 
-    def __call__(self, trial: BaselineTrial) -> Mapping[str, Any]:
-        """Return the keys that the config is changed by, for this run and in its file."""
+    def __call__(self, evaluation: BaselineEvaluation) -> Mapping[str, Any]:
+        """Return the config keys that change, for this run and in the config's file."""
         self.stages.begin(
             f"evaluating the policy on the swarm's tasks, for at most {SECONDS:g} seconds "
             "(--no-baseline skips it)"
         )
         try:
-            found = trial.run(SECONDS, self.stages.progress)
+            found = evaluation.run(SECONDS, self.stages.progress)
         except (JudgeRefused, NodeError) as error:
             self.tell(f"the policy could not be evaluated on this swarm's tasks: {error}")
             return {}

@@ -22,7 +22,7 @@ from node.errors import NodeError
 from node.evaluation.evaluator import Evaluator, ForgettingAlarm, heldout_tasks
 from node.monitor.record import Stopwatch
 from node.policy.policy import Policy
-from node.rollout.generator import TaskIndexes
+from node.rollout.generator import Generator, TaskIndexes
 from node.rollout.groups import GroupSource
 from node.run.update_groups import (
     ExternalGroups,
@@ -197,9 +197,19 @@ class Trainer:
         drawn = replace(sampling, seed=int.from_bytes(digest[:7]))
         limits = TurnLimits.of(config.engine)
         self._evaluator = Evaluator(policy, self.engine, verifier, heldout, drawn, counters, limits)
-        self._own = OwnGroups(
-            config, trained, self.sampler, indexes, sampling, verifier, journal, counters, author
+        generator = Generator(
+            author=author,
+            policy=policy,
+            engine=self.engine,
+            verifier=verifier,
+            sampler=self.sampler,
+            indexes=indexes,
+            sampling=sampling,
+            group_size=config.engine.group_size,
+            counters=counters,
+            limits=limits,
         )
+        self._own = OwnGroups(config, trained, generator, journal)
         self._external = ExternalGroups(
             experience,
             open_mixture(config, rules, self.lead),

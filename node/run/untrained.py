@@ -56,7 +56,8 @@ Kind = Literal["bootstrap", "observe"]
 class Observer:
     """Counts of a swarm, kept in the run folder and shown as a page.
 
-    Its failures are logged and counted (``public_page_failures``), and stop nothing else.
+    Call :meth:`experience` once, then :meth:`at_work`, and :meth:`look` only during its block. Its
+    failures are logged and counted (``public_page_failures``), and stop nothing else.
     ``wanted`` is the address, as for :func:`node.dashboard.access.listen`; False is none. Raises
     NodeError if it cannot listen or write the snapshot, and ConfigError for an invalid address.
     """

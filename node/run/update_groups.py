@@ -20,7 +20,7 @@ from node.config.config import Config
 from node.config.registry import CURRICULA, SELECTIONS
 from node.distributed.ranks import Ranks
 from node.distributed.sharded_learner import open_learner
-from node.engines.engine import RolloutEngine, Sampling
+from node.engines.engine import RolloutEngine
 from node.engines.kinds import kind_of
 from node.engines.registry import open_engine, open_streaming_engine
 from node.learner.batches import TrainingGroup
@@ -31,11 +31,10 @@ from node.policy.device import give_back
 from node.policy.model_files import PolicyError
 from node.policy.policy import Policy
 from node.rollout.async_generator import JUDGES, AsyncRolloutGenerator, StalenessWindow
-from node.rollout.generator import Generator, TaskIndexes
+from node.rollout.generator import Generator
 from node.rollout.group_writer import GroupWriter, UnfinishedGroups
 from node.rollout.groups import GroupLimits, GroupSource, Intake, OwnGroup
 from node.tasks.curriculum import EnvLevel, TaskSampler, chosen_levels
-from node.tasks.scorer import Scorer
 from node.threads import MemoryTrimmer
 from node.trajectories.trajectory import TurnLimits
 from protocol.rollout import Group
@@ -388,72 +387,55 @@ class OwnGroups:
 
     config: Config
     trained: TrainedPolicy
-    sampler: TaskSampler
-    indexes: TaskIndexes
-    sampling: Sampling
-    verifier: Scorer
+    generator: Generator
     journal: Journal
-    counters: Counters
-    author: bytes
 
     def __post_init__(self) -> None:
-        self._limits = TurnLimits.of(self.config.engine)
-        self._overlapping: AsyncRolloutGenerator | None = None
-        self._generator = Generator(
-            author=self.author,
-            policy=self.trained.policy,
-            engine=self.trained.engine,
-            verifier=self.verifier,
-            sampler=self.sampler,
-            indexes=self.indexes,
-            sampling=self.sampling,
-            group_size=self.config.engine.group_size,
-            counters=self.counters,
-            limits=self._limits,
-        )
+        self._async_generator: AsyncRolloutGenerator | None = None
 
     def source(self, done: int) -> GroupSource:
         """Return the source of local groups for the rounds after ``done``."""
-        policy, engine = self.trained.policy, self.trained.streaming
+        own, policy, engine = self.generator, self.trained.policy, self.trained.streaming
         schedule = self.config.schedule
         if engine is None:
-            return self._generator
+            return own
         unfinished = UnfinishedGroups(self.journal)
         if lost := unfinished.rewind(done, policy.version):
             tokens = counted(lost, "token")
             log.info("%s of policies after the last checkpoint will be generated again", tokens)
-        limits, sampling, oversample = self._limits, self.sampling, schedule.oversample
-        self._overlapping = AsyncRolloutGenerator(
-            self._generator,
+        self._async_generator = AsyncRolloutGenerator(
+            own,
             policy=policy,
             engine=engine,
-            writer=GroupWriter(policy, engine, self.verifier, limits, sampling, unfinished),
-            group_size=self.config.engine.group_size,
-            window=StalenessWindow(schedule.max_staleness, oversample=oversample, version=done),
+            writer=GroupWriter(policy, engine, own.verifier, own.limits, own.sampling, unfinished),
+            group_size=own.group_size,
+            window=StalenessWindow(
+                schedule.max_staleness, oversample=schedule.oversample, version=done
+            ),
             unfinished=unfinished,
             sleep_mode=self.trained.sleep_mode,
             threads=ThreadPoolExecutor(JUDGES, "verifier"),
-            counters=self.counters,
+            counters=own.counters,
         )
-        return self._overlapping
+        return self._async_generator
 
     def shareable(self, groups: Sequence[Group]) -> tuple[list[Group], Origin]:
         """Return the groups that peers may get, and the origin they get with them."""
-        policy, sampling = self.trained.policy, self.sampling
+        own, policy = self.generator, self.trained.policy
         origin = Origin(
             policy.version,
             public_name(policy.name),
             policy.encoding,
-            sampling.temperature,
-            sampling.max_new_tokens,
+            own.sampling.temperature,
+            own.sampling.max_new_tokens,
         )
-        kept_back = self.verifier.unrepeatable
-        shared = [g for g in groups if g.env not in kept_back and self.indexes.shareable(g.index)]
+        kept_back = own.verifier.unrepeatable
+        shared = [g for g in groups if g.env not in kept_back and own.indexes.shareable(g.index)]
         return shared, origin
 
     def close(self) -> None:
-        if self._overlapping:
-            self._overlapping.close()
+        if self._async_generator:
+            self._async_generator.close()
 
 
 def open_sampler(config: Config, levels: Sequence[EnvLevel]) -> TaskSampler:

@@ -126,8 +126,8 @@ class Allowed:
         code = list(self.code_execution)
         return {"files": files, "code_execution": code, "sandboxed": self.sandboxed}
 
-    def closed(self, name: str) -> str | None:
-        """Return why an env that evaluates text is closed, None if it is open."""
+    def why_not_evaluated(self, name: str) -> str | None:
+        """Return why an env may not evaluate text here; None if it may."""
         if name not in self.code_execution:
             return EVALUATES.format(name=name)
         return None if self.sandboxed else UNSANDBOXED.format(name=name)
@@ -145,12 +145,31 @@ def open_envs(
     sources: dict[str, TaskSource] = {}
     closed: dict[str, str] = {}
     for spec in specs:
-        opened = _open(spec, allowed)
-        if isinstance(opened, str):
-            closed[spec.name] = opened
-        else:
-            sources[spec.name] = TaskSource(spec.name, spec.template, spec.extract, opened)
+        if reason := why_closed(spec, allowed):
+            closed[spec.name] = reason
+            continue
+        questions = _questions(spec, allowed.files.get(spec.name))
+        # A package says only once it is open whether it evaluates text.
+        evaluating = spec.source == "plugin" and questions.evaluates_text
+        if evaluating and (reason := allowed.why_not_evaluated(spec.name)):
+            closed[spec.name] = reason
+            continue
+        sources[spec.name] = TaskSource(spec.name, spec.template, spec.extract, questions)
     return sources, closed
+
+
+def why_closed(spec: EnvSpec, allowed: Allowed) -> str | None:
+    """Return why an env cannot be opened here, as far as this is known without opening it."""
+    name, has_file = spec.name, spec.name in allowed.files
+    if in_file(spec):
+        return None if has_file else NO_FILE.format(name=name)
+    if spec.source == ENVIRONMENT and not has_file and not environments.is_here(name):
+        return environments.absent(name) or NO_PACKAGE.format(name=name)
+    if spec.source == "plugin" and not plugins.is_here(name):
+        return NO_PACKAGE.format(name=name)
+    if spec.source == "reasoning-gym" and name in UNREPEATABLE:
+        return UNREPEATED.format(name=name)
+    return allowed.why_not_evaluated(name) if evaluates(spec) else None
 
 
 def level_settings(spec: EnvSpec) -> list[dict[str, Any]]:
@@ -164,37 +183,22 @@ def level_settings(spec: EnvSpec) -> list[dict[str, Any]]:
     return levels
 
 
-def _open(spec: EnvSpec, allowed: Allowed) -> Questions | str:
-    """Return an env's questions, or the reason why it is closed here."""
+def _questions(spec: EnvSpec, file: str | Path | None) -> Questions:
+    """Open an env for which :func:`why_closed` knows no reason; ``file`` is the user's own."""
+    levels = level_settings(spec)
     # Import a source only if named: reasoning-gym alone costs half a second and 70 MB.
     if spec.source == "jsonl":
         from node.tasks.sources.jsonl import JsonLines
 
-        if spec.name not in allowed.files:
-            return NO_FILE.format(name=spec.name)
-        return JsonLines.open(spec, level_settings(spec), Path(allowed.files[spec.name]))
+        assert file is not None
+        return JsonLines.open(spec, levels, Path(file))
     if spec.source == "reasoning-gym":
-        if spec.name in UNREPEATABLE:
-            return UNREPEATED.format(name=spec.name)
-        if evaluates(spec) and (reason := allowed.closed(spec.name)):
-            return reason
         from node.tasks.sources.reasoning_gym import ReasoningGym
 
-        return ReasoningGym.open(spec, level_settings(spec))
+        return ReasoningGym.open(spec, levels)
     if spec.source == ENVIRONMENT:
-        from node.tasks.sources.environments import open_environment
-
-        file = allowed.files.get(spec.name)
-        if file is None and in_file(spec):
-            return NO_FILE.format(name=spec.name)
-        opened = open_environment(spec, level_settings(spec), file)
-        return opened or NO_PACKAGE.format(name=spec.name)
-    from node.tasks.sources.plugins import open_plugin
-
-    plugin = open_plugin(spec, level_settings(spec))
-    if plugin is None:
-        return NO_PACKAGE.format(name=spec.name)
-    return (plugin.evaluates_text and allowed.closed(spec.name)) or plugin
+        return environments.open_environment(spec, levels, file)
+    return plugins.open_plugin(spec, levels)
 
 
 def import_libraries(sources: Collection[str]) -> None:
@@ -259,35 +263,26 @@ def overview(specs: Sequence[EnvSpec], allowed: Allowed) -> list[str]:
 
     Names from a manifest are safe to print: they hold only letters, digits and ``_ . -``.
     """
-    closed = {spec.name: why for spec in specs if (why := _closed(spec, allowed))}
+    closed = {spec.name: why for spec in specs if (why := why_closed(spec, allowed))}
     opened = [_entry(spec) for spec in specs if spec.name not in closed]
     return [f"this swarm's tasks here: {', '.join(opened) or 'none'}", *closed.values()]
 
 
-def _closed(spec: EnvSpec, allowed: Allowed) -> str | None:
-    """Return why an env is closed; a package's evaluation is known only once open."""
-    reason = None
-    is_here = {"plugin": plugins.is_here, ENVIRONMENT: environments.is_here}.get(spec.source)
-    if in_file(spec) and spec.name not in allowed.files:
-        reason = NO_FILE
-    elif not in_file(spec) and is_here and not is_here(spec.name):
-        reason = environments.absent(spec.name) or NO_PACKAGE
-    elif spec.source == "reasoning-gym" and spec.name in UNREPEATABLE:
-        reason = UNREPEATED
-    elif evaluates(spec):
-        return allowed.closed(spec.name)
-    return reason.format(name=spec.name) if reason else None
-
-
 def _entry(spec: EnvSpec) -> str:
     levels = counted(len(spec.levels), "level")
+    evaluating = ", evaluates answers" if evaluates(spec) else ""
+    return f"{spec.name} ({levels} of {_provider(spec)}{evaluating})"
+
+
+def _provider(spec: EnvSpec) -> str:
+    if in_file(spec):
+        return "your file"
+    if spec.source not in ("plugin", ENVIRONMENT):
+        return spec.source
+    if spec.source == ENVIRONMENT and spec.name in LIBRARIES:
+        return spec.name
     shipped = spec.name in plugins.FAMILIES or spec.name in SHIPPED
-    brought = "swarm-node" if shipped else "your package"
-    library = spec.name if spec.name in LIBRARIES else brought
-    source = {"plugin": brought, ENVIRONMENT: library}.get(spec.source, spec.source)
-    source = "your file" if in_file(spec) else source
-    evaluating = ", evaluates answers" * evaluates(spec)
-    return f"{spec.name} ({levels} of {source}{evaluating})"
+    return "swarm-node" if shipped else "your package"
 
 
 def allowed_by(tasks: TasksSection, sandbox: SandboxSection) -> Allowed:

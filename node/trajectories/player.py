@@ -12,7 +12,7 @@ from node.tasks.scorer import Answered, Move, Moved, Scorer, judge_all
 from node.trajectories.trajectory import OpenTrajectory, Trajectory, TurnLimits
 from protocol.rollout import Finish
 from swarm.groups import TaskRef
-from swarm.verification import Asked, Judged, JudgeRefused, Verdict
+from swarm.verification import Asked, Judged, JudgeRefused, Verdict, answer_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +214,9 @@ def judged(
     Environments that are not replayable keep the observed reward.
     """
     known = [_settled(scorer, task, group) for task, group in groups]
+    played = scorer.environments
     asked = [
-        Asked(task, [each.answer(played=task.env in scorer.environments) for each in group])
+        Asked(task, [answer_of(each.completion(0.0), played=task.env in played) for each in group])
         for (task, group), settled in zip(groups, known, strict=True)
         if settled is None
     ]

@@ -10,9 +10,9 @@ from node.config.sections import EngineSection
 from node.engines.engine import Sample, SamplingRequest
 from node.learner.batches import TrainingCompletion
 from node.tasks.scorer import Move
-from protocol.rollout import Finish, Segment, Tokens, Writer
+from protocol.rollout import Completion, Finish, Segment, Tokens, Writer
 from swarm.groups import TaskRef
-from swarm.verification import Answer, JudgeRefused, TrajectoryTexts
+from swarm.verification import JudgeRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,9 @@ class Trajectory:
                 segments.append(Segment(Writer.ENVIRONMENT, turn.observation))
         return tuple(segments)
 
-    def answer(self, *, played: bool) -> Answer:
-        """Return the answer for a verifier; ``played``: in an environment."""
-        if not played:
-            return self.text
-        texts = tuple(each.text for each in self.segments)
-        return TrajectoryTexts(texts, self.finish is Finish.LENGTH)
+    def completion(self, reward: float) -> Completion:
+        """Return it as shared with peers."""
+        return Completion(self.segments, reward, self.finish)
 
     def training(self) -> TrainingCompletion:
         """Return the learner's input; observations between turns are not trained on."""
@@ -139,6 +136,11 @@ class OpenTrajectory:
     def end(self, played: Trajectory) -> None:
         """Mark it as over, with ``played`` as its result."""
         self.played, self.over = played, True
+
+    @property
+    def turn(self) -> int:
+        """Number of the turn in progress, from 0."""
+        return len(self.played.turns) if self.played else 0
 
     @property
     def so_far(self) -> Trajectory:

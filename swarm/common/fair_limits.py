@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from protocol.errors import BadKey
 from protocol.identity import author_of
@@ -22,29 +22,20 @@ REMEMBERED_SECONDS = 5.0
 MAX_REMEMBERED = 4096
 
 
-class Remembers(Protocol):
-    """A source of authors' reputations, such as :class:`swarm.reputation.Accounts`."""
-
-    def reputation(self, author: bytes) -> float:
-        """Return an author's reputation, in [0, 1]."""
-
-    def reputations(self) -> Mapping[bytes, float]:
-        """Return the reputation of every author that has any."""
-
-
+@dataclass(frozen=True, slots=True)
 class OwnFirst:
     """Reputations of authors, with this node's own at 1, so it keeps its records too."""
 
-    def __init__(self, own: bytes, accounts: Remembers) -> None:
-        self._own = own
-        self._accounts = accounts
+    own: bytes
+    reputation: ReputationOf
+    reputations: Callable[[], Mapping[bytes, float]]  # of every author that has any
 
     def __call__(self, author: bytes) -> float:
-        return 1.0 if author == self._own else self._accounts.reputation(author)
+        return 1.0 if author == self.own else self.reputation(author)
 
     def all(self) -> dict[bytes, float]:
         """Return the reputation of every author that has any."""
-        return {**self._accounts.reputations(), self._own: 1.0}
+        return {**self.reputations(), self.own: 1.0}
 
 
 def author_or_none(peer: str) -> bytes | None:

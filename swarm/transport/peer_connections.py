@@ -50,7 +50,7 @@ class Redial:
         self._bootstrap = tuple(dict.fromkeys(bootstrap))
         self._remembered: dict[str, None] = {}
         self._clock = clock
-        self._next: dict[str, tuple[float, float]] = {}
+        self._next: dict[str, tuple[float, float]] = {}  # time of the next dial, pause after it
         self.remember(remembered)
 
     def remember(self, addresses: Iterable[str]) -> None:
@@ -67,8 +67,13 @@ class Redial:
     def due(self, connected: Collection[str]) -> tuple[str, ...]:
         """Return the addresses to dial now, given connected peer ids; mark them as tried."""
         now = self._clock.monotonic()
-        wanted = [a for a in self._bootstrap if self._waited(a, connected, now)]
-        met = [a for a in self._remembered if self._waited(a, connected, now)]
+        for address in (*self._bootstrap, *self._remembered):
+            if peer_of(address) in connected:
+                self._next.pop(address, None)
+                if address in self._remembered:
+                    self._next[address] = now + LOST_SECONDS, FIRST_SECONDS
+        wanted = [a for a in self._bootstrap if self._is_due(a, connected, now)]
+        met = [a for a in self._remembered if self._is_due(a, connected, now)]
         # The address tried longest ago comes first, so that each has its turn.
         met.sort(key=lambda address: self._next.get(address, (0.0, 0.0))[0])
         ready = wanted + (met[:AT_A_TIME] if connected else met)
@@ -78,14 +83,9 @@ class Redial:
             self._next[address] = now + pause, min(2 * pause, longest)
         return tuple(ready)
 
-    def _waited(self, address: str, connected: Collection[str], now: float) -> bool:
-        if peer_of(address) in connected:
-            self._next.pop(address, None)
-            if address not in self._bootstrap:
-                self._next[address] = now + LOST_SECONDS, FIRST_SECONDS
-            return False
+    def _is_due(self, address: str, connected: Collection[str], now: float) -> bool:
         at, _ = self._next.get(address, (now, 0.0))
-        return at <= now
+        return peer_of(address) not in connected and at <= now
 
 
 def peer_of(address: str) -> str:

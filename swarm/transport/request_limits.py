@@ -48,6 +48,7 @@ class RequestSlot:
     give_way: Callable[[], None] = field(default=lambda: None)  # called when the slot is lost
 
 
+@dataclass(eq=False, repr=False)
 class RequestSlots:
     """A service's slots: some for each peer, a quarter of all for known peers only.
 
@@ -55,11 +56,12 @@ class RequestSlots:
     slots before known peers. A slot that does not wait for its peer is never lost.
     """
 
-    def __init__(self, total: int, each: int, clock: Clock, reputations: Reputations) -> None:
-        self._total = total
-        self._each = each
-        self._clock = clock
-        self._reputations = reputations
+    _total: int
+    _each: int
+    _clock: Clock
+    _reputations: Reputations
+
+    def __post_init__(self) -> None:
         self._slots: dict[RequestSlot, None] = {}
         self._held: Counter[str] = Counter()
 
@@ -196,28 +198,26 @@ class PeerLimits:
         self.disconnect(peer)
 
 
+@dataclass(eq=False, repr=False)
 class Service:
     """A handler with a maximum of simultaneous requests, in total and per peer."""
 
-    def __init__(
-        self,
-        protocol: str,
-        handler: Handler,
-        limits: HandlerLimits,
-        counters: Counters,
-        peer_limits: PeerLimits,
-    ) -> None:
-        self.protocol = protocol
-        self.request_limit = limits.request_bytes
-        self.peer_limits = peer_limits
-        self._handler = handler
-        self._counters = counters
+    protocol: str
+    _handler: Handler
+    _limits: HandlerLimits
+    _counters: Counters
+    peer_limits: PeerLimits
+
+    def __post_init__(self) -> None:
+        limits, peers = self._limits, self.peer_limits
         self._slots = RequestSlots(
-            limits.concurrent,
-            limits.concurrent_per_peer,
-            peer_limits.clock,
-            peer_limits.reputations,
+            limits.concurrent, limits.concurrent_per_peer, peers.clock, peers.reputations
         )
+
+    @property
+    def request_limit(self) -> int:
+        """Maximum bytes of a request."""
+        return self._limits.request_bytes
 
     @contextmanager
     def admit(self, peer: str) -> Iterator[RequestSlot]:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 
 from swarm.common.counters import Counters
@@ -42,39 +42,33 @@ LONGEST_RESTART_PAUSE = 30.0
 Prepare = Callable[[TransportNode], Awaitable[None]]  # makes a node ready before it connects
 
 
+@dataclass(eq=False, repr=False)
 class Supervisor:
     """A sequence of nodes under one identity and port."""
 
-    def __init__(
-        self,
-        launch: Launch,
-        settings: NodeSettings,
-        peers: Sequence[str],
-        cache: PeerCache,
-        prepare: Prepare,
-        counters: Counters,
-        peer_limits: PeerLimits,
-    ) -> None:
+    _launch: Launch
+    settings: NodeSettings
+    _peers: Sequence[str]
+    _cache: PeerCache
+    _prepare: Prepare
+    _counters: Counters
+    _peer_limits: PeerLimits
+
+    def __post_init__(self) -> None:
+        limits, remembered = self._peer_limits, self._cache.load()
+        for address in remembered:
+            limits.dials.note(address)
+        limits.disconnect = self._begin_disconnect
+        self._clock = limits.clock
         self.connected: dict[str, tuple[str, ...]] = {}  # full addresses by peer id
-        clock = peer_limits.clock
-        self.settings = settings
-        self.timings = Timings(clock, counters)
+        self.timings = Timings(self._clock, self._counters)
         self.tasks = BackgroundTasks(self._failed)
-        self._launch = launch
-        self._cache = cache
-        for address in (remembered := cache.load()):
-            peer_limits.dials.note(address)
-        self._redial = Redial(peers, remembered, clock)
-        self._shortcuts = Shortcuts(clock)
-        self._proofs = AddressProofs(peer_limits.dials, clock)
-        self._prepare = prepare
-        self._clock = clock
-        self._counters = counters
-        self._peer_limits = peer_limits
-        peer_limits.disconnect = self._begin_disconnect
+        self._redial = Redial(self._peers, remembered, self._clock)
+        self._shortcuts = Shortcuts(self._clock)
+        self._proofs = AddressProofs(limits.dials, self._clock)
         self._log = DialLog()
-        self._leaving: set[str] = set()
-        self._change = ""
+        self._leaving: set[str] = set()  # peers that are being disconnected
+        self._change = ""  # why the node is replaced, empty if it died
         self._dialing: asyncio.Future[None] | None = None
         self._proving: asyncio.Future[None] | None = None
         self._node: TransportNode | None = None

@@ -14,7 +14,7 @@ from protocol.manifest import EnvSpec, Manifest, sign_manifest, swarm_id
 from protocol.profile import Profile, sign_profile
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
 from swarm.admission import Admission
-from swarm.collector import CollectorLimits
+from swarm.collector import Collector, CollectorLimits
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import OwnFirst
@@ -22,9 +22,9 @@ from swarm.directory import Directory
 from swarm.exchange import Exchange
 from swarm.groups import Origin, TaskRef
 from swarm.journal import Journal
-from swarm.member import Experience, Member
+from swarm.member import Member
 from swarm.pool import Pool
-from swarm.publisher import Outbox
+from swarm.publisher import Outbox, Publisher
 from swarm.reputation import Accounts
 from swarm.transport.transport import HandlerLimits, Transport
 from swarm.verification import Judge, Verdict
@@ -89,17 +89,11 @@ class Node:
         self.accounts = Accounts(self.journal, clock)
         self.outbox = Outbox(self.journal, counters)
         self.pool = Pool(self.journal, 1000, 1e6, clock, counters)
-        self.directory = Directory(
-            transport,
-            self.identity,
-            signed,
-            clock,
-            name.encode(),
-            counters,
-            self.accounts.reputation,
-        )
+        about = transport, self.identity, signed, clock, name.encode(), counters
+        self.directory = Directory(*about, self.accounts.reputation)
         transport.use_validator(self.directory.check)
-        transport.use_reputation(OwnFirst(self.identity.author, self.accounts))
+        reputations = self.accounts.reputation, self.accounts.reputations
+        transport.use_reputation(OwnFirst(self.identity.author, *reputations))
         self.exchange = Exchange(
             *(transport, self.outbox, self.directory, signed, self.accounts, clock, counters),
             upload_rate=upload_rate,
@@ -108,11 +102,13 @@ class Node:
         )
         parts = agreed, swarm, ParityJudge(), self.accounts, self.journal, clock, counters
         admission = Admission(*parts, threaded=False)
-        experience = Experience(self.journal, self.pool, self.outbox, self.accounts)
+        publisher = Publisher(self.directory, self.outbox, self.journal, clock, counters)
+        collector = Collector(
+            *(transport, self.directory, self.exchange, admission, self.pool, self.accounts),
+            *(counters, limits or CollectorLimits(), random.Random(name), clock),
+        )
         self.member = Member(
-            *(transport, self.directory, self.exchange, admission, experience, clock, counters),
-            *(limits or CollectorLimits(), random.Random(name)),
-            quiet=quiet,
+            transport, self.directory, self.exchange, publisher, collector, clock, counters, quiet
         )
 
     def publish(self, count: int = 1, texts: Sequence[str] = ("even", "odd")) -> None:

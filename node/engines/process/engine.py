@@ -169,17 +169,17 @@ class EngineProcess(RolloutEngine):
 
     def _send(self, numbers: Iterable[int]) -> None:
         assert self._child is not None
-        jobs: list[list[Any]] = []
+        requests: list[list[Any]] = []
         tokens = 0
         for number in numbers:
-            job = self._pending[number].job(number)
-            length = len(job.ids)
-            if jobs and tokens + length > MESSAGE_TOKENS:
-                self._child.send({"jobs": jobs})
-                jobs, tokens = [], 0
-            jobs.append(list(astuple(job)))
+            request = self._pending[number].request(number)
+            length = len(request.ids)
+            if requests and tokens + length > MESSAGE_TOKENS:
+                self._child.send({"requests": requests})
+                requests, tokens = [], 0
+            requests.append(list(astuple(request)))
             tokens += length
-        self._child.send({"jobs": jobs})
+        self._child.send({"requests": requests})
 
     def _receive(self, seconds: float | None) -> None:
         if self._child is None:

@@ -1,9 +1,9 @@
 """Engine process: ``python -m node.engines.process.worker``.
 
 It reads messages from the socket that is its standard input, and exits when that closes. The first
-message holds the backend's settings, later ones ``jobs``, ``abort``, ``update``, ``pause`` or
+message holds the backend's settings, later ones ``requests``, ``abort``, ``update``, ``pause`` or
 ``sleep``. It sends ``ready`` once, then what was ``written``, and ``done`` with the number of each
-halt and rest. Before it dies it sends how it ``failed`` and whether that names a ``remedy``. It
+pause and sleep. Before it dies it sends how it ``failed`` and whether that names a ``remedy``. It
 sends ``alive`` while it works, and ``idle`` with the number of handled messages before it waits.
 """
 
@@ -81,8 +81,8 @@ def _work(channel: Channel, inbox: queue.SimpleQueue[dict[str, Any]], backend: B
 
 
 def _handle(message: dict[str, Any], backend: Backend, channel: Channel) -> None:
-    if "jobs" in message:
-        backend.submit([Request(n, tuple(ids), *rest) for n, ids, *rest in message["jobs"]])
+    if "requests" in message:
+        backend.submit([Request(n, tuple(ids), *rest) for n, ids, *rest in message["requests"]])
     elif "abort" in message:
         backend.abort(message["abort"])
     elif "update" in message:

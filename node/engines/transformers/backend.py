@@ -1,10 +1,11 @@
-"""Backend on ``transformers``: one continuous batch that jobs join and leave."""
+"""Backend on ``transformers``: one continuous batch that requests join and leave."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,13 +21,17 @@ from node.engines.weight_snapshot import load_into
 from node.policy.device import draws_on, give_back
 from node.policy.policy import Policy
 
-JOIN_SHARE = 0.25  # waiting share of the batch at which jobs join, because a join copies the cache
+JOIN_SHARE = 0.25  # of the batch, so many requests have to wait: a join copies the cache
 
 
 @dataclass(slots=True)
 class _Row:
-    job: Request
-    ids: list[int]
+    request: Request
+    ids: list[int]  # sampled so far
+
+    @property
+    def all_ids(self) -> tuple[int, ...]:
+        return *self.request.ids, *self.ids
 
 
 class _PausedTurn(NamedTuple):
@@ -37,11 +42,11 @@ class _PausedTurn(NamedTuple):
 
 
 class ContinuousBatch:
-    """A batch of jobs with equal sampling; jobs with equal ids share one prefill.
+    """A batch of requests with equal sampling; requests with equal ids share one prefill.
 
     A trajectory's next turn continues from its cached row. If rows cannot join the model's cache,
-    the batch ends when enough jobs wait, and is prefilled again. Call :meth:`cut` before you
-    replace ``policy`` or its weights. ``max_rows`` limits the jobs decoded together.
+    the batch ends when enough requests wait, and is prefilled again. Call :meth:`cut` before you
+    replace ``policy`` or its weights. ``max_rows`` limits the requests decoded together.
     """
 
     def __init__(
@@ -64,10 +69,10 @@ class ContinuousBatch:
 
     @property
     def lengths(self) -> list[int]:
-        return [len(row.job.ids) + len(row.ids) for row in self._rows.values()]
+        return [len(row.request.ids) + len(row.ids) for row in self._rows.values()]
 
-    def submit(self, jobs: Sequence[Request]) -> None:
-        self._waiting.extend(jobs)
+    def submit(self, requests: Sequence[Request]) -> None:
+        self._waiting.extend(requests)
 
     def step(self, *, admit: bool = True) -> list[RequestOutput]:
         """Sample one token per row; return what is due for a report."""
@@ -79,12 +84,12 @@ class ContinuousBatch:
         return written
 
     def cut(self) -> list[RequestOutput]:
-        """End the batch; its unfinished jobs wait first in the queue, with their tokens."""
+        """End the batch; its unfinished requests wait first in the queue, with their tokens."""
         self._paused.clear()
         return self._ended()
 
     def pause(self) -> list[RequestOutput]:
-        """Abort all jobs; return their unreported tokens."""
+        """Abort all requests; return their unreported tokens."""
         written = self.cut()
         self._waiting.clear()
         return written
@@ -98,14 +103,14 @@ class ContinuousBatch:
             return []
         written = self._by_job(self._decoding.flush())
         self._waiting.extendleft(
-            replace(row.job, ids=(*row.job.ids, *row.ids), room=row.job.room - len(row.ids))
+            replace(row.request, ids=row.all_ids, room=row.request.room - len(row.ids))
             for row in reversed(self._rows.values())
         )
         self._rows, self._decoding = {}, None
         return written
 
     def _admit(self) -> list[RequestOutput]:
-        """Let waiting jobs join, or start a batch, if there are enough of them."""
+        """Let waiting requests join, or start a batch, if there are enough of them."""
         written: list[RequestOutput] = []
         going = len(self._rows)
         room = min(len(self._waiting), self._max_rows - going)
@@ -122,50 +127,50 @@ class ContinuousBatch:
 
     def _join(self, decoding: Decoding | StaticDecoding) -> list[RequestOutput]:
         alike, behind = self._take()
-        jobs = [job for same in alike.values() for job in same] + [job for job, _ in behind]
-        if not jobs:
+        requests = [*chain.from_iterable(alike.values()), *(request for request, _ in behind)]
+        if not requests:
             return []
         joined = decoding.join(
             list(alike),
             [len(same) for same in alike.values()],
-            [job.room for job in jobs],
+            [request.room for request in requests],
             [continued for _, continued in behind],
-            [number for number, job in enumerate(jobs) if job.lasting is not None],
+            [number for number, request in enumerate(requests) if request.lasting is not None],
         )
         written = self._by_job(joined)
-        for number, job in enumerate(jobs, self._joined):
-            self._rows[number] = _Row(job, [])
-        self._joined += len(jobs)
+        for number, request in enumerate(requests, self._joined):
+            self._rows[number] = _Row(request, [])
+        self._joined += len(requests)
         return written
 
     def _take(self) -> tuple[dict[tuple[int, ...], list[Request]], list[tuple[Request, Continued]]]:
-        """Take jobs that fit from the queue: those to prefill, by ids, and continued ones."""
+        """Take requests that fit from the queue: those to prefill, by ids, and continued ones."""
         alike: dict[tuple[int, ...], list[Request]] = {}
         behind: list[tuple[Request, Continued]] = []
         sampling = (self._sampling.temperature, self._sampling.greedy)
         for _ in range(min(len(self._waiting), self._max_rows - len(self._rows))):
-            job = self._waiting[0]
-            if (job.temperature, job.greedy) != sampling:
+            request = self._waiting[0]
+            if (request.temperature, request.greedy) != sampling:
                 break
             self._waiting.popleft()
-            if rest := self._paused_turn(job):
-                behind.append((job, Continued(rest.row, job.ids[rest.row.length :])))
+            if rest := self._paused_turn(request):
+                behind.append((request, Continued(rest.row, request.ids[rest.row.length :])))
             else:
-                alike.setdefault(job.ids, []).append(job)
+                alike.setdefault(request.ids, []).append(request)
         return alike, behind
 
-    def _paused_turn(self, job: Request) -> _PausedTurn | None:
-        if job.lasting is None or (rest := self._paused.pop(job.lasting, None)) is None:
+    def _paused_turn(self, request: Request) -> _PausedTurn | None:
+        if request.lasting is None or (rest := self._paused.pop(request.lasting, None)) is None:
             return None
-        return rest if job.ids[: len(rest.ids)] == rest.ids else None
+        return rest if request.ids[: len(rest.ids)] == rest.ids else None
 
     def _by_job(self, written: Sequence[RequestOutput]) -> list[RequestOutput]:
-        """Name what rows sampled by their jobs' numbers; ended rows are removed."""
+        """Name what rows sampled by their requests' numbers; ended rows are removed."""
         named = []
         for each in written:
             row = self._rows[each.number]
             row.ids += each.ids
-            named.append(replace(each, number=row.job.number))
+            named.append(replace(each, number=row.request.number))
             if each.finish is not None:
                 del self._rows[each.number]
                 self._keep_paused(row, each.number)
@@ -174,8 +179,8 @@ class ContinuousBatch:
     def _keep_paused(self, row: _Row, number: int) -> None:
         assert self._decoding is not None
         paused = self._decoding.paused.pop(number, None)
-        if paused and row.job.lasting is not None:
-            self._paused[row.job.lasting] = _PausedTurn((*row.job.ids, *row.ids), paused)
+        if paused and row.request.lasting is not None:
+            self._paused[row.request.lasting] = _PausedTurn(row.all_ids, paused)
 
 
 READ_COST = 0.3  # prefill of a token on a CPU, in decoding steps; negligible on a GPU
@@ -187,7 +192,7 @@ class ContinuousDecoding:
 
     When the weights change, the batch ends and the next one prefills its tokens, which leaves no
     cache of earlier weights. The update waits for as many steps as that pass would cost, in which
-    no job joins, so that nearly finished rows are not prefilled again.
+    no request joins, so that nearly finished rows are not prefilled again.
     """
 
     def __init__(self, policy: Policy, settings: BackendSettings) -> None:
@@ -219,8 +224,8 @@ class ContinuousDecoding:
     def busy(self) -> bool:
         return self._batch.busy
 
-    def submit(self, jobs: Sequence[Request]) -> None:
-        self._batch.submit(jobs)
+    def submit(self, requests: Sequence[Request]) -> None:
+        self._batch.submit(requests)
 
     def abort(self, lasting: Sequence[int]) -> None:
         self._batch.abort(lasting)

@@ -77,16 +77,16 @@ class TransformersEngine(RolloutEngine):
         if len(taken | {each.key for each in trajectories}) < len(taken) + len(trajectories):
             raise ValueError("there is a trajectory with one of these keys already")
         wanted = [Pending.of(each, sampling, self._policy, streamed=True) for each in trajectories]
-        jobs = []
+        requests = []
         for number, pending in enumerate(wanted, self._submitted):
             self._pending[number] = pending
             if (finish := pending.ended(self._policy)) is not None:
                 self._done(number, finish)
             else:
-                jobs.append(pending.job(number))
+                requests.append(pending.request(number))
         self._submitted += len(wanted)
         self._lasting |= {each.key for each in trajectories if each.lasts}
-        self._batch.submit(jobs)
+        self._batch.submit(requests)
 
     @torch.inference_mode()
     def poll(self, seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:

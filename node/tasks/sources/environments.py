@@ -60,21 +60,16 @@ class Environments:
 
 def open_environment(
     spec: EnvSpec, levels: Sequence[Mapping[str, Any]], file: str | Path | None
-) -> Environments | str | None:
-    """Open the environment that ``spec`` names, at its levels.
+) -> Environments:
+    """Open the environment that ``spec`` names, at its levels; without ``file`` it :func:`is_here`.
 
-    ``file`` is the user's own file; its digest is then the version. Returns the remedy if the
-    library is missing, None if nothing provides the environment. Raises TaskSetError: wrong
+    ``file`` is the user's own file; its digest is then the version. Raises TaskSetError: wrong
     version, failed load, missing part or invalid settings.
     """
-    if not file and (remedy := absent(spec.name)):
-        return remedy
     try:
         found = load_file(Path(file), spec.name) if file else _brought(spec.name)
     except ImportError as error:
         raise TaskSetError(f"env {spec.name!r}: {error}") from error
-    if found is None:
-        return None
     version = file_digest(Path(file)) if file else getattr(found, "version", None)
     if version != spec.version:
         raise TaskSetError(
@@ -106,14 +101,12 @@ def is_here(name: str) -> bool:
     return name in SHIPPED or bool(entry_points(group=GROUP, name=name))
 
 
-def _brought(name: str) -> type[Environment] | None:
+def _brought(name: str) -> type[Environment]:
     if shipped := SHIPPED.get(name):
         return shipped
     if library := LIBRARIES.get(name):
         return library.load()
-    entry = next(iter(entry_points(group=GROUP, name=name)), None)
-    if entry is None:
-        return None
+    entry = next(iter(entry_points(group=GROUP, name=name)))
     try:
         return environment_of(entry.load())
     except Exception as error:

@@ -40,11 +40,10 @@ def _brought(name: str) -> tuple[Callable[[], Any], str] | None:
     return (entry.load, entry.value) if entry else None
 
 
-def open_plugin(spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> Questions | None:
-    """Open the package's task, None if absent; raise ``TaskSetError`` if unfit."""
+def open_plugin(spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> Questions:
+    """Open a task that :func:`is_here`; raise ``TaskSetError`` if unfit."""
     found = _brought(spec.name)
-    if not found:
-        return None
+    assert found
     load, where = found
     for number, level in enumerate(levels):
         check_plain(spec.name, number, level)

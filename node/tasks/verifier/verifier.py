@@ -75,7 +75,7 @@ class Verifier(Scorer):
         log = logger.info if support.whole else logger.warning
         log("verifiers are isolated by %s", support)
         with self._lock:
-            workers = self._workers.all()
+            workers = self._workers.start_all()
         for worker in workers:
             for reason in worker.closed.values():
                 logger.warning("%s", reason)
@@ -171,7 +171,8 @@ class Verifier(Scorer):
                 reply = worker.ask(message, self._seconds)
             except WorkerDied as death:
                 elapsed = time.monotonic() - began
-                raise self._workers.lost(worker, tasks[0].env, death, elapsed) from death
+                self._workers.end(worker)
+                raise self._workers.note_death(tasks[0].env, death, elapsed) from death
             if refused := refusal(reply, time.monotonic() - began):
                 raise refused
         prompts, written = reply.get("prompts"), reply.get("written")
@@ -193,16 +194,17 @@ class Verifier(Scorer):
             for outcome, unreadable, fault in answers(worker, groups, each=each, together=seconds):
                 last = time.monotonic()
                 env = groups[len(outcomes)].task.env
-                self._workers.note(env, fault)
+                self._workers.note_fault(env, fault)
                 if unreadable:
                     self._workers.counters.add("answers_unreadable", unreadable, env=env)
                 outcomes.append(outcome)
         except WorkerDied as death:
-            env = groups[len(outcomes)].task.env
-            outcomes.append(self._workers.lost(worker, env, death, time.monotonic() - last))
+            env, elapsed = groups[len(outcomes)].task.env, time.monotonic() - last
+            self._workers.end(worker)
+            outcomes.append(self._workers.note_death(env, death, elapsed))
         except BaseException:
             # A late reply must not be taken for the reply to another group.
-            self._workers.forget(worker)
+            self._workers.end(worker)
             raise
         return outcomes
 

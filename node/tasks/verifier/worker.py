@@ -65,20 +65,20 @@ def score_apart(
     texts, and can reply only for its own; one that exceeds its CPU time is wrong. Raises
     ScoringError: a text left no reward; OSError: this machine had no process or memory for it.
     """
-    replies = [_ask(source, task, text, program, cpu_seconds) for text in texts]
+    replies = [_scored_in_fork(source, task, text, program, cpu_seconds) for text in texts]
     over = [number for number, reply in enumerate(replies) if reply is None]
     found = [reply or (0.0, True) for reply in replies]
     return GroupRewards([reward for reward, _ in found], sum(bad for _, bad in found), over)
 
 
-def _ask(
+def _scored_in_fork(
     source: TaskSource, task: Task, text: str, program: bytes, cpu_seconds: int
 ) -> tuple[float, bool] | None:
     """Return a reward and whether the text is unreadable; None if it used up its CPU time."""
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
-        _answer(source, task, text, program, cpu_seconds, theirs)
+        _score_as_fork(source, task, text, program, cpu_seconds, theirs)
     os.close(theirs)
     try:
         with os.fdopen(ours, "rb") as end:
@@ -102,7 +102,7 @@ def _ask(
     return reward, bool(unreadable)
 
 
-def _answer(
+def _score_as_fork(
     source: TaskSource, task: Task, text: str, program: bytes, cpu_seconds: int, end: int
 ) -> NoReturn:
     import resource  # not on Windows, where scoring evaluates no text
@@ -226,10 +226,10 @@ class TurnServer:
         self._sources = sources
         self._cpu_seconds = cpu_seconds
         self._live = LiveEpisodes()
-        self._asked: dict[int, Request] = {}
-        self._waiting: dict[int, asyncio.Task[None]] = {}
-        self._reported: int | None = None
-        self._idle: asyncio.TimerHandle | None = None
+        self._queued: dict[int, Request] = {}
+        self._waiting: dict[int, asyncio.Task[None]] = {}  # turns of asynchronous environments
+        self._reported: int | None = None  # the turn that runs, as the node knows it
+        self._idle_report: asyncio.TimerHandle | None = None
         self._arrival = asyncio.Event()
         self._failed: BaseException | None = None
 
@@ -243,37 +243,37 @@ class TurnServer:
                 self._handle(request)
             if self._failed:
                 raise self._failed
-            if self._asked:
-                self._begin()
+            if self._queued:
+                self._start_next()
                 await asyncio.sleep(0)  # let waiting turns continue
             else:
                 await self._arrival.wait()
 
     def _handle(self, request: Request) -> None:
         if "turn" in request:
-            self._asked[request["turn"]] = request
+            self._queued[request["turn"]] = request
             return
         for number in request["drop"]:
-            self._asked.pop(number, None)
+            self._queued.pop(number, None)
             if waiting := self._waiting.get(number):
                 waiting.cancel()
         self._report(None, again=True)
 
-    def _begin(self) -> None:
-        number = next(iter(self._asked))
-        request = self._asked.pop(number)
+    def _start_next(self) -> None:
+        number = next(iter(self._queued))
+        request = self._queued.pop(number)
         begun = partial(self._report, number)
-        attention = _Attention(begun, self._report_idle_later, self._cpu_seconds)
-        work = surrounded(self._taken(request), attention)
+        running = _Running(begun, self._report_idle_later, self._cpu_seconds)
+        work = surrounded(self._played(request), running)
         environment = self._sources[request["task"][0]].environment
         if environment is None or not environment.waits:
             self._answer(number, finished(work))
             return
-        waiting = asyncio.create_task(self._wait(number, work, request["seconds"]))
+        waiting = asyncio.create_task(self._await(number, work, request["seconds"]))
         self._waiting[number] = waiting
         waiting.add_done_callback(lambda done: self._ended(number, done))
 
-    async def _wait(self, number: int, work: Coroutine[Any, Any, Reply], seconds: float) -> None:
+    async def _await(self, number: int, work: Coroutine[Any, Any, Reply], seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
                 reply = await work
@@ -287,7 +287,7 @@ class TurnServer:
             self._failed = error
             self._arrival.set()
 
-    async def _taken(self, request: Request) -> Reply:
+    async def _played(self, request: Request) -> Reply:
         env, level, seed, split = request["task"]
         task = TaskRef(env, level, seed, Split(split))
         source, actions, final = self._sources[env], request["actions"], request["final"]
@@ -309,18 +309,18 @@ class TurnServer:
             self._reported = number
 
     def _report_idle_later(self) -> None:
-        if self._idle is None:
+        if self._idle_report is None:
             loop = asyncio.get_running_loop()
-            self._idle = loop.call_later(_IDLE_SECONDS, self._report_idle)
+            self._idle_report = loop.call_later(_IDLE_SECONDS, self._report_idle)
 
     def _report_idle(self) -> None:
-        self._idle = None
+        self._idle_report = None
         self._report(None)
 
 
 @dataclass(slots=True)
-class _Attention:
-    """Context of a turn while it runs: reports it and limits its total CPU time."""
+class _Running:
+    """Context of a turn while it runs, not while it waits: reports it and limits its CPU time."""
 
     begun: Callable[[], None]
     left: Callable[[], None]

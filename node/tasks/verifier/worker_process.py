@@ -248,7 +248,7 @@ class Workers:
         self._closed = False
         self._lock = threading.Lock()
 
-    def all(self) -> list[WorkerProcess]:
+    def start_all(self) -> list[WorkerProcess]:
         """Return a running worker for each set of grants in the task set."""
         return [self._running(grants) for grants in dict.fromkeys(self._grants.values())]
 
@@ -259,28 +259,22 @@ class Workers:
             worker.end()
         self._workers.clear()
 
-    def lost(
-        self, worker: WorkerProcess, env: str, death: WorkerDied, seconds: float
-    ) -> JudgeRefused:
-        """Drop a worker that died on an env; return the refusal of its request."""
-        self.forget(worker)
-        return self.loss(env, death, seconds)
-
-    def loss(self, env: str | None, death: WorkerDied, seconds: float) -> JudgeRefused:
-        """Count and log a worker's end; return the refusal. ``env`` None: it was idle."""
+    def note_death(self, env: str | None, death: WorkerDied, seconds: float) -> JudgeRefused:
+        """Count and log a worker's death on an env, None if idle; return the refusal."""
         reason = death.reason if env or death.reason == TIMEOUT else "idle"
         self.counters.add("verifier_restarts", reason=reason)
         logger.warning("the worker failed on %s: %s", f"env {env!r}" if env else "nothing", death)
         return JudgeRefused(reason, str(death), seconds)
 
-    def note(self, env: str, fault: str) -> None:
+    def note_fault(self, env: str, fault: str) -> None:
         """Log the first error that the code of an env raised, empty for none."""
         if fault and env not in self._faulty:
             self._faulty.add(env)
             log = logger.warning if self.specs[env].source in _OWN_CODE else logger.info
             log("the code of env %r raised an error, which counts as wrong: %s", env, fault)
 
-    def forget(self, worker: WorkerProcess) -> None:
+    def end(self, worker: WorkerProcess) -> None:
+        """End a worker; the next request for its envs starts another one."""
         worker.end()
         self._workers = {grants: each for grants, each in self._workers.items() if each != worker}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from secrets import token_bytes
 from typing import Any
@@ -253,6 +254,7 @@ MAX_RECORDS = 16_384  # over all keys; a record with its author takes about 1.5 
 MAX_VERSIONS = 64  # later records that may replace one of an author and time slot
 
 
+@dataclass(eq=False)
 class BoundedStorage:
     """Bounded storage of record dictionaries, independent of arrival order.
 
@@ -261,17 +263,13 @@ class BoundedStorage:
     ``stored`` is called with the key and value of every stored record.
     """
 
-    def __init__(
-        self,
-        storage: Any,
-        counters: Counters,
-        peer_limits: PeerLimits,
-        stored: Callable[[Any, bytes], None] = lambda key, value: None,
-    ) -> None:
-        self._storage = storage
-        self._counters = counters
-        self._stored = stored
-        self._reputations = peer_limits.reputations
+    storage: Any
+    counters: Counters
+    peer_limits: PeerLimits
+    stored: Callable[[Any, bytes], None] = lambda key, value: None
+
+    def __post_init__(self) -> None:
+        self._reputations = self.peer_limits.reputations
         self._secret = token_bytes(32)
         self._keys: Bounded[Any, Bounded[bytes, None]] = Bounded(MAX_KEYS, self._rank_of_key)
         self._versions: dict[Any, Counter[bytes]] = {}
@@ -286,7 +284,7 @@ class BoundedStorage:
     def store_subkey(self, key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
         """Store a record if it is later than the stored one and wins a place."""
         self._forget_expired()
-        entry = self._storage.get(key)
+        entry = self.storage.get(key)
         present = entry.value.get(subkey) if entry is not None else None
         if present is not None:
             if present.expiration_time >= expiration_time:
@@ -297,16 +295,16 @@ class BoundedStorage:
             versions[subkey] += 1
         elif not self._draw(key, subkey):
             return False
-        if not self._storage.store_subkey(key, subkey, value, expiration_time):
+        if not self.storage.store_subkey(key, subkey, value, expiration_time):
             return False
-        self._stored(key, value)
+        self.stored(key, value)
         return True
 
     def get(self, key: Any) -> Any:
-        return self._storage.get(key)
+        return self.storage.get(key)
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        return iter(self._storage.items())
+        return iter(self.storage.items())
 
     def _draw(self, key: Any, subkey: bytes) -> bool:
         # Returns whether a new record has a place; drops the record that it displaces.
@@ -352,7 +350,7 @@ class BoundedStorage:
         return fullest == key and loser == subkey
 
     def _drop(self, key: Any, subkey: bytes) -> None:
-        subkeys, entry = self._keys.get(key), self._storage.get(key)
+        subkeys, entry = self._keys.get(key), self.storage.get(key)
         if subkeys is not None:
             subkeys.pop(subkey)
         if entry is not None and subkey in entry.value:
@@ -363,11 +361,11 @@ class BoundedStorage:
         self._keys.pop(key)
         self._best.pop(key, None)
         self._versions.pop(key, None)
-        del self._storage[key]
+        del self.storage[key]
 
     def _forget_expired(self) -> None:
-        if len(self._storage) < len(self._keys):
-            for key in [key for key in self._keys if key not in self._storage]:
+        if len(self.storage) < len(self._keys):
+            for key in [key for key in self._keys if key not in self.storage]:
                 self._drop_key(key)
 
     def _rank(self, key: Any, author: bytes) -> float:
@@ -377,5 +375,5 @@ class BoundedStorage:
         return rank_of(lot(self._secret, str(key).encode()), self._best.get(key, 0.0))
 
     def _full(self, bound: str) -> bool:
-        self._counters.add("records_over_bound", bound=bound)
+        self.counters.add("records_over_bound", bound=bound)
         return False

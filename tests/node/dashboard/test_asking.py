@@ -209,5 +209,5 @@ def test_a_dashboard_without_questions_has_no_way_to_ask(tmp_path):
     from node.dashboard.run_view import Feed, RunView
 
     run = RunView(RunFolder(tmp_path), Config(), "")
-    routes = application(run, Feed(run.look, run.begin)).routes
+    routes = application(run, Feed(run)).routes
     assert ASK not in {each.path for each in routes if isinstance(each, Route)}

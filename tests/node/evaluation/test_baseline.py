@@ -7,7 +7,7 @@ import pytest
 from node.config.config import Config, changed, load, set_keys, write_config
 from node.engines.registry import open_engine
 from node.errors import NodeError
-from node.evaluation.baseline import Baseline, BaselineTrial, LevelResult
+from node.evaluation.baseline import Baseline, BaselineEvaluation, LevelResult
 from node.policy.policy import Policy
 from node.tasks.curriculum import served_levels
 from node.tasks.task_set import Allowed, load_task_set
@@ -138,10 +138,10 @@ def test_a_real_policy_is_tried_within_its_time():
         levels = served_levels(specs, verifier.start())
         engine = open_engine(config, policy, counters)
         seen = []
-        trial = BaselineTrial(config, policy, engine, verifier, levels, counters)
+        trial = BaselineEvaluation(config, policy, engine, verifier, levels, counters)
         found = trial.run(60.0, lambda done, what: seen.append((done, what)))
         now = iter(range(0, 10**6, 1000))  # every look at this clock is 1000 seconds later
-        late = BaselineTrial(
+        late = BaselineEvaluation(
             config, policy, engine, verifier, levels, counters, clock=lambda: float(next(now))
         ).run(1.0)
     families = {spec.name for spec in specs}

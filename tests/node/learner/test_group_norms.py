@@ -78,7 +78,7 @@ def apart(learner, rows):
 
 def check(learner, groups, tolerance=1e-4):
     rows = learner.rows(groups)
-    assert learner.together(rows) == len(rows) > 1
+    assert learner.rows_in_batch(rows) == len(rows) > 1
     norms, complete = measured(learner, rows)
     total = gradient(learner)
     expected = apart(learner, rows)
@@ -167,7 +167,7 @@ def updated(groups, *, joined=True, policy=None, **changes):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("node.learner.group_gradients.MOST_BYTES", 0)
         if not joined:
-            patch.setattr(Learner, "together", lambda *_: 1)
+            patch.setattr(Learner, "rows_in_batch", lambda *_: 1)
         learner = Learner(policy, changed(CONFIG, **changes), correction="tapered")
         stats = learner.update(groups)
     return weights(policy), stats, learner
@@ -190,7 +190,7 @@ def test_groups_in_one_pass_and_each_in_its_own_make_the_same_update(intruder, c
     groups = [*HONEST, INTRUDERS[intruder]]
     first, stats, learner = updated(groups, **changes)
     second, expected, _ = updated(groups, joined=False, **changes)
-    assert learner.gradient.proven
+    assert learner.gradient.checked
     assert stats.largest_share == pytest.approx(expected.largest_share, rel=1e-3)
     assert stats.groups_bounded == expected.groups_bounded
     assert stats.loss == pytest.approx(expected.loss, abs=1e-5)
@@ -203,7 +203,7 @@ def test_groups_in_one_pass_and_each_in_its_own_make_the_same_update(intruder, c
 def test_the_bound_holds_for_groups_in_one_pass_in_half_precision(dtype):
     _, stats, learner = updated([*HONEST, HOT], policy=random_policy(dtype=dtype))
     assert 0 < stats.largest_share <= 2 / 12 + 1e-6 and not stats.refused
-    assert learner.gradient.proven
+    assert learner.gradient.checked
 
 
 def test_a_pass_over_several_groups_that_takes_too_much_memory_is_cut():
@@ -235,7 +235,7 @@ def test_models_of_any_kind_are_read_together_or_group_by_group(name):
     groups = [*HONEST, HOT]
     whole, stats, learner = updated(groups, policy=policy_of(OTHERS[name]))
     alone, expected, _ = updated(groups, joined=False, policy=policy_of(OTHERS[name]))
-    assert learner.gradient.heard == (name in ("BLOOM", "StarCoder2"))
+    assert learner.gradient.measurable == (name in ("BLOOM", "StarCoder2"))
     assert stats.largest_share == pytest.approx(expected.largest_share, rel=1e-3)
     assert stats.tokens_trained == expected.tokens_trained
     assert_close(whole, alone, atol=2e-4, rtol=1e-3)
@@ -247,7 +247,7 @@ def test_norms_that_are_wrong_are_found_before_the_first_step(monkeypatch, caplo
     with caplog.at_level("INFO"):
         wrong, _, learner = updated([*HONEST, HOT])
     right, _, _ = updated([*HONEST, HOT], joined=False)
-    assert not learner.gradient.heard and "forward passes of one group" in caplog.text
+    assert not learner.gradient.measurable and "forward passes of one group" in caplog.text
     assert_close(wrong, right, atol=2e-4, rtol=1e-3)
 
 

@@ -10,7 +10,7 @@ from node.config.config import Config
 from node.errors import ConfigError, NodeError
 from node.network import pinned_manifest as module
 from node.network.creation import bounds_for, caution, create_swarm, frame_weight
-from node.network.pinned_manifest import NAMED, found_nearby, pinned_manifest
+from node.network.pinned_manifest import NAMED, find_nearby, pinned_manifest
 from node.storage.run_folder import RunFolder
 from protocol.codec import MAX_FRAME_BYTES
 from protocol.errors import BadSchema, TooLarge, TooManyItems
@@ -184,7 +184,7 @@ def among(use, manifests, lies=""):
 
 def search(*manifests, wanted="", **members):
     """What a node finds where there is a member of each of some swarms; as :func:`among`."""
-    return among(lambda lan, node: found_nearby(lan, node, wanted, 2.0), manifests, **members)
+    return among(lambda lan, node: find_nearby(lan, node, wanted, 2.0), manifests, **members)
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from swarm import census as module
 from swarm import reputation as reputation_module
-from swarm.census import DAY, HOUR, TEN_MINUTES, Bucket, Lately, Mean, bucket_at, columns, record
+from swarm.census import DAY, HOUR, TEN_MINUTES, Bucket, Mean, bucket_at, columns, record
 from swarm.reputation import NOBODY, RefusalCounts
 from tests.swarm.census.census_parts import SWARM, Watched, group, key, offer, peer
 
@@ -96,7 +96,7 @@ def test_rewards_are_of_the_last_day_alone(watched) -> None:
 
 
 def test_an_interval_needs_two_authors_and_counts_them_not_their_groups() -> None:
-    lately = Lately()
+    lately = module.RecentRewards()
     for reward in (1.0, 1.0, 0.0, 1.0):
         lately.add(0, "sums", 0, "anna", reward)
     (alone,) = lately.estimates()
@@ -112,7 +112,7 @@ def test_an_interval_needs_two_authors_and_counts_them_not_their_groups() -> Non
 @given(st.lists(st.tuples(st.integers(0, 40), st.floats(0, 1)), min_size=1, max_size=80))
 @settings(max_examples=200)
 def test_an_interval_holds_its_mean_and_stays_among_rewards(told: list[tuple[int, float]]) -> None:
-    lately = Lately()
+    lately = module.RecentRewards()
     for author, reward in told:
         lately.add(0, "sums", 0, str(author), reward)
     (found,) = lately.estimates()
@@ -123,8 +123,8 @@ def test_an_interval_holds_its_mean_and_stays_among_rewards(told: list[tuple[int
 
 
 def test_flos_many_keys_share_one_place_in_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_IN_AN_HOUR", 3)
-    lately = Lately()
+    monkeypatch.setattr(module, "MAX_PER_HOUR", 3)
+    lately = module.RecentRewards()
     for number in range(50):
         lately.add(0, "sums", number % 2, str(number), 0.5)
     cells = lately.hours[0]["sums"]
@@ -232,7 +232,7 @@ def test_two_days_are_kept_by_ten_minutes_sixty_days_by_hours_and_the_rest_by_da
 
 
 def test_of_more_buckets_than_are_kept_the_oldest_go(monkeypatch) -> None:
-    monkeypatch.setattr(module, "MOST", 5)
+    monkeypatch.setattr(module, "MAX_BUCKETS", 5)
     kept: list[Bucket] = []
     times = [START + number * TEN_MINUTES for number in range(9)]
     for now in times:
