@@ -160,7 +160,8 @@ def as_environment(found: type[Any]) -> type[Environment]:
 
     Turns with calls are answered with the results, one per line. A turn without calls is the final
     answer. Malformed calls and exceptions of tools are answered with an error. Raises TypeError: it
-    has no tools, one without a docstring, or a ``reset`` without a seed.
+    has no tools, one without a docstring, or a ``reset`` without a seed; NameError: a type hint is
+    not defined.
     """
     tools = tools_of(found)
     if not tools:
@@ -170,6 +171,7 @@ def as_environment(found: type[Any]) -> type[Environment]:
             raise TypeError(
                 f"{found.__name__}.{name} has no docstring, which is what a model reads"
             )
+        get_type_hints(tool)  # fails where a type is not defined
     methods = (found.reset, found.get_reward, *tools.values())
     waits = any(inspect.iscoroutinefunction(method) for method in methods)
     base = _Waiting if waits else _Ready

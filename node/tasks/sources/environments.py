@@ -87,9 +87,18 @@ def open_environment(
             "add replayable = True where the same seed and actions always give the same"
         )
     for number, level in enumerate(levels):
-        if wrong := unfit(found, level):
-            raise TaskSetError(f"env {spec.name!r} level {number}: {wrong}")
+        _check(spec.name, number, level, found)
     return Environments(found, levels, spec.extract)
+
+
+def _check(name: str, number: int, level: Mapping[str, Any], found: type[Environment]) -> None:
+    try:
+        wrong = unfit(found, level)
+    except (Exception, SystemExit) as error:  # an undefined type hint, or its own refusal
+        what = f"the settings of {found.__name__}.reset cannot be checked: {error!r}"
+        raise TaskSetError(f"env {name!r} level {number}: {what}") from error
+    if wrong:
+        raise TaskSetError(f"env {name!r} level {number}: {wrong}")
 
 
 def absent(name: str) -> str | None:
@@ -116,5 +125,5 @@ def _brought(name: str) -> type[Environment] | None:
         return None
     try:
         return environment_of(entry.load())
-    except Exception as error:
-        raise ImportError(f"{entry.value} fails: {error}") from error
+    except (Exception, SystemExit) as error:  # a package's code may raise anything
+        raise ImportError(f"{entry.value} fails: {error!r}") from error

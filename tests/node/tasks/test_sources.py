@@ -187,6 +187,36 @@ def test_without_the_package_the_node_says_what_it_cannot_serve(caplog):
     assert "env 'sorting' is not available here: install its package" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("raise SystemExit('no license')", r"odd:Odd fails: SystemExit\('no license'\)"),
+        ("self.levels = None", "odd:Odd has levels = None, not 2"),
+        ("self.levels = 3", "odd:Odd has levels = 3, not 2"),
+        ("self.levels = len({}['levels'])", r"odd:Odd fails: KeyError\('levels'\)"),
+    ],
+)
+def test_a_package_whose_task_cannot_be_opened_is_named(tmp_path, monkeypatch, code, why):
+    head = "class Odd:\n    version, evaluates_text = '1', False\n    def __init__(self, levels):\n"
+    (tmp_path / "odd.py").write_text(f"{head}        {code}\n")
+    monkeypatch.delitem(sys.modules, "odd", raising=False)
+    declare(monkeypatch, tmp_path, "odd", "odd:Odd")
+    with pytest.raises(TaskSetError, match=why):
+        open_envs([replace(SPECS[0], name="odd", levels=("{}", "{}"))], Allowed())
+
+
+@pytest.mark.parametrize(
+    ("group", "source"),
+    [(plugins.GROUP, "plugin"), (environments.GROUP, "environment")],
+)
+def test_a_package_that_ends_the_process_is_named(tmp_path, monkeypatch, group, source):
+    (tmp_path / "ends_here.py").write_text("raise SystemExit('no license')\n")
+    declare(monkeypatch, tmp_path, "ends", "ends_here:Ends", group)
+    spec = EnvSpec("ends", source, "1", ("{}",), "{question}", "text")
+    with pytest.raises(TaskSetError, match=r"'ends': ends_here:Ends fails: SystemExit"):
+        open_envs([spec], Allowed())
+
+
 def test_a_package_that_does_not_say_whether_it_evaluates_text_is_refused(tmp_path, monkeypatch):
     silent = "class Silent:\n    version, levels = '1', 1\n    def __init__(self, _): ...\n"
     (tmp_path / "silent.py").write_text(silent)
