@@ -47,6 +47,15 @@ def test_every_line_is_a_task_and_training_and_evaluation_share_none(file):
     assert train and held_out and not train & held_out
 
 
+@pytest.mark.parametrize("key", ["prompt", "answer"])
+def test_a_line_that_cannot_be_sent_is_named(tmp_path, key):
+    path = tmp_path / "halves.jsonl"
+    good = {"prompt": "1 / 2?", "answer": "0.5"}
+    path.write_text("\n".join(map(json.dumps, [good, {**good, key: "half \ud83d"}])))
+    with pytest.raises(TaskSetError, match=f"line 2: {key} has a lone surrogate"):
+        open_envs([spec(path, "exact")], Allowed({"halves": path}))
+
+
 def test_exact_wants_an_equal_text_numeric_the_value_and_verbatim_every_character(file):
     specs = [spec(file, "exact", "numeric", "verbatim")]
     tasks = [TaskRef("halves", level, 7) for level in range(3)]
