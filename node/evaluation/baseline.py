@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from node.config.config import Config
 from node.engines.engine import RolloutEngine, Sampling
+from node.errors import NodeError
 from node.evaluation.evaluator import SOLVED, Evaluation, Evaluator
 from node.monitor.record import percent
 from node.policy.policy import Policy
@@ -22,6 +23,7 @@ from protocol.rollout import Finish
 from swarm.common.counters import Counters
 from swarm.common.util import counted
 from swarm.groups import Split, TaskRef
+from swarm.verification import JudgeRefused
 
 SECONDS = 120.0
 COMPARED = 1  # tasks of each easiest level at both temperatures
@@ -137,16 +139,12 @@ class Baseline:
         if self.best != self.temperature:
             keys["engine.temperature"] = self.best
         rows = self.at(self.best)
-        lengths = sorted(length for each in rows for length in each.lengths)
-        if not lengths:
+        needed = _lengths(rows)
+        if not needed:
             cut = _share(self._compared(self.best), "truncated", "completions")
             if cut >= CUT and self.cap == self.max_new_tokens:
                 keys["engine.max_new_tokens"] = WIDER * self.max_new_tokens
             return keys
-        longest = lengths[int(0.95 * (len(lengths) - 1))]
-        enough = max(LEAST, STEP * math.ceil(ROOM * longest / STEP))
-        if 2 * enough <= self.max_new_tokens:
-            keys["engine.max_new_tokens"] = enough
         reached = self.reached()
         least = AutoCurriculum.GRADED
         graded = {env for env, levels in self.levels.items() if len(levels) >= least}
@@ -154,14 +152,22 @@ class Baseline:
         if chosen:
             keys["tasks.levels"] = chosen
         tried = {each.level[0] for each in rows}
+        trained: Collection[str] = self.levels
         if graded and tried - reached.keys():
             keys["tasks.weights"] = dict.fromkeys(reached, 1.0)
+            trained = reached
+        enough = max(LEAST, STEP * math.ceil(ROOM * max(needed.values()) / STEP))
+        if 2 * enough <= self.max_new_tokens and needed.keys() >= set(trained):
+            keys["engine.max_new_tokens"] = enough
         return keys
 
     def lines(self) -> tuple[str, ...]:
         """Return what was found, by temperature and by family, and the verdict."""
         rows = [self._overall(t) for t in sorted({each.temperature for each in self.compared})]
         families = [_line(each) for each in self.at(self.best)]
+        tried = {each.level[0] for each in self.at(self.best)}
+        if untried := [env for env in self.levels if env not in tried]:
+            families.append(f"  not tried: {', '.join(untried)}")
         if _share(self.at(self.best), "unfit", "tasks") >= 0.5:
             families.append(UNFIT)
         return (*rows, *families, self.verdict())
@@ -207,6 +213,15 @@ def _share(rows: Sequence[LevelResult], part: str, whole: str) -> float:
     return parts / max(1, wholes)
 
 
+def _lengths(rows: Sequence[LevelResult]) -> dict[str, int]:
+    """Return the length of nearly all right completions, by family that has any."""
+    found: dict[str, list[int]] = {}
+    for each in rows:
+        if each.lengths:
+            found.setdefault(each.level[0], []).extend(each.lengths)
+    return {env: sorted(each)[math.ceil(0.95 * (len(each) - 1))] for env, each in found.items()}
+
+
 def _line(row: LevelResult) -> str:
     env, level = row.level
     answered, cut = row.answered / row.completions, row.truncated / row.completions
@@ -246,6 +261,7 @@ class BaselineTrial:
         self.found: Baseline | None = None
         self._pace = 0.0  # seconds for a token
         self._cap = config.engine.max_new_tokens
+        self._failed: JudgeRefused | NodeError | None = None
 
     def run(self, seconds: float, progress: Progress = lambda done, what: None) -> Baseline:
         """Try for ``seconds``; what has begun is finished. Raises NodeError or JudgeRefused."""
@@ -261,6 +277,8 @@ class BaselineTrial:
         left("generation speed")
         self._limit_cap(easiest)
         self._try(easiest, self._temperatures, range(COMPARED))
+        if self._failed and not self._results:
+            raise self._failed
         self._compared = tuple(self._results.values())
         found = self._baseline()
         better = (found.best,)
@@ -340,21 +358,39 @@ class BaselineTrial:
     def _timed(
         self, levels: Sequence[EnvLevel], temperature: float, numbers: range, cap: int = 0
     ) -> list[LevelResult]:
+        """Try levels; leave out those whose tasks cannot be built, answered or scored."""
+        try:
+            return self._tried(levels, temperature, numbers, cap or self._cap)
+        except (JudgeRefused, NodeError) as error:
+            self._failed = error
+            if len(levels) == 1:
+                return []
+        found: list[LevelResult] = []
+        for level in levels:
+            if self._left(_named([level])) > 0:
+                found += self._timed([level], temperature, numbers, cap)
+        return found
+
+    def _tried(
+        self, levels: Sequence[EnvLevel], temperature: float, numbers: range, cap: int
+    ) -> list[LevelResult]:
         start = self._clock()
         refs = [
             TaskRef(env, level, heldout_seed(env, number), Split.HELDOUT)
             for env, level in levels
             for number in numbers
         ]
-        cap = min(cap or self._cap, self._config.engine.max_new_tokens)
+        cap = min(cap, self._config.engine.max_new_tokens)
         sampling, limits = Sampling(temperature, cap, seed=0), TurnLimits.of(self._config.engine)
         policy, engine, verifier = self._policy, self._engine, self._verifier
         evaluator = Evaluator(policy, engine, verifier, refs, sampling, self._counters, limits)
         found = evaluator.evaluate(COMPLETIONS)
         self._pace = (self._clock() - start) / (len(refs) * COMPLETIONS * cap)
+        rows = [slice(n * len(numbers), (n + 1) * len(numbers)) for n in range(len(levels))]
         return [
-            _result(found, pair, temperature, slice(n * len(numbers), (n + 1) * len(numbers)))
-            for n, pair in enumerate(levels)
+            _result(found, level, temperature, each)
+            for level, each in zip(levels, rows, strict=True)
+            if any(prompt is not None for prompt in found.prompts[each])
         ]
 
 
