@@ -16,7 +16,10 @@ from tests.node.environments.parts import written
 from tests.node.packages import declare
 
 COUNTS = """
+import itertools
 import time
+
+count = itertools.count().__next__
 
 
 class Counts:
@@ -31,6 +34,7 @@ class Counts:
     def score(self, entry, answer):
         return {score}
 """
+SECRET = '{"question": f"{number}", "answer": str(time.time_ns())}'
 NUMBERED = '{"question": f"What is {number}?"}'
 STUBBORN = """
 class Stubborn:
@@ -64,6 +68,10 @@ def tried(folder: Path, patch: pytest.MonkeyPatch, question: str, score: str) ->
         ("None", "0.0", "no train question"),
         ('{"question": "?"}', "0.0", "no (train|heldout) question"),
         (NUMBERED, "1.5", r"outside \[0, 1\]"),
+        (NUMBERED, "time.time() % 1", "differs in another process .*: it scores '' as 0"),
+        (NUMBERED, "hash('a') % 8 / 8", "differs in another process .*: it scores '' as "),
+        (SECRET, "float(answer == entry['answer'])", r"its answer is '\d+', not '\d+'"),
+        ('{"question": f"{number} {count()}"}', "0.0", "differs in another process"),
         (
             '{"question": f"{number}", "answer": "\\ud800"}',
             "0.0",
