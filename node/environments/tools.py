@@ -152,7 +152,16 @@ def is_tool_class(found: type[Any]) -> bool:
 
 def tools_of(found: type[Any]) -> dict[str, Callable[..., Any]]:
     members = inspect.getmembers(found, inspect.isfunction)
-    return {name: x for name, x in members if not name.startswith("_") and name not in OWN}
+    return {
+        name: tool
+        for name, tool in members
+        if not name.startswith("_") and name not in OWN and not _is_static(found, name)
+    }
+
+
+def _is_static(found: type[Any], name: str) -> bool:
+    """Return whether a method takes no ``self``; to TRL it is no tool either."""
+    return isinstance(inspect.getattr_static(found, name), staticmethod)
 
 
 def as_environment(found: type[Any]) -> type[Environment]:
