@@ -9,7 +9,8 @@ import numpy
 import pytest
 
 from experiments.recipe.local_judge import LocalJudge
-from node.environments.environment import Episode, run
+from node.environments.environment import MOST_ACTION, Episode, run
+from node.environments.own_file import replayed
 from node.errors import TaskSetError
 from node.tasks.scorer import Answered, Move, Scorer
 from node.tasks.sources.environments import Environments
@@ -270,6 +271,15 @@ def test_the_example_is_played_in_the_worker():
         assert prompt.startswith("At house ")
         verdict = verifier.judge(task, [TrajectoryTexts(("w",), cut=True)])
         assert verdict.rewards[0] in (0.0, 1.0)
+
+
+@pytest.mark.parametrize(("length", "read"), [(MOST_ACTION, 2), (MOST_ACTION + 1, 1)])
+def test_a_turn_that_is_too_long_ends_an_episode_unread_with_the_reward_so_far(length, read):
+    seen = []
+    episode = Episode(parts.Echo, 3, {"turns": 4}, lambda turn: seen.append(turn) or turn)
+    turns = ("d", "1 d", "e" * length)
+    assert run(replayed(episode, turns, cut=True), waits=False) == 0.25
+    assert len(seen) == read and episode.over == (read == 1)
 
 
 def test_who_lacks_the_file_is_told_and_serves_the_rest(tmp_path):
