@@ -160,7 +160,7 @@ def tools_of(found: type[Any]) -> dict[str, Callable[..., Any]]:
 
 
 def _is_static(found: type[Any], name: str) -> bool:
-    """Return whether a method takes no ``self``; to TRL it is no tool either."""
+    """Return whether a method is static, which TRL does not offer as a tool."""
     return isinstance(inspect.getattr_static(found, name), staticmethod)
 
 

@@ -114,7 +114,7 @@ def _rewards(verifier: Verifier, task: TaskRef, answers: Sequence[str]) -> tuple
     try:
         return tuple(verifier.judge(task, answers).rewards)
     except JudgeRefused as refused:
-        raise _failed(task, f"an answer has no reward: {refused}") from refused
+        raise _failed(task, refused, "an answer has no reward: ") from refused
 
 
 def _same(verifier: Verifier, built: Mapping[TaskRef, _Built]) -> None:
@@ -163,7 +163,8 @@ def _play_turn(verifier: Verifier, episodes: Mapping[int, _Episode]) -> None:
     moves = [each.move(key) for key, each in episodes.items()]
     for each, moved in zip(episodes.values(), verifier.play(moves), strict=True):
         if isinstance(moved, JudgeRefused):
-            raise _failed(each.task, f"turn {len(each.texts[::2])}: {moved}")
+            turn = f"turn {len(each.texts[::2])}: "
+            raise _failed(each.task, moved, turn)
         each.over, each.reward = moved.over, moved.reward
         if moved.reward is None:
             each.texts.append(moved.observation)
@@ -191,11 +192,13 @@ def _examples(verifier: Verifier, tasks: Sequence[TaskRef]) -> list[tuple[str, s
     try:
         return verifier.examples(tasks)
     except JudgeRefused as refused:
-        raise _failed(tasks[0], str(refused)) from refused
+        raise _failed(tasks[0], refused) from refused
 
 
-def _failed(task: TaskRef, why: str) -> TaskSetError:
-    return TaskSetError(f"env {task.env!r} level {task.level} cannot be used: {why}")
+def _failed(task: TaskRef, refused: JudgeRefused, before: str = "") -> TaskSetError:
+    place = f"env {task.env!r} level {task.level}"
+    why = str(refused).removeprefix(f"{refused.reason}: ").removeprefix(f"{place}: ")
+    return TaskSetError(f"{place} cannot be used: {before}{why.removeprefix(f'{place} ')}")
 
 
 def _otherwise(task: TaskRef, what: str) -> TaskSetError:
