@@ -69,18 +69,18 @@ def open_environment(
     """
     if not file and (remedy := absent(spec.name)):
         return remedy
+    if file:
+        # First, so that no other file than the swarm's is executed.
+        _check_version(spec, file_digest(Path(file)), "get the same file")
     try:
         found = load_file(Path(file), spec.name) if file else _brought(spec.name)
     except ImportError as error:
         raise TaskSetError(f"env {spec.name!r}: {error}") from error
     if found is None:
         return None
-    version = file_digest(Path(file)) if file else getattr(found, "version", None)
-    if version != spec.version:
-        raise TaskSetError(
-            f"env {spec.name!r} is of version {spec.version}, here is {version}: "
-            f"{'get the same file' if file else 'install the version that the swarm uses'}"
-        )
+    if not file:
+        remedy = "install the version that the swarm uses"
+        _check_version(spec, getattr(found, "version", None), remedy)
     if type(getattr(found, "replayable", None)) is not bool:
         raise TaskSetError(
             f"env {spec.name!r}: {found.__name__} does not say whether it is replayable: "
@@ -89,6 +89,12 @@ def open_environment(
     for number, level in enumerate(levels):
         _check(spec.name, number, level, found)
     return Environments(found, levels, spec.extract)
+
+
+def _check_version(spec: EnvSpec, here: object, remedy: str) -> None:
+    if here != spec.version:
+        what = f"env {spec.name!r} is of version {spec.version}, here is {here}"
+        raise TaskSetError(f"{what}: {remedy}")
 
 
 def _check(name: str, number: int, level: Mapping[str, Any], found: type[Environment]) -> None:

@@ -47,6 +47,18 @@ def test_every_line_is_a_task_and_training_and_evaluation_share_none(file):
     assert train and held_out and not train & held_out
 
 
+@pytest.mark.parametrize("source", ["jsonl", "environment"])
+@pytest.mark.parametrize("name", ["moved.py", "folder", "file.jsonl/moved"])
+def test_a_file_that_is_not_there_is_named(tmp_path, source, name):
+    path = tmp_path / name
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file.jsonl").touch()
+    one = EnvSpec("halves", source, "0" * 64, ('{"match":"exact"}',), "{question}", "text")
+    verifier = Verifier([one], Allowed({"halves": path}), outside=False)
+    with verifier, pytest.raises(TaskSetError, match=f"file '{path}' cannot be read: [A-Z]"):
+        verifier.start()
+
+
 @pytest.mark.parametrize("key", ["prompt", "answer"])
 def test_a_line_that_cannot_be_sent_is_named(tmp_path, key):
     path = tmp_path / "halves.jsonl"
