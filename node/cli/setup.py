@@ -88,21 +88,21 @@ def create_command(
     debug: DebugOption = False,
 ) -> None:
     """Create and sign the manifest of a new swarm, on which its members agree."""
-    from node.network.creation import bounds_for, create_swarm, try_task_set, usual_task_set
+    from node.network import creation
     from node.storage.atomic_files import write_new
     from node.tasks.task_set import allowed_by
     from protocol.identity import Identity
     from protocol.manifest import swarm_id
 
     node = open_node(config)
-    tasks = usual_task_set(node.config.policy.model) if task_set is None else task_set
+    tasks = creation.usual_task_set(node.config.policy.model) if task_set is None else task_set
     path = out or node.folder.manifest
     if os.path.lexists(path):
         remedy = "Name a new file with --out, or move this one away if no swarm uses it yet."
         raise NodeError("cannot write the manifest (File exists)", path, remedy)
     with _errors_of_options(tasks):
-        answers = None if answer_tokens is None else bounds_for(answer_tokens, group_size)
-        manifest = create_swarm(
+        answers = None if answer_tokens is None else creation.bounds_for(answer_tokens, group_size)
+        manifest = creation.create_swarm(
             Identity.load(node.folder.identity),
             name=name,
             task_set=tasks,
@@ -112,7 +112,7 @@ def create_command(
         )
         with waiting("opening the task set and testing its environments"):
             allowed = allowed_by(node.config.tasks, node.config.sandbox)
-            trial = try_task_set(tasks, allowed)
+            trial = creation.try_task_set(tasks, allowed)
     write_new(path, manifest)
     identifier = swarm_id(manifest).hex()
     if json:
@@ -125,7 +125,7 @@ def create_command(
     if answers:
         size = f"{group_size} completions of {answer_tokens} tokens have up to {answers.weight}"
         say(f"{size} bytes, and a frame may have {answers.max_frame_bytes}")
-    say_lines(_tried(trial))
+    say_lines((*_tried(trial), *creation.unnamed_files(tasks, node.config.tasks.files, node.path)))
     say_lines(map(as_typed, _next(path, node)))
 
 

@@ -90,15 +90,22 @@ def is_async(environment: type[Any]) -> bool:
     return any(inspect.iscoroutinefunction(method) for method in methods)
 
 
+class EpisodeError(ValueError):
+    """An environment violated its interface; the message says how."""
+
+
 def finished(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits, even if an event loop already runs."""
+    """Run a coroutine that never waits, even if an event loop already runs.
+
+    Raises EpisodeError: it waits.
+    """
     try:
         work.send(None)
     except StopIteration as done:
         result: T = done.value
         return result
     work.close()
-    raise RuntimeError("an environment waits for something, and its class does not say async")
+    raise EpisodeError("an environment waits for something, and its class does not say async")
 
 
 async def awaited(value: Any) -> Any:
@@ -191,10 +198,6 @@ MOST_OBSERVATION = 1 << 14  # Characters; a longer observation is truncated and 
 CUT = " [cut]"
 
 Make = Callable[[], Environment]
-
-
-class EpisodeError(ValueError):
-    """An environment violated its interface; the message says how."""
 
 
 class Episode:

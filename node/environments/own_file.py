@@ -37,24 +37,38 @@ def load_file(path: Path, name: str) -> type[Environment]:
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # a user's code may raise anything
+    except (Exception, SystemExit) as error:  # a user's code may raise anything
         raise ImportError(f"{str(path)!r} fails: {error!r}") from error
     defined = [
         each
         for each in vars(module).values()
         if isinstance(each, type) and each.__module__ == module_name and _is_one(each)
     ]
-    named = [each for each in defined if each.__name__.lower() == name.lower()]
+    named = [each for each in defined if _plain(each.__name__) == _plain(name)]
     found = named or defined
     if len(found) != 1:
-        raise ImportError(
-            f"{str(path)!r} defines {len(found)} classes with {', '.join(METHODS)}, or with "
-            f"reset, get_reward and tools: name the one that is meant {name.capitalize()}"
-        )
+        raise ImportError(_not_one(path, name, found))
     try:
         return environment_of(found[0])
     except TypeError as error:
         raise ImportError(f"{str(path)!r}: {error}") from error
+    except Exception as error:  # such as a type hint that is not defined
+        raise ImportError(f"{str(path)!r} fails: {error!r}") from error
+
+
+def _plain(name: str) -> str:
+    """Return an env's or class's name without case and what separates words."""
+    return re.sub(r"[_.-]", "", name).lower()
+
+
+def _not_one(path: Path, name: str, found: Sequence[type[Any]]) -> str:
+    kind = f"with {', '.join(METHODS)}, or with reset, get_reward and tools"
+    if not found:
+        return f"{str(path)!r} defines no class {kind}: add one"
+    words = [word[:1].upper() + word[1:] for word in re.split("[_.-]+", name)]
+    meant = re.sub(r"^(?=\d)", "_", "".join(words))
+    names = ", ".join(each.__name__ for each in found)
+    return f"{str(path)!r} defines {len(found)} classes {kind}: {names}: name the right one {meant}"
 
 
 def environment_of(found: type[Any]) -> type[Environment]:

@@ -152,7 +152,16 @@ def is_tool_class(found: type[Any]) -> bool:
 
 def tools_of(found: type[Any]) -> dict[str, Callable[..., Any]]:
     members = inspect.getmembers(found, inspect.isfunction)
-    return {name: x for name, x in members if not name.startswith("_") and name not in OWN}
+    return {
+        name: tool
+        for name, tool in members
+        if not name.startswith("_") and name not in OWN and not _is_static(found, name)
+    }
+
+
+def _is_static(found: type[Any], name: str) -> bool:
+    """Return whether a method is static, which TRL does not offer as a tool."""
+    return isinstance(inspect.getattr_static(found, name), staticmethod)
 
 
 def as_environment(found: type[Any]) -> type[Environment]:
@@ -160,7 +169,8 @@ def as_environment(found: type[Any]) -> type[Environment]:
 
     Turns with calls are answered with the results, one per line. A turn without calls is the final
     answer. Malformed calls and exceptions of tools are answered with an error. Raises TypeError: it
-    has no tools, one without a docstring, or a ``reset`` without a seed.
+    has no tools, one without a docstring, or a ``reset`` without a seed; NameError: a type hint is
+    not defined.
     """
     tools = tools_of(found)
     if not tools:
@@ -170,6 +180,7 @@ def as_environment(found: type[Any]) -> type[Environment]:
             raise TypeError(
                 f"{found.__name__}.{name} has no docstring, which is what a model reads"
             )
+        get_type_hints(tool)  # fails where a type is not defined
     methods = (found.reset, found.get_reward, *tools.values())
     waits = any(inspect.iscoroutinefunction(method) for method in methods)
     base = _Waiting if waits else _Ready

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
@@ -12,6 +12,7 @@ from typing import Any
 
 from node.config.config import Config
 from node.engines.engine import RolloutEngine, Sampling
+from node.errors import NodeError
 from node.evaluation.evaluator import SOLVED, Evaluation, Evaluator
 from node.monitor.record import percent
 from node.policy.policy import Policy
@@ -24,6 +25,7 @@ from protocol.rollout import Finish
 from swarm.common.counters import Counters
 from swarm.common.util import counted
 from swarm.groups import Split, TaskRef
+from swarm.verification import JudgeRefused
 
 SECONDS = 120.0
 COMPARED = 1  # tasks of each easiest level at both temperatures
@@ -117,7 +119,8 @@ class Baseline:
         totals = {t: self._total(t) for t in tried}
         useful = {t: total.informative / total.tasks for t, total in totals.items()}
         other = max(useful, key=lambda t: useful[t])
-        return other if useful[other] > useful[self.temperature] + BETTER else self.temperature
+        own = useful.get(self.temperature)  # None if all of its tasks failed
+        return other if own is None or useful[other] > own + BETTER else self.temperature
 
     def _total(self, temperature: float) -> LevelResult:
         """Return the sum of the results that are compared, at one temperature."""
@@ -153,15 +156,11 @@ class Baseline:
         if self.best != self.temperature:
             keys["engine.temperature"] = self.best
         rows = self.at(self.best)
-        lengths = sorted(length for each in rows for length in each.lengths)
-        if not lengths:
+        needed = _lengths(rows)
+        if not needed:
             if self._mostly_truncated and self.cap == self.max_new_tokens:
                 keys["engine.max_new_tokens"] = WIDER * self.max_new_tokens
             return keys
-        longest = lengths[int(0.95 * (len(lengths) - 1))]
-        enough = max(LEAST_CAP, CAP_STEP * math.ceil(CAP_MARGIN * longest / CAP_STEP))
-        if 2 * enough <= self.max_new_tokens:
-            keys["engine.max_new_tokens"] = enough
         reached = self.reached()
         least = AutoCurriculum.GRADED
         graded = {env for env, levels in self.levels.items() if len(levels) >= least}
@@ -169,14 +168,22 @@ class Baseline:
         if chosen:
             keys["tasks.levels"] = chosen
         tried = {each.level[0] for each in rows}
+        trained: Collection[str] = self.levels
         if graded and tried - reached.keys():
             keys["tasks.weights"] = dict.fromkeys(reached, 1.0)
+            trained = reached
+        enough = max(LEAST_CAP, CAP_STEP * math.ceil(CAP_MARGIN * max(needed.values()) / CAP_STEP))
+        if 2 * enough <= self.max_new_tokens and needed.keys() >= set(trained):
+            keys["engine.max_new_tokens"] = enough
         return keys
 
     def lines(self) -> tuple[str, ...]:
         """Return the results by temperature and by family, and the verdict."""
         rows = [self._overall(t) for t in sorted({each.temperature for each in self.compared})]
         families = [_line(each) for each in self.at(self.best)]
+        tried = {each.level[0] for each in self.at(self.best)}
+        if untried := [env for env in self.levels if env not in tried]:
+            families.append(f"  not tried: {', '.join(untried)}")
         total = reduce(add, self.at(self.best))
         if total.unfit / total.tasks >= 0.5:
             families.append(UNFIT)
@@ -214,6 +221,15 @@ class Baseline:
             "result: the policy cannot learn here: use groups of peers (mixture.external), "
             f"{remedy}"
         )
+
+
+def _lengths(rows: Sequence[LevelResult]) -> dict[str, int]:
+    """Return the length of nearly all right completions, by family that has any."""
+    found: dict[str, list[int]] = {}
+    for each in rows:
+        if each.lengths:
+            found.setdefault(each.level[0], []).extend(each.lengths)
+    return {env: sorted(each)[math.ceil(0.95 * (len(each) - 1))] for env, each in found.items()}
 
 
 def _line(row: LevelResult) -> str:
@@ -272,14 +288,17 @@ class BaselineEvaluation:
         self._results: dict[tuple[EnvLevel, float], LevelResult] = {}
         self._pace = 0.0  # seconds per token in the latest batch
         self._cap = self.config.engine.max_new_tokens
+        self._failed: JudgeRefused | NodeError | None = None
 
     def run(self, seconds: float, progress: Progress = lambda done, what: None) -> Baseline:
         """Evaluate for ``seconds``, then finish the batch. Raises NodeError or JudgeRefused."""
         limit = _TimeLimit(seconds, self.clock, progress)
         easiest = [(env, levels[0]) for env, levels in self._levels.items()]
         limit.left("generation speed")
-        self._limit_cap(easiest, seconds)
+        self._limit_cap(easiest, limit)
         self._evaluate(easiest, self._temperatures, range(COMPARED), limit)
+        if self._failed and not self._results:
+            raise self._failed
         self._compared = tuple(self._results.values())
         found = self._baseline()
         best = found.best
@@ -300,13 +319,13 @@ class BaselineEvaluation:
         for each in self.found.at(self.found.best) if self.found else ():
             yield each.level, [reward for row in each.rewards for reward in row]
 
-    def _limit_cap(self, easiest: Sequence[EnvLevel], seconds: float) -> None:
+    def _limit_cap(self, easiest: Sequence[EnvLevel], limit: _TimeLimit) -> None:
         """Measure the speed; limit completions so that the first tasks take their share."""
         for count in (1, 4):  # the first time, kernels are chosen and compiled
-            self._sample(easiest[:count], self._temperatures[0], range(COMPARED), cap=PROBED)
+            self._sample(easiest[:count], self._temperatures[0], range(COMPARED), PROBED, limit)
         completions = len(easiest) * COMPARED * COMPLETIONS * len(self._temperatures)
         if self._pace > 0.0:  # it is 0 if the clock is too coarse
-            affordable = int(COMPARED_SHARE * seconds / (self._pace * completions))
+            affordable = int(COMPARED_SHARE * limit.seconds / (self._pace * completions))
             self._cap = min(self._cap, max(LEAST_CAP, affordable))
 
     def _evaluate(
@@ -325,7 +344,7 @@ class BaselineEvaluation:
             if limit.left(_named(batch)) <= 0 and self._results:
                 return False
             for temperature in temperatures:
-                for each in self._sample(batch, temperature, numbers, self._cap):
+                for each in self._sample(batch, temperature, numbers, self._cap, limit):
                     key = each.level, temperature
                     before = self._results.get(key)
                     self._results[key] = before + each if before else each
@@ -363,6 +382,27 @@ class BaselineEvaluation:
             levels = levels[count:]
 
     def _sample(
+        self,
+        levels: Sequence[EnvLevel],
+        temperature: float,
+        numbers: range,
+        cap: int,
+        limit: _TimeLimit,
+    ) -> list[LevelResult]:
+        """Evaluate levels; omit those whose tasks cannot be built, answered or scored."""
+        try:
+            return self._sample_all(levels, temperature, numbers, cap)
+        except (JudgeRefused, NodeError) as error:
+            self._failed = error
+            if len(levels) == 1:
+                return []
+        found: list[LevelResult] = []
+        for level in levels:
+            if limit.left(_named([level])) > 0:
+                found += self._sample([level], temperature, numbers, cap, limit)
+        return found
+
+    def _sample_all(
         self, levels: Sequence[EnvLevel], temperature: float, numbers: range, cap: int
     ) -> list[LevelResult]:
         """Sample and score the tasks, and measure the speed."""
@@ -378,9 +418,11 @@ class BaselineEvaluation:
         evaluator = Evaluator(policy, engine, verifier, refs, sampling, self.counters, limits)
         found = evaluator.evaluate(COMPLETIONS)
         self._pace = (self.clock() - start) / (len(refs) * COMPLETIONS * cap)
+        rows = [slice(n * len(numbers), (n + 1) * len(numbers)) for n in range(len(levels))]
         return [
-            _result(found, level, temperature, slice(n * len(numbers), (n + 1) * len(numbers)))
-            for n, level in enumerate(levels)
+            _result(found, level, temperature, each)
+            for level, each in zip(levels, rows, strict=True)
+            if any(prompt is not None for prompt in found.prompts[each])
         ]
 
 

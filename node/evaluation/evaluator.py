@@ -43,6 +43,13 @@ class Evaluation:
         return sum(sum(row) / len(row) for row in self.rewards) / len(self.rewards)
 
     @property
+    def means(self) -> tuple[float | None, ...]:
+        """Mean reward of each task; None for one that could not be built."""
+        prompts = self.prompts or ("",) * len(self.rewards)
+        rows = zip(self.rewards, prompts, strict=True)
+        return tuple(None if text is None else sum(row) / len(row) for row, text in rows)
+
+    @property
     def success(self) -> float:
         """Fraction of completions that are right."""
         return self.pass_at(1)
@@ -173,25 +180,26 @@ class ForgettingAlarm:
     def __init__(self, counters: Counters, tasks: Sequence[TaskRef]) -> None:
         self._counters = counters
         self._tasks = [[task.env, task.level, task.seed] for task in tasks]
-        self._best: Sequence[float] = ()
+        self._best: Sequence[float | None] = ()
         self._worse = 0
         self._version: int | None = None
 
-    def look(self, rewards: Sequence[float], version: int | None = None) -> bool:
+    def look(self, rewards: Sequence[float | None], version: int | None = None) -> bool:
         """Add an evaluation, one mean reward per task; return whether the alarm fires.
 
-        Evaluating a policy ``version`` again, as after a restart, adds no evidence.
+        None is a task that could not be built, which proves nothing. Evaluating a policy
+        ``version`` again, as after a restart, adds no evidence.
         """
         if version is not None and version == self._version:
             return False
         self._version = version
-        if not self._best or sum(rewards) >= sum(self._best):
-            self._best, self._worse = rewards, 0
+        found = list(zip(self._best or rewards, rewards, strict=True))
+        pairs = [(old, new) for old, new in found if old is not None and new is not None]
+        if not self._best or sum(new for _, new in pairs) >= sum(old for old, _ in pairs):
+            self._best = [old if new is None else new for old, new in found]
+            self._worse = 0 if pairs else self._worse
             return False
-        differences = [now - best for best, now in zip(self._best, rewards, strict=True)]
-        n, mean = len(differences), sum(differences) / len(differences)
-        spread = math.sqrt(sum((d - mean) ** 2 for d in differences) / max(1, n - 1) / n)
-        self._worse = self._worse + 1 if mean < -ERRORS * spread else 0
+        self._worse = self._worse + 1 if _fallen([new - old for old, new in pairs]) else 0
         if self._worse != IN_A_ROW:
             return False
         self._counters.add("forgetting_alarms")
@@ -199,8 +207,8 @@ class ForgettingAlarm:
             "held-out reward fell from %.3f to %.3f in %d evaluations. Decrease learner.lr or "
             "mixture.external, or return to the best checkpoint with: swarm-node rollback --to "
             "best",
-            sum(self._best) / len(self._best),
-            sum(rewards) / len(rewards),
+            sum(old for old, _ in pairs) / len(pairs),
+            sum(new for _, new in pairs) / len(pairs),
             IN_A_ROW,
         )
         return True
@@ -214,3 +222,10 @@ class ForgettingAlarm:
         if state.get("tasks") == self._tasks:
             self._best, self._worse = state["best"], int(state["worse"])
             self._version = state["version"]
+
+
+def _fallen(differences: Sequence[float]) -> bool:
+    """Return whether the mean difference is far below zero, by its standard error."""
+    n, mean = len(differences), sum(differences) / len(differences)
+    spread = math.sqrt(sum((d - mean) ** 2 for d in differences) / max(1, n - 1) / n)
+    return mean < -ERRORS * spread

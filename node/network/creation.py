@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 
+from node.config.schema import toml_value
 from node.policy.model_source import SHIPPED
 from node.tasks.task_set import Allowed, load_task_set, own_files
 from node.tasks.verifier.replay_trial import Trial, try_replays
@@ -151,3 +154,11 @@ def try_task_set(task_set: str, allowed: Allowed) -> Trial:
     """
     files = {**allowed.files, **own_files(task_set)}
     return try_replays(load_task_set(task_set), replace(allowed, files=files))
+
+
+def unnamed_files(task_set: str, named: Collection[str], config: Path) -> Iterator[str]:
+    """Yield what to add to a node's ``config`` for each file that the node does not name yet."""
+    for name, path in own_files(task_set).items():
+        if name not in named:
+            key = f"tasks.files.{name} = {toml_value(str(path.absolute()))}"
+            yield f"this node does not train on {name} yet: set {key} in {config}"

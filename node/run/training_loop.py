@@ -250,9 +250,7 @@ class Trainer:
 
     def _evaluate(self) -> float:
         evaluation = self._evaluator.evaluate()
-        if not evaluation.unbuilt:
-            rewards = [sum(row) / len(row) for row in evaluation.rewards]
-            self.alarm.look(rewards, self.policy.version)
+        self.alarm.look(evaluation.means, self.policy.version)
         return evaluation.mean
 
     def close(self) -> None:

@@ -35,6 +35,7 @@ from node.rollout.generator import Generator
 from node.rollout.group_writer import GroupWriter, UnfinishedGroups
 from node.rollout.groups import GroupLimits, GroupSource, Intake, OwnGroup
 from node.tasks.curriculum import EnvLevel, TaskSampler, chosen_levels
+from node.tasks.scorer import Scorer
 from node.threads import MemoryTrimmer
 from node.trajectories.trajectory import TurnLimits
 from protocol.rollout import Group

@@ -114,7 +114,7 @@ def split_of(question: str) -> Split:
 
 
 def as_text(question: object) -> str:
-    """Return the question, or raise ``TypeError`` or ``ValueError`` if not valid text."""
+    """Return the text, or raise ``TypeError`` or ``ValueError`` if it is not valid."""
     if not isinstance(question, str):
         raise TypeError(f"a question is text, not {type(question).__name__}")
     question.encode()
@@ -200,6 +200,8 @@ class TaskSource:
                 entry = self.questions.draw(level, number)
             if entry is not None:
                 as_text(entry["question"])
+                if isinstance(answer := entry.get("answer"), str):
+                    as_text(answer)
             return entry
         except MemoryError:
             raise

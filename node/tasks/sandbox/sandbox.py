@@ -187,11 +187,13 @@ class Grants:
         programs = seccomp.programs(network=self.network) if support.seccomp else {}
         program = programs.get("split" if self.evaluates else "serve", b"")
         once = programs["once"] if self.evaluates else b""
-        extra = [path for path in _FOR_NAMES if self.network and Path(path).exists()]
+        extra = _FOR_NAMES if self.network else ()
+        # What is missing cannot be mounted; whoever opens it says so.
+        asked = [path for path in (*self.read, *extra) if os.path.exists(path)]  # noqa: PTH110
         return Confinement(
             namespaces=support.kind == "namespaces",
             landlock=support.landlock,
-            readable=outermost((*readable(), *self.read, *extra)),
+            readable=outermost((*readable(), *asked)),
             listed=tuple(str(Path(entry).absolute()) for entry in filter(None, sys.path)),
             network=self.network,
             program=program.hex(),

@@ -66,25 +66,40 @@ def open_environment(
     ``file`` is the user's own file; its digest is then the version. Raises TaskSetError: wrong
     version, failed load, missing part or invalid settings.
     """
+    if file:
+        # First, so that no other file than the swarm's is executed.
+        _check_version(spec, file_digest(Path(file)), "get the same file")
     try:
         found = load_file(Path(file), spec.name) if file else _brought(spec.name)
     except ImportError as error:
         raise TaskSetError(f"env {spec.name!r}: {error}") from error
-    version = file_digest(Path(file)) if file else getattr(found, "version", None)
-    if version != spec.version:
-        raise TaskSetError(
-            f"env {spec.name!r} is of version {spec.version}, here is {version}: "
-            f"{'get the same file' if file else 'install the version that the swarm uses'}"
-        )
+    if not file:
+        remedy = "install the version that the swarm uses"
+        _check_version(spec, getattr(found, "version", None), remedy)
     if type(getattr(found, "replayable", None)) is not bool:
         raise TaskSetError(
             f"env {spec.name!r}: {found.__name__} does not say whether it is replayable: "
             "add replayable = True where the same seed and actions always give the same"
         )
     for number, level in enumerate(levels):
-        if wrong := unfit(found, level):
-            raise TaskSetError(f"env {spec.name!r} level {number}: {wrong}")
+        _check(spec.name, number, level, found)
     return Environments(found, levels, spec.extract)
+
+
+def _check_version(spec: EnvSpec, here: object, remedy: str) -> None:
+    if here != spec.version:
+        what = f"env {spec.name!r} is of version {spec.version}, here is {here}"
+        raise TaskSetError(f"{what}: {remedy}")
+
+
+def _check(name: str, number: int, level: Mapping[str, Any], found: type[Environment]) -> None:
+    try:
+        wrong = unfit(found, level)
+    except (Exception, SystemExit) as error:  # an undefined type hint, or its own refusal
+        what = f"the settings of {found.__name__}.reset cannot be checked: {error!r}"
+        raise TaskSetError(f"env {name!r} level {number}: {what}") from error
+    if wrong:
+        raise TaskSetError(f"env {name!r} level {number}: {wrong}")
 
 
 def absent(name: str) -> str | None:
@@ -109,5 +124,5 @@ def _brought(name: str) -> type[Environment]:
     entry = next(iter(entry_points(group=GROUP, name=name)))
     try:
         return environment_of(entry.load())
-    except Exception as error:
-        raise ImportError(f"{entry.value} fails: {error}") from error
+    except (Exception, SystemExit) as error:  # a package's code may raise anything
+        raise ImportError(f"{entry.value} fails: {error!r}") from error

@@ -86,22 +86,32 @@ def _read_pairs(path: Path) -> list[tuple[str, str]]:
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
-        try:
-            record = json.loads(line)
-            prompt, answer = record["prompt"], record["answer"]
-        except ValueError as error:
-            raise TaskSetError(f"{path} line {number} is not JSON: {error}") from error
-        except RecursionError as error:
-            raise TaskSetError(f"{path} line {number} is nested too deeply") from error
-        except (KeyError, TypeError) as error:
-            expected = "expected an object with prompt and answer"
-            raise TaskSetError(f"{path} line {number}: {expected}") from error
-        if not isinstance(prompt, str) or not isinstance(answer, str):
-            raise TaskSetError(f"{path} line {number}: prompt and answer are strings")
-        pairs.append((prompt, answer))
+        pairs.append(_pair(line, f"{path} line {number}"))
     if not pairs:
         raise TaskSetError(f"{path} has no line")
     return pairs
+
+
+def _pair(line: str, where: str) -> tuple[str, str]:
+    try:
+        record = json.loads(line)
+        prompt, answer = record["prompt"], record["answer"]
+    except ValueError as error:
+        raise TaskSetError(f"{where} is not JSON: {error}") from error
+    except RecursionError as error:
+        raise TaskSetError(f"{where} is nested too deeply") from error
+    except (KeyError, TypeError) as error:
+        expected = "expected an object with prompt and answer"
+        raise TaskSetError(f"{where}: {expected}") from error
+    if not isinstance(prompt, str) or not isinstance(answer, str):
+        raise TaskSetError(f"{where}: prompt and answer are strings")
+    for key, text in (("prompt", prompt), ("answer", answer)):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            what = f"{key} has a lone surrogate, U+{ord(text[error.start]):04X}"
+            raise TaskSetError(f"{where}: {what}: remove it") from error
+    return prompt, answer
 
 
 # Digits beside a blank or colon, of another base, or in a date: math-verify computes with them.

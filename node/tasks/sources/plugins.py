@@ -49,12 +49,17 @@ def open_plugin(spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> Questions
         check_plain(spec.name, number, level)
     try:
         questions: TaskPlugin = load()(list(levels))
-        version, _ = questions.version, questions.evaluates_text
-    except Exception as error:
-        raise TaskSetError(f"env {spec.name!r}: {where} fails: {error}") from error
+        version, count, _ = questions.version, questions.levels, questions.evaluates_text
+    except (Exception, SystemExit) as error:  # a package's code may raise anything
+        raise TaskSetError(f"env {spec.name!r}: {where} fails: {error!r}") from error
     if version != spec.version:
         raise TaskSetError(
             f"env {spec.name!r} is of version {spec.version!r}, installed is {version!r}: "
             "install the version that the swarm uses"
+        )
+    if count != len(levels):
+        remedy = "set it to the number of settings that it is given"
+        raise TaskSetError(
+            f"env {spec.name!r}: {where} has levels = {count!r}, not {len(levels)}: {remedy}"
         )
     return questions

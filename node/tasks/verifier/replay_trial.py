@@ -1,7 +1,8 @@
 """Check that a task set can be trained on, and that it is the same in every process.
 
-Tasks are built and episodes played in one process, and again in others. These differ in all that a
-task must not depend on: set order, addresses, the clock, system randomness and earlier episodes.
+Tasks are built, answers scored and episodes played in one process, and again in others. These
+differ in all that a task must not depend on: set order, addresses, the clock, system randomness and
+earlier episodes.
 """
 
 from __future__ import annotations
@@ -43,6 +44,16 @@ class Trial:
     absent: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """A task's prompt and right completion, and the answers scored to it."""
+
+    prompt: str
+    right: str | None
+    answers: tuple[str, ...] = ()
+    rewards: tuple[float, ...] = ()
+
+
 @dataclass(slots=True)
 class _Episode:
     """An episode in progress; ``texts`` are turns and observations, alternately."""
@@ -77,6 +88,7 @@ def try_replays(specs: Sequence[EnvSpec], allowed: Allowed) -> Trial:
     again = [s for s in specs if s.source == "plugin" and s.name in built.keys() - FAMILIES.keys()]
     for hash_seed in REPLAY if episodes or again else ():
         with Verifier([*replayable, *again], allowed, outside=False, hash_seed=hash_seed) as other:
+            other.log_with(verifier)
             for spec in again:
                 _same(other, built[spec.name])
             for episode in reversed(episodes):
@@ -84,36 +96,46 @@ def try_replays(specs: Sequence[EnvSpec], allowed: Allowed) -> Trial:
     return Trial(tuple(s.name for s in replayable), len(episodes), unshared, closed)
 
 
-def _built(verifier: Verifier, spec: EnvSpec) -> dict[TaskRef, str]:
-    """Build tasks to train on and one to evaluate on, per level; return prompts by task."""
-    found: dict[TaskRef, str] = {}
+def _built(verifier: Verifier, spec: EnvSpec) -> dict[TaskRef, _Built]:
+    """Build tasks to train on and one to evaluate on, per level; score answers to them."""
+    found: dict[TaskRef, _Built] = {}
     for level in range(len(spec.levels)):
         tasks = _tasks(spec, level)
-        heldout = replace(tasks[0], split=Split.HELDOUT)
-        found |= zip((*tasks, heldout), _prompts(verifier, [*tasks, heldout]), strict=True)
-        if spec.source != ENVIRONMENT:
-            _judged(verifier, tasks)
+        tasks.append(replace(tasks[0], split=Split.HELDOUT))
+        for task, (prompt, right) in zip(tasks, _examples(verifier, tasks), strict=True):
+            answers = ANSWERS if right is None else (*ANSWERS, right)
+            found[task] = _Built(prompt, right)
+            if spec.source != ENVIRONMENT:
+                found[task] = _Built(prompt, right, answers, _rewards(verifier, task, answers))
     return found
 
 
-def _judged(verifier: Verifier, tasks: Sequence[TaskRef]) -> None:
-    for task in tasks:
-        try:
-            verifier.judge(task, ANSWERS)
-        except JudgeRefused as refused:
-            raise _failed(task, f"an answer has no reward: {refused}") from refused
+def _rewards(verifier: Verifier, task: TaskRef, answers: Sequence[str]) -> tuple[float, ...]:
+    try:
+        return tuple(verifier.judge(task, answers).rewards)
+    except JudgeRefused as refused:
+        raise _failed(task, refused, "an answer has no reward: ") from refused
 
 
-def _same(verifier: Verifier, built: Mapping[TaskRef, str]) -> None:
-    for task, prompt in built.items():
-        (other,) = _prompts(verifier, [task])
-        if other != prompt:
-            what = f"its question is {differing(other, prompt)}"
-            raise TaskSetError(
-                f"env {task.env!r} level {task.level} differs in another process with seed "
-                f"{task.seed}: {what}: derive all randomness from the number (docs/guides/"
-                "own_tasks.md)"
-            )
+def _same(verifier: Verifier, built: Mapping[TaskRef, _Built]) -> None:
+    """Build and score the same in another process; raise ``TaskSetError`` if it differs."""
+    for task, here in reversed([*built.items()]):
+        ((prompt, right),) = _examples(verifier, [task])
+        if prompt != here.prompt:
+            raise _unequal(task, f"its question is {differing(prompt, here.prompt)}")
+        if right != here.right:
+            raise _unequal(task, f"its answer is {right!r:.60}, not {here.right!r:.60}")
+        rewards = _rewards(verifier, task, here.answers)
+        for answer, there, before in zip(here.answers, rewards, here.rewards, strict=True):
+            if there != before:
+                raise _unequal(task, f"it scores {answer!r:.60} as {there}, not {before}")
+
+
+def _unequal(task: TaskRef, what: str) -> TaskSetError:
+    return TaskSetError(
+        f"env {task.env!r} level {task.level} differs in another process with seed {task.seed}: "
+        f"{what}: derive all randomness from the number (docs/guides/own_tasks.md)"
+    )
 
 
 def _tasks(spec: EnvSpec, level: int) -> list[TaskRef]:
@@ -141,7 +163,8 @@ def _play_turn(verifier: Verifier, episodes: Mapping[int, _Episode]) -> None:
     moves = [each.move(key) for key, each in episodes.items()]
     for each, moved in zip(episodes.values(), verifier.play(moves), strict=True):
         if isinstance(moved, JudgeRefused):
-            raise _failed(each.task, f"turn {len(each.texts[::2])}: {moved}")
+            turn = f"turn {len(each.texts[::2])}: "
+            raise _failed(each.task, moved, turn)
         each.over, each.reward = moved.over, moved.reward
         if moved.reward is None:
             each.texts.append(moved.observation)
@@ -162,14 +185,20 @@ def _replay(verifier: Verifier, episode: _Episode) -> None:
 
 
 def _prompts(verifier: Verifier, tasks: Sequence[TaskRef]) -> list[str]:
+    return [prompt for prompt, _ in _examples(verifier, tasks)]
+
+
+def _examples(verifier: Verifier, tasks: Sequence[TaskRef]) -> list[tuple[str, str | None]]:
     try:
-        return verifier.prompts(tasks)
+        return verifier.examples(tasks)
     except JudgeRefused as refused:
-        raise _failed(tasks[0], str(refused)) from refused
+        raise _failed(tasks[0], refused) from refused
 
 
-def _failed(task: TaskRef, why: str) -> TaskSetError:
-    return TaskSetError(f"env {task.env!r} level {task.level} cannot be used: {why}")
+def _failed(task: TaskRef, refused: JudgeRefused, before: str = "") -> TaskSetError:
+    place = f"env {task.env!r} level {task.level}"
+    why = str(refused).removeprefix(f"{refused.reason}: ").removeprefix(f"{place}: ")
+    return TaskSetError(f"{place} cannot be used: {before}{why.removeprefix(f'{place} ')}")
 
 
 def _otherwise(task: TaskRef, what: str) -> TaskSetError:

@@ -64,6 +64,10 @@ class Verifier(Scorer):
         self._seconds = self._workers.limits.wall_seconds
         self._lock = threading.Lock()
 
+    def log_with(self, other: Verifier) -> None:
+        """Log the first error of an env's code only if ``other`` has not done so."""
+        self._workers.faulty = other._workers.faulty
+
     def start(self) -> tuple[str, ...]:
         """Start the workers, log closed envs and return the names of served ones.
 

@@ -267,7 +267,11 @@ class TurnServer:
         work = surrounded(self._played(request), running)
         environment = self._sources[request["task"][0]].environment
         if environment is None or not environment.waits:
-            self._answer(number, finished(work))
+            try:
+                reply = finished(work)
+            except EpisodeError as error:
+                reply = refused(error)
+            self._answer(number, reply)
             return
         waiting = asyncio.create_task(self._await(number, work, request["seconds"]))
         self._waiting[number] = waiting

@@ -242,7 +242,7 @@ class Workers:
         self.limits = limits or WorkerLimits()
         self.counters = counters or Counters()
         self.opened_envs: dict[str, OpenEnv] = {}
-        self._faulty: set[str] = set()
+        self.faulty: set[str] = set()  # envs whose first error is logged
         self.closed: dict[str, str] = {}
         self._workers: dict[Grants, WorkerProcess] = {}
         self._closed = False
@@ -268,8 +268,8 @@ class Workers:
 
     def note_fault(self, env: str, fault: str) -> None:
         """Log the first error that the code of an env raised, empty for none."""
-        if fault and env not in self._faulty:
-            self._faulty.add(env)
+        if fault and env not in self.faulty:
+            self.faulty.add(env)
             log = logger.warning if self.specs[env].source in _OWN_CODE else logger.info
             log("the code of env %r raised an error, which counts as wrong: %s", env, fault)
 

@@ -66,6 +66,22 @@ def test_a_task_set_that_opens_is_signed(terminal, node, task_set):
     assert node.manifest.exists()
 
 
+def test_the_creator_of_a_swarm_with_own_files_is_told_to_name_them(terminal, node):
+    told = terminal.ok(*written(sums()))
+    line = f'set tasks.files.sums = "{Path("sums.jsonl").absolute()}" in node/node.toml'
+    assert f"this node does not train on sums yet: {line}" in told
+    known = ("--out", "other.swarm")
+    with node.config.open("a") as config:
+        config.write('\n[tasks.files]\nsums = "sums.jsonl"\n')
+    assert "train on sums yet" not in terminal.ok(*written(sums()), *known)
+
+
+def test_an_error_of_a_task_set_says_once_what_is_wrong(terminal, node):
+    told = terminal.refuses(2, *written(sums(), SUM))
+    why = "env 'sums' level 0 cannot be used: no heldout question in 256 draws; it has too few"
+    assert f"own.toml ({why}" in told
+
+
 def test_a_family_that_this_machine_may_not_open_is_named_with_the_reason(terminal, node):
     told = terminal.ok(*written(gym("binary_matrix", "min_n = 3")))
     assert "not tested: env 'binary_matrix' evaluates the text of completions" in told

@@ -9,7 +9,8 @@ import numpy
 import pytest
 
 from experiments.recipe.local_judge import LocalJudge
-from node.environments.environment import Episode, run
+from node.environments.environment import MOST_ACTION, Episode, run
+from node.environments.own_file import replayed
 from node.errors import TaskSetError
 from node.tasks.scorer import Answered, Move, Scorer
 from node.tasks.sources.environments import Environments
@@ -240,6 +241,20 @@ def test_an_episode_that_is_given_up_while_it_waits_leaves_the_others_their_chan
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_environment"
 WRITTEN = (EXAMPLE / "treasure.py").read_text()
+TOOLS = '''
+class Shop:
+    replayable = True
+
+    def reset(self, seed: int) -> str:
+        return f"Shop {seed}"
+
+    def buy(self, count: int) -> str:
+        """Buy."""
+        return str(count)
+
+    def get_reward(self) -> float:
+        return 1.0
+'''
 
 
 def written(folder: Path, levels: str = "{}", code: str = WRITTEN) -> tuple[EnvSpec, Allowed]:
@@ -256,6 +271,15 @@ def test_the_example_is_played_in_the_worker():
         assert prompt.startswith("At house ")
         verdict = verifier.judge(task, [TrajectoryTexts(("w",), cut=True)])
         assert verdict.rewards[0] in (0.0, 1.0)
+
+
+@pytest.mark.parametrize(("length", "read"), [(MOST_ACTION, 2), (MOST_ACTION + 1, 1)])
+def test_a_turn_that_is_too_long_ends_an_episode_unread_with_the_reward_so_far(length, read):
+    seen = []
+    episode = Episode(parts.Echo, 3, {"turns": 4}, lambda turn: seen.append(turn) or turn)
+    turns = ("d", "1 d", "e" * length)
+    assert run(replayed(episode, turns, cut=True), waits=False) == 0.25
+    assert len(seen) == read and episode.over == (read == 1)
 
 
 def test_who_lacks_the_file_is_told_and_serves_the_rest(tmp_path):
@@ -292,16 +316,40 @@ def test_settings_that_reset_does_not_take_or_lacks_are_refused(tmp_path, levels
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        ("x = 1", "defines 0 classes with reset, step, reward"),
+        ("x = 1", "defines no class with reset, step, reward"),
         ("import nowhere", "fails: ModuleNotFoundError"),
+        ("import sys\n\nsys.exit('done')", r"fails: SystemExit\('done'\)"),
+        (WRITTEN.replace("rooms: int", "rooms: 'Rooms'"), r"reset.*NameError.*Rooms"),
+        (TOOLS.replace("count: int", "count: 'Count'"), r"NameError.*Count"),
+        (TOOLS.replace("seed: int", "seed: 'Seed'"), r"NameError.*Seed"),
         (WRITTEN.replace("replayable", "repeats"), "does not say whether it is replayable"),
         (WRITTEN.replace("Treasure", "A") + WRITTEN.replace("Treasure", "B"), "defines 2 classes"),
     ],
-    ids=["no class", "an import that fails", "not said to be replayable", "two classes"],
+    ids=[
+        *(
+            "no class",
+            "an import that fails",
+            "a script",
+            "an unknown hint",
+            "a tool's",
+            "a reset's",
+        ),
+        *("not said to be replayable", "two classes"),
+    ],
 )
 def test_a_file_that_is_no_environment_is_refused_by_name(tmp_path, code, why):
     spec, allowed = written(tmp_path, code=code)
     with pytest.raises(TaskSetError, match=why):
+        open_envs([spec], allowed)
+
+
+@pytest.mark.parametrize("name", ["rope-bridge", "rope_bridge", "rope.bridge", "RopeBridge"])
+def test_one_of_several_classes_is_named_like_the_env_whatever_stands_between_words(tmp_path, name):
+    code = WRITTEN.replace("Treasure", "Base") + "\n\nclass RopeBridge(Base):\n    pass\n"
+    (spec,), allowed = parts.written(tmp_path, name, code, "{}")
+    assert open_envs([spec], allowed)[0].keys() == {name}
+    (spec,), allowed = parts.written(tmp_path, f"{name}2", code, "{}")
+    with pytest.raises(TaskSetError, match=r"defines 2 .*: Base, RopeBridge: name .* RopeBridge2"):
         open_envs([spec], allowed)
 
 

@@ -96,6 +96,16 @@ def test_the_first_observation_lists_the_tools(episode):
     assert (reward, over) == (0.0, False)
 
 
+def test_a_static_method_is_no_tool(episode):
+    class Helpful(shop()):  # type: ignore[misc]
+        @staticmethod
+        def price(count: int) -> str:
+            return f"{count} coins"
+
+    first = Episode(as_environment(Helpful), 3, {"money": 12})
+    assert played(first)[0] == played(episode())[0]
+
+
 def test_calls_are_answered_until_the_policy_answers(episode):
     tagged = '<tool_call>{"name": "buy", "arguments": {"count": 1}}</tool_call>'
     turns = ('price_of(what="apple")', tagged, "buy(1)\nbuy(2)", "Done.")

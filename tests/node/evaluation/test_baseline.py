@@ -13,6 +13,7 @@ from node.tasks.curriculum import served_levels
 from node.tasks.task_set import Allowed, load_task_set
 from node.tasks.verifier.verifier import Verifier
 from swarm.common.counters import Counters
+from swarm.verification import UNKNOWN_ENV, JudgeRefused
 
 RIGHT, WRONG, MIXED = (1.0, 1.0), (0.0, 0.0), (1.0, 0.0)
 LADDER = {"sums": range(8), "words": range(8)}
@@ -72,11 +73,29 @@ def test_temperatures_are_compared_on_the_same_tasks_and_not_on_those_tried_agai
 
 
 def test_the_token_cap_follows_the_right_answers_or_the_truncated_ones():
-    assert baseline(result(tokens=11)).settings()["engine.max_new_tokens"] == 24
-    assert "engine.max_new_tokens" not in baseline(result(tokens=30)).settings()
+    words = result("words", tokens=5)
+    assert baseline(result(tokens=11), words).settings()["engine.max_new_tokens"] == 24
+    assert "engine.max_new_tokens" not in baseline(result(tokens=30), words).settings()
+    many = result(rows=(RIGHT,) * 50, tokens=11)
+    assert "engine.max_new_tokens" not in baseline(many, result("words", tokens=30)).settings()
     cut = result(rows=(WRONG,), cut=2)
     assert baseline(cut).settings() == {"engine.max_new_tokens": 256}
     assert baseline(cut, cap=24).settings() == {}, "the trial's own cap says nothing"
+
+
+def test_the_token_cap_falls_only_where_every_family_to_train_on_has_a_right_answer():
+    """The answers of the others may be longer."""
+    key, few = "engine.max_new_tokens", {"sums": range(3), "words": range(3)}
+    unsolved = result("words", rows=(WRONG,))
+    assert key not in baseline(result(tokens=11)).settings(), "words were not tried"
+    assert key not in baseline(result(tokens=11), unsolved, levels=few).settings()
+    assert baseline(result(tokens=11), unsolved).settings()[key] == 24, "words are dropped"
+
+
+def test_it_names_the_families_that_were_not_tried():
+    said = baseline(result(), levels={**LADDER, "chess": range(8)}).lines()
+    assert "  not tried: words, chess" in said
+    assert not any("not tried" in line for line in baseline(result(), result("words")).lines())
 
 
 def test_levels_go_from_what_is_not_mastered_to_one_above_what_is_solved():
@@ -127,6 +146,43 @@ def test_keys_are_added_where_a_file_lacks_them_and_refused_where_they_are_in_th
     with pytest.raises(NodeError, match=r"Write these lines yourself: tasks\.weights = "):
         set_keys(path, {"tasks.weights": {"lcm": 1.0}})
     assert path.read_text() == "[tasks.weights]\ngcd = 1\n"
+
+
+class Lacking:
+    """A verifier that cannot build the tasks of some families."""
+
+    def __init__(self, verifier, *lacking):
+        self._verifier, self._lacking = verifier, lacking
+
+    def __getattr__(self, name):
+        return getattr(self._verifier, name)
+
+    def prompts(self, tasks):
+        if any(task.env in self._lacking for task in tasks):
+            raise JudgeRefused(UNKNOWN_ENV, "no heldout question")
+        return self._verifier.prompts(tasks)
+
+
+@pytest.mark.parametrize("step", [0.0, 1000.0], ids=["together", "one by one"])
+def test_a_family_without_held_out_tasks_leaves_the_baseline_of_the_others(step):
+    config = Config.with_overrides({"engine.max_new_tokens": 4, "policy.device": "cpu"})
+    policy, specs, counters = Policy.load(config.policy), load_task_set("tiny"), Counters()
+    now = iter(range(10**6))
+    clock = lambda: step * next(now)  # noqa: E731
+    with Verifier(specs, Allowed(), outside=False, counters=counters) as verifier:
+        levels = served_levels(specs, verifier.start())
+        engine = open_engine(config, policy, counters)
+        first, *others = sorted({env for env, _ in levels})
+        parts = config, policy, engine
+        lacking = Lacking(verifier, first)
+        found = BaselineEvaluation(*parts, lacking, levels, counters, clock).run(1.0)
+        none = BaselineEvaluation(*parts, Lacking(verifier, first, *others), levels, counters)
+        with pytest.raises(JudgeRefused, match="can be built"):
+            none.run(1.0)
+    tried = {each.level[0] for each in found.results}
+    assert tried and first not in tried
+    assert f"  not tried: {first}" in "\n".join(found.lines())
+    assert first in found.reached()
 
 
 def test_a_real_policy_is_tried_within_its_time():

@@ -67,6 +67,17 @@ def test_looking_at_the_same_policy_again_is_no_further_evidence(restarted):
     assert not here.look(POOR, 7) and here.look(POOR, 8)
 
 
+def test_a_task_that_is_never_built_leaves_the_alarm_of_the_others():
+    good, poor = (None, *GOOD[1:]), (None, *POOR[1:])
+    assert alarms(good, poor, poor) == [False, False, True]
+
+
+def test_a_task_is_compared_where_both_evaluations_built_it():
+    nothing, few = (None,) * 64, (1.0, *(None,) * 63)
+    assert alarms(nothing, GOOD, nothing, few, POOR, nothing, POOR)[-2:] == [False, True]
+    assert not any(alarms(GOOD, *[(None,) * 24 + GOOD[24:]] * 5)), "what was solved is not built"
+
+
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=20))
 def test_a_policy_that_stays_as_it_is_never_alarms(rewards):
     assert not any(alarms(*[rewards] * 5))

@@ -167,10 +167,13 @@ def test_rounds_have_the_sizes_and_turns_of_the_configuration(monkeypatch):
     assert [outcome.round for outcome in parts.outcomes] == [6, 7]
 
 
-@pytest.mark.parametrize(("unbuilt", "best"), [(0, [0.5, 1.0]), (1, [])])
-def test_what_is_held_against_later_evaluations_is_a_mean_a_task(monkeypatch, unbuilt, best):
+@pytest.mark.parametrize(
+    ("prompts", "best"),
+    [((), [0.5, 1.0]), (("1", "2"), [0.5, 1.0]), ((None, "2"), [None, 1.0])],
+)
+def test_what_is_held_against_later_evaluations_is_a_mean_a_task(monkeypatch, prompts, best):
     """A task that was not asked is no unsolved one."""
-    found = Evaluation(TASKS, ((1.0, 0.0), (1.0, 1.0)), unbuilt)
+    found = Evaluation(TASKS, ((1.0, 0.0), (1.0, 1.0)), prompts.count(None), prompts=prompts)
     stub = SimpleNamespace(evaluate=lambda: found)
     monkeypatch.setattr(module, "Evaluator", lambda *parts: stub)
     parts = Parts(monkeypatch).run(1)

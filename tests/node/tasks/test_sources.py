@@ -47,6 +47,27 @@ def test_every_line_is_a_task_and_training_and_evaluation_share_none(file):
     assert train and held_out and not train & held_out
 
 
+@pytest.mark.parametrize("source", ["jsonl", "environment"])
+@pytest.mark.parametrize("name", ["moved.py", "folder", "file.jsonl/moved"])
+def test_a_file_that_is_not_there_is_named(tmp_path, source, name):
+    path = tmp_path / name
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file.jsonl").touch()
+    one = EnvSpec("halves", source, "0" * 64, ('{"match":"exact"}',), "{question}", "text")
+    verifier = Verifier([one], Allowed({"halves": path}), outside=False)
+    with verifier, pytest.raises(TaskSetError, match=f"file '{path}' cannot be read: [A-Z]"):
+        verifier.start()
+
+
+@pytest.mark.parametrize("key", ["prompt", "answer"])
+def test_a_line_that_cannot_be_sent_is_named(tmp_path, key):
+    path = tmp_path / "halves.jsonl"
+    good = {"prompt": "1 / 2?", "answer": "0.5"}
+    path.write_text("\n".join(map(json.dumps, [good, {**good, key: "half \ud83d"}])))
+    with pytest.raises(TaskSetError, match=f"line 2: {key} has a lone surrogate"):
+        open_envs([spec(path, "exact")], Allowed({"halves": path}))
+
+
 def test_exact_wants_an_equal_text_numeric_the_value_and_verbatim_every_character(file):
     specs = [spec(file, "exact", "numeric", "verbatim")]
     tasks = [TaskRef("halves", level, 7) for level in range(3)]
@@ -185,6 +206,36 @@ def test_without_the_package_the_node_says_what_it_cannot_serve(caplog):
     with Verifier(SPECS, outside=True) as verifier:
         assert verifier.start() == ()
     assert "env 'sorting' is not available here: install its package" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("raise SystemExit('no license')", r"odd:Odd fails: SystemExit\('no license'\)"),
+        ("self.levels = None", "odd:Odd has levels = None, not 2"),
+        ("self.levels = 3", "odd:Odd has levels = 3, not 2"),
+        ("self.levels = len({}['levels'])", r"odd:Odd fails: KeyError\('levels'\)"),
+    ],
+)
+def test_a_package_whose_task_cannot_be_opened_is_named(tmp_path, monkeypatch, code, why):
+    head = "class Odd:\n    version, evaluates_text = '1', False\n    def __init__(self, levels):\n"
+    (tmp_path / "odd.py").write_text(f"{head}        {code}\n")
+    monkeypatch.delitem(sys.modules, "odd", raising=False)
+    declare(monkeypatch, tmp_path, "odd", "odd:Odd")
+    with pytest.raises(TaskSetError, match=why):
+        open_envs([replace(SPECS[0], name="odd", levels=("{}", "{}"))], Allowed())
+
+
+@pytest.mark.parametrize(
+    ("group", "source"),
+    [(plugins.GROUP, "plugin"), (environments.GROUP, "environment")],
+)
+def test_a_package_that_ends_the_process_is_named(tmp_path, monkeypatch, group, source):
+    (tmp_path / "ends_here.py").write_text("raise SystemExit('no license')\n")
+    declare(monkeypatch, tmp_path, "ends", "ends_here:Ends", group)
+    spec = EnvSpec("ends", source, "1", ("{}",), "{question}", "text")
+    with pytest.raises(TaskSetError, match=r"'ends': ends_here:Ends fails: SystemExit"):
+        open_envs([spec], Allowed())
 
 
 def test_a_package_that_does_not_say_whether_it_evaluates_text_is_refused(tmp_path, monkeypatch):

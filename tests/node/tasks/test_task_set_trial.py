@@ -16,7 +16,10 @@ from tests.node.environments.parts import written
 from tests.node.packages import declare
 
 COUNTS = """
+import itertools
 import time
+
+count = itertools.count().__next__
 
 
 class Counts:
@@ -31,6 +34,7 @@ class Counts:
     def score(self, entry, answer):
         return {score}
 """
+SECRET = '{"question": f"{number}", "answer": str(time.time_ns())}'
 NUMBERED = '{"question": f"What is {number}?"}'
 STUBBORN = """
 class Stubborn:
@@ -64,6 +68,15 @@ def tried(folder: Path, patch: pytest.MonkeyPatch, question: str, score: str) ->
         ("None", "0.0", "no train question"),
         ('{"question": "?"}', "0.0", "no (train|heldout) question"),
         (NUMBERED, "1.5", r"outside \[0, 1\]"),
+        (NUMBERED, "time.time() % 1", "differs in another process .*: it scores '' as 0"),
+        (NUMBERED, "hash('a') % 8 / 8", "differs in another process .*: it scores '' as "),
+        (SECRET, "float(answer == entry['answer'])", r"its answer is '\d+', not '\d+'"),
+        ('{"question": f"{number} {count()}"}', "0.0", "differs in another process"),
+        (
+            '{"question": f"{number}", "answer": "\\ud800"}',
+            "0.0",
+            "cannot draw: UnicodeEncodeError",
+        ),
     ],
 )
 def test_a_task_that_cannot_be_trained_on_is_refused(
@@ -84,6 +97,39 @@ def test_an_error_of_an_environment_is_shown_once(tmp_path, caplog):
     assert try_replays(*written(tmp_path, "stubborn", STUBBORN)).replayed == ("stubborn",)
     shown = [record.message for record in caplog.records if "KeyError" in record.message]
     assert len(shown) == 1 and "'stubborn'" in shown[0]
+
+
+WAITING = """
+class Pause:
+    def __await__(self):
+        yield
+
+
+class Door:
+    replayable = True
+
+    def reset(self, seed: int):
+        return self.after(f"Door {seed}", "reset")
+
+    def step(self, action: str):
+        return self.after(("open", True), "step")
+
+    def reward(self):
+        return self.after(1.0, "reward")
+
+    async def after(self, result, method):
+        if method == "{method}":
+            await Pause()
+        return result
+"""
+
+
+@pytest.mark.parametrize("method", ["reset", "step", "reward"])
+def test_a_class_that_waits_without_saying_so_is_refused(tmp_path, method):
+    code = WAITING.replace("{method}", method)
+    with pytest.raises(TaskSetError, match="its class does not say async"):
+        try_replays(*written(tmp_path, "door", code))
+    assert try_replays(*written(tmp_path, "other", WAITING)).replayed == ("other",)
 
 
 def test_a_file_needs_questions_to_train_and_to_evaluate_on(tmp_path):
