@@ -242,7 +242,7 @@ class Checkpoints:
                 aside.folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
                 for each in later:
                     if aside.path(each).exists():
-                        shutil.rmtree(aside.path(each))
+                        aside._delete(each)
                     self.path(each).rename(aside.path(each))
                 self.rewards.move(later, aside.rewards)
                 if source is aside:
@@ -268,8 +268,14 @@ class Checkpoints:
                 log.info("%s: in use, so old checkpoints are deleted later", self.folder)
                 return
             for step in set(self.steps()) - kept:
-                shutil.rmtree(self.path(step))
+                self._delete(step)
             self._sweep()
+
+    def _delete(self, step: int) -> None:
+        """Delete a checkpoint under another name, so that a crash leaves no part of it."""
+        left = self.folder / f".old-{step}-{os.getpid()}"
+        self.path(step).rename(left)
+        shutil.rmtree(left)
 
     def _readers(self) -> BinaryIO:
         """Open the lock file that readers share and a deleting process holds alone."""
