@@ -366,7 +366,8 @@ def named_round(given: str, option: str) -> int:
     """
     if match := _GIVEN.fullmatch(Path(given).name):
         return int(match[1])
-    remedy = "Give a round, or the name of a folder in checkpoints/, such as step-00000012."
+    best = "best, " if option == "--to" else ""
+    remedy = f"Give a round, {best}or the name of a folder in checkpoints/, such as step-00000012."
     raise UsageError(option, given, remedy)
 
 
