@@ -227,7 +227,7 @@ def main(interrupted: Callable[[], bool], commands: typer.Typer = app, name: str
     Raises KeyboardInterrupt if ``interrupted``: libraries turn Ctrl-C into other errors.
     """
     guard_output()
-    guard_terminal()
+    guard_terminal(debug="--debug" in sys.argv)
     if commands is app:
         add_commands()
     try:

@@ -230,7 +230,8 @@ def plan_command(
     from node.plan.plan import lines
 
     say_lines(lines(found))
-    say(as_typed(f"next: swarm-node init --model {quote(model)} FOLDER"))
+    tokens = "" if task_tokens == TASK_TOKENS else f" --task-tokens {task_tokens}"
+    say(as_typed(f"next: swarm-node init --model {quote(model)}{tokens} FOLDER"))
 
 
 def planned(
@@ -303,7 +304,7 @@ def init_command(
         with waiting(LOADING):
             plan = planned(model, task_tokens, directory)
     if made:
-        keys = {**(plan.choice.keys if plan else {}), **overrides}
+        keys = plan.keys(overrides) if plan else overrides
         folder, identity = prepare(directory, keys, full=full)
     else:
         folder = open_node(folder.config).folder

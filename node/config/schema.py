@@ -117,7 +117,9 @@ def explain(root: type[BaseModel], error: ValidationError) -> ConfigError:
     detail = details[0]
     location = [str(part) for part in detail["loc"]]
     value = detail["input"]
-    more = f" ({len(details) - 1} more to correct after this one.)" if len(details) > 1 else ""
+    # A tuple with a wrong item is also reported as too short.
+    others = [each for each in details[1:] if each["loc"] != detail["loc"][: len(each["loc"])]]
+    more = f" ({len(others)} more to correct after this one.)" if others else ""
     if detail["type"] == "extra_forbidden":
         remedy = _known(root, location, value)
         value = None if isinstance(value, Mapping) else value

@@ -236,8 +236,8 @@ def _line(row: LevelResult) -> str:
     env, level = row.level
     answered, cut = row.answered / row.completions, row.truncated / row.completions
     return (
-        f"  {env} level {level}: {percent(row.success)} correct, {percent(answered)} answered, "
-        f"{percent(cut)} truncated"
+        f"  {env} level {level}: {row.right} of {row.completions} completions are correct, "
+        f"{percent(answered)} have an answer, {percent(cut)} are truncated"
     )
 
 

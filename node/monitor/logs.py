@@ -17,7 +17,7 @@ from typing import BinaryIO
 from rich.logging import RichHandler
 
 from node.errors import NodeError
-from node.monitor.output import PrintableFormatter, printable, say
+from node.monitor.output import OURS, PrintableFormatter, ours, printable, say
 from node.monitor.record import Terminal
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import UNREPEATED, Repeats
@@ -27,7 +27,6 @@ from swarm.journal import JournalError
 log = logging.getLogger(__name__)
 
 STDOUT, STDERR = 1, 2
-OURS = ("node", "swarm", "protocol")
 FILE_BYTES = 10_000_000
 FILES = 3
 ERROR = "error: "  # prefix of the last line of a command that fails
@@ -96,7 +95,7 @@ def _terminal(debug: bool) -> logging.Handler:
     handler.setFormatter(PrintableFormatter("%(message)s") if debug else _MessageOnly())
     handler.addFilter(lambda record: not hasattr(record, _SAID))
     if not debug:
-        handler.addFilter(lambda record: record.name.partition(".")[0] in OURS)
+        handler.addFilter(ours)
     return handler
 
 

@@ -92,10 +92,23 @@ class PrintableFormatter(logging.Formatter):
         return indent(printable_lines(super().formatStack(stack_info)), "  ")
 
 
-def guard_terminal() -> None:
-    """Make Python's messages without a log and its thread errors printable."""
+OURS = ("node", "swarm", "protocol")
+
+
+def ours(record: logging.LogRecord) -> bool:
+    """Return whether a message is of this program and not of a library."""
+    return record.name.partition(".")[0] in OURS
+
+
+def guard_terminal(*, debug: bool = False) -> None:
+    """Make Python's messages without a log and its thread errors printable.
+
+    Without ``debug``, the warnings of libraries are hidden, as in a command with a log.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.WARNING)
+    if not debug:
+        handler.addFilter(lambda record: ours(record) or record.levelno >= logging.ERROR)
     handler.setFormatter(PrintableFormatter("%(message)s"))
     logging.lastResort = handler
 

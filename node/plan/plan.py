@@ -248,6 +248,13 @@ class Plan:
     def work(self) -> Workload:
         return Workload.of(self.choice.config, self.shape, prompt_tokens(self.tokens))
 
+    def keys(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the keys with ``overrides``; the learning rate suits their adapters."""
+        keys = {**self.choice.keys, **overrides}
+        adapters = bool(keys.get("policy.lora_rank"))
+        rate = learning_rate(self.shape.parameters, adapters=adapters)
+        return {**keys, "learner.lr": overrides.get("learner.lr", rate)}
+
     def larger(self) -> dict[str, int]:
         """Return, for each way to train, the parameters of the largest model that fits."""
         return {

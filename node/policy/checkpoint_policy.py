@@ -54,9 +54,11 @@ def saved_policy(
     """
     check_begun(config, loaded.state)
     if config.lora_rank:
-        return Policy.load(config, loaded.path, tell)
-    policy = Policy.load(config.model_copy(update={"model": str(loaded.path)}))
-    policy.name = config.model
+        policy = Policy.load(config, loaded.path, tell)
+    else:
+        policy = Policy.load(config.model_copy(update={"model": str(loaded.path)}))
+        policy.name = config.model
+    policy.version = int(loaded.state["policy_step"])
     return policy
 
 

@@ -242,7 +242,7 @@ class Checkpoints:
                 aside.folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
                 for each in later:
                     if aside.path(each).exists():
-                        shutil.rmtree(aside.path(each))
+                        aside._delete(each)
                     self.path(each).rename(aside.path(each))
                 self.rewards.move(later, aside.rewards)
                 if source is aside:
@@ -268,8 +268,14 @@ class Checkpoints:
                 log.info("%s: in use, so old checkpoints are deleted later", self.folder)
                 return
             for step in set(self.steps()) - kept:
-                shutil.rmtree(self.path(step))
+                self._delete(step)
             self._sweep()
+
+    def _delete(self, step: int) -> None:
+        """Delete a checkpoint under another name, so that a crash leaves no part of it."""
+        left = self.folder / f".old-{step}-{os.getpid()}"
+        self.path(step).rename(left)
+        shutil.rmtree(left)
 
     def _readers(self) -> BinaryIO:
         """Open the lock file that readers share and a deleting process holds alone."""
@@ -360,7 +366,8 @@ def named_round(given: str, option: str) -> int:
     """
     if match := _GIVEN.fullmatch(Path(given).name):
         return int(match[1])
-    remedy = "Give a round, or the name of a folder in checkpoints/, such as step-00000012."
+    best = "best, " if option == "--to" else ""
+    remedy = f"Give a round, {best}or the name of a folder in checkpoints/, such as step-00000012."
     raise UsageError(option, given, remedy)
 
 

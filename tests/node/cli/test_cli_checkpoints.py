@@ -140,7 +140,11 @@ def test_a_peer_of_no_update_is_blocked_and_nothing_is_undone(terminal, history,
 
 @pytest.mark.parametrize(
     ("to", "said"),
-    [("25", "there are: 10 (policy step 7), 20"), ("-3", "Give a round"), ("x", "step-00000012")],
+    [
+        ("25", "there are: 10 (policy step 7), 20"),
+        ("-3", "Give a round, best, or"),
+        ("x", "step-00000012"),
+    ],
 )
 def test_rollback_names_what_there_is_and_leaves_a_running_node(terminal, history, node, to, said):
     assert to in terminal.fails(2, "rollback", *AT, "--to", to) and said in terminal.err

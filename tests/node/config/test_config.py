@@ -85,6 +85,14 @@ def test_a_wrong_value_is_refused_with_its_key_and_the_remedy(assignment, key, r
 def test_several_mistakes_are_counted():
     with pytest.raises(ConfigError, match="1 more to correct"):
         Config.with_overrides({"learner.lr": -1, "node.sed": 3})
+    with pytest.raises(ConfigError, match="1 more to correct"):
+        Config.with_overrides({"learner.betas": [2, 2]})
+
+
+def test_one_wrong_item_of_a_list_is_one_mistake():
+    with pytest.raises(ConfigError, match=r"learner\.betas\.1: 2\. It should be less") as caught:
+        Config.with_overrides({"learner.betas": [0.9, 2]})
+    assert "more to correct" not in str(caught.value)
 
 
 def test_overrides_are_toml_values_or_plain_text_and_always_assignments():

@@ -3,6 +3,7 @@ owner's."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 from contextlib import closing
@@ -63,6 +64,13 @@ def test_mallorys_link_has_the_node_compute_nothing(site, headers):
     answer = site.get(f"{ASK}?question=hi", headers)
     assert answer.status == 403 and "own page" in answer.json["error"]
     assert answering() == []
+
+
+def test_the_documented_headers_are_sufficient(site):
+    page = (Path(__file__).parents[3] / "docs" / "dashboard.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith("| `ask` |")]
+    headers = dict(re.findall(r"`([\w-]+): ([\w-]+)`", row))
+    assert site.get(f"{ASK}?question=%20", headers).status == 400, "the question is blank"
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,18 @@ def test_in_16_bits_rounding_is_forgiven_and_a_state_that_is_not_repeated_is_not
         check_agreement(policy)
 
 
+def test_a_resumed_policy_in_bfloat16_is_held_to_the_limit_of_a_round():
+    policy, broken = small_policy("recurrent_gemma"), small_policy("roberta")
+    for each in (policy, broken):
+        each.model.to(torch.bfloat16)
+        with pytest.raises(PolicyError, match=r"at the mean from the learner, more than 0\.05"):
+            check_agreement(each)
+        each.version = 1
+    check_agreement(policy)
+    with pytest.raises(PolicyError, match=r"at the mean from the learner, more than 0\.15"):
+        check_agreement(broken)
+
+
 def test_an_encoder_whose_tokens_see_what_follows_is_refused():
     policy = small_policy("bert")
     check_agreement(policy)

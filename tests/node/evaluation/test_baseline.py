@@ -38,7 +38,9 @@ def test_it_says_what_was_found_at_each_temperature_and_in_each_family():
         "an answer, 25% are truncated at 64 tokens; 50% of groups are informative"
     )
     assert "temperature 1: 0 of 4" in lines[1] and "100% are truncated" in lines[1]
-    assert lines[2] == "  sums level 0: 25% correct, 75% answered, 25% truncated"
+    assert lines[2] == (
+        "  sums level 0: 1 of 4 completions are correct, 75% have an answer, 25% are truncated"
+    )
     assert lines[-1] == "result: the policy can learn from its own rollouts"
 
 
@@ -69,7 +71,7 @@ def test_temperatures_are_compared_on_the_same_tasks_and_not_on_those_tried_agai
     found = baseline(result(rows=(WRONG,)), result(temperature=0.6, rows=(MIXED,)), more=[again])
     assert found.best == 0.6
     assert "baseline on 1 task at temperature 0.6: 1 of 2" in found.lines()[0]
-    assert any(line.startswith("  sums level 1: 0% correct") for line in found.lines())
+    assert any(line.startswith("  sums level 1: 0 of 6 completions") for line in found.lines())
 
 
 def test_the_token_cap_follows_the_right_answers_or_the_truncated_ones():

@@ -111,6 +111,19 @@ def test_messages_without_a_log_and_errors_of_threads_are_printable_too(capsys, 
     assert shown.replace("\n", "").isprintable()
 
 
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_command_without_a_log_hides_the_warnings_of_libraries(capsys, root_logger, debug):
+    root_logger.handlers[:] = []
+    guard_terminal(debug=debug)
+    library = logging.getLogger("bitsandbytes.backends")
+    library.warning("a kernel is missing")
+    library.error("the library failed")
+    logging.getLogger("node.policy").warning("the policy is large")
+    shown = capsys.readouterr().err
+    assert ("a kernel is missing" in shown) is debug
+    assert "the library failed" in shown and "the policy is large" in shown
+
+
 def test_a_table_shows_names_with_escapes_and_markup_as_they_are():
     link = "[link=https://evil.example]click[/link] [/] :skull:"
     table = Table("[/]" + ACTS, title=ACTS)

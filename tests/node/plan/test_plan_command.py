@@ -62,6 +62,24 @@ def test_init_writes_the_plan_into_a_node_toml_that_loads(terminal, monkeypatch)
     assert terminal.out.splitlines()[-2].startswith("next: swarm-node join --config")
 
 
+def test_init_follows_the_rule_of_the_learning_rate_with_adapters_that_are_set(terminal):
+    folder = str(written(Path("half"), QWEN_HALF))
+    lora = ("--set", "policy.lora_rank=8")
+    for name, more, rate in [("plain", (), 1e-6), ("lora", lora, 1e-5)]:
+        assert terminal("init", "--model", folder, *more, name) == 0, terminal.err
+        assert load(Path(name) / "node.toml").learner.lr == rate
+    rate = ("--set", "learner.lr=0.002")
+    assert terminal("init", "--model", folder, *lora, *rate, "own") == 0, terminal.err
+    assert load(Path("own/node.toml")).learner.lr == 0.002
+
+
+def test_a_plan_names_the_command_that_writes_its_settings(terminal):
+    assert terminal("plan", "tiny", "--task-tokens", "128") == 0, terminal.err
+    assert "next: swarm-node init --model tiny --task-tokens 128 FOLDER" in terminal.out
+    assert terminal("plan", "tiny") == 0, terminal.err
+    assert "next: swarm-node init --model tiny FOLDER" in terminal.out
+
+
 def test_init_writes_the_same_on_a_busy_machine_as_on_an_idle_one(terminal, monkeypatch):
     with_free_disk(monkeypatch, 100)
     folder = str(written(Path("half"), QWEN_HALF))

@@ -220,7 +220,9 @@ def test_a_run_goes_on_with_the_adapter_that_it_was_begun_with_and_no_other(
 ):
     config = PolicySection(model=begun.name, device="cpu", lora_rank=4)
     progress = RunState(node, None, ScheduleSection(), "")
-    assert torch.equal(logits(progress.policy(config)), logits(begun))
+    resumed = progress.policy(config)
+    assert torch.equal(logits(resumed), logits(begun))
+    assert resumed.version == begun.version == 1
     with pytest.raises(ConfigError, match=rf"policy.{key}: .*start from"):
         progress.policy(changed(config, **{key: value}))
 

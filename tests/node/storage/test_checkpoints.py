@@ -190,6 +190,26 @@ def test_what_a_killed_process_left_is_swept_by_the_next_save(three_saved, proce
     assert hidden(three_saved) == [], "and nothing is left of the one that was replaced"
 
 
+def test_a_process_killed_while_it_deletes_a_checkpoint_leaves_no_part_of_one(
+    three_saved, monkeypatch
+):
+    class Killed(BaseException):
+        pass
+
+    def killed(folder, **_):
+        (folder / DIGESTS).unlink()
+        raise Killed
+
+    monkeypatch.setattr(module.shutil, "rmtree", killed)
+    with pytest.raises(Killed):
+        three_saved.save(4, writer("weights 4"), {"round": 40})
+    monkeypatch.undo()
+    for each in list_checkpoints(three_saved):
+        each.load()
+    three_saved.save(5, writer("weights 5"), {"round": 50})
+    assert not list(three_saved.folder.glob(".old-*"))
+
+
 def test_a_checkpoint_is_a_folder_of_that_name_and_nothing_else(checkpoints):
     last = 123_456_789
     checkpoints.save(last, writer("weights"), {"step": last})
