@@ -10,11 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from node.config.config import Config, load, write_config
 from node.config.learning import LearnerSection
 from node.doctor.checks import check_model_memory
+from node.engines.transformers.decoding import KEPT_SHARE
+from node.engines.transformers.static_step import StaticStep
 from node.errors import ConfigError
 from node.plan import machine, model_shape
 from node.plan import model_shape as module
@@ -75,6 +77,20 @@ def test_more_memory_never_chooses_a_dearer_way(name):
     assert places == sorted(places, reverse=True) and places[-1] == 0
     if name == "qwen-1.5":
         assert places[4] == 0 < places[1] < len(words), "scarce memory goes down the ladder"
+
+
+@pytest.mark.parametrize("stays", [True, False], ids=["room", "no room"])
+def test_a_plan_counts_on_a_gpus_step_during_updates_exactly_if_the_engine_keeps_it(stays):
+    keys = {"policy.dtype": "bfloat16", "engine.max_new_tokens": 384}
+    config, qwen = Config.with_overrides(keys), shape("qwen-half")
+    work = Workload.of(config, qwen, 128)
+    with torch.device("meta"):
+        built = AutoConfig.for_model(**QWEN_HALF)
+        step = StaticStep(AutoModelForCausalLM.from_config(built, dtype=torch.bfloat16))
+        step.reserve(work.rows, work.prompt + work.answer)
+    memory = round(step.bytes / KEPT_SHARE * (1.001 if stays else 0.999))
+    found = estimate(qwen, config, device="cuda", prompt=128, device_memory=memory)
+    assert stays == any("update" in part.phases for part in found.parts if part.name == "cache")
 
 
 def test_micro_batches_grow_with_a_gpus_memory_and_not_with_main_memory():
