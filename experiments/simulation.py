@@ -8,6 +8,7 @@ function of its configuration, its base policy and the machine's arithmetic.
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -337,4 +338,8 @@ def run_simulation(
     report: Callable[[int], None] = lambda done: None,
     unfinished: Path | None = None,
 ) -> Recording:
-    return asyncio.run(simulate(settings, run, models, report, unfinished))
+    """Do the same, and free the memory of the swarm, whose nodes refer to themselves."""
+    try:
+        return asyncio.run(simulate(settings, run, models, report, unfinished))
+    finally:
+        gc.collect()
