@@ -8,6 +8,7 @@ function of its configuration, its base policy and the machine's arithmetic.
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -331,4 +332,7 @@ def run_simulation(
                 state.offer(progress)
         return progress.recording()
 
-    return asyncio.run(train())
+    try:
+        return asyncio.run(train())
+    finally:
+        gc.collect()  # frees the swarm, whose nodes refer to themselves

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -45,6 +46,18 @@ class counted_kernels(TorchDispatchMode):  # noqa: N801 - a context
         )
         self.count += func._schema.is_mutable or not made <= given
         return out
+
+
+class counted_uploads(TorchDispatchMode):  # noqa: N801 - a context
+    """Counts tensors made of Python's numbers: a copy to a GPU for which the host waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten.lift_fresh.default
+        return func(*args, **(kwargs or {}))
 
 
 __all__ = ["DataDependentOutputException"]

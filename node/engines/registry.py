@@ -58,6 +58,9 @@ def open_streaming_engine(
     return engines[0] if len(engines) == 1 else DataParallelEngine(engines, policy)
 
 
+VISIBLE = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
+
+
 def devices(config: Config, policy: Policy) -> list[dict[str, str]]:
     """Return, per engine, the environment that selects its GPUs, or raise ConfigError.
 
@@ -66,10 +69,12 @@ def devices(config: Config, policy: Policy) -> list[dict[str, str]]:
     count, width = config.engine.data_parallel_size, config.engine.tensor_parallel_size
     if policy.device.type != "cuda" or not kind_of(config).several_gpus or width > count == 1:
         return [{}] * count
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    # AMD's GPUs have both names, and vLLM refuses different values.
+    names = VISIBLE if torch.version.hip else VISIBLE[:1]
+    named = next(filter(None, map(os.environ.get, reversed(names))), None)
     seen = named.split(",") if named else [str(n) for n in range(torch.cuda.device_count())]
     if count == 1:
-        return [{"CUDA_VISIBLE_DEVICES": seen[policy.device.index or 0]}]
+        return [dict.fromkeys(names, seen[policy.device.index or 0])]
     if len(seen) < count * width:
         raise ConfigError(
             "engine.data_parallel_size",
@@ -78,7 +83,7 @@ def devices(config: Config, policy: Policy) -> list[dict[str, str]]:
             f"{counted(count * width, 'GPU')}, and there are {len(seen)}.",
         )
     starts = range(0, count * width, width)
-    return [{"CUDA_VISIBLE_DEVICES": ",".join(seen[n : n + width])} for n in starts]
+    return [dict.fromkeys(names, ",".join(seen[n : n + width])) for n in starts]
 
 
 LOOK_SECONDS = 0.005

@@ -139,6 +139,7 @@ class MicroBatch:
     hidden: Tensor  # ``[C, 1]``, completions whose reward depends on what is not observed
     advantages: Tensor  # ``[C]``
     shares: Tensor  # ``[C]``
+    numbered: Tensor  # ``[C]``, ``numbers`` on the device
     numbers: tuple[int, ...]  # of the ``C`` completions in the update
     groups: tuple[int, ...]  # of the ``B`` rows in the update
     per_row: tuple[int, ...]  # ``B``, of ``scored``
@@ -206,6 +207,7 @@ def micro_batch(rows: Sequence[Row], pad_id: int, device: torch.device) -> Micro
     advantages = [a for row in rows for a in row.advantages]
     shares = [row.share for row in rows for _ in row.completions]
     own = [[row.own] for row in rows for _ in row.completions]
+    numbers = tuple(row.first + i for row in rows for i in range(len(row.completions)))
     ids = _padded([_read(row) for row in rows], length, pad_id, np.int64)
     positions, segments = zip(*map(_placed, rows), strict=True) if shared else ((), ())
     return MicroBatch(
@@ -227,7 +229,8 @@ def micro_batch(rows: Sequence[Row], pad_id: int, device: torch.device) -> Micro
         hidden=torch.tensor([[c.hidden] for c in done], device=device),
         advantages=torch.tensor(advantages, dtype=torch.float32, device=device),
         shares=torch.tensor(shares, dtype=torch.float32, device=device),
-        numbers=tuple(row.first + i for row in rows for i in range(len(row.completions))),
+        numbered=torch.tensor(numbers, dtype=torch.float32, device=device),
+        numbers=numbers,
         groups=tuple(row.group for row in rows),
         per_row=tuple(torch.bincount(scored // kept, minlength=len(rows)).tolist()),
         trained=mask.flatten().nonzero().squeeze(-1)[order].to(device),

@@ -13,11 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from transformers import PreTrainedModel
+from transformers import Cache, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from node.learner.batches import MicroBatch
 from node.learner.group_norms import GroupNorms
+from node.learner.micro_batching import fits
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class VocabularyHead:
         )
         return None
 
-    def hidden(self, ids: Tensor, inputs: Mapping[str, Tensor | None]) -> Tensor:
+    def hidden(self, ids: Tensor, inputs: Mapping[str, Any]) -> Tensor:
         """Run the whole model, whose hooks gather shards; return its output ``[B, L, H]``."""
         return self._read(ids, inputs, 1)[0]
 
@@ -65,9 +66,7 @@ class VocabularyHead:
             output = self._model.forward(input_ids=ids, use_cache=False, logits_to_keep=0)
         return cast(Tensor, output.logits[0])
 
-    def _read(
-        self, ids: Tensor, inputs: Mapping[str, Tensor | None], kept: int
-    ) -> tuple[Tensor, Tensor]:
+    def _read(self, ids: Tensor, inputs: Mapping[str, Any], kept: int) -> tuple[Tensor, Tensor]:
         said: list[Any] = []
         handle = self._base.register_forward_hook(lambda *given: said.append(given[2]))
         try:
@@ -232,6 +231,22 @@ def _parts(
 LOWEST = torch.finfo(torch.float32).min  # replaces -inf, because 0 * -inf is NaN
 
 
+class NoCache(Cache):
+    """A cache that keeps nothing.
+
+    Without a cache the library looks whether positions are those of packed rows, for which the host
+    waits for a GPU.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        return key_states, value_states
+
+
 class TokenLogprobs(NamedTuple):
     """Scores of a micro-batch's completion tokens, float32 ``[C, T]``.
 
@@ -254,6 +269,7 @@ class TokenScores:
         self._temperature = temperature
         self._words: int = model.config.get_text_config().vocab_size
         self._head = VocabularyHead.of(model) if self._large(tokens) else None
+        self._cache = NoCache() if fits(model) else None
 
     def in_parts(self, tokens: int) -> bool:
         """Return whether logits of this many positions are computed in chunks."""
@@ -274,7 +290,7 @@ class TokenScores:
         if self._head and not whole and self._large(len(batch.input_ids) * batch.kept):
             logprobs, spread = self._chunked(batch, self._head, norms)
             return TokenLogprobs(logprobs, spread if entropies else None)
-        distribution = distributions(self._model, batch, self._temperature)
+        distribution = distributions(self._model, batch, self._temperature, self._cache)
         logprobs = token_logprobs(distribution, batch)
         return TokenLogprobs(logprobs, token_entropies(distribution, batch) if entropies else None)
 
@@ -284,7 +300,8 @@ class TokenScores:
     def _chunked(
         self, batch: MicroBatch, head: VocabularyHead, norms: GroupNorms | None
     ) -> tuple[Tensor, Tensor]:
-        hidden = head.hidden(batch.input_ids, _placed(self._model, batch))[:, -batch.kept :]
+        placed = _placed(self._model, batch, self._cache)
+        hidden = head.hidden(batch.input_ids, placed)[:, -batch.kept :]
         places, ids = (each.flatten()[batch.trained] for each in (batch.source, batch.targets))
         logprobs, entropies = chunked_logprobs(
             hidden.flatten(0, 1).index_select(0, batch.scored),
@@ -298,13 +315,16 @@ class TokenScores:
         return lines, entropies[batch.source]
 
 
-def distributions(model: PreTrainedModel, batch: MicroBatch, temperature: float) -> Tensor:
+def distributions(
+    model: PreTrainedModel, batch: MicroBatch, temperature: float, cache: NoCache | None = None
+) -> Tensor:
     """Return the vocabulary's log-probs at scored positions, float32 ``[N, V]``.
 
-    Right padding needs no mask: tokens of a causal model do not see later ones.
+    Right padding needs no mask: tokens of a causal model do not see later ones. ``cache`` is for
+    models that :func:`node.learner.micro_batching.fits`.
     """
-    apart = _placed(model, batch)
-    output = model(input_ids=batch.input_ids, use_cache=False, logits_to_keep=batch.kept, **apart)
+    placed = _placed(model, batch, cache)
+    output = model(input_ids=batch.input_ids, use_cache=False, logits_to_keep=batch.kept, **placed)
     # Some models ignore logits_to_keep.
     logits: Tensor = output.logits[:, -batch.kept :].flatten(0, 1)
     return _tempered(logits.index_select(0, batch.scored), temperature).log_softmax(-1)
@@ -335,8 +355,8 @@ def completion_bias(segments: Tensor, dtype: torch.dtype) -> Tensor:
     return bias.masked_fill(hidden | later, torch.finfo(dtype).min)[:, None]
 
 
-def _placed(model: PreTrainedModel, batch: MicroBatch) -> dict[str, Tensor | None]:
+def _placed(model: PreTrainedModel, batch: MicroBatch, cache: NoCache | None) -> dict[str, Any]:
     if batch.segments is None:
-        return {}
+        return {} if cache is None else {"past_key_values": cache}
     bias = completion_bias(batch.segments, model.dtype)
     return {"attention_mask": bias, "position_ids": batch.position_ids}

@@ -25,7 +25,9 @@ MESSAGES = (
     "not enough memory",
     "MPS backend out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
+    "HIPBLAS_STATUS_ALLOC_FAILED",
     "CUDA error: out of memory",
+    "HIP error: out of memory",
 )  # out-of-memory messages for which torch has no exception class
 
 

@@ -153,7 +153,9 @@ class Optimizer:
                 f"The checkpoints here were written with {begun!r}: set it to that, or start a "
                 "new run in another folder with node.run_dir.",
             )
-        self.adam.load_state_dict(deepcopy(state["adam"]))
+        # What moves to a GPU is copied there; anything else would be shared with the given state.
+        stays = self.masters[0].device.type == "cpu"
+        self.adam.load_state_dict(deepcopy(state["adam"]) if stays else state["adam"])
         for group in self.adam.param_groups:
             group.update(betas=self._config.betas, weight_decay=self._config.weight_decay)
         if self._copied:

@@ -88,7 +88,7 @@ class UpdateSums:
         own = own & ((age == 0) | (batch.versions < 0))
         gap = torch.where(known, bounded(cur - batch.behaviour), 0.0)
         local = batch.mask & batch.own
-        numbers = entropy.new_tensor(batch.numbers)[:, None].expand_as(entropy)
+        numbers = batch.numbered[:, None].expand_as(entropy)
         # All of them, because to select some waits for the device.
         self._entropies.append(torch.stack([numbers, entropy, local], -1).flatten(0, 1))
         self._ratios.append(gap.exp().where(known, UNKNOWN).flatten())
@@ -121,9 +121,8 @@ class UpdateSums:
     def add_plausible(self, plausibility: Tensor, batch: MicroBatch) -> None:
         """Add the plausibility ``[C, T]`` of a micro-batch's tokens to be imitated."""
         imitated = batch.mask & ~batch.own & (batch.advantages > 0)[:, None]
-        numbers = plausibility.new_tensor(batch.numbers)
         totals = torch.where(imitated, plausibility, 0.0).sum(-1)
-        self._plausible.append(torch.stack([numbers, totals, imitated.sum(-1)], -1))
+        self._plausible.append(torch.stack([batch.numbered, totals, imitated.sum(-1)], -1))
 
     def plausible(self) -> dict[int, tuple[float, float]]:
         """Return by completion, over tokens to be imitated: sum of plausibilities, count."""

@@ -29,7 +29,7 @@ class Device:
     kind: str  # ``cpu``, ``cuda`` or ``mps``
     name: str
     memory: int  # bytes, as ``usable``; of main memory if the device has none of its own
-    usable: int  # what a plan counts on, however much others use of it now
+    usable: int  # what a plan counts on, a share if several nodes have the same GPU
     bandwidth: float  # bytes read per second
     flops: dict[str, float]  # per second by dtype, over a layer's product and both backward ones
     source: str = "assumed"  # or by data sheet
@@ -91,9 +91,7 @@ def one_of(machine: Machine, nodes: int) -> Machine:
     """Return the machine as each of several equal nodes can count on its GPU's memory."""
     if not machine.apart:
         return machine
-    own = machine.device
-    own = replace(own, memory=own.memory // nodes, usable=own.usable // nodes)
-    return replace(machine, device=own)
+    return replace(machine, device=replace(machine.device, usable=machine.device.usable // nodes))
 
 
 def asked_for(machine: Machine, memory: float | None, gpu: Device | None) -> Machine:

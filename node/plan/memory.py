@@ -188,7 +188,11 @@ def _engine(
         yield MemoryPart("engine", memory=VLLM + 2 * model, phases=("load", *writing))
         return
     held = cache(shape, config, work, device), decoder(shape, config) + gates(shape, config, device)
-    if shape.fused and device == "cuda" and sum(held) <= min(KEPT, KEPT_SHARE * device_memory):
+    # The engine measures its step between batches, without what a batch's logits take.
+    between = sum(held) + shape.vocabulary * (
+        width(config) * row_bucket(work.rows) - FLOAT * SAMPLED_LOGITS * work.rows
+    )
+    if shape.fused and device == "cuda" and between <= min(KEPT, KEPT_SHARE * device_memory):
         writing = AFTER_LOADING
     yield _at("cache", held[0], device, *writing)
     yield _at("engine", held[1], device, *writing)

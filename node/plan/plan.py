@@ -218,8 +218,12 @@ class _Planner:
 
 
 def vllm_here(machine: Machine, shape: ModelShape) -> bool:
-    """Return whether vLLM is installed and worth its start time on this GPU."""
-    if machine.device.kind != "cuda" or shape.parameters < SMALL:
+    """Return whether vLLM is installed and worth its start time on this GPU.
+
+    It takes a part of the whole GPU, so it is not for several nodes on one.
+    """
+    device = machine.device
+    if device.kind != "cuda" or shape.parameters < SMALL or device.usable < device.memory:
         return False
     try:
         ENGINES.load("vllm")().check()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +35,7 @@ from experiments.virtual_clock import VirtualClock
 from experiments.workers import Job, WorkerPool
 from node.config.config import Config
 from node.errors import ConfigError, NodeError
+from node.policy.policy import Policy
 from node.run.node import Node
 from node.run.update_groups import Outcome, Rules
 from node.storage.run_folder import RunFolder
@@ -58,6 +61,23 @@ def shared() -> Recording:
 def test_two_runs_of_a_seed_agree_to_the_last_digit_and_another_seed_does_not(shared: Recording):
     assert simulated(mix("4/4")).as_json() == shared.as_json()
     assert simulated(mix("4/4"), seed=1).rounds != shared.rounds
+
+
+def test_a_run_leaves_no_model_behind_for_the_next_one(monkeypatch: pytest.MonkeyPatch):
+    models, copied = list[weakref.ref[torch.nn.Module]](), SwarmContext.policy
+
+    def noted(context: SwarmContext, number: int) -> Policy:
+        policy = copied(context, number)
+        models.append(weakref.ref(policy.model))
+        return policy
+
+    monkeypatch.setattr(SwarmContext, "policy", noted)
+    gc.disable()  # It collects at times that nobody knows.
+    try:
+        simulated(mix("4/4"), settings=replace(SMALL, rounds=1))
+        assert models and not [each for each in models if each() is not None]
+    finally:
+        gc.enable()
 
 
 def test_a_recording_comes_back_from_its_files(shared: Recording):

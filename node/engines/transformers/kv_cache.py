@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -14,6 +15,7 @@ from transformers.cache_utils import DynamicLayer
 from node.policy.policy import Policy
 
 SPARE_TOKENS = 64
+MOST_READ = 1 << 14  # tokens of a forward pass over prompts: with more, only its memory grows
 
 
 class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
@@ -167,6 +169,14 @@ def alike(lengths: Sequence[int], worth: int, rows: Sequence[int] | None = None)
     return lists if len(lists) > 1 else [list(range(len(lengths)))]
 
 
+def _passes(lengths: Sequence[int], worth: int) -> Iterator[list[int]]:
+    """Divide texts among forward passes; ``sys.maxsize`` for ``worth`` means a single one."""
+    for chosen in alike(lengths, worth):
+        most = max(1, MOST_READ // max(lengths[n] for n in chosen))
+        most = len(chosen) if worth == sys.maxsize else most
+        yield from (chosen[n : n + most] for n in range(0, len(chosen), most))
+
+
 class ReadPrompts(NamedTuple):
     """Prompts prefilled together, left-padded."""
 
@@ -180,7 +190,7 @@ def read(policy: Policy, prompts: Sequence[Sequence[int]], worth: int) -> list[R
     """Prefill prompts of similar length together; see :func:`alike` for ``worth``."""
     return [
         _together(policy, chosen, [prompts[n] for n in chosen])
-        for chosen in alike([len(prompt) for prompt in prompts], worth)
+        for chosen in _passes([len(prompt) for prompt in prompts], worth)
     ]
 
 
@@ -251,7 +261,7 @@ def read_continued(policy: Policy, continued: Sequence[Continued], worth: int) -
     """Prefill what follows in each paused row, as :func:`read` does."""
     return [
         _prefill_continued(policy, chosen, [continued[n] for n in chosen])
-        for chosen in alike([len(each.ids) for each in continued], worth)
+        for chosen in _passes([len(each.ids) for each in continued], worth)
     ]
 
 

@@ -55,3 +55,13 @@ def test_every_vllm_sees_the_gpus_that_are_its_own(monkeypatch, named, shares, o
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     with pytest.raises(ConfigError, match="it needs 4 GPUs, and there are 3"):
         devices(config, policy)
+
+
+def test_a_vllm_on_amds_gpus_is_told_by_both_names_which_refuses_them_if_they_differ(monkeypatch):
+    policy = random_policy()
+    policy.device = torch.device("cuda:1")
+    monkeypatch.setattr(torch.version, "hip", "7.2")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "3,2")
+    both = {"CUDA_VISIBLE_DEVICES": "2", "HIP_VISIBLE_DEVICES": "2"}
+    assert devices(VLLM, policy) == [both]

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig, Qwen2Config, Qwen3Config
 
 from node.engines.engine import Sampling
-from node.engines.transformers import static_step
+from node.engines.transformers import kv_cache, static_step
 from node.engines.transformers.decoding import Decoding
 from node.engines.transformers.kv_cache import Continued
 from node.engines.transformers.static_decoding import StaticDecoding
@@ -82,6 +82,27 @@ def alone(policy, prompt, cap) -> list[int]:
     decoding = Decoding(policy, GREEDY, torch.Generator())
     decoding.join([prompt], [1], [cap])
     return [token for each in ended(decoding) for token in each.ids]
+
+
+@pytest.mark.parametrize("static", [True, False], ids=["slots", "batch"])
+@torch.inference_mode()
+def test_no_forward_pass_over_prompts_reads_more_tokens_than_it_may(static, monkeypatch):
+    policy, read = policy_of(CONFIGS["llama"], "llama", 1), []
+    prompts = [[n % 97 + 1] * (3 + n % 3) for n in range(10)]
+    expected = [alone(policy, prompt, 4) for prompt in prompts]
+    monkeypatch.setattr(kv_cache, "MOST_READ", 16)
+    policy.model.register_forward_pre_hook(
+        lambda _, given, named: read.append(named["input_ids"].numel()), with_kwargs=True
+    )
+    decoding = (
+        StaticDecoding(step_of(policy), policy, GREEDY, torch.Generator())
+        if static
+        else Decoding(policy, GREEDY, torch.Generator())
+    )
+    written = [*decoding.join(prompts, [1] * 10, [4] * 10), *ended(decoding)]
+    assert sum(read) >= sum(map(len, prompts)) and max(read) <= 16
+    found = {n: [t for each in written if each.number == n for t in each.ids] for n in range(10)}
+    assert [*found.values()] == expected
 
 
 @torch.inference_mode()

@@ -1,5 +1,5 @@
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from statistics import fmean
 
@@ -16,10 +16,10 @@ from node.engines.transformers.engine import TransformersEngine
 from node.errors import ConfigError
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.learner import GradientCheckpointing, Learner, Pass
-from node.learner.logprobs import TokenScores, distributions, token_logprobs
+from node.learner.logprobs import TokenScores, VocabularyHead, distributions, token_logprobs
 from node.learner.off_policy import TruncatedWeights
 from node.policy.policy import Policy
-from tests.library_privates import without_numbers
+from tests.library_privates import counted_uploads
 from tests.node.learner import parts
 from tests.node.learner.parts import CONFIG, MIXED, behaving, external, gradient_of, group, weights
 from tests.node.learner.test_logprobs import parts_of
@@ -329,21 +329,20 @@ def test_a_model_whose_layers_cannot_be_computed_again_is_refused_by_name():
 
 @pytest.mark.parametrize("in_parts", [False, True], ids=["whole logits", "logits in parts"])
 @pytest.mark.parametrize("correction", ["better", "tis"])
-def test_a_micro_batch_launches_all_of_its_work_without_a_look_at_any_number(in_parts, correction):
+def test_a_micro_batch_launches_all_of_its_work_and_neither_reads_nor_sends_any_number(
+    in_parts, correction, monkeypatch
+):
+    policy, nowhere, done = random_policy(), torch.device("meta"), Pass({})
+    head = VocabularyHead.of(policy.model)
+    monkeypatch.setattr(VocabularyHead, "of", lambda model: head)
+    policy.model.to(nowhere)  # To read a number there raises.
+    policy.device = nowhere
     with parts_of(7) if in_parts else nullcontext():
-        learner = Learner(random_policy(), CONFIG, correction=correction, decoupled=True)
+        learner = Learner(policy, CONFIG, correction=correction, decoupled=True)
         (batch,) = learner.batches(learner.rows(parts.HONEST))
-        done = Pass({})
-        with without_numbers() as emptied:
-            tensors = {
-                each.name: emptied(value)
-                for each in fields(batch)
-                if isinstance(value := getattr(batch, each.name), torch.Tensor)
-                and each.name != "host_ids"
-            }
-            learner.backward(replace(batch, **tensors), done)
-        assert len(done.losses) == 1
-    learner.optimizer.discard()
+        with counted_uploads() as uploads:
+            learner.backward(batch, done)
+    assert (len(done.losses), uploads.count) == (1, 0)
 
 
 def test_the_log_probs_of_a_micro_batch_are_one_graph():

@@ -49,6 +49,7 @@ SOME_SLIDE = {"use_sliding_window": True, "sliding_window": 8, "max_window_layer
 ERRORS = {
     "gpu": torch.OutOfMemoryError("CUDA out of memory"),
     "driver": RuntimeError("CUDA error: out of memory"),
+    "AMD's driver": RuntimeError("HIP error: out of memory"),
     "cpu": RuntimeError(
         "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"
     ),

@@ -92,6 +92,22 @@ def test_steps_made_in_main_memory_are_the_same_steps_and_a_run_may_move_to_and_
         assert torch.equal(*continued(policy, learner, after, learner.state_dict()))
 
 
+class OnceOnly(torch.Tensor):
+    def __deepcopy__(self, memo):
+        raise AssertionError("it is in main memory twice")
+
+
+def test_moments_that_move_to_a_gpu_have_no_second_copy_in_main_memory():
+    _, learner = trained(CONFIG, 1)
+    saved = learner.optimizer.state_dict()
+    for state in saved["adam"]["state"].values():
+        state.update({name: each.as_subclass(OnceOnly) for name, each in state.items()})
+    elsewhere = [torch.nn.Parameter(p.detach().to("meta")) for p in learner.optimizer.masters]
+    moved = optimizer.Optimizer(elsewhere, CONFIG)
+    moved.load_state_dict(saved)
+    assert {each["exp_avg"].device.type for each in moved.adam.state.values()} == {"meta"}
+
+
 def test_a_run_goes_on_with_the_settings_of_its_file_and_not_of_its_checkpoint():
     _, learner = trained(CONFIG, 1)
     again = Learner(random_policy(), changed(CONFIG, betas=(0.5, 0.6), weight_decay=0.1))

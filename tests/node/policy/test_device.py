@@ -1,4 +1,5 @@
 import ctypes
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -77,4 +78,17 @@ def test_the_torch_that_is_installed_is_read_and_not_imported():
 def test_a_gpu_counts_where_torch_can_use_it(monkeypatch, device, built, bytes_there):
     monkeypatch.setattr(device_module.ctypes, "CDLL", Driver)
     monkeypatch.setattr(device_module, "torch_build", lambda: {"cuda": built})
+    assert device_module.gpu_memory(device) == bytes_there
+
+
+@pytest.mark.parametrize(
+    ("device", "bytes_there"), [("auto", 8 << 30), ("cuda:1", 16 << 30), ("cuda:2", 0), ("cpu", 0)]
+)
+def test_a_gpu_of_amd_counts_although_the_driver_of_nvidia_shows_none(
+    monkeypatch, device, bytes_there
+):
+    sizes = [SimpleNamespace(total_memory=size << 30) for size in (8, 16)]
+    monkeypatch.setattr(device_module, "torch_build", lambda: {"cuda": None, "hip": "7.2"})
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(sizes))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", sizes.__getitem__)
     assert device_module.gpu_memory(device) == bytes_there
