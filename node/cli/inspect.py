@@ -128,7 +128,7 @@ def status_command(
 
 def _lines(status: dict[str, Any]) -> list[tuple[str, str]]:
     process = f" as process {status['pid']}" if status["running"] else ""
-    age = "" if status["age_s"] is None else f", reported {status['age_s']:.0f} s ago"
+    age = "" if status["age_s"] is None else f", reported {lapse(status['age_s'])} ago"
     lines = [("state", f"{status['state']}{process}{age}")]
     if not status["peer_id"]:
         return lines

@@ -41,6 +41,7 @@ limit for rounds, ``WIDE_GAPS``, applies. Its model passed when the run began.
 REMEDY = (
     'Set engine.backend = "vllm", or choose another model: docs/models.md lists the supported ones.'
 )
+ROUNDING = f'If 16 bits are the cause, set policy.dtype = "float32". {REMEDY}'
 
 
 def check_agreement(policy: Policy, *, graphs: bool = True) -> None:
@@ -67,9 +68,8 @@ def check_agreement(policy: Policy, *, graphs: bool = True) -> None:
         _check_finite(policy)
     if not gap <= most:
         at = "per token" if exact else "at the mean"
-        raise _refused(
-            policy, f"differs by {gap:.2g} nats {at} from the learner, more than {most:g}"
-        )
+        why = f"differs by {gap:.2g} nats {at} from the learner, more than {most:g}"
+        raise _refused(policy, why, REMEDY if exact else ROUNDING)
 
 
 @torch.inference_mode()
@@ -146,6 +146,6 @@ def _check_finite(policy: Policy) -> None:
             raise refused(policy.name, f"its weight {name} has infinite or NaN values", FETCH_AGAIN)
 
 
-def _refused(policy: Policy, why: str) -> PolicyError:
+def _refused(policy: Policy, why: str, remedy: str = REMEDY) -> PolicyError:
     family = policy.model.config.model_type
-    return refused(policy.name, f"the transformers engine on {family!r} {why}", REMEDY)
+    return refused(policy.name, f"the transformers engine on {family!r} {why}", remedy)

@@ -103,8 +103,9 @@ def test_in_16_bits_rounding_is_forgiven_and_a_state_that_is_not_repeated_is_not
     policy = small_policy("recurrent_gemma")
     policy.model.to(dtype)
     said = f"nats at the mean from the learner, more than {limit}"
-    with pytest.raises(PolicyError, match=re.escape(said)):
+    with pytest.raises(PolicyError, match=re.escape(said)) as refused:
         check_agreement(policy)
+    assert 'set policy.dtype = "float32"' in str(refused.value)
 
 
 def test_a_resumed_policy_in_bfloat16_is_held_to_the_limit_of_a_round():
