@@ -138,6 +138,11 @@ def need_of(shape: ModelShape, machine: Machine, config: Config, tokens: int) ->
     return estimate(shape, config, device=device.kind, prompt=prompt, device_memory=device.memory)
 
 
+def narrow(tokens: int) -> int:
+    """Return the tokens of a micro-batch, of eight completions or less, before it is widened."""
+    return max(ROW, min(8192, 8 * tokens))
+
+
 @dataclass(frozen=True, slots=True)
 class _Planner:
     """Configurations of one model on one machine, for tasks of ``tokens`` tokens."""
@@ -206,7 +211,7 @@ class _Planner:
             "learner.lr": learning_rate(
                 shape.parameters, adapters="policy.lora_rank" in method.keys
             ),
-            "learner.micro_batch_tokens": max(ROW, min(8192, 8 * tokens)),
+            "learner.micro_batch_tokens": narrow(tokens),
             **method.keys,
         }
         if shape.parameters >= SMALL and not machine.apart:
@@ -268,6 +273,8 @@ class Plan:
 
     def _factor(self, keys: Any) -> float:
         named = {k: v for k, v in self.choice.keys.items() if k not in METHOD_KEYS}
+        # Those of this model may be wider, because it is small.
+        named["learner.micro_batch_tokens"] = narrow(self.tokens)
         config = type(self.choice.config).with_overrides({**named, **keys})
 
         def fitting(factor: float) -> bool:
