@@ -48,7 +48,9 @@ Make = Callable[[Path, Path], None]
 
 def halve(model: Path, to: Path) -> None:
     """Keep every second layer, beginning with the first."""
-    half: PreTrainedModel = AutoModelForCausalLM.from_pretrained(model, dtype="auto")
+    half: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        model, dtype="auto", trust_remote_code=False
+    )
     stack = half.get_decoder()  # type: ignore[no-untyped-call]
     stack.layers = torch.nn.ModuleList(stack.layers[::2])
     config = half.config.get_text_config()
@@ -56,7 +58,7 @@ def halve(model: Path, to: Path) -> None:
     if getattr(config, "layer_types", None):
         config.layer_types = config.layer_types[::2]
     half.save_pretrained(to)
-    AutoTokenizer.from_pretrained(model).save_pretrained(to)
+    AutoTokenizer.from_pretrained(model, trust_remote_code=False).save_pretrained(to)
 
 
 def shorten_tokens(model: Path, to: Path) -> None:

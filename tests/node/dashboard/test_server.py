@@ -96,14 +96,14 @@ def test_a_listener_hears_of_each_round_what_it_missed_and_of_the_end(folder):
 
 def test_a_listener_that_knows_of_the_stream_misses_no_round(folder, monkeypatch):
     """A page asks for the rounds once the stream is open: none may fall between the two."""
-    begin, begun = RunView.begin, []
+    begin, begun = RunView.first_events, []
 
     def slow(run, last, first):
         time.sleep(0.2)
         begun.append(last)
         return begin(run, last, first)
 
-    monkeypatch.setattr(RunView, "begin", slow)
+    monkeypatch.setattr(RunView, "first_events", slow)
     with served(folder.root) as site, closing(site.stream()):
         assert begun == [None], "the stream was open before it watched the run"
 
