@@ -1,4 +1,5 @@
 import re
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from transformers.models.recurrent_gemma import modeling_recurrent_gemma
 
 from node.config.config import Config
 from node.engines.engine import Sampling
+from node.engines.transformers import agreement as module
 from node.engines.transformers.agreement import agreement, check_agreement
 from node.engines.transformers.engine import TransformersEngine
 from node.engines.transformers.kv_cache import GrowingLayer
@@ -106,6 +108,23 @@ def test_in_16_bits_rounding_is_forgiven_and_a_state_that_is_not_repeated_is_not
     with pytest.raises(PolicyError, match=re.escape(said)) as refused:
         check_agreement(policy)
     assert 'set policy.dtype = "float32"' in str(refused.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_difference_of_16_bits_near_the_limit_is_decided_in_float32(dtype, monkeypatch):
+    policy, broken = random_policy(dtype=dtype), small_policy("recurrent_gemma")
+    broken.model.to(dtype)
+    for each, refused in ((policy, False), (broken, True)):
+        gap = float(agreement(each).mean())
+        limits = {"bfloat16": 0.9 * gap, "float16": 0.9 * gap}
+        monkeypatch.setattr(module, "MOST_AT_THE_MEAN", limits)
+        with pytest.raises(PolicyError) if refused else nullcontext():
+            check_agreement(each)
+        monkeypatch.setattr(module, "UNCLEAR", 1.0)
+        with pytest.raises(PolicyError, match="at the mean"):
+            check_agreement(each)
+        monkeypatch.undo()
+        assert each.model.dtype == dtype
 
 
 def test_a_resumed_policy_in_bfloat16_is_held_to_the_limit_of_a_round():
