@@ -45,7 +45,7 @@ from node.storage.run_folder import (
     present_status,
 )
 from protocol.errors import BadKey
-from protocol.identity import author_of, peer_id_of
+from protocol.identity import Identity, author_of, peer_id_of
 from swarm.common.fair_limits import author_or_none
 from swarm.common.util import counted
 from swarm.reputation import Account, is_banned, read_accounts
@@ -262,6 +262,8 @@ def trust_command(
     """
     node = open_node(config)
     trusted = TrustedPeers(node.config.mixture.trusted, node.folder)
+    if not remove:
+        _check_not_blocked(peers or [], node.folder)
     _change(trusted, peers or [], remove=remove)
     named = {
         **dict.fromkeys(trusted.added(), "swarm-node trust"),
@@ -308,19 +310,25 @@ def block_command(
             "--undo", "without a peer to block", "Name the peers whose effect to undo."
         )
     _change(blocked, peers or [], remove=remove)
+    if not json:
+        # Before the rest, which may fail.
+        _say_blocked(blocked.added(), TrustedPeers(node.config.mixture.trusted, node.folder))
     undone = _undo(node, [_whole(peer) for peer in peers or ()]) if undo else None
     if json:
         listed = [{"peer_id": peer} for peer in blocked.added()]
         print_json(listed if undone is None else {"blocked": listed, "undone": undone})
-        return
-    if not blocked.added():
-        say("no peer is blocked")
-    for peer in blocked.added():
-        say(f"blocks {peer}")
-    if undone is not None:
+    elif undone is not None:
         say(_undone(undone))
     elif peers:
         _say_when(node.folder)
+
+
+def _say_blocked(blocked: Sequence[str], trusted: TrustedPeers) -> None:
+    named = {*trusted.configured, *trusted.added()}
+    for peer in blocked:
+        say(f"blocks {peer}{', although it is trusted' if peer in named else ''}")
+    if not blocked:
+        say("no peer is blocked")
 
 
 def _undo(node: Any, peers: list[str]) -> dict[str, Any]:
@@ -357,11 +365,26 @@ def _whole(given: str) -> str:
     return peer
 
 
+def _check_not_blocked(given: Sequence[str], folder: RunFolder) -> None:
+    blocked = BlockedPeers((), folder).added()
+    for peer in map(_whole, given):
+        if peer in blocked:
+            remedy = f"Unblock it first with: swarm-node block {peer} --remove."
+            raise UsageError("this peer is blocked", peer, remedy)
+
+
+def _check_another(peers: Sequence[str], folder: RunFolder) -> None:
+    own = Identity.load(folder.identity).peer_id if folder.identity.exists() else ""
+    if own in peers:
+        raise UsageError("this is the node's own id", own, "Name another peer.")
+
+
 def _change(listed: ListedPeers, given: list[str], *, remove: bool) -> None:
     if remove and not given:
         raise UsageError("--remove", "without a peer", "Name the peers to remove.")
     added, peers = listed.added(), [_whole(peer) for peer in given]
     if not remove:
+        _check_another(peers, listed.folder)
         if peers:
             listed.write((*added, *peers))
         return

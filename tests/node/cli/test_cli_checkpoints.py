@@ -125,7 +125,8 @@ def test_what_a_blocked_peer_taught_is_undone(terminal, history, node):
     checkpoint = {"round": 20, "policy_step": 17, "set_aside": [30]}
     assert told["undone"] == {"updates": [18, 25], "checkpoint": checkpoint}
     assert told["blocked"] == [{"peer_id": anna.peer_id}] and history.steps() == [10, 20]
-    assert "older than policy step 3" in terminal.fails(1, "block", ben.peer_id, "--undo", *AT)
+    failed = terminal.fails(1, "block", ben.peer_id, "--undo", *AT)
+    assert "older than policy step 3" in failed and f"blocks {ben.peer_id}" in terminal.out
     assert history.steps() == [10, 20]
 
 

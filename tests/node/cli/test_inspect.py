@@ -413,6 +413,22 @@ def test_peers_are_blocked_listed_and_blocked_no_longer(terminal, node, met):
     assert "without a peer" in terminal.refuses(2, "block", "--undo", *AT)
 
 
+def test_a_peer_is_not_trusted_while_it_is_blocked_and_a_block_says_that_it_counts(terminal, node):
+    anna, ben = identity("anna").peer_id, identity("ben").peer_id
+    terminal.ok("trust", anna, *AT)
+    assert f"blocks {anna}, although it is trusted" in terminal.ok("block", anna, ben, *AT)
+    refused = terminal.refuses(2, "trust", ben, *AT)
+    assert f"this peer is blocked: {ben}. Unblock it first" in refused
+    assert [each["peer_id"] for each in terminal.json("trust", *AT)] == [anna]
+
+
+def test_a_node_neither_trusts_nor_blocks_itself(terminal, node):
+    own = Identity.load(node.identity).peer_id
+    for command in ("trust", "block"):
+        assert "the node's own id" in terminal.refuses(2, command, own, *AT)
+        assert terminal.json(command, *AT) == []
+
+
 def test_trust_wants_whole_peer_ids_and_names_who_has_none(terminal, node):
     anna, ben = identity("anna").peer_id, identity("ben").peer_id
     assert "not a peer id: 12D3KooW" in terminal.refuses(2, "trust", "12D3KooW", *AT)
