@@ -105,6 +105,9 @@ def _pair(line: str, where: str) -> tuple[str, str]:
         raise TaskSetError(f"{where}: {expected}") from error
     if not isinstance(prompt, str) or not isinstance(answer, str):
         raise TaskSetError(f"{where}: prompt and answer are strings")
+    if not answer.strip():
+        why = "a completion without an answer would be right"
+        raise TaskSetError(f"{where}: the answer is empty, and {why}: remove the line")
     for key, text in (("prompt", prompt), ("answer", answer)):
         try:
             text.encode()
