@@ -193,6 +193,8 @@ def _keys(
         "policy.dtype": settings.dtype,
         "policy.lora_rank": variant.rank,
         "learner.lr": learning_rate(parameters, adapters=variant.rank > 0),
+        # Small micro-batches save memory, as the nodes update at the same time.
+        "learner.micro_batch_tokens": 1024,
         "engine.max_new_tokens": settings.setup.max_new_tokens,
         "mixture.local": 2 if shares else 8,
         "mixture.external": 6 if shares else 0,

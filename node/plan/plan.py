@@ -326,12 +326,9 @@ def plan(model: str, machine: Machine, tokens: int) -> Plan:
     return Plan(model, folder, tokens, shape, machine, choice, speed)
 
 
-HEADS = ("", "GPU", "main memory")
-
-
 def lines(plan: Plan) -> Iterator[str]:
     """Yield the model, machine, memory table, speed and changed config keys as text."""
-    for part in (_beginning, _table, _speed, instead, _larger):
+    for part in (_beginning, _speed, instead, _table, _larger):
         if found := list(part(plan)):
             yield from found
             yield ""
@@ -363,18 +360,26 @@ def _beginning(plan: Plan) -> Iterator[str]:
 
 def _table(plan: Plan) -> Iterator[str]:
     need, machine = plan.choice.estimate, plan.machine
-    rows = [HEADS, *((name, _size(d), _size(m)) for name, (d, m) in need.table().items())]
+    rows = [("", "GPU", "main memory")]
+    rows += [(name, _size(d), _size(m)) for name, (d, m) in need.table().items()]
     rows.append(("peak", _size(need.peak("device")), _size(need.peak("memory"))))
     free = machine.device.usable if machine.apart else 0
     rows.append(("usable", _size(free), _size(machine.usable)))
     disk = "" if machine.disk is None else f" of {_size(machine.disk)}"
     rows.append(("disk for checkpoints", "", _size(need.disk) + disk))
     for name, device, memory in rows:
-        yield f"{name:<22}{device:>10}{memory:>22}".rstrip()
+        own = f"{device:>10}" if machine.apart else ""
+        yield f"{name:<22}{own}{memory:>22}".rstrip()
 
 
 def _size(size: float) -> str:
     return f"{size / 1e9:.2f} GB" if size else "-"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.1f} min" if seconds < 600 else f"{seconds / 60:.0f} min"
 
 
 def _speed(plan: Plan) -> Iterator[str]:
@@ -384,8 +389,9 @@ def _speed(plan: Plan) -> Iterator[str]:
         f"{work.rows}, trains on {speed.read:.0f}"
     )
     yield (
-        f"a round of {work.completions} completions of {work.answer} tokens: "
-        f"{speed.generate:.0f} s to generate, {speed.update:.0f} s to update"
+        f"a round of {work.completions} completions of {work.answer} tokens takes about "
+        f"{_time(speed.round)}: {_time(speed.generate)} to generate, "
+        f"{_time(speed.update)} to update"
     )
 
 
@@ -402,13 +408,13 @@ def instead(plan: Plan) -> Iterator[str]:
     if plan.speed.round <= LONGEST_ROUND:
         return
     yield (
-        f"A round takes about {plan.speed.round / 60:.0f} min here. Beyond "
-        f"{LONGEST_ROUND / 60:.0f} min, training on this machine is not useful."
+        f"With rounds of more than {LONGEST_ROUND / 60:.0f} min, training on this machine is not "
+        "useful."
     )
     quicker = list(_quicker(plan))
     yield "More useful options:" if quicker else ("Use a smaller model and shorter completions.")
     for seconds, words in quicker:
-        yield f"  {words}: {seconds / 60:.1f} min per round"
+        yield f"  {words}: {_time(seconds)} per round"
 
 
 def _quicker(plan: Plan) -> Iterator[tuple[float, str]]:
