@@ -30,6 +30,7 @@ from node.plan.plan import (
     fits,
     instead,
     learning_rate,
+    lines,
     methods,
     need_of,
     plan,
@@ -214,10 +215,14 @@ def test_a_round_of_over_ten_minutes_is_not_useful_and_each_remedy_makes_it_so(t
     slow, quick = plan(folder, laptop(32), 512), plan(folder, with_gpu(24), 512)
     assert slow.speed.round > 600 >= quick.speed.round and list(instead(quick)) == []
     head, _, *remedies = instead(slow)
-    assert "not useful" in head and f"{slow.speed.round / 60:.0f} min" in head
+    assert "not useful" in head
+    shown = "\n".join(lines(slow))
+    assert f"takes about {slow.speed.round / 60:.0f} min" in shown
+    assert shown.index("takes about") < shown.index("main memory\n")
     for words in ("parameters", "--task-tokens", "fewer and smaller", "a GPU of 24 GB"):
         (line,) = [each for each in remedies if words in each]
-        assert float(line.rsplit(": ", 1)[1].split()[0]) <= 10
+        time, unit = line.rsplit(": ", 1)[1].split()[:2]
+        assert float(time) <= (10 if unit == "min" else 60)
     (tokens,) = [int(line.split("--task-tokens ")[1].split(":")[0]) for line in remedies[1:2]]
     assert plan(folder, laptop(32), tokens).speed.round <= 600
     told = slow.as_json()
@@ -404,3 +409,11 @@ def test_a_probe_replaces_the_estimate_and_nothing_else():
 def test_the_table_of_plans_is_as_plans_are():
     page = PAGE.read_text(encoding="utf-8")
     assert page == drawn(page), "run: python -m tests.node.plan.hardware_table"
+
+
+def test_the_largest_model_of_a_larger_gpu_is_no_smaller(tmp_path):
+    folder = str(written(tmp_path, QWEN_HALF))
+    found = [plan(folder, with_gpu(size), 512).larger() for size in (10, 12, 24)]
+    for way in found[0]:
+        sizes = [each[way] for each in found]
+        assert sizes == sorted(sizes), way

@@ -3,6 +3,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 from huggingface_hub import constants
 
 from node.config.config import load
@@ -10,10 +11,12 @@ from node.plan import machine
 from tests.node.plan.shapes import QWEN_HALF, written
 
 
-def test_a_plan_shows_every_part_of_both_memories(terminal):
-    assert terminal("plan", "tiny") == 0, terminal.err
+@pytest.mark.parametrize(("more", "heads"), [((), 1), (("--device-memory", "8"), 2)])
+def test_a_plan_shows_every_part_of_the_memories_that_are_there(terminal, more, heads):
+    assert terminal("plan", "tiny", *more) == 0, terminal.err
     lines = terminal.out.splitlines()
-    (head,) = [line for line in lines if line.split() == ["GPU", "main", "memory"]]
+    named = ["GPU", "main", "memory"][-1 - heads :]
+    (head,) = [line for line in lines if line.split() == named]
     names = ["weights", "gradients", "optimizer", "activations", "logits", "cache", "engine"]
     for name in [*names, "peak", "usable"]:
         (row,) = [line for line in lines if line.startswith(f"{name}  ")]
