@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from node.learner.batches import MicroBatch
 from node.lifecycle import Opened
 from node.policy.fused_norm import FusedNorm
-from node.policy.onednn_linear import OneDnnLinear, linear, matmul
+from node.policy.onednn_linear import FlatLinear, OneDnnLinear, linear, matmul
 
 CPU_BYTES, GPU_BYTES = 1 << 20, 256 << 20
 """Parts of a weight's gradient that are computed together: on a CPU they stay in its cache."""
@@ -139,7 +139,11 @@ def _trained(module: nn.Module) -> list[nn.Parameter]:
     return [weight for weight in module.parameters(recurse=False) if weight.requires_grad]
 
 
-LINEAR: dict[type[nn.Module], bool] = {nn.Linear: False, OneDnnLinear: True}
+LINEAR: dict[type[nn.Module], bool] = {
+    nn.Linear: False,
+    FlatLinear: False,
+    OneDnnLinear: True,
+}
 """Layers of which the product alone is known; by whether oneDNN computes it."""
 
 

@@ -27,6 +27,7 @@ from node.engines.transformers.kv_cache import GrowingLayer, growing_cache, join
 from node.errors import ConfigError
 from node.learner.micro_batching import STEADY_ROTATIONS
 from node.policy.onednn_linear import (
+    FlatLinear,
     OneDnnLinear,
     packed,
     packed_product,
@@ -131,6 +132,9 @@ PACKED_STEPS = 16  # fewer steps do not repay a copy of the weights in oneDNN's 
 ARCHITECTURES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 
 
+PLAIN = nn.Linear, FlatLinear, OneDnnLinear
+
+
 def fits(model: PreTrainedModel, cache: DynamicCache) -> bool:
     """Return whether the fused step computes exactly what ``model.forward`` does.
 
@@ -139,7 +143,7 @@ def fits(model: PreTrainedModel, cache: DynamicCache) -> bool:
     return (
         type(model) in ARCHITECTURES
         and joinable(cache)
-        and all(type(part) in (nn.Linear, OneDnnLinear) for part in _projections(model))
+        and all(type(part) in PLAIN for part in _projections(model))
         and model.config.hidden_act == "silu"
         and model.config.rope_parameters["rope_type"] in STEADY_ROTATIONS
     )

@@ -57,7 +57,8 @@ def test_an_environment_in_a_file_is_played_from_the_task_set_s_file_or_a_named_
     assert told.startswith("error: --file: no.py. There is no such file")
     Path("other.py").write_text("")
     told = terminal.refuses(1, "play", "treasure", *task_set, "--file", "other.py")
-    assert "other.py" in told and "evel" not in told, "without a word of levels"
+    assert "'treasure' is of version" in told and "get the same file" in told
+    assert "evel" not in told, "without a word of levels"
 
 
 @pytest.mark.parametrize(

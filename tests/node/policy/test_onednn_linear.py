@@ -1,5 +1,6 @@
 """Large layers multiply by oneDNN to the same numbers, in all that is done with a model."""
 
+import copy
 from unittest.mock import Mock
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Qwen2Config
 
 from node.engines.engine import Sampling
@@ -16,7 +18,14 @@ from node.engines.transformers.engine import TransformersEngine
 from node.engines.transformers.fused_decoder import PACKED_STEPS, fits
 from node.engines.transformers.kv_cache import growing_cache
 from node.policy import onednn_linear
-from node.policy.onednn_linear import OneDnnLinear, linear, packed, packed_product, quicken
+from node.policy.onednn_linear import (
+    FlatLinear,
+    OneDnnLinear,
+    linear,
+    packed,
+    packed_product,
+    quicken,
+)
 from tests.node.engines.test_transformers_engine import generated
 from tests.support import SHAPE, lone_logprobs, policy_of
 
@@ -67,6 +76,41 @@ def test_a_transposed_input_is_read_as_it_lies_and_a_small_product_is_torchs_own
     assert torch.equal(linear(x, weight, None), functional.linear(x, weight))
 
 
+class Operators(TorchDispatchMode):
+    """Notes which operators run."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.add(func.overloadpacket)
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_frozen_layers_of_16_bits_multiply_all_rows_at_once_and_as_trained_ones_do(dtype, biased):
+    layer = nn.Linear(WIDTH, 24, bias=biased, dtype=dtype)
+    trained, frozen = (nn.ModuleList([copy.deepcopy(layer)]) for _ in range(2))
+    quicken(trained), quicken(frozen.requires_grad_(False))
+    assert type(frozen[0]) is FlatLinear
+    whole = drawn(3, 50, WIDTH).to(dtype)
+    for x in (whole, whole[:, -7:], whole[:1], whole[0], whole[0, 0]):
+        with torch.no_grad(), Operators() as operators:
+            found = frozen[0](x)
+        assert torch.ops.aten.bmm not in operators.seen
+        assert found.shape == (*x.shape[:-1], 24)
+        if biased:  # added to rounded products there
+            assert_close(found, trained[0](x).detach(), rtol=0.02, atol=0.02)
+        else:
+            assert torch.equal(found, trained[0](x))
+        inputs = [x.clone().requires_grad_() for _ in range(2)]
+        for each, model in zip(inputs, (frozen, trained), strict=True):
+            model[0](each).float().sum().backward()
+        assert torch.equal(inputs[0].grad, inputs[1].grad)
+
+
 def test_large_plain_layers_in_float32_change_where_that_is_quicker_and_no_others(monkeypatch):
     class Own(nn.Linear):
         pass
@@ -76,7 +120,7 @@ def test_large_plain_layers_in_float32_change_where_that_is_quicker_and_no_other
     model = nn.ModuleDict({**layers, "own": Own(WIDTH, WIDTH)})
     before = set(model.state_dict())
     assert quicken(model) == 1
-    kinds = {"large": OneDnnLinear, "small": nn.Linear, "bf16": nn.Linear, "own": Own}
+    kinds = {"large": OneDnnLinear, "small": nn.Linear, "bf16": FlatLinear, "own": Own}
     assert {name: type(x) for name, x in model.items()} == kinds
     assert set(model.state_dict()) == before and quicken(model) == 0
     monkeypatch.setattr(onednn_linear, "quicker", lambda: False)
