@@ -8,7 +8,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.testing import assert_close
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Qwen2Config
 
 from node.engines.engine import Sampling
@@ -26,6 +25,7 @@ from node.policy.onednn_linear import (
     packed_product,
     quicken,
 )
+from tests.library_privates import TorchDispatchMode
 from tests.node.engines.test_transformers_engine import generated
 from tests.support import SHAPE, lone_logprobs, policy_of
 
