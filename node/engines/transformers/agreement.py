@@ -78,12 +78,13 @@ def check_agreement(policy: Policy, *, graphs: bool = True) -> None:
 
 def _agrees_in_float32(policy: Policy, graphs: bool) -> bool:
     """Return whether rounding alone explains a difference; False if memory runs out."""
-    whole = copy.copy(policy.merged())
-    try:
+    whole, gaps = copy.copy(policy.merged()), list[Tensor]()
+
+    def measure() -> None:
         whole.model = copy.deepcopy(whole.model).float()  # type: ignore[no-untyped-call]
-        return float(agreement(whole, graphs=graphs).max()) <= MOST_OF_A_TOKEN
-    except (torch.OutOfMemoryError, MemoryError):
-        return False
+        gaps.append(agreement(whole, graphs=graphs))
+
+    return not micro_batching.ran_out(measure) and float(gaps[0].max()) <= MOST_OF_A_TOKEN
 
 
 @torch.inference_mode()
