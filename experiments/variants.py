@@ -29,6 +29,7 @@ from node.demo.run import (
     START_SECONDS,
     TRIAL_SECONDS,
     NodeProcess,
+    check_none_failed,
     start_bootstrap,
     start_node,
     stop_all,
@@ -120,8 +121,8 @@ def run_variants(settings: Settings, folder: Path, console: Console) -> str:
     """
     make_folder(folder, "--run-dir", fresh=True)
     models = {each.name: _model(each, settings, folder, console) for each in VARIANTS}
-    together = _train(settings, folder / "together", models, console, shares=True)
-    alone = _train(settings, folder / "alone", models, console, shares=False)
+    together = _train(settings, folder / "together", models, shares=True)
+    alone = _train(settings, folder / "alone", models, shares=False)
     results = {"together": list(map(asdict, together)), "alone": list(map(asdict, alone))}
     write_atomic(folder / "results.json", json.dumps(results, indent=1).encode())
     table = "\n".join(_table(together, alone))
@@ -147,7 +148,6 @@ def _train(
     settings: Settings,
     folder: Path,
     models: Mapping[str, Path],
-    console: Console,
     *,
     shares: bool,
 ) -> list[Result]:
@@ -168,7 +168,10 @@ def _train(
             nodes[variant.name] = node
             processes.append(node)
             node.wait_for_address(TRIAL_SECONDS)
-        _wait(nodes, console)
+        while any(node.exit_code is None for node in nodes.values()):
+            check_none_failed(nodes)
+            time.sleep(REFRESH_SECONDS)
+        check_none_failed(nodes)
     finally:
         stop_all(processes[::-1])
     authors = {
@@ -207,21 +210,6 @@ def _keys(
         "monitor.live": False,
         "monitor.dashboard": False,
     }
-
-
-def _wait(nodes: Mapping[str, NodeProcess], console: Console) -> None:
-    """Wait until all nodes have ended; raise NodeError if one failed."""
-    running = dict(nodes)
-    while running:
-        for name, node in list(running.items()):
-            if node.exit_code is None:
-                continue
-            if node.exit_code:
-                what = f"{name} ended with status {node.exit_code}"
-                raise NodeError(what, node.last_words(), f"Its folder is {node.folder}.")
-            console.print(f"{name} has done its rounds")
-            del running[name]
-        time.sleep(REFRESH_SECONDS)
 
 
 def _result(name: str, records: Sequence[RoundRecord], authors: Mapping[str, str]) -> Result:

@@ -424,11 +424,12 @@ def watch(nodes: dict[str, NodeProcess], view: SwarmView, console: Console, minu
                     node.interrupt()
             if not url and (url := (first.status() or {}).get("dashboard") or ""):
                 console.print(f"dashboard: {url}", soft_wrap=True, highlight=False)
-            _check_none_failed(nodes)
+            check_none_failed(nodes)
             time.sleep(REFRESH_SECONDS)
 
 
-def _check_none_failed(nodes: Mapping[str, NodeProcess]) -> None:
+def check_none_failed(nodes: Mapping[str, NodeProcess]) -> None:
+    """Raise NodeError if a node ended with an error."""
     for name, node in nodes.items():
         if node.exit_code not in (None, 0):
             what = f"{name} ended with status {node.exit_code}"
