@@ -8,7 +8,6 @@ import secrets
 import threading
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import partial
 from hashlib import sha256
 
 from transformers import PreTrainedModel
@@ -219,7 +218,7 @@ class Trainer:
             trusted=trusted,
             blocked=blocked,
             hidden=lambda: verifier.hidden,
-            unread=partial(frozenset, unread(policy, verifier)),
+            unread=unread(policy, verifier),
         )
 
     def rounds(

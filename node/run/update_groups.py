@@ -138,7 +138,7 @@ class ExternalGroups:
     ``experience`` keeps reputations and results; ``intake`` cuts groups to size. ``spared`` is J,
     local groups replaced. ``trusted`` returns the authors that the user trusts; banned ones do not
     count. Groups of banned authors are not used, nor of those that ``blocked`` returns. ``hidden``
-    returns the envs whose rewards depend on hidden state, and ``unread`` those whose observations
+    returns the envs whose rewards depend on hidden state. ``unread`` has those whose observations
     the policy cannot read.
     """
 
@@ -150,7 +150,7 @@ class ExternalGroups:
     trusted: Callable[[], Set[bytes]] = frozenset
     blocked: Callable[[], Set[bytes]] = frozenset
     hidden: Callable[[], Set[str]] = frozenset
-    unread: Callable[[], Set[str]] = frozenset
+    unread: Set[str] = frozenset()
 
     def __post_init__(self) -> None:
         self._pool, self._accounts = self.experience.pool, self.experience.accounts
@@ -163,9 +163,8 @@ class ExternalGroups:
 
     def _fresh(self) -> list[Candidate]:
         self._accounts.blocked = frozenset(self.blocked())
-        ignored, unread = self._accounts.ignored(), self.unread()
-        fresh = self._pool.fresh()
-        return [c for c in fresh if c.key.author not in ignored and c.env not in unread]
+        ignored, fresh = self._accounts.ignored(), self._pool.fresh()
+        return [c for c in fresh if c.key.author not in ignored and c.env not in self.unread]
 
     def _authors(self) -> tuple[frozenset[bytes], frozenset[bytes]]:
         """Return the authors without the cap of the unproven, and those without any."""
@@ -213,7 +212,7 @@ class ExternalGroups:
             try:
                 training = self.intake.take(pooled)
             except Exception:
-                # What one peer sent must not end the round, and with it the node.
+                # A peer's group must not end the round: three failed rounds end the node.
                 log.exception("a peer's group of %s cannot be used", pooled.group.env)
                 self.counters.add("external_failed")
                 emptied.append(pooled)

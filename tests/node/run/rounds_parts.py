@@ -78,7 +78,7 @@ class Loop:
         trusted: Callable[[], Set[bytes]] = frozenset,
         blocked: Callable[[], Set[bytes]] = frozenset,
         hidden: Callable[[], Set[str]] = frozenset,
-        unread: Callable[[], Set[str]] = frozenset,
+        unread: Set[str] = frozenset(),
     ) -> None:
         clock = VirtualClock(START)
         journal = Journal(MEMORY, clock)

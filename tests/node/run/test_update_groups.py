@@ -184,7 +184,7 @@ def test_peers_groups_of_several_turns_do_not_stop_a_node_whose_template_takes_o
         model, tokenizer = loop.policy.model, loop.policy.tokenizer
         tokenizer.chat_template = ONE_TURN
         loop.intake.policy = policy = Policy(model, tokenizer, "one turn")
-        loop.external.unread = lambda policy=policy, scorer=scorer: unread(policy, scorer)
+        loop.external.unread = unread(policy, scorer)
         loop.prove(ANNA)
         loop.pool.add([played(1), played(2), pooled(3, author=BEN)])
         loop.rounds.run(3, threading.Event())
