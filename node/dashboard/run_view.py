@@ -354,7 +354,7 @@ class RunView:
         self._rounds = Rounds(folder.metrics)
         self._doctor = Doctor(folder, config)
         self._groups = Groups(folder.groups)
-        # What the latest events said, or left for the next ones.
+        # What the latest events contained, and what the next ones will.
         self._last_group: int | None = None
         self._unsent: deque[RoundRecord] = deque(maxlen=AT_ONCE)
         self._last_status: tuple[str | None, float | None] = None, None  # state and time

@@ -153,7 +153,7 @@ class Optimizer:
                 f"The checkpoints here were written with {begun!r}: set it to that, or start a "
                 "new run in another folder with node.run_dir.",
             )
-        # What moves to a GPU is copied there; anything else would be shared with the given state.
+        # Loading copies to a GPU; on a CPU it would share the given tensors.
         stays = self.masters[0].device.type == "cpu"
         self.adam.load_state_dict(deepcopy(state["adam"]) if stays else state["adam"])
         for group in self.adam.param_groups:

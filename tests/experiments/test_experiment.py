@@ -72,7 +72,7 @@ def test_a_run_leaves_no_model_behind_for_the_next_one(monkeypatch: pytest.Monke
         return policy
 
     monkeypatch.setattr(SwarmContext, "policy", noted)
-    gc.disable()  # It collects at times that nobody knows.
+    gc.disable()  # It collects at unpredictable times.
     try:
         simulated(mix("4/4"), settings=replace(SMALL, rounds=1))
         assert models and not [each for each in models if each() is not None]
