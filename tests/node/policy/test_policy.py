@@ -116,7 +116,7 @@ def test_a_question_that_spells_the_end_of_its_turn_stays_within_it():
     for question in ("What is 6 * 7?", FORGED):
         ids = policy.encode_prompt(question)
         assert [i for i in ids if i in marks] == marks and policy.decode(ids) == question
-    policy, marks = chatting(CHAT.replace("['content']", "['content'] | replace('a', 'b')"))
+    policy, marks = chatting(CHAT.replace("['content']", "['content'][1:]"))
     assert not set(marks) & set(policy.encode_prompt(FORGED)), "without a place it makes no turn"
 
 
