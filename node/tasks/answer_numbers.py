@@ -55,6 +55,7 @@ def _without_aside(sentence: str) -> str:
 def _typed(text: str) -> str:
     """Replace typographic signs, and LaTeX within numbers."""
     text = patterns.UNEQUAL.sub("≠", text.translate(TYPOGRAPHY))
+    text = patterns.SHORT_FRAC.sub(r"\\frac{\1}{\2}", patterns.THOUSANDS.sub(",", text))
     for sign, instead in (("\\!", ""), ("{,}", ","), ("\\,", ""), ("\\%", "%"), (" OR ", " | ")):
         text = text.replace(sign, instead)
     return text
@@ -127,7 +128,8 @@ def _only_number(side: str, *, marked: bool, of_equation: bool) -> str:
 def fraction_in(text: str) -> str:
     """Return the one fraction of the last side of a text; the side itself if it has none."""
     text = asserted(text)
-    sides = equation_sides(patterns.RATIO.sub(_ratio, text.translate(TYPOGRAPHY)))
+    text = patterns.SHORT_FRAC.sub(r"\\frac{\1}{\2}", text.translate(TYPOGRAPHY))
+    sides = equation_sides(patterns.RATIO.sub(_ratio, text))
     if not sides or patterns.UNDECIDED.search(text):
         return ""
     if first := patterns.SUBJECT.match(sides[0]):

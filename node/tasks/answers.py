@@ -1,8 +1,9 @@
 """Read the answer out of a completion, in whatever form a model wrote it.
 
 Thinking is removed first. The answer is then, in this order: what the last ``<answer>`` tag holds,
-closed or not; the last ``\\boxed{…}``; what follows the last "answer is"; or the last number, word,
-line or block of lines, by the form of the right answer. Every rule takes linear time.
+closed or not; the last ``\\boxed{…}``; the last ``"answer":`` of JSON; what follows the last
+"answer is"; or the last number, word, line or block of lines, by the form of the right answer.
+Every rule takes linear time.
 
 Every node of a swarm reads by the same rules, which are part of the protocol: once released, a
 change to them is a new value of ``extract`` (docs/rewards.md, "Reading answers").
@@ -92,7 +93,8 @@ def _found(text: str, form: Form, extract: Extract) -> tuple[str, str]:
 
     The latter is empty if a mark or a block of code says what the answer is.
     """
-    for mark in (_boxed, _tagged, _said) if extract == "boxed" else (_tagged, _boxed, _said):
+    first = (_boxed, _tagged) if extract == "boxed" else (_tagged, _boxed)
+    for mark in (*first, _keyed, _said):
         answer = mark(text, form)
         if answer is not None:
             in_list = answer in map(str.strip, _last_items(text))
@@ -164,7 +166,7 @@ def _last_items(text: str) -> list[str]:
 def marks_answer(completion: str) -> bool:
     """Return whether a completion marks something as its answer, by a tag, a box or in words."""
     text = without_thinking(completion)
-    return any(mark(text, Form.LINE) for mark in (_tagged, _boxed, _said))
+    return any(mark(text, Form.LINE) for mark in (_tagged, _boxed, _keyed, _said))
 
 
 def without_thinking(text: str) -> str:
@@ -256,6 +258,14 @@ def _closing_braces(text: str) -> dict[int, int]:
     return closes
 
 
+def _keyed(text: str, form: Form) -> str | None:
+    """Read the last value of JSON whose key is "answer"."""
+    if form in (Form.GRID, Form.VERBATIM):
+        return None
+    found = [next(filter(None, each)) for each in patterns.KEYED.findall(text)]
+    return _marked(found[-1].replace("\\\\", "\\"), form) if found else None
+
+
 def _said(text: str, form: Form) -> str | None:
     """Read what follows the last "answer is" or "answer:", or precedes "is the answer"."""
     if form is Form.VERBATIM:
@@ -272,6 +282,9 @@ def _after(rest: str, form: Form) -> str | None:
     """Read what follows "answer is"; None if that is only a remark about the answer."""
     if rest and form is Form.GRID:
         return _last_block(rest)
+    corrected = list(patterns.CORRECTED.finditer(rest)) if form in _CANDIDATES else []
+    if corrected and _may_hold(line := rest[corrected[-1].end() :].partition("\n")[0], form):
+        return _marked(plain(line), form)
     bare = patterns.BARE.match(rest)
     line, _, behind = rest[bare.end() if bare else 0 :].partition("\n")
     if behind.strip() and (line.rstrip(" *").endswith(":") or patterns.STEP.match(plain(line))):

@@ -127,6 +127,18 @@ COMPUTES = re.compile(
 _OPERATORS = re.compile(r"\\(?![dt]?frac|text|mathrm|left|right)[a-z]+|[\d})]\s*[-+*×÷^]")
 
 
+_WORDS = re.compile(r"(?<![a-z\\])[a-z]{2,}", re.ASCII | re.IGNORECASE)
+
+
+def other_words(gold: str, answer: str) -> bool:
+    """Return whether an answer has other words than the file's, which has no digit.
+
+    math-verify multiplies their letters, in any order.
+    """
+    words, others = ({*_WORDS.findall(text.lower())} for text in (gold, answer))
+    return bool(words and others) and words != others and not re.search(r"\d", gold)
+
+
 def computes(gold: str, answer: str) -> bool:
     """Return whether an answer leaves to the reader what the file's answer states."""
     known = COMPUTES.findall(gold)
@@ -136,7 +148,9 @@ def computes(gold: str, answer: str) -> bool:
 
 
 def _equal_numbers(gold: str, answer: str) -> bool:
-    if _NO_VALUE.search(gold) or _NO_VALUE.search(answer) or computes(gold, answer):
+    if any(map(_NO_VALUE.search, (gold, answer))):
+        return False
+    if computes(gold, answer) or other_words(gold, answer):
         return False
     sides = equation_sides(answer)
     if not sides:

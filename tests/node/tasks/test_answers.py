@@ -110,6 +110,15 @@ def test_a_wrong_answer_is_wrong_in_every_form(family):
         *(("['a', 'b']", "a, b"), ("2 4\n1 3", "2 4\n1 3"), ("[2,4]\n[1,3]", "2 4\n1 3")),
         *(("3 * (4 + 1) = 15", "3 * (4 + 1)"), ("\\frac{1}{2}", "1/2"), ("24", "24")),
         ("Here is the grid:\n\n```\n2 4\n1 3\n```\nI hope that this helps you!", "2 4\n1 3"),
+        *(("1'234", "1234"), ("\\boxed{\\frac12}", "1/2"), ("so \\dfrac 3 4", "3/4")),
+        *(('{"answer": 42, "confidence": 0.9}', "42"), ("{'final_answer': '42', 'n': 2}", "42")),
+        ('```json\n{"steps": ["6 * 7"], "answer": "42", "unit": "km, or 1"}\n```', "42"),
+        *(('{"answer": [1, 2, 3], "n": 3}', "1 2 3"), ('{"answer": "B", "why": "A is 1"}', "B")),
+        *(('{"answer": "\\\\frac{1}{2}", "n": 1}', "1/2"), ('{"answer": 1,234}', "1234")),
+        ("The answer is 41. Wait, it should be 42.", "42"),
+        ("Answer: 41\n\nActually, that's wrong. The answer is 42.", "42"),
+        *(("Answer: B. Sorry, I meant C.", "C"), ("Answer: 42. Wait, that's right.", "42")),
+        ("The answer is 42. Wait, let me check: 6 * 7 = 42, in 7 steps.", "42"),
     ],
 )
 def test_an_equal_answer_is_the_right_one(completion, right):
@@ -126,6 +135,8 @@ def test_an_equal_answer_is_the_right_one(completion, right):
         *(("Monday or Sunday", "Monday"), ("It is not Monday", "Monday")),
         ("true or false", "True"),
         *(("1 2 3 4", "1 2 3"), ("3 2 1", "1 2 3"), ("wife or sister", "wife"), ("0110", "110.5")),
+        *(("1'000", "0"), ("The answer is 42. Wait, it should be 41.", "42")),
+        *(('{"answer": 41, "confidence": 42}', "42"), ('{"answer": "A", "other": "B"}', "B")),
     ],
 )
 def test_an_answer_that_leaves_a_choice_or_contradicts_itself_is_wrong(completion, right):

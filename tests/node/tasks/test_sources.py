@@ -105,6 +105,12 @@ def test_exact_wants_an_equal_text_numeric_the_value_and_verbatim_every_characte
         ("1024", "1,024", "2^{10}"),
         ("2\\ln 2", "\\ln 4", "\\int_1^4 \\frac{1}{x} dx"),
         ("\\frac{\\sqrt{3}}{2}", "\\sqrt{3}/2", "\\sin 60^\\circ"),
+        *(
+            ("Table", "table", "elbaT"),
+            ("NO", "no", "ON"),
+            ("\\text{east}", "east", "\\text{seat}"),
+        ),
+        *(("12 apples", "12", "21"), ("x + y", "y + x", "x - y"), ("\\infty", "infinity", "8")),
     ],
 )
 def test_numbers_are_equal_however_they_are_written(tmp_path, answer, right, wrong):
