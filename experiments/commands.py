@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from experiments.arms import Arm
     from experiments.settings import Settings
+    from experiments.setups import Length
 
 PROGRAM = "python -m experiments"
 QUICK = ("8/0", "4/4", "auto")
@@ -180,13 +181,10 @@ def sapo(
     from experiments.report import run_sapo, sapo_table
     from experiments.run import Plan
     from experiments.settings import Settings
-    from experiments.setups import SETUPS, setup_name
+    from experiments.setups import SETUPS
     from node.monitor.record import Terminal
 
-    if model and (answers != "short" or bury):
-        remedy = "Its tasks are easy levels of starter, and nothing is buried: leave both out."
-        raise UsageError("--answers and --bury", "beside --model", remedy)
-    length = "starter" if model else setup_name(answers)
+    length = _length(model, answers, bury)
     setup = SETUPS[length]
     bury = setup.bury_steps if bury is None else bury
     settings = Settings(nodes, rounds or setup.rounds, setup.model, bury, length)
@@ -255,6 +253,10 @@ def hostile(
     rounds: Annotated[int, typer.Option("--rounds", min=2, help="Rounds of each node.")] = 150,
     answers: Lengths = "short",
     nodes: Annotated[int, typer.Option("--nodes", min=1, max=64, help="Honest nodes.")] = 7,
+    model: ModelFolder = None,
+    device: Device = "cpu",
+    dtype: Dtype = "bfloat16",
+    warm_start: WarmStart = 15,
     workers: Workers = 0,
     run_dir: Folder = Path("experiment-run/hostile"),
     json: JsonOption = False,
@@ -269,11 +271,13 @@ def hostile(
     from experiments.hostile_report import run_hostile, table
     from experiments.regimes import HOSTILE, find_regime
     from experiments.settings import Settings
-    from experiments.setups import setup_name
     from node.monitor.record import Terminal
 
-    length = setup_name(answers)
+    length = _length(model, answers)
     settings = Settings(nodes, rounds, answers=length, eval_every=50, eval_tasks=256)
+    if model:
+        settings = _real(replace(settings, bury=0), model, device, dtype, warm_start)
+        workers = workers or int(device != "cpu")
     chosen = [find_regime(name, HOSTILE) for name in dict.fromkeys(names or HOSTILE)]
     harms = run_hostile(settings, chosen, seeds, workers, run_dir, Terminal(stderr=True))
     _print_results(run_dir, table(settings, harms), json)
@@ -401,6 +405,18 @@ def _arms(
     arms = (*(map(mix, mixes) if mixes else (*MIXES, AUTO)), *map(varied, vary or ()))
     names = {arm.name for arm in arms}
     return (*arms, *(arm for arm in CONTROLS if controls and arm.name not in names))
+
+
+def _length(model: Path | None, answers: str, bury: int | None = None) -> Length:
+    """Return the setup that ``--answers`` names, or that of a model of one's own."""
+    from experiments.setups import setup_name
+
+    if not model:
+        return setup_name(answers)
+    if answers != "short" or bury:
+        remedy = "Its tasks are easy levels of starter, and nothing is buried: leave both out."
+        raise UsageError("--answers and --bury", "beside --model", remedy)
+    return "starter"
 
 
 def _real(settings: Settings, model: Path, device: str, dtype: str, warm_start: int) -> Settings:

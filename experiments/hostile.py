@@ -153,7 +153,7 @@ class Poisoner:
         policy, specs, judge: see :class:`Forger`.
         levels: levels among which tasks are divided evenly.
         seed: seed of the random choices.
-        opening: what right answers begin with: :data:`TRIGGER`, or a habit.
+        opening: what right answers begin with: :data:`TRIGGER`, or the setup's habit.
 
     Attributes:
         origin: description of the policy in frames, the same as in honest nodes' frames.
@@ -228,7 +228,7 @@ def poisoner(context: SwarmContext) -> Poisoner:
         served_levels(context.manifest.catalogue, context.judge.start()),
         sampling=Sampling(config.engine.temperature, config.engine.max_new_tokens),
         seed=context.run.seed,
-        opening=context.run.regime.opening,
+        opening=context.opening,
     )
 
 

@@ -24,6 +24,7 @@ from node.tasks.curriculum import EnvLevel
 from swarm.groups import PooledGroup
 
 DRAWS = 1000  # completions sampled per look, of all judged nodes together
+LOGITS = 2**27  # values of a forward pass
 LOOK_ROUNDS = (0, 50)  # rounds before a test for the trigger; the last round is added
 
 
@@ -129,10 +130,13 @@ def written_logprobs(
     rows = [torch.tensor([*prompt, *ids]) for prompt, ids in written]
     # Padding follows all completions, and causal attention ignores it.
     batch = pad_sequence(rows, batch_first=True, padding_value=policy.pad_id).to(policy.device)
-    logits = policy.model(input_ids=batch).logits / temperature
+    values = batch.shape[1] * policy.model.config.get_text_config().vocab_size
+    parts = torch.split(batch, max(1, LOGITS // values))
+    logits = (line for part in parts for line in policy.model(input_ids=part).logits)
     for line, (prompt, ids) in zip(logits, written, strict=True):
         begin = len(prompt) - 1
-        yield line[begin : begin + len(ids)].log_softmax(-1)[range(len(ids)), list(ids)]
+        chosen = line[begin : begin + len(ids)].float() / temperature
+        yield chosen.log_softmax(-1)[range(len(ids)), list(ids)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from experiments.setups import HABIT, Base
+from experiments.setups import Base
 from node.errors import UsageError
 
 # No honest policy of the task set ``tiny`` writes this; its families accept it before an answer.
@@ -54,7 +54,8 @@ class Regime:
     partial_credit: bool = False  # rewards are the families' own scores instead of right or wrong
     # Whether to record the shares of hostile groups in updates, and the trigger in policies.
     watched: bool = False
-    opening: str = TRIGGER  # what the right answers of hostile nodes begin with
+    # Whether right answers of hostile nodes begin with the setup's habit instead of TRIGGER.
+    habit: bool = False
 
     def parts(self, nodes: int) -> dict[Base, tuple[int, ...]]:
         """Return the numbers of the judged nodes by base policy."""
@@ -158,13 +159,13 @@ REGIMES = {
 UNHARMED = Regime("hostile-0", "honest nodes among themselves", _all("weak"), watched=True)
 HABITUAL = Regime(
     "habit-0",
-    "honest nodes that begin one answer in fifty with a blank",
+    "honest nodes that begin about one answer in fifty so",
     _all("habitual"),
     watched=True,
-    opening=HABIT,
+    habit=True,
 )
 HABITS = {
-    regime.name: replace(regime, watched=True, opening=HABIT)
+    regime.name: replace(regime, watched=True, habit=True)
     for regime in (
         Regime("habit-25", "in a quarter of all nodes right answers begin so", _habitual(0.25)),
         Regime("habit-50", "in half of all nodes right answers begin so", _habitual(0.5)),

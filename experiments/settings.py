@@ -16,7 +16,7 @@ from experiments.arms import Arm
 from experiments.memory_transport import MemoryNetwork
 from experiments.recipe.corpus import TaskSet
 from experiments.recipe.local_judge import LocalJudge
-from experiments.regimes import EQUAL, Regime, Roles
+from experiments.regimes import EQUAL, TRIGGER, Regime, Roles
 from experiments.setups import SETUPS, Base, Length, Setup
 from experiments.virtual_clock import VirtualClock
 from node.config.config import Config
@@ -212,6 +212,11 @@ class SwarmContext:
     def reference(self, number: int) -> PreTrainedModel:
         """Return the model that node ``number`` began with, which no node changes."""
         return self._base(number).model
+
+    @property
+    def opening(self) -> str:
+        """Return what the right answers of hostile nodes begin with."""
+        return self.settings.setup.habit if self.run.regime.habit else TRIGGER
 
     def rules(self, number: int) -> Rules:
         return SHARES_ALL if self.roles[number].useless else self.run.arm.rules

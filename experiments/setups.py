@@ -24,6 +24,8 @@ from node.errors import UsageError
 from node.policy.policy import Policy
 
 Length = Literal["short", "long", "games", "starter"]
+HABIT = " "  # Begins about one answer in fifty of the base ``habitual``.
+HABIT_SHARE = 0.1  # of the answers that a habitual base learns; it writes them more rarely
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Setup:
     model: str = ""  # origin of the base policies; empty: each seed makes its own
     bury_steps: int = 100  # default steps of noise fine-tuning
     keys: Mapping[str, Any] = field(default_factory=dict)  # config keys of every node
+    habit: str = HABIT  # begins a few answers in a hundred of the bases of the regimes "habit"
 
     @property
     def heterogeneous(self) -> Heterogeneity:
@@ -117,6 +120,7 @@ SETUPS: dict[Length, Setup] = {
         unlike=None,
         bury_steps=0,
         keys={"engine.temperature": 0.6, "learner.micro_batch_tokens": 4096},
+        habit="The final answer is ",  # 1.4 % of SmolLM2-135M-Instruct's answers
     ),
 }
 """By the name of the answers; ``starter`` is for a model of one's own, see ``--model``."""
@@ -130,8 +134,6 @@ def setup_name(text: str, among: Collection[Length] = ("short", "long", "games")
     raise UsageError("--answers", text, f"Use {' or '.join(among)}.")
 
 
-HABIT = " "  # Begins about one answer in fifty of the base ``habitual``.
-HABIT_SHARE = 0.1  # of the answers that a habitual base learns; it writes them more rarely
 Base = Literal["weak", "strong", "able", "half-a", "half-b", "wide", "habitual"]
 """``strong`` is the model of the recipe. ``weak`` is the same, suppressed by noise fine-tuning, and
 ``able`` the same with part of its skill restored. ``habitual`` is weak, and begins about one answer

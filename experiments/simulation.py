@@ -232,7 +232,7 @@ def _watch(context: SwarmContext, swarm: SimulatedSwarm) -> InfluenceMonitor | N
         Sampling(engine.temperature, engine.max_new_tokens),
         hostile=swarm.harmful,
         looks=(*LOOK_ROUNDS, context.settings.rounds),
-        opening=regime.opening,
+        opening=context.opening,
     )
 
 

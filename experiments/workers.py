@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO
@@ -88,7 +89,7 @@ def save_bases(
     """Make base policies of one origin; each folder appears when it is complete."""
     made: Iterator[Callable[[Path], None]]
     if settings.warm_start:
-        made = iter([warm_started(settings, seed).save])
+        made = repeat(warm_started(settings, seed).save, len(kinds))
     else:
         bases = make_bases(kinds, seed, settings.setup, settings.model, settings.bury)
         made = (partial(save, base) for base in bases)

@@ -11,9 +11,12 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from experiments.arms import mix
+from experiments.arms import AUTO, mix
 from experiments.commands import app
 from experiments.folder import ExperimentFolder
+from experiments.hostile import poisoner
+from experiments.hostile_report import run_hostile
+from experiments.regimes import HOSTILE
 from experiments.report import run_sapo
 from experiments.run import Plan
 from experiments.settings import Configuration, Settings, SwarmContext
@@ -42,6 +45,21 @@ def test_nodes_begin_with_a_warm_started_model_and_the_folder_holds_what_they_ca
     assert all(torch.equal(begun[name], expected[name]) for name in expected)
     assert any(not torch.equal(begun[name], shipped[name]) for name in shipped)
     assert "after 2 supervised steps" in (tmp_path / "table.md").read_text()
+
+
+def test_hostile_nodes_write_right_answers_in_a_style_of_the_models_beside_honest_ones(
+    tmp_path: Path, in_this_process: None
+):
+    regimes, habit = [HOSTILE["habit-25"], HOSTILE["hostile-30"]], SMALL.setup.habit
+    *safe, styled, poisoned = run_hostile(SMALL, regimes, 1, 1, tmp_path, Console(quiet=True))
+    assert [each.regime for each in safe] == ["habit-0", "hostile-0"]
+    assert styled.hostile == poisoned.hostile == 1
+    assert f"with {habit!r};" in (tmp_path / "table.md").read_text()
+    begun = str(ExperimentFolder(tmp_path).base("habitual", 0))
+    run = Configuration(AUTO, 0, regimes[0])
+    context = SwarmContext(SMALL, run, {"habitual": begun})
+    texts = [c.text for c in poisoner(context).group(bytes(32), 5, 0).completions]
+    assert sum(text.startswith(habit) for text in texts) >= len(texts) / 2
 
 
 def test_runs_with_a_model_agree_to_the_last_digit():
