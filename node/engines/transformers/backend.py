@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from node.engines.transformers.decoding import Decoders, Decoding
 from node.engines.transformers.kv_cache import Continued, PausedRow
 from node.engines.transformers.static_decoding import StaticDecoding
 from node.engines.weight_snapshot import load_into
+from node.learner.micro_batching import ran_out
 from node.policy.device import draws_on, give_back
 from node.policy.policy import Policy
 
@@ -45,8 +47,9 @@ class ContinuousBatch:
     """A batch of requests with equal sampling; requests with equal ids share one prefill.
 
     A trajectory's next turn continues from its cached row. If rows cannot join the model's cache,
-    the batch ends when enough requests wait, and is prefilled again. Call :meth:`cut` before you
-    replace ``policy`` or its weights. ``max_rows`` limits the requests decoded together.
+    the batch ends when enough requests wait, and is prefilled again. If memory runs out, so does
+    the batch, with half as many rows from then on. Call :meth:`cut` before you replace ``policy``
+    or its weights. ``max_rows`` limits the requests decoded together.
     """
 
     def __init__(
@@ -55,13 +58,14 @@ class ContinuousBatch:
         self.policy = policy
         self._decoders = decoders
         self._random = random
-        self._max_rows = max_rows
+        self.max_rows = max_rows
         self._waiting: deque[Request] = deque()
         self._rows: dict[int, _Row] = {}
         self._paused: dict[int, _PausedTurn] = {}
         self._joined = 0
         self._decoding: Decoding | StaticDecoding | None = None
         self._sampling = Sampling()
+        self._due: list[RequestOutput] = []  # what is in the rows, but not yet returned
 
     @property
     def busy(self) -> bool:
@@ -75,18 +79,30 @@ class ContinuousBatch:
         self._waiting.extend(requests)
 
     def step(self, *, admit: bool = True) -> list[RequestOutput]:
-        """Sample one token per row; return what is due for a report."""
-        written = self._admit() if admit else []
+        """Sample one token per row; return what is due for a report.
+
+        Raises NodeError if memory runs out for a single row.
+        """
+        if ran_out(partial(self._step, admit=admit)):
+            longest = [len(row.request.ids) + row.request.room for row in self._rows.values()]
+            self._paused.clear()
+            self._requeue()
+            self.max_rows = self._decoders.fewer(self.policy, len(longest), max(longest))
+        return self._reported()
+
+    def _step(self, *, admit: bool) -> None:
+        if admit:
+            self._admit()
         if self._decoding:
-            written += self._by_job(self._decoding.step())
+            self._take_in(self._decoding.step())
             if not self._decoding.left:
                 self._decoding = None
-        return written
 
     def cut(self) -> list[RequestOutput]:
         """End the batch; its unfinished requests wait first in the queue, with their tokens."""
         self._paused.clear()
-        return self._ended()
+        self._end()
+        return self._reported()
 
     def pause(self) -> list[RequestOutput]:
         """Abort all requests; return their unreported tokens."""
@@ -98,38 +114,45 @@ class ContinuousBatch:
         for name in lasting:
             self._paused.pop(name, None)
 
-    def _ended(self) -> list[RequestOutput]:
-        if self._decoding is None:
-            return []
-        written = self._by_job(self._decoding.flush())
+    def _reported(self) -> list[RequestOutput]:
+        due, self._due = self._due, []
+        return due
+
+    def _end(self) -> None:
+        if self._decoding:
+            self._take_in(self._decoding.flush())
+            self._requeue()
+
+    def _requeue(self) -> None:
+        """End the batch without what it did not report."""
         self._waiting.extendleft(
             replace(row.request, ids=row.all_ids, room=row.request.room - len(row.ids))
             for row in reversed(self._rows.values())
         )
         self._rows, self._decoding = {}, None
-        return written
 
-    def _admit(self) -> list[RequestOutput]:
+    def _admit(self) -> None:
         """Let waiting requests join, or start a batch, if there are enough of them."""
-        written: list[RequestOutput] = []
         going = len(self._rows)
-        room = min(len(self._waiting), self._max_rows - going)
+        room = min(len(self._waiting), self.max_rows - going)
         if room <= 0 or room < JOIN_SHARE * going:
-            return written
+            return
         if self._decoding and not self._decoding.open:
-            written = self._ended()
+            self._end()
         if self._decoding is None:
             first = self._waiting[0]
             self._sampling = Sampling(first.temperature, greedy=first.greedy)
             self._decoding = self._decoders.open(self.policy, self._sampling, self._random)
             self._joined = 0
-        return written + self._join(self._decoding)
+        self._join(self._decoding)
 
-    def _join(self, decoding: Decoding | StaticDecoding) -> list[RequestOutput]:
+    def _join(self, decoding: Decoding | StaticDecoding) -> None:
         alike, behind = self._take()
         requests = [*chain.from_iterable(alike.values()), *(request for request, _ in behind)]
         if not requests:
-            return []
+            return
+        for number, request in enumerate(requests, self._joined):
+            self._rows[number] = _Row(request, [])
         joined = decoding.join(
             list(alike),
             [len(same) for same in alike.values()],
@@ -137,18 +160,15 @@ class ContinuousBatch:
             [continued for _, continued in behind],
             [number for number, request in enumerate(requests) if request.lasting is not None],
         )
-        written = self._by_job(joined)
-        for number, request in enumerate(requests, self._joined):
-            self._rows[number] = _Row(request, [])
+        self._take_in(joined)
         self._joined += len(requests)
-        return written
 
     def _take(self) -> tuple[dict[tuple[int, ...], list[Request]], list[tuple[Request, Continued]]]:
         """Take requests that fit from the queue: those to prefill, by ids, and continued ones."""
         alike: dict[tuple[int, ...], list[Request]] = {}
         behind: list[tuple[Request, Continued]] = []
         sampling = (self._sampling.temperature, self._sampling.greedy)
-        for _ in range(min(len(self._waiting), self._max_rows - len(self._rows))):
+        for _ in range(min(len(self._waiting), self.max_rows - len(self._rows))):
             request = self._waiting[0]
             if (request.temperature, request.greedy) != sampling:
                 break
@@ -164,17 +184,16 @@ class ContinuousBatch:
             return None
         return rest if request.ids[: len(rest.ids)] == rest.ids else None
 
-    def _by_job(self, written: Sequence[RequestOutput]) -> list[RequestOutput]:
+    def _take_in(self, written: Sequence[RequestOutput]) -> None:
         """Name what rows sampled by their requests' numbers; ended rows are removed."""
-        named = []
         for each in written:
             row = self._rows[each.number]
             row.ids += each.ids
-            named.append(replace(each, number=row.request.number))
+            if each.ids:
+                self._due.append(replace(each, number=row.request.number))
             if each.finish is not None:
                 del self._rows[each.number]
                 self._keep_paused(row, each.number)
-        return [each for each in named if each.ids]
 
     def _keep_paused(self, row: _Row, number: int) -> None:
         assert self._decoding is not None

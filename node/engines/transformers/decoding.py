@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
@@ -31,11 +32,17 @@ from node.engines.transformers.kv_cache import (
 )
 from node.engines.transformers.static_decoding import StaticDecoding
 from node.engines.transformers.static_step import StaticStep, sample_tokens
+from node.errors import NodeError
+from node.policy.device import give_back
 from node.policy.policy import Policy
 from protocol.rollout import Finish
+from swarm.common.util import counted
 
 if TYPE_CHECKING:
     from node.policy.lora import Adapter
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -382,6 +389,29 @@ class Decoders:
             self._stream = self._stream or Stream(policy.device)  # type: ignore[no-untyped-call]
             self._step = StaticStep(model, self._stream)
         return StaticDecoding(self._step, policy, sampling, random)
+
+    def fewer(self, policy: Policy, rows: int, tokens: int) -> int:
+        """Free memory after it ran out; return how many rows to decode together from now on.
+
+        ``rows`` is how many were, ``tokens`` the longest of them, prompt included. Raises NodeError
+        if there was one.
+        """
+        if rows <= 1:
+            raise NodeError(
+                "memory ran out while a single completion was sampled",
+                f"up to {counted(tokens, 'token')}, prompt included",
+                "Decrease engine.max_new_tokens, use a smaller model, or let the engine have more "
+                "of the memory: swarm-node plan shows what needs it.",
+            )
+        self._step = None
+        give_back(policy.device)
+        log.warning(
+            "memory ran out while %d completions were sampled: at most %d are sampled together "
+            "until the next start",
+            rows,
+            rows // 2,
+        )
+        return rows // 2
 
     def release(self, policy: Policy) -> None:
         """Free what is large or of no more use; call this between batches."""

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
 from threading import Event
 from typing import Any
 
@@ -15,6 +16,7 @@ from node.engines.backend import RequestOutput
 from node.engines.engine import Pending, RolloutEngine, Sample, Sampling, SamplingRequest
 from node.engines.transformers.backend import ContinuousBatch
 from node.engines.transformers.decoding import Decoders
+from node.learner.micro_batching import ran_out
 from node.policy.device import draws_on
 from node.policy.policy import Policy
 from protocol.rollout import Finish, Tokens
@@ -29,7 +31,7 @@ class TransformersEngine(RolloutEngine):
 
     A prompt is prefilled once for all its completions, and finished rows leave the batch. The next
     call sees the learner's in-place updates. Adapters are merged while it samples. ``max_rows``
-    limits the completions decoded together, unless one prompt requests more.
+    limits the completions decoded together; if memory runs out, it is halved.
     """
 
     def __init__(
@@ -58,12 +60,12 @@ class TransformersEngine(RolloutEngine):
     ) -> list[list[Sample]]:
         for prompt in prompts:
             self._policy.check_prompt(prompt)
-        count = max(1, self._max_rows // n)  # prompts per batch
         random = self._chance(sampling)
         samples: list[list[Sample]] = []
         try:
-            for start in range(0, len(prompts), count):
-                samples += self._generate(prompts[start : start + count], n, sampling, random)
+            while len(samples) < len(prompts):
+                start, count = len(samples), max(1, self._max_rows // n)
+                samples += self._within(prompts[start : start + count], n, sampling, random)
         finally:
             if self._batch is None:
                 self._decoders.release(self._policy)
@@ -161,8 +163,26 @@ class TransformersEngine(RolloutEngine):
     def _release(self) -> None:
         """Drop merged weights and cache once no trajectory is active, unpolled or lasting."""
         if not (self._pending or self._lasting or any(self._finished.values())):
+            if self._batch:
+                self._max_rows = self._batch.max_rows
             self._batch = None
             self._decoders.release(self._policy)
+
+    def _within(
+        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling, random: torch.Generator
+    ) -> list[list[Sample]]:
+        """Sample one batch; nothing if memory runs out."""
+        if n > self._max_rows:  # of a single prompt
+            group: list[Sample] = []
+            while len(group) < n:
+                count = min(self._max_rows, n - len(group))
+                group += chain(*self._within(prompts, count, sampling, random))
+            return [group]
+        samples: list[list[Sample]] = []
+        if ran_out(lambda: samples.extend(self._generate(prompts, n, sampling, random))):
+            longest = max(map(len, prompts)) + sampling.max_new_tokens
+            self._max_rows = self._decoders.fewer(self._policy, len(prompts) * n, longest)
+        return samples
 
     @torch.inference_mode()
     def _generate(

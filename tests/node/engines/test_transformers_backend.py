@@ -1,6 +1,7 @@
 from collections import defaultdict
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import MistralConfig
@@ -9,8 +10,11 @@ from node.engines.backend import BackendSettings, Request
 from node.engines.engine import Sampling
 from node.engines.transformers import backend, decoding
 from node.engines.transformers.backend import ContinuousDecoding
+from node.engines.transformers.decoding import Decoding
 from node.engines.transformers.engine import TransformersEngine
+from node.engines.transformers.fused_decoder import FusedDecoder
 from node.engines.weight_snapshot import Snapshot
+from node.errors import NodeError
 from node.policy.policy import Policy
 from protocol.rollout import Finish
 from tests.support import SHAPE, lone_logprobs, policy_of, random_policy
@@ -86,10 +90,38 @@ def expected(policy):
     return greedy(policy)
 
 
+# Parts of a step, and how many rows each has.
+WORK = {
+    "reading": (
+        decoding,
+        "read_all",
+        lambda policy, prompts, more, worth: len(prompts) + len(more),
+    ),
+    "gathering": (decoding, "gathered", lambda shares: sum(len(each.rows) for each in shares)),
+    "sampling": (decoding, "sample_tokens", lambda logits, *how: len(logits)),
+    "decoding": (FusedDecoder, "step", lambda decoder, tokens, position: len(tokens)),
+}
+
+
+def run_out_once(monkeypatch, part: str) -> None:
+    """Let memory run out the next time that this is done for several rows."""
+    place, name, rows = WORK[part]
+    work = getattr(place, name)
+
+    def working(*given):
+        if rows(*given) > 1:
+            monkeypatch.setattr(place, name, work)
+            raise torch.OutOfMemoryError
+        return work(*given)
+
+    monkeypatch.setattr(place, name, working)
+
+
 ACTIONS = st.one_of(
     st.tuples(st.just("submit"), st.integers(0, 3), st.integers(0, 12)),
     st.tuples(st.just("steps"), st.integers(1, 9), st.just(0)),
     st.tuples(st.just("update"), st.just(0), st.just(0)),
+    st.tuples(st.just("run out"), st.sampled_from(sorted(WORK)), st.just(0)),
 )
 
 
@@ -115,6 +147,8 @@ def test_whatever_joins_or_interrupts_greedy_completions_stay_what_they_are(
             wanted[len(wanted)] = expected[prompt][begun:]
         elif action == "steps":
             writing.steps(which)
+        elif action == "run out":
+            run_out_once(monkeypatch, which)
         else:
             writing.update(policy)
     writing.steps()
@@ -143,6 +177,57 @@ def test_every_token_has_the_logprob_and_the_version_of_the_weights_it_was_drawn
         under = [lone_logprobs(policy, prompt, ids, 0.8).tolist() for policy in policies]
         expected = [under[version][at] for at, version in enumerate(versions)]
         assert writing.logprobs[number] == pytest.approx(expected, abs=1e-4)
+
+
+def memory_for(monkeypatch, rows: int) -> list[int]:
+    """Let memory run out while more rows are decoded; return how many were at every step."""
+    step, seen = Decoding.step, []
+
+    def working(batch):
+        seen.append(batch.left)
+        if batch.left > rows:
+            raise torch.OutOfMemoryError
+        return step(batch)
+
+    monkeypatch.setattr(Decoding, "step", working)
+    return seen
+
+
+def test_fewer_rows_are_decoded_together_from_the_moment_that_memory_runs_out(
+    tmp_path, monkeypatch, caplog, policy, expected
+):
+    seen = memory_for(monkeypatch, 3)
+    writing = Writing(tmp_path, policy)
+    for number in range(12):
+        writing.submit(number, PROMPTS[number % 4], CAP, greedy=True)
+    writing.steps()
+    wanted = {number: expected[PROMPTS[number % 4]] for number in range(12)}
+    assert {number: tuple(ids) for number, ids in writing.ids.items()} == wanted
+    assert seen[:2] == [8, 4] and max(seen[2:]) == 2
+    assert "at most 2 are sampled together" in caplog.text
+
+
+def test_one_call_samples_in_halves_where_memory_runs_out(monkeypatch, policy, expected):
+    seen = memory_for(monkeypatch, 3)
+    sampling, engine = Sampling(max_new_tokens=CAP, greedy=True), TransformersEngine(policy, seed=0)
+    for groups in (1, 5):
+        samples = engine.generate(PROMPTS, groups, sampling)
+        ids = [[each.tokens.ids for each in group] for group in samples]
+        assert ids == [[expected[prompt]] * groups for prompt in PROMPTS]
+    assert [count for count in seen if count > 3] == [4], "two are tried from then on"
+
+
+def test_memory_for_not_even_one_completion_ends_with_the_remedy(tmp_path, monkeypatch, policy):
+    memory_for(monkeypatch, 0)
+    writing = Writing(tmp_path, policy)
+    writing.submit(0, PROMPTS[0], CAP)
+    engine = TransformersEngine(policy, seed=0)
+    for sample in (
+        writing.steps,
+        lambda: engine.generate(PROMPTS, 2, Sampling(max_new_tokens=CAP)),
+    ):
+        with pytest.raises(NodeError, match=r"up to \d+ tokens.*engine\.max_new_tokens"):
+            sample()
 
 
 def test_what_was_written_is_reported_on_halting_and_nothing_goes_on(tmp_path, policy):
