@@ -280,18 +280,19 @@ async def request_manifest(
 
 
 async def _first_manifest(config: Config, transport: Transport, wanted: str) -> tuple[bytes, str]:
-    failures: list[str] = []
+    failures: dict[str, str] = {}  # by address, from when it was last asked
     try:
         async with asyncio.timeout(config.network.start_timeout):
             while True:
-                failures, others = [], []
+                others = []
                 for address in config.network.peers:
                     try:
                         peer = await transport.connect(address)
                         signed = await fetch_manifest(transport, peer)
                     except TransportError as error:
-                        failures.append(str(error))
+                        failures[address] = str(error)
                         continue
+                    failures.pop(address, None)
                     if not wanted or _swarm_id_or_empty(signed).startswith(wanted):
                         return signed, address
                     others.append((signed, address))
@@ -300,7 +301,7 @@ async def _first_manifest(config: Config, transport: Transport, wanted: str) -> 
                 await asyncio.sleep(RETRY_SECONDS)
     except TimeoutError:
         what = f"no peer answered within {config.network.start_timeout:g} seconds"
-        reasons = "; ".join(failures) or ", ".join(config.network.peers)
+        reasons = "; ".join(failures.values()) or ", ".join(config.network.peers)
         remedy = (
             "A node that joins for the first time needs a peer that answers: check the address, "
             "or run: swarm-node doctor --peers ADDRESS."

@@ -14,7 +14,7 @@ from node.errors import ConfigError, NodeError, UsageError
 from node.network import membership as module
 from node.network.creation import create_swarm
 from node.network.membership import MIB, Membership, check_work
-from node.network.pinned_manifest import enter
+from node.network.pinned_manifest import enter, request_manifest
 from node.network.transports import check_transport, why_not_free
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
@@ -26,6 +26,7 @@ from swarm.groups import Origin
 from swarm.journal import MEMORY, Journal
 from swarm.member import Experience, assemble
 from swarm.pool import Pool
+from swarm.transport.transport import PeerUnreachable
 from tests.swarm.experience_parts import group
 
 FRIEND = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
@@ -276,3 +277,19 @@ def test_proof_of_work_of_weeks_is_refused_with_its_cost_and_less_is_told():
         check_work(ProofOfWork(40), 600.0)
     assert "1 bits, about 1 " in "".join(check_work(ProofOfWork(1), 600.0))
     assert check_work(Open(), 0.0) == ()
+
+
+async def test_a_peer_that_refused_and_then_hangs_is_reported_with_its_refusal(monkeypatch):
+    monkeypatch.setattr("node.network.pinned_manifest.RETRY_SECONDS", 0.0)
+    answers = iter([PeerUnreachable("connection refused"), PeerUnreachable("connection refused")])
+
+    async def connect(address: str) -> str:
+        if failure := next(answers, None):
+            raise failure
+        return await asyncio.Future()
+
+    transport = MemoryTransport(MemoryNetwork(SystemClock()), FRIEND, Counters())
+    monkeypatch.setattr(transport, "connect", connect)
+    config = Config.with_overrides({"network.peers": [ADDRESS], "network.start_timeout": 1.0})
+    with pytest.raises(NodeError, match=r"no peer answered within 1 seconds.*connection refused"):
+        await request_manifest(config, transport, "")
