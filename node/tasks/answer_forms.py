@@ -37,6 +37,7 @@ TYPOGRAPHY = str.maketrans(
     {**dict.fromkeys("−–‐‑‒⁻﹣－", "-"), "\u00a0": " ", "\u202f": " ", "’": "'"}
 )
 
+_FORMULA = re.compile(r"[\\{^]")
 _FENCE = "```"
 _PAIRS = (
     *(("`", "`"), ("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**")),
@@ -236,6 +237,8 @@ def grid_lines(grid: str) -> list[str]:
 
 def laid_out(answer: str, right: str) -> str:
     """Return a list or grid as the right one is laid out, if that has blanks between items."""
+    if _FORMULA.search(answer):
+        return answer  # whose brackets count
     if "\n".join(" ".join(_words(line)) for line in grid_lines(right)) != right.strip():
         return answer
     return "\n".join(" ".join(_words(line)) for line in grid_lines(answer))

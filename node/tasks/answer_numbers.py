@@ -19,6 +19,8 @@ from node.tasks.answer_forms import (
     without_latex,
 )
 
+_BESIDE = 24  # characters before a fraction that may change it
+
 
 def number_in(sentence: str, *, marked: bool) -> str:
     """Return the one number that a sentence comes to; empty if it contradicts itself.
@@ -134,11 +136,21 @@ def fraction_in(text: str) -> str:
         return ""
     if first := patterns.SUBJECT.match(sides[0]):
         return first[1]
-    found = [_ratio(each) for each in patterns.RATIO.finditer(sides[-1])]
-    if not found:
-        return plain(sides[-1])
+    side = sides[-1]
+    ratios = list(patterns.RATIO.finditer(side))
+    if not ratios or any(_is_part(each) for each in ratios):
+        return plain(side)
+    found = [_ratio(each) for each in ratios]
     alone = len(set(found)) == 1 or (len(sides) == 1 and not patterns.JOINED.search(text))
     return found[-1] if alone else ""
+
+
+def _is_part(ratio: re.Match[str]) -> bool:
+    """Return whether a fraction is a part of a formula, such as a root or a sum."""
+    before = ratio.string[max(0, ratio.start() - _BESIDE) : ratio.start()]
+    return bool(
+        patterns.PART_BEFORE.search(before) or patterns.PART_BEHIND.match(ratio.string, ratio.end())
+    )
 
 
 def _ratio(found: re.Match[str]) -> str:

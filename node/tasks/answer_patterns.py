@@ -47,19 +47,6 @@ SAID = re.compile(
 """Words before an answer: ``**Answer:**``, ``answer to this is``, ``Here is my answer:``."""
 IS_IT = re.compile(rf"(?<!\bhere)(?<!\bbelow)(?<!\bfollowing){_IS_IT}", re.IGNORECASE)
 """Words behind an answer: ``42 is the answer``."""
-KEYED = re.compile(
-    r"[\"'](?:final[ _]?)?answer[\"']\s*:\s*(?:\"([^\"\n]{1,400})\"|'([^'\n]{1,400})'"
-    r"|([^\s{}\"'][^{}\n]{0,400}?)(?=\s{0,8}(?:,\s*[\"']|[}\n]|,?\s*$)))",
-    re.IGNORECASE,
-)
-"""An answer in JSON: ``"answer": 42}``. One of the groups holds it."""
-CORRECTED = re.compile(
-    r"(?:(?<=[.!?…;,])\s+|\n\s*|\s+[—–-]\s+)(?:no,?\s+)?(?:wait|actually|oops|sorry|correction)\b"
-    r"(?:[^.!?\n]{0,80}?\b(?:(?:should|must) (?:be|have been)|i meant?|make (?:it|that)"
-    r"|(?:is|was) actually|(?:it|that)(?: is|['’]s))\b|\s*:)\s*",
-    re.IGNORECASE,
-)
-"""Words of a correction behind an answer: ``42. Wait, it should be 43``."""
 TALK = re.compile(
     r"(?:helpful|useful|correct|right|wrong|incorrect|clear|unclear|easy|simple|below|above)\b",
     re.IGNORECASE,
@@ -235,7 +222,7 @@ WHOLE_NUMBER = re.compile(
 """A right answer that is a number: ``1.5e3``, but not ``1e1``, which may be in base 16."""
 FRACTION = re.compile(r"[-+]?\s*\d+\s*/\s*\d+", re.ASCII)
 """A fraction: ``3 / 4``."""
-SHORT_FRAC = re.compile(r"\\[dt]?frac\s*(\d)\s*(\d)(?![\d.])", re.ASCII)
+SHORT_FRAC = re.compile(r"\\[dt]?frac\s*(\d)\s*(\d)", re.ASCII)
 r"""A fraction of two digits without braces: ``\frac12``."""
 THOUSANDS = re.compile(r"(?<=\d)'(?=\d{3}(?!\d))", re.ASCII)
 """A separator of thousands other than a comma: ``1'234``."""
@@ -246,6 +233,12 @@ _PLAIN_RATIO = r"(?<![\w.])(?<!\d )(\d++)\s*/\s*(\d++)(?![\w.]*\d)"
 RATIO = re.compile(rf"(?:([-+])\s*)?(?:{_LATEX_RATIO}|{_PLAIN_RATIO})", re.ASCII)
 r"""A fraction within a text: ``-\frac{3}{4}``. Groups: its sign, and two numbers twice."""
 
+PART_BEFORE = re.compile(r"(?:[*+/^√]|\d|\\[a-z]+)\s*[({]?\s*$")
+r"""The formula before a fraction that is a part of it: ``\sqrt{``, ``2 ``, ``^``."""
+PART_BEHIND = re.compile(
+    r"\s*[)}]?\s*(?:[*+^√]|-\s*\d|\\(?:sqrt|pi|times|cdot)\b|[a-z]\b(?!\s+\w))"
+)
+r"""The formula behind such a fraction: `` + 1``, ``\pi``, `` x``."""
 SUBJECT = re.compile(
     rf"(?:{_THEREFORE})?([-+]?[\d.,/]*\d)\s+is\s+(?:the|an?|what)\s+(?!answer|.*\bso\b)",
     re.ASCII | re.IGNORECASE,

@@ -1,9 +1,9 @@
 """Read the answer out of a completion, in whatever form a model wrote it.
 
 Thinking is removed first. The answer is then, in this order: what the last ``<answer>`` tag holds,
-closed or not; the last ``\\boxed{…}``; the last ``"answer":`` of JSON; what follows the last
-"answer is"; or the last number, word, line or block of lines, by the form of the right answer.
-Every rule takes linear time.
+closed or not; the last ``\\boxed{…}``; the ``"answer"`` of a completion that is JSON; what follows
+the last "answer is"; or the last number, word, line or block of lines, by the form of the right
+answer. Every rule takes linear time.
 
 Every node of a swarm reads by the same rules, which are part of the protocol: once released, a
 change to them is a new value of ``extract`` (docs/rewards.md, "Reading answers").
@@ -11,6 +11,7 @@ change to them is a new value of ``extract`` (docs/rewards.md, "Reading answers"
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -37,6 +38,7 @@ from node.tasks.answer_numbers import (
 from protocol.manifest import Extract
 
 _MOST_MARKS = 4  # of "answer is" that are tried, the last first
+_MOST_JSON, _MOST_BRACKETS = 16_384, 64  # characters and opening brackets of JSON that is read
 _CANDIDATES = {
     Form.NUMBER: patterns.QUANTITY,
     Form.FRACTION: patterns.QUANTITY,
@@ -259,11 +261,24 @@ def _closing_braces(text: str) -> dict[int, int]:
 
 
 def _keyed(text: str, form: Form) -> str | None:
-    """Read the last value of JSON whose key is "answer"."""
-    if form in (Form.GRID, Form.VERBATIM):
+    """Read the ``"answer"`` of a text that is one JSON object."""
+    text = plain(text)
+    if form is Form.VERBATIM or not (text.startswith("{") and text.endswith("}")):
         return None
-    found = [next(filter(None, each)) for each in patterns.KEYED.findall(text)]
-    return _marked(found[-1].replace("\\\\", "\\"), form) if found else None
+    if len(text) > _MOST_JSON or len(re.findall(r"[{\[]", text)) > _MOST_BRACKETS:
+        return None
+    try:
+        keys = json.loads(text, parse_float=str, parse_int=str, parse_constant=str)
+    except ValueError:
+        return None
+    found = keys.get("answer", keys.get("final_answer"))
+    if isinstance(found, bool):
+        found = str(found)
+    if isinstance(found, list):
+        found = json.dumps(found, ensure_ascii=False)
+    if not isinstance(found, str) or not found.strip():
+        return None
+    return _last(plain(found), form) if patterns.PROSE.search(found) else _marked(found, form)
 
 
 def _said(text: str, form: Form) -> str | None:
@@ -282,9 +297,6 @@ def _after(rest: str, form: Form) -> str | None:
     """Read what follows "answer is"; None if that is only a remark about the answer."""
     if rest and form is Form.GRID:
         return _last_block(rest)
-    corrected = list(patterns.CORRECTED.finditer(rest)) if form in _CANDIDATES else []
-    if corrected and _may_hold(line := rest[corrected[-1].end() :].partition("\n")[0], form):
-        return _marked(plain(line), form)
     bare = patterns.BARE.match(rest)
     line, _, behind = rest[bare.end() if bare else 0 :].partition("\n")
     if behind.strip() and (line.rstrip(" *").endswith(":") or patterns.STEP.match(plain(line))):
@@ -308,7 +320,7 @@ def _marked(content: str, form: Form) -> str:
     if form is Form.VERBATIM:
         return content.strip()
     content = plain(content)
-    for find in (_boxed, _said):
+    for find in (_keyed, _boxed, _said):
         if (found := find(content, form)) is not None:
             return found
     match form:

@@ -111,14 +111,16 @@ def test_a_wrong_answer_is_wrong_in_every_form(family):
         *(("3 * (4 + 1) = 15", "3 * (4 + 1)"), ("\\frac{1}{2}", "1/2"), ("24", "24")),
         ("Here is the grid:\n\n```\n2 4\n1 3\n```\nI hope that this helps you!", "2 4\n1 3"),
         *(("1'234", "1234"), ("\\boxed{\\frac12}", "1/2"), ("so \\dfrac 3 4", "3/4")),
-        *(('{"answer": 42, "confidence": 0.9}', "42"), ("{'final_answer': '42', 'n': 2}", "42")),
+        *(('{"answer": 42, "confidence": 0.9}', "42"), ('{"final_answer": "42", "n": 2}', "42")),
         ('```json\n{"steps": ["6 * 7"], "answer": "42", "unit": "km, or 1"}\n```', "42"),
-        *(('{"answer": [1, 2, 3], "n": 3}', "1 2 3"), ('{"answer": "B", "why": "A is 1"}', "B")),
-        *(('{"answer": "\\\\frac{1}{2}", "n": 1}', "1/2"), ('{"answer": 1,234}', "1234")),
-        ("The answer is 41. Wait, it should be 42.", "42"),
-        ("Answer: 41\n\nActually, that's wrong. The answer is 42.", "42"),
-        *(("Answer: B. Sorry, I meant C.", "C"), ("Answer: 42. Wait, that's right.", "42")),
-        ("The answer is 42. Wait, let me check: 6 * 7 = 42, in 7 steps.", "42"),
+        *(('{"answer": ["1", 2, 3], "n": 3}', "1 2 3"), ('{"answer": "B", "why": "A"}', "B")),
+        *(('{"answer": [[2, 4], [1, 3]]}', "2 4\n1 3"), ('{"answer": true, "n": 0}', "yes")),
+        ('{"answer": "\\\\frac{1}{2}", "n": 1}', "1/2"),
+        ('{"answer": "First we add 5 and 7, then we get 42."}', "42"),
+        ('<answer>{"answer": 42, "confidence": 0.9}</answer>', "42"),
+        ('You asked for {"answer": "..."}. The answer is 42.', "42"),
+        ('{"answer": 41}\n\nI was wrong: the answer is 42.', "42"),
+        *(("\\boxed{x^{2}}", "x^{2}"), ("The value is 3/4 of it", "3/4")),
     ],
 )
 def test_an_equal_answer_is_the_right_one(completion, right):
@@ -135,8 +137,12 @@ def test_an_equal_answer_is_the_right_one(completion, right):
         *(("Monday or Sunday", "Monday"), ("It is not Monday", "Monday")),
         ("true or false", "True"),
         *(("1 2 3 4", "1 2 3"), ("3 2 1", "1 2 3"), ("wife or sister", "wife"), ("0110", "110.5")),
-        *(("1'000", "0"), ("The answer is 42. Wait, it should be 41.", "42")),
-        *(('{"answer": 41, "confidence": 42}', "42"), ('{"answer": "A", "other": "B"}', "B")),
+        *(("1'000", "0"), ('{"answer": 41, "confidence": 42}', "42")),
+        *(('{"answer": ["B", "C"]}', "B"), ('{"answer": null, "guess": 42, "n": 1}', "42")),
+        *(('{"answer": 42} or 41', "42"), ('The "answer": "42" or "41"', "42")),
+        *(("\\sqrt{\\frac12}", "1/2"), ("\\boxed{\\frac{1}{2} + 1}", "1/2"), ("2 1/2", "1/2")),
+        *(("\\boxed{\\frac12 x}", "1/2"), ("\\boxed{2^{\\frac12}}", "1/2")),
+        *(("\\boxed{\\frac12\\pi}", "1/2"), ("\\boxed{(\\frac12)^2}", "1/2")),
     ],
 )
 def test_an_answer_that_leaves_a_choice_or_contradicts_itself_is_wrong(completion, right):
@@ -166,10 +172,13 @@ def test_a_list_is_equal_with_and_without_brackets_and_commas(numbers, between):
     st.text(max_size=20),
 )
 @example("<answer>" * 50, "4")
+@example(",b)1heh $", "M")
+@example("1'234 + \\frac12", "4")
 def test_no_completion_is_too_strange_to_read(completion, right):
     for verbatim in (False, True):
         answer = read_answer(completion, right, verbatim=verbatim)
-        assert answer == right or set(answer) <= {*completion, *"-1 \n"}
+        known = {*completion, *completion.upper(), *"-1 \n≠,{}"}
+        assert answer == right or set(answer) <= known
 
 
 @given(st.text(alphabet="ab <>/", max_size=60))

@@ -105,12 +105,11 @@ def test_exact_wants_an_equal_text_numeric_the_value_and_verbatim_every_characte
         ("1024", "1,024", "2^{10}"),
         ("2\\ln 2", "\\ln 4", "\\int_1^4 \\frac{1}{x} dx"),
         ("\\frac{\\sqrt{3}}{2}", "\\sqrt{3}/2", "\\sin 60^\\circ"),
-        *(
-            ("Table", "table", "elbaT"),
-            ("NO", "no", "ON"),
-            ("\\text{east}", "east", "\\text{seat}"),
-        ),
-        *(("12 apples", "12", "21"), ("x + y", "y + x", "x - y"), ("\\infty", "infinity", "8")),
+        *(("Table", "table", "elbaT"), ("\\text{east}", "east", "s*e*a*t")),
+        *(("12 apples", "12", "21"), ("x + y", "y + x", "x - y"), ("ab+bc", "bc+ab", "ab-bc")),
+        *(("0.001", "1/1000", "0.0010001"), ("x^2", "x^{2}", "x^3"), ("\\infty", "infinity", "8")),
+        ("\\sqrt2", "\\sqrt{2}", "2"),
+        ("x^2 + x", "x + x^2", "x^2 + x + (x + y + z)^{32} - (x + y + z)^{32}"),
     ],
 )
 def test_numbers_are_equal_however_they_are_written(tmp_path, answer, right, wrong):
