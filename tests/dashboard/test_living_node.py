@@ -1,12 +1,11 @@
 import re
 import signal
-import socket
 from pathlib import Path
 
 import pytest
 
 from tests.dashboard.chromium import VIEWS, until
-from tests.end_to_end.commands import QUICK, Command
+from tests.end_to_end.commands import QUICK, Command, lasting_port
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
 
@@ -19,9 +18,7 @@ class Living:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = lasting_port()
         self.url = f"http://127.0.0.1:{self.port}/"
         self.node = self.started()
 

@@ -22,7 +22,7 @@ from protocol.identity import Identity
 from swarm.transport.transport import TransportError
 from tests.end_to_end.commands import NOBODY, Command
 from tests.end_to_end.forked import ForkedNode
-from tests.end_to_end.watching import PATIENCE, wait_until
+from tests.end_to_end.watching import OUT_OF_TIME, PATIENCE, wait_until
 from tests.hostile.peer import RIGHT, Peer, Terms
 from tests.hostile.siege import create
 
@@ -140,7 +140,7 @@ def test_the_page_of_a_swarm_is_true_whoever_looks(public: Public, swarm) -> Non
         wait_until(lambda p=page: author_on(p, ben).get("verified", 0) >= 2, seed, "groups")
         wait_until(lambda p=page: author_on(p, larry).get("refused"), seed, "refusals")
         assert author_on(page, larry)["verified"] == 0
-        assert set(author_on(page, larry)["refused"]) <= {"reward_mismatch", "banned"}
+        assert set(author_on(page, larry)["refused"]) <= {"reward_mismatch", "banned", *OUT_OF_TIME}
         (reward,) = author_on(page, ben)["rewards"].values()
         assert reward == pytest.approx(fmean(ben.rewards), abs=1e-3)
         assert set(ben.rewards) == {ben.rewards[0]}, "or the mean would depend on the draw"

@@ -8,13 +8,16 @@ import sys
 import urllib.request
 from importlib.util import find_spec
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 import pytest
 
+from node.demo import run
 from node.demo.run import NodeProcess
 from node.monitor.history import read_records
 from protocol.identity import Identity
+from tests.end_to_end.commands import lasting_port
 from tests.end_to_end.watching import externals, journal_rows, repeated, rounds, wait_until
 
 pytestmark = pytest.mark.processes
@@ -59,12 +62,13 @@ def test_two_nodes_exchange_groups_and_one_that_is_killed_resumes(swarm) -> None
 
 
 def test_a_node_started_before_its_swarm_joins_it_later_and_goes_on_alone_when_all_vanish(swarm):
-    seed, address = swarm.seed()
+    listen, loopback = {"network.listen": [f"/ip4/127.0.0.1/tcp/{lasting_port()}"]}, run.loopback
+    with patch.object(run, "loopback", lambda overrides: loopback(overrides | listen)):
+        seed, address = swarm.seed()
     early = swarm.node("early", address)
     wait_until(lambda: rounds(early) >= 2, early, "rounds")
     seed.kill()
-    listen = f"/ip4/127.0.0.1/tcp/{address.split('/')[4]}"
-    returned = swarm.again(seed, "bootstrap", "--set", f'network.listen=["{listen}"]')
+    returned = swarm.again(seed, "bootstrap")
     late = swarm.node("late", address)
     wait_until(lambda: externals(late) >= 1, late, "groups from the early node")
     assert returned.exit_code is None

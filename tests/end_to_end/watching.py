@@ -13,6 +13,8 @@ from node.demo.run import NodeProcess
 from node.monitor.history import read_records
 
 PATIENCE = 300.0
+OUT_OF_TIME = {"over_budget", "timeout", "abandoned"}
+"""Refusals of groups that a busy machine had too little time for, whatever they are."""
 
 
 def wait_until(condition: Callable[[], bool], process: NodeProcess, what: str) -> None:

@@ -31,7 +31,7 @@ def test_an_example_takes_under_forty_lines(path):
 @pytest.mark.processes
 def test_a_node_driven_from_python_does_its_rounds_and_goes_on_from_a_checkpoint(tmp_path):
     def drive(rounds: int) -> list[str]:
-        options = {"env": {"OMP_NUM_THREADS": "1"}, "stdin": subprocess.DEVNULL, "timeout": 120}
+        options = {"env": {"OMP_NUM_THREADS": "1"}, "stdin": subprocess.DEVNULL, "timeout": 600}
         run = program(str(DRIVE), "run", str(rounds), cwd=tmp_path, **options)
         assert run.returncode == 0, run.stderr
         return re.findall(r"^round (\d+): own groups scored", run.stdout, re.MULTILINE)

@@ -1,10 +1,12 @@
 import io
+import random
 import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from node.evaluation import comparison
 from node.evaluation.comparison import Question, silence
 from swarm.groups import Split, TaskRef
 from tests.node.dashboard import asked
@@ -93,7 +95,11 @@ def test_a_drawn_question_is_answered_and_scored_the_same_each_time(terminal, tr
     assert first == again
 
 
-def test_a_typed_question_of_a_family_is_recognised_and_another_is_not(terminal, trained):
+def test_a_typed_question_of_a_family_is_recognised_and_another_is_not(
+    terminal, trained, monkeypatch
+):
+    draw = comparison.drawn
+    monkeypatch.setattr(comparison, "drawn", lambda *of: draw(*of[:2], random.Random(1)))
     drawn = terminal.json("ask", *AT, "--family", "leg_counting")
     question = drawn["prompt"].removesuffix("\nAnswer:")
     typed = terminal.json("ask", f"  {question} ", *AT)

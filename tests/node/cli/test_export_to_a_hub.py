@@ -83,7 +83,7 @@ def exported(endpoint: str, *arguments: str) -> subprocess.CompletedProcess[str]
         [sys.executable, "-m", "node.cli.main", *EXPORT, "--push", "anna/mine", *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         env={"PATH": "/usr/bin:/bin", "HOME": str(Path.cwd()), **environment},
     )
 

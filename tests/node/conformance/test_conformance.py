@@ -99,7 +99,7 @@ def test_a_member_passes_before_a_client_without_a_daemon(kind, tmp_path):
 async def looked_at(address, *options):
     """The command's run in a process of its own: the transports do not bear each other in one."""
     command = [sys.executable, "-m", "node.cli.main", "conformance", "--json", "--peers", address]
-    how = {"capture_output": True, "text": True, "timeout": 120}
+    how = {"capture_output": True, "text": True, "timeout": 600}
     return await asyncio.to_thread(subprocess.run, [*command, *options], **how)
 
 

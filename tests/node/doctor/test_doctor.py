@@ -191,7 +191,8 @@ def looking(folder, listen):
 
 
 @pytest.mark.processes
-def test_the_doctor_says_who_is_announced_nearby(tmp_path, local_network):
+def test_the_doctor_says_who_is_announced_nearby(tmp_path, monkeypatch, local_network):
+    monkeypatch.setattr(checks, "HEAR_SECONDS", 10.0)
     with announced(3, "ab" * 32):
         ((level, check, text),) = looking(tmp_path, "/ip4/127.0.0.1/tcp/0")
     assert (level, check) == ("ok", "lan")

@@ -20,7 +20,7 @@ POLICY = random_policy()
 def engines(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     counting = {"backend": "counting", "module": "strange_engine", "options": {"slow": 0.02}}
-    return [opened(POLICY, tmp_path, seed=n, timeout=3.0, **counting) for n in range(2)]
+    return [opened(POLICY, tmp_path, seed=n, timeout=10.0, **counting) for n in range(2)]
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def ids_of(told) -> list[list[tuple[int, ...]]]:
     return [[sample.tokens.ids for _, sample in each] for each in told]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(answers=ANSWERS, max_rows=st.integers(1, 6))
 def test_greedy_turns_are_those_of_an_engine_that_reads_all_of_it(policy, answers, max_rows):
     for told in turns(TransformersEngine(policy, seed=0, max_rows=max_rows), answers):

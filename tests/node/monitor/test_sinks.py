@@ -63,7 +63,7 @@ def run(code, folder, **environment):
     (folder / "my-run").mkdir(exist_ok=True)
     command = [sys.executable, "-c", dedent(MAKE) + dedent(code)]
     own = {"HOME": str(folder), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), **environment}
-    how = {"capture_output": True, "text": True, "timeout": 120}
+    how = {"capture_output": True, "text": True, "timeout": 600}
     return subprocess.run(command, cwd=folder, env=own, **how)
 
 

@@ -105,13 +105,14 @@ def node(tmp_path):
 
 
 def test_a_hub_that_never_answers_or_is_not_there_ends_a_start_with_the_remedy(node, silent):
-    with socket.create_server(("127.0.0.1", 0)) as was_there:
-        left = f"http://127.0.0.1:{was_there.getsockname()[1]}"
-    told = {silent: f"{silent} did not answer within 3 s", left: "the hub is unreachable"}
-    for address, said in told.items():
-        ended = node(address, "join", "--rounds", "1")
-        assert ended.returncode == 2 and said in ended.stderr
-        assert "HF_ENDPOINT" in ended.stderr and "Traceback" not in ended.stderr
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        left = f"http://127.0.0.1:{held.getsockname()[1]}"
+        told = {silent: f"{silent} did not answer within 3 s", left: "the hub is unreachable"}
+        for address, said in told.items():
+            ended = node(address, "join", "--rounds", "1")
+            assert ended.returncode == 2 and said in ended.stderr
+            assert "HF_ENDPOINT" in ended.stderr and "Traceback" not in ended.stderr
 
 
 def test_a_model_is_fetched_once_with_its_progress_and_read_without_the_hub(

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import AsyncMock, Mock
 
@@ -155,18 +155,23 @@ def loop():
     thread.close()
 
 
-def test_an_interrupted_wait_lasts_until_its_work_has_put_everything_back(loop):
-    steps = []
+def test_an_interrupted_wait_lasts_until_its_work_has_put_everything_back(loop, monkeypatch):
+    steps, begun, result = [], threading.Event(), Future.result
+
+    def waited(future, timeout):
+        threading.Thread(target=lambda: begun.wait() and press()).start()
+        return result(future, timeout)
 
     async def work():
         try:
-            threading.Timer(0.05, press).start()
+            begun.set()
             await asyncio.sleep(60)
         finally:
             await asyncio.sleep(0.05)
             steps.append("put back")
 
-    with pytest.raises(KeyboardInterrupt), stopping():
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), stopping():
+        patch.setattr(Future, "result", waited)
         loop.call(work())
     assert steps == ["put back"]
     failing = AsyncMock(side_effect=TimeoutError("of the work itself"))

@@ -47,7 +47,7 @@ def both(counters) -> Iterator[list[Verifier]]:
 
 def started() -> list[psutil.Process]:
     """The outermost process of each worker, the oldest first."""
-    found = sorted(workers(), key=lambda process: process.pid)
+    found = sorted(workers(), key=lambda process: (process.create_time(), process.pid))
     return [x for x in found if x.environ().get("PYTHONHASHSEED") == str(SEED)]
 
 

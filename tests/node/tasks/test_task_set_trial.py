@@ -68,7 +68,7 @@ def tried(folder: Path, patch: pytest.MonkeyPatch, question: str, score: str) ->
         ("None", "0.0", "no train question"),
         ('{"question": "?"}', "0.0", "no (train|heldout) question"),
         (NUMBERED, "1.5", r"outside \[0, 1\]"),
-        (NUMBERED, "time.time() % 1", "differs in another process .*: it scores '' as 0"),
+        (NUMBERED, "0.1 + time.time() % 1 / 2", "differs in another process .*: it scores '' as 0"),
         (NUMBERED, "hash('a') % 8 / 8", "differs in another process .*: it scores '' as "),
         (SECRET, "float(answer == entry['answer'])", r"its answer is '\d+', not '\d+'"),
         ('{"question": f"{number} {count()}"}', "0.0", "differs in another process"),

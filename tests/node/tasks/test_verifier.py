@@ -94,7 +94,10 @@ def mixed_groups(count: int, texts: int = 2) -> list[Asked]:
     return groups
 
 
-def test_groups_judged_together_get_the_verdicts_they_get_alone_and_what_each_took(verifier):
+def test_groups_judged_together_get_the_verdicts_they_get_alone_and_what_each_took(
+    verifier, monkeypatch
+):
+    monkeypatch.setattr("node.tasks.verifier.worker_process.MOMENT_SECONDS", 60.0)
     groups = mixed_groups(70)
     alone = [verifier.judge(g.task, g.texts) for g in groups]
     assert list(judge_all(verifier, groups)) == alone
