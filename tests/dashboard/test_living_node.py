@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.dashboard.chromium import VIEWS, until
-from tests.end_to_end.commands import QUICK, Command, lasting_port
+from tests.end_to_end.commands import QUICK, Command
+from tests.ports import lasting_port
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -150,17 +149,6 @@ def join(folder: Path, *options: str, **environment: str) -> Command:
     """A quick node, forked unless its environment has to be there when Python starts."""
     forked = not environment
     return Command(folder, "join", *QUICK, *options, environment=environment, forked=forked)
-
-
-def lasting_port() -> int:
-    """A free port that no system gives to whoever asks for any; each worker begins elsewhere."""
-    first = 10_000 + 37 * os.getpid() % 20_000
-    return next(filter(_is_free, range(first, 32_768)))
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def _sockets(child: psutil.Process) -> list[str]:

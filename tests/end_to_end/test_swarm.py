@@ -17,8 +17,8 @@ from node.demo import run
 from node.demo.run import NodeProcess
 from node.monitor.history import read_records
 from protocol.identity import Identity
-from tests.end_to_end.commands import lasting_port
 from tests.end_to_end.watching import externals, journal_rows, repeated, rounds, wait_until
+from tests.ports import lasting_port
 
 pytestmark = pytest.mark.processes
 

@@ -9,6 +9,7 @@ import resource
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 MORE_MEMORY = 512 << 20
 """Bytes of address space above what the program has when its first input comes."""
 INPUT_SECONDS = 5
+"""Of this program's own time, whatever else its machine does."""
+HANG_SECONDS = 600
 
 
 def main(name: str, inputs: int, seed: int, findings: Path) -> None:
@@ -49,10 +52,12 @@ def _target(name: str) -> Target:
 def _unguided(target: Target, inputs: int, seed: int, findings: Path) -> None:
     from tests.fuzz.mutated import run
 
+    timed = _timed(target)
+
     def bounded(data: bytes) -> None:
-        signal.alarm(INPUT_SECONDS)
+        signal.alarm(HANG_SECONDS)
         try:
-            target(data)
+            timed(data)
         except Exception:
             (findings / f"{target.name}-{sha256(data).hexdigest()[:16]}").write_bytes(data)
             raise
@@ -63,6 +68,18 @@ def _unguided(target: Target, inputs: int, seed: int, findings: Path) -> None:
     _limit_memory()
     run(bounded, target.inputs() or [b""], target.longest, inputs, seed)
     print(f"tried {inputs} without coverage", flush=True)
+
+
+def _timed(target: Target) -> Callable[[bytes], None]:
+    def timed(data: bytes) -> None:
+        signal.setitimer(signal.ITIMER_VIRTUAL, INPUT_SECONDS)
+        try:
+            target(data)
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+    signal.signal(signal.SIGVTALRM, _too_slow)
+    return timed
 
 
 def _too_slow(number: int, frame: FrameType | None) -> None:
@@ -77,13 +94,13 @@ def _guided(atheris: ModuleType, target: Target, inputs: int, seed: int, finding
             f"-runs={inputs}",
             f"-seed={seed}",
             f"-max_len={target.longest}",
-            f"-timeout={INPUT_SECONDS}",
+            f"-timeout={HANG_SECONDS}",
             f"-artifact_prefix={findings}/{target.name}-",
             "-rss_limit_mb=0",
             "-print_final_stats=1",
             "-verbosity=0",
         ]
-        atheris.Setup([sys.argv[0], *options, folder], target)
+        atheris.Setup([sys.argv[0], *options, folder], _timed(target))
         _limit_memory()
         atheris.Fuzz()
 

@@ -12,6 +12,9 @@ from typing import Any
 from swarm.transport.node import StreamHandler
 from tests.hostile.peer import Answer, Peer
 
+NO_TIME = frozenset({"over_budget", "timeout", "abandoned", "too_slow"})
+"""What a busy machine says of groups and frames, whatever is in them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reputation:
@@ -21,6 +24,21 @@ class Reputation:
     penalties: float = 0.0
     barred: bool = False
     refused: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def charged(self) -> dict[str, int]:
+        """What its groups and frames were refused for, want of time excepted."""
+        return {reason: n for reason, n in self.refused.items() if reason not in NO_TIME}
+
+    @property
+    def passed_over(self) -> int:
+        """How many there was no time for."""
+        return sum(self.refused.values()) - sum(self.charged.values())
+
+    @property
+    def looked_at(self) -> int:
+        """Of how many it is known what became of them."""
+        return self.admitted + sum(self.refused.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +126,7 @@ class Behaviour:
         reputation = target.reputation(author)
         return (
             all(reputation.refused.get(reason, 0) >= n for reason, n in self.refused.items())
-            and reputation.admitted >= self.admitted
+            and reputation.admitted + reputation.passed_over >= self.admitted
             and all(target.count(name) for name in self.counted)
         )
 

@@ -31,7 +31,7 @@ from tests.hostile.deeds import DEEDS, GOOD, call_deeds
 from tests.node.packages import declare
 
 SPECS = [EnvSpec(n, "plugin", "1", ("{}",), "{question}", "text") for n in ("deeds", "deeds_once")]
-LIMITS = WorkerLimits(cpu_seconds=2, wall_seconds=60.0, start_seconds=300.0)
+LIMITS = WorkerLimits(cpu_seconds=2, wall_seconds=600.0, start_seconds=300.0)
 TARGETS = {"deeds": "tests.hostile.deeds:Deeds", "deeds_once": "tests.hostile.deeds:DeedsOnce"}
 
 
@@ -121,7 +121,7 @@ def main(kind: str, user: int) -> dict[str, Any]:
     for name, target in TARGETS.items():
         declare(pytest.MonkeyPatch(), folder, name, target)
     os.environ["DEEDS_SECRET"] = "secret"
-    victim = subprocess.Popen(["sleep", "600"])
+    victim = subprocess.Popen(["sleep", "3600"])
     told, noticed = listen(folder)
     told |= {"folder": folder, "parent": os.getpid(), "victim": victim.pid}
     deeds = {name: code.format(**told) for name, code in DEEDS.items()}

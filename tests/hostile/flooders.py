@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=1)
     parser.add_argument("--streams", type=int, default=4, help="at a time, of each key")
     parser.add_argument("--rate", type=float, default=float(1 << 18), help="bytes/s of each stream")
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", type=float, default=300.0)
     options = parser.parse_args()
     import_network()
     with tempfile.TemporaryDirectory() as folder:

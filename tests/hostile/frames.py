@@ -116,12 +116,21 @@ def wanda(peer: Peer) -> Iterator[bytes]:
     yield envelope.close(envelope.FRAME, OTHER_SWARM, peer.identity, body)
 
 
-@offers(penalties=2.0, admitted=1, reward_mismatch=2)
-def larry(peer: Peer) -> Iterator[bytes]:
-    """He lies about rewards, up and down; one of his groups is as it should be."""
-    up = peer.group(0, ("no idea", "none"), claims=(1.0, 0.0))
-    down = peer.group(1, (RIGHT, "none"), claims=(0.0, 1.0))
-    yield peer.frame(up, down, peer.group(2))
+class Larry(Behaviour, penalties=2.0, admitted=1, reward_mismatch=2):
+    """He lies about rewards, up and down; one of his groups is as it should be.
+
+    What a busy machine has no time for he tells again, of another task.
+    """
+
+    async def turn(self, peer: Peer, world: World) -> None:
+        known = world.target.reputation(peer.author)
+        if known.looked_at == len(peer.offers):
+            up = peer.group(0, ("no idea", "none"), claims=(1.0, 0.0))
+            down = peer.group(1, (RIGHT, "none"), claims=(0.0, 1.0))
+            left = [up, down][known.charged.get("reward_mismatch", 0) :]
+            for group in left if known.admitted else [*left, peer.group(2)]:
+                peer.offer(peer.frame(group))
+        await super().turn(peer, world)
 
 
 @offers(penalties=1.0, admitted=2, equivocation=1, replay=1)
@@ -151,19 +160,27 @@ def hannah(peer: Peer) -> Iterator[bytes]:
 class Carla(Behaviour):
     """She signs what an honest author wrote as her own, rewards and all."""
 
+    async def begin(self, peer: Peer, world: World) -> None:
+        self._told, self._frame = 0, b""
+
     async def turn(self, peer: Peer, world: World) -> None:
-        if frame := await peer.takes_from(world.honest.author, world.target.peer_id):
+        if world.target.reputation(peer.author).passed_over == self._told:
+            peer.offers.clear()
+        frame = await peer.takes_from(world.honest.author, world.target.peer_id)
+        if frame and frame != self._frame:
+            self._frame = frame
             groups = open_frame(frame, peer.terms.swarm, peer.terms.manifest).batch.groups
             # Text of another task that happens to be right in hers is no lie.
             lies = [group for group in groups if self._lies(peer, group)][:2]
-            if lies:
-                self.refused = {"reward_mismatch": len(lies)}
-                self.penalties = float(len(lies))
-                peer.offer(peer.frame(*lies))
+            self._told += len(lies)
+            for lie in lies:
+                peer.offer(peer.frame(lie))
         await super().turn(peer, world)
 
     def noticed(self, author: bytes, target: NodeView) -> bool:
-        return bool(self.refused) and super().noticed(author, target)
+        due = self._told - target.reputation(author).passed_over
+        self.refused, self.penalties = {"reward_mismatch": due}, float(due)
+        return due > 0 and super().noticed(author, target)
 
     @staticmethod
     def _lies(peer: Peer, group: Group) -> bool:
@@ -191,7 +208,7 @@ class Tess(Behaviour, admitted=4):
 
     def noticed(self, author: bytes, target: NodeView) -> bool:
         reputation = target.reputation(author)
-        return reputation.admitted + sum(reputation.refused.values()) >= self.admitted
+        return reputation.looked_at >= self.admitted
 
 
 class Evan(Behaviour):
@@ -199,7 +216,11 @@ class Evan(Behaviour):
 
     async def begin(self, peer: Peer, world: World) -> None:
         OWNED.unlink(missing_ok=True)
-        peer.offer(peer.frame(peer.group(0, (CODE, "1"), claims=(1.0, 0.0), env=UNSAFE)))
+
+    async def turn(self, peer: Peer, world: World) -> None:
+        if world.target.reputation(peer.author).passed_over == len(peer.offers):
+            peer.offer(peer.frame(peer.group(0, (CODE, "1"), claims=(1.0, 0.0), env=UNSAFE)))
+        await super().turn(peer, world)
 
     def noticed(self, author: bytes, target: NodeView) -> bool:
         refused = target.reputation(author).refused

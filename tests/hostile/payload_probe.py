@@ -45,6 +45,7 @@ WRAPPINGS = (
 )
 ITEMS = 2
 SECONDS_A_TEXT = 5
+"""Of its own time, whatever else its machine does."""
 
 
 def texts(right: str) -> Iterator[str]:
@@ -59,11 +60,11 @@ def executes(dataset: Any) -> bool:
     for index in range(ITEMS):
         entry = dataset[index]
         for text in texts(str(entry["answer"])):
-            signal.alarm(SECONDS_A_TEXT)
+            signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS_A_TEXT)
             # Whatever a verifier raises on such a text is beside the point here.
             with suppress(Exception):
                 dataset.score_answer(text, entry)
-            signal.alarm(0)
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             if MARK in os.environ or Path(MARK).exists():
                 return True
     return False

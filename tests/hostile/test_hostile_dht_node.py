@@ -26,12 +26,17 @@ from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.node import NodeSettings
 from swarm.transport.transport import PeerUnreachable
 from tests.library_privates import WebDaemon
-from tests.swarm.transport.over import until
+from tests.swarm.transport.over import be_patient, until
 
 pytestmark = pytest.mark.processes
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
 GOOD = {b"anna": b"good one"}
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_patient(monkeypatch)
 
 
 class Unchecked:
@@ -216,7 +221,7 @@ async def test_mallory_is_reached_by_a_transport_without_a_name_here_and_others_
                 await bad.hang_up(anna.peer_id)
                 await asyncio.sleep(0.2)
         with pytest.raises(PeerUnreachable):  # whoever asks is answered by nobody
-            await anna.request(mallory, "hello", b"", limit=1, deadline=10.0)
+            await anna.request(mallory, "hello", b"", limit=1, deadline=60.0)
         ben = Honest("ben", tmp_path, anna)
         await ben.start()
         try:

@@ -19,7 +19,7 @@ import pytest
 from swarm.verification import PENALTIES
 from tests.hostile import frames, streams
 from tests.hostile.behaviour import Behaviour, NodeView
-from tests.hostile.frames import OWNED, larry
+from tests.hostile.frames import OWNED, Larry
 from tests.hostile.recomputation import Recomputation
 from tests.hostile.siege import Attack, Siege, poll, siege
 
@@ -43,23 +43,28 @@ CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2
 def charged_as_due(attack: Attack, target: NodeView) -> None:
     reputation = target.reputation(attack.peer.author)
     if attack.behaviour.penalties is not None:
-        assert reputation.refused == attack.behaviour.refused
-        assert reputation.penalties == pytest.approx(attack.behaviour.penalties, abs=0.1)
+        assert reputation.charged == attack.behaviour.refused
+        # They fade while a busy machine takes its time from one to the next.
+        assert reputation.penalties == pytest.approx(attack.behaviour.penalties, abs=0.4)
 
 
 def test_a_liar_is_refused_and_charged_and_the_honest_peer_is_learned_from(tmp_path: Path) -> None:
-    with siege(tmp_path, (larry,)) as state:
+    with siege(tmp_path, (Larry,)) as state:
         honest, attack = state.world.honest.author, state.attacks["larry"]
         poll(state.node, lambda: not state.unnoticed() and state.used(honest) > 0)
         assert state.node.stop(signal.SIGTERM) == 0
         assert state.failures == []
         target = state.world.target
         charged_as_due(attack, target)
-        # On a busy machine there may be no time to verify all that an honest peer sends.
-        assert target.reputation(honest).refused.keys() <= {"over_budget"}
+        assert target.reputation(honest).charged == {}
         learned = Recomputation(state.terms, state.served)
         assert learned.faults(target) == []
         assert honest in learned.authors()
+
+
+def charges(target: NodeView) -> Counter[str]:
+    """What all authors together are charged with, by reason."""
+    return Counter(dict(target.rows("SELECT reason, sum(n) FROM refusals GROUP BY reason")))
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,7 @@ class Aftermath:
     siege: Siege
     status: int
     unnoticed: tuple[str, ...]
+    charged: Counter[str]
     rounds: int
     recomputed: Recomputation
 
@@ -76,12 +82,14 @@ def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aftermath]:
     with siege(tmp_path_factory.mktemp("siege"), BEHAVIOURS) as state:
         honest = state.world.honest.author
         poll(state.node, lambda: not state.unnoticed() and state.used(honest) > 0)
+        charged = charges(state.world.target)
         met = len(state.node.records())
         poll(state.node, lambda: len(state.node.records()) >= met + ROUNDS_AFTERWARDS)
         unnoticed = tuple(state.unnoticed())
         status = state.node.stop(signal.SIGTERM)
         rounds = len(state.node.records())
-        yield Aftermath(state, status, unnoticed, rounds, Recomputation(state.terms, state.served))
+        learned = Recomputation(state.terms, state.served)
+        yield Aftermath(state, status, unnoticed, charged, rounds, learned)
 
 
 def test_the_hostile_peers_did_what_they_wanted_and_nothing_of_it_was_run_or_learned(aftermath):
@@ -109,7 +117,7 @@ def test_an_honest_author_is_learned_from_all_the_while_and_never_blamed(afterma
     honest = state.world.honest.author
     reputation = state.world.target.reputation(honest)
     assert state.used(honest) > 0
-    assert (reputation.penalties, reputation.refused) == (0.0, {})
+    assert (reputation.penalties, reputation.charged) == (0.0, {})
     assert honest in aftermath.recomputed.authors()
 
 
@@ -142,16 +150,14 @@ def test_the_node_lives_and_learns_on(aftermath: Aftermath) -> None:
 
 def test_every_refusal_is_counted_under_its_reason(aftermath: Aftermath) -> None:
     state = aftermath.siege
-    charged = Counter[str]()
-    for reason, n in state.world.target.rows("SELECT reason, n FROM refusals"):
-        charged[reason] += n
+    charged = charges(state.world.target)
     assert set(charged) <= set(PENALTIES)
     counted = Counter(state.node.records()[-1].refused)
     for name, n in state.world.target.counters().items():
         if found := BY_STREAM.fullmatch(name):
             counted[found[1]] += n
-    counted.pop("banned", None)
-    assert charged == counted
+    # The last record is older than the journal, and younger than what was charged before.
+    assert aftermath.charged <= counted <= charged
 
 
 def test_nothing_of_theirs_reaches_the_terminal_or_the_log(aftermath: Aftermath) -> None:

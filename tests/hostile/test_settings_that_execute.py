@@ -147,7 +147,7 @@ def test_every_family_of_the_library_that_executes_an_answer_is_listed_and_no_ot
         env={"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         check=True,
-        timeout=200,
+        timeout=850,
     )
     found = json.loads(done.stdout.splitlines()[-1])
     assert len(found) == 105, "the whole library is tried"

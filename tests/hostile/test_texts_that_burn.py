@@ -22,6 +22,7 @@ from tests.node.programs import newest_worker, until
 STRANGE = EnvSpec("strange", "plugin", "1", ("{}",), "{question}", "text")
 TASK = TaskRef("strange", 0, 1)
 TIGHT = WorkerLimits(cpu_seconds=1, wall_seconds=4.0)
+UNHURRIED = replace(TIGHT, wall_seconds=600.0)
 
 BURNERS = {
     "powers": "9**9**9**9**9",
@@ -53,6 +54,12 @@ def counters() -> Counters:
 @pytest.fixture
 def limits():
     return TIGHT
+
+
+@pytest.fixture
+def long_moment(monkeypatch):
+    """In which a busy machine begins all groups of a request."""
+    monkeypatch.setattr("node.tasks.verifier.worker_process.MOMENT_SECONDS", 60.0)
 
 
 @pytest.fixture
@@ -89,6 +96,7 @@ def asked(*texts: str) -> list[Asked]:
     return [Asked(TaskRef("strange", 0, seed), [text]) for seed, text in enumerate(texts)]
 
 
+@pytest.mark.usefixtures("long_moment")
 @pytest.mark.parametrize("deed", ["sleep", "leave"])
 def test_of_groups_judged_together_the_one_that_loses_the_worker_is_known(strange, deed):
     groups = asked(GOOD, "bad", deed, GOOD)
@@ -99,6 +107,7 @@ def test_of_groups_judged_together_the_one_that_loses_the_worker_is_known(strang
     assert fourth.rewards == (1.0,)
 
 
+@pytest.mark.usefixtures("long_moment")
 def test_a_group_that_is_refused_is_the_last_that_is_judged_at_once_by_the_same_worker(strange):
     before = newest_worker().pid
     first, second = strange.judge_some(asked(GOOD, "recurse", GOOD))
@@ -114,12 +123,15 @@ def test_groups_that_take_long_are_judged_one_at_a_time_and_each_is_told_what_it
     assert all(each[0].seconds >= 0.6 for each in found)
 
 
+@pytest.mark.usefixtures("long_moment")
+@pytest.mark.parametrize("limits", [UNHURRIED])
 def test_groups_judged_together_have_no_more_time_than_their_caller_has(strange):
-    found = strange.judge_some(asked(GOOD, "sleep", GOOD), seconds=0.5)
+    found = strange.judge_some(asked(GOOD, "sleep", GOOD), seconds=6.0)
     assert [getattr(each, "reason", "judged") for each in found] == ["judged", "timeout"]
-    assert sum(each.seconds for each in found) < TIGHT.wall_seconds
+    assert sum(each.seconds for each in found) < UNHURRIED.wall_seconds
 
 
+@pytest.mark.parametrize("limits", [UNHURRIED])
 @pytest.mark.parametrize(
     ("texts", "rewards", "counted"),
     [
@@ -148,7 +160,7 @@ def test_a_reward_outside_zero_to_one_is_no_verdict(strange):
     assert refusal(strange, "overpay") == "crashed"
 
 
-@pytest.mark.parametrize("limits", [replace(TIGHT, wall_seconds=600.0)])
+@pytest.mark.parametrize("limits", [UNHURRIED])
 def test_a_worker_killed_in_the_middle_of_a_request_is_replaced(strange, counters):
     outcome: list[str] = []
     thread = threading.Thread(target=lambda: outcome.append(refusal(strange, "sleep")))
@@ -174,7 +186,7 @@ def test_a_text_that_alone_fills_the_memory_of_a_new_worker_is_to_blame(strange)
     assert refusal(strange, "burn_memory") == "crashed"
 
 
-@pytest.mark.parametrize("limits", [replace(TIGHT, wall_seconds=600.0)])
+@pytest.mark.parametrize("limits", [UNHURRIED])
 def test_many_texts_do_not_share_the_time_of_one_and_those_that_exceed_it_are_named(strange):
     found = strange.judge(TASK, ["burn_cpu", GOOD, *["burn_cpu"] * 5])
     assert (found.rewards, found.over) == ((0.0, 1.0, *[0.0] * 5), (0, 2, 3, 4, 5, 6))
@@ -199,7 +211,7 @@ def test_the_worker_inherits_no_secrets_and_no_descriptors(strange, monkeypatch,
 def test_flos_longest_and_deepest_texts_are_wrong_or_refused_on_every_shipped_task(name, counters):
     specs = load_task_set(name)
     allowed = Allowed(code_execution=["binary_matrix"])
-    with Verifier(specs, allowed, outside=True, limits=TIGHT, counters=counters) as verifier:
+    with Verifier(specs, allowed, outside=True, limits=UNHURRIED, counters=counters) as verifier:
         for spec in specs:
             for burner in BURNERS.values():
                 text = f"<answer>{burner}</answer>" if spec.extract == "answer_tag" else burner
@@ -215,7 +227,7 @@ def test_no_text_makes_a_reader_of_answers_take_more_than_linear_time(counters):
     blanks, commas = "```" + " " * 20_000 + "x", "1" + "," * 60_000 + "x 2"
     texts = [f"<answer>{blanks}</answer>", commas, "]" + " " * 60_000]
     specs = load_task_set("tiny")
-    with Verifier(specs, outside=True, limits=TIGHT, counters=counters) as verifier:
+    with Verifier(specs, outside=True, limits=UNHURRIED, counters=counters) as verifier:
         for spec in specs:
             assert not any(verifier.judge(TaskRef(spec.name, 0, 3), texts).rewards)
     assert counters.snapshot() == {}

@@ -49,7 +49,7 @@ def done(request, kind) -> dict:
         env={"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=850,
         check=False,
     )
     assert process.returncode == 0, process.stderr

@@ -45,13 +45,14 @@ class SlowJudge(SumJudge):
 
 
 @pytest.fixture
-def gate(tmp_path, monkeypatch) -> Gate:
+def gate(tmp_path, monkeypatch, request) -> Gate:
     declare(monkeypatch, tmp_path, "strange", "tests.hostile.strange_tasks:Strange")
     monkeypatch.chdir(tmp_path)
     # Of an epoch of a minute, six seconds in all and a second and a half for newcomers.
     monkeypatch.setattr(verification, "USED", 0.1)
     gate = Gate()
-    with Verifier([STRANGE], outside=True, limits=LIMITS) as verifier:
+    limits = getattr(request, "param", LIMITS)
+    with Verifier([STRANGE], outside=True, limits=limits) as verifier:
         assert verifier.judge(TASK, [GOOD]).rewards == (1.0,)
         gate.judge = SlowJudge(verifier)
         gate.open(gate.journal)
@@ -100,7 +101,7 @@ def test_a_text_that_hangs_ends_with_what_is_left_of_its_frame(gate):
 
 async def test_on_a_machine_ten_times_too_slow_no_honest_author_is_penalized(gate):
     gate.judge.part = 0.1
-    authors, slots = [Peer(gate) for _ in range(2)], 5
+    authors, slots = [Peer(gate) for _ in range(2)], 6
     for slot in range(slots):
         for author in authors:
             groups = (author.group(i, ["doze", "right"], epoch=NOW + slot) for i in range(3))
@@ -113,8 +114,9 @@ async def test_on_a_machine_ten_times_too_slow_no_honest_author_is_penalized(gat
         assert (account.penalties, account.barred) == (0.0, False)
 
 
+@pytest.mark.parametrize("gate", [WorkerLimits(cpu_seconds=1, wall_seconds=600.0)], indirect=True)
 def test_a_text_that_takes_its_whole_limit_of_cpu_time_is_penalized(gate, monkeypatch):
-    monkeypatch.setattr(verification, "USED", 10.0)
+    monkeypatch.setattr(verification, "USED", 100.0)
     gate.open(gate.journal)
     sam = Peer(gate)
     assert gate.admit(slow_frame(sam, "burn_in_c", 1), sam.author) == []

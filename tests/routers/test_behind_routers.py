@@ -15,7 +15,6 @@ from tests.routers.looking import (
     relays,
     wait_for_groups_both_ways,
     wait_for_way,
-    way,
 )
 from tests.routers.member import Member
 
@@ -30,8 +29,8 @@ def test_groups_flow_both_ways_between_nodes_behind_two_routers(village) -> None
     kinds = "port-restricted", "symmetric"
     nodes = [village.node(f"node{n}", behind=kind) for n, kind in enumerate(kinds)]
     wait_for_groups_both_ways(*nodes)
+    wait_for_way("relayed", *nodes)
     for node in nodes:
-        assert way(node) == "relayed"
         wait_until(lambda n=node: externals(n) >= 2, node, "external groups in updates")
 
 
@@ -42,7 +41,7 @@ def test_a_node_without_a_daemon_is_relayed_for_and_dials_through_relays(village
     node = village.node("node", behind="port-restricted", network__transport="libp2p")
     other = village.node("other", behind="symmetric")
     wait_for_groups_both_ways(node, other)
-    assert way(node) == way(other) == "relayed"
+    wait_for_way("relayed", node, other)
 
 
 def test_a_swarm_of_ipv6_alone_learns(village) -> None:
@@ -95,7 +94,7 @@ def wait_for_link(link: str, nodes: list[Member]) -> None:
     for node, other in (nodes, nodes[::-1]):
         linked = lambda n=node, o=other: peer(n, o).get("link") == link  # noqa: E731
         wait_until(linked, node, f"a {link} connection")
-        assert way(node) == "relayed", "others need a relay still"
+    wait_for_way("relayed", *nodes)  # others need a relay still
 
 
 def test_a_relayed_connection_becomes_direct_through_two_routers_that_keep_their_port(village):

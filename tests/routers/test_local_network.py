@@ -38,10 +38,13 @@ def test_of_two_swarms_on_a_network_a_node_joins_the_one_it_is_told(village, tmp
     here = village.seed("here", **ALONE)
     created(tmp_path / "there")
     there = village.seed("there", **ALONE)
+    ids = {seed: swarm_id(manifest_of(seed)) for seed in (here, there)}
+    for seed, other in ((here, there), (there, here)):
+        heard = lambda s=seed, o=other: ids[o].hex()[:16] in s.tell("doctor")  # noqa: E731
+        wait_until(heard, seed, "the other swarm")
     lost = village.node("lost", **ALONE)
     wait_until(lambda: lost.exit_code is not None, here, "an answer")
     assert lost.exit_code == 2 and lost.said("Several swarms are on the local network")
-    ids = {seed: swarm_id(manifest_of(seed)) for seed in (here, there)}
     assert all(lost.said(each.hex()) for each in ids.values())
     found = village.seed("found", network__swarm=ids[there].hex()[:12], **ALONE)
     wait_until(lambda: is_in_the_swarm_of(found, there), found, "the swarm asked for")

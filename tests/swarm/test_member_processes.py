@@ -25,6 +25,8 @@ Kind = type[HivemindTransport] | type[SubprocessTransport]
 KINDS = (HivemindTransport, SubprocessTransport)
 ANNA = Profile("anna", "Two old laptops.", "tiny", "0.1.0", 1.7e9)
 BEN = Profile("ben 安", "", "", "0.1.0", 1.7e9)
+AGREED = manifest(epoch_seconds=2.0, max_age_epochs=150)
+PATIENCE = 120.0
 
 
 @contextmanager
@@ -46,11 +48,11 @@ def running(
     thread.start()
 
     def call(work):
-        return asyncio.run_coroutine_threadsafe(work, loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, loop).result(PATIENCE)
 
     clock, counters = SystemClock(), Counters()
     transport = kind(key_of(folder, name), listen=LOOPBACK, peers=peers, counters=counters)
-    node = Node(name, transport, clock, counters, manifest(epoch_seconds=2.0), profile=profile)
+    node = Node(name, transport, clock, counters, AGREED, profile=profile)
     instead(transport)
     call(transport.start())
     task = asyncio.run_coroutine_threadsafe(node.member.run(), loop)
@@ -64,8 +66,8 @@ def running(
         loop.close()
 
 
-def eventually(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
+def eventually(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)

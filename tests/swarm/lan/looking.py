@@ -68,9 +68,10 @@ async def look(name: str, swarm: str) -> None:
     running = asyncio.ensure_future(discovery.run(bytes.fromhex(swarm)))
     await asyncio.to_thread(sys.stdin.read)
     running.cancel()
+    # A busy machine may take too long to leave, which is counted.
+    print(f"counted {counters.snapshot()}", flush=True)
     await discovery.close()
     server.close()
-    print(f"counted {counters.snapshot()}", flush=True)
 
 
 if __name__ == "__main__":

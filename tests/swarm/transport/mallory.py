@@ -7,6 +7,8 @@ import socket
 import struct
 from pathlib import Path
 
+import pytest
+
 from protocol.identity import Identity
 from swarm.common.counters import Counters
 from swarm.transport.libp2p.addresses import place_of
@@ -14,7 +16,7 @@ from swarm.transport.libp2p.bridge import TrioThread
 from swarm.transport.libp2p.node import Libp2pTransport
 from swarm.transport.libp2p.stack import MUXER, SECURITY, propose
 from swarm.transport.transport import HandlerLimits
-from tests.swarm.transport.over import ECHO, LOOPBACK, key_of
+from tests.swarm.transport.over import ECHO, LOOPBACK, be_patient, key_of
 
 DEAF = "swarm-node/test/deaf"
 DATA, WINDOW, SYN = 0, 1, 1
@@ -96,11 +98,13 @@ def against_anna(tmp_path: Path, scenario) -> Counters:
         await thread.start()
         try:
             await scenario(anna, ben, thread)
-            answer = await ben.request(anna.peer_id, ECHO, b"still", limit=9, deadline=10)
+            answer = await ben.request(anna.peer_id, ECHO, b"still", limit=9, deadline=60)
             assert answer == b"still"
         finally:
             await thread.stop()
             await asyncio.gather(anna.close(), ben.close())
 
-    asyncio.run(whole())
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        be_patient(monkeypatch)
+        asyncio.run(whole())
     return counters

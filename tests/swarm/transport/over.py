@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +23,7 @@ from swarm.transport.libp2p.node import Libp2pTransport
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.subprocess.transport import SubprocessTransport
 from swarm.transport.transport import Transport
+from tests.ports import lasting_port
 from tests.swarm.network_parts import identity
 
 T = TypeVar("T")
@@ -39,6 +41,24 @@ def key_of(folder: Path, name: str) -> Path:
     return key
 
 
+LIMITS = (
+    *("streams.REQUEST_SECONDS", "streams.HEADER_SECONDS", "node_transport.OPENING_SECONDS"),
+    *("supervisor.DIAL_SECONDS", "hivemind.node.RPC_SECONDS", "libp2p.node.RPC_SECONDS"),
+    *("search.SEARCH_SECONDS", "search.PLACING_SECONDS", "node_transport.LOOKUP_SECONDS"),
+)
+
+
+def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give dials, requests and searches the time that they may take on a busy machine."""
+    for limit in LIMITS:
+        monkeypatch.setattr(f"swarm.transport.{limit}", 60.0)
+
+
+def lasting_place() -> tuple[str]:
+    """Where to listen twice."""
+    return (f"/ip4/127.0.0.1/tcp/{lasting_port()}",)
+
+
 async def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
@@ -49,11 +69,12 @@ def network_processes(kind: str = "") -> set[psutil.Process]:
     """Those of networks below this one: daemons, and Python's own."""
     found = {"p2pd": set(), "python": set()}
     for process in psutil.Process().children(recursive=True):
-        words = process.as_dict(["cmdline"], ad_value=())["cmdline"]  # of a zombie none
-        if process.name() == "p2pd":
-            found["p2pd"].add(process)
-        elif "swarm.transport.subprocess.child" in words:
-            found["python"].add(process)
+        with suppress(psutil.NoSuchProcess):
+            words = process.as_dict(["cmdline"], ad_value=())["cmdline"]  # of a zombie none
+            if process.name() == "p2pd":
+                found["p2pd"].add(process)
+            elif "swarm.transport.subprocess.child" in words:
+                found["python"].add(process)
     return found[kind] if kind else found["p2pd"] | found["python"]
 
 

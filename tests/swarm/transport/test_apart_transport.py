@@ -33,7 +33,15 @@ from swarm.transport.transport import (
     TransportError,
 )
 from tests.swarm.network_parts import identity
-from tests.swarm.transport.over import ECHO, LOOPBACK, OVER, key_of, network_processes, until
+from tests.swarm.transport.over import (
+    ECHO,
+    LOOPBACK,
+    OVER,
+    be_patient,
+    key_of,
+    network_processes,
+    until,
+)
 
 
 class Methods:
@@ -145,7 +153,11 @@ def libraries_of_the_network() -> set[str]:
 
 @OVER
 @pytest.mark.processes
-def test_requests_and_errors_cross_to_the_network_process_and_back(over, tmp_path, caplog):
+def test_requests_and_errors_cross_to_the_network_process_and_back(
+    over, tmp_path, caplog, monkeypatch
+):
+    be_patient(monkeypatch)
+
     async def echo(peer: str, request: bytes) -> bytes:
         if request == b"no":
             raise Refusal("not_today")
@@ -172,20 +184,20 @@ def test_requests_and_errors_cross_to_the_network_process_and_back(over, tmp_pat
             assert ben.peer_id in anna.peers()
             assert not any("torch" in library for library in libraries_of_the_network())
             blob = bytes(90_000)
-            answer = await ben.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=10)
+            answer = await ben.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=60)
             assert answer == ben.peer_id.encode() + b":" + blob
-            answer = await anna.request(ben.peer_id, ECHO, b"you", limit=1 << 20, deadline=10)
+            answer = await anna.request(ben.peer_id, ECHO, b"you", limit=1 << 20, deadline=60)
             assert answer == anna.peer_id.encode() + b":you"
             assert anna.bytes_in == len(blob) + len(answer)
             for refused in (b"no", b"odd", b"odd", b"odd"):
                 with pytest.raises(Refused):
-                    await ben.request(anna.peer_id, ECHO, refused, limit=100, deadline=10)
+                    await ben.request(anna.peer_id, ECHO, refused, limit=100, deadline=60)
             with pytest.raises(Refused):
-                await anna.request(ben.peer_id, ECHO, b"no", limit=100, deadline=10)
+                await anna.request(ben.peer_id, ECHO, b"no", limit=100, deadline=60)
             with pytest.raises(ResponseTooLarge):
-                await anna.request(ben.peer_id, ECHO, blob, limit=100, deadline=10)
+                await anna.request(ben.peer_id, ECHO, blob, limit=100, deadline=60)
             with pytest.raises(PeerUnreachable, match="no stream"):
-                await anna.request(ben.peer_id, "swarm-node/test/none", b"", limit=9, deadline=10)
+                await anna.request(ben.peer_id, "swarm-node/test/none", b"", limit=9, deadline=60)
             with pytest.raises(PeerUnreachable, match="no peer answers"):
                 await anna.connect(f"/ip4/127.0.0.1/tcp/1/p2p/{nobody}")
             with pytest.raises(RecordTooLarge):

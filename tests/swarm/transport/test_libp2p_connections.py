@@ -40,7 +40,7 @@ def test_a_peer_whose_connection_has_ended_is_dialled_though_its_stream_is_still
         async with asyncio.timeout(120):
             while ended in await anna.node.seen_at(ben.peer_id):
                 await asyncio.sleep(0.05)
-        assert await anna.request(ben.peer_id, ECHO, b"again", limit=9, deadline=10) == b"again"
+        assert await anna.request(ben.peer_id, ECHO, b"again", limit=9, deadline=60) == b"again"
 
     against_anna(tmp_path, scenario)
 
@@ -59,7 +59,7 @@ def test_a_request_goes_over_another_connection_where_the_latest_is_gone(tmp_pat
                     await asyncio.sleep(0.02)
             ben.node.stand_still(0.2)
             await thread.call(twin.break_off)
-            assert await ben.request(anna.peer_id, ECHO, b"on", limit=9, deadline=10) == b"on"
+            assert await ben.request(anna.peer_id, ECHO, b"on", limit=9, deadline=60) == b"on"
 
     against_anna(tmp_path, scenario)
 
@@ -72,12 +72,12 @@ def test_a_connection_outlives_streams_that_the_other_side_does_not_speak(tmp_pa
         before = await anna.node.seen_at(ben.peer_id)
         for _ in range(20):
             asked = (
-                ben.request(anna.peer_id, "/unheard-of/1", bytes(size), limit=9, deadline=10)
+                ben.request(anna.peer_id, "/unheard-of/1", bytes(size), limit=9, deadline=60)
                 for size in (1, 100, 100_000, 600_000)
             )
             for failed in await asyncio.gather(*asked, return_exceptions=True):
                 assert isinstance(failed, TransportError)
-        assert await ben.request(anna.peer_id, ECHO, b"on", limit=9, deadline=10) == b"on"
+        assert await ben.request(anna.peer_id, ECHO, b"on", limit=9, deadline=60) == b"on"
         assert await anna.node.seen_at(ben.peer_id) == before
 
     against_anna(tmp_path, scenario)

@@ -32,7 +32,7 @@ from tests.swarm.transport.mallory import (
     frame,
     line,
 )
-from tests.swarm.transport.over import ECHO, LOOPBACK, key_of, until
+from tests.swarm.transport.over import ECHO, LOOPBACK, be_patient, key_of, until
 from tests.swarm.transport.third_party import OneMinute, claim, refused, start_again, third_party
 
 pytestmark = [pytest.mark.processes, pytest.mark.alone("libp2p")]
@@ -135,7 +135,8 @@ def test_sam_who_begins_introductions_and_ends_none_leaves_room_for_others(tmp_p
     assert against_anna(tmp_path, scenario).snapshot()["introductions_refused"] > 0
 
 
-async def test_mallory_has_nobody_dialled_by_saying_that_she_listens_there(tmp_path: Path) -> None:
+async def test_mallory_has_nobody_dialled_by_saying_that_she_listens_there(tmp_path, monkeypatch):
+    be_patient(monkeypatch)
     seen: list[int] = []
 
     async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -156,7 +157,7 @@ async def test_mallory_has_nobody_dialled_by_saying_that_she_listens_there(tmp_p
             while "127.0.0.2" not in str(await anna.node.connected()):
                 await asyncio.sleep(0.05)
         request = encode_dial_back_request((port,))
-        asked = mallory.request(anna.peer_id, DIAL_BACK_STREAM, request, limit=128, deadline=10)
+        asked = mallory.request(anna.peer_id, DIAL_BACK_STREAM, request, limit=128, deadline=60)
         assert decode_dial_back_response(await asked, (port,)) == DialledBack(
             "127.0.0.1", (), False
         )
@@ -182,7 +183,9 @@ async def test_five_keys_that_claim_a_third_partys_ports_have_it_dialed_four_tim
         assert len(seen) == MOST_DIALS, "nor after a restart"
 
 
-async def test_many_peers_on_one_host_all_reach_each_other_within_a_minute(tmp_path):
+async def test_many_peers_on_one_host_all_reach_each_other_within_a_minute(tmp_path, monkeypatch):
+    be_patient(monkeypatch)
+
     async def echo(peer: str, request: bytes) -> bytes:
         return request
 
@@ -197,7 +200,7 @@ async def test_many_peers_on_one_host_all_reach_each_other_within_a_minute(tmp_p
         await until(lambda: len(nodes[0].peers()) == 7)
         for node in nodes:
             others = [each.peer_id for each in nodes if each is not node]
-            asked = (node.request(peer, ECHO, b"hi", limit=8, deadline=30) for peer in others)
+            asked = (node.request(peer, ECHO, b"hi", limit=8, deadline=60) for peer in others)
             assert await asyncio.gather(*asked) == [b"hi"] * 7
     finally:
         await asyncio.gather(*(node.close() for node in nodes))

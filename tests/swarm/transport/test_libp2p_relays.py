@@ -31,7 +31,7 @@ from swarm.transport.streams import LENGTH_VARINT, ask
 from swarm.transport.subprocess.transport import SubprocessTransport
 from swarm.transport.transport import PeerUnreachable, Transport, is_relayed
 from tests.swarm.network_parts import CREATOR, identity, manifest
-from tests.swarm.transport.over import ECHO, LOOPBACK, key_of, until
+from tests.swarm.transport.over import ECHO, LOOPBACK, be_patient, key_of, until
 
 pytestmark = pytest.mark.processes
 
@@ -98,7 +98,7 @@ async def test_a_daemon_behind_a_relay_is_reached_and_pulled_from(tmp_path: Path
         through = f"{rita.addresses[0]}/p2p-circuit/p2p/{anna.peer_id}"
         assert await dialed(ben, through) == anna.peer_id
         blob = bytes(BLOB_BYTES)
-        answer = await ben.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=10)
+        answer = await ben.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=60)
         assert answer == ben.peer_id.encode() + blob
         ways = {anna.peer_id: "relayed", rita.peer_id: "direct"}
         await until(lambda: ben.reach().links == ways, PATIENCE)
@@ -193,13 +193,14 @@ async def test_a_node_that_nobody_can_dial_is_reached_through_a_daemon(kind: typ
         ben = await enter(apart(kind, tmp_path, "ben"))
         assert await dialed(ben, anna.addresses[0]) == anna.peer_id
         blob = bytes(BLOB_BYTES)
-        answer = await ben.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=10)
+        answer = await ben.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=60)
         assert answer == ben.peer_id.encode() + blob
         assert all(map(is_relayed, (await anna.connected())[ben.peer_id]))
 
 
 @pytest.mark.alone("libp2p")
-async def test_mallory_brings_nobody_who_was_not_asked_to_relay(tmp_path: Path) -> None:
+async def test_mallory_brings_nobody_who_was_not_asked_to_relay(tmp_path, monkeypatch) -> None:
+    be_patient(monkeypatch)
     async with (
         node(Libp2pNode, tmp_path, "rita", "public") as rita,
         node(Libp2pNode, tmp_path, "anna", "private", rita.addresses[0]) as anna,

@@ -37,7 +37,7 @@ from swarm.transport.transport import (
     port_of,
 )
 from tests.swarm.network_parts import identity
-from tests.swarm.transport.over import LOOPBACK, key_of
+from tests.swarm.transport.over import LOOPBACK, be_patient, key_of
 
 ALICE = identity("alice").peer_id
 
@@ -80,20 +80,21 @@ def handler(*addresses: str, clock: VirtualClock | None = None) -> DialBack:
 @pytest.mark.processes
 @pytest.mark.parametrize("relay", [True, False])
 async def test_a_peer_that_listens_is_told_that_it_can_be_dialled_and_by_whom_it_would_be_relayed(
-    tmp_path: Path, relay: bool
+    tmp_path: Path, relay: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With ``network.relay = "off"`` a daemon relays too little for a frame."""
+    be_patient(monkeypatch)
     async with daemon(tmp_path, "alice") as alice, daemon(tmp_path, "ben", relay=relay) as ben:
         await alice.connect(ben.addresses()[0])
         port = port_of(alice.addresses()[0])
         closed = 1
         request = encode_dial_back_request((port, closed))
         asked = ben.peer_id, DIAL_BACK_STREAM, request
-        answer = await alice.request(*asked, limit=128, deadline=10.0)
+        answer = await alice.request(*asked, limit=128, deadline=60.0)
         told = decode_dial_back_response(answer, (port, closed))
         assert told == DialledBack("127.0.0.1", (port,), relays=relay)
         with pytest.raises(Refused):
-            await alice.request(*asked, limit=128, deadline=10.0)
+            await alice.request(*asked, limit=128, deadline=60.0)
 
 
 @pytest.mark.processes
