@@ -262,10 +262,12 @@ def _closing_braces(text: str) -> dict[int, int]:
 
 def _keyed(text: str, form: Form) -> str | None:
     """Read the ``"answer"`` of a text that is one JSON object."""
-    text = plain(text)
-    if form is Form.VERBATIM or not (text.startswith("{") and text.endswith("}")):
+    if form is Form.VERBATIM or len(text) > _MOST_JSON:
         return None
-    if len(text) > _MOST_JSON or len(re.findall(r"[{\[]", text)) > _MOST_BRACKETS:
+    text = plain(text)
+    if not (text.startswith("{") and text.endswith("}")):
+        return None
+    if len(re.findall(r"[{\[]", text)) > _MOST_BRACKETS:
         return None
     try:
         keys = json.loads(text, parse_float=str, parse_int=str, parse_constant=str)

@@ -87,7 +87,7 @@ class ContinuousBatch:
             longest = [len(row.request.ids) + row.request.room for row in self._rows.values()]
             self._paused.clear()
             self._requeue()
-            self.max_rows = self._decoders.fewer(self.policy, len(longest), max(longest))
+            self.max_rows = self._decoders.fewer(self.policy, len(longest), max(longest, default=0))
         return self._reported()
 
     def _step(self, *, admit: bool) -> None:
