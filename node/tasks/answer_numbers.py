@@ -131,7 +131,7 @@ def fraction_in(text: str) -> str:
     """Return the one fraction of the last side of a text; the side itself if it has none."""
     text = asserted(text)
     text = patterns.SHORT_FRAC.sub(r"\\frac{\1}{\2}", text.translate(TYPOGRAPHY))
-    sides = equation_sides(patterns.RATIO.sub(_ratio, text))
+    sides = equation_sides(patterns.RATIO.sub(lambda each: f" {_ratio(each)}", text))
     if not sides or patterns.UNDECIDED.search(text):
         return ""
     if first := patterns.SUBJECT.match(sides[0]):

@@ -233,11 +233,10 @@ _PLAIN_RATIO = r"(?<![\w.])(?<!\d )(\d++)\s*/\s*(\d++)(?![\w.]*\d)"
 RATIO = re.compile(rf"(?:([-+])\s*)?(?:{_LATEX_RATIO}|{_PLAIN_RATIO})", re.ASCII)
 r"""A fraction within a text: ``-\frac{3}{4}``. Groups: its sign, and two numbers twice."""
 
-PART_BEFORE = re.compile(r"(?:[*+/^√]|\d|\\[a-z]+)\s*[({]?\s*$")
+_CHANGING = r"\\(?:sqrt|times|cdot|div|pm|mp|pi|ln|log|exp|sin|cos|tan)(?![a-z])"
+PART_BEFORE = re.compile(rf"(?:[*+/^√]|\d|{_CHANGING})\s*[({{]?\s*$")
 r"""The formula before a fraction that is a part of it: ``\sqrt{``, ``2 ``, ``^``."""
-PART_BEHIND = re.compile(
-    r"\s*[)}]?\s*(?:[*+^√]|-\s*\d|\\(?:sqrt|pi|times|cdot)\b|[a-z]\b(?!\s+\w))"
-)
+PART_BEHIND = re.compile(rf"\s*[)}}]?\s*(?:[*+^√]|-\s*\d|{_CHANGING}|[a-z]\b(?!\s+\w))")
 r"""The formula behind such a fraction: `` + 1``, ``\pi``, `` x``."""
 SUBJECT = re.compile(
     rf"(?:{_THEREFORE})?([-+]?[\d.,/]*\d)\s+is\s+(?:the|an?|what)\s+(?!answer|.*\bso\b)",

@@ -121,6 +121,8 @@ def test_a_wrong_answer_is_wrong_in_every_form(family):
         ('You asked for {"answer": "..."}. The answer is 42.', "42"),
         ('{"answer": 41}\n\nI was wrong: the answer is 42.', "42"),
         *(("\\boxed{x^{2}}", "x^{2}"), ("The value is 3/4 of it", "3/4")),
+        *(("\\left(\\frac{3}{4}\\right)", "3/4"), ("$x \\approx \\dfrac{3}{4}$", "3/4")),
+        *(("Step 2: 3/4", "3/4"), ("\\displaystyle\\frac34", "3/4"), ("2. 3/4", "3/4")),
     ],
 )
 def test_an_equal_answer_is_the_right_one(completion, right):
@@ -141,6 +143,7 @@ def test_an_equal_answer_is_the_right_one(completion, right):
         *(('{"answer": ["B", "C"]}', "B"), ('{"answer": null, "guess": 42, "n": 1}', "42")),
         *(('{"answer": 42} or 41', "42"), ('The "answer": "42" or "41"', "42")),
         *(("\\sqrt{\\frac12}", "1/2"), ("\\boxed{\\frac{1}{2} + 1}", "1/2"), ("2 1/2", "1/2")),
+        *(("\\boxed{3\\frac12}", "31/2"), ("\\boxed{3\\frac{1}{2}}", "31/2")),
         *(("\\boxed{\\frac12 x}", "1/2"), ("\\boxed{2^{\\frac12}}", "1/2")),
         *(("\\boxed{\\frac12\\pi}", "1/2"), ("\\boxed{(\\frac12)^2}", "1/2")),
     ],
