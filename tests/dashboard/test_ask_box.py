@@ -36,7 +36,7 @@ window.fetch = async (path, ...more) => {
   return new Response(texts.pipeThrough(new TextEncoderStream()));
 };
 """
-"""Remembers what answers were shown, of which the page is told an event at a time."""
+"""Record the answers that were shown; the page receives one event at a time."""
 
 
 @pytest.fixture

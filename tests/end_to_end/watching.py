@@ -14,7 +14,7 @@ from node.monitor.history import read_records
 
 PATIENCE = 300.0
 OUT_OF_TIME = {"over_budget", "timeout", "abandoned"}
-"""Refusals of groups that a busy machine had too little time for, whatever they are."""
+"""Reasons of refusal that only a lack of time causes."""
 
 
 def wait_until(condition: Callable[[], bool], process: NodeProcess, what: str) -> None:

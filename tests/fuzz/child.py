@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MORE_MEMORY = 512 << 20
 """Bytes of address space above what the program has when its first input comes."""
 INPUT_SECONDS = 5
-"""Of this program's own time, whatever else its machine does."""
+"""CPU time of this process, so that a busy machine ends no input."""
 HANG_SECONDS = 600
 
 

@@ -13,7 +13,7 @@ from swarm.transport.node import StreamHandler
 from tests.hostile.peer import Answer, Peer
 
 NO_TIME = frozenset({"over_budget", "timeout", "abandoned", "too_slow"})
-"""What a busy machine says of groups and frames, whatever is in them."""
+"""Reasons of refusal that only a lack of time causes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Reputation:
 
     @property
     def looked_at(self) -> int:
-        """Of how many it is known what became of them."""
+        """The number of groups and frames that were admitted or refused."""
         return self.admitted + sum(self.refused.values())
 
 

@@ -119,7 +119,7 @@ def wanda(peer: Peer) -> Iterator[bytes]:
 class Larry(Behaviour, penalties=2.0, admitted=1, reward_mismatch=2):
     """He lies about rewards, up and down; one of his groups is as it should be.
 
-    What a busy machine has no time for he tells again, of another task.
+    He repeats what a busy machine had no time to verify, for another task.
     """
 
     async def turn(self, peer: Peer, world: World) -> None:

@@ -45,7 +45,7 @@ WRAPPINGS = (
 )
 ITEMS = 2
 SECONDS_A_TEXT = 5
-"""Of its own time, whatever else its machine does."""
+"""CPU time of this process, so that a busy machine ends no text."""
 
 
 def texts(right: str) -> Iterator[str]:

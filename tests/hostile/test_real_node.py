@@ -63,7 +63,7 @@ def test_a_liar_is_refused_and_charged_and_the_honest_peer_is_learned_from(tmp_p
 
 
 def charges(target: NodeView) -> Counter[str]:
-    """What all authors together are charged with, by reason."""
+    """Return the refusals of all authors together, by reason."""
     return Counter(dict(target.rows("SELECT reason, sum(n) FROM refusals GROUP BY reason")))
 
 

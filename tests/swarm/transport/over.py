@@ -55,7 +55,7 @@ def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lasting_place() -> tuple[str]:
-    """Where to listen twice."""
+    """Return an address to listen on twice, with a port that stays free in between."""
     return (f"/ip4/127.0.0.1/tcp/{lasting_port()}",)
 
 
