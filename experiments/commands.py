@@ -415,7 +415,7 @@ def _length(model: Path | None, answers: str, bury: int | None = None) -> Length
         return setup_name(answers)
     if answers != "short" or bury:
         remedy = "Its tasks are easy levels of starter, and nothing is buried: leave both out."
-        raise UsageError("--answers and --bury", "beside --model", remedy)
+        raise UsageError("--answers or --bury", "beside --model", remedy)
     return "starter"
 
 
