@@ -124,7 +124,10 @@ def plot_command(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File to write: .png, .svg or .pdf.")] = None,
     terminal: Annotated[
-        bool, typer.Option("--terminal", help="Draw in the terminal. [default without --out]")
+        bool,
+        typer.Option(
+            "--terminal", help="Draw with characters on standard output. [default without --out]"
+        ),
     ] = False,
     smooth: Annotated[
         int | None,
@@ -137,9 +140,6 @@ def plot_command(
 
     The nodes may be running. The command writes only the chart.
     """
-    if out is None and not terminal and not sys.stdout.isatty():
-        remedy = "Add --out FILE.png, or --terminal to draw with characters."
-        raise UsageError("standard output is not a terminal", None, remedy)
     from node.monitor.history import ENDINGS, draw_runs, run_table, window_for
 
     if out is not None and out.suffix.lower() not in ENDINGS:
