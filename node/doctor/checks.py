@@ -85,8 +85,7 @@ def failed(check: str, error: NodeError) -> Check:
 
 
 def check_sandbox() -> Check:
-    support = sandbox_support()
-    found = str(support)
+    found = str(support := sandbox_support())
     return ok("isolation", found) if support.whole else warn("isolation", found, REMEDY)
 
 
@@ -427,7 +426,8 @@ async def _dial(peers: Sequence[str], config: Config, folder: RunFolder) -> list
             reached = [] if runs else await check_reach(transport, answered)
             return [*(finding for found in dialed.values() for finding in found), *reached]
         except TransportError as error:
-            return [fail("dial", "the network does not start here", _line(error))]
+            cause, remedy = error.parts()
+            return [fail("dial", cause, remedy or "Set network.listen to an address of this host.")]
         finally:
             await transport.close()
 
@@ -440,10 +440,12 @@ async def _dial_one(
         async with asyncio.timeout(DIAL_SECONDS):
             connected = await transport.connect(address)
     except ClockSkew as error:
-        return [fail("dial", f"{peer}: its clock differs from the clock here", _line(error))]
+        return [fail("dial", *error.parts())]
     except (TransportError, TimeoutError) as error:
-        remedy = _line(error) or "It did not answer in time; check the id in the address."
-        return [fail("dial", f"{peer} does not answer", remedy)]
+        # The error may quote the peer, so the remedy is a fixed one.
+        found = _line(error) or f"no peer answers at {address} within {DIAL_SECONDS:g} s"
+        remedy = "Compare the address with its start message. Ask its owner whether it runs."
+        return [fail("dial", found, remedy)]
     answers = ok("dial", f"{peer} answers, and its clock agrees")
     try:
         signed = await fetch_manifest(transport, connected)

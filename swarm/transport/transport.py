@@ -121,7 +121,7 @@ class HandlerLimits:
 
 
 class TransportError(Exception):
-    """A network failure. The message ends with what to do about it."""
+    """A network failure. The message may end with ``; `` and what to do about it."""
 
     code = "transport"
     by_code: ClassVar[dict[str, type[TransportError]]] = {}  # subclasses that set a code
@@ -130,6 +130,12 @@ class TransportError(Exception):
         cls.code = code or cls.code
         if code:
             cls.by_code[code] = cls
+
+    def parts(self) -> tuple[str, str]:
+        """Return the cause and what to do, each in one line; the latter may be empty."""
+        line = " ".join(str(self).split())
+        cause, _, remedy = line.rpartition("; ")
+        return (cause, f"{remedy[:1].upper()}{remedy[1:]}.") if cause else (line, "")
 
 
 class PeerUnreachable(TransportError, code="unreachable"):

@@ -26,7 +26,7 @@ from node.threads import LoopThread
 from protocol.identity import Identity
 from protocol.manifest import swarm_id
 from protocol.messages import MANIFEST_STREAM
-from swarm.transport.transport import HandlerLimits
+from swarm.transport.transport import ClockSkew, HandlerLimits, PeerUnreachable
 
 NOBODY = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
 
@@ -160,9 +160,47 @@ def test_peers_are_dialled_and_told_dead_from_alive(folder):
     levels = {check: [f.level for f in findings if f.check == check] for check in ("peers", "dial")}
     assert levels == {"peers": ["ok", "ok", "fail"], "dial": ["ok", "fail", "fail"]}
     assert all(f.remedy and "\n" not in f.remedy for f in findings if f.level == "fail")
+    for failed in [f for f in findings if (f.check, f.level) == ("dial", "fail")]:
+        assert "no peer answers at" in failed.found, "the cause"
+        assert "no peer answers at" not in failed.remedy
     assert [f.level for f in findings if f.check == "reach"] == ["ok"], "on one machine all is open"
     (elsewhere,) = [f for f in findings if f.check == "swarm"]
     assert elsewhere.level == "fail" and swarm_id(theirs).hex()[:16] in elsewhere.found
+
+
+SKEW = "the clocks are 9 s apart; set the clock"
+
+
+@pytest.mark.parametrize(
+    ("error", "found", "remedy"),
+    [
+        (PeerUnreachable("no peer answers at A: it\nsays so; run this"), "says so", "Compare"),
+        (TimeoutError(), f"no peer answers at /ip4/127.0.0.1/tcp/1/p2p/{NOBODY} within", "Compare"),
+        (ClockSkew(SKEW), "the clocks are 9 s apart", "Set the clock."),
+    ],
+)
+def test_the_remedy_of_a_failed_dial_says_what_to_do_and_not_why(
+    folder, monkeypatch, error, found, remedy
+):
+    transport = AsyncMock(connect=AsyncMock(side_effect=error), addresses=Mock(return_value=()))
+    kind = Mock(open=Mock(return_value=transport))
+    monkeypatch.setattr(type(checks.TRANSPORTS), "open", lambda *arguments: kind)
+    check = failed_dial([f"/ip4/127.0.0.1/tcp/1/p2p/{NOBODY}"], ["/ip4/127.0.0.1/tcp/0"], folder)
+    assert check.level == "fail" and found in check.found
+    assert check.remedy.startswith(remedy) and check.remedy not in check.found
+
+
+def test_a_network_that_does_not_start_is_the_cause_and_its_remedy_is_another(folder, taken_port):
+    listen = f"/ip4/127.0.0.1/tcp/{taken_port}"
+    check = failed_dial([f"{listen}/p2p/{NOBODY}"], [listen], folder)
+    assert f"another process uses port {taken_port}" in check.found
+    assert check.remedy.startswith("Stop it, or choose another port")
+
+
+def failed_dial(peers, listen, folder):
+    config = Config.with_overrides({"network.peers": peers, "network.listen": listen})
+    (check,) = [each for each in check_network(config, folder) if each.check == "dial"]
+    return check
 
 
 def test_doctor_exits_with_1_when_something_fails(terminal, taken_port):
