@@ -44,7 +44,7 @@ def commented(config: BaseModel, only: Collection[str] | None) -> str:
             if only is not None:
                 if f"{name}.{key}" not in only and value == field.default:
                     continue
-                about = f"{about.removesuffix('.').partition('. ')[0]}."
+                about = f"{_first_sentence(about)}."
             about = f"{about} ({values_of(field)})"
             written += textwrap.wrap(about, WIDTH, initial_indent="# ", subsequent_indent="# ")
             written += [f"{key} = {toml_value(value)}", ""]
@@ -94,6 +94,7 @@ def values_of(field: FieldInfo) -> str:
     return ", ".join(parts)
 
 
+MOST_WORDS = 25  # of a key's description in an error
 _EXPECTED = {
     "bool": "true or false",
     "dict": "a table",
@@ -115,16 +116,20 @@ def explain(root: type[BaseModel], error: ValidationError) -> ConfigError:
     """Convert a validation error: first wrong value, remedy, number of further errors."""
     details = error.errors()
     detail = details[0]
-    location = [str(part) for part in detail["loc"]]
     value = detail["input"]
+    values = _documented_values(root, [str(part) for part in detail["loc"]])
+    depth = 2 if values else None  # each type of a union is reported under the key and its name
+    place = detail["loc"][:depth]
+    location = [str(part) for part in place]
     # A tuple with a wrong item is also reported as too short.
-    others = [each for each in details[1:] if each["loc"] != detail["loc"][: len(each["loc"])]]
+    others = [each for each in details[1:] if each["loc"][:depth] != place[: len(each["loc"])]]
     more = f" ({len(others)} more to correct after this one.)" if others else ""
     if detail["type"] == "extra_forbidden":
         remedy = _known(root, location, value)
         value = None if isinstance(value, Mapping) else value
     else:
-        remedy = f"{wording(detail)}. {_documented(root, location)}"
+        expected = f"It should be {values}" if values else wording(detail)
+        remedy = f"{expected}. {_documented(root, location)}"
     return ConfigError(".".join(location), value, remedy + more)
 
 
@@ -157,12 +162,33 @@ def _known(root: type[BaseModel], location: Sequence[str], value: Any) -> str:
     return f"Unknown {what}: remove it, or use one of {', '.join(known)}."
 
 
+def _documented_values(root: type[BaseModel], location: Sequence[str]) -> str:
+    """Return the ``values`` with which a key is defined; empty if its type says them."""
+    if len(location) < 2 or location[0] not in root.model_fields:
+        return ""
+    field = _section(root, location[:1]).model_fields.get(location[1])
+    extra = field.json_schema_extra if field else None
+    return str(extra["values"]) if isinstance(extra, dict) else ""
+
+
 def _documented(root: type[BaseModel], location: Sequence[str]) -> str:
-    """Quote the key's purpose and default; deeper parts of a location are items."""
+    """Quote the key's purpose, range and default; deeper parts of a location are items."""
     if len(location) < 2:
         return f"Write it as a table: [{location[0]}]."
     field = _section(root, location[:1]).model_fields[location[1]]
-    return f"{field.description} (Default: {toml_value(field.default)}.)"
+    purpose = _first_sentence(field.description or "")
+    if len(purpose.split()) > MOST_WORDS:
+        purpose = purpose.partition(": ")[0]
+    words = purpose.split()
+    quoted = " ".join(words[:MOST_WORDS]) + ("…" if len(words) > MOST_WORDS else ".")
+    limited = any(type(bound) in _BOUNDS for bound in field.metadata)
+    allowed = f"Allowed: {values_of(field)}. " if limited else ""
+    return f"{quoted} ({allowed}Default: {toml_value(field.default)}.)"
+
+
+def _first_sentence(about: str) -> str:
+    """Return the first sentence of a key's description, without its period."""
+    return about.removesuffix(".").partition(". ")[0]
 
 
 def _section(root: type[BaseModel], tables: Sequence[str]) -> type[BaseModel]:

@@ -39,6 +39,31 @@ def test_a_short_file_has_common_changed_and_given_keys_and_reads_back_equal(tmp
     assert "swarm-node init --full" in path.read_text().splitlines()[1]
 
 
+def test_an_error_of_any_key_quotes_few_words_of_its_description_and_its_range():
+    for name, section in Config():
+        for key, field in type(section).model_fields.items():
+            with pytest.raises(ConfigError) as caught:
+                Config.with_overrides({f"{name}.{key}": object()})
+            about = caught.value.remedy.partition(". ")[2].partition(" (Allowed: ")[0]
+            about = about.partition(" (Default: ")[0]
+            assert 1 <= len(about.split()) <= 25, (key, about)
+            assert about.rstrip(".…") in field.description
+    with pytest.raises(ConfigError) as caught:
+        Config.with_overrides({"learner.lr": "high"})
+    assert caught.value.remedy == (
+        "It should be a number. Learning rate of AdamW. "
+        "(Allowed: number, above 0, at most 1. Default: 0.0003.)"
+    )
+
+
+def test_a_key_of_several_types_is_one_error_that_names_all_of_them():
+    with pytest.raises(ConfigError) as caught:
+        Config.with_overrides({"monitor.dashboard": 3})
+    assert caught.value.key == "monitor.dashboard"
+    assert caught.value.remedy.startswith('It should be true, false or "host:port". Address of')
+    assert "more to correct" not in caught.value.remedy
+
+
 def test_a_short_file_explains_each_key_in_one_sentence(tmp_path):
     write_config(tmp_path / "node.toml", Config())
     text = (tmp_path / "node.toml").read_text()
