@@ -6,7 +6,8 @@ import random
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -222,6 +223,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 
 MOST_SEED = (1 << 63) - 1
+FENCE = '"""'  # a line before and after an answer of several lines
 
 
 def play_command(
@@ -249,7 +251,8 @@ def play_command(
 ) -> None:
     """Play a task by hand or with a model; the verifier scores it.
 
-    Every line that you type is a turn. Ctrl-D ends the task early, with the reward so far.
+    Every line that you type is a turn. For an answer of several lines, type three double quotes in
+    a line of their own before it and after it. Ctrl-D ends the task early, with the reward so far.
     """
     from node.tasks.task_set import Allowed, load_task_set, own_files
     from node.tasks.verifier.verifier import Verifier
@@ -286,13 +289,23 @@ def _by_hand(verifier: Any, task: Any) -> None:
 
     session = Session(verifier, task)
     _show(session.first)
-    for line in sys.stdin:
-        turn = session.take(line.rstrip("\n"))
+    for answer in typed_answers(sys.stdin):
+        turn = session.take(answer)
         if turn.reward is not None:
             say(f"reward {turn.reward:.2f}")
             return
         _show(turn.observation)
     say(f"reward so far {session.leave():.2f}")
+
+
+def typed_answers(typed: Iterable[str]) -> Iterator[str]:
+    """Yield one answer per line, or one of the lines between two fences."""
+    lines = (line.rstrip("\n") for line in typed)
+    for line in lines:
+        if line.rstrip() != FENCE:
+            yield line
+        else:
+            yield "\n".join(takewhile(lambda each: each.rstrip() != FENCE, lines))
 
 
 def _by_model(verifier: Any, task: Any, model: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from node.cli.demo import typed_answers
 from node.evaluation import comparison
 from node.evaluation.comparison import Question, silence
 from swarm.groups import Split, TaskRef
@@ -40,6 +41,35 @@ def test_a_family_of_one_turn_is_answered_once(terminal, said):
     said("no", "never")
     assert terminal("play", "gcd", "--task-set", "tiny", "--seed", "3") == 0
     assert terminal.out.startswith("» Find the Greatest") and terminal.out.endswith("reward 0.00\n")
+
+
+MATRIX = """[[env]]
+name = "rotate_matrix"
+source = "reasoning-gym"
+version = "0.1.25"
+levels = [{ min_n = 2, max_n = 2 }]
+template = "{question}"
+extract = "answer_tag"
+"""
+
+
+@pytest.mark.parametrize("end", [('"""', "9"), ()], ids=["fence", "end of file"])
+def test_an_answer_of_several_lines_is_between_two_lines_of_quotes(terminal, said, end):
+    Path("matrix.toml").write_text(MATRIX)
+    said('"""', "<answer>", "3 5", "4 4", "</answer>", *end)
+    told = terminal.ok("play", "rotate_matrix", "--task-set", "matrix.toml", "--seed", "3")
+    assert "by 810 degrees" in told and "» 5 4\n» 3 4\nreward 1.00\n" in told
+
+
+def test_a_fence_takes_one_turn_and_keeps_indented_quotes_and_empty_lines(terminal, said):
+    lines = ["def f():", '    """', "", '"""']
+    assert [*typed_answers(["1\n", '"""\n', *(f"{line}\n" for line in lines), "2\n"])] == [
+        "1",
+        "\n".join(lines[:-1]),
+        "2",
+    ]
+    said('"""', "0", '"""', "0")
+    assert terminal.ok("play", "guess", "--seed", "7").count("» higher") == 2
 
 
 def test_a_model_plays_and_every_turn_is_shown(terminal):
