@@ -108,6 +108,7 @@ class Baseline:
     cap: int  # maximum tokens per completion in the evaluation
     levels: Mapping[str, Sequence[int]]  # served levels by family, ascending
     takes: bool  # whether the node takes peers' groups
+    late: float | None = None  # temperature that there was no time for
 
     def at(self, temperature: float) -> tuple[LevelResult, ...]:
         return tuple(each for each in self.results if each.temperature == temperature)
@@ -180,6 +181,8 @@ class Baseline:
     def lines(self) -> tuple[str, ...]:
         """Return the results by temperature and by family, and the verdict."""
         rows = [self._overall(t) for t in sorted({each.temperature for each in self.compared})]
+        if self.late is not None:
+            rows.append(f"  not tried: temperature {self.late:g}, because the time ended")
         families = [_line(each) for each in self.at(self.best)]
         tried = {each.level[0] for each in self.at(self.best)}
         if untried := [env for env in self.levels if env not in tried]:
@@ -289,6 +292,7 @@ class BaselineEvaluation:
         self._pace = 0.0  # seconds per token in the latest batch
         self._cap = self.config.engine.max_new_tokens
         self._failed: JudgeRefused | NodeError | None = None
+        self._late: float | None = None
 
     def run(self, seconds: float, progress: Progress = lambda done, what: None) -> Baseline:
         """Evaluate for ``seconds``, then finish the batch. Raises NodeError or JudgeRefused."""
@@ -296,11 +300,15 @@ class BaselineEvaluation:
         easiest = [(env, levels[0]) for env, levels in self._levels.items()]
         limit.left("generation speed")
         self._limit_cap(easiest, limit)
-        self._evaluate(easiest, self._temperatures, range(COMPARED), limit)
+        in_time = self._evaluate(easiest, self._temperatures, range(COMPARED), limit)
         if self._failed and not self._results:
             raise self._failed
-        self._compared = tuple(self._results.values())
-        found = self._baseline()
+        both = {level for level, _ in self._results if self._is_compared(level)}
+        rows = [each for each in self._results.values() if each.level in both]
+        self._compared = tuple(rows or self._results.values())
+        self.found = found = self._baseline()
+        if not in_time:
+            return found
         best = found.best
         unclear = [
             each.level
@@ -337,18 +345,29 @@ class BaselineEvaluation:
     ) -> bool:
         """Add the results of the tasks with these ``numbers``; return whether time sufficed.
 
-        The very first batch is evaluated in any case, so that there is a result.
+        The very first batch is evaluated in any case, so that there is a result, but at another
+        temperature only if the time left is as long as the previous temperature took.
         """
         tasks = len(numbers) * len(temperatures)
         for batch in self._batches(levels, tasks, limit.seconds):
             if limit.left(_named(batch)) <= 0 and self._results:
                 return False
+            took = 0.0
             for temperature in temperatures:
+                if took and self._results and limit.left(_named(batch)) < took:
+                    sampled = {sampled for _, sampled in self._results}
+                    self._late = None if temperature in sampled else temperature
+                    return False
+                began = self.clock()
                 for each in self._sample(batch, temperature, numbers, self._cap, limit):
                     key = each.level, temperature
                     before = self._results.get(key)
                     self._results[key] = before + each if before else each
+                took = self.clock() - began
         return True
+
+    def _is_compared(self, level: EnvLevel) -> bool:
+        return all((level, each) in self._results for each in self._temperatures)
 
     def _baseline(self) -> Baseline:
         config = self.config
@@ -360,6 +379,7 @@ class BaselineEvaluation:
             cap=self._cap,
             levels=self._levels,
             takes=config.mixture.external > 0 and config.network.pulls_per_epoch > 0,
+            late=self._late,
         )
 
     def _next_levels(self, temperature: float) -> list[EnvLevel]:

@@ -187,6 +187,40 @@ def test_a_family_without_held_out_tasks_leaves_the_baseline_of_the_others(step)
     assert first in found.reached()
 
 
+class Ticking:
+    """A clock that an engine advances by a second per call."""
+
+    def __init__(self, engine):
+        self._engine, self.seconds = engine, 0.0
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
+
+    def generate(self, *arguments):
+        self.seconds += 1.0
+        return self._engine.generate(*arguments)
+
+
+@pytest.mark.parametrize(("seconds", "both", "one"), [(2.5, 0, 1), (5.5, 1, 2), (7.5, 2, 3)])
+def test_temperatures_are_compared_on_the_same_tasks_if_the_time_ends_between_them(
+    seconds, both, one
+):
+    keys = {"engine.max_new_tokens": 12, "policy.device": "cpu"}
+    config, counters, specs = Config.with_overrides(keys), Counters(), load_task_set("tiny")
+    policy = Policy.load(config.policy)
+    with Verifier(specs, Allowed(), outside=False, counters=counters) as verifier:
+        levels = served_levels(specs, verifier.start())
+        engine = Ticking(open_engine(config, policy, counters))
+        evaluation = BaselineEvaluation(
+            config, policy, engine, verifier, levels, counters, lambda: engine.seconds
+        )
+        found = evaluation.run(seconds)
+    assert engine.seconds < seconds + 1.0, "the sampling that the time ended in was the last"
+    assert [len(found.at(temperature)) for temperature in (1.0, 0.6)] == [one, both]
+    assert len(found.compared) == (2 * both or one)
+    assert found.late == (None if both else 0.6)
+
+
 def test_a_real_policy_is_tried_within_its_time():
     keys = {"engine.max_new_tokens": 12, "policy.device": "cpu"}
     config, counters = Config.with_overrides(keys), Counters()
@@ -213,5 +247,8 @@ def test_a_real_policy_is_tried_within_its_time():
     assert dict(trial.rewards()).keys() == {each.level for each in found.at(found.best)}
     assert all(len(rewards) in {4, 8, 12} for _, rewards in trial.rewards())
     assert seen[0] == (pytest.approx(0.0, abs=0.5), "generation speed")
-    assert len(late.results) == 2, "one family at both temperatures"
+    (one,) = late.results
+    assert one.temperature == 1.0 and late.best == 1.0, "the time ended before the other"
+    assert late.lines()[1] == "  not tried: temperature 0.6, because the time ended"
+    assert found.late is None and "because" not in "".join(found.lines())
     assert changed(config, found.settings())
