@@ -228,11 +228,17 @@ class Question:
 
 
 def drawn(scorer: Scorer, levels: Sequence[tuple[str, int]], rng: random.Random) -> Question:
-    """Sample a held-out question; raises ``JudgeRefused`` if it cannot be built."""
-    env, level = rng.choice(levels)
-    task = TaskRef(env, level, rng.getrandbits(63), Split.HELDOUT)
-    (prompt,) = scorer.prompts([task])
-    return Question(prompt, task)
+    """Sample a held-out question of a level that has some; raises ``NodeError`` if none has."""
+    for env, level in rng.sample(levels, len(levels)):
+        task = TaskRef(env, level, rng.getrandbits(63), Split.HELDOUT)
+        try:
+            (prompt,) = scorer.prompts([task])
+        except JudgeRefused as error:
+            refused = error
+        else:
+            return Question(prompt, task)
+    remedy = "Type a question, or name another --family."
+    raise NodeError("no held-out question can be built", refused, remedy) from refused
 
 
 def recognised(
@@ -283,7 +289,8 @@ def question_of(
 ) -> Question:
     """Return the typed question, or a sampled held-out one of ``family``, if any.
 
-    Raises ``UsageError`` for an unknown family or an empty text, ``JudgeRefused`` if unbuildable.
+    Raises ``UsageError`` for an unknown family or an empty text, ``NodeError`` if there is no
+    held-out question, ``JudgeRefused`` if a typed one is compared with tasks that cannot be built.
     """
     levels = of_families(levels, None if family is None else [family])
     if text is None:

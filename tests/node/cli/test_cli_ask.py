@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from node.cli.demo import typed_answers
+from node.errors import NodeError
 from node.evaluation import comparison
 from node.evaluation.comparison import Question, silence
 from swarm.groups import Split, TaskRef
+from swarm.verification import UNKNOWN_ENV, JudgeRefused
 from tests.node.dashboard import asked
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_environment"
@@ -123,6 +125,31 @@ def test_a_drawn_question_is_answered_and_scored_the_same_each_time(terminal, tr
     asked = ("ask", told["prompt"], *AT, "--family", "gcd")
     first, again = (terminal.json(*asked)["answers"] for _ in range(2))
     assert first == again
+
+
+class Lacking:
+    """A verifier whose families but one have no held-out question."""
+
+    def __init__(self, *having):
+        self._having = having
+
+    def prompts(self, tasks):
+        if any(task.env not in self._having for task in tasks):
+            raise JudgeRefused(UNKNOWN_ENV, "no heldout question in 256 draws")
+        return ["?"] * len(tasks)
+
+
+def test_a_question_is_drawn_of_a_family_that_has_some_whatever_the_chance():
+    levels = [("a", 0), ("a", 1), ("b", 0), ("c", 0)]
+    for seed in range(20):
+        drawn = comparison.drawn(Lacking("b"), levels, random.Random(seed))
+        assert drawn.task.env == "b" and drawn.task.split is Split.HELDOUT
+        with pytest.raises(NodeError) as caught:
+            comparison.drawn(Lacking("b"), levels[:2], random.Random(seed))
+    assert str(caught.value) == (
+        "no held-out question can be built: unknown_env: no heldout question in 256 draws. "
+        "Type a question, or name another --family."
+    )
 
 
 def test_a_typed_question_of_a_family_is_recognised_and_another_is_not(
