@@ -10,7 +10,8 @@ both shares at the default of a quarter:
 - One author gets at most n / 4 groups, but always one.
 - All unproven authors (:mod:`swarm.reputation`) together get at most n / 4, but always one,
   whatever their number of keys. Beside P proven authors they count as one more and get 1 / (P + 1).
-- Among unproven authors, those with useful groups come first, then untried ones, then useless ones.
+- Among unproven authors, those with useful groups come first, then untried ones, then useless and
+  penalized ones.
   A key minted to do harm is taken once; a useful honest author stays until it is proven.
 - Only proven authors, each within its cap, reduce the number of local groups.
 
@@ -213,8 +214,8 @@ class Mixture:
 
         Candidates have distinct keys; those used less often come first. Each ``turn``, usually the
         round, samples again. Among the ``own`` local groups in the update, ``informative`` are so.
-        ``tried`` are earnings of authors with a group in an earlier update. ``trusted`` authors are
-        among the ``proven``.
+        ``tried`` are earnings of authors with a group in an earlier update or with a penalty.
+        ``trusted`` authors are among the ``proven``.
         """
         useful = [c for c in candidates if c.informative or not self._discard]
         useful.sort(key=lambda c: (c.uses, c.key))

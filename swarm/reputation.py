@@ -160,10 +160,15 @@ class Accounts:
         return {author: value for author, value in found.items() if value > 0}
 
     def tried(self) -> dict[bytes, float]:
-        """Return what authors with a group in an update have earned (:class:`Reputation`)."""
+        """Return what authors with a group in an update have earned (:class:`Reputation`).
+
+        A penalty counts as such a group without use, because it must not precede unknown authors.
+        It counts also after a ban, which removes the reputation. Honest texts are sometimes slow,
+        so a lighter penalty than ``RELEASE_AT`` does not count.
+        """
         now = self._clock.time()
-        query = "SELECT author, earned, earned_at FROM accounts WHERE earned_at>0"
-        rows = self._journal.read(query)
+        query = "SELECT author, earned, earned_at FROM accounts WHERE earned_at>0 OR strikes>=?"
+        rows = self._journal.read(query, (RELEASE_AT,))
         return {author: Reputation(earned, at).now(now) for author, earned, at in rows}
 
     def prove(self, groups: Iterable[tuple[bytes, float]]) -> None:

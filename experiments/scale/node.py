@@ -28,7 +28,15 @@ from swarm.journal import MEMORY, Journal, create_tables
 from swarm.member import Experience, assemble
 from swarm.pool import Pool
 from swarm.publisher import Outbox
-from swarm.reputation import PROVEN, Account, Accounts, is_banned, penalized, reputation_now
+from swarm.reputation import (
+    PROVEN,
+    RELEASE_AT,
+    Account,
+    Accounts,
+    is_banned,
+    penalized,
+    reputation_now,
+)
 from swarm.verification import Answer, Judge, Verdict, penalty_weight
 
 
@@ -122,7 +130,9 @@ class MemoryAccounts(Accounts):
     def tried(self) -> dict[bytes, float]:
         now = self._now()
         return {
-            a: held.reputation.now(now) for a, held in self._held.items() if held.reputation.at > 0
+            author: account.reputation.now(now)
+            for author, account in self._held.items()
+            if account.reputation.at > 0 or account.penalties >= RELEASE_AT
         }
 
     def prove(self, groups: Iterable[tuple[bytes, float]]) -> None:

@@ -15,6 +15,7 @@ from swarm.journal import Journal
 from swarm.reputation import (
     BAR_AT,
     FULL,
+    LONGEST_BAN_S,
     MAX_PENALTIES,
     MEMORY,
     PENALTY_HALF_LIFE_S,
@@ -231,6 +232,24 @@ def test_whose_groups_were_used_is_known_with_what_is_left_of_what_they_earned(a
     assert accounts.tried() == {ANNA: 1.0, BEN: 0.0}
     wait(clock, REPUTATION_HALF_LIFE_S)
     assert accounts.tried() == {ANNA: 0.5, BEN: 0.0}
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_a_penalized_author_never_counts_as_untried_but_one_slow_text_is_no_matter(
+    accounts, clock, used
+):
+    if used:
+        accounts.prove([(ANNA, 1.0)])
+    accounts.refuse(ANNA, "bad_signature")
+    accounts.refuse(BEN, "cpu_limit")
+    accounts.refuse(b"\xcc" * 32, "reward_mismatch")
+    accounts.refuse(b"\xdd" * 32, "stale_epoch")
+    for _ in range(2):
+        assert accounts.tried() == {ANNA: 0.0, b"\xcc" * 32: 0.0}
+        wait(clock, 2 * LONGEST_BAN_S)
+    assert not accounts.banned(ANNA), "the ban has ended"
+    accounts.prove([(ANNA, 1.0)])
+    assert accounts.tried()[ANNA] == 1.0, "what it earns then counts"
 
 
 usefulness = st.floats(0, 1)
