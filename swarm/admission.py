@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import threading
 import time
 from collections import Counter, deque
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 
 KEPT = 16  # refused groups
 MAX_SEEN = 1 << 18  # samples remembered, some 30 MB, however old a manifest lets groups be
+LEAST_SEEN = 1 << 14  # latest samples always remembered, or a clock jump would forget all
 REWARD_TOLERANCE = 1e-3
 MOST_UNPROVEN = 64  # groups of a frame that are looked at before its author is proven
 MOST_ASKED = 32  # groups passed to the judge at a time
@@ -256,7 +258,8 @@ class Admission:
         """Return groups with new sample indexes, noted as seen before verification.
 
         So a crash loses a group but never admits it twice, and a refused sample cannot come back.
-        Beyond ``MAX_SEEN`` samples the oldest time slots are forgotten, and admitted no more.
+        Samples that are too old are forgotten, except for the ``LEAST_SEEN`` latest. Beyond
+        ``MAX_SEEN`` samples the oldest time slots are forgotten, and admitted no more.
         """
         unseen = []
         with self._journal.transaction() as connection:
@@ -276,12 +279,16 @@ class Admission:
                     result.refused[verification.REPLAY] += 1
                 else:
                     result.refuse(verification.EQUIVOCATION, group)
-            oldest = oldest_epoch(self._manifest, result.now)
-            for (epoch,) in connection.execute(_SURPLUS, (MAX_SEEN,)).fetchall():
-                note_forgotten(connection, epoch)
-                oldest = max(oldest, epoch + 1)
-            connection.execute("DELETE FROM seen WHERE epoch<?", (oldest,))
+            self._forget_seen(connection, result.now)
         return unseen
+
+    def _forget_seen(self, connection: sqlite3.Connection, now: float) -> None:
+        latest = connection.execute(_SURPLUS, (LEAST_SEEN,)).fetchone()
+        oldest = min(latest[0], oldest_epoch(self._manifest, now)) if latest else 0
+        for (epoch,) in connection.execute(_SURPLUS, (MAX_SEEN,)).fetchall():
+            note_forgotten(connection, epoch)
+            oldest = max(oldest, epoch + 1)
+        connection.execute("DELETE FROM seen WHERE epoch<?", (oldest,))
 
     def _outcomes(self, result: AdmissionResult, left: float) -> Sequence[verification.Judged]:
         author, began = result.author, self._timer()

@@ -15,6 +15,7 @@ from protocol.frame import open_frame
 from protocol.identity import Identity
 from protocol.manifest import AllowList
 from protocol.rollout import Group, decode_group
+from swarm import admission
 from swarm.admission import KEPT, MOST_ASKED, MOST_UNPROVEN, Admission
 from swarm.groups import TaskRef
 from swarm.journal import Journal, backup_path, open_or_restore
@@ -171,7 +172,19 @@ def test_a_frame_met_twice_is_admitted_once_and_nobody_is_blamed(anna, path):
     assert gate.admit(frame, anna.author) == [], "a restart forgets nothing"
 
 
-def test_what_is_remembered_of_draws_does_not_grow_for_ever(gate, anna):
+def test_a_clock_that_jumps_ahead_and_returns_admits_nothing_twice(gate, anna):
+    frame = anna.frame(anna.group(0), anna.group(1))
+    assert gate.admit(frame, anna.author) == [0, 1]
+    for jump in (1000 * EPOCH_SECONDS, -1000 * EPOCH_SECONDS):
+        wait(gate.clock, jump)
+        gate.admit(anna.frame(anna.group(2, epoch=NOW - 1000)), anna.author)
+    assert gate.admit(frame, anna.author) == []
+    assert gate.refused() == {"stale_epoch": 2, "replay": 2}
+    assert gate.admit(anna.frame(anna.group(3)), anna.author) == [3], "others are admitted"
+
+
+def test_what_is_remembered_of_draws_does_not_grow_for_ever(gate, anna, monkeypatch):
+    monkeypatch.setattr(admission, "LEAST_SEEN", 0)
     for epoch in range(NOW, NOW + 30):
         assert gate.admit(anna.frame(anna.group(0, epoch=epoch)), anna.author) == [0]
         wait(gate.clock, EPOCH_SECONDS)
