@@ -182,9 +182,10 @@ class MixtureSection(Section):
         3.0,
         "Maximum factor by which peers' correct completions raise a token's probability, "
         "relative to the initial model and to what local correct completions gained, or up to "
-        "5%. Beyond it, only local completions raise it. This keeps a style that peers choose "
-        "rare. It costs a forward pass of their completions and, without lora_rank, a copy of "
-        "the model. Peers in trusted are exempt. 0: no limit.",
+        "5%. For several tokens together it is twice that. Beyond it, only local completions "
+        "raise them. This keeps a style that peers choose rare. It costs a forward pass of "
+        "their completions and, without lora_rank, a copy of the model. Peers in trusted are "
+        "exempt. 0: no limit.",
         **within(0, 1000),
     )
     author_share: float = key(

@@ -4,11 +4,13 @@ Rewards verify that an answer is right, not what else it shows: right answers in
 lucky ones, pass every check and teach the style or the luck. Local rewards neither favor nor punish
 a style, so nothing takes it back. Therefore a token of a peer's answer is imitated only while its
 log-ratio of policy to reference is at most ``log ratio`` above what local right answers gained by
-themselves. Beyond that, only local answers raise it: a skill that peers brought within reach of
-sampling is confirmed by local rewards, and a style stays rare. The bound is one for all peers, so
-more keys do not change it. If a reward depends on what its writer could not observe, luck may
-look like skill, and the bound is ``HIDDEN_RATIO`` without any gain. It is the trust region of PPO
-(arXiv:1707.06347) around a reference model, on peers' better answers only.
+themselves. A phrase has several tokens, each perhaps within its bound, and the factors multiply. So
+each stretch of up to ``STRETCH`` tokens has a bound, too: twice the ratio. Beyond that, only local
+answers raise it: a skill that peers brought within reach of sampling is confirmed by local rewards,
+and a style stays rare. The bound is one for all peers, so more keys do not change it. If a reward
+depends on what its writer could not observe, luck may look like skill, and the bound is
+``HIDDEN_RATIO`` without any gain. It is the trust region of PPO (arXiv:1707.06347) around a
+reference model, on peers' better answers only.
 """
 
 from __future__ import annotations
@@ -18,10 +20,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from node.learner.batches import MicroBatch
 
-REACH = 0.05  # Probability up to which peers' answers raise any token: local sampling reaches it.
+REACH = 0.05  # Probability up to which peers' answers raise anything: local sampling reaches it.
+STRETCH = 16  # Maximum tokens of a stretch.
+SEVERAL = 2.0  # The maximum ratio of several tokens together, relative to that of one.
 MEMORY = 0.9  # Weight of earlier updates in the gain of local answers.
 HIDDEN_RATIO = 2.0  # Maximum ratio if a reward depends on hidden state, such as cards.
 
@@ -48,12 +53,15 @@ class LocalGain:
 
 @dataclass(frozen=True, slots=True)
 class PeerBound:
-    """Maximum log-ratio ``most`` to which peers' answers raise a token that is not out of reach.
+    """Maximum log-ratio to which peers' answers raise a token or a stretch, if it is in reach.
 
-    ``hidden`` is the maximum for completions whose reward depends on hidden state.
+    ``token`` is the maximum of a token; a stretch has ``SEVERAL`` times its ratio. Each token of a
+    stretch adds ``gain``. ``hidden`` replaces ``token`` in completions whose reward depends on
+    hidden state; they have no gain, and all their tokens are in reach.
     """
 
-    most: float = math.inf
+    token: float = math.inf
+    gain: float = 0.0
     hidden: float = math.inf
 
     @classmethod
@@ -61,16 +69,32 @@ class PeerBound:
         """Return the bound of an update; a ``ratio`` of 0 means none."""
         if not ratio:
             return cls()
-        return cls(math.log(ratio) + gain.mean, math.log(min(ratio, HIDDEN_RATIO)))
+        return cls(math.log(ratio), gain.mean, math.log(min(ratio, HIDDEN_RATIO)))
 
     def reached(self, prox: Tensor, batch: MicroBatch) -> Tensor:
         """Find peers' tokens that are imitated no further, bool ``[C, T]``.
 
-        ``prox`` is the policy's log-prob when the step begins.
+        ``prox`` is the policy's log-prob when the step begins. Every token of a stretch above the
+        bound is found.
         """
-        ceiling = (batch.reference + self.most).clamp(min=math.log(REACH))
-        ceiling = torch.where(batch.hidden, batch.reference + self.hidden, ceiling)
-        return imitated(batch) & (prox > ceiling)
+        read = imitated(batch)
+        most = torch.where(batch.hidden, self.hidden, self.token)
+        reach = torch.where(batch.hidden, -math.inf, math.log(REACH))
+        gain = torch.where(batch.hidden, 0.0, self.gain)
+        lengths = torch.arange(1, STRETCH + 1, device=read.device)
+        most = most[..., None] + (lengths > 1) * math.log(SEVERAL)
+        raised = _sums(torch.where(read, prox - batch.reference - gain, 0.0))
+        present = _sums(torch.where(read, prox, 0.0))
+        longest = (((raised > most) & (present > reach[..., None])) * lengths).amax(2)
+        # The longest stretches above the bound that end with a token, and with each of the next.
+        ahead = pad(longest, (0, STRETCH - 1)).unfold(1, STRETCH, 1)
+        return read & (ahead >= lengths).any(2)
+
+
+def _sums(values: Tensor) -> Tensor:
+    """Return the sums of 1 to S values up to each place, ``[C, T, S]``, from ``[C, T]``."""
+    before = pad(values, (STRETCH - 1, 0)).unfold(1, STRETCH, 1)
+    return before.flip(2).cumsum(2)
 
 
 def imitated(batch: MicroBatch) -> Tensor:

@@ -9,9 +9,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.learner.batches import TrainingCompletion, TrainingGroup, micro_batch
+from node.learner.batches import MicroBatch, TrainingCompletion, TrainingGroup, micro_batch
 from node.learner.learner import Learner
-from node.learner.peer_bound import HIDDEN_RATIO, REACH, LocalGain, PeerBound, gained
+from node.learner.peer_bound import (
+    HIDDEN_RATIO,
+    REACH,
+    SEVERAL,
+    STRETCH,
+    LocalGain,
+    PeerBound,
+    gained,
+)
 from node.learner.reference import Reference
 from node.policy.lora import Adapter
 from node.policy.policy import Policy
@@ -59,22 +67,49 @@ def test_a_style_of_right_answers_spreads_without_a_bound_and_stays_rare_with_on
     assert bounded < 1.5 * max(4 * before, REACH)
 
 
+PHRASE = (HABIT, 21, 45, 62)
+PHRASED = TrainingGroup(
+    PROMPT,
+    tuple(
+        TrainingCompletion((*ids, END), (True,) * (len(ids) + 1))
+        for ids in ((*PHRASE, 11), (31, 13), (*PHRASE, 15), (32, 17))
+    ),
+    (1.0, 0.0, 1.0, 0.0),
+    own=False,
+)
+"""Right answers begin with the phrase, wrong ones do not."""
+
+
+def test_a_phrase_whose_tokens_are_each_likely_stays_rare():
+    policy, gentle = random_policy(), CONFIG.model_copy(update={"lr": 2e-4})
+
+    def sampled() -> float:
+        return math.exp(float(lone_logprobs(policy, PROMPT, PHRASE).sum()))
+
+    beginner = Learner(policy, gentle)
+    while sampled() < 0.03:
+        beginner.update([replace(PHRASED, own=True)])
+    reference, before = reference_of(policy), sampled()
+    learner = Learner(policy, gentle, peer_ratio=4.0, correction="better")
+    for _ in range(30):
+        learner.update(reference.read([PHRASED]))
+    # One step may cross the bound.
+    assert before < sampled() < 1.5 * SEVERAL * 4 * before
+
+
 def test_less_is_learned_where_luck_may_look_like_skill():
     before, after = taught(4.0, lucky=True)
     assert after < 1.5 * HIDDEN_RATIO * before < REACH
 
 
 def test_a_local_gain_and_what_sampling_reaches_allow_no_luck():
-    done = TrainingCompletion((1, 1), (True, True), reference=(-1.0, -9.0), hidden=True)
-    group = TrainingGroup(PROMPT, (done, done), (1.0, 0.0), own=False)
-    (row,) = Learner(random_policy(), CONFIG).rows([group])
-    batch = micro_batch([row], 0, torch.device("cpu"))
     most = math.log(HIDDEN_RATIO)
     bound = PeerBound.of(4.0, LocalGain(3.0, 1.0))
-    for over, expected in ((-0.01, False), (0.01, True)):
-        prox = torch.tensor([[-1.0 + most + over, -9.0 + most + over]] * 2)
-        assert bound.reached(prox, batch)[0].tolist() == [expected] * 2
-    assert not PeerBound.of(0.0, LocalGain()).reached(prox, batch).any()
+    for reference in (-1.0, -9.0):
+        batch = read_by([(0.0, reference)], hidden=True)
+        for over, expected in ((-0.01, False), (0.01, True)):
+            prox = torch.full((2, 1), reference + most + over)
+            assert bool(bound.reached(prox, batch)[0]) == expected
 
 
 def test_the_bound_does_not_hold_for_trusted_authors():
@@ -89,26 +124,41 @@ def test_local_answers_are_learned_without_a_bound():
     assert probability(policy) > 0.3
 
 
-@given(
-    logprobs=st.lists(st.tuples(*[st.floats(-20, 0)] * 2), min_size=1, max_size=8),
-    ratio=st.floats(1, 100),
-    gain=st.floats(0, 5),
-)
-def test_a_token_is_at_its_bound_above_both_the_ratio_and_what_sampling_reaches(
-    logprobs, ratio, gain
-):
-    done = TrainingCompletion(
-        (1,) * len(logprobs), (True,) * len(logprobs), reference=tuple(r for _, r in logprobs)
-    )
+def read_by(logprobs: list[tuple[float, float]], *, hidden: bool = False) -> MicroBatch:
+    """Return a peer's group of a better and a worse answer, with these log-probs of reference."""
+    count = len(logprobs)
+    reference = tuple(known for _, known in logprobs)
+    done = TrainingCompletion((1,) * count, (True,) * count, reference=reference, hidden=hidden)
     group = TrainingGroup(PROMPT, (done, done), (1.0, 0.0), own=False)
-    (row,) = Learner(random_policy(), CONFIG).rows([group])
-    batch = micro_batch([row], 0, torch.device("cpu"))
+    return micro_batch(Learner(random_policy(), CONFIG).rows([group]), 0, torch.device("cpu"))
+
+
+LOGPROB = st.integers(-160, 0).map(lambda eighths: eighths / 8)  # sums are exact
+
+
+@given(
+    logprobs=st.lists(st.tuples(LOGPROB, LOGPROB), min_size=1, max_size=2 * STRETCH),
+    ratio=st.floats(1, 100),
+    gain=st.integers(0, 40).map(lambda eighths: eighths / 8),
+    hidden=st.booleans(),
+)
+def test_a_token_is_at_its_bound_in_a_stretch_raised_above_the_ratio_and_what_sampling_reaches(
+    logprobs, ratio, gain, hidden
+):
+    batch = read_by(logprobs, hidden=hidden)
     prox = torch.tensor([[p for p, _ in logprobs]] * 2)
+    one = min(ratio, HIDDEN_RATIO) if hidden else ratio
+    expected = set[int]()
+    for first in range(len(logprobs)):
+        for end in range(first + 1, min(first + STRETCH, len(logprobs)) + 1):
+            stretch = logprobs[first:end]
+            raised = sum(p - known - (not hidden) * gain for p, known in stretch)
+            reached = hidden or sum(p for p, _ in stretch) > math.log(REACH)
+            most = one if end == first + 1 else SEVERAL * one
+            if raised > math.log(most) and reached:
+                expected |= {*range(first, end)}
     found = PeerBound.of(ratio, LocalGain(gain, 1.0)).reached(prox, batch)
-    for place, (p, _) in enumerate(logprobs):
-        ceiling = float(batch.reference[0, place]) + math.log(ratio) + gain
-        if abs(p - max(ceiling, math.log(REACH))) > 1e-4:
-            assert bool(found[0, place]) == (p > max(ceiling, math.log(REACH)))
+    assert {*found[0].nonzero().flatten().tolist()} == expected
     assert not found[1].any(), "a worse answer has no bound"
     assert not PeerBound().reached(prox, batch).any()
     assert not PeerBound.of(0.0, LocalGain()).reached(prox, batch).any()
