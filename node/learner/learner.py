@@ -380,16 +380,18 @@ class Learner:
             done.tally.add_behaviour(cur.detach(), entropies, batch, self._policy.version)
             prox = self._weighting.prox(cur.detach(), batch, self._span)
             done.tally.add_unlikely(self._weighting.unlikely(prox, batch))
-            done.tally.add_reference(self._weighting.bound.reached(prox, batch), prox, batch)
             if self._config.epochs > 1:
                 both = torch.stack([prox, entropies], -1)
                 done.frozen.update(zip(batch.numbers, both, strict=True))
+        reached = self._weighting.bound.reached(prox, batch)
+        if first:
+            done.tally.add_reference(reached, prox, batch)
         done.tally.add_plausible(plausibility(prox, entropies), batch)
         if done.factors:
             factors = done.factors(done.tally)
             scale = cur.new_tensor([factors.get(number, 1.0) for number in batch.numbers])
             cur.register_hook(partial(torch.mul, scale[:, None]))  # type: ignore[no-untyped-call]
-        weights = self._weighting.weights(prox, entropies, batch)
+        weights = self._weighting.weights(prox, entropies, batch, reached)
         terms = Terms(cur, prox, batch.advantages, batch.mask, weights, batch.shares)
         loss = self._loss(terms)
         self.optimizer.backward(loss)

@@ -346,10 +346,13 @@ class Weighting:
             return torch.zeros_like(imitated)
         return imitated & unlikely(prox, batch.mask)
 
-    def weights(self, prox: Tensor, entropies: Tensor, batch: MicroBatch) -> Tensor:
+    def weights(
+        self, prox: Tensor, entropies: Tensor, batch: MicroBatch, reached: Tensor
+    ) -> Tensor:
         """Return each token's weight, ``[C, T]``, one where not trained, no gradient.
 
-        ``entropies`` is from the policy when the update begins.
+        ``entropies`` is from the policy when the update begins. Tokens that have ``reached`` their
+        bound have none.
         """
         known = batch.own & batch.known & batch.mask
         if self.decoupled:
@@ -359,5 +362,5 @@ class Weighting:
             own = self.correction.own(prox, known, batch)
         external = self.correction.external(prox, entropies, batch.mask & ~batch.own, batch)
         weights = torch.where(batch.own, own, external)
-        dropped = self.unlikely(prox, batch)[:, None] | self.bound.reached(prox, batch)
+        dropped = self.unlikely(prox, batch)[:, None] | reached
         return weights.masked_fill(dropped, 0.0)
