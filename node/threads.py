@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from multiprocessing import get_context
+from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
 from queue import SimpleQueue
 from statistics import median
@@ -204,6 +204,8 @@ SHARED_MEMORY = Path("/dev/shm")  # where Linux keeps semaphores
 
 def check_semaphores() -> None:
     """Create and release a semaphore; raise :class:`NodeError` if that is impossible."""
+    if "fork" not in get_all_start_methods():
+        return  # Windows, which keeps no semaphores in files
     try:
         get_context("fork").Semaphore()  # other start methods start a process
     except (ImportError, OSError) as error:

@@ -5,11 +5,12 @@ from install.environment import requirements
 from tests.node.programs import ROOT, python
 
 PRELUDE = """
-import builtins, os, pkgutil, signal, socket, sys
+import builtins, multiprocessing, os, pkgutil, select, signal, socket, sys
 from importlib import import_module
 
 OURS = ("node", "swarm", "protocol")
 CHOOSES = "node.storage.atomic_files"  # imports what the system that it runs on has
+SIGNALS = {"SIGABRT", "SIGFPE", "SIGILL", "SIGINT", "SIGSEGV", "SIGTERM"}  # of Windows
 UNIX = {"fcntl", "grp", "pwd", "resource", "termios", "tty", "hivemind", "pyseccomp"}
 load = builtins.__import__
 
@@ -45,7 +46,10 @@ import node, protocol, swarm
 builtins.__import__ = without
 for module, names in (
     (os, ("fork", "getuid", "getgid", "killpg", "nice", "uname", "setsid", "sched_getaffinity")),
-    (signal, ("SIGHUP", "SIGKILL", "SIGSTOP", "SIGTSTP", "SIGQUIT", "SIGCONT", "pthread_sigmask")),
+    (os, ("WTERMSIG", "WIFSIGNALED", "pidfd_open", "wait4", "sysconf", "getpgrp", "tcgetpgrp")),
+    (signal, ("pthread_sigmask", "setitimer", "ITIMER_VIRTUAL", "pidfd_send_signal")),
+    (signal, tuple(each.name for each in signal.Signals if each.name not in SIGNALS)),
+    (select, ("poll", "epoll")),
     (socket, ("AF_UNIX",)),
 ):
     for name in names:
@@ -74,8 +78,17 @@ keys.close()
 assert not keys.reads
 """
 
+NO_FORK = """
+multiprocessing.context._concrete_contexts.pop("fork")
+multiprocessing.get_all_start_methods = lambda: ["spawn"]
+from node.threads import check_semaphores
+check_semaphores()
+"""
 
-@pytest.mark.parametrize("work", [LOADS_ALL, NO_KEYS], ids=["all modules", "keys"])
+
+@pytest.mark.parametrize(
+    "work", [LOADS_ALL, NO_KEYS, NO_FORK], ids=["all modules", "keys", "no fork"]
+)
 def test_a_node_loads_without_the_modules_of_unix(work):
     run = python(PRELUDE + work, cwd=ROOT)
     assert run.returncode == 0, run.stderr

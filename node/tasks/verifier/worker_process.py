@@ -51,7 +51,8 @@ HASH_SEED = 0  # Of all workers: some families iterate over sets of strings to b
 _END_SECONDS = 2.0
 # A worker ends with the thread that started it, so that thread must outlive any caller.
 _STARTS = ThreadPoolExecutor(1, "worker-starts")
-_OUT_OF_CPU = (-signal.SIGXCPU, DIED_OF + signal.SIGXCPU)
+_XCPU = getattr(signal, "SIGXCPU", 24)  # Windows has no such signal.
+_OUT_OF_CPU = (-_XCPU, DIED_OF + _XCPU)
 # No text can send a signal: the system had no memory left, or its user stopped the worker.
 _STOPPED = (-9, DIED_OF + 9, -signal.SIGTERM, DIED_OF + signal.SIGTERM)
 
