@@ -18,7 +18,7 @@ from transformers.utils.generic import ModelOutput
 
 from node.learner.batches import MicroBatch
 from node.learner.group_norms import GroupNorms
-from node.learner.micro_batching import fits
+from node.learner.micro_batching import fits, of_memory
 
 log = logging.getLogger(__name__)
 
@@ -92,9 +92,9 @@ class VocabularyHead:
         try:
             hidden, expected = self._read(ids, {}, PROBE)
             found = self.logits(hidden[0])
-        except torch.OutOfMemoryError:
-            raise  # not a property of the model, and other ranks would wait
         except (AttributeError, TypeError, ValueError, IndexError, RuntimeError) as error:
+            if of_memory(error):
+                raise  # not a property of the model, and other ranks would wait
             return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
         expected = expected[0]
         if found.shape != expected.shape:

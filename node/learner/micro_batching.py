@@ -31,13 +31,19 @@ MESSAGES = (
 )  # out-of-memory messages for which torch has no exception class
 
 
+def of_memory(error: Exception) -> bool:
+    """Return whether memory ran out, in torch or on a device that only says so in words."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(each in str(error) for each in MESSAGES)
+
+
 def ran_out(work: Callable[[], object]) -> bool:
     """Run ``work`` and return whether it ran out of memory; release what it held."""
     try:
         work()
     except RuntimeError as error:
-        known = any(message in str(error) for message in MESSAGES)
-        if known or isinstance(error, torch.OutOfMemoryError):
+        if of_memory(error):
             return True
         raise
     return False

@@ -22,6 +22,7 @@ from node.errors import ConfigError
 from node.learner import micro_batching
 from node.learner.batches import Row, TrainingCompletion, micro_batches
 from node.learner.logprobs import distributions, token_logprobs
+from node.policy.device import draws_on
 from node.policy.model_files import FETCH_AGAIN, PolicyError, refused
 from node.policy.policy import Policy
 
@@ -57,9 +58,11 @@ def check_agreement(policy: Policy, *, graphs: bool = True) -> None:
         raise _refused(policy, "bounds the time step of a scan, and not that of a single token")
     try:
         gaps = agreement(policy, graphs=graphs)
-    except (torch.OutOfMemoryError, MemoryError, ConfigError):
+    except ConfigError:
         raise
     except Exception as error:  # a library may raise anything for an unfamiliar model
+        if micro_batching.of_memory(error):
+            raise
         words = " ".join(str(error).split()) or "no reason given"
         raise _refused(policy, f"fails: {type(error).__name__}: {words[:160]}") from error
     exact, dtype = policy.model.dtype == torch.float32, str(policy.model.dtype)
@@ -109,7 +112,7 @@ def _written(
     policy: Policy, prompts: Sequence[Sequence[int]], decoders: Decoders
 ) -> list[TrainingCompletion]:
     """Sample one completion of the first prompt, two of the second, one of the third."""
-    random = torch.Generator(policy.device).manual_seed(0)
+    random = torch.Generator(draws_on(policy.device)).manual_seed(0)
     decoding = decoders.open(policy, Sampling(), random)
     reports = decoding.join(prompts[:1], [1], CAPS[:1])
     reports += [each for _ in range(2) for each in decoding.step()]

@@ -2,6 +2,7 @@
 
 import logging
 from contextlib import contextmanager, nullcontext
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -120,6 +121,16 @@ def test_a_word_that_a_model_never_writes_changes_no_other_score(positions):
     assert_close(scores, expected)
     for key, found in gradient.items():
         assert_close(found, other[key])
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("all taken"), RuntimeError("MPS backend out of memory (all)")]
+)
+def test_memory_that_runs_out_says_nothing_about_a_models_head(error):
+    model = built(CONFIGS[next(iter(CONFIGS))])
+    model.forward = Mock(side_effect=error)
+    with pytest.raises(type(error), match="all"):
+        VocabularyHead.of(model)
 
 
 def test_a_model_without_one_finite_logit_can_be_asked_for_its_head():

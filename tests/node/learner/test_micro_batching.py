@@ -50,6 +50,7 @@ ERRORS = {
     "gpu": torch.OutOfMemoryError("CUDA out of memory"),
     "driver": RuntimeError("CUDA error: out of memory"),
     "AMD's driver": RuntimeError("HIP error: out of memory"),
+    "Mac": RuntimeError("MPS backend out of memory (MPS allocated: 12.74 GB, max allowed: 18 GB)"),
     "cpu": RuntimeError(
         "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"
     ),

@@ -1,3 +1,4 @@
+import ast
 import ctypes
 from types import SimpleNamespace
 from typing import ClassVar
@@ -8,6 +9,8 @@ import torch
 from node.policy import device as device_module
 from node.policy.device import device_named, draws_on, give_back, wait_for
 from node.policy.model_files import PolicyError
+from tests.node.programs import ROOT
+from tests.parsing import parse
 
 
 def test_auto_takes_a_gpu_of_cuda_and_no_other_and_one_that_is_not_there_is_refused(monkeypatch):
@@ -23,6 +26,17 @@ def test_numbers_are_drawn_where_there_are_some_of_64_bits():
     """Tokens are drawn in float64, which a Mac's GPU refuses."""
     drawn = {kind: draws_on(torch.device(kind)).type for kind in ("cpu", "cuda", "mps")}
     assert drawn == {"cpu": "cpu", "cuda": "cuda", "mps": "cpu"}
+
+
+def test_every_generator_of_a_policys_device_is_where_numbers_are_drawn():
+    places = {
+        f"{path.name}: {ast.unparse(call)}"
+        for path in sorted((ROOT / "node").rglob("*.py"))
+        for call in ast.walk(parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "torch.Generator" and call.args
+    }
+    assert places
+    assert [each for each in places if "Generator(draws_on(" not in each] == []
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda", "mps"])
