@@ -35,8 +35,7 @@ from experiments.simulation import run_simulation
 from experiments.warm_start import warm_started
 from node.errors import NodeError
 from node.threads import choose, environment
-from swarm.common.child_process import command
-from swarm.common.util import import_path
+from swarm.common.child_process import command, variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +180,7 @@ class WorkerPool:
             stdout=subprocess.PIPE,
             stderr=self._error,
             text=True,
-            env={**os.environ, **environment(1), "PYTHONPATH": import_path()},
+            env={**variables(), **environment(1)},
         )
         self._all.append(process)
         return process

@@ -341,9 +341,11 @@ def dashboard_command(
             lambda url: say(f"dashboard: {url}"),
         )
         stack.enter_context(closing(served))
-        stop.wait()
+        while not stop.wait(LOOK_SECONDS):
+            pass  # Windows interrupts no wait that has no limit
 
 
+LOOK_SECONDS = 0.5
 COLOURS = {"ok": "green", "warn": "yellow", "skip": "yellow", "fail": "red"}
 
 

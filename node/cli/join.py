@@ -94,7 +94,10 @@ def interrupt_on_eof() -> None:
         # Not sys.stdin: a blocked thread would hold its lock while the process ends.
         while os.read(0, 4096):
             pass
-        os.kill(os.getpid(), signal.SIGINT)
+        if sys.platform == "win32":  # where ``os.kill`` ends a process at once
+            signal.raise_signal(signal.SIGINT)
+        else:
+            os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=wait, name="stop-on-eof", daemon=True).start()
 

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +35,8 @@ from node.threads import check_semaphores
 from protocol.identity import Identity
 from protocol.manifest import swarm_id
 from swarm.common.child_process import command as child_command
-from swarm.common.util import counted, import_path
+from swarm.common.child_process import kill_group, own_group, variables
+from swarm.common.util import counted
 
 if TYPE_CHECKING:
     from node.plan.plan import Plan
@@ -59,8 +61,8 @@ class NodeProcess:
             stdin=subprocess.PIPE,
             stdout=self._output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": import_path(), **(environment or {})},
+            env={**variables(), **(environment or {})},
+            **own_group(),
         )
 
     @property
@@ -102,11 +104,14 @@ class NodeProcess:
         """Ask the process once to finish its work and stop."""
         if self.exit_code is None and not self._interrupted:
             self._interrupted = True
-            self._process.send_signal(signal.SIGINT)
+            if sys.platform == "win32" and self._process.stdin:
+                self._process.stdin.close()  # Windows has no signal for another process
+            else:
+                self._process.send_signal(signal.SIGINT)
 
     def kill(self) -> None:
         if self.exit_code is None:
-            os.killpg(self.pid, signal.SIGKILL)
+            kill_group(self._process)
         self._process.wait()
 
     def wait(self, timeout: float) -> int | None:

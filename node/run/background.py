@@ -20,8 +20,8 @@ from node.errors import NodeError
 from node.monitor.logs import LogTail, error_in
 from node.storage.atomic_files import write_new
 from node.storage.run_folder import RUNNING, STOPPING, RunFolder, present_status
-from swarm.common.child_process import command
-from swarm.common.util import import_path, make_private
+from swarm.common.child_process import command, own_group, variables
+from swarm.common.util import make_private
 
 LOOK_SECONDS = 0.1
 
@@ -52,8 +52,8 @@ def start_detached(arguments: Sequence[str], folder: RunFolder) -> Detached:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, "PYTHONPATH": import_path()},
-                start_new_session=True,
+                env=variables(),
+                **own_group(),
             )
         try:
             status = _once_it_runs(process, folder)

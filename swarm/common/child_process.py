@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -19,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgpack
+
+from swarm.common.util import import_path
 
 _LENGTH = struct.Struct("<I")
 MAX_MESSAGE_BYTES = 32 << 20
@@ -156,9 +159,53 @@ def take_over_stdin() -> Channel:
 _NEEDED = {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}
 
 
+def interpreter(executable: str, base: str, *, windows: bool) -> tuple[str, dict[str, str]]:
+    """Return the program to start as this Python, and the variables that it needs.
+
+    On Windows, the ``python.exe`` of a virtual environment only starts the ``base`` one, which has
+    another process id. Sockets are shared with an id, and nodes report theirs, so the base one is
+    started, as in :mod:`multiprocessing`.
+    """
+    if windows and executable != base:
+        return base, {"__PYVENV_LAUNCHER__": executable}
+    return executable, {}
+
+
+_PYTHON, _LAUNCHER = interpreter(
+    sys.executable,
+    getattr(sys, "_base_executable", sys.executable),
+    windows=sys.platform == "win32",
+)
+
+
 def command(module: str, *arguments: str) -> list[str]:
     """Return the command of ``python -m module``, which imports nothing from its folder."""
-    return [sys.executable, "-P", "-m", module, *arguments]
+    return [_PYTHON, "-P", "-m", module, *arguments]
+
+
+def variables() -> dict[str, str]:
+    """Return the environment of a :func:`command` that inherits this process's."""
+    return {**os.environ, "PYTHONPATH": import_path(), **_LAUNCHER}
+
+
+_NEW_GROUP = 0x200  # CREATE_NEW_PROCESS_GROUP, which also turns off Ctrl-C
+
+
+def own_group() -> dict[str, Any]:
+    """Return how a process is started that Ctrl-C in this terminal does not reach."""
+    if sys.platform == "win32":
+        return {"creationflags": _NEW_GROUP}
+    return {"start_new_session": True}
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process of its :func:`own_group` and its children; on Windows, only itself."""
+    if sys.platform == "win32":
+        process.kill()
+        return
+    # The group has ended. macOS refuses with EPERM until its last process is waited for.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def options(end: socket.socket, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -172,8 +219,8 @@ def options(end: socket.socket, environment: Mapping[str, str]) -> dict[str, Any
         "stdin": subprocess.PIPE if sys.platform == "win32" else end.fileno(),
         "stdout": subprocess.DEVNULL,
         "stderr": subprocess.PIPE,
-        "env": {**environment, **_NEEDED},
-        "start_new_session": True,
+        "env": {**environment, **_NEEDED, **_LAUNCHER},
+        **own_group(),
     }
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import queue
 import re
-import signal
 import subprocess
 import threading
 from collections import deque
@@ -22,7 +20,7 @@ from node.engines.weight_snapshot import Snapshot
 from node.errors import NodeError
 from node.policy.policy import Policy
 from node.threads import environment
-from swarm.common.child_process import ChannelError, spawn
+from swarm.common.child_process import ChannelError, kill_group, spawn
 from swarm.common.util import import_path, in_words
 
 PULSE_SECONDS = 1.0  # maximum time, plus one step, between messages of a working engine
@@ -170,8 +168,7 @@ class EngineChild:
         return self._failure or (self._lines[-1] if self._lines else "it left no message")
 
     def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):  # the whole group has ended
-            os.killpg(self.pid, signal.SIGKILL)
+        kill_group(self._process)
 
     def _wait(self, seconds: float) -> int | None:
         try:

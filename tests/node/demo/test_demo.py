@@ -1,6 +1,8 @@
 import io
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +11,7 @@ from rich.console import Console
 
 from node.demo import run as run_module
 from node.demo import summary as module
-from node.demo.run import DemoSettings, RecordTail, node_overrides, opening
+from node.demo.run import DemoSettings, NodeProcess, RecordTail, node_overrides, opening
 from node.demo.summary import LINE_SECONDS, Paced, SwarmView, draw
 from node.errors import ConfigError
 from node.monitor.record import RoundRecord, Terminal
@@ -200,3 +202,35 @@ def test_nodes_on_one_gpu_share_its_memory_and_too_many_are_refused_before_any_s
     assert node_overrides(eight, 0, 1)["policy.device"] == "cuda"
     with pytest.raises(ConfigError, match=r"--nodes: 640\. For each of them: .*use a smaller"):
         run_module.memory_of(replace(eight, nodes=640))
+
+
+UNTIL_EOF = """
+import sys, time
+from node.cli.join import interrupt_on_eof
+sys.platform = "win32"
+interrupt_on_eof()
+try:
+    print("begun", flush=True)
+    for _ in range(600):
+        time.sleep(0.05)
+except KeyboardInterrupt:
+    sys.exit(7)
+"""
+
+
+def test_on_windows_which_has_no_signals_a_node_is_stopped_by_the_end_of_its_input(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(run_module, "child_command", lambda *_: [sys.executable, "-c", UNTIL_EOF])
+    process = NodeProcess(["join"], tmp_path)
+    try:
+        while process.last_words() != "begun" and process.exit_code is None:
+            process.wait(0.05)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "platform", "win32")
+            patch.delattr(subprocess.Popen, "send_signal")
+            process.interrupt()
+            process.interrupt()
+        assert process.wait(60) == 7
+    finally:
+        process.close()

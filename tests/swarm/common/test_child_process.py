@@ -1,11 +1,25 @@
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from node.threads import WorkThread
-from swarm.common.child_process import MAX_MESSAGE_BYTES, Channel, ChannelError, packed
+from swarm.common.child_process import (
+    MAX_MESSAGE_BYTES,
+    Channel,
+    ChannelError,
+    interpreter,
+    kill_group,
+    own_group,
+    packed,
+)
+
+GROUP = own_group()
 
 
 @pytest.fixture
@@ -86,3 +100,40 @@ def test_work_is_done_in_turn_on_one_thread_and_an_error_raised_where_the_result
     with pytest.raises(ZeroDivisionError):
         failed.result(20)
     worker.close()
+
+
+def test_on_windows_the_interpreter_that_a_virtual_environment_would_start_is_started_itself():
+    own, base = r"C:\node\.venv\Scripts\python.exe", r"C:\Python312\python.exe"
+    started, variables = interpreter(own, base, windows=True)
+    assert (started, variables) == (base, {"__PYVENV_LAUNCHER__": own})
+    assert interpreter(base, base, windows=True) == (base, {})
+    assert interpreter("/node/.venv/bin/python", "/usr/bin/python3", windows=False) == (
+        "/node/.venv/bin/python",
+        {},
+    )
+
+
+def refused(*_):
+    raise PermissionError(1, "Operation not permitted")
+
+
+@pytest.mark.parametrize("system", ["linux", "win32", "darwin"])
+def test_a_process_is_killed_on_every_system_and_killed_again_is_no_error(system, monkeypatch):
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, **GROUP)
+    with process:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "platform", system)
+            if system == "win32":
+                patch.delattr(os, "killpg")
+            kill_group(process)
+        assert process.wait(20) == -signal.SIGKILL
+        monkeypatch.setattr(sys, "platform", system)
+        if system == "darwin":  # of a group that has only ended processes
+            monkeypatch.setattr(os, "killpg", refused)
+        kill_group(process)
+
+
+def test_on_windows_a_child_is_in_a_group_that_ctrl_c_does_not_reach(monkeypatch):
+    assert own_group() == {"start_new_session": True}
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert own_group() == {"creationflags": 0x200}
