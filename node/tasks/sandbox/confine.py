@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 
 from node.tasks.sandbox import namespaces, seccomp
@@ -18,7 +19,7 @@ class Confinement:
     ``namespaces``: the worker creates its own because no outer sandbox did. ``listed`` are package
     search folders whose entries may be listed. ``program`` is a seccomp program in hex, ``once``
     the one of a process that scores one text; empty if there is none. ``memory_mib`` is address
-    space.
+    space, which macOS does not limit.
     """
 
     namespaces: bool
@@ -44,11 +45,12 @@ def confine(own: Confinement) -> None:
     if own.landlock:
         namespaces.restrict(own.readable, own.listed, network=own.network)
     limits = {
-        resource.RLIMIT_AS: own.memory_mib << 20,
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_NOFILE: _OPEN_FILES,
     }
+    if sys.platform != "darwin":  # which refuses it: each process there starts with more
+        limits[resource.RLIMIT_AS] = own.memory_mib << 20
     if not own.once:
         limits[resource.RLIMIT_NPROC] = 0
     for limit, value in limits.items():

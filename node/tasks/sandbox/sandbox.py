@@ -23,6 +23,8 @@ from node.tasks.sandbox.namespaces import landlock_version
 from node.tasks.sources import environments, plugins
 
 PROBE_SECONDS = 30.0
+SANDBOX_EXEC = Path("/usr/bin/sandbox-exec")
+WORKER = "node.tasks.verifier.worker"
 RESOURCES = "only resource limits" if os.name == "posix" else "no sandbox and no limits"
 REMEDY = "Install bubblewrap, or allow user namespaces to this user, and install libseccomp."
 
@@ -53,8 +55,10 @@ class SandboxSupport:
 @lru_cache
 def sandbox_support() -> SandboxSupport:
     """Return the strongest sandbox of this machine, found by probing."""
-    if sys.platform == "darwin" and shutil.which("sandbox-exec"):
-        return SandboxSupport("sandbox-exec", landlock=False, seccomp=False)
+    if sys.platform == "darwin" and SANDBOX_EXEC.exists():
+        support = SandboxSupport("sandbox-exec", landlock=False, seccomp=False)
+        if _works(before(support, readable(), network=False), "-c", f"import {WORKER}"):
+            return support
     if sys.platform != "linux":
         return SandboxSupport("none", landlock=False, seccomp=False)
     has_seccomp, has_landlock = False, landlock_version() > 0
@@ -80,15 +84,19 @@ def before(support: SandboxSupport, readable: Sequence[str], *, network: bool) -
         return [*command, "--remount-ro", "/", "--chdir", "/", "--"]
     if support.kind != "sandbox-exec":
         return []
-    paths = " ".join(f'(subpath "{path}")' for path in (*readable, "/System", "/usr/lib"))
-    # A Seatbelt profile, of which the last matching rule wins.
+    # The kernel compares real paths, and Homebrew's interpreters lie behind links.
+    given = outermost((*readable, *map(os.path.realpath, readable), "/System", "/usr/lib"))
+    paths = " ".join(f'(subpath "{path}")' for path in given)
+    # A Seatbelt profile, of which the last matching rule wins. To load a program, the linker lists
+    # the root folder and maps what it may read.
     profile = (
         "(version 1)(deny default)(allow process-exec)(allow sysctl-read)(allow mach-lookup)"
-        f"(allow file-read-metadata)(allow file-read* {paths})"
+        "(allow file-map-executable)(allow file-read-metadata)"
+        f'(allow file-read* (literal "/") {paths})'
         '(allow file-write* (literal "/dev/null"))(deny process-fork)'
         f"(allow signal (target self)){'(allow network*)' if network else ''}"
     )
-    return ["sandbox-exec", "-p", profile]
+    return [str(SANDBOX_EXEC), "-p", profile]
 
 
 def _works(prefix: Sequence[str], *arguments: str) -> bool:
@@ -124,6 +132,8 @@ def readable() -> tuple[str, ...]:
     for prefix in {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}:
         found |= {Path(prefix, "lib"), Path(prefix, "lib64")}
     found |= {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
+    if sysconfig.get_config_var("PYTHONFRAMEWORK"):  # macOS: its library is beside ``lib``
+        found.add(Path(sys.base_prefix))
     for entry in filter(None, sys.path):
         path = Path(entry).absolute()
         found |= {path} if path.name.endswith("-packages") else set(_importable(path))
