@@ -442,7 +442,7 @@ def _print_results(root: Path, table: Table, json: bool) -> None:
     from node.monitor.record import Terminal
 
     if json:
-        print_json(loads((root / "results.json").read_text()))
+        print_json(loads((root / "results.json").read_text(encoding="utf-8")))
         return
     console = Terminal()
     console.print(table)

@@ -103,7 +103,9 @@ class ExperimentFolder:
         seconds, figures = self.seconds(run), self.run(run)
         again = f"Remove {figures}; the command then repeats that run."
         try:
-            return Recording.from_json(figures.read_text(), read_json(seconds, again))
+            return Recording.from_json(
+                figures.read_text(encoding="utf-8"), read_json(seconds, again)
+            )
         except (ValueError, TypeError, KeyError) as error:
             raise NodeError("a damaged file", figures, again) from error
 

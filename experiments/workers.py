@@ -179,7 +179,7 @@ class WorkerPool:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._error,
-            text=True,
+            encoding="utf-8",
             env={**variables(), **environment(1)},
         )
         self._all.append(process)

@@ -69,7 +69,8 @@ def convert(packages: Path, out: Path) -> None:
     (out / "README.md").write_text(
         "---\nlicense: apache-2.0\nbase_model: HuggingFaceTB/SmolLM2-135M-Instruct\n---\n\n"
         "SmolLM2-135M-Instruct, dequantized from a 4-bit GGUF file: a little weaker than the "
-        "published weights.\n"
+        "published weights.\n",
+        encoding="utf-8",
     )
 
 

@@ -77,8 +77,10 @@ class NodeProcess:
     def status(self) -> dict[str, Any] | None:
         """Return the process's latest status, None before the first one."""
         try:
-            status: dict[str, Any] = json.loads((self.folder / "status.json").read_text())
-        except FileNotFoundError:
+            status: dict[str, Any] = json.loads(
+                (self.folder / "status.json").read_text(encoding="utf-8")
+            )
+        except (FileNotFoundError, PermissionError):  # Windows: it is being replaced
             return None
         return status if status["pid"] == self.pid else None
 
@@ -97,7 +99,12 @@ class NodeProcess:
         raise NodeError(what, self.last_words() or "it printed nothing", remedy)
 
     def last_words(self) -> str:
-        lines = Path(self._output.name).read_text(errors="replace").strip().splitlines()
+        lines = (
+            Path(self._output.name)
+            .read_text(encoding="utf-8", errors="replace")
+            .strip()
+            .splitlines()
+        )
         return lines[-1] if lines else ""
 
     def interrupt(self) -> None:
@@ -294,7 +301,9 @@ def swarm_of(
             if tries:
                 with console.status("evaluating the model on the tasks, for at most two minutes"):
                     nodes[name].wait_for_address(TRIAL_SECONDS)
-                output = (nodes[name].folder / "output.log").read_text(errors="replace")
+                output = (nodes[name].folder / "output.log").read_text(
+                    encoding="utf-8", errors="replace"
+                )
                 found = ("baseline on", "result", "  ")
                 told = [line for line in output.splitlines() if line.startswith(found)]
                 console.print("\n".join(told), soft_wrap=True, highlight=False)

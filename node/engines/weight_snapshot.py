@@ -10,6 +10,7 @@ import copy
 import logging
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,10 +28,12 @@ from transformers.core_model_loading import revert_weight_conversion
 from node.errors import NodeError
 from node.policy.policy import Policy
 from node.storage.atomic_files import lock, try_lock, write_error
+from swarm.common.util import replace
 
 log = logging.getLogger(__name__)
 
 WEIGHTS = "weights.safetensors"
+LOCK = "lock"
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "swarm-node-engine-"
 ROOM = 3  # required free space in copies of the weights: two while renaming, plus a margin
@@ -54,7 +57,7 @@ class Snapshot:
         _sweep(place)
         self._as_checkpoint = as_checkpoint
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
-        self._lock = os.open(self.folder, os.O_RDONLY)
+        self._lock = _open_lock(self.folder, os.O_CREAT)
         lock(self._lock)
         config = copy.deepcopy(policy.model.config)
         config.architectures = [type(policy.model).__name__]
@@ -69,15 +72,15 @@ class Snapshot:
         try:
             metadata = {"format": "pt", "version": str(policy.version)}
             save_file(self._tensors(policy.merged().model), draft, metadata)
-            draft.replace(path)
+            replace(draft, path)
         except (OSError, SafetensorError) as error:
             draft.unlink(missing_ok=True)
             cause = error if isinstance(error, OSError) else OSError(str(error))
             raise write_error(path, cause) from error
 
     def remove(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _tensors(self, model: PreTrainedModel) -> dict[str, Tensor]:
         state = model.state_dict()
@@ -157,12 +160,21 @@ def _place(model: PreTrainedModel) -> Path:
 def _sweep(place: Path) -> None:
     for left in place.glob(f"{PREFIX}*"):
         try:
-            handle = os.open(left, os.O_RDONLY)
+            handle = _open_lock(left)
         except OSError:  # owned by another user, or already removed
             continue
         try:
             # The owner of a younger one may not have locked it yet.
-            if try_lock(handle) and time.time() - os.fstat(handle).st_mtime > YOUNG_SECONDS:
-                shutil.rmtree(left, ignore_errors=True)
+            age = time.time() - os.fstat(handle).st_mtime
+            abandoned = try_lock(handle) and age > YOUNG_SECONDS
         finally:
             os.close(handle)
+        if abandoned:
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _open_lock(folder: Path, create: int = 0) -> int:
+    """Open what a folder's owner locks: the folder, or on Windows, which opens none, a file."""
+    if sys.platform == "win32":
+        return os.open(folder / LOCK, os.O_RDWR | create)
+    return os.open(folder, os.O_RDONLY)

@@ -69,7 +69,7 @@ def _step_back() -> None:
         within = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (within, hard))
         with suppress(OSError):  # a container may forbid it; the limit above still holds
-            Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
+            Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO, encoding="ascii")
 
 
 def _answers(asked: Event) -> Iterator[Event]:

@@ -151,7 +151,8 @@ def program() -> str:
 
 log = logging.getLogger(__name__)
 
-GONE = (errno.EPIPE, errno.EIO)  # a pipe without a reader, a closed terminal
+# A pipe without a reader, which on Windows is an invalid argument, and a closed terminal.
+GONE = (errno.EPIPE, errno.EIO, *((errno.EINVAL,) if sys.platform == "win32" else ()))
 
 _STDERR = 2
 
@@ -201,6 +202,10 @@ def guard_output() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         try:
+            if sys.platform == "win32" and stream.isatty():
+                # Its console takes characters: bytes would be read in another encoding.
+                stream.reconfigure(errors="backslashreplace")
+                continue
             raw = GuardedOutput(stream.fileno(), "w", closefd=False)
         except (AttributeError, OSError):
             continue  # closed from the start, or replaced by the caller

@@ -71,13 +71,14 @@ class JsonLinesFile:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _thin(self) -> None:
-        with self._path.open("rb") as full:
-            kept = set(thinned([_look(line) for line in full], self._most // 2))
-            full.seek(0)
-            with replacing(self._path) as draft:
+        self.file.close()  # Windows replaces no open file
+        try:
+            with replacing(self._path) as draft, self._path.open("rb") as full:
+                kept = set(thinned([_look(line) for line in full], self._most // 2))
+                full.seek(0)
                 draft.writelines(line for place, line in enumerate(full) if place in kept)
-        self.file.close()
-        self.file = self._path.open("ab", buffering=0)
+        finally:
+            self.file = self._path.open("ab", buffering=0)
 
 
 class JsonLinesOutput(Sink):

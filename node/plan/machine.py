@@ -64,7 +64,7 @@ def main_memory() -> tuple[int, int]:
 
 def _limit(path: Path) -> int:
     try:
-        text = path.read_text().strip()
+        text = path.read_text(encoding="ascii").strip()
     except OSError:
         return 0  # this version of control groups is not in use
     return int(text) if text.isdecimal() else 0

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from node.errors import DiskFullError, NodeError
-from swarm.common.util import PRIVATE_FILE, make_private, replace_durably
+from swarm.common.util import PRIVATE_FILE, make_private, replace, replace_durably
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _NEARLY_NOTHING = 1 << 20
@@ -65,8 +65,7 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     try:
         with make_private(tmp).open("wb") as draft:
             yield draft
-        replace = replace_durably if durable else Path.replace
-        replace(tmp, path)
+        (replace_durably if durable else replace)(tmp, path)
     except OSError as error:
         raise write_error(path, error) from error
     finally:

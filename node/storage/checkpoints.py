@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -172,9 +173,9 @@ class Checkpoints:
             (self.folder / READERS).touch()
             draft.mkdir(mode=PRIVATE_FOLDER)
             write(draft)
-            (draft / STATE).write_text(json.dumps(dict(state), indent=1) + "\n")
+            _write_json(draft / STATE, dict(state))
             digests = {name: _sha256(path) for name, path in _files(draft).items()}
-            (draft / DIGESTS).write_text(json.dumps(digests, indent=1) + "\n")
+            _write_json(draft / DIGESTS, digests)
             for path in (*draft.rglob("*"), draft):
                 fsync_path(path)
         except BaseException as error:
@@ -268,7 +269,12 @@ class Checkpoints:
                 log.info("%s: in use, so old checkpoints are deleted later", self.folder)
                 return
             for step in set(self.steps()) - kept:
-                self._delete(step)
+                try:
+                    self._delete(step)
+                except PermissionError:
+                    if sys.platform != "win32":  # which deletes no open or mapped file
+                        raise
+                    log.info("%s: in use, so it is deleted later", self.path(step))
             self._sweep()
 
     def _delete(self, step: int) -> None:
@@ -280,6 +286,10 @@ class Checkpoints:
     def _readers(self) -> BinaryIO:
         """Open the lock file that readers share and a deleting process holds alone."""
         return (self.folder / READERS).open("ab")
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
 def _files(folder: Path) -> dict[str, Path]:

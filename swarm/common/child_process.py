@@ -184,8 +184,12 @@ def command(module: str, *arguments: str) -> list[str]:
 
 
 def variables() -> dict[str, str]:
-    """Return the environment of a :func:`command` that inherits this process's."""
-    return {**os.environ, "PYTHONPATH": import_path(), **_LAUNCHER}
+    """Return the environment of a :func:`command` that inherits this process's.
+
+    What it prints into a file is UTF-8, unless this process prints in another encoding by choice.
+    """
+    ours = {"PYTHONPATH": import_path(), **_LAUNCHER}
+    return {"PYTHONIOENCODING": "utf-8", **os.environ, **ours}
 
 
 _NEW_GROUP = 0x200  # CREATE_NEW_PROCESS_GROUP, which also turns off Ctrl-C

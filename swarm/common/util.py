@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -91,10 +92,27 @@ def fsync_path(path: Path) -> None:
         os.close(descriptor)
 
 
+PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28)
+
+
+def replace(finished: Path, target: Path) -> None:
+    """Rename ``finished`` to ``target``; on Windows, wait until no other process has it open."""
+    for pause in PAUSES:
+        try:
+            finished.replace(target)
+        except PermissionError:
+            if sys.platform != "win32":
+                raise
+            time.sleep(pause)
+        else:
+            return
+    finished.replace(target)
+
+
 def replace_durably(finished: Path, target: Path) -> None:
     """Rename ``finished`` to ``target``; a crash leaves the old or the new file whole."""
     fsync_path(finished)
-    finished.replace(target)
+    replace(finished, target)
     if os.name == "posix":
         fsync_path(target.parent)
 

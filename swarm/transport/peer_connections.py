@@ -12,7 +12,7 @@ from pathlib import Path
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import KNOWN, Backoff
-from swarm.common.util import make_private
+from swarm.common.util import make_private, replace
 from swarm.transport import protobuf
 from swarm.transport.dial_limits import DialLimits, place_in
 from swarm.transport.handshake import NoPeer
@@ -165,7 +165,7 @@ class PeerCache:
             draft.unlink(missing_ok=True)
             lines = "".join(f"{address}\n" for address in self._addresses)
             make_private(draft).write_text(lines, encoding="ascii")
-            draft.replace(self._path)
+            replace(draft, self._path)
         except OSError as error:
             logger.warning("peer cache %s was not written: %s", self._path, error)
 

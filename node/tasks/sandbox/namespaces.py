@@ -37,9 +37,9 @@ def enter(readable: Sequence[str], *, network: bool) -> None:
     user, group = os.getuid(), os.getgid()
     libc("prctl", _PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     libc("unshare", _USER | _PID | _MOUNT | _IPC | _UTS | (0 if network else _NETWORK))
-    Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")
     _change_root(readable)
     for _ in range(2):
         if child := os.fork():
