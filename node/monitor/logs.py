@@ -114,10 +114,25 @@ class _LogFile(RotatingFileHandler):
     def doRollover(self) -> None:  # noqa: N802 - logging's name
         path = Path(self.baseFilename)
         outputs = [each for each in (STDOUT, STDERR) if goes_to(each, path)]
-        super().doRollover()
+        if sys.platform == "win32":
+            self._release(outputs)
+        try:
+            super().doRollover()
+        except PermissionError:
+            if sys.platform != "win32":
+                raise
+            self.stream = self._open()  # another process reads it, so it grows for now
         assert self.stream is not None, "the next file is opened at once"
         for descriptor in outputs:
             os.dup2(self.stream.fileno(), descriptor)
+
+    @staticmethod
+    def _release(outputs: list[int]) -> None:
+        """Close the file where output goes to it: Windows renames no open file."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in outputs:
+            os.dup2(nowhere, descriptor)
+        os.close(nowhere)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         if not self._failed:

@@ -1,3 +1,4 @@
+import errno
 import logging
 import os
 import re
@@ -7,13 +8,14 @@ from contextlib import closing
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+import psutil
 import pytest
 
 from experiments.virtual_clock import VirtualClock
 from node.errors import DiskFullError, NodeError
 from node.monitor import logs
 from node.monitor.logs import FILES, LogTail, start_logging
-from swarm.common.counters import PERIOD_SECONDS
+from swarm.common.counters import PERIOD_SECONDS, UNREPEATED
 from swarm.journal import JournalError
 from tests.swarm.experience_parts import wait
 
@@ -232,3 +234,32 @@ def test_where_the_output_is_the_log_each_line_stands_there_once(tmp_path):
     lines = log.read_text().splitlines()
     assert sum("resuming from round 4" in line for line in lines) == 3
     assert sum("peers are few" in line for line in lines) == 1
+
+
+def test_on_windows_a_log_turns_over_when_no_other_process_reads_it(tmp_path, monkeypatch):
+    """Output of the node itself goes to its log if it was started with ``--detach``."""
+    monkeypatch.setattr(sys, "platform", "win32")
+    path, really, readers = tmp_path / "node.log", os.rename, [1]
+
+    def rename(source, target):
+        held = [each.path for each in psutil.Process().open_files()].count(str(source))
+        if held + readers[0]:
+            raise PermissionError(errno.EACCES, "Access is denied")
+        really(source, target)
+
+    def write(numbers):
+        for number in numbers:
+            logging.getLogger("node").info("line %d", number, extra=UNREPEATED)
+
+    monkeypatch.setattr(os, "rename", rename)
+    monkeypatch.setattr(logs, "FILE_BYTES", 1000)
+    start_logging(path, "info")
+    with path.open("ab") as output:
+        monkeypatch.setattr(logs, "STDOUT", output.fileno())
+        write(range(50))
+        assert path.read_bytes().count(b"line ") == 50
+        readers[0] = 0
+        write([50])
+        assert path.read_bytes().count(b"line ") == 1
+        assert logs.goes_to(output.fileno(), path), "what is printed follows the log"
+    assert logs.earlier_logs(path)[0].read_bytes().count(b"line ") == 50
