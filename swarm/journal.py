@@ -196,6 +196,7 @@ class Journal:
 
     def _prepare(self) -> None:
         self._connection.execute("PRAGMA journal_mode=WAL")
+        self._connection.execute("PRAGMA fullfsync=ON")  # of macOS; no other system has it
         # Otherwise the WAL file keeps the size of the largest transaction ever.
         self._connection.execute(f"PRAGMA journal_size_limit={LARGEST_LOG}")
         findings = self._connection.execute("PRAGMA quick_check(1)").fetchone()

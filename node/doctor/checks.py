@@ -172,9 +172,9 @@ def check_device(device: str) -> Check:
         remedy = 'Set policy.device = "auto": mps needs macOS 14 or later.'
         return fail("device", "mps, which torch does not find", remedy)
     if not device.startswith("cuda"):
-        return ok("device", f"{device}; " + (f"GPU: {names}" if count else "no GPU, the CPU works"))
-    index = int(device.partition(":")[2] or 0)
-    if index < count:
+        seen = f"GPU: {names}" if count else "no GPU, the CPU works"
+        return ok("device", device if device == "mps" else f"{device}; {seen}")
+    if int(device.partition(":")[2] or 0) < count:
         return ok("device", f"{device} of {names}")
     remedy = 'Set policy.device = "auto", or install a GPU driver and a CUDA build of torch.'
     return fail("device", f"{device}, but torch sees {counted(count, 'GPU')}", remedy)

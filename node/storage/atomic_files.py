@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from node.errors import DiskFullError, NodeError
-from swarm.common.util import PRIVATE_FILE, make_private, replace, replace_durably
+from swarm.common.util import PRIVATE_FILE, flush, make_private, replace, replace_durably
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _NEARLY_NOTHING = 1 << 20
@@ -132,7 +132,7 @@ def write_new(path: Path, data: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            flush(file.fileno())
     except OSError as error:
         path.unlink(missing_ok=True)
         raise write_error(path, error) from error

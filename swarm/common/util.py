@@ -87,9 +87,20 @@ def fsync_path(path: Path) -> None:
         return
     descriptor = os.open(path, os.O_RDWR if windows else os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        flush(descriptor)
     finally:
         os.close(descriptor)
+
+
+def flush(descriptor: int) -> None:
+    """Flush a file to disk; macOS would leave it in the disk's cache after ``fsync``."""
+    if sys.platform == "darwin":
+        import fcntl
+
+        with suppress(OSError):  # a file system that has no such call
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(descriptor)
 
 
 PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28)

@@ -16,6 +16,7 @@ from pathlib import Path
 from unittest.mock import AsyncMock, Mock
 
 import pytest
+import torch
 
 from node.config.config import Config
 from node.doctor import checks
@@ -71,6 +72,12 @@ def test_a_gpu_that_is_not_there_is_a_failure_and_no_gpu_is_none():
 def test_a_macs_gpu_is_a_failure_elsewhere():
     finding = check_device("mps")
     assert finding.level == "fail" and "policy.device" in finding.remedy
+
+
+def test_a_macs_gpu_is_not_called_a_cpu(monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    finding = check_device("mps")
+    assert finding.level == "ok" and "CPU" not in finding.found
 
 
 def test_an_engine_that_is_not_installed_is_a_failure(monkeypatch):

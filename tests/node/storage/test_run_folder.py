@@ -1,4 +1,5 @@
 import errno
+import fcntl
 import json
 import logging
 import os
@@ -6,6 +7,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -277,6 +279,20 @@ def test_a_full_disk_leaves_the_old_content_and_is_named_with_the_remedy(tmp_pat
     with pytest.raises(DiskFullError, match=r"status\.json. Free some space"):
         write_atomic(file, b"new")
     assert file.read_bytes() == b"" and list(tmp_path.iterdir()) == [file]
+
+
+def test_on_macos_a_durable_file_is_flushed_out_of_the_disks_cache(tmp_path, monkeypatch):
+    flushed, synced = [], []
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", lambda descriptor, how: flushed.append(how))
+    monkeypatch.setattr(os, "fsync", synced.append)
+    write_atomic(tmp_path / "durable", b"x")
+    write_new(tmp_path / "new", b"x")
+    assert flushed == [51, 51, 51] and synced == [], "a file, its folder, another file"
+    monkeypatch.setattr(fcntl, "fcntl", Mock(side_effect=OSError(errno.ENOTSUP, "no such call")))
+    write_new(tmp_path / "elsewhere", b"x")
+    assert len(synced) == 1
 
 
 def test_what_stands_in_the_way_of_a_file_or_folder_is_named(tmp_path):
