@@ -53,7 +53,7 @@ def start_detached(arguments: Sequence[str], folder: RunFolder) -> Detached:
                 stdout=output,
                 stderr=output,
                 env=variables(),
-                **own_group(),
+                **own_group(lasting=True),
             )
         try:
             status = _once_it_runs(process, folder)

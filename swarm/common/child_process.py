@@ -192,13 +192,17 @@ def variables() -> dict[str, str]:
     return {"PYTHONIOENCODING": "utf-8", **os.environ, **ours}
 
 
-_NEW_GROUP = 0x200  # CREATE_NEW_PROCESS_GROUP, which also turns off Ctrl-C
+# CREATE_NEW_PROCESS_GROUP, which also turns off Ctrl-C, and CREATE_NO_WINDOW: a hidden console
+_NEW_GROUP, _OWN_CONSOLE = 0x200, 0x8000000
 
 
-def own_group() -> dict[str, Any]:
-    """Return how a process is started that Ctrl-C in this terminal does not reach."""
+def own_group(*, lasting: bool = False) -> dict[str, Any]:
+    """Return how a process is started that Ctrl-C in this terminal does not reach.
+
+    ``lasting``: on Windows, it also outlives the terminal, as it does on other systems.
+    """
     if sys.platform == "win32":
-        return {"creationflags": _NEW_GROUP}
+        return {"creationflags": _NEW_GROUP | (_OWN_CONSOLE if lasting else 0)}
     return {"start_new_session": True}
 
 

@@ -134,6 +134,7 @@ def test_a_process_is_killed_on_every_system_and_killed_again_is_no_error(system
 
 
 def test_on_windows_a_child_is_in_a_group_that_ctrl_c_does_not_reach(monkeypatch):
-    assert own_group() == {"start_new_session": True}
+    assert own_group() == own_group(lasting=True) == {"start_new_session": True}
     monkeypatch.setattr(sys, "platform", "win32")
     assert own_group() == {"creationflags": 0x200}
+    assert own_group(lasting=True) == {"creationflags": 0x8000200}, "and has its own console"
