@@ -53,11 +53,12 @@ class LocalGain:
 
 @dataclass(frozen=True, slots=True)
 class PeerBound:
-    """Maximum log-ratio to which peers' answers raise a token or a stretch, if it is in reach.
+    """Maximum log-ratio to which peers' answers raise a token or a stretch of tokens, nats.
 
     ``token`` is the maximum of a token; a stretch has ``SEVERAL`` times its ratio. Each token of a
-    stretch adds ``gain``. ``hidden`` replaces ``token`` in completions whose reward depends on
-    hidden state; they have no gain, and all their tokens are in reach.
+    stretch adds ``gain``. A stretch less probable than ``REACH`` has no maximum. ``hidden``
+    replaces ``token`` in completions whose reward depends on hidden state: without gain, and at
+    any probability.
     """
 
     token: float = math.inf
