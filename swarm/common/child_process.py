@@ -186,7 +186,7 @@ def command(module: str, *arguments: str) -> list[str]:
 def variables() -> dict[str, str]:
     """Return the environment of a :func:`command` that inherits this process's.
 
-    What it prints into a file is UTF-8, unless this process prints in another encoding by choice.
+    Its output into a file is UTF-8, unless ``PYTHONIOENCODING`` names another encoding.
     """
     ours = {"PYTHONPATH": import_path(), **_LAUNCHER}
     return {"PYTHONIOENCODING": "utf-8", **os.environ, **ours}
