@@ -59,8 +59,8 @@ extract = "answer_tag"
 def test_an_answer_of_several_lines_is_between_two_lines_of_quotes(terminal, said, end):
     Path("matrix.toml").write_text(MATRIX)
     said('"""', "<answer>", "3 5", "4 4", "</answer>", *end)
-    told = terminal.ok("play", "rotate_matrix", "--task-set", "matrix.toml", "--seed", "3")
-    assert "by 810 degrees" in told and "» 5 4\n» 3 4\nreward 1.00\n" in told
+    shown = terminal.ok("play", "rotate_matrix", "--task-set", "matrix.toml", "--seed", "3")
+    assert "by 810 degrees" in shown and "» 5 4\n» 3 4\nreward 1.00\n" in shown
 
 
 def test_a_fence_takes_one_turn_and_keeps_indented_quotes_and_empty_lines(terminal, said):

@@ -112,7 +112,7 @@ def test_smoothing_is_over_as_many_rounds_as_asked_for(terminal):
 
 
 @pytest.mark.parametrize(
-    ("given", "status", "told"),
+    ("given", "status", "cause"),
     [
         (["nowhere"], 2, "there is no run folder: nowhere. Name a run folder"),
         (["mine", "nowhere"], 2, "there is no run folder: nowhere. Name a run folder"),
@@ -122,12 +122,12 @@ def test_smoothing_is_over_as_many_rounds_as_asked_for(terminal):
         (["mine", "--out", "x.jpg"], 2, "--out: x.jpg. Name a file that ends in .png, .svg, .pdf."),
     ],
 )
-def test_what_cannot_be_drawn_is_one_line_with_the_remedy(terminal, given, status, told):
+def test_what_cannot_be_drawn_is_one_line_with_the_remedy(terminal, given, status, cause):
     run(Path("mine"))
     run(Path("young"), 0)
     Path("empty").mkdir()
     Path("file.txt").touch()
-    assert terminal.refuses(status, "plot", *given).startswith(f"error: {told}")
+    assert terminal.refuses(status, "plot", *given).startswith(f"error: {cause}")
 
 
 def test_a_node_that_never_ran_is_told_from_no_run_folder(terminal, node):
