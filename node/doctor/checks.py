@@ -85,8 +85,8 @@ def failed(check: str, error: NodeError) -> Check:
 
 
 def check_sandbox() -> Check:
-    found = str(support := sandbox_support())
-    return ok("isolation", found) if support.whole else warn("isolation", found, REMEDY)
+    found = sandbox_support()
+    return ok("isolation", str(found)) if found.whole else warn("isolation", str(found), REMEDY)
 
 
 def check_pinned(config: Config, folder: RunFolder) -> list[Check]:
