@@ -55,10 +55,9 @@ class LocalGain:
 class PeerBound:
     """Maximum log-ratio to which peers' answers raise a token or a stretch of tokens, nats.
 
-    ``token`` is the maximum of a token; a stretch has ``SEVERAL`` times its ratio. Each token of a
-    stretch adds ``gain``. A stretch less probable than ``REACH`` has no maximum. ``hidden``
-    replaces ``token`` in completions whose reward depends on hidden state: without gain, and at
-    any probability.
+    ``token`` is the maximum of a token; a stretch has ``SEVERAL`` times its ratio, plus ``gain``
+    for each token. A stretch less probable than ``REACH`` has no maximum. ``hidden`` replaces
+    ``token`` where the reward depends on hidden state: without gain, and at any probability.
     """
 
     token: float = math.inf
