@@ -336,10 +336,10 @@ def _set_number(connection: sqlite3.Connection, name: str, value: int) -> None:
 def open_or_restore(path: Path, clock: Clock) -> tuple[Journal, tuple[str, ...]]:
     """Open the journal, or rebuild it from its backup; also return what happened, for people.
 
-    A corrupt file is moved aside, never deleted. A rebuilt journal drops what it cannot be sure
-    about: pooled, waiting and begun groups. It takes no samples from the current time slot. With
-    :attr:`Journal.restored_at`, admission knows which peer groups may have been used before.
-    Raises ``JournalError`` if it can be neither opened nor rebuilt.
+    A corrupt file is moved aside, never deleted. A rebuilt journal has no buffered, queued or
+    unfinished groups, because their state is unknown. It takes no samples from the current time
+    slot. With :attr:`Journal.restored_at`, admission knows which peer groups may have been used
+    before. Raises ``JournalError`` if it can be neither opened nor rebuilt.
     """
     backup = backup_path(path)
     # Opening may write, and the clock may be behind after a power failure: use file times too.

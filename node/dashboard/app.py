@@ -207,7 +207,7 @@ AT_ONCE = 2  # responses computed in parallel; the node needs the rest of the ma
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events, the first of which is there already; closes their source at the end."""
+    """Server-sent events, of which the first is computed; closes their source at the end."""
 
     def __init__(self, first: bytes, events: AsyncGenerator[bytes, None]) -> None:
         self._events = events

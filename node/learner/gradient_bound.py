@@ -160,7 +160,7 @@ class Measured:
     """Result of one pass over whole groups.
 
     ``norms`` has the norm of each group's gradient by number, times the optimizer's scale.
-    ``complete`` says whether these gradients are all of the model's gradient.
+    ``complete`` says whether these gradients add up to the model's gradient.
     """
 
     loss: Tensor

@@ -187,7 +187,7 @@ class GroupNorms(Opened):
             self.layout.piece = None
 
     def complete(self) -> bool:
-        """Return whether the groups' gradients are all of the model's gradient."""
+        """Return whether the groups' gradients add up to the model's gradient."""
         called = {id(module) for module in self._trains} <= self.layout.called
         return called and self.layout.all_measured and self.layout.used <= self.layout.measured
 

@@ -1,4 +1,4 @@
-"""This machine's cores, memory, disk and GPU, as they are whatever else runs.
+"""Cores, memory, disk and GPU of this machine, independent of its load.
 
 A plan has to be the same today and tomorrow, so nothing here is measured: not the free memory, nor
 how fast busy cores are. ``swarm-node plan --probe`` measures a model's speed.

@@ -99,7 +99,7 @@ def _step_seconds(shape: ModelShape, config: Config, device: Device) -> float:
 
 
 def _met(shape: ModelShape, rows: int) -> float:
-    """Return the weights that so many rows read in a step, with all experts in use."""
+    """Return the weights that a step over ``rows`` rows reads, in a mixture of experts too."""
     return min(shape.parameters, shape.active + (rows - 1) * (shape.parameters - shape.active) / 8)
 
 

@@ -39,7 +39,7 @@ class OwnTask:
 
 @dataclass(frozen=True, slots=True)
 class OwnGroup:
-    """A local group, as it is shared and as it is trained on."""
+    """A local group in two forms: for sharing and for training."""
 
     prompt: str
     group: Group

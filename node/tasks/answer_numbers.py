@@ -188,7 +188,7 @@ def _balanced(text: str) -> str:
 
 
 def asserted(text: str) -> str:
-    """Return a text without what it denies before or behind, or all if it states nothing else."""
+    """Remove denials; return the text unchanged if it states nothing else."""
     text = patterns.DENIED.sub("", text)
     last = patterns.CLAUSES.split(text)[-1]
     states = patterns.DENIAL.search(text) and not patterns.DENIAL.search(last)
