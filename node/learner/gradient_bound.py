@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from node.learner.batches import Row
-from node.learner.group_gradients import GradientSum, GroupGradients, fits
+from node.learner.group_gradients import GradientSum, GroupGradients, gradients_fit
 from node.learner.group_norms import GroupNorms
 from node.learner.off_policy import usefulness
 from node.learner.optimizer import Optimizer
@@ -238,7 +238,7 @@ class BoundedGradient:
             return self.passes.add(rows, frozen, tally), Influence()
         added = None
         parameters = [*self.model.parameters()]
-        if self._holdable and self.may_hold(rows) and fits(parameters, len(rows)):
+        if self._holdable and self.may_hold(rows) and gradients_fit(parameters, len(rows)):
             added = self._add_held(rows, frozen, tally, groups)
         while added is None:
             added = self._add_in_turn(rows, frozen, tally, groups)

@@ -25,7 +25,7 @@ Part = Callable[[Tensor], Tensor]
 """From a module's output gradient ``[B, ...]`` to each row's gradient of a weight, ``[B, ...]``."""
 
 
-def fits(parameters: Sequence[Tensor], groups: int) -> bool:
+def gradients_fit(parameters: Sequence[Tensor], groups: int) -> bool:
     """Return whether the groups' gradients, all plain float32, may be held together."""
     trained = [p for p in parameters if p.requires_grad]
     plain = all(type(p) is nn.Parameter and p.dtype == torch.float32 for p in trained)

@@ -35,7 +35,13 @@ from node.learner.group_gradients import GroupGradients
 from node.learner.group_norms import GroupNorms
 from node.learner.logprobs import TokenScores
 from node.learner.losses import Clip, Loss, Terms
-from node.learner.micro_batching import RowCost, TokenBudget, UpdateShare, fits, ran_out
+from node.learner.micro_batching import (
+    RowCost,
+    TokenBudget,
+    UpdateShare,
+    ran_out,
+    reads_shared_rows,
+)
 from node.learner.off_policy import Span, Weighting, check_versions, plausibility, usefulness
 from node.learner.optimizer import Optimizer
 from node.learner.peer_bound import LocalGain, PeerBound
@@ -130,7 +136,7 @@ class Learner:
         clip = Clip(config.clip_low, config.clip_high)
         self._loss: Loss = LOSSES.open(config.loss, config.loss_options, clip)
         self._advantage = ADVANTAGES.open(config.advantage, config.advantage_options)
-        self.sharing = RowCost.of(policy.model) if fits(policy.model) else None
+        self.sharing = RowCost.of(policy.model) if reads_shared_rows(policy.model) else None
         self.optimizer = Optimizer(policy.model.parameters(), config)
         self._share = share or UpdateShare()
         self._span = Span(policy.version, config.epochs)

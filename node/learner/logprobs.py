@@ -18,7 +18,7 @@ from transformers.utils.generic import ModelOutput
 
 from node.learner.batches import MicroBatch
 from node.learner.group_norms import GroupNorms
-from node.learner.micro_batching import fits, of_memory
+from node.learner.micro_batching import of_memory, reads_shared_rows
 
 log = logging.getLogger(__name__)
 
@@ -269,7 +269,7 @@ class TokenScores:
         self._temperature = temperature
         self._words: int = model.config.get_text_config().vocab_size
         self._head = VocabularyHead.of(model) if self._large(tokens) else None
-        self._cache = NoCache() if fits(model) else None
+        self._cache = NoCache() if reads_shared_rows(model) else None
 
     def in_parts(self, tokens: int) -> bool:
         """Return whether logits of this many positions are computed in chunks."""
@@ -321,7 +321,7 @@ def distributions(
     """Return the vocabulary's log-probs at scored positions, float32 ``[N, V]``.
 
     Right padding needs no mask: tokens of a causal model do not see later ones. ``cache`` is for
-    models that :func:`node.learner.micro_batching.fits`.
+    models that :func:`node.learner.micro_batching.reads_shared_rows`.
     """
     placed = _placed(model, batch, cache)
     output = model(input_ids=batch.input_ids, use_cache=False, logits_to_keep=batch.kept, **placed)

@@ -85,7 +85,7 @@ class TokenBudget:
 STEADY_ROTATIONS = ("default", "linear", "llama3", "yarn")  # do not depend on the length
 
 
-def fits(model: PreTrainedModel) -> bool:
+def reads_shared_rows(model: PreTrainedModel) -> bool:
     """Return whether completions in a shared row get the same output as alone.
 
     Every layer must be plain causal attention with a four-dimensional mask and explicit positions.
@@ -125,7 +125,7 @@ class RowCost:
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> RowCost:
-        """Return the costs of a model that :func:`fits`."""
+        """Return the costs of a model that :func:`reads_shared_rows`."""
         config = model.config.get_text_config()
         heads, hidden = config.num_attention_heads, config.hidden_size
         size = getattr(config, "head_dim", None) or hidden // heads

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from node.learner.batches import MicroBatch, Row, TrainingGroup, micro_batches
 from node.learner.logprobs import TokenScores
-from node.learner.micro_batching import RowCost, TokenBudget, fits, ran_out
+from node.learner.micro_batching import RowCost, TokenBudget, ran_out, reads_shared_rows
 from node.learner.steps import Trained
 from swarm.groups import informative
 
@@ -37,7 +37,7 @@ class Reference:
         without: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._policy = policy
-        self._sharing = RowCost.of(model) if fits(model) else None
+        self._sharing = RowCost.of(model) if reads_shared_rows(model) else None
         self._budget = TokenBudget(tokens)
         self._without = without
         with without():

@@ -80,7 +80,7 @@ def shape_of(folder: Path, model: str) -> ModelShape:
 def _counted(built: Any, model: str) -> ModelShape:
     from torch import nn
 
-    from node.learner.micro_batching import fits
+    from node.learner.micro_batching import reads_shared_rows
     from node.policy.policy import context_length
 
     text: Any = built.config.get_text_config()
@@ -105,7 +105,7 @@ def _counted(built: Any, model: str) -> ModelShape:
         active=parameters - idle,
         adapted=sum(m.weight.numel() for m in linear),
         adapter_width=sum(m.in_features + m.out_features for m in linear),
-        shares=fits(built),
+        shares=reads_shared_rows(built),
         fused=fused if text.model_type in FUSED else 0,
         layers=layers,
         hidden=hidden,

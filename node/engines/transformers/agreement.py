@@ -141,7 +141,7 @@ def _gaps(
         for prompt, each in zip(prompts, ([first], twice, [last]), strict=True)
     ]
     ways = [[part for row in rows for part in row.parts()]]
-    if micro_batching.fits(policy.model):
+    if micro_batching.reads_shared_rows(policy.model):
         ways.append(rows)
     gaps = []
     for way in ways:

@@ -17,7 +17,7 @@ from transformers import DynamicCache
 
 from node.engines.backend import RequestOutput
 from node.engines.engine import Sampling
-from node.engines.transformers.fused_decoder import FusedDecoder, Past, fits
+from node.engines.transformers.fused_decoder import FusedDecoder, Past, has_fused_step
 from node.engines.transformers.kv_cache import (
     CacheRows,
     Continued,
@@ -264,7 +264,7 @@ class Decoding:
     def _arrange(self, added: Sequence[CacheGroupRows]) -> Tensor:
         """Remove ended rows and add new ones; return former places of those that stay."""
         parts = [*self._staying(), *added]
-        if self._fused is None and fits(self._policy.model, parts[0].cache):
+        if self._fused is None and has_fused_step(self._policy.model, parts[0].cache):
             steps = self._last - self._steps
             self._fused = FusedDecoder(self._policy.model, steps, eight_bits=self._eight_bits)
         worth = DECODE_WORTH if self._fused and self._on_cpu else sys.maxsize
@@ -349,9 +349,9 @@ KEPT, KEPT_SHARE = 1 << 31, 1 / 16
 class Decoders:
     """Opens the decoding of one batch after another.
 
-    On a CUDA GPU the step of a model that :func:`fits` is recorded, if ``graphs`` are wanted. The
-    recordings are kept for later batches, whose weights may differ. So is the copy of the weights
-    that adapters are merged into.
+    On a CUDA GPU the step of a model that :func:`has_fused_step` is recorded, if ``graphs`` are
+    wanted. The recordings are kept for later batches, whose weights may differ. So is the copy of
+    the weights that adapters are merged into.
     """
 
     def __init__(self, *, eight_bits: bool = False, graphs: bool = True) -> None:
@@ -382,7 +382,7 @@ class Decoders:
         """Begin a batch; the one before must have ended unless this one runs ``beside`` it."""
         model = policy.model
         static = self._graphs and not beside and policy.device.type == "cuda"
-        if not static or not fits(model, growing_cache(model.config)):
+        if not static or not has_fused_step(model, growing_cache(model.config)):
             return Decoding(policy, sampling, random, eight_bits=self._eight_bits)
         if self._step is None or not self._step.reads(model):
             self._step = None  # Its memory is free before there is another.

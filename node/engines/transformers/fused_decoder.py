@@ -97,7 +97,7 @@ def check_rounding(policy: Policy) -> None:
     if policy.device.type != "cpu":
         raise _refused(f"it is for CPUs, and the policy is on {policy.device.type}")
     model = policy.merged().model
-    if not fits(model, growing_cache(model.config)):
+    if not has_fused_step(model, growing_cache(model.config)):
         known = ", ".join(each.__name__.removesuffix("ForCausalLM") for each in ARCHITECTURES)
         raise _refused(f"{type(model).__name__} is not one of {known} in their plain form")
     check_processor()
@@ -135,7 +135,7 @@ ARCHITECTURES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 PLAIN = nn.Linear, FlatLinear, OneDnnLinear
 
 
-def fits(model: PreTrainedModel, cache: DynamicCache) -> bool:
+def has_fused_step(model: PreTrainedModel, cache: DynamicCache) -> bool:
     """Return whether the fused step computes exactly what ``model.forward`` does.
 
     Adapters, quantized weights, sliding windows and length-dependent rotations do not fit.

@@ -216,7 +216,7 @@ class Slots:
 
 
 class StaticStep:
-    """A model that :func:`node.engines.transformers.fused_decoder.fits`, its slots and graphs.
+    """A model that :func:`~node.engines.transformers.fused_decoder.has_fused_step`; its graphs.
 
     Everything here runs in inference mode. Each pair of rows and length is recorded on ``stream``
     when it is first needed; the graphs stay valid until :meth:`reserve` has to grow. Without a

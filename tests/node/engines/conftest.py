@@ -3,7 +3,7 @@
 import pytest
 
 from node.engines.transformers.decoding import Decoders
-from node.engines.transformers.fused_decoder import fits
+from node.engines.transformers.fused_decoder import has_fused_step
 from node.engines.transformers.kv_cache import growing_cache
 from node.engines.transformers.static_decoding import StaticDecoding
 from node.engines.transformers.static_step import StaticStep
@@ -14,7 +14,7 @@ def each_decoding(request, monkeypatch):
     """Decode as on a CPU, and then with the step of a GPU, without its graphs."""
 
     def opened(self, policy, sampling, random, *, beside=False):
-        if beside or not fits(policy.model, growing_cache(policy.model.config)):
+        if beside or not has_fused_step(policy.model, growing_cache(policy.model.config)):
             return usual(self, policy, sampling, random)
         if self._step is None or not self._step.reads(policy.model):
             self._step = StaticStep(policy.model)

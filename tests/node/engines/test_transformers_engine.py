@@ -7,7 +7,7 @@ from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config
 
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
-from node.engines.transformers.fused_decoder import fits
+from node.engines.transformers.fused_decoder import has_fused_step
 from node.engines.transformers.kv_cache import alike, growing_cache
 from node.engines.transformers.static_step import BLOCK, MANY_WORDS, sample_tokens
 from node.policy.policy import Policy
@@ -108,7 +108,7 @@ def test_the_fused_step_is_used_only_where_it_computes_the_models_own_forward(ar
     cache = growing_cache(policy.model.config)
     policy.model(input_ids=torch.tensor([[1, 2]]), past_key_values=cache, use_cache=True)
     expected = architecture in {"qwen3", "llama with biases", "llama with yarn", "qwen2"}
-    assert fits(policy.model, cache) is expected
+    assert has_fused_step(policy.model, cache) is expected
 
 
 @ARCHITECTURES

@@ -20,7 +20,7 @@ from node.learner.batches import Row, TrainingCompletion, TrainingGroup, held_to
 from node.learner.learner import Learner
 from node.learner.logprobs import distributions, token_logprobs
 from node.learner.losses import Standardised
-from node.learner.micro_batching import RowCost, fits
+from node.learner.micro_batching import RowCost, reads_shared_rows
 from node.policy.policy import Policy
 from tests.library_privates import attend_by
 from tests.node.learner.parts import (
@@ -115,7 +115,7 @@ def test_a_shared_row_scores_completions_as_if_each_were_alone(config, attention
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
     policy = Policy(model, random_policy().tokenizer, "other")
-    assert fits(model)
+    assert reads_shared_rows(model)
     rows = sorted((random_row(n, trained=True) for n in range(3)), key=lambda row: row.length)
     (batch,) = micro_batches(rows, 10_000, policy.pad_id, policy.device)
     assert len(batch.input_ids) == len(rows)
@@ -201,7 +201,7 @@ def test_prompts_are_shared_only_where_the_model_takes_the_mask_and_positions_as
     config, expected = MODELS[name]
     model = AutoModelForCausalLM.from_config(deepcopy(config))
     attend_by(model, name if "attention" in name else "sdpa")
-    assert fits(model) is expected
+    assert reads_shared_rows(model) is expected
 
 
 def test_a_model_that_does_not_fit_is_trained_on_rows_of_one_completion():

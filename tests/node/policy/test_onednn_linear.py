@@ -14,7 +14,7 @@ from node.engines.engine import Sampling
 from node.engines.transformers import fused_decoder
 from node.engines.transformers.agreement import check_agreement
 from node.engines.transformers.engine import TransformersEngine
-from node.engines.transformers.fused_decoder import PACKED_STEPS, fits
+from node.engines.transformers.fused_decoder import PACKED_STEPS, has_fused_step
 from node.engines.transformers.kv_cache import growing_cache
 from node.policy import onednn_linear
 from node.policy.onednn_linear import (
@@ -136,7 +136,7 @@ def wide_policy():
 def test_a_model_of_large_layers_is_sampled_and_learned_from_alike():
     policy = wide_policy()
     assert sum(type(x) is OneDnnLinear for x in policy.model.modules()) == 10
-    assert fits(policy.model, growing_cache(policy.model.config))
+    assert has_fused_step(policy.model, growing_cache(policy.model.config))
     check_agreement(policy)
 
 
