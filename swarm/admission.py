@@ -18,7 +18,7 @@ from hashlib import sha256
 
 from protocol.announcement import Offer, epoch_of, offer_of
 from protocol.errors import ProtocolError
-from protocol.frame import OpenFrame, open_frame
+from protocol.frame import OpenFrame, open_frame, without_tokens
 from protocol.manifest import ENVIRONMENT, Manifest
 from protocol.rollout import EncodedGroup, Group
 from swarm import verification
@@ -48,7 +48,7 @@ _SEEN = "SELECT digest FROM seen WHERE author=? AND epoch=? AND number=?"
 
 @dataclass(frozen=True, slots=True)
 class RefusedGroup:
-    """A group as its author encoded it, and why it was refused."""
+    """A group as its author encoded it, without tokens, and why it was refused."""
 
     author: bytes
     group: Group
@@ -96,7 +96,9 @@ class AdmissionResult:
     def refuse(self, reason: str, group: Group, verdict: Verdict | None = None) -> None:
         self.refused[reason] += 1
         found = (verdict.prompt, verdict.rewards) if verdict else ()
-        self.shown.append(RefusedGroup(self.author, group, reason, self.now, *found))
+        self.shown.append(
+            RefusedGroup(self.author, without_tokens(group), reason, self.now, *found)
+        )
 
 
 def oldest_epoch(manifest: Manifest, now: float) -> int:

@@ -10,9 +10,9 @@ both shares at the default of a quarter:
 - One author gets at most n / 4 groups, but always one.
 - All unproven authors (:mod:`swarm.reputation`) together get at most n / 4, but always one,
   whatever their number of keys. Beside P proven authors they count as one more and get 1 / (P + 1).
-- Among unproven authors, those with useful groups come first, then untried ones, then useless and
-  penalized ones.
-  A key minted to do harm is taken once; a useful honest author stays until it is proven.
+- Among unproven authors, those with useful groups and untried ones take turns; useless and
+  penalized ones come last. A key minted to do harm is taken once, a useful honest author stays
+  until it is proven, and no key that is neither keeps newcomers out.
 - Only proven authors, each within its cap, reduce the number of local groups.
 
 Authors that the user trusts have no cap, and count as proven: one of them may fill all the room.
@@ -277,7 +277,7 @@ class Mixture:
                 for author, line in self._drawn(others, draw).items()
             }
             taken_unproven = sum(n for author, n in taken.items() if author not in proven)
-            together = _promising_first(unproven, tried)[: caps.unproven - taken_unproven]
+            together = _hopeful_first(unproven, tried, draw)[: caps.unproven - taken_unproven]
             lines.insert(draw.randint(0, len(lines)), together)
             chosen += _in_turns(lines)[:left]
         return chosen
@@ -327,21 +327,19 @@ def _by_author(candidates: Iterable[Candidate]) -> dict[bytes, list[Candidate]]:
     return dict(stacks)
 
 
-def _promising_first(
-    lines: Mapping[bytes, Sequence[Candidate]], tried: Mapping[bytes, float]
+def _hopeful_first(
+    lines: Mapping[bytes, Sequence[Candidate]], tried: Mapping[bytes, float], draw: random.Random
 ) -> list[Candidate]:
-    """Let the authors of each tier take turns, the first tier first."""
-    tiers: defaultdict[int, list[Sequence[Candidate]]] = defaultdict(list)
+    """Let authors with useful groups and untried ones take turns, then those without use."""
+    useful, untried, useless = list[Sequence[Candidate]](), [], []
     for author, line in lines.items():
-        tiers[_tier(author, tried)].append(line)
-    return [each for _, tier in sorted(tiers.items()) for each in _in_turns(tier)]
-
-
-def _tier(author: bytes, tried: Mapping[bytes, float]) -> int:
-    """Rank an unproven author: 0 with useful groups, 1 untried, 2 without use."""
-    if author not in tried:
-        return 1
-    return 0 if tried[author] >= PROMISING else 2
+        if author not in tried:
+            untried.append(line)
+        else:
+            (useful if tried[author] >= PROMISING else useless).append(line)
+    hopeful = [_in_turns(useful), _in_turns(untried)]
+    draw.shuffle(hopeful)
+    return _in_turns(hopeful) + _in_turns(useless)
 
 
 def _in_turns(lines: Iterable[Sequence[Candidate]]) -> list[Candidate]:

@@ -11,7 +11,7 @@ from functools import partial
 from hashlib import sha256
 from itertools import groupby
 from typing import Protocol, TypeVar
-from unicodedata import normalize
+from unicodedata import combining, normalize
 
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.off_policy import FILTERS, Answer, budget
@@ -117,6 +117,14 @@ def _external_completion(
         ids.extend(part)
         mask.extend([ours] * len(part))
     return TrainingCompletion(tuple(ids), tuple(mask), tuple(behaviour) if known else None)
+
+
+def _bare(text: str) -> str:
+    """Return a text without blanks, accents, case and other ways to write the same."""
+    # Without accents first: to normalize a long run of them takes quadratic time.
+    letters = normalize("NFKD", "".join(c for c in text if not combining(c)))
+    letters = "".join(c for c in letters if not combining(c))
+    return "".join(INVISIBLE.sub("", letters).casefold().split())
 
 
 T = TypeVar("T")
@@ -281,8 +289,7 @@ class Intake:
 
     def _is_of_another(self, author: bytes, text: str) -> bool:
         """Return whether another author sent the same text before, up to how it is written."""
-        bare = "".join(INVISIBLE.sub("", normalize("NFKC", text)).casefold().split())
-        first = self._texts.setdefault(sha256(bare.encode()).digest(), author)
+        first = self._texts.setdefault(sha256(_bare(text).encode()).digest(), author)
         while len(self._texts) > REMEMBERED_TEXTS:
             self._texts.popitem(last=False)
         return first != author

@@ -93,6 +93,7 @@ REWARDS = "rewards.json"
 READERS = "readers.lock"
 ROLLED_BACK = "rolled-back"
 _NAME = re.compile(r"step-(\d{8,18})")
+_LEFT = re.compile(r"\.(draft|old)(-\d+)+")  # of a killed process
 _GIVEN = re.compile(r"(?:step-)?(\d{1,18})")
 
 
@@ -258,8 +259,9 @@ class Checkpoints:
         return Checkpoints(self.folder / ROLLED_BACK, self.keep, self.best)
 
     def _sweep(self) -> None:
-        for left in self.folder.glob(".*-*"):
-            shutil.rmtree(left, ignore_errors=True)
+        for left in self.folder.iterdir():
+            if _LEFT.fullmatch(left.name):
+                shutil.rmtree(left, ignore_errors=True)
 
     def _prune(self, newest: int) -> None:
         valid = [step for step in self.steps() if step <= newest]

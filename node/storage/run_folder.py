@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
@@ -87,10 +88,11 @@ class RunFolder:
         Reading a FIFO or device may never end. The node would write to the file behind a link.
         """
         given = {self.config, self.manifest, self.trusted, self.blocked}
-        for path in (*self._files(), *self.swarms.rglob("*")):
+        within = (path for tree in self._trees() for path in tree.rglob("*"))
+        for path in chain(self._files(), self._trees(), within):
             if path.is_symlink() and path not in given:
-                remedy = "Replace it with the file itself, or use another run folder."
-                raise NodeError("a link in the place of a file that the node writes", path, remedy)
+                remedy = "Put what it links to in its place, or use another run folder."
+                raise NodeError("a link in the place of what the node writes", path, remedy)
         for path in self._paths(lambda error: None):
             with suppress(OSError):
                 mode = path.stat().st_mode

@@ -14,7 +14,7 @@ from protocol.announcement import offer_of
 from protocol.frame import open_frame
 from protocol.identity import Identity
 from protocol.manifest import AllowList
-from protocol.rollout import Group, decode_group
+from protocol.rollout import Group, Tokens, decode_group
 from swarm import admission
 from swarm.admission import KEPT, MOST_ASKED, MOST_UNPROVEN, Admission
 from swarm.groups import TaskRef
@@ -367,6 +367,17 @@ def test_each_is_kept_with_its_author_the_reason_and_what_was_found(gate: Gate) 
     assert lie.prompt.endswith("+ 1") and lie.group.rewards == (1.0, 1.0)
     assert (hung.reason, hung.rewards) == ("timeout", ())
     assert gate.shown.take() == [], "each is handed out once"
+
+
+def test_refused_groups_are_kept_without_their_tokens_which_take_most_memory(gate: Gate) -> None:
+    larry = Peer(gate)
+    group = larry.group(0, epoch=NOW + 9)
+    tokens = Tokens((1, 2), (-1.0, -1.0), (0, 0))
+    segments = (replace(group.completions[0].segments[0], tokens=tokens),)
+    first = replace(group.completions[0], segments=segments)
+    sent = replace(group, completions=(first, *group.completions[1:]))
+    assert gate.admit(larry.frame(sent), larry.author) == []
+    assert [each.group for each in gate.shown.take()] == [group]
 
 
 def test_flo_is_refused_without_end_and_few_are_kept(gate: Gate) -> None:

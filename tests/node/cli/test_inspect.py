@@ -110,9 +110,7 @@ def test_the_size_is_of_what_the_node_keeps(terminal):
     Path("node/journal.sqlite-wal").write_bytes(bytes(150))
     (folder.swarms / SWARM).mkdir(parents=True)
     (folder.swarms / SWARM / "journal.sqlite").write_bytes(bytes(50))
-    (folder.checkpoints / "link").symlink_to(Path("node/somebody-elses").absolute())
-    link = (folder.checkpoints / "link").lstat().st_size
-    assert found(terminal)["node"]["size"] == before + 1200 + link
+    assert found(terminal)["node"]["size"] == before + 1200
 
 
 def test_what_may_not_be_read_is_counted_and_all_else_is_listed(terminal, monkeypatch):
@@ -370,7 +368,14 @@ def test_no_command_waits_for_a_fifo_or_reads_a_device_in_the_run_folder(termina
 
 @pytest.mark.parametrize(
     "name",
-    ["node.log", "metrics.jsonl", "journal.sqlite-wal", "lock", "swarms/other/metrics.jsonl"],
+    [
+        "node.log",
+        "metrics.jsonl",
+        "journal.sqlite-wal",
+        "lock",
+        "swarms/other/metrics.jsonl",
+        "checkpoints/a",
+    ],
 )
 def test_no_command_writes_to_another_file_through_a_link_in_the_run_folder(terminal, node, name):
     other = Path("profile").absolute()
@@ -379,8 +384,21 @@ def test_no_command_writes_to_another_file_through_a_link_in_the_run_folder(term
     (node.root / name).unlink(missing_ok=True)
     (node.root / name).symlink_to(other)
     for command in ("status", "join", "bootstrap"):
-        assert "a link in the place of a file" in terminal.refuses(1, command, *AT)
+        assert "a link in the place of what" in terminal.refuses(1, command, *AT)
     assert not other.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "checkpoints/rolled-back", "tensorboard"])
+def test_no_command_changes_or_deletes_what_a_linked_folder_holds(terminal, node, name):
+    other = Path("home").absolute()
+    (other / ".config-of-others").mkdir(parents=True)
+    (shared := other / "page").touch()
+    shared.chmod(0o644)
+    (node.root / name).parent.mkdir(parents=True, exist_ok=True)
+    (node.root / name).symlink_to(other)
+    for command in ("status", "join", "checkpoints"):
+        assert "a link in the place of what" in terminal.refuses(1, command, *AT)
+    assert shared.stat().st_mode & 0o777 == 0o644 and (other / ".config-of-others").exists()
 
 
 def test_peers_are_trusted_listed_and_trusted_no_longer(terminal, node, met):

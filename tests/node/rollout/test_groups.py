@@ -115,14 +115,25 @@ def test_text_that_sybil_sends_again_under_another_key_is_refused():
     assert reader.take(short) is not None, "short answers are equal by chance"
 
 
-@pytest.mark.parametrize("change", [str.upper, "\u200b".join, "\n ".join, lambda text: f"{text} "])
-def test_case_blanks_and_invisible_characters_make_no_other_text_of_a_copy(change):
+@pytest.mark.parametrize(
+    "change", [str.upper, "\u200b".join, "\u0301".join, "\n ".join, lambda text: f"{text} "]
+)
+def test_case_blanks_accents_and_invisible_characters_make_no_other_text_of_a_copy(change):
     counters = Counters()
     reader = intake(counters, tokens=512, refuse=("copied",))
     right = "so the last step " + WORKING + "17"
     assert reader.take(sent([(right, 1.0), ("18", 0.0)])) is not None
     assert reader.take(sent([(change(right), 1.0), ("18", 0.0)], author=b"s" * 32)) is None
     assert counters.snapshot()["external_refused{reason=copied}"] == 1
+
+
+def test_a_long_run_of_accents_which_takes_quadratic_time_is_not_normalized(monkeypatch):
+    seen = []
+    plain = lambda form, text: seen.append(text) or text  # noqa: E731
+    monkeypatch.setattr("node.rollout.groups.normalize", plain)
+    reader = intake(Counters(), tokens=512, refuse=("copied",))
+    assert reader.take(sent([("17" + "\u0315" * 99 + "\u0300" * 99, 1.0), ("18", 0.0)]))
+    assert seen == ["17"]
 
 
 def test_text_behind_the_answer_is_refused():
