@@ -81,20 +81,53 @@ class PeerBound:
         most = torch.where(batch.hidden, self.hidden, self.token)
         reach = torch.where(batch.hidden, -math.inf, math.log(REACH))
         gain = torch.where(batch.hidden, 0.0, self.gain)
-        lengths = torch.arange(1, STRETCH + 1, device=read.device)
-        most = most[..., None] + (lengths > 1) * math.log(SEVERAL)
-        raised = _sums(torch.where(read, prox - batch.reference - gain, 0.0))
-        present = _sums(torch.where(read, prox, 0.0))
-        longest = (((raised > most) & (present > reach[..., None])) * lengths).amax(2)
-        # The longest stretches above the bound that end with a token, and with each of the next.
-        ahead = pad(longest, (0, STRETCH - 1)).unfold(1, STRETCH, 1)
-        return read & (ahead >= lengths).any(2)
+        raised = torch.where(read, prox - batch.reference - gain, 0.0)
+        present = torch.where(read, prox, 0.0)
+        alone = (raised > most) & (present > reach)
+        begins, total = _raised_most(raised, present, reach)
+        return read & (alone | _covered(begins, total > most + math.log(SEVERAL)))
 
 
-def _sums(values: Tensor) -> Tensor:
-    """Return the sums of 1 to S values up to each place, ``[C, T, S]``, from ``[C, T]``."""
-    before = pad(values, (STRETCH - 1, 0)).unfold(1, STRETCH, 1)
-    return before.flip(2).cumsum(2)
+def _raised_most(raised: Tensor, present: Tensor, reach: Tensor) -> tuple[Tensor, Tensor]:
+    """Return, for each token, the stretch that ends there and was raised most, ``[C, T]`` each.
+
+    The results are its first token, and by how many nats it was raised; minus infinity if even the
+    token alone is less probable than ``reach``.
+    """
+    sums, probs = (pad(each, (1, 0)).cumsum(1) for each in (raised, present))
+    ends = probs[:, 1:].contiguous()
+    # The log-prob falls with the length, so stretches from `first` on are probable enough.
+    first = torch.searchsorted(-probs, reach - ends, right=True)
+    last = torch.arange(raised.shape[1], device=raised.device).expand_as(first)
+    begins = _lowest(sums[:, :-1], torch.minimum(first, last), last)
+    total = sums[:, 1:] - sums.gather(1, begins)
+    return begins, torch.where(first <= last, total, -math.inf)
+
+
+def _lowest(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
+    """Return the index of the lowest value from ``first`` to ``last``, all int64 ``[C, T]``."""
+
+    def lower(one: Tensor, other: Tensor) -> Tensor:
+        return torch.where(values.gather(1, one) <= values.gather(1, other), one, other)
+
+    # Level k has the lowest of the 2**k values up to each place, or of all if these are fewer.
+    levels = [last]
+    for k in range(max(0, values.shape[1] - 1).bit_length()):
+        before = (last - (1 << k)).clamp(min=0)
+        levels.append(lower(levels[-1].gather(1, before), levels[-1]))
+    # Two such runs, which may overlap, are the whole.
+    level = (last - first + 1).float().log2().floor().long()
+    table = torch.stack(levels)
+    behind = table.gather(0, level[None])[0]
+    ends = first + (1 << level) - 1
+    before = table.gather(2, ends.expand(len(table), *ends.shape)).gather(0, level[None])[0]
+    return lower(before, behind)
+
+
+def _covered(begins: Tensor, chosen: Tensor) -> Tensor:
+    """Find the tokens of the ``chosen`` stretches, from where each ``begins`` to its place."""
+    steps = pad(-chosen.long(), (1, 0)).scatter_add(1, begins, chosen.long())
+    return steps.cumsum(1)[:, :-1] > 0
 
 
 def imitated(batch: MicroBatch) -> Tensor:
