@@ -25,6 +25,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from node.distributed.torchrun import Launch, forget
 from node.errors import NodeError
+from node.policy.device import plan_no_kernels
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +94,7 @@ class Ranks:
                 raise NodeError(f"rank {self.rank} has no GPU of its own", found, remedy)
             torch.cuda.set_device(self._local_rank)
         mine = torch.device(device, self._local_rank) if device == "cuda" else torch.device(device)
+        plan_no_kernels(mine)
         everyone = dist.group.WORLD
         assert everyone is not None
         return mine, DeviceMesh.from_group(everyone, device)

@@ -18,7 +18,7 @@ from transformers.utils.generic import ModelOutput
 
 from node.learner.batches import MicroBatch
 from node.learner.group_norms import GroupNorms
-from node.learner.micro_batching import of_memory, reads_shared_rows
+from node.learner.micro_batching import of_memory, takes_no_cache
 
 log = logging.getLogger(__name__)
 
@@ -228,6 +228,7 @@ def _parts(
             yield first, hidden[first:last], measured
 
 
+ALIGNED = 8  # elements
 LOWEST = torch.finfo(torch.float32).min  # replaces -inf, because 0 * -inf is NaN
 
 
@@ -269,7 +270,7 @@ class TokenScores:
         self._temperature = temperature
         self._words: int = model.config.get_text_config().vocab_size
         self._head = VocabularyHead.of(model) if self._large(tokens) else None
-        self._cache = NoCache() if reads_shared_rows(model) else None
+        self._cache = NoCache() if takes_no_cache(model) else None
 
     def in_parts(self, tokens: int) -> bool:
         """Return whether logits of this many positions are computed in chunks."""
@@ -321,7 +322,7 @@ def distributions(
     """Return the vocabulary's log-probs at scored positions, float32 ``[N, V]``.
 
     Right padding needs no mask: tokens of a causal model do not see later ones. ``cache`` is for
-    models that :func:`node.learner.micro_batching.reads_shared_rows`.
+    models that :func:`node.learner.micro_batching.takes_no_cache`.
     """
     placed = _placed(model, batch, cache)
     output = model(input_ids=batch.input_ids, use_cache=False, logits_to_keep=batch.kept, **placed)
@@ -346,13 +347,16 @@ def token_entropies(distribution: Tensor, batch: MicroBatch) -> Tensor:
 def completion_bias(segments: Tensor, dtype: torch.dtype) -> Tensor:
     """Return attention biases ``[B, 1, L, L]``: zero if visible, else the minimum.
 
-    A token sees earlier tokens of the prompt and of its own completion (``segments``).
+    A token sees earlier tokens of the prompt and of its own completion (``segments``). Lines begin
+    at multiples of ``ALIGNED``, or a GPU's kernel would copy the biases in every layer.
     """
     length = segments.shape[1]
     hidden = (segments[:, None] != segments[:, :, None]) & (segments[:, None] != 0)
     later = torch.ones(length, length, dtype=torch.bool, device=segments.device).triu(1)
-    bias = torch.zeros(hidden.shape, dtype=dtype, device=segments.device)
-    return bias.masked_fill(hidden | later, torch.finfo(dtype).min)[:, None]
+    width = -(-length // ALIGNED) * ALIGNED
+    bias = torch.zeros((len(segments), length, width), dtype=dtype, device=segments.device)
+    bias = bias[..., :length].masked_fill_(hidden | later, torch.finfo(dtype).min)
+    return bias[:, None]
 
 
 def _placed(model: PreTrainedModel, batch: MicroBatch, cache: NoCache | None) -> dict[str, Any]:

@@ -82,6 +82,16 @@ class TokenBudget:
         )
 
 
+def takes_no_cache(model: PreTrainedModel) -> bool:
+    """Return whether a cache that keeps nothing changes no output: plain or windowed attention."""
+    attention = model.config.get_text_config()._attn_implementation
+    return (
+        model._supports_attention_backend
+        and not model._is_stateful
+        and attention in ("sdpa", "eager")
+    )
+
+
 STEADY_ROTATIONS = ("default", "linear", "llama3", "yarn")  # do not depend on the length
 
 
@@ -95,9 +105,7 @@ def reads_shared_rows(model: PreTrainedModel) -> bool:
     rotation = getattr(config, "rope_parameters", None) or {"rope_type": "default"}
     layers = getattr(config, "layer_types", None) or ("full_attention",)
     return (
-        model._supports_attention_backend
-        and not model._is_stateful
-        and config._attn_implementation in ("sdpa", "eager")
+        takes_no_cache(model)
         and getattr(config, "sliding_window", None) is None
         and all(layer == "full_attention" for layer in layers)
         and rotation.get("rope_type") in STEADY_ROTATIONS

@@ -21,6 +21,7 @@ from transformers import DynamicCache, PreTrainedModel
 from node.engines.engine import Sampling
 from node.engines.transformers.kv_cache import GrowingLayer, aligned, growing_cache
 from node.errors import ConfigError
+from node.learner.micro_batching import of_memory
 
 MANY_WORDS, BLOCK = 1 << 14, 256  # vocabulary size from which a block is sampled first; its size
 
@@ -392,10 +393,14 @@ class StaticStep:
             try:
                 with recording:
                     self.step(rows, length, sampling)
-            except torch.OutOfMemoryError:
-                raise
             except RuntimeError as error:
-                raise ConfigError(
-                    "engine.backend_options", {"graphs": True}, NOT_RECORDED
-                ) from error
+                raise not_recorded(error) from error
         return graph
+
+
+def not_recorded(error: RuntimeError) -> Exception:
+    """Return what to raise for the error that ended a recording."""
+    # The end of a recording fails, too, and replaces the error that ended it.
+    if of_memory(error) or isinstance(error.__context__, torch.OutOfMemoryError):
+        return torch.OutOfMemoryError(str(error))
+    return ConfigError("engine.backend_options", {"graphs": True}, NOT_RECORDED)

@@ -16,6 +16,7 @@ from node.engines.transformers.static_step import (
     length_bucket,
     row_bucket,
 )
+from node.errors import ConfigError
 from tests.library_privates import DataDependentOutputException, counted_kernels, without_numbers
 from tests.support import SHAPE, policy_of
 
@@ -223,3 +224,15 @@ def test_slots_keep_what_they_hold_when_there_have_to_be_more_and_longer_ones():
     for new, old in zip(step.slots.rows, before.rows, strict=True):
         assert torch.equal(new[:8], old)
     assert step.slots.ids.shape[1] == RING
+
+
+@pytest.mark.parametrize("lost", [torch.OutOfMemoryError("all taken"), None])
+@pytest.mark.parametrize("says", ["CUDA error: out of memory", "CUDA error: capture failed"])
+def test_memory_that_runs_out_in_a_recording_is_told_from_a_step_that_cannot_be_recorded(
+    lost, says
+):
+    error = RuntimeError(says)
+    error.__context__ = lost
+    ran_out = lost is not None or "out of memory" in says
+    wanted = torch.OutOfMemoryError if ran_out else ConfigError
+    assert type(static_step.not_recorded(error)) is wanted

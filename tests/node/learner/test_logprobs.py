@@ -231,3 +231,40 @@ def test_small_vocabularies_are_read_at_once_and_nothing_is_asked_of_the_model()
     model = built(CONFIGS["untied"])
     model.register_forward_hook(lambda *_: pytest.fail("the model was asked"))
     assert not TokenScores(model, 1.0, 8192).in_parts(8192)
+
+
+WINDOWS = {
+    "mistral": transformers.MistralConfig(**SHAPE, sliding_window=16),
+    "gemma3": transformers.Gemma3TextConfig(
+        **SHAPE, sliding_window=16, layer_types=["sliding_attention", "full_attention"]
+    ),
+    "phi3": transformers.Phi3Config(**SHAPE, sliding_window=16),
+    "rotations by length": transformers.LlamaConfig(
+        **SHAPE, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    ),
+}
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", [*CONFIGS, *WINDOWS])
+def test_without_a_cache_no_model_looks_for_packed_rows_and_none_scores_otherwise(
+    name, attention, monkeypatch
+):
+    model = built({**CONFIGS, **WINDOWS}[name], attn_implementation=attention)
+    ids = torch.randint(WORDS, (3, 60), generator=torch.Generator().manual_seed(0))
+    rows = [
+        Row((1,), (TrainingCompletion(tuple(x), (True,) * 60),), (1.0,), True) for x in ids.tolist()
+    ]
+    (batch,) = micro_batches(rows, 1000, 0, model.device)
+    expected = model(input_ids=batch.input_ids).logits.log_softmax(-1)
+    looks = "transformers.masking_utils.find_packed_sequence_indices"
+    monkeypatch.setattr(looks, lambda *_: pytest.fail("a GPU was waited for"))
+    found = TokenScores(model, 1.0, 1)(batch, entropies=False).logprobs
+    assert_close(found, expected.gather(2, ids[..., None])[..., 0])
+
+
+def test_the_lines_of_a_mask_begin_where_a_gpu_reads_them_without_a_copy():
+    segments = torch.tensor([[0, 0, 1, 1, 2], [0, 1, 2, 2, 2]])
+    bias = logprobs.completion_bias(segments, torch.float32)
+    assert bias.shape == (2, 1, 5, 5) and bias.stride(-1) == 1
+    assert all(step % 8 == 0 for step in bias.stride()[:-1])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from node.policy import device as device_module
-from node.policy.device import device_named, draws_on, give_back, wait_for
+from node.policy.device import device_named, draws_on, give_back, plan_no_kernels, wait_for
 from node.policy.model_files import PolicyError
 from tests.node.programs import ROOT
 from tests.parsing import parse
@@ -20,6 +20,18 @@ def test_auto_takes_a_gpu_of_cuda_and_no_other_and_one_that_is_not_there_is_refu
         monkeypatch.setattr(torch.cuda, "is_available", lambda has=has: has)
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
         assert device_named("auto").type == kind
+
+
+def test_a_gpus_attention_makes_no_plan_for_each_shape_and_another_devices_is_left_alone():
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        torch.backends.cuda.enable_cudnn_sdp(True)
+        plan_no_kernels(torch.device("cpu"))
+        assert torch.backends.cuda.cudnn_sdp_enabled()
+        plan_no_kernels(torch.device("cuda", 1))
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 def test_numbers_are_drawn_where_there_are_some_of_64_bits():
