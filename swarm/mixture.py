@@ -327,11 +327,14 @@ def _by_author(candidates: Iterable[Candidate]) -> dict[bytes, list[Candidate]]:
     return dict(stacks)
 
 
+_Lines = list[Sequence[Candidate]]
+
+
 def _hopeful_first(
     lines: Mapping[bytes, Sequence[Candidate]], tried: Mapping[bytes, float], draw: random.Random
 ) -> list[Candidate]:
     """Let authors with useful groups and untried ones take turns, then those without use."""
-    useful, untried, useless = list[Sequence[Candidate]](), [], []
+    useful, untried, useless = _Lines(), _Lines(), _Lines()
     for author, line in lines.items():
         if author not in tried:
             untried.append(line)

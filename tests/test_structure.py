@@ -32,11 +32,11 @@ OPTIONAL = {
 REACHES_IN = ROOT / "tests" / "library_privates.py"
 WHEEL = ("protocol", "swarm", "node")
 # A limit may rise for new features, by 5 % at most, with a reason in the commit.
-MOST_FILES = 241
-MOST_LINES = 54_180
+MOST_FILES = 242
+MOST_LINES = 54_366
 LONGEST_FILE = 480
 SHORT_FILE = 60
-MOST_TEST_LINES = 57_679
+MOST_TEST_LINES = 57_875
 MOST_WORDS = 2_000
 SHORT = {
     "swarm/common/clock.py": "a protocol and its one implementation, named all over the package",

@@ -25,6 +25,7 @@ from node.cli.options import (
     PeersOption,
     SetOption,
     find_config,
+    open_folder,
     open_node,
     overrides_of,
     print_json,
@@ -118,7 +119,7 @@ def status_command(
     config: ConfigOption = None, json: JsonOption = False, debug: DebugOption = False
 ) -> None:
     """Show what the node is doing, or its last state."""
-    status = present_status(open_node(config).folder)
+    status = present_status(open_folder(config))
     if json:
         print_json(status)
         return
@@ -184,7 +185,7 @@ def logs_command(
 
     With --follow it shows new lines until the node ends or you press Ctrl-C.
     """
-    folder = open_node(config).folder
+    folder = open_folder(config)
     with closing(LogTail(folder.log)) as tail:
         say_lines(tail.last(lines))
         while follow:
@@ -210,7 +211,7 @@ def stop_command(
     """
     from node.run.background import stop_node
 
-    folder = open_node(config).folder
+    folder = open_folder(config)
     with waiting("waiting for the node to end"):
         pid = stop_node(folder, now=now)
     status = present_status(folder)
@@ -239,7 +240,7 @@ def rollouts_command(
     Per round, the node keeps the worst and the best completion of one local group and of one peer
     group, about 24 in total.
     """
-    rollouts = read_rollouts(open_node(config).folder.rollouts)[-number:]
+    rollouts = read_rollouts(open_folder(config).rollouts)[-number:]
     if json:
         print_json([asdict(rollout) for rollout in rollouts])
         return
@@ -253,7 +254,7 @@ def checkpoints_command(
 
     The round identifies a checkpoint and names its folder in checkpoints/.
     """
-    folder = open_node(config).folder.checkpoints
+    folder = open_folder(config).checkpoints
     entries = list_checkpoints(Checkpoints(folder))
     if json:
         print_json([asdict(entry) for entry in entries])

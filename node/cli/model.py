@@ -25,6 +25,7 @@ from node.cli.options import (
     model_of,
     node_named,
     open_node,
+    open_trained,
     overrides_of,
     print_json,
     waiting,
@@ -285,7 +286,7 @@ def ask_command(
     to this swarm. In families with very many questions, it may not recognize one that you type.
     """
     check_choice(step, best)
-    node = open_node(config, overrides_of(assignments))
+    node = open_trained(config, overrides_of(assignments))
     with waiting(LOADING):
         from node.evaluation.comparison import pinned_manifest, question_of, verifier_of
 

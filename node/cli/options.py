@@ -13,10 +13,10 @@ import typer
 from typer.core import TyperCommand
 
 from node.config.overrides import parse_assignments, parse_mix, pasted_peer
-from node.errors import MOST, NodeError, UsageError
+from node.errors import MOST, ConfigError, NodeError, UsageError
 from node.monitor.output import display_on, say
 from node.monitor.record import Terminal
-from node.storage.checkpoints import named_round
+from node.storage.checkpoints import Checkpoints, named_round
 from protocol.errors import BadKey, ProtocolError
 from protocol.identity import author_of
 from protocol.manifest import AdmissionRule, AllowList, Open, ProofOfWork
@@ -87,6 +87,32 @@ def open_node(given: Path | None, overrides: Mapping[str, Any] | None = None) ->
     node = LoadedNode(path, config, run_folder(path, config))
     node.folder.check()
     return node
+
+
+def open_trained(given: Path | None, overrides: Mapping[str, Any] | None = None) -> LoadedNode:
+    """Open a node as :func:`open_node` does; raise NodeError if it has no checkpoint."""
+    node = open_node(given, overrides)
+    Checkpoints(node.folder.checkpoints).require()
+    return node
+
+
+def open_folder(given: Path | None) -> Any:
+    """Open a node's run folder, with a warning if its config is not valid.
+
+    An error in ``node.toml`` must not hide a running node.
+    """
+    from node.config.config import run_folder_alone
+
+    try:
+        return open_node(given).folder
+    except ConfigError as error:
+        path = find_config(given)
+        folder = run_folder_alone(path) if path else None
+        if folder is None:
+            raise
+        folder.check()
+        say(f"warning: {error}", err=True)
+        return folder
 
 
 def overrides_of(

@@ -23,6 +23,7 @@ from node.cli.options import (
     check_choice,
     find_config,
     open_node,
+    open_trained,
     overrides_of,
     parse_admission,
     print_json,
@@ -242,11 +243,12 @@ def planned(
     device_memory: float | None = None,
 ) -> Plan:
     """Plan for this machine, or one with other memory (GiB); raise NodeError."""
-    from node.plan.machine import asked_for, card, this_machine
-    from node.plan.plan import plan
     from node.policy.model_source import config_folder
 
     config_folder(model)  # report a missing model before torch is loaded
+    from node.plan.machine import asked_for, card, this_machine
+    from node.plan.plan import plan
+
     here = this_machine("auto", folder)
     gpu = None if device_memory is None else card(device_memory)
     return plan(model, asked_for(here, memory, gpu), tokens)
@@ -439,8 +441,7 @@ def export_command(
         typer.Option(
             "--push",
             metavar="OWNER/NAME",
-            help="Repository on the Hugging Face Hub to upload to, with your login. A new "
-            "repository is private.",
+            help="Hugging Face repository to upload to, with your login; private if it is new.",
         ),
     ] = None,
     step: StepOption = None,
@@ -458,7 +459,7 @@ def export_command(
         from node.evaluation.export import check_pushable
 
         check_pushable(push)
-    node = open_node(config)
+    node = open_trained(config)
     with waiting(LOADING) as tell:
         from node.evaluation.export import push as upload
         from node.evaluation.export import write_card
@@ -471,9 +472,7 @@ def export_command(
             write_card(node.config, node.folder, loaded, out, adapter=adapter)
     if not json:
         say(f"wrote {out} from {loaded.path.name}")
-    address = None
-    if push is not None:
-        address = upload(out, push)
+    if address := None if push is None else upload(out, push):
         say(f"pushed the model to {address}", err=True)
     if json:
         facts = {"model": str(out), "checkpoint": str(loaded.path), "state": loaded.state}

@@ -229,6 +229,16 @@ def run_folder(path: Path, config: Config) -> RunFolder:
     return RunFolder(Path(_absolute(path.absolute().parent, "node.run_dir", config.node.run_dir)))
 
 
+def run_folder_alone(path: Path) -> RunFolder | None:
+    """Return the run folder that ``path`` names, whatever its other keys; None if it has none."""
+    try:
+        given = parse_toml(path.read_text(encoding="utf-8-sig")).get("node", {}).get("run_dir")
+        name = NodeSection().run_dir if given is None else given
+        return RunFolder(Path(_absolute(path.absolute().parent, "node.run_dir", name)))
+    except (OSError, ValueError, TypeError, AttributeError, ConfigError):
+        return None
+
+
 def _absolute(base: Path, key: str, path: str) -> str:
     try:
         return str((base / Path(path).expanduser()).resolve())

@@ -25,6 +25,7 @@ from node.dashboard.groups import Groups, Wanted, authors, progress
 from node.dashboard.rounds import DIGITS, Rounds, plain, plain_values, thinned
 from node.doctor import checks
 from node.doctor.checks import check_ports, reported_reach
+from node.doctor.files import Check, check_pinned
 from node.errors import NodeError
 from node.monitor.output import printable
 from node.monitor.record import RoundRecord
@@ -68,14 +69,14 @@ class Doctor:
                 self._at = time.monotonic()
             return self._found
 
-    def _look(self) -> list[checks.Check]:
+    def _look(self) -> list[Check]:
         config, folder = self._config, self._folder
         found = [*checks.check_packages(), checks.check_transport(config.network)]
         if "torch" in sys.modules:  # loading it would take longer than all other checks
             found.append(checks.check_device(config.policy.device))
         found += [checks.check_engine(config.engine.backend), checks.check_shared_memory()]
         found += [checks.check_clock(), checks.check_sandbox()]
-        found += checks.check_pinned(config, folder)
+        found += check_pinned(config, folder)
         if folder.root.is_dir():
             found += [checks.check_disk(folder), checks.check_key(folder)]
             found += check_ports(config, folder)

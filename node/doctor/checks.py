@@ -12,22 +12,29 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from packaging.requirements import Requirement
 
 from node.config.config import Config
 from node.config.registry import ENGINES, TRANSPORTS
 from node.config.sections import NetworkSection
+from node.doctor.files import (
+    Check,
+    check_manifest,
+    check_model_files,
+    check_pinned,
+    fail,
+    failed,
+    ok,
+    warn,
+)
 from node.errors import ConfigError, NodeError
-from node.network.pinned_manifest import checked_manifest
 from node.network.transports import TransportKind, why_not_free
 from node.plan.model_shape import check_memory
 from node.storage.run_folder import RunFolder
 from node.tasks.sandbox.sandbox import REMEDY, sandbox_support
-from node.tasks.task_set import Allowed, allowed_by, overview
+from node.tasks.task_set import allowed_by
 from node.threads import check_semaphores
 from protocol.errors import ProtocolError
 from protocol.identity import Identity, KeyFileError
@@ -58,56 +65,9 @@ from swarm.transport.transport import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One line of the report; "fail" prevents a node from working, "warn" may."""
-
-    check: str
-    level: Literal["ok", "warn", "fail"]
-    found: str
-    remedy: str = ""
-
-
-def ok(check: str, found: str) -> Check:
-    return Check(check, "ok", found)
-
-
-def warn(check: str, found: str, remedy: str) -> Check:
-    return Check(check, "warn", found, remedy)
-
-
-def fail(check: str, found: str, remedy: str) -> Check:
-    return Check(check, "fail", found, remedy)
-
-
-def failed(check: str, error: NodeError) -> Check:
-    return fail(check, f"{error.what}: {error.value}", error.remedy)
-
-
 def check_sandbox() -> Check:
     found = sandbox_support()
     return ok("isolation", str(found)) if found.whole else warn("isolation", str(found), REMEDY)
-
-
-def check_pinned(config: Config, folder: RunFolder) -> list[Check]:
-    if not folder.manifest.exists():
-        return []
-    allowed = allowed_by(config.tasks, config.sandbox)
-    return check_manifest(folder.manifest.read_bytes(), str(folder.manifest), allowed)
-
-
-def check_manifest(signed: bytes, source: str, allowed: Allowed) -> list[Check]:
-    """Check which task families of a manifest this node would open."""
-    try:
-        manifest = checked_manifest(signed, source)
-    except NodeError as error:
-        return [failed("tasks", error)]
-    opened, *closed = overview(manifest.catalogue, allowed)
-    checks = [ok("tasks", opened)]
-    for line in closed:
-        found, _, remedy = line.partition(": ")
-        checks.append(warn("tasks", found, f"{remedy[0].upper()}{remedy[1:]}."))
-    return checks
 
 
 LITTLE_DISK = 2 << 30
@@ -268,6 +228,7 @@ def check_machine(config: Config, folder: RunFolder) -> list[Check]:
         check_engine(config.engine.backend),
         check_disk(folder),
         check_shared_memory(),
+        *check_model_files(config),
         check_model_memory(config),
         check_mismatch(config, folder),
         check_key(folder),

@@ -133,7 +133,10 @@ class Membership(Opened):
     def _claim(self, what: str, digest: bytes, path: Path) -> None:
         if not self.experience.journal.claim(what, digest):
             what = f"the journal in this run folder belongs to another {what} than"
-            remedy = "Put the earlier file back, or start a new run in another folder."
+            remedy = (
+                "Put the earlier file back, or start a new run in another folder; to go on with "
+                "this policy there: swarm-node export, then init --model."
+            )
             raise NodeError(what, path, remedy)
 
     async def _member(self, transport: Transport, verifier: Verifier, signed: bytes) -> Member:

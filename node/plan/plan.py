@@ -20,6 +20,7 @@ from node.plan.speed import Speed, estimated
 from node.policy.model_source import SHIPPED, config_folder
 
 FREE_SHARE = 0.9  # fraction of usable memory or free disk that a plan may use
+AT_RISK = 600.0  # seconds of training that a crash may lose, or one round if that is longer
 LONGEST_ROUND = 600.0  # seconds; beyond, training on this machine is not useful
 SMALL = 50_000_000  # parameters below which a model is handled as the shipped ones
 LEARNING_RATES = ((10_000_000, 3e-4), (100_000_000, 3e-5), (200_000_000, 2e-5), (400_000_000, 1e-5))
@@ -323,6 +324,9 @@ def plan(model: str, machine: Machine, tokens: int) -> Plan:
     choice = choose(shape, machine, model, tokens)
     work = Workload.of(choice.config, shape, prompt_tokens(tokens))
     speed = estimated(shape, choice.config, work, machine.device)
+    if (rounds := int(AT_RISK / speed.round)) < choice.config.schedule.checkpoint_every:
+        keys = {**choice.keys, "schedule.checkpoint_every": max(1, rounds)}
+        choice = replace(choice, keys=keys, config=Config.with_overrides(keys))
     return Plan(model, folder, tokens, shape, machine, choice, speed)
 
 

@@ -254,6 +254,11 @@ class Checkpoints:
             aside._prune(max(aside.steps(), default=0))
             return later
 
+    def require(self) -> None:
+        """Raise NodeError if there is no checkpoint."""
+        if not self.steps():
+            raise no_checkpoint(self.folder)
+
     def rolled_back(self) -> Checkpoints:
         """Return the checkpoints that rollbacks set aside."""
         return Checkpoints(self.folder / ROLLED_BACK, self.keep, self.best)

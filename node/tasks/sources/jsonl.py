@@ -40,11 +40,7 @@ class JsonLines:
     @classmethod
     def open(cls, spec: EnvSpec, levels: Sequence[Mapping[str, Any]], path: Path) -> JsonLines:
         """Open the file at ``path``; raise ``TaskSetError`` if it does not fit ``spec``."""
-        if (digest := file_digest(path)) != spec.version:
-            raise TaskSetError(
-                f"env {spec.name!r}: {str(path)!r} is {digest}, the swarm's is {spec.version}: "
-                "get the same file"
-            )
+        check_version(spec, path)
         for level in levels:
             if level.keys() != {"match"} or level["match"] not in MATCHES:
                 raise TaskSetError(
@@ -65,6 +61,15 @@ class JsonLines:
         if answer.strip() == entry["answer"].strip():
             return 1.0
         return float(entry["match"] == "numeric" and _equal_numbers(entry["answer"], answer))
+
+
+def check_version(spec: EnvSpec, path: Path) -> None:
+    """Raise ``TaskSetError`` unless ``path`` is the file that ``spec`` names by its digest."""
+    if (digest := file_digest(path)) != spec.version:
+        raise TaskSetError(
+            f"env {spec.name!r}: {str(path)!r} is {digest}, the swarm's is {spec.version}: "
+            "get the same file"
+        )
 
 
 def file_digest(path: Path) -> str:

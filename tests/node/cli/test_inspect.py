@@ -457,3 +457,15 @@ def test_trust_wants_whole_peer_ids_and_names_who_has_none(terminal, node):
     assert "mixture.trusted" in terminal.refuses(2, "trust", ben, "--remove", *AT)
     node.trusted.write_text("# friends\nnobody\n")
     assert "Correct or remove that line" in terminal.refuses(1, "trust", *AT)
+
+
+def test_an_error_in_the_config_hides_no_node_and_keeps_none_from_being_stopped(terminal, node):
+    written = node.config.read_text()
+    node.config.write_text(written.replace("[learner]", "[learner]\nlrx = 1"))
+    for command in ("status", "stop", "logs", "rollouts", "checkpoints"):
+        code = terminal(command, *AT)
+        assert terminal.err.startswith("warning: learner.lrx: 1. Unknown key"), command
+        assert code == 0 or "error: no " in terminal.err or command == "logs"
+    assert terminal.refuses(2, "join", *AT).startswith("error: learner.lrx")
+    node.config.write_text("[learner")
+    assert terminal.refuses(2, "status", *AT).startswith("error: ")

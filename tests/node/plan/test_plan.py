@@ -417,3 +417,11 @@ def test_the_largest_model_of_a_larger_gpu_is_no_smaller(tmp_path):
     for way in found[0]:
         sizes = [each[way] for each in found]
         assert sizes == sorted(sizes), way
+
+
+def test_a_slow_round_is_saved_before_ten_minutes_of_training_can_be_lost(tmp_path):
+    quick = plan("tiny", laptop(16), 64)
+    slow = plan(str(written(tmp_path / "large", LLAMA_3B)), laptop(64), 512)
+    assert quick.speed.round < 60 and "schedule.checkpoint_every" not in quick.choice.keys
+    assert slow.speed.round > 60
+    assert slow.choice.config.schedule.checkpoint_every == max(1, int(600 / slow.speed.round))

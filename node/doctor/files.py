@@ -1,0 +1,91 @@
+"""A check's result, and checks of the files that a node reads: model, manifest, tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from node.config.config import Config
+from node.errors import NodeError, TaskSetError
+from node.network.pinned_manifest import checked_manifest
+from node.policy.model_files import PolicyError
+from node.policy.model_source import SHIPPED, check_model, no_folder
+from node.storage.run_folder import RunFolder
+from node.tasks.sources.jsonl import check_version
+from node.tasks.task_set import Allowed, allowed_by, in_file, overview
+from protocol.manifest import EnvSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report; "fail" prevents a node from working, "warn" may."""
+
+    check: str
+    level: Literal["ok", "warn", "fail"]
+    found: str
+    remedy: str = ""
+
+
+def ok(check: str, found: str) -> Check:
+    return Check(check, "ok", found)
+
+
+def warn(check: str, found: str, remedy: str) -> Check:
+    return Check(check, "warn", found, remedy)
+
+
+def fail(check: str, found: str, remedy: str) -> Check:
+    return Check(check, "fail", found, remedy)
+
+
+def failed(check: str, error: NodeError) -> Check:
+    return fail(check, f"{error.what}: {error.value}", error.remedy)
+
+
+def check_model_files(config: Config) -> list[Check]:
+    """Check that a model's folder is complete; a hub is not asked."""
+    model = config.policy.model
+    here = model in SHIPPED or no_folder(model) or Path(model).expanduser().exists()
+    if not here:
+        return []
+    try:
+        check_model(model)
+    except PolicyError as error:
+        return [failed("model", error)]
+    return [ok("model", f"{model}: its files are complete")]
+
+
+def check_pinned(config: Config, folder: RunFolder) -> list[Check]:
+    if not folder.manifest.exists():
+        return []
+    allowed = allowed_by(config.tasks, config.sandbox)
+    return check_manifest(folder.manifest.read_bytes(), str(folder.manifest), allowed)
+
+
+def check_manifest(signed: bytes, source: str, allowed: Allowed) -> list[Check]:
+    """Check which task families of a manifest this node would open."""
+    try:
+        manifest = checked_manifest(signed, source)
+    except NodeError as error:
+        return [failed("tasks", error)]
+    opened, *closed = overview(manifest.catalogue, allowed)
+    checks = check_task_files(manifest.catalogue, allowed) or [ok("tasks", opened)]
+    for line in closed:
+        found, _, remedy = line.partition(": ")
+        checks.append(warn("tasks", found, f"{remedy[0].upper()}{remedy[1:]}."))
+    return checks
+
+
+def check_task_files(specs: Sequence[EnvSpec], allowed: Allowed) -> list[Check]:
+    """Return what is wrong with the files of families that need one."""
+    found = []
+    for spec in specs:
+        if in_file(spec) and spec.name in allowed.files:
+            try:
+                check_version(spec, Path(allowed.files[spec.name]))
+            except TaskSetError as error:
+                remedy = f"tasks.files.{spec.name} must name the same file as other members have."
+                found.append(fail("tasks", str(error), remedy))
+    return found

@@ -1,0 +1,64 @@
+"""The checks of a model's, a swarm's and a task's files."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from node.config.config import Config
+from node.doctor.files import check_model_files, check_pinned
+from node.network.creation import create_swarm
+from node.policy.model_source import shipped_folder
+from node.storage.run_folder import RunFolder
+from protocol.identity import Identity
+
+TASK_SET = """extract = "text"
+template = "{question}"
+[[env]]
+name = "sums"
+source = "jsonl"
+file = "sums.jsonl"
+levels = [{ match = "exact" }]
+"""
+
+
+@pytest.fixture
+def model(tmp_path) -> Path:
+    return Path(shutil.copytree(shipped_folder("tiny"), tmp_path / "model"))
+
+
+def checked(model: Path | str):
+    return [
+        each.level
+        for each in check_model_files(Config.with_overrides({"policy.model": str(model)}))
+    ]
+
+
+def test_a_model_is_checked_as_join_checks_it_and_a_hub_is_not_asked(model):
+    assert checked("tiny") == checked(model) == ["ok"]
+    assert checked("somebody/some-model") == []
+    assert checked(model / "nothing") == ["fail"]
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-10])
+    assert checked(model) == ["fail"]
+    weights.unlink()
+    (found,) = check_model_files(Config.with_overrides({"policy.model": str(model)}))
+    assert found.level == "fail" and "model.safetensors" in found.found and found.remedy
+
+
+def test_a_task_file_that_is_gone_or_another_is_found_before_join_refuses_it(tmp_path):
+    (tmp_path / "set.toml").write_text(TASK_SET)
+    tasks = tmp_path / "sums.jsonl"
+    tasks.write_text('{"prompt": "1 + 1", "answer": "2"}\n')
+    folder = RunFolder(tmp_path / "run").create()
+    folder.manifest.write_bytes(
+        create_swarm(Identity.generate(), name="s", task_set=str(tmp_path / "set.toml"))
+    )
+    config = Config.with_overrides({"tasks.files.sums": str(tasks)})
+    assert [each.level for each in check_pinned(config, folder)] == ["ok"]
+    tasks.write_text('{"prompt": "1 + 1", "answer": "3"}\n')
+    (other,) = check_pinned(config, folder)
+    tasks.unlink()
+    (gone,) = check_pinned(config, folder)
+    assert other.level == gone.level == "fail" and "tasks.files.sums" in gone.remedy
+    assert "the swarm's is" in other.found and "No such file" in gone.found
