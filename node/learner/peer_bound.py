@@ -5,7 +5,7 @@ lucky ones, pass every check and teach the style or the luck. Local rewards neit
 a style, so nothing takes it back. Therefore a token of a peer's answer is imitated only while its
 log-ratio of policy to reference is at most ``log ratio`` above what local right answers gained by
 themselves. A phrase has several tokens, each perhaps within its bound, and the factors multiply. So
-each stretch of up to ``STRETCH`` tokens has a bound, too: twice the ratio. Beyond that, only local
+each stretch of tokens, of any length, has a bound, too: twice the ratio. Beyond that, only local
 answers raise it: a skill that peers brought within reach of sampling is confirmed by local rewards,
 and a style stays rare. The bound is one for all peers, so more keys do not change it. If a reward
 depends on what its writer could not observe, luck may look like skill, and the bound is
@@ -25,7 +25,6 @@ from torch.nn.functional import pad
 from node.learner.batches import MicroBatch
 
 REACH = 0.05  # Probability up to which peers' answers raise anything: local sampling reaches it.
-STRETCH = 16  # Maximum tokens of a stretch.
 SEVERAL = 2.0  # The maximum ratio of several tokens together, relative to that of one.
 MEMORY = 0.9  # Weight of earlier updates in the gain of local answers.
 HIDDEN_RATIO = 2.0  # Maximum ratio if a reward depends on hidden state, such as cards.
@@ -74,8 +73,8 @@ class PeerBound:
     def reached(self, prox: Tensor, batch: MicroBatch) -> Tensor:
         """Find peers' tokens that are imitated no further, bool ``[C, T]``.
 
-        ``prox`` is the policy's log-prob when the step begins. Every token of a stretch above the
-        bound is found.
+        ``prox`` is the policy's log-prob when the step begins. For each token at which a stretch
+        above the bound ends, all tokens of the stretch that was raised most are found.
         """
         read = imitated(batch)
         most = torch.where(batch.hidden, self.hidden, self.token)
