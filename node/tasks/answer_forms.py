@@ -81,7 +81,11 @@ def equal(answer: str, right: str, form: Form) -> bool:
     normal = _normal(right, form)
     if _normal(answer, form) != normal or (normal == () and plain(answer) != plain(right)):
         return False
-    if form is not Form.LINE or (not _brackets(right) and not right.startswith(("[", "("))):
+    if form is not Form.LINE:
+        return True
+    if patterns.INTERVAL.search(right) and _kinds(answer) != _kinds(right):
+        return False
+    if not _brackets(right) and not right.startswith(("[", "(")):
         return True
     return _brackets(right) == _brackets(answer)
 
@@ -90,10 +94,20 @@ def _alike(answer: str, right: str) -> str:
     """Return an answer without the words and names around items that the right one has not."""
     answer = plain(answer)
     if not patterns.JOINER.search(right):
-        answer = patterns.JOINER.sub(", ", answer)
+        answer = plain(listed(answer))
     if not patterns.ARROW.search(right):
         answer = patterns.ARROW.sub(", ", answer)
     return answer if "=" in right else patterns.NAMED.sub("", answer)
+
+
+def listed(text: str) -> str:
+    """Replace the words between items by commas: ``x = 1 or x = 2`` is ``x = 1, x = 2``."""
+    return patterns.JOINER.sub(", ", patterns.MARKED_JOINER.sub(r" \1\2 ", text))
+
+
+def _kinds(text: str) -> str:
+    """Return the round and square brackets of a line."""
+    return re.sub(r"[^()\[\]]+", "", text)
 
 
 def _brackets(text: str) -> str:
@@ -158,6 +172,11 @@ def without_latex(text: str) -> str:
     for pattern, instead in patterns.LATEX if "\\" in text or "$" in text else ():
         text = pattern.sub(instead, text)
     return text
+
+
+def gives_several(text: str) -> bool:
+    """Return whether a text comes to values of several names: ``x = 3 and y = 5``."""
+    return bool(patterns.SOLUTIONS.search(without_latex(text))) and not patterns.SETTING.match(text)
 
 
 def chain_value(text: str) -> Fraction | None:

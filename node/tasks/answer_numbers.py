@@ -14,6 +14,7 @@ from node.tasks.answer_forms import (
     TYPOGRAPHY,
     chain_value,
     equation_sides,
+    gives_several,
     number_value,
     plain,
     without_latex,
@@ -33,8 +34,10 @@ def number_in(sentence: str, *, marked: bool) -> str:
     spoken = without_latex(patterns.MINUS.sub("-", text))
     if number_value(spoken) is not None:
         return spoken.strip()
-    if "\\" in spoken and "=" in spoken:
-        spoken = spoken.rpartition("=")[2]  # a formula before it has no value here
+    if gives_several(_concluded(spoken)):
+        return ""
+    if "\\" in spoken:
+        spoken = re.split("[=≈]", spoken)[-1]  # a formula before it has no value here
     if _is_formula(text, spoken):
         return text.strip()
     spoken = asserted(patterns.IS.sub(" = ", _concluded(spoken)))
@@ -67,7 +70,11 @@ def _is_formula(text: str, spoken: str) -> bool:
     """Return whether a text is a fraction, or LaTeX without a known value."""
     if "\\" in spoken or patterns.FRACTION.fullmatch(spoken.strip()):
         return True
-    return "\\" in text and "=" not in text and not re.search(r"[^\W\d_]{2}", spoken)
+    return (
+        "\\" in text
+        and not re.search("[=≈]", without_latex(text))
+        and not re.search(r"[^\W\d_]{2}", spoken)
+    )
 
 
 def _last_side(sides: Sequence[str]) -> str:
@@ -129,14 +136,17 @@ def _only_number(side: str, *, marked: bool, of_equation: bool) -> str:
 
 def fraction_in(text: str) -> str:
     """Return the one fraction of the last side of a text; the side itself if it has none."""
-    text = asserted(text)
-    text = patterns.SHORT_FRAC.sub(r"\\frac{\1}{\2}", text.translate(TYPOGRAPHY))
-    sides = equation_sides(patterns.RATIO.sub(lambda each: f" {_ratio(each)}", text))
-    if not sides or patterns.UNDECIDED.search(text):
+    text = patterns.SIZES.sub("", _typed(asserted(text)))
+    text = without_latex(patterns.RATIO.sub(lambda each: f" {_ratio(each)}", text))
+    text = patterns.MINUS.sub("-", re.sub(r"\s+", " ", text))
+    sides = equation_sides(text)
+    if not sides or patterns.UNDECIDED.search(text) or gives_several(text):
         return ""
     if first := patterns.SUBJECT.match(sides[0]):
         return first[1]
     side = sides[-1]
+    if patterns.CHANGED.search(side) or patterns.COMPARED.search(side):
+        return ""
     ratios = list(patterns.RATIO.finditer(side))
     if not ratios or any(_is_part(each) for each in ratios):
         return plain(side)

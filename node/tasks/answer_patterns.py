@@ -20,7 +20,8 @@ _CURRENCY = r"[$€£]"
 _VERB = r"\b(?:is|are|be|equals)"
 _REASONS = "because|since|as"
 _THEREFORE = r"(?:so|therefore|thus|hence),?\s+"
-_WORDS_IN_BRACKETS = r"\((?=[^()]*[a-z]{2})"  # begins ``(or 43)``, but not ``(x, y)``
+_UNSURE = r"(?:or|maybe|perhaps|possibly)\b"
+_WORDS_IN_BRACKETS = rf"\((?!\s*{_UNSURE})(?=[^()]*[a-z]{{2}})"  # not ``(or 43)``, ``(x, y)``
 _DIGITS = r"(?:\d{1,3}(?:,\d{3}){1,9}(?![\d,])|\d+)"  # ``1,234`` or ``1234``
 _EXPONENT = r"[eE][-+]?\d{1,3}"
 _UNSIGNED = rf"(?:{_DIGITS}(?:\.\d+)?|\.\d+)(?:{_EXPONENT})?"
@@ -99,6 +100,8 @@ FENCED = re.compile(rf"{_FENCE}[ \t]*\n(.*?)```", re.DOTALL)
 r"""A block of code, which the group holds: `````text\n42\n`````."""
 BARE = re.compile(rf"(?:(?:{_FENCE}|\$\$|\\\[|---+)[ \t]*\n\s*)+")
 r"""Lines of markup alone: ``$$\n``."""
+NEXT_SIDE = re.compile(r"\n[ \t]*(?==)|(?<==)\s*\n\s*(?=\W{0,4}\d)")
+r"""A line break beside an equals sign: ``\n=``."""
 ITEM = re.compile(r"^[ \t]*(?:[-*•]|\d{1,3}[.)]|[a-z]\))[ \t]+(?=\S)")
 """The mark of a line in a list: ``1. apple``."""
 BULLET = re.compile(r"^\s*-\s+(?=.*=)")
@@ -125,7 +128,7 @@ ARTICLE = re.compile(r"^(?:the|a|an)\s+", re.IGNORECASE)
 _DENIAL = r"\b(?:not|never|neither|cannot|[a-z]{2,5}n['’]t|no answer)\b"
 DENIAL = re.compile(_DENIAL, re.IGNORECASE)
 """A denial: ``not``."""
-UNDECIDED = re.compile(rf"{_DENIAL}|\bor\b", re.IGNORECASE)
+UNDECIDED = re.compile(rf"{_DENIAL}|\bor\b|\(\s*{_UNSURE}", re.IGNORECASE)
 """A denial, or a choice left open: ``41 or 42``."""
 OFFERED = re.compile(
     r"\d[^\s\d]*+,?\s++or\b|\bor\s++[-+$]?\d|\bor\s++(?:more|less|fewer)\b", re.IGNORECASE
@@ -160,7 +163,7 @@ REMARK = re.compile(
 """A remark behind an answer: ``a, b (in this order)``, ``New York, not Boston``."""
 
 ASIDE = re.compile(
-    r"(?<=\S)\s+\((?!\s*(?:or|maybe|perhaps|possibly)\b|[-+$]?[\d.,]+\)|base)(?![^()]*\bor\b)"
+    rf"(?<=\S)\s+\((?!\s*{_UNSURE}|[-+$]?[\d.,]+\)|base)(?![^()]*\bor\b)"
     r"[^()]*[a-z+*/×%,-][^()]*\)(?=[^()]*$)",
     re.IGNORECASE,
 )
@@ -181,8 +184,10 @@ TRUTH_NAME = re.compile(rf"\b{_any(*TRUTH)}\b(?:(?<!\bno)|{_NO_NOUN_BEHIND})", r
 _BEYOND = "".join(rf"(?<!\b{word}\s)" for word in ("before", "after", "from", "since", "past"))
 DAY_NAME = re.compile(rf"{_BEYOND}\b{_any(*DAYS)}\b", re.IGNORECASE)
 """A day that is not counted from: ``Monday``, but not ``after Monday``."""
-THEREFORE = re.compile(rf"^\s*{_THEREFORE}(?=(?:yes|no)\b)", re.IGNORECASE)
-"""A word before a verdict: ``So yes``."""
+THEREFORE = re.compile(
+    rf"^\s*(?:{_THEREFORE}(?=(?:yes|no)\b)|[a-z]+ ?/ ?[a-z]+ ?: *(?=\w))", re.IGNORECASE
+)
+"""Words before a verdict: ``So yes``, ``Yes/No: yes``."""
 COMES_TO = re.compile(r"=|→|,\s+so\b|,\s+which (?:is|gives)\b", re.IGNORECASE)
 """A sign or word before the last day: ``Sunday + 1 day = Monday``."""
 LISTED = re.compile(r"\[[^]\[]*,")
@@ -195,7 +200,7 @@ PREMISE = re.compile(
 _FALSE = r"(?!\)?\s+(?:is|was|are|were)\s+(?:wrong|incorrect|false))"
 _NAMED_OPTION = rf"(?:\b(?:option|choice)\s+)\(?([A-Za-z])\b{_FALSE}"
 _BRACKETED_OPTION = rf"\(([A-Za-z])\){_FALSE}"
-_BEHIND_OPTION = rf"(?=[.:,]|\s+(?:is|and|{_REASONS})\b|\s+[-–—]\s|\W*$)"
+_BEHIND_OPTION = rf"(?=[.:,;|/]|\s+(?:is|and|{_REASONS})\b|\s+[-–—|/]\s|\W*$)"
 _LISTED_OPTION = rf"([A-Za-z])\){_FALSE}|([A-Z]){_BEHIND_OPTION}{_FALSE}"
 OPTION = re.compile(rf"{_NAMED_OPTION}|{_BRACKETED_OPTION}|(?<![\w'(])(?:{_LISTED_OPTION})")
 """The letter of an option: ``option B``, ``(B)``, ``B)``, ``B.``"""
@@ -234,10 +239,15 @@ RATIO = re.compile(rf"(?:([-+])\s*)?(?:{_LATEX_RATIO}|{_PLAIN_RATIO})", re.ASCII
 r"""A fraction within a text: ``-\frac{3}{4}``. Groups: its sign, and two numbers twice."""
 
 _CHANGING = r"\\(?:sqrt|times|cdot|div|pm|mp|pi|ln|log|exp|sin|cos|tan)(?![a-z])"
-PART_BEFORE = re.compile(rf"(?:[*+/^√]|\d|{_CHANGING})\s*[({{]?\s*$")
-r"""The formula before a fraction that is a part of it: ``\sqrt{``, ``2 ``, ``^``."""
-PART_BEHIND = re.compile(rf"\s*[)}}]?\s*(?:[*+^√]|-\s*\d|{_CHANGING}|[a-z]\b(?!\s+\w))")
-r"""The formula behind such a fraction: `` + 1``, ``\pi``, `` x``."""
+_LINKED = r"(?:[,;&]|\b(?:and|plus|times)\b)"
+PART_BEFORE = re.compile(
+    rf"(?:[-*+/^√]|\d(?:\s*{_LINKED})?|{_CHANGING}|\b(?:minus|negative))\s*[({{]?\s*$"
+)
+r"""The formula or list before a fraction that is a part of it: ``\sqrt{``, ``2 ``, ``2, ``."""
+PART_BEHIND = re.compile(
+    rf"\s*[)}}]?\s*(?:[*+/^√]|{_LINKED}?\s*[-+]?\s*\d|{_CHANGING}|[a-z]\b(?!\s+\w))"
+)
+r"""The formula or list behind such a fraction: `` + 1``, ``\pi``, `` x``, `` and 5``."""
 SUBJECT = re.compile(
     rf"(?:{_THEREFORE})?([-+]?[\d.,/]*\d)\s+is\s+(?:the|an?|what)\s+(?!answer|.*\bso\b)",
     re.ASCII | re.IGNORECASE,
@@ -272,7 +282,7 @@ MINUS = re.compile(
 """The sign of a negative number: ``minus 5``, ``-$5``."""
 UNEQUAL = re.compile(r"[<>]=|(?<![\w)])!=")
 """A sign that is not an equals sign, but has one: ``!=``, unlike that of ``5!=120``."""
-_SYMBOL = r"(?:[±√≤≥≠]|(?<![\w\"'=|/-])[<>]|\bsqrt\b)"
+_SYMBOL = r"(?:[±√≤≥≠]|(?:(?<![\w\"'=|/-])|(?<![<\w/].)\b[a-z])[<>]|\bsqrt\b|-\s*(?=\())"
 _RAISED = r"[¹²³⁰-⁹¼½¾⅐-⅞]"
 _STRUCK = r"[\u0300-\u036f\u20d0-\u20ff]"
 _OTHER_DIGIT = r"(?![0-9])\d"  # of another script
@@ -287,7 +297,7 @@ CHANGED = re.compile(
 _COMPARISON = r"\b(?:than|at least|at most|over|under|except|excluding|twice|double|triple"
 _COMPARISON += "|half of|root of|but|log)"
 COMPARED = re.compile(
-    rf"(?:{_COMPARISON}\s+|\b[a-z]{{1,6}}\()[-+$]?\d[\d.,]*|\d[\d.,]{{0,20}}\s+and a half",
+    rf"(?:{_COMPARISON}\s+|\b[a-z]{{1,6}}\(\s*)[-+$]?\d[\d.,]*|\d[\d.,]{{0,20}}\s+and a half",
     re.IGNORECASE,
 )
 """A number that an answer is compared with or computed from: ``at least 5``, ``sin(5``."""
@@ -311,7 +321,13 @@ LATEX = (
     (re.compile(r"\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}"), r" \1/\2 "),
     (re.compile(rf"\\(?:times|cdot){_COMMAND_END}"), "*"),
     (re.compile(rf"\\div{_COMMAND_END}"), "/"),
+    (re.compile(rf"\\neq?{_COMMAND_END}|\\not\s*(?:=|\\approx{_COMMAND_END})"), "≠"),
     (re.compile(rf"\\approx{_COMMAND_END}"), "≈"),
+    (re.compile(rf"\\leq?{_COMMAND_END}"), "≤"),
+    (re.compile(rf"\\geq?{_COMMAND_END}"), "≥"),
+    (re.compile(rf"\\lt{_COMMAND_END}"), "<"),
+    (re.compile(rf"\\gt{_COMMAND_END}"), ">"),
+    (re.compile(rf"\\(?:pm|mp){_COMMAND_END}"), "±"),
     (re.compile(rf"\^\{{?\\circ{_COMMAND_END}\}}?|\\\$"), ""),
     (re.compile(rf"\\[()\[\] ;]|\$|\\q?quad{_COMMAND_END}|\\\\"), " "),
 )
@@ -339,8 +355,21 @@ AND = re.compile(r"(?<=\w),?\s+and\s+(?=\S+$)")
 _NAME = r"\b[a-z](?:_?\{?\d\}?|[₀-₉])?\s*=\s*(?=\S)"
 NAMED = re.compile(_NAME)
 """The name of a value: ``x = 3``, ``x_1=3``."""
+_ALONE = r"(?<![-+*/^=\d])(?<![-+*/^=\d] )"  # not the end of ``2x`` or ``x + y``
+SOLUTIONS = re.compile(
+    rf"{_ALONE}{_NAME}[^=]{{1,60}}?(?:[,;&]|\band\b)[^=\w]*+{_NAME}[^=]*$", re.IGNORECASE
+)
+"""Values of several names at the end of a text: ``x = 3 and y = 5``."""
 JOINER = re.compile(rf",?\s++(?:and|or\s++(?={_NAME}))\s*+", re.IGNORECASE)
 """A word between items: ``a and b``, ``x = 1 or x = 2``."""
+MARKED_JOINER = re.compile(
+    r"(?:\\\)|\$)\s+(and|or)\s+(?:\\\(|\$)|(?:\\q?quad\s*)?\\text\s*\{\s*(and|or)\s*\}(?:\s*\\q?quad)?"
+)
+r"""A word between formulas or within one: ``\(x\) or \(y\)``, ``\text{ or }``. A group holds it."""
+INTERVAL = re.compile(r"∪|∞|\\(?:cup|infty)(?![a-z])")
+r"""A sign of a right answer in which round and square brackets differ: ``\cup``."""
+SIZES = re.compile(rf"\\(?:left|right|displaystyle){_COMMAND_END}")
+r"""LaTeX that changes only the size of what follows: ``\left``."""
 SIGN = re.compile(r"(?<=[\w)\]])(?:\s*([*/^=<>])\s*|(?<!\s)([-+])(?!\s))(?=[\w(\[-])")
 """An operator between items: ``x=3``."""
 LANGUAGE = re.compile(r"[\w+-]*+[ \t]*+\n?")

@@ -23,6 +23,7 @@ from node.tasks.answer_forms import (
     equal,
     equation_sides,
     form_of,
+    gives_several,
     grid_lines,
     laid_out,
     plain,
@@ -151,7 +152,8 @@ def _other_readings(answer: str, text: str) -> Iterator[str]:
     yield plain(patterns.VERB_LEAD.sub("", bare))
     lines = [line for line in text.split("\n") if line.strip() and not patterns.PROSE.search(line)]
     for line in (bare, *lines[-1:]):
-        yield from map(plain, equation_sides(line)[-1:])
+        if not gives_several(line):
+            yield from map(plain, equation_sides(line)[-1:])
 
 
 def _last_items(text: str) -> list[str]:
@@ -300,8 +302,10 @@ def _after(rest: str, form: Form) -> str | None:
     if rest and form is Form.GRID:
         return _last_block(rest)
     bare = patterns.BARE.match(rest)
-    line, _, behind = rest[bare.end() if bare else 0 :].partition("\n")
-    if behind.strip() and (line.rstrip(" *").endswith(":") or patterns.STEP.match(plain(line))):
+    rest = patterns.NEXT_SIDE.sub(" ", rest[bare.end() if bare else 0 :])
+    line, _, behind = rest.partition("\n")
+    is_lead = line.rstrip(" *").endswith((":", "=")) or patterns.STEP.match(plain(line))
+    if behind.strip() and is_lead:
         return _last(plain(behind), form)
     if _may_hold(line, form):
         return _marked(plain(line), form)
@@ -344,7 +348,9 @@ def _marked(content: str, form: Form) -> str:
 def _until_remark(content: str) -> str:
     """Drop a remark behind an answer: ``42, because …``, but not ``42 (or 43)``."""
     cut = patterns.CLAUSE.search(content)
-    if not cut or patterns.CANDIDATE.match(content, cut.start()) or patterns.SETTING.match(content):
+    if not cut or patterns.CANDIDATE.match(content, cut.start()):
+        return content
+    if patterns.SETTING.match(content) or gives_several(content):
         return content
     return content[: cut.start()] if content[: cut.start()].strip() else content
 
@@ -447,7 +453,7 @@ def _name(text: str, form: Form) -> str:
     text = patterns.THEREFORE.sub("", text)
     first = pattern.match(text)
     if first and form is Form.TRUTH and not re.match(r"\s+\w", text[first.end() :]):
-        rest = text[first.end() :].lstrip(" ,")
+        rest = text[first.end() :].lstrip(" ,;/|")
         if not pattern.match(rest) and not re.search(r"\bor\b", rest, re.IGNORECASE):
             return first[0]
     text = asserted(patterns.PREMISE.sub("", text))

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from node.errors import TaskSetError
-from node.tasks.answer_forms import equation_sides, number_value
+from node.tasks.answer_forms import equation_sides, gives_several, listed, number_value
+from node.tasks.answer_patterns import NAMED, RATIO, SHORT_FRAC
 from protocol.manifest import EnvSpec
 
 MATCHES = ("exact", "numeric", "verbatim")
@@ -122,8 +123,13 @@ def _pair(line: str, where: str) -> tuple[str, str]:
     return prompt, answer
 
 
-# Digits beside a blank or colon, of another base, or in a date: math-verify computes with them.
-_NO_VALUE = re.compile(r"\d\s+\d|\d[_:]\d|\b0[a-z]|\d{4}-\d\d?-\d", re.ASCII | re.IGNORECASE)
+# What is compared as text, because math-verify computes with it: digits beside a blank or colon, or
+# of another base; dates, addresses, ranges and phone numbers; ``H2O``, but not ``1e3`` or ``2x``.
+_NO_VALUE = re.compile(
+    r"\d\s+\d|\d[_:]\d|\b0[a-z]|\d{4}-\d\d?-\d|\d/\d+/\d|\d\.\d+\.\d"
+    r"|^\s*\d[\d.,]*+(?<=\d)(?:\s*[-–]\s*\d[\d.,]*+(?<=\d))+\s*$|(?<![\\a-z])(?!(?<=\d)e\d)[a-z]+\d",
+    re.ASCII | re.IGNORECASE,
+)
 # Words alone, whose letters math-verify multiplies.
 _WORDS = re.compile(r"(?:\\text\s*\{)?[^\w\\]*+(?:[a-z]{3,}+[^\w\\]*+)++", re.ASCII | re.IGNORECASE)
 # What computes an answer, as the question may already do.
@@ -133,6 +139,9 @@ COMPUTES = re.compile(
     r"|[)}\]]\s*\^\s*\{?\s*\d{2,}"  # takes math-verify seconds, or too long
 )
 _OPERATORS = re.compile(r"\\(?![dt]?frac|text|mathrm|left|right)[a-z]+|[\d})]\s*[-+*×÷^]")
+# A comma between items, which are two with ``\pm``; not that of ``1,234``, ``1{,}234``.
+_COMMA = re.compile(r"(?<!\{),(?!(?<=\d,)\d{3}(?!\d))|\\pm(?![a-z])|±")
+_BRACKET_OR_NAME = re.compile(r"[(\[=]|\\\{")
 
 
 def computes(gold: str, answer: str) -> bool:
@@ -140,16 +149,26 @@ def computes(gold: str, answer: str) -> bool:
     known = COMPUTES.findall(gold)
     if any(each not in known for each in COMPUTES.findall(answer)):
         return True
-    return number_value(gold) is not None and bool(_OPERATORS.search(answer))
+    is_number = number_value(gold) is not None or RATIO.fullmatch(_braced(gold).strip())
+    return bool(is_number and _OPERATORS.search(_braced(equation_sides(answer)[-1])))
+
+
+def _braced(text: str) -> str:
+    return SHORT_FRAC.sub(r"\\frac{\1}{\2}", text)
+
+
+def _commas(text: str) -> int:
+    """Return the number of commas between the items of a list."""
+    return len(_COMMA.findall(listed(text)))
 
 
 def _equal_numbers(gold: str, answer: str) -> bool:
     if _WORDS.fullmatch(gold) or _NO_VALUE.search(gold) or _NO_VALUE.search(answer):
         return False
-    if computes(gold, answer):
-        return False
     sides = equation_sides(answer)
-    if not sides:
+    if not sides or computes(gold, answer):
+        return False
+    if not _BRACKET_OR_NAME.search(gold) and _commas(gold) not in (0, _commas(answer)):
         return False
     values = number_value(gold), number_value(sides[-1])
     if None not in values:
@@ -157,7 +176,9 @@ def _equal_numbers(gold: str, answer: str) -> bool:
     # math-verify imports sympy and ANTLR, which exact matching does not need.
     from math_verify import LatexExtractionConfig, parse, verify
 
-    answer = answer if "=" in gold else sides[-1]
+    if "=" not in gold:
+        answer = NAMED.sub("", answer) if gives_several(answer) else sides[-1]
+    gold, answer = (text.replace("°", r"^\circ") for text in (gold, answer))
     # Parse LaTeX only: the library's parser of plain expressions uses eval.
     how = [LatexExtractionConfig()]
     return bool(verify(parse(f"${gold}$", how), parse(f"${answer}$", how)))

@@ -7,6 +7,7 @@ earlier episodes.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,8 @@ from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import ENVIRONMENT, EnvSpec
 from swarm.groups import Split, TaskRef
 from swarm.verification import JudgeRefused, TrajectoryTexts
+
+logger = logging.getLogger(__name__)
 
 EPISODES = 4  # Per level; as many tasks of other families.
 ANSWERS = ("", "0", "yes", "[1, 2]")  # to such a task
@@ -74,9 +77,9 @@ class _Episode:
 def try_replays(specs: Sequence[EnvSpec], allowed: Allowed) -> Trial:
     """Open a task set, build and score tasks, play its environments and replay them.
 
-    Raises TaskSetError: a family cannot be opened, built or played, has no held-out tasks, or
-    differs elsewhere (the message says how); JudgeRefused: no process can be started
-    (``unavailable``).
+    Raises TaskSetError: a family cannot be opened, built or played, has no held-out tasks, differs
+    elsewhere (the message says how) or gives right answers no reward; JudgeRefused: no process can
+    be started (``unavailable``).
     """
     played = [spec for spec in specs if spec.source == ENVIRONMENT]
     with Verifier(specs, allowed, outside=False, hash_seed=PLAYS) as verifier:
@@ -93,6 +96,8 @@ def try_replays(specs: Sequence[EnvSpec], allowed: Allowed) -> Trial:
                 _same(other, built[spec.name])
             for episode in reversed(episodes):
                 _replay(other, episode)
+    for tasks in built.values():
+        _check_rewards(tasks)
     return Trial(tuple(s.name for s in replayable), len(episodes), unshared, closed)
 
 
@@ -115,6 +120,24 @@ def _rewards(verifier: Verifier, task: TaskRef, answers: Sequence[str]) -> tuple
         return tuple(verifier.judge(task, answers).rewards)
     except JudgeRefused as refused:
         raise _failed(task, refused, "an answer has no reward: ") from refused
+
+
+def _check_rewards(built: Mapping[TaskRef, _Built]) -> None:
+    """Raise ``TaskSetError`` if no right answer of a level has a reward; warn if an empty one has.
+
+    Right answers are scored last. Some tasks of a level may have a weak example.
+    """
+    for level in dict.fromkeys((task.env, task.level) for task in built):
+        place = f"env {level[0]!r} level {level[1]}"
+        tried = [each for task, each in built.items() if (task.env, task.level) == level]
+        known = [each for each in tried if each.right is not None and each.rewards]
+        if known and not any(each.rewards[-1] for each in known):
+            raise TaskSetError(
+                f"{place} gives its right answer no reward: {known[0].right!r:.60}: correct its "
+                "score, or the answer of its questions (docs/guides/own_tasks.md)"
+            )
+        if any(dict(zip(each.answers, each.rewards, strict=True)).get("") == 1.0 for each in tried):
+            logger.warning("%s gives an empty answer a full reward: correct its score", place)
 
 
 def _same(verifier: Verifier, built: Mapping[TaskRef, _Built]) -> None:

@@ -123,6 +123,21 @@ def test_a_wrong_answer_is_wrong_in_every_form(family):
         *(("\\boxed{x^{2}}", "x^{2}"), ("The value is 3/4 of it", "3/4")),
         *(("\\left(\\frac{3}{4}\\right)", "3/4"), ("$x \\approx \\dfrac{3}{4}$", "3/4")),
         *(("Step 2: 3/4", "3/4"), ("\\displaystyle\\frac34", "3/4"), ("2. 3/4", "3/4")),
+        *(("minus 2/3", "-2/3"), ("negative $\\frac23$", "-2/3"), ("-$\\frac{2}{3}$", "-2/3")),
+        *(("Divide 4 and 6 by 2 to get 2/3.", "2/3"), ("4/2 = 2, 6/2 = 3, so 2/3", "2/3")),
+        ("f(2) = 2/3", "2/3"),
+        *(("x = 3 and y = 2, so x + y = 5", "5"), ("2x = 10 and x = 5", "5")),
+        *(("If x = 2, then y = 5.", "5"), ("For n = 3, m = 5", "5"), ("<b>5</b>", "5")),
+        *(("Yes/No: yes", "Yes"), ("No; it is odd", "No"), ("B; the second", "B")),
+        *(("Paris (in France)", "Paris"), ("cat, dog (in this order)", "cat, dog")),
+        *(("\\boxed{x = 1 \\text{ or } x = 2}", "1, 2"), ("\\(x=1\\) or \\(x=2\\)", "1, 2")),
+        *(("\\boxed{x=1 \\quad \\text{and} \\quad x=2}", "1, 2"), ("$x=1$ and $x=2$", "1, 2")),
+        *(("\\boxed{x \\approx 3.14}", "3.14"), ("\\boxed{\\approx 3.14}", "3.14")),
+        *(("$x \\approx 3.14$", "3.14"), ("\\pi \\approx 3.14", "3.14")),
+        *(("State the final answer to this problem: 7 + 1 =\n8", "8"), ("(0, ∞)", "(0, ∞)")),
+        *(("The final answer: 7 + 1 =\n\n**8**", "8"), ("The answer is 7 + 1\n= 8", "8")),
+        ("The final answer: 7 + 1 =\nLet me see. It is 8.", "8"),
+        ("$(-\\infty, 3) \\cup (5, \\infty)$", "(-\\infty, 3) \\cup (5, \\infty)"),
     ],
 )
 def test_an_equal_answer_is_the_right_one(completion, right):
@@ -146,6 +161,40 @@ def test_an_equal_answer_is_the_right_one(completion, right):
         *(("\\boxed{3\\frac12}", "31/2"), ("\\boxed{3\\frac{1}{2}}", "31/2")),
         *(("\\boxed{\\frac12 x}", "1/2"), ("\\boxed{2^{\\frac12}}", "1/2")),
         *(("\\boxed{\\frac12\\pi}", "1/2"), ("\\boxed{(\\frac12)^2}", "1/2")),
+        *((text, "2/3") for text in ("minus 2/3", "negative $\\frac23$", "-(2/3)", "1 minus 2/3")),
+        *((text, "2/3") for text in ("-$\\frac{2}{3}$", "\\boxed{-\\left(\\frac{2}{3}\\right)}")),
+        *((text, "2/3") for text in ("1 and 2/3", "5, 2/3", "2/3 and 5", "(0, 2/3)", "2/3 7")),
+        *(
+            (text, "2/3")
+            for text in ("\\boxed{\\frac12, \\frac23}", "\\boxed{\\frac12 \\quad \\frac23}")
+        ),
+        *((text, "2/3") for text in ("sqrt(2/3)", "cos(2/3)", "twice 2/3", "2/3 squared", "2/3/2")),
+        *((text, "2/3") for text in ("x > 2/3", "x≥2/3", "at least 2/3", "±2/3", "3 times 2/3")),
+        *(
+            (text, "2/3")
+            for text in ("\\boxed{x \\neq \\frac23}", "$x \\le \\frac{2}{3}$", "\\pm\\frac23")
+        ),
+        *((text, "2/3") for text in ("x = -2/3, x = 2/3", "x = 1/3 and y = 2/3", "-2/3")),
+        *(("minus -2/3", "-2/3"), ("11161/14400 1/2", "11161/14400")),
+        *((text, "5") for text in ("\\boxed{x = -5 \\text{ and } x = 5}", "So x = 3 and y = 5.")),
+        *((text, "5") for text in ("The solutions are $x = 3$ and $x = 5$.", "x = 3; y = 5")),
+        *((text, "5") for text in ("\\boxed{x=5, y=3}", "\\boxed{x = 5, x = 3}", "x>5", "-(5)")),
+        ("\\boxed{x=-\\sqrt{2}, x=\\sqrt{2}}", "\\sqrt{2}"),
+        *(
+            ("[0,1] \\cup [2,3]", "(0,1) \\cup (2,3)"),
+            ("[0, ∞]", "(0, ∞)"),
+            ("[0, 1] ∪ 2", "(0, 1) ∪ 2"),
+        ),
+        *(("B (or C)", "B"), ("B (maybe C)", "C"), ("Paris (or Lyon)", "Paris")),
+        *(("Paris (perhaps Lyon)", "Lyon"), ("cat, dog (or dog, cat)", "cat, dog")),
+        *((f"<answer>{text}</answer>", "Yes") for text in ("Yes/No", "Yes; No", "Yes | No")),
+        *(("True/False", "True"), ("No/Yes", "No"), ("A/B", "B"), ("A/B/C/D", "D"), ("A; B", "B")),
+        *(
+            ("1 or 2", "1, 2"),
+            ("\\boxed{1 \\text{ or } 2}", "1, 2"),
+            ("\\boxed{\\not\\approx 3}", "3"),
+        ),
+        ("The final answer: 7 + 1 =\n9", "9"),
     ],
 )
 def test_an_answer_that_leaves_a_choice_or_contradicts_itself_is_wrong(completion, right):

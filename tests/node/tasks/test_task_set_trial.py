@@ -93,6 +93,34 @@ def test_an_error_of_a_scorer_is_shown_once(tmp_path, monkeypatch, caplog, score
     assert len(shown) == 1 and "Error(" in shown[0]
 
 
+ANSWERED = '{"question": f"What is {number}?", "answer": f"x{number}"}'
+
+
+@pytest.mark.parametrize("score", ["0.0", "float(answer == str(entry['answer'])[1:])", "1 / 0"])
+def test_a_task_that_gives_nothing_for_its_right_answer_is_refused(tmp_path, monkeypatch, score):
+    wrong = r"'counts' level 0 gives its right answer no reward: 'x\d+': correct"
+    with pytest.raises(TaskSetError, match=wrong):
+        tried(tmp_path, monkeypatch, ANSWERED, score)
+
+
+@pytest.mark.parametrize(
+    ("question", "score", "warned"),
+    [
+        (ANSWERED, "1.0 - bool(answer) / 2", 1),
+        (NUMBERED, "float(not answer)", 1),
+        (ANSWERED, "0.5", 0),
+        (ANSWERED, "float(answer == entry['answer'])", 0),
+        (NUMBERED, "0.0", 0),
+    ],
+)
+def test_a_full_reward_for_no_answer_is_warned_of(
+    tmp_path, monkeypatch, caplog, question, score, warned
+):
+    tried(tmp_path, monkeypatch, question, score)
+    shown = [each.message for each in caplog.records if "an empty answer" in each.message]
+    assert len(shown) == warned and all("'counts' level 0" in each for each in shown)
+
+
 def test_an_error_of_an_environment_is_shown_once(tmp_path, caplog):
     assert try_replays(*written(tmp_path, "stubborn", STUBBORN)).replayed == ("stubborn",)
     shown = [record.message for record in caplog.records if "KeyError" in record.message]
