@@ -78,11 +78,22 @@ class VllmBackend:
         if self._asleep:
             self._wake()
         for request in requests:
+            self._check_room(request)
             self._reported[request.number] = 0
             self._requests[request.number] = self._engine.add_request(
                 str(request.number),
                 {"prompt_token_ids": list(request.ids)},
                 self._sampling(request),
+            )
+
+    def _check_room(self, request: Request) -> None:
+        """Raise NodeError if there is no memory for a prompt and one token of its completion."""
+        most = self._engine.model_config.max_model_len
+        if len(request.ids) >= most:
+            raise NodeError(
+                "a prompt is longer than vLLM has memory for",
+                f"{len(request.ids)} tokens, at most {most - 1}",
+                "Increase engine.gpu_memory_utilization, or use shorter tasks.",
             )
 
     def step(self) -> list[RequestOutput]:
@@ -191,7 +202,7 @@ def _arguments(settings: BackendSettings) -> EngineArgs:
         generation_config="vllm",
         dtype=settings.dtype,
         seed=settings.seed,
-        max_model_len=settings.context_length,
+        max_model_len=-1,  # as many tokens as one request has memory for; see `submit`
         max_num_seqs=settings.max_rows,
         enable_prefix_caching=True,
         logprobs_mode="processed_logprobs",

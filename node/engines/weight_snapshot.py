@@ -26,6 +26,7 @@ from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from node.errors import NodeError
+from node.policy.device import give_back
 from node.policy.policy import Policy
 from node.storage.atomic_files import lock, try_lock, write_error
 from swarm.common.util import replace
@@ -77,6 +78,8 @@ class Snapshot:
             draft.unlink(missing_ok=True)
             cause = error if isinstance(error, OSError) else OSError(str(error))
             raise write_error(path, cause) from error
+        if policy.adapter is not None:
+            give_back(policy.device)  # the merged copy's memory, which the engine may need
 
     def remove(self) -> None:
         os.close(self._lock)

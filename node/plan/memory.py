@@ -82,6 +82,7 @@ PROGRAM = 450 << 20  # libraries of a process with torch and transformers
 PEFT = 50 << 20
 OTHERS = 400 << 20  # the network process with its daemon, and the verifier
 VLLM = 2 << 30  # libraries of vLLM's process; on a CPU also its KV cache of one GiB
+VLLM_WORK = 2 << 30  # GPU memory of vLLM's activations and graphs
 GPU_PROGRAM = 500 << 20  # GPU memory of CUDA and its libraries per process
 
 
@@ -179,6 +180,9 @@ def _engine(
     gone = shared and device == "cuda"
     writing: tuple[Phase, ...] = ("generate",) if gone else AFTER_LOADING
     model = width(config) * shape.parameters
+    if config.policy.lora_rank and not shared:
+        # Adapters are merged into a copy, which is written for the engine's process.
+        yield _at("engine", width(config) * shape.adapted, device, "load", "step")
     if config.engine.backend == "vllm":
         asleep = config.engine.sleep_mode and device == "cuda"
         awake: tuple[Phase, ...] = ("generate", "save") if asleep else writing
@@ -299,9 +303,20 @@ def logits(shape: ModelShape, work: Workload, device: str) -> float:
     return max(row * (WHOLE_LOGITS * part + shape.hidden), WHOLE_LOGITS * whole)
 
 
+def cached_token(shape: ModelShape, config: Config) -> int:
+    """Return bytes of one token in the KV cache."""
+    return 2 * shape.layers * shape.kv_heads * shape.head_size * width(config)
+
+
+def vllm_needs(shape: ModelShape, config: Config, work: Workload) -> float:
+    """Return bytes of GPU memory with which vLLM holds the model and one group's cache."""
+    held = config.engine.group_size * (work.prompt + work.answer) * cached_token(shape, config)
+    return width(config) * shape.parameters + held + VLLM_WORK
+
+
 def cache(shape: ModelShape, config: Config, work: Workload, device: str) -> float:
     """Return bytes of the KV cache of all concurrent rows, and of their logits."""
-    token = 2 * shape.layers * shape.kv_heads * shape.head_size * width(config)
+    token = cached_token(shape, config)
     held = work.rows * (work.prompt + work.answer) * token * SPARE
     if device == "cuda" and shape.fused:
         held = row_bucket(work.rows) * length_bucket(work.prompt + work.answer) * token

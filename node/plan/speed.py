@@ -59,7 +59,7 @@ def estimated(shape: ModelShape, config: Config, work: Workload, device: Device)
         flops * MULTIPLY_SHARE / _operations(shape, config),
         work,
         "estimated",
-        _step_seconds(shape, config, device),
+        _step_seconds(shape, config, work, device),
     )
 
 
@@ -90,12 +90,17 @@ def _launching(shape: ModelShape, config: Config) -> float:
     return kernels * (RECORDED_SECONDS if recorded else LAUNCHED_SECONDS)
 
 
-def _step_seconds(shape: ModelShape, config: Config, device: Device) -> float:
-    """Return optimizer seconds: its state and the gradient, read and written once."""
-    held = memory.optimizer(shape, config) + FLOAT * memory.trained(shape, config)
-    moved = 2 * (held + memory.width(config) * memory.trained(shape, config))
-    away = config.learner.offload and device.kind == "cuda"
-    return moved / (HOST_BANDWIDTH if away else device.bandwidth)
+def _step_seconds(shape: ModelShape, config: Config, work: Workload, device: Device) -> float:
+    """Return optimizer seconds: its state and the gradient, read and written once.
+
+    With the optimizer in main memory, each micro-batch's gradient moves there and is added.
+    """
+    trained, width = memory.trained(shape, config), memory.width(config)
+    moved = 2 * (memory.optimizer(shape, config) + (FLOAT + width) * trained)
+    if not (config.learner.offload and device.kind == "cuda"):
+        return moved / device.bandwidth
+    batches = max(1.0, work.read / work.batch / work.steps)
+    return (moved + batches * (width + 2 * FLOAT) * trained) / HOST_BANDWIDTH
 
 
 def _met(shape: ModelShape, rows: int) -> float:

@@ -22,7 +22,7 @@ from node.errors import ConfigError
 from node.plan import machine, model_shape
 from node.plan import model_shape as module
 from node.plan.machine import GIB, bfloat16_instructions, by_data_sheet, card, this_machine
-from node.plan.memory import Workload, estimate, laid_out
+from node.plan.memory import Workload, estimate, laid_out, vllm_needs
 from node.plan.model_shape import by_sizes, check_memory, help_for, in_files, least, shape_of
 from node.plan.plan import (
     LEARNING_RATES,
@@ -425,3 +425,28 @@ def test_a_slow_round_is_saved_before_ten_minutes_of_training_can_be_lost(tmp_pa
     assert quick.speed.round < 60 and "schedule.checkpoint_every" not in quick.choice.keys
     assert slow.speed.round > 60
     assert slow.choice.config.schedule.checkpoint_every == max(1, int(600 / slow.speed.round))
+
+
+def test_an_optimizer_in_main_memory_gets_micro_batches_as_wide_as_the_gpu_takes():
+    choice = chosen("qwen-1.5", with_gpu(24))
+    config, work = choice.config, Workload.of(choice.config, shape("qwen-1.5"), 128)
+    assert config.learner.offload and config.learner.micro_batch_tokens > 1024
+    narrow = Config.with_overrides({**choice.keys, "learner.micro_batch_tokens": 1024})
+    wide_seconds, narrow_seconds = (
+        estimated(
+            shape("qwen-1.5"), each, Workload.of(each, shape("qwen-1.5"), 128), with_gpu(24).device
+        ).update
+        for each in (config, narrow)
+    )
+    assert wide_seconds < 0.8 * narrow_seconds and work.batch > 1024, "moved less often"
+
+
+def test_vllm_gets_a_share_in_which_the_model_and_a_group_fit(monkeypatch):
+    monkeypatch.setattr(kinds, "check_vllm", lambda: None)
+    small, large = chosen("qwen-half", with_gpu(24)), chosen("llama-3b", with_gpu(24))
+    assert small.config.engine.gpu_memory_utilization == 0.4
+    for choice, model, gpu in ((small, "qwen-half", 24), (large, "llama-3b", 24)):
+        work = Workload.of(choice.config, shape(model), 128)
+        held = choice.config.engine.gpu_memory_utilization * with_gpu(gpu).device.memory
+        assert choice.config.engine.backend == "vllm"
+        assert held >= vllm_needs(shape(model), choice.config, work)
