@@ -63,7 +63,7 @@ def evaluated(
 
 SEED = 0  # of what both sample, so that a comparison is reproducible
 
-PROMPT_CHARACTERS = 60
+PROMPT_CHARACTERS = 200
 
 
 def compare_command(
