@@ -27,7 +27,7 @@ from node.network.transports import TransportKind, why_not_free
 from node.plan.model_shape import check_memory
 from node.storage.run_folder import RunFolder
 from node.tasks.sandbox.sandbox import REMEDY, sandbox_support
-from node.tasks.task_set import Allowed, allowed_by, overview
+from node.tasks.task_set import Allowed, allowed_by, overview, summary
 from node.threads import check_semaphores
 from protocol.errors import ProtocolError
 from protocol.identity import Identity, KeyFileError
@@ -66,6 +66,7 @@ class Check:
     level: Literal["ok", "warn", "fail"]
     found: str
     remedy: str = ""
+    brief: str = ""  # printed instead of ``found``, if that is long
 
 
 def ok(check: str, found: str) -> Check:
@@ -103,10 +104,9 @@ def check_manifest(signed: bytes, source: str, allowed: Allowed) -> list[Check]:
     except NodeError as error:
         return [failed("tasks", error)]
     opened, *closed = overview(manifest.catalogue, allowed)
-    checks = [ok("tasks", opened)]
-    for line in closed:
-        found, _, remedy = line.partition(": ")
-        checks.append(warn("tasks", found, f"{remedy[0].upper()}{remedy[1:]}."))
+    checks = [Check("tasks", "ok", opened, brief=summary(manifest.catalogue, allowed))]
+    for found, _, why in (line.partition(": ") for line in closed):
+        checks.append(warn("tasks", found, f"{why[0].upper()}{why[1:]}."))
     return checks
 
 
