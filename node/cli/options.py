@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Timer
 from typing import Annotated, Any
 
 import typer
@@ -24,6 +26,7 @@ from swarm.common.util import plain_json
 
 DEFAULT_CONFIGS = (Path("node.toml"), Path("swarm-run/node.toml"))  # if --config is left out
 
+LONG_WAIT_SECONDS = 2.0  # a shorter wait needs no line in the output of a script
 LOADING = "loading torch and transformers"  # shown while a command loads them
 
 ConfigOption = Annotated[
@@ -229,10 +232,19 @@ def check_choice(step: str | None, best: bool, model: str | None = None) -> None
 
 @contextmanager
 def waiting(what: str) -> Iterator[Callable[[str], None]]:
-    """Show what the command waits for; the yielded function shows another text."""
+    """Show what the command waits for; the yielded function shows another text.
+
+    Without a terminal and ``--json``, one line says it if the wait is long.
+    """
     console = Terminal(stderr=True)
-    with console.status(what) as status, display_on(console):
-        yield status.update
+    late = Timer(LONG_WAIT_SECONDS, say, (what,), {"err": True})
+    if not console.is_terminal and "--json" not in sys.argv:
+        late.start()
+    try:
+        with console.status(what) as status, display_on(console):
+            yield status.update
+    finally:
+        late.cancel()
 
 
 def model_of(

@@ -23,7 +23,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from node.monitor.groups import LastRollouts, in_lines
-from node.monitor.output import display_on
+from node.monitor.output import display_on, say
 from node.monitor.record import (
     RoundRecord,
     Sink,
@@ -309,7 +309,10 @@ class PlainLines(Sink):
 
 
 class Stages:
-    """A display of the startup stage until :meth:`close`; ``quiet`` only logs it."""
+    """A display of the startup stage until :meth:`close`; ``quiet`` only logs it.
+
+    Without a terminal, one line says that the node starts.
+    """
 
     def __init__(self, *, quiet: bool = False) -> None:
         console = Terminal()
@@ -320,6 +323,8 @@ class Stages:
             self._live = Live(self._spinner, console=console, transient=True)
             self._live.start()
             self._stack.enter_context(display_on(console))
+        elif not quiet:
+            say("starting the node")
 
     def begin(self, stage: str) -> None:
         """Show and log the stage that starts now."""

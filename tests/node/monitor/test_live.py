@@ -42,6 +42,14 @@ def test_each_stage_stands_in_the_log_and_is_drawn_at_once_where_somebody_looks(
     assert caplog.messages == ["start: joining the swarm", "start: loading tiny"]
 
 
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_start_without_a_terminal_is_one_line_unless_json_is_printed(capsys, quiet):
+    with closing(Stages(quiet=quiet)) as stages:
+        stages.begin("joining the swarm")
+        stages.begin("loading tiny")
+    assert capsys.readouterr() == ("" if quiet else "starting the node\n", "")
+
+
 def test_an_error_gives_the_terminal_back(paper):
     with pytest.raises(RuntimeError), closing(Stages()) as stages:
         stages.begin("loading tiny")
