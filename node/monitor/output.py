@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import logging
@@ -48,6 +49,25 @@ def printable_lines(text: str, most: int = 16 * MOST) -> str:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
+
+
+REPLACED = {"–": "-", "−": "-", "—": "-", "…": "...", "×": "x", "→": "->", "±": "+-"}
+PLAIN = "swarm-node-plain"  # the name of an error handler for str.encode
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(REPLACED.get(each) or _escaped(each) for each in lacking), error.end
+
+
+codecs.register_error(PLAIN, _plain)
+
+
+def encodable(text: str, encoding: str) -> str:
+    """Replace the characters that an encoding lacks, by ASCII ones or by their escapes."""
+    return text.encode(encoding, PLAIN).decode(encoding)
 
 
 _displays: list[Any] = []  # consoles with a spinner, bar or panel at the bottom of the terminal
@@ -214,7 +234,7 @@ def guard_output() -> None:
         lasting = io.TextIOWrapper(
             io.BufferedWriter(raw),
             encoding=stream.encoding,
-            errors="backslashreplace",
+            errors=PLAIN,
             line_buffering=stream.line_buffering,
             write_through=stream.write_through,
         )
