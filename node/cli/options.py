@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Timer
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +15,7 @@ from typer.core import TyperCommand
 
 from node.config.overrides import parse_assignments, parse_mix, pasted_peer
 from node.errors import MOST, NodeError, UsageError
-from node.monitor.output import display_on, say
+from node.monitor.output import display_on, say, say_if_long
 from node.monitor.record import Terminal
 from node.storage.checkpoints import named_round
 from protocol.errors import BadKey, ProtocolError
@@ -26,7 +25,6 @@ from swarm.common.util import plain_json
 
 DEFAULT_CONFIGS = (Path("node.toml"), Path("swarm-run/node.toml"))  # if --config is left out
 
-LONG_WAIT_SECONDS = 2.0  # a shorter wait needs no line in the output of a script
 LOADING = "loading torch and transformers"  # shown while a command loads them
 
 ConfigOption = Annotated[
@@ -237,14 +235,14 @@ def waiting(what: str) -> Iterator[Callable[[str], None]]:
     Without a terminal and ``--json``, one line says it if the wait is long.
     """
     console = Terminal(stderr=True)
-    late = Timer(LONG_WAIT_SECONDS, say, (what,), {"err": True})
-    if not console.is_terminal and "--json" not in sys.argv:
-        late.start()
+    silent = console.is_terminal or "--json" in sys.argv
+    late = None if silent else say_if_long(what, err=True)
     try:
         with console.status(what) as status, display_on(console):
             yield status.update
     finally:
-        late.cancel()
+        if late:
+            late.cancel()
 
 
 def model_of(

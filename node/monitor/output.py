@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from textwrap import indent
+from threading import Timer
 from typing import Any
 
 import typer
@@ -92,6 +93,17 @@ def say(text: str, *, err: bool = False) -> None:
         _displays[-1].print(printable(text), soft_wrap=True, highlight=False)
     else:
         typer.echo(printable(text), err=err)
+
+
+LONG_WAIT_SECONDS = 2.0  # a shorter wait needs no line in the output of a script
+
+
+def say_if_long(text: str, *, err: bool = False) -> Timer:
+    """Print a line after a while, unless the returned timer is cancelled before."""
+    late = Timer(LONG_WAIT_SECONDS, say, (text,), {"err": err})
+    late.daemon = True
+    late.start()
+    return late
 
 
 def say_on(text: str) -> None:

@@ -14,8 +14,8 @@ from types import ModuleType
 
 import pytest
 
-from node.cli import options as cli_options
-from node.cli.options import spread
+from node.cli.options import spread, waiting
+from node.monitor import output
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
 
@@ -73,13 +73,13 @@ def test_a_node_that_joined_over_its_local_network_comes_back_over_it(terminal, 
 @pytest.mark.parametrize("json", [[], ["--json"]])
 def test_a_long_wait_is_one_line_where_no_terminal_shows_it(monkeypatch, capsys, json):
     monkeypatch.setattr(sys, "argv", ["swarm-node", "stop", *json])
-    monkeypatch.setattr(cli_options, "LONG_WAIT_SECONDS", 0.01)
-    with cli_options.waiting("waiting for the node to end"):
+    monkeypatch.setattr(output, "LONG_WAIT_SECONDS", 0.01)
+    with waiting("waiting for the node to end"):
         time.sleep(0.5)
     said = "" if json else "waiting for the node to end\n"
     assert capsys.readouterr() == ("", said)
-    monkeypatch.setattr(cli_options, "LONG_WAIT_SECONDS", 60.0)
-    with cli_options.waiting("looking for run folders"):
+    monkeypatch.setattr(output, "LONG_WAIT_SECONDS", 60.0)
+    with waiting("looking for run folders"):
         pass
     assert capsys.readouterr() == ("", "")
 
