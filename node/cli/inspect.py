@@ -377,11 +377,12 @@ def doctor_command(
             *check_network(node.config, node.folder),
         ]
     if json:
-        print_json([asdict(finding) for finding in findings])
+        rows = map(asdict, findings)
+        print_json([{key: row[key] for key in row if key != "brief"} for row in rows])
     else:
         for each in findings:
             remedy = as_typed(each.remedy) if each.remedy else ""
-            _show(each.level, f"{each.check:<11}{printable(each.found)}", 11, remedy)
+            _show(each.level, f"{each.check:<11}{printable(each.brief or each.found)}", 11, remedy)
     if any(finding.level == "fail" for finding in findings):
         raise typer.Exit(1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -33,6 +34,7 @@ from node.cli.options import (
 from node.errors import UsageError
 from node.monitor.output import as_typed, display_on, printable, say, say_on
 from node.monitor.record import Terminal, figure_columns
+from swarm.common.util import counted
 
 
 def evaluated(
@@ -64,7 +66,7 @@ def evaluated(
 
 SEED = 0  # of what both sample, so that a comparison is reproducible
 
-PROMPT_CHARACTERS = 60
+PROMPT_CHARACTERS = 200
 
 
 def compare_command(
@@ -159,15 +161,19 @@ def _show(comparison: Any, first: str, second: str, show: int) -> None:
     better = f"{'B' if gain.mean > 0 else 'A'} is better on tasks like these"
     noise = "no significant difference; use more --tasks to detect smaller ones"
     terminal.print(better if gain.beyond_noise else noise)
-    if not comparison.disputed[:show]:
-        return
-    title = f"they differ on {len(comparison.disputed)} tasks; the largest differences:"
+    if comparison.disputed[:show]:
+        terminal.print(differences(comparison.disputed, show))
+
+
+def differences(disputed: Sequence[Any], show: int) -> Table:
+    """Return a table of the first ``show`` tasks on which two models differ."""
+    title = f"they differ on {counted(len(disputed), 'task')}; the largest differences:"
     columns = [Column("task", overflow="fold"), *figure_columns("A", "B", no_wrap=False)]
     table = Table("family", *columns, title=title, title_justify="left")
-    for row in comparison.disputed[:show]:
+    for row in disputed[:show]:
         prompt = printable(" ".join((row.prompt or "").split()), PROMPT_CHARACTERS)
         table.add_row(row.task.env, prompt, f"{row.first:.3f}", f"{row.second:.3f}")
-    terminal.print(table)
+    return table
 
 
 def evaluate_command(

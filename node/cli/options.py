@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typer.core import TyperCommand
 
 from node.config.overrides import parse_assignments, parse_mix, pasted_peer
 from node.errors import MOST, ConfigError, NodeError, UsageError
-from node.monitor.output import display_on, say
+from node.monitor.output import display_on, say, say_if_long
 from node.monitor.record import Terminal
 from node.storage.checkpoints import Checkpoints, named_round
 from protocol.errors import BadKey, ProtocolError
@@ -255,10 +256,19 @@ def check_choice(step: str | None, best: bool, model: str | None = None) -> None
 
 @contextmanager
 def waiting(what: str) -> Iterator[Callable[[str], None]]:
-    """Show what the command waits for; the yielded function shows another text."""
+    """Show what the command waits for; the yielded function shows another text.
+
+    Without a terminal and ``--json``, one line says it if the wait is long.
+    """
     console = Terminal(stderr=True)
-    with console.status(what) as status, display_on(console):
-        yield status.update
+    silent = console.is_terminal or "--json" in sys.argv
+    late = None if silent else say_if_long(what, err=True)
+    try:
+        with console.status(what) as status, display_on(console):
+            yield status.update
+    finally:
+        if late:
+            late.cancel()
 
 
 def model_of(

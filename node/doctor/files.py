@@ -14,7 +14,7 @@ from node.policy.model_files import PolicyError
 from node.policy.model_source import SHIPPED, check_model, no_folder
 from node.storage.run_folder import RunFolder
 from node.tasks.sources.jsonl import check_version
-from node.tasks.task_set import Allowed, allowed_by, in_file, overview
+from node.tasks.task_set import Allowed, allowed_by, in_file, overview, summary
 from protocol.manifest import EnvSpec
 
 
@@ -26,6 +26,7 @@ class Check:
     level: Literal["ok", "warn", "fail"]
     found: str
     remedy: str = ""
+    brief: str = ""  # printed instead of ``found``, if that is long
 
 
 def ok(check: str, found: str) -> Check:
@@ -71,10 +72,11 @@ def check_manifest(signed: bytes, source: str, allowed: Allowed) -> list[Check]:
     except NodeError as error:
         return [failed("tasks", error)]
     opened, *closed = overview(manifest.catalogue, allowed)
-    checks = check_task_files(manifest.catalogue, allowed) or [ok("tasks", opened)]
-    for line in closed:
-        found, _, remedy = line.partition(": ")
-        checks.append(warn("tasks", found, f"{remedy[0].upper()}{remedy[1:]}."))
+    brief = summary(manifest.catalogue, allowed)
+    checks = check_task_files(manifest.catalogue, allowed)
+    checks = checks or [Check("tasks", "ok", opened, brief=brief)]
+    for found, _, why in (line.partition(": ") for line in closed):
+        checks.append(warn("tasks", found, f"{why[0].upper()}{why[1:]}."))
     return checks
 
 

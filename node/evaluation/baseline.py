@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
@@ -13,7 +13,7 @@ from typing import Any
 from node.config.config import Config
 from node.engines.engine import RolloutEngine, Sampling
 from node.errors import NodeError
-from node.evaluation.evaluator import SOLVED, Evaluation, Evaluator
+from node.evaluation.evaluator import SOLVED, Evaluation, Evaluator, Progress, TimeLimit
 from node.monitor.record import percent
 from node.policy.policy import Policy
 from node.tasks.answers import marks_answer
@@ -48,9 +48,6 @@ UNFIT = (
     "a longer context, or exclude the families with long prompts with tasks.weights"
 )
 
-Progress = Callable[[float, str], None]
-"""Called with the fraction of the time that has passed, and what is evaluated next."""
-
 
 @dataclass(frozen=True, slots=True)
 class LevelResult:
@@ -81,9 +78,20 @@ class LevelResult:
         return self.right / self.completions
 
     @property
+    def mostly_truncated(self) -> bool:
+        return self.truncated / self.completions >= MOSTLY_TRUNCATED
+
+    @property
     def informative(self) -> int:
         """Groups whose rewards differ: only those train the policy."""
         return sum(min(row) < max(row) for row in self.rewards)
+
+    def __str__(self) -> str:
+        answered, cut = self.answered / self.completions, self.truncated / self.completions
+        return (
+            f"{self.right} of {self.completions} completions are correct, "
+            f"{percent(answered)} have an answer, {percent(cut)} are truncated"
+        )
 
     def __add__(self, other: LevelResult) -> LevelResult:
         """Add the results of other tasks; level and temperature remain."""
@@ -127,19 +135,22 @@ class Baseline:
         """Return the sum of the results that are compared, at one temperature."""
         return reduce(add, (each for each in self.compared if each.temperature == temperature))
 
-    @property
-    def _mostly_truncated(self) -> bool:
-        total = self._total(self.best)
-        return total.truncated / total.completions >= MOSTLY_TRUNCATED
+    def fair(self) -> tuple[LevelResult, ...]:
+        """Return the best temperature's results, but none that a reduced token cap cut off.
+
+        The config's cap may be enough for those tasks, so their failures prove nothing.
+        """
+        whole = self.cap == self.max_new_tokens
+        return tuple(each for each in self.at(self.best) if whole or not each.mostly_truncated)
 
     def reached(self) -> dict[str, list[int]]:
         """Return the levels to train on by family: those below mastery, and one more.
 
-        A family without results keeps its easiest level. A family that is never solved is omitted.
+        A family without fair results keeps its easiest level; one that is never solved is omitted.
         """
         found: dict[str, list[int]] = {}
         for env, levels in self.levels.items():
-            rows = [each for each in self.at(self.best) if each.level[0] == env]
+            rows = [each for each in self.fair() if each.level[0] == env]
             if not rows:
                 found[env] = list(levels[:1])
                 continue
@@ -156,10 +167,10 @@ class Baseline:
         keys: dict[str, Any] = {}
         if self.best != self.temperature:
             keys["engine.temperature"] = self.best
-        rows = self.at(self.best)
+        rows = self.fair()
         needed = _lengths(rows)
         if not needed:
-            if self._mostly_truncated and self.cap == self.max_new_tokens:
+            if self._total(self.best).mostly_truncated and self.cap == self.max_new_tokens:
                 keys["engine.max_new_tokens"] = WIDER * self.max_new_tokens
             return keys
         reached = self.reached()
@@ -169,12 +180,14 @@ class Baseline:
         if chosen:
             keys["tasks.levels"] = chosen
         tried = {each.level[0] for each in rows}
-        trained: Collection[str] = self.levels
+        trained = self.levels.keys()
         if graded and tried - reached.keys():
             keys["tasks.weights"] = dict.fromkeys(reached, 1.0)
-            trained = reached
+            trained = reached.keys()
         enough = max(LEAST_CAP, CAP_STEP * math.ceil(CAP_MARGIN * max(needed.values()) / CAP_STEP))
-        if 2 * enough <= self.max_new_tokens and needed.keys() >= set(trained):
+        if trained - tried:  # their answers may be longer
+            enough = max(enough, WIDER * self.cap)
+        if 2 * enough <= self.max_new_tokens and needed.keys() >= trained & tried:
             keys["engine.max_new_tokens"] = enough
         return keys
 
@@ -183,23 +196,30 @@ class Baseline:
         rows = [self._overall(t) for t in sorted({each.temperature for each in self.compared})]
         if self.late is not None:
             rows.append(f"  not tried: temperature {self.late:g}, because the time ended")
-        families = [_line(each) for each in self.at(self.best)]
+        families = ["  {} level {}: {}".format(*r.level, r) for r in self.at(self.best)]
         tried = {each.level[0] for each in self.at(self.best)}
         if untried := [env for env in self.levels if env not in tried]:
             families.append(f"  not tried: {', '.join(untried)}")
+        fair = self.fair()
+        if cut := ["{} level {}".format(*r.level) for r in self.at(self.best) if r not in fair]:
+            families.append(f"  not tried: {', '.join(cut)}, because {self._reduced}")
         total = reduce(add, self.at(self.best))
         if total.unfit / total.tasks >= 0.5:
             families.append(UNFIT)
         return (*rows, *families, self.verdict())
 
+    @property
+    def _reduced(self) -> str:
+        return f"most completions are truncated at {self.cap} of {self.max_new_tokens} tokens"
+
     def _overall(self, temperature: float) -> str:
         total = self._total(temperature)
+        one = len({each.temperature for each in self.compared}) == 1
+        at = "at temperature" if one else "sampled at both temperatures, at"
         return (
-            f"baseline on {counted(total.tasks, 'task')} at temperature {temperature:g}: "
-            f"{total.right} of {total.completions} completions are correct, "
-            f"{percent(total.answered / total.completions)} have an answer, "
-            f"{percent(total.truncated / total.completions)} are truncated at {self.cap} "
-            f"tokens; {percent(total.informative / total.tasks)} of groups are informative"
+            f"baseline on {counted(total.tasks, 'task')} {at} {temperature:g}: {total} at "
+            f"{self.cap} tokens; {percent(total.informative / total.tasks)} of groups are "
+            "informative"
         )
 
     def verdict(self) -> str:
@@ -209,7 +229,9 @@ class Baseline:
             return "result: the policy can learn from its own rollouts"
         if all(each.success >= MASTERED for each in rows):
             return "result: these tasks are already solved; choose harder levels with tasks.levels"
-        if self._mostly_truncated:
+        if self._total(self.best).mostly_truncated:
+            if self.cap < self.max_new_tokens:
+                return f"result: unknown, because {self._reduced}; training uses all of them"
             return (
                 "result: completions end before an answer: increase engine.max_new_tokens, or "
                 "train short answers with: swarm-node warm-start"
@@ -233,33 +255,6 @@ def _lengths(rows: Sequence[LevelResult]) -> dict[str, int]:
         if each.lengths:
             found.setdefault(each.level[0], []).extend(each.lengths)
     return {env: sorted(each)[math.ceil(0.95 * (len(each) - 1))] for env, each in found.items()}
-
-
-def _line(row: LevelResult) -> str:
-    env, level = row.level
-    answered, cut = row.answered / row.completions, row.truncated / row.completions
-    return (
-        f"  {env} level {level}: {row.right} of {row.completions} completions are correct, "
-        f"{percent(answered)} have an answer, {percent(cut)} are truncated"
-    )
-
-
-@dataclass(eq=False)
-class _TimeLimit:
-    """The time of an evaluation, which starts now, and reports of its progress."""
-
-    seconds: float
-    clock: Callable[[], float]
-    progress: Progress
-
-    def __post_init__(self) -> None:
-        self._start = self.clock()
-
-    def left(self, what: str) -> float:
-        """Return the seconds left; report that ``what`` is evaluated next."""
-        passed = self.clock() - self._start
-        self.progress(min(1.0, passed / self.seconds), what)
-        return self.seconds - passed
 
 
 @dataclass(eq=False)
@@ -296,14 +291,14 @@ class BaselineEvaluation:
 
     def run(self, seconds: float, progress: Progress = lambda done, what: None) -> Baseline:
         """Evaluate for ``seconds``, then finish the batch. Raises NodeError or JudgeRefused."""
-        limit = _TimeLimit(seconds, self.clock, progress)
+        limit = TimeLimit(seconds, self.clock, progress)
         easiest = [(env, levels[0]) for env, levels in self._levels.items()]
         limit.left("generation speed")
         self._limit_cap(easiest, limit)
         in_time = self._evaluate(easiest, self._temperatures, range(COMPARED), limit)
         if self._failed and not self._results:
             raise self._failed
-        both = {level for level, _ in self._results if self._is_compared(level)}
+        both = set.intersection(*(self._sampled_at(each) for each in self._temperatures))
         rows = [each for each in self._results.values() if each.level in both]
         self._compared = tuple(rows or self._results.values())
         self.found = found = self._baseline()
@@ -324,10 +319,10 @@ class BaselineEvaluation:
 
     def rewards(self) -> Iterator[tuple[EnvLevel, list[float]]]:
         """Yield the rewards of each level at the better temperature, for a curriculum."""
-        for each in self.found.at(self.found.best) if self.found else ():
+        for each in self.found.fair() if self.found else ():
             yield each.level, [reward for row in each.rewards for reward in row]
 
-    def _limit_cap(self, easiest: Sequence[EnvLevel], limit: _TimeLimit) -> None:
+    def _limit_cap(self, easiest: Sequence[EnvLevel], limit: TimeLimit) -> None:
         """Measure the speed; limit completions so that the first tasks take their share."""
         for count in (1, 4):  # the first time, kernels are chosen and compiled
             self._sample(easiest[:count], self._temperatures[0], range(COMPARED), PROBED, limit)
@@ -341,7 +336,7 @@ class BaselineEvaluation:
         levels: Sequence[EnvLevel],
         temperatures: Sequence[float],
         numbers: range,
-        limit: _TimeLimit,
+        limit: TimeLimit,
     ) -> bool:
         """Add the results of the tasks with these ``numbers``; return whether time sufficed.
 
@@ -355,8 +350,7 @@ class BaselineEvaluation:
             took = 0.0
             for temperature in temperatures:
                 if took and self._results and limit.left(_named(batch)) < took:
-                    sampled = {sampled for _, sampled in self._results}
-                    self._late = None if temperature in sampled else temperature
+                    self._late = None if self._sampled_at(temperature) else temperature
                     return False
                 began = self.clock()
                 for each in self._sample(batch, temperature, numbers, self._cap, limit):
@@ -366,8 +360,8 @@ class BaselineEvaluation:
                 took = self.clock() - began
         return True
 
-    def _is_compared(self, level: EnvLevel) -> bool:
-        return all((level, each) in self._results for each in self._temperatures)
+    def _sampled_at(self, temperature: float) -> set[EnvLevel]:
+        return {level for level, sampled in self._results if sampled == temperature}
 
     def _baseline(self) -> Baseline:
         config = self.config
@@ -407,7 +401,7 @@ class BaselineEvaluation:
         temperature: float,
         numbers: range,
         cap: int,
-        limit: _TimeLimit,
+        limit: TimeLimit,
     ) -> list[LevelResult]:
         """Evaluate levels; omit those whose tasks cannot be built, answered or scored."""
         try:
@@ -440,27 +434,28 @@ class BaselineEvaluation:
         self._pace = (self.clock() - start) / (len(refs) * COMPLETIONS * cap)
         rows = [slice(n * len(numbers), (n + 1) * len(numbers)) for n in range(len(levels))]
         return [
-            _result(found, level, temperature, each)
+            measured(found, level, temperature, each)
             for level, each in zip(levels, rows, strict=True)
             if any(prompt is not None for prompt in found.prompts[each])
         ]
 
 
-def _result(found: Evaluation, level: EnvLevel, temperature: float, rows: slice) -> LevelResult:
-    trajectories = [each for group in found.trajectories[rows] for each in group]
+def measured(found: Evaluation, level: EnvLevel, temperature: float, rows: slice) -> LevelResult:
+    """Return the result of a level, of which these are the tasks' ``rows``."""
+    groups, rewards = found.trajectories[rows], found.rewards[rows]
+    pairs = [
+        (each, reward >= SOLVED)
+        for group, of_group in zip(groups, rewards, strict=True)
+        for each, reward in zip(group, of_group, strict=False)
+    ]
     return LevelResult(
         level,
         temperature,
-        found.rewards[rows],
-        sum(map(_answered, trajectories)),
-        sum(each.finish is Finish.LENGTH for each in trajectories),
-        tuple(
-            len(each.tokens.ids)
-            for group, rewards in zip(found.trajectories[rows], found.rewards[rows], strict=True)
-            for each, reward in zip(group, rewards, strict=False)
-            if reward >= SOLVED
-        ),
-        sum(not group for group in found.trajectories[rows]),
+        rewards,
+        sum(right or _answered(each) for each, right in pairs),
+        sum(each.finish is Finish.LENGTH for each, _ in pairs),
+        tuple(len(each.tokens.ids) for each, right in pairs if right),
+        sum(not group for group in groups),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from operator import itemgetter
@@ -163,6 +163,28 @@ class Evaluator:
         self.counters.add("heldout_unbuilt", reason=refused.reason)
         env = self._tasks[number].env
         log.warning("a held-out task of %s counts as unsolved: %s", env, refused)
+
+
+Progress = Callable[[float, str], None]
+"""Called with the fraction of the time that has passed, and what is evaluated next."""
+
+
+@dataclass(eq=False)
+class TimeLimit:
+    """The time of an evaluation, which starts now, and reports of its progress."""
+
+    seconds: float
+    clock: Callable[[], float]
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self._start = self.clock()
+
+    def left(self, what: str) -> float:
+        """Return the seconds left; report that ``what`` is evaluated next."""
+        passed = self.clock() - self._start
+        self.progress(min(1.0, passed / self.seconds), what)
+        return self.seconds - passed
 
 
 ERRORS = 3.5  # standard errors by which the mean must fall

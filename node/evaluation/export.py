@@ -5,7 +5,8 @@ Metadata as in https://huggingface.co/docs/hub/model-cards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from huggingface_hub.errors import HFValidationError, HTTPError  # type: ignore[
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from node.config.config import Config
+from node.config.sections import TasksSection
 from node.errors import NodeError, UsageError
 from node.learner.supervised import WarmStarted
 from node.monitor.history import read_history
@@ -30,7 +32,7 @@ from node.policy.model_source import SHIPPED
 from node.storage.atomic_files import write_atomic
 from node.storage.checkpoints import Checkpoints, Loaded
 from node.storage.run_folder import RunFolder
-from protocol.manifest import Manifest, swarm_id
+from protocol.manifest import EnvSpec, Manifest, swarm_id
 
 SHIPPED_LICENCE = "apache-2.0"
 
@@ -99,7 +101,7 @@ def model_card(
         f"# {name}, {'' if training.trained else 'not '}trained in a swarm\n",
         _summary(training, started),
         _table(base, training, origin, started),
-        _tasks(origin),
+        _tasks(config.tasks, origin, base),
         _use(adapter, warmed),
         "## License\n",
         f"That of the base model: {_code(licence)}.\n"
@@ -152,7 +154,7 @@ def _summary(training: Training, started: WarmStarted | None) -> str:
 def _table(base: str, training: Training, origin: ModelOrigin, started: WarmStarted | None) -> str:
     about = "" if training.exact else "about "
     rows = [
-        ("base model", _code(Path(base).name if _is_folder(base) else base)),
+        ("base model", _local(base) if _is_folder(base) else _code(base)),
         ("rounds", f"{training.rounds:,}"),
         ("completion tokens trained on", f"{about}{training.tokens:,.0f}"),
     ]
@@ -175,16 +177,34 @@ def _table(base: str, training: Training, origin: ModelOrigin, started: WarmStar
     return "\n".join(lines) + "\n"
 
 
-def _tasks(origin: ModelOrigin) -> str:
+def _local(base: str) -> str:
+    return f"{_code(Path(base).name)}, a local folder that is not part of this model"
+
+
+def _tasks(section: TasksSection, origin: ModelOrigin, base: str) -> str:
     if origin.manifest is None:
         return ""
-    families = ", ".join(_code(env.name) for env in origin.manifest.catalogue)
+    families = ", ".join(_selected(section, origin.manifest.catalogue))
+    named = "BASE" if _is_folder(base) else shlex.quote(" ".join(base.split()).replace("`", ""))
+    where = "BASE is the folder of the base model. " if _is_folder(base) else ""
     return (
         f"## Evaluation\n\nOn held-out questions of {families}:\n\n```sh\nswarm-node eval --model "
-        ". --config NODE --tasks 256 --samples 8\n```\n\nNODE is a node of that swarm. To compare "
-        "the model with its base:\n\n```sh\nswarm-node compare BASE . --config NODE --tasks "
-        "256\n```\n"
+        ". --config NODE --tasks 256 --samples 8\n```\n\nNODE is the folder of a node of that "
+        "swarm; its `tasks.weights` and `tasks.levels` select the questions.\nTo compare the model "
+        f"with its base:\n\n```sh\nswarm-node compare {named} . --config NODE --tasks 256\n```\n\n"
+        f"{where}`.` is the folder of this model.\n"
     )
+
+
+def _selected(section: TasksSection, catalogue: Sequence[EnvSpec]) -> Iterator[str]:
+    """Yield the families that ``[tasks]`` selects, with their levels if it selects fewer."""
+    for env in catalogue:
+        every = range(len(env.levels))
+        levels = [n for n in every if n in section.levels.get(env.name, every)]
+        if levels and (not section.weights or section.weights.get(env.name)):
+            word = "level" if len(levels) == 1 else "levels"
+            few = f" ({word} {', '.join(map(str, levels))})" if len(levels) < len(every) else ""
+            yield f"{_code(env.name)}{few}"
 
 
 def _use(adapter: bool, warmed: bool) -> str:

@@ -23,7 +23,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from node.monitor.groups import LastRollouts, in_lines
-from node.monitor.output import display_on
+from node.monitor.output import display_on, say_if_long
 from node.monitor.record import (
     RoundRecord,
     Sink,
@@ -309,7 +309,10 @@ class PlainLines(Sink):
 
 
 class Stages:
-    """A display of the startup stage until :meth:`close`; ``quiet`` only logs it."""
+    """A display of the startup stage until :meth:`close`; ``quiet`` only logs it.
+
+    Without a terminal, one line says that the node starts, if that takes long.
+    """
 
     def __init__(self, *, quiet: bool = False) -> None:
         console = Terminal()
@@ -320,6 +323,9 @@ class Stages:
             self._live = Live(self._spinner, console=console, transient=True)
             self._live.start()
             self._stack.enter_context(display_on(console))
+        elif not quiet:
+            log.info("starting the node")
+            self._stack.callback(say_if_long("starting the node").cancel)
 
     def begin(self, stage: str) -> None:
         """Show and log the stage that starts now."""

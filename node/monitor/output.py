@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import logging
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from textwrap import indent
+from threading import Timer
 from typing import Any
 
 import typer
@@ -50,6 +52,25 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
+REPLACED = {"–": "-", "−": "-", "—": "-", "…": "...", "×": "x", "→": "->", "±": "+-"}
+PLAIN = "swarm-node-plain"  # the name of an error handler for str.encode
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(REPLACED.get(each) or _escaped(each) for each in lacking), error.end
+
+
+codecs.register_error(PLAIN, _plain)
+
+
+def encodable(text: str, encoding: str) -> str:
+    """Replace the characters that an encoding lacks, by ASCII ones or by their escapes."""
+    return text.encode(encoding, PLAIN).decode(encoding)
+
+
 _displays: list[Any] = []  # consoles with a spinner, bar or panel at the bottom of the terminal
 
 
@@ -72,6 +93,17 @@ def say(text: str, *, err: bool = False) -> None:
         _displays[-1].print(printable(text), soft_wrap=True, highlight=False)
     else:
         typer.echo(printable(text), err=err)
+
+
+LONG_WAIT_SECONDS = 2.0  # a shorter wait needs no line in the output of a script
+
+
+def say_if_long(text: str, *, err: bool = False) -> Timer:
+    """Print a line after a while, unless the returned timer is cancelled before."""
+    late = Timer(LONG_WAIT_SECONDS, say, (text,), {"err": err})
+    late.daemon = True
+    late.start()
+    return late
 
 
 def say_on(text: str) -> None:
@@ -214,7 +246,7 @@ def guard_output() -> None:
         lasting = io.TextIOWrapper(
             io.BufferedWriter(raw),
             encoding=stream.encoding,
-            errors="backslashreplace",
+            errors=PLAIN,
             line_buffering=stream.line_buffering,
             write_through=stream.write_through,
         )

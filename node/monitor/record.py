@@ -16,7 +16,7 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from node.monitor.output import printable_lines
+from node.monitor.output import encodable, printable_lines
 
 # Keys of :attr:`RoundRecord.seconds` in the order of a round; ``total`` is there too. If generation
 # never stops, ``wait`` replaces ``generate``: the time until the local groups are complete.
@@ -312,7 +312,8 @@ class Terminal(Console):
         super().__init__(stderr=stderr, soft_wrap=soft_wrap, markup=False, emoji=False)
 
     def render_str(self, text: str, **options: object) -> Text:
-        return super().render_str(printable_lines(text), **options)  # type: ignore[arg-type]
+        # Before the widths of columns are measured.
+        return super().render_str(encodable(printable_lines(text), self.encoding), **options)  # type: ignore[arg-type]
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

@@ -281,8 +281,9 @@ async def request_manifest(
 
 async def _first_manifest(config: Config, transport: Transport, wanted: str) -> tuple[bytes, str]:
     failures: dict[str, str] = {}  # by address, from when it was last asked
+    seconds = config.network.start_timeout
     try:
-        async with asyncio.timeout(config.network.start_timeout):
+        async with asyncio.timeout(seconds):
             while True:
                 others = []
                 for address in config.network.peers:
@@ -290,6 +291,8 @@ async def _first_manifest(config: Config, transport: Transport, wanted: str) -> 
                         peer = await transport.connect(address)
                         signed = await fetch_manifest(transport, peer)
                     except TransportError as error:
+                        if address not in failures:
+                            log.warning("%s; trying again for %g s", error, seconds)
                         failures[address] = str(error)
                         continue
                     failures.pop(address, None)
@@ -300,7 +303,7 @@ async def _first_manifest(config: Config, transport: Transport, wanted: str) -> 
                     return others[0]
                 await asyncio.sleep(RETRY_SECONDS)
     except TimeoutError:
-        what = f"no peer answered within {config.network.start_timeout:g} seconds"
+        what = f"no peer answered within {seconds:g} seconds"
         reasons = "; ".join(failures.values()) or ", ".join(config.network.peers)
         remedy = (
             "A node that joins for the first time needs a peer that answers: check the address, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -308,10 +309,11 @@ def cached_token(shape: ModelShape, config: Config) -> int:
     return 2 * shape.layers * shape.kv_heads * shape.head_size * width(config)
 
 
-def vllm_needs(shape: ModelShape, config: Config, work: Workload) -> float:
-    """Return bytes of GPU memory with which vLLM holds the model and one group's cache."""
+def vllm_share(shape: ModelShape, config: Config, work: Workload, device_memory: int) -> float:
+    """Return the share of a GPU for vLLM: the config's, or more for the model and a group."""
     held = config.engine.group_size * (work.prompt + work.answer) * cached_token(shape, config)
-    return width(config) * shape.parameters + held + VLLM_WORK
+    needs = (width(config) * shape.parameters + held + VLLM_WORK) / device_memory
+    return max(config.engine.gpu_memory_utilization, min(0.95, math.ceil(20 * needs) / 20))
 
 
 def cache(shape: ModelShape, config: Config, work: Workload, device: str) -> float:

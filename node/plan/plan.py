@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
@@ -15,7 +14,7 @@ from node.config.registry import ENGINES
 from node.config.schema import toml_value
 from node.errors import ConfigError, NodeError
 from node.plan.machine import Machine, card
-from node.plan.memory import MemoryEstimate, Place, Workload, estimate, vllm_needs
+from node.plan.memory import MemoryEstimate, Place, Workload, estimate, vllm_share
 from node.plan.model_shape import ModelShape, gigabytes, shape_of
 from node.plan.speed import Speed, estimated
 from node.policy.model_source import SHIPPED, config_folder
@@ -162,20 +161,14 @@ class _Planner:
         choice = self._chosen(method, keys)
         if choice.config.engine.backend != "vllm":
             return choice
-        keys |= self._share(choice.config)
-        choice = self._chosen(method, keys)
+        tokens = prompt_tokens(min(self.tokens, self.shape.context))
+        work = Workload.of(choice.config, self.shape, tokens)
+        share = vllm_share(self.shape, choice.config, work, self.machine.device.memory)
+        choice = self._chosen(method, keys := {**keys, "engine.gpu_memory_utilization": share})
         if not fits(choice.estimate, self.machine):
             in_turns = {"schedule.mode": "sync", "engine.sleep_mode": True}
             return self._chosen(method, {**keys, **in_turns})
         return choice
-
-    def _share(self, config: Config) -> dict[str, float]:
-        """Return the key with a larger share of the GPU for vLLM, if it needs more than usual."""
-        work = Workload.of(config, self.shape, prompt_tokens(min(self.tokens, self.shape.context)))
-        needs = vllm_needs(self.shape, config, work) / self.machine.device.memory
-        if needs <= config.engine.gpu_memory_utilization:
-            return {}
-        return {"engine.gpu_memory_utilization": min(0.95, math.ceil(20 * needs) / 20)}
 
     def with_wide_batches(self, choice: Choice) -> Choice:
         """Double a GPU's micro-batches, up to a whole update, while they fit."""

@@ -46,7 +46,7 @@ from node.run.update_groups import public_name
 from node.storage.run_folder import BlockedPeers, RunFolder, TrustedPeers
 from node.tasks.curriculum import EnvLevel, served_levels
 from node.tasks.sandbox.sandbox import sandbox_support
-from node.tasks.task_set import allowed_by, overview
+from node.tasks.task_set import allowed_by, overview, summary
 from node.tasks.verifier.verifier import Verifier, VerifierPool
 from node.threads import choose, fastest
 from protocol.manifest import Manifest
@@ -96,7 +96,9 @@ class Node(Opened):
 
     def _verifiers(self, manifest: Manifest) -> VerifierPool:
         allowed = allowed_by(self.config.tasks, self.config.sandbox)
-        for line in overview(manifest.catalogue, allowed):
+        whole, *closed = overview(manifest.catalogue, allowed)
+        log.debug("%s", whole)
+        for line in (summary(manifest.catalogue, allowed), *closed):
             self.say(line)
         self.say(f"verifier sandbox: {sandbox_support()}")
         count = JUDGES if self.config.asynchronous else 1

@@ -263,7 +263,8 @@ class Stop(threading.Event):
             return
         if self._works and not self.is_set():
             self.set()
-            self._say("stopping cleanly; press Ctrl-C again to force quit", number)
+            again = "; press Ctrl-C again to force quit" if number == signal.SIGINT else ""
+            self._say(f"stopping cleanly{again}", number)
             return
         self._closes = True
         self._say("stopping now", number)

@@ -66,6 +66,8 @@ UNSANDBOXED = (
     "install bubblewrap and libseccomp, or allow user namespaces"
 )
 
+NAMED = 5  # maximum number of envs that a summary names
+
 _DIGEST = re.compile("[0-9a-f]{64}")  # Version of an env in a file.
 _KEYS = {"name", "source", "version", "levels", "template", "extract"}
 _SHIPPED = resources.files("node.tasks") / "task_sets"
@@ -266,6 +268,21 @@ def overview(specs: Sequence[EnvSpec], allowed: Allowed) -> list[str]:
     closed = {spec.name: why for spec in specs if (why := why_closed(spec, allowed))}
     opened = [_entry(spec) for spec in specs if spec.name not in closed]
     return [f"this swarm's tasks here: {', '.join(opened) or 'none'}", *closed.values()]
+
+
+def summary(specs: Sequence[EnvSpec], allowed: Allowed) -> str:
+    """Return the first line of :func:`overview`; it counts many envs but names risky ones."""
+    opened = [spec for spec in specs if not why_closed(spec, allowed)]
+    if len(opened) <= NAMED:
+        return overview(specs, allowed)[0]
+    levels = counted(sum(len(spec.levels) for spec in opened), "level")
+    shipped = (file.name.removesuffix(".toml") for file in _SHIPPED.iterdir())
+    name = next((each for each in shipped if load_task_set(each) == tuple(specs)), None)
+    providers = ", ".join(dict.fromkeys(map(_provider, opened)))
+    source = f"the task set {name}" if name else providers
+    risky = ", ".join(spec.name for spec in opened if evaluates(spec))
+    more = f"; {risky}: evaluates answers" if risky else ""
+    return f"this swarm's tasks here: {len(opened)} families with {levels}, of {source}{more}"
 
 
 def _entry(spec: EnvSpec) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import os
 from hashlib import sha256
+from socket import gaierror
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives import serialization
@@ -45,10 +47,20 @@ async def who_answers(host: str, port: int, seconds: float) -> str:
                 raise NoPeer(f"{host} port {port} sends a handshake of {size} bytes")
             return handshake.peer_of(await reader.readexactly(size))
     except (OSError, EOFError, TimeoutError) as error:
-        raise NoPeer(f"no answer at {host} port {port}: {error!r}") from error
+        raise NoPeer(f"no answer at {host} port {port}: {_reason(error)}") from error
     finally:
         if writer is not None:
             writer.close()
+
+
+def _reason(error: OSError | EOFError) -> str:
+    if isinstance(error, EOFError):
+        return "the connection ended"
+    if error.errno and not isinstance(error, gaierror):
+        # asyncio replaces the system's text by one with an address in Python's notation.
+        return os.strerror(error.errno)
+    late = "it took too long" if isinstance(error, TimeoutError) else str(error)
+    return error.strerror or late
 
 
 class Handshake:
@@ -81,7 +93,8 @@ class Handshake:
             key, signature = identity_in(self._open(payload))
             Ed25519PublicKey.from_public_bytes(key).verify(signature, SIGNED + static)
         except (InvalidTag, InvalidSignature, ValueError) as error:
-            raise NoPeer(f"the answer proves no PeerID: {error!r}") from error
+            why = str(error) or "it cannot be verified"
+            raise NoPeer(f"the answer proves no PeerID: {why}") from error
         return peer_id_of(key)
 
     def _mix(self, data: bytes) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from node.cli.demo import typed_answers
+from node.cli.model import differences
 from node.errors import NodeError
 from node.evaluation import comparison
-from node.evaluation.comparison import Question, silence
+from node.evaluation.comparison import Disputed, Question, silence
+from swarm.common.util import counted
 from swarm.groups import Split, TaskRef
 from swarm.verification import UNKNOWN_ENV, JudgeRefused
 from tests.node.dashboard import asked
@@ -209,8 +211,20 @@ def test_a_node_is_compared_with_a_model_alike_each_time(terminal, trained):
     assert all(row["prompt"] for row in first["disputed"])
 
     assert terminal(*asked, "--show", "2") == 0
-    assert f"they differ on {len(gaps)} tasks" in terminal.out if gaps else "differ" in terminal.out
+    assert (
+        f"they differ on {counted(len(gaps), 'task')};" in terminal.out
+        if gaps
+        else "differ" in terminal.out
+    )
     assert "B − A" in terminal.out
+
+
+def test_the_numbers_of_a_question_on_which_two_models_differ_are_shown():
+    prompt = f"State the final answer to the following arithmetic problem: {'17 + 4 - ' * 12}5 ="
+    row = Disputed(TaskRef("sums", 0, 1, Split.HELDOUT), prompt, 0.0, 1.0)
+    table = differences([row], 5)
+    assert table.title == "they differ on 1 task; the largest differences:"
+    assert list(table.columns[1].cells) == [prompt]
 
 
 def test_a_model_is_no_better_than_itself(terminal, trained):

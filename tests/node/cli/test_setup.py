@@ -6,6 +6,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 import tomllib
 from multiprocessing import synchronize
 from pathlib import Path
@@ -13,7 +14,8 @@ from types import ModuleType
 
 import pytest
 
-from node.cli.options import spread
+from node.cli.options import spread, waiting
+from node.monitor import output
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
 
@@ -66,6 +68,20 @@ def test_a_node_that_joined_over_its_local_network_comes_back_over_it(terminal, 
     terminal.ok("join")
     first, again = (each[1].network for each in started)
     assert first.lan and first.swarm == "ab" * 32 and again.lan and not again.swarm
+
+
+@pytest.mark.parametrize("json", [[], ["--json"]])
+def test_a_long_wait_is_one_line_where_no_terminal_shows_it(monkeypatch, capsys, json):
+    monkeypatch.setattr(sys, "argv", ["swarm-node", "stop", *json])
+    monkeypatch.setattr(output, "LONG_WAIT_SECONDS", 0.01)
+    with waiting("waiting for the node to end"):
+        time.sleep(0.5)
+    said = "" if json else "waiting for the node to end\n"
+    assert capsys.readouterr() == ("", said)
+    monkeypatch.setattr(output, "LONG_WAIT_SECONDS", 60.0)
+    with waiting("looking for run folders"):
+        pass
+    assert capsys.readouterr() == ("", "")
 
 
 def test_json_keeps_standard_output_for_records(terminal, started):

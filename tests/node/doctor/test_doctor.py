@@ -217,6 +217,15 @@ def test_doctor_exits_with_1_when_something_fails(terminal, taken_port):
     assert "fail" in terminal.out and "Stop the program that uses it" in terminal.out
 
 
+def test_the_doctor_counts_many_families_and_names_them_in_json(terminal, node):
+    identity, asked = Identity.load(node.identity), ("doctor", "--config", "node")
+    node.manifest.write_bytes(create_swarm(identity, name="ours", task_set="working"))
+    (whole,) = [each for each in terminal.json(*asked) if each["check"] == "tasks"]
+    assert "adding (4 levels of swarm-node), climbing" in whole["found"] and "brief" not in whole
+    terminal(*asked)
+    assert "of the task set working" in terminal.out and "climbing" not in terminal.out
+
+
 @contextmanager
 def announced(number, swarm):
     """So many nodes of a swarm on the loopback network."""

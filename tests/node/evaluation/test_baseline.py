@@ -1,17 +1,21 @@
 """What a baseline says of a policy, and the settings that follow."""
 
 import tomllib
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from node.config.config import Config, changed, load, set_keys, write_config
 from node.engines.registry import open_engine
 from node.errors import NodeError
-from node.evaluation.baseline import Baseline, BaselineEvaluation, LevelResult
+from node.evaluation.baseline import Baseline, BaselineEvaluation, LevelResult, measured
+from node.evaluation.evaluator import Evaluation
 from node.policy.policy import Policy
 from node.tasks.curriculum import served_levels
 from node.tasks.task_set import Allowed, load_task_set
 from node.tasks.verifier.verifier import Verifier
+from protocol.rollout import Finish
 from swarm.common.counters import Counters
 from swarm.verification import UNKNOWN_ENV, JudgeRefused
 
@@ -34,10 +38,10 @@ def test_it_says_what_was_found_at_each_temperature_and_in_each_family():
     cool = result(rows=(MIXED, WRONG), temperature=0.6, cut=1)
     lines = baseline(result(rows=(WRONG, WRONG), cut=4, answered=0), cool).lines()
     assert lines[0] == (
-        "baseline on 2 tasks at temperature 0.6: 1 of 4 completions are correct, 75% have "
-        "an answer, 25% are truncated at 64 tokens; 50% of groups are informative"
+        "baseline on 2 tasks sampled at both temperatures, at 0.6: 1 of 4 completions are "
+        "correct, 75% have an answer, 25% are truncated at 64 tokens; 50% of groups are informative"
     )
-    assert "temperature 1: 0 of 4" in lines[1] and "100% are truncated" in lines[1]
+    assert "temperatures, at 1: 0 of 4" in lines[1] and "100% are truncated" in lines[1]
     assert lines[2] == (
         "  sums level 0: 1 of 4 completions are correct, 75% have an answer, 25% are truncated"
     )
@@ -70,7 +74,8 @@ def test_temperatures_are_compared_on_the_same_tasks_and_not_on_those_tried_agai
     again = result(temperature=0.6, rows=(WRONG, WRONG, WRONG), level=1)
     found = baseline(result(rows=(WRONG,)), result(temperature=0.6, rows=(MIXED,)), more=[again])
     assert found.best == 0.6
-    assert "baseline on 1 task at temperature 0.6: 1 of 2" in found.lines()[0]
+    assert "baseline on 1 task sampled at both temperatures, at 0.6: 1 of 2" in found.lines()[0]
+    assert "baseline on 1 task at temperature 1: 1 of 2" in baseline(result()).lines()[0]
     assert any(line.startswith("  sums level 1: 0 of 6 completions") for line in found.lines())
 
 
@@ -83,6 +88,41 @@ def test_the_token_cap_follows_the_right_answers_or_the_truncated_ones():
     cut = result(rows=(WRONG,), cut=2)
     assert baseline(cut).settings() == {"engine.max_new_tokens": 256}
     assert baseline(cut, cap=24).settings() == {}, "the trial's own cap says nothing"
+
+
+def test_families_that_a_reduced_cap_cuts_off_count_as_not_tried():
+    words = result("words", rows=(WRONG, WRONG), cut=3)
+    found = baseline(result(tokens=11), words, cap=24)
+    assert found.settings() == {"tasks.levels": {"sums": [0, 1], "words": [0]}}
+    untried = "most completions are truncated at 24 of 64 tokens"
+    assert f"  not tried: words level 0, because {untried}" in found.lines()
+    assert found.fair() == (result(tokens=11),)
+    whole = baseline(result(tokens=11), words)
+    assert whole.settings()["tasks.weights"] == {"sums": 1.0}, "they had the config's cap"
+    assert not any("because" in line for line in whole.lines())
+    assert untried in baseline(words, cap=24).verdict()
+    climbed = baseline(result(), result(level=1, rows=(WRONG,), cut=2), cap=24)
+    assert climbed.settings()["tasks.levels"]["sums"] == [0, 1]
+    assert f"  not tried: sums level 1, because {untried}" in climbed.lines()
+
+
+def test_the_token_cap_of_families_that_were_not_tried_stays_far_above_the_reduced_one():
+    key, words = "engine.max_new_tokens", result("words", rows=(WRONG,), cut=2)
+    slow = replace(baseline(result(tokens=11), words, cap=24), max_new_tokens=192)
+    assert slow.settings()[key] == 96
+    assert replace(slow, compared=(result(tokens=11),), results=(result(),)).settings()[key] == 96
+    both = (result(tokens=11), result("words"))
+    assert replace(slow, compared=both, results=both).settings()[key] == 24
+    unsolved = (result(tokens=11), result("words", rows=(WRONG,)))
+    few = {"sums": range(3), "words": range(3)}
+    assert key not in replace(slow, results=unsolved, levels=few).settings()
+
+
+def test_a_correct_completion_has_an_answer_though_it_is_truncated():
+    cut = SimpleNamespace(finish=Finish.LENGTH, text="17 is the", tokens=SimpleNamespace(ids=(1,)))
+    found = Evaluation((), (MIXED,), trajectories=((cut, cut),))
+    one = measured(found, ("sums", 0), 1.0, slice(0, 1))
+    assert (one.right, one.answered, one.truncated) == (1, 1, 2)
 
 
 def test_the_token_cap_falls_only_where_every_family_to_train_on_has_a_right_answer():

@@ -168,6 +168,29 @@ def test_the_card_names_the_swarm_what_it_learned_from_and_what_it_is_worth():
     assert "`chain_sum`" in card and "vllm serve" in card and "convert_hf_to_gguf.py" in card
 
 
+def test_the_card_names_only_the_families_and_levels_that_the_node_selects():
+    signed = create_swarm(Identity.from_seed(bytes(32)), name="ours")
+    origin = ModelOrigin(signed, open_manifest(signed), None)
+    chosen = {"tasks.weights": {"chain_sum": 1.0, "gcd": 0.0}, "tasks.levels": {"chain_sum": [0]}}
+    config = Config.with_overrides(chosen)
+    card = model_card(config, Training.of([], 0, None), origin)
+    assert "On held-out questions of `chain_sum` (level 0):" in card and "gcd" not in card
+    whole = model_card(Config(), Training.of([], 0, None), origin)
+    assert "`chain_sum`, " in whole and "level 0" not in whole
+
+
+def test_the_card_compares_with_a_base_that_can_be_typed_or_that_it_explains(tmp_path):
+    signed = create_swarm(Identity.from_seed(bytes(32)), name="ours")
+    origin = ModelOrigin(signed, open_manifest(signed), None)
+    card = model_card(Config(), Training.of([], 0, None), origin)
+    assert "swarm-node compare tiny . --config NODE" in card and "BASE" not in card
+    config = Config.with_overrides({"policy.model": str(tmp_path)})
+    card = model_card(config, Training.of([], 0, None), origin)
+    assert "compare BASE . --config NODE" in card
+    assert "BASE is the folder of the base model" in card
+    assert f"| base model | `{tmp_path.name}`, a local folder that is not part" in card
+
+
 def test_the_card_claims_no_training_that_was_not_done_and_no_peer_that_gave_nothing():
     alone = replace(rounds(1)[0], groups_external=0)
     claims = ("Not trained", "Post-trained", "and from those that peers", "its own rollouts alone.")

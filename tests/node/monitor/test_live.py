@@ -1,5 +1,6 @@
 import io
 import logging
+import time
 from contextlib import closing
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from node.monitor import live as module
+from node.monitor import output
 from node.monitor.live import ROUNDS, PlainLines, Remaining, Stages
 from node.monitor.record import Terminal
 from swarm.common.util import duration
@@ -40,6 +42,18 @@ def test_each_stage_stands_in_the_log_and_is_drawn_at_once_where_somebody_looks(
         assert (f"starting: {stage}" in paper.getvalue()) != quiet
     assert not quiet or paper.getvalue() == ""
     assert caplog.messages == ["start: joining the swarm", "start: loading tiny"]
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_long_start_without_a_terminal_is_one_line_unless_json_is_printed(
+    monkeypatch, capsys, quiet
+):
+    monkeypatch.setattr(output, "LONG_WAIT_SECONDS", 0.01)
+    with closing(Stages(quiet=quiet)) as stages:
+        stages.begin("joining the swarm")
+        time.sleep(0.5)
+        stages.begin("loading tiny")
+    assert capsys.readouterr() == ("" if quiet else "starting the node\n", "")
 
 
 def test_an_error_gives_the_terminal_back(paper):

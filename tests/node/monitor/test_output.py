@@ -19,7 +19,16 @@ from rich.text import Text
 from node.cli.program import app
 from node.monitor import output
 from node.monitor.logs import start_logging
-from node.monitor.output import COMMANDS, MOST, as_typed, guard_terminal, printable, say, say_on
+from node.monitor.output import (
+    COMMANDS,
+    MOST,
+    PLAIN,
+    as_typed,
+    guard_terminal,
+    printable,
+    say,
+    say_on,
+)
 from node.monitor.record import Terminal
 from tests.node.monitor.test_monitor import RECORD, panel_of
 from tests.parsing import parse
@@ -162,11 +171,24 @@ def started(log, output, *arguments, **environment):
     return subprocess.Popen(command, env={**HERE, **environment}, **streams)
 
 
+def test_columns_stay_aligned_where_the_encoding_lacks_a_character():
+    terminal, table = Terminal(), Table("swarm", "name", "age")
+    for row in (("6aa3e92d…", "Zoë", "–"), ("none", "ann", "3 s")):
+        table.add_row(*row)
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors=PLAIN)
+    terminal.file, terminal.width = file, 60
+    terminal.print(table)
+    file.seek(0)
+    shown = file.read()
+    assert "6aa3e92d... " in shown and "Zo\\xeb " in shown and "- " in shown
+    assert len({len(line) for line in shown.splitlines()}) == 1
+
+
 def test_a_character_that_the_encoding_lacks_is_spelled_out(tmp_path):
     with started(tmp_path / "log", subprocess.PIPE, PYTHONIOENCODING="latin-1") as node:
         out, err = node.communicate("\n\n\n", timeout=300)
     assert node.returncode == 0, err
-    assert out.splitlines()[:2] == ["\\u2013 0", "\\u2502 0"]
+    assert out.splitlines()[:2] == ["- 0", "\\u2502 0"]
 
 
 @pytest.mark.parametrize("opened", [os.pipe, pty.openpty], ids=["a pipe", "a terminal"])

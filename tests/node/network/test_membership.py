@@ -279,7 +279,9 @@ def test_proof_of_work_of_weeks_is_refused_with_its_cost_and_less_is_told():
     assert check_work(Open(), 0.0) == ()
 
 
-async def test_a_peer_that_refused_and_then_hangs_is_reported_with_its_refusal(monkeypatch):
+async def test_a_peer_that_refused_and_then_hangs_is_reported_at_once_and_at_the_end(
+    monkeypatch, caplog
+):
     monkeypatch.setattr("node.network.pinned_manifest.RETRY_SECONDS", 0.0)
     answers = iter([PeerUnreachable("connection refused"), PeerUnreachable("connection refused")])
 
@@ -293,3 +295,5 @@ async def test_a_peer_that_refused_and_then_hangs_is_reported_with_its_refusal(m
     config = Config.with_overrides({"network.peers": [ADDRESS], "network.start_timeout": 1.0})
     with pytest.raises(NodeError, match=r"no peer answered within 1 seconds.*connection refused"):
         await request_manifest(config, transport, "")
+    warned = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert warned == ["connection refused; trying again for 1 s"]

@@ -22,7 +22,7 @@ from node.errors import ConfigError
 from node.plan import machine, model_shape
 from node.plan import model_shape as module
 from node.plan.machine import GIB, bfloat16_instructions, by_data_sheet, card, this_machine
-from node.plan.memory import Workload, estimate, laid_out, vllm_needs
+from node.plan.memory import Workload, cached_token, estimate, laid_out, width
 from node.plan.model_shape import by_sizes, check_memory, help_for, in_files, least, shape_of
 from node.plan.plan import (
     LEARNING_RATES,
@@ -449,4 +449,5 @@ def test_vllm_gets_a_share_in_which_the_model_and_a_group_fit(monkeypatch):
         work = Workload.of(choice.config, shape(model), 128)
         held = choice.config.engine.gpu_memory_utilization * with_gpu(gpu).device.memory
         assert choice.config.engine.backend == "vllm"
-        assert held >= vllm_needs(shape(model), choice.config, work)
+        group = 8 * (work.prompt + work.answer) * cached_token(shape(model), choice.config)
+        assert held > width(choice.config) * shape(model).parameters + group

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from experiments.recipe.corpus import WORKING
 from node.errors import TaskSetError
 from node.tasks.chain_of_thought import FAMILIES, MOST_STEPS, Bill, Walk
-from node.tasks.task_set import Allowed, level_settings, load_task_set, open_envs, overview
+from node.tasks.task_set import Allowed, level_settings, load_task_set, open_envs, overview, summary
 from protocol.manifest import EnvSpec, canonical_json
 from swarm.groups import Split
 
@@ -149,6 +149,17 @@ def test_a_setting_that_cannot_be_is_refused_by_name(settings, told):
 def test_the_experiment_asks_the_easier_levels():
     assert {source.levels for source in WORKING.open().values()} == {2}
     assert all(len(level_settings(spec)) == 4 for spec in SPECS)
+
+
+def test_many_families_are_counted_and_few_are_named():
+    assert summary(SPECS[:5], Allowed()) == overview(SPECS[:5], Allowed())[0]
+    count = sum(len(spec.levels) for spec in SPECS)
+    told = f"this swarm's tasks here: {len(SPECS)} families with {count} levels, of "
+    assert summary(SPECS, Allowed()) == f"{told}the task set working"
+    assert summary(SPECS[::-1], Allowed()) == f"{told}swarm-node"
+    risky = EnvSpec("puzzle24", "reasoning-gym", "1", ("{}",), "{question}", "text")
+    trusting = Allowed(code_execution=["puzzle24"])
+    assert summary([*SPECS, risky], trusting).endswith("; puzzle24: evaluates answers")
 
 
 def test_a_creator_who_asks_for_them_is_told_whose_they_are():

@@ -1,6 +1,9 @@
 """A dial-back dials the address of the peer that asks for it; that peer must prove its identity."""
 
 import asyncio
+import errno
+import os
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -152,6 +155,20 @@ async def test_what_proves_no_peer_id_is_no_peer(answer: bytes) -> None:
     async with listening(answer) as (port, _):
         with pytest.raises(NoPeer):
             await who_answers("127.0.0.1", port, 1.0)
+
+
+async def test_why_no_peer_answers_is_said_in_words() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(NoPeer, match=f"127.0.0.1 port {port}: {os.strerror(errno.ECONNREFUSED)}$"):
+        await who_answers("127.0.0.1", port, 5.0)
+    async with listening(b"") as (port, _):
+        with pytest.raises(NoPeer, match=r"it took too long$"):
+            await who_answers("127.0.0.1", port, 0.2)
+    proof = b"\x13/multistream/1.0.0\n\x07/noise\n\x00\xc8" + b"\x07" * 200
+    async with listening(proof) as (port, _):
+        with pytest.raises(NoPeer, match=r"it cannot be verified$"):
+            await who_answers("127.0.0.1", port, 5.0)
 
 
 @pytest.mark.parametrize("ports", [(), (0,), (65536,), tuple(range(1, MAX_PORTS + 2))])
