@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -157,16 +157,22 @@ class Sink(Protocol):
 
 
 class Stopwatch:
-    """A sum of wall-clock seconds by part; parts must not nest."""
+    """A sum of wall-clock seconds by part; parts must not nest.
 
-    def __init__(self) -> None:
+    ``tell`` is called with each part that begins before the first split.
+    """
+
+    def __init__(self, tell: Callable[[str], None] | None = None) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._started = time.perf_counter()
+        self._tell = tell
 
     @contextmanager
     def time(self, part: str) -> Iterator[None]:
         """Add the time spent inside the block to ``part``."""
         begin = time.perf_counter()
+        if self._tell and part not in self._seconds:
+            self._tell(part)
         try:
             yield
         finally:
@@ -176,6 +182,7 @@ class Stopwatch:
         """Return seconds by part since the last split, with ``idle`` and ``total``."""
         now = time.perf_counter()
         total, self._started = now - self._started, now
+        self._tell = None
         seconds, self._seconds = dict(self._seconds), defaultdict(float)
         return {**seconds, "idle": max(0.0, total - sum(seconds.values())), "total": total}
 

@@ -134,8 +134,8 @@ class Membership(Opened):
         if not self.experience.journal.claim(what, digest):
             what = f"the journal in this run folder belongs to another {what} than"
             remedy = (
-                "Put the earlier file back, or start a new run in another folder; to go on with "
-                "this policy there: swarm-node export, then init --model."
+                "Put the earlier file back, or start a new run in another folder. To continue "
+                "with this policy there: swarm-node export, then init --model."
             )
             raise NodeError(what, path, remedy)
 

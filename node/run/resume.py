@@ -192,7 +192,8 @@ def roll_back_before(
         raise CheckpointError(
             f"no checkpoint is older than policy step {steps[0]}, the first with their groups",
             folder.checkpoints,
-            "Begin in another folder, and keep more with schedule.keep_checkpoints.",
+            "Begin in another folder, or return to a later one with: swarm-node rollback --to "
+            "ROUND. schedule.keep_checkpoints keeps more.",
         )
     return steps, *roll_back(folder, schedule, str(max(before)))
 

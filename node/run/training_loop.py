@@ -52,6 +52,11 @@ log = logging.getLogger(__name__)
 MAX_FAILURES_IN_A_ROW = 3
 
 
+def _tell_first(part: str) -> None:
+    """Log a phase of the first round, which may take long and shows no figures before."""
+    log.info("first round: %s", part)
+
+
 @dataclass(kw_only=True, eq=False)
 class TrainingLoop:
     """The loop of rounds: generate, publish, mix with peer groups, update the policy.
@@ -75,7 +80,7 @@ class TrainingLoop:
     schedule: ScheduleSection
     rules: Rules = Rules()  # noqa: RUF009 - frozen
     round: int = 0
-    _watch: Stopwatch = field(default_factory=Stopwatch, init=False)
+    _watch: Stopwatch = field(default_factory=lambda: Stopwatch(_tell_first), init=False)
 
     def run(self, limit: int, stop: threading.Event) -> None:
         """Run until ``limit`` rounds are done (0: no limit) or ``stop`` is set.

@@ -61,6 +61,15 @@ def test_an_evaluation_looks_before_a_round_learns_and_in_the_last_one_afterward
     assert [o.evaluation for o in loop.outcomes] == [REWARD, None, REWARD, None, REWARD]
 
 
+def test_the_first_round_names_its_phases_while_it_has_no_figures(caplog):
+    with caplog.at_level("INFO"):
+        run(Loop(eval_every=1), 2)
+    told = [line for line in caplog.messages if line.startswith("first round: ")]
+    first, *_, last = told
+    assert (first, last) == ("first round: evaluate", "first round: update")
+    assert len(set(told)) == len(told), "each once"
+
+
 @pytest.mark.parametrize(("discard", "shared"), [(True, [0, 2]), (False, [0, 1, 2, 3])])
 def test_groups_of_equal_rewards_are_not_shared_unless_told_to(discard, shared):
     loop = Loop(local=4, rules=Rules(discard=discard), teacher=Half())
