@@ -27,7 +27,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils.logging import disable_progress_bar
 
 from node.config.learning import PolicySection
-from node.errors import ConfigError
+from node.errors import ConfigError, NodeError
 from node.policy.device import device_named, plan_no_kernels
 from node.policy.encoding import PromptEncoder, check_options, hidden_ids
 from node.policy.fused_norm import fuse_norms
@@ -223,12 +223,21 @@ class Policy:
     def merged(self, into: Policy | None = None) -> Policy:
         """Return the policy with plain weights: itself, or a copy with the adapter merged.
 
-        ``into`` is such a copy from before; its weights are replaced in place.
+        ``into`` is such a copy from before; its weights are replaced in place. Raises NodeError if
+        a GPU has no memory for one.
         """
         if self.adapter is None:
             return self
         merged = copy.copy(self)
-        merged.model = self.adapter.merged(None if into is None else into.model)
+        try:
+            merged.model = self.adapter.merged(None if into is None else into.model)
+        except torch.OutOfMemoryError as error:
+            raise NodeError(
+                "memory ran out while adapters were merged into a copy of their weights",
+                None,
+                "Decrease learner.micro_batch_tokens or engine.gpu_memory_utilization, or choose "
+                "a smaller policy.model.",
+            ) from error
         merged.adapter = None
         return merged
 

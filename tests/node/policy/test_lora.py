@@ -16,7 +16,7 @@ from node.engines.transformers.engine import TransformersEngine
 from node.engines.transformers.fused_decoder import FusedDecoder
 from node.engines.transformers.static_step import StaticStep
 from node.engines.weight_snapshot import Snapshot, load_into
-from node.errors import ConfigError
+from node.errors import ConfigError, NodeError
 from node.learner.learner import Learner
 from node.policy.policy import Policy
 from node.run.resume import RunState
@@ -232,3 +232,15 @@ def test_a_run_of_all_weights_does_not_go_on_with_an_adapter(base, node):
     config = PolicySection(model=str(base), device="cpu", lora_rank=4)
     with pytest.raises(ConfigError, match=r"policy.lora_rank: 4.*start from 0"):
         RunState(node, None, ScheduleSection(), "").policy(config)
+
+
+def test_memory_that_runs_out_for_the_merged_copy_ends_with_what_to_change(base, tmp_path):
+    policy = loaded(tmp_path / "base", lora_rank=4)
+
+    def cramped(into):
+        raise torch.OutOfMemoryError("all taken")
+
+    policy.adapter.merged = cramped
+    for work in (policy.merged, lambda: Snapshot(policy, as_checkpoint=False)):
+        with pytest.raises(NodeError, match=r"merged.*Decrease"):
+            work()
