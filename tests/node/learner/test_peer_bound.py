@@ -169,6 +169,14 @@ def test_a_token_is_at_its_bound_in_a_stretch_raised_above_the_ratio_and_what_sa
     assert not PeerBound.of(0.0, LocalGain()).reached(prox, batch).any()
 
 
+def test_a_passage_of_likely_tokens_is_at_its_bound_as_a_whole_and_a_half_of_it_is_not():
+    bound = PeerBound.of(3.0, LocalGain())
+    for count, found in ((48, True), (24, False)):
+        batch = read_by([(-1 / 32, -3 / 32)] * count)
+        at_bound = bound.reached(torch.full((2, count), -1 / 32), batch)[0]
+        assert at_bound.tolist() == [found] * count
+
+
 def test_the_reference_reads_better_answers_of_untrusted_peers_and_local_ones_beside_them():
     policy = random_policy()
     groups = [
