@@ -57,7 +57,7 @@ def test_a_folder_is_taken_to_the_swarm_that_it_was_told_how_to_join_and_to_no_o
 ) -> None:
     alone = rounds(3)
     home = swarm_of(alone)
-    assert "tasks at temperature 1: " in " ".join(alone.out)
+    assert "baseline on " in " ".join(alone.out)
     _, address = swarm.seed()
     assert_no_other_swarm_is_moved_to(address, tmp_path)
     assert swarm_of(alone) == home
