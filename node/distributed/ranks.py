@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from node.distributed.torchrun import Launch, forget
 from node.errors import NodeError
-from node.policy.device import plan_no_kernels
+from node.policy.device import disable_cudnn_attention
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class Ranks:
                 raise NodeError(f"rank {self.rank} has no GPU of its own", found, remedy)
             torch.cuda.set_device(self._local_rank)
         mine = torch.device(device, self._local_rank) if device == "cuda" else torch.device(device)
-        plan_no_kernels(mine)
+        disable_cudnn_attention(mine)
         everyone = dist.group.WORLD
         assert everyone is not None
         return mine, DeviceMesh.from_group(everyone, device)

@@ -87,7 +87,7 @@ class VllmBackend:
             )
 
     def _check_room(self, request: Request) -> None:
-        """Raise NodeError if there is no memory for a prompt and one token of its completion."""
+        """Raise NodeError if a prompt and one token of its completion exceed vLLM's memory."""
         most = self._engine.model_config.max_model_len
         if len(request.ids) >= most:
             raise NodeError(
@@ -202,7 +202,7 @@ def _arguments(settings: BackendSettings) -> EngineArgs:
         generation_config="vllm",
         dtype=settings.dtype,
         seed=settings.seed,
-        max_model_len=-1,  # as many tokens as one request has memory for; see `submit`
+        max_model_len=-1,  # the longest context that fits its memory
         max_num_seqs=settings.max_rows,
         enable_prefix_caching=True,
         logprobs_mode="processed_logprobs",

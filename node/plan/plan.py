@@ -161,10 +161,10 @@ class _Planner:
         choice = self._chosen(method, keys)
         if choice.config.engine.backend != "vllm":
             return choice
-        tokens = prompt_tokens(min(self.tokens, self.shape.context))
-        work = Workload.of(choice.config, self.shape, tokens)
+        work = Workload.of(choice.config, self.shape, prompt_tokens(self.tokens))
         share = vllm_share(self.shape, choice.config, work, self.machine.device.memory)
-        choice = self._chosen(method, keys := {**keys, "engine.gpu_memory_utilization": share})
+        keys["engine.gpu_memory_utilization"] = share
+        choice = self._chosen(method, keys)
         if not fits(choice.estimate, self.machine):
             in_turns = {"schedule.mode": "sync", "engine.sleep_mode": True}
             return self._chosen(method, {**keys, **in_turns})

@@ -32,11 +32,11 @@ def device_named(name: str) -> torch.device:
         raise PolicyError("policy.device", value, "Set it to 'auto' or 'cpu'.") from error
 
 
-def plan_no_kernels(device: torch.device) -> None:
-    """Turn off cuDNN's attention, torch's first choice on an H100.
+def disable_cudnn_attention(device: torch.device) -> None:
+    """Disable cuDNN's attention, torch's first choice on an H100, for a CUDA ``device``.
 
-    It makes a plan for each new shape, and keeps it: some 30 ms forward and more backward. Rows of
-    an update and the length of a growing cache hardly ever have the same shape twice.
+    It makes and keeps a plan for each new shape, which takes longer than the attention itself. The
+    rows of an update and the length of a growing cache seldom have the same shape twice.
     """
     import torch
 

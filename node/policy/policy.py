@@ -28,7 +28,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from node.config.learning import PolicySection
 from node.errors import ConfigError, NodeError
-from node.policy.device import device_named, plan_no_kernels
+from node.policy.device import device_named, disable_cudnn_attention
 from node.policy.encoding import PromptEncoder, check_options, hidden_ids
 from node.policy.fused_norm import fuse_norms
 from node.policy.model_files import PolicyError, check_vocabulary, refused, usable
@@ -116,7 +116,7 @@ class Policy:
         self.name = name
         self.version = 0
         self.device = model.device
-        plan_no_kernels(self.device)
+        disable_cudnn_attention(self.device)
         self.vocabulary = int(cast(Embedding, model.get_input_embeddings()).num_embeddings)
         self.special_ids = hidden_ids(tokenizer, self.vocabulary)
         own, declared = tokenizer.eos_token_id, _declared_ends(model, tokenizer)

@@ -123,7 +123,7 @@ def _pair(line: str, where: str) -> tuple[str, str]:
     return prompt, answer
 
 
-# What is compared as text, because math-verify computes with it: digits beside a blank or colon, or
+# Texts that math-verify would compute with, compared as text: digits beside a blank or colon, or
 # of another base; dates, addresses, ranges and phone numbers; ``H2O``, but not ``1e3`` or ``2x``.
 _NO_VALUE = re.compile(
     r"\d\s+\d|\d[_:]\d|\b0[a-z]|\d{4}-\d\d?-\d|\d/\d+/\d|\d\.\d+\.\d"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from node.policy import device as device_module
-from node.policy.device import device_named, draws_on, give_back, plan_no_kernels, wait_for
+from node.policy.device import device_named, disable_cudnn_attention, draws_on, give_back, wait_for
 from node.policy.model_files import PolicyError
 from tests.node.programs import ROOT
 from tests.parsing import parse
@@ -26,9 +26,9 @@ def test_a_gpus_attention_makes_no_plan_for_each_shape_and_another_devices_is_le
     before = torch.backends.cuda.cudnn_sdp_enabled()
     try:
         torch.backends.cuda.enable_cudnn_sdp(True)
-        plan_no_kernels(torch.device("cpu"))
+        disable_cudnn_attention(torch.device("cpu"))
         assert torch.backends.cuda.cudnn_sdp_enabled()
-        plan_no_kernels(torch.device("cuda", 1))
+        disable_cudnn_attention(torch.device("cuda", 1))
         assert not torch.backends.cuda.cudnn_sdp_enabled()
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)
