@@ -83,7 +83,7 @@ PROGRAM = 450 << 20  # libraries of a process with torch and transformers
 PEFT = 50 << 20
 OTHERS = 400 << 20  # the network process with its daemon, and the verifier
 VLLM = 2 << 30  # libraries of vLLM's process; on a CPU also its KV cache of one GiB
-VLLM_WORK = 2 << 30  # GPU memory of vLLM's activations and graphs
+VLLM_WORK = 2 << 30  # GPU memory of vLLM's activations and graphs, an assumption
 GPU_PROGRAM = 500 << 20  # GPU memory of CUDA and its libraries per process
 
 

@@ -67,8 +67,7 @@ def _write(
     shape: ModelShape, config: Config, work: Workload, device: Device, flops: float
 ) -> float:
     rows = max(1, min(work.rows, work.completions))
-    token = 2 * shape.layers * shape.kv_heads * shape.head_size * memory.width(config)
-    past = rows * (work.prompt + work.answer / 2) * token
+    past = rows * (work.prompt + work.answer / 2) * memory.cached_token(shape, config)
     model = memory.width(config) * _met(shape, rows)
     if config.engine.backend_options.get("int8"):
         share, model = INT8_SHARE, _met(shape, rows)
