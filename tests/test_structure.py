@@ -36,7 +36,7 @@ MOST_FILES = 242
 MOST_LINES = 54_669
 LONGEST_FILE = 480
 SHORT_FILE = 60
-MOST_TEST_LINES = 58_215
+MOST_TEST_LINES = 58_216
 MOST_WORDS = 2_000
 SHORT = {
     "swarm/common/clock.py": "a protocol and its one implementation, named all over the package",

@@ -1,4 +1,5 @@
 import asyncio
+import logging
 import threading
 from functools import partial
 from types import SimpleNamespace
@@ -295,5 +296,5 @@ async def test_a_peer_that_refused_and_then_hangs_is_reported_at_once_and_at_the
     config = Config.with_overrides({"network.peers": [ADDRESS], "network.start_timeout": 1.0})
     with pytest.raises(NodeError, match=r"no peer answered within 1 seconds.*connection refused"):
         await request_manifest(config, transport, "")
-    warned = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    warned = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert warned == ["connection refused; trying again for 1 s"]
