@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from node.storage.run_folder import (
 )
 from swarm.common.counters import Counters
 from swarm.member import PeerInfo
+from swarm.reputation import Account
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,9 @@ class StatusFile:
         """Report the node after a round, or without a record before the first."""
         assert self._membership is not None, "run() comes first"
         membership, status = self._membership, self._membership.status()
-        reach = status.reach
+        reach, ignored = status.reach, membership.accounts.ignored()
+        # All at once: a query for each of thousands of peers takes longer than a short round.
+        accounts = {account.author: account for account in membership.accounts.snapshot()}
         self._report(
             STOPPING if self._status.get("state") == STOPPING else RUNNING,
             pid=os.getpid(),
@@ -72,7 +75,7 @@ class StatusFile:
             swarm_id=membership.swarm_id.hex(),
             swarm_name=membership.manifest.name,
             record=record.to_dict() if record else self._status.get("record"),
-            peers=[self._peer(peer) for peer in status.peers],
+            peers=[_peer(peer, accounts, ignored) for peer in status.peers],
         )
 
     def serve(self, url: str, page: str = "dashboard") -> None:
@@ -117,30 +120,33 @@ class StatusFile:
             self._status |= {**news, "state": state, "time": time.time(), **pages}
             self._folder.write_status(self._status)
 
-    def _peer(self, peer: PeerInfo) -> dict[str, Any]:
-        assert self._membership is not None
-        account = self._membership.accounts.get(peer.author or b"")
-        return {
-            "peer_id": peer.peer_id,
-            "author": peer.author.hex() if peer.author else None,
-            "connected": peer.connected,
-            "link": peer.link,
-            "round_trip_s": peer.timing.round_trip if peer.timing else None,
-            "clock_ahead_s": peer.timing.ahead if peer.timing else None,
-            "swarm_id": peer.swarm.hex() if peer.swarm else None,
-            **{key: getattr(peer.profile, key, "") or None for key in PROFILE_KEYS},
-            "policy_step": peer.policy_step,
-            "bytes_in": account.bytes_in,
-            "bytes_out": account.bytes_out,
-            "admitted": account.admitted,
-            "heard": peer.heard,
-            "admitted_at": account.admitted_at or None,
-            # Also true of a node in its first round, which has shared nothing yet.
-            "bootstrap": peer.policy_step == 0 and not peer.groups and not account.admitted,
-            "refused": dict(account.refused),
-            "strikes": account.penalties,
-            "banned": self._membership.accounts.banned(account.author),
-        }
+
+def _peer(
+    peer: PeerInfo, accounts: Mapping[bytes, Account], ignored: frozenset[bytes]
+) -> dict[str, Any]:
+    author = peer.author or b""
+    account = accounts.get(author) or Account(author)
+    return {
+        "peer_id": peer.peer_id,
+        "author": peer.author.hex() if peer.author else None,
+        "connected": peer.connected,
+        "link": peer.link,
+        "round_trip_s": peer.timing.round_trip if peer.timing else None,
+        "clock_ahead_s": peer.timing.ahead if peer.timing else None,
+        "swarm_id": peer.swarm.hex() if peer.swarm else None,
+        **{key: getattr(peer.profile, key, "") or None for key in PROFILE_KEYS},
+        "policy_step": peer.policy_step,
+        "bytes_in": account.bytes_in,
+        "bytes_out": account.bytes_out,
+        "admitted": account.admitted,
+        "heard": peer.heard,
+        "admitted_at": account.admitted_at or None,
+        # Also true of a node in its first round, which has shared nothing yet.
+        "bootstrap": peer.policy_step == 0 and not peer.groups and not account.admitted,
+        "refused": dict(account.refused),
+        "strikes": account.penalties,
+        "banned": author in ignored,
+    }
 
 
 @contextmanager

@@ -1,14 +1,17 @@
 import os
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 
 from node.run.status import StatusFile
 from node.storage.run_folder import RunFolder, present_status
 from protocol.profile import Profile
+from swarm.common.clock import SystemClock
+from swarm.journal import Journal
 from swarm.member import PeerInfo
-from swarm.reputation import Account
+from swarm.reputation import Account, Accounts
 from swarm.transport.transport import Reach
 from tests.node.monitor.test_monitor import RECORD
 
@@ -17,7 +20,7 @@ PEER = PeerInfo("12D3KooWlarry", b"larry", True, policy_step=1, groups=0, heard=
 
 def member(*peers):
     """A membership with one peer, or some; groups of larry alone were admitted."""
-    admitted = {b"larry": Account(b"larry", admitted=3, admitted_at=1.6e9)}
+    admitted = [Account(b"larry", admitted=3, admitted_at=1.6e9)]
     status = SimpleNamespace(
         peer_id="12D3KooWme",
         addresses=("/ip4/127.0.0.1",),
@@ -27,9 +30,7 @@ def member(*peers):
     return SimpleNamespace(
         swarm_id=b"s" * 32,
         manifest=SimpleNamespace(name="sums"),
-        accounts=SimpleNamespace(
-            get=lambda author: admitted.get(author, Account(author)), banned=lambda author: False
-        ),
+        accounts=SimpleNamespace(snapshot=lambda: admitted, ignored=frozenset),
         status=lambda: status,
     )
 
@@ -89,6 +90,27 @@ def test_who_announces_and_never_shared_is_shown_as_a_bootstrap_node(folder, cha
     with folder.locked():
         StatusFile(folder).run(member(replace(PEER, **{"author": b"silent", **changes})))
     assert present_status(folder)["peers"][0]["bootstrap"] is seed
+
+
+def test_a_report_on_many_peers_reads_the_journal_as_often_as_one_on_a_single_peer(folder):
+    journal = Journal(":memory:", SystemClock())
+    accounts = Accounts(journal, SystemClock())
+    accounts.blocked = frozenset({b"number 7"})
+    authors = [b"number %d" % i for i in range(100)]
+    accounts.admit(authors[3], 2)
+
+    def reads(count):
+        found = member(*(replace(PEER, author=author) for author in authors[:count]))
+        found.accounts = accounts
+        with patch.object(journal, "read", wraps=journal.read) as read, folder.locked():
+            StatusFile(folder).run(found)
+        return read.call_count
+
+    assert reads(100) == reads(1)
+    reads(100)
+    shown = present_status(folder)["peers"]
+    assert [i for i, peer in enumerate(shown) if peer["banned"]] == [7]
+    assert [peer["admitted"] for peer in shown[2:5]] == [0, 2, 0]
 
 
 def test_what_a_peer_says_of_itself_is_told_beside_its_id_and_null_where_it_does_not(folder):
