@@ -48,8 +48,9 @@ def test_nodes_begin_with_a_warm_started_model_and_the_folder_holds_what_they_ca
 
 
 def test_hostile_nodes_write_right_answers_in_a_style_of_the_models_beside_honest_ones(
-    tmp_path: Path, in_this_process: None
+    tmp_path: Path, in_this_process: None, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr("experiments.recording.DRAWS", 2)
     regimes, habit = [HOSTILE["habit-25"], HOSTILE["hostile-30"]], SMALL.setup.habit
     *safe, styled, poisoned = run_hostile(SMALL, regimes, 1, 1, tmp_path, Console(quiet=True))
     assert [each.regime for each in safe] == ["habit-0", "hostile-0"]
