@@ -99,7 +99,7 @@ def check_packages() -> list[Check]:
 
 
 def check_transport(network: NetworkSection) -> Check:
-    kind: TransportKind = TRANSPORTS.load(network.transport)()
+    kind: TransportKind = TRANSPORTS.open(network.transport, network.transport_options)
     if kind.daemon:
         return check_daemon()
     try:

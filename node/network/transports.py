@@ -38,7 +38,7 @@ class TransportKind(Plugin, ABC):
 
 def check_transport(network: NetworkSection) -> None:
     """Raise ConfigError if the configured transport is unknown or cannot work here."""
-    TRANSPORTS.load(network.transport)().check(network)
+    TRANSPORTS.open(network.transport, network.transport_options).check(network)
 
 
 def _settings(network: NetworkSection, folder: RunFolder, counters: Counters) -> dict[str, Any]:

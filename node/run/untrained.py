@@ -179,7 +179,8 @@ def run_untrained(
     It ends after ``seconds`` at the latest. An observer prints its last view with
     ``options.json``. Raises NodeError if it cannot start or continue.
     """
-    network: TransportKind = TRANSPORTS.load(config.network.transport)()
+    section = config.network
+    network: TransportKind = TRANSPORTS.open(section.transport, section.transport_options)
     network.prepare_process()
     counters, watches = Counters(), kind == "observe"
     tell, status = teller(folder.log, err=options.json), StatusFile(folder)

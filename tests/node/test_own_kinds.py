@@ -7,9 +7,15 @@ import pytest
 import torch
 
 from node.config.config import Config
-from node.config.registry import LOSSES, SELECTIONS, Registry
+from node.config.registry import LOSSES, SELECTIONS, TRANSPORTS, Registry
+from node.doctor import checks
 from node.errors import ConfigError
 from node.learner.learner import Learner
+from node.monitor.live import Stages
+from node.network import transports
+from node.run.status import RunOptions
+from node.run.untrained import run_untrained
+from node.storage.run_folder import RunFolder
 from tests.node.learner.parts import MIXED
 from tests.node.packages import declare
 from tests.node.programs import ROOT, program
@@ -49,3 +55,46 @@ def test_a_selection_of_ones_own_is_measured_by_the_experiment(tmp_path, monkeyp
     run = program("-m", "experiments", *command, cwd=tmp_path, env=env, timeout=600)
     assert run.returncode == 0, run.stderr
     assert f"auto mixture.select={name}" in json.dumps(json.loads(run.stdout))
+
+
+REGIONAL = """
+from node.config.schema import Section, key
+from node.errors import ConfigError
+from node.network.transports import TransportKind
+
+
+class Regional(TransportKind):
+    class Options(Section):
+        region: str = key("north", "Where it connects.")
+
+    def check(self, network):
+        if self.options.region != "north":
+            raise ConfigError("network.transport_options.region", self.options.region, "Go north.")
+
+    def prepare_process(self):
+        self.check(None)
+
+    def open(self, network, folder, counters, *, beside):
+        raise NotImplementedError
+"""
+
+
+@pytest.mark.parametrize("name", ["north", "south"])
+def test_a_transport_of_ones_own_has_its_options_wherever_it_is_asked(tmp_path, monkeypatch, name):
+    (tmp_path / "regional.py").write_text(REGIONAL)
+    declare(monkeypatch, tmp_path, "regional", "regional:Regional", TRANSPORTS.group)
+    keys = {"network.transport": "regional", "network.transport_options.region": name}
+    config = Config.with_overrides(keys)
+    found = checks.check_transport(config.network)
+    if name == "north":
+        transports.check_transport(config.network)
+        assert found.level == "ok"
+        return
+    assert found.level == "fail" and "south" in found.found
+    folder, stages = RunFolder(tmp_path / "run"), Stages(quiet=True)
+    for asked in (
+        lambda: transports.check_transport(config.network),
+        lambda: run_untrained("bootstrap", config, folder, RunOptions(), stages),
+    ):
+        with pytest.raises(ConfigError, match="south"):
+            asked()
