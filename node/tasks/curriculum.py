@@ -48,7 +48,7 @@ class Curriculum(ABC):
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of :meth:`state_dict`."""
+        """Restore the state of :meth:`state_dict`; not called with another curriculum's."""
         del state
 
 
@@ -129,12 +129,21 @@ class TaskSampler:
         self._curriculum.observe(pair, rewards)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rng": self._rng.getstate(), "beliefs": self._curriculum.state_dict()}
+        beliefs = {"kind": _kind(self._curriculum), "beliefs": self._curriculum.state_dict()}
+        return {"rng": self._rng.getstate(), **beliefs}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore :meth:`state_dict`, without the state of another kind of curriculum."""
         version, words, gauss = state["rng"]
         self._rng.setstate((version, tuple(words), gauss))
-        self._curriculum.load_state_dict(state["beliefs"])
+        if state.get("kind", _kind(self._curriculum)) == _kind(self._curriculum):
+            self._curriculum.load_state_dict(state["beliefs"])
+
+
+def _kind(curriculum: Curriculum) -> str:
+    """Return the name of the class that defines a curriculum's state, which others inherit."""
+    (owner, *_) = (each for each in type(curriculum).__mro__ if "state_dict" in vars(each))
+    return f"{owner.__module__}.{owner.__qualname__}"
 
 
 KEPT = 0.7  # Fraction of counts that remains at each observation: the policy has changed since.

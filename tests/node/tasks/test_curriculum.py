@@ -173,3 +173,43 @@ def test_a_group_teaches_most_often_where_half_of_it_is_solved():
     chances = [teaches(rate / 10, GROUP) for rate in range(11)]
     assert chances[0] == chances[10] == 0.0 and max(chances) == chances[5]
     assert chances == pytest.approx(chances[::-1])
+
+
+class Ladder(Curriculum):
+    """A curriculum of a package, whose state has a form of its own."""
+
+    def __init__(self, group_size=GROUP, options=None):
+        super().__init__(group_size, options)
+        self.step = 0
+
+    def next(self, levels, weights, rng):
+        self.step += 1
+        return levels[self.step % len(levels)]
+
+    def state_dict(self):
+        return {"step": self.step}
+
+    def load_state_dict(self, state):
+        self.step = state["step"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(Ladder, Thompson), (AutoCurriculum, Ladder), (UniformCurriculum, Ladder)]
+)
+def test_a_curriculum_that_replaces_one_with_another_state_begins_anew(before, after):
+    first = TaskSampler(LEVELS, {}, random.Random(1), before(GROUP))
+    first.next()
+    state = json.loads(json.dumps(first.state_dict()))
+    made = TaskSampler(LEVELS, {}, random.Random(2), after(GROUP))
+    made.load_state_dict(state)
+    new = TaskSampler(LEVELS, {}, random.Random(2), after(GROUP)).state_dict()
+    assert made.state_dict()["beliefs"] == new["beliefs"]
+    assert json.loads(json.dumps(made.state_dict()))["rng"] == state["rng"]
+
+
+def test_a_curriculum_that_shares_the_state_of_the_one_before_keeps_it():
+    first = TaskSampler(LEVELS, {}, random.Random(1), AutoCurriculum(GROUP))
+    first.observe(LEVEL, [1.0] * GROUP)
+    made = TaskSampler(LEVELS, {}, random.Random(1), Thompson(GROUP))
+    made.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert made.state_dict()["beliefs"] == first.state_dict()["beliefs"]
