@@ -139,6 +139,7 @@ def _plain(comparison: Any, first: str, second: str, samples: int) -> dict[str, 
 def _figures(part: Any) -> dict[str, Any]:
     return {
         "tasks": part.tasks,
+        "questions": part.questions,
         "reward_first": part.first,
         "reward_second": part.second,
         "gain": part.gain.mean,
@@ -157,7 +158,10 @@ def _show(comparison: Any, first: str, second: str, show: int) -> None:
         figures = f"{part.first:.3f}", f"{part.second:.3f}", f"{gain.mean:+.3f}", margin
         table.add_row(name, str(part.tasks), *figures)
     terminal.print(table)
-    gain = comparison.all.gain
+    whole, gain = comparison.all, comparison.all.gain
+    if whole.questions < whole.tasks:
+        asked = f"{counted(whole.tasks, 'task')} ask {counted(whole.questions, 'question')}"
+        terminal.print(f"{asked}; the intervals count each question once")
     better = f"{'B' if gain.mean > 0 else 'A'} is better on tasks like these"
     noise = "no significant difference; use more --tasks to detect smaller ones"
     terminal.print(better if gain.beyond_noise else noise)

@@ -59,9 +59,13 @@ class ScoreEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Mean rewards of two policies, 0 to 1; ``gain`` is second minus first, by task."""
+    """Mean rewards of two policies, 0 to 1; ``gain`` is second minus first, by task.
+
+    Tasks may ask the same question; ``questions`` counts different ones.
+    """
 
     tasks: int
+    questions: int
     first: float
     second: float
     gain: ScoreEstimate
@@ -106,11 +110,29 @@ class Comparison:
 
 
 def _difference(rows: list[Disputed]) -> Difference:
+    gains: dict[object, list[float]] = {}
+    for row in rows:
+        asked = row.task if row.prompt is None else (row.task.env, row.prompt)
+        gains.setdefault(asked, []).append(row.second - row.first)
     return Difference(
         tasks=len(rows),
+        questions=len(gains),
         first=fmean(row.first for row in rows),
         second=fmean(row.second for row in rows),
-        gain=ScoreEstimate.of([row.second - row.first for row in rows]),
+        gain=_gain(list(gains.values())),
+    )
+
+
+def _gain(by_question: Sequence[Sequence[float]]) -> ScoreEstimate:
+    """Estimate the mean of all gains, with one value for each question.
+
+    A repeated question says nothing more about others, so the error is that of clusters (Miller,
+    arXiv:2411.00640).
+    """
+    mean = fmean(gain for part in by_question for gain in part)
+    ratio = len(by_question) / sum(map(len, by_question))
+    return ScoreEstimate.of(
+        [ratio * math.fsum(part) + (1.0 - ratio * len(part)) * mean for part in by_question]
     )
 
 

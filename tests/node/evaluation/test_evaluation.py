@@ -132,6 +132,22 @@ def test_the_interval_holds_the_true_gain_in_nineteen_of_twenty_comparisons():
     assert math.isclose(held / 400, 0.95, abs_tol=3 * math.sqrt(0.95 * 0.05 / 400))
 
 
+def test_the_interval_counts_a_question_once_that_many_tasks_ask():
+    rng, held = random.Random(0), 0
+    prompts = tuple(f"question {number % 10}" for number in range(len(TASKS)))
+    for _ in range(400):
+        gains = dict.fromkeys(prompts, 0.0)
+        gains = {prompt: rng.gauss(0.2, 0.15) for prompt in gains}
+        first = Evaluation(TASKS, ((0.25,),) * len(TASKS), prompts=prompts)
+        second = evaluation(*[(0.25 + gains[prompt],) for prompt in prompts])
+        found = Comparison.of(first, second).all
+        assert (found.tasks, found.questions) == (40, 10)
+        assert found.gain.mean == pytest.approx(found.second - found.first)
+        assert found.gain.margin is not None
+        held += abs(found.gain.mean - 0.2) < found.gain.margin
+    assert held / 400 > 0.9
+
+
 def test_pairing_by_task_narrows_the_interval_where_tasks_are_of_unequal_difficulty():
     rng, hard = random.Random(1), range(len(TASKS))
     first = evaluation(*[(float(rng.random() < 0.1 + 0.7 * (n % 2)),) * 4 for n in hard])
