@@ -51,16 +51,20 @@ class ExperimentFolder:
     def has_base(self, kind: Base, seed: int) -> bool:
         return (self.base(kind, seed) / MODEL).exists()
 
+    @property
+    def runs(self) -> Path:
+        return self.root / "runs"
+
     def run(self, run: Configuration) -> Path:
-        return self.root / "runs" / f"{run.file_name}.json"
+        return self.runs / f"{run.file_name}.json"
 
     def seconds(self, run: Configuration) -> Path:
         """Return the path of a run's CPU seconds per round."""
-        return self.root / "runs" / f"{run.file_name}.seconds.json"
+        return self.runs / f"{run.file_name}.seconds.json"
 
     def unfinished(self, run: Configuration) -> Path:
         """Return the path of the state from which an interrupted run resumes."""
-        return self.root / "runs" / f"{run.file_name}.unfinished"
+        return self.runs / f"{run.file_name}.unfinished"
 
     def open(self, settings: Settings) -> None:
         """Create the folder, or resume it.
@@ -68,7 +72,7 @@ class ExperimentFolder:
         Raises:
             NodeError: the folder cannot be made, is damaged, or holds runs under other conditions.
         """
-        make_folder(self.root / "runs", "--run-dir")
+        make_folder(self.runs, "--run-dir")
         wanted = asdict(settings)
         if not self.settings.exists():
             write_atomic(self.settings, json.dumps(wanted).encode())

@@ -20,6 +20,7 @@ from node.config.config import Config
 from node.engines.kinds import kind_of
 from node.errors import UsageError
 from node.threads import cores
+from swarm.common.util import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,10 @@ def run_missing(plan: Plan, root: Path, console: Console) -> ExperimentFolder:
     folder = ExperimentFolder(root)
     folder.open(plan.settings)
     missing = folder.missing(plan.runs)
+    if done := len(plan.runs) - len(missing):
+        # Their results are not those of code that has changed since, such as a package's plugin.
+        kept = f"{counted(done, 'finished run')} of {len(plan.runs)}"
+        console.print(f"{kept} in {folder.runs}; delete them to repeat them", markup=False)
     for arm in {run.arm.name: run.arm for run in missing}.values():
         check_engine(arm)
     size = plan.workers or cores()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 import json
 import weakref
 from collections.abc import Sequence
@@ -200,7 +201,9 @@ def test_a_killed_experiment_goes_on_with_what_is_missing(tmp_path: Path, done: 
     with pytest.raises(Killed):
         run_sapo(plan, tmp_path, Console(quiet=True))
     assert not ExperimentFolder(tmp_path).results.exists()
-    run_sapo(plan, tmp_path, Console(quiet=True))
+    screen = Console(record=True, width=400, file=io.StringIO())
+    run_sapo(plan, tmp_path, screen)
+    assert f"3 finished runs of 4 in {tmp_path / 'runs'}; delete" in screen.export_text()
     runs = ["equal 8/0, seed 0", "equal 4/4, seed 0", "equal 8/0, seed 1"]
     assert done == [*runs, "killed", "equal 4/4, seed 1"]
 
