@@ -11,6 +11,7 @@ from node.config.registry import LOSSES, SELECTIONS, TRANSPORTS, Registry
 from node.doctor import checks
 from node.errors import ConfigError
 from node.learner.learner import Learner
+from node.learner.losses import Clip, Terms
 from node.monitor.live import Stages
 from node.network import transports
 from node.run.status import RunOptions
@@ -35,15 +36,26 @@ def install(patch: pytest.MonkeyPatch, folder: Path, example: str, registry: Reg
 def test_a_loss_of_ones_own_trains_with_its_own_settings(tmp_path, monkeypatch):
     name = install(monkeypatch, tmp_path, "own_loss", LOSSES)
 
-    def trained(beta: float) -> torch.Tensor:
-        keys = {"learner.loss": name, "learner.loss_options.beta": beta, "learner.epochs": 3}
+    def trained(beta: float, epochs: int = 3) -> torch.Tensor:
+        keys = {"learner.loss": name, "learner.loss_options.beta": beta, "learner.epochs": epochs}
         policy = random_policy()
         Learner(policy, Config.with_overrides(keys).learner).update(MIXED)
         return torch.cat([weight.detach().flatten() for weight in policy.model.parameters()])
 
     assert not torch.equal(trained(0.0), trained(10.0))
+    assert torch.equal(trained(0.0, epochs=1), trained(10.0, epochs=1))  # as its README says
     with pytest.raises(ConfigError, match=r"learner\.loss_options\.beta: 11"):
         Config.with_overrides({"learner.loss": name, "learner.loss_options.beta": 11})
+
+
+def test_the_loss_of_the_example_has_a_gradient_beside_infinite_ratios(tmp_path, monkeypatch):
+    name = install(monkeypatch, tmp_path, "own_loss", LOSSES)
+    loss = LOSSES.open(name, {}, Clip(0.2, 0.28))
+    cur = torch.tensor([[-1.0, -200.0, -200.0]], requires_grad=True)
+    prox, mask = torch.tensor([[-1.0, -1.0, -1.0]]), torch.tensor([[True, True, False]])
+    one = torch.ones(1)
+    loss(Terms(cur, prox, one, mask, torch.ones_like(prox), one)).backward()
+    assert cur.grad is not None and cur.grad.isfinite().all()
 
 
 def test_a_selection_of_ones_own_is_measured_by_the_experiment(tmp_path, monkeypatch):
