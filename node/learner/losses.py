@@ -1,10 +1,10 @@
 """Policy-gradient losses and advantages: pure functions on right-padded tensors.
 
 An update's loss is a mean over its groups, and every group has the same weight in it. Within a
-group it is the mean of the loss's paper. A row carries its share ``s`` in both means
-(:meth:`Loss.share`), so micro-batches add up exactly and a masked token does not inflate the
-others. If all groups have equally many tokens, this equals DAPO's mean over all tokens
-(arXiv:2503.14476), which otherwise lets groups of long completions dominate.
+group, :meth:`Loss.size` is the divisor, by default the number of tokens. A row carries its share
+``s`` in both means (:meth:`Loss.share`), so micro-batches add up exactly and a masked token does
+not inflate the others. If all groups have equally many tokens, this equals DAPO's mean over all
+tokens (arXiv:2503.14476), which otherwise lets groups of long completions dominate.
 
 ``u = exp(cur - prox)``, ``A`` is the advantage, ``m`` the mask and ``w`` the weight of a token. No
 log-ratio is further from zero than ``MAX_LOG_RATIO``.
@@ -124,10 +124,11 @@ def masked(values: Tensor, mask: Tensor) -> Tensor:
 
 
 class Grpo(Loss):
-    """``sum s m w max(-A u, -A clip(u))``, a mean over each group's tokens.
+    """``sum s m w max(-A u, -A clip(u))``, DAPO's mean over each group's tokens.
 
-    GRPO (arXiv:2402.03300) with DAPO's asymmetric clip (arXiv:2503.14476) and AReaL's decoupled
-    weight (arXiv:2505.24298).
+    GRPO (arXiv:2402.03300) with DAPO's asymmetric clip and mean over tokens (arXiv:2503.14476) and
+    AReaL's decoupled weight (arXiv:2505.24298). GRPO's paper takes the mean of each completion
+    first, which favors short right answers and long wrong ones.
     """
 
     def __call__(self, terms: Terms) -> Tensor:
@@ -135,7 +136,10 @@ class Grpo(Loss):
 
 
 class DrGrpo(Grpo):
-    """GRPO's sum over a constant ``rows * cap`` (arXiv:2503.20783), no length bias."""
+    """GRPO's sum over ``rows * learner.max_completion_tokens`` (arXiv:2503.20783).
+
+    The divisor is a constant, so there is no length bias.
+    """
 
     def size(self, counts: Counts) -> int:
         return counts.rows * counts.cap

@@ -180,7 +180,7 @@ class ShownTokens:
 class ShownCompletion:
     text: str
     reward: float | None  # this node's own verification result; None if there is none
-    advantage: float | None  # relative to its group; None if not trained on
+    advantage: float | None  # relative to its group, even if a correction skips it; or None
     cut: bool  # whether the length cap truncated it
     tokens: ShownTokens = ShownTokens()
 

@@ -49,7 +49,7 @@ class RoundRecord:
         unproven_share: fraction of the update's groups from unproven authors.
         pool_groups: groups in the replay buffer after the round.
         tokens_generated: completion tokens sampled.
-        tokens_trained: completion tokens in the update.
+        tokens_trained: completion tokens trained on: of informative groups, read by the correction.
         tokens_per_s: sampling speed, tokens per second of the generate phase, or of the whole round
             if generation never stops.
         mean_length: tokens per completion.
