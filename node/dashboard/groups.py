@@ -20,7 +20,7 @@ from node.monitor.record import percent
 from node.storage.run_folder import PROFILE_KEYS
 from protocol.errors import BadKey
 from protocol.identity import check_key, peer_id_of
-from swarm.common.util import counted
+from swarm.common.util import counted, t95
 from swarm.reputation import Account, is_banned, penalties_now, reputation_now
 
 MAX_GROUPS = 100  # per response
@@ -106,7 +106,6 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 LEAST = 4  # minimum number of changes of the held-out reward for an estimate
-NORMAL_95 = 1.96
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +167,7 @@ def _gain(changes: NDArray[np.float64], share: NDArray[np.float64]) -> Usefulnes
     # their shares. A change has the errors of two evaluations.
     error = float(np.var(changes, ddof=1)) / 2.0
     weights = np.diff(share, prepend=0.0, append=0.0)
-    spread = NORMAL_95 * float(np.sqrt(error * (weights @ weights)))
+    spread = t95(len(changes) - 1) * float(np.sqrt(error * (weights @ weights)))
     return Usefulness(gain, gain - spread, gain + spread)
 
 
