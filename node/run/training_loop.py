@@ -81,6 +81,7 @@ class TrainingLoop:
     rules: Rules = Rules()  # noqa: RUF009 - frozen
     round: int = 0
     _watch: Stopwatch = field(default_factory=lambda: Stopwatch(_tell_first), init=False)
+    _unsaved: bool = field(default=False, init=False)  # a checkpoint failed, so it is due again
 
     def run(self, limit: int, stop: threading.Event) -> None:
         """Run until ``limit`` rounds are done (0: no limit) or ``stop`` is set.
@@ -103,7 +104,7 @@ class TrainingLoop:
                     what = f"{failures} rounds failed in a row, the last with"
                     remedy = "The stack traces are in node.log; the last checkpoint is unchanged."
                     raise NodeError(what, error, remedy) from error
-        if self.round % self.schedule.checkpoint_every:
+        if self.round % self.schedule.checkpoint_every or self._unsaved:
             self.save(self.round)
 
     def step(self, *, last: bool = False) -> Outcome:
@@ -140,7 +141,7 @@ class TrainingLoop:
         )
         # Before the checkpoint: a round killed in between is done and reported again, not lost.
         self.report(outcome)
-        if number % self.schedule.checkpoint_every == 0:
+        if number % self.schedule.checkpoint_every == 0 or self._unsaved:
             self._checkpoint(number)
         return outcome
 
@@ -152,8 +153,10 @@ class TrainingLoop:
         return reward
 
     def _checkpoint(self, number: int) -> None:
+        self._unsaved = True
         with self._watch.time("checkpoint"):
             self.save(number)
+        self._unsaved = False
 
 
 class Trainer:

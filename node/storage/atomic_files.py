@@ -16,6 +16,7 @@ from node.errors import DiskFullError, NodeError
 from swarm.common.util import PRIVATE_FILE, flush, make_private, replace, replace_durably
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL_CODES = (112,) if sys.platform == "win32" else FULL  # as a library in Rust prints them
 _NEARLY_NOTHING = 1 << 20
 
 PRIVATE_FOLDER = 0o700
@@ -82,11 +83,14 @@ def sweep_drafts(folder: Path) -> None:
 def is_disk_full(error: BaseException, folder: Path) -> bool:
     """Return whether a full disk caused ``error``. Call it before you clean up.
 
-    Tensor writers wrap the system's error, so the chain of causes and the free space are checked.
+    Tensor writers hide the system's error, so the chain of causes and the free space are checked.
+    That of safetensors has only its number, in the text, and has deleted its file.
     """
     link: BaseException | None = error
     while link is not None:
         if isinstance(link, OSError) and link.errno in FULL:
+            return True
+        if any(f"(os error {code})" in str(link) for code in FULL_CODES):
             return True
         link = link.__cause__ or link.__context__
     return folder.is_dir() and shutil.disk_usage(folder).free < _NEARLY_NOTHING

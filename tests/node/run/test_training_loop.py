@@ -152,6 +152,28 @@ def test_the_third_failure_in_a_row_ends_a_run_and_names_its_cause():
     assert loop.counters.snapshot()["rounds_failed"] == 3
 
 
+def test_a_checkpoint_that_failed_is_written_after_the_next_round():
+    loop, errors = Loop(checkpoint_every=3), iter([OSError("once"), OSError("twice")])
+    save = loop.rounds.save
+
+    def failing(number):
+        if error := next(errors, None):
+            raise error
+        save(number)
+
+    loop.rounds.save = failing
+    run(loop, 7)
+    assert loop.saved == [(5, 5), (6, 6), (7, 7)] and len(loop.outcomes) == 7
+
+
+def test_a_run_whose_checkpoints_cannot_be_written_ends():
+    loop, full = Loop(checkpoint_every=3), OSError("always")
+    loop.rounds.save = Mock(side_effect=full)
+    with pytest.raises(NodeError, match="3 rounds failed in a row") as failed:
+        run(loop, 20)
+    assert failed.value.__cause__ is full and len(loop.outcomes) == 5
+
+
 @pytest.mark.parametrize(
     "error", [NodeError("no", "place", "to go on"), JournalError("journal", "is full", "free it")]
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from safetensors import SafetensorError
 
 from node.errors import CheckpointError, DiskFullError, NodeError
 from node.storage import checkpoints as module
@@ -157,6 +158,11 @@ def full_disk(folder):
         device.write(b"the other half")
 
 
+def full_disk_for_safetensors(folder):
+    """Its writer deletes what it wrote, so that the disk has space again."""
+    raise SafetensorError("Error while serializing: I/O error: (os error 28)")
+
+
 def broken(folder):
     (folder / "weights.bin").write_text("half")
     raise RuntimeError("tensor on the wrong device")
@@ -164,7 +170,11 @@ def broken(folder):
 
 @pytest.mark.parametrize(
     ("write", "error", "told"),
-    [(full_disk, DiskFullError, "Free some space"), (broken, RuntimeError, "wrong device")],
+    [
+        (full_disk, DiskFullError, "Free some space"),
+        (full_disk_for_safetensors, DiskFullError, "Free some space"),
+        (broken, RuntimeError, "wrong device"),
+    ],
 )
 def test_a_full_disk_or_another_failure_leaves_the_earlier_checkpoints_untouched(
     three_saved, write, error, told
