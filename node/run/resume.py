@@ -214,6 +214,14 @@ def roll_back(
         entry = best_of(entries, folder) if to == "best" else named(entries, to, "--to")
         later = checkpoints.roll_back(entry.round)
         if folder.status.exists():
-            done = [r.to_dict() for r in read_history(folder.root) if r.round <= entry.round]
-            folder.write_status({**folder.read_status(), "record": done[-1] if done else None})
+            _show(folder, entry.round)
         return entry, later
+
+
+def _show(folder: RunFolder, number: int) -> None:
+    """Let ``status`` show round ``number`` as the last one, or log why it cannot."""
+    try:
+        done = [r.to_dict() for r in read_history(folder.root) if r.round <= number]
+        folder.write_status({**folder.read_status(), "record": done[-1] if done else None})
+    except (NodeError, OSError) as error:
+        log.warning("until the node runs, its status shows an earlier state: %s", error)

@@ -106,6 +106,16 @@ def test_status_shows_the_round_that_was_gone_back_to(terminal, history, node):
     assert (told["record"]["round"], told["state"]) == (10, "stopped")
 
 
+@pytest.mark.parametrize("damaged", ["status", "metrics"])
+def test_a_rollback_with_damaged_reports_succeeds_and_says_so(
+    terminal, history, node, caplog, damaged
+):
+    node.write_status({"state": "stopped", "record": {"round": 30}, "peers": [], "time": 0.0})
+    getattr(node, damaged).write_text("[]\n")
+    assert "rolled back to round 10" in terminal.ok("rollback", *AT, "--to", "10")
+    assert f"{getattr(node, damaged).name}. Delete" in caplog.text and history.steps() == [10]
+
+
 def used(node, author, *steps):
     clock = SystemClock()
     with closing(Journal(node.journal, clock)) as journal:
