@@ -12,7 +12,7 @@ from node.config.learning import PolicySection
 from node.errors import NodeError, UsageError
 from node.policy.model_files import check_begun
 from node.policy.policy import Policy
-from node.storage.atomic_files import make_folder
+from node.storage.atomic_files import filling, make_folder
 from node.storage.checkpoints import (
     Checkpoints,
     Loaded,
@@ -92,7 +92,7 @@ def export(
     """Write a checkpoint's model (or only its adapter) and tokenizer to ``out``.
 
     Raises NodeError: ``out`` is not an empty folder, or cannot be made; UsageError: there is no
-    adapter; PolicyError: the checkpoint cannot be loaded.
+    adapter; PolicyError: the checkpoint cannot be loaded; DiskFullError: nothing is left there.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise NodeError("the path already exists", out, "Name a new folder with --out.")
@@ -100,4 +100,5 @@ def export(
     policy = checkpoint_policy(config.policy.model_copy(update={"device": "cpu"}), loaded, tell)
     if adapter and policy.adapter is None:
         raise UsageError("--adapter", loaded.path, "The run has no adapter: omit the option.")
-    (policy.save_adapter if adapter else policy.save)(out)
+    with filling(out):
+        (policy.save_adapter if adapter else policy.save)(out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +18,7 @@ from node.evaluation.comparison import pinned_manifest, verifier_of
 from node.evaluation.evaluator import SOLVED, Evaluation, Evaluator
 from node.learner.supervised import SupervisedLearner, WarmStarted
 from node.policy.policy import Policy
+from node.storage.atomic_files import filling
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
 from node.tasks.curriculum import EnvLevel
@@ -24,6 +26,7 @@ from node.tasks.verifier.verifier import Verifier
 from node.trajectories.trajectory import TurnLimits
 from protocol.announcement import heldout_seed
 from swarm.common.counters import Counters
+from swarm.common.util import fsync_path
 from swarm.groups import Split, TaskRef
 
 FOLDER = "warm-start"
@@ -45,8 +48,10 @@ def warm_start(config: Config, folder: RunFolder, path: Path, steps: int, say: S
     trained, has no manifest, or its tasks have no known answers.
     """
     out = folder.root / FOLDER
+    named = FOLDER if folder.root == path.absolute().parent else str(out)
     if out.exists():
-        raise NodeError("there is already a warm start", out, "Move it away, or join with it.")
+        remedy = f"Move it away, or train it: join with policy.model = {named!r} in {path}."
+        raise NodeError("there is already a warm start", out, remedy)
     if Checkpoints(folder.checkpoints).steps():
         remedy = "Start a new node with: swarm-node init FOLDER --model MODEL."
         raise NodeError("this node has trained already", folder.root, remedy)
@@ -55,14 +60,19 @@ def warm_start(config: Config, folder: RunFolder, path: Path, steps: int, say: S
         policy = Policy.load(config.policy, tell=say)
         run = _Run(config, policy, verifier, _lowest(levels))
         record = run.train(steps, say)
+    for left in folder.root.glob(f".{FOLDER}-*"):  # of a killed process
+        shutil.rmtree(left, ignore_errors=True)
     with TemporaryDirectory(dir=folder.root, prefix=f".{FOLDER}-") as scratch:
         whole = Path(scratch, FOLDER)
-        policy.save(whole)
-        record.write(whole)
+        with filling(Path(scratch), folder.root):
+            policy.save(whole)
+            record.write(whole)
+            for written in (*whole.iterdir(), whole):
+                fsync_path(written)
         whole.rename(out)
-    model = FOLDER if folder.root == path.absolute().parent else str(out)
-    set_keys(path, {"policy.model": model})
-    say(f"wrote {out}, and policy.model = {model} into {path}; the base stays {record.base}")
+        fsync_path(folder.root)
+    set_keys(path, {"policy.model": named})
+    say(f"wrote {out}, and policy.model = {named} into {path}; the base stays {record.base}")
     return record
 
 

@@ -125,6 +125,27 @@ def make_folder(path: Path, option: str, *, fresh: bool = False) -> None:
         raise NodeError(f"cannot make the folder ({error.strerror})", path, remedy) from error
 
 
+@contextmanager
+def filling(folder: Path, place: Path | None = None) -> Iterator[None]:
+    """Empty ``folder`` if the block, which writes all that is in it, fails.
+
+    Raises DiskFullError for a full disk; it names ``place``, by default the folder.
+    """
+    try:
+        yield
+    except BaseException as error:
+        full = is_disk_full(error, folder)
+        for path in folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
+        if full:
+            remedy = "Free some space there, and run the command again."
+            raise DiskFullError("no space left to write to", place or folder, remedy) from error
+        raise
+
+
 def write_new(path: Path, data: bytes) -> None:
     """Write a new private file; raise NodeError if it exists or cannot be written."""
     try:

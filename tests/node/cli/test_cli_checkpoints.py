@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from node.monitor.record import RoundRecord
@@ -184,6 +185,25 @@ def test_export_and_eval_take_the_checkpoint_that_is_chosen(terminal, history, c
     assert all(torch.equal(exported[name], saved[name]) for name in saved)
     few = ("--tasks", "4", "--samples", "1", "--set", "engine.max_new_tokens=2")
     assert terminal.json("eval", *AT, *few, *choice)["model"] == str(history.path(number))
+
+
+def test_an_export_that_fails_leaves_nothing_and_can_be_repeated(
+    terminal, history, node, monkeypatch
+):
+    export, save = ("export", *AT, "--out", "model"), Policy.save
+
+    def full(policy, folder):
+        save(policy, folder)
+        raise SafetensorError("Error while serializing: I/O error: (os error 28)")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Policy, "save", full)
+        assert "Free some space there" in terminal.fails(1, *export)
+    assert list(Path("model").iterdir()) == []
+    node.metrics.write_text("[]\n")
+    assert "Delete that line" in terminal.fails(1, *export)
+    node.metrics.unlink()
+    assert "wrote model" in terminal.ok(*export)
 
 
 @pytest.mark.parametrize("command", [("export", "--out", "model"), ("eval", "--tasks", "1")])

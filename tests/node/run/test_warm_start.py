@@ -2,13 +2,15 @@
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from node.config.config import Config, load, write_config
 from node.config.learning import LearnerSection
-from node.errors import NodeError
+from node.errors import DiskFullError, NodeError
 from node.evaluation.evaluator import Evaluation
 from node.learner.supervised import RECORD, SupervisedLearner
 from node.network.creation import create_swarm
@@ -58,6 +60,28 @@ def test_it_refuses_a_second_time_and_leaves_the_first(node):
     with pytest.raises(NodeError, match="warm-start"):
         warm_start(load(path), folder, path, 1, lambda _: None)
     assert (folder.root / "warm-start" / RECORD).exists()
+
+
+def test_a_warm_start_whose_config_was_not_changed_names_the_key_to_change(node, monkeypatch):
+    folder, path = node
+    killed = Mock(side_effect=SystemExit)
+    monkeypatch.setattr("node.run.warm_start.set_keys", killed)
+    with pytest.raises(SystemExit):
+        warm_start(load(path), folder, path, 1, lambda _: None)
+    assert load(path).policy.model == "tiny"
+    with pytest.raises(NodeError, match=r"policy\.model = '.*warm-start' in .*node\.toml"):
+        warm_start(load(path), folder, path, 1, lambda _: None)
+
+
+def test_a_full_disk_ends_a_warm_start_with_the_remedy_and_leaves_nothing(node, monkeypatch):
+    folder, path = node
+    left = folder.root / ".warm-start-killed"
+    left.mkdir()
+    full = SafetensorError("Error while serializing: I/O error: (os error 28)")
+    monkeypatch.setattr(Policy, "save", Mock(side_effect=full))
+    with pytest.raises(DiskFullError, match="Free some space there"):
+        warm_start(load(path), folder, path, 1, lambda _: None)
+    assert list(folder.root.glob("*warm-start*")) == [] and load(path).policy.model == "tiny"
 
 
 def test_a_warm_start_that_cannot_begin_leaves_nothing_behind(node):
