@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 
 LEARNER = "learner.pt"
 ENGINE = "engine.pt"
+ENTRIES = ("round", "swarm", "policy_step", "model", "dtype", "sampler", "lead", "forgetting")
 
 
 class RunState:
@@ -60,9 +61,12 @@ class RunState:
             _check_none_lost(folder)
         self.round = 0  # rounds done
         self.notes: tuple[str, ...] = ()  # where it resumes, and what had to be skipped
-        if loaded := self.loaded:
-            self.round = int(loaded.state["round"])
-            place = f"round {self.round}, policy step {loaded.state['policy_step']}"
+        if not (loaded := self.loaded):
+            return
+        with _complete(loaded):
+            begun = {name: loaded.state[name] for name in ENTRIES}
+            self.round = int(begun["round"])
+            place = f"round {self.round}, policy step {begun['policy_step']}"
             self.notes = *loaded.notes, f"resuming from {place}, checkpoint {loaded.path.name}"
 
     def policy(self, config: PolicySection, tell: Callable[[str], None] = log.info) -> Policy:
@@ -98,13 +102,14 @@ class RunState:
             pool.rewind(0)
             return
         path, state = self.loaded.path, self.loaded.state
-        trainer.learner.load_state_dict(_read(path / LEARNER))
-        trainer.engine.load_state_dict(_read(path / ENGINE))
-        if state["swarm"] == self._swarm:
-            trainer.sampler.load_state_dict(state["sampler"])
-            trainer.lead.load_state_dict(state["lead"])
-            trainer.alarm.load_state_dict(state["forgetting"])
-        pool.rewind(int(state["policy_step"]))
+        with _complete(self.loaded):
+            trainer.learner.load_state_dict(_read(path / LEARNER))
+            trainer.engine.load_state_dict(_read(path / ENGINE))
+            if state["swarm"] == self._swarm:
+                trainer.sampler.load_state_dict(state["sampler"])
+                trainer.lead.load_state_dict(state["lead"])
+                trainer.alarm.load_state_dict(state["forgetting"])
+            pool.rewind(int(state["policy_step"]))
 
     def save(self, number: int, trainer: Trainer) -> None:
         """Write a round's checkpoint and back up the journal, or raise DiskFullError."""
@@ -140,6 +145,17 @@ class RunState:
         rewards.keep(steps)
         rewards.note(number, self._swarm, reward)
         return bool(checkpoints.best) and best and number not in (0, *steps)
+
+
+@contextmanager
+def _complete(loaded: Loaded) -> Iterator[None]:
+    """Raise CheckpointError if the block finds that an entry of a checkpoint is missing."""
+    try:
+        yield
+    except KeyError as error:
+        what = f"another version of swarm-node wrote the checkpoint, without {error}"
+        remedy = "Use that version, or export the model and start a new run from it."
+        raise CheckpointError(what, loaded.path, remedy) from error
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@ import random
 import shutil
 from contextlib import closing
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -127,6 +128,25 @@ def test_a_checkpoint_comes_with_a_copy_of_the_journal_and_a_note_of_damage(plac
     progress = place.state()
     assert progress.round == 1
     assert any("step-00000002 is damaged" in note for note in progress.notes)
+
+
+@pytest.mark.parametrize("entry", ["round", "dtype", "forgetting"])
+def test_a_checkpoint_of_another_version_is_named_with_the_entry_that_it_lacks(place, entry):
+    place.state().save(3, trainer())
+    checkpoints = Checkpoints(place.folder.checkpoints)
+    state = checkpoints.load(3).state
+    del state[entry]
+    checkpoints.save(4, lambda folder: None, state)
+    with pytest.raises(CheckpointError, match=f"another version .* without '{entry}': .*00000004"):
+        place.state()
+
+
+def test_the_learner_of_another_version_is_named_with_the_entry_that_it_lacks(place):
+    before = trainer()
+    before.learner = Mock(state_dict=lambda: {"version": 1})
+    place.state().save(3, before)
+    with pytest.raises(CheckpointError, match="another version of swarm-node .* without"):
+        place.state().restore(trainer(), place.pool)
 
 
 def test_the_policy_goes_on_with_the_weights_that_it_had(place, tmp_path):
