@@ -65,7 +65,7 @@ class RunState:
             return
         with _complete(loaded):
             begun = {name: loaded.state[name] for name in ENTRIES}
-            self.round = int(begun["round"])
+            self.round = self._saved = int(begun["round"])
             place = f"round {self.round}, policy step {begun['policy_step']}"
             self.notes = *loaded.notes, f"resuming from {place}, checkpoint {loaded.path.name}"
 
@@ -112,7 +112,11 @@ class RunState:
             pool.rewind(int(state["policy_step"]))
 
     def save(self, number: int, trainer: Trainer) -> None:
-        """Write a round's checkpoint and back up the journal, or raise DiskFullError."""
+        """Write a round's checkpoint and back up the journal, or raise DiskFullError.
+
+        The round that the run resumed from is not written again: a process that is killed between
+        the two renames would leave neither.
+        """
         if number == self._saved:
             return
 

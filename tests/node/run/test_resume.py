@@ -130,6 +130,17 @@ def test_a_checkpoint_comes_with_a_copy_of_the_journal_and_a_note_of_damage(plac
     assert any("step-00000002 is damaged" in note for note in progress.notes)
 
 
+def test_the_checkpoint_that_a_run_resumed_from_is_not_replaced(place):
+    place.state().save(3, trainer())
+    written = place.folder.checkpoints / "step-00000003"
+    before = written.stat().st_ino
+    progress = place.state()
+    progress.save(3, trainer())
+    assert written.stat().st_ino == before
+    progress.save(4, trainer())
+    assert place.saved() == [3, 4]
+
+
 @pytest.mark.parametrize("entry", ["round", "dtype", "forgetting"])
 def test_a_checkpoint_of_another_version_is_named_with_the_entry_that_it_lacks(place, entry):
     place.state().save(3, trainer())
@@ -137,7 +148,7 @@ def test_a_checkpoint_of_another_version_is_named_with_the_entry_that_it_lacks(p
     state = checkpoints.load(3).state
     del state[entry]
     checkpoints.save(4, lambda folder: None, state)
-    with pytest.raises(CheckpointError, match=f"another version .* without '{entry}': .*00000004"):
+    with pytest.raises(CheckpointError, match=rf"another version .* without '{entry}': .*00000004"):
         place.state()
 
 
@@ -145,7 +156,7 @@ def test_the_learner_of_another_version_is_named_with_the_entry_that_it_lacks(pl
     before = trainer()
     before.learner = Mock(state_dict=lambda: {"version": 1})
     place.state().save(3, before)
-    with pytest.raises(CheckpointError, match="another version of swarm-node .* without"):
+    with pytest.raises(CheckpointError, match=r"another version of swarm-node .* without"):
         place.state().restore(trainer(), place.pool)
 
 
