@@ -126,7 +126,8 @@ def create_command(
     if answers:
         size = f"{group_size} completions of {answer_tokens} tokens have up to {answers.weight}"
         say(f"{size} bytes, and a frame may have {answers.max_frame_bytes}")
-    say_lines((*_tried(trial), *creation.unnamed_files(tasks, node.config.tasks.files, node.path)))
+    named = node.config.tasks.files
+    say_lines((*_tried(trial), *creation.cautions(manifest, tasks, named, node.path)))
     say_lines(map(as_typed, _next(path, node)))
 
 

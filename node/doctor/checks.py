@@ -34,7 +34,6 @@ from node.network.transports import TransportKind, why_not_free
 from node.plan.model_shape import check_memory
 from node.storage.run_folder import RunFolder
 from node.tasks.sandbox.sandbox import REMEDY, sandbox_support
-from node.tasks.task_set import allowed_by
 from node.threads import check_semaphores
 from protocol.errors import ProtocolError
 from protocol.identity import Identity, KeyFileError
@@ -416,7 +415,7 @@ async def _dial_one(
     return [
         answers,
         *_check_swarm(signed, peer, folder),
-        *check_manifest(signed, peer, allowed_by(config.tasks, config.sandbox)),
+        *check_manifest(signed, peer, config, folder),
     ]
 
 

@@ -9,13 +9,16 @@ from typing import Literal
 
 from node.config.config import Config
 from node.errors import NodeError, TaskSetError
+from node.network.creation import unlisted
+from node.network.membership import check_work
 from node.network.pinned_manifest import checked_manifest
 from node.policy.model_files import PolicyError
 from node.policy.model_source import SHIPPED, check_model, no_folder
 from node.storage.run_folder import RunFolder
 from node.tasks.sources.jsonl import check_version
 from node.tasks.task_set import Allowed, allowed_by, in_file, overview, summary
-from protocol.manifest import EnvSpec
+from protocol.identity import Identity, KeyFileError
+from protocol.manifest import AdmissionRule, AllowList, EnvSpec, Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +64,20 @@ def check_model_files(config: Config) -> list[Check]:
 def check_pinned(config: Config, folder: RunFolder) -> list[Check]:
     if not folder.manifest.exists():
         return []
-    allowed = allowed_by(config.tasks, config.sandbox)
-    return check_manifest(folder.manifest.read_bytes(), str(folder.manifest), allowed)
+    return check_manifest(folder.manifest.read_bytes(), str(folder.manifest), config, folder)
 
 
-def check_manifest(signed: bytes, source: str, allowed: Allowed) -> list[Check]:
-    """Check which task families of a manifest this node would open."""
+def check_manifest(signed: bytes, source: str, config: Config, folder: RunFolder) -> list[Check]:
+    """Check which task families of a manifest this node would open, and if it is admitted."""
     try:
         manifest = checked_manifest(signed, source)
     except NodeError as error:
         return [failed("tasks", error)]
+    allowed = allowed_by(config.tasks, config.sandbox)
+    return [*_check_tasks(manifest, allowed), *_check_admission(manifest.admission, config, folder)]
+
+
+def _check_tasks(manifest: Manifest, allowed: Allowed) -> list[Check]:
     opened, *closed = overview(manifest.catalogue, allowed)
     brief = summary(manifest.catalogue, allowed)
     checks = check_task_files(manifest.catalogue, allowed)
@@ -78,6 +85,23 @@ def check_manifest(signed: bytes, source: str, allowed: Allowed) -> list[Check]:
     for found, _, why in (line.partition(": ") for line in closed):
         checks.append(warn("tasks", found, f"{why[0].upper()}{why[1:]}."))
     return checks
+
+
+def _check_admission(rule: AdmissionRule, config: Config, folder: RunFolder) -> list[Check]:
+    """Check what the admission rule costs, and if an allow list has this node."""
+    try:
+        work = check_work(rule, config.network.work_seconds)
+    except NodeError as error:
+        return [failed("admission", error)]
+    if not isinstance(rule, AllowList):
+        return [ok("admission", found) for found in work]
+    try:
+        author = Identity.load(folder.identity).author
+    except KeyFileError:  # the check of the key reports it
+        return []
+    remedy = "Ask the creator for a new swarm that lists it; a bootstrap node needs no entry."
+    excluded = [warn("admission", found, remedy) for found in unlisted(rule, author)]
+    return excluded or [ok("admission", "the allow list has this node")]
 
 
 def check_task_files(specs: Sequence[EnvSpec], allowed: Allowed) -> list[Check]:

@@ -12,9 +12,16 @@ from node.policy.model_source import SHIPPED
 from node.tasks.task_set import Allowed, load_task_set, own_files
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from protocol.codec import MAX_COMPLETIONS, MAX_FRAME_BYTES
-from protocol.errors import BadSchema
-from protocol.identity import Identity
-from protocol.manifest import AdmissionRule, Manifest, Open, sign_manifest
+from protocol.errors import BadSchema, NotAdmitted
+from protocol.identity import Identity, peer_id_of
+from protocol.manifest import (
+    AdmissionRule,
+    Manifest,
+    Open,
+    check_author,
+    open_manifest,
+    sign_manifest,
+)
 from swarm.common.util import counted
 
 TOKEN_BYTES = 8
@@ -99,6 +106,19 @@ def caution(manifest: Manifest, tokens: int, group_size: int) -> str:
     return ""
 
 
+def unlisted(rule: AdmissionRule, author: bytes) -> tuple[str, ...]:
+    """Return a warning if an allow list excludes the node of ``author``."""
+    try:
+        check_author(rule, author)
+    except NotAdmitted:
+        return (
+            f"this swarm's allow list does not have this node, {peer_id_of(author)}: the node "
+            "learns from peers, but they refuse its groups; its creator can list the node in a "
+            "new swarm",
+        )
+    return ()
+
+
 def _rounded(size: int) -> int:
     return -(-size // STEP) * STEP
 
@@ -156,8 +176,13 @@ def try_task_set(task_set: str, allowed: Allowed) -> Trial:
     return try_replays(load_task_set(task_set), replace(allowed, files=files))
 
 
-def unnamed_files(task_set: str, named: Collection[str], config: Path) -> Iterator[str]:
-    """Yield what to add to a node's ``config`` for each file that the node does not name yet."""
+def cautions(signed: bytes, task_set: str, named: Collection[str], config: Path) -> Iterator[str]:
+    """Yield what keeps the creator's node from sharing, or from training on its own files.
+
+    ``named`` are the files that the node's ``config`` names.
+    """
+    manifest = open_manifest(signed)
+    yield from unlisted(manifest.admission, manifest.founder)
     for name, path in own_files(task_set).items():
         if name not in named:
             key = f"tasks.files.{name} = {toml_value(str(path.absolute()))}"

@@ -15,6 +15,7 @@ from node.config.config import Config
 from node.config.registry import TRANSPORTS
 from node.errors import NodeError
 from node.lifecycle import Opened
+from node.network.creation import unlisted
 from node.network.pinned_manifest import pinned_manifest
 from node.network.transports import TransportKind
 from node.storage.run_folder import RunFolder
@@ -118,6 +119,8 @@ class Membership(Opened):
         self._claim("swarm", self.swarm_id, self.folder.manifest)
         if not self.quiet:
             self.notes += check_work(self.manifest.admission, network.work_seconds)
+        if self.takes and not self.samples:
+            self.notes += unlisted(self.manifest.admission, self.identity.author)
         if network.peers and not transport.peers():
             self.notes += ("no named peer answers: continuing alone; the node keeps dialing",)
         allowed = allowed_by(self.config.tasks, self.config.sandbox)

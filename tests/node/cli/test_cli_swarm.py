@@ -115,9 +115,11 @@ def test_create_takes_an_allow_list_and_proof_of_work(terminal, node):
     pasted = f'"/ip4/1.2.3.4/tcp/5/p2p/{friend.peer_id}",'
     Path("friends").write_text(f"# people\n{friend.peer_id}  # flo\n\n{pasted}\n")
     args = ("create", *AT, "--name", "s", "--admission")
-    terminal.ok(*args, "allow:friends", "--out", "a.swarm")
+    told = terminal.ok(*args, "allow:friends", "--out", "a.swarm")
+    own = Identity.load(node.identity).peer_id
+    assert f"this swarm's allow list does not have this node, {own}" in told
     assert open_manifest(Path("a.swarm").read_bytes()).admission.authors == (friend.author,)
-    terminal.ok(*args, "pow:12", "--out", "b.swarm")
+    assert "allow list" not in terminal.ok(*args, "pow:12", "--out", "b.swarm")
     assert open_manifest(Path("b.swarm").read_bytes()).admission.bits == 12
 
 

@@ -11,6 +11,7 @@ from node.network.creation import create_swarm
 from node.policy.model_source import shipped_folder
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
+from protocol.manifest import AllowList, ProofOfWork
 
 TASK_SET = """extract = "text"
 template = "{question}"
@@ -62,3 +63,25 @@ def test_a_task_file_that_is_gone_or_another_is_found_before_join_refuses_it(tmp
     (gone,) = check_pinned(config, folder)
     assert other.level == gone.level == "fail" and "tasks.files.sums" in gone.remedy
     assert "the swarm's is" in other.found and "No such file" in gone.found
+
+
+def test_a_node_that_no_list_has_or_whose_work_takes_weeks_learns_it_before_it_joins(tmp_path):
+    folder, creator = RunFolder(tmp_path).create(), Identity.generate()
+    own = Identity.create(folder.identity)
+
+    def admission(rule):
+        manifest = create_swarm(creator, name="s", admission=rule)
+        folder.manifest.write_bytes(manifest)
+        found = check_pinned(Config(), folder)
+        return [each for each in found if each.check == "admission"]
+
+    assert admission(None) == []
+    (excluded,) = admission(AllowList((creator.author,)))
+    assert excluded.level == "warn" and own.peer_id in excluded.found and excluded.remedy
+    (listed,) = admission(AllowList((own.author,)))
+    (short,), (long,) = admission(ProofOfWork(1)), admission(ProofOfWork(40))
+    assert (listed.level, short.level, long.level) == ("ok", "ok", "fail")
+    folder.identity.unlink()
+    assert admission(AllowList((creator.author,))) == [], (
+        "the check of the key says that it is gone"
+    )

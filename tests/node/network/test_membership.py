@@ -19,7 +19,7 @@ from node.network.pinned_manifest import enter, request_manifest
 from node.network.transports import check_transport, why_not_free
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
-from protocol.manifest import Open, ProofOfWork, swarm_id
+from protocol.manifest import AllowList, Open, ProofOfWork, swarm_id
 from swarm.admission import Admission
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
@@ -278,6 +278,16 @@ def test_proof_of_work_of_weeks_is_refused_with_its_cost_and_less_is_told():
         check_work(ProofOfWork(40), 600.0)
     assert "1 bits, about 1 " in "".join(check_work(ProofOfWork(1), 600.0))
     assert check_work(Open(), 0.0) == ()
+
+
+@pytest.mark.parametrize(("listed", "takes"), [(True, True), (False, True), (False, False)])
+def test_a_node_that_an_allow_list_excludes_says_so_and_a_seed_does_not(parts, listed, takes):
+    made = parts(takes=takes)
+    own = Identity.load(made.folder.identity)
+    rule = AllowList(((own if listed else Identity.generate()).author,))
+    made.folder.manifest.write_bytes(create_swarm(Identity.generate(), name="s", admission=rule))
+    with made.membership as here:
+        assert [own.peer_id in note for note in here.notes] == [True] * (takes and not listed)
 
 
 async def test_a_peer_that_refused_and_then_hangs_is_reported_at_once_and_at_the_end(
