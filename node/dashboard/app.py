@@ -314,7 +314,7 @@ class Routes:
 
     async def _metrics(self, request: Request) -> Response:
         body, kind = await to_thread.run_sync(
-            lambda: exposition(self._run.record()), limiter=self._limit
+            lambda: exposition(self._run.figures()), limiter=self._limit
         )
         return Response(body, headers={"content-type": kind})
 

@@ -29,7 +29,9 @@ from node.doctor.files import Check, check_pinned
 from node.errors import NodeError
 from node.monitor.output import printable
 from node.monitor.record import RoundRecord
+from node.monitor.sinks import Figures
 from node.storage.run_folder import CRASHED, STOPPED, RunFolder, present_status
+from swarm.common.counters import Counters
 from swarm.reputation import read_accounts
 
 log = logging.getLogger(__name__)
@@ -347,10 +349,13 @@ ENDED = (STOPPED, CRASHED, NONE)
 class RunView:
     """A thread-safe reader of a run folder."""
 
-    def __init__(self, folder: RunFolder, config: Config, version: str) -> None:
+    def __init__(
+        self, folder: RunFolder, config: Config, version: str, counters: Counters | None = None
+    ) -> None:
         self.folder = folder
         self.config = config
         self._version = version
+        self._counters = counters or Counters()  # of this process
         self._lock = threading.Lock()
         self._rounds = Rounds(folder.metrics)
         self._doctor = Doctor(folder, config)
@@ -420,10 +425,14 @@ class RunView:
     def log(self, lines: int) -> dict[str, Any]:
         return {"lines": last_lines(self.folder.log, lines)}
 
-    def record(self) -> RoundRecord | None:
-        """Return the latest round's record; None before the first."""
+    def figures(self) -> Figures | None:
+        """Return those of the latest round; before the first, of the node that is this process."""
         with self._reading() as rounds:
-            return rounds.latest[-1] if rounds.latest else None
+            if rounds.latest:
+                return Figures.of_round(rounds.latest[-1])
+        status = self.status()
+        serves = status["running"] and status.get("pid") == os.getpid() and status.get("time")
+        return Figures.without_rounds(status, self._counters) if serves else None
 
     def first_events(self, last: int | None, first: bool) -> list[Event]:
         """Return a new listener's events: status and rounds since ``last``.

@@ -171,7 +171,7 @@ class Dashboard:
     def __post_init__(self) -> None:
         self._place = listen(self.wanted)
         self.url = self._place.url
-        run = RunView(self.folder, self.config, version())
+        run = RunView(self.folder, self.config, version(), self.counters)
         self._feed = Feed(run)
         private = self._place.private
         self._asking = Asking(self.folder, self.config, self.counters, private=private)

@@ -7,10 +7,13 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import psutil
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -105,31 +108,87 @@ def _look(line: bytes) -> Line | None:
 PREFIX = "swarm_node_"
 
 
-def exposition(record: RoundRecord | None) -> tuple[bytes, str]:
-    """Return a record's metrics in the Prometheus text format, and its content type.
+def resident_mb() -> float:
+    """Return the memory of this process and its children, MB of 10**6 bytes.
+
+    Where the system reports it (Linux), a page that n processes share counts as 1/n in each.
+    """
+    process = psutil.Process()
+    total = 0
+    for each in (process, *process.children(recursive=True)):
+        try:
+            memory = each.memory_full_info()
+        except psutil.NoSuchProcess:
+            continue
+        total += getattr(memory, "pss", memory.rss)
+    return float(total) / 1e6
+
+
+REFUSED = "refused{reason="
+
+
+def split_totals(counters: Counters) -> tuple[dict[str, int], dict[str, float]]:
+    """Return the refused groups by reason, and the other totals by name."""
+    totals = counters.snapshot()
+    refused = {n.removeprefix(REFUSED).rstrip("}"): n for n in totals if n.startswith(REFUSED)}
+    return (
+        {reason: int(totals[name]) for reason, name in refused.items()},
+        {name: total for name, total in totals.items() if not name.startswith(REFUSED)},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A node's figures: gauges, refused groups by reason and other totals by name."""
+
+    gauges: Mapping[str, float]
+    refused: Mapping[str, float]
+    events: Mapping[str, float]
+
+    @classmethod
+    def of_round(cls, record: RoundRecord) -> Figures:
+        return cls(record.scalars(), record.refused, record.counters)
+
+    @classmethod
+    def without_rounds(cls, status: Mapping[str, Any], counters: Counters) -> Figures:
+        """Return the figures of this process, a node that has done no round."""
+        swarms = [peer.get("swarm_id") for peer in status["peers"]]
+        ours = status["swarm_id"]
+        peers, unknown = swarms.count(ours), swarms.count(None)
+        gauges = {
+            "time": float(status["time"]),
+            "peers": float(peers),
+            "strangers": float(len(swarms) - peers - unknown),
+            "rss_mb": resident_mb(),
+        }
+        return cls(gauges, *split_totals(counters))
+
+
+def exposition(figures: Figures | None) -> tuple[bytes, str]:
+    """Return a node's figures in the Prometheus text format, and its content type.
 
     Every figure is a gauge ``swarm_node_<name>``. Refusals and other totals are the counters
     ``swarm_node_refused_total{reason}`` and ``swarm_node_events_total{event}``.
     """
     registry = CollectorRegistry()
-    registry.register(RecordMetrics(record))
+    registry.register(NodeMetrics(figures))
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
-class RecordMetrics(Collector):
-    """The metrics of one record; none for None."""
+class NodeMetrics(Collector):
+    """The metrics of one node; none for None."""
 
-    def __init__(self, record: RoundRecord | None) -> None:
-        self._record = record
+    def __init__(self, figures: Figures | None) -> None:
+        self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
-        if (record := self._record) is None:
+        if (figures := self._figures) is None:
             return
-        for name, value in record.scalars().items():
+        for name, value in figures.gauges.items():
             yield GaugeMetricFamily(PREFIX + name, name.replace("_", " "), value)
         totals = (
-            ("refused", "refused groups by reason", "reason", record.refused),
-            ("events", "totals by name", "event", record.counters),
+            ("refused", "refused groups by reason", "reason", figures.refused),
+            ("events", "totals by name", "event", figures.events),
         )
         for name, about, label, counts in totals:
             family = CounterMetricFamily(PREFIX + name, about, labels=[label])

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
-
-import psutil
 
 from node.learner.losses import Advantage
 from node.learner.update_stats import UpdateStats
@@ -27,7 +25,7 @@ from node.monitor.groups import (
     transcript,
 )
 from node.monitor.record import RoundRecord, Sink, mean
-from node.monitor.sinks import SafeSink
+from node.monitor.sinks import SafeSink, resident_mb, split_totals
 from node.policy.policy import Policy
 from node.rollout.groups import OwnGroup
 from node.run.update_groups import Outcome
@@ -226,7 +224,6 @@ def _ends(
         )
 
 
-REFUSED = "refused{reason="
 # Fields of :class:`UpdateStats` that the record takes as they are.
 UPDATE_FIGURES = (
     *("loss", "entropy", "grad_norm", "largest_share", "at_bound"),
@@ -242,7 +239,7 @@ def record_of(
     """Build the record of one round; counters are totals since the process started."""
     external = [r for g in outcome.external for r in g.group.rewards]
     update = outcome.update
-    totals = counters.snapshot()
+    refused, totals = split_totals(counters)
     return RoundRecord(
         round=outcome.round,
         policy_step=outcome.policy_step,
@@ -266,26 +263,10 @@ def record_of(
         strangers=status.strangers,
         bytes_in=status.bytes_in,
         bytes_out=status.bytes_out,
-        refused=_refused(totals),
-        counters={k: v for k, v in totals.items() if not k.startswith(REFUSED)},
+        refused=refused,
+        counters=totals,
         rss_mb=memory_mb,
     )
-
-
-def resident_mb() -> float:
-    """Return the memory of this process and its children, MB of 10**6 bytes.
-
-    Where the system reports it (Linux), a page that n processes share counts as 1/n in each.
-    """
-    process = psutil.Process()
-    total = 0
-    for each in (process, *process.children(recursive=True)):
-        try:
-            memory = each.memory_full_info()
-        except psutil.NoSuchProcess:
-            continue
-        total += getattr(memory, "pss", memory.rss)
-    return float(total) / 1e6
 
 
 def _own_figures(outcome: Outcome) -> dict[str, Any]:
@@ -323,14 +304,6 @@ def _update_figures(update: UpdateStats) -> dict[str, Any]:
         name: figure
         for name, figure in figures.items()
         if figure is not None and math.isfinite(figure)
-    }
-
-
-def _refused(totals: Mapping[str, float]) -> dict[str, int]:
-    return {
-        name.removeprefix(REFUSED).rstrip("}"): int(total)
-        for name, total in totals.items()
-        if name.startswith(REFUSED)
     }
 
 

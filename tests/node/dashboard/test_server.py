@@ -58,6 +58,28 @@ def test_rounds_come_as_columns_and_prometheus_reads_the_latest(site):
     assert b"\nswarm_node_round 30.0\n" in answer.body
 
 
+def test_prometheus_reads_a_node_without_rounds_from_the_process_that_it_is(tmp_path):
+    folder = RunFolder(tmp_path)
+    swarms = [{"swarm_id": swarm} for swarm in ("ours", "ours", "theirs", None)]
+    status = {"state": "running", "pid": os.getpid(), "time": 5.0, "swarm_id": "ours"}
+    with served(tmp_path) as site, folder.locked():
+        folder.write_status({**status, "peers": swarms})
+        site.counters.add("refused", 2, reason="replay")
+        site.counters.add("dht_calls_refused", 3)
+        text = site.get("/metrics").body.decode()
+        folder.write_status({**status, "peers": swarms, "pid": 1})
+        assert "swarm_node_peers" not in site.get("/metrics").body.decode(), "it is another process"
+    for line in (
+        "swarm_node_time 5.0",
+        "swarm_node_peers 2.0",
+        "swarm_node_strangers 1.0",
+        'swarm_node_refused_total{reason="replay"} 2.0',
+        'swarm_node_events_total{event="dht_calls_refused"} 3.0',
+    ):
+        assert f"\n{line}\n" in text
+    assert "swarm_node_rss_mb" in text and "swarm_node_round" not in text
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [

@@ -16,7 +16,7 @@ from node.monitor.history import read_history
 from node.monitor.live import LivePanel, PlainLines
 from node.monitor.loggers import TensorBoard
 from node.monitor.record import BARS, PLAIN_BARS, RoundRecord, one_line, sparkline
-from node.monitor.sinks import JsonLinesFile, exposition, open_sinks
+from node.monitor.sinks import Figures, JsonLinesFile, exposition, open_sinks
 from node.storage.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[3]
@@ -142,7 +142,7 @@ def test_the_panel_has_plain_bars_where_the_encoding_lacks_the_others():
 
 
 def test_prometheus_gets_figures_and_totals():
-    text = exposition(RECORD)[0].decode()
+    text = exposition(Figures.of_round(RECORD))[0].decode()
     assert "swarm_node_round 7.0" in text
     assert 'swarm_node_refused_total{reason="reward_mismatch"} 2.0' in text
     assert 'swarm_node_events_total{event="rounds_failed"} 1.0' in text
@@ -150,7 +150,8 @@ def test_prometheus_gets_figures_and_totals():
 
 def test_prometheus_gets_no_sample_of_what_a_round_did_not_measure():
     measured, unmeasured = (
-        exposition(replace(UNMEASURED, engine_gap=gap))[0].decode() for gap in (0.0, None)
+        exposition(Figures.of_round(replace(UNMEASURED, engine_gap=gap)))[0].decode()
+        for gap in (0.0, None)
     )
     assert "swarm_node_engine_gap 0.0" in measured and "engine_gap" not in unmeasured
     assert "reward_own" not in measured and "swarm_node_loss" in unmeasured

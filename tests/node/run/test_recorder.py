@@ -179,7 +179,7 @@ def test_a_child_that_is_gone_counts_nothing_and_hides_no_other(monkeypatch):
             return SimpleNamespace(pss=self._pss, rss=10 * self._pss)
 
     children = Process(), Process(2_000_000)
-    monkeypatch.setattr(recorder.psutil, "Process", lambda: Process(1_000_000, children))
+    monkeypatch.setattr(psutil, "Process", lambda: Process(1_000_000, children))
     assert recorder.resident_mb() == 3.0
 
 
