@@ -358,19 +358,26 @@ class CensusState:
     swarm: str  # its id in hex
     since: float
     total: Totals = field(default_factory=Totals)
-    present: list[str] = field(default_factory=list)  # keys in hex, as of the last look
+    # Keys in hex, as of the last look, and of the authors that a restarted observer awaits.
+    present: list[str] = field(default_factory=list)
     authors: dict[str, Author] = field(default_factory=dict)  # by key in hex
     buckets: list[Bucket] = field(default_factory=list)
     lately: RecentRewards = field(default_factory=RecentRewards)
 
 
 class Census:
-    """Counts each look at a swarm (``now``); pure bookkeeping with bounded memory."""
+    """Counts each look at a swarm (``now``); pure bookkeeping with bounded memory.
 
-    def __init__(self, state: CensusState, clock: Clock) -> None:
+    After a restart the observer knows no announcement. Authors that were present before have
+    ``patience`` seconds to announce themselves until they count as left.
+    """
+
+    def __init__(self, state: CensusState, clock: Clock, patience: float = 0.0) -> None:
         self.state = state
         self.now = Present()
         self._clock = clock
+        self._awaited = set(state.present)
+        self._awaited_until = clock.monotonic() + patience
         self._register = Register(state.authors)
 
     def look(
@@ -384,8 +391,11 @@ class Census:
         there = {p.author.hex(): p for p in status.peers if p.author and p.policy_step is not None}
         news, before = bucket_at(now), set(self.state.present)
         news.looks, news.nodes = 1, len(there)
-        news.joined, news.left = len(there.keys() - before), len(before - there.keys())
-        self.state.present = sorted(there)
+        late = self._clock.monotonic() >= self._awaited_until
+        self._awaited = set() if late else self._awaited - there.keys()
+        known = self._awaited | there.keys()
+        news.joined, news.left = len(there.keys() - before), len(before - known)
+        self.state.present = sorted(known)
         self._register.begin(set(there))
         news.offered = sum(self._meet(key, peer, now) for key, peer in there.items())
         self._verify(arrived, news, now)
@@ -394,6 +404,11 @@ class Census:
         record(self.state.buckets, news)
         self.state.lately.forget(now)
         self.now = self._present(there, status.estimated)
+
+    @property
+    def present(self) -> list[str]:
+        """Keys in hex of the authors of the last look."""
+        return [key for key in self.state.present if key not in self._awaited]
 
     def _meet(self, key: str, peer: PeerInfo, now: float) -> int:
         author, new = self._register.of_present(key, now)

@@ -84,7 +84,7 @@ def dialed(addresses: Sequence[str]) -> list[str]:
 
 def _swarm(census: Census, seen: Observed) -> dict[str, Any]:
     manifest = seen.manifest
-    there = [census.state.authors.get(author) for author in census.state.present]
+    there = [census.state.authors.get(author) for author in census.present]
     profiles = [author.profile if author else ClaimedProfile() for author in there]
     return {
         "version": seen.version,

@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 PAGE_SECONDS = 10.0
 SAVE_SECONDS = 60.0
+PATIENCE_SLOTS = 3  # time slots in which an author of before a restart does not count as left
 POOLED, POOLED_SECONDS = 1024, 60.0  # maximum groups, and seconds, until they are counted
 KEY = "monitor.public"
 
@@ -87,7 +88,8 @@ class Observer:
         """Show the swarm during the block; ``tell`` gets the address. Raises NodeError."""
         swarm, now = membership.swarm_id.hex(), self._clock.time()
         state = read_census(self._folder.census, swarm, now, self._counters)
-        self._membership, self._census = membership, Census(state, self._clock)
+        patience = PATIENCE_SLOTS * membership.manifest.epoch_seconds
+        self._membership, self._census = membership, Census(state, self._clock, patience)
         with ExitStack() as stack:
             if self._place:
                 self._server = PageServer(self._place, self._counters)

@@ -37,10 +37,10 @@ def group(name: str, number: int, rewards: Sequence[float] = (1.0, 0.0), **told:
 
 
 class Watched:
-    def __init__(self, state: CensusState | None = None) -> None:
+    def __init__(self, state: CensusState | None = None, patience: float = 0.0) -> None:
         self.clock = VirtualClock()
         self.state = state or CensusState(SWARM.hex(), self.clock.time())
-        self.census = Census(self.state, self.clock)
+        self.census = Census(self.state, self.clock, patience)
 
     def wait(self, seconds: float) -> None:
         asyncio.run(self.clock.advance(seconds))

@@ -59,6 +59,25 @@ def test_who_comes_and_goes_is_counted_once_each_time_and_by_a_restart_not_twice
     assert not again.state.authors[key("ben").hex()].present
 
 
+def test_a_restarted_observer_counts_no_one_as_left_who_announces_again_in_time(watched):
+    watched.look(peer("anna"), peer("ben"))
+    again = Watched(watched.state, patience=3.0)
+    again.look()
+    assert (again.census.now.nodes, again.census.present) == (0, []), "it has heard nobody yet"
+    once_more = Watched(again.state, patience=3.0)
+    once_more.look()
+    once_more.look(peer("anna"), peer("carla"))
+    counted = once_more.state.buckets[-1]
+    assert (counted.joined, counted.left) == (3, 0)
+    assert once_more.census.present == sorted(key(name).hex() for name in ("anna", "carla"))
+    once_more.wait(3.0)
+    once_more.look(peer("anna"), peer("carla"))
+    assert sum(bucket.left for bucket in once_more.state.buckets) == 1, "ben did not return"
+    once_more.look(peer("carla"))
+    assert sum(bucket.left for bucket in once_more.state.buckets) == 2
+    assert len(once_more.state.present) == 1
+
+
 def test_verified_and_refused_add_up_to_what_was_checked(watched) -> None:
     larry = key("larry")
     watched.look(peer("anna"), peer("larry"))
