@@ -48,7 +48,7 @@ from protocol.errors import BadKey
 from protocol.identity import Identity, author_of, peer_id_of
 from swarm.common.fair_limits import author_or_none
 from swarm.common.util import counted
-from swarm.reputation import Account, is_banned, read_accounts
+from swarm.reputation import Account, is_banned, penalties_now, read_accounts
 
 # About a peer that left.
 UNKNOWN = (*OF_A_CONNECTION, "swarm_id", *PROFILE_KEYS, "policy_step", "heard")
@@ -143,7 +143,7 @@ def _departed(
             **{key: getattr(each, key) for key in ("bytes_in", "bytes_out", "admitted")},
             "admitted_at": each.admitted_at or None,
             "refused": dict(each.refused),
-            "strikes": each.penalties,
+            "strikes": penalties_now(each, time.time()),
             "banned": is_banned(each, time.time()),
         }
         for peer, each in zip(left, found, strict=True)
@@ -178,7 +178,7 @@ def _table(peers: list[dict[str, Any]], ours: str | None) -> Table:
             size(peer["bytes_in"]),
             size(peer["bytes_out"]),
             str(peer["admitted"]),
-            f"{peer['strikes']:g}",
+            f"{round(peer['strikes'], 2):g}",
             _refused(peer),
         )
     return table
@@ -203,7 +203,7 @@ def _facts(peer: dict[str, Any], ours: str | None) -> list[tuple[str, str]]:
         ("policy step", NONE if step is None else str(step)),
         ("in", size(peer["bytes_in"])),
         ("out", size(peer["bytes_out"])),
-        ("penalties", f"{peer['strikes']:g}"),
+        ("penalties", f"{round(peer['strikes'], 2):g}"),
         ("refused", _refused(peer)),
     ]
 

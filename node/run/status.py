@@ -30,7 +30,7 @@ from node.storage.run_folder import (
 )
 from swarm.common.counters import Counters
 from swarm.member import PeerInfo
-from swarm.reputation import Account
+from swarm.reputation import Account, penalties_now
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ def _peer(
         # Also true of a node in its first round, which has shared nothing yet.
         "bootstrap": peer.policy_step == 0 and not peer.groups and not account.admitted,
         "refused": dict(account.refused),
-        "strikes": account.penalties,
+        "strikes": penalties_now(account, time.time()),
         "banned": author in ignored,
     }
 

@@ -1,4 +1,5 @@
 import os
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -11,7 +12,7 @@ from protocol.profile import Profile
 from swarm.common.clock import SystemClock
 from swarm.journal import Journal
 from swarm.member import PeerInfo
-from swarm.reputation import Account, Accounts
+from swarm.reputation import PENALTY_HALF_LIFE_S, Account, Accounts
 from swarm.transport.transport import Reach
 from tests.node.monitor.test_monitor import RECORD
 
@@ -111,6 +112,17 @@ def test_a_report_on_many_peers_reads_the_journal_as_often_as_one_on_a_single_pe
     shown = present_status(folder)["peers"]
     assert [i for i, peer in enumerate(shown) if peer["banned"]] == [7]
     assert [peer["admitted"] for peer in shown[2:5]] == [0, 2, 0]
+
+
+def test_penalties_are_shown_as_far_as_they_have_decayed(folder):
+    at = time.time() - 10 * PENALTY_HALF_LIFE_S
+    penalized = Account(b"larry", penalties=4.0, penalized_at=at)
+    membership = member()
+    membership.accounts.snapshot = lambda: [penalized]
+    status = StatusFile(folder)
+    status.run(membership)
+    (peer,) = present_status(folder)["peers"]
+    assert 0.0 < peer["strikes"] <= 4.0 / 2**10
 
 
 def test_what_a_peer_says_of_itself_is_told_beside_its_id_and_null_where_it_does_not(folder):
