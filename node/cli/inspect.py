@@ -50,7 +50,7 @@ from node.monitor.record import (
     split,
 )
 from node.storage.checkpoints import Checkpoints, list_checkpoints, named_round, no_checkpoint
-from node.storage.run_folder import CRASHED, present_status
+from node.storage.run_folder import CRASHED, STOPPED, present_status
 from protocol.errors import ProtocolError
 from swarm.common.counters import Counters
 from swarm.common.util import counted
@@ -214,7 +214,9 @@ def stop_command(
     folder = open_folder(config)
     with waiting("waiting for the node to end"):
         pid = stop_node(folder, now=now)
-    status = present_status(folder)
+    status: dict[str, Any] = {"state": STOPPED, "record": None}  # of a node that never ran
+    if pid is not None or folder.status.exists():
+        status = present_status(folder)
     if pid is not None and status["state"] == CRASHED:
         remedy = f"Its last messages are in {folder.log}."
         raise NodeError("the node ended without a message", f"process {pid}", remedy)

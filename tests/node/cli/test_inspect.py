@@ -351,6 +351,12 @@ def test_a_node_without_a_round_says_when_there_will_be_some(terminal, node):
     assert terminal.refuses(1, "rollouts", *AT) == f"error: {told}"
 
 
+def test_it_is_no_error_to_stop_a_node_that_never_ran(terminal, node):
+    assert terminal.ok("stop", *AT) == f"no running node in {node.root}\n"
+    told = {"pid": None, "state": "stopped", "round": None, "checkpoint": None}
+    assert terminal.json("stop", *AT) == told
+
+
 @pytest.mark.parametrize("name", ["status.json", "lock", "checkpoints/step-00000001/state.json"])
 def test_no_command_waits_for_a_fifo_or_reads_a_device_in_the_run_folder(terminal, node, name):
     path = node.root / name
