@@ -91,7 +91,7 @@ export function Overview({ swarm, history }) {
   return html`<${Join} addresses=${swarm.join} /><${Figures} ...${{ swarm, history }} />
     ${now.nodes ? null : html`<${Empty} title="No nodes yet">To add the first node, run the command above on any machine.
       It appears here within two time slots (${lapse(2 * swarm.swarm.epoch_seconds)}).<//>`}
-    <h3 class="title">Over time</h3><${Timeline} history=${history} />
+    <h3 class="title">Over time</h3><${Timeline} ...${{ history, swarm }} />
     <${Rewards} rewards=${swarm.rewards} by=${observerOf(swarm)} />
     <div class="columns"><${Counts} title="Refusals" word="refusals" name="reason" unit="groups" of=${refused}
         none=${`No refused groups.${checked}`} /><${Facts} swarm=${swarm} /></div>

@@ -5,7 +5,7 @@ import { Chart } from './shared/chart.js';
 import { brief, count, known, moment, plain, share } from './shared/format.js';
 import { Choice, Empty, useKept } from './shared/parts.js';
 
-const [HOUR, DAY] = [3600, 86400];
+const [MINUTE, HOUR, DAY] = [60, 3600, 86400];
 const SPANS = [['2', '2 days'], ['60', '60 days'], ['all', 'all']];
 const DASHES = [undefined, 'dashed', 'dotted'];
 export const MOST_FAMILIES = 24;
@@ -39,13 +39,15 @@ function places({ time, seconds }, from) {
   });
 }
 
-// The columns of a history. Sums are per hour, because buckets grow longer with age.
-function columns(history, span) {
+// The columns of a history. Sums are per hour, because buckets grow longer with age. The first and the last bucket
+// count only as long as they were observed.
+function columns(history, span, { since, time: now }) {
   const { time, seconds } = history;
+  const observed = (at) => Math.max(MINUTE, Math.min(time[at] + seconds[at], now) - Math.max(time[at], since));
   const found = places(history, span === 'all' ? -Infinity : (time.at(-1) ?? 0) - Number(span) * DAY);
   const x = found.map((at, place) => time[at] ?? time[found[place - 1]] + seconds[found[place - 1]]);
   const plainly = (values) => found.map((at) => values?.[at] ?? null);
-  const hourly = (values) => found.map((at) => (known(values?.[at]) ? (HOUR * values[at]) / seconds[at] : null));
+  const hourly = (values) => found.map((at) => (known(values?.[at]) ? (HOUR * values[at]) / observed(at) : null));
   return { x, plainly, hourly };
 }
 
@@ -55,8 +57,8 @@ function families(rewards, plainly) {
   }));
 }
 
-function charts(history, span) {
-  const { x, plainly, hourly } = columns(history, span);
+function charts(history, span, swarm) {
+  const { x, plainly, hourly } = columns(history, span, swarm);
   const line = (label, c, values, dash) => ({ label, c, values, dash });
   return [x, [
     ['rewards', 'Verified reward by family', share, families(history.rewards, plainly)],
@@ -70,9 +72,9 @@ function charts(history, span) {
   ]];
 }
 
-export function Timeline({ history }) {
+export function Timeline({ history, swarm }) {
   const [span, setSpan] = useKept('span', '2');
-  const [x, drawn] = useMemo(() => charts(history, span), [history, span]);
+  const [x, drawn] = useMemo(() => charts(history, span, swarm), [history, span]);
   if (!history.time.length) {
     return html`<${Empty} title="No measurements yet">The first measurement is running. This page updates automatically.<//>`;
   }

@@ -84,6 +84,19 @@ def test_the_line_is_selected_where_nothing_may_be_copied(browser, host):
     assert browser.run("return String(getSelection())") == JOIN
 
 
+def test_a_bucket_that_has_just_begun_does_not_make_the_latest_rate_a_low_one(browser, tmp_path):
+    page = made(points=2)
+    now = page["swarm"]["time"]
+    page["history"] |= {"time": [now - 720, now - 120], "offered": [60, 60]}
+    page["swarm"]["since"] = now - 420
+    with hosted(tmp_path / "www", page) as host:
+        look(browser, host)
+        shown = browser.run("return document.querySelector('#groups .plot').ariaLabel")
+        assert "offered: 720 at" in shown, "60 groups in the five minutes that were observed"
+        latest = browser.run("return document.querySelector('#groups .legend b').innerText")
+        assert latest == "1,800", "60 groups in two minutes"
+
+
 def test_what_nobody_should_paste_into_a_terminal_is_no_line_to_copy(browser, tmp_path):
     page = made()
     page["swarm"]["join"] = [f"{ADDRESS}; rm -rf ~", f"{ADDRESS} $(id)", f"{ADDRESS}\n/x/y", "-h"]
