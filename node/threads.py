@@ -35,11 +35,10 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def call(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for its result.
 
-        Ctrl-C or ``timeout`` cancels the work; the call then waits up to ``STOP_SECONDS`` for its
-        cleanup. Raises NodeError if the work took longer than ``timeout`` seconds.
+        Ctrl-C cancels the work; the call then waits up to ``STOP_SECONDS`` for its cleanup.
         """
         ended = threading.Event()
 
@@ -51,16 +50,12 @@ class LoopThread:
 
         future = asyncio.run_coroutine_threadsafe(watched(), self._loop)
         try:
-            return future.result(timeout)
-        except BaseException as error:
-            if ended.is_set():
-                raise
-            future.cancel()
-            ended.wait(STOP_SECONDS)
-            if not isinstance(error, TimeoutError):
-                raise
-        remedy = "Raise network.start_timeout, or run: swarm-node doctor."
-        raise NodeError("the network did not answer within seconds", timeout, remedy)
+            return future.result()
+        except BaseException:
+            if not ended.is_set():
+                future.cancel()
+                ended.wait(STOP_SECONDS)
+            raise
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)

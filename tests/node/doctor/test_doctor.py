@@ -155,14 +155,14 @@ def test_peers_are_dialled_and_told_dead_from_alive(folder):
     answer = AsyncMock(return_value=theirs)
     transport.handle(MANIFEST_STREAM, answer, HandlerLimits(64, 8, 8))
     try:
-        loop.call(transport.start(), timeout=300)
+        loop.call(transport.start())
         alive = transport.addresses()[0]
         another = f"{alive.rpartition('/')[0]}/{NOBODY}"
         dead = f"/ip4/127.0.0.1/tcp/1/p2p/{NOBODY}"
         config = Config.with_overrides({"network.peers": [alive, another, dead]})
         findings = check_network(config, folder)
     finally:
-        loop.call(transport.close(), timeout=300)
+        loop.call(transport.close())
         loop.close()
     levels = {check: [f.level for f in findings if f.check == check] for check in ("peers", "dial")}
     assert levels == {"peers": ["ok", "ok", "fail"], "dial": ["ok", "fail", "fail"]}

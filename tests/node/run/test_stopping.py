@@ -159,9 +159,9 @@ def loop():
 def test_an_interrupted_wait_lasts_until_its_work_has_put_everything_back(loop, monkeypatch):
     steps, begun, result = [], threading.Event(), Future.result
 
-    def waited(future, timeout):
+    def waited(future):
         threading.Thread(target=lambda: begun.wait() and press()).start()
-        return result(future, timeout)
+        return result(future)
 
     async def work():
         try:
@@ -177,7 +177,7 @@ def test_an_interrupted_wait_lasts_until_its_work_has_put_everything_back(loop, 
     assert steps == ["put back"]
     failing = AsyncMock(side_effect=TimeoutError("of the work itself"))
     with pytest.raises(TimeoutError, match="of the work itself"):
-        loop.call(failing(), timeout=60)
+        loop.call(failing())
 
 
 def test_a_node_that_ends_says_how_to_go_on():
