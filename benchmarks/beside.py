@@ -153,7 +153,7 @@ class Beside(Opened):
         self._rounds = TrainingLoop(
             source=self._source,
             external=ExternalGroups(
-                Experience.around(taken, journal, clock, counters),
+                Experience.around(taken),
                 Mixture(MixtureSection(external=0), 0),
                 Intake(policy, GroupLimits(1, 1), b"", counters),
                 counters,

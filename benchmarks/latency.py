@@ -74,7 +74,7 @@ class Node:
         identity = Identity.create(folder / "identity.key")
         journal = Journal(folder / "journal.db", clock)
         pool = Pool(journal, 1024, 3600.0, clock, counters)
-        experience = Experience.around(pool, journal, clock, counters)
+        experience = Experience.around(pool)
         transport = SubprocessTransport(
             folder / "identity.key", listen=LISTEN, peers=(bootstrap,), over=over
         )

@@ -132,7 +132,7 @@ class NodeStep:
         journal = Journal(folder / "journal.sqlite", clock)
         self._stack.callback(journal.close)
         pool = Pool(journal, 1024, 600.0, clock, counters)
-        experience = Experience.around(pool, journal, clock, counters)
+        experience = Experience.around(pool)
         verifier = self._stack.enter_context(SignalVerifier(task_set, outside=False))
         sampler = TaskSampler(served_levels(task_set, verifier.start()), {}, rng=random.Random(0))
         update = self._learner.update

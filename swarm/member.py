@@ -98,16 +98,10 @@ class Experience:
     refused: RefusedGroups = field(default_factory=RefusedGroups)  # recently refused peer groups
 
     @classmethod
-    def around(
-        cls,
-        pool: Pool,
-        journal: Journal,
-        clock: Clock,
-        counters: Counters,
-        heard: RefusalHeard | None = None,
-    ) -> Self:
+    def around(cls, pool: Pool, heard: RefusalHeard | None = None) -> Self:
         """Combine a replay buffer with an outbox and accounts in the same journal."""
-        return cls(journal, pool, Outbox(journal, counters), Accounts(journal, clock, heard))
+        accounts = Accounts(pool.journal, pool.clock, heard)
+        return cls(pool.journal, pool, Outbox(pool.journal, pool.counters), accounts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -279,4 +279,4 @@ def open_experience(
         unproven_share=config.unproven_share,
         salt=salt,
     )
-    return Experience.around(pool, journal, clock, counters)
+    return Experience.around(pool)

@@ -80,8 +80,7 @@ class Observer:
     def experience(self, journal: Journal) -> Experience:
         """Return the state for a membership, so that all it finds is counted."""
         self._pool = Pool(journal, POOLED, POOLED_SECONDS, self._clock, self._counters)
-        heard = self._tally.refused
-        return Experience.around(self._pool, journal, self._clock, self._counters, heard)
+        return Experience.around(self._pool, self._tally.refused)
 
     @contextmanager
     def at_work(self, membership: Membership, tell: Callable[[str], None]) -> Iterator[None]:
@@ -201,7 +200,7 @@ def run_untrained(
             experience = observer.experience(journal)
         else:
             pool = Pool(journal, 1, config.mixture.max_age, SystemClock(), counters)
-            experience = Experience.around(pool, journal, SystemClock(), counters)
+            experience = Experience.around(pool)
         stages.begin("dialing the named peers" if watches else "joining the swarm")
         pulls = observer is not None
         member = Membership(

@@ -67,7 +67,7 @@ class Parts:
         config = Config.with_overrides(overrides)
         self.journal = journal or Journal(MEMORY, clock)
         pool = Pool(self.journal, 8, 60.0, clock, self.counters)
-        self.experience = Experience.around(pool, self.journal, clock, self.counters)
+        self.experience = Experience.around(pool)
         parts = config, self.folder, self.experience, self.counters
         self.membership = Membership(*parts, takes=takes, model="tiny" if takes else "")
         kinds = SimpleNamespace(open=lambda name, options: self)

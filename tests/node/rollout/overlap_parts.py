@@ -215,7 +215,7 @@ class Parts:
         self.learner, trained.sleep_mode = trained.learner, sleep_mode
         self.outcomes: list[Outcome] = []
         self.published: list[tuple[int, int]] = []
-        experience = Experience.around(pool, self.journal, clock, counters)
+        experience = Experience.around(pool)
         intake = Intake(self.policy, GroupLimits(1, 1), b"", counters)
         mixture = Mixture(MixtureSection(external=0), 0)
         return TrainingLoop(

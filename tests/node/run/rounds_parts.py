@@ -86,7 +86,7 @@ class Loop:
         made = parts(journal, lambda policy: VirtualEngine(policy, self.calls.append), teacher)
         self.policy, self.engine, self.counters = made.policy, made.engine, made.counters
         self.pool = Pool(journal, 64, 60.0, clock, self.counters)
-        experience = Experience.around(self.pool, journal, clock, self.counters)
+        experience = Experience.around(self.pool)
         self.accounts = experience.accounts
         self.lead = PeersLead()
         self.intake = Watching(self.policy, GroupLimits(8, 1000), b"", self.counters)
