@@ -124,16 +124,6 @@ class Exchange:
         except ProtocolError as error:
             raise WrongContent(f"malformed gossip ({error.code})") from error
 
-    async def fetch_profile(self, peer: str) -> bytes:
-        """Request a peer's profile, unopened; errors as in :meth:`Transport.request`."""
-        return await self._transport.request(
-            peer,
-            messages.PROFILE_STREAM,
-            b"",
-            limit=messages.MAX_PROFILE_RESPONSE_BYTES,
-            deadline=ANSWER_SECONDS,
-        )
-
     def _serve(self) -> None:
         handle = self._transport.handle
         pulls = HandlerLimits(messages.CONTENT_ID_BYTES, concurrent=32, concurrent_per_peer=4)
@@ -205,7 +195,18 @@ async def fetch_manifest(transport: Transport, peer: str) -> bytes:
     )
 
 
-MAX_PARALLEL = 4  # requests to peers
+async def fetch_profile(transport: Transport, peer: str) -> bytes:
+    """Request a peer's profile, unopened; errors as in :meth:`Transport.request`."""
+    return await transport.request(
+        peer,
+        messages.PROFILE_STREAM,
+        b"",
+        limit=messages.MAX_PROFILE_RESPONSE_BYTES,
+        deadline=ANSWER_SECONDS,
+    )
+
+
+MAX_PARALLEL = 4  # requests to peers for their swarm, and for their profile
 AGAIN_SECONDS = 3600.0  # between two requests to a peer that served its profile
 KEPT_SECONDS = 24 * 3600.0  # how long a profile is shown without being served again
 MOST = 1024  # profiles kept; each takes about 2 KiB
@@ -221,7 +222,6 @@ class Profiles:
     """
 
     _transport: Transport
-    _exchange: Exchange
     _ours: bytes
     _clock: Clock
     _counters: Counters
@@ -251,7 +251,7 @@ class Profiles:
 
     async def _ask(self, peer: str) -> None:
         try:
-            author, profile = open_profile(await self._exchange.fetch_profile(peer), self._ours)
+            author, profile = open_profile(await fetch_profile(self._transport, peer), self._ours)
         except (PeerUnreachable, Refused) as error:
             pause = self._silent.failed(peer)
             logger.debug("peer %s sends no profile: %s; next request in %g s", peer, error, pause)

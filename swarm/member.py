@@ -26,7 +26,7 @@ from swarm.common.clock import Clock, within
 from swarm.common.counters import ClockWatch, Counters
 from swarm.common.fair_limits import Backoff, OwnFirst, author_or_none
 from swarm.directory import Density, Directory
-from swarm.exchange import Exchange, Profiles, fetch_manifest
+from swarm.exchange import MAX_PARALLEL, Exchange, Profiles, fetch_manifest
 from swarm.journal import Journal, JournalError
 from swarm.pool import Pool
 from swarm.publisher import Outbox, Publisher
@@ -35,7 +35,6 @@ from swarm.transport.transport import Reach, Timing, Transport, TransportError, 
 
 logger = logging.getLogger(__name__)
 
-MAX_PARALLEL = 4  # requests to peers for their swarm
 TURNS_PER_EPOCH = 4
 FAILURES_REPORTED = 10
 MEETING_SECONDS = 1.0  # between two requests to connected peers for their swarm
@@ -155,7 +154,6 @@ class Member:
 
     _transport: Transport
     _directory: Directory
-    _exchange: Exchange
     _publisher: Publisher
     _collector: Collector
     _clock: Clock
@@ -168,7 +166,7 @@ class Member:
         self._failing: dict[str, Exception] = {}
         self._clock_watch = ClockWatch(clock, counters)
         self._acquaintance = Acquaintance(transport, ours, clock, pause)
-        self._profiles = Profiles(transport, self._exchange, ours, clock, counters, pause)
+        self._profiles = Profiles(transport, ours, clock, counters, pause)
 
     @property
     def density(self) -> Density:
@@ -343,4 +341,4 @@ def assemble(
     publisher = Publisher(directory, outbox, experience.journal, clock, counters)
     parts = transport, directory, exchange, admission, experience.pool, accounts
     collector = Collector(*parts, counters, limits, rng or random.Random(), clock)
-    return Member(transport, directory, exchange, publisher, collector, clock, counters, quiet)
+    return Member(transport, directory, publisher, collector, clock, counters, quiet)

@@ -14,7 +14,7 @@ from protocol.profile import open_profile
 from protocol.rollout import Batch, encode_batch
 from swarm.common.counters import Counters
 from swarm.directory import Directory
-from swarm.exchange import Exchange
+from swarm.exchange import Exchange, fetch_profile
 from swarm.groups import pack_pooled, unpack_pooled
 from swarm.journal import Journal
 from swarm.lan import SERVICE, BadSighting, sightings_of, text_of
@@ -219,7 +219,7 @@ def exchanged() -> Target:
         for record in records:
             directory.accept(record)
         with suppress(TransportError, ProtocolError):
-            told = _LOOP.run_until_complete(exchange.fetch_profile(MALLORY.peer_id))
+            told = _LOOP.run_until_complete(fetch_profile(transport, MALLORY.peer_id))
             open_profile(told, samples.SWARM)
 
     gossip = messages.encode_gossip_response([*vectors("announcement")[:4]])

@@ -108,7 +108,7 @@ class Node:
             *(counters, limits or CollectorLimits(), random.Random(name), clock),
         )
         self.member = Member(
-            transport, self.directory, self.exchange, publisher, collector, clock, counters, quiet
+            transport, self.directory, publisher, collector, clock, counters, quiet
         )
 
     def publish(self, count: int = 1, texts: Sequence[str] = ("even", "odd")) -> None:

@@ -37,7 +37,7 @@ async def meet(node: Node) -> None:
 
 def profiles_of(node: Node) -> Profiles:
     clock = node.clock
-    return Profiles(node.transport, node.exchange, SWARM, clock, node.counters, EPOCH_SECONDS)
+    return Profiles(node.transport, SWARM, clock, node.counters, EPOCH_SECONDS)
 
 
 def unblamed(node: Node) -> bool:
