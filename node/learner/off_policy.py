@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -100,34 +100,21 @@ def budget(lengths: Sequence[int]) -> int | None:
     return int(LENGTHS * long) + SPARE
 
 
-@dataclass(frozen=True, slots=True)
-class Stale:
-    """Treatment of local tokens that the policy has moved away from.
+def decoupled_weights(prox: Tensor, mu: Tensor, mask: Tensor, stale: str, cap: float) -> Tensor:
+    """Return ``w = exp(prox - mu)``, bounded by ``cap``, ``[B, T]``, no gradient.
 
-    Of a weight above ``cap``, ``"mask_tokens"`` drops the token and ``"clamp"`` uses the cap.
+    The importance weight of AReaL's decoupled objective (arXiv:2505.24298); one where masked out. A
+    weight of zero drops the token without changing a denominator. ``stale`` is ``learner.stale``:
+    of a weight above the cap, ``"mask_tokens"`` drops the token and ``"clamp"`` uses the cap.
     ``"mask_sequences"`` gives all tokens of a completion the geometric mean of their weights, and
     drops them all if it is above the cap.
     """
-
-    treat: Literal["mask_tokens", "mask_sequences", "clamp"] = "mask_tokens"
-    cap: float = 5.0
-
-
-def decoupled_weights(prox: Tensor, mu: Tensor, mask: Tensor, stale: Stale) -> Tensor:
-    """Return ``w = exp(prox - mu)``, bounded by ``stale``, ``[B, T]``, no gradient.
-
-    The importance weight of AReaL's decoupled objective (arXiv:2505.24298); one where masked out. A
-    weight of zero drops the token without changing a denominator.
-    """
     drift = prox - mu
-    if stale.treat == "mask_sequences":
+    if stale == "mask_sequences":
         length = mask.sum(-1, keepdim=True).clamp(min=1)
         drift = (masked(drift, mask).sum(-1, keepdim=True) / length).expand_as(prox)
     weights = drift.exp()
-    if stale.treat == "clamp":
-        weights = weights.clamp(max=stale.cap)
-    else:
-        weights = masked(weights, weights <= stale.cap)
+    weights = weights.clamp(max=cap) if stale == "clamp" else masked(weights, weights <= cap)
     return torch.where(mask, weights, 1.0).detach()
 
 
@@ -356,8 +343,8 @@ class Weighting:
         """
         known = batch.own & batch.known & batch.mask
         if self.decoupled:
-            stale = Stale(self.config.stale, self.config.importance_cap)
-            own = decoupled_weights(prox, batch.behaviour, known, stale)
+            stale, cap = self.config.stale, self.config.importance_cap
+            own = decoupled_weights(prox, batch.behaviour, known, stale, cap)
         else:
             own = self.correction.own(prox, known, batch)
         external = self.correction.external(prox, entropies, batch.mask & ~batch.own, batch)

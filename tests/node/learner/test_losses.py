@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from node.config.registry import ADVANTAGES, LOSSES
 from node.learner import off_policy
 from node.learner.losses import Cispo, Clip, Counts, Grpo, Gspo, Terms
-from node.learner.off_policy import Span, Stale, decoupled_weights, tapered_weights, tis_weights
+from node.learner.off_policy import Span, decoupled_weights, tapered_weights, tis_weights
 
 CLIP = Clip(0.2, 0.28)
 grpo, gspo, cispo = Grpo(CLIP), Gspo(CLIP), Cispo(CLIP)
@@ -58,7 +58,7 @@ def test_no_log_prob_however_extreme_makes_a_weight_infinite(prox, mu, treat):
     prox, mu = of_rows(torch.tensor(prox)), of_rows(torch.tensor(mu))
     mask, known = torch.ones(2, 4, dtype=torch.bool), torch.tensor([[True], [False]])
     for weights in (
-        decoupled_weights(prox, mu, mask, Stale(treat, 5.0)),
+        decoupled_weights(prox, mu, mask, treat, 5.0),
         tis_weights(prox, mu, mask, 2.0),
         tapered_weights(prox, torch.ones(2, 4), mu, known, mask, torch.tensor([1.0, -1.0])),
     ):
@@ -198,7 +198,7 @@ def test_no_claim_of_an_author_raises_a_tapered_weight(seed, claims, known):
 @given(seed=st.integers(0, 999), drift=st.floats(0, 4), cap=st.floats(0.5, 5))
 def test_decoupled_weights_lie_within_the_cap_and_are_one_where_masked_out(treat, seed, drift, cap):
     t = terms(seed, drift=drift)
-    weights = decoupled_weights(t.prox, t.cur, t.mask, Stale(treat, cap))
+    weights = decoupled_weights(t.prox, t.cur, t.mask, treat, cap)
     assert not weights.requires_grad and weights.min() >= 0 and weights[t.mask].max() <= cap
     assert (weights[~t.mask] == 1).all()
 
@@ -207,7 +207,7 @@ def test_decoupled_weights_lie_within_the_cap_and_are_one_where_masked_out(treat
 @given(seed=st.integers(0, 999))
 def test_where_the_proximal_policy_sampled_the_gradient_is_that_of_ordinary_ppo(treat, seed):
     t = terms(seed)
-    weights = decoupled_weights(t.prox, t.prox, t.mask, Stale(treat))
+    weights = decoupled_weights(t.prox, t.prox, t.mask, treat, 5.0)
     plain = gradient(grpo, replace(t, weights=torch.ones_like(t.prox)))
     assert_close(gradient(grpo, replace(t, weights=weights)), plain, rtol=0, atol=1e-6)
 
@@ -216,7 +216,7 @@ def test_where_the_proximal_policy_sampled_the_gradient_is_that_of_ordinary_ppo(
 def test_at_a_ratio_of_one_the_decoupled_gradient_is_weight_times_advantage(seed):
     t = terms(seed, drift=0.0)
     mu = t.prox + 0.3 * torch.randn(t.prox.shape, generator=torch.Generator().manual_seed(seed))
-    weights = decoupled_weights(t.prox, mu, t.mask, Stale(cap=100.0))
+    weights = decoupled_weights(t.prox, mu, t.mask, "mask_tokens", 100.0)
     expected = -(t.prox - mu).exp() * (t.shares * t.advantages)[:, None] * t.mask
     assert_close(gradient(grpo, replace(t, weights=weights)), expected)
 
@@ -226,7 +226,7 @@ def test_dropping_half_of_the_tokens_halves_the_loss_and_not_the_scale_of_the_re
     cur, shares = prox.clone().requires_grad_(), torch.full((3,), 1 / 24)
     whole = Terms(cur, prox, torch.ones(3), ones.bool(), ones, shares)
     far = torch.arange(8) % 2 == 0
-    weights = decoupled_weights(prox, prox - 3.0 * far, whole.mask, Stale("mask_tokens", 5.0))
+    weights = decoupled_weights(prox, prox - 3.0 * far, whole.mask, "mask_tokens", 5.0)
     kept = replace(whole, weights=weights)
     assert_close(grpo(kept), grpo(whole) / 2)
     assert_close(gradient(grpo, kept), torch.where(far, 0.0, gradient(grpo, whole)))
@@ -235,7 +235,7 @@ def test_dropping_half_of_the_tokens_halves_the_loss_and_not_the_scale_of_the_re
 def test_a_sequence_is_weighed_and_dropped_by_its_geometric_mean():
     mu = torch.tensor([[-4.0, 0.0, 0.0, 0.0], [-2.0, -2.0, -2.0, 30.0]])
     mask = torch.tensor([[True] * 4, [True] * 3 + [False]])
-    weights = decoupled_weights(torch.zeros(2, 4), mu, mask, Stale("mask_sequences", 5.0))
+    weights = decoupled_weights(torch.zeros(2, 4), mu, mask, "mask_sequences", 5.0)
     assert_close(weights[0], torch.full((4,), 1.0).exp())
     assert weights[1].tolist() == [0.0, 0.0, 0.0, 1.0]
 
