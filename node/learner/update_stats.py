@@ -33,7 +33,6 @@ class UpdateStats:
     grad_norm: float | None = None
     entropy: float | None = None  # of the policy, nats per token
     clip_fraction: float | None = None  # of terms whose ratio left the trust region, all epochs
-    ratio_mean: float | None = None
     ratio_max: float | None = None
     ratio_low: float | None = None  # quantiles 0.01, 0.5 and 0.99
     ratio_median: float | None = None
@@ -143,11 +142,10 @@ class UpdateSums:
         clipped, masked, looked_at = torch.stack(self._bounded).sum(0).tolist()
         unlikely = torch.stack(self._unlikely).sum().item()
         reached, imitated_tokens = _total(self._at_bound)
-        mean, top, low, median, high = _spread(_known(self._ratios))
+        top, low, median, high = _spread(_known(self._ratios))
         return UpdateStats(
             entropy=entropy / tokens,
             clip_fraction=clipped / looked_at,
-            ratio_mean=mean,
             ratio_max=top,
             ratio_low=low,
             ratio_median=median,
@@ -168,9 +166,8 @@ def _total(pairs: Sequence[Tensor]) -> tuple[float, float]:
 
 def _spread(ratios: NDArray[Any]) -> Sequence[float | None]:
     if not len(ratios):
-        return (None,) * 5
-    quantiles = np.quantile(ratios, QUANTILES)
-    return [float(each) for each in (ratios.mean(dtype=np.float64), ratios.max(), *quantiles)]
+        return (None,) * 4
+    return [float(each) for each in (ratios.max(), *np.quantile(ratios, QUANTILES))]
 
 
 def _known(values: Sequence[Tensor]) -> NDArray[Any]:
