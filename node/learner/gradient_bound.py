@@ -14,7 +14,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -26,6 +26,9 @@ from node.learner.group_norms import GroupNorms
 from node.learner.off_policy import usefulness
 from node.learner.optimizer import Optimizer
 from node.learner.update_stats import UpdateSums
+
+if TYPE_CHECKING:
+    from node.learner.learner import Learner
 
 log = logging.getLogger(__name__)
 
@@ -168,38 +171,6 @@ class Measured:
     complete: bool
 
 
-class Passes(Protocol):
-    """A learner's passes over rows, each of a whole group."""
-
-    def add(
-        self,
-        rows: Sequence[Row],
-        frozen: dict[int, Tensor],
-        tally: UpdateSums,
-        *,
-        factors: Factors | None = None,
-        apart: GroupGradients | None = None,
-    ) -> Tensor:
-        """Add the gradient of rows and return their loss."""
-
-    def add_measured(
-        self,
-        rows: Sequence[Row],
-        frozen: dict[int, Tensor],
-        tally: UpdateSums,
-        *,
-        factors: Factors,
-        norms: GroupNorms,
-    ) -> Measured | None:
-        """Do the same in one micro-batch; return None, and add nothing, if memory runs out."""
-
-    def rows_in_batch(self, rows: Sequence[Row]) -> int:
-        """Return how many rows, from the first on, a micro-batch can hold; at least 1.
-
-        With several processes, each has a micro-batch of its own at the same time.
-        """
-
-
 @dataclass(eq=False)
 class BoundedGradient:
     """Gradient of an update; peers' groups are weighted and bounded in it.
@@ -212,7 +183,7 @@ class BoundedGradient:
 
     model: torch.nn.Module
     optimizer: Optimizer
-    passes: Passes
+    learner: Learner
     summed: Callable[[Tensor], Tensor]
     _: KW_ONLY
     by_use: bool
@@ -235,7 +206,7 @@ class BoundedGradient:
         ``frozen`` holds by completion what the first pass over these rows fixes for later ones.
         """
         if all(row.own for row in rows):
-            return self.passes.add(rows, frozen, tally), Influence()
+            return self.learner.add(rows, frozen, tally), Influence()
         added = None
         parameters = [*self.model.parameters()]
         if self._holdable and self.may_hold(rows) and gradients_fit(parameters, len(rows)):
@@ -250,7 +221,7 @@ class BoundedGradient:
         """Hold the gradients of all groups; return None and add nothing if that is impossible."""
         fixed, sums = dict(frozen), UpdateSums()
         with GroupGradients(self.model, [row.group for row in rows]) as apart:
-            loss = self.passes.add(rows, fixed, sums, apart=apart)
+            loss = self.learner.add(rows, fixed, sums, apart=apart)
         if not (self._hold_checked or apart.complete):
             self._holdable = False
             log.info("forward passes of one group: this model has weights without hooks")
@@ -277,7 +248,7 @@ class BoundedGradient:
         done = _Accumulation(self, frozen, GroupScales(groups))
         waiting = sorted(rows, key=lambda row: (not row.own, row.length))
         while waiting:
-            count = self.passes.rows_in_batch(waiting) if self.measurable else 1
+            count = self.learner.rows_in_batch(waiting) if self.measurable else 1
             if count == 1:
                 done.add_group(waiting.pop(0))
             elif done.add_batch(waiting[:count]):
@@ -301,7 +272,7 @@ class _Accumulation:
     def __init__(
         self, gradient: BoundedGradient, frozen: Mapping[int, Tensor], scales: GroupScales
     ) -> None:
-        self._of, self._passes = gradient, gradient.passes
+        self._of, self._learner = gradient, gradient.learner
         self._sum = GradientSum(gradient.optimizer.masters, gradient.summed)
         self._loss = torch.zeros((), device=next(gradient.model.parameters()).device)
         self.frozen, self.scales, self.tally = dict(frozen), scales, UpdateSums()
@@ -317,7 +288,7 @@ class _Accumulation:
             return by_completion(rows, of.weights(rows, sums))
 
         with of.norms as norms_of:
-            measured = self._passes.add_measured(
+            measured = self._learner.add_measured(
                 rows, frozen, sums, factors=factors, norms=norms_of
             )
         if measured is None:
@@ -341,7 +312,7 @@ class _Accumulation:
     def add_group(self, row: Row) -> None:
         """Add one group, in as many passes as it takes, and measure their sum."""
         sums = UpdateSums()
-        loss = self._passes.add([row], self.frozen, sums)
+        loss = self._learner.add([row], self.frozen, sums)
         self.tally.add(sums)
         weight = self._of.weights([row], sums).get(row.group, 1.0)
         norm = weight * self._sum.norm()
@@ -358,7 +329,7 @@ class _Accumulation:
         missing = self.scales.missing()
         if again := [row for row in rows if row.group in missing]:
             factors = by_completion(again, missing)
-            self._passes.add(again, dict(self.frozen), UpdateSums(), factors=lambda _: factors)
+            self._learner.add(again, dict(self.frozen), UpdateSums(), factors=lambda _: factors)
             self._sum.keep()
         self._sum.hand_over()
         return self._loss
@@ -371,7 +342,7 @@ class _Accumulation:
         norm = norms[most]
         if self._of.checked or not norm:
             return True
-        self._passes.add([rows[most]], dict(self.frozen), UpdateSums())
+        self._learner.add([rows[most]], dict(self.frozen), UpdateSums())
         alone = weights[most] * self._sum.norm()
         self._sum.drop()
         self._of.checked = abs(norm - alone) <= AGREEMENT[self._of.half] * alone

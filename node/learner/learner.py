@@ -286,7 +286,10 @@ class Learner:
         factors: Factors | None = None,
         apart: GroupGradients | None = None,
     ) -> Tensor:
-        """Add the rows' gradient; start again when memory runs out."""
+        """Add the gradient of rows, each of a whole group, and return their loss.
+
+        It starts again when memory runs out.
+        """
         while True:
             done, batches = Pass(dict(frozen), factors, apart), self.batches(rows)
             idle = max(self._share.gather(len(batches))) - len(batches)
@@ -311,7 +314,7 @@ class Learner:
         factors: Factors,
         norms: GroupNorms,
     ) -> Measured | None:
-        """Add the rows' gradient in one micro-batch; lower the budget when memory runs out."""
+        """Do the same in one micro-batch; if memory runs out, lower the budget, return None."""
         done, mine = Pass(dict(frozen), factors, norms=norms), self._share.whole(rows)[0]
         complete, found = True, dict[int, float]()
         if mine:
@@ -329,7 +332,10 @@ class Learner:
         return Measured(loss, by_group, all(whole for _, whole in shown))
 
     def rows_in_batch(self, rows: Sequence[Row]) -> int:
-        """Return how many rows, from the first on, one micro-batch can hold; at least 1."""
+        """Return how many rows, from the first on, one micro-batch can hold; at least 1.
+
+        With several processes, each has a micro-batch of its own at the same time.
+        """
         for count in range(2, len(rows) + 1):
             if not all(map(self._fit_one_batch, self._share.whole(rows[:count]))):
                 return count - 1
