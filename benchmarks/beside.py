@@ -111,9 +111,9 @@ class Beside(Opened):
         pool = stack.enter_context(VerifierPool(verifiers))
         served = served_levels(task_set, pool.start())
         section = EngineSection(backend=options.engine, gpu_memory_utilization=0.5)
-        kind = ENGINES.open(section.kind, {})
+        kind = ENGINES.open(section.backend, {})
         starter = Starter(
-            section.kind,
+            section.backend,
             seed=0,
             threads=options.threads,
             timeout=section.timeout,
@@ -135,15 +135,10 @@ class Beside(Opened):
         )
         self._source = AsyncRolloutGenerator(
             tasks,
-            policy=policy,
-            engine=self._engine,
-            sampling=sampling,
-            group_size=options.completions,
             window=self._window,
             unfinished=UnfinishedGroups(journal),
             sleep_mode=self._share > 0,
             threads=ThreadPoolExecutor(JUDGES),
-            counters=counters,
         )
         stack.callback(self._source.close)
         self._learner = Recorded(policy, LearnerSection())

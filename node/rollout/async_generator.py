@@ -11,16 +11,13 @@ from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
-from node.engines.engine import RolloutEngine
 from node.errors import NodeError
 from node.learner.batches import TrainingGroup
 from node.monitor.record import Stopwatch
-from node.policy.policy import Policy
 from node.rollout.generator import MANY_UNBUILT, Generator
 from node.rollout.group_writer import GroupWriter, RunningGroup, UnfinishedGroups
 from node.rollout.groups import OwnGroup
 from node.threads import WorkThread
-from swarm.common.counters import Counters
 from swarm.journal import JournalError
 
 
@@ -132,8 +129,7 @@ class StalenessWindow:
 class PromptRequests:
     """Requests for the prompts of groups; ``listen`` is called with every future."""
 
-    tasks: Generator
-    policy: Policy
+    generator: Generator
     window: StalenessWindow
     threads: Executor
     listen: Callable[[Future[Any]], None]
@@ -154,7 +150,7 @@ class PromptRequests:
         """Request the prompts of all added groups from the verifier."""
         if self._unsent:
             tasks = [group.task for group in self._unsent]
-            prompts = self.threads.submit(self.tasks.prompts, tasks)
+            prompts = self.threads.submit(self.generator.prompts, tasks)
             self.listen(prompts)
             self._sent.append((self._unsent, prompts))
             self._unsent = []
@@ -184,8 +180,8 @@ class PromptRequests:
             self._unbuilt += 1
             return False
         self._unbuilt = 0
-        group.prompt_ids = self.policy.encode_prompt(prompt)
-        (fits,) = self.tasks.room.fits([group.prompt_ids])
+        group.prompt_ids = self.generator.policy.encode_prompt(prompt)
+        (fits,) = self.generator.room.fits([group.prompt_ids])
         return fits
 
 
@@ -211,23 +207,20 @@ class AsyncRolloutGenerator:
     ``own_groups_filtered{reason=stale|task_gone}`` and ``generation_errors``.
     """
 
-    tasks: Generator
+    generator: Generator
     _: KW_ONLY
-    policy: Policy
-    engine: RolloutEngine
-    writer: GroupWriter
-    group_size: int
     window: StalenessWindow
     unfinished: UnfinishedGroups
     sleep_mode: bool
     threads: Executor
-    counters: Counters
 
     def __post_init__(self) -> None:
+        own = self.generator
+        settings = own.verifier, own.limits, own.sampling, self.unfinished
+        self._writer = GroupWriter(own.policy, own.engine, *settings)
         self._learner = WorkThread("learner")
         self._groups: dict[int, RunningGroup] = {}  # by ticket, until an update takes them
-        nudge = self._nudge_after
-        self._prompts = PromptRequests(self.tasks, self.policy, self.window, self.threads, nudge)
+        self._prompts = PromptRequests(own, self.window, self.threads, self._nudge_after)
         self._scores: dict[int, Future[OwnGroup | None]] = {}  # requested, by ticket
         self._restore()
 
@@ -238,7 +231,7 @@ class AsyncRolloutGenerator:
         """
         self.window.plan(count)
         self._drop_stale()
-        self.writer.resume()
+        self._writer.resume()
         with watch.time("wait"):
             self._start_groups()
             self._advance(0.0)
@@ -246,11 +239,11 @@ class AsyncRolloutGenerator:
                 self._advance(LOOK_SECONDS)
                 self._start_groups()
             if self.sleep_mode:
-                self.writer.pause()
+                self._writer.pause()
         taken = [self._groups.pop(ticket) for ticket in self.window.take()]
-        self.unfinished.take([group.ticket for group in taken], self.policy.version)
+        self.unfinished.take([group.ticket for group in taken], self.generator.policy.version)
         groups = [group.scored for group in taken if group.scored]
-        self.tasks.observe(groups)
+        self.generator.observe(groups)
         return groups
 
     def beside(self, work: Callable[[], T]) -> T:
@@ -268,7 +261,7 @@ class AsyncRolloutGenerator:
             # Whatever failed, wait: nothing else may write the weights during this work.
             failed = result.exception()
             if failed is None and not isinstance(error, FATAL):
-                self.counters.add("generation_errors")
+                self.generator.counters.add("generation_errors")
                 log.exception("generation failed during an update: %s", error)
                 return result.result()
             if not isinstance(failed, Exception):
@@ -280,26 +273,26 @@ class AsyncRolloutGenerator:
 
     def newest(self) -> Sequence[TrainingGroup]:
         """Return the latest completions, each as its own group without its reward."""
-        return self.writer.newest()
+        return self._writer.newest()
 
     def close(self) -> None:
         """Pause the engine and keep what is generated of every group."""
-        self.writer.pause()
+        self._writer.pause()
         self._learner.close()
         self.threads.shutdown(wait=False, cancel_futures=True)
 
     def _restore(self) -> None:
         for kept in self.unfinished.groups():
-            if (kept.task.ref.env, kept.task.ref.level) in self.tasks.levels:
+            if (kept.task.ref.env, kept.task.ref.level) in self.generator.levels:
                 self.window.resume(kept.ticket, kept.version)
                 turns = kept.completions
-                self._add([RunningGroup(kept.ticket, kept.task, self.group_size, turns)])
+                self._add([RunningGroup(kept.ticket, kept.task, self.generator.group_size, turns)])
             else:
                 self._drop([kept.ticket], "task_gone")
 
     def _drop(self, tickets: Sequence[int], reason: str) -> None:
         self.unfinished.drop(tickets)
-        self.counters.add("own_groups_filtered", len(tickets), reason=reason)
+        self.generator.counters.add("own_groups_filtered", len(tickets), reason=reason)
         log.warning("dropped %d local groups of an earlier run (%s)", len(tickets), reason)
 
     def _drop_stale(self) -> None:
@@ -317,9 +310,10 @@ class AsyncRolloutGenerator:
         if not (count := self.window.capacity):
             return
         version = self.window.version
-        new = [(self.window.begin(), task) for task in self.tasks.next_tasks(count)]
+        new = [(self.window.begin(), task) for task in self.generator.next_tasks(count)]
         self.unfinished.begin(new, version)
-        self._add(RunningGroup(ticket, task, self.group_size) for ticket, task in new)
+        size = self.generator.group_size
+        self._add(RunningGroup(ticket, task, size) for ticket, task in new)
 
     def _advance(self, seconds: float) -> None:
         """Move each group as far as possible: prompt, completions, scores.
@@ -329,16 +323,16 @@ class AsyncRolloutGenerator:
         self._prompts.send()
         for group, answerable in self._prompts.answered():
             if answerable:
-                self.writer.add(group)
+                self._writer.add(group)
             else:
                 self._lose(group)
-        for group in self.writer.poll(seconds):
+        for group in self._writer.poll(seconds):
             self._request_score(group)
         self._take_scores()
 
     def _request_score(self, group: RunningGroup) -> None:
-        trajectories = [each.so_far for each in group.completions]
-        score = self.threads.submit(self.tasks.score, group.task, group.prompt_ids, trajectories)
+        task, ids, done = group.task, group.prompt_ids, [each.so_far for each in group.completions]
+        score = self.threads.submit(self.generator.score, task, ids, done)
         self._nudge_after(score)
         self._scores[group.ticket] = score
 
@@ -360,4 +354,4 @@ class AsyncRolloutGenerator:
 
     def _nudge_after(self, work: Future[Any]) -> None:
         """End the engine's poll when ``work`` is done."""
-        work.add_done_callback(lambda _: self.engine.nudge())
+        work.add_done_callback(lambda _: self.generator.engine.nudge())

@@ -167,6 +167,9 @@ class Generator:
         """Do ``work``; nothing is generated meanwhile."""
         return work()
 
+    def close(self) -> None:
+        """Do nothing: nothing is generated between rounds."""
+
     @property
     def levels(self) -> tuple[EnvLevel, ...]:
         return self.sampler.levels

@@ -142,6 +142,9 @@ class GroupSource(Protocol):
     def beside(self, work: Callable[[], T]) -> T:
         """Do ``work``, an update, while any generation continues."""
 
+    def close(self) -> None:
+        """End any generation that continues between rounds."""
+
 
 REMEMBERED_LENGTHS = 512  # Local completions of a task whose length is kept.
 REMEMBERED_TEXTS = 8192

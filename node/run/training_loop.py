@@ -26,12 +26,13 @@ from node.rollout.groups import GroupSource
 from node.run.update_groups import (
     ExternalGroups,
     Outcome,
-    OwnGroups,
     Rules,
     TrainedPolicy,
     open_intake,
     open_mixture,
     open_sampler,
+    open_source,
+    shareable,
     unread,
 )
 from node.tasks.curriculum import EnvLevel
@@ -204,7 +205,7 @@ class Trainer:
         drawn = replace(sampling, seed=int.from_bytes(digest[:7]))
         limits = TurnLimits.of(config.engine)
         self._evaluator = Evaluator(policy, self.engine, verifier, heldout, drawn, counters, limits)
-        generator = Generator(
+        self._generator = Generator(
             author=author,
             policy=policy,
             engine=self.engine,
@@ -216,7 +217,8 @@ class Trainer:
             counters=counters,
             limits=limits,
         )
-        self._own = OwnGroups(config, trained, generator, journal)
+        self._journal = journal
+        self._source: GroupSource = self._generator
         self._external = ExternalGroups(
             experience,
             open_mixture(config, rules, self.lead),
@@ -239,12 +241,14 @@ class Trainer:
         done: int = 0,
     ) -> TrainingLoop:
         """Build the loop, after ``done`` rounds."""
+        parts = self._trained, self._generator, self._journal
+        self._source = open_source(self._config.schedule, *parts, done)
         return TrainingLoop(
-            source=self._own.source(done),
+            source=self._source,
             external=self._external,
             trained=self._trained,
             evaluate=self._evaluate,
-            publish=lambda groups: publish(*self._own.shareable(groups)),
+            publish=lambda groups: publish(*shareable(self._generator, groups)),
             save=save,
             rate=rate,
             report=report,
@@ -261,7 +265,7 @@ class Trainer:
         return evaluation.mean
 
     def close(self) -> None:
-        self._own.close()
+        self._source.close()
         self.engine.close()
 
 

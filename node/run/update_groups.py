@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from node.config.config import Config
 from node.config.registry import CURRICULA, SELECTIONS
+from node.config.sections import ScheduleSection
 from node.distributed.ranks import Ranks
 from node.distributed.sharded_learner import open_learner
 from node.engines.engine import RolloutEngine
@@ -32,7 +33,7 @@ from node.policy.model_files import PolicyError
 from node.policy.policy import Policy
 from node.rollout.async_generator import JUDGES, AsyncRolloutGenerator, StalenessWindow
 from node.rollout.generator import Generator
-from node.rollout.group_writer import GroupWriter, UnfinishedGroups
+from node.rollout.group_writer import UnfinishedGroups
 from node.rollout.groups import GroupLimits, GroupSource, Intake, OwnGroup
 from node.tasks.curriculum import EnvLevel, TaskSampler, chosen_levels
 from node.tasks.scorer import Scorer
@@ -381,61 +382,43 @@ class TrainedPolicy:
 MODEL_CHARACTERS = 64
 
 
-@dataclass(eq=False)
-class OwnGroups:
-    """Local groups on the configured schedule; ``journal`` keeps incomplete ones."""
+def open_source(
+    schedule: ScheduleSection,
+    trained: TrainedPolicy,
+    generator: Generator,
+    journal: Journal,
+    done: int,
+) -> GroupSource:
+    """Open the source of local groups for the rounds after ``done``, on the schedule."""
+    if trained.streaming is None:
+        return generator
+    unfinished = UnfinishedGroups(journal)
+    if lost := unfinished.rewind(done, trained.policy.version):
+        tokens = counted(lost, "token")
+        log.info("%s of policies after the last checkpoint will be generated again", tokens)
+    return AsyncRolloutGenerator(
+        generator,
+        window=StalenessWindow(
+            schedule.max_staleness, oversample=schedule.oversample, version=done
+        ),
+        unfinished=unfinished,
+        sleep_mode=trained.sleep_mode,
+        threads=ThreadPoolExecutor(JUDGES, "verifier"),
+    )
 
-    config: Config
-    trained: TrainedPolicy
-    generator: Generator
-    journal: Journal
 
-    def __post_init__(self) -> None:
-        self._async_generator: AsyncRolloutGenerator | None = None
-
-    def source(self, done: int) -> GroupSource:
-        """Return the source of local groups for the rounds after ``done``."""
-        own, policy, engine = self.generator, self.trained.policy, self.trained.streaming
-        schedule = self.config.schedule
-        if engine is None:
-            return own
-        unfinished = UnfinishedGroups(self.journal)
-        if lost := unfinished.rewind(done, policy.version):
-            tokens = counted(lost, "token")
-            log.info("%s of policies after the last checkpoint will be generated again", tokens)
-        self._async_generator = AsyncRolloutGenerator(
-            own,
-            policy=policy,
-            engine=engine,
-            writer=GroupWriter(policy, engine, own.verifier, own.limits, own.sampling, unfinished),
-            group_size=own.group_size,
-            window=StalenessWindow(
-                schedule.max_staleness, oversample=schedule.oversample, version=done
-            ),
-            unfinished=unfinished,
-            sleep_mode=self.trained.sleep_mode,
-            threads=ThreadPoolExecutor(JUDGES, "verifier"),
-            counters=own.counters,
-        )
-        return self._async_generator
-
-    def shareable(self, groups: Sequence[Group]) -> tuple[list[Group], Origin]:
-        """Return the groups that peers may get, and the origin they get with them."""
-        own, policy = self.generator, self.trained.policy
-        origin = Origin(
-            policy.version,
-            public_name(policy.name),
-            policy.encoding,
-            own.sampling.temperature,
-            own.sampling.max_new_tokens,
-        )
-        kept_back = own.verifier.unrepeatable
-        shared = [g for g in groups if g.env not in kept_back and own.indexes.shareable(g.index)]
-        return shared, origin
-
-    def close(self) -> None:
-        if self._async_generator:
-            self._async_generator.close()
+def shareable(own: Generator, groups: Sequence[Group]) -> tuple[list[Group], Origin]:
+    """Return the groups that peers may get, and the origin they get with them."""
+    origin = Origin(
+        own.policy.version,
+        public_name(own.policy.name),
+        own.policy.encoding,
+        own.sampling.temperature,
+        own.sampling.max_new_tokens,
+    )
+    kept_back = own.verifier.unrepeatable
+    shared = [g for g in groups if g.env not in kept_back and own.indexes.shareable(g.index)]
+    return shared, origin
 
 
 def open_sampler(config: Config, levels: Sequence[EnvLevel]) -> TaskSampler:

@@ -16,7 +16,7 @@ from node.monitor.record import Stopwatch
 from node.policy.policy import Policy
 from node.rollout.async_generator import AsyncRolloutGenerator, StalenessWindow
 from node.rollout.generator import Generator, TaskIndexes
-from node.rollout.group_writer import GroupWriter, UnfinishedGroups
+from node.rollout.group_writer import UnfinishedGroups
 from node.rollout.groups import GroupLimits, Intake
 from node.run.training_loop import TrainingLoop
 from node.run.update_groups import ExternalGroups, Outcome, TrainedPolicy
@@ -185,18 +185,12 @@ class Parts:
     ) -> AsyncRolloutGenerator:
         self.unfinished = UnfinishedGroups(self.journal)
         self.window = StalenessWindow(staleness, oversample=share, version=version)
-        settings = (self.teacher, LIMITS, self.sampling, self.unfinished)
         return AsyncRolloutGenerator(
             self.tasks,
-            policy=self.policy,
-            engine=self.engine,
-            writer=GroupWriter(self.policy, self.engine, *settings),
-            group_size=GROUP,
             window=self.window,
             unfinished=self.unfinished,
             sleep_mode=share > 0,
             threads=threads or AtOnce(),
-            counters=self.counters,
         )
 
     def begun(self, staleness: int = 1, **how: Any) -> AsyncRolloutGenerator:
@@ -252,5 +246,6 @@ def parts(
         sampling=sampling,
         group_size=GROUP,
         counters=counters,
+        limits=LIMITS,
     )
     return Parts(policy, made, journal, tasks, counters, sampling, teacher)
