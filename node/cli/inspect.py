@@ -49,7 +49,13 @@ from node.monitor.record import (
     size,
     split,
 )
-from node.storage.checkpoints import Checkpoints, list_checkpoints, named_round, no_checkpoint
+from node.storage.checkpoints import (
+    CheckpointEntry,
+    Checkpoints,
+    list_checkpoints,
+    named_round,
+    no_checkpoint,
+)
 from node.storage.run_folder import CRASHED, STOPPED, present_status
 from protocol.errors import ProtocolError
 from swarm.common.counters import Counters
@@ -168,7 +174,7 @@ def _peers(peers: list[dict[str, Any]], ours: str) -> str:
     return f"{connected} connected, {len(met)} met{suffix}"
 
 
-LOOK_SECONDS = 0.25
+LOOK_SECONDS = 0.5
 
 
 def logs_command(
@@ -220,8 +226,8 @@ def stop_command(
     if pid is not None and status["state"] == CRASHED:
         remedy = f"Its last messages are in {folder.log}."
         raise NodeError("the node ended without a message", f"process {pid}", remedy)
-    steps = Checkpoints(folder.checkpoints).steps()
-    checkpoint = str(Checkpoints(folder.checkpoints).path(steps[-1])) if steps else None
+    checkpoints = Checkpoints(folder.checkpoints)
+    checkpoint = next((str(checkpoints.path(step)) for step in checkpoints.steps()[-1:]), None)
     done = status["record"]["round"] if status["record"] else None
     if json:
         print_json({"pid": pid, "state": status["state"], "round": done, "checkpoint": checkpoint})
@@ -263,11 +269,10 @@ def checkpoints_command(
         return
     if not entries:
         raise no_checkpoint(folder)
-
     Terminal().print_table(_checkpoints_table(entries))
 
 
-def _checkpoints_table(entries: list[Any]) -> Any:
+def _checkpoints_table(entries: list[CheckpointEntry]) -> Table:
     names = "round", "policy step", "held-out reward", "size", "written"
     table = Table(*figure_columns(*names), Column("", no_wrap=True))
     newest = max((e.round for e in entries if not e.rolled_back), default=None)
@@ -348,7 +353,6 @@ def dashboard_command(
             pass  # Windows interrupts no wait that has no limit
 
 
-LOOK_SECONDS = 0.5
 COLOURS = {"ok": "green", "warn": "yellow", "skip": "yellow", "fail": "red"}
 
 
