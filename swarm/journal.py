@@ -234,9 +234,9 @@ class Journal:
         """Bind the journal to an identity or swarm; return False if bound to another."""
         name, ours = f"claimed_{what}", int.from_bytes(digest[:7])
         with self.transaction(durable=True) as connection:
-            theirs = _number(connection, name, None)
+            theirs = number(connection, name, None)
             if theirs is None:
-                _set_number(connection, name, ours)
+                set_number(connection, name, ours)
         return theirs in (None, ours)
 
     def next_sequence(self) -> int:
@@ -245,9 +245,9 @@ class Journal:
         It starts at the clock's millisecond, so it also increases after the loss of a journal.
         """
         with self.transaction(durable=True) as connection:
-            last = _number(connection, _SEQUENCE, -1)
+            last = number(connection, _SEQUENCE, -1)
             sequence: int = max(last + 1, int(self._clock.time() * 1000))
-            _set_number(connection, _SEQUENCE, sequence)
+            set_number(connection, _SEQUENCE, sequence)
         return sequence
 
     def next_indexes(self, epoch: int, count: int, limit: int) -> range:
@@ -257,10 +257,10 @@ class Journal:
         counts as used, because it may lack indexes.
         """
         with self.transaction(durable=True) as connection:
-            void = _number(connection, _VOID, None)
+            void = number(connection, _VOID, None)
             if void == _UNDECIDED:
                 void = epoch
-                _set_number(connection, _VOID, epoch)
+                set_number(connection, _VOID, epoch)
             if void is not None and epoch <= void:
                 return range(0)
             row = connection.execute("SELECT next FROM draws WHERE epoch=?", (epoch,)).fetchone()
@@ -275,7 +275,7 @@ class Journal:
     def restored_at(self) -> float | None:
         """Unix time of the last rebuild, or None; uses shortly before it may be lost."""
         with self._lock, named_errors(self.path):
-            milliseconds = _number(self._connection, _RESTORED, None)
+            milliseconds = number(self._connection, _RESTORED, None)
         return None if milliseconds is None else milliseconds / 1000
 
     def backup(self) -> Path:
@@ -314,9 +314,9 @@ class Journal:
         with self.transaction(durable=True) as connection:
             for table in ("pool", "waiting", "begun", "written"):
                 connection.execute(f"DELETE FROM {table}")
-            _set_number(connection, _VOID, _UNDECIDED)
-            last = _number(connection, _SEQUENCE, 0)
-            _set_number(connection, _RESTORED, max(last, int(spoiled * 1000)))
+            set_number(connection, _VOID, _UNDECIDED)
+            last = number(connection, _SEQUENCE, 0)
+            set_number(connection, _RESTORED, max(last, int(spoiled * 1000)))
 
 
 def backup_path(path: Path) -> Path:
@@ -324,12 +324,14 @@ def backup_path(path: Path) -> Path:
     return path.with_name(path.name + ".backup")
 
 
-def _number(connection: sqlite3.Connection, name: str, default: int | None) -> Any:
+def number(connection: sqlite3.Connection, name: str, default: int | None) -> Any:
+    """Return a number of the journal by name, or the default."""
     row = connection.execute("SELECT value FROM numbers WHERE name=?", (name,)).fetchone()
     return row[0] if row else default
 
 
-def _set_number(connection: sqlite3.Connection, name: str, value: int) -> None:
+def set_number(connection: sqlite3.Connection, name: str, value: int) -> None:
+    """Store a number of the journal by name."""
     connection.execute("REPLACE INTO numbers VALUES (?, ?)", (name, value))
 
 

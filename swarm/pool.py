@@ -28,7 +28,7 @@ from swarm.groups import (
     unpack_pooled,
     unpack_rewards,
 )
-from swarm.journal import Journal
+from swarm.journal import Journal, number, set_number
 from swarm.reputation import Accounts
 
 log = logging.getLogger(__name__)
@@ -51,8 +51,6 @@ DELETE FROM used WHERE use IN (
 ) RETURNING author, epoch
 """
 _FORGOTTEN = "forgotten_epoch"
-_READ_FORGOTTEN = "SELECT coalesce(max(value), -1) FROM numbers WHERE name=?"
-_NOTE_FORGOTTEN = "REPLACE INTO numbers VALUES (?, ?)"
 
 
 class Held(NamedTuple):
@@ -296,13 +294,12 @@ class Pool:
 def note_forgotten(connection: sqlite3.Connection, epoch: int) -> None:
     """Admit no peer group of a time slot up to ``epoch`` again."""
     if epoch > forgotten_epoch(connection):
-        connection.execute(_NOTE_FORGOTTEN, (_FORGOTTEN, epoch))
+        set_number(connection, _FORGOTTEN, epoch)
 
 
 def forgotten_epoch(connection: sqlite3.Connection) -> int:
     """Return the latest time slot of which samples or uses are forgotten, or -1."""
-    epoch: int = connection.execute(_READ_FORGOTTEN, (_FORGOTTEN,)).fetchone()[0]
-    return epoch
+    return int(number(connection, _FORGOTTEN, -1))
 
 
 def _row(pooled: PooledGroup) -> tuple[object, ...]:

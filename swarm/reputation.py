@@ -57,10 +57,6 @@ class Reputation:
         useful = min(1.0, max(0.0, usefulness)) if math.isfinite(usefulness) else 0.0
         return Reputation(min(FULL, self.now(now) * (1.0 - 1.0 / MEMORY) + useful), now)
 
-    def value(self, penalties: float, most: float, now: float) -> float:
-        """Return the reputation in [0, 1]; penalties of weight ``most`` leave nothing."""
-        return min(1.0, self.now(now) / FULL) * max(0.0, 1.0 - penalties / most)
-
 
 @dataclass(frozen=True, slots=True)
 class Account:
@@ -109,7 +105,8 @@ def reputation_now(account: Account, now: float) -> float:
     """Return the reputation in [0, 1]; penalties reduce it, a ban sets it to 0."""
     if is_banned(account, now):
         return 0.0
-    return account.reputation.value(penalties_now(account, now), BAR_AT, now)
+    left = max(0.0, 1.0 - penalties_now(account, now) / BAR_AT)
+    return min(1.0, account.reputation.now(now) / FULL) * left
 
 
 class Accounts:

@@ -28,6 +28,7 @@ from swarm.reputation import (
     is_banned,
     penalized,
     penalties_now,
+    reputation_now,
 )
 from swarm.verification import PENALTIES
 from tests.swarm.experience_parts import ANNA, BEN, START, wait
@@ -257,7 +258,8 @@ histories = st.lists(st.tuples(st.floats(0, 1e6), usefulness), max_size=40)
 
 
 def reputation_of(reputation: Reputation, now: float = START, penalties: float = 0.0) -> float:
-    return reputation.value(penalties, BAR_AT, now)
+    account = Account(b"", penalties=penalties, penalized_at=now, reputation=reputation)
+    return reputation_now(account, now)
 
 
 def after(*values: float) -> Reputation:
