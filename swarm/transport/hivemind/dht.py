@@ -17,6 +17,7 @@ from typing import Any
 
 from protocol.announcement import dht_key_of
 from protocol.identity import decode_base58
+from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import Bounded, lot, rank_of
 from swarm.transport.records import MAX_SUBKEYS, DictionaryRecord, RecordGate
@@ -156,16 +157,32 @@ def be_client(protocol: Any) -> None:
     protocol.node_info = type(protocol.node_info)()
 
 
+class NewIds:
+    """New node ids of peers, which draw one when they restart: at most one in ten seconds each."""
+
+    def __init__(self, clock: Clock) -> None:
+        secret = token_bytes(32)
+        self._clock = clock
+        self._taken: Bounded[str, float] = Bounded(MAX_PEERS, lambda p: lot(secret, p.encode()))
+
+    def take(self, peer: str) -> bool:
+        """Count a peer's new id; return False if it took another one too recently."""
+        now = self._clock.monotonic()
+        taken = self._taken.get(peer)
+        if taken is not None and now < taken + SAME_ID_SECONDS:
+            return False
+        self._taken.put(peer, now)
+        return True
+
+
 class OneIdEach:
     """A filter for ``DHTProtocol.update_routing_table``: one node id per peer."""
 
     def __init__(self, protocol: Any, counters: Counters, peer_limits: PeerLimits) -> None:
-        secret = token_bytes(32)
         self._table = protocol.routing_table
         self._update = protocol.update_routing_table
         self._counters = counters
-        self._peer_limits = peer_limits
-        self._taken: Bounded[str, float] = Bounded(MAX_PEERS, lambda p: lot(secret, p.encode()))
+        self._new_ids = NewIds(peer_limits.clock)
 
     async def update(self, node_id: Any, peer_id: Any, responded: bool = True) -> None:
         """Call hivemind's method for ids that pass."""
@@ -182,11 +199,8 @@ class OneIdEach:
         present = self._table.peer_id_to_uid.get(peer_id)
         if present == node_id:
             return True
-        now, peer = self._peer_limits.clock.monotonic(), str(peer_id)
-        taken = self._taken.get(peer)
-        if taken is not None and now < taken + SAME_ID_SECONDS:
+        if not self._new_ids.take(str(peer_id)):
             return False
-        self._taken.put(peer, now)
         if present is not None and present in self._table.uid_to_peer_id:
             del self._table[present]
         return True

@@ -11,9 +11,8 @@ from typing import Any
 
 from protocol.announcement import dht_key_of
 from swarm.common.counters import Counters
-from swarm.common.fair_limits import Bounded, lot
 from swarm.common.util import BackgroundTasks
-from swarm.transport.hivemind.dht import BoundedStorage
+from swarm.transport.hivemind.dht import BoundedStorage, NewIds
 from swarm.transport.libp2p import calls
 from swarm.transport.libp2p.calls import FIND, PING, STORE, Neighbour, Result
 from swarm.transport.node import StreamHandler
@@ -24,10 +23,6 @@ from swarm.transport.search import BUCKET, REPLICAS, Answer, Search, placed
 from swarm.transport.streams import LENGTH_VARINT, serve
 from swarm.transport.transport import HandlerLimits, Refusal, TransportError
 
-SAME_ID_SECONDS = 10.0  # minimum between node ids of a peer, which change when it restarts
-
-MAX_PEERS = 4096
-
 
 class RoutingTable:
     """Known nodes by the length of the id prefix shared with this node.
@@ -37,14 +32,12 @@ class RoutingTable:
     """
 
     def __init__(self, own: bytes, peer_limits: PeerLimits, counters: Counters) -> None:
-        secret = token_bytes(32)
         self.own = own
-        self._peer_limits = peer_limits
+        self._new_ids = NewIds(peer_limits.clock)
         self._counters = counters
         self._buckets: list[dict[bytes, str]] = [{} for _ in range(8 * calls.NODE_BYTES + 1)]
         self._waiting: list[dict[bytes, str]] = [{} for _ in self._buckets]
         self._ids: dict[str, bytes] = {}
-        self._taken: Bounded[str, float] = Bounded(MAX_PEERS, lambda p: lot(secret, p.encode()))
 
     def __contains__(self, node_id: bytes) -> bool:
         return node_id in self._buckets[self._place(node_id)]
@@ -101,11 +94,8 @@ class RoutingTable:
         present = self._ids.get(peer)
         if present == node_id:
             return True
-        now = self._peer_limits.clock.monotonic()
-        taken = self._taken.get(peer)
-        if taken is not None and now < taken + SAME_ID_SECONDS:
+        if not self._new_ids.take(peer):
             return False
-        self._taken.put(peer, now)
         if present is not None:
             self._buckets[self._place(present)].pop(present, None)
             del self._ids[peer]

@@ -12,11 +12,12 @@ from hivemind.proto import dht_pb2, p2pd_pb2
 
 from experiments.virtual_clock import VirtualClock
 from swarm.common.counters import Counters
+from swarm.transport.hivemind.dht import SAME_ID_SECONDS
 from swarm.transport.libp2p import addresses, calls
 from swarm.transport.libp2p import introductions as told
 from swarm.transport.libp2p.addresses import HostPort, address_of, peer_id_bytes, place_of, seen_at
 from swarm.transport.libp2p.calls import PING, Dictionary, Result, Shelf
-from swarm.transport.libp2p.dht import SAME_ID_SECONDS, Libp2pDHT, RoutingTable, distance
+from swarm.transport.libp2p.dht import Libp2pDHT, RoutingTable, distance
 from swarm.transport.libp2p.introductions import MOST_EACH, Book
 from swarm.transport.libp2p.stack import HEADER, NotSpoken, accept, propose
 from swarm.transport.protobuf import decode, encode
