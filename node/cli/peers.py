@@ -38,10 +38,8 @@ from node.monitor.record import NONE, Terminal, lapse, refusals, short_ids, size
 from node.storage.run_folder import (
     OF_A_CONNECTION,
     PROFILE_KEYS,
-    BlockedPeers,
     ListedPeers,
     RunFolder,
-    TrustedPeers,
     present_status,
 )
 from protocol.errors import BadKey
@@ -93,14 +91,17 @@ def _known_peers(
     node: LoadedNode, present: Sequence[dict[str, Any]], prefix: str
 ) -> list[dict[str, Any]]:
     """Return the ``present`` peers and those that left, with the user's marks."""
-    trusted_peers = TrustedPeers(node.config.mixture.trusted, node.folder)
-    trusted = (*trusted_peers.configured, *trusted_peers.added())
-    blocked = BlockedPeers((), node.folder).added()
+    trusted = _trusted(node).all()
+    blocked = ListedPeers("blocked", node.folder).added()
     ids = {peer["peer_id"] for peer in present}
     peers = [*present, *_departed(node.folder, ids, (*trusted, *blocked), prefix)]
     for peer in peers:
         peer["trusted"], peer["blocked"] = peer["peer_id"] in trusted, peer["peer_id"] in blocked
     return peers
+
+
+def _trusted(node: LoadedNode) -> ListedPeers:
+    return ListedPeers("trusted", node.folder, node.config.mixture.trusted)
 
 
 NAMED = 8
@@ -261,7 +262,7 @@ def trust_command(
     others. A running node applies a change from its next round.
     """
     node = open_node(config)
-    trusted = TrustedPeers(node.config.mixture.trusted, node.folder)
+    trusted = _trusted(node)
     if not remove:
         _check_not_blocked(peers or [], node.folder)
     _change(trusted, peers or [], remove=remove)
@@ -304,7 +305,7 @@ def block_command(
     from them, and what it learned after that.
     """
     node = open_node(config)
-    blocked = BlockedPeers((), node.folder)
+    blocked = ListedPeers("blocked", node.folder)
     if undo and (remove or not peers):
         raise UsageError(
             "--undo", "without a peer to block", "Name the peers whose effect to undo."
@@ -312,7 +313,7 @@ def block_command(
     _change(blocked, peers or [], remove=remove)
     if not json:
         # Before the rest, which may fail.
-        _say_blocked(blocked.added(), TrustedPeers(node.config.mixture.trusted, node.folder))
+        _say_blocked(blocked.added(), _trusted(node).all())
     undone = _undo(node, [_whole(peer) for peer in peers or ()]) if undo else None
     if json:
         listed = [{"peer_id": peer} for peer in blocked.added()]
@@ -323,10 +324,9 @@ def block_command(
         _say_when(node.folder)
 
 
-def _say_blocked(blocked: Sequence[str], trusted: TrustedPeers) -> None:
-    named = {*trusted.configured, *trusted.added()}
+def _say_blocked(blocked: Sequence[str], trusted: Sequence[str]) -> None:
     for peer in blocked:
-        say(f"blocks {peer}{', although it is trusted' if peer in named else ''}")
+        say(f"blocks {peer}{', although it is trusted' if peer in trusted else ''}")
     if not blocked:
         say("no peer is blocked")
 
@@ -366,7 +366,7 @@ def _whole(given: str) -> str:
 
 
 def _check_not_blocked(given: Sequence[str], folder: RunFolder) -> None:
-    blocked = BlockedPeers((), folder).added()
+    blocked = ListedPeers("blocked", folder).added()
     for peer in map(_whole, given):
         if peer in blocked:
             remedy = f"Unblock it first with: swarm-node block {peer} --remove."

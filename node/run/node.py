@@ -43,7 +43,7 @@ from node.run.resume import RunState
 from node.run.status import STOPS, RunOptions, StatusFile, announce, dashboard, stopping
 from node.run.training_loop import Trainer, TrainingLoop, open_experience
 from node.run.update_groups import public_name
-from node.storage.run_folder import BlockedPeers, RunFolder, TrustedPeers
+from node.storage.run_folder import ListedPeers, RunFolder
 from node.tasks.curriculum import EnvLevel, served_levels
 from node.tasks.sandbox.sandbox import sandbox_support
 from node.tasks.task_set import allowed_by, overview, summary
@@ -76,7 +76,7 @@ class Node(Opened):
 
     config: Config
     folder: RunFolder
-    clock: Clock | None = None
+    clock: Clock = field(default_factory=SystemClock)
     ranks: Ranks | None = None
     say: Callable[[str], None] = log.info
     stage: Callable[[str], None] = log.debug
@@ -88,11 +88,10 @@ class Node(Opened):
     groups: ShownGroups = field(init=False)
 
     def __post_init__(self) -> None:
-        self._clock = self.clock or SystemClock()
         self.counters = Counters()
         self.notes: tuple[str, ...] = ()
-        self._trusted = TrustedPeers(self.config.mixture.trusted, self.folder)
-        self._blocked = BlockedPeers((), self.folder)
+        self._trusted = ListedPeers("trusted", self.folder, self.config.mixture.trusted)
+        self._blocked = ListedPeers("blocked", self.folder)
 
     def _verifiers(self, manifest: Manifest) -> VerifierPool:
         allowed = allowed_by(self.config.tasks, self.config.sandbox)
@@ -118,7 +117,7 @@ class Node(Opened):
         return (note,)
 
     def _open(self, stack: ExitStack) -> None:
-        config, clock, stage = self.config, self._clock, self.stage
+        config, clock, stage = self.config, self.clock, self.stage
         self._trusted.authors()  # an unusable file ends the start, not a round
         blocked = self._blocked.authors()
         stage("opening the journal")
@@ -190,7 +189,7 @@ class Node(Opened):
             levels=levels,
             verifier=verifier,
             experience=experience,
-            clock=self._clock,
+            clock=self.clock,
             counters=self.counters,
             ranks=self.ranks,
             reference=reference,
@@ -205,7 +204,7 @@ class Node(Opened):
         self.recorder = Recorder(self.membership.status, pool, self.counters, self.groups)
 
         def save(number: int) -> None:
-            pool.forget(oldest_epoch(self.membership.manifest, self._clock.time()))
+            pool.forget(oldest_epoch(self.membership.manifest, self.clock.time()))
             progress.save(number, trainer)
 
         self.rounds = trainer.rounds(

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO, Literal
 
 from node.errors import NodeError, RunFolderBusy
 from node.storage.atomic_files import (
@@ -368,19 +368,28 @@ def _move_all(files: list[Path], place: Path) -> None:
 class ListedPeers:
     """Peer ids in a file of the run folder, one per line, and ``configured`` ones.
 
-    ``kind`` is "trusted" or "blocked". A running node reads the file again each round.
+    The groups of ``trusted`` peers may fill an update: trust lifts the caps on an author's share
+    (:mod:`swarm.mixture`) and nothing else. Groups of ``blocked`` peers are neither requested nor
+    trained on. A running node reads the file again each round.
     """
 
-    configured: Sequence[str]
+    kind: Literal["trusted", "blocked"]
     folder: RunFolder
-    kind: ClassVar[str]
-    command: ClassVar[str]
+    configured: Sequence[str] = ()
     _last: tuple[str, ...] | None = field(default=None, init=False)
 
     @property
+    def command(self) -> str:
+        """The command that changes the file."""
+        return "swarm-node trust" if self.kind == "trusted" else "swarm-node block"
+
+    @property
     def path(self) -> Path:
-        path: Path = getattr(self.folder, self.kind)
-        return path
+        return self.folder.trusted if self.kind == "trusted" else self.folder.blocked
+
+    def all(self) -> tuple[str, ...]:
+        """Return the configured peer ids and those in the file, or raise NodeError."""
+        return (*self.configured, *self.added())
 
     def added(self) -> tuple[str, ...]:
         """Return the peer ids in the file, or raise NodeError."""
@@ -416,21 +425,3 @@ class ListedPeers:
         head = f"# Peers that are {self.kind} here, one id a line; {self.command} writes it.\n"
         text = head + "".join(f"{peer}\n" for peer in dict.fromkeys(peers))
         write_atomic(self.path, text.encode())
-
-
-class TrustedPeers(ListedPeers):
-    """Peers whose groups may fill an update: ``mixture.trusted`` and those of ``trusted.txt``.
-
-    Trust lifts the caps on an author's share of an update (:mod:`swarm.mixture`) and nothing else:
-    verification, penalties, bans and the limits on size, time and requests hold for everybody.
-    """
-
-    kind = "trusted"
-    command = "swarm-node trust"
-
-
-class BlockedPeers(ListedPeers):
-    """Peers whose groups are neither asked for nor trained on: those of ``blocked.txt``."""
-
-    kind = "blocked"
-    command = "swarm-node block"

@@ -11,7 +11,7 @@ from node.policy.policy import Policy
 from node.rollout.group_writer import UnfinishedGroups
 from node.run import update_groups as module
 from node.run.update_groups import MODEL_CHARACTERS, Rules, open_intake, public_name, unread
-from node.storage.run_folder import RunFolder, TrustedPeers
+from node.storage.run_folder import ListedPeers, RunFolder
 from protocol.identity import peer_id_of
 from protocol.rollout import Completion, Finish, Group, Segment, Writer, encode_group
 from swarm.common.counters import Counters
@@ -92,7 +92,7 @@ def test_shares_of_an_author_and_of_newcomers_are_those_asked_for(monkeypatch):
 
 def test_a_running_node_takes_all_it_has_room_for_from_a_peer_once_it_is_trusted(tmp_path):
     folder = RunFolder(tmp_path)
-    trusted = TrustedPeers((), folder)
+    trusted = ListedPeers("trusted", folder)
     loop = Loop(local=4, external=4, select=AutoSelection, trusted=trusted.authors)
     loop.pool.add(pooled(number) for number in range(30))
     taken = [len(loop.rounds.step().external)]
