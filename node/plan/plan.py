@@ -120,6 +120,11 @@ def prompt_tokens(tokens: int) -> int:
     return max(1, tokens // 4)
 
 
+def work_of(shape: ModelShape, config: Config, tokens: int) -> Workload:
+    """Return what a round computes; ``tokens`` as in :func:`choose`."""
+    return Workload.of(config, shape, prompt_tokens(min(tokens, shape.context)))
+
+
 def fits(need: MemoryEstimate, machine: Machine) -> bool:
     """Return whether a tenth of the usable memory remains."""
     return _excess(need, machine) <= 0
@@ -161,7 +166,7 @@ class _Planner:
         choice = self._chosen(method, keys)
         if choice.config.engine.backend != "vllm":
             return choice
-        work = Workload.of(choice.config, self.shape, prompt_tokens(self.tokens))
+        work = work_of(self.shape, choice.config, self.tokens)
         share = vllm_share(self.shape, choice.config, work, self.machine.device.memory)
         keys["engine.gpu_memory_utilization"] = share
         choice = self._chosen(method, keys)
@@ -175,10 +180,9 @@ class _Planner:
         key = "learner.micro_batch_tokens"
         if not self.machine.apart or key in choice.method.keys:
             return choice
-        prompt = prompt_tokens(min(self.tokens, self.shape.context))
         while True:
             before = choice.keys[key]
-            work = Workload.of(choice.config, self.shape, prompt)
+            work = work_of(self.shape, choice.config, self.tokens)
             wider = self._chosen(choice.method, {**choice.keys, key: 2 * before})
             if before >= min(WIDEST, work.read) or not fits(wider.estimate, self.machine):
                 return choice
@@ -264,9 +268,9 @@ class Plan:
 
     @property
     def work(self) -> Workload:
-        return Workload.of(self.choice.config, self.shape, prompt_tokens(self.tokens))
+        return work_of(self.shape, self.choice.config, self.tokens)
 
-    def keys(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    def keys(self, overrides: Overrides) -> dict[str, Any]:
         """Return the keys with ``overrides``; the learning rate suits their adapters."""
         keys = {**self.choice.keys, **overrides}
         adapters = bool(keys.get("policy.lora_rank"))
@@ -280,11 +284,11 @@ class Plan:
             for method in methods(self.machine)
         }
 
-    def _factor(self, keys: Any) -> float:
+    def _factor(self, keys: Overrides) -> float:
         named = {k: v for k, v in self.choice.keys.items() if k not in METHOD_KEYS}
         # Those of this model may be wider, because it is small.
         named["learner.micro_batch_tokens"] = narrow(self.tokens)
-        config = type(self.choice.config).with_overrides({**named, **keys})
+        config = Config.with_overrides({**named, **keys})
 
         def fitting(factor: float) -> bool:
             shape = self.shape.scaled(factor)
@@ -330,12 +334,15 @@ def plan(model: str, machine: Machine, tokens: int) -> Plan:
     shape = shape_of(folder, model)
     tokens = min(tokens, shape.context)
     choice = choose(shape, machine, model, tokens)
-    work = Workload.of(choice.config, shape, prompt_tokens(tokens))
-    speed = estimated(shape, choice.config, work, machine.device)
+    speed = _speed_on(machine, shape, choice.config, tokens)
     if (rounds := int(AT_RISK / speed.round)) < choice.config.schedule.checkpoint_every:
         keys = {**choice.keys, "schedule.checkpoint_every": max(1, rounds)}
         choice = replace(choice, keys=keys, config=Config.with_overrides(keys))
     return Plan(model, folder, tokens, shape, machine, choice, speed)
+
+
+def _speed_on(machine: Machine, shape: ModelShape, config: Config, tokens: int) -> Speed:
+    return estimated(shape, config, work_of(shape, config, tokens), machine.device)
 
 
 def lines(plan: Plan) -> Iterator[str]:
@@ -460,16 +467,14 @@ def _on_a_gpu(plan: Plan) -> float:
         config = choose(plan.shape, machine, plan.model, plan.tokens).config
     except ConfigError:
         return float("inf")
-    work = Workload.of(config, plan.shape, prompt_tokens(plan.tokens))
-    return estimated(plan.shape, config, work, machine.device).round
+    return _speed_on(machine, plan.shape, config, plan.tokens).round
 
 
 def _seconds(plan: Plan, shape: ModelShape, tokens: int, keys: Overrides) -> float:
     """Estimate a round of the plan with another shape, task length or keys."""
     answer = {"engine.max_new_tokens": max(1, tokens - prompt_tokens(tokens))}
     config = Config.with_overrides({**plan.choice.keys, **answer, **keys})
-    work = Workload.of(config, shape, prompt_tokens(tokens))
-    return estimated(shape, config, work, plan.machine.device).round
+    return _speed_on(plan.machine, shape, config, tokens).round
 
 
 def _larger(plan: Plan) -> Iterator[str]:
