@@ -191,7 +191,7 @@ PEERS_OPTION = "--peers"
 
 
 class SpreadPeers(TyperCommand):
-    """A command whose ``--peers`` takes every value up to the next option."""
+    """A command whose ``--peers``, if it has one, takes every value up to the next option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, spread(args))

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from node.cli.demo import demo_command, play_command, plot_command
 from node.cli.inspect import (
@@ -130,50 +129,50 @@ app = typer.Typer(name=PROGRAM, invoke_without_command=True, pretty_exceptions_e
 GROUP = "swarm_node.commands"  # entry points by which a package adds commands
 PEER = "/ip4/10.0.0.5/tcp/31337/p2p/12D3Koo…"
 OBSERVE = f"observe --peers {PEER} --snapshot public --seconds 60"
-COMMANDS: Mapping[str, tuple[tuple[str, Callable[..., None], type[TyperCommand], str], ...]] = {
+COMMANDS: Mapping[str, tuple[tuple[str, Callable[..., None], str], ...]] = {
     "Run": (
-        ("demo", demo_command, TyperCommand, "demo --nodes 4 --rounds 150 --mix 2/6"),
-        ("plan", plan_command, TyperCommand, "plan Qwen/Qwen2.5-0.5B-Instruct --task-tokens 1024"),
-        ("init", init_command, TyperCommand, "init my-node"),
-        ("create", create_command, TyperCommand, "create --name sums --task-set tiny"),
-        ("join", join_command, SpreadPeers, f"join --peers {PEER} --set learner.lr=1e-5"),
-        ("bootstrap", bootstrap_command, SpreadPeers, "bootstrap --config public/node.toml"),
-        ("warm-start", warm_start_command, TyperCommand, "warm-start --config my-node"),
+        ("demo", demo_command, "demo --nodes 4 --rounds 150 --mix 2/6"),
+        ("plan", plan_command, "plan Qwen/Qwen2.5-0.5B-Instruct --task-tokens 1024"),
+        ("init", init_command, "init my-node"),
+        ("create", create_command, "create --name sums --task-set tiny"),
+        ("join", join_command, f"join --peers {PEER} --set learner.lr=1e-5"),
+        ("bootstrap", bootstrap_command, "bootstrap --config public/node.toml"),
+        ("warm-start", warm_start_command, "warm-start --config my-node"),
     ),
     "Inspect": (
-        ("status", status_command, TyperCommand, "status --json"),
-        ("list", list_command, TyperCommand, "list ~ --depth 3"),
-        ("logs", logs_command, TyperCommand, "logs -f -n 50 --config my-node"),
-        ("peers", peers_command, TyperCommand, "peers 12D3KooWAbCd --config my-node"),
-        ("observe", observe_command, SpreadPeers, OBSERVE),
-        ("dashboard", dashboard_command, TyperCommand, "dashboard --config my-node"),
-        ("rollouts", rollouts_command, TyperCommand, "rollouts -n 8"),
-        ("plot", plot_command, TyperCommand, "plot demo-run/20260101-120000 --out swarm.png"),
-        ("doctor", doctor_command, SpreadPeers, f"doctor --peers {PEER}"),
+        ("status", status_command, "status --json"),
+        ("list", list_command, "list ~ --depth 3"),
+        ("logs", logs_command, "logs -f -n 50 --config my-node"),
+        ("peers", peers_command, "peers 12D3KooWAbCd --config my-node"),
+        ("observe", observe_command, OBSERVE),
+        ("dashboard", dashboard_command, "dashboard --config my-node"),
+        ("rollouts", rollouts_command, "rollouts -n 8"),
+        ("plot", plot_command, "plot demo-run/20260101-120000 --out swarm.png"),
+        ("doctor", doctor_command, f"doctor --peers {PEER}"),
     ),
     "Evaluate": (
-        ("eval", evaluate_command, TyperCommand, "eval --tasks 128 --samples 8 --k 1 --k 8"),
-        ("compare", compare_command, TyperCommand, "compare tiny my-node --tasks 256"),
-        ("ask", ask_command, TyperCommand, "ask --base --config my-node"),
+        ("eval", evaluate_command, "eval --tasks 128 --samples 8 --k 1 --k 8"),
+        ("compare", compare_command, "compare tiny my-node --tasks 256"),
+        ("ask", ask_command, "ask --base --config my-node"),
     ),
     "Manage": (
-        ("stop", stop_command, TyperCommand, "stop --config my-node"),
-        ("trust", trust_command, TyperCommand, "trust 12D3KooWAbCd… --config my-node"),
-        ("block", block_command, TyperCommand, "block 12D3KooWAbCd… --undo --config my-node"),
-        ("checkpoints", checkpoints_command, TyperCommand, "checkpoints --config my-node"),
-        ("rollback", rollback_command, TyperCommand, "rollback --to best"),
-        ("export", export_command, TyperCommand, "export --out my-model"),
+        ("stop", stop_command, "stop --config my-node"),
+        ("trust", trust_command, "trust 12D3KooWAbCd… --config my-node"),
+        ("block", block_command, "block 12D3KooWAbCd… --undo --config my-node"),
+        ("checkpoints", checkpoints_command, "checkpoints --config my-node"),
+        ("rollback", rollback_command, "rollback --to best"),
+        ("export", export_command, "export --out my-model"),
     ),
     "Develop": (
-        ("play", play_command, TyperCommand, "play maze --level 1 --model tiny-games"),
-        ("conformance", conformance_command, TyperCommand, f"conformance --peers {PEER}"),
+        ("play", play_command, "play maze --level 1 --model tiny-games"),
+        ("conformance", conformance_command, f"conformance --peers {PEER}"),
     ),
-}  # by group of the help: name, function, class and example of each command
+}  # by group of the help: name, function and example of each command
 
 for _group, _commands in COMMANDS.items():
-    for _name, _function, _kind, _example in _commands:
+    for _name, _function, _example in _commands:
         _epilog = f"Example: swarm-node {_example}"
-        app.command(_name, cls=_kind, epilog=_epilog, rich_help_panel=_group)(_function)
+        app.command(_name, cls=SpreadPeers, epilog=_epilog, rich_help_panel=_group)(_function)
 app.add_typer(identity_app, name="identity", rich_help_panel="Manage")
 
 
