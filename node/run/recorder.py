@@ -79,7 +79,10 @@ class ShownGroups:
         shown = [self._own(own, entropy, outcome, now) for own, entropy in pairs[:AT_ONCE]]
         useful = outcome.update.useful or (None,) * len(outcome.external)
         for pooled, value in list(zip(outcome.external, useful, strict=False))[:AT_ONCE]:
-            shown.append(self._external(pooled, outcome, now, value))
+            reason = _nothing(pooled.group.rewards, outcome)
+            if reason is None and value == 0:
+                reason = IMPLAUSIBLE
+            shown.append(self._pooled(pooled, number, now, in_update=True, reason=reason))
         for pooled in outcome.emptied[:AT_ONCE]:
             shown.append(self._pooled(pooled, number, now, in_update=False, reason=EMPTIED))
         return shown + [self._refused_group(each, number) for each in self.refused()]
@@ -100,14 +103,6 @@ class ShownGroups:
             reason=_nothing(rewards, outcome),
             completions=self._completions(own.group.completions, rewards, entropies, own=True),
         )
-
-    def _external(
-        self, pooled: PooledGroup, outcome: Outcome, now: float, useful: float | None
-    ) -> ShownGroup:
-        reason = _nothing(pooled.group.rewards, outcome)
-        if reason is None and useful == 0:
-            reason = IMPLAUSIBLE
-        return self._pooled(pooled, outcome.round, now, in_update=True, reason=reason)
 
     def _pooled(
         self, pooled: PooledGroup, number: int, now: float, *, in_update: bool, reason: str | None
