@@ -105,9 +105,9 @@ def compare_command(
     named = config or next((side.path for side in sides.values() if side), None)
     judged = open_node(named, overrides_of(assignments))
     with waiting(LOADING):
-        from node.evaluation.comparison import Comparison, pinned_manifest
+        from node.evaluation.comparison import Comparison, manifest_of
 
-    manifest = pinned_manifest(judged.folder)
+    manifest = manifest_of(judged.folder)
     counts = {"tasks": tasks, "samples": samples, "seed": SEED}
     results = []
     for name in (first, second):
@@ -214,9 +214,9 @@ def evaluate_command(
 
         if model:
             check_model(model)
-        from node.evaluation.comparison import Score, by_family, of_families, pinned_manifest
+        from node.evaluation.comparison import Score, by_family, manifest_of, of_families
 
-    manifest = pinned_manifest(node.folder)
+    manifest = manifest_of(node.folder)
     of_families([(env.name, 0) for env in manifest.catalogue], family)  # before the model
     policy, name = model_of(node, model=model, step=step, best=best)
     counts: dict[str, Any] = {"tasks": tasks, "samples": samples}
@@ -298,9 +298,9 @@ def ask_command(
     check_choice(step, best)
     node = open_trained(config, overrides_of(assignments))
     with waiting(LOADING):
-        from node.evaluation.comparison import pinned_manifest, question_of, verifier_of
+        from node.evaluation.comparison import manifest_of, question_of, verifier_of
 
-    manifest = pinned_manifest(node.folder)
+    manifest = manifest_of(node.folder)
     models = [model_of(node, step=step, best=best)]
     if base:
         models.append(model_of(node, model=node.config.policy.model))

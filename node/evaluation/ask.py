@@ -77,12 +77,12 @@ def _answers(asked: Event) -> Iterator[Event]:
     import torch
 
     from node.config.config import Config
-    from node.evaluation.comparison import pinned_manifest, question_of, verifier_of
+    from node.evaluation.comparison import manifest_of, question_of, verifier_of
     from node.storage.run_folder import RunFolder
 
     torch.set_num_threads(1)
     config, folder = Config.model_validate(asked["config"]), RunFolder(Path(asked["folder"]))
-    manifest = pinned_manifest(folder)
+    manifest = manifest_of(folder)
     yield _stage("searching the swarm's tasks for the question")
     with verifier_of(config, manifest) as (verifier, levels):
         question = question_of(verifier, manifest, levels, asked["question"], asked["family"])

@@ -229,7 +229,7 @@ def by_family(evaluation: Evaluation) -> dict[str, Evaluation]:
     }
 
 
-def pinned_manifest(folder: RunFolder) -> Manifest:
+def manifest_of(folder: RunFolder) -> Manifest:
     """Return the folder's manifest; raises ``NodeError`` if it is missing or invalid."""
     path: Path = folder.manifest
     if not path.exists():

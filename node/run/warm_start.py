@@ -14,7 +14,7 @@ from node.config.learning import LearnerSection
 from node.engines.engine import Sampling
 from node.engines.registry import open_engine
 from node.errors import NodeError
-from node.evaluation.comparison import pinned_manifest, verifier_of
+from node.evaluation.comparison import manifest_of, verifier_of
 from node.evaluation.evaluator import SOLVED, Evaluation, Evaluator
 from node.learner.supervised import SupervisedLearner, WarmStarted
 from node.policy.policy import Policy
@@ -55,7 +55,7 @@ def warm_start(config: Config, folder: RunFolder, path: Path, steps: int, say: S
     if Checkpoints(folder.checkpoints).steps():
         remedy = "Start a new node with: swarm-node init FOLDER --model MODEL."
         raise NodeError("this node has trained already", folder.root, remedy)
-    manifest = pinned_manifest(folder)
+    manifest = manifest_of(folder)
     with verifier_of(config, manifest) as (verifier, levels):
         policy = Policy.load(config.policy, tell=say)
         run = _Run(config, policy, verifier, _lowest(levels))
