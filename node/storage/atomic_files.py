@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import BinaryIO
 
 from node.errors import DiskFullError, NodeError
 from swarm.common.util import PRIVATE_FILE, flush, make_private, replace, replace_durably
@@ -163,18 +163,14 @@ def write_new(path: Path, data: bytes) -> None:
         raise write_error(path, error) from error
 
 
-def lock(handle: IO[bytes] | int, *, shared: bool = False) -> None:
-    """Wait for an exclusive lock on a file, or with ``shared`` for a shared one."""
-    _lock(_descriptor(handle), shared, wait=True)
+def lock(descriptor: int, *, shared: bool = False) -> None:
+    """Wait for an exclusive lock on an open file, or with ``shared`` for a shared one."""
+    _lock(descriptor, shared, wait=True)
 
 
-def try_lock(handle: IO[bytes] | int, *, shared: bool = False) -> bool:
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
     """Try to take the lock of :func:`lock` without waiting; return whether it worked."""
-    return _lock(_descriptor(handle), shared, wait=False)
-
-
-def _descriptor(handle: IO[bytes] | int) -> int:
-    return handle if isinstance(handle, int) else handle.fileno()
+    return _lock(descriptor, shared, wait=False)
 
 
 if sys.platform == "win32":

@@ -133,20 +133,17 @@ class Checkpoints:
 
         A process without write access can do so once a node has saved a checkpoint.
         """
-        with ExitStack() as stack:
-            if readers := self._reader():
-                lock(stack.enter_context(readers), shared=True)
-            yield
-
-    def _reader(self) -> BinaryIO | None:
         path = self.folder / READERS
-        try:
-            return path.open("rb") if path.exists() else self._readers()
-        except FileNotFoundError:
-            return None  # there is no checkpoint either
-        except OSError as error:
-            log.warning("%s: %s; a node that runs here may delete what is read", path, error)
-            return None
+        with ExitStack() as stack:
+            try:
+                readers = path.open("rb") if path.exists() else self._readers()
+            except FileNotFoundError:
+                pass  # there is no checkpoint either
+            except OSError as error:
+                log.warning("%s: %s; a node that runs here may delete what is read", path, error)
+            else:
+                lock(stack.enter_context(readers).fileno(), shared=True)
+            yield
 
     def steps(self) -> list[int]:
         """Return the steps that have a checkpoint, damaged ones included, oldest first."""
@@ -236,7 +233,7 @@ class Checkpoints:
         with writing(self.folder):
             readers = self._readers()
         with readers:
-            if not try_lock(readers):
+            if not try_lock(readers.fileno()):
                 remedy = "Wait until swarm-node eval or export ends, and try again."
                 raise NodeError("another process uses the checkpoints in", self.folder, remedy)
             later = [each for each in self.steps() if each > step]
@@ -272,7 +269,7 @@ class Checkpoints:
         valid = [step for step in self.steps() if step <= newest]
         kept = {*valid[-self.keep :], *self.rewards.best(valid, self.best)}
         with self._readers() as readers:
-            if not try_lock(readers):
+            if not try_lock(readers.fileno()):
                 log.info("%s: in use, so old checkpoints are deleted later", self.folder)
                 return
             for step in set(self.steps()) - kept:

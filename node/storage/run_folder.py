@@ -144,7 +144,7 @@ class RunFolder:
             for attempt in range(4):  # `holder` takes the lock for an instant
                 if attempt:
                     time.sleep(0.05)
-                if try_lock(handle):
+                if try_lock(handle.fileno()):
                     break
             else:
                 raise self._busy(_pid(handle))
@@ -175,7 +175,7 @@ class RunFolder:
         """
         try:
             with self.lock_file.open("rb", buffering=0) as handle:
-                if try_lock(handle, shared=True):
+                if try_lock(handle.fileno(), shared=True):
                     return None
                 pid = _pid(handle)
         except FileNotFoundError:
