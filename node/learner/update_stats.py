@@ -119,9 +119,9 @@ class UpdateSums:
 
     def add_plausible(self, plausibility: Tensor, batch: MicroBatch) -> None:
         """Add the plausibility ``[C, T]`` of a micro-batch's tokens to be imitated."""
-        imitated = batch.mask & ~batch.own & (batch.advantages > 0)[:, None]
-        totals = torch.where(imitated, plausibility, 0.0).sum(-1)
-        self._plausible.append(torch.stack([batch.numbered, totals, imitated.sum(-1)], -1))
+        better = batch.mask & ~batch.own & (batch.advantages > 0)[:, None]
+        totals = torch.where(better, plausibility, 0.0).sum(-1)
+        self._plausible.append(torch.stack([batch.numbered, totals, better.sum(-1)], -1))
 
     def plausible(self) -> dict[int, tuple[float, float]]:
         """Return by completion, over tokens to be imitated: sum of plausibilities, count."""
