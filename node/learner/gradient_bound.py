@@ -24,7 +24,6 @@ from node.learner.batches import Row
 from node.learner.group_gradients import GradientSum, GroupGradients, gradients_fit
 from node.learner.group_norms import GroupNorms
 from node.learner.off_policy import usefulness
-from node.learner.optimizer import Optimizer
 from node.learner.update_stats import UpdateSums
 
 if TYPE_CHECKING:
@@ -176,18 +175,15 @@ class BoundedGradient:
     """Gradient of an update; peers' groups are weighted and bounded in it.
 
     ``summed`` sums a scalar over all processes that hold a part of the weights. ``by_use`` weighs
-    peers' groups by usefulness. ``may_hold`` says whether memory allows to hold the gradients of
-    all groups, for small models. ``measurable``: norms can be measured in a micro-batch, as far as
+    peers' groups by usefulness. ``measurable``: norms can be measured in a micro-batch, as far as
     is known; ``checked``: one such norm agreed with a pass over its group alone.
     """
 
     model: torch.nn.Module
-    optimizer: Optimizer
     learner: Learner
     summed: Callable[[Tensor], Tensor]
     _: KW_ONLY
     by_use: bool
-    may_hold: Callable[[Sequence[Row]], bool]
 
     def __post_init__(self) -> None:
         self._holdable = True  # whether every weight has hooks, as far as is known
@@ -209,7 +205,8 @@ class BoundedGradient:
             return self.learner.add(rows, frozen, tally), Influence()
         added = None
         parameters = [*self.model.parameters()]
-        if self._holdable and self.may_hold(rows) and gradients_fit(parameters, len(rows)):
+        may_hold = self._holdable and self.learner.may_hold(rows)
+        if may_hold and gradients_fit(parameters, len(rows)):
             added = self._add_held(rows, frozen, tally, groups)
         while added is None:
             added = self._add_in_turn(rows, frozen, tally, groups)
@@ -227,7 +224,7 @@ class BoundedGradient:
             log.info("forward passes of one group: this model has weights without hooks")
         values = apart.norms() if self._holdable else []
         if not values or not all(map(math.isfinite, values)):
-            self.optimizer.discard()
+            self.learner.optimizer.discard()
             return None
         self._hold_checked = True
         found, weights = GroupScales(groups), self.weights(rows, sums)
@@ -254,7 +251,7 @@ class BoundedGradient:
             elif done.add_batch(waiting[:count]):
                 del waiting[:count]
             elif not self.measurable:
-                self.optimizer.discard()
+                self.learner.optimizer.discard()
                 return None
         loss = done.finish(rows)
         frozen.update(done.frozen)
@@ -273,7 +270,7 @@ class _Accumulation:
         self, gradient: BoundedGradient, frozen: Mapping[int, Tensor], scales: GroupScales
     ) -> None:
         self._of, self._learner = gradient, gradient.learner
-        self._sum = GradientSum(gradient.optimizer.masters, gradient.summed)
+        self._sum = GradientSum(gradient.learner.optimizer.masters, gradient.summed)
         self._loss = torch.zeros((), device=next(gradient.model.parameters()).device)
         self.frozen, self.scales, self.tally = dict(frozen), scales, UpdateSums()
 
@@ -293,7 +290,7 @@ class _Accumulation:
             )
         if measured is None:
             return False
-        norms = [measured.norms[row.group] / of.optimizer.scale for row in rows]
+        norms = [measured.norms[row.group] / self._learner.optimizer.scale for row in rows]
         of.measurable = measured.complete
         found = of.weights(rows, sums)
         weights = [found.get(row.group, 1.0) for row in rows]

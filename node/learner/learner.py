@@ -145,12 +145,7 @@ class Learner:
         checkpointed = config.gradient_checkpointing and GradientCheckpointing(policy.model)
         self._forward = checkpointed.forward if checkpointed else nullcontext
         self.gradient = BoundedGradient(
-            policy.model,
-            self.optimizer,
-            self,
-            self._share.sum,
-            by_use=corrected.by_use,
-            may_hold=self._may_hold,
+            policy.model, self, self._share.sum, by_use=corrected.by_use
         )
         # Last, because after a forward pass an FSDP model shows other weights.
         self._scores = TokenScores(policy.model, temperature, config.micro_batch_tokens)
@@ -350,7 +345,7 @@ class Learner:
     def _whole_parts(self, rows: Sequence[Row]) -> list[Row]:
         return [part for row in rows for part in self._parts(row, self._budget.tokens)]
 
-    def _may_hold(self, rows: Sequence[Row]) -> bool:
+    def may_hold(self, rows: Sequence[Row]) -> bool:
         """Return whether memory allows to hold the gradients of all groups."""
         if self._config.gradient_checkpointing or self._config.offload:
             return False
