@@ -37,7 +37,7 @@ MAX_BYTES = 64 << 20
 KEPT_USES = 1 << 16  # recorded uses, for distant checkpoints; beyond, groups are too old anyway
 LEAST_USES = 1 << 12  # latest uses always kept, so the composition of updates can be inspected
 MAX_DELETED = 1 << 12  # uses per transaction, so the network's thread never waits long
-_OWN = b""
+OWN = b""  # author of local groups in the table of used groups
 _THIS = "author=? AND epoch=? AND number=?"
 _INSERT = "INSERT OR IGNORE INTO pool VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
 _USE = "INSERT INTO used (author, epoch, number, step, trained) VALUES (?, ?, ?, ?, ?)"
@@ -232,7 +232,7 @@ class Pool:
         """Record the local ``(epoch, index)`` and peer keys that led to policy ``step``."""
         latest = f"SELECT max(use) FROM used WHERE {_THIS} AND NOT trained"
         with self.journal.transaction() as connection:
-            for key in [(_OWN, *draw) for draw in own] + [tuple(key) for key in external]:
+            for key in [(OWN, *draw) for draw in own] + [tuple(key) for key in external]:
                 noted = connection.execute(
                     f"UPDATE used SET step=?, trained=1 WHERE use=({latest})", (step, *key)
                 ).rowcount
@@ -260,11 +260,11 @@ class Pool:
         too old to be admitted.
         """
         total, found = 0, MAX_DELETED
-        moot = self.least_uses, _OWN, epoch, MAX_DELETED
+        moot = self.least_uses, OWN, epoch, MAX_DELETED
         while found == MAX_DELETED:
             with self.journal.transaction() as connection:
                 rows = connection.execute(_FORGET_MOOT, moot).fetchall()
-                latest = max((of for author, of in rows if author != _OWN), default=-1)
+                latest = max((of for author, of in rows if author != OWN), default=-1)
                 note_forgotten(connection, latest)
             found = len(rows)
             total += found

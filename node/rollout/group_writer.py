@@ -19,8 +19,7 @@ from node.trajectories.trajectory import OpenTrajectory, TurnLimits
 from protocol.rollout import Finish, Tokens
 from swarm.groups import TaskRef
 from swarm.journal import Journal
-
-OWN = b""  # Author of local groups in the journal's table of used groups.
+from swarm.pool import OWN
 
 
 class TurnPlace(NamedTuple):
