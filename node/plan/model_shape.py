@@ -204,7 +204,7 @@ HELP: tuple[Mapping[str, Any], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Least:
+class LeastMemory:
     """Minimum bytes (weights, one gradient, optimizer), and the available ones."""
 
     weights: int  # number of the model's; 0 if unknown
@@ -229,13 +229,13 @@ class Least:
         else:
             needed, there, place = self.memory, self.there[0], "main memory"
         return (
-            f"its {self.weights / 1000000000.0:.2f} billion weights need at least "
+            f"its {self.weights / 1e9:.2f} billion weights need at least "
             f"{gigabytes(needed)} of {place} with these settings, and this machine has "
             f"{gigabytes(there)}"
         )
 
 
-def least(config: Config, weights: int) -> Least:
+def least_memory(config: Config, weights: int) -> LeastMemory:
     """Return the minimum memory of a model with so many weights here."""
     gpu = gpu_memory(config.policy.device)
     place = WIDTHS[config.policy.dtype] * weights
@@ -249,10 +249,10 @@ def least(config: Config, weights: int) -> Least:
     memory = beside if gpu else copies * place + stepped
     whole, free = main_memory()
     there = whole + psutil.swap_memory().total, gpu
-    return Least(weights, memory, on_device, there, free)
+    return LeastMemory(weights, memory, on_device, there, free)
 
 
-def check_memory(config: Config) -> Least:
+def check_memory(config: Config) -> LeastMemory:
     """Check that this machine can train the model at all; weights 0 if unknown.
 
     Raises ``ConfigError`` if the memory does not suffice, with keys that would help.
@@ -263,7 +263,7 @@ def check_memory(config: Config) -> Least:
     except PolicyError as error:
         log.info("memory is not checked: %s", error)
         weights = 0
-    found = least(config, weights)
+    found = least_memory(config, weights)
     if not found.fits:
         lack = found.words()
         remedy = f"{lack[0].upper()}{lack[1:]}. {help_for(config)}"
@@ -276,7 +276,7 @@ def help_for(config: Config) -> str:
     weights = least_weights(config_folder(config.policy.model))
     present = config.model_dump()
     for keys in HELP:
-        if least(build(present, keys), weights).fits:
+        if least_memory(build(present, keys), weights).fits:
             shown = {key: "true" if value is True else repr(value) for key, value in keys.items()}
             return f"Set {', '.join(f'{key} = {value}' for key, value in shown.items())}."
     return "Use a smaller model: swarm-node plan shows the maximum size."

@@ -23,7 +23,7 @@ from node.plan import machine, model_shape
 from node.plan import model_shape as module
 from node.plan.machine import GIB, bfloat16_instructions, by_data_sheet, card, this_machine
 from node.plan.memory import Workload, cached_token, estimate, laid_out, width
-from node.plan.model_shape import by_sizes, check_memory, help_for, in_files, least, shape_of
+from node.plan.model_shape import by_sizes, check_memory, help_for, in_files, least_memory, shape_of
 from node.plan.plan import (
     LEARNING_RATES,
     choose,
@@ -297,7 +297,8 @@ def test_the_least_is_never_above_the_estimate(lora, dtype, optimizer, mode, tmp
     keys = {"policy__lora_rank": lora, "policy__dtype": dtype, "learner__optimizer": optimizer}
     config = config_of(written(tmp_path, QWEN_HALF), **keys, schedule__mode=mode)
     told = estimate(shape_of(tmp_path, "half"), config, device="cpu", prompt=1)
-    assert 0 < least(config, model_shape.least_weights(tmp_path)).memory < told.peak("memory")
+    least = least_memory(config, model_shape.least_weights(tmp_path))
+    assert 0 < least.memory < told.peak("memory")
 
 
 def test_what_cannot_fit_is_refused_with_keys_that_make_it_fit_or_a_smaller_model(
@@ -328,10 +329,10 @@ def test_what_fits_only_into_what_others_use_is_a_warning_and_logged_at_a_start(
 def test_a_gpu_is_asked_for_what_is_on_it(tmp_path, sixteen, monkeypatch):
     half = config_of(written(tmp_path, QWEN_HALF), policy__dtype="bfloat16")
     weights = model_shape.least_weights(tmp_path)
-    on_cpu = least(half, weights)
+    on_cpu = least_memory(half, weights)
     assert (on_cpu.device, on_cpu.there[1]) == (0, 0)
     monkeypatch.setattr(module, "gpu_memory", lambda _: 4 * GIB)
-    on_gpu = least(half, weights)
+    on_gpu = least_memory(half, weights)
     assert (on_gpu.device, on_gpu.memory, on_gpu.fits) == (on_cpu.memory, 0, False)
     assert "learner.offload = true" in help_for(half) or "adamw8bit" in help_for(half)
 
