@@ -20,7 +20,7 @@ from protocol.announcement import Offer, epoch_of, offer_of
 from protocol.errors import ProtocolError
 from protocol.frame import OpenFrame, open_frame, without_tokens
 from protocol.manifest import ENVIRONMENT, Manifest
-from protocol.rollout import EncodedGroup, Group
+from protocol.rollout import Batch, EncodedGroup, Group
 from swarm import verification
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
@@ -84,7 +84,7 @@ class AdmissionResult:
 
     author: bytes  # accountable for the frame
     proven: bool = False  # whether the author was proven when the frame came
-    opened: OpenFrame | None = None
+    batch: Batch | None = None  # the frame's, if it could be opened
     pending: list[EncodedGroup] = field(default_factory=list)  # groups that wait for verification
     now: float = 0.0  # Unix time at which processing began, seconds
     seconds: float = 0.0  # verification time spent
@@ -169,20 +169,22 @@ class Admission:
 
     def _check_frame(self, frame: bytes, author: bytes, offer: Offer | None) -> AdmissionResult:
         result = AdmissionResult(author, now=self._clock.time())
-        result.opened = self._open(frame, offer, result)
-        if result.opened:
-            result.proven = self._accounts.reputation(author) >= PROVEN
-            timely = []
-            for group in result.opened.batch.groups:
-                fault = self._fault(group, result.now)
-                if fault:
-                    result.refuse(fault, group)
-                else:
-                    timely.append(group)
-            if not result.proven and (surplus := len(timely) - MOST_UNPROVEN) > 0:
-                result.refused[verification.OVER_BUDGET] += surplus
-                del timely[MOST_UNPROVEN:]
-            result.pending = self._unseen(timely, result)
+        opened = self._open(frame, author, offer)
+        if isinstance(opened, str):
+            result.refused[opened] += 1
+            return result
+        result.batch = opened.batch
+        result.proven = self._accounts.reputation(author) >= PROVEN
+        timely = []
+        for group in opened.batch.groups:
+            if fault := self._fault(group, result.now):
+                result.refuse(fault, group)
+            else:
+                timely.append(group)
+        if not result.proven and (surplus := len(timely) - MOST_UNPROVEN) > 0:
+            result.refused[verification.OVER_BUDGET] += surplus
+            del timely[MOST_UNPROVEN:]
+        result.pending = self._unseen(timely, result)
         return result
 
     def _verify_next(self, result: AdmissionResult) -> None:
@@ -205,8 +207,8 @@ class Admission:
                 result.stalls += found.reason in verification.STALLS
             elif fault := _disagreement(claimed.group, found):
                 result.refuse(fault, claimed.group, found)
-            elif result.opened:
-                result.admitted.append(_pooled(result.opened, claimed, found, result.now))
+            else:
+                result.admitted.append(_pooled(result, claimed, found))
 
     def _record(self, result: AdmissionResult) -> None:
         author = result.author
@@ -221,21 +223,18 @@ class Admission:
             self._counters.add("admitted", len(result.admitted))
             self._accounts.admit(author, len(result.admitted))
 
-    def _open(self, frame: bytes, offer: Offer | None, result: AdmissionResult) -> OpenFrame | None:
-        if self._accounts.banned(result.author):
-            result.refused[verification.BANNED] += 1
-            return None
+    def _open(self, frame: bytes, author: bytes, offer: Offer | None) -> OpenFrame | str:
+        """Open a frame, or return the reason for which it is refused."""
+        if self._accounts.banned(author):
+            return verification.BANNED
         try:
             opened = self.opener(frame, self._swarm_id, self._manifest)
         except ProtocolError as error:
-            result.refused[error.code] += 1
-            return None
-        if opened.author != result.author:
-            result.refused[verification.WRONG_AUTHOR] += 1
-            return None
+            return error.code
+        if opened.author != author:
+            return verification.WRONG_AUTHOR
         if offer and offer_of(frame, opened.batch, self._manifest) != offer:
-            result.refused[verification.OFFER_MISMATCH] += 1
-            return None
+            return verification.OFFER_MISMATCH
         return opened
 
     def _fault(self, group: Group, now: float) -> str | None:
@@ -319,15 +318,16 @@ class Admission:
         return outcomes
 
 
-def _pooled(opened: OpenFrame, claimed: EncodedGroup, verdict: Verdict, now: float) -> PooledGroup:
+def _pooled(result: AdmissionResult, claimed: EncodedGroup, verdict: Verdict) -> PooledGroup:
+    assert result.batch, "its groups come from an opened frame"
     return PooledGroup(
-        author=opened.author,
+        author=result.author,
         encoded=claimed.plain,
         group=rewarded(claimed.group, verdict.rewards),
         prompt=verdict.prompt,
-        encoding=opened.batch.encoding,
-        policy_step=opened.batch.policy_step,
-        received=now,
+        encoding=result.batch.encoding,
+        policy_step=result.batch.policy_step,
+        received=result.now,
     )
 
 
