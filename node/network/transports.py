@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import sys
 from abc import ABC, abstractmethod
-from contextlib import closing
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
@@ -15,6 +12,7 @@ from node.config.sections import NetworkSection
 from node.errors import ConfigError
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
+from swarm.transport.node import binding_error
 from swarm.transport.transport import Transport, host_of, port_of
 
 
@@ -110,14 +108,5 @@ def why_not_free(address: str) -> str:
     A name and port 0, which is any free one, are not tried.
     """
     host, port = host_of(address), port_of(address)
-    if not host or not port:
-        return ""
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with closing(socket.socket(family)) as probe:
-            if os.name == "posix":  # on Windows it would take a port from its holder
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-    except OSError as error:  # without IPv6 there is not even a socket
-        return error.strerror or str(error)
-    return ""
+    error = binding_error(host, port) if host and port else None
+    return "" if error is None else error.strerror or str(error)

@@ -177,18 +177,24 @@ def check_ports(listen: Iterable[str]) -> None:
         parts = address.strip("/").split("/")
         if len(parts) != 4 or parts[0] not in ("ip4", "ip6") or parts[2] != "tcp":
             continue
-        family = socket.AF_INET6 if parts[0] == "ip6" else socket.AF_INET
-        with socket.socket(family) as probe:
+        if error := binding_error(parts[1], int(parts[3])):
+            why = f"{error.strerror}; use an address of this machine, 0.0.0.0 for all"
+            if error.errno == errno.EADDRINUSE:
+                why = f"another process uses port {parts[3]}; stop it, or choose another port "
+                why += "(0 draws a free one)"
+            raise PortTaken(f"network.listen = {address}: {why}") from error
+
+
+def binding_error(host: str, port: int) -> OSError | None:
+    """Return why this machine cannot listen at an IP address and TCP port, None if it can."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             if os.name == "posix":  # on Windows this would take a port from its holder
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((parts[1], int(parts[3])))
-            except OSError as error:
-                why = f"{error.strerror}; use an address of this machine, 0.0.0.0 for all"
-                if error.errno == errno.EADDRINUSE:
-                    why = f"another process uses port {parts[3]}; stop it, or choose another port "
-                    why += "(0 draws a free one)"
-                raise PortTaken(f"network.listen = {address}: {why}") from error
+            probe.bind((host, port))
+    except OSError as error:  # without IPv6 there is not even a socket
+        return error
+    return None
 
 
 def sweep_sockets(folder: Path = Path("/tmp")) -> int:

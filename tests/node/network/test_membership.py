@@ -269,7 +269,7 @@ def test_both_transports_are_known_and_take_turns_in_a_mixed_demo():
 
 def test_a_machine_without_the_family_of_an_address_says_so(monkeypatch):
     no_family = Mock(side_effect=OSError(97, "Address family not supported by protocol"))
-    monkeypatch.setattr("node.network.transports.socket.socket", no_family)
+    monkeypatch.setattr("swarm.transport.node.socket.socket", no_family)
     assert why_not_free("/ip6/::1/tcp/31337") == "Address family not supported by protocol"
 
 
