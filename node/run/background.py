@@ -169,7 +169,7 @@ WorkingDirectory={folder}
 {_environment()}ExecStart={start}
 Restart=on-failure
 RestartSec=30
-# A config that makes no sense does not mend itself.
+# A wrong config does not correct itself.
 RestartPreventExitStatus=2
 # The node ends its round, writes a checkpoint and ends its p2p daemon itself.
 KillMode=mixed
