@@ -465,14 +465,12 @@ def export_command(
         from node.evaluation.export import push as upload
         from node.evaluation.export import write_card
         from node.policy.checkpoint_policy import chosen, export
-        from node.storage.atomic_files import filling
 
         with chosen(node.folder, step=step, best=best) as loaded:
             for note in loaded.notes:
                 say(note, err=True)
             export(node.config, loaded, out, adapter=adapter, tell=tell)
-            with filling(out):
-                write_card(node.config, node.folder, loaded, out, adapter=adapter)
+            write_card(node.config, node.folder, loaded, out, adapter=adapter)
     if not json:
         say(f"wrote {out} from {loaded.path.name}")
     if address := None if push is None else upload(out, push):

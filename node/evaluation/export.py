@@ -29,7 +29,7 @@ from node.monitor.history import read_history
 from node.monitor.record import RoundRecord, share
 from node.network.pinned_manifest import checked_manifest
 from node.policy.model_source import SHIPPED
-from node.storage.atomic_files import write_atomic
+from node.storage.atomic_files import filling, write_atomic
 from node.storage.checkpoints import Checkpoints, Loaded
 from node.storage.run_folder import RunFolder
 from protocol.manifest import EnvSpec, Manifest, swarm_id
@@ -236,17 +236,18 @@ def _code(text: str) -> str:
 def write_card(
     config: Config, folder: RunFolder, loaded: Loaded, out: Path, *, adapter: bool = False
 ) -> None:
-    """Write a checkpoint's model card into ``out``, or raise NodeError."""
-    history, steps = read_history(folder.root), loaded.state["policy_step"]
-    training = Training.of(history, loaded.step, steps)
-    origin = ModelOrigin(None, None, None)
-    if folder.manifest.exists():
-        signed = folder.manifest.read_bytes()
-        rated = Checkpoints(loaded.path.parent).rewards.read().get(loaded.step)
-        heldout = rated[1] if rated and rated[0] == swarm_id(signed).hex() else None
-        origin = ModelOrigin(signed, checked_manifest(signed, str(folder.manifest)), heldout)
-    card = model_card(config, training, origin, adapter=adapter)
-    write_atomic(out / constants.REPOCARD_NAME, card.encode())
+    """Write a checkpoint's model card into ``out``, or raise NodeError and empty ``out``."""
+    with filling(out):
+        history, steps = read_history(folder.root), loaded.state["policy_step"]
+        training = Training.of(history, loaded.step, steps)
+        origin = ModelOrigin(None, None, None)
+        if folder.manifest.exists():
+            signed = folder.manifest.read_bytes()
+            rated = Checkpoints(loaded.path.parent).rewards.read().get(loaded.step)
+            heldout = rated[1] if rated and rated[0] == swarm_id(signed).hex() else None
+            origin = ModelOrigin(signed, checked_manifest(signed, str(folder.manifest)), heldout)
+        card = model_card(config, training, origin, adapter=adapter)
+        write_atomic(out / constants.REPOCARD_NAME, card.encode())
 
 
 def check_pushable(repo: str) -> None:
