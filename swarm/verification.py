@@ -162,7 +162,7 @@ class Verdict:
     rewards: tuple[float, ...]  # in [0, 1], one per text, in order
     # Of scoring, without the start of a worker; None if not measured.
     seconds: float | None = field(default=None, compare=False)
-    over: tuple[int, ...] = ()  # indexes of texts that exceeded their CPU limit, with reward 0
+    over: tuple[int, ...] = ()  # indexes of texts beyond their limits, with reward 0
 
 
 class JudgeRefused(Exception):  # noqa: N818 - an answer, not a fault

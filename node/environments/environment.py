@@ -319,3 +319,16 @@ def misfit(
         if wanted in (bool, int, float, str, list, dict) and not fits:
             return f"{name} = {value!r:.60}: {function} takes {wanted.__name__}"
     return None
+
+
+_GRANTS = "; sandbox.read and sandbox.network grant access"
+
+
+def raised(error: BaseException, most: int = 200) -> str:
+    """Describe an error of a task's own code, in at most ``most`` characters.
+
+    The sandbox hides files and networks, and the ``repr`` of such an error lacks the file's name.
+    """
+    if not isinstance(error, OSError):
+        return repr(error)[:most]
+    return f"{type(error).__name__}({str(error)!r})"[: most - len(_GRANTS)] + _GRANTS

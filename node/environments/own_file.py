@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from node.environments.environment import Environment, Episode
+from node.environments.environment import Environment, Episode, raised
 from node.environments.tools import as_environment, is_tool_class
 
 METHODS = ("reset", "step", "reward")
@@ -38,7 +38,7 @@ def load_file(path: Path, name: str) -> type[Environment]:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # a user's code may raise anything
-        raise ImportError(f"{str(path)!r} fails: {error!r}") from error
+        raise ImportError(f"{str(path)!r} fails: {raised(error)}") from error
     defined = [
         each
         for each in vars(module).values()
@@ -53,7 +53,7 @@ def load_file(path: Path, name: str) -> type[Environment]:
     except TypeError as error:
         raise ImportError(f"{str(path)!r}: {error}") from error
     except Exception as error:  # such as a type hint that is not defined
-        raise ImportError(f"{str(path)!r} fails: {error!r}") from error
+        raise ImportError(f"{str(path)!r} fails: {raised(error)}") from error
 
 
 def _plain(name: str) -> str:

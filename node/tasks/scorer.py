@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from node.environments.environment import EpisodeError
+from node.environments.environment import EpisodeError, raised
 from node.tasks.task import ScoringError, Task, TaskSource, kept
 from swarm.common.util import counted
 from swarm.groups import TaskRef
@@ -162,6 +162,9 @@ def nothing_built(count: int) -> JudgeRefused:
     return JudgeRefused(UNAVAILABLE, why)
 
 
+MOST_FAULT = 200  # characters
+
+
 class OverLimit(BaseException):
     """An answer used up its CPU time.
 
@@ -173,7 +176,8 @@ class OverLimit(BaseException):
 class GroupRewards:
     """Rewards in completion order, and how many answers made the scorer raise.
 
-    ``over`` has the indexes of answers that exceeded their CPU limit. ``fault`` is the first error.
+    ``over`` has the indexes of answers that exceeded their CPU limit or ended the process that
+    scored them alone. ``fault`` is the first error.
     """
 
     rewards: list[float]
@@ -220,7 +224,7 @@ def score(
 
 def fault_of(error: Exception | None) -> str:
     """Return an error of a task's own code for its author, in one short line; empty for None."""
-    return f"{error!r:.200}" if error else ""
+    return raised(error, MOST_FAULT) if error else ""
 
 
 def _replayed(source: TaskSource, task: Task, turns: TrajectoryTexts) -> float:

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from node.environments.environment import Episode, numpy_random
+from node.environments.environment import Episode, numpy_random, raised
 from node.tasks.answers import read_answer
 from node.tasks.sources.environments import Environments
 from protocol.manifest import Extract
@@ -192,7 +192,7 @@ class TaskSource:
         )
 
     def _undrawn(self, level: int, error: Exception) -> TaskError:
-        return TaskError(f"env {self.name!r} level {level} cannot draw: {error!r}")
+        return TaskError(f"env {self.name!r} level {level} cannot draw: {raised(error)}")
 
     def _draw(self, level: int, number: int) -> Mapping[str, Any] | None:
         try:

@@ -92,13 +92,14 @@ def after(verifier: Verifier) -> dict[str, Any]:
     patch = "type(me).score = lambda *_: 1.0"
     forge = (
         "import os\nfor fd in range(64):\n"
-        " try: os.write(fd, b'[1.0, 0]' * 3)\n except OSError: pass"
+        " try: os.write(fd, b'[1.0, 0, \"\"]' * 3)\n except OSError: pass"
     )
-    leave = "import os; os.write(3, b'[1.0, 0]'); os._exit(0)"
+    leave = "import os; os.write(3, b'[1.0, 0, \"\"]'); os._exit(0)"
     tries = {
         "patch": [patch, "bad", "bad", GOOD],
         "forge": [forge, "bad", "bad"],
         "leave": [leave, "bad", GOOD],
+        "left": ["import os; os._exit(0)", "bad", GOOD],
         "memory": ["bytearray(1 << 40)", "bad"],
         "much_memory": ["x = [bytearray(1 << 26) for _ in range(200)]", "bad"],
         "cpu": ["while True: pass", "bad"],

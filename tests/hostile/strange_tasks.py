@@ -6,6 +6,7 @@ then loads it as it loads any package's task.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import signal
@@ -37,6 +38,8 @@ DEEDS: dict[str, Callable[[], object]] = {
     "recurse": recurse,
     "die": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "leave": lambda: os._exit(0),
+    "exit": sys.exit,
+    "crash": lambda: ctypes.string_at(0),
     "chatter": chatter,
     "overpay": lambda: 7.0,
     "write": lambda: Path("swarm-node-was-here").write_text("written"),
@@ -55,6 +58,12 @@ class Strange(Deeds):
             return float(answer == GOOD)
         done = DEEDS[answer]()
         return done if isinstance(done, float) else 1.0
+
+
+class StrangeOnce(Strange):
+    """The same as text that runs as code."""
+
+    evaluates_text = True
 
 
 def surroundings() -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Flo sends texts that make a verifier burn, hang or die: her group is lost, the node is not."""
 
 import os
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -69,6 +70,25 @@ def strange(tmp_path, monkeypatch, counters, limits):
     with Verifier([STRANGE], outside=True, limits=limits, counters=counters) as verifier:
         assert verifier.start() == ("strange",)
         yield verifier
+
+
+ENDS = ["leave", "exit", "crash", "recurse", "burn_memory", "burn_in_c"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="such families open on Linux alone")
+@pytest.mark.parametrize("limits", [UNHURRIED])
+def test_a_text_that_runs_as_code_and_ends_its_process_is_wrong_and_costs_no_other(
+    tmp_path, monkeypatch, counters, limits
+):
+    declare(monkeypatch, tmp_path, "strange", "tests.hostile.strange_tasks:StrangeOnce")
+    allowed = Allowed(code_execution=["strange"])
+    with Verifier([STRANGE], allowed, outside=True, limits=limits, counters=counters) as verifier:
+        if not verifier.start():
+            pytest.skip("this machine has no sandbox for texts that run as code")
+        found = verifier.judge(TASK, [GOOD, *ENDS, GOOD])
+    assert found.rewards == (1.0, *[0.0] * len(ENDS), 1.0)
+    assert found.over == tuple(range(1, len(ENDS) + 1)), "an author who saw it end well is no liar"
+    assert counters.snapshot() == {"answers_unreadable{env=strange}": len(ENDS)}
 
 
 def refusal(verifier: Verifier, text: str) -> str:

@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from node.environments.environment import Environment, Episode, is_async, run, unfit
+from node.environments.environment import Environment, Episode, is_async, raised, run, unfit
 from node.environments.games import SHIPPED
 from node.environments.own_file import LIBRARIES, environment_of, load_file, replayed
 from node.errors import TaskSetError
@@ -125,4 +125,4 @@ def _brought(name: str) -> type[Environment]:
     try:
         return environment_of(entry.load())
     except (Exception, SystemExit) as error:  # a package's code may raise anything
-        raise ImportError(f"{entry.value} fails: {error!r}") from error
+        raise ImportError(f"{entry.value} fails: {raised(error)}") from error

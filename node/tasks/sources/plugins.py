@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
+from node.environments.environment import raised
 from node.errors import TaskSetError
 from node.tasks.chain_of_thought import FAMILIES as CHAINS
 from node.tasks.settings import check_plain
@@ -51,7 +52,7 @@ def open_plugin(spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> Questions
         questions: TaskPlugin = load()(list(levels))
         version, count, _ = questions.version, questions.levels, questions.evaluates_text
     except (Exception, SystemExit) as error:  # a package's code may raise anything
-        raise TaskSetError(f"env {spec.name!r}: {where} fails: {error!r}") from error
+        raise TaskSetError(f"env {spec.name!r}: {where} fails: {raised(error)}") from error
     if version != spec.version:
         raise TaskSetError(
             f"env {spec.name!r} is of version {spec.version!r}, installed is {version!r}: "

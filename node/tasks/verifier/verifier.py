@@ -191,7 +191,7 @@ class Verifier(Scorer):
     def _judge(
         self, worker: WorkerProcess, groups: Sequence[Asked], seconds: float
     ) -> list[Judged]:
-        each = self._seconds
+        each = [self._workers.seconds_for(group) for group in groups]
         outcomes: list[Judged] = []
         last = time.monotonic()
         try:

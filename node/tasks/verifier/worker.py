@@ -32,7 +32,7 @@ from node.environments.own_file import NotReplayed
 from node.errors import TaskSetError
 from node.tasks.sandbox import seccomp
 from node.tasks.sandbox.confine import OUT_OF_MEMORY, Confinement, confine
-from node.tasks.scorer import Answered, GroupRewards, OverLimit, fault_of, score
+from node.tasks.scorer import MOST_FAULT, Answered, GroupRewards, OverLimit, fault_of, score
 from node.tasks.task import ScoringError, Task, TaskError, TaskSource, kept
 from node.tasks.task_set import Allowed, open_envs
 from protocol.manifest import EnvSpec
@@ -62,19 +62,21 @@ def score_apart(
     """Score like :func:`node.tasks.scorer.score`, for text that may run as code.
 
     A copy of this process scores each text, under the seccomp ``program``. It cannot affect other
-    texts, and can reply only for its own; one that exceeds its CPU time is wrong. Raises
-    ScoringError: a text left no reward; OSError: this machine had no process or memory for it.
+    texts, and can reply only for its own; one that exceeds its limits or ends its copy is wrong.
+    Raises ScoringError: a text left another reply than a reward; OSError: this machine had no
+    process for it, or ended it.
     """
     replies = [_scored_in_fork(source, task, text, program, cpu_seconds) for text in texts]
     over = [number for number, reply in enumerate(replies) if reply is None]
-    found = [reply or (0.0, True) for reply in replies]
-    return GroupRewards([reward for reward, _ in found], sum(bad for _, bad in found), over)
+    found = [reply or (0.0, True, "") for reply in replies]
+    rewards, unreadable = [reward for reward, *_ in found], sum(bad for _, bad, _ in found)
+    return GroupRewards(rewards, unreadable, over, next((f for *_, f in found if f), ""))
 
 
 def _scored_in_fork(
     source: TaskSource, task: Task, text: str, program: bytes, cpu_seconds: int
-) -> tuple[float, bool] | None:
-    """Return a reward and whether the text is unreadable; None if it used up its CPU time."""
+) -> tuple[float, bool, str] | None:
+    """Return a reward, whether the text is unreadable, and its error; None if it ended its copy."""
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
@@ -89,17 +91,17 @@ def _scored_in_fork(
     if not reply:
         # A text that runs as code may ignore the first signal.
         ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-        if ended_by == signal.SIGXCPU or usage.ru_utime + usage.ru_stime >= cpu_seconds:
-            return None
-        if ended_by == signal.SIGKILL:
+        out_of_time = usage.ru_utime + usage.ru_stime >= cpu_seconds
+        if ended_by == signal.SIGKILL and not out_of_time:
             raise OSError("the operating system ended the process of a text")
+        return None  # for example an endless loop or recursion, or ``sys.exit()``
     try:  # what its text may have written
-        reward, unreadable = json.loads(reply)
+        reward, unreadable, fault = json.loads(reply)
     except (ValueError, TypeError, RecursionError) as error:
         raise ScoringError("a text left no reward") from error
     if type(reward) is not float or not 0.0 <= reward <= 1.0 or unreadable not in (0, 1):
         raise ScoringError("a text gave a result that is not a reward")
-    return reward, bool(unreadable)
+    return reward, bool(unreadable), f"{fault:.{MOST_FAULT}}" if isinstance(fault, str) else ""
 
 
 def _score_as_fork(
@@ -114,7 +116,8 @@ def _score_as_fork(
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
         seccomp.load(program)
         scores = score(source, task, [text])
-        os.write(_REPLY, json.dumps([scores.rewards[0], scores.unreadable]).encode())
+        reply = [scores.rewards[0], scores.unreadable, scores.fault]
+        os.write(_REPLY, json.dumps(reply).encode())
     finally:
         os._exit(0)
 

@@ -18,7 +18,7 @@ from node.errors import TaskSetError
 from node.tasks.sandbox.confine import OUT_OF_MEMORY, Confinement
 from node.tasks.sandbox.namespaces import DIED_OF
 from node.tasks.sandbox.sandbox import Grants, before, sandbox_support
-from node.tasks.scorer import OpenEnv
+from node.tasks.scorer import MOST_FAULT, OpenEnv
 from node.tasks.task_set import Allowed, evaluates
 from node.tasks.verifier.fork_server import ForkedProcess, fork
 from protocol.manifest import ENVIRONMENT, EnvSpec
@@ -62,8 +62,8 @@ class WorkerLimits:
     """Resource limits of a worker, far above the needs of any honest answer.
 
     CPU time is per trajectory, one turn or one text that runs as code; other texts have a quarter
-    of it. Wall time is per request. ``memory_mib`` is address space. ``start_seconds`` includes
-    opening the task set.
+    of it. Wall time is per request, turn or group. ``memory_mib`` is address space.
+    ``start_seconds`` includes opening the task set.
     """
 
     cpu_seconds: int = 5
@@ -260,6 +260,14 @@ class Workers:
             worker.end()
         self._workers.clear()
 
+    def seconds_for(self, group: Asked) -> float:
+        """Return the timeout of a group: local texts that run as code have it each.
+
+        A policy writes several endless loops at once, and each takes its whole CPU time.
+        """
+        each = not self._outside and self.granted(group.task.env).evaluates
+        return self.limits.wall_seconds * (len(group.texts) if each else 1)
+
     def note_death(self, env: str | None, death: WorkerDied, seconds: float) -> JudgeRefused:
         """Count and log a worker's death on an env, None if idle; return the refusal."""
         reason = death.reason if env or death.reason == TIMEOUT else "idle"
@@ -337,7 +345,6 @@ class Workers:
 MOMENT_SECONDS = 0.05  # Then a worker begins no further group of a request: others may wait.
 _MOST_GROUPS = 32
 _MOST_CHARACTERS = 1 << 20
-_MOST_FAULT = 200
 _OWN_CODE = ("plugin", ENVIRONMENT)  # sources whose code the user may have written
 
 
@@ -382,13 +389,13 @@ def admitted(
 
 
 def answers(
-    worker: WorkerProcess, groups: Sequence[Asked], *, each: float, together: float
+    worker: WorkerProcess, groups: Sequence[Asked], *, each: Sequence[float], together: float
 ) -> Iterator[tuple[Judged, int, str]]:
     """Yield each of the first groups' result, count of unreadable texts, and scorer's error.
 
-    ``each`` is the timeout in seconds per group, ``together`` for all groups. The caller ends the
-    worker unless it consumes all results. Raises WorkerDied: the worker was lost on the group in
-    progress.
+    ``each`` has the timeout in seconds of each group, ``together`` is that of all groups. The
+    caller ends the worker unless it consumes all results. Raises WorkerDied: the worker was lost
+    on the group in progress.
     """
     last = time.monotonic()
     end = last + together
@@ -397,9 +404,9 @@ def answers(
         # The last group has at least half of the time.
         "seconds": min(MOMENT_SECONDS, together / 2),
     }
-    worker.send(message, min(each, together))
-    for number, group in enumerate(groups, 1):
-        reply = worker.receive(min(each, end - last))
+    worker.send(message, min(each[0], together))
+    for number, (group, seconds) in enumerate(zip(groups, each, strict=True), 1):
+        reply = worker.receive(min(seconds, end - last))
         now = time.monotonic()
         found, last = _outcome(reply, group.texts, now - last), now
         over = reply.get("last")
@@ -425,7 +432,7 @@ def refusal(reply: dict[str, Any], seconds: float, *, played: bool = False) -> J
 def fault_in(reply: dict[str, Any]) -> str:
     """Return the error of a task's own code; raise ``WorkerDied`` if it is malformed."""
     fault = reply.get("fault", "")
-    if not isinstance(fault, str) or len(fault) > _MOST_FAULT:
+    if not isinstance(fault, str) or len(fault) > MOST_FAULT:
         raise nonsense("error of the task is malformed")
     return fault
 

@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -13,10 +14,17 @@ import pytest
 from experiments.recipe.local_judge import LocalJudge
 from node.errors import TaskSetError
 from node.tasks.sandbox.namespaces import libc
+from node.tasks.sandbox.sandbox import SandboxSupport
 from node.tasks.scorer import Answered, Move, judge_all
 from node.tasks.task_set import Allowed, load_task_set, open_envs
 from node.tasks.verifier.verifier import Verifier, VerifierPool
-from node.tasks.verifier.worker_process import WorkerDied, WorkerProcess, answers
+from node.tasks.verifier.worker_process import (
+    WorkerDied,
+    WorkerLimits,
+    WorkerProcess,
+    Workers,
+    answers,
+)
 from protocol.manifest import EnvSpec
 from swarm.common.child_process import Channel
 from swarm.common.counters import Counters
@@ -181,6 +189,20 @@ def test_a_worker_killed_while_idle_costs_nobody_a_verdict():
     assert restarts == {"verifier_restarts{reason=idle}": 1.0}
 
 
+@pytest.mark.parametrize(("outside", "seconds"), [(False, 80.0), (True, 10.0)])
+def test_texts_of_this_node_that_run_as_code_have_the_time_of_a_group_each(
+    monkeypatch, outside, seconds
+):
+    support = Mock(return_value=SandboxSupport("bubblewrap", landlock=True, seccomp=True))
+    monkeypatch.setattr("node.tasks.verifier.worker_process.sandbox_support", support)
+    allowed, limits = Allowed(code_execution=["code"]), WorkerLimits(wall_seconds=10.0)
+    specs = [replace(TINY[0], name=name) for name in ("code", "plain")]
+    workers = Workers(specs, allowed, limits, None, outside=outside, hash_seed=0)
+    texts = ["while True: pass"] * 8
+    given = [workers.seconds_for(Asked(TaskRef(s.name, 0, 1), texts)) for s in specs]
+    assert given == [seconds, 10.0]
+
+
 def test_closing_ends_the_worker_and_the_verifier():
     with Verifier(TINY, outside=False) as verifier:
         verifier.start()
@@ -249,7 +271,7 @@ def heard(*replies: dict[str, Any]) -> list[tuple[Judged, int]]:
     thread = threading.Thread(target=bent)
     thread.start()
     try:
-        return list(answers(worker, GROUPS, each=20.0, together=60.0))
+        return list(answers(worker, GROUPS, each=[20.0] * len(GROUPS), together=60.0))
     finally:
         thread.join()
         worker.end()
