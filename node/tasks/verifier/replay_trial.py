@@ -20,7 +20,7 @@ from node.tasks.task_set import Allowed
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import ENVIRONMENT, EnvSpec
 from swarm.groups import Split, TaskRef
-from swarm.verification import JudgeRefused, TrajectoryTexts
+from swarm.verification import JudgeRefused, TrajectoryTexts, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +28,8 @@ EPISODES = 4  # Per level; as many tasks of other families.
 ANSWERS = ("", "0", "yes", "[1, 2]")  # to such a task
 TURNS = 16  # Maximum per episode.
 PLAYS, REPLAY = 1, (2, 3)  # Hash seeds of the process that plays and of those that replay.
+SLOW = 1.0  # seconds
+SLOW_REMEDY = "all answers to a task have 10 s together, or are lost: make its score faster"
 REMEDY = (
     "derive all its randomness from the seed, or set replayable = False, and it is not shared "
     "(docs/environments.md)"
@@ -55,6 +57,7 @@ class _Built:
     right: str | None
     answers: tuple[str, ...] = ()
     rewards: tuple[float, ...] = ()
+    seconds: float = 0.0  # to score all of them
 
 
 @dataclass(slots=True)
@@ -108,34 +111,46 @@ def _built(verifier: Verifier, spec: EnvSpec) -> dict[TaskRef, _Built]:
         tasks = _tasks(spec, level)
         tasks.append(replace(tasks[0], split=Split.HELDOUT))
         for task, (prompt, right) in zip(tasks, _examples(verifier, tasks), strict=True):
-            answers = ANSWERS if right is None else (*ANSWERS, right)
+            # A right one first: its error is the one that is shown. It is also the last.
+            answers = ANSWERS if right is None else (right, *ANSWERS, right)
             found[task] = _Built(prompt, right)
             if spec.source != ENVIRONMENT:
-                found[task] = _Built(prompt, right, answers, _rewards(verifier, task, answers))
+                verdict = _verdict(verifier, task, answers)
+                seconds = verdict.seconds or 0.0
+                found[task] = _Built(prompt, right, answers, verdict.rewards, seconds)
     return found
 
 
-def _rewards(verifier: Verifier, task: TaskRef, answers: Sequence[str]) -> tuple[float, ...]:
+def _verdict(verifier: Verifier, task: TaskRef, answers: Sequence[str]) -> Verdict:
     try:
-        return tuple(verifier.judge(task, answers).rewards)
+        return verifier.judge(task, answers)
     except JudgeRefused as refused:
         raise _failed(task, refused, "an answer has no reward: ") from refused
 
 
 def _check_rewards(built: Mapping[TaskRef, _Built]) -> None:
-    """Raise ``TaskSetError`` if no right answer of a level has a reward; warn if an empty one has.
+    """Raise ``TaskSetError`` if no right answer of a level has a reward, or not the same again.
 
-    Right answers are scored last. Some tasks of a level may have a weak example.
+    Warn if an empty answer has one, or if scoring is slow. Some tasks may have a weak example.
     """
     for level in dict.fromkeys((task.env, task.level) for task in built):
         place = f"env {level[0]!r} level {level[1]}"
         tried = [each for task, each in built.items() if (task.env, task.level) == level]
         known = [each for each in tried if each.right is not None and each.rewards]
-        if known and not any(each.rewards[-1] for each in known):
+        if known and not any(each.rewards[0] for each in known):
             raise TaskSetError(
                 f"{place} gives its right answer no reward: {known[0].right!r:.60}: correct its "
                 "score, or the answer of its questions (docs/guides/own_tasks.md)"
             )
+        for right, before, after in ((e.right, e.rewards[0], e.rewards[-1]) for e in known):
+            if before != after:
+                raise TaskSetError(
+                    f"{place} scores {right!r:.60} as {before}, and after others as {after}: keep "
+                    "no state in its score, nor change the entry (docs/guides/own_tasks.md)"
+                )
+        # The least: the first answers may import a library.
+        if (least := min(e.seconds / max(1, len(e.answers)) for e in tried)) > SLOW:
+            logger.warning("%s takes %.1f s to score an answer: %s", place, least, SLOW_REMEDY)
         if any(dict(zip(each.answers, each.rewards, strict=True)).get("") == 1.0 for each in tried):
             logger.warning("%s gives an empty answer a full reward: correct its score", place)
 
@@ -148,7 +163,7 @@ def _same(verifier: Verifier, built: Mapping[TaskRef, _Built]) -> None:
             raise _unequal(task, f"its question is {differing(prompt, here.prompt)}")
         if right != here.right:
             raise _unequal(task, f"its answer is {right!r:.60}, not {here.right!r:.60}")
-        rewards = _rewards(verifier, task, here.answers)
+        rewards = _verdict(verifier, task, here.answers).rewards
         for answer, there, before in zip(here.answers, rewards, here.rewards, strict=True):
             if there != before:
                 raise _unequal(task, f"it scores {answer!r:.60} as {there}, not {before}")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.errors import TaskSetError
+from node.tasks.sandbox.sandbox import sandbox_support
 from node.tasks.sources.jsonl import file_digest
 from node.tasks.task_set import Allowed
 from node.tasks.verifier.replay_trial import Trial, try_replays
@@ -51,12 +52,17 @@ class Stubborn:
 """
 
 
-def tried(folder: Path, patch: pytest.MonkeyPatch, question: str, score: str) -> Trial:
+def tried(
+    folder: Path, patch: pytest.MonkeyPatch, question: str, score: str, *, evaluates: bool = False
+) -> Trial:
     code = COUNTS.replace("{question}", question).replace("{score}", score)
+    code = code.replace("False", str(evaluates))
+    folder.mkdir(exist_ok=True)
     (folder / "counts_task.py").write_text(code)
     patch.syspath_prepend(folder)
     declare(patch, folder, "counts", "counts_task:Counts")
-    return try_replays([EnvSpec("counts", "plugin", "1", ("{}",), "{question}", "text")], Allowed())
+    allowed = Allowed(code_execution=["counts"] if evaluates else [])
+    return try_replays([EnvSpec("counts", "plugin", "1", ("{}",), "{question}", "text")], allowed)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +99,13 @@ def test_an_error_of_a_scorer_is_shown_once(tmp_path, monkeypatch, caplog, score
     assert len(shown) == 1 and "Error(" in shown[0]
 
 
+@pytest.mark.skipif(not sandbox_support().whole, reason="no sandbox for answers that run as code")
+def test_an_error_of_a_scorer_that_runs_answers_is_shown_too(tmp_path, monkeypatch, caplog):
+    tried(tmp_path, monkeypatch, NUMBERED, "entry['missing']", evaluates=True)
+    shown = [record.message for record in caplog.records if "KeyError('missing')" in record.message]
+    assert len(shown) == 1
+
+
 ANSWERED = '{"question": f"What is {number}?", "answer": f"x{number}"}'
 
 
@@ -101,6 +114,33 @@ def test_a_task_that_gives_nothing_for_its_right_answer_is_refused(tmp_path, mon
     wrong = r"'counts' level 0 gives its right answer no reward: 'x\d+': correct"
     with pytest.raises(TaskSetError, match=wrong):
         tried(tmp_path, monkeypatch, ANSWERED, score)
+
+
+@pytest.mark.parametrize("score", ["float(bool(entry.pop('answer', '')))", "1.0 / (1 + count())"])
+def test_a_task_that_scores_an_answer_by_those_before_it_is_refused(tmp_path, monkeypatch, score):
+    with pytest.raises(TaskSetError, match=r"'counts' level 0 (scores 'x.* after others|differs)"):
+        tried(tmp_path, monkeypatch, ANSWERED, score)
+
+
+def test_a_task_is_warned_of_whose_groups_take_too_long_to_score(tmp_path, monkeypatch, caplog):
+    tried(tmp_path, monkeypatch, ANSWERED, "0.5")
+    assert "to score an answer" not in caplog.text
+    monkeypatch.setattr("node.tasks.verifier.replay_trial.SLOW", 0.0)
+    tried(tmp_path / "again", monkeypatch, ANSWERED, "0.5")
+    assert "all answers to a task have 10 s together" in caplog.text
+
+
+def test_the_error_that_is_shown_is_that_of_a_right_answer(tmp_path, monkeypatch, caplog):
+    with pytest.raises(TaskSetError, match="no reward"):
+        tried(tmp_path, monkeypatch, ANSWERED, "float(int(answer[1:]) == entry['missing'])")
+    (shown,) = [each.message for each in caplog.records if "raised an error" in each.message]
+    assert "KeyError('missing')" in shown
+
+
+def test_an_error_of_the_system_names_the_file(tmp_path, monkeypatch, caplog):
+    tried(tmp_path, monkeypatch, NUMBERED, "open('words.txt')")
+    (shown,) = [each.message for each in caplog.records if "raised an error" in each.message]
+    assert "'words.txt'" in shown and "sandbox.read" in shown
 
 
 @pytest.mark.parametrize(
