@@ -72,7 +72,7 @@ def strange(tmp_path, monkeypatch, counters, limits):
         yield verifier
 
 
-ENDS = ["leave", "exit", "crash", "recurse", "burn_memory", "burn_in_c"]
+ENDS = ["leave", "exit", "crash", "recurse", "burn_memory", "burn_in_c", "sleep"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="such families open on Linux alone")

@@ -11,6 +11,7 @@ import gc
 import json
 import math
 import os
+import select
 import signal
 import time
 from collections import OrderedDict
@@ -49,6 +50,7 @@ from swarm.verification import (
 )
 
 _REPLY_BYTES = 4096
+WALL_TO_CPU = 1.9  # Time limit of a text, relative to its CPU time: just below that of a group.
 _REPLY = 3
 
 
@@ -76,18 +78,20 @@ def score_apart(
 def _scored_in_fork(
     source: TaskSource, task: Task, text: str, program: bytes, cpu_seconds: int
 ) -> tuple[float, bool, str] | None:
-    """Return a reward, whether the text is unreadable, and its error; None if it ended its copy."""
+    """Return reward, if the text is unreadable, and error; None if its copy ended or hangs."""
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
         _score_as_fork(source, task, text, program, cpu_seconds, theirs)
     os.close(theirs)
     try:
-        with os.fdopen(ours, "rb") as end:
-            reply = end.read(_REPLY_BYTES)
+        reply = _read_reply(ours, WALL_TO_CPU * cpu_seconds)
     finally:
+        os.close(ours)
         os.kill(child, signal.SIGKILL)
         _, status, usage = os.wait4(child, 0)
+    if reply is None:
+        return None  # it sleeps, or waits for what does not come
     if not reply:
         # A text that runs as code may ignore the first signal.
         ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
@@ -102,6 +106,18 @@ def _scored_in_fork(
     if type(reward) is not float or not 0.0 <= reward <= 1.0 or unreadable not in (0, 1):
         raise ScoringError("a text gave a result that is not a reward")
     return reward, bool(unreadable), f"{fault:.{MOST_FAULT}}" if isinstance(fault, str) else ""
+
+
+def _read_reply(end: int, seconds: float) -> bytes | None:
+    """Return what a copy wrote until it ended, empty if nothing; None if it has not ended."""
+    reply, until, poll = b"", time.monotonic() + seconds, select.poll()
+    poll.register(end, select.POLLIN)
+    while poll.poll(max(0.0, 1000.0 * (until - time.monotonic()))):
+        part = os.read(end, _REPLY_BYTES - len(reply))
+        reply += part
+        if not part or len(reply) == _REPLY_BYTES:
+            return reply
+    return None
 
 
 def _score_as_fork(
