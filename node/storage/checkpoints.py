@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -305,7 +306,15 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
+DAMAGE = (errno.EIO, errno.EISDIR, errno.ELOOP, errno.ENOENT, errno.ENOTDIR)
+
+
 def _verify(folder: Path) -> dict[str, Any]:
+    """Return the state of a checkpoint that is as it was written.
+
+    Raises _DamagedError if it is not. Raises NodeError if it may be, but cannot be read now: as a
+    damaged one it would be replaced.
+    """
     try:
         digests = json.loads((folder / DIGESTS).read_bytes())
         found = _files(folder)
@@ -318,6 +327,9 @@ def _verify(folder: Path) -> dict[str, Any]:
                 raise _DamagedError(f"{name} is not what was written")
         return dict(json.loads(found[STATE].read_bytes()))
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        if isinstance(error, OSError) and error.errno not in DAMAGE:
+            what = f"cannot read the checkpoint ({error.strerror})"
+            raise NodeError(what, error.filename or folder, "Correct that, and repeat.") from error
         raise _DamagedError(f"{DIGESTS} cannot be read") from error
 
 

@@ -137,6 +137,19 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_says_so(three_save
     assert "step-00000002" in loaded.notes[-1]
 
 
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EMFILE, errno.ESTALE])
+def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_damaged(
+    three_saved, monkeypatch, code
+):
+    failed = Mock(side_effect=OSError(code, os.strerror(code)))
+    monkeypatch.setattr(module, "_sha256", failed)
+    with pytest.raises(NodeError, match=f"cannot read the checkpoint .{os.strerror(code)}.*step-"):
+        three_saved.load_latest()
+    failed.side_effect = OSError(errno.EIO, "a disk error")
+    with pytest.raises(CheckpointError, match="damaged"):
+        three_saved.load_latest()
+
+
 def test_going_on_from_an_earlier_checkpoint_replaces_the_damaged_later_ones(three_saved):
     def damage(step):
         (three_saved.path(step) / "optimizer.bin").write_text("")
