@@ -6,14 +6,14 @@ result once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import lru_cache
 
 from node.environments.environment import EpisodeError, finished
 from node.environments.own_file import NotReplayed
-from node.tasks.scorer import Move, Moved, Scorer, score, settled
+from node.tasks.scorer import Move, Moved, OpenEnv, Scorer, score, settled
 from node.tasks.task import ScoringError, Task, TaskError, TaskSource, kept
 from node.tasks.task_set import Allowed, open_envs
 from node.tasks.verifier.worker import LiveEpisodes
@@ -56,6 +56,7 @@ class LocalJudge(Scorer):
     def __init__(self, specs: Sequence[EnvSpec], *, verbatim: bool = True) -> None:
         opened = verbatim_sources(specs) if verbatim else open_envs(specs, Allowed())
         self._sources, self._closed = opened
+        self._opened = {name: OpenEnv.of(source) for name, source in self._sources.items()}
         self._built = lru_cache(REMEMBERED)(self._build)
         self._judged = lru_cache(REMEMBERED)(self._judge)
         self._live = LiveEpisodes()
@@ -71,19 +72,8 @@ class LocalJudge(Scorer):
         return frozenset(name for name, each in self._sources.items() if each.environment)
 
     @property
-    def unrepeatable(self) -> frozenset[str]:
-        opened = ((name, each.environment) for name, each in self._sources.items())
-        return frozenset(name for name, env in opened if env and not env.replayable)
-
-    @property
-    def waiting(self) -> frozenset[str]:
-        opened = ((name, each.environment) for name, each in self._sources.items())
-        return frozenset(name for name, env in opened if env and env.waits)
-
-    @property
-    def hidden(self) -> frozenset[str]:
-        opened = ((name, each.environment) for name, each in self._sources.items())
-        return frozenset(name for name, env in opened if env and env.hidden)
+    def opened_envs(self) -> Mapping[str, OpenEnv]:
+        return self._opened
 
     def play_each(self, moves: Sequence[Move]) -> list[Future[Moved]]:
         with kept():

@@ -64,12 +64,19 @@ def settled(moved: Moved) -> Future[Moved]:
 
 @dataclass(frozen=True, slots=True)
 class OpenEnv:
-    """A worker's report about an env it has opened."""
+    """What a verifier knows of an env that it has opened."""
 
     levels: int
     replayable: bool = True
     waits: bool = False
     hidden: bool = False
+
+    @classmethod
+    def of(cls, source: TaskSource) -> OpenEnv:
+        played = source.environment
+        if played is None:
+            return cls(source.levels)
+        return cls(source.levels, played.replayable, played.waits, played.hidden)
 
 
 class Scorer(Protocol):

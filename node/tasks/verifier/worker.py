@@ -33,7 +33,15 @@ from node.environments.own_file import NotReplayed
 from node.errors import TaskSetError
 from node.tasks.sandbox import seccomp
 from node.tasks.sandbox.confine import OUT_OF_MEMORY, Confinement, confine
-from node.tasks.scorer import MOST_FAULT, Answered, GroupRewards, OverLimit, fault_of, score
+from node.tasks.scorer import (
+    MOST_FAULT,
+    Answered,
+    GroupRewards,
+    OpenEnv,
+    OverLimit,
+    fault_of,
+    score,
+)
 from node.tasks.task import ScoringError, Task, TaskError, TaskSource, kept
 from node.tasks.task_set import Allowed, open_envs
 from protocol.manifest import EnvSpec
@@ -395,18 +403,9 @@ def _open(channel: Channel) -> dict[str, TaskSource]:
         raise SystemExit(1) from error
     # Standard error reports a failed start; the node does not read it after that.
     os.dup2(0, 2)
-    channel.send({"envs": {s.name: _properties(s) for s in sources.values()}, "closed": closed})
+    envs = {name: asdict(OpenEnv.of(source)) for name, source in sources.items()}
+    channel.send({"envs": envs, "closed": closed})
     return sources
-
-
-def _properties(source: TaskSource) -> dict[str, Any]:
-    environment = source.environment
-    return {
-        "levels": source.levels,
-        "replayable": environment is None or environment.replayable,
-        "waits": environment is not None and environment.waits,
-        "hidden": environment is not None and environment.hidden,
-    }
 
 
 def _limited(texts: Sequence[Any], seconds: float) -> Iterator[Answer]:
