@@ -26,27 +26,19 @@ WARM_UP = 1
 def measure(options: argparse.Namespace, folder: Path) -> list[tuple[float, float]]:
     """Seconds of a round and of an evaluation behind it, for every turn."""
     from node_step import PROMPTS, NodeStep
+    from policies import endless_policy
 
-    from node.config.learning import PolicySection
     from node.engines.engine import Sampling
     from node.engines.transformers.engine import TransformersEngine
-    from node.policy.policy import Policy
 
-    policy = Policy.load(PolicySection(model=options.model, device="cpu"))
-    policy.stop_ids = (-1,)
-    policy.context_length = max(policy.context_length, options.tokens + 64)
-    policy.model.config.max_position_embeddings = policy.context_length
+    policy = endless_policy(options.model, tokens=options.tokens + 64)
     questions = [policy.encode_prompt(PROMPTS[n % len(PROMPTS)]) for n in range(options.tasks)]
     engine, sampling = TransformersEngine(policy, seed=0), Sampling(max_new_tokens=options.tokens)
-    node = NodeStep(policy, folder, options.prompts, options.completions, options.tokens)
-    try:
-        turns = [
+    with NodeStep(policy, folder, options.prompts, options.completions, options.tokens) as node:
+        return [
             (node.whole(), seconds(lambda: engine.generate(questions, 1, sampling)))
             for _ in range(WARM_UP + options.turns)
-        ]
-    finally:
-        node.close()
-    return turns[WARM_UP:]
+        ][WARM_UP:]
 
 
 def main() -> None:

@@ -124,17 +124,6 @@ def peak() -> float:
     return int(line.split()[1]) / 1024
 
 
-def _policy(options: argparse.Namespace) -> Any:
-    from node.config.learning import PolicySection
-    from node.policy.policy import Policy
-
-    model = str(options.folder / "model")
-    policy = Policy.load(PolicySection(model=model, dtype=options.dtype, device="cpu"))
-    policy.stop_ids = (-1,)
-    policy.model.generation_config.eos_token_id = None
-    return policy
-
-
 def _plain(options: argparse.Namespace) -> Any:
     """The model as the library loads it, with nothing of a node in it."""
     import torch
@@ -151,23 +140,14 @@ def _plain(options: argparse.Namespace) -> Any:
 def node_side(options: argparse.Namespace) -> None:
     """Rounds of a node without the network."""
     from node_step import NodeStep
+    from policies import endless_policy
 
-    from node.config.learning import LearnerSection
-
-    with tempfile.TemporaryDirectory() as folder:
-        step = NodeStep(
-            _policy(options),
-            Path(folder),
-            options.prompts,
-            options.completions,
-            options.tokens,
-            LearnerSection(optimizer=options.optimizer),
-        )
-        try:
-            for _ in sys.stdin:
-                _tell(node_s=step.whole(), node_mib=peak())
-        finally:
-            step.close()
+    policy = endless_policy(options.folder / "model", dtype=options.dtype)
+    sides = options.prompts, options.completions, options.tokens
+    keys = {"learner.optimizer": options.optimizer}
+    with tempfile.TemporaryDirectory() as name, NodeStep(policy, Path(name), *sides, keys) as step:
+        for _ in sys.stdin:
+            _tell(node_s=step.whole(), node_mib=peak())
 
 
 def trl_side(options: argparse.Namespace) -> None:
@@ -200,11 +180,12 @@ def engine_side(options: argparse.Namespace) -> None:
     """The engine alone, ``transformers.generate``, and copying as many bytes as they read."""
     from bare import bare_generate, seconds
     from node_step import PROMPTS
+    from policies import endless_policy
 
     from node.engines.engine import Sampling
     from node.engines.transformers.engine import TransformersEngine
 
-    policy = _policy(options)
+    policy = endless_policy(options.folder / "model", dtype=options.dtype)
     engine = TransformersEngine(policy, seed=0)
     plain = _plain(options)
     prompts = [policy.encode_prompt(text) for text in PROMPTS[: options.prompts]]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
+import argparse
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
@@ -12,42 +13,40 @@ from typing import Any
 
 from bare import BareTrainer, bare_generate, seconds
 from layouts import padded, rows_of
+from policies import endless_policy
 
 from node.config.config import Config
-from node.config.learning import LearnerSection, MixtureSection
-from node.config.sections import ScheduleSection
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.learner.batches import MicroBatch, TrainingGroup
-from node.learner.learner import Learner
 from node.learner.steps import Newest
+from node.lifecycle import Opened
+from node.monitor.record import Stopwatch
 from node.policy.policy import Policy
-from node.rollout.generator import Generator, TaskIndexes
-from node.rollout.groups import GroupLimits, Intake
-from node.run.training_loop import TrainingLoop
-from node.run.update_groups import ExternalGroups, TrainedPolicy
-from node.tasks.curriculum import TaskSampler, served_levels
+from node.rollout.async_generator import JUDGES, AsyncRolloutGenerator
+from node.run.training_loop import Trainer, open_experience
+from node.tasks.curriculum import served_levels
 from node.tasks.task_set import load_task_set
-from node.tasks.verifier.verifier import Verifier
-from protocol.rollout import Group
+from node.tasks.verifier.verifier import Verifier, VerifierPool
+from protocol.identity import Identity
+from protocol.manifest import Manifest
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.groups import Origin
 from swarm.journal import Journal
-from swarm.member import Experience
-from swarm.mixture import Mixture
-from swarm.pool import Pool
 from swarm.verification import Judged, JudgeRefused
 
 NEVER = 1 << 40
-
-
 PROMPTS = tuple(f"What is {n} + {n + 1}?\nAnswer:" for n in range(10, 90))
+KEYS = {
+    "mixture.external": 0,
+    "schedule.checkpoint_every": NEVER,
+    "schedule.eval_every": NEVER,  # evaluates before the first round only
+    "schedule.eval_tasks": 1,
+}
 
 
 class SignalVerifier(Verifier):
-    """Does all of a verifier's work, then asks for what TRL is asked for, and says that every
-    other answer is right."""
+    """Do all of a verifier's work, but return ``PROMPTS`` and call every other answer right."""
 
     def prompts(self, tasks: Sequence[Any]) -> list[str]:
         return list(PROMPTS[: len(super().prompts(tasks))])
@@ -62,15 +61,14 @@ def _signal(found: Judged) -> Judged:
     return replace(found, rewards=tuple(float(i % 2) for i in range(len(found.rewards))))
 
 
-class NodeStep:
-    """Whole rounds with J = 0, and the bare work of the round just done.
+class NodeStep(Opened):
+    """Whole rounds of a node that is alone, and the parts of the last round by themselves.
 
     Args:
-        policy: never stops by itself, so that every completion has ``tokens`` tokens.
-        folder: for the journal.
-        prompts: groups a round.
-        completions: of each group.
-        learner: how it learns; a node's defaults where nothing is said.
+        policy: one that never stops by itself.
+        folder: of the journal.
+        prompts: groups per round, of ``completions`` with ``tokens`` each.
+        keys: further keys of the node's configuration.
     """
 
     def __init__(
@@ -80,42 +78,59 @@ class NodeStep:
         prompts: int,
         completions: int,
         tokens: int,
-        learner: LearnerSection | None = None,
+        keys: Mapping[str, Any] | None = None,
     ) -> None:
-        self._policy, self._n, self._tokens = policy, completions, tokens
-        self._stack = ExitStack()
-        self._counters, self._clock = Counters(), SystemClock()
-        self._sampling = Sampling(max_new_tokens=tokens)
-        self._engine = TransformersEngine(policy, seed=0)
-        self._learner = Learner(policy, learner or LearnerSection())
+        self._policy, self._folder, self._n, self._tokens = policy, folder, completions, tokens
+        self._config = Config.with_overrides(
+            {
+                **KEYS,
+                "policy.dtype": str(policy.model.dtype).removeprefix("torch."),
+                "mixture.local": prompts,
+                "engine.group_size": completions,
+                "engine.max_new_tokens": tokens,
+                **(keys or {}),
+            }
+        )
         self._groups: Sequence[TrainingGroup] = ()
-        self._rounds = self._assemble(folder, prompts)
 
     def whole(self) -> float:
-        """Seconds of one round."""
+        """Return the seconds of one round."""
         return seconds(self._rounds.step)
 
     def bare_sampling(self) -> float:
-        """Seconds of the engine alone on the prompts of the round just done."""
-        return seconds(lambda: self._engine.generate(self._prompts(), self._n, self._sampling))
+        """Return the seconds of the engine alone on the prompts of the last round."""
+        sampling = Sampling(max_new_tokens=self._tokens)
+        return seconds(lambda: self.engine.generate(self._prompts(), self._n, sampling))
 
     def bare_generate(self) -> float:
-        """Seconds of ``transformers.generate`` on them."""
+        """Return the seconds of ``transformers.generate`` on them."""
         arguments = (self._prompts(), self._n, self._tokens, self._policy.pad_id)
         return seconds(lambda: bare_generate(self._policy.model, *arguments))
 
+    def bare_update(self) -> float:
+        """Return the seconds of an update on the groups of the last round."""
+        return seconds(lambda: self._update(self._groups))
+
     def bare_training(self) -> float:
-        """Seconds of forward, backward and optimizer on the round just done, laid out as the
-        learner does."""
+        """Return the seconds of forward, backward and optimizer in the learner's layout."""
         return self._train(self._learner.batches(rows_of(self._groups)))
 
     def bare_padded_training(self) -> float:
-        """The same with a padded row for every completion, prompt included."""
+        """Return the same with a padded row for every completion, prompt included."""
         return self._train(padded(rows_of(self._groups), self._policy))
 
-    def close(self) -> None:
-        """Stop the verifier's process."""
-        self._stack.close()
+    def generated(self) -> tuple[int, float]:
+        """Return the tokens of the next round's groups, and the seconds until they are complete."""
+        begin = time.perf_counter()
+        groups = self._rounds.source.generate(self._config.mixture.local, Stopwatch())
+        return sum(group.tokens for group in groups), time.perf_counter() - begin
+
+    def drain(self) -> None:
+        """Let an asynchronous engine finish all groups that have started."""
+        source = self._rounds.source
+        assert isinstance(source, AsyncRolloutGenerator)
+        while source.window.running:
+            source.beside(lambda: time.sleep(0.01))
 
     @cached_property
     def _bare(self) -> BareTrainer:
@@ -127,57 +142,53 @@ class NodeStep:
     def _prompts(self) -> list[list[int]]:
         return [list(group.prompt_ids) for group in self._groups]
 
-    def _assemble(self, folder: Path, prompts: int) -> TrainingLoop:
-        task_set, counters, clock = load_task_set("tiny"), self._counters, self._clock
-        journal = Journal(folder / "journal.sqlite", clock)
-        self._stack.callback(journal.close)
-        pool = Pool(journal, 1024, 600.0, clock, counters)
-        experience = Experience.around(pool)
-        verifier = self._stack.enter_context(SignalVerifier(task_set, outside=False))
-        sampler = TaskSampler(served_levels(task_set, verifier.start()), {}, rng=random.Random(0))
-        update = self._learner.update
+    def _recorded(self, groups: Sequence[TrainingGroup], newest: Newest = tuple) -> Any:
+        self._groups = groups
+        return self._update(groups, newest)
 
-        def recorded(groups: Sequence[TrainingGroup], newest: Newest = tuple) -> Any:
-            self._groups = groups
-            return update(groups, newest)
-
-        self._learner.update = recorded  # type: ignore[method-assign]
-
-        def publish(groups: Sequence[Group]) -> None:
-            policy = self._policy
-            experience.outbox.put(
-                groups, Origin(policy.version, policy.name, policy.encoding, 1.0, self._tokens)
-            )
-
-        dtype = str(self._policy.model.dtype).removeprefix("torch.")
-        config = Config.model_validate({"policy": {"dtype": dtype}})
-        trained = TrainedPolicy(config, self._policy, counters, self._engine)
-        trained.learner = self._learner
-        return TrainingLoop(
-            source=Generator(
-                author=bytes(32),
-                policy=self._policy,
-                engine=self._engine,
-                verifier=verifier,
-                sampler=sampler,
-                indexes=TaskIndexes(journal, clock, 60.0, 1 << 20, random.Random(0)),
-                sampling=self._sampling,
-                group_size=self._n,
-                counters=counters,
-            ),
-            external=ExternalGroups(
-                experience,
-                Mixture(MixtureSection(external=0), 0),
-                Intake(self._policy, GroupLimits(1, 1), b"", counters),
-                counters,
-            ),
-            trained=trained,
-            evaluate=lambda: 0.0,
-            publish=publish,
+    def _open(self, stack: ExitStack) -> None:
+        config, clock, counters = self._config, SystemClock(), Counters()
+        journal = Journal(self._folder / "journal.sqlite", clock)
+        stack.callback(journal.close)
+        task_set = load_task_set("tiny")
+        verifiers = [SignalVerifier(task_set, outside=False) for _ in range(JUDGES)]
+        verifier = stack.enter_context(VerifierPool(verifiers))
+        author = Identity.generate().author
+        manifest = Manifest(
+            name="benchmark",
+            founder=author,
+            created=time.time(),
+            catalogue=task_set,
+            max_groups_per_epoch=1 << 16,
+        )
+        experience = open_experience(config.mixture, journal, clock, counters, b"")
+        trainer = Trainer(
+            config,
+            self._policy,
+            author=author,
+            manifest=manifest,
+            levels=served_levels(task_set, verifier.start()),
+            verifier=verifier,
+            experience=experience,
+            clock=clock,
+            counters=counters,
+            engine=None if config.asynchronous else TransformersEngine(self._policy, seed=0),
+        )
+        stack.callback(trainer.close)
+        self.engine, self._learner = trainer.engine, trainer.learner
+        self._update = trainer.learner.update
+        trainer.learner.update = self._recorded  # type: ignore[method-assign]
+        self._rounds = trainer.rounds(
+            publish=experience.outbox.put,
             save=lambda number: None,
             rate=lambda number, reward: False,
             report=lambda outcome: None,
-            counters=counters,
-            local=prompts,
-            schedule=ScheduleSection(checkpoint_every=NEVER),
         )
+
+
+def async_step(options: argparse.Namespace, folder: Path, **schedule: float) -> NodeStep:
+    """Return a node whose engine samples in its own process while the policy learns."""
+    keys = {"engine.backend": options.engine, "engine.gpu_memory_utilization": 0.5}
+    keys |= {"schedule.mode": "async", **{f"schedule.{k}": v for k, v in schedule.items()}}
+    policy = endless_policy(options.model, tokens=2 * options.tokens)
+    return NodeStep(policy, folder, options.prompts, options.completions, options.tokens, keys)

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from options import arguments
@@ -29,23 +28,20 @@ STEPS = 4
 
 def measure(options: argparse.Namespace, stack: ExitStack) -> list[dict[str, float]]:
     """Seconds of a step and of its parts, one row a turn."""
-    from beside import Beside
+    from node_step import async_step
 
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    node = stack.enter_context(Beside(options, folder, staleness=1))
+    node = stack.enter_context(async_step(options, folder, max_staleness=1))
     turns = [turn(node) for _ in range(WARM_UP + options.turns)]
     return turns[WARM_UP:]
 
 
 def turn(node: Any) -> dict[str, float]:
     """One turn: some steps in a row, then each part alone."""
-    node.step()  # fills the window
-    begin = time.perf_counter()
-    for _ in range(STEPS):
-        node.step()
-    step = (time.perf_counter() - begin) / STEPS
+    node.whole()  # fills the window
+    step = fmean(node.whole() for _ in range(STEPS))
     node.drain()
-    return {"step": step, "generate": node.generate_alone(), "learn": node.learn_alone()}
+    return {"step": step, "generate": node.bare_sampling(), "learn": node.bare_update()}
 
 
 def summary(turns: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -32,36 +32,39 @@ MEDIAN, SIGMA = 64.0, 1.0
 
 def measure(options: argparse.Namespace, stack: ExitStack) -> list[dict[str, float]]:
     """Tokens a second of both nodes, one row a turn."""
-    from beside import Beside
-
-    from node.engines.engine import Sampling, SamplingRequest
-    from node.engines.process.engine import EngineProcess
-
-    class LongTailed(EngineProcess):
-        """Ends each trajectory at a length of its own, the same when it is gone on with."""
-
-        def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
-            for each in trajectories:
-                length = int(random.Random(each.key).lognormvariate(0.0, SIGMA) * MEDIAN)
-                cap = max(1, min(sampling.max_new_tokens, length))
-                super().submit([each], Sampling(max_new_tokens=cap))
+    from node_step import async_step
 
     schedules = {
-        "waiting": {"staleness": 0, "share": 0.0},
-        "partial": {"staleness": options.staleness, "share": options.share},
+        "waiting": {"max_staleness": 0, "oversample": 0.0},
+        "partial": {"max_staleness": options.staleness, "oversample": options.share},
     }
     nodes: dict[str, Any] = {}
     for name, schedule in schedules.items():
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        nodes[name] = stack.enter_context(Beside(options, folder, kind=LongTailed, **schedule))
+        nodes[name] = stack.enter_context(async_step(options, folder, **schedule))
+        vary_lengths(nodes[name].engine)
     turns = []
     for _ in range(WARM_UP + options.turns):
         speeds = {}
         for name, node in nodes.items():
-            rounds = [node.tokens() for _ in range(ROUNDS)]
+            rounds = [node.generated() for _ in range(ROUNDS)]
             speeds[name] = sum(n for n, _ in rounds) / sum(s for _, s in rounds)
         turns.append(speeds)
     return turns[WARM_UP:]
+
+
+def vary_lengths(engine: Any) -> None:
+    """End each trajectory at a length that its key determines, also after a pause."""
+    from node.engines.engine import Sampling, SamplingRequest
+
+    submit = engine.submit
+
+    def capped(trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
+        for each in trajectories:
+            length = int(random.Random(each.key).lognormvariate(0.0, SIGMA) * MEDIAN)
+            submit([each], Sampling(max_new_tokens=max(1, min(sampling.max_new_tokens, length))))
+
+    engine.submit = capped
 
 
 def main() -> None:

@@ -31,14 +31,10 @@ WARM_UP = 2
 def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, float]]:
     """Seconds of every part, one row a turn. A node's turn runs between two steps of TRL's."""
     from node_step import NodeStep
+    from policies import endless_policy
     from transformers import TrainerCallback
 
-    from node.config.learning import PolicySection
-    from node.policy.policy import Policy
-
-    policy = Policy.load(PolicySection(model=options.model, device="cpu"))
-    policy.stop_ids = (-1,)
-    policy.model.generation_config.eos_token_id = None
+    policy = endless_policy(options.model)
     model = copy.deepcopy(policy.model)
     node = NodeStep(policy, folder, options.prompts, options.completions, options.tokens)
     turns: list[dict[str, float]] = []
@@ -63,10 +59,8 @@ def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, float]]
 
     trainer = trl_trainer(options, model, policy.tokenizer, folder)
     trainer.add_callback(Turn())
-    try:
+    with node:
         trainer.train()
-    finally:
-        node.close()
     return turns[WARM_UP:]
 
 

@@ -80,12 +80,11 @@ SIDES = {"one_turn": ("echo", 0), "many_turns": ("echo", 1), "waiting": ("slow",
 def measure(options: argparse.Namespace, stack: ExitStack) -> list[dict[str, float]]:
     """Tokens a second of each side, one row a turn."""
     from bare import seconds
+    from policies import endless_policy
 
     from node.config.config import Config
-    from node.config.learning import PolicySection
     from node.engines.engine import Sample, Sampling
     from node.engines.registry import open_engine
-    from node.policy.policy import Policy
     from node.tasks.task_set import Allowed, load_task_set
     from node.tasks.verifier.verifier import Verifier
     from node.trajectories.player import Player
@@ -104,8 +103,7 @@ def measure(options: argparse.Namespace, stack: ExitStack) -> list[dict[str, flo
         Verifier(load_task_set(str(task_set)), Allowed(files), outside=False)
     )
     verifier.start()
-    policy = Policy.load(PolicySection(model=options.model, device="cpu"))
-    policy.stop_ids = ()
+    policy = endless_policy(options.model)
     config = Config.model_validate({"engine": {"backend": options.engine}})
     engine: Any = open_engine(config, policy, Counters())
     stack.callback(engine.close)
@@ -113,7 +111,7 @@ def measure(options: argparse.Namespace, stack: ExitStack) -> list[dict[str, flo
     class Stopping:
         """The engine, whose turns have all ended by themselves."""
 
-        submit, forget, nudge = engine.submit, engine.abort, engine.nudge
+        submit, abort, nudge = engine.submit, engine.abort, engine.nudge
 
         def poll(self, seconds: float, stream: int) -> list[tuple[int, Sample]]:
             written = engine.poll(seconds, stream)

@@ -96,6 +96,7 @@ SLOW = (
     "swarm/transport/test_reachability.py::test_flo_is_dialled_once_in_a_while",
     "swarm/transport/test_libp2p_connections.py",
     "swarm/transport/test_places.py::TestService",
+    "test_benchmarks.py",
     "test_gpu_benchmark.py",
 )
 

@@ -21,8 +21,6 @@ def node(settings: Settings) -> Iterator[Row]:
     """A node's step, and the share of it that is generating and training and nothing else."""
     from node_step import NodeStep
 
-    from node.config.learning import LearnerSection
-
     options = _options(settings)
     for size in settings.sizes[:2]:
         check_room(settings, SHAPES[size], 2 * FULL_BYTES)
@@ -30,9 +28,8 @@ def node(settings: Settings) -> Iterator[Row]:
         forget_peak(settings.device)
         with tempfile.TemporaryDirectory() as folder:
             sides = options.prompts, options.completions, options.tokens
-            keys = LearnerSection(micro_batch_tokens=1 << 14)  # as `init` writes for a large GPU
-            step = NodeStep(policy, Path(folder), *sides, keys)
-            try:
+            keys = {"learner.micro_batch_tokens": 1 << 14}  # as `init` writes for a large GPU
+            with NodeStep(policy, Path(folder), *sides, keys) as step:
                 for _ in range(2):
                     step.whole()
                 peak = peak_gb(settings.device)  # the bare work has a model of its own
@@ -40,8 +37,6 @@ def node(settings: Settings) -> Iterator[Row]:
                     (step.whole(), step.bare_sampling(), step.bare_generate(), step.bare_training())
                     for _ in range(WARM_UP + options.turns)
                 ][WARM_UP:]
-            finally:
-                step.close()
         means = (sum(each) / len(parts) for each in zip(*parts, strict=True))
         whole, sampling, generate, training = means
         yield {

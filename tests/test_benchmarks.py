@@ -1,0 +1,24 @@
+"""The benchmarks of one policy, with the smallest numbers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
+SMALL = ["--prompts=2", "--completions=2", "--tokens=4", "--turns=1", "--json"]
+
+
+@pytest.mark.parametrize(
+    "name", ["engine", "evaluation", "learner", "overlap", "partial", "step", "turns"]
+)
+def test_a_benchmark_runs_and_prints_its_figures(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / f"{name}.py"), *SMALL], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])
