@@ -70,20 +70,28 @@ class BareTrainer:
             weight.grad = None
 
 
+def repeated(
+    prompts: list[list[int]], n: int, pad_id: int, device: torch.device
+) -> dict[str, Tensor]:
+    """Return left-padded ids and attention mask, with each prompt ``n`` times."""
+    width = max(map(len, prompts))
+    pads = torch.tensor([[width - len(prompt)] for prompt in prompts], device=device)
+    padded = [[pad_id] * (width - len(prompt)) + prompt for prompt in prompts]
+    ids = torch.tensor(padded, device=device)
+    mask = (torch.arange(width, device=device) >= pads).long()
+    return {
+        "input_ids": ids.repeat_interleave(n, 0),
+        "attention_mask": mask.repeat_interleave(n, 0),
+    }
+
+
 @torch.inference_mode()
 def bare_generate(
     model: PreTrainedModel, prompts: list[list[int]], n: int, tokens: int, pad_id: int
 ) -> Tensor:
     """``transformers.generate`` for ``n`` completions of each prompt, without log-probs."""
-    width = max(map(len, prompts))
-    device = model.device
-    pads = torch.tensor([[width - len(prompt)] for prompt in prompts], device=device)
-    padded = [[pad_id] * (width - len(prompt)) + prompt for prompt in prompts]
-    ids = torch.tensor(padded, device=device)
-    mask = (torch.arange(width, device=device) >= pads).long()
     return model.generate(
-        ids.repeat_interleave(n, 0),
-        attention_mask=mask.repeat_interleave(n, 0),
+        **repeated(prompts, n, pad_id, model.device),
         do_sample=True,
         temperature=1.0,
         top_k=0,

@@ -14,20 +14,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from engine import seconds
+from bare import seconds
 from large_models import SHAPES, write_model
 from output import show
 
 from node import threads
-
-
-def load(folder: Path) -> Any:
-    from node.config.learning import PolicySection
-    from node.policy.policy import Policy
-
-    policy = Policy.load(PolicySection(model=str(folder), device="cpu"))
-    policy.stop_ids = (-1,)
-    return policy
 
 
 def gap(policy: Any, prompts: Any, groups: Any) -> float:
@@ -59,6 +50,7 @@ def main() -> None:
     threads.choose(options.threads)
 
     from node_step import PROMPTS
+    from policies import endless_policy
 
     from node.engines.engine import Sampling
     from node.engines.transformers.engine import TransformersEngine
@@ -67,7 +59,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "model"
         write_model(folder, options.size, options.words, "float32")
-        policy = load(folder)
+        policy = endless_policy(folder)
     sampling = Sampling(max_new_tokens=options.tokens)
     prompts = [
         policy.encode_prompt(text) for text in (PROMPTS * options.prompts)[: options.prompts]

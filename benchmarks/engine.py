@@ -8,51 +8,33 @@ other in turns; the ratio is the median over the turns. Run it as
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from statistics import median
 from typing import Any
 
+from bare import repeated, seconds
 from options import arguments
 from output import show
 
 from node import threads
 
 
-def seconds(work: Callable[[], Any]) -> float:
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
-
-
 def contenders(options: argparse.Namespace) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """``transformers.generate`` and the engine, on one policy that never stops by itself."""
     import torch
+    from policies import endless_policy
 
-    from node.config.learning import PolicySection
     from node.engines.engine import Sampling
     from node.engines.transformers.engine import TransformersEngine
-    from node.policy.policy import Policy
 
-    policy = Policy.load(PolicySection(model=options.model, device="cpu"))
-    policy.stop_ids = (-1,)
-    settings = policy.model.generation_config
-    settings.eos_token_id, settings.pad_token_id = None, policy.pad_id
+    policy = endless_policy(options.model)
     prompts = [policy.encode_prompt(f"{n} + {n + 1} = ")[:16] for n in range(options.prompts)]
-    width = max(map(len, prompts))
-    pads = [width - len(prompt) for prompt in prompts]
-    ids = torch.tensor(
-        [[policy.pad_id] * pad + prompt for pad, prompt in zip(pads, prompts, strict=True)]
-    )
-    mask = (torch.arange(width) >= torch.tensor(pads)[:, None]).long()
-    repeated = (each.repeat_interleave(options.completions, 0) for each in (ids, mask))
-    input_ids, attention_mask = repeated
+    inputs = repeated(prompts, options.completions, policy.pad_id, policy.device)
 
     @torch.inference_mode()
     def reference() -> torch.Tensor:
         output = policy.model.generate(
-            input_ids,
-            attention_mask=attention_mask,
+            **inputs,
             do_sample=True,
             temperature=1.0,
             top_k=0,
@@ -62,7 +44,7 @@ def contenders(options: argparse.Namespace) -> tuple[Callable[[], Any], Callable
             return_dict_in_generate=True,
         )
         logprobs = torch.stack(output.logits, 1).float().log_softmax(-1)
-        return logprobs.gather(-1, output.sequences[:, width:, None])
+        return logprobs.gather(-1, output.sequences[:, -options.tokens :, None])
 
     engine = TransformersEngine(policy, seed=0)
     sampling = Sampling(max_new_tokens=options.tokens)

@@ -65,15 +65,12 @@ def contenders(options: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]
     """The update and the three bare trainings; and how many rows the learner laid out."""
     from bare import BareTrainer
     from layouts import packed, padded, rows_of
+    from policies import endless_policy
 
-    from node.config.learning import LearnerSection, PolicySection
+    from node.config.learning import LearnerSection
     from node.learner.learner import Learner
-    from node.policy.policy import Policy
 
-    policy = Policy.load(PolicySection(model=options.model, device="cpu"))
-    policy.stop_ids = (-1,)
-    policy.context_length = max(policy.context_length, options.prompt_tokens + options.tokens)
-    policy.model.config.max_position_embeddings = policy.context_length
+    policy = endless_policy(options.model, tokens=options.prompt_tokens + options.tokens)
     groups = groups_of(policy, options)
     config = LearnerSection(lr=RATE)
     learner = Learner(policy, config, correction="tapered", decoupled=True)

@@ -31,14 +31,13 @@ RATE = 1e-6
 
 def learners(options: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]], int]:
     """The updates by name, and the tokens that each trains on."""
-    from node.config.learning import LearnerSection, MixtureSection, PolicySection
+    from policies import endless_policy
+
+    from node.config.learning import LearnerSection, MixtureSection
     from node.learner.learner import Learner
     from node.learner.reference import Reference
-    from node.policy.policy import Policy
 
-    section = PolicySection(model=options.model, dtype=options.dtype, device="cpu")
-    policy = Policy.load(section)
-    policy.stop_ids = (-1,)
+    policy = endless_policy(options.model, dtype=options.dtype)
     groups = groups_of(policy, options)
     local = [replace(group, own=True) for group in groups]
     mixed = local[: options.own] + [replace(g, own=False) for g in local[options.own :]]

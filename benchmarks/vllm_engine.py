@@ -154,12 +154,11 @@ def main() -> None:
     from node.threads import choose
 
     choose(options.threads)
-    from node.config.learning import PolicySection
-    from node.engines.engine import Sampling
-    from node.policy.policy import Policy
+    from policies import endless_policy
 
-    policy = Policy.load(PolicySection(model=options.model, device="cpu"))
-    policy.stop_ids = ()
+    from node.engines.engine import Sampling
+
+    policy = endless_policy(options.model)
     prompts = [policy.encode_prompt(f"{n} + {n + 1} = ")[:16] for n in range(options.prompts)]
     sampling = Sampling(max_new_tokens=options.tokens)
     engines = {kind: process(policy, kind, options.threads) for kind in ("transformers", "vllm")}
