@@ -102,6 +102,10 @@ class ExperimentFolder:
         write_atomic(self.run(run), recording.as_json().encode())
         self.unfinished(run).unlink(missing_ok=True)
 
+    def write_results(self, results: object, markdown: str) -> None:
+        write_atomic(self.results, json.dumps(results, indent=1).encode())
+        write_atomic(self.table, markdown.encode())
+
     def read(self, run: Configuration) -> Recording:
         """Read a complete run; raise NodeError if its files are damaged."""
         seconds, figures = self.seconds(run), self.run(run)

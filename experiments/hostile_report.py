@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,17 +14,20 @@ from experiments.arms import AUTO, Arm, mix
 from experiments.measures import Recordings, RegimeSummary, summarize
 from experiments.recording import Recording
 from experiments.regimes import HABITS, HABITUAL, UNHARMED, Regime
-from experiments.report import draw_regimes, extent, markdown_rows, show
+from experiments.report import draw_regimes, extent, markdown_rows, show, table_of
 from experiments.run import Plan, read_runs, run_missing
 from experiments.settings import Settings
 from node.evaluation.comparison import ScoreEstimate
-from node.storage.atomic_files import write_atomic
 from swarm.common.util import counted
 
 ALONE = replace(mix("8/0"), name="alone", reference="alone")
 HONEST = replace(AUTO, name="honest", reference="alone")
 ATTACKED = replace(AUTO, name="attacked", reference="alone")
 MISSED = " !"
+COLUMNS = (
+    *("regime", "hostile", "reward / alone", "reward / honest", "held-out / honest"),
+    *("held-out / alone", "hostile share", "max one author"),
+)
 NARROW = ("regime", "reward / alone", "held-out / honest")
 
 
@@ -96,8 +98,7 @@ def run_hostile(
         *(_harm(regime, settings.nodes, r) for regime, r in zip(regimes, runs, strict=True)),
     )
     results = {"settings": asdict(settings), "regimes": list(map(asdict, harms))}
-    write_atomic(folder.results, json.dumps(results, indent=1).encode())
-    write_atomic(folder.table, markdown(settings, seeds, harms).encode())
+    folder.write_results(results, markdown(settings, seeds, harms))
     panels = [_panel(regime, settings.nodes, r) for regime, r in zip(regimes, runs, strict=True)]
     draw_regimes(panels, runs, folder.chart)
     return harms
@@ -132,30 +133,12 @@ def markdown(settings: Settings, seeds: int, harms: Sequence[Harm]) -> str:
 
 
 def table(settings: Settings, harms: Sequence[Harm]) -> Table:
-    out = Table(title=extent(settings, "honest node"))
     names = header(harms)
-    places = [names.index(name) for name in (*NARROW, names[-1])]
-    for place in places:
-        out.add_column(names[place], justify="left" if place == 0 else "right")
-    for harm in harms:
-        cells = row(harm)
-        out.add_row(*(cells[place] for place in places))
-    return out
+    return table_of(extent(settings, "honest node"), names, map(row, harms), (*NARROW, names[-1]))
 
 
 def header(harms: Sequence[Harm]) -> tuple[str, ...]:
-    return (
-        *(
-            "regime",
-            "hostile",
-            "reward / alone",
-            "reward / honest",
-            "held-out / honest",
-            "held-out / alone",
-        ),
-        *("hostile share", "max one author"),
-        *(f"trigger, round {n}" for n in harms[0].looks),
-    )
+    return (*COLUMNS, *(f"trigger, round {n}" for n in harms[0].looks))
 
 
 def row(harm: Harm) -> tuple[str, ...]:

@@ -23,7 +23,6 @@ from experiments.setups import Length
 from node.errors import ConfigError, UsageError
 from node.evaluation.comparison import ScoreEstimate
 from node.monitor.history import new_figure
-from node.storage.atomic_files import write_atomic
 
 ROUNDS: Mapping[Length, int] = {"short": 150, "long": 80}
 """Default rounds by length of answers: all methods take an afternoon on two cores."""
@@ -183,8 +182,7 @@ def run_methods(
         recordings = read_runs(plan, folder, EQUAL)
         effects[length] = effects_of(summarize(arms, recordings, EQUAL.judged(conditions.nodes)))
     whole = ExperimentFolder(root)
-    write_atomic(whole.results, results(settings, methods, effects).encode())
-    write_atomic(whole.table, markdown(settings, methods, effects).encode())
+    whole.write_results(results(settings, methods, effects), markdown(settings, methods, effects))
     draw([method.name for method in methods], effects, whole.chart)
     return effects
 
@@ -247,24 +245,16 @@ def markdown(
 
 def results(
     settings: Mapping[Length, Settings], methods: Sequence[Method], effects: Effects
-) -> str:
-    return json.dumps(
-        {
-            "settings": {length: asdict(conditions) for length, conditions in settings.items()},
-            "methods": [
-                {
-                    **asdict(method),
-                    **{
-                        length: asdict(found[method.name])
-                        for length, found in effects.items()
-                        if method.name in found
-                    },
-                }
-                for method in methods
-            ],
-        },
-        indent=1,
-    )
+) -> dict[str, Any]:
+    rows = [asdict(method) for method in methods]
+    for row in rows:
+        row |= {
+            length: asdict(found[row["name"]])
+            for length, found in effects.items()
+            if row["name"] in found
+        }
+    conditions = {length: asdict(each) for length, each in settings.items()}
+    return {"settings": conditions, "methods": rows}
 
 
 def table(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from experiments.run import Plan, read_runs, run_missing
 from experiments.settings import Settings
 from node.evaluation.comparison import ScoreEstimate
 from node.monitor.history import new_figure
-from node.storage.atomic_files import write_atomic
 from swarm.common.util import counted
 
 COLUMNS = (
@@ -45,8 +43,8 @@ def run_sapo(plan: Plan, root: Path, console: Console) -> tuple[Summary, ...]:
     nodes = EQUAL.judged(plan.settings.nodes)
     recordings = read_runs(plan, folder, EQUAL)
     summaries = summarize(plan.arms, recordings, nodes)
-    write_atomic(folder.results, sapo_results(plan.settings, summaries).encode())
-    write_atomic(folder.table, sapo_markdown(plan.settings, summaries).encode())
+    results = {"settings": asdict(plan.settings), "arms": list(map(asdict, summaries))}
+    folder.write_results(results, sapo_markdown(plan.settings, summaries))
     draw(summaries, recordings, nodes, folder.chart)
     return summaries
 
@@ -81,20 +79,20 @@ def sapo_markdown(settings: Settings, summaries: Sequence[Summary]) -> str:
     )
 
 
-def sapo_results(settings: Settings, summaries: Sequence[Summary]) -> str:
-    return json.dumps(
-        {"settings": asdict(settings), "arms": [asdict(summary) for summary in summaries]}, indent=1
-    )
-
-
 def sapo_table(settings: Settings, summaries: Sequence[Summary]) -> Table:
-    out = Table(title=extent(settings))
-    for name in NARROW:
-        out.add_column(name, justify="left" if name == "arm" else "right")
-    places = [COLUMNS.index(name) for name in NARROW]
-    for summary in summaries:
-        cells = _cells(summary)
-        out.add_row(*(cells[place] for place in places))
+    return table_of(extent(settings), COLUMNS, map(_cells, summaries), NARROW)
+
+
+def table_of(
+    title: str, header: Sequence[str], rows: Iterable[Sequence[str]], shown: Sequence[str]
+) -> Table:
+    """Return a table of the columns that are ``shown``: a text column and number columns."""
+    out = Table(title=title)
+    for name in shown:
+        out.add_column(name, justify="left" if name == shown[0] else "right")
+    places = [header.index(name) for name in shown]
+    for row in rows:
+        out.add_row(*(row[place] for place in places))
     return out
 
 
@@ -235,8 +233,7 @@ def run_regimes(plan: Plan, root: Path, console: Console) -> tuple[RegimeSummary
         for regime, runs in zip(plan.regimes, recordings, strict=True)
     )
     results = {"settings": asdict(plan.settings), "regimes": list(map(asdict, summaries))}
-    write_atomic(folder.results, json.dumps(results, indent=1).encode())
-    write_atomic(folder.table, regimes_markdown(plan, summaries).encode())
+    folder.write_results(results, regimes_markdown(plan, summaries))
     draw_regimes(summaries, recordings, folder.chart)
     return summaries
 
@@ -261,12 +258,8 @@ def regimes_markdown(plan: Plan, summaries: Sequence[RegimeSummary]) -> str:
 
 def regimes_table(plan: Plan, summaries: Sequence[RegimeSummary]) -> Table:
     names = [arm.name for arm in plan.arms]
-    out = Table(title=extent(plan.settings))
-    for name in summary_header(names):
-        out.add_column(name, justify="left" if name == "regime" else "right")
-    for summary in summaries:
-        out.add_row(*summary_row(summary, names))
-    return out
+    header, rows = summary_header(names), (summary_row(each, names) for each in summaries)
+    return table_of(extent(plan.settings), header, rows, header)
 
 
 def summary_header(arms: Sequence[str]) -> tuple[str, ...]:

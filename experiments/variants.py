@@ -20,6 +20,7 @@ import torch
 from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from experiments.folder import ExperimentFolder
 from experiments.report import markdown_rows
 from experiments.settings import Settings
 from experiments.warm_start import warm_started
@@ -39,7 +40,7 @@ from node.monitor.history import read_history
 from node.monitor.record import RoundRecord
 from node.plan.model_shape import shape_of
 from node.plan.plan import learning_rate
-from node.storage.atomic_files import make_folder, write_atomic
+from node.storage.atomic_files import make_folder
 from protocol.identity import Identity
 from swarm.common.util import counted
 
@@ -124,9 +125,8 @@ def run_variants(settings: Settings, folder: Path, console: Console) -> str:
     together = _train(settings, folder / "together", models, shares=True)
     alone = _train(settings, folder / "alone", models, shares=False)
     results = {"together": list(map(asdict, together)), "alone": list(map(asdict, alone))}
-    write_atomic(folder / "results.json", json.dumps(results, indent=1).encode())
     table = "\n".join(_table(together, alone))
-    write_atomic(folder / "table.md", table.encode())
+    ExperimentFolder(folder).write_results(results, table)
     return table
 
 
