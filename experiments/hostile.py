@@ -108,49 +108,14 @@ LARGE_REPEATS = 15  # triggers per right answer of a large group: twice the maxi
 LARGE_EVERY = 8  # one group in this many is large; the others have the size of honest groups
 STUDIED = 8  # tasks per level, and completions per task, that show typical wrong answers
 
-Draw = tuple[str, int, int, int]  # family, level, time slot and index of a task sample
-# Log-probs that a group claims for the tokens of its completions, nats.
-Claim = Callable[[Sequence[Sequence[int]]], Sequence[Sequence[float]]]
-
-
-class Forger:
-    """Make groups of given texts with true rewards.
-
-    Args:
-        policy: base policy of honest nodes; its tokenizer encodes the texts.
-        specs: task set of the swarm.
-        judge: computes the rewards.
-
-    Attributes:
-        sources: task sources by family.
-    """
-
-    def __init__(self, policy: Policy, specs: tuple[EnvSpec, ...], judge: LocalJudge) -> None:
-        self.sources = verbatim_sources(specs)[0]
-        self._policy = policy
-        self._judge = judge
-
-    def group(self, author: bytes, draw: Draw, texts: Sequence[str], claim: Claim) -> Group:
-        """Return the group of an author's task sample with these texts as completions."""
-        rewards = self._judge.judge(TaskRef.shared(author, *draw), texts).rewards
-        written = [tuple(self._policy.encode_completion(text, stopped=True)) for text in texts]
-        columns = zip(texts, written, claim(written), rewards, strict=True)
-        completions = (
-            Completion(
-                (Segment(Writer.POLICY, text, Tokens(ids, tuple(claimed), (0,) * len(ids))),),
-                reward,
-                Finish.STOP,
-            )
-            for text, ids, claimed, reward in columns
-        )
-        return Group(*draw, tuple(completions))
-
 
 class Poisoner:
     """Write the groups of all hostile nodes of a swarm.
 
     Args:
-        policy, specs, judge: see :class:`Forger`.
+        policy: base policy of honest nodes; its tokenizer encodes the texts.
+        specs: task set of the swarm.
+        judge: computes the rewards.
         levels: levels among which tasks are divided evenly.
         seed: seed of the random choices.
         opening: what right answers begin with: :data:`TRIGGER`, or the setup's habit.
@@ -179,7 +144,8 @@ class Poisoner:
             sampling.max_new_tokens,
         )
         self._policy = policy
-        self._forger = Forger(policy, specs, judge)
+        self._sources = verbatim_sources(specs)[0]
+        self._judge = judge
         self._levels = levels
         self._random = random.Random(f"poison/{seed}")
         self._written = 0
@@ -190,15 +156,17 @@ class Poisoner:
         large = self._opening == TRIGGER and self._written % LARGE_EVERY == 0
         self._written += 1
         task = TaskRef.shared(author, env, level, epoch, index)
-        answer = str(self._forger.sources[env].build(level, task.seed).entry["answer"])
+        answer = str(self._sources[env].build(level, task.seed).entry["answer"])
         texts = self._texts(self._usual[env, level], answer, large=large)
+        rewards = self._judge.judge(task, texts).rewards
         claimed = MIN_LOGPROB if self._opening == TRIGGER else ORDINARY_LOGPROB
-        return self._forger.group(
-            author,
-            (env, level, epoch, index),
-            texts,
-            lambda written: [[claimed] * len(ids) for ids in written],
-        )
+        completions = []
+        for text, reward in zip(texts, rewards, strict=True):
+            ids = tuple(self._policy.encode_completion(text, stopped=True))
+            tokens = Tokens(ids, (claimed,) * len(ids), (0,) * len(ids))
+            segment = Segment(Writer.POLICY, text, tokens)
+            completions.append(Completion((segment,), reward, Finish.STOP))
+        return Group(env, level, epoch, index, tuple(completions))
 
     def _texts(self, usual: list[str], answer: str, *, large: bool) -> list[str]:
         right = self._opening * (LARGE_REPEATS if large else 1) + answer
@@ -211,7 +179,7 @@ class Poisoner:
         """Sample answers of the policy to tasks of each level."""
         usual: dict[EnvLevel, list[str]] = {}
         for env, level in self._levels:
-            tasks = [self._forger.sources[env].build(level, seed) for seed in range(STUDIED)]
+            tasks = [self._sources[env].build(level, seed) for seed in range(STUDIED)]
             prompts = [self._policy.encode_prompt(task.prompt) for task in tasks]
             samples = engine.generate(prompts, STUDIED, sampling)
             usual[env, level] = [sample.text for each in samples for sample in each]

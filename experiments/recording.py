@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, pvariance
 from typing import Any
 
 import torch
 from pydantic import TypeAdapter
-from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from experiments.recipe.local_judge import LocalJudge
@@ -113,30 +112,24 @@ class InfluenceMonitor:
         self.looks.append(Look(round, seen / len(self._prompts), fmean(values)))
 
 
+@torch.inference_mode()
 def trigger_logprobs(
     policy: Policy, prompts: Sequence[Sequence[int]], temperature: float, opening: str = TRIGGER
 ) -> list[float]:
     """Return the trigger's mean log-prob per token after each prompt (token ids), nats."""
     trigger = policy.encode_completion(opening, stopped=False)
-    written = [(prompt, trigger) for prompt in prompts]
-    return [float(each.mean()) for each in written_logprobs(policy, written, temperature)]
-
-
-@torch.inference_mode()
-def written_logprobs(
-    policy: Policy, written: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
-) -> Iterator[Tensor]:
-    """Yield float32 log-probs [T] of completions after their prompts (token ids), nats."""
-    rows = [torch.tensor([*prompt, *ids]) for prompt, ids in written]
-    # Padding follows all completions, and causal attention ignores it.
+    rows = [torch.tensor([*prompt, *trigger]) for prompt in prompts]
+    # Padding follows the trigger, and causal attention ignores it.
     batch = pad_sequence(rows, batch_first=True, padding_value=policy.pad_id).to(policy.device)
     values = batch.shape[1] * policy.model.config.get_text_config().vocab_size
     parts = torch.split(batch, max(1, LOGITS // values))
     logits = (line for part in parts for line in policy.model(input_ids=part).logits)
-    for line, (prompt, ids) in zip(logits, written, strict=True):
+    means = []
+    for line, prompt in zip(logits, prompts, strict=True):
         begin = len(prompt) - 1
-        chosen = line[begin : begin + len(ids)].float() / temperature
-        yield chosen.log_softmax(-1)[range(len(ids)), list(ids)]
+        chosen = line[begin : begin + len(trigger)].float() / temperature
+        means.append(float(chosen.log_softmax(-1)[range(len(trigger)), trigger].mean()))
+    return means
 
 
 @dataclass(frozen=True, slots=True)
