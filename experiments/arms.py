@@ -61,10 +61,8 @@ AUTO = Arm(
 """The default configuration of a node."""
 
 
-def _varied(arm: Arm, change: str, **changes: Any) -> Arm:
-    """Return ``arm`` with some keys of ``mixture``, ``tasks`` or ``learner`` changed."""
-    keys = {key.replace("_", ".", 1): value for key, value in changes.items()}
-    return replace(arm, name=f"{arm.name} {change}", overrides={**arm.overrides, **keys})
+def _varied(arm: Arm, change: str, key: str, value: Any) -> Arm:
+    return replace(arm, name=f"{arm.name} {change}", overrides={**arm.overrides, key: value})
 
 
 def mix(text: str) -> Arm:
@@ -125,17 +123,17 @@ CONTROLS = (
     Arm("32/0 best 8", 32, 0, Rules(fill=False, keep=8)),
     Arm("8/0 partial", 8, 0, partial_credit=True, reference="8/0 partial"),
     Arm("4/4 partial", 4, 4, partial_credit=True, reference="8/0 partial"),
-    _varied(mix("4/4"), "tapered", mixture_correction="tapered"),
-    _varied(mix("4/4"), "tis", mixture_correction="tis"),
-    _varied(mix("8/0"), "in steps", learner_groups_per_step=LearnerSection().groups_per_step),
-    _varied(AUTO, "in one step", learner_groups_per_step=0),
-    _varied(AUTO, "tapered", mixture_correction="tapered"),
-    _varied(AUTO, "uncorrected", mixture_correction="none"),
-    _varied(AUTO, "tis", mixture_correction="tis"),
-    _varied(AUTO, "3 uses", mixture_max_uses=3),
+    _varied(mix("4/4"), "tapered", "mixture.correction", "tapered"),
+    _varied(mix("4/4"), "tis", "mixture.correction", "tis"),
+    _varied(mix("8/0"), "in steps", "learner.groups_per_step", LearnerSection().groups_per_step),
+    _varied(AUTO, "in one step", "learner.groups_per_step", 0),
+    _varied(AUTO, "tapered", "mixture.correction", "tapered"),
+    _varied(AUTO, "uncorrected", "mixture.correction", "none"),
+    _varied(AUTO, "tis", "mixture.correction", "tis"),
+    _varied(AUTO, "3 uses", "mixture.max_uses", 3),
     replace(AUTO, name="auto 4/4", local=4, external=4),
-    _varied(mix("8/0"), "thompson", tasks_curriculum="thompson"),
-    _varied(AUTO, "thompson", tasks_curriculum="thompson"),
+    _varied(mix("8/0"), "thompson", "tasks.curriculum", "thompson"),
+    _varied(AUTO, "thompson", "tasks.curriculum", "thompson"),
 )
 """4/0 and 2/0 generate as many groups as 4/4 and 2/6 but use no peer groups. Undiscarded: groups
 without advantage are shared and used too. Best 8: 32 local groups, of which the update uses up to 8
