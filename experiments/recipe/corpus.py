@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from experiments.recipe.local_judge import verbatim_sources
 from node.environments.environment import finished
@@ -95,7 +96,7 @@ class Game:
 
     environment: Environments
     task: Task
-    taught: bool = True  # always true
+    taught: ClassVar = True
 
     @property
     def prompt(self) -> str:

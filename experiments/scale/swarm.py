@@ -174,22 +174,19 @@ class ScaleSwarm:
         return sum(node.transport.side == side for node in self._nodes)
 
 
-async def simulate(settings: Settings, scenario: Scenario, report: Report) -> Figures:
-    """Simulate a swarm from its first time slot to its last.
-
-    All figures except CPU time are a function of the arguments.
-
-    Args:
-        report: receives the progress.
-    """
-    remembered = REMEMBERED_EPOCHS * settings.nodes
-    with gc_disabled():
-        swarm = ScaleSwarm(settings, scenario, SharedOpeners.with_cache(remembered))
-        epochs = [await swarm.step(epoch, report) for epoch in range(settings.epochs)]
-        return replace(await swarm.finish(), epochs=tuple(epochs))
-
-
 def run(
     settings: Settings, scenario: Scenario, report: Report = lambda epoch, part: None
 ) -> Figures:
-    return asyncio.run(simulate(settings, scenario, report))
+    """Simulate a swarm from its first time slot to its last.
+
+    All figures except CPU time are a function of the settings and the scenario.
+    """
+
+    async def simulate() -> Figures:
+        openers = SharedOpeners.with_cache(REMEMBERED_EPOCHS * settings.nodes)
+        swarm = ScaleSwarm(settings, scenario, openers)
+        epochs = [await swarm.step(epoch, report) for epoch in range(settings.epochs)]
+        return replace(await swarm.finish(), epochs=tuple(epochs))
+
+    with gc_disabled():
+        return asyncio.run(simulate())
