@@ -31,11 +31,10 @@ from node.engines.transformers.kv_cache import (
     read_all,
 )
 from node.engines.transformers.static_decoding import StaticDecoding
-from node.engines.transformers.static_step import StaticStep, sample_tokens
+from node.engines.transformers.static_step import StaticStep, cut_at_end, sample_tokens
 from node.errors import NodeError
 from node.policy.device import give_back
 from node.policy.policy import Policy
-from protocol.rollout import Finish
 from swarm.common.util import counted
 
 if TYPE_CHECKING:
@@ -226,15 +225,7 @@ class Decoding:
             begin += group.size
 
     def _written(self, row: int, last: int, ids: list[int], logprobs: list[float]) -> RequestOutput:
-        """Truncate what was sampled after the end."""
-        finish = None
-        if last <= self._steps:
-            finish = Finish.LENGTH
-            del ids[last - self._reported_at :]
-        ends = [at for at, token in enumerate(ids) if token in self._policy.stop_ids]
-        if ends:
-            finish = Finish.STOP
-            del ids[ends[0] + 1 :]
+        finish = cut_at_end(ids, last - self._reported_at, self._policy.stop_ids)
         return RequestOutput(row, ids, logprobs[: len(ids)], self._policy.version, finish)
 
     def _read(

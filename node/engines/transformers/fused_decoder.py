@@ -26,6 +26,7 @@ from transformers import (
 from node.engines.transformers.kv_cache import GrowingLayer, growing_cache, joinable
 from node.errors import ConfigError
 from node.learner.micro_batching import STEADY_ROTATIONS
+from node.policy.fused_norm import normalized
 from node.policy.onednn_linear import (
     FlatLinear,
     OneDnnLinear,
@@ -160,7 +161,7 @@ class Past(NamedTuple):
 
 
 class FusedDecoder:
-    """A decoder for a model that :func:`fits`, on caches that its forward pass filled.
+    """A decoder for a model that :func:`has_fused_step`, on caches that its forward pass filled.
 
     ``steps`` is the maximum number of steps to come; ``eight_bits`` multiplies with an 8-bit copy
     of the weights, on a CPU.
@@ -178,8 +179,7 @@ class FusedDecoder:
         self._layers = [_Layer(layer, copy) for layer in decoder.layers]
         self._embeddings: Tensor = decoder.embed_tokens.weight
         self._head = _Projection(cast(Any, model).lm_head, copy=copy)
-        self._norm, self._epsilon = decoder.norm.weight, decoder.norm.variance_epsilon
-        self._rotate = decoder.rotary_emb
+        self._norm, self._rotate = decoder.norm, decoder.rotary_emb
         self._cos = self._sin = self._embeddings[:0]
         self._pasts: list[Past] = []
 
@@ -190,9 +190,7 @@ class FusedDecoder:
             layer.pasts = [cast(GrowingLayer, past.cache.layers[number]) for past in pasts]
         if most > len(self._cos):
             positions = torch.arange(most, device=self._embeddings.device)
-            cos, sin = (each[0] for each in self._rotate(self._embeddings, positions[None]))
-            half = sin.shape[-1] // 2
-            self._cos, self._sin = cos, torch.cat((-sin[:, :half], sin[:, half:]), -1)
+            self._cos, self._sin = rotations(self._rotate, self._embeddings, positions)
 
     def step(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Return logits ``[B, V]`` after int64 ``tokens [B, 1]`` at ``positions [B]``."""
@@ -207,7 +205,26 @@ class FusedDecoder:
             begin += rows
         for layer in self._layers:
             hidden = layer.step(hidden, cos, sin, looks)
-        return self._head(rms_norm(hidden, hidden.shape[-1:], self._norm, self._epsilon))
+        return self._head(normalized(hidden, self._norm))
+
+
+def rotations(rotate: Any, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cosines and signed sines ``[T, D]``, in the dtype of ``like``.
+
+    A head ``x`` is rotated to ``x * cos + x.roll(D / 2) * sin``.
+    """
+    cos, sin = (each[0] for each in rotate(like, positions[None]))
+    half = sin.shape[-1] // 2
+    return cos, torch.cat((-sin[:, :half], sin[:, half:]), -1)
+
+
+def head_norm(attention: Any) -> Tensor | None:
+    """Return the weights of Qwen 3's normalization, a row for each head of Q and K."""
+    if getattr(attention, "q_norm", None) is None:
+        return None
+    parts = (attention.q_norm, attention.q_proj), (attention.k_norm, attention.k_proj)
+    size = attention.head_dim
+    return torch.cat([norm.weight.expand(len(p.weight) // size, -1) for norm, p in parts])
 
 
 class Copy(Enum):
@@ -264,19 +281,16 @@ class _Layer:
             _Projection(part, copy=copy)
             for part in (attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
         )
-        norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
-        self._head_norm: Tensor | None = None
-        if norms[0] is not None and norms[1] is not None:
-            counts = (heads, kv_heads)
-            weights = [n.weight.expand(c, -1) for n, c in zip(norms, counts, strict=True) if n]
-            self._head_norm, self._epsilon = torch.cat(weights), norms[0].variance_epsilon
+        self._head_norm = head_norm(attention)
+        if self._head_norm is not None:
+            self._epsilon = attention.q_norm.variance_epsilon
 
     def step(
         self, hidden: Tensor, cos: Tensor, sin: Tensor, looks: Sequence[tuple[slice, Tensor | None]]
     ) -> Tensor:
         """Map ``[B, hidden]``, given ``cos, sin [B, 1, D]`` and each past's rows and bias."""
         rows, size = len(hidden), self._size
-        x = self._qkv(_normalised(hidden, self._before)).view(rows, -1, size)
+        x = self._qkv(normalized(hidden, self._before)).view(rows, -1, size)
         both, value = x[:, : self._rotated], x[:, self._rotated :]
         if self._head_norm is not None:
             both = rms_norm(both, (size,), None, self._epsilon) * self._head_norm
@@ -288,7 +302,7 @@ class _Layer:
             mixed.append(_attend(query[at], keys, values, bias, self._scale))
         looked = mixed[0] if len(mixed) == 1 else torch.cat(mixed)
         hidden = self._o.added_to(hidden, looked.reshape(rows, -1))
-        x = _normalised(hidden, self._between)
+        x = normalized(hidden, self._between)
         return self._down.added_to(hidden, silu(self._gate(x)) * self._up(x))
 
 
@@ -305,10 +319,6 @@ def _attend(
     if bias is not None:
         scores = scores + bias
     return torch.matmul(scores.softmax(-1, dtype=torch.float32).to(values.dtype), values)
-
-
-def _normalised(x: Tensor, norm: Any) -> Tensor:
-    return rms_norm(x, x.shape[-1:], norm.weight, norm.variance_epsilon)
 
 
 def _projections(model: PreTrainedModel) -> list[nn.Module]:

@@ -171,7 +171,7 @@ def alike(lengths: Sequence[int], worth: int, rows: Sequence[int] | None = None)
 
 def _passes(lengths: Sequence[int], worth: int) -> Iterator[list[int]]:
     """Divide texts among forward passes; ``sys.maxsize`` for ``worth`` means a single one."""
-    for chosen in alike(lengths, worth):
+    for chosen in alike(lengths, worth) if lengths else ():
         most = max(1, MOST_READ // max(lengths[n] for n in chosen))
         most = len(chosen) if worth == sys.maxsize else most
         yield from (chosen[n : n + most] for n in range(0, len(chosen), most))
@@ -184,14 +184,6 @@ class ReadPrompts(NamedTuple):
     cache: DynamicCache
     logits: Tensor  # ``[P, V]``, of the next token
     lengths: Tensor  # int64 [P]
-
-
-def read(policy: Policy, prompts: Sequence[Sequence[int]], worth: int) -> list[ReadPrompts]:
-    """Prefill prompts of similar length together; see :func:`alike` for ``worth``."""
-    return [
-        _together(policy, chosen, [prompts[n] for n in chosen])
-        for chosen in _passes([len(prompt) for prompt in prompts], worth)
-    ]
 
 
 def logits_after(
@@ -209,7 +201,7 @@ def logits_after(
     return cast(Tensor, output.logits[:, -1])
 
 
-def _together(policy: Policy, which: list[int], prompts: Sequence[Sequence[int]]) -> ReadPrompts:
+def _prefill(policy: Policy, which: list[int], prompts: Sequence[Sequence[int]]) -> ReadPrompts:
     fill, longest, device = policy.pad_id, max(map(len, prompts)), policy.device
     padded = [[fill] * (longest - len(each)) + list(each) for each in prompts]
     lengths = torch.tensor([len(each) for each in prompts], device=device)
@@ -224,10 +216,18 @@ def _together(policy: Policy, which: list[int], prompts: Sequence[Sequence[int]]
 def read_all(
     policy: Policy, prompts: Sequence[Sequence[int]], continued: Sequence[Continued], worth: int
 ) -> list[ReadPrompts]:
-    """Prefill prompts and continued rows; the latter are numbered behind the former."""
-    done = read(policy, prompts, worth) if prompts else []
-    behind = read_continued(policy, continued, worth) if continued else []
-    return done + [each._replace(which=[len(prompts) + n for n in each.which]) for each in behind]
+    """Prefill prompts and continued rows; the latter are numbered behind the former.
+
+    Those of similar length are read together; see :func:`alike` for ``worth``.
+    """
+    done = [
+        _prefill(policy, chosen, [prompts[n] for n in chosen])
+        for chosen in _passes(list(map(len, prompts)), worth)
+    ]
+    for chosen in _passes([len(each.ids) for each in continued], worth):
+        read = _prefill_continued(policy, chosen, [continued[n] for n in chosen])
+        done.append(read._replace(which=[len(prompts) + n for n in read.which]))
+    return done
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,14 +255,6 @@ def paused_rows(cache: DynamicCache, lines: Tensor, read: Tensor, over: Tensor) 
     kept = gathered([CacheRows(cache, lines, cache.get_seq_length() - int(read.max()))])
     aligned(kept, over)
     return [PausedRow(kept, line, n) for line, n in enumerate((read - over).tolist())]
-
-
-def read_continued(policy: Policy, continued: Sequence[Continued], worth: int) -> list[ReadPrompts]:
-    """Prefill what follows in each paused row, as :func:`read` does."""
-    return [
-        _prefill_continued(policy, chosen, [continued[n] for n in chosen])
-        for chosen in _passes([len(each.ids) for each in continued], worth)
-    ]
 
 
 def _prefill_continued(policy: Policy, which: list[int], rows: Sequence[Continued]) -> ReadPrompts:

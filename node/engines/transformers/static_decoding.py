@@ -12,9 +12,14 @@ from torch import Tensor
 from node.engines.backend import RequestOutput
 from node.engines.engine import Sampling
 from node.engines.transformers.kv_cache import Continued, PausedRow, read_all
-from node.engines.transformers.static_step import RING, StaticStep, length_bucket, row_bucket
+from node.engines.transformers.static_step import (
+    RING,
+    StaticStep,
+    cut_at_end,
+    length_bucket,
+    row_bucket,
+)
 from node.policy.policy import Policy
-from protocol.rollout import Finish
 
 LOOK_EVERY = 8  # steps
 PREFILL_WORTH = 1 << 14  # padding tokens that cost as much as another forward pass
@@ -144,15 +149,7 @@ class StaticDecoding:
         ]
 
     def _written(self, row: _Row, ids: list[int], logprobs: list[float]) -> RequestOutput:
-        """Truncate what was sampled after the end."""
-        finish = None
-        if row.last <= self._steps:
-            finish = Finish.LENGTH
-            del ids[row.cap - len(row.written) :]
-        ends = [at for at, token in enumerate(ids) if token in self._policy.stop_ids]
-        if ends:
-            finish = Finish.STOP
-            del ids[ends[0] + 1 :]
+        finish = cut_at_end(ids, row.cap - len(row.written), self._policy.stop_ids)
         row.written += ids
         return RequestOutput(row.number, ids, logprobs[: len(ids)], self._policy.version, finish)
 

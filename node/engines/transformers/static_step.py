@@ -8,6 +8,7 @@ in place and without the host, so that one launch replays all of it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -19,9 +20,12 @@ from torch.nn.functional import embedding, linear, pad, rms_norm, scaled_dot_pro
 from transformers import DynamicCache, PreTrainedModel
 
 from node.engines.engine import Sampling
+from node.engines.transformers.fused_decoder import head_norm, rotations
 from node.engines.transformers.kv_cache import GrowingLayer, aligned, growing_cache
 from node.errors import ConfigError
 from node.learner.micro_batching import of_memory
+from node.policy.fused_norm import normalized
+from protocol.rollout import Finish
 
 MANY_WORDS, BLOCK = 1 << 14, 256  # vocabulary size from which a block is sampled first; its size
 
@@ -71,6 +75,20 @@ def _inverted(drawn: Tensor, point: Tensor) -> Tensor:
     before = pad(sums, (1, 0)).gather(1, chosen)
     place = torch.searchsorted(within.cumsum(-1, dtype=torch.float64), sought - before, right=True)
     return chosen * BLOCK + place.clamp_(max=BLOCK - 1)
+
+
+def cut_at_end(ids: list[int], room: int, stop_ids: Sequence[int]) -> Finish | None:
+    """Remove the ids that were sampled after a row's end; return how it ended, if it did.
+
+    ``room`` is how many tokens the row had left before these.
+    """
+    finish = Finish.LENGTH if room <= len(ids) else None
+    del ids[room:]
+    for at, token in enumerate(ids, 1):
+        if token in stop_ids:
+            del ids[at:]
+            return Finish.STOP
+    return finish
 
 
 RING = 32  # steps whose tokens are kept on the device
@@ -125,8 +143,8 @@ class Layer:
         self.gate, self.up = mlp.gate_proj, mlp.up_proj
         self.gate_up = Joined(self.gate, self.up) if joins else None
         self.o, self.down = attention.o_proj, mlp.down_proj
-        self._norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
-        self.head_norm = self._head_norm()
+        self._attention = attention
+        self.head_norm = head_norm(attention)
 
     @property
     def copies(self) -> list[Joined]:
@@ -135,25 +153,17 @@ class Layer:
     def refresh(self) -> None:
         for joined in self.copies:
             joined.refresh()
-        if (norm := self._head_norm()) is not None and self.head_norm is not None:
+        if (norm := head_norm(self._attention)) is not None and self.head_norm is not None:
             self.head_norm.copy_(norm)
-
-    def _head_norm(self) -> Tensor | None:
-        """Return the weights of Qwen 3's normalization, a row for each head of Q and K."""
-        q, k = self._norms
-        if q is None or k is None:
-            return None
-        sizes = (self.heads, -1), (self.kv_heads, -1)
-        return torch.cat([norm.weight.expand(*n) for norm, n in zip((q, k), sizes, strict=True)])
 
     def step(self, hidden: Tensor, cache: Tensor, look: Look) -> Tensor:
         """Map ``[B, hidden]``; append to ``cache [2, B, H, capacity, D]``."""
         rows, rotated = len(hidden), self.heads + self.kv_heads
-        x = linear(_normalized(hidden, self.before), self.qkv.weight, self.qkv.bias)
+        x = linear(normalized(hidden, self.before), self.qkv.weight, self.qkv.bias)
         x = x.view(rows, -1, self.size)
         both = x[:, :rotated]
         if self.head_norm is not None:
-            epsilon = cast(Any, self._norms[0]).variance_epsilon
+            epsilon = self._attention.q_norm.variance_epsilon
             both = rms_norm(both, (self.size,), None, epsilon) * self.head_norm
         both = torch.bmm(both, look.turn)
         keys, values = cache.unbind()
@@ -168,7 +178,7 @@ class Layer:
             scale=self.scale,
         )
         hidden = _added(hidden, looked.reshape(rows, -1), self.o)
-        x = _normalized(hidden, self.between)
+        x = normalized(hidden, self.between)
         if self.gate_up is None:
             gate, up = self.gate(x), self.up(x)
         else:
@@ -187,10 +197,6 @@ class Look(NamedTuple):
 
 def _addresses(model: PreTrainedModel) -> list[int]:
     return [parameter.data_ptr() for parameter in model.parameters()]
-
-
-def _normalized(x: Tensor, norm: Any) -> Tensor:
-    return rms_norm(x, x.shape[-1:], norm.weight, norm.variance_epsilon)
 
 
 def _added(hidden: Tensor, x: Tensor, part: Any) -> Tensor:
@@ -283,10 +289,8 @@ class StaticStep:
             self.slots = have = self._empty(0, 0)  # Its memory is free before there is more.
         self.slots = slots = self._empty(rows, length)
         self._columns = torch.arange(length, device=self._device)
-        cos, sin = (each[0] for each in self._rotate(self._embeddings, self._columns[None]))
-        half = sin.shape[-1] // 2
-        sin = torch.cat((-sin[:, :half], sin[:, half:]), -1)
-        self.angles = torch.stack((cos, sin))[:, :, None]
+        angles = rotations(self._rotate, self._embeddings, self._columns)
+        self.angles = torch.stack(angles)[:, :, None]
         slots.column.copy_(have.column)
         for new, old in zip(slots.rows, have.rows, strict=True):
             new[: len(old)] = old
@@ -365,7 +369,7 @@ class StaticStep:
         hidden = embedding(tokens.squeeze(-1), self._embeddings)
         for number, layer in enumerate(self.layers):
             hidden = layer.step(hidden, slots.cache[number, :, :rows], look)
-        hidden = _normalized(hidden, self._norm)
+        hidden = normalized(hidden, self._norm)
         torch.mm(hidden, self._head.weight.t(), out=logits)
         if self._head.bias is not None:
             logits.add_(self._head.bias)
