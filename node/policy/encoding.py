@@ -6,7 +6,7 @@ import inspect
 import json
 import re
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
@@ -90,13 +90,7 @@ class PromptEncoder:
 
     def turn(self, text: str) -> list[int]:
         """Encode one user turn of the chat template, up to where the policy begins."""
-        if self._is_harmless(text):
-            return self._with_control(self._rendered([(USER, text)]))
-        core, stand_in = text.strip(), secrets.token_hex()
-        rendered = self._rendered([(USER, text.replace(core, stand_in))])
-        if stand_in not in rendered:  # the template changes its input
-            return self.plain(self._rendered([(USER, text)]))
-        return self._inserted(rendered, stand_in, core)
+        return self._in_template(text, lambda shown: self._rendered([(USER, shown)]))
 
     def next_turn(self, text: str) -> list[int]:
         """Encode a further user turn, from the end of the policy's turn to its next start.
@@ -105,11 +99,7 @@ class PromptEncoder:
         PolicyError if the template does not take a second turn.
         """
         ended = self._end_of_turn_ids
-        if self._is_harmless(text):
-            return self._with_control(self._second_turn(text))[ended:]
-        core, stand_in = text.strip(), secrets.token_hex()
-        rendered = self._second_turn(text.replace(core, stand_in))
-        return self._inserted(rendered, stand_in, core)[ended:]
+        return self._in_template(text, self._second_turn)[ended:]
 
     def digest(self, eos_id: int) -> bytes:
         """Return the digest of all that decides a text's ids; not padding and truncation."""
@@ -195,9 +185,6 @@ class PromptEncoder:
         added = self._tokenizer.added_tokens_decoder
         return self._foreign | {i for i in written if i in added and added[i].content.strip(" \n▁")}
 
-    def _is_harmless(self, text: str) -> bool:
-        return self._control.isdisjoint(self._with_control(text))
-
     @cached_property
     def _renamed_foreign(self) -> _RenamedTokens | None:
         return _RenamedTokens.of(self._tokenizer, self._foreign)
@@ -207,6 +194,16 @@ class PromptEncoder:
         if self._control == self._foreign:
             return self._renamed_foreign
         return _RenamedTokens.of(self._tokenizer, self._control)
+
+    def _in_template(self, text: str, render: Callable[[str], str]) -> list[int]:
+        """Encode what ``render`` makes of a text, with control tokens in the text as plain text."""
+        if self._control.isdisjoint(self._with_control(text)):
+            return self._with_control(render(text))
+        core, stand_in = text.strip(), secrets.token_hex()
+        rendered = render(text.replace(core, stand_in))
+        if stand_in not in rendered:  # the template changes its input
+            return self.plain(render(text))
+        return self._inserted(rendered, stand_in, core)
 
     def _inserted(self, rendered: str, stand_in: str, text: str) -> list[int]:
         """Encode a rendering, with ``text`` in place of the stand-in as plain text."""
