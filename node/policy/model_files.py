@@ -183,7 +183,7 @@ def check_weights(folder: Path, model: str) -> None:
         why = f"{len(missing)} of the {len(names)} files of its weights are missing: {missing[0]}"
         raise refused(model, why, FETCH_AGAIN)
     for name in names:
-        if why := "".join(_short(folder / name)):
+        if why := _incomplete(folder / name):
             raise refused(model, why, FETCH_AGAIN)
 
 
@@ -196,13 +196,11 @@ def gguf(model: str) -> PolicyError:
     return refused(model, "GGUF holds weights that are quantised for llama.cpp", NO_OTHER_FORMAT)
 
 
-def _short(path: Path) -> Iterator[str]:
-    """Yield why a weight file is incomplete, unless it is complete or this is unknown."""
+def _incomplete(path: Path) -> str:
+    """Return why a weight file is incomplete; empty if it is complete or this is unknown."""
     size = path.stat().st_size
     if path.suffix != ".safetensors":
-        if size == 0:
-            yield f"{path.name} is empty"
-        return
+        return f"{path.name} is empty" if size == 0 else ""
     with path.open("rb") as file:
         header = int.from_bytes(file.read(LENGTH_BYTES), "little")
         whole = LENGTH_BYTES + header
@@ -212,11 +210,11 @@ def _short(path: Path) -> Iterator[str]:
                 kept = (each for name, each in tensors.items() if name[:2] != "__")
                 ends = [each["data_offsets"][1] for each in kept]
             except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-                yield f"the header of {path.name} is damaged"
-                return
+                return f"the header of {path.name} is damaged"
             whole += max(ends, default=0)
     if size < whole or size <= LENGTH_BYTES:
-        yield f"{path.name} ends after {size} of {max(whole, LENGTH_BYTES + 1)} bytes"
+        return f"{path.name} ends after {size} of {max(whole, LENGTH_BYTES + 1)} bytes"
+    return ""
 
 
 def _ids(config: dict[str, Any]) -> int:
