@@ -25,12 +25,13 @@ from tests.node.dashboard.browser import served
 TURNS = 9
 REDRAW = """
 const done = arguments[arguments.length - 1];
-const other = document.querySelector('.choice button[aria-pressed="false"]');
+const pressed = document.querySelector(arguments[0]);
 const begin = performance.now();
-other.click();
+pressed.click();
 requestAnimationFrame(() => requestAnimationFrame(() =>
   requestIdleCallback(() => done(performance.now() - begin))));
 """
+SWITCH = '.choice button[aria-pressed="false"]'
 PAINTED = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 DRAWN = "return document.querySelectorAll('.chart canvas').length"
 
@@ -45,7 +46,7 @@ def measure(rounds: int) -> dict[str, float]:
                 browser.open(site.told[-1])
                 browser.until(DRAWN)
                 paints.append(browser.until(PAINTED))
-            redraws = [browser.driver.execute_async_script(REDRAW) for _ in range(TURNS)]
+            redraws = [browser.driver.execute_async_script(REDRAW, SWITCH) for _ in range(TURNS)]
             return {
                 "rounds": rounds,
                 "charts": browser.run(DRAWN),

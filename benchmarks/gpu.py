@@ -109,8 +109,8 @@ def main() -> int:
     whole = {**told, "sections": [asdict(result) for result in results]}
     path.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
     print(f"wrote {path}")
-    whole = ("done", "skipped")
-    return 0 if all(result.state in whole or result.partial for result in results) else 1
+    fine = ("done", "skipped")
+    return 0 if all(result.state in fine or result.partial for result in results) else 1
 
 
 if __name__ == "__main__":

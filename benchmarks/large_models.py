@@ -68,18 +68,11 @@ def write_model(folder: Path, size: str, words: int, dtype: str) -> None:
 
 def tokenizer_of(words: int) -> Any:
     """One word a character, and as many more as the vocabulary has room for."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
+    from policies import word_tokenizer
 
     names = ["<pad>", "<eos>", "<unk>", *map(chr, range(32, 127)), "\n"]
     names += [f"word{n}" for n in range(words - len(names))]
-    vocabulary = {name: number for number, name in enumerate(names)}
-    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    backend.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
-    )
+    return word_tokenizer(names)
 
 
 def turns_of(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
@@ -117,11 +110,15 @@ def _tell(**figures: float) -> None:
     print(json.dumps(figures), flush=True)
 
 
+def resident(field: str) -> int:
+    """Return a figure of this process's memory (Linux), bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field))
+
+
 def peak() -> float:
     """The largest resident set of this process so far, MiB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (line,) = (line for line in lines if line.startswith("VmHWM"))
-    return int(line.split()[1]) / 1024
+    return resident("VmHWM") / (1 << 20)
 
 
 def _plain(options: argparse.Namespace) -> Any:

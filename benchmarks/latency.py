@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import statistics
 import tempfile
@@ -20,6 +19,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from output import show
 
 from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, open_manifest, sign_manifest, swarm_id
@@ -111,10 +112,6 @@ class Node:
         group = Group("length", 0, epoch, index, completions)
         self.outbox.put([group], Origin(1, "stub", bytes(32), 1.0, 16))
 
-    def holds(self, author: bytes, count: int) -> bool:
-        """Whether ``count`` groups of an author have come in."""
-        return self.count(author) >= count
-
     def count(self, author: bytes) -> int:
         """Groups of an author that have come in."""
         return sum(c.key.author == author for c in self.pool.fresh())
@@ -198,7 +195,7 @@ async def publish_in_turn(members: list[Node], groups: int, epoch_seconds: float
         waiting = [node for node in members if node is not author]
         while waiting and time.perf_counter() - began < PATIENCE_SECONDS:
             await asyncio.sleep(WATCH_SECONDS)
-            arrived = [node for node in waiting if node.holds(author.author, count)]
+            arrived = [node for node in waiting if node.count(author.author) >= count]
             latencies += [time.perf_counter() - began] * len(arrived)
             waiting = [node for node in waiting if node not in arrived]
         latencies += [float("inf")] * len(waiting)
@@ -225,14 +222,7 @@ def main() -> None:
         "p90_s": round(statistics.quantiles(latencies, n=10)[-1], 3),
         "max_s": round(max(latencies), 3),
     }
-    if arguments.json:
-        print(json.dumps(result))
-        return
-    print(
-        f"publish -> another node's pool, {result['arrivals']} arrivals over {arguments.nodes} "
-        f"nodes, epoch {arguments.epoch:g} s: median {result['median_s']} s, "
-        f"90 % within {result['p90_s']} s, worst {result['max_s']} s"
-    )
+    show(result, as_json=arguments.json)
 
 
 if __name__ == "__main__":

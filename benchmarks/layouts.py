@@ -1,14 +1,39 @@
-"""Groups laid out in micro-batches without a learner."""
+"""Training groups of samples, and micro-batches of them without a learner."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from node.learner.batches import MicroBatch, Row, TrainingGroup, micro_batches
+from node.engines.engine import Sample
+from node.learner.batches import (
+    MicroBatch,
+    Row,
+    TrainingCompletion,
+    TrainingGroup,
+    micro_batches,
+)
 from node.learner.losses import Standardised
 from node.policy.policy import Policy
 
 UNBOUNDED = 1 << 40
+
+
+def training_groups(
+    prompts: Sequence[Sequence[int]], samples: Sequence[Sequence[Sample]], own: Sequence[bool]
+) -> list[TrainingGroup]:
+    """Return groups of what was sampled, with every other completion right.
+
+    ``own`` says which groups are local; the others are those of a peer.
+    """
+    groups = []
+    for prompt, group, local in zip(prompts, samples, own, strict=True):
+        done = [TrainingCompletion.own(sample.tokens) for sample in group]
+        if not local:
+            done = [replace(each, versions=None) for each in done]
+        rewards = tuple(float(n % 2) for n in range(len(done)))
+        groups.append(TrainingGroup(tuple(prompt), tuple(done), rewards, local))
+    return groups
 
 
 def rows_of(groups: Sequence[TrainingGroup]) -> list[Row]:

@@ -35,30 +35,17 @@ RATE = 1e-6
 
 def groups_of(policy: Any, options: argparse.Namespace) -> list[Any]:
     """Groups that the policy has just written, each with rewards that differ."""
+    from layouts import training_groups
+
     from node.engines.engine import Sampling
     from node.engines.transformers.engine import TransformersEngine
-    from node.learner.batches import TrainingCompletion, TrainingGroup
 
     length = options.prompt_tokens
     text = policy.encode_prompt(" ".join(str(n) for n in range(10, 90))) * length
     prompts = [text[n : n + length] for n in range(options.prompts)]
     sampling = Sampling(max_new_tokens=options.tokens)
     samples = TransformersEngine(policy, seed=0).generate(prompts, options.completions, sampling)
-    rewards = tuple(float(n % 2) for n in range(options.completions))
-    groups = []
-    for number, (prompt, written) in enumerate(zip(prompts, samples, strict=True)):
-        own = number % 2 == 0
-        completions = tuple(
-            TrainingCompletion(
-                s.tokens.ids,
-                (True,) * len(s.tokens.ids),
-                s.tokens.logprobs,
-                s.tokens.versions if own else None,
-            )
-            for s in written
-        )
-        groups.append(TrainingGroup(tuple(prompt), completions, rewards, own))
-    return groups
+    return training_groups(prompts, samples, [n % 2 == 0 for n in range(options.prompts)])
 
 
 def contenders(options: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]], dict[str, int]]:

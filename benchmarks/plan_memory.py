@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from large_models import tokenizer_of
+from large_models import resident, tokenizer_of
 
 MIB = 1 << 20
 SIZES: dict[str, dict[str, int]] = {
@@ -50,6 +50,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def run_one(overrides: dict[str, Any]) -> dict[str, int]:
     """Everything that a node's process does with its model; bytes before and at the most."""
     import torch
+    from layouts import training_groups
 
     from node.config.config import Config
     from node.engines.engine import Sampling
@@ -67,37 +68,16 @@ def run_one(overrides: dict[str, Any]) -> dict[str, int]:
     learner = Learner(policy, config.learner, temperature=config.engine.temperature)
     random = Random(0)
     size, new = config.engine.group_size, config.engine.max_new_tokens
-    count = config.mixture.local + config.mixture.external
+    own = [True] * config.mixture.local + [False] * config.mixture.external
     for _ in range(2):
-        prompts = [[random.randrange(96) for _ in range(PROMPT)] for _ in range(count)]
+        prompts = [[random.randrange(96) for _ in range(PROMPT)] for _ in own]
         samples = engine.generate(prompts, size, Sampling(max_new_tokens=new))
-        learner.update(groups(prompts, samples, config.mixture.local))
+        learner.update(training_groups(prompts, samples, own))
         engine.update(policy)
     with tempfile.TemporaryDirectory() as name:
         (policy.save_adapter if policy.adapter else policy.save)(Path(name))
         torch.save(learner.state_dict(), Path(name) / "learner.pt")
     return {"before": before, "peak": resident("VmHWM")}
-
-
-def groups(prompts: list[list[int]], samples: Any, own: int) -> list[Any]:
-    """Training groups of what was written, half of each rewarded."""
-    from node.learner.batches import TrainingCompletion, TrainingGroup
-
-    return [
-        TrainingGroup(
-            tuple(prompt),
-            tuple(TrainingCompletion.own(sample.tokens) for sample in group),
-            tuple(float(n % 2) for n in range(len(group))),
-            number < own,
-        )
-        for number, (prompt, group) in enumerate(zip(prompts, samples, strict=True))
-    ]
-
-
-def resident(field: str) -> int:
-    """A figure of this process's memory, bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field))
 
 
 def model(folder: Path, size: str) -> Path:

@@ -15,6 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from statistics import median
 
+from dashboard_page import PAINTED, REDRAW, TURNS
 from output import show
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -22,20 +23,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.dashboard.chromium import Browser, missing
 from tests.dashboard.swarm_page.made_swarm import hosted, made
 
-TURNS = 9
-REDRAW = """
-const done = arguments[arguments.length - 1];
-const pressed = document.querySelector(arguments[0]);
-const begin = performance.now();
-pressed.click();
-requestAnimationFrame(() => requestAnimationFrame(() =>
-  requestIdleCallback(() => done(performance.now() - begin))));
-"""
 PRESSED = {
     "swarm": ".choice button[aria-pressed='false']:last-of-type, .choice button:nth-of-type(2)",
     "authors": "th:nth-of-type(4) button",
 }
-PAINTED = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 SHOWN = "return document.querySelectorAll('.chart canvas, tbody tr').length >= arguments[0]"
 
 

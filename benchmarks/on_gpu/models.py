@@ -114,6 +114,8 @@ def random_model(settings: Settings, size: str, dtype: str = "") -> Any:
 
 def random_policy(settings: Settings, size: str, *, dtype: str = "", lora: bool = False) -> Policy:
     """A policy that never stops by itself, so that every completion has the length asked for."""
+    from policies import word_tokenizer
+
     from node.policy.policy import Policy
 
     model = random_model(settings, size, dtype)
@@ -122,25 +124,12 @@ def random_policy(settings: Settings, size: str, *, dtype: str = "", lora: bool 
         from node.policy.lora import Adapter
 
         adapter = Adapter(model, rank=16, alpha=32, targets=())
-    policy = Policy(model, tokenizer(), f"random-{size}", adapter)
+    tokenizer = word_tokenizer([*CHARACTERS, "<eos>", "<pad>", "<unk>"])
+    policy = Policy(model, tokenizer, f"random-{size}", adapter)
     policy.stop_ids = (-1,)
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = policy.pad_id
     return policy
-
-
-def tokenizer() -> Any:
-    """One id a character."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    vocabulary = {c: i for i, c in enumerate([*CHARACTERS, "<eos>", "<pad>", "<unk>"])}
-    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    backend.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
-    )
 
 
 def prompts(count: int, length: int) -> list[list[int]]:
